@@ -1,0 +1,175 @@
+//! What the author of a store implements: the unstable side of the crate, with a numbered contract.
+//!
+//! # The contract
+//!
+//! 1. **Exclusion.** Two requests whose modes conflict are never both held by the store's own clock.
+//! 2. **Order.** Where [`Order::Arrival`](crate::Order::Arrival) is declared, a request is granted if and only if no
+//!    earlier live entry of the name, holder or waiter, conflicts with its mode ([`queue`](crate::queue) is the
+//!    rule in code).
+//! 3. **Tokens.** Every grant carries a token strictly greater than every earlier token of the name, drawn inside
+//!    the region that the store serialises.
+//! 4. **Time.** The store's clock decides expiry. A waiter's place lasts [`Request::place_ttl`] from its last claim,
+//!    a hold [`Request::ttl`] from its last claim or renewal.
+//! 5. **Idempotent.** Every operation is idempotent in [`Request::id`]: a claim repeated finds its own grant with
+//!    the same token, a release repeated succeeds, a release of what is gone or another's changes nothing.
+//! 6. **No false success.** What the store is not sure of is an error, and an error means *unknown*.
+//! 7. **Bounded.** Every operation ends by itself in bounded time, with a temporary error at the latest; only
+//!    [`wait`](Backend::wait) may last.
+//!
+//! Core gives in return: the operations of one request never overlap, but for a renewal that hangs while the release
+//! is sent; a claim or a release is never dropped half-way; names, modes and lease times have been checked against
+//! [`Capabilities`]; everything runs on the `polylock-io` thread (see [`io`](crate::io)), where connections must be
+//! made, too. So a store need not be cancel-safe, but in `wait`.
+//!
+//! `polylock-testkit` exports the suite that holds a store to all this.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+
+use crate::{
+    Capabilities, FencingToken, LockName, Mode, OwnerId, Place, Renewal, Request, Result, Standing, Wake,
+};
+
+/// A store of locks. See the [module](self) for the contract.
+#[async_trait]
+pub trait Backend: fmt::Debug + Send + Sync + 'static {
+    /// What this store can do.
+    fn capabilities(&self) -> &Capabilities;
+
+    /// Joins the queue if absent, refreshes the place if waiting, takes the lock if it is its turn.
+    ///
+    /// # Errors
+    /// A temporary one is tried again; after any error the outcome is unknown, and core settles it by a release.
+    async fn claim(&self, request: &Request) -> Result<Standing>;
+
+    /// Returns when `place` may be stale, or with the grant where the store hands over directly.
+    ///
+    /// Spurious returns are allowed, missed ones are not: what changed after the claim answered counts, too. Core
+    /// never waits for this alone.
+    ///
+    /// # Errors
+    /// Core claims again after a moment.
+    ///
+    /// # Cancel safety
+    /// Must be: core drops it when time is up.
+    async fn wait(&self, request: &Request, place: &Place) -> Result<Wake>;
+
+    /// Extends a held lease to [`Request::ttl`] from now. Never creates or revives one.
+    ///
+    /// # Errors
+    /// An error means *unknown*: core tries again until the deadline. Only [`Renewal::Lost`] means lost.
+    async fn renew(&self, request: &Request) -> Result<Renewal>;
+
+    /// Releases if held, withdraws if waiting, succeeds if absent.
+    ///
+    /// # Errors
+    /// Core tries again until the lease has run out by itself.
+    async fn release(&self, request: &Request) -> Result<()>;
+}
+
+/// An optional power: looking into a store, and breaking a lock by force.
+#[async_trait]
+pub trait Inspect: fmt::Debug + Send + Sync + 'static {
+    /// Who holds `name` and who waits for it, live entries only.
+    ///
+    /// # Errors
+    /// If the store can't be asked.
+    async fn inspect(&self, name: &LockName) -> Result<LockStatus>;
+
+    /// The status of every lock in use whose name starts with `prefix`, by name.
+    ///
+    /// # Errors
+    /// If the store can't be asked.
+    async fn list(&self, prefix: &str) -> Result<Vec<LockStatus>>;
+
+    /// Takes `name` from all who hold it, and returns who they were. Waiters stay and are served.
+    ///
+    /// The next grant has a greater token, so a resource that checks tokens refuses the former holder.
+    ///
+    /// # Errors
+    /// If the store can't be asked.
+    async fn break_lock(&self, name: &LockName) -> Result<Vec<Entry>>;
+}
+
+/// Who holds a lock and who waits for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LockStatus {
+    /// Which lock.
+    pub name: LockName,
+    /// Who holds it, by token.
+    pub holders: Vec<Entry>,
+    /// Who waits, in order of arrival.
+    pub waiters: Vec<Entry>,
+}
+
+impl LockStatus {
+    /// A lock with these entries.
+    #[must_use]
+    pub const fn new(name: LockName, holders: Vec<Entry>, waiters: Vec<Entry>) -> Self {
+        Self { name, holders, waiters }
+    }
+
+    /// Whether nobody holds it and nobody waits.
+    #[must_use]
+    pub const fn is_free(&self) -> bool {
+        self.holders.is_empty() && self.waiters.is_empty()
+    }
+}
+
+/// A holder or a waiter, as the store's clock sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Entry {
+    /// How it holds, or wants to hold.
+    pub mode: Mode,
+    /// Who it is.
+    pub owner: OwnerId,
+    /// What it says it is for; empty if it said nothing.
+    pub label: String,
+    /// The token of a holder; `None` for a waiter.
+    pub token: Option<FencingToken>,
+    /// For how long it has held or waited.
+    pub age: Duration,
+    /// How long until it ends if it is not refreshed.
+    pub expires_in: Duration,
+}
+
+impl Entry {
+    /// An entry of `owner`.
+    #[must_use]
+    pub const fn new(
+        mode: Mode,
+        owner: OwnerId,
+        label: String,
+        token: Option<FencingToken>,
+        age: Duration,
+        expires_in: Duration,
+    ) -> Self {
+        Self { mode, owner, label, token, age, expires_in }
+    }
+}
+
+/// An open store with the powers it has: what a store crate's `connect` returns.
+#[derive(Debug, Clone)]
+pub struct Store {
+    /// The store itself.
+    pub backend: Arc<dyn Backend>,
+    /// The power to look inside, if it has it.
+    pub inspect: Option<Arc<dyn Inspect>>,
+}
+
+impl Store {
+    /// A store that can't be looked into.
+    #[must_use]
+    pub fn new(backend: Arc<dyn Backend>) -> Self {
+        Self { backend, inspect: None }
+    }
+
+    /// A store that can be looked into.
+    #[must_use]
+    pub fn inspectable<B: Backend + Inspect>(backend: Arc<B>) -> Self {
+        Self { backend: backend.clone(), inspect: Some(backend) }
+    }
+}

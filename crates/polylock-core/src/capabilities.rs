@@ -1,0 +1,107 @@
+//! What a store can do, so that nobody is promised more.
+
+use std::{ops::RangeInclusive, time::Duration};
+
+use crate::Mode;
+
+/// What a store can do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Capabilities {
+    /// The store's name, as in errors, metrics and the child's environment: the scheme of its URL.
+    pub backend: &'static str,
+    /// Which modes it grants.
+    pub modes: Modes,
+    /// In which order it grants.
+    pub order: Order,
+    /// How a waiter learns that it is its turn.
+    pub wake: WakeUp,
+    /// What its fencing tokens rest on.
+    pub fencing: Fencing,
+    /// Who can reach it.
+    pub reach: Reach,
+    /// The lease times it gives, both ends included.
+    pub ttl: RangeInclusive<Duration>,
+}
+
+impl Capabilities {
+    /// A store with all six modes, granted in order of arrival with durable tokens, polled by other processes;
+    /// the author changes what differs.
+    #[must_use]
+    pub const fn new(backend: &'static str, ttl: RangeInclusive<Duration>) -> Self {
+        Self {
+            backend,
+            modes: Modes::AllSix,
+            order: Order::Arrival,
+            wake: WakeUp::Polled,
+            fencing: Fencing::Durable,
+            reach: Reach::Processes,
+            ttl,
+        }
+    }
+}
+
+/// Which modes a store grants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Modes {
+    /// All six.
+    AllSix,
+    /// [`Mode::Exclusive`] alone.
+    ExclusiveOnly,
+}
+
+impl Modes {
+    /// Whether `mode` is among them.
+    #[must_use]
+    pub const fn contains(self, mode: Mode) -> bool {
+        match self {
+            Self::AllSix => true,
+            Self::ExclusiveOnly => matches!(mode, Mode::Exclusive),
+        }
+    }
+}
+
+/// In which order a store grants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Order {
+    /// First come, first served: granted if and only if no earlier live entry conflicts.
+    Arrival,
+    /// Whoever asks first after a release; a little luck is needed.
+    Unordered,
+}
+
+/// How a waiter in another process learns that it is its turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum WakeUp {
+    /// The store tells it.
+    Pushed,
+    /// One adaptive poller per process asks.
+    Polled,
+}
+
+/// What a store's fencing tokens rest on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Fencing {
+    /// A durable commit: tokens go on growing after a restart of the store.
+    Durable,
+    /// The store's memory: tokens grow for as long as it runs.
+    WhileRunning,
+    /// None: tokens may repeat.
+    Absent,
+}
+
+/// Who can reach a store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Reach {
+    /// The tasks of one process.
+    Process,
+    /// Processes of one machine.
+    Processes,
+    /// Programs on many machines.
+    Machines,
+}

@@ -1,0 +1,137 @@
+//! The clock of deadlines: one that goes on counting while the machine sleeps.
+
+use std::{
+    fmt,
+    future::Future,
+    ops::{Add, Sub},
+    pin::Pin,
+    time::Duration,
+};
+
+/// An instant on a [`Clock`]: nanoseconds since some origin, the machine's start for instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Moment(u64);
+
+impl Moment {
+    /// So far away that it never comes.
+    pub const NEVER: Self = Self(u64::MAX);
+
+    /// The instant this many nanoseconds after the clock's origin.
+    #[must_use]
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// Nanoseconds since the clock's origin.
+    #[must_use]
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// The time from `earlier` to this, or zero if it is not earlier.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add<Duration> for Moment {
+    type Output = Self;
+
+    /// Later by `time`; [`NEVER`](Self::NEVER) if that can't be told.
+    fn add(self, time: Duration) -> Self {
+        Self(self.0.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
+    }
+}
+
+impl Sub<Duration> for Moment {
+    type Output = Self;
+
+    /// Earlier by `time`, but never before the clock's origin.
+    fn sub(self, time: Duration) -> Self {
+        Self(self.0.saturating_sub(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
+    }
+}
+
+/// A future that a [`Clock`] returns.
+pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Where core takes the time from.
+///
+/// A clock never goes back, and goes on counting while the machine is suspended: otherwise a laptop that slept
+/// would believe in a lease that has long run out.
+pub trait Clock: fmt::Debug + Send + Sync + 'static {
+    /// The present.
+    fn now(&self) -> Moment;
+
+    /// A future that is ready once `at` has come. It is polled on the `polylock-io` thread.
+    fn sleep_until(&self, at: Moment) -> Sleep;
+}
+
+/// The machine's clock: `CLOCK_BOOTTIME` on Linux, `std::time::Instant` elsewhere.
+///
+/// Timers run on the time the machine is awake, so a sleep looks at the clock again every second: after a suspend a
+/// deadline that has passed is noticed within a second at most, and at once by everything that reads the clock
+/// ([`Guard::is_held`](crate::Guard::is_held), [`Guard::run`](crate::Guard::run)).
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SystemClock;
+
+/// How long a timer may trust that the machine has not slept.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+impl Clock for SystemClock {
+    fn now(&self) -> Moment {
+        Moment::from_nanos(nanos())
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "the one place where a deadline becomes a timer")]
+    fn sleep_until(&self, at: Moment) -> Sleep {
+        Box::pin(async move {
+            loop {
+                let left = at.since(SystemClock.now());
+                if left.is_zero() {
+                    return;
+                }
+                tokio::time::sleep(left.min(LOOK_AGAIN)).await;
+            }
+        })
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn nanos() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let (secs, nanos) = (u64::try_from(time.tv_sec), u64::try_from(time.tv_nsec));
+    secs.unwrap_or(0).saturating_mul(1_000_000_000).saturating_add(nanos.unwrap_or(0))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn nanos() -> u64 {
+    use std::{sync::LazyLock, time::Instant};
+    #[expect(clippy::disallowed_methods, reason = "the best clock std has on this system")]
+    static ORIGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
+    u64::try_from(ORIGIN.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arithmetic_saturates_instead_of_wrapping() {
+        let now = SystemClock.now();
+        assert_eq!(now + Duration::MAX, Moment::NEVER);
+        assert_eq!(Moment::from_nanos(5) - Duration::MAX, Moment::from_nanos(0));
+        assert_eq!(Moment::from_nanos(5).since(Moment::from_nanos(7)), Duration::ZERO);
+        assert_eq!((now + Duration::from_secs(2)).since(now), Duration::from_secs(2));
+    }
+
+    #[tokio::test]
+    async fn sleep_never_ends_early() {
+        for nanos in [0, 1, 999, 1_000_001, 2_500_000] {
+            let at = SystemClock.now() + Duration::from_nanos(nanos);
+            SystemClock.sleep_until(at).await;
+            assert!(SystemClock.now() >= at);
+        }
+    }
+}

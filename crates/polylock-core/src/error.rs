@@ -1,0 +1,235 @@
+//! What can go wrong, by what the caller can do about it.
+
+use std::{fmt, time::Duration};
+
+use crate::{InvalidName, LockName, Mode, OwnerId};
+
+/// A result with polylock's [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What can go wrong, by what the caller can do about it.
+///
+/// `Display` tells this error's own part in one line; the cause below it, a driver's error for instance, is in
+/// [`source`](std::error::Error::source). Neither ever shows a secret.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The lock is held by another, and the caller would not wait or has waited long enough. No fault.
+    #[error("lock {name} not acquired: {reason}")]
+    NotAcquired {
+        /// Which lock.
+        name: LockName,
+        /// Busy, or waited in vain.
+        reason: NotAcquired,
+    },
+    /// The lock was held and is no more: stop what it protected.
+    #[error("lock {name} lost: {reason}")]
+    Lost {
+        /// Which lock.
+        name: LockName,
+        /// What ended the hold.
+        reason: LostReason,
+    },
+    /// The store could not be asked, or did not answer properly.
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
+    /// The store can't do this at all.
+    #[error("{backend} does not support {capability}: choose another store, or do without")]
+    Unsupported {
+        /// Which store.
+        backend: &'static str,
+        /// What it lacks.
+        capability: &'static str,
+    },
+    /// The owner already holds this lock in a weaker mode: waiting for itself would last for ever.
+    #[error(
+        "{owner} holds lock {name} as {held} and can't re-enter it as {wanted}: release it first, or take the \
+         stronger mode at once"
+    )]
+    Reentry {
+        /// Which lock.
+        name: LockName,
+        /// Who holds it.
+        owner: OwnerId,
+        /// How it is held.
+        held: Mode,
+        /// How it was asked for.
+        wanted: Mode,
+    },
+    /// Not the name of a lock.
+    #[error(transparent)]
+    InvalidName(#[from] InvalidName),
+    /// A lease time that this store can't give.
+    #[error("a TTL of {ttl:?} is out of range: {backend} gives {min:?} to {max:?}")]
+    InvalidTtl {
+        /// Which store.
+        backend: &'static str,
+        /// What was asked for.
+        ttl: Duration,
+        /// The shortest it gives.
+        min: Duration,
+        /// The longest it gives.
+        max: Duration,
+    },
+    /// A setting that makes no sense; the message names its key.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+}
+
+impl Error {
+    /// Whether trying the same again may help: the store is away for the moment.
+    #[must_use]
+    pub fn is_temporary(&self) -> bool {
+        matches!(self, Self::Unavailable(unavailable) if unavailable.fault == Fault::Temporary)
+    }
+
+    /// Whether the lock was simply held by another.
+    #[must_use]
+    pub const fn is_not_acquired(&self) -> bool {
+        matches!(self, Self::NotAcquired { .. })
+    }
+
+    /// Why the lock was lost, if that is what happened.
+    #[must_use]
+    pub const fn lost(&self) -> Option<LostReason> {
+        if let Self::Lost { reason, .. } = self { Some(*reason) } else { None }
+    }
+}
+
+/// Why a lock was not acquired.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotAcquired {
+    /// Held by another, and the caller would not wait.
+    #[error("held by another")]
+    Busy,
+    /// Held by others for all the time the caller would wait.
+    #[error("still held by another after a wait of {waited:?}")]
+    TimedOut {
+        /// How long it waited.
+        waited: Duration,
+    },
+}
+
+/// What ended a hold that was not released.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum LostReason {
+    /// No renewal was acknowledged before the deadline, so the store may have given the lock away.
+    #[error("no renewal was acknowledged before the deadline")]
+    DeadlineReached,
+    /// The store says that this request no longer holds it: it expired there, or someone broke it.
+    #[error("the store no longer has it: it expired there or was broken")]
+    Gone,
+    /// The session or connection that carried the lock ended.
+    #[error("the session that carried it ended")]
+    SessionEnded,
+}
+
+/// The store could not be asked, or did not answer properly.
+#[derive(Debug, thiserror::Error)]
+#[error("{backend} could not {operation}: {fault}")]
+pub struct Unavailable {
+    /// Which store.
+    pub backend: &'static str,
+    /// What it was to do.
+    pub operation: Operation,
+    /// What kind of fault it is.
+    pub fault: Fault,
+    /// The driver's own error. It must hold no secret.
+    pub source: Box<dyn std::error::Error + Send + Sync>,
+}
+
+impl Unavailable {
+    /// A fault of `backend` in `operation`.
+    #[must_use]
+    pub fn new(
+        backend: &'static str,
+        operation: Operation,
+        fault: Fault,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
+        Self { backend, operation, fault, source: source.into() }
+    }
+}
+
+/// What kind of fault, by what helps against it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum Fault {
+    /// Away for the moment: core tries again by itself, within the time it has.
+    #[error("unreachable or busy for the moment")]
+    Temporary,
+    /// It will not help to try again before something is changed.
+    #[error("failed for good; trying again will not help")]
+    Permanent,
+    /// The store refuses these credentials.
+    #[error("access denied; check user, password and rights")]
+    Denied,
+}
+
+/// An operation on a store, as it appears in errors and metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Operation {
+    /// Opening the store.
+    Connect,
+    /// Joining the queue or taking the lock.
+    Claim,
+    /// Waiting for a place to change.
+    Wait,
+    /// Extending a lease.
+    Renew,
+    /// Releasing or withdrawing.
+    Release,
+    /// Looking who holds and who waits.
+    Inspect,
+    /// Taking a lock from its holder by force.
+    Break,
+}
+
+impl Operation {
+    /// Every operation, in the order above.
+    pub const ALL: [Self; 7] =
+        [Self::Connect, Self::Claim, Self::Wait, Self::Renew, Self::Release, Self::Inspect, Self::Break];
+
+    /// The word for it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Connect => "connect",
+            Self::Claim => "claim",
+            Self::Wait => "wait",
+            Self::Renew => "renew",
+            Self::Release => "release",
+            Self::Inspect => "inspect",
+            Self::Break => "break",
+        }
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A setting that makes no sense.
+///
+/// The problem is told without the value where the value may hold a secret.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{key}: {problem}")]
+pub struct ConfigError {
+    /// Which setting.
+    pub key: String,
+    /// What is wrong with it, and what to write instead.
+    pub problem: String,
+}
+
+impl ConfigError {
+    /// `key` is wrong because of `problem`.
+    #[must_use]
+    pub fn new(key: impl Into<String>, problem: impl Into<String>) -> Self {
+        Self { key: key.into(), problem: problem.into() }
+    }
+}

@@ -1,0 +1,174 @@
+//! The six modes of the VMS lock manager and their one conflict table.
+
+use std::{fmt, str::FromStr};
+
+/// How a lock is held, after the [VMS distributed lock manager].
+///
+/// Most programs need two: [`Exclusive`](Mode::Exclusive) and [`Shared`](Mode::Shared). The table says which
+/// modes of two holders may meet (`+`) and which conflict (`-`):
+///
+/// |    | NL | CR | CW | PR | PW | EX |
+/// |----|----|----|----|----|----|----|
+/// | NL | +  | +  | +  | +  | +  | +  |
+/// | CR | +  | +  | +  | +  | +  | -  |
+/// | CW | +  | +  | +  | -  | -  | -  |
+/// | PR | +  | +  | -  | +  | -  | -  |
+/// | PW | +  | +  | -  | -  | -  | -  |
+/// | EX | +  | -  | -  | -  | -  | -  |
+///
+/// A store sees two numbers, [`bit`](Mode::bit) and [`conflicts`](Mode::conflicts), and evaluates
+/// `(bit & conflicts) != 0`; it never knows the table.
+///
+/// [VMS distributed lock manager]: https://en.wikipedia.org/wiki/Distributed_lock_manager
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub enum Mode {
+    /// NL: interest only, conflicts with nothing.
+    Null,
+    /// CR: reads while others may write.
+    ConcurrentRead,
+    /// CW: writes while others may write.
+    ConcurrentWrite,
+    /// PR: reads while nobody writes; the usual shared lock.
+    Shared,
+    /// PW: writes while others may only read without protection.
+    ProtectedWrite,
+    /// EX: alone; the usual lock.
+    #[default]
+    Exclusive,
+}
+
+impl Mode {
+    /// All six, weakest first.
+    pub const ALL: [Self; 6] = [
+        Self::Null,
+        Self::ConcurrentRead,
+        Self::ConcurrentWrite,
+        Self::Shared,
+        Self::ProtectedWrite,
+        Self::Exclusive,
+    ];
+
+    /// The bit that stands for this mode in a store: NL 1, CR 2, CW 4, PR 8, PW 16, EX 32.
+    #[must_use]
+    pub const fn bit(self) -> u8 {
+        1 << self as u8
+    }
+
+    /// The bits of the modes that conflict with this one.
+    #[must_use]
+    pub const fn conflicts(self) -> u8 {
+        const CR: u8 = Mode::ConcurrentRead.bit();
+        const CW: u8 = Mode::ConcurrentWrite.bit();
+        const PR: u8 = Mode::Shared.bit();
+        const PW: u8 = Mode::ProtectedWrite.bit();
+        const EX: u8 = Mode::Exclusive.bit();
+        match self {
+            Self::Null => 0,
+            Self::ConcurrentRead => EX,
+            Self::ConcurrentWrite => PR | PW | EX,
+            Self::Shared => CW | PW | EX,
+            Self::ProtectedWrite => CW | PR | PW | EX,
+            Self::Exclusive => CR | CW | PR | PW | EX,
+        }
+    }
+
+    /// Whether two holders in these modes exclude each other.
+    #[must_use]
+    pub const fn conflicts_with(self, other: Self) -> bool {
+        self.conflicts() & other.bit() != 0
+    }
+
+    /// Whether who holds `self` may do all that a holder of `other` may: it excludes at least the same modes.
+    #[must_use]
+    pub const fn covers(self, other: Self) -> bool {
+        self.conflicts() & other.conflicts() == other.conflicts()
+    }
+
+    /// The mode with this [`bit`](Mode::bit), if it is one.
+    #[must_use]
+    pub fn from_bit(bit: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|mode| mode.bit() == bit)
+    }
+
+    /// The two letters of the VMS names.
+    #[must_use]
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::Null => "NL",
+            Self::ConcurrentRead => "CR",
+            Self::ConcurrentWrite => "CW",
+            Self::Shared => "PR",
+            Self::ProtectedWrite => "PW",
+            Self::Exclusive => "EX",
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.code())
+    }
+}
+
+impl FromStr for Mode {
+    type Err = UnknownMode;
+
+    /// Reads the two letters, in either case, or `exclusive` and `shared`.
+    fn from_str(text: &str) -> Result<Self, UnknownMode> {
+        Self::ALL
+            .into_iter()
+            .find(|mode| mode.code().eq_ignore_ascii_case(text))
+            .or_else(|| text.eq_ignore_ascii_case("exclusive").then_some(Self::Exclusive))
+            .or_else(|| text.eq_ignore_ascii_case("shared").then_some(Self::Shared))
+            .ok_or_else(|| UnknownMode(text.to_owned()))
+    }
+}
+
+/// A text that names no mode.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no lock mode: use NL, CR, CW, PR (shared), PW or EX (exclusive)")]
+pub struct UnknownMode(String);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The published table, written out again: `+` may meet, `-` conflicts.
+    const TABLE: [&str; 6] = ["++++++", "+++++-", "+++---", "++-+--", "++----", "+-----"];
+
+    #[test]
+    fn every_pair_is_as_published_and_symmetric() {
+        for (row, a) in TABLE.iter().zip(Mode::ALL) {
+            for (cell, b) in row.chars().zip(Mode::ALL) {
+                assert_eq!(a.conflicts_with(b), cell == '-', "{a} and {b}");
+                assert_eq!(a.conflicts_with(b), b.conflicts_with(a), "{a} and {b} both ways");
+            }
+        }
+    }
+
+    #[test]
+    fn only_null_and_concurrent_read_can_overtake_a_waiter() {
+        // `c` overtakes waiting `b` behind holder `a`: a conflicts with b, c with neither.
+        let overtakers: Vec<Mode> = Mode::ALL
+            .into_iter()
+            .filter(|&c| {
+                Mode::ALL.into_iter().any(|b| {
+                    !b.conflicts_with(c)
+                        && Mode::ALL.into_iter().any(|a| a.conflicts_with(b) && !a.conflicts_with(c))
+                })
+            })
+            .collect();
+        assert_eq!(overtakers, [Mode::Null, Mode::ConcurrentRead]);
+    }
+
+    #[test]
+    fn bits_codes_and_names_lead_back() {
+        for mode in Mode::ALL {
+            assert_eq!(Mode::from_bit(mode.bit()), Some(mode));
+            assert_eq!(mode.code().to_lowercase().parse(), Ok(mode));
+            assert!(mode.covers(Mode::Null) && Mode::Exclusive.covers(mode) && mode.covers(mode));
+        }
+        assert!(!Mode::Shared.covers(Mode::ProtectedWrite));
+        assert!("XX".parse::<Mode>().is_err());
+    }
+}

@@ -1,0 +1,120 @@
+//! Lock names: what may be one, checked before any I/O and alike for every store.
+
+use std::{fmt, str::FromStr, sync::Arc};
+
+/// The name of a lock: UTF-8 of 1 to 255 bytes without NUL, compared byte for byte.
+///
+/// Case, trailing spaces and Unicode normalisation forms all count, on every store: `Job` and `job` are two
+/// locks. A store may encode a name, it never rejects one.
+///
+/// ```
+/// use polylock_core::LockName;
+///
+/// let name = LockName::new("orders/42")?;
+/// assert_eq!(name.as_str(), "orders/42");
+/// assert!(LockName::new("").is_err());
+/// # Ok::<(), polylock_core::Error>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LockName(Arc<str>);
+
+impl LockName {
+    /// The longest name, in bytes.
+    pub const MAX_BYTES: usize = 255;
+
+    /// Checks `name`.
+    ///
+    /// # Errors
+    /// [`InvalidName`] tells what is wrong with it.
+    pub fn new(name: impl AsRef<str>) -> Result<Self, InvalidName> {
+        let name = name.as_ref();
+        if name.is_empty() {
+            return Err(InvalidName::Empty);
+        }
+        if name.len() > Self::MAX_BYTES {
+            return Err(InvalidName::TooLong { bytes: name.len() });
+        }
+        if let Some(at) = name.bytes().position(|byte| byte == 0) {
+            return Err(InvalidName::Nul { at });
+        }
+        Ok(Self(name.into()))
+    }
+
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl AsRef<str> for LockName {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for LockName {
+    /// The name with control characters escaped, so that a name can't forge a log line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for c in self.0.chars() {
+            if c.is_control() { write!(f, "{}", c.escape_default())? } else { write!(f, "{c}")? }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for LockName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&*self.0, f)
+    }
+}
+
+impl FromStr for LockName {
+    type Err = InvalidName;
+
+    fn from_str(name: &str) -> Result<Self, InvalidName> {
+        Self::new(name)
+    }
+}
+
+/// Why a text can't be the name of a lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidName {
+    /// The empty text.
+    #[error("a lock name can't be empty: give it 1 to 255 bytes")]
+    Empty,
+    /// Longer than [`LockName::MAX_BYTES`]. Never cut silently: two long names would become one lock.
+    #[error("a lock name of {bytes} bytes is too long: give it at most 255, or hash the long part yourself")]
+    TooLong {
+        /// How long it is, in bytes.
+        bytes: usize,
+    },
+    /// A NUL byte, which several stores can't keep.
+    #[error("a lock name can't hold a NUL byte (at byte {at}): leave it out")]
+    Nul {
+        /// Where the first one stands, in bytes.
+        at: usize,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_bytes_and_inclusive() {
+        assert_eq!(LockName::new("x".repeat(255)).map(|n| n.as_str().len()), Ok(255));
+        assert_eq!(LockName::new("x".repeat(256)), Err(InvalidName::TooLong { bytes: 256 }));
+        assert_eq!(LockName::new("é".repeat(128)), Err(InvalidName::TooLong { bytes: 256 }));
+        assert_eq!(LockName::new(""), Err(InvalidName::Empty));
+        assert_eq!(LockName::new("a\0b"), Err(InvalidName::Nul { at: 1 }));
+    }
+
+    #[test]
+    fn display_can_not_forge_a_log_line() {
+        let name = LockName::new("a\nERROR b").unwrap();
+        assert_eq!(name.to_string(), "a\\nERROR b");
+        assert_eq!(name.as_str(), "a\nERROR b");
+    }
+}
