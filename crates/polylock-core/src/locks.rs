@@ -1,0 +1,179 @@
+//! The door to a store's locks.
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use crate::{
+    Capabilities, Clock, Entry, Error, Inspect, Lock, LockName, LockStatus, Operation, Options, Result,
+    Store, SystemClock, io,
+    metrics::Metrics,
+    pending::Pending,
+    reentry::Reentry,
+    shared::{Front, Shared},
+};
+
+/// The locks of one store. Cheap to clone; clones share everything.
+///
+/// It works from any async executor: the store is spoken to on a thread of the library's own ([`io`]).
+///
+/// When the last `Locks`, [`Lock`] and [`Guard`](crate::Guard) on a store is dropped, it waits up to 500 ms for releases
+/// in the background to arrive; so does the end of a thread that has dropped guards, which covers a `Locks` in a
+/// `static`. [`close`](Self::close) waits as long as it is told to.
+///
+/// ```
+/// use polylock_core::{Locks, memory};
+///
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// let locks = Locks::new(memory::connect());
+/// let guard = locks.lock("orders/42").acquire().await?;
+/// assert!(locks.lock("orders/42").try_acquire().await?.is_none());
+/// guard.release().await?;
+/// # Ok::<(), polylock_core::Error>(()) }).unwrap();
+/// ```
+#[derive(Debug, Clone)]
+pub struct Locks {
+    front: Arc<Front>,
+}
+
+impl Locks {
+    /// The locks of `store`, with the default options.
+    #[must_use]
+    pub fn new(store: Store) -> Self {
+        Self::builder(store).build()
+    }
+
+    /// The locks of `store`, with something to be set first.
+    pub fn builder(store: Store) -> LocksBuilder {
+        LocksBuilder { store, options: Options::default(), clock: Arc::new(SystemClock), metrics: None }
+    }
+
+    /// The lock `name`, to be acquired. A name that can't be one is reported then.
+    pub fn lock(&self, name: impl AsRef<str>) -> Lock {
+        Lock::new(self.front.clone(), name.as_ref())
+    }
+
+    /// What the store can do.
+    #[must_use]
+    pub fn capabilities(&self) -> &Capabilities {
+        self.front.0.store.backend.capabilities()
+    }
+
+    /// What locks are asked for with, unless said otherwise.
+    #[must_use]
+    pub fn options(&self) -> &Options {
+        &self.front.0.options
+    }
+
+    /// Who holds the lock `name` and who waits for it.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the store can't be looked into; [`Error::InvalidName`]; [`Error::Unavailable`].
+    ///
+    /// # Cancel safety
+    /// May be dropped at any point.
+    pub async fn inspect(&self, name: impl AsRef<str>) -> Result<LockStatus> {
+        let name = LockName::new(name)?;
+        self.look(Operation::Inspect, |store| async move { store.inspect(&name).await }).await
+    }
+
+    /// The status of every lock in use whose name starts with `prefix`, in the order of the names.
+    ///
+    /// # Errors
+    /// As [`inspect`](Self::inspect).
+    ///
+    /// # Cancel safety
+    /// May be dropped at any point.
+    pub async fn list(&self, prefix: impl AsRef<str>) -> Result<Vec<LockStatus>> {
+        let prefix = prefix.as_ref().to_owned();
+        self.look(Operation::Inspect, |store| async move { store.list(&prefix).await }).await
+    }
+
+    /// Takes the lock `name` from whoever holds it, and returns who did. Who waits is served next.
+    ///
+    /// The former holder learns it at its next renewal, within a third of its lease. Until then two may work, and only
+    /// a resource that checks fencing tokens is safe: the next token is greater.
+    ///
+    /// # Errors
+    /// As [`inspect`](Self::inspect).
+    ///
+    /// # Cancel safety
+    /// Once polled, it is carried out though this is dropped.
+    pub async fn break_lock(&self, name: impl AsRef<str>) -> Result<Vec<Entry>> {
+        let name = LockName::new(name)?;
+        tracing::warn!(lock.name = %name, "breaking a lock by force");
+        self.look(Operation::Break, |store| async move { store.break_lock(&name).await }).await
+    }
+
+    /// Waits until everything that was begun in the background, releases above all, is done; `false` if `within` was
+    /// over first.
+    ///
+    /// # Cancel safety
+    /// May be dropped at any point; the work goes on.
+    pub async fn close(self, within: Duration) -> bool {
+        let shared = self.front.0.clone();
+        let closing = io::run(async move {
+            let by = shared.now() + within;
+            tokio::select! {
+                biased;
+                () = shared.pending.none_left() => true,
+                () = shared.until(by) => false,
+            }
+        });
+        closing.await.unwrap_or(false)
+    }
+
+    async fn look<T, F>(&self, operation: Operation, look: impl FnOnce(Arc<dyn Inspect>) -> F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        let backend = self.capabilities().backend;
+        let Some(inspect) = self.front.0.store.inspect.clone() else {
+            return Err(Error::Unsupported { backend, capability: "looking into the store" });
+        };
+        io::spawn(look(inspect))?.await.map_err(|error| io::failed(backend, operation, error))?
+    }
+}
+
+/// Sets up [`Locks`].
+#[derive(Debug)]
+#[must_use = "nothing is set up until `build`"]
+pub struct LocksBuilder {
+    store: Store,
+    options: Options,
+    clock: Arc<dyn Clock>,
+    metrics: Option<Arc<dyn Metrics>>,
+}
+
+impl LocksBuilder {
+    /// What locks are asked for with, unless said otherwise.
+    pub const fn options(mut self, options: Options) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// The clock of the deadlines. For tests; the default is the machine's, which counts suspend.
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Where to send measurements.
+    pub fn metrics(mut self, metrics: Arc<dyn Metrics>) -> Self {
+        self.metrics = Some(metrics);
+        self
+    }
+
+    /// The locks.
+    #[must_use]
+    pub fn build(self) -> Locks {
+        let shared = Shared {
+            store: self.store,
+            options: self.options,
+            clock: self.clock,
+            metrics: self.metrics,
+            pending: Arc::new(Pending::default()),
+            reentry: Reentry::default(),
+        };
+        Locks { front: Arc::new(Front(Arc::new(shared))) }
+    }
+}

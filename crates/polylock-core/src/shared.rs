@@ -1,0 +1,136 @@
+//! What every lock of one store shares inside core, and the one way in which core calls the store.
+
+use std::{future::Future, sync::Arc};
+
+use tokio::task::JoinHandle;
+
+use crate::{
+    Clock, Error, Fault, LockName, Moment, Operation, Options, Request, Result, Store, Unavailable,
+    backend::Backend,
+    backoff::Backoff,
+    io,
+    metrics::{Measured, Metrics},
+    pending::{AT_EXIT, Pending},
+    reentry::Reentry,
+};
+
+/// What every lock of one store shares.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) store: Store,
+    pub(crate) options: Options,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) metrics: Option<Arc<dyn Metrics>>,
+    pub(crate) pending: Arc<Pending>,
+    pub(crate) reentry: Reentry,
+}
+
+/// The user's side of it: when the last `Locks`, `Lock` and `Guard` have gone, waits a moment for their releases.
+#[derive(Debug)]
+pub(crate) struct Front(pub(crate) Arc<Shared>);
+
+impl Drop for Front {
+    fn drop(&mut self) {
+        self.0.pending.wait(AT_EXIT);
+    }
+}
+
+impl Shared {
+    pub(crate) fn backend(&self) -> &'static str {
+        self.store.backend.capabilities().backend
+    }
+
+    pub(crate) fn now(&self) -> Moment {
+        self.clock.now()
+    }
+
+    /// Ready once `at` has come.
+    pub(crate) async fn until(&self, at: Moment) {
+        if at == Moment::NEVER {
+            std::future::pending::<()>().await;
+        } else {
+            self.clock.sleep_until(at).await;
+        }
+    }
+
+    pub(crate) fn record(&self, name: &LockName, measured: Measured) {
+        if let Some(metrics) = &self.metrics {
+            metrics.record(self.backend(), name, measured);
+        }
+    }
+
+    /// Starts an operation on the store as a task of its own: it goes on to its end though nobody waits for it, and a
+    /// panic in it is an answer like any other. Must be called on the `polylock-io` thread.
+    pub(crate) fn start<T, F>(
+        self: &Arc<Self>,
+        operation: Operation,
+        request: &Arc<Request>,
+        call: impl FnOnce(Arc<dyn Backend>, Arc<Request>) -> F,
+    ) -> Running<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        let work = call(self.store.backend.clone(), request.clone());
+        let (shared, name) = (self.clone(), request.name.clone());
+        let task = tokio::spawn(async move {
+            if shared.metrics.is_none() {
+                return work.await;
+            }
+            let began = shared.now();
+            let answer = work.await;
+            shared.record(&name, Measured::Operation { operation, took: shared.now().since(began) });
+            answer
+        });
+        Running { backend: self.backend(), operation, task }
+    }
+
+    /// Releases or withdraws `request`, again and again until the store has confirmed it or `until` has come, when the
+    /// store has forgotten it by itself.
+    pub(crate) async fn depart(self: &Arc<Self>, request: &Arc<Request>, until: Moment) -> Result<()> {
+        let mut backoff = Backoff::up_to(request.ttl / 10);
+        loop {
+            let mut release = self.start(Operation::Release, request, |store, request| async move {
+                store.release(&request).await
+            });
+            let answer = tokio::select! {
+                biased;
+                answer = release.answer() => answer,
+                () = self.until(until) => Err(self.silent(Operation::Release)),
+            };
+            let Err(error) = answer else { return Ok(()) };
+            let again = self.now() + backoff.next();
+            if !error.is_temporary() || again >= until {
+                tracing::warn!(
+                    lock.name = %request.name, error = &error as &dyn std::error::Error,
+                    "release not acknowledged; the lock is free when its lease has run out",
+                );
+                return Err(error);
+            }
+            self.until(again).await;
+        }
+    }
+
+    /// The store has not answered in time.
+    pub(crate) fn silent(&self, operation: Operation) -> Error {
+        Unavailable::new(self.backend(), operation, Fault::Temporary, "no answer in time").into()
+    }
+}
+
+/// An operation under way. Dropping it does not stop it.
+#[derive(Debug)]
+pub(crate) struct Running<T> {
+    backend: &'static str,
+    operation: Operation,
+    task: JoinHandle<Result<T>>,
+}
+
+impl<T> Running<T> {
+    /// What the store answers. May be dropped and called again until it has answered.
+    pub(crate) async fn answer(&mut self) -> Result<T> {
+        match (&mut self.task).await {
+            Ok(answer) => answer,
+            Err(error) => Err(io::failed(self.backend, self.operation, error)),
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! The engine on the in-memory store: what the conformance suite does not reach from outside.
+
+use std::{sync::Arc, time::Duration};
+
+use polylock_core::{Error, Locks, LostReason, Mode, OwnerId, memory};
+
+fn locks() -> Locks {
+    Locks::new(memory::connect())
+}
+
+#[tokio::test]
+async fn a_lock_goes_from_hand_to_hand_with_growing_tokens() {
+    let locks = locks();
+    let mut last = None;
+    for _ in 0..100 {
+        let guard = locks.lock("a").acquire().await.unwrap();
+        assert!(guard.is_held() && Some(guard.fencing_token()) > last);
+        last = Some(guard.fencing_token());
+        guard.release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn waiters_are_served_in_order() {
+    let locks = locks();
+    let first = locks.lock("a").acquire().await.unwrap();
+    let (said, mut heard) = tokio::sync::mpsc::unbounded_channel();
+    for index in 0..10 {
+        let (lock, said) = (locks.lock("a"), said.clone());
+        tokio::spawn(async move {
+            let guard = lock.acquire().await.unwrap();
+            said.send(index).unwrap();
+            guard.release().await.unwrap();
+        });
+        while locks.inspect("a").await.unwrap().waiters.len() <= index {
+            tokio::task::yield_now().await;
+        }
+    }
+    drop(first);
+    for index in 0..10 {
+        assert_eq!(heard.recv().await, Some(index));
+    }
+}
+
+#[tokio::test]
+async fn a_hold_is_renewed_beyond_its_lease() {
+    let locks = locks();
+    let guard = locks.lock("a").ttl(Duration::from_millis(60)).acquire().await.unwrap();
+    for _ in 0..5 {
+        assert!(guard.renewed().await.is_some());
+    }
+    guard.ensure_held().unwrap();
+}
+
+#[tokio::test]
+async fn a_broken_lock_is_lost_and_its_work_is_stopped() {
+    let locks = locks();
+    let guard = locks.lock("a").ttl(Duration::from_millis(300)).acquire().await.unwrap();
+    let lost = guard.lost();
+    let token = guard.fencing_token();
+    assert_eq!(locks.break_lock("a").await.unwrap().len(), 1);
+    let error = guard.run(std::future::pending::<()>()).await.unwrap_err();
+    assert_eq!(error.lost(), Some(LostReason::Gone));
+    assert_eq!(lost.await, LostReason::Gone);
+    assert!(locks.lock("a").acquire().await.unwrap().fencing_token() > token);
+}
+
+#[tokio::test]
+async fn an_owner_enters_again_and_the_last_one_out_releases() {
+    let (locks, me, other) = (locks(), OwnerId::unique(), OwnerId::unique());
+    let outer = locks.lock("a").reentrant(&me).acquire().await.unwrap();
+    let inner = locks.lock("a").reentrant(&me).shared().acquire().await.unwrap();
+    assert_eq!(outer.fencing_token(), inner.fencing_token());
+    outer.release().await.unwrap();
+    assert!(locks.lock("a").reentrant(&other).try_acquire().await.unwrap().is_none());
+    inner.release().await.unwrap();
+    let reader = locks.lock("a").reentrant(&other).shared().acquire().await.unwrap();
+    let refused = locks.lock("a").reentrant(&other).acquire().await.unwrap_err();
+    assert!(
+        matches!(refused, Error::Reentry { held: Mode::Shared, wanted: Mode::Exclusive, .. }),
+        "{refused}"
+    );
+    drop(reader);
+}
+
+#[test]
+fn works_from_any_executor_and_releases_outside_one() {
+    let locks = locks();
+    let guard = futures_util::FutureExt::now_or_never(locks.lock("a").acquire());
+    assert!(guard.is_none(), "the answer comes from another thread");
+    // A future that was given up in the middle has left nothing behind.
+    assert!(pollster(locks.clone().close(Duration::from_secs(5))));
+    let guard = pollster(locks.lock("a").try_acquire()).unwrap().unwrap();
+    drop(guard);
+    assert!(pollster(locks.clone().close(Duration::from_secs(5))));
+    assert!(pollster(locks.inspect("a")).unwrap().is_free());
+}
+
+/// An executor that is nothing but a parked thread.
+fn pollster<F: Future>(future: F) -> F::Output {
+    struct Unpark(std::thread::Thread);
+    impl std::task::Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Arc::new(Unpark(std::thread::current())).into();
+    let mut future = std::pin::pin!(future);
+    loop {
+        if let std::task::Poll::Ready(output) =
+            future.as_mut().poll(&mut std::task::Context::from_waker(&waker))
+        {
+            return output;
+        }
+        std::thread::park();
+    }
+}
