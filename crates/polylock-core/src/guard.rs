@@ -159,8 +159,7 @@ impl Guard {
     pub fn renewed(&self) -> impl Future<Output = Option<Moment>> + Send + Sync + 'static {
         let mut phase = self.hold().watch();
         async move {
-            if let Phase::Held { .. } = *phase.borrow_and_update() {
-            } else {
+            if !matches!(*phase.borrow_and_update(), Phase::Held { .. }) {
                 return None;
             }
             phase.changed().await.ok()?;

@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::{StreamExt, stream::FuturesUnordered};
 use tokio::sync::{oneshot, watch};
 use tracing::Instrument;
 
@@ -245,8 +246,9 @@ impl Watchdog {
         let (shared, request) = (&self.hold.shared, &self.hold.request);
         let outcome = |outcome| shared.record(&request.name, Measured::Renewal(outcome));
         let mut backoff = Backoff::up_to(self.lease / 20);
-        // One that hangs is left to itself, and another is sent, a few times per lease.
+        // One that hangs does not keep another from being sent, and its late answer still counts from its own sending.
         let patience = self.lease / 6;
+        let mut flying = FuturesUnordered::new();
         loop {
             let sent = shared.now();
             if sent >= deadline {
@@ -255,22 +257,23 @@ impl Watchdog {
             let mut renewal = shared.start(Operation::Renew, request, |store, request| async move {
                 store.renew(&request).await
             });
+            flying.push(async move { (sent, renewal.answer().await) });
             let answer = tokio::select! {
                 biased;
                 () = shared.until(deadline) => return Err(LostReason::DeadlineReached),
-                answer = renewal.answer() => answer,
-                () = shared.until(sent + patience) => Err(shared.silent(Operation::Renew)),
+                Some(answer) = flying.next() => answer,
+                () = shared.until(sent + patience) => (sent, Err(shared.silent(Operation::Renew))),
             };
             let error = match answer {
-                Ok(Renewal::Renewed { lease }) => {
+                (sent, Ok(Renewal::Renewed { lease })) => {
                     outcome("renewed");
                     return Ok((sent, lease));
                 }
-                Ok(Renewal::Lost(reason)) => {
+                (_, Ok(Renewal::Lost(reason))) => {
                     outcome("lost");
                     return Err(reason);
                 }
-                Err(error) => error,
+                (_, Err(error)) => error,
             };
             outcome("error");
             let left = deadline.since(shared.now());

@@ -1,4 +1,45 @@
-//! The contract of polylock, and everything that is the same for every store.
+//! The contract of polylock, and everything that is the same for every store, written once.
+//!
+//! Most programs use the facade, the crate `polylock`, which adds `Locks::connect(url)`. This crate is for authors of
+//! stores, and for those who want one store without the facade.
+//!
+//! ```
+//! use polylock_core::{Locks, memory};
+//!
+//! # tokio::runtime::Runtime::new().unwrap().block_on(async {
+//! let locks = Locks::new(memory::connect());
+//! let guard = locks.lock("orders/42").acquire().await?;
+//! println!("write with token {}", guard.fencing_token());
+//! guard.release().await?;
+//! # Ok::<(), polylock_core::Error>(()) }).unwrap();
+//! ```
+//!
+//! # What a lease is
+//!
+//! A lock that lives outside its holder must end when the holder dies, so it is given for a time, the *lease*, and renewed
+//! while the holder lives. The store's clock decides when it ends for others. The holder goes by its own monotonic clock, and
+//! by a *deadline* that is earlier: the instant **before** the last successful claim or renewal was sent, plus the lease, minus
+//! a margin (the larger of 10 ms and 1 %). So a holder knows that it has lost the lock before anyone else can have it, as long
+//! as the two clocks run at nearly the same rate. That clock counts on while the machine sleeps ([`SystemClock`]).
+//!
+//! # What a fencing token is for
+//!
+//! Nothing can stop a process that is paused in the middle of a write. So every grant carries a [`FencingToken`], strictly
+//! greater than every earlier one of that name, and the resource that is written to refuses a smaller token than it has seen.
+//! With a resource that checks, two holders at once do no harm; without one, a lease only makes them very unlikely.
+//!
+//! # What runs where
+//!
+//! [`Locks::lock`] makes a [`Lock`], [`Lock::acquire`] starts an attempt, and the attempt becomes a [`Guard`]. The attempt, the
+//! renewals and the release run on a thread of the library's own ([`io`]), so they go on when the caller's future is dropped,
+//! its executor is blocked or its runtime ends.
+//!
+//! # The two sides
+//!
+//! Users see [`Locks`], [`Lock`] and [`Guard`]. Authors of a store implement [`Backend`] (five methods; see [`backend`] for the
+//! contract) and perhaps [`Inspect`], and hold it to the contract with the crate `polylock-testkit`. The authors' side may
+//! change more often than the users'.
+
 pub mod backend;
 mod backoff;
 mod capabilities;

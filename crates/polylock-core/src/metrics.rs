@@ -12,7 +12,7 @@
 //! | `polylock_acquire_duration_seconds` | histogram | `outcome` = acquired, timeout, busy, cancelled, error |
 //! | `polylock_hold_duration_seconds` | histogram | |
 //! | `polylock_waiters`, `polylock_held` | gauge | |
-//! | `polylock_renewals_total` | counter | `outcome` = renewed, lost, error, unanswered |
+//! | `polylock_renewals_total` | counter | `outcome` = renewed, lost, error |
 //! | `polylock_renew_slack_seconds` | histogram: the time that was left when a renewal was acknowledged | |
 //! | `polylock_lost_total` | counter | `reason` |
 //! | `polylock_releases_total` | counter | `outcome` = released, error, expired; `via` = explicit, drop, expiry |
@@ -52,7 +52,7 @@ pub enum Measured {
     Waiting(i8),
     /// One more is held, or one fewer.
     Holding(i8),
-    /// A renewal has ended: `renewed`, `lost`, `error` or `unanswered`.
+    /// A renewal has ended: `renewed`, `lost` or `error`, which no answer in time is, too.
     Renewal(&'static str),
     /// What was left before the deadline when a renewal was acknowledged: shrinks long before a lock is lost.
     RenewSlack(Duration),

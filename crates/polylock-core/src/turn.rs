@@ -52,6 +52,7 @@ pub(crate) async fn acquire(
         lock.backend = front.0.backend(),
         lock.owner = %request.owner,
         lock.fencing_token = tracing::field::Empty,
+        lock.wait_ms = tracing::field::Empty,
         lock.queue_position = tracing::field::Empty,
         otel.kind = "client",
         otel.status_code = tracing::field::Empty,
@@ -133,6 +134,11 @@ async fn attempt(
     let answer = match outcome {
         Ok(Some(Mine::Again(tenure))) => Ok(Guard::again(tenure)),
         Ok(Some(Mine::Granted { grant, sent })) => {
+            let waited = u64::try_from(shared.now().since(began).as_millis()).unwrap_or(u64::MAX);
+            tracing::Span::current()
+                .record("lock.fencing_token", grant.token.get())
+                .record("lock.wait_ms", waited)
+                .record("otel.status_code", "OK");
             let guard = Guard::start(front, request, slot, grant, sent);
             if let Some(entered) = &mut entered {
                 **entered = guard.downgrade();
