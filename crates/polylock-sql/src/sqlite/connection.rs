@@ -1,0 +1,213 @@
+//! The connections to one file: one writer at a time, first come first served, and every answer in bounded time.
+//!
+//! SQLite allows one writer and makes the others sleep and try again, which starves some of them. So the writers of
+//! this process queue at a turnstile before they meet those of other processes.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use backon::{BackoffBuilder, ExponentialBuilder};
+use polylock_core::{Clock, Error, Fault, Moment, Operation, Result, SystemClock};
+use sqlx::{
+    ConnectOptions, Connection, SqlStr, SqliteConnection,
+    sqlite::{SqliteArguments, SqliteConnectOptions, SqliteRow, SqliteSynchronous},
+};
+use tokio::sync::{Mutex, OwnedMutexGuard};
+
+use super::{
+    config::{Config, Durability},
+    error,
+};
+
+/// How long SQLite itself sleeps in the face of a foreign lock. Its sleeps grow, to 100 ms in the end; cut off here
+/// they stay below 5 ms, and no process starves beside one that sleeps less.
+const INNER_TIMEOUT: Duration = Duration::from_millis(10);
+
+/// Which connection a statement runs on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lane {
+    /// For grants: on the disk before they are reported.
+    Durable,
+    /// For everything else that writes. A power cut ends every process that could use the file, so what it may undo
+    /// harms nobody: of a place in the queue or a renewal only the dead would have had a use, and a hold that comes
+    /// back after its release runs out by itself.
+    Relaxed,
+    /// For what only reads, and for the poller, which must not see its own connection's writes.
+    Reading,
+}
+
+/// The connections to one file.
+#[derive(Debug)]
+pub(super) struct Connections {
+    pub(super) path: PathBuf,
+    patience: Duration,
+    writers: Arc<Mutex<Writers>>,
+    reader: Arc<Mutex<Slot>>,
+}
+
+#[derive(Debug)]
+struct Writers {
+    durable: Slot,
+    relaxed: Slot,
+}
+
+/// A connection that is opened when it is needed, and anew when its state is in doubt.
+#[derive(Debug)]
+struct Slot {
+    options: SqliteConnectOptions,
+    open: Option<SqliteConnection>,
+    /// How often it was opened.
+    openings: u64,
+}
+
+/// A lane for the time of one operation.
+enum Turn {
+    Writing(Lane, OwnedMutexGuard<Writers>),
+    Reading(OwnedMutexGuard<Slot>),
+}
+
+/// What a statement answered, with the turnstile still closed behind it.
+pub(super) struct Answer {
+    pub(super) rows: Vec<SqliteRow>,
+    /// How often the connection was opened: what it counts starts anew with it.
+    pub(super) openings: u64,
+}
+
+impl Connections {
+    pub(super) fn new(config: &Config, path: PathBuf) -> Self {
+        let slot = |synchronous| {
+            let options = SqliteConnectOptions::new()
+                .filename(&path)
+                .create_if_missing(true)
+                .synchronous(synchronous)
+                .busy_timeout(INNER_TIMEOUT)
+                .thread_name(|id| format!("polylock-sql-{id}"))
+                .disable_statement_logging();
+            Slot { options, open: None, openings: 0 }
+        };
+        let durable = match config.durability {
+            Durability::Full => SqliteSynchronous::Full,
+            Durability::Normal => SqliteSynchronous::Normal,
+        };
+        let writers = Writers { durable: slot(durable), relaxed: slot(SqliteSynchronous::Normal) };
+        Self {
+            patience: config.busy_timeout,
+            writers: Arc::new(Mutex::new(writers)),
+            reader: Arc::new(Mutex::new(slot(SqliteSynchronous::Normal))),
+            path,
+        }
+    }
+
+    /// Runs `sql` on `lane` and gives the answer to `read`, before anyone else of this process can write.
+    ///
+    /// # Errors
+    /// Temporary after the busy timeout at the latest.
+    ///
+    /// # Cancel safety
+    /// The connection is dropped in the middle of what it does: what began in a transaction is rolled back, what is
+    /// one statement ends as it will.
+    pub(super) async fn run<T>(
+        &self,
+        lane: Lane,
+        operation: Operation,
+        sql: &SqlStr,
+        arguments: SqliteArguments,
+        read: impl FnOnce(Answer) -> Result<T> + Send,
+    ) -> Result<T> {
+        let deadline = SystemClock.now() + self.patience;
+        let Some(turn) = before(deadline, self.turn(lane)).await else {
+            return Err(self.out_of_time(operation));
+        };
+        let mut work = Box::pin(work(turn, sql.clone(), arguments, deadline));
+        // The store's clock decides expiry, so a suspend may end this late without harm.
+        let Some((turn, result)) = before(deadline + INNER_TIMEOUT, &mut work).await else {
+            // The disk hangs. What is on its way can't be called back, so the turnstile stays closed until it has
+            // ended: a release must not overtake its own claim.
+            tokio::spawn(work);
+            return Err(self.out_of_time(operation));
+        };
+        let answer = result.map_err(|failure| error::driver(operation, &self.path, failure))?;
+        let outcome = read(answer);
+        drop(turn);
+        outcome
+    }
+
+    async fn turn(&self, lane: Lane) -> Turn {
+        match lane {
+            Lane::Reading => Turn::Reading(self.reader.clone().lock_owned().await),
+            lane => Turn::Writing(lane, self.writers.clone().lock_owned().await),
+        }
+    }
+
+    fn out_of_time(&self, operation: Operation) -> Error {
+        let advice =
+            format!("no answer within {:?}: it is locked by others, or its disk hangs", self.patience);
+        error::ours(operation, &self.path, Fault::Temporary, advice)
+    }
+}
+
+/// Runs `sql`, again and again while others keep the file locked.
+async fn work(
+    mut turn: Turn,
+    sql: SqlStr,
+    arguments: SqliteArguments,
+    deadline: Moment,
+) -> (Turn, Result<Answer, sqlx::Error>) {
+    let mut pauses = ExponentialBuilder::default()
+        .with_min_delay(Duration::from_millis(1))
+        .with_max_delay(Duration::from_millis(5))
+        .without_max_times()
+        .with_jitter()
+        .build();
+    loop {
+        let slot = match &mut turn {
+            Turn::Writing(Lane::Durable, writers) => &mut writers.durable,
+            Turn::Writing(_, writers) => &mut writers.relaxed,
+            Turn::Reading(slot) => slot,
+        };
+        let result = slot.run(sql.clone(), arguments.clone()).await;
+        match (&result, pauses.next()) {
+            (Err(failure), Some(pause))
+                if error::is_busy(failure) && SystemClock.now() + pause < deadline =>
+            {
+                SystemClock.sleep_until(SystemClock.now() + pause).await;
+            }
+            _ => return (turn, result),
+        }
+    }
+}
+
+impl Slot {
+    async fn run(&mut self, sql: SqlStr, arguments: SqliteArguments) -> Result<Answer, sqlx::Error> {
+        let mut connection = match self.open.take() {
+            Some(connection) => connection,
+            None => {
+                self.openings += 1;
+                self.options.connect().await?
+            }
+        };
+        // All rows, also where one is enough: the commit comes after the last, and may fail.
+        let rows = sqlx::query_with(sql, arguments).fetch_all(&mut connection).await;
+        // Out of the slot meanwhile: after any failure, or when this future is dropped, a transaction may be open.
+        match &rows {
+            Ok(_) => self.open = Some(connection),
+            Err(failure) if error::is_busy(failure) => self.open = at_rest(connection).await,
+            Err(_) => drop(connection.close().await),
+        }
+        Ok(Answer { rows: rows?, openings: self.openings })
+    }
+}
+
+/// The connection with no transaction open, if that can be said for certain.
+async fn at_rest(mut connection: SqliteConnection) -> Option<SqliteConnection> {
+    match sqlx::query("ROLLBACK").execute(&mut connection).await {
+        Ok(_) => Some(connection),
+        // There was none.
+        Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some("1") => Some(connection),
+        Err(_) => None,
+    }
+}
+
+/// The output of `future`, unless `deadline` comes first.
+async fn before<F: Future>(deadline: Moment, future: F) -> Option<F::Output> {
+    tokio::time::timeout(deadline.since(SystemClock.now()), future).await.ok()
+}

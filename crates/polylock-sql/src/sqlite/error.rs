@@ -1,0 +1,122 @@
+//! What a driver's error means.
+
+use std::{
+    fmt, io,
+    path::{Path, PathBuf},
+};
+
+use polylock_core::{Error, Fault, Operation, Unavailable};
+
+use super::NAME;
+
+// Primary result codes, the low byte of what SQLite reports: <https://www.sqlite.org/rescode.html>.
+const PERM: u32 = 3;
+const BUSY: u32 = 5;
+const LOCKED: u32 = 6;
+const NOMEM: u32 = 7;
+const READONLY: u32 = 8;
+const INTERRUPT: u32 = 9;
+const IOERR: u32 = 10;
+const CORRUPT: u32 = 11;
+const FULL: u32 = 13;
+const CANTOPEN: u32 = 14;
+const PROTOCOL: u32 = 15;
+const SCHEMA: u32 = 17;
+const AUTH: u32 = 23;
+const NOTADB: u32 = 26;
+
+/// SQLite's primary result code, if it is SQLite that complains.
+fn code(error: &sqlx::Error) -> Option<u32> {
+    let extended: u32 = error.as_database_error()?.code()?.parse().ok()?;
+    Some(extended & 0xff)
+}
+
+/// Whether another connection is in the way, so that the same statement may succeed a moment later.
+pub(super) fn is_busy(error: &sqlx::Error) -> bool {
+    matches!(code(error), Some(BUSY | LOCKED | PROTOCOL))
+}
+
+/// What helps against `error`.
+fn fault(error: &sqlx::Error) -> Fault {
+    match code(error) {
+        // A disk that fails or a table that is being changed may be well again with the next try, on a connection
+        // that was opened anew; a full disk or a broken file will not.
+        Some(BUSY | LOCKED | PROTOCOL | NOMEM | INTERRUPT | IOERR | CANTOPEN | SCHEMA) => Fault::Temporary,
+        Some(PERM | READONLY | AUTH) => Fault::Denied,
+        Some(_) => Fault::Permanent,
+        None => match error {
+            sqlx::Error::Io(_) | sqlx::Error::WorkerCrashed => Fault::Temporary,
+            _ => Fault::Permanent,
+        },
+    }
+}
+
+/// What to do about it, where the code alone would leave people guessing.
+fn advice(error: &sqlx::Error) -> Option<&'static str> {
+    match code(error)? {
+        BUSY | LOCKED => Some("another process keeps it locked"),
+        READONLY => Some("this user may not write to it"),
+        CORRUPT => Some("it is damaged: stop everybody who uses it and move it away"),
+        FULL => Some("the disk is full"),
+        CANTOPEN => Some("it can't be opened: check the path, its directory and the rights of both"),
+        NOTADB => Some("it is no SQLite database: choose another path"),
+        _ => None,
+    }
+}
+
+/// The cause of an [`Unavailable`]: which file, and what to do. The driver's own words are its source.
+#[derive(Debug, thiserror::Error)]
+pub(super) struct Failure {
+    file: PathBuf,
+    advice: Option<String>,
+    #[source]
+    source: Option<sqlx::Error>,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "file {:?}", self.file)?;
+        self.advice.as_ref().map_or(Ok(()), |advice| write!(f, ": {advice}"))
+    }
+}
+
+/// `error` in `operation` on `file`.
+pub(super) fn driver(operation: Operation, file: &Path, error: sqlx::Error) -> Error {
+    let (mut fault, mut advice) = (fault(&error), advice(&error).map(str::to_owned));
+    if operation == Operation::Connect && code(&error) == Some(CANTOPEN) {
+        (fault, advice) = (Fault::Permanent, advice);
+        if let Some((found, words)) = ask_the_system(file) {
+            (fault, advice) = (found, Some(words));
+        }
+    }
+    Unavailable::new(NAME, operation, fault, Failure { file: file.to_owned(), advice, source: Some(error) })
+        .into()
+}
+
+/// `operation` on `file` failed for a reason of our own.
+pub(super) fn ours(operation: Operation, file: &Path, fault: Fault, advice: impl Into<String>) -> Error {
+    let advice = Some(advice.into());
+    Unavailable::new(NAME, operation, fault, Failure { file: file.to_owned(), advice, source: None }).into()
+}
+
+/// `file` or its directory can't be made or reached.
+pub(super) fn system(file: &Path, error: &io::Error) -> Error {
+    let fault = match error.kind() {
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => Fault::Denied,
+        _ => Fault::Permanent,
+    };
+    ours(Operation::Connect, file, fault, error.to_string())
+}
+
+/// Why a file can't be opened: SQLite knows, but does not tell. Looks without opening it, because closing any
+/// descriptor of the file would drop the locks that other connections of this process have on it.
+fn ask_the_system(file: &Path) -> Option<(Fault, String)> {
+    match std::fs::metadata(file) {
+        Ok(found) if found.is_dir() => Some((Fault::Permanent, "it is a directory".to_owned())),
+        Ok(_) => None,
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            Some((Fault::Denied, error.to_string()))
+        }
+        Err(_) => None,
+    }
+}

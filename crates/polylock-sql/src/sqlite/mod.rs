@@ -1,0 +1,16 @@
+#![doc = include_str!("docs.md")]
+
+mod backend;
+mod config;
+mod connection;
+mod error;
+mod open;
+mod poller;
+mod rows;
+mod statements;
+
+pub use config::{Config, Durability};
+pub use open::connect;
+
+/// The store's name in errors, metrics and URLs.
+const NAME: &str = "sqlite";

@@ -1,0 +1,92 @@
+//! Opening a store: the file, its directories, its tables.
+
+use std::sync::Arc;
+
+use polylock_core::{ConfigError, Fault, Operation, Result, Store};
+use sqlx::{Row, SqlStr, sqlite::SqliteArguments};
+
+use super::{
+    backend::Sqlite,
+    config::Config,
+    connection::{Answer, Connections, Lane},
+    error,
+    statements::Statements,
+};
+
+/// The version of the tables that this crate writes.
+const SCHEMA: i64 = 1;
+
+/// Opens the store, and makes the file, its directories and its tables if they are missing.
+///
+/// # Errors
+/// [`polylock_core::Error::Config`] if the configuration makes no sense or the tables are of a later version,
+/// [`polylock_core::Error::Unavailable`] if the file can't be used.
+///
+/// # Cancel safety
+/// Yes: what was made so far is whole, and is found by the next who opens it.
+pub async fn connect(config: Config) -> Result<Store> {
+    polylock_core::io::run(open(config)).await?
+}
+
+async fn open(config: Config) -> Result<Store> {
+    config.check()?;
+    // Absolute, so that a later change of the working directory does not lead to another file, and so that SQLite
+    // does not take a name for a URI.
+    let path = std::path::absolute(&config.path).map_err(|failure| error::system(&config.path, &failure))?;
+    if let Some(directory) = path.parent() {
+        std::fs::create_dir_all(directory).map_err(|failure| error::system(&path, &failure))?;
+    }
+    let connections = Connections::new(&config, path);
+    let statements = Statements::new(&config.table);
+    prepare(&connections, &statements).await?;
+    let backend = Arc::new(Sqlite::new(&config, connections, statements));
+    backend.sweep().await;
+    Ok(Store::inspectable(backend))
+}
+
+/// Turns the journal to WAL and makes the tables, each only if that was not done before.
+async fn prepare(connections: &Connections, statements: &Statements) -> Result<()> {
+    let journal = SqlStr::from_static("PRAGMA journal_mode = WAL");
+    let journal = first_of(connections, &journal, |row| row.try_get::<String, _>(0)).await?;
+    if journal.as_deref() != Some("wal") {
+        return Err(error::ours(
+            Operation::Connect,
+            &connections.path,
+            Fault::Permanent,
+            "this file system can't keep a write-ahead log: put the file on a local disk",
+        ));
+    }
+    if first_of(connections, &statements.has_schema, |row| row.try_get::<i64, _>(0)).await?.is_none() {
+        first_of(connections, &statements.schema, |_| Ok(())).await?;
+    }
+    match first_of(connections, &statements.version, |row| row.try_get::<i64, _>(0)).await? {
+        Some(SCHEMA) => Ok(()),
+        Some(version) if version > SCHEMA => Err(ConfigError::new(
+            "polylock.table",
+            format!(
+                "the tables in this file are of version {version}, and this program knows {SCHEMA}: update the \
+                 program, or choose another prefix"
+            ),
+        )
+        .into()),
+        _ => Err(error::ours(
+            Operation::Connect,
+            &connections.path,
+            Fault::Permanent,
+            "the tables of this prefix have no version: they are not polylock's; choose another prefix",
+        )),
+    }
+}
+
+/// What `read` makes of the first row that `sql` answers with.
+async fn first_of<T: Send>(
+    connections: &Connections,
+    sql: &SqlStr,
+    read: impl Fn(&sqlx::sqlite::SqliteRow) -> Result<T, sqlx::Error> + Send,
+) -> Result<Option<T>> {
+    let read = |answer: Answer| {
+        let first = answer.rows.first().map(read).transpose();
+        first.map_err(|failure| error::driver(Operation::Connect, &connections.path, failure))
+    };
+    connections.run(Lane::Durable, Operation::Connect, sql, SqliteArguments::default(), read).await
+}

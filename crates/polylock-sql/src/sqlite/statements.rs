@@ -1,0 +1,70 @@
+//! The SQL of the store, from the files in `statements/`, with the tables' names and the clock filled in.
+
+use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
+
+/// The database's clock in whole microseconds. SQLite reads it in steps of a millisecond, rounded down, once per
+/// statement and after it has its lock. The rounding repairs the division that made it a fraction of a second.
+const NOW: &str = "(CAST(unixepoch('subsec') * 1000 + 0.5 AS INTEGER) * 1000)";
+
+/// One step of the clock: the true time may be this much later than [`NOW`]. Added to every end of a lease and taken
+/// off what is left of one, it keeps a lease from being shorter than the store said.
+const STEP: &str = "1000";
+
+/// Every statement, for one prefix of table names.
+#[derive(Debug)]
+pub(super) struct Statements {
+    pub(super) has_schema: SqlStr,
+    pub(super) schema: SqlStr,
+    pub(super) version: SqlStr,
+    pub(super) take: SqlStr,
+    pub(super) look: SqlStr,
+    pub(super) queue: SqlStr,
+    pub(super) renew: SqlStr,
+    pub(super) release: SqlStr,
+    pub(super) live: SqlStr,
+    pub(super) inspect: SqlStr,
+    pub(super) list: SqlStr,
+    pub(super) break_lock: SqlStr,
+    pub(super) sweep: SqlStr,
+    pub(super) data_version: SqlStr,
+}
+
+impl Statements {
+    /// The statements on tables whose names begin with `prefix`, which must have been checked: it is not quoted.
+    pub(super) fn new(prefix: &str) -> Self {
+        let look = include_str!("statements/look.sql");
+        let fill = |file: &str| fill(file, prefix);
+        Self {
+            has_schema: fill(include_str!("statements/has_schema.sql")),
+            schema: fill(include_str!("statements/schema.sql")),
+            version: fill(include_str!("statements/version.sql")),
+            take: fill(include_str!("statements/take.sql")),
+            look: fill(look),
+            queue: fill(&include_str!("statements/queue.sql").replace("\n{look}\n", &format!("\n{look}\n"))),
+            renew: fill(include_str!("statements/renew.sql")),
+            release: fill(include_str!("statements/release.sql")),
+            live: fill(include_str!("statements/live.sql")),
+            inspect: fill(include_str!("statements/inspect.sql")),
+            list: fill(include_str!("statements/list.sql")),
+            break_lock: fill(include_str!("statements/break.sql")),
+            sweep: fill(include_str!("statements/sweep.sql")),
+            data_version: fill(include_str!("statements/data_version.sql")),
+        }
+    }
+}
+
+/// Drops the comments, which the driver would hash and compare with every call, and fills in the rest.
+fn fill(file: &str, prefix: &str) -> SqlStr {
+    let code: Vec<&str> = file.lines().filter(|line| !line.starts_with("--")).collect();
+    let mut text = code.join("\n").replace("{p}", prefix);
+    for parameter in ["?3", "?7", "?8"] {
+        let until = format!("{NOW} + {parameter} + {STEP}");
+        text = text.replace(&format!("{{until {parameter}}}"), &until);
+    }
+    text = text
+        .replace("{left}", &format!("max(expires_at - {NOW} - {STEP}, 0)"))
+        .replace("{age}", &format!("max({NOW} - since, 0)"))
+        .replace("{now}", NOW);
+    // An `Arc`, because a statement is cloned with every call. Nothing in it comes from outside but the prefix.
+    AssertSqlSafe(std::sync::Arc::<str>::from(text)).into_sql_str()
+}

@@ -1,0 +1,40 @@
+-- The tables, version 1.
+--
+-- Inputs:    none.
+-- Atomicity: one write transaction; run by two processes at once, the second finds everything done.
+-- Clock:     none. Times are whole microseconds since 1970 by the clock of `statements.rs`.
+--
+-- A hold has the empty slot if it is exclusive and its own request id otherwise, so the unique index itself
+-- refuses a second exclusive holder. AUTOINCREMENT keeps its high-water mark in `sqlite_sequence`: a token is never
+-- given twice, also when all rows are gone. Names are blobs: compared byte by byte in a file of any encoding.
+BEGIN IMMEDIATE;
+CREATE TABLE IF NOT EXISTS {p}_holds (
+    token      INTEGER PRIMARY KEY AUTOINCREMENT,
+    name       BLOB NOT NULL,
+    slot       BLOB NOT NULL,
+    request    BLOB NOT NULL,
+    mode       INTEGER NOT NULL,
+    owner      TEXT NOT NULL,
+    label      TEXT NOT NULL,
+    since      INTEGER NOT NULL,
+    expires_at INTEGER NOT NULL,
+    UNIQUE (name, slot)
+) STRICT;
+CREATE TABLE IF NOT EXISTS {p}_waiters (
+    seq        INTEGER PRIMARY KEY AUTOINCREMENT,
+    name       BLOB NOT NULL,
+    request    BLOB NOT NULL,
+    mode       INTEGER NOT NULL,
+    owner      TEXT NOT NULL,
+    label      TEXT NOT NULL,
+    since      INTEGER NOT NULL,
+    expires_at INTEGER NOT NULL,
+    UNIQUE (name, request)
+) STRICT;
+-- Who is granted has left the queue, in the same step: a request holds or waits, never both.
+CREATE TRIGGER IF NOT EXISTS {p}_granted AFTER INSERT ON {p}_holds BEGIN
+    DELETE FROM {p}_waiters WHERE name = new.name AND request = new.request;
+END;
+CREATE TABLE IF NOT EXISTS {p}_meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;
+INSERT OR IGNORE INTO {p}_meta (key, value) VALUES ('schema', 1);
+COMMIT;

@@ -1,0 +1,14 @@
+-- Clears a stretch of both tables of what has expired, so that names nobody asks for again leave nothing behind.
+-- Answers with the two ends of the stretch: the last token and the last place looked at, each in a row of its own,
+-- NULL at the end of the table.
+--
+-- Inputs:    ?1 token and ?2 place to go on from, ?3 length of the stretch.
+-- Atomicity: each statement is a transaction of its own; what happens between them only leaves more or fewer
+--            expired rows.
+-- Clock:     read by each statement.
+DELETE FROM {p}_holds WHERE expires_at <= {now} AND token IN
+    (SELECT token FROM {p}_holds WHERE token > ?1 ORDER BY token LIMIT ?3);
+DELETE FROM {p}_waiters WHERE expires_at <= {now} AND seq IN
+    (SELECT seq FROM {p}_waiters WHERE seq > ?2 ORDER BY seq LIMIT ?3);
+SELECT max(token) FROM (SELECT token FROM {p}_holds WHERE token > ?1 ORDER BY token LIMIT ?3);
+SELECT max(seq) FROM (SELECT seq FROM {p}_waiters WHERE seq > ?2 ORDER BY seq LIMIT ?3);

@@ -1,0 +1,90 @@
+//! A file of its own for each test, and what a store is asked.
+
+use std::{path::PathBuf, time::Duration};
+
+use polylock_core::{Grant, LockName, Mode, Place, Request, Standing, Store};
+use polylock_sql::sqlite::{Config, connect};
+use sqlx::{Connection, SqliteConnection, sqlite::SqliteConnectOptions};
+use tempfile::TempDir;
+
+pub(crate) struct File {
+    directory: TempDir,
+}
+
+impl File {
+    pub(crate) fn new() -> Self {
+        Self { directory: TempDir::new().unwrap() }
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        self.directory.path().join("locks.db")
+    }
+
+    pub(crate) fn config(&self) -> Config {
+        Config::new(self.path())
+    }
+
+    pub(crate) async fn store(&self) -> Store {
+        connect(self.config()).await.unwrap()
+    }
+
+    pub(crate) async fn store_or_error(&self) -> polylock_core::Result<Store> {
+        connect(self.config()).await
+    }
+
+    /// A connection to a file that may not be there yet.
+    pub(crate) async fn raw_new(&self) -> SqliteConnection {
+        let options = SqliteConnectOptions::new().filename(self.path()).create_if_missing(true);
+        SqliteConnection::connect_with(&options).await.unwrap()
+    }
+
+    /// A connection past the store, as another program would have it.
+    pub(crate) async fn raw(&self) -> SqliteConnection {
+        SqliteConnection::connect_with(&SqliteConnectOptions::new().filename(self.path())).await.unwrap()
+    }
+
+    /// How many rows there are, live or not.
+    pub(crate) async fn rows(&self) -> i64 {
+        let count = "SELECT (SELECT count(*) FROM polylock_holds) + (SELECT count(*) FROM polylock_waiters)";
+        sqlx::query_scalar(count).fetch_one(&mut self.raw().await).await.unwrap()
+    }
+}
+
+/// A request to take `name` for ten seconds.
+pub(crate) fn request(name: &str, mode: Mode) -> Request {
+    lasting(name, mode, Duration::from_secs(10))
+}
+
+pub(crate) fn lasting(name: &str, mode: Mode, ttl: Duration) -> Request {
+    Request::new(LockName::new(name).unwrap(), mode, ttl)
+}
+
+pub(crate) async fn held(store: &Store, request: &Request) -> Grant {
+    match store.backend.claim(request).await.unwrap() {
+        Standing::Held(grant) => grant,
+        Standing::Queued(place) => panic!("should hold, and waits: {place:?}"),
+    }
+}
+
+pub(crate) async fn queued(store: &Store, request: &Request) -> Place {
+    match store.backend.claim(request).await.unwrap() {
+        Standing::Queued(place) => place,
+        Standing::Held(grant) => panic!("should wait, and holds: {grant:?}"),
+    }
+}
+
+/// Claims again after every wake-up, as core does, until the lock is held.
+pub(crate) async fn acquire(store: &Store, request: &Request) -> Grant {
+    loop {
+        match store.backend.claim(request).await.unwrap() {
+            Standing::Held(grant) => return grant,
+            Standing::Queued(place) => {
+                let recheck = place.recheck_after.min(Place::MAX_RECHECK);
+                let wait = store.backend.wait(request, &place);
+                if let Ok(wake) = tokio::time::timeout(recheck, wait).await {
+                    wake.unwrap();
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! Who gets the lock, with which token, for how long.
+
+use std::time::Duration;
+
+use polylock_core::{Clock, LockName, LostReason, Mode, Renewal, Request, Standing, SystemClock};
+
+use crate::common::{File, held, lasting, queued, request};
+
+#[tokio::test]
+async fn a_claim_repeated_finds_its_own_grant_and_what_is_left_of_it() {
+    let (file, a) = (File::new(), request("n", Mode::Exclusive));
+    let store = file.store().await;
+    let first = held(&store, &a).await;
+    assert_eq!(first.lease, a.ttl);
+    let again = held(&store, &a).await;
+    assert_eq!(again.token, first.token);
+    assert!(again.lease <= first.lease && again.lease > first.lease - Duration::from_secs(5), "{again:?}");
+    assert_eq!(file.rows().await, 1);
+}
+
+#[tokio::test]
+async fn a_place_repeated_is_the_same_place() {
+    let file = File::new();
+    let store = file.store().await;
+    let [a, b, c] = [(); 3].map(|()| request("n", Mode::Exclusive));
+    held(&store, &a).await;
+    assert_eq!(queued(&store, &b).await.ahead, Some(1));
+    assert_eq!(queued(&store, &c).await.ahead, Some(2));
+    let place = queued(&store, &b).await;
+    assert_eq!(place.ahead, Some(1));
+    assert!(place.recheck_after <= b.place_ttl() / 3, "{place:?}");
+    assert_eq!(file.rows().await, 3);
+}
+
+#[tokio::test]
+async fn a_try_leaves_nothing_behind_and_finds_its_own_grant() {
+    let file = File::new();
+    let store = file.store().await;
+    let (a, mut b) = (request("n", Mode::Exclusive), request("n", Mode::Shared));
+    b.queues = false;
+    held(&store, &a).await;
+    assert_eq!(queued(&store, &b).await.ahead, Some(1));
+    assert_eq!(file.rows().await, 1);
+    store.backend.release(&a).await.unwrap();
+    let token = held(&store, &b).await.token;
+    assert_eq!(held(&store, &b).await.token, token);
+}
+
+#[tokio::test]
+async fn a_release_is_idempotent_and_harms_nobody() {
+    let file = File::new();
+    let store = file.store().await;
+    let [a, b, stranger] = [(); 3].map(|()| request("n", Mode::Exclusive));
+    held(&store, &a).await;
+    queued(&store, &b).await;
+    store.backend.release(&stranger).await.unwrap();
+    assert_eq!(queued(&store, &b).await.ahead, Some(1));
+    store.backend.release(&a).await.unwrap();
+    store.backend.release(&a).await.unwrap();
+    held(&store, &b).await;
+    store.backend.release(&a).await.unwrap();
+    assert!(matches!(store.backend.renew(&b).await.unwrap(), Renewal::Renewed { .. }));
+    store.backend.release(&b).await.unwrap();
+    assert_eq!(file.rows().await, 0);
+}
+
+#[tokio::test]
+async fn a_release_that_comes_first_does_not_poison_the_claim() {
+    let (file, a) = (File::new(), request("n", Mode::Exclusive));
+    let store = file.store().await;
+    store.backend.release(&a).await.unwrap();
+    held(&store, &a).await;
+}
+
+#[tokio::test]
+async fn an_expired_holder_is_taken_over_with_a_greater_token_and_told_so() {
+    let file = File::new();
+    let (one, two) = (file.store().await, file.store().await);
+    for mode in [Mode::Exclusive, Mode::Shared, Mode::ProtectedWrite] {
+        let (a, b) = (lasting("n", mode, Duration::from_millis(150)), request("n", Mode::Exclusive));
+        let first = held(&one, &a).await;
+        let sent = SystemClock.now();
+        let place = queued(&two, &b).await;
+        assert!(place.recheck_after <= a.ttl, "{place:?}");
+        SystemClock.sleep_until(sent + a.ttl + Duration::from_millis(5)).await;
+        let second = held(&two, &b).await;
+        assert!(second.token > first.token);
+        assert_eq!(one.backend.renew(&a).await.unwrap(), Renewal::Lost(LostReason::Gone));
+        one.backend.release(&a).await.unwrap();
+        assert!(matches!(two.backend.renew(&b).await.unwrap(), Renewal::Renewed { .. }));
+        two.backend.release(&b).await.unwrap();
+        assert_eq!(file.rows().await, 0);
+    }
+}
+
+#[tokio::test]
+async fn a_lease_is_never_shorter_than_was_said() {
+    let file = File::new();
+    let store = file.store().await;
+    for _ in 0..8 {
+        let a = lasting("n", Mode::Exclusive, Duration::from_micros(100_700));
+        let mut b = request("n", Mode::Exclusive);
+        b.queues = false;
+        let sent = SystemClock.now();
+        held(&store, &a).await;
+        loop {
+            let asked = SystemClock.now();
+            let again = store.backend.claim(&b).await.unwrap();
+            let answered = SystemClock.now();
+            match again {
+                Standing::Held(_) => {
+                    assert!(
+                        answered >= sent + a.ttl,
+                        "taken over {:?} after the claim",
+                        answered.since(sent)
+                    );
+                    break;
+                }
+                Standing::Queued(_) => {
+                    assert!(asked < sent + a.ttl + Duration::from_secs(2), "never expires")
+                }
+            }
+        }
+        store.backend.release(&b).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_renewal_keeps_a_hold_and_makes_none() {
+    let file = File::new();
+    let store = file.store().await;
+    let a = lasting("n", Mode::Exclusive, Duration::from_millis(200));
+    assert_eq!(store.backend.renew(&a).await.unwrap(), Renewal::Lost(LostReason::Gone));
+    held(&store, &a).await;
+    let start = SystemClock.now();
+    while SystemClock.now() < start + Duration::from_millis(500) {
+        assert_eq!(store.backend.renew(&a).await.unwrap(), Renewal::Renewed { lease: a.ttl });
+        SystemClock.sleep_until(SystemClock.now() + Duration::from_millis(20)).await;
+    }
+    SystemClock.sleep_until(SystemClock.now() + Duration::from_millis(205)).await;
+    assert_eq!(store.backend.renew(&a).await.unwrap(), Renewal::Lost(LostReason::Gone), "revived");
+}
+
+#[tokio::test]
+async fn tokens_grow_over_release_restart_and_clean_up() {
+    let file = File::new();
+    let mut last = None;
+    for _ in 0..3 {
+        let store = file.store().await;
+        for _ in 0..3 {
+            for name in ["a", "b"] {
+                let a = request(name, Mode::Shared);
+                let token = held(&store, &a).await.token;
+                assert!(Some(token) > last, "{token} after {last:?}");
+                last = Some(token);
+                store.backend.release(&a).await.unwrap();
+            }
+        }
+        sqlx::query("VACUUM").execute(&mut file.raw().await).await.unwrap();
+        drop(store);
+    }
+}
+
+#[tokio::test]
+async fn the_database_itself_refuses_a_second_exclusive_holder() {
+    let file = File::new();
+    let store = file.store().await;
+    held(&store, &request("n", Mode::Exclusive)).await;
+    let copy = "INSERT INTO polylock_holds (name, slot, request, mode, owner, label, since, expires_at) \
+                SELECT name, slot, randomblob(16), mode, owner, label, since, expires_at FROM polylock_holds";
+    let refused = sqlx::query(copy).execute(&mut file.raw().await).await.unwrap_err();
+    assert!(refused.as_database_error().unwrap().is_unique_violation(), "{refused}");
+}
+
+#[tokio::test]
+async fn names_are_compared_byte_by_byte() {
+    let file = File::new();
+    let store = file.store().await;
+    let names = [
+        "job",
+        "JOB",
+        "job ",
+        " job",
+        "jöb",
+        "jo\u{308}b",
+        "job%",
+        "job_",
+        "j?b",
+        "*",
+        "'\"`;--",
+        "\u{10ffff}",
+        "\n",
+    ];
+    for name in names {
+        held(&store, &request(name, Mode::Exclusive)).await;
+    }
+    assert_eq!(file.rows().await, 13);
+    let list = store.inspect.unwrap();
+    let found = |prefix: &'static str| {
+        let list = list.clone();
+        async move { list.list(prefix).await.unwrap().into_iter().map(|l| l.name.to_string()).collect::<Vec<_>>() }
+    };
+    assert_eq!(found("job").await, ["job", "job ", "job%", "job_"]);
+    assert_eq!(found("job%").await, ["job%"]);
+    assert_eq!(found("j_b").await, [""; 0]);
+    assert_eq!(found("\u{10ffff}").await, ["\u{10ffff}"]);
+    assert_eq!(found("").await.len(), 13);
+}
+
+#[tokio::test]
+async fn inspection_tells_who_holds_and_who_waits_and_breaking_takes_it_from_them() {
+    let file = File::new();
+    let (store, other) = (file.store().await, file.store().await);
+    let inspect = store.inspect.clone().unwrap();
+    let name = LockName::new("n").unwrap();
+    assert!(inspect.inspect(&name).await.unwrap().is_free());
+    assert!(inspect.break_lock(&name).await.unwrap().is_empty());
+    let shared = [(); 2].map(|()| request("n", Mode::Shared));
+    let mut writer = request("n", Mode::Exclusive);
+    writer.label = Some(polylock_core::Label::new("nightly").unwrap());
+    let tokens = [held(&store, &shared[0]).await.token, held(&store, &shared[1]).await.token];
+    queued(&other, &writer).await;
+    queued(&other, &request("n", Mode::Shared)).await;
+    let gone = lasting("n", Mode::Null, Duration::from_millis(100));
+    held(&store, &gone).await;
+    SystemClock.sleep_until(SystemClock.now() + Duration::from_millis(105)).await;
+    let status = inspect.inspect(&name).await.unwrap();
+    assert_eq!(status.holders.iter().map(|h| h.token.unwrap()).collect::<Vec<_>>(), tokens);
+    assert_eq!(status.waiters.iter().map(|w| w.mode).collect::<Vec<_>>(), [Mode::Exclusive, Mode::Shared]);
+    let first = &status.waiters[0];
+    assert_eq!((first.label.as_str(), &first.owner, first.token), ("nightly", &writer.owner, None));
+    assert!(first.expires_in <= writer.place_ttl() && first.age >= Duration::from_millis(100), "{first:?}");
+    assert_eq!(inspect.list("").await.unwrap().len(), 1);
+    let broken = inspect.break_lock(&name).await.unwrap();
+    assert_eq!(broken.iter().map(|h| h.token.unwrap()).collect::<Vec<_>>(), tokens);
+    assert_eq!(store.backend.renew(&shared[0]).await.unwrap(), Renewal::Lost(LostReason::Gone));
+    assert!(held(&other, &writer).await.token > tokens[1]);
+}
+
+#[tokio::test]
+async fn no_request_id_is_shown() {
+    let file = File::new();
+    let store = file.store().await;
+    let a: Request = request("n", Mode::Exclusive);
+    held(&store, &a).await;
+    let status = store.inspect.clone().unwrap().inspect(&a.name).await.unwrap();
+    let id: String = a.id.to_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+    let shown = format!("{store:?} {status:?} {a:?}");
+    assert!(!shown.to_lowercase().contains(&id), "{shown}");
+}

@@ -1,0 +1,151 @@
+//! Nothing stays behind: no row, no file growth, no task, no open file.
+
+use std::time::Duration;
+
+use polylock_core::{Clock, Mode, SystemClock};
+use polylock_sql::sqlite::{Durability, connect};
+use sqlx::Row;
+
+use crate::common::{File, held, lasting, queued, request};
+
+#[tokio::test]
+async fn cycles_over_distinct_names_leave_no_row_and_a_small_file() {
+    let file = File::new();
+    let store = connect(file.config().durability(Durability::Normal)).await.unwrap();
+    for number in 0..3000 {
+        let a = request(&format!("name/{number}"), Mode::Exclusive);
+        held(&store, &a).await;
+        store.backend.release(&a).await.unwrap();
+    }
+    assert_eq!(file.rows().await, 0);
+    let size = |suffix: &str| {
+        let mut path = file.path().into_os_string();
+        path.push(suffix);
+        std::fs::metadata(path).map_or(0, |found| found.len())
+    };
+    assert!(size("") < 256 * 1024, "{} bytes", size(""));
+    assert!(size("-wal") < 8 * 1024 * 1024, "{} bytes", size("-wal"));
+}
+
+#[tokio::test]
+async fn what_the_dead_left_is_cleared_by_the_next_on_that_name_or_by_claims_on_others() {
+    let file = File::new();
+    let store = connect(file.config().durability(Durability::Normal)).await.unwrap();
+    let ttl = Duration::from_millis(100);
+    for number in 0..10 {
+        let name = format!("dead/{number}");
+        held(&store, &lasting(&name, Mode::Shared, ttl)).await;
+        held(&store, &lasting(&name, Mode::Shared, ttl)).await;
+        queued(&store, &lasting(&name, Mode::Exclusive, ttl)).await;
+    }
+    assert_eq!(file.rows().await, 30);
+    SystemClock.sleep_until(SystemClock.now() + ttl + Duration::from_millis(5)).await;
+    let a = request("dead/0", Mode::Exclusive);
+    held(&store, &a).await;
+    store.backend.release(&a).await.unwrap();
+    assert_eq!(file.rows().await, 27, "the name that was touched");
+    for _ in 0..300 {
+        let a = request("alive", Mode::Exclusive);
+        held(&store, &a).await;
+        store.backend.release(&a).await.unwrap();
+    }
+    assert_eq!(file.rows().await, 0, "the names that were not");
+}
+
+#[tokio::test]
+async fn opening_clears_what_the_dead_left() {
+    let file = File::new();
+    let store = file.store().await;
+    held(&store, &lasting("n", Mode::Exclusive, Duration::from_millis(100))).await;
+    drop(store);
+    SystemClock.sleep_until(SystemClock.now() + Duration::from_millis(105)).await;
+    let _store = file.store().await;
+    assert_eq!(file.rows().await, 0);
+}
+
+/// The open files of this process that lie where the store is.
+#[cfg(target_os = "linux")]
+fn open_files(file: &File) -> usize {
+    let directory = file.path().parent().unwrap().canonicalize().unwrap();
+    let links =
+        std::fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| entry.ok()?.path().read_link().ok());
+    links.filter(|target| target.starts_with(&directory)).count()
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn dropping_the_store_ends_the_poller_and_closes_the_file() {
+    let file = File::new();
+    let store = file.store().await;
+    let (a, b) = (request("n", Mode::Exclusive), request("n", Mode::Exclusive));
+    held(&store, &a).await;
+    queued(&store, &b).await;
+    let polling = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    assert_eq!(polling(), 1);
+    assert!(open_files(&file) > 0);
+    drop(store);
+    let start = SystemClock.now();
+    while polling() > 0 || open_files(&file) > 0 {
+        assert!(SystemClock.now() < start + Duration::from_secs(5), "{} tasks", polling());
+        SystemClock.sleep_until(SystemClock.now() + Duration::from_millis(1)).await;
+    }
+}
+
+#[tokio::test]
+async fn the_poller_ends_when_nobody_waits_and_starts_again() {
+    let file = File::new();
+    let store = file.store().await;
+    let polling = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    for _ in 0..3 {
+        let (a, b) = (request("n", Mode::Exclusive), request("n", Mode::Exclusive));
+        held(&store, &a).await;
+        assert_eq!(polling(), 0);
+        queued(&store, &b).await;
+        assert_eq!(polling(), 1);
+        store.backend.release(&b).await.unwrap();
+        store.backend.release(&a).await.unwrap();
+        let start = SystemClock.now();
+        while polling() > 0 {
+            assert!(SystemClock.now() < start + Duration::from_secs(5));
+            SystemClock.sleep_until(SystemClock.now() + Duration::from_millis(1)).await;
+        }
+    }
+}
+
+/// Every statement finds its rows by an index. A scan of the sweep's stretch or of a small list of names is meant.
+#[tokio::test]
+async fn no_hot_statement_scans_a_table() {
+    let file = File::new();
+    let _store = file.store().await;
+    let mut raw = file.raw().await;
+    for (name, text) in [
+        ("take", include_str!("../../src/sqlite/statements/take.sql")),
+        ("look", include_str!("../../src/sqlite/statements/look.sql")),
+        ("queue", include_str!("../../src/sqlite/statements/queue.sql")),
+        ("renew", include_str!("../../src/sqlite/statements/renew.sql")),
+        ("release", include_str!("../../src/sqlite/statements/release.sql")),
+        ("live", include_str!("../../src/sqlite/statements/live.sql")),
+        ("inspect", include_str!("../../src/sqlite/statements/inspect.sql")),
+        ("list", include_str!("../../src/sqlite/statements/list.sql")),
+        ("break", include_str!("../../src/sqlite/statements/break.sql")),
+        ("sweep", include_str!("../../src/sqlite/statements/sweep.sql")),
+    ] {
+        let code: String =
+            text.lines().filter(|line| !line.starts_with("--")).map(|line| format!("{line}\n")).collect();
+        let code = code.replace("{p}", "polylock").replace("{look}", "");
+        // What stands in the braces reads no table.
+        let code = ["until ?3", "until ?7", "until ?8", "left", "age", "now"]
+            .iter()
+            .fold(code, |code, word| code.replace(&format!("{{{word}}}"), "expires_at").replace("{", "{"));
+        let code = code.replace("?3, ?6, ?7, expires_at, expires_at", "?3, ?6, ?7, 0, 0");
+        let code = code.replace("?5, ?6, expires_at, expires_at", "?5, ?6, 0, 0");
+        for statement in code.split(';').map(str::trim).filter(|part| part.contains("polylock_")) {
+            let explain = sqlx::AssertSqlSafe(format!("EXPLAIN QUERY PLAN {statement}"));
+            for row in sqlx::query(explain).fetch_all(&mut raw).await.unwrap() {
+                let step: String = row.get("detail");
+                let scans = step.starts_with("SCAN polylock_") || step.starts_with("SCAN entry");
+                assert!(!scans, "{name}: {step}\n{statement}");
+            }
+        }
+    }
+}

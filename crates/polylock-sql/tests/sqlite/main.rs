@@ -1,0 +1,10 @@
+//! What is peculiar to the SQLite store; `polylock-testkit` holds it to the contract.
+#![cfg(feature = "sqlite")]
+#![expect(clippy::unwrap_used, reason = "a helper of a test may fail the test")]
+
+mod common;
+mod faults;
+mod grants;
+mod leftovers;
+mod order;
+mod waking;

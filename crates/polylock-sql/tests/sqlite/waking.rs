@@ -1,0 +1,102 @@
+//! How a waiter learns that it is its turn.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::FutureExt;
+use polylock_core::{Clock, FencingToken, Mode, SystemClock, Wake};
+use tokio::sync::Mutex;
+
+use crate::common::{File, acquire, held, queued, request};
+
+#[tokio::test]
+async fn a_release_in_the_same_store_wakes_the_next_at_once_and_nobody_else() {
+    let file = File::new();
+    let store = file.store().await;
+    let [a, b, c] = [(); 3].map(|()| request("n", Mode::Exclusive));
+    held(&store, &a).await;
+    let (second, third) = (queued(&store, &b).await, queued(&store, &c).await);
+    assert!(store.backend.wait(&b, &second).now_or_never().is_none());
+    store.backend.release(&a).await.unwrap();
+    assert_eq!(store.backend.wait(&b, &second).now_or_never().unwrap().unwrap(), Wake::Stale);
+    assert!(store.backend.wait(&c, &third).now_or_never().is_none());
+    held(&store, &b).await;
+}
+
+#[tokio::test]
+async fn a_release_in_another_store_wakes_the_next_soon() {
+    let file = File::new();
+    let (one, two) = (file.store().await, file.store().await);
+    let mut slowest = Duration::ZERO;
+    for _ in 0..10 {
+        let [a, b] = [(); 2].map(|()| request("n", Mode::Exclusive));
+        held(&one, &a).await;
+        let place = queued(&two, &b).await;
+        // Long enough for the poller to have slowed down.
+        let quiet = tokio::time::timeout(Duration::from_millis(60), two.backend.wait(&b, &place)).await;
+        assert!(quiet.is_err(), "woken for nothing");
+        one.backend.release(&a).await.unwrap();
+        let released = SystemClock.now();
+        two.backend.wait(&b, &place).await.unwrap();
+        slowest = slowest.max(SystemClock.now().since(released));
+        held(&two, &b).await;
+        two.backend.release(&b).await.unwrap();
+    }
+    assert!(slowest < Duration::from_millis(100), "{slowest:?}");
+}
+
+#[tokio::test]
+async fn a_broken_lock_wakes_who_waits_for_it() {
+    let file = File::new();
+    let (one, two) = (file.store().await, file.store().await);
+    let [a, b] = [(); 2].map(|()| request("n", Mode::Exclusive));
+    held(&one, &a).await;
+    let place = queued(&one, &b).await;
+    two.inspect.clone().unwrap().break_lock(&a.name).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(2), one.backend.wait(&b, &place)).await.unwrap().unwrap();
+    held(&one, &b).await;
+}
+
+#[tokio::test]
+async fn a_release_between_claim_and_wait_is_not_missed() {
+    let file = File::new();
+    let (one, two) = (file.store().await, file.store().await);
+    for _ in 0..20 {
+        let [a, b] = [(); 2].map(|()| request("n", Mode::Exclusive));
+        held(&one, &a).await;
+        let place = queued(&two, &b).await;
+        one.backend.release(&a).await.unwrap();
+        let woken = tokio::time::timeout(Duration::from_millis(500), two.backend.wait(&b, &place));
+        woken.await.unwrap().unwrap();
+        two.backend.release(&b).await.unwrap();
+    }
+}
+
+/// 16 tasks on two stores of one file: no two are inside at once, tokens grow, and everyone gets round.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn contenders_of_two_stores_exclude_each_other_and_all_get_round() {
+    let file = File::new();
+    let stores = [file.store().await, file.store().await];
+    let inside: Arc<Mutex<Option<FencingToken>>> = Arc::default();
+    let tasks: Vec<_> = (0..16)
+        .map(|number| {
+            let (store, inside) = (stores[number % 2].clone(), inside.clone());
+            tokio::spawn(async move {
+                for _ in 0..12 {
+                    let a = request("n", Mode::Exclusive);
+                    let grant = acquire(&store, &a).await;
+                    {
+                        let mut last = inside.try_lock().expect("nobody else is inside");
+                        assert!(Some(grant.token) > *last);
+                        *last = Some(grant.token);
+                        tokio::task::yield_now().await;
+                    }
+                    store.backend.release(&a).await.unwrap();
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        tokio::time::timeout(Duration::from_secs(60), task).await.unwrap().unwrap();
+    }
+    assert_eq!(file.rows().await, 0);
+}
