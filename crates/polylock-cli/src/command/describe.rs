@@ -1,0 +1,44 @@
+//! Shell completions and manual pages, made from the definition of the command line.
+
+use std::path::Path;
+
+use clap::CommandFactory;
+use clap_complete::Shell;
+
+use crate::{
+    args::Cli,
+    exit::{CANT_CREATE, Failure, INTERNAL, USAGE},
+    output::Output,
+};
+
+/// Prints the completions of `shell`.
+pub(crate) fn completions(shell: Shell, output: &Output) -> Result<u8, Failure> {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "polylock", &mut text);
+    output.data(&String::from_utf8_lossy(&text))?;
+    Ok(0)
+}
+
+/// Prints a manual page, or writes all of them into a directory.
+pub(crate) fn man(page: Option<&str>, directory: Option<&Path>, output: &Output) -> Result<u8, Failure> {
+    let mut cli = Cli::command();
+    if let Some(directory) = directory {
+        clap_mangen::generate_to(cli, directory)
+            .map_err(|error| Failure::new(CANT_CREATE, format!("{}: {error}", directory.display())))?;
+        return Ok(0);
+    }
+    // Gives the pages of the commands their full names.
+    cli.build();
+    let command = match page {
+        None => cli,
+        Some(name) => cli.find_subcommand(name).cloned().ok_or_else(|| {
+            Failure::new(USAGE, format!("there is no command {name:?}; see polylock --help"))
+        })?,
+    };
+    let mut text = Vec::new();
+    clap_mangen::Man::new(command)
+        .render(&mut text)
+        .map_err(|error| Failure::new(INTERNAL, format!("the page can't be made: {error}")))?;
+    output.data(&String::from_utf8_lossy(&text))?;
+    Ok(0)
+}

@@ -1,0 +1,102 @@
+//! Exit codes, and errors as people read them: one line, with the causes and what to do next.
+
+use std::error::Error as _;
+
+use polylock::{ConfigError, Error, Fault, InvalidName};
+
+/// Wrong use of the command line.
+pub(crate) const USAGE: u8 = 64;
+/// The store can't be reached or can't do its work.
+pub(crate) const UNAVAILABLE: u8 = 69;
+/// Something that should not happen.
+pub(crate) const INTERNAL: u8 = 70;
+/// The status file can't be written.
+pub(crate) const CANT_CREATE: u8 = 73;
+/// The store refuses the credentials or the file's rights.
+pub(crate) const DENIED: u8 = 77;
+/// A bad or unsupported URL or setting, or a store that was not compiled in.
+pub(crate) const CONFIG: u8 = 78;
+/// The command is there but can't be run.
+pub(crate) const CANT_RUN: u8 = 126;
+/// There is no such command.
+pub(crate) const NOT_FOUND: u8 = 127;
+/// Added to the number of a signal.
+pub(crate) const SIGNAL: u8 = 128;
+
+/// Why polylock itself, not the command, ends without success.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) code: u8,
+    pub(crate) message: String,
+}
+
+impl Failure {
+    pub(crate) fn new(code: u8, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let (code, hint) = match &error {
+            Error::NotAcquired { .. } => (75, ""),
+            Error::Lost { .. } => (79, ""),
+            Error::Unavailable(unavailable) => match unavailable.fault {
+                Fault::Denied => (DENIED, ""),
+                Fault::Temporary => (UNAVAILABLE, "; is the store up, and the URL right?"),
+                _ => (UNAVAILABLE, ""),
+            },
+            Error::Unsupported { .. } | Error::Config(_) => (CONFIG, ""),
+            Error::InvalidName(_) | Error::InvalidTtl { .. } | Error::Reentry { .. } => (USAGE, ""),
+            _ => (INTERNAL, ""),
+        };
+        let mut message = error.to_string();
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            let text = error.to_string();
+            if !message.ends_with(&text) {
+                message = format!("{message}: {text}");
+            }
+            cause = error.source();
+        }
+        Self { code, message: message + hint }
+    }
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        Error::from(error).into()
+    }
+}
+
+impl From<InvalidName> for Failure {
+    fn from(error: InvalidName) -> Self {
+        Error::from(error).into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use polylock::{Operation, Unavailable};
+
+    use super::*;
+
+    #[test]
+    fn each_kind_of_error_has_its_code_and_its_chain_in_one_line() {
+        let away = |fault| Error::from(Unavailable::new("sqlite", Operation::Connect, fault, "no such file"));
+        for (error, code) in [
+            (away(Fault::Temporary), UNAVAILABLE),
+            (away(Fault::Permanent), UNAVAILABLE),
+            (away(Fault::Denied), DENIED),
+            (ConfigError::new("store", "no scheme").into(), CONFIG),
+            (InvalidName::Empty.into(), USAGE),
+        ] {
+            assert_eq!(Failure::from(error).code, code);
+        }
+        let message = Failure::from(away(Fault::Permanent)).message;
+        assert!(
+            message.starts_with("sqlite could not connect") && message.ends_with(": no such file"),
+            "{message}"
+        );
+    }
+}

@@ -1,0 +1,146 @@
+//! Locks, for people and for programs.
+
+use std::time::Duration;
+
+use anstyle::{AnsiColor, Style};
+use polylock::{Entry, FencingToken, LockStatus};
+use serde::Serialize;
+
+const NAME: Style = Style::new().bold();
+const HELD: Style = AnsiColor::Yellow.on_default();
+const FREE: Style = AnsiColor::Green.on_default();
+
+/// A lock, as programs see it; documented in `polylock status --help`.
+#[derive(Debug, Serialize)]
+struct LockObject<'a> {
+    name: &'a str,
+    state: &'static str,
+    backend: &'a str,
+    holders: Vec<EntryObject<'a>>,
+    waiters: Vec<EntryObject<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct EntryObject<'a> {
+    mode: &'static str,
+    owner: &'a str,
+    label: &'a str,
+    fencing_token: Option<u64>,
+    age_ms: u64,
+    expires_in_ms: u64,
+    position: Option<usize>,
+}
+
+impl<'a> EntryObject<'a> {
+    fn new(entry: &'a Entry, position: Option<usize>) -> Self {
+        Self {
+            mode: entry.mode.code(),
+            owner: entry.owner.as_str(),
+            label: &entry.label,
+            fencing_token: entry.token.map(FencingToken::get),
+            age_ms: milliseconds(entry.age),
+            expires_in_ms: milliseconds(entry.expires_in),
+            position,
+        }
+    }
+}
+
+/// A lock as a JSON object.
+pub(crate) fn lock_object(status: &LockStatus, backend: &str) -> String {
+    let waiters = status.waiters.iter().enumerate();
+    let object = LockObject {
+        name: status.name.as_str(),
+        state: state(status),
+        backend,
+        holders: status.holders.iter().map(|entry| EntryObject::new(entry, None)).collect(),
+        waiters: waiters.map(|(index, entry)| EntryObject::new(entry, Some(index + 1))).collect(),
+    };
+    serde_json::to_string(&object).unwrap_or_default()
+}
+
+fn state(status: &LockStatus) -> &'static str {
+    match (status.holders.is_empty(), status.waiters.is_empty()) {
+        (false, _) => "held",
+        (true, false) => "waiting",
+        (true, true) => "free",
+    }
+}
+
+/// A lock for people: a line with its name, then one for each holder and waiter.
+pub(crate) fn lock_text(status: &LockStatus) -> String {
+    let state = state(status);
+    let style = if state == "free" { FREE } else { HELD };
+    let mut text = format!("{NAME}{}{NAME:#}: {style}{state}{style:#}\n", status.name);
+    for entry in &status.holders {
+        text += &format!(
+            "  held by {}{}, {}, for {}, lease {}\n",
+            described(entry),
+            entry.token.map_or_else(String::new, |token| format!(", token {token}")),
+            entry.mode,
+            seconds(entry.age),
+            seconds(entry.expires_in)
+        );
+    }
+    for (index, entry) in status.waiters.iter().enumerate() {
+        text += &format!(
+            "  {} in line: {}, {}, for {}\n",
+            ordinal(index + 1),
+            described(entry),
+            entry.mode,
+            seconds(entry.age)
+        );
+    }
+    text
+}
+
+/// Who it is, with the label if there is one.
+pub(super) fn described(entry: &Entry) -> String {
+    if entry.label.is_empty() {
+        entry.owner.to_string()
+    } else {
+        format!("{} ({})", entry.owner, entry.label)
+    }
+}
+
+/// In whole seconds: `2m 3s`.
+pub(super) fn seconds(time: Duration) -> String {
+    polylock::duration::format(Duration::from_secs(time.as_secs()))
+}
+
+/// `1st`, `2nd`, `3rd`, `4th`, …, `11th`, …, `21st`.
+pub(super) fn ordinal(number: usize) -> String {
+    let ending = match (number % 10, number % 100) {
+        (_, 11..=13) => "th",
+        (1, _) => "st",
+        (2, _) => "nd",
+        (3, _) => "rd",
+        _ => "th",
+    };
+    format!("{number}{ending}")
+}
+
+pub(crate) fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ordinals() {
+        for (number, text) in [
+            (1, "1st"),
+            (2, "2nd"),
+            (3, "3rd"),
+            (4, "4th"),
+            (11, "11th"),
+            (12, "12th"),
+            (13, "13th"),
+            (21, "21st"),
+            (112, "112th"),
+        ] {
+            assert_eq!(ordinal(number), text);
+        }
+    }
+}

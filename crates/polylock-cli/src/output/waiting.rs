@@ -1,0 +1,128 @@
+//! The waiting display: who holds the lock, where we stand in line, how long we have waited.
+
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use polylock::{LockName, LockStatus, OwnerId};
+
+use super::{
+    Output,
+    table::{described, ordinal, seconds},
+};
+
+/// Without a terminal, how often the curious are told.
+const REPEAT: Duration = Duration::from_secs(30);
+
+/// The display of one wait: a line rewritten in place on a terminal, else a line now and then.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    output: Output,
+    spinner: Option<ProgressBar>,
+    said: Option<Duration>,
+}
+
+impl Waiting {
+    /// Begins. A terminal gets the spinner.
+    pub(crate) fn begin(output: Output) -> Self {
+        let hidden = output.is_quiet() || !output.is_text();
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+        let spinner = (!hidden && !bar.is_hidden()).then_some(bar);
+        if let (Some(bar), Ok(style)) = (&spinner, ProgressStyle::with_template("{spinner} {msg}")) {
+            bar.set_style(style);
+        }
+        Self { output, spinner, said: None }
+    }
+
+    /// Shows how it stands after a wait of `waited`.
+    pub(crate) fn show(
+        &mut self,
+        name: &LockName,
+        status: Option<&LockStatus>,
+        me: &OwnerId,
+        waited: Duration,
+    ) {
+        if let Some(bar) = &self.spinner {
+            bar.set_message(line(name, status, me, waited));
+            bar.tick();
+            return;
+        }
+        let due = self.said.is_none_or(|said| self.output.is_verbose() && waited >= said + REPEAT);
+        if due {
+            self.said = Some(waited);
+            self.output.note(format!("waiting for {}", line(name, status, me, waited)));
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.spinner {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// `orders: held by host-a:4711 (nightly report), token 41, for 2m 3s, lease 27s · you are 2nd of 3 · waited 12s`
+fn line(name: &LockName, status: Option<&LockStatus>, me: &OwnerId, waited: Duration) -> String {
+    let mut parts = Vec::new();
+    if let Some(status) = status {
+        match status.holders.as_slice() {
+            [] => {}
+            [holder, others @ ..] => {
+                let token = holder.token.map_or_else(String::new, |token| format!(", token {token}"));
+                let others =
+                    if others.is_empty() { String::new() } else { format!(" and {} more", others.len()) };
+                parts.push(format!(
+                    "held by {}{others}{token}, for {}, lease {}",
+                    described(holder),
+                    seconds(holder.age),
+                    seconds(holder.expires_in)
+                ));
+            }
+        }
+        if let Some(index) = position(status, me) {
+            parts.push(format!("you are {} of {}", ordinal(index), status.waiters.len()));
+        }
+    }
+    parts.push(format!("waited {}", seconds(waited)));
+    format!("{name}: {}", parts.join(" · "))
+}
+
+/// Where `me` stands in line, counted from one.
+pub(crate) fn position(status: &LockStatus, me: &OwnerId) -> Option<usize> {
+    status.waiters.iter().position(|waiter| waiter.owner == *me).map(|index| index + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use polylock::{Entry, FencingToken, Mode};
+
+    use super::*;
+
+    #[test]
+    fn the_line_tells_who_holds_and_where_we_stand() {
+        let owner = |text: &str| OwnerId::new(text).unwrap();
+        let entry = |who: &str, label: &str, token: Option<i64>| {
+            Entry::new(
+                Mode::Exclusive,
+                owner(who),
+                label.to_owned(),
+                token.and_then(FencingToken::new),
+                Duration::from_millis(123_400),
+                Duration::from_millis(27_900),
+            )
+        };
+        let name = LockName::new("orders").unwrap();
+        let status = LockStatus::new(
+            name.clone(),
+            vec![entry("host-a:4711", "nightly report", Some(41))],
+            vec![entry("b:1", "", None), entry("me:2", "", None), entry("c:3", "", None)],
+        );
+        let text = line(&name, Some(&status), &owner("me:2"), Duration::from_millis(12_345));
+        assert_eq!(
+            text,
+            "orders: held by host-a:4711 (nightly report), token 41, for 2m 3s, lease 27s · you are 2nd of 3 · waited 12s"
+        );
+        assert_eq!(line(&name, None, &owner("me:2"), Duration::ZERO), "orders: waited 0s");
+    }
+}

@@ -1,0 +1,95 @@
+//! The signals that polylock passes on, and those that end its wait.
+
+use std::{fs, io, task::Poll};
+
+use rustix::process::Signal;
+use signal_hook::low_level::signal_name;
+use tokio::signal::unix::{self, SignalKind};
+
+/// What is passed on to the command.
+const FORWARDED: [Signal; 7] =
+    [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::USR1, Signal::USR2, Signal::CONT];
+
+/// The signals that arrive, from now on, instead of ending this process.
+#[derive(Debug)]
+pub(crate) struct Signals(Vec<(Signal, unix::Signal)>);
+
+impl Signals {
+    /// Listens. A signal that is ignored stays so, for the command, too: under `nohup` a hang-up harms nobody.
+    pub(crate) fn listen() -> io::Result<Self> {
+        let ignored = ignored();
+        let wanted = FORWARDED.into_iter().filter(|signal| !ignored(*signal));
+        let listen = |signal: Signal| Ok((signal, unix::signal(SignalKind::from_raw(signal.as_raw()))?));
+        Ok(Self(wanted.map(listen).collect::<io::Result<_>>()?))
+    }
+
+    /// The next one.
+    pub(crate) async fn next(&mut self) -> Signal {
+        std::future::poll_fn(|cx| {
+            for (signal, arrivals) in &mut self.0 {
+                if arrivals.poll_recv(cx).is_ready() {
+                    return Poll::Ready(*signal);
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// The next one that asks to end.
+    pub(crate) async fn next_end(&mut self) -> Signal {
+        loop {
+            let signal = self.next().await;
+            if [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM].contains(&signal) {
+                return signal;
+            }
+        }
+    }
+}
+
+/// Which signals are ignored, where the system tells it (`/proc`).
+fn ignored() -> impl Fn(Signal) -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    move |signal| mask >> (signal.as_raw() - 1) & 1 == 1
+}
+
+/// `TERM`, `SIGTERM`, or its number.
+pub(crate) fn parse(text: &str) -> Result<Signal, String> {
+    let wanted = text.to_ascii_uppercase();
+    (1..32)
+        .find(|&number| {
+            wanted == number.to_string()
+                || signal_name(number)
+                    .is_some_and(|name| name == wanted || name.strip_prefix("SIG") == Some(wanted.as_str()))
+        })
+        .and_then(Signal::from_named_raw)
+        .ok_or_else(|| "no such signal: write a name such as TERM, INT or USR1, or its number".to_owned())
+}
+
+/// `SIGTERM`, or its number.
+pub(crate) fn name(signal: Signal) -> String {
+    signal_name(signal.as_raw()).map_or_else(|| signal.as_raw().to_string(), ToOwned::to_owned)
+}
+
+/// The exit code of who was ended by `signal`.
+pub(crate) fn exit_code(signal: i32) -> u8 {
+    u8::try_from(signal).map_or(u8::MAX, |number| crate::exit::SIGNAL.saturating_add(number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_numbers() {
+        for same in ["TERM", "SIGTERM", "term", "15"] {
+            assert_eq!(parse(same), Ok(Signal::TERM), "{same}");
+        }
+        assert_eq!(parse("usr1"), Ok(Signal::USR1));
+        assert!(parse("NO").is_err() && parse("0").is_err() && parse("99").is_err() && parse("").is_err());
+        assert_eq!(name(Signal::TERM), "SIGTERM");
+        assert_eq!(exit_code(15), 143);
+    }
+}

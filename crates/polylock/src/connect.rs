@@ -1,0 +1,118 @@
+//! From a URL to an open store.
+
+use std::{ops::Deref, time::Duration};
+
+use polylock_core::{
+    ConfigError, Options, Result, Store, memory,
+    url::{Keys, StoreUrl, nearest},
+};
+
+use crate::LocksConfig;
+
+/// The locks of one store, opened by URL. Everything else is [`polylock_core::Locks`], to which this derefs.
+///
+/// A clone is another handle to the same open store.
+#[derive(Debug, Clone)]
+pub struct Locks(polylock_core::Locks);
+
+impl Locks {
+    /// Opens the store that `url` names; see the [crate's page](crate#stores) for the URLs.
+    ///
+    /// # Errors
+    /// [`Error::Config`](crate::Error::Config) on key `store` for a scheme that nobody knows or that was not compiled
+    /// in, and on the key of the URL that is unknown or makes no sense. Else what the store says.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves nothing behind.
+    pub async fn connect(url: &str) -> Result<Self> {
+        Self::open(StoreUrl::parse(url)?).await
+    }
+
+    /// Opens the store that `config` names: exactly what [`connect`](Self::connect) does with the same keys in a URL.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves nothing behind.
+    pub async fn from_config(config: LocksConfig) -> Result<Self> {
+        Self::open(config.into_url()?).await
+    }
+
+    /// The locks of a store that was opened in another way, one of your own for instance.
+    #[must_use]
+    pub fn new(store: Store) -> Self {
+        Self(polylock_core::Locks::new(store))
+    }
+
+    /// Waits until all background releases are done, at most this long; see [`polylock_core::Locks::close`].
+    ///
+    /// # Cancel safety
+    /// Dropping it stops the waiting, not the releases.
+    pub async fn close(self, within: Duration) -> bool {
+        self.0.close(within).await
+    }
+
+    async fn open(url: StoreUrl) -> Result<Self> {
+        let mut keys = url.keys();
+        let options = Options::from_keys(&mut keys)?;
+        let store = store(&url, keys).await?;
+        Ok(Self(polylock_core::Locks::builder(store).options(options).build()))
+    }
+}
+
+impl Deref for Locks {
+    type Target = polylock_core::Locks;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl From<polylock_core::Locks> for Locks {
+    fn from(locks: polylock_core::Locks) -> Self {
+        Self(locks)
+    }
+}
+
+async fn store(url: &StoreUrl, keys: Keys) -> Result<Store> {
+    match url.scheme() {
+        "memory" => {
+            keys.finish()?;
+            Ok(if url.rest().is_empty() { memory::connect() } else { memory::named(url.rest()) })
+        }
+        #[cfg(feature = "sqlite")]
+        "sqlite" => {
+            let mut keys = keys;
+            let config = polylock_sql::sqlite::Config::from_url(url, &mut keys)?;
+            keys.finish()?;
+            polylock_core::io::run(polylock_sql::sqlite::connect(config)).await?
+        }
+        other => Err(not_here(other).into()),
+    }
+}
+
+/// Every scheme there is, with the feature that brings it and whether it was compiled in.
+const SCHEMES: [(&str, &str, bool); 2] =
+    [("memory", "", true), ("sqlite", "sqlite", cfg!(feature = "sqlite"))];
+
+/// The URL schemes that were compiled in.
+pub fn schemes() -> impl Iterator<Item = &'static str> {
+    SCHEMES.into_iter().filter(|(_, _, here)| *here).map(|(scheme, _, _)| scheme)
+}
+
+fn not_here(scheme: &str) -> ConfigError {
+    let available = schemes().collect::<Vec<_>>().join(", ");
+    let problem = match SCHEMES.iter().find(|(known, _, _)| *known == scheme) {
+        Some((_, feature, _)) => {
+            format!("{scheme:?} is not compiled in (enable feature {feature:?}); available: {available}")
+        }
+        None => match nearest(scheme, SCHEMES.map(|(known, _, _)| known)) {
+            Some(near) => {
+                format!("no store is called {scheme:?}; did you mean {near:?}? available: {available}")
+            }
+            None => format!("no store is called {scheme:?}; available: {available}"),
+        },
+    };
+    ConfigError::new("store", problem)
+}

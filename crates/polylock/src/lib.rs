@@ -1,0 +1,41 @@
+//! One lock API, many lock stores: the URL decides which store holds the lock.
+//!
+//! ```
+//! # async fn update(_token: polylock::FencingToken) {}
+//! use polylock::Locks;
+//!
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> polylock::Result<()> {
+//! let locks = Locks::connect("memory:").await?;               // the URL picks the store
+//! let guard = locks.lock("orders/42").acquire().await?;       // waits its turn
+//! update(guard.fencing_token()).await;                        // the store of record checks the token
+//! guard.release().await?;                                     // or drop it
+//! # Ok(()) }
+//! ```
+//!
+//! What a lease promises, what it can't, and what a fencing token is for is told in [`polylock_core`], where all of
+//! this is written; the part that is here picks a store.
+//!
+//! # Stores
+//!
+//! | URL | feature | who can reach it |
+//! |---|---|---|
+//! | `memory:` (alone) or `memory:NAME` (shared by that name) | always there | the tasks of this process |
+//! | `sqlite:///absolute/path.db` | `sqlite` | the processes of this machine |
+//!
+//! Keys for every store, all with the prefix `polylock.`: `polylock.ttl`, `polylock.wait` and `polylock.outage` (see
+//! [`Options`]). An unknown key is an error with a suggestion, never ignored.
+//!
+//! The same as a table of a config file, with the feature `serde`: [`LocksConfig`].
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+mod config;
+mod connect;
+
+pub use config::LocksConfig;
+pub use connect::{Locks, schemes};
+pub use polylock_core::{
+    self as core, Capabilities, Clock, ConfigError, Entry, Error, Fault, Fencing, FencingToken, Guard,
+    InvalidName, Label, Lock, LockName, LockStatus, LocksBuilder, LostReason, Mode, Modes, Moment,
+    NotAcquired, Operation, Options, Order, OwnerId, Reach, Result, Store, SystemClock, Unavailable,
+    UnknownMode, WakeUp, duration, metrics, url::StoreUrl,
+};

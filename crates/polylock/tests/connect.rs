@@ -1,0 +1,48 @@
+//! The URL picks the store, and says what to do when it can't.
+
+use polylock::{Error, Locks, schemes};
+
+async fn refusal(url: &str) -> String {
+    match Locks::connect(url).await {
+        Err(Error::Config(error)) => error.to_string(),
+        other => panic!("{url}: {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn an_unknown_scheme_lists_what_is_there() {
+    let here = schemes().collect::<Vec<_>>().join(", ");
+    assert_eq!(
+        refusal("etcd://host").await,
+        format!("store: no store is called \"etcd\"; available: {here}")
+    );
+    assert_eq!(
+        refusal("memry:").await,
+        format!("store: no store is called \"memry\"; did you mean \"memory\"? available: {here}")
+    );
+}
+
+#[cfg(not(feature = "sqlite"))]
+#[tokio::test]
+async fn a_store_left_out_names_its_feature() {
+    assert_eq!(
+        refusal("sqlite:///tmp/x.db").await,
+        "store: \"sqlite\" is not compiled in (enable feature \"sqlite\"); available: memory"
+    );
+}
+
+#[tokio::test]
+async fn an_unknown_key_is_refused_with_a_suggestion() {
+    let error = refusal("memory:?polylock.tll=3s").await;
+    assert_eq!(error, "polylock.tll: unknown key; did you mean polylock.ttl?");
+}
+
+#[tokio::test]
+async fn a_named_memory_store_is_shared_and_an_unnamed_one_is_not() {
+    let (a, b) = (Locks::connect("memory:here").await.unwrap(), Locks::connect("memory:here").await.unwrap());
+    let held = a.lock("x").acquire().await.unwrap();
+    assert!(b.lock("x").try_acquire().await.unwrap().is_none());
+    let alone = Locks::connect("memory:").await.unwrap();
+    assert!(alone.lock("x").try_acquire().await.unwrap().is_some());
+    held.release().await.unwrap();
+}
