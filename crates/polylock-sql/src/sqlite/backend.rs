@@ -236,12 +236,17 @@ impl Backend for Sqlite {
     }
 
     async fn release(&self, request: &Request) -> Result<()> {
-        let hub = &self.shared.poller.hub;
+        let (hub, statements) = (&self.shared.poller.hub, &self.shared.statements);
         hub.forget(request.id);
-        let arguments = SqliteArguments::default().with(bytes(&request.name)).with(id(request));
-        let sql = &self.shared.statements.release;
-        let left = self.shared.rows(Lane::Relaxed, Operation::Release, sql, arguments, all_requests).await?;
-        left.into_iter().for_each(|request| hub.ring(request));
+        for sql in [&statements.release, &statements.withdraw] {
+            let arguments = SqliteArguments::default().with(bytes(&request.name)).with(id(request));
+            let left =
+                self.shared.rows(Lane::Relaxed, Operation::Release, sql, arguments, all_requests).await?;
+            left.iter().for_each(|left| hub.ring(*left));
+            if left.contains(&request.id) {
+                break;
+            }
+        }
         Ok(())
     }
 }

@@ -47,7 +47,8 @@ pub(super) struct Connections {
 #[derive(Debug)]
 struct Writers {
     durable: Slot,
-    relaxed: Slot,
+    /// None if nothing needs to be durable: then one connection does, and keeps its cache.
+    relaxed: Option<Slot>,
 }
 
 /// A connection that is opened when it is needed, and anew when its state is in doubt.
@@ -84,11 +85,11 @@ impl Connections {
                 .disable_statement_logging();
             Slot { options, open: None, openings: 0 }
         };
-        let durable = match config.durability {
-            Durability::Full => SqliteSynchronous::Full,
-            Durability::Normal => SqliteSynchronous::Normal,
+        let relaxed = slot(SqliteSynchronous::Normal);
+        let writers = match config.durability {
+            Durability::Full => Writers { durable: slot(SqliteSynchronous::Full), relaxed: Some(relaxed) },
+            Durability::Normal => Writers { durable: relaxed, relaxed: None },
         };
-        let writers = Writers { durable: slot(durable), relaxed: slot(SqliteSynchronous::Normal) };
         Self {
             patience: config.busy_timeout,
             writers: Arc::new(Mutex::new(writers)),
@@ -160,9 +161,11 @@ async fn work(
         .build();
     loop {
         let slot = match &mut turn {
-            Turn::Writing(Lane::Durable, writers) => &mut writers.durable,
-            Turn::Writing(_, writers) => &mut writers.relaxed,
             Turn::Reading(slot) => slot,
+            Turn::Writing(lane, writers) => match &mut writers.relaxed {
+                Some(relaxed) if *lane == Lane::Relaxed => relaxed,
+                _ => &mut writers.durable,
+            },
         };
         let result = slot.run(sql.clone(), arguments.clone()).await;
         match (&result, pauses.next()) {

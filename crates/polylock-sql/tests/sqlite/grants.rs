@@ -117,7 +117,7 @@ async fn a_lease_is_never_shorter_than_was_said() {
                     break;
                 }
                 Standing::Queued(_) => {
-                    assert!(asked < sent + a.ttl + Duration::from_secs(2), "never expires")
+                    assert!(asked < sent + a.ttl + Duration::from_secs(2), "never expires");
                 }
             }
         }

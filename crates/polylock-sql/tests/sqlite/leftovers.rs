@@ -124,6 +124,7 @@ async fn no_hot_statement_scans_a_table() {
         ("queue", include_str!("../../src/sqlite/statements/queue.sql")),
         ("renew", include_str!("../../src/sqlite/statements/renew.sql")),
         ("release", include_str!("../../src/sqlite/statements/release.sql")),
+        ("withdraw", include_str!("../../src/sqlite/statements/withdraw.sql")),
         ("live", include_str!("../../src/sqlite/statements/live.sql")),
         ("inspect", include_str!("../../src/sqlite/statements/inspect.sql")),
         ("list", include_str!("../../src/sqlite/statements/list.sql")),
@@ -136,7 +137,7 @@ async fn no_hot_statement_scans_a_table() {
         // What stands in the braces reads no table.
         let code = ["until ?3", "until ?7", "until ?8", "left", "age", "now"]
             .iter()
-            .fold(code, |code, word| code.replace(&format!("{{{word}}}"), "expires_at").replace("{", "{"));
+            .fold(code, |code, word| code.replace(&format!("{{{word}}}"), "expires_at"));
         let code = code.replace("?3, ?6, ?7, expires_at, expires_at", "?3, ?6, ?7, 0, 0");
         let code = code.replace("?5, ?6, expires_at, expires_at", "?5, ?6, 0, 0");
         for statement in code.split(';').map(str::trim).filter(|part| part.contains("polylock_")) {

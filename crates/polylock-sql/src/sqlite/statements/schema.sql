@@ -2,7 +2,7 @@
 --
 -- Inputs:    none.
 -- Atomicity: one write transaction; run by two processes at once, the second finds everything done.
--- Clock:     none. Times are whole microseconds since 1970 by the clock of `statements.rs`.
+-- Clock:     read by the trigger. Times are whole microseconds since 1970.
 --
 -- A hold has the empty slot if it is exclusive and its own request id otherwise, so the unique index itself
 -- refuses a second exclusive holder. AUTOINCREMENT keeps its high-water mark in `sqlite_sequence`: a token is never
@@ -31,9 +31,10 @@ CREATE TABLE IF NOT EXISTS {p}_waiters (
     expires_at INTEGER NOT NULL,
     UNIQUE (name, request)
 ) STRICT;
--- Who is granted has left the queue, in the same step: a request holds or waits, never both.
+-- Who is granted has left the queue, in the same step: a request holds or waits, never both. Places that have expired
+-- go with it, at no further search.
 CREATE TRIGGER IF NOT EXISTS {p}_granted AFTER INSERT ON {p}_holds BEGIN
-    DELETE FROM {p}_waiters WHERE name = new.name AND request = new.request;
+    DELETE FROM {p}_waiters WHERE name = new.name AND (request = new.request OR expires_at <= {now});
 END;
 CREATE TABLE IF NOT EXISTS {p}_meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;
 INSERT OR IGNORE INTO {p}_meta (key, value) VALUES ('schema', 1);
