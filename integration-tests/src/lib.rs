@@ -1,1 +1,16 @@
-//! Shared by the integration tests.
+//! What the tests against real stores and real processes share.
+//!
+//! - [`targets`]: the list of stores of this machine, in one place;
+//! - [`process`]: helper programs that are killed, stopped and always cleaned away;
+//! - [`clock`]: stamps that all processes share, and waits that end;
+//! - [`history`]: what the sections that workers wrote down say about waits, hand-overs and fairness;
+//! - [`cargo`]: what only `cargo` knows: other packages' binaries, dependency trees.
+//!
+//! The helper program is `worker`, the benchmark is `cargo bench -p polylock-integration-tests`, and
+//! `cargo run -p polylock-integration-tests --bin mutants` plants bugs in the library and expects a test to fail.
+
+pub mod cargo;
+pub mod clock;
+pub mod history;
+pub mod process;
+pub mod targets;

@@ -1,0 +1,2 @@
+//! Side by side with the raw driver.
+fn main() {}

@@ -1,0 +1,78 @@
+//! Work that is wrong without a lock.
+
+use std::{
+    fs::{self, OpenOptions},
+    io::Write,
+    path::Path,
+    time::Duration,
+};
+
+use polylock::Mode;
+use polylock_integration_tests::clock;
+use polylock_testkit::history::Recorder;
+
+use crate::{Task, say, wait_for_the_word};
+
+/// `increment URL NAME FILE HISTORY TIMES LOCKED`: adds to the number in FILE, TIMES times, under the lock if LOCKED is
+/// `locked`, and appends each critical section to HISTORY.
+pub(crate) async fn run(task: &Task) {
+    let (file, history, times) = (Path::new(task.text(0)), task.text(1), task.number(2));
+    let locked = task.text(3) == "locked";
+    let mut history = OpenOptions::new().create(true).append(true).open(history).unwrap();
+    let recorder = Recorder::new();
+    let me = std::process::id().to_string();
+    let locks = task.locks().await;
+    say("ready");
+    wait_for_the_word();
+    for _ in 0..times {
+        if !locked {
+            add_one(file).await;
+            continue;
+        }
+        let attempt = recorder.invoke(&task.name, &me, Mode::Exclusive);
+        let guard = locks.lock(&task.name).acquire().await.unwrap();
+        let hold = attempt.acquired(&guard);
+        add_one(file).await;
+        let section = hold.releasing(&guard);
+        guard.release().await.unwrap();
+        writeln!(history, "{section}").unwrap();
+    }
+    say("done");
+}
+
+/// Reads, pauses a moment, writes.
+async fn add_one(file: &Path) {
+    let number: u64 = fs::read_to_string(file).unwrap().trim().parse().unwrap_or(0);
+    clock::pause(Duration::from_millis(1)).await;
+    fs::write(file, (number + 1).to_string()).unwrap();
+}
+
+/// `contend URL NAME HISTORY TASKS MILLIS`: as many tasks take the lock again and again and do nothing with it.
+pub(crate) async fn contend(task: &Task) {
+    let (history, tasks, lasts) = (task.text(0), task.number(1), Duration::from_millis(task.number(2)));
+    let locks = task.locks().await;
+    let recorder = Recorder::new();
+    say("ready");
+    wait_for_the_word();
+    let until = clock::now() + lasts;
+    let tasks: Vec<_> = (0..tasks)
+        .map(|index| {
+            let (locks, recorder, name) = (locks.clone(), recorder.clone(), task.name.clone());
+            let me = format!("{}/{index}", std::process::id());
+            tokio::spawn(async move {
+                while clock::now() < until {
+                    let attempt = recorder.invoke(&name, &me, Mode::Exclusive);
+                    let guard = locks.lock(&name).acquire().await.unwrap();
+                    attempt.acquired(&guard).releasing(&guard);
+                    guard.release().await.unwrap();
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let file = OpenOptions::new().create(true).append(true).open(history).unwrap();
+    polylock_testkit::history::write(file, &recorder.sections()).unwrap();
+    say("done");
+}

@@ -1,0 +1,62 @@
+//! What only `cargo` knows: other packages' programs, and what a package depends on.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// A `cargo` in the workspace that touches no network.
+#[must_use]
+pub fn cargo() -> Command {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(workspace()).env("CARGO_NET_OFFLINE", "true");
+    cargo
+}
+
+/// The directory of the workspace.
+#[must_use]
+pub fn workspace() -> &'static Path {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here)
+}
+
+/// The program `name` of `package`, built with the profile of `sibling`, a program of this package.
+///
+/// # Panics
+/// If it can't be built.
+#[must_use]
+pub fn program(package: &str, name: &str, sibling: &Path) -> PathBuf {
+    let directory = sibling.parent().unwrap_or(sibling);
+    let profile = if directory.ends_with("release") { "release" } else { "dev" };
+    let built = cargo().args(["build", "-q", "-p", package, "--bin", name, "--profile", profile]).status();
+    assert!(built.is_ok_and(|status| status.success()), "can't build {name} of {package}");
+    directory.join(name)
+}
+
+/// The names of all packages that `package` with these `features` is built from, each once.
+///
+/// # Panics
+/// If cargo can't tell.
+#[must_use]
+pub fn tree(package: &str, features: &[&str]) -> Vec<String> {
+    let mut cargo = cargo();
+    cargo.args([
+        "tree",
+        "--edges",
+        "normal,build",
+        "--prefix",
+        "none",
+        "--format",
+        "{p}",
+        "--no-default-features",
+    ]);
+    cargo.args(["--package", package, "--features", &features.join(",")]);
+    let output = cargo.output().unwrap_or_else(|error| panic!("can't run cargo tree: {error}"));
+    let (tree, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "cargo tree: {said}");
+    let mut names: Vec<String> =
+        tree.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect();
+    names.sort();
+    names.dedup();
+    names
+}

@@ -1,0 +1,97 @@
+//! A number in a file, which many add to: read, pause, write.
+
+use std::{fs, path::Path, time::Duration};
+
+use polylock::{Locks, Mode};
+use polylock_integration_tests::{clock, history::Flow};
+use polylock_testkit::history::{self, Recorder, Rules, Section};
+
+use crate::{at_once, spot, worker};
+
+const PROCESSES: usize = 8;
+const TASKS: usize = 64;
+
+/// The longest that anybody may wait: everybody before it, several times over.
+const FOR_EVER: Duration = Duration::from_secs(20);
+
+fn number(file: &Path) -> usize {
+    fs::read_to_string(file).unwrap().parse().unwrap()
+}
+
+/// Holds what was written down to all promises, and prints how it flowed.
+fn check(sections: &[Section], expected: usize) -> Flow {
+    assert_eq!(sections.len(), expected);
+    assert_eq!(history::check(sections, Rules::default()), []);
+    let mut by_time: Vec<&Section> = sections.iter().collect();
+    by_time.sort_by_key(|section| section.acquired);
+    assert!(
+        by_time.windows(2).all(|pair| pair[0].token < pair[1].token),
+        "tokens grow in the order of the holds"
+    );
+    let flow = Flow::of(sections);
+    println!("{flow}");
+    assert!(flow.wait.max() < u64::try_from(FOR_EVER.as_nanos()).unwrap(), "somebody starved: {flow}");
+    flow
+}
+
+async fn by_processes(times: usize, locked: &str) -> (usize, Vec<Section>) {
+    let spot = spot().await;
+    let (file, written) = (spot.file("number").unwrap(), spot.file("history").unwrap());
+    fs::write(&file, "0").unwrap();
+    fs::write(&written, "").unwrap();
+    let arguments = [file.to_str().unwrap(), written.to_str().unwrap(), &times.to_string(), locked];
+    let mut workers = at_once(PROCESSES, || worker("increment", spot.url(), "number", &arguments));
+    for worker in &mut workers {
+        let done = worker.line_within(Duration::from_secs(120));
+        assert_eq!(done.as_deref(), Some("done"), "{worker:?} waits for ever");
+        assert!(worker.ends().success());
+    }
+    (number(&file), history::read(&fs::read_to_string(&written).unwrap()).unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn eight_processes_lose_no_increment() {
+    let (sum, sections) = by_processes(200, "locked").await;
+    assert_eq!(sum, PROCESSES * 200);
+    check(&sections, PROCESSES * 200);
+}
+
+/// The planted twin: the same work without the lock must lose some, or it proves nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn eight_processes_without_the_lock_lose_increments() {
+    let (sum, _) = by_processes(100, "unlocked").await;
+    assert!(sum < PROCESSES * 100, "nothing was lost without a lock: the work does not collide");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sixty_four_tasks_lose_no_increment() {
+    const TIMES: usize = 10;
+    let spot = spot().await;
+    let file = spot.file("number").unwrap();
+    fs::write(&file, "0").unwrap();
+    let locks = Locks::connect(spot.url()).await.unwrap();
+    let recorder = Recorder::new();
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|task| {
+            let (locks, recorder, file) = (locks.clone(), recorder.clone(), file.clone());
+            tokio::spawn(async move {
+                for _ in 0..TIMES {
+                    let attempt = recorder.invoke("number", task.to_string(), Mode::Exclusive);
+                    let guard = locks.lock("number").acquire().await.unwrap();
+                    let hold = attempt.acquired(&guard);
+                    let before = number(&file);
+                    clock::pause(Duration::from_millis(1)).await;
+                    fs::write(&file, (before + 1).to_string()).unwrap();
+                    hold.releasing(&guard);
+                    guard.release().await.unwrap();
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        tokio::time::timeout(Duration::from_secs(120), task).await.expect("nobody waits for ever").unwrap();
+    }
+    assert_eq!(number(&file), TASKS * TIMES);
+    let flow = check(&recorder.sections(), TASKS * TIMES);
+    assert!(flow.fairness() >= 0.8, "in one process, first come is first served: {flow}");
+}

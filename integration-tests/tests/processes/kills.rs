@@ -1,0 +1,131 @@
+//! `kill -9`, which lets nobody say good-bye.
+
+use std::time::Duration;
+
+use polylock::Locks;
+use polylock_integration_tests::{
+    clock::{PATIENCE, now},
+    process::Process,
+};
+
+use crate::{SLACK, spot, waiters, worker};
+
+const TTL: Duration = Duration::from_secs(1);
+const REPETITIONS: usize = 5;
+
+async fn opened(url: &str) -> Locks {
+    Locks::connect(url).await.unwrap()
+}
+
+/// A worker that holds the lock.
+fn holder(url: &str, name: &str) -> Process {
+    let mut holder = worker("hold", url, name, &["1"]);
+    holder.hears("held");
+    holder
+}
+
+/// How long until the lock can be had, if it can in time.
+async fn free_after(locks: &Locks, name: &str, limit: Duration) -> Option<Duration> {
+    let began = now();
+    let guard = locks.lock(name).wait(limit).acquire().await.ok()?;
+    let took = now().since(began);
+    guard.release().await.unwrap();
+    Some(took)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_holder_blocks_for_its_lease_at_most() {
+    let spot = spot().await;
+    let url = spot.url_with("polylock.ttl", "1s");
+    let locks = opened(&url).await;
+    for repetition in 0..REPETITIONS {
+        let name = format!("killed/{repetition}");
+        let mut holder = holder(&url, &name);
+        // Once its lease has been renewed, or before.
+        assert!(
+            holder.line_within(Duration::from_millis(150) * u32::try_from(repetition).unwrap()).is_none()
+        );
+        holder.kill();
+        let took = free_after(&locks, &name, TTL + SLACK).await;
+        println!("killed holder: free after {:.2?}", took.expect("free again after the lease"));
+    }
+}
+
+/// The planted twin: a holder that lives keeps its lock, so it is the kill that frees it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_living_holder_keeps_its_lock_beyond_its_lease() {
+    let spot = spot().await;
+    let url = spot.url_with("polylock.ttl", "1s");
+    let _holder = holder(&url, "alive");
+    assert_eq!(free_after(&opened(&url).await, "alive", TTL + SLACK).await, None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_holder_with_a_queue_behind_it_blocks_for_its_lease_at_most() {
+    let spot = spot().await;
+    let url = spot.url_with("polylock.ttl", "1s");
+    let locks = opened(&url).await;
+    for repetition in 0..REPETITIONS {
+        let name = format!("queue/{repetition}");
+        let mut holder = holder(&url, &name);
+        let mut behind = Vec::new();
+        for place in 1..=3 {
+            behind.push(worker("queue", &url, &name, &[]));
+            waiters(&locks, &name, place).await;
+        }
+        let began = now();
+        holder.kill();
+        let mut last = 0;
+        for waiter in &mut behind {
+            waiter.hears("ready");
+            let token: u64 = waiter.hears("served")[0].parse().unwrap();
+            assert!(token > last, "served in order of arrival");
+            last = token;
+        }
+        let took = now().since(began);
+        println!("killed holder, three behind it: all served after {took:.2?}");
+        assert!(took < TTL + SLACK, "{took:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_waiter_is_passed_over_within_its_own_lease() {
+    let spot = spot().await;
+    let url = spot.url_with("polylock.ttl", "1s");
+    let locks = opened(&url).await;
+    for repetition in 0..REPETITIONS {
+        let name = format!("waiter/{repetition}");
+        let guard = locks.lock(&name).acquire().await.unwrap();
+        let mut dead = worker("queue", &url, &name, &[]);
+        waiters(&locks, &name, 1).await;
+        let mut behind = worker("queue", &url, &name, &[]);
+        waiters(&locks, &name, 2).await;
+        let began = now();
+        dead.kill();
+        guard.release().await.unwrap();
+        behind.hears("ready");
+        behind.hears("served");
+        let took = now().since(began);
+        println!("killed waiter: who was behind it is served after {took:.2?}");
+        assert!(took < TTL + SLACK, "{took:?}");
+    }
+}
+
+/// A long lease does not make a dead waiter block for long: its place in the queue has a short lease of its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_waiter_that_wanted_a_long_lease_is_passed_over_within_five_seconds() {
+    let spot = spot().await;
+    let url = spot.url_with("polylock.ttl", "10m");
+    let locks = opened(&url).await;
+    let guard = locks.lock("long").acquire().await.unwrap();
+    let mut dead = worker("queue", &url, "long", &[]);
+    waiters(&locks, "long", 1).await;
+    dead.kill();
+    let killed = now();
+    guard.release().await.unwrap();
+    let guard = locks.lock("long").wait(PATIENCE).acquire().await.unwrap();
+    let took = now().since(killed);
+    guard.release().await.unwrap();
+    println!("killed waiter with a long lease: passed over after {took:.2?}");
+    assert!(took < Duration::from_secs(5) + SLACK, "{took:?}");
+}

@@ -1,0 +1,47 @@
+//! Opening one file from many processes, and again and again.
+
+use polylock::Locks;
+
+use crate::{at_once, spot, worker};
+
+fn token(words: &[String]) -> u64 {
+    words[0].parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn eight_processes_make_the_tables_of_a_fresh_file_at_once() {
+    for _ in 0..10 {
+        let spot = spot().await;
+        let mut workers = at_once(8, || worker("open", spot.url(), "fresh", &[]));
+        let mut tokens: Vec<u64> = workers.iter_mut().map(|worker| token(&worker.hears("token"))).collect();
+        assert!(workers.iter_mut().all(|worker| worker.ends().success()));
+        tokens.sort_unstable();
+        tokens.dedup();
+        assert_eq!(tokens.len(), 8, "everybody had a token of its own");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_go_on_growing_over_processes_and_reopening() {
+    let spot = spot().await;
+    let mut last = 0;
+    let mut grows = |token: u64| {
+        assert!(token > last, "{token} after {last}");
+        last = token;
+    };
+    for _ in 0..5 {
+        let mut other = at_once(1, || worker("open", spot.url(), "grows", &[])).remove(0);
+        grows(token(&other.hears("token")));
+        assert!(other.ends().success());
+        // Nobody has the file open now: what comes next stands on what is in it.
+        let locks = Locks::connect(spot.url()).await.unwrap();
+        let guard = locks.lock("grows").acquire().await.unwrap();
+        grows(guard.fencing_token().get());
+        guard.release().await.unwrap();
+        // Killed while it holds: its token counts, too.
+        let url = spot.url_with("polylock.ttl", "200ms");
+        let mut killed = worker("hold", &url, "grows", &["1"]);
+        grows(token(&killed.hears("held")));
+        killed.kill();
+    }
+}

@@ -1,0 +1,98 @@
+//! SIGSTOP of a holder past its lease, then SIGCONT: it wakes up believing what was true before.
+
+use std::time::Duration;
+
+use polylock::Locks;
+use polylock_integration_tests::{process::Process, targets::Spot};
+
+use crate::{spot, worker};
+
+const HOLDERS: u32 = 10;
+const TTL: Duration = Duration::from_millis(300);
+
+/// What the holders saw of all stops.
+#[derive(Debug, Default)]
+struct Seen {
+    stops: u64,
+    late: u64,
+    underway: u64,
+    polls: u64,
+}
+
+/// Stops as many holders of distinct locks, each so often. While one stands still another takes its lock.
+async fn stop_and_go(scenario: &'static str, rounds: u32) -> Seen {
+    let spot = std::sync::Arc::new(spot().await);
+    let tasks: Vec<_> = (0..HOLDERS)
+        .map(|holder| {
+            let spot = spot.clone();
+            tokio::spawn(async move { one_holder(&spot, scenario, holder, rounds).await })
+        })
+        .collect();
+    let mut all = Seen::default();
+    for task in tasks {
+        let seen = task.await.unwrap();
+        all.stops += seen.stops;
+        all.late += seen.late;
+        all.underway += seen.underway;
+        all.polls += seen.polls;
+    }
+    println!("{scenario}: {all:?}");
+    all
+}
+
+async fn one_holder(spot: &Spot, scenario: &str, holder: u32, rounds: u32) -> Seen {
+    let url = spot.url_with("polylock.ttl", &format!("{}ms", TTL.as_millis()));
+    let name = format!("stopped/{holder}");
+    let locks = Locks::connect(&url).await.unwrap();
+    let mut process = worker(scenario, &url, &name, &[&rounds.to_string()]);
+    let mut seen = Seen::default();
+    for round in 0..rounds {
+        let (back, held) = hears(process, "held").await;
+        process = back;
+        let token: u64 = held[0].parse().unwrap();
+        // The fault comes at any point of the renewals.
+        polylock_integration_tests::clock::pause(TTL / (3 * HOLDERS) * (holder + round)).await;
+        process.stop();
+        // Lost by now: another has it.
+        let guard = locks.lock(&name).acquire().await.unwrap();
+        assert!(guard.fencing_token().get() > token);
+        process.go_on();
+        let (back, lost) = hears(process, "lost").await;
+        process = back;
+        // It says so while the other still holds the lock, so it is no news of its own lock, but of its loss.
+        assert!(guard.is_held());
+        guard.release().await.unwrap();
+        let number = |at: usize| lost[at].parse::<u64>().unwrap();
+        seen.stops += 1;
+        seen.late += number(0);
+        seen.underway += number(1);
+        seen.polls += number(2);
+    }
+    assert!(process.ends().success());
+    seen
+}
+
+/// Hears `word` without blocking the others.
+async fn hears(mut process: Process, word: &'static str) -> (Process, Vec<String>) {
+    let heard = tokio::task::spawn_blocking(move || {
+        let words = process.hears(word);
+        (process, words)
+    });
+    heard.await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stopped_holder_reports_the_loss_and_its_work_is_not_polled_after_the_deadline() {
+    let seen = stop_and_go("hold", 10).await;
+    assert_eq!(seen.stops, 100);
+    assert!(seen.polls > 100, "the work was busy: {seen:?}");
+    assert_eq!(seen.late, 0, "polled after the deadline: {seen:?}");
+    assert!(seen.underway <= 1, "stopped within a poll this often can't be chance: {seen:?}");
+}
+
+/// The planted twin: what everybody writes by hand polls the work after the deadline, and is found out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plain_select_polls_the_work_after_the_deadline() {
+    let seen = stop_and_go("hold-by-select", 5).await;
+    assert!(seen.late > 0, "the count does not see late polls: {seen:?}");
+}

@@ -1,0 +1,63 @@
+//! Who depends on what: core on no driver, the facade on those that were asked for.
+
+use polylock_integration_tests::cargo::tree;
+
+/// What talks to a store, by the feature that brings it, and what encrypts.
+const DRIVERS: [(&str, &[&str]); 5] = [
+    ("sqlite", &["sqlx", "sqlx-core", "sqlx-sqlite", "libsqlite3-sys", "polylock-sql"]),
+    ("redis", &["redis", "polylock-redis"]),
+    ("zookeeper", &["zookeeper-client", "polylock-zookeeper"]),
+    (
+        "azure",
+        &["azure_storage_blob", "azure_storage_blobs", "azure_core", "reqwest", "hyper", "polylock-azure"],
+    ),
+    (
+        "tls",
+        &[
+            "rustls",
+            "native-tls",
+            "openssl",
+            "openssl-sys",
+            "ring",
+            "aws-lc-rs",
+            "aws-lc-sys",
+            "tokio-rustls",
+        ],
+    ),
+];
+
+/// The drivers in a tree but those of `feature`.
+fn foreign(tree: &[String], feature: &str) -> Vec<String> {
+    let mut foreign: Vec<&str> =
+        DRIVERS.iter().filter(|(of, _)| *of != feature).flat_map(|(_, names)| *names).copied().collect();
+    foreign.extend(["sqlx-postgres", "sqlx-mysql"]);
+    tree.iter().filter(|name| foreign.contains(&name.as_str())).cloned().collect()
+}
+
+#[test]
+fn core_has_no_driver_and_no_tls() {
+    assert_eq!(foreign(&tree("polylock-core", &[]), "none"), [""; 0]);
+    assert_eq!(foreign(&tree("polylock-core", &["metrics"]), "none"), [""; 0]);
+}
+
+#[test]
+fn the_testkit_stands_on_core_alone() {
+    assert_eq!(foreign(&tree("polylock-testkit", &[]), "none"), [""; 0]);
+}
+
+#[test]
+fn the_facade_without_features_has_no_driver() {
+    assert_eq!(foreign(&tree("polylock", &[]), "none"), [""; 0]);
+    assert_eq!(foreign(&tree("polylock", &["serde", "metrics"]), "none"), [""; 0]);
+}
+
+#[test]
+fn the_facade_with_one_feature_has_no_driver_of_another() {
+    let tree = tree("polylock", &["sqlite"]);
+    assert_eq!(foreign(&tree, "sqlite"), [""; 0]);
+    // The planted twin: the same tree is refused where the driver was not asked for.
+    assert!(tree.contains(&"libsqlite3-sys".to_owned()), "{tree:?}");
+    for driver in ["sqlx", "libsqlite3-sys", "polylock-sql"] {
+        assert!(foreign(&tree, "none").contains(&driver.to_owned()), "{driver}");
+    }
+}
