@@ -21,6 +21,7 @@ use super::{
     config::{Config, Durability},
     connection::{Answer, Connections, Lane},
     error,
+    open::prepare,
     poller::Poller,
     rows::{self, Look, micros},
     statements::Statements,
@@ -45,6 +46,7 @@ pub(super) struct Sqlite {
     capabilities: Capabilities,
     claims: AtomicU32,
     sweep: tokio::sync::Mutex<Sweep>,
+    returning: tokio::sync::Mutex<()>,
     shared: Arc<Shared>,
 }
 
@@ -100,6 +102,7 @@ impl Sqlite {
             capabilities,
             claims: AtomicU32::new(0),
             sweep: tokio::sync::Mutex::default(),
+            returning: tokio::sync::Mutex::default(),
             shared: Arc::new(Shared { connections, statements, poller: Poller::default() }),
         }
     }
@@ -157,6 +160,20 @@ impl Sqlite {
         self.shared.rows(Lane::Reading, Operation::Claim, sql, arguments, rows::look).await
     }
 
+    /// Goes over to what is at the path now, if that is another file than before.
+    async fn follow(&self, operation: Operation) -> Result<()> {
+        let Shared { connections, statements, .. } = &*self.shared;
+        if connections.moved() {
+            let _one_at_a_time = self.returning.lock().await;
+            if connections.moved() {
+                tracing::warn!(file = ?connections.path, "the file was deleted or replaced: its locks are lost");
+                connections.leave(operation).await?;
+                prepare(connections, statements).await?;
+            }
+        }
+        Ok(())
+    }
+
     fn held(&self, request: &Request, grant: Grant) -> Standing {
         self.shared.poller.hub.forget(request.id);
         Standing::Held(grant)
@@ -195,6 +212,7 @@ impl Backend for Sqlite {
     }
 
     async fn claim(&self, request: &Request) -> Result<Standing> {
+        self.follow(Operation::Claim).await?;
         if self.claims.fetch_add(1, Ordering::Relaxed) % SWEEP_EVERY == SWEEP_EVERY - 1 {
             self.sweep().await;
         }
@@ -223,6 +241,7 @@ impl Backend for Sqlite {
     }
 
     async fn renew(&self, request: &Request) -> Result<Renewal> {
+        self.follow(Operation::Renew).await?;
         let arguments =
             SqliteArguments::default().with(bytes(&request.name)).with(id(request)).with(micros(request.ttl));
         let sql = &self.shared.statements.renew;

@@ -3,7 +3,11 @@
 //! SQLite allows one writer and makes the others sleep and try again, which starves some of them. So the writers of
 //! this process queue at a turnstile before they meet those of other processes.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    path::PathBuf,
+    sync::{Arc, PoisonError},
+    time::Duration,
+};
 
 use backon::{BackoffBuilder, ExponentialBuilder};
 use polylock_core::{Clock, Error, Fault, Moment, Operation, Result, SystemClock};
@@ -16,6 +20,7 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 use super::{
     config::{Config, Durability},
     error,
+    place::Identity,
 };
 
 /// How long SQLite itself sleeps in the face of a foreign lock. Its sleeps grow, to 100 ms in the end; cut off here
@@ -42,6 +47,8 @@ pub(super) struct Connections {
     patience: Duration,
     writers: Arc<Mutex<Writers>>,
     reader: Arc<Mutex<Slot>>,
+    /// Which file the connections lead to.
+    file: std::sync::Mutex<Option<Identity>>,
 }
 
 #[derive(Debug)]
@@ -94,6 +101,7 @@ impl Connections {
             patience: config.busy_timeout,
             writers: Arc::new(Mutex::new(writers)),
             reader: Arc::new(Mutex::new(slot(SqliteSynchronous::Normal))),
+            file: std::sync::Mutex::default(),
             path,
         }
     }
@@ -130,6 +138,34 @@ impl Connections {
         let outcome = read(answer);
         drop(turn);
         outcome
+    }
+
+    /// What is at the path now is what the connections lead to.
+    pub(super) fn found(&self) {
+        *self.file.lock().unwrap_or_else(PoisonError::into_inner) = Identity::of(&self.path);
+    }
+
+    /// Whether the path leads elsewhere by now: the file was deleted or replaced. Whoever goes on with the old one
+    /// would hold locks that nobody else can see.
+    pub(super) fn moved(&self) -> bool {
+        *self.file.lock().unwrap_or_else(PoisonError::into_inner) != Identity::of(&self.path)
+    }
+
+    /// Leaves the file; the next operation opens what is at the path then.
+    ///
+    /// # Errors
+    /// Temporary after the busy timeout at the latest.
+    pub(super) async fn leave(&self, operation: Operation) -> Result<()> {
+        let deadline = SystemClock.now() + self.patience;
+        let all = async { (self.writers.lock().await, self.reader.lock().await) };
+        let (mut writers, mut reader) =
+            before(deadline, all).await.ok_or_else(|| self.out_of_time(operation))?;
+        let Writers { durable, relaxed } = &mut *writers;
+        // SQLite leaves the files beside it alone when it closes one that has moved.
+        for slot in [durable, &mut *reader].into_iter().chain(relaxed) {
+            slot.open = None;
+        }
+        Ok(())
     }
 
     async fn turn(&self, lane: Lane) -> Turn {

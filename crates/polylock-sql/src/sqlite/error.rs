@@ -120,3 +120,46 @@ fn ask_the_system(file: &Path) -> Option<(Fault, String)> {
         Err(_) => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sqlx::{ConnectOptions, Executor, sqlite::SqliteConnectOptions};
+
+    /// What `script` fails with on a small new file.
+    async fn failure(options: SqliteConnectOptions, script: &'static str) -> sqlx::Error {
+        let directory = tempfile::TempDir::new().unwrap();
+        let options = options.filename(directory.path().join("x.db"));
+        let mut writer = options.clone().read_only(false).create_if_missing(true).connect().await.unwrap();
+        writer.execute("CREATE TABLE t (x UNIQUE); INSERT INTO t VALUES (1)").await.unwrap();
+        options.connect().await.unwrap().execute(script).await.unwrap_err()
+    }
+
+    const FILLS: &str = "PRAGMA max_page_count = 1; INSERT INTO t VALUES (zeroblob(100000))";
+
+    #[tokio::test]
+    async fn real_failures_are_told_by_what_helps() {
+        let plain = SqliteConnectOptions::new();
+        for (options, script, expected) in [
+            (plain.clone().read_only(true), "DELETE FROM t", (READONLY, Fault::Denied)),
+            (plain.clone(), FILLS, (FULL, Fault::Permanent)),
+            (plain.clone(), "ATTACH '/dev/null/x' AS other", (CANTOPEN, Fault::Temporary)),
+            (plain.clone(), "SELECT * FROM nowhere", (1, Fault::Permanent)),
+            (plain, "INSERT INTO t VALUES (1)", (19, Fault::Permanent)),
+        ] {
+            let error = failure(options, script).await;
+            assert_eq!((code(&error).unwrap(), fault(&error)), expected, "{script}: {error}");
+            assert!(!is_busy(&error));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_failure_names_the_file_and_leaves_the_rest_to_its_source() {
+        let error = failure(SqliteConnectOptions::new(), FILLS).await;
+        let Error::Unavailable(error) = driver(Operation::Claim, Path::new("/var/locks.db"), error) else {
+            panic!("should be unavailable")
+        };
+        assert_eq!(error.source.to_string(), "file \"/var/locks.db\": the disk is full");
+        assert!(error.source.source().unwrap().to_string().contains("full"));
+    }
+}

@@ -5,6 +5,7 @@ mod config;
 mod connection;
 mod error;
 mod open;
+mod place;
 mod poller;
 mod rows;
 mod statements;

@@ -9,7 +9,7 @@ use super::{
     backend::Sqlite,
     config::Config,
     connection::{Answer, Connections, Lane},
-    error,
+    error, place,
     statements::Statements,
 };
 
@@ -30,12 +30,7 @@ pub async fn connect(config: Config) -> Result<Store> {
 
 async fn open(config: Config) -> Result<Store> {
     config.check()?;
-    // Absolute, so that a later change of the working directory does not lead to another file, and so that SQLite
-    // does not take a name for a URI.
-    let path = std::path::absolute(&config.path).map_err(|failure| error::system(&config.path, &failure))?;
-    if let Some(directory) = path.parent() {
-        std::fs::create_dir_all(directory).map_err(|failure| error::system(&path, &failure))?;
-    }
+    let path = place::made(config.path.clone()).await?;
     let connections = Connections::new(&config, path);
     let statements = Statements::new(&config.table);
     prepare(&connections, &statements).await?;
@@ -45,7 +40,7 @@ async fn open(config: Config) -> Result<Store> {
 }
 
 /// Turns the journal to WAL and makes the tables, each only if that was not done before.
-async fn prepare(connections: &Connections, statements: &Statements) -> Result<()> {
+pub(super) async fn prepare(connections: &Connections, statements: &Statements) -> Result<()> {
     let journal = SqlStr::from_static("PRAGMA journal_mode = WAL");
     let journal = first_of(connections, &journal, |row| row.try_get::<String, _>(0)).await?;
     if journal.as_deref() != Some("wal") {
@@ -59,6 +54,7 @@ async fn prepare(connections: &Connections, statements: &Statements) -> Result<(
     if first_of(connections, &statements.has_schema, |row| row.try_get::<i64, _>(0)).await?.is_none() {
         first_of(connections, &statements.schema, |_| Ok(())).await?;
     }
+    connections.found();
     match first_of(connections, &statements.version, |row| row.try_get::<i64, _>(0)).await? {
         Some(SCHEMA) => Ok(()),
         Some(version) if version > SCHEMA => Err(ConfigError::new(

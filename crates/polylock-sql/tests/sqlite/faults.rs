@@ -2,7 +2,7 @@
 
 use std::{error::Error as _, time::Duration};
 
-use polylock_core::{Clock, Error, Fault, Mode, Operation, Result, Store, SystemClock};
+use polylock_core::{Clock, Error, Fault, LostReason, Mode, Operation, Renewal, Result, Store, SystemClock};
 use polylock_sql::sqlite::{Config, Durability, connect};
 use sqlx::Executor;
 
@@ -105,6 +105,24 @@ async fn a_foreign_writer_is_waited_for_and_told_of_in_the_end() {
     assert_eq!(place.ahead, Some(1));
     store.backend.release(&a).await.unwrap();
     held(&store, &b).await;
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_file_that_is_deleted_in_use_is_left_for_the_one_in_its_place() {
+    let file = File::new();
+    let (one, two) = (file.store().await, file.store().await);
+    let [a, b, c] = [(); 3].map(|()| request("n", Mode::Exclusive));
+    held(&one, &a).await;
+    for suffix in ["", "-wal", "-shm"] {
+        std::fs::remove_file(format!("{}{suffix}", file.path().display())).unwrap();
+    }
+    held(&two, &b).await;
+    assert_eq!(one.backend.renew(&a).await.unwrap(), Renewal::Lost(LostReason::Gone));
+    assert_eq!(queued(&one, &c).await.ahead, Some(1));
+    two.backend.release(&b).await.unwrap();
+    held(&one, &c).await;
+    assert_eq!(two.inspect.unwrap().list("").await.unwrap().len(), 1);
 }
 
 #[tokio::test]
