@@ -1,0 +1,104 @@
+//! Holds whose modes conflict never overlap.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use polylock_core::{Clock, Fencing, Mode, SystemClock};
+
+use crate::{
+    history::{self, Recorder, Rules},
+    trial::{Outcome, Trial, acquired, join, released, scale, tried},
+};
+
+pub(super) async fn one_holder_at_a_time(trial: Trial) -> Outcome {
+    let (here, there) = (trial.locks().await, trial.locks().await);
+    let guard = acquired(here.lock("n")).await;
+    assert!(guard.is_held());
+    assert!(tried(here.lock("n")).await.is_none(), "held by this connection");
+    assert!(tried(there.lock("n")).await.is_none(), "held by the other connection");
+    released(guard).await;
+    let guard = tried(there.lock("n")).await.expect("free again");
+    assert!(tried(here.lock("n")).await.is_none(), "the other way round");
+    released(guard).await;
+    Ok(())
+}
+
+pub(super) async fn names_do_not_exclude_each_other(trial: Trial) -> Outcome {
+    let locks = trial.locks().await;
+    let mut guards = Vec::new();
+    for name in ["a", "b", "a/b", "a.b"] {
+        guards.push(tried(locks.lock(name)).await.expect("free: another name is held"));
+    }
+    for guard in guards {
+        released(guard).await;
+    }
+    Ok(())
+}
+
+pub(super) async fn tasks_lose_no_update(trial: Trial) -> Outcome {
+    contend(&trial, 32, 4 * scale()).await;
+    Ok(())
+}
+
+/// What the lock protects: a number that is read, and written a moment later.
+struct Protected {
+    name: &'static str,
+    value: AtomicU64,
+    inside: AtomicU64,
+}
+
+/// `tasks` tasks on two connections increment numbers, each `rounds` times per number; then the history is checked.
+pub(super) async fn contend(trial: &Trial, tasks: usize, rounds: usize) {
+    let connections = [trial.locks().await, trial.locks().await];
+    let numbers = ["one", "two", "three"]
+        .map(|name| Arc::new(Protected { name, value: AtomicU64::new(0), inside: AtomicU64::new(0) }));
+    let recorder = Recorder::new();
+    let workers: Vec<_> = (0..tasks)
+        .map(|task| {
+            let locks = connections[task % 2].clone();
+            let (numbers, recorder) = (numbers.clone(), recorder.clone());
+            tokio::spawn(async move {
+                for round in 0..rounds {
+                    for step in 0..numbers.len() {
+                        let number = &numbers[(task + round + step) % numbers.len()];
+                        let attempt = recorder.invoke(number.name, task.to_string(), Mode::Exclusive);
+                        let guard = acquired(locks.lock(number.name)).await;
+                        let hold = attempt.acquired(&guard);
+                        increment(number).await;
+                        assert!(guard.is_held(), "a lease of a minute, held for an instant");
+                        hold.releasing(&guard);
+                        released(guard).await;
+                    }
+                }
+            })
+        })
+        .collect();
+    for worker in workers {
+        join(worker).await;
+    }
+    let sum: u64 = numbers.iter().map(|number| number.value.load(Ordering::SeqCst)).sum();
+    assert_eq!(sum, (tasks * rounds * numbers.len()) as u64, "updates were lost");
+
+    let mut sections = recorder.sections();
+    assert_eq!(sections.len(), tasks * rounds * numbers.len());
+    if trial.capabilities().fencing == Fencing::Absent {
+        sections.iter_mut().for_each(|section| section.token = None);
+    }
+    let found = history::check(&sections, Rules::default());
+    assert!(found.is_empty(), "{} violations, such as {}", found.len(), found[0]);
+    trial.nothing_left(&["one", "two", "three"], "after the contention").await;
+}
+
+async fn increment(number: &Protected) {
+    assert_eq!(number.inside.fetch_add(1, Ordering::SeqCst), 0, "two at once under {}", number.name);
+    let read = number.value.load(Ordering::SeqCst);
+    // Long enough to be overtaken, if the lock lets anybody.
+    SystemClock.sleep_until(SystemClock.now() + Duration::from_micros(200)).await;
+    number.value.store(read + 1, Ordering::SeqCst);
+    number.inside.fetch_sub(1, Ordering::SeqCst);
+}

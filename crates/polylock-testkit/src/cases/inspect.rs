@@ -1,0 +1,108 @@
+//! Who holds, who waits, and breaking a lock by force.
+
+use std::time::Duration;
+
+use polylock_core::{Mode, OwnerId, Request};
+
+use crate::trial::{Outcome, SOON, Trial, acquired, join, lock_name, on_io, pass, released, soon, within};
+
+pub(super) async fn shows_who_holds(trial: Trial) -> Outcome {
+    let locks = trial.locks().await;
+    let owner = OwnerId::new("worker-7 / 🔒").expect("an owner");
+    let label = "nightly 'report' %s";
+    assert!(trial.status("n").await.is_free());
+    let guard = acquired(locks.lock("n").owner(&owner).label(label)).await;
+    pass(Duration::from_millis(20)).await;
+    let status = trial.status("n").await;
+    assert_eq!((status.name.as_str(), status.waiters.len()), ("n", 0));
+    let [holder] = &status.holders[..] else { panic!("one holder: {status:?}") };
+    assert_eq!((holder.mode, &holder.owner, &*holder.label), (Mode::Exclusive, &owner, label));
+    assert_eq!(holder.token, Some(guard.fencing_token()));
+    assert!(
+        holder.age >= Duration::from_millis(15) && holder.age < Duration::from_secs(30),
+        "{:?}",
+        holder.age
+    );
+    let ttl = trial.long() + Duration::from_secs(1);
+    assert!(holder.expires_in <= ttl && holder.expires_in > trial.long() / 2, "{:?}", holder.expires_in);
+    released(guard).await;
+    assert!(trial.status("n").await.is_free());
+    let plain = acquired(locks.lock("n")).await;
+    let status = trial.status("n").await;
+    assert_eq!((&status.holders[0].owner, &*status.holders[0].label), (&OwnerId::process(), ""));
+    released(plain).await;
+    Ok(())
+}
+
+pub(super) async fn shows_who_waits_in_order(trial: Trial) -> Outcome {
+    let (locks, recording) = trial.recorded().await;
+    let holder = acquired(locks.lock("n")).await;
+    let mut waits = Vec::new();
+    for waiter in 0..4 {
+        let owner = OwnerId::new(format!("waiter-{waiter}")).expect("an owner");
+        waits.push(tokio::spawn(acquired(locks.lock("n").owner(&owner).label("me"))));
+        soon("it waits", recording.queued(&lock_name("n"), waiter + 1)).await;
+    }
+    let status = trial.status("n").await;
+    assert_eq!(status.holders.len(), 1);
+    let shown: Vec<&str> = status.waiters.iter().map(|waiter| waiter.owner.as_str()).collect();
+    assert_eq!(shown, ["waiter-0", "waiter-1", "waiter-2", "waiter-3"]);
+    for waiter in &status.waiters {
+        assert_eq!((waiter.token, &*waiter.label, waiter.mode), (None, "me", Mode::Exclusive));
+        assert!(
+            waiter.expires_in <= Request::MAX_PLACE_TTL + Duration::from_secs(1),
+            "{:?}",
+            waiter.expires_in
+        );
+    }
+    released(holder).await;
+    for wait in waits {
+        released(join(wait).await).await;
+    }
+    assert!(trial.status("n").await.is_free());
+    Ok(())
+}
+
+pub(super) async fn shows_live_entries_only(trial: Trial) -> Outcome {
+    let raw = trial.raw().await;
+    let request = |name| Request::new(lock_name(name), Mode::Exclusive, trial.short());
+    let (holder, waiter) = (request("n"), request("n"));
+    raw.hold(&holder).await;
+    raw.queue(&waiter).await;
+    let status = trial.status("n").await;
+    assert_eq!((status.holders.len(), status.waiters.len()), (1, 1));
+    pass(trial.short().max(waiter.place_ttl()) + Duration::from_millis(100)).await;
+    assert!(trial.status("n").await.is_free(), "both have died");
+    let inspect = trial.inspect();
+    assert_eq!(on_io(async move { inspect.list("").await }).await, [], "nothing is in use");
+    Ok(())
+}
+
+pub(super) async fn a_break_serves_the_next(trial: Trial) -> Outcome {
+    let (here, (there, recording)) = (trial.locks().await, trial.recorded().await);
+    let owner = OwnerId::unique();
+    let guard = acquired(here.lock("n").owner(&owner)).await;
+    let waiting = tokio::spawn(acquired(there.lock("n")));
+    soon("it waits", recording.queued(&lock_name("n"), 1)).await;
+    let broken = soon("a break", here.break_lock("n")).await.expect("a break works");
+    assert_eq!(broken.iter().map(|entry| &entry.owner).collect::<Vec<_>>(), [&owner], "who held it");
+    let next = within(SOON, "the waiter is served after a break", waiting).await.expect("no panic");
+    drop(guard);
+    trial.keeps(1, "what was broken is not released again").await;
+    assert!(next.is_held());
+    assert!(next.fencing_token() >= broken[0].token.expect("a holder has a token"));
+    released(next).await;
+    trial.nothing_left(&["n"], "after the break").await;
+    Ok(())
+}
+
+pub(super) async fn a_break_of_a_free_lock_changes_nothing(trial: Trial) -> Outcome {
+    let locks = trial.locks().await;
+    let other = acquired(locks.lock("other")).await;
+    assert_eq!(soon("a break", locks.break_lock("n")).await.expect("a break works"), []);
+    assert!(trial.status("n").await.is_free());
+    assert_eq!(trial.status("other").await.holders.len(), 1, "another lock is not touched");
+    released(other).await;
+    trial.nothing_left(&["n", "other"], "after the break").await;
+    Ok(())
+}

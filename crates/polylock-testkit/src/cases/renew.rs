@@ -1,0 +1,102 @@
+//! A hold is renewed for as long as its holder lives, and its deadline is never too late.
+
+use std::{thread, time::Duration};
+
+use polylock_core::{Clock, Operation, invariant};
+
+use crate::{
+    ManualClock,
+    faults::{Gate, Recording, Side},
+    trial::{Outcome, Trial, acquired, join, outside, pass, released, soon, tried, watched},
+};
+
+/// What a store may round a lease up by.
+const ROUNDING: Duration = Duration::from_millis(1001);
+
+pub(super) async fn a_short_lease_is_kept_for_many_ttls(trial: Trial) -> Outcome {
+    let (here, there) = (trial.locks().await, trial.locks().await);
+    let ttl = trial.renewable();
+    let guard = acquired(here.lock("n").ttl(ttl)).await;
+    let renewals = 8;
+    for renewal in 0..renewals {
+        let renewed = soon("a renewal", guard.renewed()).await;
+        assert!(renewed.is_some(), "lost after {renewal} renewals");
+        assert!(guard.is_held() && guard.remaining() <= ttl);
+        assert!(tried(there.lock("n")).await.is_none(), "granted to another after {renewal} renewals");
+    }
+    released(guard).await;
+    trial.nothing_left(&["n"], "after the renewals").await;
+    Ok(())
+}
+
+pub(super) async fn a_blocked_executor_does_not_starve_renewals(trial: Trial) -> Outcome {
+    let (locks, there) = (trial.locks().await, trial.locks().await);
+    let ttl = trial.renewable();
+    let guard = outside(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let guard = acquired(locks.lock("n").ttl(ttl)).await;
+            // The fault: a task that never yields for longer than the lease.
+            thread::sleep(ttl * 3 / 2);
+            guard
+        })
+    })
+    .await;
+    assert!(guard.is_held(), "renewed though the user's executor was blocked");
+    assert!(tried(there.lock("n")).await.is_none());
+    released(guard).await;
+    Ok(())
+}
+
+/// A reply that takes long to come does not make the hold longer.
+pub(super) async fn the_deadline_counts_from_the_sending(trial: Trial) -> Outcome {
+    let clock = ManualClock::new();
+    let (store, gate) = watched(trial.store().await, Gate::new);
+    let locks = trial.open_by(store, &clock);
+    let ttl = trial.long();
+    let late = ttl / 6;
+
+    gate.shut(Operation::Claim, Side::Reply);
+    let sent = clock.now();
+    let acquiring = tokio::spawn(acquired(locks.lock("n")));
+    soon("the claim", gate.arrived(Operation::Claim)).await;
+    clock.advance(late);
+    gate.open(Operation::Claim);
+    let guard = join(acquiring).await;
+    let latest = invariant::deadline(sent, ttl + ROUNDING);
+    assert!(guard.deadline() <= latest, "counted from the reply of the claim: {:?}", guard.remaining());
+
+    gate.shut(Operation::Renew, Side::Reply);
+    let renewed = guard.renewed();
+    clock.advance(ttl / 3 - late + Duration::from_millis(1));
+    let sent = clock.now();
+    soon("the renewal", gate.arrived(Operation::Renew)).await;
+    clock.advance(late / 2);
+    gate.open(Operation::Renew);
+    let deadline = soon("the renewal's answer", renewed).await.expect("not lost");
+    assert!(deadline <= invariant::deadline(sent, ttl + ROUNDING), "counted from the reply of the renewal");
+    released(guard).await;
+    Ok(())
+}
+
+pub(super) async fn nothing_is_renewed_after_a_release(trial: Trial) -> Outcome {
+    let clock = ManualClock::new();
+    let (store, recording) = watched(trial.store().await, Recording::new);
+    let locks = trial.open_by(store, &clock);
+    let third = trial.long() / 3;
+    let guard = acquired(locks.lock("n")).await;
+    let renewed = guard.renewed();
+    clock.advance(third + Duration::from_millis(1));
+    soon("a renewal", renewed).await;
+    released(guard).await;
+    let renewals = recording.of(Operation::Renew).len();
+    for round in 0..6 {
+        clock.advance(third);
+        // What the clock has woken comes before this.
+        released(acquired(locks.lock(format!("other-{round}"))).await).await;
+        pass(Duration::from_millis(1)).await;
+    }
+    let after = recording.of(Operation::Renew);
+    assert_eq!(after.len(), renewals, "renewed after the release: {:?}", after.last());
+    Ok(())
+}

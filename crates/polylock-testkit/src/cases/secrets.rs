@@ -1,0 +1,150 @@
+//! Passwords, and the request ids that would let another release a lock, show up nowhere.
+
+use std::{fmt::Debug, time::Duration};
+
+use polylock_core::{Error, Operation, OwnerId, RequestId};
+
+use crate::{
+    ManualClock,
+    faults::{Flaky, Gate, Recording, Trouble},
+    trace::Listener,
+    trial::{Outcome, Trial, Unsupported, acquired, chain, released, soon, tried, watched},
+};
+
+/// All texts in which a secret could show.
+fn forms(trial: &Trial, ids: &[RequestId]) -> Vec<String> {
+    let mut forms = trial.secrets();
+    for secret in trial.secrets() {
+        forms.push(secret.bytes().map(|byte| format!("%{byte:02X}")).collect());
+        forms.push(secret.bytes().map(|byte| format!("%{byte:02x}")).collect());
+        forms.push(hex(secret.bytes()));
+    }
+    for id in ids {
+        let bytes = id.to_bytes();
+        let number = u128::from_be_bytes(bytes);
+        let hex_text = hex(bytes);
+        forms.extend([number.to_string(), i128::from_be_bytes(bytes).to_string()]);
+        forms.extend([hex(bytes.into_iter().rev()), u128::from_le_bytes(bytes).to_string()]);
+        for half in [&bytes[..8], &bytes[8..]] {
+            let half: [u8; 8] = half.try_into().expect("eight bytes");
+            forms.extend([
+                hex(half),
+                u64::from_be_bytes(half).to_string(),
+                i64::from_be_bytes(half).to_string(),
+            ]);
+        }
+        let parts = [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| &hex_text[part]);
+        forms.push(parts.join("-"));
+        forms.push(format!("{bytes:?}"));
+        forms.push(bytes.map(|byte| format!("\\x{byte:02x}")).concat());
+        forms.push(hex_text);
+    }
+    // A half that is tiny by chance would be found everywhere.
+    forms.retain(|form| form.len() > 5);
+    forms
+}
+
+fn hex(bytes: impl IntoIterator<Item = u8>) -> String {
+    bytes.into_iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Fails if a secret shows in `text`, in either case of its letters.
+fn scan(forms: &[String], what: &str, text: &str) {
+    let lower = text.to_lowercase();
+    for form in forms {
+        assert!(!lower.contains(&form.to_lowercase()), "a secret shows in {what}: {form}");
+    }
+}
+
+fn show(shown: &mut Vec<(String, String)>, what: &str, thing: &impl Debug) {
+    shown.push((what.to_owned(), format!("{thing:?} {thing:#?}")));
+}
+
+fn show_error(shown: &mut Vec<(String, String)>, what: &str, error: Option<Error>) {
+    let error = error.unwrap_or_else(|| panic!("{what} should have failed"));
+    show(shown, what, &error);
+    shown.push((what.to_owned(), chain(&error)));
+}
+
+pub(super) async fn appear_in_nothing_public(trial: Trial) -> Outcome {
+    let clock = ManualClock::new();
+    let store = trial.store().await;
+    let mut shown = Vec::new();
+    show(&mut shown, "the store", &store);
+    let (store, flaky) = watched(store, Flaky::new);
+    let (store, gate) = watched(store, Gate::new);
+    let (store, recording) = watched(store, Recording::new);
+    let locks = trial.open_by(store.clone(), &clock);
+    show(&mut shown, "the locks", &locks);
+    show(&mut shown, "the capabilities", locks.capabilities());
+    let me = OwnerId::unique();
+    show(&mut shown, "the lock", &locks.lock("n").reentrant(&me).label("label"));
+    let guard = acquired(locks.lock("n").reentrant(&me).label("label")).await;
+    show(&mut shown, "the guard", &guard);
+    show(&mut shown, "the store in use", &store);
+    show(&mut shown, "the locks in use", &locks);
+    if trial.lacks(super::Need::Inspect).await.is_none() {
+        show(&mut shown, "inspect", &soon("inspect", locks.inspect("n")).await);
+        show(&mut shown, "list", &soon("list", locks.list("")).await);
+    }
+    let busy = soon("busy", locks.lock("n").wait(Duration::ZERO).acquire()).await;
+    show_error(&mut shown, "busy", busy.err());
+    flaky.next(Operation::Claim, Trouble::Permanent, 1);
+    show_error(&mut shown, "unavailable", soon("unavailable", locks.lock("m").acquire()).await.err());
+    flaky.next(Operation::Claim, Trouble::Panic, 1);
+    show_error(&mut shown, "a panic", soon("a panic", locks.lock("m").acquire()).await.err());
+    let ttl = locks.lock("n").ttl(Duration::MAX);
+    show_error(&mut shown, "a bad TTL", soon("a bad TTL", ttl.acquire()).await.err());
+    gate.freeze();
+    clock.advance(trial.long());
+    show_error(&mut shown, "lost", guard.ensure_held().err());
+    show(&mut shown, "the lost guard", &guard);
+    show_error(&mut shown, "the release of a lost lock", soon("release", guard.release()).await.err());
+    gate.thaw();
+    show(&mut shown, "the requests", &recording.calls());
+
+    let forms = forms(&trial, &recording.ids());
+    assert!(forms.len() > 10, "there is something to look for");
+    for (what, text) in &shown {
+        scan(&forms, what, text);
+    }
+    Ok(())
+}
+
+pub(super) async fn appear_in_no_trace(trial: Trial) -> Outcome {
+    let Some(listener) = Listener::start() else {
+        return Err(Unsupported("the test program has a global tracing subscriber of its own".to_owned()));
+    };
+    let clock = ManualClock::new();
+    let (store, flaky) = watched(trial.store().await, Flaky::new);
+    let (store, recording) = watched(store, Recording::new);
+    let locks = trial.open_by(store, &clock);
+    flaky.next(Operation::Claim, Trouble::ReplyLost, 1);
+    flaky.next(Operation::Release, Trouble::RequestLost, 1);
+    // The engine's back-off goes by the clock that this case moves.
+    let moving = tokio::spawn({
+        let clock = clock.clone();
+        async move {
+            loop {
+                clock.advance(Duration::from_millis(10));
+                crate::trial::pass(Duration::from_millis(1)).await;
+            }
+        }
+    });
+    let guard = acquired(locks.lock("traced").reentrant(&OwnerId::unique()).label("label")).await;
+    assert!(tried(locks.lock("traced")).await.is_none());
+    released(guard).await;
+    let guard = acquired(locks.lock("traced")).await;
+    flaky.next(Operation::Renew, Trouble::Permanent, 100_000);
+    clock.advance(trial.long());
+    soon("the loss", guard.lost()).await;
+    drop(guard);
+    trial.nothing_left(&["traced"], "after all").await;
+    moving.abort();
+    let text = listener.heard();
+    for word in ["traced", "acquired", "lost"] {
+        assert!(text.contains(word), "the trace is heard: {word:?} in {text}");
+    }
+    scan(&forms(&trial, &recording.ids()), "the trace", &text);
+    Ok(())
+}

@@ -1,0 +1,57 @@
+//! Claims that are overtaken.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use polylock_core::{
+    Backend, Capabilities, Clock, Operation, Place, Renewal, Request, Result, Standing, SystemClock, Wake,
+};
+
+use super::sent;
+
+/// Holds every claim back on its way to the store; everything else goes straight through.
+///
+/// A release that is sent before its own claim has answered lands first and finds nothing. Then the claim lands, and
+/// leaves an entry that nobody owns.
+#[derive(Debug)]
+pub struct Overtaking {
+    inner: Arc<dyn Backend>,
+    delay: Duration,
+}
+
+impl Overtaking {
+    /// Claims reach `inner` after `delay`.
+    #[must_use]
+    pub fn new(inner: Arc<dyn Backend>, delay: Duration) -> Self {
+        Self { inner, delay }
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+#[async_trait]
+impl Backend for Overtaking {
+    fn capabilities(&self) -> &Capabilities {
+        self.inner.capabilities()
+    }
+
+    async fn claim(&self, request: &Request) -> Result<Standing> {
+        let (inner, request, delay) = (self.inner.clone(), request.clone(), self.delay);
+        sent(self.capabilities().backend, Operation::Claim, async move {
+            SystemClock.sleep_until(SystemClock.now() + delay).await;
+            inner.claim(&request).await
+        })
+        .await
+    }
+
+    async fn wait(&self, request: &Request, place: &Place) -> Result<Wake> {
+        self.inner.wait(request, place).await
+    }
+
+    async fn renew(&self, request: &Request) -> Result<Renewal> {
+        self.inner.renew(request).await
+    }
+
+    async fn release(&self, request: &Request) -> Result<()> {
+        self.inner.release(request).await
+    }
+}

@@ -1,0 +1,89 @@
+//! A store far away.
+
+use std::{
+    future::Future,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use polylock_core::{
+    Backend, Capabilities, Clock, Operation, Place, Renewal, Request, Result, Standing, SystemClock, Wake,
+};
+
+use super::sent;
+use crate::random::Random;
+
+/// Delays requests before they take effect and replies after it.
+#[derive(Debug)]
+pub struct Slow {
+    inner: Arc<dyn Backend>,
+    request: Duration,
+    reply: Duration,
+    jitter: Option<Mutex<Random>>,
+}
+
+impl Slow {
+    /// Every request takes `request` to reach `inner`, every answer `reply` to come back.
+    #[must_use]
+    pub fn new(inner: Arc<dyn Backend>, request: Duration, reply: Duration) -> Self {
+        Self { inner, request, reply, jitter: None }
+    }
+
+    /// Each delay is a part of the full one, at random by `seed`, so that requests pass each other on the way.
+    #[must_use]
+    pub fn jitter(mut self, seed: u64) -> Self {
+        self.jitter = Some(Mutex::new(Random::new(seed)));
+        self
+    }
+
+    fn delay(&self, full: Duration) -> Duration {
+        let Some(jitter) = &self.jitter else { return full };
+        let part = jitter.lock().unwrap_or_else(PoisonError::into_inner).below(1001);
+        full.mul_f64(f64::from(u32::try_from(part).unwrap_or(1000)) / 1000.0)
+    }
+
+    async fn delayed<T: Send + 'static>(
+        &self,
+        operation: Operation,
+        future: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        let (there, back) = (self.delay(self.request), self.delay(self.reply));
+        sent(self.capabilities().backend, operation, async move {
+            SystemClock.sleep_until(SystemClock.now() + there).await;
+            let answer = future.await;
+            SystemClock.sleep_until(SystemClock.now() + back).await;
+            answer
+        })
+        .await
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+#[async_trait]
+impl Backend for Slow {
+    fn capabilities(&self) -> &Capabilities {
+        self.inner.capabilities()
+    }
+
+    async fn claim(&self, request: &Request) -> Result<Standing> {
+        let (inner, request) = (self.inner.clone(), request.clone());
+        self.delayed(Operation::Claim, async move { inner.claim(&request).await }).await
+    }
+
+    async fn wait(&self, request: &Request, place: &Place) -> Result<Wake> {
+        let wake = self.inner.wait(request, place).await;
+        SystemClock.sleep_until(SystemClock.now() + self.delay(self.reply)).await;
+        wake
+    }
+
+    async fn renew(&self, request: &Request) -> Result<Renewal> {
+        let (inner, request) = (self.inner.clone(), request.clone());
+        self.delayed(Operation::Renew, async move { inner.renew(&request).await }).await
+    }
+
+    async fn release(&self, request: &Request) -> Result<()> {
+        let (inner, request) = (self.inner.clone(), request.clone());
+        self.delayed(Operation::Release, async move { inner.release(&request).await }).await
+    }
+}

@@ -1,0 +1,171 @@
+//! The checks against histories made clean, and with one planted fault each.
+
+use super::*;
+use polylock_core::{Clock, SystemClock};
+use proptest::prelude::*;
+
+/// `count` sections over three locks: holds one after the other, or together where their modes allow it.
+fn clean(count: usize, seed: u64, modes: &[Mode]) -> Vec<Section> {
+    let mut random = crate::random::Random::new(seed);
+    let mut sections = Vec::new();
+    for (lock, name) in ["a", "b", "c d"].into_iter().enumerate() {
+        let (mut now, mut token, mut in_lock) = (1_000_000, 0, 0);
+        while in_lock < count / 3 + usize::from(lock < count % 3) {
+            // A batch of up to four that may hold together; the next begins when all have ended.
+            let mode = modes[usize::try_from(random.below(modes.len() as u64)).unwrap()];
+            let batch = if mode.conflicts_with(mode) { 1 } else { 1 + random.below(4) };
+            let granted = now;
+            for _ in 0..batch {
+                token += 1 + random.below(3);
+                let acquired = granted + random.below(50);
+                let invoked = acquired - random.below(900) - 1;
+                let released = acquired + 1 + random.below(100);
+                let client = format!("client-{}", random.below(64));
+                let mut section = Section::new(name, client, mode, invoked..acquired)
+                    .token(token)
+                    .deadline(acquired + 500)
+                    .released(released);
+                section.polled = Some(released - 1);
+                sections.push(section);
+                now = now.max(released);
+                in_lock += 1;
+            }
+            // Tokens of a batch may reach their clients in any order: the next one asks after it, sometimes.
+            now += random.below(20);
+        }
+    }
+    // A batch draws its tokens in order, and they reach the clients in any: keep only what the rule can demand.
+    sections
+}
+
+fn kinds(found: &[Violation]) -> Vec<std::mem::Discriminant<Violation>> {
+    found.iter().map(std::mem::discriminant).collect()
+}
+
+proptest! {
+    #[test]
+    fn a_clean_history_is_clean(seed: u64, count in 1_usize..200) {
+        let exclusive = clean(count, seed, &[Mode::Exclusive]);
+        prop_assert_eq!(check(&exclusive, Rules::default()), []);
+        let mixed = clean(count, seed, &[Mode::Shared, Mode::Exclusive, Mode::ProtectedWrite]);
+        prop_assert_eq!(overlaps(&mixed), []);
+        prop_assert_eq!(repeated_tokens(&mixed), []);
+    }
+
+    /// The sweeps find a fault if and only if looking at every pair does.
+    #[test]
+    fn the_sweeps_agree_with_the_definition(
+        raw in prop::collection::vec(
+            (0_u64..40, 0_u64..20, 0_u64..20, 0_u64..30, prop::option::of(0_u64..40), 0_usize..6, 0_u8..2), 0..14),
+    ) {
+        let sections: Vec<Section> = raw.into_iter().map(|(invoked, to_ok, held, token, queued, mode, lock)| {
+            let acquired = invoked + to_ok;
+            let mut section = Section::new(if lock == 0 { "a" } else { "b" }, "c", Mode::ALL[mode], invoked..acquired)
+                .token(token).released(acquired + held);
+            section.queued = queued;
+            section
+        }).collect();
+        let pairs = || sections.iter().enumerate().flat_map(|(at, a)| {
+            sections.iter().enumerate().filter(move |(other, b)| *other != at && a.lock == b.lock)
+                .map(move |(_, b)| (a, b))
+        });
+        let overlap = pairs().any(|(a, b)| a.mode.conflicts_with(b.mode)
+            && a.acquired.max(b.acquired) < a.end().min(b.end()));
+        prop_assert_eq!(!overlaps(&sections).is_empty(), overlap);
+        let regression = pairs().any(|(a, b)| a.acquired < b.invoked && b.token <= a.token);
+        prop_assert_eq!(!token_regressions(&sections).is_empty(), regression);
+        let repeated = pairs().any(|(a, b)| a.token == b.token);
+        prop_assert_eq!(!repeated_tokens(&sections).is_empty(), repeated);
+        let inverted = pairs().any(|(a, b)| a.mode.conflicts_with(b.mode)
+            && a.queued.is_some_and(|queued| queued < b.invoked) && b.acquired < a.acquired);
+        prop_assert_eq!(!inversions(&sections).is_empty(), inverted);
+    }
+
+    #[test]
+    fn a_planted_overlap_is_found(seed: u64, count in 2_usize..200, at: prop::sample::Index) {
+        let mut history = clean(count, seed, &[Mode::Exclusive]);
+        let victim = history[at.index(count)].clone();
+        let mut intruder = Section::new(victim.lock.clone(), "intruder", Mode::Exclusive, 0..victim.acquired)
+            .deadline(u64::MAX).released(victim.end());
+        history.push(intruder.clone());
+        prop_assert_eq!(overlaps(&history).len(), 1);
+        intruder.mode = Mode::Null;
+        history.pop();
+        history.push(intruder);
+        prop_assert_eq!(overlaps(&history), []);
+    }
+
+    #[test]
+    fn planted_tokens_are_found(seed: u64, count in 2_usize..200, at: prop::sample::Index) {
+        let mut history = clean(count, seed, &[Mode::Exclusive]);
+        let victim = history[at.index(count)].clone();
+        let end = history.iter().map(|s| s.acquired).max().unwrap_or(0) + 10;
+        let late = Section::new(victim.lock.clone(), "late", Mode::Exclusive, end..end + 1).released(end + 2);
+        let highest = history.iter().filter(|s| s.lock == victim.lock).filter_map(|s| s.token).max();
+        let mut repeated = late.clone();
+        repeated.token = highest;
+        history.push(repeated);
+        prop_assert_eq!(token_regressions(&history).len(), 1);
+        prop_assert_eq!(repeated_tokens(&history).len(), 1);
+        history.pop();
+        history.push(late.token(0));
+        prop_assert_eq!(token_regressions(&history).len(), 1);
+        prop_assert_eq!(repeated_tokens(&history), []);
+    }
+}
+
+#[test]
+fn equal_moments_prove_no_order() {
+    let first = Section::new("a", "1", Mode::Exclusive, 0..10).token(5).released(20);
+    let second = Section::new("a", "2", Mode::Exclusive, 10..20).token(4).released(30);
+    let history = [first, second];
+    assert_eq!(token_regressions(&history), []);
+    assert_eq!(overlaps(&history), [], "the end is not part of the hold");
+}
+
+#[test]
+fn a_hold_that_outlives_its_deadline_is_found() {
+    let base = Section::new("a", "1", Mode::Exclusive, 0..10).deadline(1_000);
+    let rules = Rules { tolerance: Duration::from_nanos(50) };
+    let with = |change: fn(&mut Section)| {
+        let mut section = base.clone();
+        change(&mut section);
+        late_losses(&[section], rules)
+    };
+    assert_eq!(with(|s| s.released = Some(1_050)), []);
+    assert_eq!(with(|s| s.lost = Some(1_050)), []);
+    assert_eq!(with(|s| s.open = true), [], "a client that died reports nothing");
+    assert_eq!(with(|s| (s.released, s.polled) = (Some(900), Some(899))), []);
+    let late = kinds(&[Violation::LateLoss { section: Box::new(base.clone()) }]);
+    assert_eq!(kinds(&with(|s| s.lost = Some(1_051))), late);
+    assert_eq!(kinds(&with(|_| ())), late);
+    let polled = kinds(&[Violation::LatePoll { section: Box::new(base.clone()) }]);
+    assert_eq!(kinds(&with(|s| (s.lost, s.polled) = (Some(1_010), Some(1_000)))), polled);
+    assert_eq!(kinds(&with(|s| (s.lost, s.polled) = (Some(700), Some(701)))), polled);
+}
+
+#[test]
+fn who_overtakes_a_waiter_is_found_unless_their_modes_agree() {
+    let mut waiter = Section::new("a", "1", Mode::Exclusive, 0..100).released(110);
+    waiter.queued = Some(10);
+    let overtaker = |mode| Section::new("a", "2", mode, 20..50).released(60);
+    assert_eq!(inversions(&[waiter.clone(), overtaker(Mode::Shared)]).len(), 1);
+    assert_eq!(inversions(&[waiter.clone(), overtaker(Mode::Null)]), []);
+    waiter.queued = Some(20);
+    assert_eq!(inversions(&[waiter, overtaker(Mode::Shared)]), []);
+}
+
+#[test]
+fn a_hundred_thousand_sections_are_checked_in_well_under_a_second() {
+    let mut history = clean(100_000, 7, &[Mode::Exclusive]);
+    let victim = &history[60_000];
+    let bad =
+        Section::new(&*victim.lock, "intruder", Mode::Exclusive, 0..victim.acquired).released(victim.end());
+    history.push(bad.token(1));
+    let began = SystemClock.now();
+    let found = check(&history, Rules::default());
+    let took = SystemClock.now().since(began);
+    assert_eq!(found.iter().filter(|v| matches!(v, Violation::Overlap { .. })).count(), 1);
+    assert!(took < Duration::from_secs(3), "{took:?} without optimisation on a busy machine");
+    println!("100,000 sections in {took:?}");
+}

@@ -1,0 +1,130 @@
+//! Writes a history down while it happens.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use polylock_core::{Clock, Guard, Mode, Moment, SystemClock};
+
+use super::Section;
+
+/// Collects the sections of one process. Clones share them.
+///
+/// ```
+/// # use polylock_core::{Locks, Mode, memory};
+/// # use polylock_testkit::history::{self, Recorder};
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// let locks = Locks::new(memory::connect());
+/// let recorder = Recorder::new();
+///
+/// let attempt = recorder.invoke("orders", "worker-1", Mode::Exclusive);
+/// let guard = locks.lock("orders").acquire().await?;
+/// let hold = attempt.acquired(&guard);
+/// // … the work …
+/// hold.releasing(&guard);
+/// guard.release().await?;
+///
+/// assert_eq!(history::check(&recorder.sections(), history::Rules::default()), []);
+/// # Ok::<(), polylock_core::Error>(()) }).unwrap();
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct Recorder(Arc<Mutex<Vec<Section>>>);
+
+impl Recorder {
+    /// An empty one.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// `client` is about to ask for `lock`.
+    #[must_use]
+    pub fn invoke(&self, lock: impl Into<String>, client: impl Into<String>, mode: Mode) -> Attempt {
+        let now = now();
+        Attempt { recorder: self.clone(), section: Section::new(lock, client, mode, now..now) }
+    }
+
+    /// The sections that have ended.
+    #[must_use]
+    pub fn sections(&self) -> Vec<Section> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn add(&self, section: Section) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(section);
+    }
+}
+
+/// A lock that was asked for. If the attempt fails, or its outcome is unknown, drop it.
+#[derive(Debug)]
+pub struct Attempt {
+    recorder: Recorder,
+    section: Section,
+}
+
+impl Attempt {
+    /// It is known now to stand in the queue.
+    pub fn queued(&mut self) {
+        self.section.queued = Some(now());
+    }
+
+    /// The lock has been acquired.
+    #[must_use]
+    pub fn acquired(mut self, guard: &Guard) -> Hold {
+        self.section.acquired = now();
+        self.section.token = Some(guard.fencing_token().get());
+        self.section.deadline = guard.deadline().as_nanos();
+        Hold(self)
+    }
+}
+
+/// A lock that is held.
+#[derive(Debug)]
+pub struct Hold(Attempt);
+
+impl Hold {
+    /// The section as it stands, [`open`](Section::open): for a file that outlives this process.
+    #[must_use]
+    pub fn so_far(&self) -> Section {
+        Section { open: true, ..self.0.section.clone() }
+    }
+
+    /// The guarded work is being polled.
+    pub fn polled(&mut self) {
+        self.0.section.polled = Some(now());
+    }
+
+    /// The release is about to be called.
+    ///
+    /// If the lock turns out to be lost already, the last deadline that was seen counts; see [`seen`](Self::seen).
+    pub fn releasing(mut self, guard: &Guard) -> Section {
+        self.0.section.released = Some(now());
+        // When it was lost is not known here, so nothing is said of whether that was told in time.
+        self.0.section.open = !self.seen(guard);
+        self.over()
+    }
+
+    /// Looks at the deadline, which renewals move; whether the lock is held.
+    pub fn seen(&mut self, guard: &Guard) -> bool {
+        let deadline = guard.deadline();
+        let held = guard.is_held();
+        if held {
+            self.0.section.deadline = deadline.as_nanos();
+        }
+        held
+    }
+
+    /// The loss has been signalled; `deadline` was the last one.
+    pub fn lost(mut self, deadline: Moment) -> Section {
+        self.0.section.lost = Some(now());
+        self.0.section.deadline = deadline.as_nanos();
+        self.over()
+    }
+
+    fn over(self) -> Section {
+        self.0.recorder.add(self.0.section.clone());
+        self.0.section
+    }
+}
+
+fn now() -> u64 {
+    SystemClock.now().as_nanos()
+}

@@ -1,0 +1,294 @@
+//! A store with one bug at a time.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use polylock_core::{
+    Backend, Capabilities, Clock, Entry, Fencing, FencingToken, Grant, Inspect, LockName, LockStatus, Mode,
+    Modes, Order, Place, Renewal, Request, RequestId, Result, Standing, Store, SystemClock, Wake, WakeUp,
+};
+
+/// What is wrong with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bug {
+    /// Nothing: the twin of the twins.
+    None,
+    /// Every request has the lock to itself.
+    GrantsEverybody,
+    /// Names are compared without regard to case and outer spaces.
+    FoldsNames,
+    /// Long names are cut at 254 bytes.
+    CutsNames,
+    /// Every grant has the same token.
+    ConstantToken,
+    /// Whoever asks first after a release has it.
+    NoQueue,
+    /// A waiter that claims again goes to the end of the queue.
+    ForgetsPlaces,
+    /// A holder that claims again gets a new grant.
+    GrantsAnew,
+    /// Every claim is a request of its own, so a lost reply leaves an entry.
+    ClaimsPileUp,
+    /// Who waits hears nothing.
+    NeverWakes,
+    /// A release is acknowledged and not carried out.
+    ForgetsReleases,
+    /// A waiter can't withdraw.
+    KeepsWaiters,
+    /// A release takes the lock from whoever holds it.
+    ReleasesAnybody,
+    /// A renewal of what is gone brings it back.
+    RenewalCreates,
+    /// A renewal always says yes, and does nothing.
+    RenewalSaysYes,
+    /// Who does not queue is queued.
+    TriesQueue,
+    /// No lease runs out.
+    NeverExpires,
+    /// A lease runs out in half its time.
+    ExpiresEarly,
+    /// A lease is granted for half its time, and said to be.
+    GrantsHalf,
+    /// Every mode is exclusive.
+    EveryModeExclusive,
+    /// PR is taken for CR.
+    SharedIsWeak,
+    /// Inspection forgets labels.
+    ForgetsLabels,
+    /// Inspection shows waiters last come first.
+    ShowsWaitersReversed,
+    /// A list takes its prefix for a pattern without regard to case.
+    PrefixFolds,
+    /// A break is acknowledged and not carried out.
+    BreakDoesNothing,
+    /// A break takes other locks, too.
+    BreaksAll,
+    /// `Debug` shows request ids.
+    ShowsIds,
+    /// Request ids are traced.
+    TracesIds,
+    /// Declares that no lease time is right.
+    EmptyTtlRange,
+    /// No bug: declares the least that a store may.
+    Modest,
+}
+
+/// A connection to a store with a bug.
+pub struct Broken {
+    inner: Store,
+    capabilities: Capabilities,
+    bug: Bug,
+    state: Arc<Mutex<State>>,
+}
+
+/// What the bugs remember, over all connections to a store.
+#[derive(Default)]
+pub struct State {
+    holders: HashMap<LockName, Request>,
+    queued: HashSet<RequestId>,
+    aliases: HashMap<RequestId, RequestId>,
+    seen: Vec<RequestId>,
+}
+
+impl Broken {
+    pub fn connect(inner: Store, bug: Bug, state: Arc<Mutex<State>>) -> Store {
+        let mut capabilities = inner.backend.capabilities().clone();
+        if bug == Bug::EmptyTtlRange {
+            capabilities.ttl = Duration::from_secs(2)..=Duration::from_secs(1);
+        }
+        if bug == Bug::Modest {
+            capabilities.modes = Modes::ExclusiveOnly;
+            capabilities.order = Order::Unordered;
+            capabilities.fencing = Fencing::Absent;
+            capabilities.wake = WakeUp::Polled;
+        }
+        Store::inspectable(Arc::new(Self { inner, capabilities, bug, state }))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn name(&self, name: &LockName) -> LockName {
+        let changed = match self.bug {
+            Bug::FoldsNames => Some(name.as_str().trim().to_lowercase()).filter(|name| !name.is_empty()),
+            Bug::CutsNames => name.as_str().get(..254).map(str::to_owned),
+            _ => None,
+        };
+        changed.and_then(|name| LockName::new(name).ok()).unwrap_or_else(|| name.clone())
+    }
+
+    /// The request as the store with the bug understands it.
+    fn misread(&self, request: &Request) -> Request {
+        let mut state = self.state();
+        state.seen.push(request.id);
+        let mut misread = request.clone();
+        misread.name = self.name(&request.name);
+        match self.bug {
+            Bug::GrantsEverybody => {
+                let number = state.seen.iter().position(|seen| *seen == request.id).unwrap_or(0);
+                misread.name = LockName::new(format!("{number}")).unwrap();
+            }
+            Bug::NoQueue => misread.queues = false,
+            Bug::TriesQueue => misread.queues = true,
+            Bug::NeverExpires => misread.ttl = Duration::from_secs(3600),
+            Bug::ExpiresEarly | Bug::GrantsHalf => misread.ttl = request.ttl / 2,
+            Bug::EveryModeExclusive => misread.mode = Mode::Exclusive,
+            Bug::SharedIsWeak if request.mode == Mode::Shared => misread.mode = Mode::ConcurrentRead,
+            Bug::ClaimsPileUp => {
+                misread.id = state.aliases.get(&request.id).copied().unwrap_or(request.id);
+            }
+            _ => {}
+        }
+        misread
+    }
+
+    fn as_told(&self, request: &Request, grant: Grant) -> Grant {
+        match self.bug {
+            Bug::ConstantToken => Grant::new(FencingToken::new(1).unwrap(), grant.lease),
+            Bug::NeverExpires | Bug::ExpiresEarly => Grant::new(grant.token, request.ttl),
+            _ => grant,
+        }
+    }
+}
+
+impl fmt::Debug for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Broken");
+        if self.bug == Bug::ShowsIds {
+            let ids: Vec<String> = self.state().seen.iter().map(|id| hex(*id)).collect();
+            shown.field("requests", &ids);
+        }
+        shown.finish_non_exhaustive()
+    }
+}
+
+fn hex(id: RequestId) -> String {
+    id.to_bytes().into_iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[async_trait]
+impl Backend for Broken {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    async fn claim(&self, request: &Request) -> Result<Standing> {
+        let mut misread = self.misread(request);
+        match self.bug {
+            Bug::ForgetsPlaces if self.state().queued.contains(&request.id) => {
+                self.inner.backend.release(&misread).await?;
+            }
+            Bug::GrantsAnew
+                if self.state().holders.get(&request.name).is_some_and(|held| held.id == request.id) =>
+            {
+                self.inner.backend.release(&misread).await?;
+            }
+            Bug::ClaimsPileUp => {
+                misread.id = RequestId::random();
+                self.state().aliases.insert(request.id, misread.id);
+            }
+            Bug::TracesIds => tracing::trace!(request = hex(request.id), "claim"),
+            _ => {}
+        }
+        let standing = self.inner.backend.claim(&misread).await?;
+        Ok(match standing {
+            Standing::Held(grant) => {
+                self.state().queued.remove(&request.id);
+                self.state().holders.insert(request.name.clone(), request.clone());
+                Standing::Held(self.as_told(request, grant))
+            }
+            Standing::Queued(place) => {
+                self.state().queued.insert(request.id);
+                Standing::Queued(place)
+            }
+        })
+    }
+
+    async fn wait(&self, request: &Request, place: &Place) -> Result<Wake> {
+        match self.bug {
+            Bug::NeverWakes => std::future::pending().await,
+            Bug::NoQueue => {
+                SystemClock.sleep_until(SystemClock.now() + Duration::from_millis(3)).await;
+                Ok(Wake::Stale)
+            }
+            _ => self.inner.backend.wait(&self.misread(request), place).await,
+        }
+    }
+
+    async fn renew(&self, request: &Request) -> Result<Renewal> {
+        let misread = self.misread(request);
+        if self.bug == Bug::RenewalSaysYes {
+            return Ok(Renewal::Renewed { lease: request.ttl });
+        }
+        let renewal = self.inner.backend.renew(&misread).await?;
+        match (self.bug, renewal) {
+            (Bug::RenewalCreates, Renewal::Lost(reason)) => match self.inner.backend.claim(&misread).await? {
+                Standing::Held(grant) => Ok(Renewal::Renewed { lease: grant.lease }),
+                Standing::Queued(_) => Ok(Renewal::Lost(reason)),
+            },
+            _ => Ok(renewal),
+        }
+    }
+
+    async fn release(&self, request: &Request) -> Result<()> {
+        let misread = self.misread(request);
+        match self.bug {
+            Bug::ForgetsReleases => return Ok(()),
+            Bug::KeepsWaiters if self.state().queued.contains(&request.id) => return Ok(()),
+            Bug::ReleasesAnybody => {
+                let holder = self.state().holders.remove(&request.name);
+                if let Some(holder) = holder {
+                    self.inner.backend.release(&holder).await?;
+                }
+            }
+            _ => {}
+        }
+        self.state().holders.retain(|_, holder| holder.id != request.id);
+        self.inner.backend.release(&misread).await
+    }
+}
+
+#[async_trait]
+impl Inspect for Broken {
+    async fn inspect(&self, name: &LockName) -> Result<LockStatus> {
+        let mut status = self.inner.inspect.as_ref().unwrap().inspect(&self.name(name)).await?;
+        match self.bug {
+            Bug::ForgetsLabels => status.holders.iter_mut().for_each(|entry| entry.label.clear()),
+            Bug::ShowsWaitersReversed => status.waiters.reverse(),
+            _ => {}
+        }
+        Ok(status)
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<LockStatus>> {
+        let inspect = self.inner.inspect.as_ref().unwrap();
+        if self.bug == Bug::PrefixFolds {
+            let mut all = inspect.list("").await?;
+            all.retain(|status| status.name.as_str().to_lowercase().starts_with(&prefix.to_lowercase()));
+            return Ok(all);
+        }
+        inspect.list(prefix).await
+    }
+
+    async fn break_lock(&self, name: &LockName) -> Result<Vec<Entry>> {
+        let inspect = self.inner.inspect.as_ref().unwrap();
+        match self.bug {
+            Bug::BreakDoesNothing => Ok(inspect.inspect(name).await?.holders),
+            Bug::BreaksAll => {
+                for status in inspect.list("").await? {
+                    if status.name != *name {
+                        inspect.break_lock(&status.name).await?;
+                    }
+                }
+                inspect.break_lock(name).await
+            }
+            _ => inspect.break_lock(&self.name(name)).await,
+        }
+    }
+}
