@@ -1,0 +1,66 @@
+//! A number in a file again, and this time each addition is a command of its own under `polylock run`.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Stdio},
+    thread,
+};
+
+use polylock_integration_tests::{cargo, clock::now};
+use tempfile::TempDir;
+
+const LOOPS: usize = 8;
+const TIMES: usize = 200;
+
+/// The longest that a run may wait: everybody before it, many times over.
+const FOR_EVER: &str = "30s";
+
+/// Reads, pauses a moment, writes, and writes down its token.
+const ADD_ONE: &str = "read number < number; sleep 0.001; echo $((number + 1)) > number; echo $POLYLOCK_FENCING_TOKEN >> tokens";
+
+/// So many loops, each of which runs so many commands, one after the other; the sum and the tokens.
+fn additions(times: usize, command: impl Fn(&Path) -> Command + Sync) -> (usize, Vec<u64>) {
+    let directory = TempDir::new().unwrap();
+    fs::write(directory.path().join("number"), "0\n").unwrap();
+    thread::scope(|scope| {
+        for _ in 0..LOOPS {
+            scope.spawn(|| {
+                for _ in 0..times {
+                    let mut command = command(directory.path());
+                    command.args(["sh", "-c", ADD_ONE]).current_dir(directory.path()).stdin(Stdio::null());
+                    let output = command.output().unwrap();
+                    assert!(output.status.success(), "{output:?}");
+                }
+            });
+        }
+    });
+    let text = |name: &str| fs::read_to_string(directory.path().join(name)).unwrap();
+    let tokens = text("tokens").lines().filter_map(|line| line.parse().ok()).collect();
+    (text("number").trim().parse().unwrap(), tokens)
+}
+
+#[test]
+fn eight_loops_of_two_hundred_runs_lose_no_increment_and_their_tokens_grow() {
+    let polylock = cargo::program("polylock-cli", "polylock", Path::new(env!("CARGO_BIN_EXE_worker")));
+    let began = now();
+    let (sum, tokens) = additions(TIMES, |directory| {
+        let mut run = Command::new(&polylock);
+        run.env_remove("POLYLOCK_STORE").env("POLYLOCK_CONFIG", "/dev/null");
+        run.arg("-S").arg(format!("sqlite://{}", directory.join("locks.db").display()));
+        run.args(["run", "--wait", FOR_EVER, "number", "--"]);
+        run
+    });
+    println!("{} runs in {:.2?}", LOOPS * TIMES, now().since(began));
+    assert_eq!(sum, LOOPS * TIMES);
+    assert_eq!(tokens.len(), LOOPS * TIMES);
+    assert!(tokens.windows(2).all(|pair| pair[0] < pair[1]), "tokens grow strictly");
+}
+
+/// The planted twin: the same commands without the lock must lose some, or they prove nothing.
+#[test]
+fn without_the_lock_increments_are_lost() {
+    let (sum, _) = additions(20, |_| Command::new("env"));
+    assert!(sum < LOOPS * 20, "nothing was lost without a lock: the commands do not collide");
+}
