@@ -1,8 +1,8 @@
 //! How waiters learn of what other processes do: one poller per store, only while somebody waits.
 //!
-//! Each round asks for SQLite's `data_version`, a number in shared memory that changes with every foreign commit, and
-//! only if it has changed looks which of those that are waited for have left. Rounds are 1 ms apart after a find and
-//! slow down to 20 ms.
+//! Each round asks for SQLite's `data_version`, a number in shared memory that changes with every commit, and only if it
+//! has changed looks which of those that are waited for have left. Rounds are 1 ms apart after a find, 2 ms while
+//! anything happens in the file, because the turn may come round soon, and slow down to 20 ms when nothing does.
 //!
 //! No departure is missed:
 //! 1. a claim reads in a transaction that somebody is in its way, then says so to the hub, then marks the poller as
@@ -31,10 +31,22 @@ use super::{
 
 /// The pause after a find.
 const SHORTEST: Duration = Duration::from_millis(1);
+/// The pause while anything happens: a queue of processes moves on this fast.
+const LIVELY: Duration = Duration::from_millis(2);
 /// The pause in the end, and so the most that a hand-over between processes waits for a round.
 const LONGEST: Duration = Duration::from_millis(20);
 /// The pause after a failure.
 const AFTER_FAILURE: Duration = Duration::from_millis(250);
+
+/// What a round found.
+enum Round {
+    /// Nothing has happened.
+    Quiet,
+    /// Something has, but those who are waited for are all there.
+    Lively,
+    /// Someone who is waited for has left.
+    Departure,
+}
 
 /// The bell of the store, and who rings it for foreign departures.
 #[derive(Debug, Default)]
@@ -66,12 +78,12 @@ impl Shared {
         rests
     }
 
-    /// One round: whether someone had left.
-    async fn round(&self, seen: &mut Option<(u64, i64)>) -> Result<bool> {
+    /// One round.
+    async fn round(&self, seen: &mut Option<(u64, i64)>) -> Result<Round> {
         let news = self.poller.news.swap(false, Ordering::Acquire);
         let version = self.version().await?;
         if !news && *seen == Some(version) {
-            return Ok(false);
+            return Ok(Round::Quiet);
         }
         let watched = self.poller.hub.watched();
         let names: Vec<String> = watched.keys().map(|name| format!("\"{}\"", hex(name.as_str()))).collect();
@@ -86,12 +98,12 @@ impl Shared {
         });
         let live = live.await?;
         *seen = Some(version);
-        let mut found = false;
+        let mut round = Round::Lively;
         for left in watched.into_values().flatten().filter(|watched| !live.contains(watched)) {
             self.poller.hub.ring(left);
-            found = true;
+            round = Round::Departure;
         }
-        Ok(found)
+        Ok(round)
     }
 
     /// What changes with every foreign commit: the number, and the connection that counts it.
@@ -125,8 +137,9 @@ async fn poll(store: Weak<Shared>) {
             return;
         }
         pause = match store.round(&mut seen).await {
-            Ok(true) => SHORTEST,
-            Ok(false) => (pause * 2).min(LONGEST),
+            Ok(Round::Departure) => SHORTEST,
+            Ok(Round::Lively) => LIVELY,
+            Ok(Round::Quiet) => (pause * 2).min(LONGEST),
             Err(failure) => {
                 // Let the waiters claim, who will meet the fault themselves or find it mended.
                 tracing::debug!(error = %failure, "could not look for releases of other processes");
