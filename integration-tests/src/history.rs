@@ -3,7 +3,8 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    fmt,
+    fmt, fs, io,
+    path::Path,
     time::Duration,
 };
 
@@ -87,6 +88,19 @@ impl fmt::Display for Flow {
             self.shares.1,
         )
     }
+}
+
+/// What all processes wrote down, each in a file of its own in `directory`.
+///
+/// # Panics
+/// If they can't be read.
+#[must_use]
+pub fn read_all(directory: &Path) -> Vec<Section> {
+    let read = |file: io::Result<fs::DirEntry>| fs::read_to_string(file?.path());
+    let texts =
+        fs::read_dir(directory).and_then(|files| files.map(read).collect::<io::Result<Vec<String>>>());
+    let text = texts.unwrap_or_else(|error| panic!("{}: {error}", directory.display())).concat();
+    polylock_testkit::history::read(&text).unwrap_or_else(|error| panic!("{}: {error}", directory.display()))
 }
 
 /// The fewest and the most sections of a client up to the moment when the first client had its last: from then on there

@@ -3,7 +3,10 @@
 use std::{fs, path::Path, time::Duration};
 
 use polylock::{Locks, Mode};
-use polylock_integration_tests::{clock, history::Flow};
+use polylock_integration_tests::{
+    clock,
+    history::{Flow, read_all},
+};
 use polylock_testkit::history::{self, Recorder, Rules, Section};
 
 use crate::{at_once, spot, worker};
@@ -38,7 +41,7 @@ async fn by_processes(times: usize, locked: &str) -> (usize, Vec<Section>) {
     let spot = spot().await;
     let (file, written) = (spot.file("number").unwrap(), spot.file("history").unwrap());
     fs::write(&file, "0").unwrap();
-    fs::write(&written, "").unwrap();
+    fs::create_dir(&written).unwrap();
     let arguments = [file.to_str().unwrap(), written.to_str().unwrap(), &times.to_string(), locked];
     let mut workers = at_once(PROCESSES, || worker("increment", spot.url(), "number", &arguments));
     for worker in &mut workers {
@@ -46,7 +49,7 @@ async fn by_processes(times: usize, locked: &str) -> (usize, Vec<Section>) {
         assert_eq!(done.as_deref(), Some("done"), "{worker:?} waits for ever");
         assert!(worker.ends().success());
     }
-    (number(&file), history::read(&fs::read_to_string(&written).unwrap()).unwrap())
+    (number(&file), read_all(&written))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -37,10 +37,7 @@ pub(crate) fn run(task: &Task) {
         "panic" => {
             // It is what is wanted here, and no news.
             std::panic::set_hook(Box::new(|_| {}));
-            multi_thread().block_on(async {
-                let _guard = held(task).await;
-                panic!("a panic in the critical section");
-            })
+            multi_thread().block_on(panics(task));
         }
         // Planted: nothing is released, which the test must see.
         "forget" => multi_thread().block_on(async { std::mem::forget(held(task).await) }),
@@ -61,6 +58,11 @@ async fn held(task: &Task) -> Guard {
 
 async fn dropped(task: &Task) {
     let _guard = held(task).await;
+}
+
+async fn panics(task: &Task) {
+    let _guard = held(task).await;
+    panic!("a panic in the critical section")
 }
 
 async fn dropped_with_static_locks(task: &Task) {

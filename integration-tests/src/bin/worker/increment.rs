@@ -1,8 +1,8 @@
 //! Work that is wrong without a lock.
 
 use std::{
-    fs::{self, OpenOptions},
-    io::Write,
+    fs::{self, File},
+    io::{BufWriter, Write},
     path::Path,
     time::Duration,
 };
@@ -14,11 +14,12 @@ use polylock_testkit::history::Recorder;
 use crate::{Task, say, wait_for_the_word};
 
 /// `increment URL NAME FILE HISTORY TIMES LOCKED`: adds to the number in FILE, TIMES times, under the lock if LOCKED is
-/// `locked`, and appends each critical section to HISTORY.
+/// `locked`, and writes each critical section to a file of its own in the
+/// directory HISTORY.
 pub(crate) async fn run(task: &Task) {
     let (file, history, times) = (Path::new(task.text(0)), task.text(1), task.number(2));
     let locked = task.text(3) == "locked";
-    let mut history = OpenOptions::new().create(true).append(true).open(history).unwrap();
+    let mut history = own_file_in(history);
     let recorder = Recorder::new();
     let me = std::process::id().to_string();
     let locks = task.locks().await;
@@ -38,6 +39,10 @@ pub(crate) async fn run(task: &Task) {
         writeln!(history, "{section}").unwrap();
     }
     say("done");
+}
+
+fn own_file_in(directory: &str) -> File {
+    File::create_new(Path::new(directory).join(std::process::id().to_string())).unwrap()
 }
 
 /// Reads, pauses a moment, writes.
@@ -72,7 +77,6 @@ pub(crate) async fn contend(task: &Task) {
     for task in tasks {
         task.await.unwrap();
     }
-    let file = OpenOptions::new().create(true).append(true).open(history).unwrap();
-    polylock_testkit::history::write(file, &recorder.sections()).unwrap();
+    polylock_testkit::history::write(BufWriter::new(own_file_in(history)), &recorder.sections()).unwrap();
     say("done");
 }

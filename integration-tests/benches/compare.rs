@@ -1,2 +1,0 @@
-//! Side by side with the raw driver.
-fn main() {}

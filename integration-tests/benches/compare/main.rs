@@ -1,0 +1,50 @@
+//! polylock side by side with the raw driver, in one run: what a lock costs, and how it passes from hand to hand.
+//!
+//! `cargo bench -p polylock-integration-tests` prints the tables. Machines and disks differ, so look at the ratios; and
+//! at the wait, the hand-over and the fairness beside each rate: a releaser that takes its own lock back at once is
+//! quick and starves the rest.
+#![allow(clippy::unwrap_used, reason = "a benchmark")]
+
+mod contended;
+mod raw;
+mod uncontended;
+
+use polylock_integration_tests::clock::now;
+use tokio::runtime::{Builder, Runtime};
+
+/// The two kinds of runtime that users have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Flavour {
+    MultiThread,
+    CurrentThread,
+}
+
+impl Flavour {
+    fn name(self) -> &'static str {
+        match self {
+            Self::MultiThread => "multi-thread",
+            Self::CurrentThread => "current-thread",
+        }
+    }
+
+    fn runtime(self) -> Runtime {
+        let mut builder = match self {
+            Self::MultiThread => Builder::new_multi_thread(),
+            Self::CurrentThread => Builder::new_current_thread(),
+        };
+        builder.worker_threads(2).enable_all().build().unwrap()
+    }
+
+    /// Runs `work` where a user's task runs: on a worker, where there are any.
+    fn run<T: Send + 'static>(self, work: impl Future<Output = T> + Send + 'static) -> T {
+        let runtime = self.runtime();
+        runtime.block_on(async { tokio::spawn(work).await.unwrap() })
+    }
+}
+
+fn main() {
+    let began = now();
+    let floors = uncontended::run();
+    contended::run(&floors);
+    println!("\nin {:.0?}", now().since(began));
+}
