@@ -17,3 +17,5 @@ pub use clock::ManualClock;
 pub use runner::test as __test;
 pub use runner::{Failure, Verdict, check};
 pub use target::{Made, Maker, Missing, Target};
+#[doc(hidden)]
+pub use trial::set_patience as __set_patience;

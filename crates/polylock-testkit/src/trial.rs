@@ -3,7 +3,10 @@
 use std::{
     future::{Future, poll_fn},
     pin::pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     task::Poll,
     thread,
     time::Duration,
@@ -20,8 +23,18 @@ use crate::{
     faults::{self, Recording},
 };
 
+static PATIENCE: AtomicU64 = AtomicU64::new(30_000);
+
 /// How long anything may take that normally happens at once: a hang, not a measure.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) fn patience() -> Duration {
+    Duration::from_millis(PATIENCE.load(Ordering::Relaxed))
+}
+
+/// Sets it for the whole process: for tests of the suite itself, whose cases are meant to fail.
+#[doc(hidden)]
+pub fn set_patience(limit: Duration) {
+    PATIENCE.store(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+}
 
 /// The bound for what must not wait for a lease to run out. A waiter's own lease lasts 5 s, a holder's a minute.
 pub(crate) const SOON: Duration = Duration::from_secs(4);
@@ -300,9 +313,9 @@ pub(crate) fn chain(error: &Error) -> String {
     text
 }
 
-/// `future`, which must be ready within [`PATIENCE`].
+/// `future`, which must be ready within [`patience`].
 pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
-    within(PATIENCE, what, future).await
+    within(patience(), what, future).await
 }
 
 /// `future`, which must be ready within `limit`.
@@ -310,11 +323,11 @@ pub(crate) async fn within<T>(limit: Duration, what: &str, future: impl Future<O
     tokio::time::timeout(limit, future).await.unwrap_or_else(|_| panic!("{what}: not within {limit:?}"))
 }
 
-/// Looks again until `condition` holds; it must within [`PATIENCE`].
+/// Looks again until `condition` holds; it must within [`patience`].
 pub(crate) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let by = SystemClock.now() + PATIENCE;
+    let by = SystemClock.now() + patience();
     while !condition() {
-        assert!(SystemClock.now() < by, "{what}: not within {PATIENCE:?}");
+        assert!(SystemClock.now() < by, "{what}: not within {:?}", patience());
         pause().await;
     }
 }
@@ -328,12 +341,12 @@ async fn pause() {
     pass(Duration::from_millis(2)).await;
 }
 
-/// An acquisition that must succeed, in [`PATIENCE`].
+/// An acquisition that must succeed, in [`patience`].
 pub(crate) async fn acquired(lock: polylock_core::Lock) -> Guard {
     soon("acquire", lock.acquire()).await.unwrap_or_else(|error| panic!("acquire: {}", chain(&error)))
 }
 
-/// A release that must succeed, in [`PATIENCE`].
+/// A release that must succeed, in [`patience`].
 pub(crate) async fn released(guard: Guard) {
     soon("release", guard.release()).await.unwrap_or_else(|error| panic!("release: {}", chain(&error)));
 }

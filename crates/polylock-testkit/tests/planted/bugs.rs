@@ -24,6 +24,8 @@ pub enum Bug {
     FoldsNames,
     /// Long names are cut at 254 bytes.
     CutsNames,
+    /// All names are one lock.
+    OneLockForAll,
     /// Every grant has the same token.
     ConstantToken,
     /// Whoever asks first after a release has it.
@@ -52,6 +54,8 @@ pub enum Bug {
     NeverExpires,
     /// A lease runs out in half its time.
     ExpiresEarly,
+    /// A lease is said to be twice as long as it is.
+    ExaggeratesLeases,
     /// A lease is granted for half its time, and said to be.
     GrantsHalf,
     /// Every mode is exclusive.
@@ -117,6 +121,7 @@ impl Broken {
     fn name(&self, name: &LockName) -> LockName {
         let changed = match self.bug {
             Bug::FoldsNames => Some(name.as_str().trim().to_lowercase()).filter(|name| !name.is_empty()),
+            Bug::OneLockForAll => Some("all".to_owned()),
             Bug::CutsNames => name.as_str().get(..254).map(str::to_owned),
             _ => None,
         };
@@ -152,6 +157,7 @@ impl Broken {
         match self.bug {
             Bug::ConstantToken => Grant::new(FencingToken::new(1).unwrap(), grant.lease),
             Bug::NeverExpires | Bug::ExpiresEarly => Grant::new(grant.token, request.ttl),
+            Bug::ExaggeratesLeases => Grant::new(grant.token, grant.lease * 2),
             _ => grant,
         }
     }
