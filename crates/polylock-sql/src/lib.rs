@@ -2,7 +2,7 @@
 //!
 //! | feature | store | module |
 //! |---|---|---|
-//! | `sqlite` | a SQLite file, shared by the processes of one machine | [`sqlite`] |
+//! | `sqlite` | a SQLite file, shared by the processes of one machine | `sqlite` |
 //!
 //! Every store keeps the whole contract of [`polylock_core::backend`]: a lock is a row under a unique index, inserted
 //! at the grant and deleted at the release; waiters queue in a second table in order of arrival.

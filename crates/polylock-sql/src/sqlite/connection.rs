@@ -250,3 +250,81 @@ async fn at_rest(mut connection: SqliteConnection) -> Option<SqliteConnection> {
 async fn before<F: Future>(deadline: Moment, future: F) -> Option<F::Output> {
     tokio::time::timeout(deadline.since(SystemClock.now()), future).await.ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt;
+    use sqlx::Row;
+
+    /// Writes one row, after some tenths of a second of computing.
+    const SLOW: &str = "INSERT INTO t WITH RECURSIVE c(x) AS \
+                        (SELECT 1 UNION ALL SELECT x + 1 FROM c WHERE x < 3000000) SELECT max(x) FROM c";
+
+    struct Setting {
+        connections: Connections,
+        _directory: tempfile::TempDir,
+    }
+
+    impl Setting {
+        async fn new(patience: Duration) -> Self {
+            let directory = tempfile::TempDir::new().unwrap();
+            let config = Config::new(directory.path().join("x.db")).busy_timeout(patience);
+            let connections = Connections::new(&config, config.path.clone());
+            let setting = Self { connections, _directory: directory };
+            setting.run(Lane::Durable, "PRAGMA journal_mode = WAL; CREATE TABLE t (x)").await.unwrap();
+            setting
+        }
+
+        async fn run(&self, lane: Lane, sql: &'static str) -> Result<Vec<SqliteRow>> {
+            let sql = SqlStr::from_static(sql);
+            let read = |answer: Answer| Ok(answer.rows);
+            self.connections.run(lane, Operation::Claim, &sql, SqliteArguments::default(), read).await
+        }
+    }
+
+    #[tokio::test]
+    async fn what_hangs_is_given_up_in_time_but_not_overtaken() {
+        let setting = Setting::new(Duration::from_millis(50)).await;
+        let start = SystemClock.now();
+        let error = setting.run(Lane::Durable, SLOW).await.unwrap_err();
+        assert!(error.is_temporary(), "{error:?}");
+        let mut refused = 0;
+        let rows = loop {
+            match setting.run(Lane::Relaxed, "SELECT count(*) FROM t").await {
+                Ok(rows) => break rows[0].get::<i64, _>(0),
+                Err(error) => assert!(error.is_temporary(), "{error:?}"),
+            }
+            refused += 1;
+            assert!(SystemClock.now().since(start) < Duration::from_secs(60), "never ends");
+        };
+        assert_eq!(rows, 1, "overtaken, after {refused} refusals");
+    }
+
+    #[tokio::test]
+    async fn what_was_dropped_half_way_leaves_no_transaction_open() {
+        let setting = Setting::new(Duration::from_secs(5)).await;
+        for polls in 1..20 {
+            let mut work =
+                Box::pin(setting.run(Lane::Relaxed, "BEGIN IMMEDIATE; INSERT INTO t VALUES (1); COMMIT"));
+            for _ in 0..polls {
+                if work.as_mut().now_or_never().is_some() {
+                    break;
+                }
+                tokio::task::yield_now().await;
+            }
+            drop(work);
+            setting.run(Lane::Durable, "INSERT INTO t VALUES (2)").await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn an_error_half_way_leaves_no_transaction_open() {
+        let setting = Setting::new(Duration::from_secs(5)).await;
+        let script = "BEGIN IMMEDIATE; INSERT INTO t VALUES (1); INSERT INTO nowhere VALUES (1); COMMIT";
+        assert!(setting.run(Lane::Relaxed, script).await.is_err());
+        setting.run(Lane::Durable, "BEGIN IMMEDIATE; INSERT INTO t VALUES (2); COMMIT").await.unwrap();
+        let rows = setting.run(Lane::Reading, "SELECT x FROM t").await.unwrap();
+        assert_eq!(rows.iter().map(|row| row.get::<i64, _>(0)).collect::<Vec<_>>(), [2]);
+    }
+}

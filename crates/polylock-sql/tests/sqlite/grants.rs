@@ -77,7 +77,7 @@ async fn an_expired_holder_is_taken_over_with_a_greater_token_and_told_so() {
     let file = File::new();
     let (one, two) = (file.store().await, file.store().await);
     for mode in [Mode::Exclusive, Mode::Shared, Mode::ProtectedWrite] {
-        let (a, b) = (lasting("n", mode, Duration::from_millis(150)), request("n", Mode::Exclusive));
+        let (a, b) = (lasting("n", mode, Duration::from_millis(400)), request("n", Mode::Exclusive));
         let first = held(&one, &a).await;
         let sent = SystemClock.now();
         let place = queued(&two, &b).await;
@@ -129,15 +129,15 @@ async fn a_lease_is_never_shorter_than_was_said() {
 async fn a_renewal_keeps_a_hold_and_makes_none() {
     let file = File::new();
     let store = file.store().await;
-    let a = lasting("n", Mode::Exclusive, Duration::from_millis(200));
+    let a = lasting("n", Mode::Exclusive, Duration::from_millis(500));
     assert_eq!(store.backend.renew(&a).await.unwrap(), Renewal::Lost(LostReason::Gone));
     held(&store, &a).await;
     let start = SystemClock.now();
-    while SystemClock.now() < start + Duration::from_millis(500) {
+    while SystemClock.now() < start + Duration::from_millis(900) {
         assert_eq!(store.backend.renew(&a).await.unwrap(), Renewal::Renewed { lease: a.ttl });
         SystemClock.sleep_until(SystemClock.now() + Duration::from_millis(20)).await;
     }
-    SystemClock.sleep_until(SystemClock.now() + Duration::from_millis(205)).await;
+    SystemClock.sleep_until(SystemClock.now() + Duration::from_millis(505)).await;
     assert_eq!(store.backend.renew(&a).await.unwrap(), Renewal::Lost(LostReason::Gone), "revived");
 }
 

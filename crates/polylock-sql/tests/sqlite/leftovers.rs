@@ -31,7 +31,7 @@ async fn cycles_over_distinct_names_leave_no_row_and_a_small_file() {
 async fn what_the_dead_left_is_cleared_by_the_next_on_that_name_or_by_claims_on_others() {
     let file = File::new();
     let store = connect(file.config().durability(Durability::Normal)).await.unwrap();
-    let ttl = Duration::from_millis(100);
+    let ttl = Duration::from_millis(500);
     for number in 0..10 {
         let name = format!("dead/{number}");
         held(&store, &lasting(&name, Mode::Shared, ttl)).await;
