@@ -1,0 +1,130 @@
+//! The bugs, and who catches them.
+
+/// A bug to plant.
+pub(crate) struct Mutant {
+    pub(crate) name: &'static str,
+    pub(crate) file: &'static str,
+    /// What stands there, exactly once, ...
+    from: &'static str,
+    /// ... and what shall.
+    to: &'static str,
+    /// Test binary and name of the test that must fail.
+    pub(crate) test: (&'static str, &'static str),
+}
+
+impl Mutant {
+    /// The file with the bug in it, or why it can't be planted.
+    pub(crate) fn planted(&self, text: &str) -> Result<String, String> {
+        match text.matches(self.from).count() {
+            1 => Ok(text.replace(self.from, self.to)),
+            count => Err(format!("{} holds its text {count} times: write the mutant anew", self.file)),
+        }
+    }
+}
+
+pub(crate) const MUTANTS: &[Mutant] = &[
+    Mutant {
+        name: "deadline counted from the reply of the claim",
+        file: "crates/polylock-core/src/turn.rs",
+        from: "                    return Ok(Mine::Granted { grant, sent });
+                }
+                Ok(Standing::Held(_))",
+        to: "                    return Ok(Mine::Granted { grant, sent: self.shared.now() });
+                }
+                Ok(Standing::Held(_))",
+        test: ("conformance", "memory::renew::the_deadline_counts_from_the_sending"),
+    },
+    Mutant {
+        name: "deadline counted from the reply of the renewal",
+        file: "crates/polylock-core/src/hold.rs",
+        from: "                    return Ok((sent, lease));",
+        to: "                    return Ok((sent.max(shared.now()), lease));",
+        test: ("conformance", "memory::renew::the_deadline_counts_from_the_sending"),
+    },
+    Mutant {
+        name: "renewal not raced with the deadline",
+        file: "crates/polylock-core/src/hold.rs",
+        from: "                () = shared.until(deadline) => return Err(LostReason::DeadlineReached),
+                Some(answer) = flying.next() => answer,
+                () = shared.until(sent + patience) => (sent, Err(shared.silent(Operation::Renew))),
+",
+        to: "                Some(answer) = flying.next() => answer,
+",
+        test: ("conformance", "memory::lost::a_hung_renewal"),
+    },
+    Mutant {
+        name: "renewal raced with its own patience alone",
+        file: "crates/polylock-core/src/hold.rs",
+        from: "                () = shared.until(deadline) => return Err(LostReason::DeadlineReached),
+                Some(answer)",
+        to: "                Some(answer)",
+        test: ("conformance", "memory::lost::a_hung_renewal"),
+    },
+    Mutant {
+        name: "release without owner check in memory",
+        file: "crates/polylock-core/src/memory.rs",
+        from: "entries.retain(|entry| entry.id != request.id)",
+        to: "entries.clear()",
+        test: ("conformance", "memory::idempotence::a_release_of_anothers_changes_nothing"),
+    },
+    Mutant {
+        name: "release without owner check in SQLite",
+        file: "crates/polylock-sql/src/sqlite/statements/release.sql",
+        from: "(request = ?2 OR expires_at <= {now})",
+        to: "?2 IS NOT NULL",
+        test: ("conformance", "sqlite_full::idempotence::a_release_of_anothers_changes_nothing"),
+    },
+    Mutant {
+        name: "claim dropped mid-flight",
+        file: "crates/polylock-core/src/turn.rs",
+        from: "        if let Some(mut claim) = self.claim {
+            // Its answer does not matter, its end does: see the module.
+            drop(claim.answer().await);
+        }
+",
+        to: "        drop(self.claim);
+",
+        test: ("conformance", "memory::cancel::with_the_claim_on_its_way"),
+    },
+    Mutant {
+        name: "guarded work polled before the clock is read",
+        file: "crates/polylock-core/src/guard.rs",
+        from: "        if let Err(ended) = this.hold.check() {
+            this.work.set(None);",
+        to: "        if let (true, Err(ended)) = (signalled, this.hold.check()) {
+            this.work.set(None);",
+        test: (
+            "processes",
+            "stops::a_stopped_holder_reports_the_loss_and_its_work_is_not_polled_after_the_deadline",
+        ),
+    },
+    Mutant {
+        name: "end of the program not held up for releases",
+        file: "crates/polylock-core/src/pending.rs",
+        from: "AT_EXIT: Duration = Duration::from_millis(500);",
+        to: "AT_EXIT: Duration = Duration::ZERO;",
+        test: ("exit", "with_the_locks_in_a_static"),
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polylock_integration_tests::cargo::workspace;
+
+    /// So that a change of the text is noticed with the next test run, not with the next run of the mutants.
+    #[test]
+    fn every_bug_can_still_be_planted() {
+        for mutant in MUTANTS {
+            let text = std::fs::read_to_string(workspace().join(mutant.file)).unwrap();
+            assert_ne!(mutant.planted(&text), Ok(text), "{}", mutant.name);
+        }
+    }
+
+    #[test]
+    fn what_does_not_stand_there_exactly_once_is_not_planted() {
+        let mutant = &MUTANTS[0];
+        assert!(mutant.planted("something else").is_err());
+        assert!(mutant.planted(&mutant.from.repeat(2)).is_err());
+    }
+}
