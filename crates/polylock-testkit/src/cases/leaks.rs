@@ -6,7 +6,7 @@ use polylock_core::{Operation, OwnerId};
 
 use crate::{
     faults::{Gate, Side},
-    trial::{Outcome, Trial, acquired, join, lock_name, released, scale, soon, watched},
+    trial::{Outcome, Trial, acquired, chain, join, lock_name, released, scale, soon, watched},
 };
 
 pub(super) async fn nothing_after_cycles_over_distinct_names(trial: Trial) -> Outcome {
@@ -53,7 +53,9 @@ pub(super) async fn nothing_after_time_outs(trial: Trial) -> Outcome {
         })
         .collect();
     for wait in waits {
-        assert!(join(wait).await.is_err_and(|error| error.is_not_acquired()));
+        let refused = join(wait).await.expect_err("another holds it");
+        // Some waits are so short that the store can't say who holds it; those above all must leave nothing.
+        assert!(refused.is_not_acquired() || refused.is_temporary(), "{}", chain(&refused));
     }
     trial.keeps(5, "the holders alone").await;
     for holder in holders {

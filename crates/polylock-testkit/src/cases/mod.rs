@@ -236,6 +236,7 @@ macro_rules! __tests {
 /// #     }
 /// # }
 /// polylock_testkit::conformance!(my_store, || async { MyTarget });
+/// # fn main() {}
 /// ```
 #[macro_export]
 macro_rules! conformance {
