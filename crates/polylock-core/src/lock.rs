@@ -55,7 +55,8 @@ impl Lock {
         self
     }
 
-    /// How long to wait for it at the most. With [`Duration::ZERO`] it is tried once.
+    /// How long to wait for it at the most. With [`Duration::ZERO`] it is tried once. A store that is slow to answer at
+    /// all has 500 ms for its first answer in any case.
     pub const fn wait(mut self, wait: Duration) -> Self {
         self.options.wait = Some(wait);
         self

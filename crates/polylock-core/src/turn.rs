@@ -31,6 +31,10 @@ use crate::{
     shared::{Front, Running, Shared},
 };
 
+/// What the store has for its first answer, though the caller would wait less: a wait of 5 ms means that long in the
+/// queue, not that a store which takes 6 ms to answer has failed.
+const FIRST_ANSWER: Duration = Duration::from_millis(500);
+
 /// How long an attempt may last.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
@@ -289,6 +293,9 @@ impl Turn<'_> {
     /// Claims. The outer error ends the attempt, the inner one is the store's.
     async fn claim(&mut self, failing: &Option<(Moment, Error)>) -> Result<Result<Standing>> {
         self.traces = true;
+        // As long as nobody knows whether it is held by another, only the store can tell.
+        let known = self.waiting.is_some() && failing.is_none();
+        let by = if known { self.give_up } else { self.give_up.max(self.shared.now() + FIRST_ANSWER) };
         let claim = self.claim.insert(self.shared.start(
             Operation::Claim,
             self.request,
@@ -297,9 +304,7 @@ impl Turn<'_> {
         let answer = tokio::select! {
             biased;
             answer = claim.answer() => answer,
-            () = self.shared.until(self.give_up) => {
-                // Nobody knows whether it is held by another: the store does not say.
-                let known = self.waiting.is_some() && failing.is_none();
+            () = self.shared.until(by) => {
                 return Err(if known { self.too_late() } else { self.shared.silent(Operation::Claim) });
             }
         };
