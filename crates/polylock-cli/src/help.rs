@@ -55,7 +55,7 @@ STATUS FILE, AND --output json
   One JSON object per line, in the file or descriptor, or with --output json on stderr in place of text:
     {\"ts\",\"event\",\"name\",\"mode\",\"owner\",\"label\",\"fencing_token\",\"expires_in_ms\",\"position\",\"backend\"}
   event is queued, acquired, renewed, lost, released or expired (left to expire by --min-hold). The last line has the
-  event verdict with \"verdict\" (command, busy, skipped, lost, max_hold, interrupted, error), \"exit_code\" and \"reason\".";
+  event verdict with \"verdict\" (command, busy, skipped, lost, max_hold, interrupted, reentered, error), \"exit_code\" and \"reason\".";
 
 pub(crate) const STATUS: &str = "\
 OUTPUT

@@ -43,10 +43,10 @@ impl Journal {
     }
 
     /// Writes down the last line.
-    pub(super) fn verdict(&mut self, verdict: &'static str, exit_code: u8, reason: Option<String>) {
+    pub(super) fn verdict(&mut self, verdict: &'static str, exit_code: Option<u8>, reason: Option<String>) {
         let mut event = self.event(What::Verdict);
         event.verdict = Some(verdict);
-        event.exit_code = Some(exit_code);
+        event.exit_code = exit_code;
         event.reason = reason;
         self.write(&event);
     }

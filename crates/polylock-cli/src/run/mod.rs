@@ -71,11 +71,11 @@ pub(crate) async fn run(global: &Global, run: &Run, output: &Output) -> Result<u
     let verdict = under_lock(global, run, output, &mut journal).await;
     match verdict {
         Ok(verdict) => {
-            journal.verdict(verdict.word, verdict.code, verdict.reason);
+            journal.verdict(verdict.word, Some(verdict.code), verdict.reason);
             Ok(verdict.code)
         }
         Err(failure) => {
-            journal.verdict("error", failure.code, Some(failure.message.clone()));
+            journal.verdict("error", Some(failure.code), Some(failure.message.clone()));
             Err(failure)
         }
     }
@@ -101,6 +101,7 @@ async fn under_lock(
 
     if environment::is_held_outside(&locks, &journal.name, journal.mode, run.reentrant).await? {
         // The outer run watches over all that runs in here, so this process has nothing left to do.
+        journal.verdict("reentered", None, None);
         let mut command = command(run);
         for variable in &hidden {
             command.env_remove(variable);

@@ -1,6 +1,6 @@
 //! The command while the lock is held: signals passed on, renewals passed to the warden, and the end of it all.
 
-use std::{io, process::ExitStatus};
+use std::{io, pin::Pin, process::ExitStatus, time::Duration};
 
 use polylock::{Clock, Error, Guard, Moment, SystemClock};
 use rustix::process::Signal;
@@ -8,7 +8,7 @@ use tokio::process::Child;
 
 use super::{
     journal::Journal,
-    target::Target,
+    target::{Strays, Target},
     timeline::{Stop, Timeline, Why},
     warden::Warden,
 };
@@ -46,11 +46,12 @@ impl Supervision<'_> {
     pub(super) async fn until_the_end(&mut self, signals: &mut Signals) -> io::Result<Ended> {
         let clock = SystemClock;
         let mut lost = Some(Box::pin(self.guard.lost()));
+        let mut renewed = Some(Box::pin(self.guard.renewed()));
+        let mut deadline = self.guard.deadline();
         let mut loss = None;
         let mut stop: Option<Stop> = None;
         let mut killed = false;
-        let mut renewed = Box::pin(self.guard.renewed());
-        let mut deadline = self.guard.deadline();
+        let mut strays = Strays::default();
 
         let status = loop {
             let kill_at =
@@ -63,28 +64,26 @@ impl Supervision<'_> {
             };
             tokio::select! {
                 biased;
-                // Before the signals and the end of the command: after a pause the clock has the first word.
-                reason = async { match &mut lost { Some(lost) => lost.await, None => std::future::pending().await } } => {
+                // First: after a pause the clock has the first word.
+                reason = once(&mut lost) => {
                     lost = None;
                     loss = Some(Why::Lost(reason));
-                    self.tell_loss(&reason.to_string());
+                    self.tell_loss(&reason.to_string(), true);
                     if let Some(new) = self.timeline.lost(clock.now(), reason) {
                         let kill_at = stop.map_or(new.kill_at, |stop| stop.kill_at.min(new.kill_at));
                         if stop.is_none() && self.timeline.on_lost == OnLost::Term {
-                            self.target.signal(self.signal);
+                            strays = self.target.ask(self.signal);
                         }
                         stop = Some(Stop { kill_at, ..new });
                     }
                 }
                 status = self.child.wait() => break status?,
-                moved = &mut renewed => {
-                    renewed = Box::pin(self.guard.renewed());
-                    if let Some(moved) = moved {
-                        // What moved it once more before the next look is in the guard's own deadline.
-                        deadline = if self.guard.is_held() { self.guard.deadline() } else { moved };
+                moved = once(&mut renewed) => {
+                    // Again before the deadline is read, so that none is missed; never after the last.
+                    renewed = moved.map(|_| Box::pin(self.guard.renewed()));
+                    if self.guard.is_held() {
+                        deadline = self.guard.deadline();
                         self.journal.held(What::Renewed, self.guard);
-                    } else {
-                        renewed = Box::pin(self.guard.renewed());
                     }
                 }
                 signal = signals.next() => {
@@ -100,7 +99,7 @@ impl Supervision<'_> {
                     None => {
                         stop = self.timeline.due(clock.now(), deadline);
                         if let Some(stop) = stop {
-                            self.begin_stop(&stop);
+                            strays = self.begin_stop(&stop);
                         }
                     }
                 },
@@ -108,14 +107,14 @@ impl Supervision<'_> {
         };
 
         if let Some(stop) = stop {
-            self.finish_stop(stop.kill_at.min(self.timeline.kill_at(deadline))).await;
+            self.finish_stop(stop.kill_at.min(self.timeline.kill_at(deadline)), &strays).await;
         }
         let why = loss.or(stop.map(|stop| stop.why)).or_else(|| self.missed_loss(status));
         Ok(Ended { status, why })
     }
 
-    fn begin_stop(&self, stop: &Stop) {
-        let in_time = polylock::duration::format(std::time::Duration::from_millis(milliseconds(
+    fn begin_stop(&self, stop: &Stop) -> Strays {
+        let in_time = polylock::duration::format(Duration::from_millis(milliseconds(
             stop.kill_at.since(SystemClock.now()),
         )));
         let what = match stop.why {
@@ -126,18 +125,19 @@ impl Supervision<'_> {
         };
         if stop.why.is_loss() && self.timeline.on_lost == OnLost::Kill {
             self.output.note(format!("{what}; killing the command"));
-            return;
+            return Strays::default();
         }
         let signal = signals::name(self.signal);
         self.output.note(format!("{what}; asking the command to stop ({signal}), killing it in {in_time}"));
-        self.target.signal(self.signal);
+        self.target.ask(self.signal)
     }
 
-    fn tell_loss(&mut self, reason: &str) {
+    fn tell_loss(&mut self, reason: &str, runs: bool) {
         let mut event = self.journal.event(What::Lost);
         event.reason = Some(reason.to_owned());
         self.journal.write(&event);
         let then = match self.timeline.on_lost {
+            _ if !runs => "the command has ended",
             OnLost::Term => "asking the command to stop",
             OnLost::Kill => "killing the command",
             OnLost::Continue => "the command goes on without it",
@@ -146,12 +146,14 @@ impl Supervision<'_> {
     }
 
     /// The command has ended, but perhaps not all that it started: that has its grace, too.
-    async fn finish_stop(&self, kill_at: Moment) {
-        const LOOK_AGAIN: std::time::Duration = std::time::Duration::from_millis(20);
-        while SystemClock.now() < kill_at && !self.target.is_gone() {
+    async fn finish_stop(&self, kill_at: Moment, strays: &Strays) {
+        const LOOK_AGAIN: Duration = Duration::from_millis(20);
+        let rest = self.target.without_command();
+        while SystemClock.now() < kill_at && !(rest.is_gone() && strays.are_gone()) {
             SystemClock.sleep_until(kill_at.min(SystemClock.now() + LOOK_AGAIN)).await;
         }
-        self.target.kill();
+        rest.kill();
+        strays.kill();
     }
 
     /// A loss that the end of the command came before, while this process was stopped for instance.
@@ -159,9 +161,9 @@ impl Supervision<'_> {
         use std::os::unix::process::ExitStatusExt;
 
         if let Err(Error::Lost { reason, .. }) = self.guard.ensure_held() {
-            self.tell_loss(&reason.to_string());
+            self.tell_loss(&reason.to_string(), false);
             if self.timeline.on_lost != OnLost::Continue {
-                self.target.kill();
+                self.target.without_command().kill();
             }
             return Some(Why::Lost(reason));
         }
@@ -169,5 +171,13 @@ impl Supervision<'_> {
         let by_warden =
             status.signal() == Some(Signal::KILL.as_raw()) && SystemClock.now() >= self.warden.deadline();
         by_warden.then_some(Why::RunsOut)
+    }
+}
+
+/// Waits for it if it is still to come.
+async fn once<F: Future>(future: &mut Option<Pin<Box<F>>>) -> F::Output {
+    match future {
+        Some(future) => future.await,
+        None => std::future::pending().await,
     }
 }

@@ -123,11 +123,9 @@ impl Warden {
 
     /// Sends it away without a kill, and leaves no zombie behind.
     pub(super) async fn dismiss(mut self) {
-        let sent = self.pipe.write_all(Word::Done.to_line().as_bytes()).await;
+        // If it is dead, there is nobody to send away.
+        self.pipe.write_all(Word::Done.to_line().as_bytes()).await.ok();
         drop(self.pipe);
-        if sent.is_err() {
-            return;
-        }
         for mut helper in self.helpers {
             // It goes at once, unless someone has stopped it: then it is not worth waiting for.
             tokio::time::timeout(std::time::Duration::from_secs(1), helper.wait()).await.ok();

@@ -1,0 +1,153 @@
+//! Every exit code, and the one line that goes with it.
+
+mod support;
+
+use std::{fs, process::Output, time::Duration};
+
+use rustix::process::Signal;
+use support::{Place, now, stderr, stdout};
+
+#[track_caller]
+fn assert_code(output: &Output, code: i32, says: &str) {
+    let text = stderr(output);
+    assert_eq!(output.status.code(), Some(code), "{text}");
+    assert!(text.contains(says), "{text}");
+}
+
+#[test]
+fn the_commands_own_code_and_signal() {
+    let place = Place::new();
+    for code in [0, 1, 42, 255] {
+        let output =
+            place.polylock().args(["run", "x", "sh", "-c", &format!("exit {code}")]).output().unwrap();
+        assert_code(&output, code, "");
+        assert_eq!(stderr(&output), "");
+    }
+    let output = place.polylock().args(["run", "x", "-c", "kill -KILL $$"]).output().unwrap();
+    assert_code(&output, 137, "");
+    assert_eq!(place.status("x")["state"], "free");
+}
+
+#[test]
+fn a_command_that_cannot_run_leaves_the_lock_free() {
+    let place = Place::new();
+    assert_code(
+        &place.call("run x surely-no-such-command"),
+        127,
+        "surely-no-such-command: there is no such command",
+    );
+    assert_code(&place.call("run x /etc/passwd"), 126, "/etc/passwd can't be run: Permission denied");
+    assert_eq!(place.status("x")["state"], "free");
+}
+
+#[test]
+fn held_elsewhere() {
+    let place = Place::new();
+    let holder = place.start("--label nightly x", "echo > held; exec sleep 60");
+    place.wait_for_file("held");
+    assert_code(&place.call("run -n x touch ran"), 75, "(nightly) has it");
+    assert_code(&place.call("run --nb -E 9 x touch ran"), 9, "held by another");
+    assert_code(&place.call("run -n --skip-ok x touch ran"), 0, "");
+    assert_eq!(stderr(&place.call("run -n --skip-ok x touch ran")), "");
+    assert_eq!(stderr(&place.call("run -n -q x touch ran")), "");
+    let start = now();
+    assert_code(&place.call("run -w 0.2 x touch ran"), 75, "still held by another");
+    assert!(now().since(start) >= Duration::from_millis(200));
+    assert!(!place.path("ran").exists());
+    // Another lock, and the same one in a mode that does not conflict, are free.
+    assert_code(&place.call("run -n y true"), 0, "");
+    assert_code(&place.call("run -n --mode NL x true"), 0, "");
+    drop(holder);
+}
+
+#[test]
+fn wrong_usage() {
+    let place = Place::new();
+    for arguments in ["", "run", "run x", "run --lost-exit-code 0 x true", "rum x true", "run -w soon x true"]
+    {
+        assert_code(&place.polylock().args(arguments.split_whitespace()).output().unwrap(), 64, "");
+    }
+    assert_code(&place.call(&format!("run {} true", "x".repeat(256))), 64, "too long: give it at most 255");
+    assert_code(&place.call("run --ttl 10s --grace 6s x true"), 64, "use at most half of the TTL");
+    assert_code(&place.call("run --ttl 0 x true"), 64, "out of range");
+    assert_code(&place.call("break x"), 64, "add --yes");
+    assert_code(&place.call("man rum"), 64, "no command \"rum\"");
+}
+
+#[test]
+fn help_and_version_are_no_errors() {
+    let place = Place::new();
+    let help = place.call("run --help");
+    assert_code(&help, 0, "");
+    for part in
+        ["EXIT CODE", "POLYLOCK_FENCING_TOKEN", "--min-hold", "WHEN THE LOCK IS LOST", "\"fencing_token\""]
+    {
+        assert!(stdout(&help).contains(part), "{part}");
+    }
+    assert!(!stdout(&help).contains("__warden <"));
+    assert_code(&place.call("--version"), 0, "");
+}
+
+#[test]
+fn bad_settings() {
+    let place = Place::new();
+    for (store, says) in [
+        ("zookeper://h", "no store is called \"zookeper\"; available: memory, sqlite"),
+        ("sqlitte:x", "did you mean \"sqlite\"?"),
+        ("locks.db", "no scheme"),
+        ("sqlite:l.db?polylock.tll=3s", "polylock.tll: unknown key; did you mean polylock.ttl?"),
+        ("sqlite:l.db?polylock.ttl=soon", "is no duration"),
+        ("env:NOT_SET", "NOT_SET is not set"),
+        ("file:not-there", "not-there can't be read"),
+    ] {
+        assert_code(&place.bare().args(["-S", store, "run", "x", "true"]).output().unwrap(), 78, says);
+    }
+    assert_code(&place.bare().args(["-p", "night", "list"]).output().unwrap(), 78, "there is no \"night\"");
+    assert_code(&place.bare().args(["--config", "no.toml", "list"]).output().unwrap(), 78, "no.toml");
+}
+
+#[test]
+fn a_store_out_of_reach() {
+    let place = Place::new();
+    fs::write(place.path("text.db"), "this is no database, but long enough to be asked: ".repeat(100))
+        .unwrap();
+    assert_code(
+        &place.bare().args(["-S", "sqlite:text.db", "list"]).output().unwrap(),
+        69,
+        "sqlite could not",
+    );
+    assert_code(
+        &place.bare().args(["-S", "sqlite:text.db/locks.db", "list"]).output().unwrap(),
+        69,
+        "sqlite could not",
+    );
+}
+
+#[test]
+fn a_status_file_that_cannot_be_written() {
+    let place = Place::new();
+    assert_code(
+        &place.call("run --status-file no/such/file x touch ran"),
+        73,
+        "no/such/file can't be written",
+    );
+    assert_code(&place.call("run --status-fd 77 x touch ran"), 73, "/dev/fd/77 can't be written");
+    assert!(!place.path("ran").exists());
+}
+
+#[test]
+fn interrupted_while_waiting() {
+    let place = Place::new();
+    let holder = place.start("x", "echo > held; exec sleep 60");
+    place.wait_for_file("held");
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
+        let waiter = place.start("x", "touch ran");
+        place.wait_for_waiters("x", 1);
+        waiter.signal(signal);
+        assert_eq!(waiter.code(), Some(code));
+        // It has left the queue before it ended.
+        assert_eq!(place.status("x")["waiters"].as_array().unwrap().len(), 0);
+    }
+    assert!(!place.path("ran").exists());
+    drop(holder);
+}

@@ -1,0 +1,191 @@
+//! What is printed for people and for programs.
+#![allow(clippy::unwrap_used, reason = "a failure here fails the test")]
+
+mod support;
+
+use std::{fs, os::fd::AsFd, process::Command};
+
+use rustix::io::{FdFlags, fcntl_setfd};
+use serde_json::Value;
+use support::{Place, lines, stderr, stdout};
+
+const KEYS: [&str; 10] = [
+    "ts",
+    "event",
+    "name",
+    "mode",
+    "owner",
+    "label",
+    "fencing_token",
+    "expires_in_ms",
+    "position",
+    "backend",
+];
+
+fn events(lines: &[Value]) -> Vec<&str> {
+    lines.iter().map(|line| line["event"].as_str().unwrap()).collect()
+}
+
+#[test]
+fn the_status_file_tells_the_whole_story() {
+    let place = Place::new();
+    fs::write(place.path("status"), "from the last time\n").unwrap();
+    let run = place.start("--status-file status --label job --ttl 900ms x", "sleep 1; exit 75");
+    assert_eq!(run.code(), Some(75));
+    let lines = lines(&place.read("status"));
+    let events = events(&lines);
+    assert_eq!((events[0], events[1]), ("acquired", "renewed"));
+    assert_eq!(events[events.len() - 2..], ["released", "verdict"]);
+    for line in &lines {
+        assert!(KEYS.iter().all(|key| line.get(key).is_some()), "{line}");
+        assert_eq!(
+            (&line["name"], &line["label"], &line["backend"]),
+            (&"x".into(), &"job".into(), &"sqlite".into())
+        );
+        assert!(line["fencing_token"].as_u64().is_some(), "{line}");
+    }
+    assert!(lines[1]["expires_in_ms"].as_u64().unwrap() > 0);
+    // This 75 is the command's own.
+    let verdict = &lines[lines.len() - 1];
+    assert_eq!((verdict["verdict"].as_str(), verdict["exit_code"].as_u64()), (Some("command"), Some(75)));
+}
+
+#[test]
+fn the_place_in_line_and_the_verdict_of_who_waits_in_vain() {
+    let place = Place::new();
+    let holder = place.start("x", "echo > held; exec sleep 60");
+    place.wait_for_file("held");
+    let waiter = place.start("-w 1.5 --status-file status x", "true");
+    assert_eq!(waiter.code(), Some(75));
+    let lines = lines(&place.read("status"));
+    assert_eq!(events(&lines), ["queued", "verdict"]);
+    assert_eq!(lines[0]["position"], 1);
+    assert_eq!(lines[1]["verdict"], "busy");
+    drop(holder);
+}
+
+#[test]
+fn the_status_descriptor() {
+    let place = Place::new();
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    // Inherited under the number it has.
+    fcntl_setfd(writer.as_fd(), FdFlags::empty()).unwrap();
+    let number = std::os::fd::AsRawFd::as_raw_fd(&writer).to_string();
+    let output = place.polylock().args(["run", "--status-fd", &number, "x", "true"]).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    drop(writer);
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut reader, &mut text).unwrap();
+    assert_eq!(events(&lines(&text)), ["acquired", "released", "verdict"]);
+}
+
+#[test]
+fn json_on_stderr_in_place_of_text() {
+    let place = Place::new();
+    let output = place.call("run --output json x echo mine");
+    assert_eq!(stdout(&output), "mine\n");
+    assert_eq!(events(&lines(&stderr(&output))), ["acquired", "released", "verdict"]);
+    let failed = place.call("run --output jsonl x surely-no-such-command");
+    let text = lines(&stderr(&failed));
+    assert_eq!(text[text.len() - 1]["event"], "error");
+    assert_eq!(text[text.len() - 1]["exit_code"], 127);
+}
+
+#[test]
+fn status_and_list_tell_who_holds_and_who_waits() {
+    let place = Place::new();
+    let holder = place.start("--label nightly app/x", "echo > held; exec sleep 60");
+    place.wait_for_file("held");
+    let waiter = place.start("-s app/x", "true");
+    place.wait_for_waiters("app/x", 1);
+
+    let text = stdout(&place.call("status app/x"));
+    assert!(text.starts_with("app/x: held\n  held by "), "{text}");
+    assert!(text.contains("(nightly), token ") && text.contains("\n  1st in line: "), "{text}");
+    let status = place.status("app/x");
+    assert_eq!((&status["state"], &status["backend"]), (&"held".into(), &"sqlite".into()));
+    let entry = &status["holders"][0];
+    assert_eq!((&entry["mode"], &entry["label"]), (&"EX".into(), &"nightly".into()));
+    assert!(entry["fencing_token"].as_u64().unwrap() > 0 && entry["expires_in_ms"].as_u64().unwrap() > 0);
+    assert!(entry["age_ms"].as_u64().is_some());
+    assert_eq!((&status["waiters"][0]["mode"], &status["waiters"][0]["position"]), (&"PR".into(), &1.into()));
+
+    for (prefix, number) in [("", 1), ("app/", 1), ("other", 0)] {
+        let document: Value = serde_json::from_str(&stdout(&list(&place, "json", prefix))).unwrap();
+        assert_eq!(document.as_array().unwrap().len(), number, "{prefix:?}");
+        assert_eq!(lines(&stdout(&list(&place, "jsonl", prefix))).len(), number, "{prefix:?}");
+    }
+    let broken = place.call("break --yes --reason stuck --output jsonl app/x");
+    let events = lines(&stdout(&broken));
+    assert_eq!((&events[0]["event"], &events[0]["reason"]), (&"broken".into(), &"stuck".into()));
+    assert!(KEYS.iter().all(|key| events[0].get(key).is_some()), "{}", events[0]);
+    assert_eq!(waiter.code(), Some(0));
+    assert_eq!(stdout(&place.call("status never/seen")), "never/seen: free\n");
+    drop(holder);
+}
+
+fn list(place: &Place, format: &str, prefix: &str) -> std::process::Output {
+    place.polylock().args(["list", "--output", format, prefix]).output().unwrap()
+}
+
+#[test]
+fn a_name_cannot_forge_a_line() {
+    let place = Place::new();
+    let output = place.polylock().args(["status", "a\nb\u{1b}[31m"]).output().unwrap();
+    assert_eq!(stdout(&output), "a\\nb\\u{1b}[31m: free\n");
+}
+
+#[test]
+fn completions_and_manual_pages() {
+    let place = Place::new();
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let text = stdout(&place.call(&format!("completions {shell}")));
+        assert!(text.contains("polylock") && text.contains("min-hold"), "{shell}");
+        assert!(!text.contains("__warden"), "{shell}");
+    }
+    let bash = Command::new("bash").args(["-n", "-c", &stdout(&place.call("completions bash"))]).status();
+    assert!(bash.is_ok_and(|status| status.success()), "bash can't read its completions");
+    assert!(stdout(&place.call("man")).contains(".TH"));
+    assert!(stdout(&place.call("man run")).contains("EXIT CODE"));
+    assert!(place.call("man --dir .").status.success());
+    assert!(place.path("polylock.1").exists() && place.path("polylock-run.1").exists());
+}
+
+#[test]
+fn colours_are_for_terminals_or_on_demand() {
+    let place = Place::new();
+    let free = |flags: &[&str], variable: (&str, &str)| {
+        stdout(
+            &place.polylock().args(flags).args(["status", "x"]).env(variable.0, variable.1).output().unwrap(),
+        )
+    };
+    assert_eq!(free(&[], ("A", "B")), "x: free\n");
+    assert!(free(&["--color", "always"], ("A", "B")).contains('\u{1b}'));
+    assert!(free(&[], ("CLICOLOR_FORCE", "1")).contains('\u{1b}'));
+    assert_eq!(free(&["--color", "never"], ("CLICOLOR_FORCE", "1")), "x: free\n");
+}
+
+#[test]
+fn a_password_is_never_shown() {
+    let place = Place::new();
+    let canary = "kanarienvogel";
+    let config = format!("store = 'redis://me:{canary}@h'\n[profiles]\nodd = '{canary}'\n");
+    fs::write(place.path("bad.toml"), config).unwrap();
+    let half = format!("store = \"redis://me:{canary}@h\n");
+    fs::write(place.path("half.toml"), half).unwrap();
+    for arguments in [
+        format!("-S redis://me:{canary}@host/0 list"),
+        format!("-v -S sqlite://me:{canary}@/no/such/dir/l.db?password={canary} run x true"),
+        format!("-S sqlite:l.db?password={canary} run x true"),
+        format!("-S nope://{canary}@h?sig={canary} --output json run x true"),
+        "--config bad.toml list".to_owned(),
+        "--config half.toml list".to_owned(),
+        "--config half.toml --output json run x true".to_owned(),
+    ] {
+        let output = place.bare().args(arguments.split(' ')).output().unwrap();
+        assert!(!output.status.success(), "{arguments}");
+        let shown = stdout(&output) + &stderr(&output);
+        assert!(!shown.contains(canary), "{arguments}: {shown}");
+        assert!(!shown.is_empty() && !shown.contains("panicked"), "{arguments}: {shown}");
+    }
+}

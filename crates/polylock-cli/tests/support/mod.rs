@@ -1,0 +1,192 @@
+//! A place of its own for each test: a directory, a store in it, and the real program.
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    reason = "each test file uses its part; a failure here fails the test"
+)]
+
+use std::{
+    fs, io,
+    path::PathBuf,
+    process::{Child, Command, ExitStatus, Output, Stdio},
+    time::Duration,
+};
+
+use polylock::{Clock, Moment, SystemClock};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// How long anything may take before a test gives up on it.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+pub(crate) struct Place {
+    pub(crate) directory: TempDir,
+}
+
+impl Place {
+    pub(crate) fn new() -> Self {
+        Self { directory: tempfile::tempdir().unwrap() }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("sqlite://{}", self.path("locks.db").display())
+    }
+
+    pub(crate) fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).unwrap_or_default()
+    }
+
+    /// The program in this place, with an environment that no caller has spoilt, and the store in a variable.
+    pub(crate) fn polylock(&self) -> Command {
+        let mut command = self.bare();
+        command.env("POLYLOCK_STORE", self.url());
+        command
+    }
+
+    /// The same without a store.
+    pub(crate) fn bare(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_polylock"));
+        command.env_clear().env("PATH", std::env::var_os("PATH").unwrap()).env("HOME", self.directory.path());
+        command.current_dir(self.directory.path()).stdin(Stdio::null());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// `polylock` with these arguments, which are separated by blanks, to its end.
+    pub(crate) fn call(&self, arguments: &str) -> Output {
+        self.polylock().args(arguments.split(' ')).output().unwrap()
+    }
+
+    /// `polylock run` with these flags and this shell script, in the background.
+    pub(crate) fn start(&self, flags: &str, script: &str) -> Running {
+        let mut command = self.polylock();
+        command.arg("run").args(flags.split(' ')).args(["sh", "-c", script]);
+        Running::spawn(command)
+    }
+
+    /// What the store says about a lock.
+    pub(crate) fn status(&self, name: &str) -> Value {
+        let output = self.polylock().args(["status", "--output", "json", name]).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// Waits until `name` has this many waiters.
+    pub(crate) fn wait_for_waiters(&self, name: &str, number: usize) {
+        eventually("waiters", || self.status(name)["waiters"].as_array().unwrap().len() == number);
+    }
+
+    /// Waits until a script has written a process id to this file.
+    pub(crate) fn wait_for_pid(&self, file: &str) -> Pid {
+        self.wait_for_file(file);
+        Pid::from_raw(self.read(file).trim().parse().unwrap()).unwrap()
+    }
+
+    /// Waits until a script has written a line to this file.
+    pub(crate) fn wait_for_file(&self, file: &str) {
+        eventually(file, || self.read(file).ends_with('\n'));
+    }
+}
+
+/// A program in the background; killed at the end of the test.
+pub(crate) struct Running(pub(crate) Option<Child>);
+
+impl Running {
+    pub(crate) fn spawn(mut command: Command) -> Self {
+        Self(Some(command.spawn().unwrap()))
+    }
+
+    pub(crate) fn pid(&self) -> Pid {
+        Pid::from_child(self.0.as_ref().unwrap())
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).unwrap();
+    }
+
+    /// Waits for its end, with a limit.
+    pub(crate) fn finish(mut self) -> Output {
+        eventually("the end of the program", || self.0.as_mut().unwrap().try_wait().unwrap().is_some());
+        self.0.take().unwrap().wait_with_output().unwrap()
+    }
+
+    pub(crate) fn code(self) -> Option<i32> {
+        let output = self.finish();
+        println!("{}", stderr(&output));
+        output.status.code()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            child.kill().ok();
+            child.wait().ok();
+        }
+    }
+}
+
+/// Looks again and again until it is so.
+pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let limit = now() + PATIENCE;
+    while !is_so() {
+        assert!(now() < limit, "{what}: waited in vain for {PATIENCE:?}");
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+}
+
+pub(crate) fn now() -> Moment {
+    SystemClock.now()
+}
+
+/// Whether a process runs: neither gone nor a zombie.
+pub(crate) fn is_alive(pid: Pid) -> bool {
+    match fs::read_to_string(format!("/proc/{pid}/stat")) {
+        Ok(stat) => !matches!(stat.rsplit_once(") ").unwrap().1.as_bytes()[0], b'Z' | b'X'),
+        Err(error) => {
+            let gone = [io::ErrorKind::NotFound, io::ErrorKind::Other].contains(&error.kind())
+                || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error());
+            assert!(gone, "{error}");
+            false
+        }
+    }
+}
+
+/// The warden of a `polylock run`.
+pub(crate) fn warden_of(pid: Pid) -> Pid {
+    let mut found = None;
+    eventually("a warden", || {
+        found = fs::read_dir("/proc").unwrap().flatten().find_map(|entry| {
+            let id = Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)?;
+            let line = fs::read(entry.path().join("cmdline")).ok()?;
+            let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
+            let parent = stat.rsplit_once(") ")?.1.split(' ').nth(1)?.to_owned();
+            let is_warden = line.split(|byte| *byte == 0).nth(1) == Some(b"__warden");
+            (is_warden && parent == pid.to_string() && is_alive(id)).then_some(id)
+        });
+        found.is_some()
+    });
+    found.unwrap()
+}
+
+pub(crate) fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+pub(crate) fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+pub(crate) fn code(status: ExitStatus) -> i32 {
+    status.code().unwrap()
+}
+
+/// The lines of a status file.
+pub(crate) fn lines(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}

@@ -1,0 +1,168 @@
+//! On a real terminal, which `script` of util-linux lends: the waiting display, reading, Ctrl-C, and the question.
+#![allow(clippy::unwrap_used, reason = "a failure here fails the test")]
+
+mod support;
+
+use std::{
+    io::{Read, Write},
+    process::{Child, Command, Stdio},
+    sync::{Arc, Mutex},
+    thread,
+};
+
+use rustix::process::Signal;
+use support::{Place, eventually, is_alive, warden_of};
+
+/// A shell command line on a terminal of its own.
+struct Terminal {
+    script: Child,
+    keys: std::process::ChildStdin,
+    screen: Arc<Mutex<String>>,
+}
+
+impl Terminal {
+    fn run(place: &Place, command: &str) -> Self {
+        let mut script = Command::new("script")
+            .args(["-q", "-e", "-f", "-c", command, "/dev/null"])
+            .env("POLYLOCK_STORE", place.url())
+            .env("P", env!("CARGO_BIN_EXE_polylock"))
+            .env("TERM", "xterm")
+            .current_dir(place.directory.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("script (of util-linux, in every Debian) is installed");
+        let keys = script.stdin.take().unwrap();
+        let mut output = script.stdout.take().unwrap();
+        let screen = Arc::new(Mutex::new(String::new()));
+        let seen = screen.clone();
+        thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(number @ 1..) = output.read(&mut bytes) {
+                seen.lock().unwrap().push_str(&String::from_utf8_lossy(&bytes[..number]));
+            }
+        });
+        Self { script, keys, screen }
+    }
+
+    fn screen(&self) -> String {
+        self.screen.lock().unwrap().clone()
+    }
+
+    fn wait_for(&self, text: &str) {
+        eventually(text, || self.screen().contains(text));
+    }
+
+    fn press(&mut self, keys: &str) {
+        self.keys.write_all(keys.as_bytes()).unwrap();
+        self.keys.flush().unwrap();
+    }
+
+    fn code(mut self) -> i32 {
+        eventually("the end of the terminal", || self.script.try_wait().unwrap().is_some());
+        println!("{}", self.screen());
+        self.script.wait().unwrap().code().unwrap()
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        self.script.kill().ok();
+        self.script.wait().ok();
+    }
+}
+
+#[test]
+fn the_display_is_rewritten_in_place_and_goes_away() {
+    let place = Place::new();
+    let holder = place.start("--label nightly orders", "echo > held; until [ -e end ]; do sleep 0.05; done");
+    place.wait_for_file("held");
+    let terminal = Terminal::run(&place, "$P run orders echo mine");
+    terminal.wait_for("orders: held by ");
+    terminal.wait_for("(nightly), token ");
+    terminal.wait_for("you are 1st of 1");
+    terminal.wait_for("waited 1s");
+    let before = terminal.screen();
+    assert!(before.contains('\r') && !before.contains("polylock: waiting"), "{before:?}");
+    std::fs::write(place.path("end"), "").unwrap();
+    terminal.wait_for("mine");
+    assert_eq!(terminal.code(), 0);
+    assert_eq!(holder.code(), Some(0));
+}
+
+#[test]
+fn a_quick_turn_shows_nothing() {
+    let place = Place::new();
+    let terminal = Terminal::run(&place, "$P run orders echo mine");
+    terminal.wait_for("mine");
+    assert_eq!(terminal.screen().trim(), "mine");
+    assert_eq!(terminal.code(), 0);
+}
+
+#[test]
+fn control_c_while_waiting_leaves_the_queue() {
+    let place = Place::new();
+    let holder = place.start("orders", "echo > held; exec sleep 60");
+    place.wait_for_file("held");
+    let mut terminal = Terminal::run(&place, "$P run orders touch ran; echo code $?");
+    terminal.wait_for("you are 1st of 1");
+    terminal.press("\u{3}");
+    terminal.wait_for("code 130");
+    assert_eq!(place.status("orders")["waiters"].as_array().unwrap().len(), 0);
+    assert!(!place.path("ran").exists());
+    drop(holder);
+}
+
+#[test]
+fn the_command_can_read_the_terminal() {
+    let place = Place::new();
+    let mut terminal = Terminal::run(&place, "$P run orders sh -c 'echo ready; read line; echo got $line'");
+    terminal.wait_for("ready");
+    terminal.press("hello\n");
+    terminal.wait_for("got hello");
+    assert_eq!(terminal.code(), 0);
+}
+
+#[test]
+fn control_c_reaches_the_command_once() {
+    let place = Place::new();
+    let script = "trap \"echo x >> got\" INT; echo ready; until [ -e end ]; do sleep 0.05; done; exit 7";
+    let mut terminal = Terminal::run(&place, &format!("$P run orders sh -c '{script}'"));
+    terminal.wait_for("ready");
+    terminal.press("\u{3}");
+    place.wait_for_file("got");
+    std::fs::write(place.path("end"), "").unwrap();
+    assert_eq!(terminal.code(), 7);
+    assert_eq!(place.read("got"), "x\n");
+}
+
+#[test]
+fn a_killed_polylock_takes_its_foreground_command_along() {
+    let place = Place::new();
+    let terminal = Terminal::run(
+        &place,
+        "sh -c 'echo $$ > self; exec $P run orders sh -c \"sleep 60 & echo \\$! > grandchild; echo \\$\\$ > child; wait\"'",
+    );
+    let (run, child) = (place.wait_for_pid("self"), place.wait_for_pid("child"));
+    let grandchild = place.wait_for_pid("grandchild");
+    let warden = warden_of(run);
+    rustix::process::kill_process(run, Signal::KILL).unwrap();
+    eventually("the death of the command", || !is_alive(child) && !is_alive(grandchild));
+    eventually("the end of the warden", || !is_alive(warden));
+    drop(terminal);
+}
+
+#[test]
+fn break_asks_first() {
+    let place = Place::new();
+    let holder = place.start("orders", "echo > held; exec sleep 60");
+    place.wait_for_file("held");
+    for (key, state) in [("n\n", "held"), ("y\n", "free")] {
+        let mut terminal = Terminal::run(&place, "$P break orders");
+        terminal.wait_for("Break it? [y/N]");
+        terminal.press(key);
+        assert_eq!(terminal.code(), 0);
+        assert_eq!(place.status("orders")["state"], state);
+    }
+    drop(holder);
+}
