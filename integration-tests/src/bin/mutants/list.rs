@@ -50,7 +50,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
 ",
         to: "                Some(answer) = flying.next() => answer,
 ",
-        test: ("conformance", "memory::lost::a_hung_renewal"),
+        test: ("watchdog", "a_hung_renewal_does_not_delay_the_loss_though_nobody_looks"),
     },
     Mutant {
         name: "renewal raced with its own patience alone",
@@ -58,7 +58,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         from: "                () = shared.until(deadline) => return Err(LostReason::DeadlineReached),
                 Some(answer)",
         to: "                Some(answer)",
-        test: ("conformance", "memory::lost::a_hung_renewal"),
+        test: ("watchdog", "a_hung_renewal_does_not_delay_the_loss_though_nobody_looks"),
     },
     Mutant {
         name: "release without owner check in memory",

@@ -1,0 +1,68 @@
+//! The watchdog alone must end a hold at its deadline. Everything that looks at a guard reads the clock, and would end
+//! it, too; so here nobody looks.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::{future::pending, sync::Arc, time::Duration};
+
+use polylock_core::{Clock, Locks, LostReason, Operation, Store, io};
+use polylock_integration_tests::{clock::PATIENCE, targets};
+use polylock_testkit::{
+    ManualClock, Target,
+    faults::{Gate, Side},
+};
+
+const TTL: Duration = Duration::from_secs(60);
+
+/// As many steps as a lease is divided into: many fall into each of the watchdog's own pauses.
+const STEPS: u32 = 200;
+
+/// Lets the library's thread do everything that is due.
+async fn settle() {
+    for _ in 0..4 {
+        let turns = io::run(async {
+            for _ in 0..16 {
+                tokio::task::yield_now().await;
+            }
+        });
+        turns.await.unwrap();
+    }
+}
+
+/// Goes up to the deadline with renewals that hang, and expects the loss at that instant.
+async fn is_lost_at_its_deadline(target: &str, side: Side) {
+    let clock = ManualClock::new();
+    let spot = targets::make(target).await.unwrap();
+    let Store { backend, inspect, .. } = spot.connect().await.unwrap();
+    let gate = Arc::new(Gate::new(backend));
+    let mut store = Store::new(gate.clone());
+    store.inspect = inspect;
+    let locks = Locks::builder(store).clock(Arc::new(clock.clone())).build();
+
+    let guard = locks.lock("n").ttl(TTL).acquire().await.unwrap();
+    gate.shut(Operation::Renew, side);
+    let (deadline, lost) = (guard.deadline(), tokio::spawn(guard.lost()));
+    let work = tokio::spawn(guard.run(pending::<()>()));
+    settle().await;
+    while clock.now() + TTL / STEPS < deadline {
+        clock.advance(TTL / STEPS);
+        settle().await;
+    }
+    assert!(gate.held_up(Operation::Renew) > 1, "{target}: the renewals were sent, and sent again");
+    assert!(!lost.is_finished() && !work.is_finished(), "{target}: lost before the deadline");
+    clock.advance(deadline.since(clock.now()));
+    let reason = tokio::time::timeout(PATIENCE, lost).await.expect("told at the deadline").unwrap();
+    assert_eq!(reason, LostReason::DeadlineReached);
+    let stopped = tokio::time::timeout(PATIENCE, work).await.expect("stopped at the deadline").unwrap();
+    assert_eq!(stopped.unwrap_err().lost(), Some(LostReason::DeadlineReached));
+    gate.thaw();
+}
+
+/// Before their answer comes, and before they even arrive.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hung_renewal_does_not_delay_the_loss_though_nobody_looks() {
+    for target in targets::NAMES {
+        for side in [Side::Request, Side::Reply] {
+            is_lost_at_its_deadline(target, side).await;
+        }
+    }
+}
