@@ -316,7 +316,7 @@ impl Inspect for Sqlite {
     }
 }
 
-fn all_requests(rows: &[sqlx::sqlite::SqliteRow]) -> Result<Vec<RequestId>, sqlx::Error> {
+pub(super) fn all_requests(rows: &[sqlx::sqlite::SqliteRow]) -> Result<Vec<RequestId>, sqlx::Error> {
     rows.iter().map(|row| rows::request(row, 0)).collect()
 }
 

@@ -12,6 +12,7 @@
 //!    the next round, whose snapshot is later than the claim's.
 
 use std::{
+    fmt::Write,
     sync::{
         Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicBool, Ordering},
@@ -24,9 +25,9 @@ use sqlx::{Arguments, Row, sqlite::SqliteArguments};
 use tokio::task::JoinHandle;
 
 use super::{
-    backend::Shared,
+    backend::{Shared, all_requests},
     connection::{Answer, Lane},
-    error, rows,
+    error,
 };
 
 /// The pause after a find.
@@ -35,6 +36,8 @@ const SHORTEST: Duration = Duration::from_millis(1);
 const LIVELY: Duration = Duration::from_millis(2);
 /// The pause in the end, and so the most that a hand-over between processes waits for a round.
 const LONGEST: Duration = Duration::from_millis(20);
+/// The least pause, as a multiple of what the round took: the poller uses no more of a core than one part in so many.
+const SHARE: u32 = 8;
 /// The pause after a failure.
 const AFTER_FAILURE: Duration = Duration::from_millis(250);
 
@@ -85,25 +88,28 @@ impl Shared {
         if !news && *seen == Some(version) {
             return Ok(Round::Quiet);
         }
-        let watched = self.poller.hub.watched();
-        let names: Vec<String> = watched.keys().map(|name| format!("\"{}\"", hex(name.as_str()))).collect();
         let mut arguments = SqliteArguments::default();
         let failed = |failure| error::driver(Operation::Wait, &self.connections.path, failure);
-        arguments
-            .add(format!("[{}]", names.join(",")))
-            .map_err(|error| failed(sqlx::Error::Encode(error)))?;
-        let sql = &self.statements.live;
-        let live = self.rows(Lane::Reading, Operation::Wait, sql, arguments, |rows| {
-            rows.iter().map(|row| rows::request(row, 0)).collect::<Result<std::collections::HashSet<_>, _>>()
-        });
-        let live = live.await?;
+        arguments.add(self.watched()).map_err(|failure| failed(sqlx::Error::Encode(failure)))?;
+        let sql = &self.statements.gone;
+        let gone = self.rows(Lane::Reading, Operation::Wait, sql, arguments, all_requests).await?;
         *seen = Some(version);
-        let mut round = Round::Lively;
-        for left in watched.into_values().flatten().filter(|watched| !live.contains(watched)) {
-            self.poller.hub.ring(left);
-            round = Round::Departure;
+        gone.iter().for_each(|gone| self.poller.hub.ring(*gone));
+        Ok(if gone.is_empty() { Round::Lively } else { Round::Departure })
+    }
+
+    /// Who is waited for, as `gone.sql` wants it.
+    fn watched(&self) -> String {
+        let mut pairs = String::from("[");
+        for (name, requests) in self.poller.hub.watched() {
+            let name = hex(name.as_str().as_bytes());
+            for request in requests {
+                let comma = if pairs.len() > 1 { "," } else { "" };
+                write!(pairs, "{comma}[\"{name}\",\"{}\"]", hex(&request.to_bytes())).ok();
+            }
         }
-        Ok(round)
+        pairs.push(']');
+        pairs
     }
 
     /// What changes with every foreign commit: the number, and the connection that counts it.
@@ -136,6 +142,7 @@ async fn poll(store: Weak<Shared>) {
         if store.rests() {
             return;
         }
+        let began = SystemClock.now();
         pause = match store.round(&mut seen).await {
             Ok(Round::Departure) => SHORTEST,
             Ok(Round::Lively) => LIVELY,
@@ -148,12 +155,13 @@ async fn poll(store: Weak<Shared>) {
                 AFTER_FAILURE
             }
         };
+        // A long look, because hundreds wait, is taken less often.
+        pause = pause.max(SystemClock.now().since(began) * SHARE);
     }
 }
 
-fn hex(name: &str) -> String {
-    use std::fmt::Write as _;
-    name.bytes().fold(String::new(), |mut text, byte| {
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
         write!(text, "{byte:02x}").ok();
         text
     })

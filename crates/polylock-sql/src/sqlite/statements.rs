@@ -10,6 +10,10 @@ const NOW: &str = "(CAST(unixepoch('subsec') * 1000 + 0.5 AS INTEGER) * 1000)";
 /// off what is left of one, it keeps a lease from being shorter than the store said.
 const STEP: &str = "1000";
 
+/// The place of a request in the queue; the end of the queue for one that has none, or whose place has run out.
+const PLACE: &str = "coalesce((SELECT seq FROM {p}_waiters WHERE name = ?1 AND request = ?2 \
+                     AND expires_at > {now}), 9223372036854775807)";
+
 /// Every statement, for one prefix of table names.
 #[derive(Debug)]
 pub(super) struct Statements {
@@ -22,7 +26,7 @@ pub(super) struct Statements {
     pub(super) renew: SqlStr,
     pub(super) release: SqlStr,
     pub(super) withdraw: SqlStr,
-    pub(super) live: SqlStr,
+    pub(super) gone: SqlStr,
     pub(super) inspect: SqlStr,
     pub(super) list: SqlStr,
     pub(super) break_lock: SqlStr,
@@ -45,7 +49,7 @@ impl Statements {
             renew: fill(include_str!("statements/renew.sql")),
             release: fill(include_str!("statements/release.sql")),
             withdraw: fill(include_str!("statements/withdraw.sql")),
-            live: fill(include_str!("statements/live.sql")),
+            gone: fill(include_str!("statements/gone.sql")),
             inspect: fill(include_str!("statements/inspect.sql")),
             list: fill(include_str!("statements/list.sql")),
             break_lock: fill(include_str!("statements/break.sql")),
@@ -58,7 +62,7 @@ impl Statements {
 /// Drops the comments, which the driver would hash and compare with every call, and fills in the rest.
 fn fill(file: &str, prefix: &str) -> SqlStr {
     let code: Vec<&str> = file.lines().filter(|line| !line.starts_with("--")).collect();
-    let mut text = code.join("\n").replace("{p}", prefix);
+    let mut text = code.join("\n").replace("{place}", PLACE).replace("{p}", prefix);
     for parameter in ["?3", "?7", "?8"] {
         let until = format!("{NOW} + {parameter} + {STEP}");
         text = text.replace(&format!("{{until {parameter}}}"), &until);
@@ -69,4 +73,54 @@ fn fill(file: &str, prefix: &str) -> SqlStr {
         .replace("{now}", NOW);
     // An `Arc`, because a statement is cloned with every call. Nothing in it comes from outside but the prefix.
     AssertSqlSafe(std::sync::Arc::<str>::from(text)).into_sql_str()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sqlx::{ConnectOptions, Executor, Row, SqliteConnection, sqlite::SqliteConnectOptions};
+
+    /// How SQLite goes about every statement of `sql`.
+    async fn plan(connection: &mut SqliteConnection, sql: &SqlStr) -> Vec<String> {
+        let mut steps = Vec::new();
+        for statement in sql.as_str().split(';').filter(|statement| statement.contains("polylock_")) {
+            let explain = AssertSqlSafe(format!("EXPLAIN QUERY PLAN {statement}"));
+            let rows = connection.fetch_all(explain).await.unwrap();
+            steps.extend(rows.iter().map(|row| row.get::<String, _>("detail")));
+        }
+        steps
+    }
+
+    #[tokio::test]
+    async fn no_statement_scans_a_table_and_no_waiter_looks_at_all_others() {
+        let statements = Statements::new("polylock");
+        let mut connection = SqliteConnectOptions::new().in_memory(true).connect().await.unwrap();
+        connection.execute(statements.schema.clone()).await.unwrap();
+        let Statements {
+            take,
+            look,
+            queue,
+            renew,
+            release,
+            withdraw,
+            gone,
+            inspect,
+            list,
+            break_lock,
+            sweep,
+            ..
+        } = &statements;
+        for sql in [take, look, queue, renew, release, withdraw, gone, inspect, list, break_lock, sweep] {
+            let steps = plan(&mut connection, sql).await;
+            assert!(!steps.is_empty());
+            for step in &steps {
+                let scans =
+                    ["SCAN polylock_", "SCAN hold", "SCAN waiter"].iter().any(|scan| step.starts_with(scan));
+                assert!(!scans, "{step}: {sql:?}");
+                // By name alone would be every row of a lock that hundreds wait for.
+                let all = step.contains("_waiters USING") && step.ends_with("(name=?)");
+                assert!(!all || sql == inspect, "{step}: {sql:?}");
+            }
+        }
+    }
 }

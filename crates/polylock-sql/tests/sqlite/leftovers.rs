@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use polylock_core::{Clock, Mode, SystemClock};
 use polylock_sql::sqlite::{Durability, connect};
-use sqlx::Row;
 
 use crate::common::{File, held, lasting, queued, request};
 
@@ -108,45 +107,6 @@ async fn the_poller_ends_when_nobody_waits_and_starts_again() {
         while polling() > 0 {
             assert!(SystemClock.now() < start + Duration::from_secs(5));
             SystemClock.sleep_until(SystemClock.now() + Duration::from_millis(1)).await;
-        }
-    }
-}
-
-/// Every statement finds its rows by an index. A scan of the sweep's stretch or of a small list of names is meant.
-#[tokio::test]
-async fn no_hot_statement_scans_a_table() {
-    let file = File::new();
-    let _store = file.store().await;
-    let mut raw = file.raw().await;
-    for (name, text) in [
-        ("take", include_str!("../../src/sqlite/statements/take.sql")),
-        ("look", include_str!("../../src/sqlite/statements/look.sql")),
-        ("queue", include_str!("../../src/sqlite/statements/queue.sql")),
-        ("renew", include_str!("../../src/sqlite/statements/renew.sql")),
-        ("release", include_str!("../../src/sqlite/statements/release.sql")),
-        ("withdraw", include_str!("../../src/sqlite/statements/withdraw.sql")),
-        ("live", include_str!("../../src/sqlite/statements/live.sql")),
-        ("inspect", include_str!("../../src/sqlite/statements/inspect.sql")),
-        ("list", include_str!("../../src/sqlite/statements/list.sql")),
-        ("break", include_str!("../../src/sqlite/statements/break.sql")),
-        ("sweep", include_str!("../../src/sqlite/statements/sweep.sql")),
-    ] {
-        let code: String =
-            text.lines().filter(|line| !line.starts_with("--")).map(|line| format!("{line}\n")).collect();
-        let code = code.replace("{p}", "polylock").replace("{look}", "");
-        // What stands in the braces reads no table.
-        let code = ["until ?3", "until ?7", "until ?8", "left", "age", "now"]
-            .iter()
-            .fold(code, |code, word| code.replace(&format!("{{{word}}}"), "expires_at"));
-        let code = code.replace("?3, ?6, ?7, expires_at, expires_at", "?3, ?6, ?7, 0, 0");
-        let code = code.replace("?5, ?6, expires_at, expires_at", "?5, ?6, 0, 0");
-        for statement in code.split(';').map(str::trim).filter(|part| part.contains("polylock_")) {
-            let explain = sqlx::AssertSqlSafe(format!("EXPLAIN QUERY PLAN {statement}"));
-            for row in sqlx::query(explain).fetch_all(&mut raw).await.unwrap() {
-                let step: String = row.get("detail");
-                let scans = step.starts_with("SCAN polylock_") || step.starts_with("SCAN entry");
-                assert!(!scans, "{name}: {step}\n{statement}");
-            }
         }
     }
 }

@@ -8,14 +8,22 @@
 SELECT token, {left}, NULL, NULL FROM {p}_holds
 WHERE name = ?1 AND request = ?2 AND expires_at > {now}
 UNION ALL
-SELECT * FROM (
-    SELECT NULL, {left}, request, count(*) OVER () FROM (
-        SELECT 0 AS waits, token AS seq, request, expires_at FROM {p}_holds
+SELECT NULL, left, request, ahead FROM (
+    SELECT * FROM (
+        SELECT 0 AS waits, {left} AS left, request FROM {p}_holds
         WHERE name = ?1 AND mode & ?4 <> 0 AND request <> ?2 AND expires_at > {now}
-        UNION ALL
-        SELECT 1, seq, request, expires_at FROM {p}_waiters
+        ORDER BY token DESC LIMIT 1)
+    UNION ALL
+    SELECT * FROM (
+        SELECT 1, {left}, request FROM {p}_waiters
+        WHERE name = ?1 AND mode & ?4 <> 0 AND expires_at > {now} AND seq < {place}
+        ORDER BY seq DESC LIMIT 1)
+    ORDER BY waits DESC LIMIT 1)
+CROSS JOIN (
+    SELECT (
+        SELECT count(*) FROM {p}_holds
         WHERE name = ?1 AND mode & ?4 <> 0 AND request <> ?2 AND expires_at > {now}
-        AND seq < coalesce(
-            (SELECT seq FROM {p}_waiters WHERE name = ?1 AND request = ?2 AND expires_at > {now}),
-            9223372036854775807))
-    ORDER BY waits DESC, seq DESC LIMIT 1);
+    ) + (
+        SELECT count(*) FROM {p}_waiters
+        WHERE name = ?1 AND mode & ?4 <> 0 AND expires_at > {now} AND seq < {place}
+    ) AS ahead);

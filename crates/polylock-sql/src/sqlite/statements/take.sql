@@ -13,8 +13,5 @@ WHERE NOT EXISTS (
     WHERE name = ?1 AND (mode & ?4 <> 0 OR request = ?2) AND expires_at > {now})
 AND NOT EXISTS (
     SELECT 1 FROM {p}_waiters
-    WHERE name = ?1 AND mode & ?4 <> 0 AND expires_at > {now}
-    AND seq < coalesce(
-        (SELECT seq FROM {p}_waiters WHERE name = ?1 AND request = ?2 AND expires_at > {now}),
-        9223372036854775807))
+    WHERE name = ?1 AND mode & ?4 <> 0 AND expires_at > {now} AND seq < {place})
 RETURNING token;
