@@ -150,6 +150,9 @@ pub(crate) struct Run {
     #[arg(long, value_name = "DUR", value_parser = duration, help_heading = HOLDING)]
     pub(crate) ttl: Option<Duration>,
     /// Keep the lock at least this long, though the command ends sooner
+    ///
+    /// Nothing waits for it: the lease, which is made at least this long, is left to run out. So it may end later, by no
+    /// more than the command ran.
     #[arg(long, value_name = "DUR", value_parser = duration, help_heading = HOLDING)]
     pub(crate) min_hold: Option<Duration>,
     /// Stop the command if it still runs after this long

@@ -1,7 +1,7 @@
 //! One program, any store: the only thing that changes is the URL.
 //!
 //! ```text
-//! cargo run -p polylock --example swap                                   # in memory
+//! cargo run -p polylock --example swap memory:
 //! cargo run -p polylock --example swap --features sqlite sqlite:///tmp/swap.db
 //! ```
 //!
@@ -28,7 +28,7 @@ struct Protected {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let url = std::env::args().nth(1).or_else(|| std::env::var("POLYLOCK_STORE").ok());
-    let locks = Locks::connect(url.as_deref().unwrap_or("memory:")).await?;
+    let locks = Locks::connect(&url.unwrap_or_else(default_url)).await?;
     let name = format!("swap/{}", std::process::id());
     println!("store: {}", locks.capabilities().backend);
 
@@ -56,6 +56,15 @@ async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     }
     println!("sum: {sum}, as it should be");
     Ok(())
+}
+
+/// A file for temporary things if SQLite was compiled in, else the memory of this process.
+fn default_url() -> String {
+    if cfg!(feature = "sqlite") {
+        format!("sqlite:{}", std::env::temp_dir().join("polylock-swap.db").display())
+    } else {
+        "memory:".to_owned()
+    }
 }
 
 /// Reads, lets others run, writes: wrong without a lock.

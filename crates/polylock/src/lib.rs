@@ -39,3 +39,8 @@ pub use polylock_core::{
     NotAcquired, Operation, Options, Order, OwnerId, Reach, Result, Store, SystemClock, Unavailable,
     UnknownMode, WakeUp, duration, metrics, url::StoreUrl,
 };
+
+/// The examples of the project's README are compiled and run, too.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
