@@ -159,7 +159,8 @@ impl Guard {
     pub fn renewed(&self) -> impl Future<Output = Option<Moment>> + Send + Sync + 'static {
         let mut phase = self.hold().watch();
         async move {
-            if !matches!(*phase.borrow_and_update(), Phase::Held { .. }) {
+            // Not marked as seen: what has changed since the call counts, though this is polled only now.
+            if !matches!(*phase.borrow(), Phase::Held { .. }) {
                 return None;
             }
             phase.changed().await.ok()?;
