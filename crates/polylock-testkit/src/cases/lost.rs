@@ -185,12 +185,13 @@ pub(super) async fn before_another_is_granted(trial: Trial) -> Outcome {
         });
         let (granted, next) = within(trial.short() + SOON, "the next holder", next).await.expect("no panic");
         assert!(deadline <= granted, "granted {:?} before the deadline", deadline.since(granted));
-        assert!(!guard.is_held(), "both believe to hold it");
+        // First the signal: asking the guard would set it off.
         assert_eq!(
             lost.now_or_never(),
             Some(LostReason::DeadlineReached),
             "another holds it and nobody was told"
         );
+        assert!(!guard.is_held(), "both believe to hold it");
         gate.thaw();
         drop(guard);
         assert!(next.is_held());

@@ -83,6 +83,7 @@ macro_rules! __cases {
             renew {
                 a_short_lease_is_kept_for_many_ttls []
                 a_blocked_executor_does_not_starve_renewals []
+                is_told_though_it_came_before_the_first_poll []
                 the_deadline_counts_from_the_sending []
                 nothing_is_renewed_after_a_release []
             }

@@ -2,12 +2,13 @@
 
 use std::{thread, time::Duration};
 
+use futures_util::FutureExt;
 use polylock_core::{Clock, Operation, invariant};
 
 use crate::{
     ManualClock,
     faults::{Gate, Recording, Side},
-    trial::{Outcome, Trial, acquired, join, outside, pass, released, soon, tried, watched},
+    trial::{Outcome, Trial, acquired, join, outside, pass, released, soon, tried, until, watched},
 };
 
 /// What a store may round a lease up by.
@@ -45,6 +46,20 @@ pub(super) async fn a_blocked_executor_does_not_starve_renewals(trial: Trial) ->
     assert!(guard.is_held(), "renewed though the user's executor was blocked");
     assert!(tried(there.lock("n")).await.is_none());
     released(guard).await;
+    Ok(())
+}
+
+pub(super) async fn is_told_though_it_came_before_the_first_poll(trial: Trial) -> Outcome {
+    let clock = ManualClock::new();
+    let locks = trial.open_by(trial.store().await, &clock);
+    let guard = acquired(locks.lock("n")).await;
+    let (renewed, first) = (guard.renewed(), guard.deadline());
+    clock.advance(trial.long() / 3 + Duration::from_millis(1));
+    until("a renewal", || guard.deadline() != first).await;
+    assert_eq!(renewed.now_or_never(), Some(Some(guard.deadline())), "the renewal was missed");
+    let after = guard.renewed();
+    released(guard).await;
+    assert_eq!(soon("the end", after).await, None, "the end is told as such");
     Ok(())
 }
 
