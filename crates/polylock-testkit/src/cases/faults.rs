@@ -100,8 +100,11 @@ pub(super) async fn slow_order(trial: Trial) -> Outcome {
 }
 
 pub(super) async fn slow_drops(trial: Trial) -> Outcome {
-    let trial = slow(&trial);
+    // Slow enough that a release which nobody waits for has not arrived when its thread has ended.
+    let each = Duration::from_millis(30);
+    let trial = trial.behind(move |inner| Slow::new(inner, each, each));
     drop::inside(&trial).await;
-    drop::last_acts(&trial, drop::current_thread, 6).await;
+    drop::last_acts(&trial, drop::current_thread, 8).await;
+    drop::last_acts(&trial, drop::multi_thread, 8).await;
     Ok(())
 }
