@@ -11,15 +11,15 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, Capabilities, Entry, Fencing, Grant, Inspect, LockName, LockStatus, LostReason, Mode, Operation,
-    Place, Renewal, Request, RequestId, Result, Standing, Wake,
+    Backend, Capabilities, Entry, Fencing, FencingToken, Grant, Inspect, LockName, LockStatus, LostReason,
+    Mode, Operation, Place, Renewal, Request, RequestId, Result, Standing, Wake,
 };
 use sqlx::{Arguments, Encode, Row, SqlStr, Type, sqlite::SqliteArguments};
 
 use super::{
     NAME,
     config::{Config, Durability},
-    connection::{Answer, Connections, Lane},
+    connection::{Answer, Connections, Lane, Sql},
     error,
     open::prepare,
     poller::Poller,
@@ -120,10 +120,9 @@ impl Sqlite {
             .with(label(request))
             .with(micros(request.ttl));
         let sql = &self.shared.statements.take;
-        let token = self.shared.rows(Lane::Durable, Operation::Claim, sql, arguments, |rows| {
-            rows.first().map(|row| rows::token(row, 0)).transpose()
-        });
-        Ok(token.await?.map(|token| Grant::new(token, request.ttl)))
+        let inserted = self.shared.changed(Lane::Durable, Operation::Claim, sql, arguments).await?;
+        // SQLite counts up from 1, so there is no number that is not a token.
+        Ok(inserted.and_then(FencingToken::new).map(|token| Grant::new(token, request.ttl)))
     }
 
     /// Joins the queue, or keeps the place in it.
@@ -245,9 +244,8 @@ impl Backend for Sqlite {
         let arguments =
             SqliteArguments::default().with(bytes(&request.name)).with(id(request)).with(micros(request.ttl));
         let sql = &self.shared.statements.renew;
-        let renewed =
-            self.shared.rows(Lane::Relaxed, Operation::Renew, sql, arguments, |rows| Ok(!rows.is_empty()));
-        Ok(if renewed.await? {
+        let renewed = self.shared.changed(Lane::Relaxed, Operation::Renew, sql, arguments).await?;
+        Ok(if renewed.is_some() {
             Renewal::Renewed { lease: request.ttl }
         } else {
             Renewal::Lost(LostReason::Gone)
@@ -259,13 +257,11 @@ impl Backend for Sqlite {
         hub.forget(request.id);
         for sql in [&statements.release, &statements.withdraw] {
             let arguments = SqliteArguments::default().with(bytes(&request.name)).with(id(request));
-            let left =
-                self.shared.rows(Lane::Relaxed, Operation::Release, sql, arguments, all_requests).await?;
-            left.iter().for_each(|left| hub.ring(*left));
-            if left.contains(&request.id) {
+            if self.shared.changed(Lane::Relaxed, Operation::Release, sql, arguments).await?.is_some() {
                 break;
             }
         }
+        hub.ring(request.id);
         Ok(())
     }
 }
@@ -333,6 +329,18 @@ impl Shared {
         let read = |answer: Answer| {
             read(&answer.rows).map_err(|failure| error::driver(operation, &self.connections.path, failure))
         };
-        self.connections.run(lane, operation, sql, arguments, read).await
+        self.connections.run(lane, operation, Sql::Asks(sql), arguments, read).await
+    }
+
+    /// Runs `sql`, which returns no rows: the number of the row that it inserted, if one; anything, if it changed one.
+    async fn changed(
+        &self,
+        lane: Lane,
+        operation: Operation,
+        sql: &SqlStr,
+        arguments: SqliteArguments,
+    ) -> Result<Option<i64>> {
+        let read = |answer: Answer| Ok(answer.changed);
+        self.connections.run(lane, operation, Sql::Changes(sql), arguments, read).await
     }
 }

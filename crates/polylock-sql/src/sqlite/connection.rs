@@ -73,9 +73,21 @@ enum Turn {
     Reading(OwnedMutexGuard<Slot>),
 }
 
+/// A statement, by what it answers with.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Sql<'a> {
+    /// With rows.
+    Asks(&'a SqlStr),
+    /// With what it has changed. It sends one message where rows would be two at least, and every message wakes a
+    /// thread.
+    Changes(&'a SqlStr),
+}
+
 /// What a statement answered, with the turnstile still closed behind it.
 pub(super) struct Answer {
     pub(super) rows: Vec<SqliteRow>,
+    /// The number of the row that was inserted, if one was; whatever, if a row was changed; `None` if none was.
+    pub(super) changed: Option<i64>,
     /// How often the connection was opened: what it counts starts anew with it.
     pub(super) openings: u64,
 }
@@ -118,7 +130,7 @@ impl Connections {
         &self,
         lane: Lane,
         operation: Operation,
-        sql: &SqlStr,
+        sql: Sql<'_>,
         arguments: SqliteArguments,
         read: impl FnOnce(Answer) -> Result<T> + Send,
     ) -> Result<T> {
@@ -126,7 +138,11 @@ impl Connections {
         let Some(turn) = before(deadline, self.turn(lane)).await else {
             return Err(self.out_of_time(operation));
         };
-        let mut work = Box::pin(work(turn, sql.clone(), arguments, deadline));
+        let (sql, asks) = match sql {
+            Sql::Asks(sql) => (sql.clone(), true),
+            Sql::Changes(sql) => (sql.clone(), false),
+        };
+        let mut work = Box::pin(work(turn, sql, asks, arguments, deadline));
         // The store's clock decides expiry, so a suspend may end this late without harm.
         let Some((turn, result)) = before(deadline + INNER_TIMEOUT, &mut work).await else {
             // The disk hangs. What is on its way can't be called back, so the turnstile stays closed until it has
@@ -186,6 +202,7 @@ impl Connections {
 async fn work(
     mut turn: Turn,
     sql: SqlStr,
+    asks: bool,
     arguments: SqliteArguments,
     deadline: Moment,
 ) -> (Turn, Result<Answer, sqlx::Error>) {
@@ -203,7 +220,7 @@ async fn work(
                 _ => &mut writers.durable,
             },
         };
-        let result = slot.run(sql.clone(), arguments.clone()).await;
+        let result = slot.run(sql.clone(), asks, arguments.clone()).await;
         match (&result, pauses.next()) {
             (Err(failure), Some(pause))
                 if error::is_busy(failure) && SystemClock.now() + pause < deadline =>
@@ -216,7 +233,13 @@ async fn work(
 }
 
 impl Slot {
-    async fn run(&mut self, sql: SqlStr, arguments: SqliteArguments) -> Result<Answer, sqlx::Error> {
+    async fn run(
+        &mut self,
+        sql: SqlStr,
+        asks: bool,
+        arguments: SqliteArguments,
+    ) -> Result<Answer, sqlx::Error> {
+        // Out of the slot meanwhile: after any failure, or when this future is dropped, a transaction may be open.
         let mut connection = match self.open.take() {
             Some(connection) => connection,
             None => {
@@ -224,15 +247,24 @@ impl Slot {
                 self.options.connect().await?
             }
         };
-        // All rows, also where one is enough: the commit comes after the last, and may fail.
-        let rows = sqlx::query_with(sql, arguments).fetch_all(&mut connection).await;
-        // Out of the slot meanwhile: after any failure, or when this future is dropped, a transaction may be open.
-        match &rows {
+        let openings = self.openings;
+        let query = sqlx::query_with(sql, arguments);
+        let answer = if asks {
+            // All rows, also where one is enough: the commit comes after the last, and may fail.
+            query.fetch_all(&mut connection).await.map(|rows| Answer { rows, changed: None, openings })
+        } else {
+            query.execute(&mut connection).await.map(|done| Answer {
+                rows: Vec::new(),
+                changed: (done.rows_affected() > 0).then(|| done.last_insert_rowid()),
+                openings,
+            })
+        };
+        match &answer {
             Ok(_) => self.open = Some(connection),
             Err(failure) if error::is_busy(failure) => self.open = at_rest(connection).await,
             Err(_) => drop(connection.close().await),
         }
-        Ok(Answer { rows: rows?, openings: self.openings })
+        answer
     }
 }
 
@@ -279,7 +311,9 @@ mod tests {
         async fn run(&self, lane: Lane, sql: &'static str) -> Result<Vec<SqliteRow>> {
             let sql = SqlStr::from_static(sql);
             let read = |answer: Answer| Ok(answer.rows);
-            self.connections.run(lane, Operation::Claim, &sql, SqliteArguments::default(), read).await
+            self.connections
+                .run(lane, Operation::Claim, Sql::Asks(&sql), SqliteArguments::default(), read)
+                .await
         }
     }
 

@@ -8,7 +8,7 @@ use sqlx::{Row, SqlStr, sqlite::SqliteArguments};
 use super::{
     backend::Sqlite,
     config::Config,
-    connection::{Answer, Connections, Lane},
+    connection::{Answer, Connections, Lane, Sql},
     error, place,
     statements::Statements,
 };
@@ -84,5 +84,5 @@ async fn first_of<T: Send>(
         let first = answer.rows.first().map(read).transpose();
         first.map_err(|failure| error::driver(Operation::Connect, &connections.path, failure))
     };
-    connections.run(Lane::Durable, Operation::Connect, sql, SqliteArguments::default(), read).await
+    connections.run(Lane::Durable, Operation::Connect, Sql::Asks(sql), SqliteArguments::default(), read).await
 }

@@ -26,7 +26,7 @@ use tokio::task::JoinHandle;
 
 use super::{
     backend::{Shared, all_requests},
-    connection::{Answer, Lane},
+    connection::{Answer, Lane, Sql},
     error,
 };
 
@@ -121,7 +121,9 @@ impl Shared {
             Ok((answer.openings, version))
         };
         let sql = &self.statements.data_version;
-        self.connections.run(Lane::Reading, Operation::Wait, sql, SqliteArguments::default(), read).await
+        self.connections
+            .run(Lane::Reading, Operation::Wait, Sql::Asks(sql), SqliteArguments::default(), read)
+            .await
     }
 }
 

@@ -35,11 +35,12 @@ CREATE TABLE IF NOT EXISTS {p}_waiters (
 -- many, the second who has expired.
 CREATE INDEX IF NOT EXISTS {p}_waiters_order ON {p}_waiters (name, seq, mode, expires_at);
 CREATE INDEX IF NOT EXISTS {p}_waiters_expiry ON {p}_waiters (name, expires_at);
--- Who is granted has left the queue, in the same step: a request holds or waits, never both. Places that have expired
--- go with it.
+-- Who is granted has left the queue, in the same step: a request holds or waits, never both. What has expired under
+-- the name goes with it.
 CREATE TRIGGER IF NOT EXISTS {p}_granted AFTER INSERT ON {p}_holds BEGIN
     DELETE FROM {p}_waiters WHERE name = new.name AND request = new.request;
     DELETE FROM {p}_waiters WHERE name = new.name AND expires_at <= {now};
+    DELETE FROM {p}_holds WHERE name = new.name AND expires_at <= {now};
 END;
 CREATE TABLE IF NOT EXISTS {p}_meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;
 INSERT OR IGNORE INTO {p}_meta (key, value) VALUES ('schema', 1);

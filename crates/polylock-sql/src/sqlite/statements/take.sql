@@ -1,5 +1,6 @@
 -- Takes the lock if it is this request's turn, and leaves the queue in the same step (by the trigger of
--- `schema.sql`). Answers with the token; no row if it is not its turn, or if it holds the lock already.
+-- `schema.sql`). One row is inserted, whose number is the token; none if it is not its turn, or if it holds the lock
+-- already.
 --
 -- Inputs:    ?1 name, ?2 request, ?3 mode bit, ?4 conflict mask, ?5 slot, ?6 owner, ?7 label, ?8 TTL in us.
 -- Atomicity: one statement, so one write transaction: the rule is judged and the token drawn under the same lock.
@@ -13,5 +14,4 @@ WHERE NOT EXISTS (
     WHERE name = ?1 AND (mode & ?4 <> 0 OR request = ?2) AND expires_at > {now})
 AND NOT EXISTS (
     SELECT 1 FROM {p}_waiters
-    WHERE name = ?1 AND mode & ?4 <> 0 AND expires_at > {now} AND seq < {place})
-RETURNING token;
+    WHERE name = ?1 AND mode & ?4 <> 0 AND expires_at > {now} AND seq < {place});

@@ -1,6 +1,6 @@
--- Leaves the queue if waiting. Answers with the request if it left.
+-- Leaves the queue if waiting.
 --
 -- Inputs:    ?1 name, ?2 request.
 -- Atomicity: one statement, so one write transaction.
 -- Clock:     none.
-DELETE FROM {p}_waiters WHERE name = ?1 AND request = ?2 RETURNING request;
+DELETE FROM {p}_waiters WHERE name = ?1 AND request = ?2;
