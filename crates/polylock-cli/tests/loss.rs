@@ -5,6 +5,7 @@ mod support;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
+use sqlx::Connection;
 use support::{Place, eventually, is_alive, lines, now, stderr, warden_of};
 
 /// Writes its own number and that of a child of its own, and works on.
@@ -89,6 +90,32 @@ fn a_broken_lock_stops_the_command() {
         lines(&place.read("status")).iter().map(|line| line["event"].as_str().unwrap().to_owned()).collect();
     assert_eq!(events.first().map(String::as_str), Some("acquired"));
     assert_eq!(events[events.len() - 2..], ["lost", "verdict"]);
+}
+
+#[tokio::test]
+async fn a_store_that_no_longer_answers_stops_the_command_before_the_lease_is_over() {
+    let place = Place::new();
+    let script = "trap 'echo > asked' TERM; echo $$ > child; while :; do sleep 0.05; done";
+    let run = place.start("--ttl 3s --grace 1s --status-file status x", script);
+    let child = place.wait_for_pid("child");
+
+    // Nobody can write to the file from here on, so no renewal is acknowledged.
+    let mut blocker = sqlx::SqliteConnection::connect(&place.url()).await.unwrap();
+    sqlx::query("BEGIN IMMEDIATE").execute(&mut blocker).await.unwrap();
+    let blocked = now();
+    place.wait_for_file("asked");
+    let asked_after = now().since(blocked);
+    eventually("the kill", || !is_alive(child));
+    let killed_after = now().since(blocked);
+    println!("asked after {asked_after:?}, killed after {killed_after:?}");
+    // The last renewal may be as old as a third of the lease.
+    assert!(asked_after > Duration::from_millis(800), "{asked_after:?}");
+    assert!(killed_after - asked_after > Duration::from_millis(800), "no grace");
+    assert!(killed_after < Duration::from_secs(3), "{killed_after:?}");
+
+    sqlx::query("ROLLBACK").execute(&mut blocker).await.unwrap();
+    assert_eq!(run.code(), Some(79));
+    assert_eq!(lines(&place.read("status")).pop().unwrap()["verdict"], "lost");
 }
 
 #[test]

@@ -153,6 +153,21 @@ fn a_killed_polylock_takes_its_foreground_command_along() {
 }
 
 #[test]
+fn a_stopped_polylock_loses_the_lock_only_after_its_foreground_command_is_dead() {
+    let place = Place::new();
+    let terminal = Terminal::run(
+        &place,
+        "sh -c 'echo $$ > self; exec $P run --ttl 1s orders sh -c \"sleep 60 & echo \\$! > grandchild; wait\"'; echo code $?",
+    );
+    let (run, grandchild) = (place.wait_for_pid("self"), place.wait_for_pid("grandchild"));
+    rustix::process::kill_process(run, Signal::STOP).unwrap();
+    let script = format!("if grep -q '^State:.[^ZX]' /proc/{grandchild}/status 2>/dev/null; then exit 9; fi");
+    assert_eq!(place.start("orders", &script).code(), Some(0), "the command lived beside the next holder");
+    rustix::process::kill_process(run, Signal::CONT).unwrap();
+    terminal.wait_for("code 79");
+}
+
+#[test]
 fn break_asks_first() {
     let place = Place::new();
     let holder = place.start("orders", "echo > held; exec sleep 60");

@@ -179,6 +179,8 @@ async fn work(
         Ok(started) => started,
         Err(error) => {
             warden.dismiss().await;
+            // After a pause at the wrong moment the group is gone, because the warden has done its work.
+            guard.ensure_held().map_err(|lost| Failure { code: run.lost_exit_code, ..lost.into() })?;
             return Err(not_run(&error, &command));
         }
     };
