@@ -69,6 +69,14 @@ fn the_store_from_a_file_a_profile_and_a_config_file() {
 }
 
 #[test]
+fn a_store_in_memory_is_run_with_a_warning() {
+    let place = Place::new();
+    let output = place.bare().args(["-S", "memory:", "run", "x", "echo", "mine"]).output().unwrap();
+    assert_eq!(stdout(&output), "mine\n");
+    assert!(stderr(&output).contains("keeps nobody out"), "{}", stderr(&output));
+}
+
+#[test]
 fn the_default_is_a_file_in_the_state_directory_for_the_user_alone() {
     let place = Place::new();
     for (variable, file) in [(None, ".local/state/polylock"), (Some("state"), "state/polylock")] {

@@ -61,6 +61,13 @@ impl Output {
         }
     }
 
+    /// What must be known, also by those who asked for quiet.
+    pub(crate) fn warn(&self, text: impl fmt::Display) {
+        if self.is_text() {
+            say(ERROR, text);
+        }
+    }
+
     /// What only the curious want to know.
     pub(crate) fn detail(&self, text: impl fmt::Display) {
         if self.verbose {

@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use polylock::{Clock, Error, Guard, Label, LockName, Locks, Moment, OwnerId, SystemClock};
+use polylock::{Clock, Error, Guard, Label, LockName, Locks, Moment, OwnerId, Reach, SystemClock};
 use rustix::process::{Pid, Signal};
 use tokio::process::{Child, Command};
 
@@ -96,6 +96,9 @@ async fn under_lock(
         locks = Locks::from_config(store.config) => locks?,
     };
     journal.backend = Some(locks.capabilities().backend);
+    if locks.capabilities().reach == Reach::Process {
+        output.note("this store is in the memory of this process alone, so the lock keeps nobody out");
+    }
     let ttl = run.ttl.unwrap_or(locks.options().ttl).max(run.min_hold.unwrap_or_default());
     let grace = grace(run.grace, ttl)?;
 

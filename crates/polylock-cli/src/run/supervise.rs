@@ -124,11 +124,11 @@ impl Supervision<'_> {
             }
         };
         if stop.why.is_loss() && self.timeline.on_lost == OnLost::Kill {
-            self.output.note(format!("{what}; killing the command"));
+            self.output.warn(format!("{what}; killing the command"));
             return Strays::default();
         }
         let signal = signals::name(self.signal);
-        self.output.note(format!("{what}; asking the command to stop ({signal}), killing it in {in_time}"));
+        self.output.warn(format!("{what}; asking the command to stop ({signal}), killing it in {in_time}"));
         self.target.ask(self.signal)
     }
 
@@ -142,7 +142,7 @@ impl Supervision<'_> {
             OnLost::Kill => "killing the command",
             OnLost::Continue => "the command goes on without it",
         };
-        self.output.note(format!("lock {} lost: {reason}; {then}", self.guard.name()));
+        self.output.warn(format!("lock {} lost: {reason}; {then}", self.guard.name()));
     }
 
     /// The command has ended, but perhaps not all that it started: that has its grace, too.
