@@ -147,11 +147,14 @@ fn what_left_the_group_is_killed_too() {
 #[test]
 fn on_lost_kill_asks_nobody() {
     let place = Place::new();
-    let run = place
-        .start("--ttl 1s --on-lost kill x", "trap 'echo > asked' TERM; echo > held; sleep 60 & wait; wait");
+    let script = "trap 'echo > asked' TERM; echo > held; sleep 60 & wait; wait";
+    let run = place.start("-q --ttl 1s --on-lost kill x", script);
     place.wait_for_file("held");
     place.call("break -y x");
-    assert_eq!(run.code(), Some(79));
+    let output = run.finish();
+    assert_eq!(output.status.code(), Some(79));
+    // A loss is told even to those who asked for quiet.
+    assert!(stderr(&output).contains("lock x lost: "), "{}", stderr(&output));
     assert!(!place.path("asked").exists());
 }
 
