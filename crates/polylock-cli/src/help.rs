@@ -2,20 +2,20 @@
 
 pub(crate) const EVERYWHERE: &str = "\
 CONFIG FILE
-  A TOML file with `store` and its settings; each [profiles.NAME] changes some
-  of them:
+  A TOML file with `store` and its settings; each [profiles.NAME]
+  changes some of them:
 
     store = \"sqlite:///var/lib/locks.db\"
     ttl = \"30s\"
     [profiles.nightly]
     ttl = \"5m\"
 
-  They count only for the store that the file names, not for one given with -S
-  or $POLYLOCK_STORE.
+  They count only for the store that the file names, not for one given
+  with -S or $POLYLOCK_STORE.
 
 DURATIONS
-  A bare number is seconds, fractions allowed (2.5); else with units (1m30s,
-  250ms).
+  A bare number is seconds, fractions allowed (2.5); else with units
+  (1m30s, 250ms).
 
 EXAMPLES
   polylock run backup rsync -a /data host:/backup
@@ -38,58 +38,59 @@ EXIT CODE
   127  there is no such command
   130, 143, …  interrupted while waiting; its place in the queue was given up
 
-  A command may itself exit with 75 or 79: the verdict in the status file
-  tells them apart.
+  A command may itself exit with 75 or 79: the verdict in the status
+  file tells them apart.
 
 WHEN THE LOCK IS LOST
-  The lock is renewed every third of its TTL. If no renewal is acknowledged,
-  the command gets --signal one --grace before the lock can go to another, and
-  is killed before it can. If the store says that the lock is gone, it gets
-  the signal at once and is killed one grace later. A helper process
-  (`polylock __warden`) kills the command also if polylock itself is killed or
-  stopped.
+  The lock is renewed every third of its TTL. If no renewal is
+  acknowledged, the command gets --signal one --grace before the lock
+  can go to another, and is killed before it can. If the store says
+  that the lock is gone, it gets the signal at once and is killed one
+  grace later. A helper process (`polylock __warden`) kills the
+  command also if polylock itself is killed or stopped.
 
-  The command runs in a process group of its own, which is signalled as a
-  whole. With --foreground, or if stdin is a terminal, it stays in the
-  terminal's foreground group: then Ctrl-C comes from the terminal, and the
-  command and what it started are killed one by one. A process that detaches
-  itself from its parents escapes both.
+  The command runs in a process group of its own, which is signalled
+  as a whole. With --foreground, or if stdin is a terminal, it stays
+  in the terminal's foreground group: then Ctrl-C comes from the
+  terminal, and the command and what it started are killed one by one.
+  A process that detaches itself from its parents escapes both.
 
 SIGNALS
-  HUP INT QUIT TERM USR1 USR2 CONT are passed on to the command (INT and QUIT
-  come from the terminal itself when in the foreground). While waiting, HUP
-  INT QUIT TERM leave the queue and end.
+  HUP INT QUIT TERM USR1 USR2 CONT are passed on to the command (INT
+  and QUIT come from the terminal itself when in the foreground).
+  While waiting, HUP INT QUIT TERM leave the queue and end.
 
 ENVIRONMENT OF THE COMMAND
-  POLYLOCK_NAME, POLYLOCK_MODE, POLYLOCK_FENCING_TOKEN, POLYLOCK_OWNER,
-  POLYLOCK_BACKEND, POLYLOCK_TTL_MS, POLYLOCK_EXPIRES_AT_MS (of the first
-  lease, milliseconds since 1970), POLYLOCK_OUTER (owners of outer runs). The
-  variable that holds the store's URL is taken away unless --keep-store-env.
+  POLYLOCK_NAME, POLYLOCK_MODE, POLYLOCK_FENCING_TOKEN,
+  POLYLOCK_OWNER, POLYLOCK_BACKEND, POLYLOCK_TTL_MS,
+  POLYLOCK_EXPIRES_AT_MS (of the first lease, milliseconds since
+  1970), POLYLOCK_OUTER (owners of outer runs). The variable that
+  holds the store's URL is taken away unless --keep-store-env.
 
 STATUS FILE, AND --output json
-  One JSON object per line, in the file or descriptor, or with --output json
-  on stderr in place of text:
+  One JSON object per line, in the file or descriptor, or with
+  --output json on stderr in place of text:
     {\"ts\",\"event\",\"name\",\"mode\",\"owner\",\"label\",
      \"fencing_token\",\"expires_in_ms\",\"position\",\"backend\"}
-  event is queued, acquired, renewed, lost, released or expired (left to
-  expire by --min-hold). The last line has the event verdict with \"verdict\"
-  (command, busy, skipped, lost, max_hold, interrupted, reentered, error),
-  \"exit_code\" and \"reason\".";
+  event is queued, acquired, renewed, lost, released or expired (left
+  to expire by --min-hold). The last line has the event verdict with
+  \"verdict\" (command, busy, skipped, lost, max_hold, interrupted,
+  reentered, error), \"exit_code\" and \"reason\".";
 
 pub(crate) const STATUS: &str = "\
 OUTPUT
-  With --output jsonl one object per lock and line, with --output json one
-  document:
+  With --output jsonl one object per lock and line, with --output json
+  one document:
     {\"name\",\"state\",\"backend\",\"holders\":[ENTRY],\"waiters\":[ENTRY]}
   where state is free, held or waiting, and ENTRY is
     {\"mode\",\"owner\",\"label\",\"fencing_token\",
      \"age_ms\",\"expires_in_ms\",\"position\"}";
 
 pub(crate) const BREAK: &str = "\
-The holder is told at its next renewal, within a third of its TTL, and stops
-what it does; until then it may go on beside the next holder. Whatever checks
-fencing tokens refuses it at once.
+The holder is told at its next renewal, within a third of its TTL, and
+stops what it does; until then it may go on beside the next holder.
+Whatever checks fencing tokens refuses it at once.
 
 OUTPUT
-  With --output json or jsonl one object per former holder, as in `polylock
-  run --help`, with event broken and \"reason\".";
+  With --output json or jsonl one object per former holder, as in
+  `polylock run --help`, with event broken and \"reason\".";
