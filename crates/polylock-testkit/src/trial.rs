@@ -159,6 +159,11 @@ impl Trial {
         Raw(self.store().await.backend)
     }
 
+    /// The same on no new connection, and behind no fault.
+    pub(crate) fn bare(&self) -> Raw {
+        Raw(self.bare.backend.clone())
+    }
+
     pub(crate) fn inspect(&self) -> Arc<dyn Inspect> {
         self.bare
             .inspect
@@ -203,7 +208,7 @@ impl Trial {
     /// Within less time than a lease takes to run out, nothing is left of `names`, and each can be had at once.
     pub(crate) async fn nothing_left(&self, names: &[&str], what: &str) {
         self.keeps(0, what).await;
-        let raw = Raw(self.bare.backend.clone());
+        let raw = self.bare();
         for name in names {
             raw.is_free(name, what).await;
         }

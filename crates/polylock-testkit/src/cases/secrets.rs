@@ -8,7 +8,7 @@ use crate::{
     ManualClock,
     faults::{Flaky, Gate, Recording, Trouble},
     trace::Listener,
-    trial::{Outcome, Trial, Unsupported, acquired, chain, released, soon, tried, watched},
+    trial::{Outcome, Trial, Unsupported, acquired, chain, join, lock_name, released, soon, tried, watched},
 };
 
 /// All texts in which a secret could show.
@@ -133,7 +133,12 @@ pub(super) async fn appear_in_no_trace(trial: Trial) -> Outcome {
     });
     let guard = acquired(locks.lock("traced").reentrant(&OwnerId::unique()).label("label")).await;
     assert!(tried(locks.lock("traced")).await.is_none());
+    let waits = locks.lock("traced").wait(Duration::from_millis(200));
+    assert!(soon("a wait that times out", waits.acquire()).await.is_err_and(|error| error.is_not_acquired()));
+    let waiting = tokio::spawn(acquired(locks.lock("traced")));
+    soon("it waits", recording.queued(&lock_name("traced"), 2)).await;
     released(guard).await;
+    released(join(waiting).await).await;
     let guard = acquired(locks.lock("traced")).await;
     flaky.next(Operation::Renew, Trouble::Permanent, 100_000);
     clock.advance(trial.long());
