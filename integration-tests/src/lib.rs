@@ -1,6 +1,6 @@
 //! What the tests against real stores and real processes share.
 //!
-//! - [`targets`]: the list of stores of this machine, in one place;
+//! - [`targets`](mod@targets): the list of stores of this machine, in one place;
 //! - [`process`]: helper programs that are killed, stopped and always cleaned away;
 //! - [`clock`]: stamps that all processes share, and waits that end;
 //! - [`history`]: what the sections that workers wrote down say about waits, hand-overs and fairness;

@@ -1,5 +1,5 @@
 //! The stores of this machine that everything is tested on. This is the one list; a new store is added here and
-//! nowhere else: to [`targets!`](crate::targets) and as a function of the same name.
+//! nowhere else: to [`targets!`](crate::targets!) and as a function of the same name.
 //!
 //! Where a server is needed, `POLYLOCK_TEST_<STORE>_URL` names one to attach to; else a private one is started from
 //! what is installed; else the target is missing, which fails if `POLYLOCK_TEST_REQUIRE=all` is set. Memory and SQLite
