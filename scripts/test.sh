@@ -34,7 +34,7 @@ lint() {
 features() {
     # Features are additive, so each one alone must build: a missing `cfg` shows only here.
     say "each feature alone"
-    for features in "" memory sqlite; do
+    for features in "" sqlite serde metrics; do
         cargo check --quiet --locked -p polylock --no-default-features --features "$features"
     done
     cargo check --quiet --locked -p polylock-core --no-default-features
