@@ -52,6 +52,7 @@ all_are_released! {
     with_the_locks_in_a_static "static"
     with_the_locks_in_a_static_and_a_current_thread_main "static-current"
     before_process_exit "exit"
+    on_another_thread_before_process_exit "exit-elsewhere"
     by_a_panic "panic"
 }
 

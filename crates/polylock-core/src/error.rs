@@ -104,7 +104,7 @@ pub enum NotAcquired {
     #[error("held by another")]
     Busy,
     /// Held by others for all the time the caller would wait.
-    #[error("still held by another after a wait of {waited:?}")]
+    #[error("still held by another after a wait of {waited:.1?}")]
     TimedOut {
         /// How long it waited.
         waited: Duration,

@@ -4,7 +4,7 @@ use std::{
     fmt,
     future::Future,
     pin::Pin,
-    sync::{Arc, Weak},
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
@@ -13,10 +13,8 @@ use pin_project_lite::pin_project;
 use tokio::sync::oneshot;
 
 use crate::{
-    Error, FencingToken, Grant, LockName, LostReason, Mode, Moment, Operation, OwnerId, Request, Result,
-    hold::{Ended, Farewell, Hold, Phase},
-    reentry::Slot,
-    shared::Front,
+    Error, FencingToken, LockName, LostReason, Mode, Moment, Operation, OwnerId, Result,
+    engine::{Ended, Farewell, Hold, Phase, Tenure},
 };
 
 /// A lock that is held.
@@ -37,52 +35,13 @@ pub struct Guard {
     tenure: Arc<Tenure>,
 }
 
-/// One hold in the hands of one or (reentrantly) several guards; the last one to go releases it.
-#[derive(Debug)]
-pub(crate) struct Tenure {
-    hold: Arc<Hold>,
-    front: Arc<Front>,
-    /// Keeps the place where reentrant attempts find this.
-    _slot: Option<Slot>,
-}
-
-impl Tenure {
-    pub(crate) fn hold(&self) -> &Hold {
-        &self.hold
-    }
-}
-
-impl Drop for Tenure {
-    fn drop(&mut self) {
-        let under_way = self.front.0.pending.begin();
-        // If it was lost before, the watchdog has told.
-        self.hold.leave(Farewell::Release { reply: None, under_way }).ok();
-    }
-}
-
 impl Guard {
-    /// Must be called on the `polylock-io` thread, where the watchdog lives.
-    pub(crate) fn start(
-        front: Arc<Front>,
-        request: Arc<Request>,
-        slot: Option<Slot>,
-        grant: Grant,
-        sent: Moment,
-    ) -> Self {
-        let hold = Hold::start(front.0.clone(), request, grant, sent);
-        Self { tenure: Arc::new(Tenure { hold, front, _slot: slot }) }
-    }
-
-    pub(crate) fn again(tenure: Arc<Tenure>) -> Self {
+    pub(crate) fn new(tenure: Arc<Tenure>) -> Self {
         Self { tenure }
     }
 
-    pub(crate) fn downgrade(&self) -> Weak<Tenure> {
-        Arc::downgrade(&self.tenure)
-    }
-
     fn hold(&self) -> &Hold {
-        &self.tenure.hold
+        self.tenure.hold()
     }
 
     /// Which lock this is.
@@ -213,12 +172,12 @@ impl Guard {
     /// # Cancel safety
     /// Once polled, the release goes on in the background though this is dropped.
     pub async fn release(self) -> Result<()> {
-        let hold = self.tenure.hold.clone();
+        let hold = self.tenure.hold().clone();
         let Some(tenure) = Arc::into_inner(self.tenure) else {
             return hold.check().map(|_| ()).or_else(|ended| ended.into_result(&hold.request));
         };
         let (reply, answer) = oneshot::channel();
-        let under_way = tenure.front.0.pending.begin();
+        let under_way = tenure.front().0.pending.begin();
         hold.leave(Farewell::Release { reply: Some(reply), under_way })?;
         answer.await.unwrap_or_else(|_| Err(hold.shared.silent(Operation::Release)))
     }

@@ -41,13 +41,12 @@
 //! change more often than the users'.
 
 pub mod backend;
-mod backoff;
 mod capabilities;
 pub mod clock;
 pub mod duration;
+mod engine;
 mod error;
 mod guard;
-mod hold;
 pub mod hub;
 pub mod invariant;
 pub mod io;
@@ -59,13 +58,9 @@ mod mode;
 mod name;
 mod options;
 mod owner;
-mod pending;
 pub mod queue;
-mod reentry;
 mod request;
-mod shared;
 mod token;
-mod turn;
 pub mod url;
 
 pub use backend::{Backend, Entry, Inspect, LockStatus, Store};

@@ -4,9 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     Error, Guard, InvalidName, Label, LockName, Mode, Options, OwnerId, Request, Result,
+    engine::{self, Front, Limits},
     error::ConfigError,
-    shared::Front,
-    turn::{self, Limits},
 };
 
 /// A lock to be acquired: made by [`Locks::lock`](crate::Locks::lock), changed by its methods, ended by
@@ -153,6 +152,7 @@ impl Lock {
         request.queues = queues;
         // Zero means no queueing; it can't be the time that the store has for its answer.
         let wait = self.options.wait.filter(|wait| !wait.is_zero());
-        turn::acquire(self.front, request, self.reentrant, Limits { wait, outage: self.options.outage }).await
+        let limits = Limits { wait, outage: self.options.outage };
+        engine::acquire(self.front, request, self.reentrant, limits).await.map(Guard::new)
     }
 }

@@ -4,11 +4,10 @@ use std::{future::Future, sync::Arc, time::Duration};
 
 use crate::{
     Capabilities, Clock, Entry, Error, Inspect, Lock, LockName, LockStatus, Operation, Options, Result,
-    Store, SystemClock, io,
+    Store, SystemClock,
+    engine::{Front, Pending, Reentry, Shared},
+    io,
     metrics::Metrics,
-    pending::Pending,
-    reentry::Reentry,
-    shared::{Front, Shared},
 };
 
 /// The locks of one store. Cheap to clone; clones share everything.
@@ -16,8 +15,8 @@ use crate::{
 /// It works from any async executor: the store is spoken to on a thread of the library's own ([`io`]).
 ///
 /// When the last `Locks`, [`Lock`] and [`Guard`](crate::Guard) on a store is dropped, it waits up to 500 ms for releases
-/// in the background to arrive; so does the end of a thread that has dropped guards, which covers a `Locks` in a
-/// `static`. [`close`](Self::close) waits as long as it is told to.
+/// in the background to arrive; so does the end of a thread that has opened the store or dropped guards, which covers a
+/// `Locks` in a `static`. [`close`](Self::close) waits as long as it is told to.
 ///
 /// ```
 /// use polylock_core::{Locks, memory};
@@ -171,7 +170,7 @@ impl LocksBuilder {
             options: self.options,
             clock: self.clock,
             metrics: self.metrics,
-            pending: Arc::new(Pending::default()),
+            pending: Pending::of_this_thread(),
             reentry: Reentry::default(),
         };
         Locks { front: Arc::new(Front(Arc::new(shared))) }

@@ -25,7 +25,7 @@ impl Mutant {
 pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "deadline counted from the reply of the claim",
-        file: "crates/polylock-core/src/turn.rs",
+        file: "crates/polylock-core/src/engine/turn.rs",
         from: "                    return Ok(Mine::Granted { grant, sent });
                 }
                 Ok(Standing::Held(_))",
@@ -36,14 +36,14 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "deadline counted from the reply of the renewal",
-        file: "crates/polylock-core/src/hold.rs",
+        file: "crates/polylock-core/src/engine/hold.rs",
         from: "                    return Ok((sent, lease));",
         to: "                    return Ok((sent.max(shared.now()), lease));",
         test: ("conformance", "memory::renew::the_deadline_counts_from_the_sending"),
     },
     Mutant {
         name: "renewal not raced with the deadline",
-        file: "crates/polylock-core/src/hold.rs",
+        file: "crates/polylock-core/src/engine/hold.rs",
         from: "                () = shared.until(deadline) => return Err(LostReason::DeadlineReached),
                 Some(answer) = flying.next() => answer,
                 () = shared.until(sent + patience) => (sent, Err(shared.silent(Operation::Renew))),
@@ -54,7 +54,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "renewal raced with its own patience alone",
-        file: "crates/polylock-core/src/hold.rs",
+        file: "crates/polylock-core/src/engine/hold.rs",
         from: "                () = shared.until(deadline) => return Err(LostReason::DeadlineReached),
                 Some(answer)",
         to: "                Some(answer)",
@@ -76,7 +76,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "claim dropped mid-flight",
-        file: "crates/polylock-core/src/turn.rs",
+        file: "crates/polylock-core/src/engine/turn.rs",
         from: "        if let Some(mut claim) = self.claim {
             // Its answer does not matter, its end does: see the module.
             drop(claim.answer().await);
@@ -100,7 +100,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "end of the program not held up for releases",
-        file: "crates/polylock-core/src/pending.rs",
+        file: "crates/polylock-core/src/engine/pending.rs",
         from: "AT_EXIT: Duration = Duration::from_millis(500);",
         to: "AT_EXIT: Duration = Duration::ZERO;",
         test: ("exit", "with_the_locks_in_a_static"),

@@ -33,6 +33,20 @@ pub(crate) fn run(task: &Task) {
             dropped_with_static_locks(task).await;
             std::process::exit(0)
         }),
+        // The guard goes on another thread, which lives on.
+        "exit-elsewhere" => multi_thread().block_on(async {
+            let locks = task.locks().await;
+            let guard = LOCKS.get_or_init(|| locks).lock(&task.name).acquire().await.unwrap();
+            say("held");
+            let (gone, seen) = std::sync::mpsc::channel();
+            std::thread::spawn(move || {
+                drop(guard);
+                gone.send(()).unwrap();
+                std::thread::park();
+            });
+            seen.recv().unwrap();
+            std::process::exit(0)
+        }),
         // By unwinding.
         "panic" => {
             // It is what is wanted here, and no news.

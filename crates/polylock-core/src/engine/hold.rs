@@ -13,9 +13,10 @@ use futures_util::{StreamExt, stream::FuturesUnordered};
 use tokio::sync::{oneshot, watch};
 use tracing::Instrument;
 
+use super::{backoff::Backoff, pending::Ticket, shared::Shared};
 use crate::{
-    Error, FencingToken, Grant, LostReason, Mode, Moment, Operation, Renewal, Request, Result,
-    backoff::Backoff, invariant, metrics::Measured, pending::Ticket, shared::Shared,
+    Error, FencingToken, Grant, LostReason, Mode, Moment, Operation, Renewal, Request, Result, invariant,
+    metrics::Measured,
 };
 
 /// Where a hold stands.

@@ -19,16 +19,16 @@ use futures_util::FutureExt;
 use tokio::sync::oneshot;
 use tracing::Instrument;
 
-use crate::{
-    Error, Fault, Grant, Guard, Moment, NotAcquired, Operation, Place, Request, Result, Standing,
-    Unavailable, Wake,
+use super::{
     backoff::Backoff,
-    guard::Tenure,
-    invariant, io,
-    metrics::Measured,
     pending::Ticket,
     reentry::{Entered, Slot},
     shared::{Front, Running, Shared},
+    tenure::Tenure,
+};
+use crate::{
+    Error, Fault, Grant, Moment, NotAcquired, Operation, Place, Request, Result, Standing, Unavailable, Wake,
+    invariant, io, metrics::Measured,
 };
 
 /// What the store has for its first answer, though the caller would wait less: a wait of 5 ms means that long in the
@@ -48,7 +48,7 @@ pub(crate) async fn acquire(
     request: Request,
     reentrant: bool,
     limits: Limits,
-) -> Result<Guard> {
+) -> Result<Arc<Tenure>> {
     let span = tracing::info_span!(
         "polylock.acquire",
         lock.name = %request.name,
@@ -80,8 +80,8 @@ impl Caller {
     async fn hears(
         mut self,
         backend: &'static str,
-        answer: oneshot::Receiver<Result<Guard>>,
-    ) -> Result<Guard> {
+        answer: oneshot::Receiver<Result<Arc<Tenure>>>,
+    ) -> Result<Arc<Tenure>> {
         let answer = answer.await;
         self.answered = true;
         answer.unwrap_or_else(|_| {
@@ -105,7 +105,7 @@ async fn attempt(
     request: Arc<Request>,
     reentrant: bool,
     limits: Limits,
-    mut reply: oneshot::Sender<Result<Guard>>,
+    mut reply: oneshot::Sender<Result<Arc<Tenure>>>,
     given_up: Arc<OnceLock<Ticket>>,
 ) {
     let shared = front.0.clone();
@@ -136,18 +136,18 @@ async fn attempt(
     );
     let undo = turn.stop();
     let answer = match outcome {
-        Ok(Some(Mine::Again(tenure))) => Ok(Guard::again(tenure)),
+        Ok(Some(Mine::Again(tenure))) => Ok(tenure),
         Ok(Some(Mine::Granted { grant, sent })) => {
             let waited = u64::try_from(shared.now().since(began).as_millis()).unwrap_or(u64::MAX);
             tracing::Span::current()
                 .record("lock.fencing_token", grant.token.get())
                 .record("lock.wait_ms", waited)
                 .record("otel.status_code", "OK");
-            let guard = Guard::start(front, request, slot, grant, sent);
+            let tenure = Tenure::begin(front, request, slot, grant, sent);
             if let Some(entered) = &mut entered {
-                **entered = guard.downgrade();
+                **entered = Arc::downgrade(&tenure);
             }
-            Ok(guard)
+            Ok(tenure)
         }
         Ok(None) => {
             tracing::debug!("given up by the caller");
@@ -166,7 +166,7 @@ async fn attempt(
         }
     };
     drop(entered);
-    // Whom nobody wants any more is dropped here, and dropping a guard releases it.
+    // What nobody wants any more is dropped here, and dropping it releases the lock.
     drop(reply.send(answer));
     drop(given_up);
 }

@@ -7,7 +7,8 @@ use std::{
 
 use tokio::sync::OwnedMutexGuard;
 
-use crate::{LockName, OwnerId, Request, guard::Tenure};
+use super::tenure::Tenure;
+use crate::{LockName, OwnerId, Request};
 
 type Key = (LockName, OwnerId);
 type Cell = Arc<tokio::sync::Mutex<Weak<Tenure>>>;

@@ -2,8 +2,9 @@
 //!
 //! A dropped guard sends its release and does not wait for it. If that drop is the program's last act, something must
 //! wait, or the next holder waits for the lease to run out. Two things do, each for [`AT_EXIT`] at most: the drop of the
-//! last handle on a store, and the end of a thread that has dropped guards. The second covers a `Locks` that sits in a
-//! `static` and is never dropped: the C library runs the main thread's destructors at exit.
+//! last handle on a store, and the end of a thread that has opened the store or dropped guards. The second covers a `Locks`
+//! that sits in a `static` and is never dropped: the C library runs the destructors of the thread that calls `exit`, which is
+//! mostly the main thread, where mostly the store was opened.
 
 use std::{
     cell::RefCell,
@@ -31,13 +32,17 @@ pub(crate) struct Pending {
 pub(crate) struct Ticket(Arc<Pending>);
 
 impl Pending {
+    /// For a new store. The thread that calls this waits for what is under way when it ends.
+    pub(crate) fn of_this_thread() -> Arc<Self> {
+        let pending = Arc::default();
+        BegunHere::note(&pending);
+        pending
+    }
+
     /// One more. The thread that calls this waits for it when it ends.
     pub(crate) fn begin(self: &Arc<Self>) -> Ticket {
         *self.count() += 1;
-        if !io::is_current() {
-            // An error means that this thread is ending already, and what it waited with is gone.
-            BEGUN_HERE.try_with(|begun| begun.remember(self)).ok();
-        }
+        BegunHere::note(self);
         Ticket(self.clone())
     }
 
@@ -81,10 +86,17 @@ thread_local! {
     static BEGUN_HERE: BegunHere = const { BegunHere(RefCell::new(Vec::new())) };
 }
 
-/// The stores for which a thread has begun something; waits for them when the thread ends.
+/// The stores that a thread has opened, or for which it has begun something; waits for them when the thread ends.
 struct BegunHere(RefCell<Vec<Weak<Pending>>>);
 
 impl BegunHere {
+    fn note(pending: &Arc<Pending>) {
+        if !io::is_current() {
+            // An error means that this thread is ending already, and what it waited with is gone.
+            BEGUN_HERE.try_with(|begun| begun.remember(pending)).ok();
+        }
+    }
+
     fn remember(&self, pending: &Arc<Pending>) {
         let mut stores = self.0.borrow_mut();
         if !stores.iter().any(|store| store.as_ptr() == Arc::as_ptr(pending)) {

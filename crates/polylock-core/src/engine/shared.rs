@@ -4,14 +4,16 @@ use std::{future::Future, sync::Arc};
 
 use tokio::task::JoinHandle;
 
+use super::{
+    backoff::Backoff,
+    pending::{AT_EXIT, Pending},
+    reentry::Reentry,
+};
 use crate::{
     Clock, Error, Fault, LockName, Moment, Operation, Options, Request, Result, Store, Unavailable,
     backend::Backend,
-    backoff::Backoff,
     io,
     metrics::{Measured, Metrics},
-    pending::{AT_EXIT, Pending},
-    reentry::Reentry,
 };
 
 /// What every lock of one store shares.
