@@ -10,11 +10,10 @@ use std::{
 };
 
 use pin_project_lite::pin_project;
-use tokio::sync::oneshot;
 
 use crate::{
-    Error, FencingToken, LockName, LostReason, Mode, Moment, Operation, OwnerId, Result,
-    engine::{Ended, Farewell, Hold, Phase, Tenure},
+    Error, FencingToken, LockName, LostReason, Mode, Moment, OwnerId, Result,
+    engine::{Ended, Hold, Phase, Tenure},
 };
 
 /// A lock that is held.
@@ -47,7 +46,7 @@ impl Guard {
     /// Which lock this is.
     #[must_use]
     pub fn name(&self) -> &LockName {
-        &self.hold().request.name
+        self.hold().name()
     }
 
     /// How it is held. A guard that re-entered has the mode of the hold that it entered.
@@ -173,13 +172,10 @@ impl Guard {
     /// Once polled, the release goes on in the background though this is dropped.
     pub async fn release(self) -> Result<()> {
         let hold = self.tenure.hold().clone();
-        let Some(tenure) = Arc::into_inner(self.tenure) else {
-            return hold.check().map(|_| ()).or_else(|ended| ended.into_result(&hold.request));
-        };
-        let (reply, answer) = oneshot::channel();
-        let under_way = tenure.front().0.pending.begin();
-        hold.leave(Farewell::Release { reply: Some(reply), under_way })?;
-        answer.await.unwrap_or_else(|_| Err(hold.shared.silent(Operation::Release)))
+        match Arc::into_inner(self.tenure) {
+            Some(tenure) => tenure.release().await,
+            None => hold.check().map(|_| ()).or_else(|ended| ended.into_result(hold.name())),
+        }
     }
 
     /// Stops renewing and does not release: the lock stays taken until its lease has run out.
@@ -190,7 +186,7 @@ impl Guard {
     /// # Errors
     /// [`Error::Lost`] if it was lost before.
     pub fn leave_to_expire(self) -> Result<()> {
-        self.hold().leave(Farewell::LeaveToExpire)
+        self.hold().leave_to_expire()
     }
 
     fn lost_by(&self, ended: Ended) -> Error {

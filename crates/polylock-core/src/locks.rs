@@ -129,7 +129,7 @@ impl Locks {
         let Some(inspect) = self.front.0.store.inspect.clone() else {
             return Err(Error::Unsupported { backend, capability: "looking into the store" });
         };
-        io::spawn(look(inspect))?.await.map_err(|error| io::failed(backend, operation, error))?
+        io::begin(look(inspect))?.end().await.map_err(|cause| io::failed(backend, operation, cause))?
     }
 }
 

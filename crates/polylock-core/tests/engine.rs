@@ -86,10 +86,13 @@ async fn an_owner_enters_again_and_the_last_one_out_releases() {
 #[test]
 fn works_from_any_executor_and_releases_outside_one() {
     let locks = locks();
-    let guard = futures_util::FutureExt::now_or_never(locks.lock("a").acquire());
-    assert!(guard.is_none(), "the answer comes from another thread");
+    let holder = pollster(locks.lock("a").acquire()).unwrap();
+    let waiting = futures_util::FutureExt::now_or_never(locks.lock("a").acquire());
+    assert!(waiting.is_none(), "it is held");
     // A future that was given up in the middle has left nothing behind.
     assert!(pollster(locks.clone().close(Duration::from_secs(5))));
+    assert!(pollster(locks.inspect("a")).unwrap().waiters.is_empty());
+    pollster(holder.release()).unwrap();
     let guard = pollster(locks.lock("a").try_acquire()).unwrap().unwrap();
     drop(guard);
     assert!(pollster(locks.clone().close(Duration::from_secs(5))));

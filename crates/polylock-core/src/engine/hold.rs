@@ -4,19 +4,20 @@
 //! renewal is a task of its own that is raced with the deadline. A failed renewal means *unknown*: it is tried again,
 //! and only the store's definite word or the deadline means *lost*.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 use tracing::Instrument;
 
-use super::{backoff::Backoff, pending::Ticket, shared::Shared};
+use super::{
+    backoff::Backoff,
+    pending::Ticket,
+    shared::{Running, Shared},
+};
 use crate::{
-    Error, FencingToken, Grant, LostReason, Mode, Moment, Operation, Renewal, Request, Result, invariant,
-    metrics::Measured,
+    Error, FencingToken, Grant, LockName, LostReason, Mode, Moment, Operation, Renewal, Request, Result,
+    invariant, metrics::Measured,
 };
 
 /// Where a hold stands.
@@ -37,33 +38,21 @@ pub(crate) struct Hold {
     pub(crate) request: Arc<Request>,
     pub(crate) token: FencingToken,
     phase: watch::Sender<Phase>,
-    farewell: Mutex<Option<oneshot::Sender<Farewell>>>,
-}
-
-/// How a holder leaves.
-#[derive(Debug)]
-pub(crate) enum Farewell {
-    /// Release, and tell `reply` how it went.
-    Release { reply: Option<oneshot::Sender<Result<()>>>, under_way: Ticket },
-    /// Only renew no more.
-    LeaveToExpire,
 }
 
 impl Hold {
     /// Starts the watchdog of a grant whose claim was sent at `sent`.
     pub(crate) fn start(shared: Arc<Shared>, request: Arc<Request>, grant: Grant, sent: Moment) -> Arc<Self> {
         let deadline = invariant::deadline(sent, grant.lease);
-        let (farewell, left) = oneshot::channel();
         let hold = Arc::new(Self {
             shared,
             request,
             token: grant.token,
             phase: watch::Sender::new(Phase::Held { deadline }),
-            farewell: Mutex::new(Some(farewell)),
         });
         let span = tracing::info_span!("polylock.hold", lock.name = %hold.request.name, lock.fencing_token = %hold.token);
         let watchdog = Watchdog { hold: hold.clone(), sent, lease: grant.lease };
-        tokio::spawn(watchdog.run(left).instrument(span));
+        tokio::spawn(watchdog.run().instrument(span));
         hold
     }
 
@@ -93,55 +82,78 @@ impl Hold {
         })
     }
 
+    pub(crate) fn name(&self) -> &LockName {
+        &self.request.name
+    }
+
     pub(crate) fn watch(&self) -> watch::Receiver<Phase> {
         self.phase.subscribe()
     }
 
-    /// Ends the hold by its holder's will; an error if it was lost before that.
+    /// Ends the hold by its holder's will: until when it makes sense to try to release it. An error if it was lost before;
+    /// who leaves a second time hears that there is nothing to do.
     ///
-    /// From here on the lock counts as not held, whatever the store has heard.
-    pub(crate) fn leave(&self, farewell: Farewell) -> Result<()> {
-        if let Err(ended) = self.check() {
-            return ended.into_result(&self.request);
+    /// From here on the lock counts as not held, whatever the store has heard, and no renewal is sent any more.
+    pub(crate) fn leave(&self) -> Result<Moment, Ended> {
+        let deadline = self.check()?;
+        if self.change(|| Phase::Left) {
+            return Ok(deadline.max(self.shared.now() + self.request.ttl / 3));
         }
-        let left = self.phase.send_if_modified(|phase| {
-            let held = matches!(phase, Phase::Held { .. });
-            if held {
-                *phase = Phase::Left;
-            }
-            held
-        });
-        if !left {
-            return self.check().map(|_| ()).or_else(|ended| ended.into_result(&self.request));
-        }
-        let sender = self.farewell.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(sender) = sender {
-            // The watchdog ends before this only if the runtime itself has gone; then the lease ends the hold.
-            drop(sender.send(farewell));
-        }
+        Err(self.check().err().unwrap_or(Ended::Left))
+    }
+
+    /// As [`leave`](Self::leave), and leaves the release to the end of the lease.
+    pub(crate) fn leave_to_expire(&self) -> Result<()> {
+        self.leave().map(|_| ()).or_else(|ended| ended.into_result(self.name()))?;
+        self.shared.record(&self.request.name, Measured::Release { outcome: "expired", via: "expiry" });
+        tracing::info!(lock.name = %self.request.name, "left to expire");
         Ok(())
+    }
+
+    /// Tells the store of a hold that was left, and tries again until `until`.
+    pub(crate) async fn release(
+        self: Arc<Self>,
+        until: Moment,
+        via: &'static str,
+        under_way: Ticket,
+    ) -> Result<()> {
+        let answer = self.shared.depart(&self.request, until).await;
+        let outcome = if answer.is_ok() { "released" } else { "error" };
+        self.shared.record(&self.request.name, Measured::Release { outcome, via });
+        tracing::info!(lock.name = %self.request.name, lock.fencing_token = %self.token, via, outcome, "released");
+        drop(under_way);
+        answer
+    }
+
+    /// Starts a renewal, unless the hold has ended: who ends it waits until the renewal has been sent, so that a release
+    /// never overtakes one.
+    fn renew(&self) -> Option<Running<Renewal>> {
+        let phase = self.phase.borrow();
+        matches!(*phase, Phase::Held { .. }).then(|| {
+            self.shared.start(Operation::Renew, &self.request, |store, request| async move {
+                store.renew(&request).await
+            })
+        })
     }
 
     /// Sets a later deadline; false if the hold has ended.
     fn extend(&self, deadline: Moment) -> bool {
-        self.check().is_ok()
-            && self.phase.send_if_modified(|phase| {
-                let held = matches!(phase, Phase::Held { .. });
-                if held {
-                    *phase = Phase::Held { deadline };
-                }
-                held
-            })
+        self.check().is_ok() && self.change(|| Phase::Held { deadline })
     }
 
     fn lose(&self, reason: LostReason) {
+        self.change(|| Phase::Lost(reason));
+    }
+
+    /// Changes the phase if the hold has not ended; false if it has.
+    fn change(&self, to: impl FnOnce() -> Phase) -> bool {
         self.phase.send_if_modified(|phase| {
             let held = matches!(phase, Phase::Held { .. });
             if held {
-                *phase = Phase::Lost(reason);
+                *phase = to();
             }
             held
-        });
+        })
     }
 }
 
@@ -153,10 +165,10 @@ pub(crate) enum Ended {
 }
 
 impl Ended {
-    pub(crate) fn into_result(self, request: &Request) -> Result<()> {
+    pub(crate) fn into_result(self, name: &LockName) -> Result<()> {
         match self {
             Self::Left => Ok(()),
-            Self::Lost(reason) => Err(Error::Lost { name: request.name.clone(), reason }),
+            Self::Lost(reason) => Err(Error::Lost { name: name.clone(), reason }),
         }
     }
 }
@@ -171,53 +183,25 @@ struct Watchdog {
 }
 
 impl Watchdog {
-    async fn run(mut self, mut left: oneshot::Receiver<Farewell>) {
+    async fn run(mut self) {
         let (hold, began) = (self.hold.clone(), self.sent);
-        let (shared, name) = (&hold.shared, &hold.request.name);
-        shared.record(name, Measured::Holding(1));
-        tracing::info!(lock.name = %name, lock.fencing_token = %hold.token, "acquired");
-        let farewell = tokio::select! {
+        let (shared, request) = (&hold.shared, &hold.request);
+        let mut phase = hold.watch();
+        shared.record(&request.name, Measured::Holding(1));
+        tracing::info!(lock.name = %request.name, lock.fencing_token = %hold.token, "acquired");
+        tokio::select! {
             biased;
-            farewell = &mut left => farewell.ok(),
-            reason = self.keep() => {
-                hold.lose(reason);
-                // Who left in the same instant was before the loss.
-                left.try_recv().ok()
-            }
-        };
-        shared.record(name, Measured::Hold { lasted: shared.now().since(began) });
-        shared.record(name, Measured::Holding(-1));
-        self.end(farewell).await;
-    }
-
-    async fn end(&self, farewell: Option<Farewell>) {
-        let (shared, request) = (&self.hold.shared, &self.hold.request);
-        let until = self.sent + self.lease;
-        let released = |outcome, via| shared.record(&request.name, Measured::Release { outcome, via });
-        match farewell {
-            Some(Farewell::Release { reply, under_way }) => {
-                let via = if reply.is_some() { "explicit" } else { "drop" };
-                let answer = shared.depart(request, until).await;
-                released(if answer.is_ok() { "released" } else { "error" }, via);
-                tracing::info!(via, "released");
-                if let Some(reply) = reply {
-                    drop(reply.send(answer));
-                }
-                drop(under_way);
-            }
-            Some(Farewell::LeaveToExpire) => {
-                released("expired", "expiry");
-                tracing::info!("left to expire");
-            }
-            None => {
-                let Phase::Lost(reason) = *self.hold.phase.borrow() else { return };
-                shared.record(&request.name, Measured::Lost(reason));
-                tracing::error!(lock.name = %request.name, %reason, "lost");
-                // A renewal without an answer may have been carried out: what it extended blocks others for nothing.
-                let _under_way = shared.pending.begin();
-                shared.depart(request, shared.now() + self.lease).await.ok();
-            }
+            _ = phase.wait_for(|phase| !matches!(phase, Phase::Held { .. })) => {}
+            reason = self.keep() => hold.lose(reason),
         }
+        shared.record(&request.name, Measured::Hold { lasted: shared.now().since(began) });
+        shared.record(&request.name, Measured::Holding(-1));
+        let Phase::Lost(reason) = *phase.borrow() else { return };
+        shared.record(&request.name, Measured::Lost(reason));
+        tracing::error!(lock.name = %request.name, %reason, "lost");
+        // A renewal without an answer may have been carried out: what it extended blocks others for nothing.
+        let _under_way = shared.pending.begin();
+        shared.depart(request, shared.now() + self.lease).await.ok();
     }
 
     /// Renews until the hold is lost. Dropping it leaves a renewal in flight to its end: it never creates anything.
@@ -255,9 +239,10 @@ impl Watchdog {
             if sent >= deadline {
                 return Err(LostReason::DeadlineReached);
             }
-            let mut renewal = shared.start(Operation::Renew, request, |store, request| async move {
-                store.renew(&request).await
-            });
+            let Some(mut renewal) = self.hold.renew() else {
+                // It has just ended, which `run` hears next.
+                return std::future::pending().await;
+            };
             flying.push(async move { (sent, renewal.answer().await) });
             let answer = tokio::select! {
                 biased;

@@ -8,7 +8,7 @@ mod shared;
 mod tenure;
 mod turn;
 
-pub(crate) use hold::{Ended, Farewell, Hold, Phase};
+pub(crate) use hold::{Ended, Hold, Phase};
 pub(crate) use pending::Pending;
 pub(crate) use reentry::Reentry;
 pub(crate) use shared::{Front, Shared};

@@ -2,8 +2,6 @@
 
 use std::{future::Future, sync::Arc};
 
-use tokio::task::JoinHandle;
-
 use super::{
     backoff::Backoff,
     pending::{AT_EXIT, Pending},
@@ -12,7 +10,7 @@ use super::{
 use crate::{
     Clock, Error, Fault, LockName, Moment, Operation, Options, Request, Result, Store, Unavailable,
     backend::Backend,
-    io,
+    io::{self, Begun},
     metrics::{Measured, Metrics},
 };
 
@@ -61,8 +59,8 @@ impl Shared {
         }
     }
 
-    /// Starts an operation on the store as a task of its own: it goes on to its end though nobody waits for it, and a
-    /// panic in it is an answer like any other. Must be called on the `polylock-io` thread.
+    /// Starts an operation on the store: it goes on to its end though nobody waits for it, and a panic in it is an answer
+    /// like any other. The request is on its way when this returns, if the store can send it at once.
     pub(crate) fn start<T, F>(
         self: &Arc<Self>,
         operation: Operation,
@@ -75,7 +73,7 @@ impl Shared {
     {
         let work = call(self.store.backend.clone(), request.clone());
         let (shared, name) = (self.clone(), request.name.clone());
-        let task = tokio::spawn(async move {
+        let task = io::begin(async move {
             if shared.metrics.is_none() {
                 return work.await;
             }
@@ -124,15 +122,17 @@ impl Shared {
 pub(crate) struct Running<T> {
     backend: &'static str,
     operation: Operation,
-    task: JoinHandle<Result<T>>,
+    task: Result<Begun<Result<T>>>,
 }
 
 impl<T> Running<T> {
     /// What the store answers. May be dropped and called again until it has answered.
     pub(crate) async fn answer(&mut self) -> Result<T> {
-        match (&mut self.task).await {
-            Ok(answer) => answer,
-            Err(error) => Err(io::failed(self.backend, self.operation, error)),
+        match &mut self.task {
+            Ok(task) => task.end().await.map_err(|cause| io::failed(self.backend, self.operation, cause))?,
+            Err(_) => {
+                Err(io::failed(self.backend, self.operation, "polylock-io could not be started".to_owned()))
+            }
         }
     }
 }

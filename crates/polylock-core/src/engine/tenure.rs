@@ -2,12 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{
-    hold::{Farewell, Hold},
-    reentry::Slot,
-    shared::Front,
-};
-use crate::{Grant, Moment, Request};
+use super::{hold::Hold, reentry::Slot, shared::Front};
+use crate::{Grant, Moment, Operation, Request, Result, io};
 
 #[derive(Debug)]
 pub(crate) struct Tenure {
@@ -18,8 +14,8 @@ pub(crate) struct Tenure {
 }
 
 impl Tenure {
-    /// Begins the hold of a grant whose claim was sent at `sent`. Must be called on the `polylock-io` thread, where the
-    /// watchdog lives.
+    /// Begins the hold of a grant whose claim was sent at `sent`. Must be called in the context of the `polylock-io` thread,
+    /// where the watchdog lives.
     pub(super) fn begin(
         front: Arc<Front>,
         request: Arc<Request>,
@@ -35,15 +31,29 @@ impl Tenure {
         &self.hold
     }
 
-    pub(crate) fn front(&self) -> &Front {
-        &self.front
+    /// Releases the lock and waits until the store has confirmed it.
+    pub(crate) async fn release(self) -> Result<()> {
+        let until = match self.hold.leave() {
+            Ok(until) => until,
+            Err(ended) => return ended.into_result(self.hold.name()),
+        };
+        let under_way = self.front.0.pending.begin();
+        let releasing = self.hold.clone().release(until, "explicit", under_way);
+        let mut releasing = io::begin(releasing)?;
+        releasing
+            .end()
+            .await
+            .unwrap_or_else(|cause| Err(io::failed(self.hold.shared.backend(), Operation::Release, cause)))
     }
 }
 
 impl Drop for Tenure {
     fn drop(&mut self) {
-        let under_way = self.front.0.pending.begin();
-        // If it was lost before, the watchdog has told.
-        self.hold.leave(Farewell::Release { reply: None, under_way }).ok();
+        // If it was lost or released before, there is nothing left to do.
+        if let Ok(until) = self.hold.leave() {
+            let under_way = self.front.0.pending.begin();
+            // Without the thread there is no hold either.
+            io::spawn(self.hold.clone().release(until, "drop", under_way)).ok();
+        }
     }
 }

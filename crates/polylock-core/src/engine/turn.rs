@@ -1,7 +1,7 @@
 //! The one waiting loop: from the first claim until the lock is held or the attempt is given up.
 //!
-//! An attempt runs as a task of its own on the `polylock-io` thread, so that dropping the caller's future at any point
-//! stops nothing half-way. Why that matters, step by step:
+//! An attempt belongs to the `polylock-io` thread (the caller takes its first step), so that dropping the caller's future at
+//! any point stops nothing half-way. Why that matters, step by step:
 //! 1. `acquire` sends a claim;
 //! 2. the caller drops its future;
 //! 3. a release is sent on another connection and overtakes the claim: it finds nothing to undo;
@@ -65,7 +65,7 @@ pub(crate) async fn acquire(
     let given_up = Arc::new(OnceLock::new());
     let caller = Caller { front: front.clone(), given_up: given_up.clone(), answered: false };
     let backend = front.0.backend();
-    io::spawn(attempt(front, Arc::new(request), reentrant, limits, reply, given_up).instrument(span))?;
+    io::begin(attempt(front, Arc::new(request), reentrant, limits, reply, given_up).instrument(span))?;
     caller.hears(backend, answer).await
 }
 
@@ -126,7 +126,7 @@ async fn attempt(
         biased;
         outcome = AssertUnwindSafe(turn.comes(slot.as_ref(), &mut entered)).catch_unwind() => match outcome {
             Ok(outcome) => outcome.map(Some),
-            Err(panic) => Err(turn.failed(format!("the store panicked: {}", io::message(&*panic)))),
+            Err(panic) => Err(turn.failed(io::panicked(&*panic))),
         },
         () = reply.closed() => Ok(None),
     };
