@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Installs what the tests need and runs them all: format, lints, every feature alone, unit tests, the conformance suite
-# on every store, real processes, doctests, documentation.
+# on every store, real processes, planted bugs that the tests must catch, doctests, documentation.
 #
 #   scripts/test.sh            everything
-#   scripts/test.sh lint       one part of it: lint, features, test or doc
+#   scripts/test.sh lint       one part of it: lint, features, test, mutants or doc
 #
 # A store's server that can't be started is a failure, not a skip.
 set -euo pipefail
@@ -46,6 +46,11 @@ tests() {
     cargo test --workspace --all-features --locked
 }
 
+mutants() {
+    say "planted bugs"
+    cargo run --quiet --locked -p polylock-integration-tests --bin mutants
+}
+
 doc() {
     say "documentation"
     RUSTDOCFLAGS="-D warnings" cargo doc --workspace --all-features --no-deps --locked
@@ -53,8 +58,8 @@ doc() {
 
 install_packages
 case "${1:-all}" in
-    all) lint; features; tests; doc; say "all passed" ;;
-    lint | features | doc) "$1" ;;
+    all) lint; features; tests; mutants; doc; say "all passed" ;;
+    lint | features | mutants | doc) "$1" ;;
     test) tests ;;
-    *) echo "unknown part: $1 (lint, features, test, doc)" >&2; exit 64 ;;
+    *) echo "unknown part: $1 (lint, features, test, mutants, doc)" >&2; exit 64 ;;
 esac

@@ -26,7 +26,7 @@ use std::{fmt, time::Duration};
 
 use crate::{LockName, LostReason, Operation};
 
-/// Where core sends what it measures. It is called on the `polylock-io` thread and must not block.
+/// Where core sends what it measures. It is called on the `polylock-io` thread or by the caller, and must not block.
 pub trait Metrics: fmt::Debug + Send + Sync + 'static {
     /// One measurement of lock `name` on `backend`.
     fn record(&self, backend: &'static str, name: &LockName, measured: Measured);

@@ -96,7 +96,7 @@ impl Hold {
     /// From here on the lock counts as not held, whatever the store has heard, and no renewal is sent any more.
     pub(crate) fn leave(&self) -> Result<Moment, Ended> {
         let deadline = self.check()?;
-        if self.change(|| Phase::Left) {
+        if self.change(Phase::Left) {
             return Ok(deadline.max(self.shared.now() + self.request.ttl / 3));
         }
         Err(self.check().err().unwrap_or(Ended::Left))
@@ -138,19 +138,19 @@ impl Hold {
 
     /// Sets a later deadline; false if the hold has ended.
     fn extend(&self, deadline: Moment) -> bool {
-        self.check().is_ok() && self.change(|| Phase::Held { deadline })
+        self.check().is_ok() && self.change(Phase::Held { deadline })
     }
 
     fn lose(&self, reason: LostReason) {
-        self.change(|| Phase::Lost(reason));
+        self.change(Phase::Lost(reason));
     }
 
     /// Changes the phase if the hold has not ended; false if it has.
-    fn change(&self, to: impl FnOnce() -> Phase) -> bool {
+    fn change(&self, to: Phase) -> bool {
         self.phase.send_if_modified(|phase| {
             let held = matches!(phase, Phase::Held { .. });
             if held {
-                *phase = to();
+                *phase = to;
             }
             held
         })
