@@ -124,11 +124,12 @@ async fn attempt(
     let mut entered = None;
     let outcome = tokio::select! {
         biased;
+        // First: whom nobody waits for any more does not claim again.
+        () = reply.closed() => Ok(None),
         outcome = AssertUnwindSafe(turn.comes(slot.as_ref(), &mut entered)).catch_unwind() => match outcome {
             Ok(outcome) => outcome.map(Some),
             Err(panic) => Err(turn.failed(io::panicked(&*panic))),
         },
-        () = reply.closed() => Ok(None),
     };
     shared.record(
         &request.name,
