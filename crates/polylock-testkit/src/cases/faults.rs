@@ -76,7 +76,7 @@ pub(super) async fn flaky_waits(trial: Trial) -> Outcome {
 }
 
 pub(super) async fn flaky_leaks(trial: Trial) -> Outcome {
-    leaks::cycles(&flaky(&trial), 10).await;
+    leaks::cycles(&flaky(&trial), 40).await;
     Ok(())
 }
 
