@@ -10,7 +10,11 @@ use std::{
     time::Duration,
 };
 
-use crate::{Maker, cases, target::Missing, trial::Trial};
+use crate::{
+    Maker, cases,
+    target::Missing,
+    trial::{Trial, scaled},
+};
 
 /// How a case ended, if it did not fail.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -105,7 +109,7 @@ fn run_here(case: &cases::Case, maker: &Maker, news: &mpsc::Sender<News>) -> Ver
             Ok(target) => target,
             Err(Missing(why)) => return Verdict::Missing(why),
         };
-        let limit = target.time_limit();
+        let limit = scaled(target.time_limit());
         news.send(News::Limit(limit)).ok();
         let trial = Trial::new(target).await;
         news.send(News::Limit(limit + 40 * trial.short())).ok();

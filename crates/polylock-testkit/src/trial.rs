@@ -365,7 +365,7 @@ pub(crate) async fn tried(lock: polylock_core::Lock) -> Option<Guard> {
 
 /// A task that must not panic.
 pub(crate) async fn join<T>(task: tokio::task::JoinHandle<T>) -> T {
-    match soon("a task of the case", task).await {
+    match within(scaled(patience()), "a task of the case", task).await {
         Ok(value) => value,
         Err(cut) => std::panic::resume_unwind(cut.into_panic()),
     }
@@ -410,6 +410,11 @@ pub(crate) async fn cut<F: Future>(future: F, cut: Cut) -> Option<F::Output> {
         if polls == limit && !on_wake { Poll::Ready(None) } else { Poll::Pending }
     })
     .await
+}
+
+/// A limit for what takes longer when cases are made longer.
+pub(crate) fn scaled(limit: Duration) -> Duration {
+    limit.saturating_mul(u32::try_from(scale()).unwrap_or(u32::MAX))
 }
 
 /// How many times more than usual the long cases repeat: `POLYLOCK_TESTKIT_SCALE`, 1 by default.
