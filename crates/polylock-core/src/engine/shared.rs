@@ -82,6 +82,7 @@ impl Shared {
             shared.record(&name, Measured::Operation { operation, took: shared.now().since(began) });
             answer
         });
+        let task = task.unwrap_or_else(|error| Begun::Ended(Some(Err(error.to_string()))));
         Running { backend: self.backend(), operation, task }
     }
 
@@ -122,17 +123,12 @@ impl Shared {
 pub(crate) struct Running<T> {
     backend: &'static str,
     operation: Operation,
-    task: Result<Begun<Result<T>>>,
+    task: Begun<Result<T>>,
 }
 
 impl<T> Running<T> {
     /// What the store answers. May be dropped and called again until it has answered.
     pub(crate) async fn answer(&mut self) -> Result<T> {
-        match &mut self.task {
-            Ok(task) => task.end().await.map_err(|cause| io::failed(self.backend, self.operation, cause))?,
-            Err(_) => {
-                Err(io::failed(self.backend, self.operation, "polylock-io could not be started".to_owned()))
-            }
-        }
+        self.task.end().await.map_err(|cause| io::failed(self.backend, self.operation, cause))?
     }
 }

@@ -27,8 +27,8 @@ use super::{
     tenure::Tenure,
 };
 use crate::{
-    Error, Fault, Grant, Moment, NotAcquired, Operation, Place, Request, Result, Standing, Unavailable, Wake,
-    invariant, io, metrics::Measured,
+    Error, Grant, Moment, NotAcquired, Operation, Place, Request, Result, Standing, Wake, invariant, io,
+    metrics::Measured,
 };
 
 /// What the store has for its first answer, though the caller would wait less: a wait of 5 ms means that long in the
@@ -85,8 +85,7 @@ impl Caller {
         let answer = answer.await;
         self.answered = true;
         answer.unwrap_or_else(|_| {
-            Err(Unavailable::new(backend, Operation::Claim, Fault::Permanent, "the attempt ended unanswered")
-                .into())
+            Err(io::failed(backend, Operation::Claim, "the attempt ended unanswered".to_owned()))
         })
     }
 }
@@ -128,7 +127,7 @@ async fn attempt(
         () = reply.closed() => Ok(None),
         outcome = AssertUnwindSafe(turn.comes(slot.as_ref(), &mut entered)).catch_unwind() => match outcome {
             Ok(outcome) => outcome.map(Some),
-            Err(panic) => Err(turn.failed(io::panicked(&*panic))),
+            Err(panic) => Err(io::failed(shared.backend(), Operation::Wait, io::panicked(&*panic))),
         },
     };
     shared.record(
@@ -341,10 +340,6 @@ impl Turn<'_> {
 
     fn not_acquired(&self, reason: NotAcquired) -> Error {
         Error::NotAcquired { name: self.request.name.clone(), reason }
-    }
-
-    fn failed(&self, cause: String) -> Error {
-        Unavailable::new(self.shared.backend(), Operation::Wait, Fault::Permanent, cause).into()
     }
 }
 
