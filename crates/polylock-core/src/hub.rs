@@ -7,6 +7,10 @@
 //! 1. in the region where it reads the queue, before anyone else can change it, it calls [`Hub::expect`];
 //! 2. who leaves calls [`Hub::ring`] after the change is visible;
 //! 3. a ring that comes between the claim's answer and [`Hub::rung`] is kept, and `rung` returns at once.
+//!
+//! Where the store itself keeps who waits for whom, it is simpler: [`Hub::enter`] before the claim is sent gives the
+//! waiter a number, the claim leaves the number in the store, and who leaves finds it there and has it rung, with
+//! [`Hub::ring_ticket`], in whichever process it is. The number is no secret: it can wake, and nothing else.
 
 use std::{
     collections::HashMap,
@@ -28,12 +32,17 @@ struct State {
     waiters: HashMap<RequestId, Waiter>,
     /// Turned round: by whom they wait for.
     behind: HashMap<RequestId, Vec<RequestId>>,
+    /// And by their numbers.
+    tickets: HashMap<u64, RequestId>,
+    /// The last number given.
+    last: u64,
 }
 
 #[derive(Debug)]
 struct Waiter {
     name: LockName,
-    watches: RequestId,
+    watches: Option<RequestId>,
+    ticket: u64,
     bell: Arc<Notify>,
 }
 
@@ -44,19 +53,19 @@ impl Hub {
         Self::default()
     }
 
+    /// `request` is about to claim: from now on a ring for it is kept. Its number, by which
+    /// [`ring_ticket`](Self::ring_ticket) wakes it, stays the same until it is forgotten.
+    pub fn enter(&self, request: &Request) -> u64 {
+        self.lock().waiter(request).ticket
+    }
+
     /// `request` waits until `watched` has left. Replaces what it waited for before.
     pub fn expect(&self, request: &Request, watched: RequestId) {
         let mut state = self.lock();
-        match state.waiters.get_mut(&request.id) {
-            Some(waiter) if waiter.watches == watched => return,
-            Some(waiter) => {
-                let before = std::mem::replace(&mut waiter.watches, watched);
-                state.unlink(request.id, before);
-            }
-            None => {
-                let waiter = Waiter { name: request.name.clone(), watches: watched, bell: Arc::default() };
-                state.waiters.insert(request.id, waiter);
-            }
+        match state.waiter(request).watches.replace(watched) {
+            Some(before) if before == watched => return,
+            Some(before) => state.unlink(request.id, before),
+            None => {}
         }
         state.behind.entry(watched).or_default().push(request.id);
     }
@@ -65,7 +74,10 @@ impl Hub {
     pub fn forget(&self, request: RequestId) {
         let mut state = self.lock();
         if let Some(waiter) = state.waiters.remove(&request) {
-            state.unlink(request, waiter.watches);
+            state.tickets.remove(&waiter.ticket);
+            if let Some(watched) = waiter.watches {
+                state.unlink(request, watched);
+            }
         }
     }
 
@@ -91,6 +103,14 @@ impl Hub {
         }
     }
 
+    /// Wakes the waiter of this number, if it still waits.
+    pub fn ring_ticket(&self, ticket: u64) {
+        let state = self.lock();
+        if let Some(waiter) = state.tickets.get(&ticket).and_then(|request| state.waiters.get(request)) {
+            waiter.bell.notify_one();
+        }
+    }
+
     /// Wakes everybody, for instance because news may have been lost.
     pub fn ring_all(&self) {
         for waiter in self.lock().waiters.values() {
@@ -110,9 +130,10 @@ impl Hub {
         let mut names: HashMap<LockName, Vec<RequestId>> = HashMap::new();
         let state = self.lock();
         for waiter in state.waiters.values() {
+            let Some(watches) = waiter.watches else { continue };
             let watched = names.entry(waiter.name.clone()).or_default();
-            if !watched.contains(&waiter.watches) {
-                watched.push(waiter.watches);
+            if !watched.contains(&watches) {
+                watched.push(watches);
             }
         }
         names
@@ -124,6 +145,15 @@ impl Hub {
 }
 
 impl State {
+    fn waiter(&mut self, request: &Request) -> &mut Waiter {
+        let Self { waiters, tickets, last, .. } = self;
+        waiters.entry(request.id).or_insert_with(|| {
+            *last += 1;
+            tickets.insert(*last, request.id);
+            Waiter { name: request.name.clone(), watches: None, ticket: *last, bell: Arc::default() }
+        })
+    }
+
     fn unlink(&mut self, request: RequestId, watched: RequestId) {
         if let Some(behind) = self.behind.get_mut(&watched) {
             behind.retain(|waiter| *waiter != request);
@@ -163,6 +193,23 @@ mod tests {
         hub.ring(holder.id);
         assert!(hub.rung(me.id).now_or_never().is_some());
         assert!(hub.rung(me.id).now_or_never().is_none());
+    }
+
+    #[test]
+    fn a_ticket_wakes_its_waiter_also_before_the_claim_has_answered() {
+        let (hub, holder, me, other) = (Hub::new(), request(), request(), request());
+        let (ticket, others) = (hub.enter(&me), hub.enter(&other));
+        assert!(ticket != others && hub.enter(&me) == ticket);
+        assert_eq!(hub.watched().len(), 0, "nobody to look after yet");
+        hub.ring_ticket(ticket);
+        hub.expect(&me, holder.id);
+        assert_eq!(hub.enter(&me), ticket);
+        assert!(hub.rung(me.id).now_or_never().is_some());
+        assert!(hub.rung(me.id).now_or_never().is_none() && hub.rung(other.id).now_or_never().is_none());
+        hub.forget(me.id);
+        hub.forget(other.id);
+        hub.ring_ticket(ticket);
+        assert!(hub.is_empty() && hub.lock().tickets.is_empty());
     }
 
     #[test]

@@ -7,5 +7,11 @@
 //! Every store keeps the whole contract of [`polylock_core::backend`]: a lock is a row under a unique index, inserted
 //! at the grant and deleted at the release; waiters queue in a second table in order of arrival.
 
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+mod engine;
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+pub mod optimistic;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;

@@ -88,13 +88,26 @@ async fn store(url: &StoreUrl, keys: Keys) -> Result<Store> {
             keys.finish()?;
             polylock_core::io::run(polylock_sql::sqlite::connect(config)).await?
         }
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => {
+            let mut keys = keys;
+            let config = polylock_sql::postgres::Config::from_url(url, &mut keys)?;
+            keys.finish()?;
+            polylock_core::io::run(polylock_sql::postgres::connect(config)).await?
+        }
         other => Err(not_here(other).into()),
     }
 }
 
 /// Every scheme there is, with the feature that brings it and whether it was compiled in.
-const SCHEMES: [(&str, &str, bool); 2] =
-    [("memory", "", true), ("sqlite", "sqlite", cfg!(feature = "sqlite"))];
+const SCHEMES: [(&str, &str, bool); 6] = [
+    ("memory", "", true),
+    ("sqlite", "sqlite", cfg!(feature = "sqlite")),
+    ("postgres", "postgres", cfg!(feature = "postgres")),
+    ("postgresql", "postgres", cfg!(feature = "postgres")),
+    ("mysql", "mysql", cfg!(feature = "mysql")),
+    ("mariadb", "mysql", cfg!(feature = "mysql")),
+];
 
 /// The URL schemes that were compiled in.
 pub fn schemes() -> impl Iterator<Item = &'static str> {

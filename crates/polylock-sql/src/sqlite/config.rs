@@ -10,6 +10,8 @@ use polylock_core::{
     url::{Keys, StoreUrl},
 };
 
+use crate::engine::table;
+
 /// Where the file is and how it is used. See the [module](super) for what each option means.
 ///
 /// ```
@@ -39,11 +41,11 @@ pub enum Durability {
 
 impl Config {
     /// The default of [`table`](Self::table).
-    pub const DEFAULT_TABLE: &str = "polylock";
+    pub const DEFAULT_TABLE: &str = table::DEFAULT;
     /// The default of [`busy_timeout`](Self::busy_timeout).
     pub const DEFAULT_BUSY_TIMEOUT: Duration = Duration::from_secs(5);
     /// The longest prefix of table names, in bytes.
-    pub const MAX_TABLE_BYTES: usize = 41;
+    pub const MAX_TABLE_BYTES: usize = table::MAX_BYTES;
 
     /// The file at `path`, which is created if it is missing, with its directories.
     #[must_use]
@@ -120,18 +122,7 @@ impl Config {
         if path.contains(&0) || self.path.to_str().is_none() {
             return Err(ConfigError::new("store", "the path must be UTF-8 without NUL"));
         }
-        let mut bytes = self.table.bytes();
-        let starts = bytes.next().is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_');
-        if !starts
-            || !bytes.all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
-            || self.table.len() > Self::MAX_TABLE_BYTES
-            || self.table.to_ascii_lowercase().starts_with("sqlite_")
-        {
-            return Err(ConfigError::new(
-                "polylock.table",
-                "must be a letter or _ and then up to 40 letters, digits or _, and not begin with sqlite_",
-            ));
-        }
+        table::check(&self.table)?;
         if self.busy_timeout < Duration::from_millis(10) || self.busy_timeout > Duration::from_secs(3600) {
             return Err(ConfigError::new("polylock.busy_timeout", "must be 10ms to 1h"));
         }

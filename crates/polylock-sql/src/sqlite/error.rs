@@ -1,13 +1,11 @@
 //! What a driver's error means.
 
-use std::{
-    fmt, io,
-    path::{Path, PathBuf},
-};
+use std::{io, path::Path};
 
-use polylock_core::{Error, Fault, Operation, Unavailable};
+use polylock_core::{Error, Fault, Operation};
 
 use super::NAME;
+use crate::engine::error::At;
 
 // Primary result codes, the low byte of what SQLite reports: <https://www.sqlite.org/rescode.html>.
 const PERM: u32 = 3;
@@ -64,39 +62,29 @@ fn advice(error: &sqlx::Error) -> Option<&'static str> {
     }
 }
 
-/// The cause of an [`Unavailable`]: which file, and what to do. The driver's own words are its source.
-#[derive(Debug, thiserror::Error)]
-pub(super) struct Failure {
-    file: PathBuf,
-    advice: Option<String>,
-    #[source]
-    source: Option<sqlx::Error>,
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "file {:?}", self.file)?;
-        self.advice.as_ref().map_or(Ok(()), |advice| write!(f, ": {advice}"))
-    }
-}
-
 /// `error` in `operation` on `file`.
 pub(super) fn driver(operation: Operation, file: &Path, error: sqlx::Error) -> Error {
     let (mut fault, mut advice) = (fault(&error), advice(&error).map(str::to_owned));
     if operation == Operation::Connect && code(&error) == Some(CANTOPEN) {
-        (fault, advice) = (Fault::Permanent, advice);
+        fault = Fault::Permanent;
         if let Some((found, words)) = ask_the_system(file) {
             (fault, advice) = (found, Some(words));
         }
     }
-    Unavailable::new(NAME, operation, fault, Failure { file: file.to_owned(), advice, source: Some(error) })
-        .into()
+    at(operation, &place(file)).failed(fault, advice, error)
 }
 
 /// `operation` on `file` failed for a reason of our own.
 pub(super) fn ours(operation: Operation, file: &Path, fault: Fault, advice: impl Into<String>) -> Error {
-    let advice = Some(advice.into());
-    Unavailable::new(NAME, operation, fault, Failure { file: file.to_owned(), advice, source: None }).into()
+    at(operation, &place(file)).ours(fault, advice)
+}
+
+fn at(operation: Operation, place: &str) -> At<'_> {
+    At { backend: NAME, operation, place }
+}
+
+fn place(file: &Path) -> String {
+    format!("file {file:?}")
 }
 
 /// `file` or its directory can't be made or reached.

@@ -6,7 +6,7 @@ mod connection;
 mod error;
 mod open;
 mod place;
-mod poller;
+mod round;
 mod rows;
 mod statements;
 

@@ -12,6 +12,7 @@ use super::{
     error, place,
     statements::Statements,
 };
+use crate::engine::Engine;
 
 /// The version of the tables that this crate writes.
 const SCHEMA: i64 = 1;
@@ -34,9 +35,9 @@ async fn open(config: Config) -> Result<Store> {
     let connections = Connections::new(&config, path);
     let statements = Statements::new(&config.table);
     prepare(&connections, &statements).await?;
-    let backend = Arc::new(Sqlite::new(&config, connections, statements));
-    backend.sweep().await;
-    Ok(Store::inspectable(backend))
+    let engine = Engine::new(Sqlite::new(&config, connections, statements));
+    engine.sweep().await;
+    Ok(Store::inspectable(Arc::new(engine)))
 }
 
 /// Turns the journal to WAL and makes the tables, each only if that was not done before.

@@ -1,0 +1,227 @@
+//! What is the same for every database: a store of [`polylock_core::backend`] over a [`Dialect`].
+//!
+//! A dialect knows its statements and its connections. The engine knows what a claim's answer means, when to clear up,
+//! who waits in this process and how long.
+
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) mod address;
+pub(crate) mod error;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) mod literal;
+mod poller;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) mod pool;
+pub(crate) mod rows;
+pub(crate) mod table;
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use polylock_core::{
+    Backend, Capabilities, Entry, Grant, Inspect, LockName, LockStatus, LostReason, Mode, Place, Renewal,
+    Request, Result, Standing, Wake, hub::Hub,
+};
+
+use poller::Poller;
+pub(crate) use poller::{Pace, Round};
+pub(crate) use rows::Look;
+
+/// The lease times a database gives: above its clock's step and the deadline's margin by far, and at most a day, for
+/// which a holder that died can be waited for.
+pub(crate) const SHORTEST: Duration = Duration::from_millis(100);
+pub(crate) const LONGEST: Duration = Duration::from_secs(24 * 3600);
+
+/// Every so many claims ...
+const SWEEP_EVERY: u32 = 256;
+/// ... so many rows of each table are looked over: more than came in meanwhile, so the sweep gets round.
+pub(crate) const SWEEP_ROWS: i64 = 1024;
+
+/// What one kind of database does in its own way. Every operation is atomic, idempotent in the request's id and ends in
+/// bounded time, as [`Backend`] asks.
+#[async_trait]
+pub(crate) trait Dialect: fmt::Debug + Send + Sync + 'static {
+    fn capabilities(&self) -> &Capabilities;
+
+    /// How often a [`round`](Self::round) is due.
+    fn pace(&self) -> Pace;
+
+    /// Takes the lock if it is the request's turn; else, if the request queues, joins the queue or keeps its place, and
+    /// tells the `hub` whom it waits for, in the order that the hub asks for.
+    async fn claim(&self, request: &Request, hub: &Hub) -> Result<Look>;
+
+    /// Extends a live hold; false if there is none.
+    async fn renew(&self, request: &Request) -> Result<bool>;
+
+    /// Releases or withdraws, and rings for those of this process who wait for it.
+    async fn release(&self, request: &Request, hub: &Hub) -> Result<()>;
+
+    /// Looks, while somebody waits, whether others have left, and rings. `news` says that somebody has begun to wait
+    /// since the last round.
+    async fn round(&self, hub: &Arc<Hub>, news: bool) -> Result<Round>;
+
+    /// Who holds and who waits, live entries only, by name.
+    async fn locks(&self, which: Which<'_>) -> Result<Vec<LockStatus>>;
+
+    /// Takes `name` from all who hold it, and rings.
+    async fn break_lock(&self, name: &LockName, hub: &Hub) -> Result<Vec<Entry>>;
+
+    /// Clears the next stretch of the tables of what has expired.
+    async fn sweep(&self) -> Result<()>;
+}
+
+/// Which locks to tell of.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Which<'a> {
+    Named(&'a LockName),
+    /// Whose names begin with this.
+    Under(&'a str),
+}
+
+impl Which<'_> {
+    /// The names from the first to before the second, as bytes; the second is `None` for the one name alone.
+    pub(crate) fn range(self) -> (Vec<u8>, Option<Vec<u8>>) {
+        match self {
+            Self::Named(name) => (bytes(name).to_vec(), None),
+            Self::Under(prefix) => {
+                // No UTF-8 has the byte FF, so counting up the last byte gives the end of all that begin with it.
+                let mut end = prefix.as_bytes().to_vec();
+                match end.last_mut() {
+                    Some(last) => *last += 1,
+                    None => end.push(0xff),
+                }
+                (prefix.as_bytes().to_vec(), Some(end))
+            }
+        }
+    }
+}
+
+/// The name as the tables keep it.
+pub(crate) fn bytes(name: &LockName) -> &[u8] {
+    name.as_str().as_bytes()
+}
+
+/// The label as the tables keep it.
+pub(crate) fn label(request: &Request) -> &str {
+    request.label.as_ref().map_or("", |label| label.as_str())
+}
+
+/// Whom the waiters of this process wait for: pairs of name and request, as the tables keep them.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) fn watched(hub: &Hub) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut pairs = Vec::new();
+    for (name, requests) in hub.watched() {
+        pairs.extend(requests.iter().map(|request| (bytes(&name).to_vec(), request.to_bytes().to_vec())));
+    }
+    pairs
+}
+
+/// What is unique about a hold beside its name: nothing if it is exclusive, so that the unique index itself refuses a
+/// second one; itself otherwise.
+pub(crate) fn slot(request: &Request) -> Vec<u8> {
+    if request.mode == Mode::Exclusive { Vec::new() } else { request.id.to_bytes().to_vec() }
+}
+
+/// A store over a dialect.
+pub(crate) struct Engine<D> {
+    inner: Arc<Inner<D>>,
+}
+
+/// What the poller needs of the store.
+pub(crate) struct Inner<D> {
+    pub(crate) dialect: D,
+    pub(crate) hub: Arc<Hub>,
+    claims: AtomicU32,
+    poller: Poller,
+}
+
+impl<D: Dialect> fmt::Debug for Engine<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.dialect.fmt(f)
+    }
+}
+
+impl<D: Dialect> Engine<D> {
+    pub(crate) fn new(dialect: D) -> Self {
+        let (hub, claims, poller) = (Arc::default(), AtomicU32::new(0), Poller::default());
+        Self { inner: Arc::new(Inner { dialect, hub, claims, poller }) }
+    }
+
+    /// Clears the next stretch of the tables of what has expired, if that is possible now.
+    pub(crate) async fn sweep(&self) {
+        if let Err(failure) = self.inner.dialect.sweep().await {
+            // It is housekeeping: the next one makes up for it, and the claim is none the worse.
+            tracing::debug!(error = %failure, "could not clear expired locks");
+        }
+    }
+}
+
+#[async_trait]
+impl<D: Dialect> Backend for Engine<D> {
+    fn capabilities(&self) -> &Capabilities {
+        self.inner.dialect.capabilities()
+    }
+
+    async fn claim(&self, request: &Request) -> Result<Standing> {
+        if self.inner.claims.fetch_add(1, Ordering::Relaxed) % SWEEP_EVERY == SWEEP_EVERY - 1 {
+            self.sweep().await;
+        }
+        Ok(match self.inner.dialect.claim(request, &self.inner.hub).await? {
+            Look::Held(token, lease) => {
+                self.inner.hub.forget(request.id);
+                Standing::Held(Grant::new(token, lease))
+            }
+            Look::Behind { left, ahead, .. } => {
+                if request.queues {
+                    self.inner.attend();
+                }
+                // A third of its own time, so that the place is refreshed before it has run out.
+                let recheck = left.min(request.place_ttl() / 3);
+                Standing::Queued(Place::new(Some(ahead), recheck))
+            }
+            Look::Free => Standing::Queued(Place::new(None, Duration::from_millis(1))),
+        })
+    }
+
+    async fn wait(&self, request: &Request, _: &Place) -> Result<Wake> {
+        self.inner.hub.rung(request.id).await;
+        Ok(Wake::Stale)
+    }
+
+    async fn renew(&self, request: &Request) -> Result<Renewal> {
+        Ok(if self.inner.dialect.renew(request).await? {
+            Renewal::Renewed { lease: request.ttl }
+        } else {
+            Renewal::Lost(LostReason::Gone)
+        })
+    }
+
+    async fn release(&self, request: &Request) -> Result<()> {
+        self.inner.hub.forget(request.id);
+        self.inner.dialect.release(request, &self.inner.hub).await
+    }
+}
+
+#[async_trait]
+impl<D: Dialect> Inspect for Engine<D> {
+    async fn inspect(&self, name: &LockName) -> Result<LockStatus> {
+        let lock = self.inner.dialect.locks(Which::Named(name)).await?.into_iter().next();
+        Ok(lock.unwrap_or_else(|| LockStatus::new(name.clone(), Vec::new(), Vec::new())))
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<LockStatus>> {
+        self.inner.dialect.locks(Which::Under(prefix)).await
+    }
+
+    async fn break_lock(&self, name: &LockName) -> Result<Vec<Entry>> {
+        let mut holders = self.inner.dialect.break_lock(name, &self.inner.hub).await?;
+        holders.sort_by_key(|holder| holder.token);
+        Ok(holders)
+    }
+}

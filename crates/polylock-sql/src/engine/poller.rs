@@ -1,0 +1,118 @@
+//! Who looks after what others do: one task per store, only while somebody waits.
+//!
+//! What a round is, is the dialect's: a look at the tables, or a look whether the pushed news still come in. No departure
+//! is missed by looking:
+//! 1. a claim reads in its region that somebody is in its way, then says so to the hub, then marks the poller as having
+//!    to look;
+//! 2. a round takes the mark first and looks afterwards;
+//! 3. so whoever leaves after 1 is seen by a round after it, and whoever was put into the hub after a look is looked after
+//!    by the next round, whose snapshot is later than the claim's.
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use polylock_core::{Clock, SystemClock};
+use tokio::task::JoinHandle;
+
+use super::{Dialect, Inner};
+
+/// The least pause, as a multiple of what the round took: the poller uses no more of a core than one part in so many.
+const SHARE: u32 = 8;
+/// The pause after a failure.
+const AFTER_FAILURE: Duration = Duration::from_millis(250);
+
+/// The pauses between rounds. They grow by half from the first to the longest while nothing happens, so that a wait is
+/// never made longer by more than half of itself.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pace {
+    /// After a find.
+    pub(crate) shortest: Duration,
+    /// At most this long while anything happens: a queue of processes moves on this fast.
+    pub(crate) lively: Duration,
+    /// In the end: the most that a hand-over between processes waits for a round.
+    pub(crate) longest: Duration,
+}
+
+/// What a round found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Round {
+    /// Nothing has happened, or nobody can tell.
+    Quiet,
+    /// Something has, but those who are waited for are all there.
+    #[cfg(feature = "sqlite")]
+    Lively,
+    /// Someone who is waited for has left.
+    Departure,
+}
+
+/// The running task, if there is one.
+#[derive(Debug, Default)]
+pub(super) struct Poller {
+    /// Whether someone waits who was not looked after yet.
+    news: AtomicBool,
+    running: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl<D: Dialect> Inner<D> {
+    /// Someone waits, and the hub knows for whom.
+    pub(super) fn attend(self: &Arc<Self>) {
+        self.poller.news.store(true, Ordering::Release);
+        let mut running = self.poller.running.lock().unwrap_or_else(PoisonError::into_inner);
+        if running.as_ref().is_none_or(JoinHandle::is_finished) {
+            *running = Some(tokio::spawn(poll(Arc::downgrade(self))));
+        }
+    }
+
+    /// Whether nobody waits, so that the poller ends. Who waits from now on starts a new one.
+    fn rests(&self) -> bool {
+        let mut running = self.poller.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let rests = self.hub.is_empty();
+        if rests {
+            *running = None;
+        }
+        rests
+    }
+}
+
+impl Drop for Poller {
+    fn drop(&mut self) {
+        if let Some(poller) = self.running.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
+            poller.abort();
+        }
+    }
+}
+
+async fn poll<D: Dialect>(store: Weak<Inner<D>>) {
+    let mut pause = match store.upgrade() {
+        Some(store) => store.dialect.pace().shortest,
+        None => return,
+    };
+    loop {
+        SystemClock.sleep_until(SystemClock.now() + pause).await;
+        let Some(store) = store.upgrade() else { return };
+        if store.rests() {
+            return;
+        }
+        let (pace, began) = (store.dialect.pace(), SystemClock.now());
+        let news = store.poller.news.swap(false, Ordering::Acquire);
+        pause = match store.dialect.round(&store.hub, news).await {
+            Ok(Round::Departure) => pace.shortest,
+            #[cfg(feature = "sqlite")]
+            Ok(Round::Lively) => pace.lively,
+            Ok(Round::Quiet) => (pause + pause / 2).min(pace.longest),
+            Err(failure) => {
+                // Let the waiters claim, who will meet the fault themselves or find it mended.
+                tracing::debug!(error = %failure, "could not look for releases of other processes");
+                store.hub.ring_all();
+                AFTER_FAILURE
+            }
+        };
+        // A long look, because hundreds wait, is taken less often.
+        pause = pause.max(SystemClock.now().since(began) * SHARE);
+    }
+}

@@ -1,0 +1,149 @@
+//! Connections to a server: lent for one operation, given back only when nothing of it is left on them.
+
+use std::time::Duration;
+
+use backon::{BackoffBuilder, ExponentialBuilder};
+use polylock_core::{Clock, Error, Fault, Moment, Operation, Result, SystemClock};
+use sqlx::{Database, Executor, Pool, SqlStr, pool::PoolConnection};
+
+use super::error::At;
+
+/// What a driver's error means for the connection and the operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// Others were in the way; nothing was done, and the same again may succeed.
+    Contention,
+    /// The connection is broken; another may be well.
+    Broken,
+    /// The server says no.
+    Other,
+}
+
+/// How a dialect reads its driver's errors.
+pub(crate) trait Diagnose {
+    const BACKEND: &'static str;
+    fn trouble(error: &sqlx::Error) -> Trouble;
+    fn fault(error: &sqlx::Error) -> Fault;
+    fn advice(error: &sqlx::Error) -> Option<String>;
+}
+
+/// The connections to one server.
+#[derive(Debug)]
+pub(crate) struct Server<DB: Database> {
+    pub(crate) pool: Pool<DB>,
+    /// Where it is, without secrets.
+    pub(crate) place: String,
+    /// How long an operation may take in all.
+    pub(crate) patience: Duration,
+}
+
+/// A connection out of the pool. Dropped before it is given back, it is closed: what is still on its way on it, or was
+/// left open, ends with it.
+struct Lent<DB: Database>(Option<PoolConnection<DB>>);
+
+impl<DB: Database> Lent<DB> {
+    fn give_back(mut self) {
+        self.0 = None;
+    }
+}
+
+impl<DB: Database> Drop for Lent<DB> {
+    fn drop(&mut self) {
+        if let Some(connection) = self.0.take() {
+            drop(connection.detach());
+        }
+    }
+}
+
+impl<DB: Database + Diagnose> Server<DB>
+where
+    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
+{
+    /// The rows that `sql` answers with.
+    ///
+    /// Others in the way and broken connections are tried again: operations are idempotent.
+    ///
+    /// # Errors
+    /// Temporary when the patience is out, at the latest.
+    ///
+    /// # Cancel safety
+    /// The connection is closed; what the server was told it may still do.
+    pub(crate) async fn rows(&self, operation: Operation, sql: SqlStr) -> Result<Vec<DB::Row>> {
+        let deadline = SystemClock.now() + self.patience;
+        let mut pauses = ExponentialBuilder::default()
+            .with_min_delay(Duration::from_millis(1))
+            .with_max_delay(Duration::from_millis(50))
+            .without_max_times()
+            .with_jitter()
+            .build();
+        loop {
+            let Some(connection) = before(deadline, self.pool.acquire()).await else {
+                return Err(self.out_of_time(operation));
+            };
+            let mut lent = Lent(Some(connection.map_err(|error| self.failed(operation, error))?));
+            let Some(connection) = lent.0.as_mut() else { continue };
+            let query = sqlx::raw_sql(sql.clone()).fetch_all(&mut **connection);
+            let error = match before(deadline, query).await {
+                None => return Err(self.out_of_time(operation)),
+                Some(Ok(rows)) => {
+                    lent.give_back();
+                    return Ok(rows);
+                }
+                Some(Err(error)) => error,
+            };
+            match DB::trouble(&error) {
+                Trouble::Contention => {
+                    lent.give_back();
+                    match pauses.next() {
+                        Some(pause) if SystemClock.now() + pause < deadline => {
+                            SystemClock.sleep_until(SystemClock.now() + pause).await;
+                        }
+                        _ => return Err(self.failed(operation, error)),
+                    }
+                }
+                // Each broken one leaves the pool, so this comes to an end: a new one is well, or can't be made.
+                Trouble::Broken if SystemClock.now() < deadline => drop(lent),
+                Trouble::Broken | Trouble::Other => return Err(self.failed(operation, error)),
+            }
+        }
+    }
+
+    /// `operation` failed for what the driver says.
+    pub(crate) fn failed(&self, operation: Operation, error: sqlx::Error) -> Error {
+        let advice = DB::advice(&error);
+        self.at(operation).failed(DB::fault(&error), advice, error)
+    }
+
+    pub(crate) fn at(&self, operation: Operation) -> At<'_> {
+        At { backend: DB::BACKEND, operation, place: &self.place }
+    }
+
+    /// What `future` gives, in the time that an operation may take.
+    ///
+    /// # Errors
+    /// Temporary if time is up.
+    pub(crate) async fn in_time<F: Future>(&self, operation: Operation, future: F) -> Result<F::Output> {
+        let deadline = SystemClock.now() + self.patience;
+        before(deadline, future).await.ok_or_else(|| self.out_of_time(operation))
+    }
+
+    /// What `future` gives while the store is opened.
+    ///
+    /// # Errors
+    /// What the driver says, or temporary if time is up.
+    pub(crate) async fn told<T>(&self, future: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T> {
+        let told = self.in_time(Operation::Connect, future).await?;
+        told.map_err(|error| self.failed(Operation::Connect, error))
+    }
+
+    fn out_of_time(&self, operation: Operation) -> Error {
+        let advice =
+            format!("no answer within {:?}: the server is busy, hangs or can't be reached", self.patience);
+        self.at(operation).ours(Fault::Temporary, advice)
+    }
+}
+
+/// The output of `future`, unless `deadline` comes first.
+async fn before<F: Future>(deadline: Moment, future: F) -> Option<F::Output> {
+    tokio::time::timeout(deadline.since(SystemClock.now()), future).await.ok()
+}

@@ -1,0 +1,202 @@
+//! The dialect of PostgreSQL.
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use polylock_core::{
+    Capabilities, Entry, Fencing, LockName, LockStatus, Operation, Reach, Request, Result, WakeUp, hub::Hub,
+};
+use sqlx::postgres::PgRow;
+
+use super::{
+    NAME,
+    config::{Config, Durability, Listen},
+    listener::Listener,
+    statements::{self, Statements},
+};
+use crate::engine::{
+    Dialect, LONGEST, Look, Pace, Round, SHORTEST, SWEEP_ROWS, Which, bytes, label,
+    literal::{Arg, Template},
+    pool::Server,
+    rows::{self, Columns, micros},
+    slot, watched,
+};
+
+/// While nothing is pushed, each round is a question to the server.
+const PACE: Pace = Pace {
+    shortest: Duration::from_millis(2),
+    lively: Duration::from_millis(5),
+    longest: Duration::from_millis(100),
+};
+
+/// The locks of one database.
+pub(super) struct Database {
+    capabilities: Capabilities,
+    durable: bool,
+    server: Arc<Server<sqlx::Postgres>>,
+    statements: Statements,
+    listener: Listener,
+    sweep: Mutex<Sweep>,
+}
+
+/// The names after which the sweep goes on.
+#[derive(Debug, Default, Clone)]
+struct Sweep {
+    holds: Vec<u8>,
+    waiters: Vec<u8>,
+}
+
+impl fmt::Debug for Database {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Postgres").field("server", &self.server.place).finish_non_exhaustive()
+    }
+}
+
+impl Database {
+    pub(super) fn new(config: &Config, server: Server<sqlx::Postgres>, statements: Statements) -> Self {
+        let mut capabilities = Capabilities::new(NAME, SHORTEST..=LONGEST);
+        capabilities.reach = Reach::Machines;
+        if !matches!(config.listen, Listen::Off) {
+            capabilities.wake = WakeUp::Pushed;
+        }
+        let durable = config.durability == Durability::Full;
+        if !durable {
+            // The last grants may be undone by a crash of the server.
+            capabilities.fencing = Fencing::WhileRunning;
+        }
+        let server = Arc::new(server);
+        let listener = Listener::new(config, server.clone(), statements.notify.clone());
+        Self { capabilities, durable, server, statements, listener, sweep: Mutex::default() }
+    }
+
+    /// What `read` makes of the rows that `template` answers with.
+    async fn ask<T>(
+        &self,
+        operation: Operation,
+        template: &Template,
+        arguments: &[Arg<'_>],
+        read: impl FnOnce(&[PgRow]) -> Result<T, sqlx::Error> + Send,
+    ) -> Result<T> {
+        let rows = self.server.rows(operation, template.with::<statements::Postgres>(arguments)).await?;
+        read(&rows).map_err(|error| self.server.failed(operation, error))
+    }
+
+    /// Clears a stretch of one table, and says where the next begins.
+    async fn clear(&self, template: &Template, from: &[u8]) -> Result<Vec<u8>> {
+        let arguments = [Arg::Bytes(from), Arg::Int(SWEEP_ROWS)];
+        self.ask(Operation::Claim, template, &arguments, |rows| {
+            rows.first().map_or(Ok(Vec::new()), |row| row.bytes(0))
+        })
+        .await
+    }
+}
+
+#[async_trait]
+impl Dialect for Database {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn pace(&self) -> Pace {
+        PACE
+    }
+
+    async fn claim(&self, request: &Request, hub: &Hub) -> Result<Look> {
+        let (place_ttl, ticket) =
+            if request.queues { (micros(request.place_ttl()), hub.enter(request)) } else { (0, 0) };
+        let arguments = [
+            Arg::Bytes(bytes(&request.name)),
+            Arg::Bytes(&request.id.to_bytes()),
+            Arg::Int(request.mode.bit().into()),
+            Arg::Int(request.mode.conflicts().into()),
+            Arg::Bytes(&slot(request)),
+            Arg::Text(request.owner.as_str()),
+            Arg::Text(label(request)),
+            Arg::Int(micros(request.ttl)),
+            Arg::Int(place_ttl),
+            Arg::Text(self.listener.channel()),
+            Arg::Int(i64::try_from(ticket).unwrap_or(0)),
+            Arg::Bool(self.durable),
+        ];
+        let look = self.ask(Operation::Claim, &self.statements.claim, &arguments, rows::look).await?;
+        if let (Look::Behind { watched, .. }, true) = (&look, request.queues) {
+            // For the time that nothing is pushed: whom to ask for.
+            hub.expect(request, *watched);
+        }
+        Ok(look)
+    }
+
+    async fn renew(&self, request: &Request) -> Result<bool> {
+        let arguments = [
+            Arg::Bytes(bytes(&request.name)),
+            Arg::Bytes(&request.id.to_bytes()),
+            Arg::Int(micros(request.ttl)),
+            Arg::Bool(self.durable),
+        ];
+        self.ask(Operation::Renew, &self.statements.renew, &arguments, |rows| {
+            rows.first().map_or(Ok(false), |row| Ok(row.int(0)? == Some(1)))
+        })
+        .await
+    }
+
+    async fn release(&self, request: &Request, hub: &Hub) -> Result<()> {
+        let arguments = [
+            Arg::Bytes(bytes(&request.name)),
+            Arg::Bytes(&request.id.to_bytes()),
+            Arg::Text(self.listener.channel()),
+        ];
+        let behind = self.ask(Operation::Release, &self.statements.release, &arguments, |rows| {
+            rows.iter().map(|row| row.int(0)).collect::<Result<Vec<_>, _>>()
+        });
+        for ticket in behind.await?.into_iter().flatten() {
+            hub.ring_ticket(ticket.unsigned_abs());
+        }
+        Ok(())
+    }
+
+    async fn round(&self, hub: &Arc<Hub>, _: bool) -> Result<Round> {
+        if self.listener.hears(hub).await {
+            return Ok(Round::Quiet);
+        }
+        let watched = watched(hub);
+        if watched.is_empty() {
+            return Ok(Round::Quiet);
+        }
+        let gone =
+            self.ask(Operation::Wait, &self.statements.gone, &[Arg::Pairs(&watched)], rows::requests).await?;
+        gone.iter().for_each(|gone| hub.ring(*gone));
+        Ok(if gone.is_empty() { Round::Quiet } else { Round::Departure })
+    }
+
+    async fn locks(&self, which: Which<'_>) -> Result<Vec<LockStatus>> {
+        let (first, end) = which.range();
+        let (template, end) = match &end {
+            None => (&self.statements.locks_named, Arg::Int(0)),
+            Some(end) => (&self.statements.locks_under, Arg::Bytes(end)),
+        };
+        let arguments = [Arg::Bytes(&first), end];
+        self.ask(Operation::Inspect, template, &arguments, |rows| rows::statuses(rows, 0)).await
+    }
+
+    async fn break_lock(&self, name: &LockName, hub: &Hub) -> Result<Vec<Entry>> {
+        let arguments = [Arg::Bytes(bytes(name))];
+        let broken = self
+            .ask(Operation::Break, &self.statements.break_lock, &arguments, |rows| rows::statuses(rows, 0))
+            .await?;
+        // Waiters of this process hear it at once, listening or not.
+        hub.ring_all();
+        Ok(broken.into_iter().flat_map(|lock| lock.holders).collect())
+    }
+
+    async fn sweep(&self) -> Result<()> {
+        let Sweep { holds, waiters } = self.sweep.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let holds = self.clear(&self.statements.sweep_holds, &holds).await?;
+        let waiters = self.clear(&self.statements.sweep_waiters, &waiters).await?;
+        *self.sweep.lock().unwrap_or_else(PoisonError::into_inner) = Sweep { holds, waiters };
+        Ok(())
+    }
+}

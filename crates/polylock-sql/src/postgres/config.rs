@@ -1,0 +1,314 @@
+//! Where the database is and how it is used.
+
+use std::{fmt, time::Duration};
+
+use polylock_core::{
+    ConfigError,
+    url::{Keys, StoreUrl},
+};
+use sqlx::postgres::PgConnectOptions;
+
+use crate::engine::{address, table};
+
+/// The keys of a URL that the driver reads.
+const PASSED: &[&str] = &[
+    "sslmode",
+    "sslrootcert",
+    "sslcert",
+    "sslkey",
+    "application_name",
+    "options",
+    "host",
+    "hostaddr",
+    "port",
+    "dbname",
+    "user",
+    "password",
+];
+
+/// Where the database is and how it is used. See the [module](super) for what each option means.
+///
+/// ```
+/// use polylock_sql::postgres::Config;
+///
+/// let config = Config::new("postgres://app:secret@db.example.com/app?sslmode=verify-full")?.table("app_locks");
+/// assert!(!format!("{config:?}").contains("secret"));
+/// # Ok::<_, polylock_core::ConfigError>(())
+/// ```
+#[derive(Clone)]
+pub struct Config {
+    pub(super) options: PgConnectOptions,
+    pub(super) schema: String,
+    pub(super) table: String,
+    pub(super) durability: Durability,
+    pub(super) timeout: Duration,
+    pub(super) connections: u32,
+    pub(super) listen: Listen,
+}
+
+/// What a grant survives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum Durability {
+    /// A grant is on the server's disk, and on that of a synchronous standby if there is one, before it is reported
+    /// (`synchronous_commit=on`, whatever the server's default is).
+    #[default]
+    Full,
+    /// A crash of the *server* may undo the grants and renewals of its last moments: then a lock can be given twice and
+    /// tokens may repeat (`synchronous_commit=off`). Several times faster where the disk is slow to sync.
+    Relaxed,
+}
+
+/// How waiters learn that it is their turn.
+#[derive(Clone, Default)]
+#[non_exhaustive]
+pub enum Listen {
+    /// By `LISTEN` on a connection like the others; by asking as long as nothing is heard that way.
+    #[default]
+    Auto,
+    /// By asking: for a server behind a pooler that does not pass notifications on.
+    Off,
+    /// By `LISTEN` on a connection of its own address: past the pooler.
+    At(Box<PgConnectOptions>),
+}
+
+impl fmt::Debug for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("Auto"),
+            Self::Off => f.write_str("Off"),
+            Self::At(options) => write!(f, "At({})", place(options)),
+        }
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { options, schema, table, durability, timeout, connections, listen } = self;
+        f.debug_struct("Config")
+            .field("server", &place(options))
+            .field("schema", schema)
+            .field("table", table)
+            .field("durability", durability)
+            .field("timeout", timeout)
+            .field("connections", connections)
+            .field("listen", listen)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The server and the database, without secrets: the driver's own `Debug` shows the password.
+pub(super) fn place(options: &PgConnectOptions) -> String {
+    let database = options.get_database().unwrap_or_else(|| options.get_username());
+    match options.get_socket() {
+        Some(socket) => format!("database {database:?} on socket {socket:?}"),
+        None => format!("database {database:?} on {}:{}", options.get_host(), options.get_port()),
+    }
+}
+
+impl Config {
+    /// The default of [`schema`](Self::schema).
+    pub const DEFAULT_SCHEMA: &str = "public";
+    /// The default of [`table`](Self::table).
+    pub const DEFAULT_TABLE: &str = table::DEFAULT;
+    /// The default of [`timeout`](Self::timeout).
+    pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
+    /// The default of [`connections`](Self::connections).
+    pub const DEFAULT_CONNECTIONS: u32 = 8;
+
+    /// The database of a URL, `postgres://user:password@host:port/database?key=value`. What it leaves out comes from the
+    /// environment and the files that PostgreSQL's own clients read (`PGHOST`, `PGPASSWORD`, `~/.pgpass` and so on).
+    ///
+    /// # Errors
+    /// [`ConfigError`] on what makes no sense.
+    pub fn new(url: &str) -> Result<Self, ConfigError> {
+        let url = StoreUrl::parse(url)?;
+        let mut keys = url.keys();
+        let config = Self::from_url(&url, &mut keys)?;
+        keys.finish()?;
+        Ok(config)
+    }
+
+    /// Reads a URL as [`new`](Self::new) does, and takes the driver's and the store's keys from `keys`.
+    ///
+    /// # Errors
+    /// [`ConfigError`] on what makes no sense.
+    pub fn from_url(url: &StoreUrl, keys: &mut Keys) -> Result<Self, ConfigError> {
+        let options = address::driver_options("postgres", url, keys, PASSED)?;
+        let mut config = Self::with(options);
+        if let Some(schema) = keys.text("polylock.schema") {
+            config.schema = schema;
+        }
+        if let Some(table) = keys.text("polylock.table") {
+            config.table = table;
+        }
+        let durabilities = [("full", Durability::Full), ("relaxed", Durability::Relaxed)];
+        if let Some(durability) = keys.choice("polylock.durability", &durabilities)? {
+            config.durability = durability;
+        }
+        if let Some(timeout) = keys.duration("polylock.timeout")? {
+            config.timeout = timeout;
+        }
+        if let Some(connections) = keys.read("polylock.connections", str::parse)? {
+            config.connections = connections;
+        }
+        if let Some(listen) = keys.read("polylock.listen", listen)? {
+            config.listen = listen;
+        }
+        config.check()?;
+        Ok(config)
+    }
+
+    fn with(options: PgConnectOptions) -> Self {
+        Self {
+            // A pooler refuses what it does not know, and nothing here is a fraction.
+            options: options.extra_float_digits(None),
+            schema: Self::DEFAULT_SCHEMA.to_owned(),
+            table: Self::DEFAULT_TABLE.to_owned(),
+            durability: Durability::default(),
+            timeout: Self::DEFAULT_TIMEOUT,
+            connections: Self::DEFAULT_CONNECTIONS,
+            listen: Listen::default(),
+        }
+    }
+
+    /// The schema that the tables and functions are in: a letter or `_`, then up to 40 letters, digits or `_`; capitals
+    /// count. `public` by default, not the user's first: all who share a lock must mean the same table.
+    #[must_use]
+    pub fn schema(mut self, schema: impl Into<String>) -> Self {
+        self.schema = schema.into();
+        self
+    }
+
+    /// What the names of the tables and functions begin with: a letter or `_`, then up to 40 letters, digits or `_`.
+    /// `polylock` by default.
+    #[must_use]
+    pub fn table(mut self, prefix: impl Into<String>) -> Self {
+        self.table = prefix.into();
+        self
+    }
+
+    /// What a grant survives: a crash of the server too, by default.
+    #[must_use]
+    pub const fn durability(mut self, durability: Durability) -> Self {
+        self.durability = durability;
+        self
+    }
+
+    /// How long an operation may take in all, waiting for a connection included: 5 s by default.
+    #[must_use]
+    pub const fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// How many connections the store may have at once, beside the one that listens: 8 by default.
+    #[must_use]
+    pub const fn connections(mut self, connections: u32) -> Self {
+        self.connections = connections;
+        self
+    }
+
+    /// How waiters learn that it is their turn.
+    #[must_use]
+    pub fn listen(mut self, listen: Listen) -> Self {
+        self.listen = listen;
+        self
+    }
+
+    /// What the setters did not look at.
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        table::check(&self.table)?;
+        if !table::is_plain(&self.schema) {
+            return Err(ConfigError::new(
+                "polylock.schema",
+                "must be a letter or _ and then up to 40 letters, digits or _",
+            ));
+        }
+        address::check_timeout(self.timeout)?;
+        address::check_connections(self.connections)
+    }
+}
+
+impl Listen {
+    /// On a connection to the database of this URL.
+    ///
+    /// # Errors
+    /// [`ConfigError`] on what makes no sense.
+    pub fn at(url: &str) -> Result<Self, ConfigError> {
+        Config::new(url).map(|config| Self::At(Box::new(config.options)))
+    }
+}
+
+fn listen(text: &str) -> Result<Listen, String> {
+    match text {
+        "auto" => Ok(Listen::Auto),
+        "off" => Ok(Listen::Off),
+        url => Listen::at(url).map_err(|error| {
+            format!("must be auto, off or the URL of the server past the pooler: {}", error.problem)
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(url: &str) -> String {
+        format!("{:?}", Config::new(url).unwrap())
+    }
+
+    #[test]
+    fn a_url_gives_what_the_setters_give() {
+        let url = "postgresql://app:canary@db:5433/app?sslmode=disable&polylock.schema=Jobs&polylock.table=t_1\
+                   &polylock.durability=relaxed&polylock.timeout=250ms&polylock.connections=3&polylock.listen=off";
+        let set = Config::new("postgres://app:canary@db:5433/app?sslmode=disable")
+            .unwrap()
+            .schema("Jobs")
+            .table("t_1")
+            .durability(Durability::Relaxed)
+            .timeout(Duration::from_millis(250))
+            .connections(3)
+            .listen(Listen::Off);
+        assert_eq!(shown(url), format!("{set:?}"));
+        assert!(shown(url).contains(r#"database \"app\" on db:5433"#), "{}", shown(url));
+    }
+
+    #[test]
+    fn what_makes_no_sense_names_its_key() {
+        for (url, key) in [
+            ("postgres:", "store"),
+            ("postgres:db", "store"),
+            ("postgres://db:port/x", "store"),
+            ("postgres://db/x?sslmode=maybe", "store"),
+            ("postgres://db/x?polylock.table=a;b", "polylock.table"),
+            ("postgres://db/x?polylock.schema=a.b", "polylock.schema"),
+            ("postgres://db/x?polylock.durability=normal", "polylock.durability"),
+            ("postgres://db/x?polylock.timeout=1ms", "polylock.timeout"),
+            ("postgres://db/x?polylock.connections=0", "polylock.connections"),
+            ("postgres://db/x?polylock.connections=many", "polylock.connections"),
+            ("postgres://db/x?polylock.listen=maybe", "polylock.listen"),
+            ("postgres://db/x?polylock.tabel=x", "polylock.tabel"),
+            ("postgres://db/x?sslmod=require", "sslmod"),
+        ] {
+            assert_eq!(Config::new(url).unwrap_err().key, key, "{url}");
+        }
+    }
+
+    #[test]
+    fn no_secret_is_shown() {
+        for url in [
+            "postgres://canary@x:canary@db/x",
+            "postgres://me:canary@db:nowhere/x",
+            "postgres://me:canary@db/x?polylock.listen=postgres%3A%2F%2Fme%3Acanary%40db%3Ap",
+        ] {
+            let shown = match Config::new(url) {
+                Ok(config) => format!("{config:?}"),
+                Err(error) => format!("{error:?} {error}"),
+            };
+            assert!(!shown.contains("canary"), "{shown}");
+        }
+        let listens = "postgres://me:canary@db/x?polylock.listen=postgres%3A%2F%2Fme%3Acanary%40other%2Fx";
+        assert!(shown(listens).contains("other") && !shown(listens).contains("canary"));
+    }
+}

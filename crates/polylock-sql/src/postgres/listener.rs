@@ -1,0 +1,217 @@
+//! The one connection on which this process hears whose turn it is.
+//!
+//! It is believed only after it has heard its own voice, and is asked for it again every few seconds while somebody
+//! waits: a pooler may swallow notifications, and a connection that nobody sends on does not notice that the other end is
+//! gone. While it is not believed, the store asks the tables instead. Whenever it comes up, everybody claims once more, so
+//! what was missed before is made up for.
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use backon::{BackoffBuilder, ExponentialBuilder};
+use polylock_core::{Clock, Moment, Operation, RequestId, SystemClock, hub::Hub};
+use sqlx::{
+    ConnectOptions, Postgres,
+    postgres::{PgConnectOptions, PgListener, PgNotification, PgPoolOptions},
+};
+use tokio::task::JoinHandle;
+
+use super::{
+    config::{Config, Listen},
+    statements,
+};
+use crate::engine::{
+    literal::{Arg, Template},
+    pool::Server,
+    rows::hex,
+};
+
+/// How long its own voice may take.
+const PROOF: Duration = Duration::from_secs(2);
+/// How often it is asked for it while somebody waits.
+const CHECK: Duration = Duration::from_secs(5);
+/// The longest pause before another try.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// What it says to itself. Tickets begin with 1.
+const OWN_VOICE: &str = "0";
+
+/// The listening connection, which is made when somebody waits for the first time and kept from then on.
+#[derive(Debug)]
+pub(super) struct Listener {
+    /// How to reach the server, or `None` if nobody is to listen.
+    options: Option<PgConnectOptions>,
+    shared: Arc<Shared>,
+    task: Mutex<Task>,
+}
+
+#[derive(Debug, Default)]
+struct Task {
+    running: Option<JoinHandle<()>>,
+    /// When it was last asked to speak, and how often it had been heard until then.
+    asked: Option<(Moment, u64)>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    channel: String,
+    server: Arc<Server<Postgres>>,
+    notify: Template,
+    /// Whether it is believed.
+    hears: AtomicBool,
+    /// How often it heard its own voice.
+    heard: AtomicU64,
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Some(task) = self.task.get_mut().unwrap_or_else(PoisonError::into_inner).running.take() {
+            task.abort();
+        }
+    }
+}
+
+impl Listener {
+    pub(super) fn new(config: &Config, server: Arc<Server<Postgres>>, notify: Template) -> Self {
+        let options = match &config.listen {
+            Listen::Auto => Some(&config.options),
+            Listen::Off => None,
+            Listen::At(options) => Some(&**options),
+        };
+        // Any name that no other process has; random, like a request's.
+        let channel = format!("polylock_{}", hex(&RequestId::random().to_bytes()));
+        let (hears, heard) = (AtomicBool::new(false), AtomicU64::new(0));
+        Self {
+            options: options.map(|options| options.clone().disable_statement_logging()),
+            shared: Arc::new(Shared { channel, server, notify, hears, heard }),
+            task: Mutex::default(),
+        }
+    }
+
+    /// Where the waiters of this process want to hear of it.
+    pub(super) fn channel(&self) -> &str {
+        &self.shared.channel
+    }
+
+    /// Whether notifications come in. Starts listening if nobody has, and gives up a connection that has become deaf.
+    pub(super) async fn hears(&self, hub: &Arc<Hub>) -> bool {
+        let Some(options) = &self.options else { return false };
+        let ask = {
+            let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
+            let (now, heard) = (SystemClock.now(), self.shared.heard.load(Ordering::Acquire));
+            let deaf = match task.asked {
+                // Believed, asked, and silent ever since.
+                Some((when, before)) => now.since(when) >= CHECK && heard == before && self.shared.hears(),
+                None => false,
+            };
+            if deaf {
+                tracing::warn!(server = %self.shared.server.place, "the listening connection is deaf: making another");
+                self.shared.hears.store(false, Ordering::Release);
+                if let Some(running) = task.running.take() {
+                    running.abort();
+                }
+            }
+            if task.running.as_ref().is_none_or(JoinHandle::is_finished) {
+                let listening = listen(options.clone(), self.shared.clone(), hub.clone());
+                task.running = Some(tokio::spawn(listening));
+            }
+            let due = task.asked.is_none_or(|(when, _)| now.since(when) >= CHECK);
+            if due {
+                task.asked = Some((now, heard));
+            }
+            due && self.shared.hears()
+        };
+        if ask {
+            // If it fails, the silence tells.
+            self.shared.speak().await;
+        }
+        self.shared.hears()
+    }
+}
+
+impl Shared {
+    fn hears(&self) -> bool {
+        self.hears.load(Ordering::Acquire)
+    }
+
+    /// Has the listening connection hear its own voice, over a connection of the pool.
+    async fn speak(&self) {
+        let sql = self.notify.with::<statements::Postgres>(&[Arg::Text(&self.channel)]);
+        if let Err(error) = self.server.rows(Operation::Wait, sql).await {
+            tracing::debug!(%error, "could not notify this process itself");
+        }
+    }
+
+    fn on(&self, notification: &PgNotification, hub: &Hub) {
+        match notification.payload() {
+            OWN_VOICE => {
+                self.heard.fetch_add(1, Ordering::AcqRel);
+            }
+            ticket => match ticket.parse() {
+                Ok(ticket) => hub.ring_ticket(ticket),
+                // Not ours; waking everybody is allowed at any time.
+                Err(_) => hub.ring_all(),
+            },
+        }
+    }
+
+    /// Listens until the connection is lost; the error says how.
+    async fn session(&self, options: &PgConnectOptions, hub: &Hub) -> Result<(), sqlx::Error> {
+        let pool = PgPoolOptions::new()
+            .max_connections(1)
+            .acquire_timeout(self.server.patience)
+            .connect_lazy_with(options.clone());
+        let mut listener = PgListener::connect_with(&pool).await?;
+        listener.listen(&self.channel).await?;
+        let before = self.heard.load(Ordering::Acquire);
+        self.speak().await;
+        while self.heard.load(Ordering::Acquire) == before {
+            let heard = tokio::time::timeout(PROOF, listener.try_recv()).await;
+            let heard =
+                heard.map_err(|_| sqlx::Error::Protocol("notifications do not come through".into()))?;
+            self.on(&heard?.ok_or(sqlx::Error::WorkerCrashed)?, hub);
+        }
+        self.hears.store(true, Ordering::Release);
+        // Who left before is not told again.
+        hub.ring_all();
+        while let Some(notification) = listener.try_recv().await? {
+            self.on(&notification, hub);
+        }
+        Ok(())
+    }
+}
+
+async fn listen(options: PgConnectOptions, shared: Arc<Shared>, hub: Arc<Hub>) {
+    let pauses = || {
+        let pauses = ExponentialBuilder::default().with_min_delay(Duration::from_millis(50));
+        pauses.with_max_delay(LONGEST_PAUSE).without_max_times().with_jitter().build()
+    };
+    let mut next = pauses();
+    let mut told = false;
+    loop {
+        let end = shared.session(&options, &hub).await;
+        if shared.hears.swap(false, Ordering::AcqRel) {
+            // It was well: what was under way is lost, and the next try may be at once.
+            hub.ring_all();
+            next = pauses();
+        }
+        let reason =
+            end.err().map_or_else(|| "the connection was lost".to_owned(), |error| error.to_string());
+        if told {
+            tracing::debug!(reason, "not listening");
+        } else {
+            told = true;
+            tracing::info!(
+                server = %shared.server.place, reason,
+                "not listening: asking instead (if this lasts and a pooler stands between, set polylock.listen to off \
+                 or to the URL of the server itself)"
+            );
+        }
+        let pause = next.next().unwrap_or(LONGEST_PAUSE);
+        SystemClock.sleep_until(SystemClock.now() + pause).await;
+    }
+}

@@ -1,0 +1,176 @@
+//! Opening a store: the server, its settings, its tables and functions.
+
+use std::sync::Arc;
+
+use polylock_core::{ConfigError, Fault, Operation, Result, Store};
+use sqlx::{ConnectOptions, Connection, Executor, PgConnection, Postgres, Row, postgres::PgPoolOptions};
+
+use super::{
+    backend::Database,
+    config::{Config, Durability, place},
+    error,
+    statements::{self, Statements},
+};
+use crate::engine::{Engine, error::MissingTables, literal::Template, pool::Server};
+
+/// The version of the tables that this crate writes, and of the functions.
+const SCHEMA: i64 = 1;
+const ROUTINES: i64 = 1;
+
+/// What makes the tables and functions of `config`: for an administrator to run where the program's user may not.
+///
+/// # Errors
+/// [`ConfigError`] if a name in `config` makes no sense.
+///
+/// ```
+/// let config = polylock_sql::postgres::Config::new("postgres://db/app")?.table("app_locks");
+/// assert!(polylock_sql::postgres::schema(&config)?.contains("CREATE TABLE IF NOT EXISTS \"public\".app_locks_holds"));
+/// # Ok::<_, polylock_core::ConfigError>(())
+/// ```
+pub fn schema(config: &Config) -> Result<String, ConfigError> {
+    config.check()?;
+    Ok(statements::ddl(&config.schema, &config.table))
+}
+
+/// Opens the store, and makes its tables and functions if they are missing.
+///
+/// # Errors
+/// [`polylock_core::Error::Config`] if the configuration makes no sense or the tables are of a later version,
+/// [`polylock_core::Error::Unavailable`] if the server can't be used: it can't be reached, refuses the user, is a
+/// read-only replica, or the tables are missing and this user may not make them (the error tells the statements to run).
+///
+/// # Cancel safety
+/// Yes: what was made so far is whole, and is found by the next who opens it.
+pub async fn connect(config: Config) -> Result<Store> {
+    polylock_core::io::run(open(config)).await?
+}
+
+async fn open(config: Config) -> Result<Store> {
+    config.check()?;
+    let statements = Statements::new(&config.schema, &config.table, config.timeout);
+    let options = config.options.clone().disable_statement_logging();
+    let pool = PgPoolOptions::new()
+        .max_connections(config.connections)
+        .acquire_timeout(config.timeout)
+        .test_before_acquire(false)
+        .connect_lazy_with(options.clone());
+    let server = Server { pool, place: place(&config.options), patience: config.timeout };
+    // Past the pool, which would try again and again and then say that time is up, not why.
+    let mut connection = server.told(options.connect()).await?;
+    prepare(&server, &statements, &config, &mut connection).await?;
+    server.told(connection.close()).await?;
+    let engine = Engine::new(Database::new(&config, server, statements));
+    engine.sweep().await;
+    Ok(Store::inspectable(Arc::new(engine)))
+}
+
+/// Looks at the server's settings, and makes what is missing.
+async fn prepare(
+    server: &Server<Postgres>,
+    statements: &Statements,
+    config: &Config,
+    connection: &mut PgConnection,
+) -> Result<()> {
+    let at = server.at(Operation::Connect);
+    let checkup = first(server, connection, &statements.checkup).await?;
+    let read = |error| server.failed(Operation::Connect, error);
+    let number = |column: usize| checkup.try_get::<i64, _>(column).map_err(read);
+    let text = |column: usize| checkup.try_get::<String, _>(column).map_err(read);
+    if number(0)? < 120_000 {
+        return Err(at.ours(Fault::Permanent, "the server is too old: PostgreSQL 12 or later is needed"));
+    }
+    if number(1)? == 1 {
+        return Err(at.ours(Fault::Permanent, "this is a read-only replica: connect to the primary"));
+    }
+    let encoding = text(2)?;
+    if encoding != "UTF8" {
+        let advice = format!("the encoding of the database is {encoding}: choose one with UTF8");
+        return Err(at.ours(Fault::Permanent, advice));
+    }
+    if number(3)? == 0 {
+        create(server, statements, config, connection).await?;
+    }
+    let (schema, routines) = version(server, statements, connection).await?;
+    if schema == SCHEMA && routines < ROUTINES {
+        create(server, statements, config, connection).await?;
+    }
+    if schema > SCHEMA {
+        let problem = format!(
+            "the tables are of version {schema}, and this program knows {SCHEMA}: update the program, or choose \
+             another prefix"
+        );
+        return Err(ConfigError::new("polylock.table", problem).into());
+    }
+    if schema < SCHEMA {
+        let advice =
+            "the tables of this prefix have no version: they are not polylock's; choose another prefix";
+        return Err(at.ours(Fault::Permanent, advice));
+    }
+    if text(6)? == "u" {
+        let advice =
+            "the tables are UNLOGGED: a crash of the server would empty them; ALTER TABLE ... SET LOGGED";
+        return Err(at.ours(Fault::Permanent, advice));
+    }
+    if config.durability == Durability::Full && (text(4)? == "off" || text(5)? == "off") {
+        tracing::warn!(
+            server = %server.place,
+            "fsync or full_page_writes is off: a crash of the server's machine may give locks twice"
+        );
+    }
+    Ok(())
+}
+
+async fn version(
+    server: &Server<Postgres>,
+    statements: &Statements,
+    connection: &mut PgConnection,
+) -> Result<(i64, i64)> {
+    let row = first(server, connection, &statements.version).await?;
+    let read = |column: usize| row.try_get(column).map_err(|error| server.failed(Operation::Connect, error));
+    Ok((read(0)?, read(1)?))
+}
+
+async fn create(
+    server: &Server<Postgres>,
+    statements: &Statements,
+    config: &Config,
+    connection: &mut PgConnection,
+) -> Result<()> {
+    let sql = statements.create.with::<statements::Postgres>(&[]);
+    let query = connection.execute(sqlx::raw_sql(sql));
+    match server.in_time(Operation::Connect, query).await? {
+        Ok(_) => Ok(()),
+        // Not allowed to make them, or a schema that is not there.
+        Err(failure) if matches!(error::code(&failure), Some("42501" | "3F000")) => {
+            let missing = MissingTables::new(statements::ddl(&config.schema, &config.table), failure);
+            let advice = Some(MissingTables::ADVICE.to_owned());
+            Err(server.at(Operation::Connect).failed(Fault::Denied, advice, missing))
+        }
+        Err(failure) => Err(server.failed(Operation::Connect, failure)),
+    }
+}
+
+/// The first row of the answer.
+async fn first(
+    server: &Server<Postgres>,
+    connection: &mut PgConnection,
+    template: &Template,
+) -> Result<sqlx::postgres::PgRow> {
+    let query = connection.fetch_one(sqlx::raw_sql(template.with::<statements::Postgres>(&[])));
+    server.told(query).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_statements_for_people_name_schema_and_prefix_and_have_nothing_left_open() {
+        let config = Config::new("postgres://db/x").unwrap().schema("Jobs").table("t_1");
+        let text = schema(&config).unwrap();
+        assert!(text.starts_with("CREATE SCHEMA IF NOT EXISTS \"Jobs\";"), "{text}");
+        assert!(text.contains("FUNCTION \"Jobs\".t_1_claim_1("), "{text}");
+        assert!(!text.contains('{') && !text.contains("--"), "{text}");
+        assert!(schema(&config.table("a b")).is_err());
+    }
+}

@@ -1,0 +1,20 @@
+//! How the columns of a PostgreSQL row are read. Bytes come as hexadecimal digits, which no setting of the server writes
+//! otherwise.
+
+use sqlx::{Error, Row, postgres::PgRow};
+
+use crate::engine::rows::{Columns, unhex};
+
+impl Columns for PgRow {
+    fn int(&self, column: usize) -> Result<Option<i64>, Error> {
+        self.try_get(column)
+    }
+
+    fn bytes(&self, column: usize) -> Result<Vec<u8>, Error> {
+        unhex(column, self.try_get(column)?)
+    }
+
+    fn text(&self, column: usize) -> Result<String, Error> {
+        self.try_get(column)
+    }
+}

@@ -1,0 +1,120 @@
+//! The SQL of the store, from the files in `statements/`, with the tables' names and the clock filled in.
+
+use std::time::Duration;
+
+use crate::engine::literal::{Literals, Template, filled};
+
+/// The database's clock in whole microseconds: `clock_timestamp()`, because `now()` is when the transaction began.
+const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+
+/// Behind every place in the queue.
+const MAX: &str = "9223372036854775807";
+
+/// As durable as was asked, whatever the server's default is.
+const DURABLE: &str =
+    "PERFORM set_config('synchronous_commit', CASE WHEN a_durable THEN 'on' ELSE 'off' END, true);";
+
+/// How PostgreSQL writes arguments, under any `standard_conforming_strings` and `bytea_output`.
+pub(super) struct Postgres;
+
+impl Literals for Postgres {
+    fn bytes(text: &mut String, digits: &str) {
+        text.extend(["decode('", digits, "', 'hex')"]);
+    }
+
+    fn text(text: &mut String, digits: &str) {
+        text.extend(["convert_from(decode('", digits, "', 'hex'), 'UTF8')"]);
+    }
+
+    fn pair(text: &mut String, first: &str, second: &str) {
+        text.push('(');
+        Self::bytes(text, first);
+        text.push_str(", ");
+        Self::bytes(text, second);
+        text.push(')');
+    }
+}
+
+/// Every statement, for one schema and one prefix of table names.
+#[derive(Debug)]
+pub(super) struct Statements {
+    pub(super) checkup: Template,
+    pub(super) version: Template,
+    pub(super) create: Template,
+    pub(super) claim: Template,
+    pub(super) renew: Template,
+    pub(super) release: Template,
+    pub(super) break_lock: Template,
+    pub(super) gone: Template,
+    pub(super) locks_named: Template,
+    pub(super) locks_under: Template,
+    pub(super) sweep_holds: Template,
+    pub(super) sweep_waiters: Template,
+    pub(super) notify: Template,
+}
+
+/// What makes the tables and the functions, for people and for [`Statements::create`]; `schema` and `prefix` must have been checked.
+pub(super) fn ddl(schema: &str, prefix: &str) -> String {
+    let mut text = String::new();
+    if schema != super::Config::DEFAULT_SCHEMA {
+        text.push_str(&format!("CREATE SCHEMA IF NOT EXISTS \"{schema}\";\n"));
+    }
+    for file in [
+        include_str!("statements/schema.sql"),
+        include_str!("statements/routines/claim.sql"),
+        include_str!("statements/routines/renew.sql"),
+        include_str!("statements/routines/release.sql"),
+        include_str!("statements/routines/break.sql"),
+        include_str!("statements/routines/installed.sql"),
+    ] {
+        text.push_str(&fill(file, schema, prefix, &[]));
+        text.push('\n');
+    }
+    text
+}
+
+/// The tables' names are not quoted, so capitals do not count; the schema's is, so they do.
+fn fill(file: &str, schema: &str, prefix: &str, more: &[(&str, &str)]) -> String {
+    let qualified = format!("\"{schema}\".{prefix}");
+    let own = [("{durable}", DURABLE), ("{now}", NOW), ("{max}", MAX), ("{p}", &qualified), ("{t}", prefix)];
+    filled(file, &[more, &own].concat())
+}
+
+impl Statements {
+    /// The statements on tables of `schema` whose names begin with `prefix`, both of which must have been checked.
+    /// The server ends each after `patience`: by then nobody waits for its answer any more.
+    pub(super) fn new(schema: &str, prefix: &str, patience: Duration) -> Self {
+        // Under REPEATABLE READ a claim would judge by what was before it had its turn.
+        let begin = format!(
+            "SET TRANSACTION ISOLATION LEVEL READ COMMITTED;\nSET LOCAL statement_timeout = {};",
+            patience.as_millis()
+        );
+        let with = |file: &str, more: &[(&str, &str)]| {
+            let more = [more, &[("{begin}", begin.as_str())]].concat();
+            Template::new(&fill(file, schema, prefix, &more))
+        };
+        let locks = include_str!("statements/locks.sql");
+        let sweep = include_str!("statements/sweep.sql");
+        // One transaction behind one lock: two programs that start at once do not meet half-made tables.
+        let create = format!(
+            "SET LOCAL client_min_messages = warning;\n\
+             SELECT pg_advisory_xact_lock(hashtextextended('polylock schema', 0));\n{}",
+            ddl(schema, prefix)
+        );
+        Self {
+            checkup: with(include_str!("statements/checkup.sql"), &[]),
+            version: with(include_str!("statements/version.sql"), &[]),
+            create: Template::plain(create),
+            claim: with(include_str!("statements/claim.sql"), &[]),
+            renew: with(include_str!("statements/renew.sql"), &[]),
+            release: with(include_str!("statements/release.sql"), &[]),
+            break_lock: with(include_str!("statements/break.sql"), &[]),
+            gone: with(include_str!("statements/gone.sql"), &[]),
+            locks_named: with(locks, &[("{which}", "name = $1")]),
+            locks_under: with(locks, &[("{which}", "name >= $1 AND name < $2")]),
+            sweep_holds: with(sweep, &[("{table}", "holds")]),
+            sweep_waiters: with(sweep, &[("{table}", "waiters")]),
+            notify: with(include_str!("statements/notify.sql"), &[]),
+        }
+    }
+}

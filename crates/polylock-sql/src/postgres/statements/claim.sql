@@ -1,0 +1,3 @@
+-- See `routines/claim.sql`.
+{begin}
+SELECT * FROM {p}_claim_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $a, $b, $c);

@@ -1,0 +1,3 @@
+-- See `routines/release.sql`.
+{begin}
+SELECT * FROM {p}_release_1($1, $2, $3);
