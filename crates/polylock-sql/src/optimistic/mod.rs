@@ -1,0 +1,17 @@
+#![doc = include_str!("docs.md")]
+
+mod error;
+mod fenced;
+mod fences;
+mod identifier;
+mod retry;
+mod supported;
+mod update;
+mod versioned;
+
+pub use error::{Error, InvalidIdentifier, Result};
+pub use fenced::FencedUpdate;
+pub use fences::Fences;
+pub use retry::retry;
+pub use supported::Supported;
+pub use versioned::VersionedUpdate;
