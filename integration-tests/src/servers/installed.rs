@@ -1,0 +1,72 @@
+//! What this machine has: programs, and data directories made before.
+
+use std::{
+    env,
+    fs::{self, File},
+    path::{Path, PathBuf},
+};
+
+use polylock_testkit::Missing;
+
+use super::keeper::Keeper;
+
+/// The program `name`, from `PATH` or else from one of `folders`, the last one first.
+pub(super) fn program(
+    name: &str,
+    folders: impl IntoIterator<Item = PathBuf, IntoIter: DoubleEndedIterator>,
+    advice: &str,
+) -> Result<PathBuf, Missing> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let found = env::split_paths(&path).chain(folders.into_iter().rev()).map(|folder| folder.join(name));
+    let found = found.filter(|program| program.is_file()).find_map(|program| program.canonicalize().ok());
+    found.ok_or_else(|| Missing(format!("there is no program `{name}`: {advice}")))
+}
+
+/// The output of `program --version` as a file name.
+///
+/// # Panics
+/// If it has none.
+pub(super) fn version(program: &Path) -> String {
+    let output = std::process::Command::new(program).arg("--version").output();
+    let output =
+        output.unwrap_or_else(|error| panic!("can't ask {} its version: {error}", program.display()));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
+    text.trim().rsplit('/').next().unwrap_or_default().chars().map(plain).collect()
+}
+
+/// Gives the keeper a directory `data` that `make` makes, or a copy of what it made before for the same `key` and user.
+///
+/// # Panics
+/// If it can't be made, copied or kept.
+pub(super) fn data(keeper: &mut Keeper, key: &str, make: impl FnOnce(&mut Keeper)) {
+    let cache = cache();
+    let template = cache.join(format!("{key}-{}", keeper.uid()));
+    let template = template.display().to_string();
+    let made = || Path::new(&template).is_dir();
+    if !made() {
+        // One process makes it, and those that start at the same time wait for it.
+        let locked = fs::create_dir_all(&cache).and_then(|()| File::create(cache.join("lock")));
+        let lock = locked.and_then(|file| file.lock().map(|()| file));
+        let _lock =
+            lock.unwrap_or_else(|error| panic!("no place for templates, {}: {error}", cache.display()));
+        if !made() {
+            make(keeper);
+            // Its name appears when it is complete, even if this process ends now: the keeper goes on with it.
+            let keep = r#"cp -a data "$1.$$" && mv -T "$1.$$" "$1" || { rm -rf "$1.$$"; exit 1; }"#;
+            keeper.run(["sh", "-c", keep, "keep", &template]);
+            return;
+        }
+    }
+    keeper.run(["cp", "-a", "--reflink=auto", &template, "data"]);
+}
+
+/// Where they are kept: with everything else that was built, or in `POLYLOCK_TEST_CACHE`.
+fn cache() -> PathBuf {
+    if let Some(place) = env::var_os("POLYLOCK_TEST_CACHE") {
+        return place.into();
+    }
+    let program = env::current_exe().unwrap_or_default();
+    let target = program.ancestors().find(|folder| folder.join("CACHEDIR.TAG").is_file());
+    target.map_or_else(env::temp_dir, Path::to_path_buf).join("test-servers")
+}

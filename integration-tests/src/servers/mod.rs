@@ -1,0 +1,297 @@
+//! Real servers for tests.
+//!
+//! - One that all tests of a process share: [`postgres()`], [`mariadb()`]. Each test takes a [`name`](Server::name) of its
+//!   own for its tables. `POLYLOCK_TEST_POSTGRES_URL` and `POLYLOCK_TEST_MYSQL_URL` name one to attach to instead.
+//! - One that a test may hurt: [`postgres::start`], [`mariadb::start`], [`pgbouncer::start`] give a [`Private`] one to be
+//!   killed, restarted, frozen and thawed.
+//!
+//! They are started from what is installed, on a free port of 127.0.0.1, and have answered in their own protocol when
+//! they are handed out. What is not installed is [`Missing`]; what is, and does not start, is a panic with its log.
+//!
+//! No server outlives the test process, and no directory: a shell keeps both, and ends them when the pipe from the
+//! test process closes, be it by a panic, by Ctrl-C or by SIGKILL.
+//!
+//! All this blocks, so that tests on any runtime and none can call it. In a task that shares its thread with others,
+//! use `spawn_blocking`.
+//!
+//! A further kind of server is one more module like these: a [`Kind`], a `start`, and a line here.
+
+mod installed;
+mod keeper;
+pub mod mariadb;
+pub mod pgbouncer;
+pub mod postgres;
+mod tls;
+
+use std::{
+    env, fmt,
+    hash::{BuildHasher, RandomState},
+    iter,
+    net::TcpListener,
+    path::Path,
+    sync::{
+        Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use polylock_core::url::StoreUrl;
+use polylock_testkit::Missing;
+
+use crate::clock;
+use keeper::Keeper;
+
+/// The PostgreSQL server that the tests of this process share.
+///
+/// # Errors
+/// [`Missing`] if it is not installed.
+pub fn postgres() -> Result<&'static Server, Missing> {
+    static SHARED: Shared = Shared::new();
+    shared(&SHARED, "POLYLOCK_TEST_POSTGRES_URL", || begin(Arc::new(postgres::Postgres::default())))
+}
+
+/// The MariaDB server that the tests of this process share.
+///
+/// # Errors
+/// [`Missing`] if it is not installed.
+pub fn mariadb() -> Result<&'static Server, Missing> {
+    static SHARED: Shared = Shared::new();
+    shared(&SHARED, "POLYLOCK_TEST_MYSQL_URL", || begin(Arc::new(mariadb::MariaDb::default())))
+}
+
+/// How long a server may take from its start to its first answer, recovery from a crash included.
+const START: Duration = Duration::from_secs(60);
+
+/// A server that answers.
+#[derive(Clone)]
+pub struct Server {
+    url: String,
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The URL of one that was attached to may hold a password.
+        f.debug_tuple("Server").field(&StoreUrl::parse(&self.url)).finish()
+    }
+}
+
+impl Server {
+    /// The URL of its database, with a user who may do everything in it.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// A short name that nobody else uses in this server, for tables, users or databases.
+    #[must_use]
+    pub fn name(&self) -> String {
+        static PROCESS: LazyLock<u64> = LazyLock::new(|| random() & 0xff_ffff);
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        format!("t{:06x}_{}", *PROCESS, NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// A server that belongs to one test. It is killed and its directory removed when this is dropped.
+#[derive(Debug)]
+pub struct Private {
+    server: Server,
+    kind: Arc<dyn Kind>,
+    port: u16,
+    keeper: Mutex<Keeper>,
+    command: Vec<String>,
+}
+
+impl std::ops::Deref for Private {
+    type Target = Server;
+
+    fn deref(&self) -> &Server {
+        &self.server
+    }
+}
+
+impl Private {
+    /// The port of 127.0.0.1 that it listens at.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Its directory, with its data, its configuration and its `log`.
+    #[must_use]
+    pub fn directory(&self) -> std::path::PathBuf {
+        self.keeper().directory().to_owned()
+    }
+
+    /// What it has written to its log.
+    #[must_use]
+    pub fn log(&self) -> String {
+        self.keeper().log()
+    }
+
+    /// Its process id, unless it has been killed.
+    #[must_use]
+    pub fn id(&self) -> Option<u32> {
+        self.keeper().server()
+    }
+
+    /// SIGKILL to all its processes. None is left when this returns.
+    pub fn kill(&self) {
+        self.keeper().kill();
+    }
+
+    /// Starts it again with the same port and the same data, and waits until it answers; kills it before if it still runs.
+    ///
+    /// # Panics
+    /// If it does not answer, with its log.
+    pub fn restart(&self) {
+        let mut keeper = self.keeper();
+        keeper.kill();
+        keeper.start(&self.command);
+        let started = answers(&mut keeper, &*self.kind, &self.server.url);
+        started.unwrap_or_else(|why| panic!("can't restart {:?}: {why}\n{}", self.kind, keeper.log()));
+    }
+
+    /// SIGSTOP to all its processes. All stand still when this returns.
+    pub fn freeze(&self) {
+        self.keeper().freeze();
+    }
+
+    /// SIGCONT to all its processes.
+    pub fn thaw(&self) {
+        self.keeper().thaw();
+    }
+
+    fn keeper(&self) -> MutexGuard<'_, Keeper> {
+        self.keeper.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What is particular to one kind of server.
+#[async_trait]
+trait Kind: fmt::Debug + Send + Sync {
+    /// Its name, in one word.
+    fn name(&self) -> &'static str;
+
+    /// The users it may run as where this process is root: the first that the machine has.
+    fn users(&self) -> &'static [&'static str];
+
+    /// Makes all that a server in `keeper`'s directory needs, and returns the command that starts it.
+    fn prepare(&self, keeper: &mut Keeper, port: u16) -> Result<Vec<String>, Missing>;
+
+    /// The URL of the server at `port`.
+    fn url(&self, port: u16) -> String;
+
+    /// Asks the server at `url` where its files are: whether it answers, and whether it is the one that was started.
+    async fn whereabouts(&self, url: &str) -> Result<String, String>;
+
+    /// Whether files in `directory` are those of a server in `home`.
+    fn is_at_home(&self, directory: &str, home: &Path) -> bool {
+        Path::new(directory).starts_with(home)
+    }
+}
+
+/// Why there is no server.
+#[derive(Debug, Clone)]
+enum Failure {
+    Missing(Missing),
+    /// It is installed and does not start.
+    Broken(String),
+}
+
+type Shared = OnceLock<Result<(Server, Option<Private>), Failure>>;
+
+fn shared(
+    shared: &'static Shared,
+    variable: &str,
+    start: impl FnOnce() -> Result<Private, Failure>,
+) -> Result<&'static Server, Missing> {
+    let server = shared.get_or_init(|| match env::var(variable) {
+        Ok(url) => Ok((Server { url }, None)),
+        Err(_) => start().map(|private| (private.server.clone(), Some(private))),
+    });
+    server.as_ref().map(|(server, _)| server).map_err(|failure| missing(failure.clone()))
+}
+
+/// Starts a server of this `kind` that belongs to one test.
+fn start(kind: impl Kind + 'static) -> Result<Private, Missing> {
+    begin(Arc::new(kind)).map_err(missing)
+}
+
+/// # Panics
+/// If it is broken.
+fn missing(failure: Failure) -> Missing {
+    match failure {
+        Failure::Missing(missing) => missing,
+        Failure::Broken(why) => panic!("{why}"),
+    }
+}
+
+fn begin(kind: Arc<dyn Kind>) -> Result<Private, Failure> {
+    begin_at(kind, ports())
+}
+
+/// At the first of `ports` that is still free when the server gets to it.
+fn begin_at(kind: Arc<dyn Kind>, mut ports: impl Iterator<Item = u16>) -> Result<Private, Failure> {
+    loop {
+        let port = ports.next().ok_or_else(|| Failure::Broken("no free port".to_owned()))?;
+        let mut keeper = Keeper::new(kind.name(), kind.users());
+        let command = kind.prepare(&mut keeper, port).map_err(Failure::Missing)?;
+        keeper.start(&command);
+        let url = kind.url(port);
+        match answers(&mut keeper, &*kind, &url) {
+            Ok(()) => {
+                return Ok(Private {
+                    server: Server { url },
+                    kind,
+                    port,
+                    keeper: Mutex::new(keeper),
+                    command,
+                });
+            }
+            Err(_) if keeper.log().contains("Address already in use") => (),
+            Err(why) => {
+                return Err(Failure::Broken(format!("can't start {kind:?}: {why}\n{}", keeper.log())));
+            }
+        }
+    }
+}
+
+/// Waits until the keeper's server answers.
+fn answers(keeper: &mut Keeper, kind: &dyn Kind, url: &str) -> Result<(), String> {
+    let asking = async move {
+        let until = clock::now() + START;
+        loop {
+            let asked = tokio::time::timeout(START, kind.whereabouts(url)).await;
+            match asked.unwrap_or_else(|_| Err("no answer".to_owned())) {
+                Ok(directory) if kind.is_at_home(&directory, keeper.directory()) => return Ok(()),
+                Ok(other) => return Err(format!("another server answers, from {other}")),
+                Err(why) if !keeper.runs() => return Err(format!("it has ended; {why}")),
+                Err(why) if clock::now() > until => return Err(why),
+                Err(_) => clock::pause(Duration::from_millis(5)).await,
+            }
+        }
+    };
+    // The caller may be on a runtime, which can't wait for another one on the same thread.
+    thread::scope(|scope| {
+        let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let asked =
+            scope.spawn(move || runtime().map_err(|error| error.to_string())?.block_on(asking)).join();
+        asked.unwrap_or_else(|_| Err("asking it panicked".to_owned()))
+    })
+}
+
+/// Free ports, in random order: other test processes look for some at the same time.
+///
+/// They lie below those that the system gives to outgoing connections. In that range, a client that tries to reach a
+/// killed server can be given the server's own port, connects to itself, and keeps it from starting again.
+fn ports() -> impl Iterator<Item = u16> {
+    let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    iter::repeat_with(|| 20_000 + u16::try_from(random() % 12_000).unwrap_or(0)).filter(free).take(20)
+}
+
+fn random() -> u64 {
+    RandomState::new().hash_one(0)
+}

@@ -1,0 +1,74 @@
+//! PgBouncer in transaction mode: what a session sets, or locks, is another session's by the next transaction.
+
+use std::path::Path;
+
+use async_trait::async_trait;
+use polylock_testkit::Missing;
+
+use super::{Kind, Private, installed, keeper::Keeper, postgres};
+
+/// Starts one in front of `server`, with `settings` of its `pgbouncer.ini`, such as `default_pool_size=1`.
+///
+/// # Errors
+/// [`Missing`] if it is not installed.
+///
+/// # Panics
+/// If it does not start, with its log.
+pub fn start(server: &Private, settings: &[&str]) -> Result<Private, Missing> {
+    super::start(PgBouncer {
+        port: server.port(),
+        data: server.directory().join("data").display().to_string(),
+        settings: settings.join("\n"),
+    })
+}
+
+#[derive(Debug)]
+struct PgBouncer {
+    port: u16,
+    /// Where the server keeps its data.
+    data: String,
+    settings: String,
+}
+
+#[async_trait]
+impl Kind for PgBouncer {
+    fn name(&self) -> &'static str {
+        "pgbouncer"
+    }
+
+    fn users(&self) -> &'static [&'static str] {
+        &["postgres", "nobody"]
+    }
+
+    fn prepare(&self, keeper: &mut Keeper, port: u16) -> Result<Vec<String>, Missing> {
+        let folders = ["/usr/local/sbin", "/usr/sbin"];
+        let program = installed::program("pgbouncer", folders.map(Into::into), "install pgbouncer")?;
+        let config = format!(
+            "[databases]\n\
+             * = host=127.0.0.1 port={} user=postgres\n\
+             [pgbouncer]\n\
+             listen_addr=127.0.0.1\n\
+             listen_port={port}\n\
+             unix_socket_dir=\n\
+             auth_type=any\n\
+             pool_mode=transaction\n\
+             max_client_conn=1000\n\
+             ignore_startup_parameters=extra_float_digits\n\
+             {}\n",
+            self.port, self.settings
+        );
+        Ok(vec![program.display().to_string(), keeper.write("pgbouncer.ini", &config)])
+    }
+
+    fn url(&self, port: u16) -> String {
+        format!("postgres://postgres@127.0.0.1:{port}/postgres")
+    }
+
+    async fn whereabouts(&self, url: &str) -> Result<String, String> {
+        postgres::whereabouts(url).await.map_err(|error| error.to_string())
+    }
+
+    fn is_at_home(&self, directory: &str, _: &Path) -> bool {
+        directory == self.data
+    }
+}

@@ -1,0 +1,22 @@
+//! Certificates that live as long as their server.
+
+use polylock_testkit::Missing;
+
+use super::{installed, keeper::Keeper};
+
+/// Makes `server.crt` and `server.key` in the keeper's directory, valid for `localhost` and 127.0.0.1, signed by
+/// `ca.crt`, which nothing else is signed by.
+pub(super) fn certify(keeper: &mut Keeper) -> Result<(), Missing> {
+    let openssl = installed::program("openssl", [], "install openssl")?.display().to_string();
+    let key =
+        ["req", "-x509", "-nodes", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-days", "2"];
+    let authority = ["-subj", "/CN=polylock test", "-keyout", "ca.key", "-out", "ca.crt"];
+    let server = ["-subj", "/CN=localhost", "-keyout", "server.key", "-out", "server.crt"];
+    let names =
+        ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-addext", "basicConstraints=CA:FALSE"];
+    let signed = ["-CA", "ca.crt", "-CAkey", "ca.key"];
+    let openssl = [openssl.as_str()];
+    keeper.run_as_user(openssl.iter().chain(&key).chain(&authority));
+    keeper.run_as_user(openssl.iter().chain(&key).chain(&server).chain(&names).chain(&signed));
+    Ok(())
+}
