@@ -8,9 +8,15 @@
 //! 2. who leaves calls [`Hub::ring`] after the change is visible;
 //! 3. a ring that comes between the claim's answer and [`Hub::rung`] is kept, and `rung` returns at once.
 //!
-//! Where the store itself keeps who waits for whom, it is simpler: [`Hub::enter`] before the claim is sent gives the
-//! waiter a number, the claim leaves the number in the store, and who leaves finds it there and has it rung, with
-//! [`Hub::ring_ticket`], in whichever process it is. The number is no secret: it can wake, and nothing else.
+//! Where the store itself hands the lock to the next waiter, it is simpler: [`Hub::enter`] before the claim is sent gives
+//! the waiter a number, its ticket, which the claim leaves in the store; who leaves finds it there and has the grant told,
+//! with [`Hub::hand_over`], in whichever process it is. The ticket is no secret: a request is not known by it in the store.
+//! News may be late, so a grant names the place in the queue that it was made for, and [`Hub::placed`] says which place the
+//! last claim left the waiter in. A grant for another one is not told:
+//! 1. a claim was answered with place 7, and the deadline of a hold would count from its sending;
+//! 2. the store hands the lock to place 7: that is after 1, so the hold lasts at least that long;
+//! 3. had this news been lost, and the hold run out, the next claim would have joined at place 9, and its hold would count
+//!    from a later sending: the news about place 7, coming now, must not count from there.
 
 use std::{
     collections::HashMap,
@@ -19,7 +25,7 @@ use std::{
 
 use tokio::sync::Notify;
 
-use crate::{LockName, Request, RequestId};
+use crate::{Grant, LockName, Request, RequestId, Wake};
 
 /// Who waits for whom. See the [module](self) for the order to keep.
 #[derive(Debug, Default)]
@@ -43,6 +49,9 @@ struct Waiter {
     name: LockName,
     watches: Option<RequestId>,
     ticket: u64,
+    /// Which place the last claim found, and which one the last grant was for.
+    place: Option<u64>,
+    granted: Option<(u64, Grant)>,
     bell: Arc<Notify>,
 }
 
@@ -54,7 +63,7 @@ impl Hub {
     }
 
     /// `request` is about to claim: from now on a ring for it is kept. Its number, by which
-    /// [`ring_ticket`](Self::ring_ticket) wakes it, stays the same until it is forgotten.
+    /// [`hand_over`](Self::hand_over) knows it, stays the same until it is forgotten.
     pub fn enter(&self, request: &Request) -> u64 {
         self.lock().waiter(request).ticket
     }
@@ -81,15 +90,22 @@ impl Hub {
         }
     }
 
-    /// Waits until who `request` watches has left; at once if that happened since [`expect`](Self::expect), or if
-    /// nothing is expected.
+    /// Waits until who `request` watches has left, or until it is handed the lock; at once if that happened since
+    /// [`expect`](Self::expect) or [`enter`](Self::enter), or if nothing is expected.
     ///
     /// # Cancel safety
     /// Dropping it loses nothing: a ring that has come is kept for the next call.
-    pub async fn rung(&self, request: RequestId) {
+    pub async fn rung(&self, request: RequestId) -> Wake {
         let bell = self.lock().waiters.get(&request).map(|waiter| waiter.bell.clone());
         if let Some(bell) = bell {
             bell.notified().await;
+        }
+        match self.lock().waiters.get_mut(&request) {
+            Some(waiter) => match waiter.granted.take() {
+                Some((place, grant)) if waiter.place == Some(place) => Wake::Granted(grant),
+                _ => Wake::Stale,
+            },
+            None => Wake::Stale,
         }
     }
 
@@ -103,10 +119,24 @@ impl Hub {
         }
     }
 
-    /// Wakes the waiter of this number, if it still waits.
-    pub fn ring_ticket(&self, ticket: u64) {
-        let state = self.lock();
-        if let Some(waiter) = state.tickets.get(&ticket).and_then(|request| state.waiters.get(request)) {
+    /// The last claim of `request` was answered with this place in the queue, a number that no later place has.
+    pub fn placed(&self, request: &Request, place: u64) {
+        self.lock().waiter(request).place = Some(place);
+    }
+
+    /// Wakes the waiter of this ticket, if it still waits, with what the store has granted to its `place`.
+    pub fn hand_over(&self, ticket: u64, place: u64, grant: Grant) {
+        let mut state = self.lock();
+        let State { tickets, waiters, .. } = &mut *state;
+        if let Some(waiter) = tickets.get(&ticket).and_then(|request| waiters.get_mut(request)) {
+            waiter.granted = Some((place, grant));
+            waiter.bell.notify_one();
+        }
+    }
+
+    /// Wakes `request`, if it still waits: it may hold the lock.
+    pub fn wake(&self, request: RequestId) {
+        if let Some(waiter) = self.lock().waiters.get(&request) {
             waiter.bell.notify_one();
         }
     }
@@ -139,6 +169,16 @@ impl Hub {
         names
     }
 
+    /// The waiters of this process, by lock: whom a poller may find holding.
+    #[must_use]
+    pub fn waiting(&self) -> HashMap<LockName, Vec<RequestId>> {
+        let mut names: HashMap<LockName, Vec<RequestId>> = HashMap::new();
+        for (request, waiter) in &self.lock().waiters {
+            names.entry(waiter.name.clone()).or_default().push(*request);
+        }
+        names
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -150,7 +190,14 @@ impl State {
         waiters.entry(request.id).or_insert_with(|| {
             *last += 1;
             tickets.insert(*last, request.id);
-            Waiter { name: request.name.clone(), watches: None, ticket: *last, bell: Arc::default() }
+            Waiter {
+                name: request.name.clone(),
+                watches: None,
+                ticket: *last,
+                place: None,
+                granted: None,
+                bell: Arc::default(),
+            }
         })
     }
 
@@ -167,7 +214,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Mode;
+    use crate::{FencingToken, Mode};
     use futures_util::FutureExt;
     use std::time::Duration;
 
@@ -196,20 +243,38 @@ mod tests {
     }
 
     #[test]
-    fn a_ticket_wakes_its_waiter_also_before_the_claim_has_answered() {
-        let (hub, holder, me, other) = (Hub::new(), request(), request(), request());
+    fn a_grant_reaches_its_waiter_also_before_the_claim_has_answered() {
+        let (hub, me, other) = (Hub::new(), request(), request());
         let (ticket, others) = (hub.enter(&me), hub.enter(&other));
         assert!(ticket != others && hub.enter(&me) == ticket);
-        assert_eq!(hub.watched().len(), 0, "nobody to look after yet");
-        hub.ring_ticket(ticket);
-        hub.expect(&me, holder.id);
-        assert_eq!(hub.enter(&me), ticket);
-        assert!(hub.rung(me.id).now_or_never().is_some());
-        assert!(hub.rung(me.id).now_or_never().is_none() && hub.rung(other.id).now_or_never().is_none());
+        assert_eq!((hub.watched().len(), hub.waiting().into_values().flatten().count()), (0, 2));
+        let grant = Grant::new(FencingToken::new(7).unwrap(), Duration::from_secs(1));
+        hub.hand_over(ticket, 3, grant);
+        hub.placed(&me, 3);
+        assert_eq!(hub.rung(me.id).now_or_never(), Some(Wake::Granted(grant)));
+        assert_eq!(hub.rung(me.id).now_or_never(), None, "told once");
+        assert_eq!(hub.rung(other.id).now_or_never(), None);
+        hub.wake(other.id);
+        assert_eq!(hub.rung(other.id).now_or_never(), Some(Wake::Stale));
         hub.forget(me.id);
         hub.forget(other.id);
-        hub.ring_ticket(ticket);
+        hub.hand_over(ticket, 3, grant);
         assert!(hub.is_empty() && hub.lock().tickets.is_empty());
+    }
+
+    #[test]
+    fn late_news_of_an_earlier_place_is_no_grant() {
+        let (hub, me) = (Hub::new(), request());
+        let ticket = hub.enter(&me);
+        hub.placed(&me, 7);
+        // That hold has run out unnoticed, and the next claim joined anew.
+        hub.enter(&me);
+        hub.placed(&me, 9);
+        let grant = Grant::new(FencingToken::new(7).unwrap(), Duration::from_secs(1));
+        hub.hand_over(ticket, 7, grant);
+        assert_eq!(hub.rung(me.id).now_or_never(), Some(Wake::Stale));
+        hub.hand_over(ticket, 9, grant);
+        assert_eq!(hub.rung(me.id).now_or_never(), Some(Wake::Granted(grant)));
     }
 
     #[test]

@@ -210,8 +210,7 @@ impl Backend for Memory {
     }
 
     async fn wait(&self, request: &Request, _place: &Place) -> Result<Wake> {
-        self.space.hub.rung(request.id).await;
-        Ok(Wake::Stale)
+        Ok(self.space.hub.rung(request.id).await)
     }
 
     async fn renew(&self, request: &Request) -> Result<Renewal> {

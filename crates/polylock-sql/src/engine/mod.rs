@@ -112,11 +112,14 @@ pub(crate) fn label(request: &Request) -> &str {
     request.label.as_ref().map_or("", |label| label.as_str())
 }
 
-/// Whom the waiters of this process wait for: pairs of name and request, as the tables keep them.
+/// Pairs of name and request, as the tables keep them: whom the waiters of this process wait for ([`Hub::watched`]), or the
+/// waiters themselves ([`Hub::waiting`]).
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(crate) fn watched(hub: &Hub) -> Vec<(Vec<u8>, Vec<u8>)> {
+pub(crate) fn pairs(
+    names: std::collections::HashMap<LockName, Vec<polylock_core::RequestId>>,
+) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut pairs = Vec::new();
-    for (name, requests) in hub.watched() {
+    for (name, requests) in names {
         pairs.extend(requests.iter().map(|request| (bytes(&name).to_vec(), request.to_bytes().to_vec())));
     }
     pairs
@@ -177,7 +180,7 @@ impl<D: Dialect> Backend for Engine<D> {
                 self.inner.hub.forget(request.id);
                 Standing::Held(Grant::new(token, lease))
             }
-            Look::Behind { left, ahead, .. } => {
+            Look::Behind { left, ahead } => {
                 if request.queues {
                     self.inner.attend();
                 }
@@ -190,8 +193,11 @@ impl<D: Dialect> Backend for Engine<D> {
     }
 
     async fn wait(&self, request: &Request, _: &Place) -> Result<Wake> {
-        self.inner.hub.rung(request.id).await;
-        Ok(Wake::Stale)
+        let wake = self.inner.hub.rung(request.id).await;
+        if let Wake::Granted(_) = wake {
+            self.inner.hub.forget(request.id);
+        }
+        Ok(wake)
     }
 
     async fn renew(&self, request: &Request) -> Result<Renewal> {

@@ -1,10 +1,11 @@
 //! Connections to a server: lent for one operation, given back only when nothing of it is left on them.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use backon::{BackoffBuilder, ExponentialBuilder};
+use deadpool::managed::{Manager, Metrics, Object, Pool, PoolError, RecycleResult};
 use polylock_core::{Clock, Error, Fault, Moment, Operation, Result, SystemClock};
-use sqlx::{Database, Executor, Pool, SqlStr, pool::PoolConnection};
+use sqlx::{ConnectOptions, Connection, Database, Executor, SqlStr};
 
 use super::error::At;
 
@@ -28,37 +29,78 @@ pub(crate) trait Diagnose {
 }
 
 /// The connections to one server.
-#[derive(Debug)]
-pub(crate) struct Server<DB: Database> {
-    pub(crate) pool: Pool<DB>,
+pub(crate) struct Server<DB: Dial> {
+    pool: Pool<Dialler<DB>>,
     /// Where it is, without secrets.
     pub(crate) place: String,
     /// How long an operation may take in all.
     pub(crate) patience: Duration,
 }
 
+impl<DB: Dial> fmt::Debug for Server<DB> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("place", &self.place).finish_non_exhaustive()
+    }
+}
+
+/// A driver whose connections are made from options.
+pub(crate) trait Dial: Database<Connection: Connection<Options = Self::Options>> + Diagnose {
+    type Options: ConnectOptions<Connection = Self::Connection>;
+}
+
+/// Makes connections for the pool.
+struct Dialler<DB: Dial> {
+    options: DB::Options,
+}
+
+impl<DB: Dial> Manager for Dialler<DB> {
+    type Type = DB::Connection;
+    type Error = sqlx::Error;
+
+    async fn create(&self) -> Result<DB::Connection, sqlx::Error> {
+        self.options.connect().await
+    }
+
+    async fn recycle(&self, _: &mut DB::Connection, _: &Metrics) -> RecycleResult<sqlx::Error> {
+        // Whether it is well shows when it is used, and then another is tried: no round trip to ask for it.
+        Ok(())
+    }
+}
+
 /// A connection out of the pool. Dropped before it is given back, it is closed: what is still on its way on it, or was
 /// left open, ends with it.
-struct Lent<DB: Database>(Option<PoolConnection<DB>>);
+struct Lent<DB: Dial>(Option<Object<Dialler<DB>>>);
 
-impl<DB: Database> Lent<DB> {
+impl<DB: Dial> Lent<DB> {
     fn give_back(mut self) {
         self.0 = None;
     }
 }
 
-impl<DB: Database> Drop for Lent<DB> {
+impl<DB: Dial> Drop for Lent<DB> {
     fn drop(&mut self) {
         if let Some(connection) = self.0.take() {
-            drop(connection.detach());
+            drop(Object::take(connection));
         }
     }
 }
 
-impl<DB: Database + Diagnose> Server<DB>
+impl<DB: Dial> Server<DB>
 where
     for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
 {
+    /// At most `connections` at once, made when they are needed and kept.
+    pub(crate) fn new(options: DB::Options, connections: u32, place: String, patience: Duration) -> Self {
+        let size = usize::try_from(connections).unwrap_or(usize::MAX);
+        #[expect(
+            clippy::expect_used,
+            reason = "only time limits of the pool's own, which are not set, can fail"
+        )]
+        let pool =
+            Pool::builder(Dialler { options }).max_size(size).build().expect("a pool without time limits");
+        Self { pool, place, patience }
+    }
+
     /// The rows that `sql` answers with.
     ///
     /// Others in the way and broken connections are tried again: operations are idempotent.
@@ -77,10 +119,12 @@ where
             .with_jitter()
             .build();
         loop {
-            let Some(connection) = before(deadline, self.pool.acquire()).await else {
-                return Err(self.out_of_time(operation));
+            let mut lent = match before(deadline, self.pool.get()).await {
+                Some(Ok(connection)) => Lent(Some(connection)),
+                Some(Err(PoolError::Backend(error))) => return Err(self.failed(operation, error)),
+                // Time is up; the pool has no other reason.
+                Some(Err(_)) | None => return Err(self.out_of_time(operation)),
             };
-            let mut lent = Lent(Some(connection.map_err(|error| self.failed(operation, error))?));
             let Some(connection) = lent.0.as_mut() else { continue };
             let query = sqlx::raw_sql(sql.clone()).fetch_all(&mut **connection);
             let error = match before(deadline, query).await {

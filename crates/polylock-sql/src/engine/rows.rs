@@ -39,12 +39,12 @@ pub(crate) trait Columns {
 }
 
 /// Where a request stands: `Held` from a row (token, what is left of the lease, ...), `Behind` from a row (NULL, what is
-/// left of its lease, whom it waits for, number of conflicting entries ahead), `Free` from none.
+/// left of the lease of the last in its way, whatever, number of conflicting entries ahead), `Free` from none.
 pub(crate) enum Look {
     /// It holds the lock, for this long.
     Held(FencingToken, Duration),
-    /// It waits for this one, whose lease lasts this long, behind so many.
-    Behind { watched: RequestId, left: Duration, ahead: u32 },
+    /// It waits for one whose lease lasts this long, behind so many.
+    Behind { left: Duration, ahead: u32 },
     /// Nobody is in its way.
     Free,
 }
@@ -56,7 +56,7 @@ pub(crate) fn look(rows: &[impl Columns]) -> Result<Look, Error> {
         return Ok(Look::Held(token(row, 0)?, left));
     }
     let ahead = u32::try_from(row.int(3)?.unwrap_or(0)).unwrap_or(u32::MAX);
-    Ok(Look::Behind { watched: request(row, 2)?, left, ahead })
+    Ok(Look::Behind { left, ahead })
 }
 
 fn token(row: &impl Columns, column: usize) -> Result<FencingToken, Error> {

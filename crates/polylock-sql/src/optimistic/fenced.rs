@@ -90,7 +90,7 @@ impl<'q, DB: Supported> FencedUpdate<'q, DB> {
     /// If it is dropped the row has been written or not, and it is safe to do the same again.
     pub async fn execute<'c, A>(self, database: A) -> Result<()>
     where
-        A: Acquire<'c, Database = DB> + Send,
+        A: Acquire<'c, Database = DB>,
     {
         let Self { update, token } = self;
         let (resource, value) = (update.table.to_owned(), token.as_i64());

@@ -60,7 +60,7 @@ impl Fences {
     /// If it is dropped the table is there or not, and it is safe to do the same again.
     pub async fn create<'c, A>(&self, database: A) -> Result<()>
     where
-        A: Acquire<'c, Database: Supported> + Send,
+        A: Acquire<'c, Database: Supported>,
     {
         let mut connection = database.acquire().await?;
         Ok(make::<A::Database>(&mut connection, &self.schema::<A::Database>()).await?)
@@ -79,11 +79,11 @@ impl Fences {
     pub async fn begin<'c, A>(
         &self,
         database: A,
-        name: impl AsRef<str> + Send,
+        name: impl AsRef<str>,
         token: FencingToken,
     ) -> Result<Transaction<'c, A::Database>>
     where
-        A: Acquire<'c, Database: Supported> + Send,
+        A: Acquire<'c, Database: Supported>,
     {
         let name = LockName::new(name)?;
         let mut transaction = database.begin().await?;
@@ -107,7 +107,7 @@ impl Fences {
     pub async fn check<DB: Supported>(
         &self,
         transaction: &mut Transaction<'_, DB>,
-        name: impl AsRef<str> + Send,
+        name: impl AsRef<str>,
         token: FencingToken,
     ) -> Result<()> {
         let name = LockName::new(name)?;

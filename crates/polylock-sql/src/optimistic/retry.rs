@@ -41,14 +41,12 @@ const LONGEST: Duration = Duration::from_millis(200);
 )]
 pub async fn retry<T, E, F, O>(
     attempts: usize,
-    retryable: impl FnMut(&E) -> bool + Send,
+    retryable: impl FnMut(&E) -> bool,
     operation: O,
 ) -> Result<T, E>
 where
-    O: FnMut() -> F + Send,
-    F: Future<Output = Result<T, E>> + Send,
-    T: Send,
-    E: Send,
+    O: FnMut() -> F,
+    F: Future<Output = Result<T, E>>,
 {
     let backoff = ExponentialBuilder::new()
         .with_jitter()

@@ -84,7 +84,7 @@ impl<'q, DB: Supported> VersionedUpdate<'q, DB> {
     /// If it is dropped the row has been written or not: the same again would be a conflict with itself. Read the row.
     pub async fn execute<'c, A>(self, database: A) -> Result<i64>
     where
-        A: Acquire<'c, Database = DB> + Send,
+        A: Acquire<'c, Database = DB>,
     {
         let Self { update, version: expected } = self;
         let table = update.table.to_owned();

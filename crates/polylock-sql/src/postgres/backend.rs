@@ -15,15 +15,15 @@ use sqlx::postgres::PgRow;
 use super::{
     NAME,
     config::{Config, Durability, Listen},
-    listener::Listener,
+    listener::{Handed, Listener},
     statements::{self, Statements},
 };
 use crate::engine::{
-    Dialect, LONGEST, Look, Pace, Round, SHORTEST, SWEEP_ROWS, Which, bytes, label,
+    self, Dialect, LONGEST, Look, Pace, Round, SHORTEST, SWEEP_ROWS, Which, bytes, label,
     literal::{Arg, Template},
     pool::Server,
     rows::{self, Columns, micros},
-    slot, watched,
+    slot,
 };
 
 /// While nothing is pushed, each round is a question to the server.
@@ -122,10 +122,14 @@ impl Dialect for Database {
             Arg::Int(i64::try_from(ticket).unwrap_or(0)),
             Arg::Bool(self.durable),
         ];
-        let look = self.ask(Operation::Claim, &self.statements.claim, &arguments, rows::look).await?;
-        if let (Look::Behind { watched, .. }, true) = (&look, request.queues) {
-            // For the time that nothing is pushed: whom to ask for.
-            hub.expect(request, *watched);
+        let (look, place) = self
+            .ask(Operation::Claim, &self.statements.claim, &arguments, |rows| {
+                let place = rows.first().map_or(Ok(None), |row| row.int(2))?;
+                Ok((rows::look(rows)?, place))
+            })
+            .await?;
+        if let (Look::Behind { .. }, Some(place), true) = (&look, place, request.queues) {
+            hub.placed(request, place.unsigned_abs());
         }
         Ok(look)
     }
@@ -149,12 +153,15 @@ impl Dialect for Database {
             Arg::Bytes(&request.id.to_bytes()),
             Arg::Text(self.listener.channel()),
         ];
-        let behind = self.ask(Operation::Release, &self.statements.release, &arguments, |rows| {
-            rows.iter().map(|row| row.int(0)).collect::<Result<Vec<_>, _>>()
+        let next = self.ask(Operation::Release, &self.statements.release, &arguments, |rows| {
+            rows.iter()
+                .map(|row| {
+                    let news = [row.int(0)?, row.int(1)?, row.int(2)?, row.int(3)?];
+                    Ok(Handed::new(news.map(Option::unwrap_or_default)))
+                })
+                .collect::<Result<Vec<_>, _>>()
         });
-        for ticket in behind.await?.into_iter().flatten() {
-            hub.ring_ticket(ticket.unsigned_abs());
-        }
+        next.await?.into_iter().flatten().for_each(|next| next.tell(hub));
         Ok(())
     }
 
@@ -162,14 +169,14 @@ impl Dialect for Database {
         if self.listener.hears(hub).await {
             return Ok(Round::Quiet);
         }
-        let watched = watched(hub);
-        if watched.is_empty() {
+        let waiting = engine::pairs(hub.waiting());
+        if waiting.is_empty() {
             return Ok(Round::Quiet);
         }
-        let gone =
-            self.ask(Operation::Wait, &self.statements.gone, &[Arg::Pairs(&watched)], rows::requests).await?;
-        gone.iter().for_each(|gone| hub.ring(*gone));
-        Ok(if gone.is_empty() { Round::Quiet } else { Round::Departure })
+        let arguments = [Arg::Pairs(&waiting)];
+        let handed = self.ask(Operation::Wait, &self.statements.handed, &arguments, rows::requests).await?;
+        handed.iter().for_each(|request| hub.wake(*request));
+        Ok(if handed.is_empty() { Round::Quiet } else { Round::Departure })
     }
 
     async fn locks(&self, which: Which<'_>) -> Result<Vec<LockStatus>> {
@@ -187,7 +194,7 @@ impl Dialect for Database {
         let broken = self
             .ask(Operation::Break, &self.statements.break_lock, &arguments, |rows| rows::statuses(rows, 0))
             .await?;
-        // Waiters of this process hear it at once, listening or not.
+        // Those of this process hear it at once, listening or not.
         hub.ring_all();
         Ok(broken.into_iter().flat_map(|lock| lock.holders).collect())
     }

@@ -1,15 +1,22 @@
 //! What a driver's error means.
 
 use polylock_core::Fault;
-use sqlx::{Error, Postgres, postgres::PgDatabaseError};
+use sqlx::{
+    Error, Postgres,
+    postgres::{PgConnectOptions, PgDatabaseError},
+};
 
 use super::NAME;
-use crate::engine::pool::{Diagnose, Trouble};
+use crate::engine::pool::{Diagnose, Dial, Trouble};
 
 /// The SQLSTATE, if it is the server that complains: <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
 pub(super) fn code(error: &Error) -> Option<&str> {
     let error = error.as_database_error()?.try_downcast_ref::<PgDatabaseError>()?;
     Some(error.code())
+}
+
+impl Dial for Postgres {
+    type Options = PgConnectOptions;
 }
 
 impl Diagnose for Postgres {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use polylock_core::{ConfigError, Fault, Operation, Result, Store};
-use sqlx::{ConnectOptions, Connection, Executor, PgConnection, Postgres, Row, postgres::PgPoolOptions};
+use sqlx::{ConnectOptions, Connection, Executor, PgConnection, Postgres, Row};
 
 use super::{
     backend::Database,
@@ -49,13 +49,8 @@ async fn open(config: Config) -> Result<Store> {
     config.check()?;
     let statements = Statements::new(&config.schema, &config.table, config.timeout);
     let options = config.options.clone().disable_statement_logging();
-    let pool = PgPoolOptions::new()
-        .max_connections(config.connections)
-        .acquire_timeout(config.timeout)
-        .test_before_acquire(false)
-        .connect_lazy_with(options.clone());
-    let server = Server { pool, place: place(&config.options), patience: config.timeout };
-    // Past the pool, which would try again and again and then say that time is up, not why.
+    let place = place(&config.options);
+    let server = Server::new(options.clone(), config.connections, place, config.timeout);
     let mut connection = server.told(options.connect()).await?;
     prepare(&server, &statements, &config, &mut connection).await?;
     server.told(connection.close()).await?;

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use polylock_core::Mode;
+
 use crate::engine::literal::{Literals, Template, filled};
 
 /// The database's clock in whole microseconds: `clock_timestamp()`, because `now()` is when the transaction began.
@@ -45,7 +47,7 @@ pub(super) struct Statements {
     pub(super) renew: Template,
     pub(super) release: Template,
     pub(super) break_lock: Template,
-    pub(super) gone: Template,
+    pub(super) handed: Template,
     pub(super) locks_named: Template,
     pub(super) locks_under: Template,
     pub(super) sweep_holds: Template,
@@ -61,6 +63,7 @@ pub(super) fn ddl(schema: &str, prefix: &str) -> String {
     }
     for file in [
         include_str!("statements/schema.sql"),
+        include_str!("statements/routines/settle.sql"),
         include_str!("statements/routines/claim.sql"),
         include_str!("statements/routines/renew.sql"),
         include_str!("statements/routines/release.sql"),
@@ -76,7 +79,15 @@ pub(super) fn ddl(schema: &str, prefix: &str) -> String {
 /// The tables' names are not quoted, so capitals do not count; the schema's is, so they do.
 fn fill(file: &str, schema: &str, prefix: &str, more: &[(&str, &str)]) -> String {
     let qualified = format!("\"{schema}\".{prefix}");
-    let own = [("{durable}", DURABLE), ("{now}", NOW), ("{max}", MAX), ("{p}", &qualified), ("{t}", prefix)];
+    let all = Mode::Exclusive.conflicts().to_string();
+    let own = [
+        ("{durable}", DURABLE),
+        ("{now}", NOW),
+        ("{max}", MAX),
+        ("{all}", &all),
+        ("{p}", &qualified),
+        ("{t}", prefix),
+    ];
     filled(file, &[more, &own].concat())
 }
 
@@ -109,7 +120,7 @@ impl Statements {
             renew: with(include_str!("statements/renew.sql"), &[]),
             release: with(include_str!("statements/release.sql"), &[]),
             break_lock: with(include_str!("statements/break.sql"), &[]),
-            gone: with(include_str!("statements/gone.sql"), &[]),
+            handed: with(include_str!("statements/handed.sql"), &[]),
             locks_named: with(locks, &[("{which}", "name = $1")]),
             locks_under: with(locks, &[("{which}", "name >= $1 AND name < $2")]),
             sweep_holds: with(sweep, &[("{table}", "holds")]),

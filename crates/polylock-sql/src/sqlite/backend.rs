@@ -121,9 +121,9 @@ impl Sqlite {
         let sql = &self.statements.queue;
         self.rows(Lane::Relaxed, Operation::Claim, sql, arguments, |rows| {
             let look = rows::look(rows)?;
-            if let Look::Behind { watched, .. } = look {
+            if let (Look::Behind { .. }, Some(row)) = (&look, rows.first()) {
                 // Behind the turnstile still, so no release of this process comes between.
-                hub.expect(request, watched);
+                hub.expect(request, rows::request(row, 2)?);
             }
             Ok(look)
         })

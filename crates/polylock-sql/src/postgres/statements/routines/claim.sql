@@ -1,6 +1,6 @@
 -- Takes the lock if it is the request's turn; else, if it queues, joins the queue or keeps its place. Answers with
--- (token, lease) if it holds the lock now, with (NULL, what is left of its lease, request, number of conflicting entries
--- ahead) for the last of those it waits for otherwise.
+-- (token, lease) if it holds the lock now, otherwise with (NULL, what is left of the lease of the last of those in its
+-- way, place in the queue if it has one, how many conflicting entries are ahead).
 --
 -- Inputs:    a_place_ttl is 0 for a request that does not queue; times in us.
 -- Atomicity: one transaction of its own. The advisory lock on the name is taken first and every statement after it
@@ -8,18 +8,15 @@
 -- Clock:     read once, after the advisory lock was taken: never the transaction's, which may have waited long.
 --
 -- The token is drawn behind the advisory lock, which the transaction keeps until it is committed: no grant of this name
--- can come between. Whom it waits for is written into its place, so that whoever leaves knows whom to wake.
+-- can come between.
 CREATE OR REPLACE FUNCTION {p}_claim_1(
     a_name bytea, a_request bytea, a_mode bigint, a_conflicts bigint, a_slot bytea, a_owner text, a_label text,
     a_ttl bigint, a_place_ttl bigint, a_channel text, a_ticket bigint, a_durable boolean)
-RETURNS TABLE (r_token bigint, r_left bigint, r_behind text, r_ahead bigint)
+RETURNS TABLE (r_token bigint, r_left bigint, r_place bigint, r_ahead bigint)
 LANGUAGE plpgsql AS $body$
 DECLARE
     v_now bigint;
-    v_seq bigint;
     v_until bigint;
-    v_was bytea;
-    v_behind bytea;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'a claim needs READ COMMITTED' USING ERRCODE = 'invalid_transaction_state';
@@ -29,50 +26,54 @@ BEGIN
     IF EXISTS (SELECT 1 FROM {p}_holds WHERE name = a_name)
         OR EXISTS (SELECT 1 FROM {p}_waiters WHERE name = a_name)
     THEN
+        -- A place in the queue need not survive a crash of the server: it is taken again.
         PERFORM set_config('synchronous_commit', 'off', true);
         DELETE FROM {p}_holds WHERE name = a_name AND expires_at <= v_now;
         DELETE FROM {p}_waiters WHERE name = a_name AND expires_at <= v_now;
-        -- Held already: the answer to an earlier claim was lost.
+        -- Who waits may have become the next by what was cleared, this one or others. It is asked each time, so that
+        -- a queue mends itself whatever happened to the tables.
+        PERFORM pg_notify(s.r_channel, s.r_ticket || ' ' || s.r_place || ' ' || s.r_token || ' ' || s.r_left)
+        FROM {p}_settle_1(a_name, a_request, a_ttl, v_now) AS s WHERE s.r_request <> a_request;
+        -- Held: handed over, now or before, or the answer to an earlier claim was lost.
         SELECT token, expires_at - v_now INTO r_token, r_left FROM {p}_holds
         WHERE name = a_name AND slot = a_slot AND request = a_request;
         IF FOUND THEN
             RETURN NEXT;
             RETURN;
         END IF;
-        SELECT seq, expires_at, behind INTO v_seq, v_until, v_was FROM {p}_waiters
-        WHERE name = a_name AND request = a_request;
+        SELECT seq, expires_at INTO r_place, v_until FROM {p}_waiters WHERE name = a_name AND request = a_request;
         -- The last of those in its way: of the waiters before it, else of the holders.
-        SELECT request, expires_at - v_now INTO v_behind, r_left FROM {p}_waiters
-        WHERE name = a_name AND mode & a_conflicts <> 0 AND seq < coalesce(v_seq, {max})
+        SELECT expires_at - v_now INTO r_left FROM {p}_waiters
+        WHERE name = a_name AND mode & a_conflicts <> 0 AND seq < coalesce(r_place, {max})
         ORDER BY seq DESC LIMIT 1;
         IF NOT FOUND THEN
-            SELECT request, expires_at - v_now INTO v_behind, r_left FROM {p}_holds
+            SELECT expires_at - v_now INTO r_left FROM {p}_holds
             WHERE name = a_name AND mode & a_conflicts <> 0
             ORDER BY token DESC LIMIT 1;
         END IF;
         IF FOUND THEN
-            r_behind := encode(v_behind, 'hex');
             r_ahead := (SELECT count(*) FROM {p}_holds WHERE name = a_name AND mode & a_conflicts <> 0)
                 + (SELECT count(*) FROM {p}_waiters
-                   WHERE name = a_name AND mode & a_conflicts <> 0 AND seq < coalesce(v_seq, {max}));
-            IF a_place_ttl > 0 AND v_seq IS NULL THEN
+                   WHERE name = a_name AND mode & a_conflicts <> 0 AND seq < coalesce(r_place, {max}));
+            IF r_place IS NULL AND a_place_ttl > 0 THEN
                 INSERT INTO {p}_waiters
-                    (name, request, mode, owner, label, behind, channel, ticket, since, expires_at)
-                VALUES (a_name, a_request, a_mode, a_owner, a_label, v_behind, a_channel, a_ticket, v_now,
-                    v_now + a_place_ttl);
-            ELSIF a_place_ttl > 0 AND (v_was <> v_behind OR v_until - v_now < a_place_ttl / 2) THEN
-                -- Kept fresh only when it must be, so that looking again costs no write.
-                UPDATE {p}_waiters SET behind = v_behind, expires_at = v_now + a_place_ttl
-                WHERE name = a_name AND request = a_request;
+                    (name, request, slot, mode, conflicts, owner, label, durable, channel, ticket, since, expires_at)
+                VALUES (a_name, a_request, a_slot, a_mode, a_conflicts, a_owner, a_label, a_durable, a_channel,
+                    a_ticket, v_now, v_now + a_place_ttl)
+                RETURNING seq INTO r_place;
+            ELSIF v_until - v_now < a_place_ttl - a_place_ttl / 8 THEN
+                -- Kept fresh, because a lock that is handed over lasts as long as the place would have; but claims
+                -- that follow each other closely cost no write.
+                UPDATE {p}_waiters SET expires_at = v_now + a_place_ttl WHERE name = a_name AND request = a_request;
             END IF;
             RETURN NEXT;
             RETURN;
         END IF;
-        DELETE FROM {p}_waiters WHERE name = a_name AND request = a_request;
     END IF;
     {durable}
-    INSERT INTO {p}_holds (token, name, slot, request, mode, owner, label, since, expires_at)
-    VALUES (nextval('{p}_tokens'), a_name, a_slot, a_request, a_mode, a_owner, a_label, v_now, v_now + a_ttl)
+    INSERT INTO {p}_holds (token, name, slot, request, mode, conflicts, owner, label, since, expires_at)
+    VALUES (nextval('{p}_tokens'), a_name, a_slot, a_request, a_mode, a_conflicts, a_owner, a_label, v_now,
+        v_now + a_ttl)
     RETURNING token INTO r_token;
     r_left := a_ttl;
     RETURN NEXT;

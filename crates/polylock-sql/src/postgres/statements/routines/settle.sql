@@ -1,0 +1,38 @@
+-- Hands the lock to every waiter whose turn it is, first come, first served: to each that conflicts neither with a holder
+-- nor with a waiter before it. Answers with whom it was handed to.
+--
+-- Inputs:    a_request, if it is among them, gets a_ttl: it is there to take it. The others get what is left of their
+--            place in the queue and extend it when they have heard of it, so one that has died holds the lock no longer
+--            than it would have waited.
+-- Atomicity: part of a transaction that holds the advisory lock on the name and has cleared it of what has expired.
+-- Clock:     the caller's.
+CREATE OR REPLACE FUNCTION {p}_settle_1(a_name bytea, a_request bytea, a_ttl bigint, a_now bigint)
+RETURNS TABLE (r_request bytea, r_channel text, r_ticket bigint, r_place bigint, r_token bigint, r_left bigint)
+LANGUAGE plpgsql AS $body$
+DECLARE
+    v_ahead bigint := coalesce((SELECT bit_or(conflicts) FROM {p}_holds WHERE name = a_name), 0);
+    w {p}_waiters;
+BEGIN
+    FOR w IN SELECT * FROM {p}_waiters WHERE name = a_name ORDER BY seq LOOP
+        -- Nobody who can be kept waiting passes somebody who waits for everybody.
+        EXIT WHEN v_ahead & {all} = {all};
+        IF w.mode & v_ahead = 0 THEN
+            DELETE FROM {p}_waiters WHERE name = a_name AND request = w.request;
+            r_left := CASE WHEN w.request = a_request THEN a_ttl ELSE w.expires_at - a_now END;
+            INSERT INTO {p}_holds
+                (token, name, slot, request, mode, conflicts, owner, label, since, expires_at)
+            VALUES (nextval('{p}_tokens'), a_name, w.slot, w.request, w.mode, w.conflicts, w.owner, w.label, a_now,
+                a_now + r_left)
+            RETURNING token INTO r_token;
+            IF w.durable THEN
+                PERFORM set_config('synchronous_commit', 'on', true);
+            END IF;
+            r_request := w.request;
+            r_channel := w.channel;
+            r_ticket := w.ticket;
+            r_place := w.seq;
+            RETURN NEXT;
+        END IF;
+        v_ahead := v_ahead | w.conflicts;
+    END LOOP;
+END $body$;
