@@ -18,6 +18,8 @@ pub struct Capabilities {
     pub wake: WakeUp,
     /// What its fencing tokens rest on.
     pub fencing: Fencing,
+    /// What a hold lives in.
+    pub carrier: Carrier,
     /// Who can reach it.
     pub reach: Reach,
     /// The lease times it gives, both ends included.
@@ -35,6 +37,7 @@ impl Capabilities {
             order: Order::Arrival,
             wake: WakeUp::Polled,
             fencing: Fencing::Durable,
+            carrier: Carrier::Entry,
             reach: Reach::Processes,
             ttl,
         }
@@ -47,6 +50,8 @@ impl Capabilities {
 pub enum Modes {
     /// All six.
     AllSix,
+    /// [`Mode::Exclusive`] and [`Mode::Shared`].
+    ExclusiveAndShared,
     /// [`Mode::Exclusive`] alone.
     ExclusiveOnly,
 }
@@ -57,7 +62,17 @@ impl Modes {
     pub const fn contains(self, mode: Mode) -> bool {
         match self {
             Self::AllSix => true,
+            Self::ExclusiveAndShared => matches!(mode, Mode::Exclusive | Mode::Shared),
             Self::ExclusiveOnly => matches!(mode, Mode::Exclusive),
+        }
+    }
+
+    /// The words for the modes that are not among them.
+    pub(crate) const fn others(self) -> &'static str {
+        match self {
+            Self::AllSix => "a seventh lock mode",
+            Self::ExclusiveAndShared => "any lock mode but exclusive and shared",
+            Self::ExclusiveOnly => "any lock mode but exclusive",
         }
     }
 }
@@ -92,6 +107,18 @@ pub enum Fencing {
     WhileRunning,
     /// None: tokens may repeat.
     Absent,
+}
+
+/// What a hold lives in, and whatever waits to become one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Carrier {
+    /// An entry in the store. Whoever knows the request can claim, renew and release it again on any connection, and it
+    /// outlives a connection that breaks.
+    Entry,
+    /// The connection on which it was claimed. It ends with it, so a holder that dies frees the lock at once; and no
+    /// other connection knows of the request.
+    Connection,
 }
 
 /// Who can reach a store.

@@ -141,10 +141,7 @@ impl Lock {
             return Err(Error::InvalidTtl { backend: can.backend, ttl, min, max });
         }
         if !can.modes.contains(self.mode) {
-            return Err(Error::Unsupported {
-                backend: can.backend,
-                capability: "any lock mode but exclusive",
-            });
+            return Err(Error::Unsupported { backend: can.backend, capability: can.modes.others() });
         }
         let mut request = Request::new(name, self.mode, ttl);
         request.owner = self.owner;

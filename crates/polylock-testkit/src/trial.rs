@@ -13,8 +13,8 @@ use std::{
 };
 
 use polylock_core::{
-    Backend, Capabilities, Clock, Error, Fencing, Grant, Guard, Inspect, LockName, LockStatus, Locks, Mode,
-    Modes, Options, Order, Renewal, Request, Result, Standing, Store, SystemClock, WakeUp, io,
+    Backend, Capabilities, Carrier, Clock, Error, Fencing, Grant, Guard, Inspect, LockName, LockStatus,
+    Locks, Mode, Modes, Options, Order, Renewal, Request, Result, Standing, Store, SystemClock, WakeUp, io,
 };
 
 use crate::{
@@ -75,17 +75,28 @@ impl Trial {
         self.bare.backend.capabilities()
     }
 
+    /// The modes that the store grants, weakest first.
+    pub(crate) fn modes(&self) -> impl Iterator<Item = Mode> + Clone {
+        let modes = self.capabilities().modes;
+        Mode::ALL.into_iter().filter(move |mode| modes.contains(*mode))
+    }
+
     /// What the target lacks of what a case needs.
     pub(crate) async fn lacks(&self, need: Need) -> Option<String> {
         let can = self.capabilities();
         let lack = |lacks: bool, what: &str| lacks.then(|| what.to_owned());
         match need {
-            Need::Modes => {
-                lack(can.modes == Modes::ExclusiveOnly, "the store grants the exclusive mode alone")
+            Need::Modes => lack(can.modes != Modes::AllSix, "the store does not grant all six modes"),
+            Need::Shared => {
+                lack(!can.modes.contains(Mode::Shared), "the store grants the exclusive mode alone")
             }
             Need::Order => lack(can.order != Order::Arrival, "the store keeps no order of arrival"),
             Need::Tokens => lack(can.fencing == Fencing::Absent, "the store gives no fencing tokens"),
             Need::Push => lack(can.wake != WakeUp::Pushed, "the store wakes nobody, it is polled"),
+            Need::Anywhere => {
+                let what = "a hold lives in its connection, and no other can speak for it";
+                lack(can.carrier != Carrier::Entry, what)
+            }
             Need::Inspect => lack(self.bare.inspect.is_none(), "the store can't be looked into"),
             Need::Count => {
                 let lacks = self.count().await.is_none();

@@ -118,7 +118,9 @@ planted! {
         "order::a_dead_waiter_is_passed_over";
     forgets_places: ForgetsPlaces => "idempotence::a_claim_repeated_keeps_its_place";
     grants_anew: GrantsAnew =>
-        "idempotence::a_claim_repeated_finds_its_own_grant" "idempotence::a_release_of_anothers_changes_nothing";
+        "idempotence::a_claim_repeated_finds_its_own_grant"
+        "idempotence::a_claim_repeated_elsewhere_finds_the_same_grant"
+        "idempotence::a_release_of_anothers_changes_nothing";
     claims_pile_up: ClaimsPileUp =>
         "wait::a_short_outage_is_borne" "wait::a_long_outage_ends_the_wait" "faults::flaky_waits"
         "faults::flaky_leaks" "faults::flaky_cancel" "wait::who_timed_out_wakes_those_behind";
@@ -149,7 +151,8 @@ planted! {
     renewal_creates: RenewalCreates =>
         "idempotence::a_renewal_never_creates" "idempotence::a_renewal_never_revives" "lost::broken_by_force";
     renewal_says_yes: RenewalSaysYes =>
-        "idempotence::a_renewal_extends_the_lease" "idempotence::a_renewal_never_grants_to_a_waiter"
+        "idempotence::a_renewal_extends_the_lease" "idempotence::a_renewal_elsewhere_extends_the_lease"
+        "idempotence::a_renewal_never_grants_to_a_waiter"
         "renew::a_short_lease_is_kept_for_many_ttls" "renew::a_blocked_executor_does_not_starve_renewals"
         "lost::a_release_never_fires_it" "idempotence::a_renewal_never_creates";
     tries_queue: TriesQueue =>
@@ -251,6 +254,7 @@ fn what_a_store_does_not_promise_is_unsupported_and_not_passed() {
         "fencing::grows_over_releases",
         "inspect::shows_who_holds",
         "leaks::nothing_after_time_outs",
+        "idempotence::a_claim_repeated_elsewhere_finds_the_same_grant",
         "wait::a_push_is_quicker_than_the_recheck",
     ] {
         let verdict = check(case, &Maker::new(|| async { Modest }));

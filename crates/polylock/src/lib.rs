@@ -34,8 +34,8 @@ mod connect;
 pub use config::LocksConfig;
 pub use connect::{Locks, schemes};
 pub use polylock_core::{
-    self as core, Capabilities, Clock, ConfigError, Entry, Error, Fault, Fencing, FencingToken, Guard,
-    InvalidName, Label, Lock, LockName, LockStatus, LocksBuilder, LostReason, Mode, Modes, Moment,
+    self as core, Capabilities, Carrier, Clock, ConfigError, Entry, Error, Fault, Fencing, FencingToken,
+    Guard, InvalidName, Label, Lock, LockName, LockStatus, LocksBuilder, LostReason, Mode, Modes, Moment,
     NotAcquired, Operation, Options, Order, OwnerId, Reach, Result, Store, SystemClock, Unavailable,
     UnknownMode, WakeUp, duration, metrics, url::StoreUrl,
 };

@@ -4,25 +4,35 @@ use std::time::Duration;
 
 use polylock_core::{Mode, Renewal, Request, Standing};
 
-use crate::trial::{Outcome, SOON, Trial, lock_name, pass, within};
+use crate::trial::{Outcome, Raw, SOON, Trial, lock_name, pass, within};
 
 fn request(trial: &Trial) -> Request {
     Request::new(lock_name("n"), Mode::Exclusive, trial.long())
 }
 
 pub(super) async fn a_claim_repeated_finds_its_own_grant(trial: Trial) -> Outcome {
+    let raw = trial.raw().await;
+    claims_repeated(&trial, [&raw, &raw, &raw]).await;
+    Ok(())
+}
+
+pub(super) async fn a_claim_repeated_elsewhere_finds_the_same_grant(trial: Trial) -> Outcome {
     let (here, there) = (trial.raw().await, trial.raw().await);
-    let me = request(&trial);
-    let first = here.hold(&me).await;
-    for raw in [&here, &there, &here] {
+    claims_repeated(&trial, [&here, &there, &here]).await;
+    Ok(())
+}
+
+async fn claims_repeated(trial: &Trial, connections: [&Raw; 3]) {
+    let me = request(trial);
+    let first = connections[0].hold(&me).await;
+    for raw in connections {
         let again = raw.hold(&me).await;
         assert_eq!(again.token, first.token, "one grant, one token");
         assert!(again.lease <= trial.long() + Duration::from_secs(1));
     }
     trial.keeps(1, "one request, one entry").await;
-    here.release(&me).await;
+    connections[0].release(&me).await;
     trial.nothing_left(&["n"], "after the release").await;
-    Ok(())
 }
 
 pub(super) async fn a_claim_repeated_keeps_its_place(trial: Trial) -> Outcome {
@@ -61,7 +71,7 @@ pub(super) async fn a_claim_that_does_not_queue_leaves_nothing(trial: Trial) -> 
 }
 
 /// A request that has held and released, and holds again under a new id.
-async fn request_and_release(trial: &Trial, raw: &crate::trial::Raw) -> Request {
+async fn request_and_release(trial: &Trial, raw: &Raw) -> Request {
     let other = request(trial);
     raw.hold(&other).await;
     raw.release(&other).await;
@@ -113,7 +123,20 @@ pub(super) async fn a_release_of_anothers_changes_nothing(trial: Trial) -> Outco
 }
 
 pub(super) async fn a_renewal_extends_the_lease(trial: Trial) -> Outcome {
+    let raw = trial.raw().await;
+    renewed_on(&trial, &raw, &raw).await;
+    Ok(())
+}
+
+pub(super) async fn a_renewal_elsewhere_extends_the_lease(trial: Trial) -> Outcome {
     let (here, there) = (trial.raw().await, trial.raw().await);
+    renewed_on(&trial, &here, &there).await;
+    Ok(())
+}
+
+/// Claimed on one connection, renewed on another or the same; a third looks.
+async fn renewed_on(trial: &Trial, here: &Raw, there: &Raw) {
+    let third = trial.raw().await;
     // Claimed for a short time, renewed for a long one: without the renewal it would end.
     let mut me = Request::new(lock_name("n"), Mode::Exclusive, trial.renewable());
     let grant = here.hold(&me).await;
@@ -126,12 +149,11 @@ pub(super) async fn a_renewal_extends_the_lease(trial: Trial) -> Outcome {
         Renewal::Lost(reason) => panic!("held, and told as lost: {reason}"),
     }
     pass(short + Duration::from_millis(100)).await;
-    assert!(!there.try_once("n", Mode::Exclusive).await, "the renewal was not carried out");
+    assert!(!third.try_once("n", Mode::Exclusive).await, "the renewal was not carried out");
     let again = here.hold(&me).await;
     assert_eq!(again.token, grant.token, "a renewal is no new grant");
     here.release(&me).await;
     trial.nothing_left(&["n"], "after all").await;
-    Ok(())
 }
 
 pub(super) async fn a_renewal_never_creates(trial: Trial) -> Outcome {

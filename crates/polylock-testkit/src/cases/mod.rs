@@ -27,6 +27,8 @@ use crate::trial::{Outcome, Trial};
 pub(crate) enum Need {
     /// All six modes.
     Modes,
+    /// The shared mode beside the exclusive one.
+    Shared,
     /// Order of arrival.
     Order,
     /// Fencing tokens.
@@ -37,6 +39,8 @@ pub(crate) enum Need {
     Count,
     /// Wake-ups that are pushed.
     Push,
+    /// Holds that any connection can speak for.
+    Anywhere,
 }
 
 /// One promise and how to look at it.
@@ -62,18 +66,18 @@ macro_rules! __cases {
                 first_come_first_served [Order]
                 a_newcomer_does_not_overtake_a_waiter [Order]
                 a_dead_waiter_is_passed_over [Order]
-                readers_do_not_starve_a_writer [Order Modes]
+                readers_do_not_starve_a_writer [Order Shared]
             }
             modes {
-                every_pair [Modes]
+                every_pair [Shared]
                 every_triple_keeps_the_queue_rule [Order Modes]
-                readers_hold_together [Modes]
+                readers_hold_together [Shared]
             }
             wait {
                 zero_tries_once []
                 a_time_out_is_precise []
                 who_timed_out_leaves_nothing [Count]
-                who_timed_out_wakes_those_behind [Order Modes]
+                who_timed_out_wakes_those_behind [Order Shared]
                 a_release_wakes_the_next []
                 a_push_is_quicker_than_the_recheck [Push]
                 a_short_outage_is_borne []
@@ -93,7 +97,7 @@ macro_rules! __cases {
                 a_panicking_renewal []
                 a_failing_renewal_is_not_lost_before_the_deadline []
                 a_transient_error_is_not_lost []
-                gone_from_the_store []
+                gone_from_the_store [Anywhere]
                 broken_by_force [Inspect]
                 before_another_is_granted []
                 a_suspended_machine []
@@ -107,14 +111,14 @@ macro_rules! __cases {
                 grows_over_reconnects [Tokens]
                 grows_over_expiry [Tokens]
                 grows_over_a_break [Tokens Inspect]
-                holders_together_have_tokens_of_their_own [Tokens Modes]
+                holders_together_have_tokens_of_their_own [Tokens Shared]
             }
             reentrancy {
                 is_counted []
                 other_owners_are_excluded []
                 one_owner_enters_from_two_tasks_at_once []
-                a_weaker_mode_enters [Modes]
-                a_stronger_mode_is_refused [Modes]
+                a_weaker_mode_enters [Shared]
+                a_stronger_mode_is_refused [Shared]
             }
             names {
                 bad_names_are_refused_before_any_io []
@@ -166,12 +170,14 @@ macro_rules! __cases {
             }
             idempotence {
                 a_claim_repeated_finds_its_own_grant []
+                a_claim_repeated_elsewhere_finds_the_same_grant [Anywhere]
                 a_claim_repeated_keeps_its_place [Order]
                 a_claim_that_does_not_queue_leaves_nothing []
                 a_release_repeated_succeeds []
                 a_release_withdraws_a_waiter []
                 a_release_of_anothers_changes_nothing []
                 a_renewal_extends_the_lease []
+                a_renewal_elsewhere_extends_the_lease [Anywhere]
                 a_renewal_never_creates []
                 a_renewal_never_revives []
                 a_renewal_never_grants_to_a_waiter []

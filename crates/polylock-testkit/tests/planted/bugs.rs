@@ -9,8 +9,9 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, Capabilities, Clock, Entry, Fencing, FencingToken, Grant, Inspect, LockName, LockStatus, Mode,
-    Modes, Order, Place, Renewal, Request, RequestId, Result, Standing, Store, SystemClock, Wake, WakeUp,
+    Backend, Capabilities, Carrier, Clock, Entry, Fencing, FencingToken, Grant, Inspect, LockName,
+    LockStatus, Mode, Modes, Order, Place, Renewal, Request, RequestId, Result, Standing, Store, SystemClock,
+    Wake, WakeUp,
 };
 
 /// What is wrong with it.
@@ -110,6 +111,7 @@ impl Broken {
             capabilities.order = Order::Unordered;
             capabilities.fencing = Fencing::Absent;
             capabilities.wake = WakeUp::Polled;
+            capabilities.carrier = Carrier::Connection;
         }
         Store::inspectable(Arc::new(Self { inner, capabilities, bug, state }))
     }
