@@ -69,10 +69,20 @@ impl<DB: Dial> Manager for Dialler<DB> {
 
 /// A connection out of the pool. Dropped before it is given back, it is closed: what is still on its way on it, or was
 /// left open, ends with it.
-struct Lent<DB: Dial>(Option<Object<Dialler<DB>>>);
+pub(crate) struct Lent<DB: Dial>(Option<Object<Dialler<DB>>>);
 
-impl<DB: Dial> Lent<DB> {
-    fn give_back(mut self) {
+impl<DB: Dial> Lent<DB>
+where
+    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
+{
+    /// The rows that `sql` answers with.
+    pub(crate) async fn ask(&mut self, sql: SqlStr) -> Result<Vec<DB::Row>, sqlx::Error> {
+        let connection = self.0.as_mut().ok_or(sqlx::Error::PoolClosed)?;
+        sqlx::raw_sql(sql).fetch_all(&mut **connection).await
+    }
+
+    /// For the next who asks. Nothing may be left open on it.
+    pub(crate) fn give_back(mut self) {
         self.0 = None;
     }
 }
@@ -119,15 +129,8 @@ where
             .with_jitter()
             .build();
         loop {
-            let mut lent = match before(deadline, self.pool.get()).await {
-                Some(Ok(connection)) => Lent(Some(connection)),
-                Some(Err(PoolError::Backend(error))) => return Err(self.failed(operation, error)),
-                // Time is up; the pool has no other reason.
-                Some(Err(_)) | None => return Err(self.out_of_time(operation)),
-            };
-            let Some(connection) = lent.0.as_mut() else { continue };
-            let query = sqlx::raw_sql(sql.clone()).fetch_all(&mut **connection);
-            let error = match before(deadline, query).await {
+            let mut lent = self.lend(operation, deadline).await?;
+            let error = match before(deadline, lent.ask(sql.clone())).await {
                 None => return Err(self.out_of_time(operation)),
                 Some(Ok(rows)) => {
                     lent.give_back();
@@ -149,6 +152,19 @@ where
                 Trouble::Broken if SystemClock.now() < deadline => drop(lent),
                 Trouble::Broken | Trouble::Other => return Err(self.failed(operation, error)),
             }
+        }
+    }
+
+    /// A connection for as long as the caller wants it.
+    ///
+    /// # Errors
+    /// What the driver says if one can't be made, or temporary if `deadline` comes first.
+    pub(crate) async fn lend(&self, operation: Operation, deadline: Moment) -> Result<Lent<DB>> {
+        match before(deadline, self.pool.get()).await {
+            Some(Ok(connection)) => Ok(Lent(Some(connection))),
+            Some(Err(PoolError::Backend(error))) => Err(self.failed(operation, error)),
+            // Time is up; the pool has no other reason.
+            Some(Err(_)) | None => Err(self.out_of_time(operation)),
         }
     }
 
@@ -180,7 +196,7 @@ where
         told.map_err(|error| self.failed(Operation::Connect, error))
     }
 
-    fn out_of_time(&self, operation: Operation) -> Error {
+    pub(crate) fn out_of_time(&self, operation: Operation) -> Error {
         let advice =
             format!("no answer within {:?}: the server is busy, hangs or can't be reached", self.patience);
         self.at(operation).ours(Fault::Temporary, advice)
@@ -188,6 +204,6 @@ where
 }
 
 /// The output of `future`, unless `deadline` comes first.
-async fn before<F: Future>(deadline: Moment, future: F) -> Option<F::Output> {
+pub(crate) async fn before<F: Future>(deadline: Moment, future: F) -> Option<F::Output> {
     tokio::time::timeout(deadline.since(SystemClock.now()), future).await.ok()
 }
