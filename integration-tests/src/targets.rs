@@ -7,16 +7,21 @@
 
 use async_trait::async_trait;
 use polylock_core::{Result, Store, memory, url::StoreUrl};
-use polylock_sql::sqlite;
+use polylock_sql::{postgres, sqlite};
 use polylock_testkit::{Missing, Target};
-use sqlx::{Connection, SqliteConnection, sqlite::SqliteConnectOptions};
+use sqlx::{
+    AssertSqlSafe, ColumnIndex, Connection, Database, Decode, Executor, Postgres, Row, Sqlite, Type,
+    sqlite::SqliteConnectOptions,
+};
 use tempfile::TempDir;
+
+use crate::servers::{self, Server};
 
 /// Calls the macro `$then` with the names of all targets.
 #[macro_export]
 macro_rules! targets {
     ($then:ident) => {
-        $then! { memory sqlite_full sqlite_normal }
+        $then! { memory sqlite_full sqlite_normal postgres }
     };
 }
 
@@ -43,8 +48,10 @@ crate::targets!(list);
 #[derive(Debug)]
 pub struct Spot {
     url: String,
-    /// Kept for as long as the files in it are used.
-    directory: Option<TempDir>,
+    /// For the files of the store, where it has any, and of the test.
+    directory: TempDir,
+    /// The prefix of its tables, where it has any.
+    table: String,
 }
 
 /// Locks of this process alone.
@@ -54,8 +61,7 @@ pub struct Spot {
 pub async fn memory() -> Result<Spot, Missing> {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    let url = format!("memory:spot-{}", NEXT.fetch_add(1, Ordering::Relaxed));
-    Ok(Spot { url, directory: None })
+    spot(format!("memory:spot-{}", NEXT.fetch_add(1, Ordering::Relaxed)), "")
 }
 
 /// A SQLite file whose grants survive a power cut: the default.
@@ -74,6 +80,26 @@ pub async fn sqlite_normal() -> Result<Spot, Missing> {
     file("normal")
 }
 
+/// A PostgreSQL database.
+///
+/// # Errors
+/// [`Missing`] if there is no server.
+pub async fn postgres() -> Result<Spot, Missing> {
+    tables_of(servers::postgres()?, "postgres")
+}
+
+/// Tables of its own in the database of a server.
+fn tables_of(server: &Server, scheme: &str) -> Result<Spot, Missing> {
+    let (table, (_, rest)) = (server.name(), server.url().split_once(':').unwrap_or_default());
+    let joint = if rest.contains('?') { '&' } else { '?' };
+    spot(format!("{scheme}:{rest}{joint}polylock.table={table}"), &table)
+}
+
+fn spot(url: String, table: &str) -> Result<Spot, Missing> {
+    let directory = TempDir::new().map_err(|error| Missing(format!("no directory for a file: {error}")))?;
+    Ok(Spot { url, directory, table: table.to_owned() })
+}
+
 fn file(durability: &str) -> Result<Spot, Missing> {
     let directory = match std::env::var("POLYLOCK_TEST_SQLITE_URL") {
         Ok(url) => {
@@ -85,7 +111,7 @@ fn file(durability: &str) -> Result<Spot, Missing> {
     let directory = directory.map_err(|error| Missing(format!("no directory for a file: {error}")))?;
     let path = directory.path().join("locks.db");
     let url = format!("sqlite://{}?polylock.durability={durability}", path.display());
-    Ok(Spot { url, directory: Some(directory) })
+    Ok(Spot { url, directory, table: sqlite::Config::DEFAULT_TABLE.to_owned() })
 }
 
 impl Spot {
@@ -102,10 +128,10 @@ impl Spot {
         format!("{}{joint}{key}={value}", self.url)
     }
 
-    /// A fresh file beside the store's own, where it has any.
+    /// A path beside the store's own files, where nothing is yet; on the same disk, where it has files.
     #[must_use]
-    pub fn file(&self, name: &str) -> Option<std::path::PathBuf> {
-        self.directory.as_ref().map(|directory| directory.path().join(name))
+    pub fn file(&self, name: &str) -> std::path::PathBuf {
+        self.directory.path().join(name)
     }
 }
 
@@ -113,25 +139,46 @@ impl Spot {
 impl Target for Spot {
     async fn connect(&self) -> Result<Store> {
         let url = StoreUrl::parse(&self.url)?;
-        if self.directory.is_none() {
-            return Ok(memory::named(url.rest()));
+        let mut keys = url.keys();
+        match url.scheme() {
+            "sqlite" => sqlite::connect(sqlite::Config::from_url(&url, &mut keys)?).await,
+            "postgres" => postgres::connect(postgres::Config::from_url(&url, &mut keys)?).await,
+            _ => Ok(memory::named(url.rest())),
         }
-        sqlite::connect(sqlite::Config::from_url(&url, &mut url.keys())?).await
     }
 
     async fn leftovers(&self) -> Result<Option<u64>> {
-        let Some(path) = self.file("locks.db") else { return Ok(None) };
-        let count = "SELECT (SELECT count(*) FROM polylock_holds) + (SELECT count(*) FROM polylock_waiters)";
+        let (server, _) = self.url.split_once('?').unwrap_or((&self.url, ""));
         let counted = async {
-            let mut past_the_store =
-                SqliteConnection::connect_with(&SqliteConnectOptions::new().filename(path)).await?;
-            let rows: i64 = sqlx::query_scalar(count).fetch_one(&mut past_the_store).await?;
-            past_the_store.close().await?;
-            Ok::<_, sqlx::Error>(u64::try_from(rows).unwrap_or(0))
+            Ok::<_, sqlx::Error>(match server.split_once(':') {
+                Some(("sqlite", _)) => {
+                    let options = SqliteConnectOptions::new().filename(self.file("locks.db"));
+                    Some(count::<Sqlite>(options, &self.table).await?)
+                }
+                Some(("postgres", _)) => Some(count::<Postgres>(server.parse()?, &self.table).await?),
+                _ => None,
+            })
         };
         match counted.await {
-            Ok(rows) => Ok(Some(rows)),
+            Ok(rows) => Ok(rows.and_then(|rows| u64::try_from(rows).ok())),
             Err(error) => panic!("can't count the rows: {error}"),
         }
     }
+}
+
+/// How many rows there are, asked past the store.
+async fn count<DB: Database>(
+    options: <DB::Connection as Connection>::Options,
+    table: &str,
+) -> sqlx::Result<i64>
+where
+    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
+    usize: ColumnIndex<DB::Row>,
+    for<'r> i64: Decode<'r, DB> + Type<DB>,
+{
+    let mut connection = <DB::Connection as Connection>::connect_with(&options).await?;
+    let sql = format!("SELECT (SELECT count(*) FROM {table}_holds) + (SELECT count(*) FROM {table}_waiters)");
+    let rows = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_one(&mut connection).await?.try_get(0)?;
+    connection.close().await?;
+    Ok(rows)
 }

@@ -81,7 +81,7 @@ async fn in_process(target: &'static str, tasks: usize) -> Vec<Section> {
 
 async fn across_processes(target: &'static str, processes: usize, tasks: usize) -> Vec<Section> {
     let spot: Spot = targets::make(target).await.unwrap();
-    let written = spot.file("history").unwrap();
+    let written = spot.file("history");
     fs::create_dir(&written).unwrap();
     let (tasks, lasts) = (tasks.to_string(), LASTS.as_millis().to_string());
     let arguments = ["contend", spot.url(), "bench", written.to_str().unwrap(), &tasks, &lasts];

@@ -69,8 +69,8 @@ pub(crate) fn run() -> Floors {
 async fn beside_raw(target: &'static str, grant: SqliteSynchronous) -> [Histogram<u64>; 3] {
     let spot = targets::make(target).await.unwrap();
     let locks = Locks::connect(spot.url()).await.unwrap();
-    let mut raw = Raw::open(&spot.file("raw.db").unwrap(), grant, grant).await;
-    let relaxed = spot.file("relaxed.db").unwrap();
+    let mut raw = Raw::open(&spot.file("raw.db"), grant, grant).await;
+    let relaxed = spot.file("relaxed.db");
     let mut relaxed = Raw::open(&relaxed, grant, SqliteSynchronous::Normal).await;
     let mut seen = [nanos(), nanos(), nanos()];
     for batch in 0..BATCHES {

@@ -39,7 +39,7 @@ fn check(sections: &[Section], expected: usize) -> Flow {
 
 async fn by_processes(times: usize, locked: &str) -> (usize, Vec<Section>) {
     let spot = spot().await;
-    let (file, written) = (spot.file("number").unwrap(), spot.file("history").unwrap());
+    let (file, written) = (spot.file("number"), spot.file("history"));
     fs::write(&file, "0").unwrap();
     fs::create_dir(&written).unwrap();
     let arguments = [file.to_str().unwrap(), written.to_str().unwrap(), &times.to_string(), locked];
@@ -70,7 +70,7 @@ async fn eight_processes_without_the_lock_lose_increments() {
 async fn sixty_four_tasks_lose_no_increment() {
     const TIMES: usize = 10;
     let spot = spot().await;
-    let file = spot.file("number").unwrap();
+    let file = spot.file("number");
     fs::write(&file, "0").unwrap();
     let locks = Locks::connect(spot.url()).await.unwrap();
     let recorder = Recorder::new();

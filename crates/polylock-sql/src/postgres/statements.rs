@@ -16,16 +16,21 @@ const MAX: &str = "9223372036854775807";
 const DURABLE: &str =
     "PERFORM set_config('synchronous_commit', CASE WHEN a_durable THEN 'on' ELSE 'off' END, true);";
 
-/// How PostgreSQL writes arguments, under any `standard_conforming_strings` and `bytea_output`.
+/// How PostgreSQL writes arguments: as escapes of hexadecimal digits, which mean the same under any
+/// `standard_conforming_strings`, and are read without a call of a function.
 pub(super) struct Postgres;
 
 impl Literals for Postgres {
     fn bytes(text: &mut String, digits: &str) {
-        text.extend(["decode('", digits, "', 'hex')"]);
+        text.extend(["E'\\\\x", digits, "'"]);
     }
 
     fn text(text: &mut String, digits: &str) {
-        text.extend(["convert_from(decode('", digits, "', 'hex'), 'UTF8')"]);
+        text.push_str("E'");
+        for byte in 0..digits.len() / 2 {
+            text.extend(["\\x", &digits[2 * byte..2 * byte + 2]]);
+        }
+        text.push('\'');
     }
 
     fn pair(text: &mut String, first: &str, second: &str) {
