@@ -9,6 +9,8 @@
 
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod engine;
+#[cfg(feature = "mysql")]
+pub mod mysql;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub mod optimistic;
 #[cfg(feature = "postgres")]

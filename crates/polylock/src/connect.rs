@@ -95,6 +95,13 @@ async fn store(url: &StoreUrl, keys: Keys) -> Result<Store> {
             keys.finish()?;
             polylock_core::io::run(polylock_sql::postgres::connect(config)).await?
         }
+        #[cfg(feature = "mysql")]
+        "mysql" | "mariadb" => {
+            let mut keys = keys;
+            let config = polylock_sql::mysql::Config::from_url(url, &mut keys)?;
+            keys.finish()?;
+            polylock_core::io::run(polylock_sql::mysql::connect(config)).await?
+        }
         other => Err(not_here(other).into()),
     }
 }

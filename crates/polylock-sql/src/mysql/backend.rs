@@ -1,0 +1,196 @@
+//! The dialect of MySQL and MariaDB.
+
+use std::{
+    collections::HashSet,
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use polylock_core::{
+    Capabilities, Entry, Fencing, LockName, LockStatus, Operation, Reach, Request, Result, hub::Hub,
+};
+use sqlx::mysql::MySqlRow;
+
+use super::{
+    NAME,
+    departed::Departed,
+    statements::{self, Statements},
+};
+use crate::engine::{
+    self, Dialect, LONGEST, Look, Pace, Round, SHORTEST, SWEEP_ROWS, Which, bytes, label,
+    literal::{Arg, Template},
+    pool::Server,
+    rows::{self, Columns, micros},
+    slot,
+};
+
+/// The shortest pause between two looks.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
+
+/// The locks of one database.
+pub(super) struct Database {
+    capabilities: Capabilities,
+    longest_pause: Duration,
+    server: Server<sqlx::MySql>,
+    statements: Statements,
+    departed: Departed,
+    /// The names after which the sweep goes on: of holds, of waiters.
+    sweep: Mutex<(Vec<u8>, Vec<u8>)>,
+}
+
+impl fmt::Debug for Database {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MySql").field("server", &self.server.place).finish_non_exhaustive()
+    }
+}
+
+impl Database {
+    /// With grants that survive a crash of the server's machine only if it is set so.
+    pub(super) fn new(
+        server: Server<sqlx::MySql>,
+        statements: Statements,
+        poll: Duration,
+        durable: bool,
+    ) -> Self {
+        let mut capabilities = Capabilities::new(NAME, SHORTEST..=LONGEST);
+        capabilities.reach = Reach::Machines;
+        if !durable {
+            capabilities.fencing = Fencing::WhileRunning;
+        }
+        let (departed, sweep) = (Departed::default(), Mutex::default());
+        Self { capabilities, longest_pause: poll, server, statements, departed, sweep }
+    }
+
+    /// What `read` makes of the rows that `template` answers with.
+    async fn ask<T>(
+        &self,
+        operation: Operation,
+        template: &Template,
+        arguments: &[Arg<'_>],
+        read: impl FnOnce(&[MySqlRow]) -> Result<T, sqlx::Error> + Send,
+    ) -> Result<T> {
+        let rows = self.server.rows(operation, template.with::<statements::MySql>(arguments)).await?;
+        read(&rows).map_err(|error| self.server.failed(operation, error))
+    }
+}
+
+#[async_trait]
+impl Dialect for Database {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn pace(&self) -> Pace {
+        Pace { shortest: SHORTEST_PAUSE, lively: self.longest_pause, longest: self.longest_pause }
+    }
+
+    async fn claim(&self, request: &Request, hub: &Hub) -> Result<Look> {
+        let place_ttl = if request.queues { micros(request.place_ttl()) } else { 0 };
+        let arguments = [
+            Arg::Bytes(bytes(&request.name)),
+            Arg::Bytes(&request.id.to_bytes()),
+            Arg::Int(request.mode.bit().into()),
+            Arg::Int(request.mode.conflicts().into()),
+            Arg::Bytes(&slot(request)),
+            Arg::Text(request.owner.as_str()),
+            Arg::Text(label(request)),
+            Arg::Int(micros(request.ttl)),
+            Arg::Int(place_ttl),
+        ];
+        let (look, ahead) = self
+            .ask(Operation::Claim, &self.statements.claim, &arguments, |rows| {
+                let look = rows::look(rows)?;
+                let ahead = match (&look, rows.first()) {
+                    (Look::Behind { .. }, Some(row)) => Some(rows::request(row, 2)?),
+                    _ => None,
+                };
+                Ok((look, ahead))
+            })
+            .await?;
+        if let (Some(ahead), true) = (ahead, request.queues) {
+            hub.expect(request, ahead);
+            if self.departed.contains(ahead) {
+                hub.ring(ahead);
+            }
+        }
+        Ok(look)
+    }
+
+    async fn renew(&self, request: &Request) -> Result<bool> {
+        let arguments = [
+            Arg::Bytes(bytes(&request.name)),
+            Arg::Bytes(&request.id.to_bytes()),
+            Arg::Bytes(&slot(request)),
+            Arg::Int(micros(request.ttl)),
+        ];
+        self.ask(Operation::Renew, &self.statements.renew, &arguments, |rows| {
+            rows.first().map_or(Ok(false), |row| Ok(row.int(0)?.is_some_and(|renewed| renewed > 0)))
+        })
+        .await
+    }
+
+    async fn release(&self, request: &Request, hub: &Hub) -> Result<()> {
+        let arguments = [
+            Arg::Bytes(bytes(&request.name)),
+            Arg::Bytes(&request.id.to_bytes()),
+            Arg::Bytes(&slot(request)),
+        ];
+        self.ask(Operation::Release, &self.statements.release, &arguments, |_| Ok(())).await?;
+        self.departed.push(request.id);
+        hub.ring(request.id);
+        Ok(())
+    }
+
+    async fn round(&self, hub: &Arc<Hub>, _: bool) -> Result<Round> {
+        let watched = hub.watched();
+        if watched.is_empty() {
+            return Ok(Round::Quiet);
+        }
+        let pairs = engine::pairs(watched.clone());
+        let present = self
+            .ask(Operation::Wait, &self.statements.present, &[Arg::Pairs(&pairs)], rows::requests)
+            .await?
+            .into_iter()
+            .collect::<HashSet<_>>();
+        let mut round = Round::Quiet;
+        for gone in watched.into_values().flatten().filter(|watched| !present.contains(watched)) {
+            hub.ring(gone);
+            round = Round::Departure;
+        }
+        Ok(round)
+    }
+
+    async fn locks(&self, which: Which<'_>) -> Result<Vec<LockStatus>> {
+        let (first, end) = which.range();
+        let (template, end) = match &end {
+            None => (&self.statements.locks_named, Arg::Int(0)),
+            Some(end) => (&self.statements.locks_under, Arg::Bytes(end)),
+        };
+        let arguments = [Arg::Bytes(&first), end];
+        self.ask(Operation::Inspect, template, &arguments, |rows| rows::statuses(rows, 0)).await
+    }
+
+    async fn break_lock(&self, name: &LockName, hub: &Hub) -> Result<Vec<Entry>> {
+        let arguments = [Arg::Bytes(bytes(name))];
+        let broken = self
+            .ask(Operation::Break, &self.statements.break_lock, &arguments, |rows| rows::statuses(rows, 0))
+            .await?;
+        // Those of this process hear it at once, the others by looking.
+        hub.ring_all();
+        Ok(broken.into_iter().flat_map(|lock| lock.holders).collect())
+    }
+
+    async fn sweep(&self) -> Result<()> {
+        let (holds, waiters) = self.sweep.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let arguments = [Arg::Bytes(&holds), Arg::Bytes(&waiters), Arg::Int(SWEEP_ROWS)];
+        let next = self
+            .ask(Operation::Claim, &self.statements.sweep, &arguments, |rows| {
+                rows.first().map_or(Ok(Default::default()), |row| Ok((row.bytes(0)?, row.bytes(1)?)))
+            })
+            .await?;
+        *self.sweep.lock().unwrap_or_else(PoisonError::into_inner) = next;
+        Ok(())
+    }
+}

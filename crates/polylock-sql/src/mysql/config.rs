@@ -1,0 +1,246 @@
+//! Where the database is and how it is used.
+
+use std::{fmt, ops::RangeInclusive, time::Duration};
+
+use polylock_core::{
+    ConfigError,
+    url::{Keys, StoreUrl},
+};
+use sqlx::mysql::MySqlConnectOptions;
+
+use crate::engine::{address, table};
+
+/// The keys of a URL that the driver reads. Those of the last line are there because URLs of applications have them:
+/// nothing here depends on them.
+const PASSED: &[&str] = &[
+    "ssl-mode",
+    "sslmode",
+    "ssl-ca",
+    "sslca",
+    "ssl-cert",
+    "sslcert",
+    "ssl-key",
+    "sslkey",
+    "socket",
+    "charset",
+    "collation",
+    "timezone",
+    "time-zone",
+    "statement-cache-capacity",
+];
+
+/// The limits of `polylock.poll`: core claims again every second anyway.
+const POLLS: RangeInclusive<Duration> = Duration::from_millis(2)..=Duration::from_secs(1);
+
+/// Where the database is and how it is used. See the [module](super) for what each option means.
+///
+/// ```
+/// use polylock_sql::mysql::Config;
+///
+/// let config = Config::new("mysql://app:secret@db.example.com/app?ssl-mode=verify_identity")?.table("app_locks");
+/// assert!(!format!("{config:?}").contains("secret"));
+/// # Ok::<_, polylock_core::ConfigError>(())
+/// ```
+#[derive(Clone)]
+pub struct Config {
+    pub(super) options: MySqlConnectOptions,
+    pub(super) table: String,
+    pub(super) timeout: Duration,
+    pub(super) connections: u32,
+    pub(super) poll: Duration,
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { options, table, timeout, connections, poll } = self;
+        f.debug_struct("Config")
+            .field("server", &place(options))
+            .field("table", table)
+            .field("timeout", timeout)
+            .field("connections", connections)
+            .field("poll", poll)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The server and the database, without secrets: the driver's own `Debug` shows the password.
+pub(super) fn place(options: &MySqlConnectOptions) -> String {
+    let database = database(options);
+    match options.get_socket() {
+        Some(socket) => format!("database {database:?} on socket {socket:?}"),
+        None => format!("database {database:?} on {}:{}", options.get_host(), options.get_port()),
+    }
+}
+
+/// The database's name; [`Config::from_url`] has seen to it that there is one.
+pub(super) fn database(options: &MySqlConnectOptions) -> &str {
+    options.get_database().unwrap_or_default()
+}
+
+impl Config {
+    /// The default of [`table`](Self::table).
+    pub const DEFAULT_TABLE: &str = table::DEFAULT;
+    /// The default of [`timeout`](Self::timeout).
+    pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
+    /// The default of [`connections`](Self::connections).
+    pub const DEFAULT_CONNECTIONS: u32 = 8;
+    /// The default of [`poll`](Self::poll).
+    pub const DEFAULT_POLL: Duration = Duration::from_millis(100);
+
+    /// The database of a URL, `mysql://user:password@host:port/database?key=value`; `mariadb://` is the same. The database
+    /// can't be left out.
+    ///
+    /// # Errors
+    /// [`ConfigError`] on what makes no sense.
+    pub fn new(url: &str) -> Result<Self, ConfigError> {
+        let url = StoreUrl::parse(url)?;
+        let mut keys = url.keys();
+        let config = Self::from_url(&url, &mut keys)?;
+        keys.finish()?;
+        Ok(config)
+    }
+
+    /// Reads a URL as [`new`](Self::new) does, and takes the driver's and the store's keys from `keys`.
+    ///
+    /// # Errors
+    /// [`ConfigError`] on what makes no sense.
+    pub fn from_url(url: &StoreUrl, keys: &mut Keys) -> Result<Self, ConfigError> {
+        let options: MySqlConnectOptions = address::driver_options("mysql", url, keys, PASSED)?;
+        if database(&options).is_empty() {
+            let problem =
+                "names no database, in which the tables would be: write mysql://user:password@host/database";
+            return Err(ConfigError::new("store", problem));
+        }
+        let mut config = Self {
+            // Nothing is asked of the session, so that a connection costs no round trip more and a pooler may give
+            // each statement another one.
+            options: options
+                .pipes_as_concat(false)
+                .no_engine_substitution(false)
+                .timezone(None)
+                .set_names(false),
+            table: Self::DEFAULT_TABLE.to_owned(),
+            timeout: Self::DEFAULT_TIMEOUT,
+            connections: Self::DEFAULT_CONNECTIONS,
+            poll: Self::DEFAULT_POLL,
+        };
+        if let Some(table) = keys.text("polylock.table") {
+            config.table = table;
+        }
+        if let Some(timeout) = keys.duration("polylock.timeout")? {
+            config.timeout = timeout;
+        }
+        if let Some(connections) = keys.read("polylock.connections", str::parse)? {
+            config.connections = connections;
+        }
+        if let Some(poll) = keys.duration("polylock.poll")? {
+            config.poll = poll;
+        }
+        config.check()?;
+        Ok(config)
+    }
+
+    /// What the names of the tables and routines begin with: a letter or `_`, then up to 40 letters, digits or `_`;
+    /// capitals do not count. `polylock` by default.
+    #[must_use]
+    pub fn table(mut self, prefix: impl Into<String>) -> Self {
+        self.table = prefix.into();
+        self
+    }
+
+    /// How long an operation may take in all, waiting for a connection included: 5 s by default.
+    #[must_use]
+    pub const fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// How many connections the store may have at once: 8 by default.
+    #[must_use]
+    pub const fn connections(mut self, connections: u32) -> Self {
+        self.connections = connections;
+        self
+    }
+
+    /// The longest pause between two looks whether other processes have left: 100 ms by default.
+    #[must_use]
+    pub const fn poll(mut self, poll: Duration) -> Self {
+        self.poll = poll;
+        self
+    }
+
+    /// What the setters did not look at.
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        table::check(&self.table)?;
+        address::check_timeout(self.timeout)?;
+        address::check_connections(self.connections)?;
+        if !POLLS.contains(&self.poll) {
+            return Err(ConfigError::new("polylock.poll", "must be 2ms to 1s"));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(url: &str) -> String {
+        format!("{:?}", Config::new(url).unwrap())
+    }
+
+    #[test]
+    fn a_url_gives_what_the_setters_give() {
+        let url = "mariadb://app:canary@db:3307/app?ssl-mode=disabled&charset=latin1&polylock.table=t_1\
+                   &polylock.timeout=250ms&polylock.connections=3&polylock.poll=20ms";
+        let set = Config::new("mysql://app:canary@db:3307/app?ssl-mode=disabled&charset=latin1")
+            .unwrap()
+            .table("t_1")
+            .timeout(Duration::from_millis(250))
+            .connections(3)
+            .poll(Duration::from_millis(20));
+        assert_eq!(shown(url), format!("{set:?}"));
+        assert!(shown(url).contains(r#"database \"app\" on db:3307"#), "{}", shown(url));
+        let socket = shown("mysql://app@localhost/app?socket=/run/mysqld/mysqld.sock");
+        assert!(socket.contains("/run/mysqld/mysqld.sock"), "{socket}");
+    }
+
+    #[test]
+    fn what_makes_no_sense_names_its_key() {
+        for (url, key) in [
+            ("mysql:", "store"),
+            ("mysql:db", "store"),
+            ("mysql://db", "store"),
+            ("mysql://db/", "store"),
+            ("mysql://db:port/x", "store"),
+            ("mysql://db/x?ssl-mode=maybe", "store"),
+            ("mysql://db/x?polylock.table=a;b", "polylock.table"),
+            ("mysql://db/x?polylock.timeout=1ms", "polylock.timeout"),
+            ("mysql://db/x?polylock.connections=0", "polylock.connections"),
+            ("mysql://db/x?polylock.connections=many", "polylock.connections"),
+            ("mysql://db/x?polylock.poll=1ms", "polylock.poll"),
+            ("mysql://db/x?polylock.poll=2s", "polylock.poll"),
+            ("mysql://db/x?polylock.durability=full", "polylock.durability"),
+            ("mysql://db/x?polylock.tabel=x", "polylock.tabel"),
+            ("mysql://db/x?ssl-mod=required", "ssl-mod"),
+        ] {
+            assert_eq!(Config::new(url).unwrap_err().key, key, "{url}");
+        }
+    }
+
+    #[test]
+    fn no_secret_is_shown() {
+        for url in [
+            "mysql://canary@x:canary@db/x",
+            "mysql://me:canary@db:nowhere/x",
+            "mysql://me:canary@db",
+            "mysql://me:canary@db/x?polylock.poll=canary",
+        ] {
+            let shown = match Config::new(url) {
+                Ok(config) => format!("{config:?}"),
+                Err(error) => format!("{error:?} {error}"),
+            };
+            assert!(!shown.contains("canary"), "{shown}");
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! What a driver's error means.
+
+use polylock_core::Fault;
+use sqlx::{
+    Error, MySql,
+    mysql::{MySqlConnectOptions, MySqlDatabaseError},
+};
+
+use super::NAME;
+use crate::engine::pool::{Diagnose, Dial, Trouble};
+
+/// The server's number, if it is the server that complains: <https://mariadb.com/kb/en/mariadb-error-codes/>,
+/// <https://dev.mysql.com/doc/mysql-errors/8.0/en/server-error-reference.html>.
+pub(super) fn number(error: &Error) -> Option<u16> {
+    let error = error.as_database_error()?.try_downcast_ref::<MySqlDatabaseError>()?;
+    Some(error.number())
+}
+
+/// A routine of this name is there already.
+pub(super) const ROUTINE_EXISTS: u16 = 1304;
+/// A table is not there.
+pub(super) const NO_TABLE: u16 = 1146;
+
+/// Whether this user may not do it.
+pub(super) const fn is_refusal(number: u16) -> bool {
+    // The database, the account, the table, the column, something else, the routine, its change.
+    matches!(number, 1044 | 1045 | 1142 | 1143 | 1227 | 1370 | 1410)
+}
+
+impl Dial for MySql {
+    type Options = MySqlConnectOptions;
+}
+
+impl Diagnose for MySql {
+    const BACKEND: &'static str = NAME;
+
+    fn trouble(error: &Error) -> Trouble {
+        match number(error) {
+            // A row that changed meanwhile, a lock not got in time, a deadlock, a table that was changed. Each of them
+            // is met by the routines' handlers, which leave nothing open.
+            Some(1020 | 1205 | 1213 | 1412) => Trouble::Contention,
+            // Connections that an operator, a time limit or a shutdown has ended, or queries: no handler meets that, and a
+            // transaction may be open still (1568 says so of an earlier one).
+            Some(1053 | 1077..=1079 | 1152 | 1158..=1161 | 1184 | 1317 | 1568 | 1927 | 4031) => {
+                Trouble::Broken
+            }
+            Some(_) => Trouble::Other,
+            None => match error {
+                Error::Io(_) | Error::Protocol(_) | Error::WorkerCrashed => Trouble::Broken,
+                _ => Trouble::Other,
+            },
+        }
+    }
+
+    fn fault(error: &Error) -> Fault {
+        if Self::trouble(error) != Trouble::Other {
+            return Fault::Temporary;
+        }
+        match number(error) {
+            // Accounts locked or with an old password, hosts that are not let in, servers that may not be written to.
+            Some(1129 | 1130 | 1290 | 1698 | 1792 | 1820 | 1836 | 1862 | 3118 | 3159 | 4151) => Fault::Denied,
+            Some(number) if is_refusal(number) => Fault::Denied,
+            // Too many connections, queries or locks, too little memory, a time limit, a cluster that finds itself again.
+            Some(1037..=1042 | 1047 | 1203 | 1206 | 1226 | 1969 | 3024 | 3572) => Fault::Temporary,
+            Some(_) => Fault::Permanent,
+            None => match error {
+                Error::PoolTimedOut => Fault::Temporary,
+                _ => Fault::Permanent,
+            },
+        }
+    }
+
+    fn advice(error: &Error) -> Option<String> {
+        let advice = match (number(error), error) {
+            (Some(1045 | 1698), _) => "check the user and the password",
+            (Some(1130), _) => "the server lets no connection in from this machine",
+            (Some(1129), _) => "the server has blocked this machine after too many failures: FLUSH HOSTS",
+            (Some(1820 | 1862 | 3118 | 4151), _) => "the password has expired or the account is locked",
+            (Some(3159), _) => "the server takes encrypted connections alone: set ssl-mode",
+            (Some(1049), _) => "there is no such database: create it, or correct the URL",
+            (Some(1044), _) => "this user has no right to the database",
+            (Some(1142 | 1143 | 1227 | 1370), _) => {
+                "this user lacks a right: polylock needs SELECT, INSERT, UPDATE, DELETE and EXECUTE on its tables and \
+                 routines"
+            }
+            (Some(1290 | 1836 | 1792), _) => "the server is read-only: connect to the primary",
+            (Some(1146 | 1305 | 1644), _) => {
+                "tables, rows or routines of polylock are gone: restart the program, which makes them, or choose \
+                 another polylock.table"
+            }
+            (Some(1040 | 1203 | 1226), _) => {
+                "the server has no connection left for this user: raise the limit or lower polylock.connections"
+            }
+            (Some(1665), _) => "binlog_format is STATEMENT: set it to ROW or MIXED",
+            (Some(1064 | 1235 | 1286), _) => {
+                "the server does not know what polylock says: MySQL 8.0 or MariaDB 10.5 or later, with InnoDB, is needed"
+            }
+            (Some(1021 | 1114), _) => "the server's disk is full",
+            (Some(1969 | 3024), _) => "the server was too busy to answer in time",
+            (None, Error::Tls(_)) => "the encrypted connection failed: check ssl-mode and the certificates",
+            (None, Error::Io(_)) => "the server can't be reached: check host, port and that it runs",
+            _ => return None,
+        };
+        Some(advice.to_owned())
+    }
+}

@@ -1,0 +1,15 @@
+#![doc = include_str!("docs.md")]
+
+mod backend;
+mod config;
+mod departed;
+mod error;
+mod open;
+mod rows;
+mod statements;
+
+pub use config::Config;
+pub use open::{connect, schema};
+
+/// The store's name in errors, metrics and URLs.
+const NAME: &str = "mysql";

@@ -1,0 +1,308 @@
+//! Opening a store: the server, its settings, its tables and routines.
+
+use std::{collections::HashMap, sync::Arc};
+
+use polylock_core::{Clock, ConfigError, Fault, Operation, Result, Store, SystemClock};
+use sqlx::{ConnectOptions, Connection, Executor, MySql, MySqlConnection, Row, mysql::MySqlRow};
+
+use super::{
+    backend::Database,
+    config::{Config, database, place},
+    error,
+    statements::{self, GATE_COUNT, ROUTINE_COUNT, Statements},
+};
+use crate::engine::{
+    Engine,
+    error::MissingTables,
+    literal::Template,
+    pool::{Diagnose, Server, Trouble},
+    rows::Columns,
+};
+
+/// The version of the tables that this crate writes.
+const SCHEMA: i64 = 1;
+
+/// What makes the tables and routines of `config`, for the programs `mysql` and `mariadb`: for an administrator to run
+/// where the program's user may not.
+///
+/// # Errors
+/// [`ConfigError`] if a name in `config` makes no sense.
+///
+/// ```
+/// let config = polylock_sql::mysql::Config::new("mysql://db/app")?.table("app_locks");
+/// assert!(polylock_sql::mysql::schema(&config)?.contains("CREATE TABLE IF NOT EXISTS app_locks_holds"));
+/// # Ok::<_, polylock_core::ConfigError>(())
+/// ```
+pub fn schema(config: &Config) -> Result<String, ConfigError> {
+    config.check()?;
+    Ok(statements::script(database(&config.options), &config.table))
+}
+
+/// Opens the store, and makes its tables and routines if they are missing.
+///
+/// # Errors
+/// [`polylock_core::Error::Config`] if the configuration makes no sense or the tables are of a later version,
+/// [`polylock_core::Error::Unavailable`] if the server can't be used: it can't be reached, refuses the user, is a
+/// read-only replica, is set in a way that locks can't be kept under, or the tables are missing and this user may not make
+/// them (the error tells the statements to run).
+///
+/// # Cancel safety
+/// Yes: what was made so far is of use, and the rest is made by the next who opens it.
+pub async fn connect(config: Config) -> Result<Store> {
+    polylock_core::io::run(open(config)).await?
+}
+
+async fn open(config: Config) -> Result<Store> {
+    config.check()?;
+    let statements = Statements::new(&config.table, config.timeout);
+    let options = config.options.clone().disable_statement_logging();
+    let place = place(&config.options);
+    let server = Server::new(options.clone(), config.connections, place, config.timeout);
+    let mut connection = server.told(options.connect()).await?;
+    let durable = look_at_settings(&server, &statements, &mut connection).await?;
+    prepare(&server, &statements, &config, &mut connection).await?;
+    server.told(connection.close()).await?;
+    let engine = Engine::new(Database::new(server, statements, config.poll, durable));
+    engine.sweep().await;
+    Ok(Store::inspectable(Arc::new(engine)))
+}
+
+/// Refuses a server that can't keep locks, and warns of one that may lose some; says whether grants survive a crash of its
+/// machine.
+async fn look_at_settings(
+    server: &Server<MySql>,
+    statements: &Statements,
+    connection: &mut MySqlConnection,
+) -> Result<bool> {
+    let sql = statements.checkup.with::<statements::MySql>(&[]);
+    let rows = server.told(connection.fetch_all(sqlx::raw_sql(sql))).await?;
+    let setting = |row: &MySqlRow| Ok((row.try_get::<String, _>(0)?.to_ascii_lowercase(), row.try_get(1)?));
+    let settings = rows.iter().map(setting).collect::<Result<HashMap<_, String>, sqlx::Error>>();
+    let settings = Settings(settings.map_err(|error| server.failed(Operation::Connect, error))?);
+    if let Some(advice) = settings.refusal() {
+        return Err(server.at(Operation::Connect).ours(Fault::Permanent, advice));
+    }
+    for warning in settings.warnings() {
+        tracing::warn!(server = %server.place, "{warning}");
+    }
+    Ok(settings.durable())
+}
+
+/// The server's settings by name, as it shows them; what it does not know is not there.
+struct Settings(HashMap<String, String>);
+
+impl Settings {
+    fn get(&self, name: &str) -> &str {
+        self.0.get(name).map_or("", String::as_str)
+    }
+
+    /// On, if it is there at all.
+    fn is_on(&self, name: &str) -> bool {
+        !matches!(self.get(name), "" | "OFF" | "0")
+    }
+
+    /// Why locks can't be kept on this server.
+    fn refusal(&self) -> Option<&'static str> {
+        let version = self.get("version");
+        let mut numbers =
+            version.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse().unwrap_or(0));
+        let version_number = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+        // Before, the counter that tokens come from forgot itself when the server restarted, among other things.
+        let oldest = if version.contains("MariaDB") { (10, 5) } else { (8, 0) };
+        if version_number < oldest {
+            return Some("the server is too old: MySQL 8.0 or MariaDB 10.5 or later is needed");
+        }
+        if ["read_only", "super_read_only", "innodb_read_only"].iter().any(|name| self.is_on(name)) {
+            return Some("this is a read-only replica: connect to the primary");
+        }
+        if self.is_on("log_bin") && self.get("binlog_format") == "STATEMENT" {
+            return Some(
+                "binlog_format is STATEMENT, which allows no READ COMMITTED: set it to ROW or MIXED",
+            );
+        }
+        if !self.is_on("autocommit") {
+            return Some(
+                "sessions of this user begin with autocommit=0: set the server's autocommit to 1, and see to init_connect",
+            );
+        }
+        None
+    }
+
+    /// Whether a grant is on the disk before it is told.
+    fn durable(&self) -> bool {
+        let log = self.get("innodb_flush_log_at_trx_commit");
+        // 3 syncs more often than 1 (MariaDB).
+        matches!(log, "1" | "3") && (!self.is_on("log_bin") || self.get("sync_binlog") == "1")
+    }
+
+    fn warnings(&self) -> Vec<&'static str> {
+        let mut warnings = Vec::new();
+        if !self.durable() {
+            warnings.push(
+                "grants are not on the disk when they are told: a crash of the server or its machine may give locks \
+                 twice and repeat fencing tokens; set innodb_flush_log_at_trx_commit=1, and sync_binlog=1 if there is a \
+                 binary log",
+            );
+        }
+        if self.is_on("wsrep_on") || self.get("group_replication_single_primary_mode") == "OFF" {
+            warnings.push(
+                "this is a cluster that takes writes on several nodes: have all programs that share locks connect to the \
+                 same node, because nodes do not see each other's waiters and shared holders in time",
+            );
+        }
+        warnings
+    }
+}
+
+/// Makes what is missing.
+async fn prepare(
+    server: &Server<MySql>,
+    statements: &Statements,
+    config: &Config,
+    connection: &mut MySqlConnection,
+) -> Result<()> {
+    let mut found = version(server, statements, connection).await?;
+    if found.is_none_or(|found| found.schema <= SCHEMA && !found.is_whole()) {
+        create(server, statements, config, connection).await?;
+        found = version(server, statements, connection).await?;
+    }
+    let schema = found.map_or(0, |found| found.schema);
+    if schema > SCHEMA {
+        let problem = format!(
+            "the tables are of version {schema}, and this program knows {SCHEMA}: update the program, or choose \
+             another prefix"
+        );
+        return Err(ConfigError::new("polylock.table", problem).into());
+    }
+    Ok(())
+}
+
+/// What there is of the tables.
+#[derive(Debug, Clone, Copy)]
+struct Found {
+    schema: i64,
+    gates: i64,
+    routines: i64,
+}
+
+impl Found {
+    const fn is_whole(self) -> bool {
+        self.schema == SCHEMA && self.gates >= GATE_COUNT && self.routines >= ROUTINE_COUNT
+    }
+}
+
+/// What there is of the tables, or `None` if some are missing.
+async fn version(
+    server: &Server<MySql>,
+    statements: &Statements,
+    connection: &mut MySqlConnection,
+) -> Result<Option<Found>> {
+    let query = connection.fetch_one(sqlx::raw_sql(statements.version.with::<statements::MySql>(&[])));
+    match server.in_time(Operation::Connect, query).await? {
+        Ok(row) => {
+            let read = |column| match row.int(column) {
+                Ok(number) => Ok(number.unwrap_or(0)),
+                Err(error) => Err(server.failed(Operation::Connect, error)),
+            };
+            Ok(Some(Found { schema: read(0)?, gates: read(1)?, routines: read(2)? }))
+        }
+        Err(failure) if error::number(&failure) == Some(error::NO_TABLE) => Ok(None),
+        Err(failure) => Err(server.failed(Operation::Connect, failure)),
+    }
+}
+
+async fn create(
+    server: &Server<MySql>,
+    statements: &Statements,
+    config: &Config,
+    connection: &mut MySqlConnection,
+) -> Result<()> {
+    let deadline = SystemClock.now() + server.patience;
+    for part in &statements.create {
+        loop {
+            match server.in_time(Operation::Connect, run(connection, part)).await? {
+                Ok(()) => break,
+                // Not every MySQL 8.0 knows how to leave it alone.
+                Err(failure) if error::number(&failure) == Some(error::ROUTINE_EXISTS) => break,
+                // Another program that makes them at the same time.
+                Err(failure)
+                    if MySql::trouble(&failure) == Trouble::Contention && SystemClock.now() < deadline => {}
+                Err(failure) if error::number(&failure).is_some_and(error::is_refusal) => {
+                    let script = statements::script(database(&config.options), &config.table);
+                    let missing = MissingTables::new(script, failure);
+                    let advice = Some(MissingTables::ADVICE.to_owned());
+                    return Err(server.at(Operation::Connect).failed(Fault::Denied, advice, missing));
+                }
+                Err(failure) => return Err(server.failed(Operation::Connect, failure)),
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn run(connection: &mut MySqlConnection, part: &Template) -> Result<(), sqlx::Error> {
+    connection.execute(sqlx::raw_sql(part.with::<statements::MySql>(&[]))).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(pairs: &[(&str, &str)]) -> Settings {
+        let plain = [("version", "10.11.14-MariaDB-0+deb12u2"), ("autocommit", "ON"), ("read_only", "OFF")];
+        let durable = [("innodb_flush_log_at_trx_commit", "1"), ("log_bin", "OFF"), ("sync_binlog", "0")];
+        let all = plain.iter().chain(&durable).chain(pairs);
+        Settings(all.map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
+    }
+
+    #[test]
+    fn a_server_that_can_not_keep_locks_is_refused() {
+        for version in ["10.5.0-MariaDB", "11.8.2-MariaDB-log", "8.0.11", "8.4.6-commercial", "9.1.0"] {
+            let settings = settings(&[("version", version)]);
+            assert_eq!((settings.refusal(), settings.warnings().len()), (None, 0), "{version}");
+        }
+        for (name, value, words) in [
+            ("version", "10.4.34-MariaDB-log", "too old"),
+            ("version", "5.7.44-log", "too old"),
+            ("version", "", "too old"),
+            ("read_only", "ON", "replica"),
+            ("read_only", "NO_LOCK", "replica"),
+            ("super_read_only", "ON", "replica"),
+            ("innodb_read_only", "ON", "replica"),
+            ("autocommit", "OFF", "autocommit"),
+        ] {
+            let refusal = settings(&[(name, value)]).refusal().unwrap();
+            assert!(refusal.contains(words), "{name}={value}: {refusal}");
+        }
+        let statement = ("binlog_format", "STATEMENT");
+        assert_eq!(settings(&[statement]).refusal(), None, "there is no binary log");
+        assert!(settings(&[statement, ("log_bin", "ON")]).refusal().unwrap().contains("binlog_format"));
+    }
+
+    #[test]
+    fn a_server_that_may_lose_grants_is_warned_about() {
+        for (pairs, durable) in [
+            (vec![("innodb_flush_log_at_trx_commit", "3")], true),
+            (vec![("innodb_flush_log_at_trx_commit", "2")], false),
+            (vec![("innodb_flush_log_at_trx_commit", "0")], false),
+            (vec![("log_bin", "ON")], false),
+            (vec![("log_bin", "ON"), ("sync_binlog", "1")], true),
+        ] {
+            let settings = settings(&pairs);
+            assert_eq!((settings.durable(), settings.warnings().is_empty()), (durable, durable), "{pairs:?}");
+        }
+        for cluster in [("wsrep_on", "ON"), ("group_replication_single_primary_mode", "OFF")] {
+            assert!(settings(&[cluster]).warnings()[0].contains("same node"));
+        }
+    }
+
+    #[test]
+    fn the_statements_for_people_name_database_and_prefix_and_have_nothing_left_open() {
+        let config = Config::new("mysql://db/my%60db").unwrap().table("Jobs");
+        let text = schema(&config).unwrap();
+        assert!(text.starts_with("USE `my``db`;\n"), "{text}");
+        assert!(text.contains(" jobs_claim_1(") && text.contains("DELIMITER //\n"), "{text}");
+        assert!(!text.contains('{') && !text.contains("-- ") && !text.contains("Jobs"), "{text}");
+        assert!(schema(&config.table("a b")).is_err());
+    }
+}

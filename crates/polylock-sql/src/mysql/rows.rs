@@ -1,0 +1,21 @@
+//! How the columns of a row are read. Names, owners and labels are bytes in the tables, so that no character set of the
+//! server, the database or the connection has a say.
+
+use sqlx::{Error, Row, mysql::MySqlRow};
+
+use crate::engine::rows::Columns;
+
+impl Columns for MySqlRow {
+    fn int(&self, column: usize) -> Result<Option<i64>, Error> {
+        self.try_get(column)
+    }
+
+    fn bytes(&self, column: usize) -> Result<Vec<u8>, Error> {
+        self.try_get(column)
+    }
+
+    fn text(&self, column: usize) -> Result<String, Error> {
+        String::from_utf8(self.bytes(column)?)
+            .map_err(|error| Error::ColumnDecode { index: column.to_string(), source: error.into() })
+    }
+}

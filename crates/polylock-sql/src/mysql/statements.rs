@@ -1,0 +1,156 @@
+//! The SQL of the store, from the files in `statements/`, with the tables' names and the clock filled in.
+//!
+//! All of it holds under any `sql_mode` and character set of the session, on MySQL and MariaDB alike.
+
+use std::time::Duration;
+
+use crate::engine::{
+    literal::{Literals, Template, filled},
+    rows::micros,
+};
+
+/// The database's clock in whole microseconds: of the statement it stands in, in Universal Time, so that no time zone and no
+/// daylight saving comes in.
+const NOW: &str = "timestampdiff(MICROSECOND, '1970-01-01', utc_timestamp(6))";
+
+/// Behind every place in the queue.
+const MAX: &str = "9223372036854775807";
+
+/// A routine keeps the mode in which it was made: nothing is cut off silently, no other dialect, no other engine.
+const MODE: &str = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION';";
+
+/// What makes the routines, by name. The number at the end of a name is the version of what it does: a program of another
+/// version has routines of its own beside these.
+const ROUTINES: [(&str, &str); 5] = [
+    ("claim_1", include_str!("statements/routines/claim.sql")),
+    ("renew_1", include_str!("statements/routines/renew.sql")),
+    ("release_1", include_str!("statements/routines/release.sql")),
+    ("break_1", include_str!("statements/routines/break.sql")),
+    ("sweep_1", include_str!("statements/routines/sweep.sql")),
+];
+
+/// How many routines there are.
+pub(super) const ROUTINE_COUNT: i64 = 5;
+/// How many gates there are.
+pub(super) const GATE_COUNT: i64 = 1024;
+
+/// How MySQL writes arguments.
+pub(super) struct MySql;
+
+impl Literals for MySql {
+    fn bytes(text: &mut String, digits: &str) {
+        text.extend(["x'", digits, "'"]);
+    }
+
+    /// The bytes of it, as the tables keep it.
+    fn text(text: &mut String, digits: &str) {
+        Self::bytes(text, digits);
+    }
+
+    /// Both keys under which the `second` may be found, see `present.sql`.
+    fn pair(text: &mut String, first: &str, second: &str) {
+        text.extend(["(x'", first, "', x''), (x'", first, "', x'", second, "')"]);
+    }
+}
+
+/// Every statement, for one prefix of table names.
+#[derive(Debug)]
+pub(super) struct Statements {
+    pub(super) checkup: Template,
+    pub(super) version: Template,
+    /// To be sent one after the other.
+    pub(super) create: Vec<Template>,
+    pub(super) claim: Template,
+    pub(super) renew: Template,
+    pub(super) release: Template,
+    pub(super) break_lock: Template,
+    pub(super) present: Template,
+    pub(super) locks_named: Template,
+    pub(super) locks_under: Template,
+    pub(super) sweep: Template,
+}
+
+/// What makes the tables and the routines, for `mysql` and `mariadb`, the programs; `prefix` must have been checked.
+pub(super) fn script(database: &str, prefix: &str) -> String {
+    let mut text = format!("USE `{}`;\n{MODE}\n", database.replace('`', "``"));
+    text.push_str(&fill(include_str!("statements/schema.sql"), prefix, &[]));
+    // What a routine is made of has semicolons, too.
+    text.push_str("\nDELIMITER //\n");
+    for (_, file) in ROUTINES {
+        text.push_str(&fill(file, prefix, &[]));
+        text.push_str("\n//\n");
+    }
+    text.push_str("DELIMITER ;\n");
+    text.push_str(&fill(include_str!("statements/installed.sql"), prefix, &[]));
+    text.push('\n');
+    text
+}
+
+/// Capitals in a prefix do not count: in names of tables it is the server's file system that would decide, and in names of
+/// routines they never do.
+fn fill(file: &str, prefix: &str, more: &[(&str, &str)]) -> String {
+    let prefix = prefix.to_ascii_lowercase();
+    filled(file, &[more, &[("{now}", NOW), ("{max}", MAX), ("{p}", &prefix)]].concat())
+}
+
+impl Statements {
+    /// The statements on tables whose names begin with `prefix`, which must have been checked. A claim that begins to be
+    /// carried out later than `patience` after it came is not carried out: nobody waits for its answer any more.
+    pub(super) fn new(prefix: &str, patience: Duration) -> Self {
+        let with = |file: &str, more: &[(&str, &str)]| Template::new(&fill(file, prefix, more));
+        let names = ROUTINES.map(|(name, _)| format!("'{{p}}_{name}'")).join(", ");
+        let locks = include_str!("statements/locks.sql");
+        let mut create = vec![MODE.to_owned(), fill(include_str!("statements/schema.sql"), prefix, &[])];
+        create.extend(ROUTINES.map(|(_, file)| fill(file, prefix, &[])));
+        create.push(fill(include_str!("statements/installed.sql"), prefix, &[]));
+        Self {
+            checkup: with(include_str!("statements/checkup.sql"), &[]),
+            version: with(include_str!("statements/version.sql"), &[("{routines}", &names)]),
+            create: create.into_iter().map(Template::plain).collect(),
+            claim: with(
+                include_str!("statements/claim.sql"),
+                &[("{patience}", &micros(patience).to_string())],
+            ),
+            renew: with(include_str!("statements/renew.sql"), &[]),
+            release: with(include_str!("statements/release.sql"), &[]),
+            break_lock: with(include_str!("statements/break.sql"), &[]),
+            present: with(include_str!("statements/present.sql"), &[]),
+            locks_named: with(locks, &[("{which}", "name = $1")]),
+            locks_under: with(locks, &[("{which}", "name >= $1 AND name < $2")]),
+            sweep: with(include_str!("statements/sweep.sql"), &[]),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::literal::Arg;
+
+    #[test]
+    fn arguments_are_digits_and_a_request_is_looked_for_in_both_places() {
+        let statements = Statements::new("Jobs", Duration::from_secs(5));
+        let pairs = [(b"n'".to_vec(), vec![7]), (vec![], vec![8])];
+        let text = statements.present.with::<MySql>(&[Arg::Pairs(&pairs)]);
+        assert_eq!(
+            text.as_str().matches("((x'6e27', x''), (x'6e27', x'07'), (x'', x''), (x'', x'08'))").count(),
+            2
+        );
+        let arguments = [Arg::Bytes(b"n"), Arg::Bytes(b""), Arg::Text("'")];
+        assert_eq!(
+            statements.release.with::<MySql>(&arguments).as_str(),
+            "CALL jobs_release_1(x'6e', x'', x'27');"
+        );
+    }
+
+    #[test]
+    fn all_routines_are_counted() {
+        assert_eq!(usize::try_from(ROUTINE_COUNT), Ok(ROUTINES.len()));
+        for (name, file) in ROUTINES {
+            assert!(
+                file.contains(&format!("CREATE PROCEDURE /*!80029 IF NOT EXISTS */ {{p}}_{name}(")),
+                "{name}"
+            );
+        }
+    }
+}

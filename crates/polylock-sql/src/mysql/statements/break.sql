@@ -1,0 +1,2 @@
+-- See `routines/break.sql`.
+CALL {p}_break_1($1);

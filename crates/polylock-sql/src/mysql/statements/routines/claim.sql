@@ -1,0 +1,92 @@
+-- Takes the lock if it is the request's turn; else, if it queues, joins the queue or keeps its place. Answers with
+-- (token, lease, ...) if it holds the lock now, otherwise with (NULL, what is left of its lease, request, number of
+-- conflicting entries ahead) for the last of those in its way.
+--
+-- Inputs:    a_place_ttl is 0 for a request that does not queue; after a_patience nobody waits for the answer any more;
+--            times in us.
+-- Atomicity: one transaction of its own, at READ COMMITTED, so that each statement sees what was committed before it. The
+--            gate is locked first and kept until the commit: of the claims of one name there is one at a time. Who renews,
+--            releases, breaks or sweeps does not take the gate, and is met at the rows. The answer is sent after the
+--            commit, so a client that has stopped keeps nobody out.
+-- Clock:     read once, after the gate was locked: in a procedure each statement has a time of its own.
+--
+-- The token is drawn behind the gate: no grant of this name can come between it and the commit.
+CREATE PROCEDURE /*!80029 IF NOT EXISTS */ {p}_claim_1(
+    a_name VARBINARY(255), a_request BINARY(16), a_mode BIGINT, a_conflicts BIGINT, a_slot VARBINARY(16),
+    a_owner VARBINARY(255), a_label VARBINARY(255), a_ttl BIGINT, a_place_ttl BIGINT, a_patience BIGINT)
+MODIFIES SQL DATA
+SQL SECURITY INVOKER
+claim: BEGIN
+    DECLARE v_begun BIGINT DEFAULT {now};
+    DECLARE v_gate, v_now, v_token, v_left, v_seq, v_until, v_ahead BIGINT;
+    DECLARE v_behind BINARY(16);
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        ROLLBACK;
+        RESIGNAL;
+    END;
+    SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
+    START TRANSACTION;
+    SELECT shard INTO v_gate FROM {p}_gates WHERE shard = (crc32(a_name) & 1023) FOR UPDATE;
+    SET v_now = {now};
+    IF v_gate IS NULL THEN
+        SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'rows of the gates are missing';
+    END IF;
+    IF v_now - v_begun > a_patience THEN
+        -- The release that followed the failed claim has come and gone: a grant now would be nobody's.
+        SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'the claim came too late', MYSQL_ERRNO = 1205;
+    END IF;
+    IF EXISTS (SELECT 1 FROM {p}_holds WHERE name = a_name)
+        OR EXISTS (SELECT 1 FROM {p}_waiters WHERE name = a_name)
+    THEN
+        -- Looked for without locks first: who renews or leaves at this moment is waited for only if it may be too late.
+        IF EXISTS (SELECT 1 FROM {p}_holds WHERE name = a_name AND expires_at <= v_now) THEN
+            DELETE FROM {p}_holds WHERE name = a_name AND expires_at <= v_now;
+        END IF;
+        IF EXISTS (SELECT 1 FROM {p}_waiters WHERE name = a_name AND expires_at <= v_now) THEN
+            DELETE FROM {p}_waiters WHERE name = a_name AND expires_at <= v_now;
+        END IF;
+        -- Held already: the answer to an earlier claim was lost.
+        SELECT token, expires_at - v_now INTO v_token, v_left FROM {p}_holds
+        WHERE name = a_name AND slot = a_slot AND request = a_request;
+        IF v_token IS NOT NULL THEN
+            COMMIT;
+            SELECT v_token, v_left, NULL, 0;
+            LEAVE claim;
+        END IF;
+        SELECT seq, expires_at INTO v_seq, v_until FROM {p}_waiters WHERE name = a_name AND request = a_request;
+        -- The last of those in its way: of the waiters before it, else of the holders.
+        SELECT request, expires_at - v_now INTO v_behind, v_left FROM {p}_waiters
+        WHERE name = a_name AND mode & a_conflicts <> 0 AND seq < coalesce(v_seq, {max})
+        ORDER BY seq DESC LIMIT 1;
+        IF v_behind IS NULL THEN
+            SELECT request, expires_at - v_now INTO v_behind, v_left FROM {p}_holds
+            WHERE name = a_name AND mode & a_conflicts <> 0
+            ORDER BY token DESC LIMIT 1;
+        END IF;
+        IF v_behind IS NOT NULL THEN
+            SET v_ahead = (SELECT count(*) FROM {p}_holds WHERE name = a_name AND mode & a_conflicts <> 0)
+                + (SELECT count(*) FROM {p}_waiters
+                   WHERE name = a_name AND mode & a_conflicts <> 0 AND seq < coalesce(v_seq, {max}));
+            IF a_place_ttl > 0 AND v_seq IS NULL THEN
+                SET v_seq = coalesce((SELECT max(seq) FROM {p}_waiters WHERE name = a_name), 0) + 1;
+                INSERT INTO {p}_waiters (name, request, seq, mode, owner, label, since, expires_at)
+                VALUES (a_name, a_request, v_seq, a_mode, a_owner, a_label, v_now, v_now + a_place_ttl);
+            ELSEIF a_place_ttl > 0 AND v_until - v_now < a_place_ttl DIV 2 THEN
+                -- Kept fresh only when it must be, so that looking again costs no write.
+                UPDATE {p}_waiters SET expires_at = v_now + a_place_ttl WHERE name = a_name AND request = a_request;
+            END IF;
+            COMMIT;
+            SELECT NULL, v_left, v_behind, v_ahead;
+            LEAVE claim;
+        END IF;
+        IF v_seq IS NOT NULL THEN
+            DELETE FROM {p}_waiters WHERE name = a_name AND request = a_request;
+        END IF;
+    END IF;
+    INSERT INTO {p}_holds (name, slot, request, mode, owner, label, since, expires_at)
+    VALUES (a_name, a_slot, a_request, a_mode, a_owner, a_label, v_now, v_now + a_ttl);
+    SET v_token = last_insert_id();
+    COMMIT;
+    SELECT v_token, a_ttl, NULL, 0;
+END

@@ -1,0 +1,38 @@
+-- Clears a stretch of both tables of what has expired, so that names nobody asks for again leave nothing behind. Answers
+-- with the last names looked at, empty at the end of a table: (of holds, of waiters).
+--
+-- Inputs:    names to go on from, length of the stretch.
+-- Atomicity: each table in a transaction of its own, at READ COMMITTED: no gap between rows is locked. A hold that is
+--            extended meanwhile is looked at again and left alone.
+-- Clock:     read once.
+CREATE PROCEDURE /*!80029 IF NOT EXISTS */ {p}_sweep_1(
+    a_holds VARBINARY(255), a_waiters VARBINARY(255), a_rows BIGINT)
+MODIFIES SQL DATA
+SQL SECURITY INVOKER
+BEGIN
+    DECLARE v_now BIGINT DEFAULT {now};
+    DECLARE v_hold, v_waiter VARBINARY(255);
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        ROLLBACK;
+        RESIGNAL;
+    END;
+    SELECT max(name) INTO v_hold FROM (
+        SELECT name FROM {p}_holds WHERE name > a_holds ORDER BY name LIMIT a_rows) AS stretch;
+    -- Looked for without locks first: mostly there is nothing.
+    IF EXISTS (SELECT 1 FROM {p}_holds WHERE name > a_holds AND name <= v_hold AND expires_at <= v_now) THEN
+        SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
+        START TRANSACTION;
+        DELETE FROM {p}_holds WHERE name > a_holds AND name <= v_hold AND expires_at <= v_now;
+        COMMIT;
+    END IF;
+    SELECT max(name) INTO v_waiter FROM (
+        SELECT name FROM {p}_waiters WHERE name > a_waiters ORDER BY name LIMIT a_rows) AS stretch;
+    IF EXISTS (SELECT 1 FROM {p}_waiters WHERE name > a_waiters AND name <= v_waiter AND expires_at <= v_now) THEN
+        SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
+        START TRANSACTION;
+        DELETE FROM {p}_waiters WHERE name > a_waiters AND name <= v_waiter AND expires_at <= v_now;
+        COMMIT;
+    END IF;
+    SELECT coalesce(v_hold, x''), coalesce(v_waiter, x'');
+END

@@ -1,0 +1,2 @@
+-- See `routines/sweep.sql`.
+CALL {p}_sweep_1($1, $2, $3);
