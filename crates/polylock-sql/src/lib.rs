@@ -13,6 +13,8 @@ mod engine;
 pub mod mysql;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub mod optimistic;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub mod pessimistic;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(feature = "sqlite")]

@@ -39,7 +39,7 @@ pub(crate) const SHORTEST: Duration = Duration::from_millis(100);
 pub(crate) const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
 /// Every so many claims ...
-const SWEEP_EVERY: u32 = 256;
+pub(crate) const SWEEP_EVERY: u32 = 256;
 /// ... so many rows of each table are looked over: more than came in meanwhile, so the sweep gets round.
 pub(crate) const SWEEP_ROWS: i64 = 1024;
 

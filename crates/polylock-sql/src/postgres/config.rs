@@ -8,7 +8,10 @@ use polylock_core::{
 };
 use sqlx::postgres::PgConnectOptions;
 
-use crate::engine::{address, table};
+use crate::{
+    engine::{address, table},
+    pessimistic::Strategy,
+};
 
 /// The keys of a URL that the driver reads.
 const PASSED: &[&str] = &[
@@ -44,6 +47,7 @@ pub struct Config {
     pub(super) timeout: Duration,
     pub(super) connections: u32,
     pub(super) listen: Listen,
+    pub(super) strategy: Strategy,
 }
 
 /// What a grant survives.
@@ -84,7 +88,7 @@ impl fmt::Debug for Listen {
 
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { options, schema, table, durability, timeout, connections, listen } = self;
+        let Self { options, schema, table, durability, timeout, connections, listen, strategy } = self;
         f.debug_struct("Config")
             .field("server", &place(options))
             .field("schema", schema)
@@ -93,6 +97,7 @@ impl fmt::Debug for Config {
             .field("timeout", timeout)
             .field("connections", connections)
             .field("listen", listen)
+            .field("strategy", strategy)
             .finish_non_exhaustive()
     }
 }
@@ -155,6 +160,9 @@ impl Config {
         if let Some(listen) = keys.read("polylock.listen", listen)? {
             config.listen = listen;
         }
+        if let Some(strategy) = keys.choice("polylock.strategy", &Strategy::WORDS)? {
+            config.strategy = strategy;
+        }
         config.check()?;
         Ok(config)
     }
@@ -169,6 +177,7 @@ impl Config {
             timeout: Self::DEFAULT_TIMEOUT,
             connections: Self::DEFAULT_CONNECTIONS,
             listen: Listen::default(),
+            strategy: Strategy::default(),
         }
     }
 
@@ -213,6 +222,13 @@ impl Config {
     #[must_use]
     pub fn listen(mut self, listen: Listen) -> Self {
         self.listen = listen;
+        self
+    }
+
+    /// How locks are kept: as rows with a lease, by default. All who share a lock must use the same.
+    #[must_use]
+    pub const fn strategy(mut self, strategy: Strategy) -> Self {
+        self.strategy = strategy;
         self
     }
 
@@ -261,7 +277,8 @@ mod tests {
     #[test]
     fn a_url_gives_what_the_setters_give() {
         let url = "postgresql://app:canary@db:5433/app?sslmode=disable&polylock.schema=Jobs&polylock.table=t_1\
-                   &polylock.durability=relaxed&polylock.timeout=250ms&polylock.connections=3&polylock.listen=off";
+                   &polylock.durability=relaxed&polylock.timeout=250ms&polylock.connections=3&polylock.listen=off\
+                   &polylock.strategy=pessimistic";
         let set = Config::new("postgres://app:canary@db:5433/app?sslmode=disable")
             .unwrap()
             .schema("Jobs")
@@ -269,7 +286,8 @@ mod tests {
             .durability(Durability::Relaxed)
             .timeout(Duration::from_millis(250))
             .connections(3)
-            .listen(Listen::Off);
+            .listen(Listen::Off)
+            .strategy(Strategy::Pessimistic);
         assert_eq!(shown(url), format!("{set:?}"));
         assert!(shown(url).contains(r#"database \"app\" on db:5433"#), "{}", shown(url));
     }
@@ -288,6 +306,7 @@ mod tests {
             ("postgres://db/x?polylock.connections=0", "polylock.connections"),
             ("postgres://db/x?polylock.connections=many", "polylock.connections"),
             ("postgres://db/x?polylock.listen=maybe", "polylock.listen"),
+            ("postgres://db/x?polylock.strategy=advisory", "polylock.strategy"),
             ("postgres://db/x?polylock.tabel=x", "polylock.tabel"),
             ("postgres://db/x?sslmod=require", "sslmod"),
         ] {

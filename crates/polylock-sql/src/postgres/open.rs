@@ -8,10 +8,13 @@ use sqlx::{ConnectOptions, Connection, Executor, PgConnection, Postgres, Row};
 use super::{
     backend::Database,
     config::{Config, Durability, place},
-    error,
+    error, pessimistic,
     statements::{self, Statements},
 };
-use crate::engine::{Engine, error::MissingTables, literal::Template, pool::Server};
+use crate::{
+    engine::{Engine, error::MissingTables, literal::Template, pool::Server},
+    pessimistic::Strategy,
+};
 
 /// The version of the tables that this crate writes, and of the functions.
 const SCHEMA: i64 = 1;
@@ -29,7 +32,35 @@ const ROUTINES: i64 = 1;
 /// ```
 pub fn schema(config: &Config) -> Result<String, ConfigError> {
     config.check()?;
-    Ok(statements::ddl(&config.schema, &config.table))
+    Ok(Tables::of(config).ddl)
+}
+
+/// The tables of a strategy.
+struct Tables {
+    /// What makes them, with the functions.
+    ddl: String,
+    /// Asks for the versions of the tables and of the functions ...
+    version: Template,
+    /// ... which must be these; later functions do no harm.
+    wanted: (i64, i64),
+}
+
+impl Tables {
+    fn of(config: &Config) -> Self {
+        let (schema, prefix) = (&config.schema, &config.table);
+        match config.strategy {
+            Strategy::Lease => Self {
+                ddl: statements::ddl(schema, prefix),
+                version: statements::version(schema, prefix),
+                wanted: (SCHEMA, ROUTINES),
+            },
+            Strategy::Pessimistic => Self {
+                ddl: pessimistic::ddl(schema, prefix),
+                version: pessimistic::version(schema, prefix),
+                wanted: (pessimistic::SCHEMA, 0),
+            },
+        }
+    }
 }
 
 /// Opens the store, and makes its tables and functions if they are missing.
@@ -47,27 +78,29 @@ pub async fn connect(config: Config) -> Result<Store> {
 
 async fn open(config: Config) -> Result<Store> {
     config.check()?;
-    let statements = Statements::new(&config.schema, &config.table, config.timeout);
     let options = config.options.clone().disable_statement_logging();
-    let place = place(&config.options);
-    let server = Server::new(options.clone(), config.connections, place, config.timeout);
+    let connect =
+        |connections| Server::new(options.clone(), connections, place(&config.options), config.timeout);
+    let server = connect(config.connections);
     let mut connection = server.told(options.connect()).await?;
-    prepare(&server, &statements, &config, &mut connection).await?;
+    prepare(&server, &config, &mut connection).await?;
     server.told(connection.close()).await?;
+    if config.strategy == Strategy::Pessimistic {
+        let store = pessimistic::store(&config, connect);
+        store.sweep().await;
+        return Ok(Store::new(Arc::new(store)));
+    }
+    let statements = Statements::new(&config.schema, &config.table, config.timeout);
     let engine = Engine::new(Database::new(&config, server, statements));
     engine.sweep().await;
     Ok(Store::inspectable(Arc::new(engine)))
 }
 
 /// Looks at the server's settings, and makes what is missing.
-async fn prepare(
-    server: &Server<Postgres>,
-    statements: &Statements,
-    config: &Config,
-    connection: &mut PgConnection,
-) -> Result<()> {
-    let at = server.at(Operation::Connect);
-    let checkup = first(server, connection, &statements.checkup).await?;
+async fn prepare(server: &Server<Postgres>, config: &Config, connection: &mut PgConnection) -> Result<()> {
+    let (at, tables) = (server.at(Operation::Connect), Tables::of(config));
+    let checkup = statements::checkup(&config.schema, &config.table);
+    let checkup = first(server, connection, &checkup).await?;
     let read = |error| server.failed(Operation::Connect, error);
     let number = |column: usize| checkup.try_get::<i64, _>(column).map_err(read);
     let text = |column: usize| checkup.try_get::<String, _>(column).map_err(read);
@@ -82,21 +115,34 @@ async fn prepare(
         let advice = format!("the encoding of the database is {encoding}: choose one with UTF8");
         return Err(at.ours(Fault::Permanent, advice));
     }
-    if number(3)? == 0 {
-        create(server, statements, config, connection).await?;
-    }
-    let (schema, routines) = version(server, statements, connection).await?;
-    if schema == SCHEMA && routines < ROUTINES {
-        create(server, statements, config, connection).await?;
-    }
-    if schema > SCHEMA {
+    let foreign = match config.strategy {
+        Strategy::Lease => (number(8)? == 1).then_some("pessimistic"),
+        Strategy::Pessimistic => (number(7)? == 1).then_some("lease"),
+    };
+    if let Some(foreign) = foreign {
         let problem = format!(
-            "the tables are of version {schema}, and this program knows {SCHEMA}: update the program, or choose \
+            "the tables named {:?} are in use with {foreign}, which does not exclude this: use that, or another \
+             polylock.table",
+            config.table
+        );
+        return Err(ConfigError::new("polylock.strategy", problem).into());
+    }
+    if number(3)? == 0 {
+        create(server, &tables, connection).await?;
+    }
+    let (schema, routines) = version(server, &tables, connection).await?;
+    let (wanted, wanted_routines) = tables.wanted;
+    if schema == wanted && routines < wanted_routines {
+        create(server, &tables, connection).await?;
+    }
+    if schema > wanted {
+        let problem = format!(
+            "the tables are of version {schema}, and this program knows {wanted}: update the program, or choose \
              another prefix"
         );
         return Err(ConfigError::new("polylock.table", problem).into());
     }
-    if schema < SCHEMA {
+    if schema < wanted {
         let advice =
             "the tables of this prefix have no version: they are not polylock's; choose another prefix";
         return Err(at.ours(Fault::Permanent, advice));
@@ -117,27 +163,22 @@ async fn prepare(
 
 async fn version(
     server: &Server<Postgres>,
-    statements: &Statements,
+    tables: &Tables,
     connection: &mut PgConnection,
 ) -> Result<(i64, i64)> {
-    let row = first(server, connection, &statements.version).await?;
+    let row = first(server, connection, &tables.version).await?;
     let read = |column: usize| row.try_get(column).map_err(|error| server.failed(Operation::Connect, error));
     Ok((read(0)?, read(1)?))
 }
 
-async fn create(
-    server: &Server<Postgres>,
-    statements: &Statements,
-    config: &Config,
-    connection: &mut PgConnection,
-) -> Result<()> {
-    let sql = statements.create.with::<statements::Postgres>(&[]);
+async fn create(server: &Server<Postgres>, tables: &Tables, connection: &mut PgConnection) -> Result<()> {
+    let sql = statements::creation(&tables.ddl).with::<statements::Postgres>(&[]);
     let query = connection.execute(sqlx::raw_sql(sql));
     match server.in_time(Operation::Connect, query).await? {
         Ok(_) => Ok(()),
         // Not allowed to make them, or a schema that is not there.
         Err(failure) if matches!(error::code(&failure), Some("42501" | "3F000")) => {
-            let missing = MissingTables::new(statements::ddl(&config.schema, &config.table), failure);
+            let missing = MissingTables::new(tables.ddl.clone(), failure);
             let advice = Some(MissingTables::ADVICE.to_owned());
             Err(server.at(Operation::Connect).failed(Fault::Denied, advice, missing))
         }

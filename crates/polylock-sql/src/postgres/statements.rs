@@ -45,9 +45,6 @@ impl Literals for Postgres {
 /// Every statement, for one schema and one prefix of table names.
 #[derive(Debug)]
 pub(super) struct Statements {
-    pub(super) checkup: Template,
-    pub(super) version: Template,
-    pub(super) create: Template,
     pub(super) claim: Template,
     pub(super) renew: Template,
     pub(super) release: Template,
@@ -60,12 +57,9 @@ pub(super) struct Statements {
     pub(super) notify: Template,
 }
 
-/// What makes the tables and the functions, for people and for [`Statements::create`]; `schema` and `prefix` must have been checked.
+/// What makes the tables and the functions; `schema` and `prefix` must have been checked.
 pub(super) fn ddl(schema: &str, prefix: &str) -> String {
     let mut text = String::new();
-    if schema != super::Config::DEFAULT_SCHEMA {
-        text.push_str(&format!("CREATE SCHEMA IF NOT EXISTS \"{schema}\";\n"));
-    }
     for file in [
         include_str!("statements/schema.sql"),
         include_str!("statements/routines/settle.sql"),
@@ -78,11 +72,47 @@ pub(super) fn ddl(schema: &str, prefix: &str) -> String {
         text.push_str(&fill(file, schema, prefix, &[]));
         text.push('\n');
     }
-    text
+    with_schema(schema, &text)
+}
+
+/// What the server is, and which tables there are.
+pub(super) fn checkup(schema: &str, prefix: &str) -> Template {
+    Template::new(&fill(include_str!("statements/checkup.sql"), schema, prefix, &[]))
+}
+
+/// The versions of the tables and the functions.
+pub(super) fn version(schema: &str, prefix: &str) -> Template {
+    Template::new(&fill(include_str!("statements/version.sql"), schema, prefix, &[]))
+}
+
+/// Makes the schema before `ddl`, where it is one of its own.
+pub(super) fn with_schema(schema: &str, ddl: &str) -> String {
+    if schema == super::Config::DEFAULT_SCHEMA {
+        return ddl.to_owned();
+    }
+    format!("CREATE SCHEMA IF NOT EXISTS \"{schema}\";\n{ddl}")
+}
+
+/// `ddl` as one transaction behind one lock: two programs that start at once do not meet half-made tables.
+pub(super) fn creation(ddl: &str) -> Template {
+    Template::plain(format!(
+        "SET LOCAL client_min_messages = warning;\n\
+         SELECT pg_advisory_xact_lock(hashtextextended('polylock schema', 0));\n{ddl}"
+    ))
+}
+
+/// The head of a transaction. The server ends each statement of it after `patience`: by then nobody waits for its answer
+/// any more.
+pub(super) fn begin(patience: Duration) -> String {
+    // Under REPEATABLE READ a claim would judge by what was before it had its turn.
+    format!(
+        "SET TRANSACTION ISOLATION LEVEL READ COMMITTED;\nSET LOCAL statement_timeout = {};",
+        patience.as_millis()
+    )
 }
 
 /// The tables' names are not quoted, so capitals do not count; the schema's is, so they do.
-fn fill(file: &str, schema: &str, prefix: &str, more: &[(&str, &str)]) -> String {
+pub(super) fn fill(file: &str, schema: &str, prefix: &str, more: &[(&str, &str)]) -> String {
     let qualified = format!("\"{schema}\".{prefix}");
     let all = Mode::Exclusive.conflicts().to_string();
     let own = [
@@ -98,29 +128,15 @@ fn fill(file: &str, schema: &str, prefix: &str, more: &[(&str, &str)]) -> String
 
 impl Statements {
     /// The statements on tables of `schema` whose names begin with `prefix`, both of which must have been checked.
-    /// The server ends each after `patience`: by then nobody waits for its answer any more.
     pub(super) fn new(schema: &str, prefix: &str, patience: Duration) -> Self {
-        // Under REPEATABLE READ a claim would judge by what was before it had its turn.
-        let begin = format!(
-            "SET TRANSACTION ISOLATION LEVEL READ COMMITTED;\nSET LOCAL statement_timeout = {};",
-            patience.as_millis()
-        );
+        let begin = begin(patience);
         let with = |file: &str, more: &[(&str, &str)]| {
             let more = [more, &[("{begin}", begin.as_str())]].concat();
             Template::new(&fill(file, schema, prefix, &more))
         };
         let locks = include_str!("statements/locks.sql");
         let sweep = include_str!("statements/sweep.sql");
-        // One transaction behind one lock: two programs that start at once do not meet half-made tables.
-        let create = format!(
-            "SET LOCAL client_min_messages = warning;\n\
-             SELECT pg_advisory_xact_lock(hashtextextended('polylock schema', 0));\n{}",
-            ddl(schema, prefix)
-        );
         Self {
-            checkup: with(include_str!("statements/checkup.sql"), &[]),
-            version: with(include_str!("statements/version.sql"), &[]),
-            create: Template::plain(create),
             claim: with(include_str!("statements/claim.sql"), &[]),
             renew: with(include_str!("statements/renew.sql"), &[]),
             release: with(include_str!("statements/release.sql"), &[]),

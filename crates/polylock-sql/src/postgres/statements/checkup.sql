@@ -1,5 +1,6 @@
 -- What the server is and how it is set: (version number, 1 if it is a replica, encoding of the database, 1 if the tables
--- are there, fsync, full_page_writes, `u` if the tables are not logged).
+-- are there, fsync, full_page_writes, `u` if the tables are not logged, 1 if there are tables of polylock.strategy=lease, 1 if
+-- of pessimistic).
 --
 -- Inputs:    none.
 -- Atomicity: reads only.
@@ -10,4 +11,6 @@ SELECT current_setting('server_version_num')::bigint,
     (to_regclass('{p}_meta') IS NOT NULL)::int::bigint,
     current_setting('fsync'),
     current_setting('full_page_writes'),
-    coalesce((SELECT relpersistence::text FROM pg_class WHERE oid = to_regclass('{p}_holds')), 'p');
+    coalesce((SELECT relpersistence::text FROM pg_class WHERE oid = to_regclass('{p}_holds')), 'p'),
+    (to_regclass('{p}_holds') IS NOT NULL)::int::bigint,
+    (to_regclass('{p}_rows') IS NOT NULL)::int::bigint;

@@ -1,0 +1,246 @@
+//! The seam: what one kind of database says in its own way, and the connections to it.
+
+use std::{fmt, time::Duration};
+
+use async_trait::async_trait;
+use polylock_core::{Clock, Error, Fault, Mode, Moment, Operation, Result, SystemClock};
+use sqlx::{Database, Executor, SqlStr};
+
+use crate::engine::{
+    literal::{Arg, Literals, Template},
+    pool::{Diagnose, Dial, Lent, Server, Trouble, before},
+    rows::Columns,
+};
+
+/// How a database tells what matters here.
+pub(crate) trait Wording: fmt::Debug + Send + Sync + 'static {
+    type Database: Dial<Row: Columns>;
+    type Literals: Literals;
+
+    /// Whether a row was not to be had: at once, or within the slice of time that a wait has.
+    fn is_locked(error: &sqlx::Error) -> bool;
+
+    /// Whether there is no connection of that number any more.
+    fn is_gone(error: &sqlx::Error) -> bool;
+}
+
+/// What is sent to the server, each in one message. The rows of every answer are three whole numbers: what they are about
+/// (see [`Fact`]), and two more.
+#[derive(Debug)]
+pub(crate) struct Statements {
+    /// Makes the rows of `$1`, opens the transaction, joins the users of the name and tries its lock. The server ends the
+    /// transaction when it has heard nothing for `$2` ms.
+    pub(crate) enter: Strengths,
+    /// Waits for the lock of `$1`, for one slice of time. From then on `$2` as above.
+    pub(crate) wait: Strengths,
+    /// Waits for one slice more.
+    pub(crate) wait_on: Strengths,
+    /// Says that the transaction is the one that was opened. From then on `$1` ms as above.
+    pub(crate) confirm: Template,
+    /// Ends the transaction, and deletes the rows of `$1` if nobody else uses them.
+    pub(crate) leave: Template,
+    /// Deletes the rows of `$1` if nobody uses them.
+    pub(crate) clear: Template,
+    /// Deletes up to `$1` of all rows that nobody uses.
+    pub(crate) sweep: Template,
+    /// Ends whatever transaction is open.
+    pub(crate) rollback: Template,
+    /// Ends the statement that runs on connection `$1` in transaction `$2`.
+    pub(crate) cancel: Template,
+    /// Ends connection `$1` if it is in transaction `$2`.
+    pub(crate) kill: Template,
+    /// Draws a token, which is durable when it is told.
+    pub(crate) token: Template,
+}
+
+/// A statement that takes a lock, in the two strengths there are.
+#[derive(Debug)]
+pub(crate) struct Strengths {
+    pub(crate) exclusive: Template,
+    pub(crate) shared: Template,
+}
+
+impl Strengths {
+    pub(crate) const fn of(&self, mode: Mode) -> &Template {
+        match mode {
+            Mode::Shared => &self.shared,
+            _ => &self.exclusive,
+        }
+    }
+}
+
+/// A row of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fact {
+    /// `1`: this connection, in this transaction, is among the users of the name.
+    Inside(Identity),
+    /// `2`: the lock is held.
+    Locked,
+    /// `3`: a token.
+    Token(i64),
+    /// Something else, which is of no interest.
+    Other,
+}
+
+impl Fact {
+    pub(crate) const fn inside(&self) -> Option<Identity> {
+        if let Self::Inside(identity) = self { Some(*identity) } else { None }
+    }
+}
+
+/// A transaction of ours, for the server: the number of its connection, and what tells it from others on that connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) connection: i64,
+    pub(crate) transaction: i64,
+}
+
+impl Identity {
+    pub(crate) const fn arguments(self) -> [Arg<'static>; 2] {
+        [Arg::Int(self.connection), Arg::Int(self.transaction)]
+    }
+}
+
+/// A database and the connections to it.
+#[async_trait]
+pub(crate) trait Host: fmt::Debug + Send + Sync + 'static {
+    fn statements(&self) -> &Statements;
+
+    /// What to send.
+    fn text(&self, template: &Template, arguments: &[Arg<'_>]) -> SqlStr;
+
+    /// A connection for a transaction of its own.
+    async fn lend(&self, operation: Operation, deadline: Moment) -> Result<Box<dyn Link>>;
+
+    /// Asks on a connection for everything else; others in the way and broken connections are tried again.
+    async fn aside(
+        &self,
+        operation: Operation,
+        template: &Template,
+        arguments: &[Arg<'_>],
+    ) -> Result<Vec<Fact>>;
+
+    fn trouble(&self, error: &sqlx::Error) -> Trouble;
+
+    fn is_locked(&self, error: &sqlx::Error) -> bool;
+
+    /// How long an operation may take in all.
+    fn patience(&self) -> Duration;
+
+    /// `operation` failed for what the driver says.
+    fn failed(&self, operation: Operation, error: sqlx::Error) -> Error;
+
+    /// `operation` failed for a reason of our own, for the moment.
+    fn busy(&self, operation: Operation, advice: String) -> Error;
+
+    fn out_of_time(&self, operation: Operation) -> Error;
+}
+
+/// A connection. Dropped, it is closed, and what was open on it ends.
+#[async_trait]
+pub(crate) trait Link: Send {
+    async fn ask(&mut self, sql: SqlStr) -> Result<Vec<Fact>, sqlx::Error>;
+
+    /// For the next who needs one. Nothing may be left open on it.
+    fn give_back(self: Box<Self>);
+}
+
+/// The connections to a server, of which one kind may be pinned for long without keeping the other waiting.
+#[derive(Debug)]
+pub(crate) struct Servers<W: Wording> {
+    pub(crate) own: Server<W::Database>,
+    pub(crate) shared: Server<W::Database>,
+    pub(crate) statements: Statements,
+}
+
+#[async_trait]
+impl<W: Wording> Host for Servers<W>
+where
+    for<'c> &'c mut <W::Database as Database>::Connection: Executor<'c, Database = W::Database>,
+{
+    fn statements(&self) -> &Statements {
+        &self.statements
+    }
+
+    fn text(&self, template: &Template, arguments: &[Arg<'_>]) -> SqlStr {
+        template.with::<W::Literals>(arguments)
+    }
+
+    async fn lend(&self, operation: Operation, deadline: Moment) -> Result<Box<dyn Link>> {
+        Ok(Box::new(self.own.lend(operation, deadline).await?))
+    }
+
+    async fn aside(
+        &self,
+        operation: Operation,
+        template: &Template,
+        arguments: &[Arg<'_>],
+    ) -> Result<Vec<Fact>> {
+        let (sql, deadline) = (self.text(template, arguments), SystemClock.now() + self.patience());
+        loop {
+            let mut lent = self.shared.lend(operation, deadline).await?;
+            // A connection on which something went wrong is closed: a transaction may be open on it.
+            let error = match before(deadline, Link::ask(&mut lent, sql.clone())).await {
+                None => return Err(self.out_of_time(operation)),
+                Some(Ok(facts)) => {
+                    lent.give_back();
+                    return Ok(facts);
+                }
+                Some(Err(error)) if W::is_gone(&error) => return Ok(Vec::new()),
+                Some(Err(error)) => error,
+            };
+            let again = self.trouble(&error) != Trouble::Other && !self.is_locked(&error);
+            if !again || SystemClock.now() >= deadline {
+                return Err(self.failed(operation, error));
+            }
+        }
+    }
+
+    fn trouble(&self, error: &sqlx::Error) -> Trouble {
+        <W::Database as Diagnose>::trouble(error)
+    }
+
+    fn is_locked(&self, error: &sqlx::Error) -> bool {
+        W::is_locked(error)
+    }
+
+    fn patience(&self) -> Duration {
+        self.own.patience
+    }
+
+    fn failed(&self, operation: Operation, error: sqlx::Error) -> Error {
+        self.own.failed(operation, error)
+    }
+
+    fn busy(&self, operation: Operation, advice: String) -> Error {
+        self.own.at(operation).ours(Fault::Temporary, advice)
+    }
+
+    fn out_of_time(&self, operation: Operation) -> Error {
+        self.own.out_of_time(operation)
+    }
+}
+
+#[async_trait]
+impl<DB: Dial<Row: Columns>> Link for Lent<DB>
+where
+    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
+{
+    async fn ask(&mut self, sql: SqlStr) -> Result<Vec<Fact>, sqlx::Error> {
+        self.ask(sql).await?.iter().map(fact).collect()
+    }
+
+    fn give_back(self: Box<Self>) {
+        (*self).give_back();
+    }
+}
+
+fn fact(row: &impl Columns) -> Result<Fact, sqlx::Error> {
+    let number = |column| Ok::<_, sqlx::Error>(row.int(column)?.unwrap_or(0));
+    Ok(match number(0)? {
+        1 => Fact::Inside(Identity { connection: number(1)?, transaction: number(2)? }),
+        2 => Fact::Locked,
+        3 => Fact::Token(number(1)?),
+        _ => Fact::Other,
+    })
+}

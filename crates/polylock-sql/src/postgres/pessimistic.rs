@@ -1,0 +1,110 @@
+//! What the pessimistic strategy says to PostgreSQL.
+
+use std::{sync::Arc, time::Duration};
+
+use polylock_core::{Capabilities, Carrier, Fencing, Modes, Order, Reach, WakeUp};
+use sqlx::Error;
+
+use super::{
+    NAME,
+    config::{Config, Durability},
+    error,
+    statements::{self, begin, fill},
+};
+use crate::{
+    engine::{LONGEST, SHORTEST, literal::Template, pool::Server},
+    pessimistic::{Pessimistic, SIDE_CONNECTIONS, SLICE, Servers, Statements, Strengths, Wording},
+};
+
+/// The version of the tables that this crate writes.
+pub(super) const SCHEMA: i64 = 1;
+
+/// The connection, and when its transaction began, which no other on it did.
+const IDENTITY: &str = "pg_backend_pid()::bigint, (extract(epoch FROM now()) * 1000000)::bigint";
+
+#[derive(Debug)]
+struct Postgres;
+
+impl Wording for Postgres {
+    type Database = sqlx::Postgres;
+    type Literals = statements::Postgres;
+
+    fn is_locked(error: &Error) -> bool {
+        error::code(error) == Some("55P03")
+    }
+
+    fn is_gone(_: &Error) -> bool {
+        false
+    }
+}
+
+/// What makes the tables; `schema` and `prefix` must have been checked.
+pub(super) fn ddl(schema: &str, prefix: &str) -> String {
+    statements::with_schema(
+        schema,
+        &fill(include_str!("statements/pessimistic/schema.sql"), schema, prefix, &[]),
+    )
+}
+
+/// What tells the version of the tables.
+pub(super) fn version(schema: &str, prefix: &str) -> Template {
+    Template::new(&fill(include_str!("statements/pessimistic/version.sql"), schema, prefix, &[]))
+}
+
+/// The store over a server that has been looked at.
+pub(super) fn store(config: &Config, connect: impl Fn(u32) -> Server<sqlx::Postgres>) -> Pessimistic {
+    let mut capabilities = Capabilities::new(NAME, SHORTEST..=LONGEST);
+    capabilities.modes = Modes::ExclusiveAndShared;
+    capabilities.order = Order::Unordered;
+    capabilities.wake = WakeUp::Pushed;
+    capabilities.carrier = Carrier::Connection;
+    capabilities.reach = Reach::Machines;
+    if config.durability != Durability::Full {
+        capabilities.fencing = Fencing::WhileRunning;
+    }
+    let host = Servers::<Postgres> {
+        own: connect(config.connections),
+        shared: connect(SIDE_CONNECTIONS),
+        statements: texts(config),
+    };
+    Pessimistic::new(capabilities, Arc::new(host), config.connections)
+}
+
+fn texts(config: &Config) -> Statements {
+    let millis = |time: Duration| time.as_millis().to_string();
+    let (begin, patience, slice) = (begin(config.timeout), millis(config.timeout), millis(SLICE));
+    let durable = if config.durability == Durability::Full { "on" } else { "off" };
+    let text = |file: &str, more: &[(&str, &str)]| {
+        let own = [
+            ("{begin}", begin.as_str()),
+            ("{patience}", &patience),
+            ("{slice}", &slice),
+            ("{identity}", IDENTITY),
+            ("{durable}", durable),
+        ];
+        fill(file, &config.schema, &config.table, &[more, &own].concat())
+    };
+    let template = |file: &str| Template::new(&text(file, &[]));
+    let strengths = |file: &str| Strengths {
+        exclusive: Template::new(&text(file, &[("{strength}", "FOR UPDATE")])),
+        shared: Template::new(&text(file, &[("{strength}", "FOR SHARE")])),
+    };
+    let signal = |function| {
+        Template::new(&text(include_str!("statements/pessimistic/cancel.sql"), &[("{function}", function)]))
+    };
+    let clear = include_str!("statements/pessimistic/clear.sql");
+    Statements {
+        enter: strengths(include_str!("statements/pessimistic/enter.sql")),
+        wait: strengths(include_str!("statements/pessimistic/wait.sql")),
+        wait_on: strengths(include_str!("statements/pessimistic/wait_on.sql")),
+        confirm: template(include_str!("statements/pessimistic/confirm.sql")),
+        // Nothing in it is to be kept, and a rollback does not wait for the disk.
+        leave: Template::new(&format!("ROLLBACK;\n{}", text(clear, &[]))),
+        clear: template(clear),
+        sweep: template(include_str!("statements/pessimistic/sweep.sql")),
+        rollback: Template::plain("ROLLBACK".to_owned()),
+        cancel: signal("pg_cancel_backend"),
+        kill: signal("pg_terminate_backend"),
+        token: template(include_str!("statements/pessimistic/token.sql")),
+    }
+}

@@ -1,0 +1,14 @@
+-- The tables of polylock.strategy=pessimistic, version 1.
+--
+-- Inputs:    none.
+-- Atomicity: one transaction, behind a lock of its own: of two programs that start at once the second finds everything
+--            done.
+-- Clock:     none.
+--
+-- Each name in use has two rows, which hold nothing and are only there to be locked: of part 0, which all who use the
+-- name lock FOR SHARE, and of part 1, which its holder locks. Not logged: when the server has crashed, nobody uses any.
+-- The sequence is a token's source; it must never be reset.
+CREATE UNLOGGED TABLE IF NOT EXISTS {p}_rows (name bytea, part smallint, PRIMARY KEY (name, part));
+CREATE SEQUENCE IF NOT EXISTS {p}_tokens AS bigint;
+CREATE TABLE IF NOT EXISTS {p}_meta (key text PRIMARY KEY, value bigint NOT NULL);
+INSERT INTO {p}_meta (key, value) VALUES ('rows', 1) ON CONFLICT DO NOTHING;
