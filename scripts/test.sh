@@ -14,14 +14,38 @@ export POLYLOCK_TEST_REQUIRE=${POLYLOCK_TEST_REQUIRE:-all}
 
 say() { printf '\n== %s\n' "$*"; }
 
+# The programs that the tests run, and the Debian packages that bring them. A store's server is started by the tests
+# themselves, so nothing here needs a running service.
+readonly PROGRAMS="
+    cc         build-essential
+    openssl    openssl
+    mariadbd   mariadb-server-core mariadb-client-core
+    pgbouncer  pgbouncer
+    postgres   postgresql
+"
+
 install_packages() {
-    # SQLite is compiled into the program: that takes a C compiler, and nothing else.
-    command -v cc >/dev/null && return
-    say "installing a C compiler"
-    local as_root=()
+    local program packages missing=() as_root=()
+    local PATH=$PATH:/usr/sbin:$(printf '%s:' /usr/lib/postgresql/*/bin)
+    while read -r program packages; do
+        # shellcheck disable=SC2206 # several packages in one line
+        [ -z "$program" ] || command -v "$program" >/dev/null || missing+=($packages)
+    done <<<"$PROGRAMS"
+    [ ${#missing[@]} -gt 0 ] || return 0
+
+    say "installing ${missing[*]}"
     [ "$(id -u)" = 0 ] || as_root=(sudo)
-    "${as_root[@]}" apt-get update -qq
-    "${as_root[@]}" apt-get install -y -qq --no-install-recommends build-essential
+    "${as_root[@]}" sh -ec '
+        export DEBIAN_FRONTEND=noninteractive UCF_FORCE_CONFFOLD=1
+        # No database cluster of the system: the tests have their own.
+        config=/etc/postgresql-common/createcluster.conf
+        case " $* " in *" postgresql "*)
+            [ -e "$config" ] || { mkdir -p "${config%/*}" && echo "create_main_cluster = false" >"$config"; } ;;
+        esac
+        apt-get update -qq
+        # MySQL and MariaDB exclude each other: nobody loses theirs to a test.
+        apt-get install -y -qq --no-install-recommends --no-remove "$@"
+    ' sh "${missing[@]}"
 }
 
 lint() {
@@ -34,7 +58,7 @@ lint() {
 features() {
     # Features are additive, so each one alone must build: a missing `cfg` shows only here.
     say "each feature alone"
-    for features in "" sqlite serde metrics; do
+    for features in "" sqlite postgres mysql tls serde metrics; do
         cargo check --quiet --locked -p polylock --no-default-features --features "$features"
     done
     cargo check --quiet --locked -p polylock-core --no-default-features

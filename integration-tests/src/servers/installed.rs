@@ -70,3 +70,26 @@ fn cache() -> PathBuf {
     let target = program.ancestors().find(|folder| folder.join("CACHEDIR.TAG").is_file());
     target.map_or_else(env::temp_dir, Path::to_path_buf).join("test-servers")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_installed_is_missing_with_advice() {
+        let Missing(why) =
+            program("polylockd", ["/usr/sbin".into()], "install polylockd").expect_err("there is none");
+        assert_eq!(why, "there is no program `polylockd`: install polylockd");
+        assert!(program("sh", [], "").is_ok(), "from PATH");
+    }
+
+    #[test]
+    fn the_last_folder_counts_most() {
+        let folders = [1, 2].map(|_| tempfile::tempdir().expect("a directory"));
+        for folder in &folders {
+            fs::write(folder.path().join("polylockd"), "").expect("a file");
+        }
+        let found = program("polylockd", folders.each_ref().map(|folder| folder.path().to_owned()), "");
+        assert_eq!(found.expect("two of them"), folders[1].path().join("polylockd"));
+    }
+}

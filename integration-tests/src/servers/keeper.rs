@@ -117,14 +117,6 @@ impl Keeper {
         self.server
     }
 
-    /// Whether the server still runs.
-    pub(super) fn runs(&self) -> bool {
-        // A process that has ended stays as a zombie until the shell looks at it.
-        self.server
-            .and_then(|id| fs::read_to_string(format!("/proc/{id}/stat")).ok())
-            .is_some_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X'])))
-    }
-
     /// SIGKILL to the server and all that it has started.
     pub(super) fn kill(&mut self) {
         self.ask("kill");
@@ -161,6 +153,13 @@ impl Drop for Keeper {
             self.shell.ends_within(LIMIT);
         }
     }
+}
+
+/// Whether the process `id` still runs.
+pub(super) fn runs(id: Option<u32>) -> bool {
+    let stat = id.and_then(|id| fs::read_to_string(format!("/proc/{id}/stat")).ok());
+    // One that has ended stays as a zombie until its keeper looks at it.
+    stat.is_some_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X'])))
 }
 
 /// The ids of the user `name` of this machine, and of its group.

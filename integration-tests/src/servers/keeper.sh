@@ -16,6 +16,8 @@
 trap '' PIPE
 directory=$(mktemp -d "${TMPDIR:-/tmp}/polylock-$1-XXXXXX") || exit
 cd "$directory" || exit
+# The server's user may not write anywhere else.
+export TMPDIR="$directory"
 exec 2>>log
 server=
 last=:

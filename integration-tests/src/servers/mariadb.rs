@@ -8,7 +8,7 @@ use sqlx::{ConnectOptions, Connection, mysql::MySqlConnectOptions};
 
 use super::{Kind, Private, installed, keeper::Keeper, tls};
 
-/// Starts one with `settings` of its `my.cnf`, such as `tx_isolation=SERIALIZABLE`.
+/// Starts one with `settings` of its `my.cnf`, such as `transaction_isolation=SERIALIZABLE`.
 ///
 /// # Errors
 /// [`Missing`] if it is not installed.
@@ -66,7 +66,6 @@ impl Kind for MariaDb {
         let mut config = format!(
             "[mariadbd]\n\
              datadir={home}/data\n\
-             tmpdir={home}\n\
              socket={home}/socket\n\
              pid-file={home}/pid\n\
              init-file={home}/init.sql\n\

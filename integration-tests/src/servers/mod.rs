@@ -150,7 +150,7 @@ impl Private {
         let mut keeper = self.keeper();
         keeper.kill();
         keeper.start(&self.command);
-        let started = answers(&mut keeper, &*self.kind, &self.server.url);
+        let started = answers(&keeper, &*self.kind, &self.server.url);
         started.unwrap_or_else(|why| panic!("can't restart {:?}: {why}\n{}", self.kind, keeper.log()));
     }
 
@@ -241,7 +241,7 @@ fn begin_at(kind: Arc<dyn Kind>, mut ports: impl Iterator<Item = u16>) -> Result
         let command = kind.prepare(&mut keeper, port).map_err(Failure::Missing)?;
         keeper.start(&command);
         let url = kind.url(port);
-        match answers(&mut keeper, &*kind, &url) {
+        match answers(&keeper, &*kind, &url) {
             Ok(()) => {
                 return Ok(Private {
                     server: Server { url },
@@ -260,18 +260,28 @@ fn begin_at(kind: Arc<dyn Kind>, mut ports: impl Iterator<Item = u16>) -> Result
 }
 
 /// Waits until the keeper's server answers.
-fn answers(keeper: &mut Keeper, kind: &dyn Kind, url: &str) -> Result<(), String> {
+fn answers(keeper: &Keeper, kind: &dyn Kind, url: &str) -> Result<(), String> {
+    let (home, server) = (keeper.directory().to_owned(), keeper.server());
     let asking = async move {
-        let until = clock::now() + START;
         loop {
-            let asked = tokio::time::timeout(START, kind.whereabouts(url)).await;
-            match asked.unwrap_or_else(|_| Err("no answer".to_owned())) {
-                Ok(directory) if kind.is_at_home(&directory, keeper.directory()) => return Ok(()),
+            match kind.whereabouts(url).await {
+                Ok(directory) if kind.is_at_home(&directory, &home) => return Ok(()),
                 Ok(other) => return Err(format!("another server answers, from {other}")),
-                Err(why) if !keeper.runs() => return Err(format!("it has ended; {why}")),
-                Err(why) if clock::now() > until => return Err(why),
                 Err(_) => clock::pause(Duration::from_millis(5)).await,
             }
+        }
+    };
+    let asking = async move {
+        // Whoever has taken its port may well never answer.
+        let ended = async {
+            while keeper::runs(server) {
+                clock::pause(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::select! {
+            answer = asking => answer,
+            () = ended => Err("it has ended".to_owned()),
+            () = clock::pause(START) => Err(format!("no answer within {START:?}")),
         }
     };
     // The caller may be on a runtime, which can't wait for another one on the same thread.
@@ -294,4 +304,28 @@ fn ports() -> impl Iterator<Item = u16> {
 
 fn random() -> u64 {
     RandomState::new().hash_one(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_that_is_taken_meanwhile_is_passed_over() {
+        let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let taken = taken.local_addr().expect("its number").port();
+        let kinds: [Arc<dyn Kind>; 2] =
+            [Arc::new(postgres::Postgres::default()), Arc::new(mariadb::MariaDb::default())];
+        for kind in kinds {
+            let private = begin_at(kind, iter::once(taken).chain(ports())).expect("it starts at another");
+            assert_ne!(private.port(), taken);
+        }
+    }
+
+    #[test]
+    fn a_password_is_not_shown() {
+        let server = Server { url: "postgres://me:secret@127.0.0.1/postgres".to_owned() };
+        let shown = format!("{server:?}");
+        assert!(shown.contains("127.0.0.1") && !shown.contains("secret"), "{shown}");
+    }
 }
