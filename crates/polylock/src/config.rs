@@ -48,6 +48,14 @@ impl LocksConfig {
         }
         Ok(url)
     }
+
+    /// The statements that make what this store needs in its database: [`schema`](crate::schema) of the same URL.
+    ///
+    /// # Errors
+    /// As [`Locks::from_config`](crate::Locks::from_config), for what is wrong with the settings themselves.
+    pub fn schema(self) -> Result<Option<String>, ConfigError> {
+        crate::connect::schema_at(&self.into_url()?)
+    }
 }
 
 impl fmt::Debug for LocksConfig {

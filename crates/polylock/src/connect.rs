@@ -4,7 +4,7 @@ use std::{ops::Deref, time::Duration};
 
 use polylock_core::{
     ConfigError, Options, Result, Store, memory,
-    url::{Keys, StoreUrl, nearest},
+    url::{StoreUrl, nearest},
 };
 
 use crate::LocksConfig;
@@ -54,9 +54,8 @@ impl Locks {
     }
 
     async fn open(url: StoreUrl) -> Result<Self> {
-        let mut keys = url.keys();
-        let options = Options::from_keys(&mut keys)?;
-        let store = store(&url, keys).await?;
+        let (options, named) = Named::read(&url)?;
+        let store = named.open().await?;
         Ok(Self(polylock_core::Locks::builder(store).options(options).build()))
     }
 }
@@ -75,34 +74,88 @@ impl From<polylock_core::Locks> for Locks {
     }
 }
 
-async fn store(url: &StoreUrl, keys: Keys) -> Result<Store> {
-    match url.scheme() {
-        "memory" => {
-            keys.finish()?;
-            Ok(if url.rest().is_empty() { memory::connect() } else { memory::named(url.rest()) })
+/// The statements that make what the store of `url` needs in its database, for an administrator to run where the
+/// program's user may not; `None` for a store that needs nothing made. Opens nothing.
+///
+/// Opening the store runs the same statements by itself if it finds nothing and its user may.
+///
+/// # Errors
+/// As [`Locks::connect`], for what is wrong with the URL itself.
+///
+/// ```
+/// assert_eq!(polylock::schema("memory:")?, None);
+/// # #[cfg(feature = "postgres")] {
+/// let statements = polylock::schema("postgres://app@db.example.com/app?polylock.table=app_locks")?;
+/// assert!(statements.is_some_and(|text| text.contains("app_locks_holds")));
+/// # }
+/// # Ok::<_, polylock::ConfigError>(())
+/// ```
+pub fn schema(url: &str) -> Result<Option<String>, ConfigError> {
+    schema_at(&StoreUrl::parse(url)?)
+}
+
+pub(crate) fn schema_at(url: &StoreUrl) -> Result<Option<String>, ConfigError> {
+    Named::read(url)?.1.schema()
+}
+
+/// A store that is named and not yet opened.
+enum Named {
+    Memory(String),
+    #[cfg(feature = "sqlite")]
+    Sqlite(polylock_sql::sqlite::Config),
+    #[cfg(feature = "postgres")]
+    Postgres(Box<polylock_sql::postgres::Config>),
+    #[cfg(feature = "mysql")]
+    MySql(Box<polylock_sql::mysql::Config>),
+}
+
+impl Named {
+    /// With the settings that are the same for every store.
+    fn read(url: &StoreUrl) -> Result<(Options, Self), ConfigError> {
+        let mut keys = url.keys();
+        let options = Options::from_keys(&mut keys)?;
+        let named = match url.scheme() {
+            "memory" => Self::Memory(url.rest().to_owned()),
+            #[cfg(feature = "sqlite")]
+            "sqlite" => Self::Sqlite(polylock_sql::sqlite::Config::from_url(url, &mut keys)?),
+            #[cfg(feature = "postgres")]
+            "postgres" | "postgresql" => {
+                Self::Postgres(Box::new(polylock_sql::postgres::Config::from_url(url, &mut keys)?))
+            }
+            #[cfg(feature = "mysql")]
+            "mysql" | "mariadb" => {
+                Self::MySql(Box::new(polylock_sql::mysql::Config::from_url(url, &mut keys)?))
+            }
+            other => return Err(not_here(other)),
+        };
+        keys.finish()?;
+        Ok((options, named))
+    }
+
+    async fn open(self) -> Result<Store> {
+        match self {
+            Self::Memory(name) if name.is_empty() => Ok(memory::connect()),
+            Self::Memory(name) => Ok(memory::named(&name)),
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(config) => polylock_sql::sqlite::connect(config).await,
+            #[cfg(feature = "postgres")]
+            Self::Postgres(config) => polylock_sql::postgres::connect(*config).await,
+            #[cfg(feature = "mysql")]
+            Self::MySql(config) => polylock_sql::mysql::connect(*config).await,
         }
-        #[cfg(feature = "sqlite")]
-        "sqlite" => {
-            let mut keys = keys;
-            let config = polylock_sql::sqlite::Config::from_url(url, &mut keys)?;
-            keys.finish()?;
-            polylock_core::io::run(polylock_sql::sqlite::connect(config)).await?
+    }
+
+    fn schema(&self) -> Result<Option<String>, ConfigError> {
+        match self {
+            Self::Memory(_) => Ok(None),
+            // Who may open the file may make the tables.
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(_) => Ok(None),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(config) => polylock_sql::postgres::schema(config).map(Some),
+            #[cfg(feature = "mysql")]
+            Self::MySql(config) => polylock_sql::mysql::schema(config).map(Some),
         }
-        #[cfg(feature = "postgres")]
-        "postgres" | "postgresql" => {
-            let mut keys = keys;
-            let config = polylock_sql::postgres::Config::from_url(url, &mut keys)?;
-            keys.finish()?;
-            polylock_core::io::run(polylock_sql::postgres::connect(config)).await?
-        }
-        #[cfg(feature = "mysql")]
-        "mysql" | "mariadb" => {
-            let mut keys = keys;
-            let config = polylock_sql::mysql::Config::from_url(url, &mut keys)?;
-            keys.finish()?;
-            polylock_core::io::run(polylock_sql::mysql::connect(config)).await?
-        }
-        other => Err(not_here(other).into()),
     }
 }
 

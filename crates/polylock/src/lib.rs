@@ -32,7 +32,7 @@ mod config;
 mod connect;
 
 pub use config::LocksConfig;
-pub use connect::{Locks, schemes};
+pub use connect::{Locks, schema, schemes};
 pub use polylock_core::{
     self as core, Capabilities, Carrier, Clock, ConfigError, Entry, Error, Fault, Fencing, FencingToken,
     Guard, InvalidName, Label, Lock, LockName, LockStatus, LocksBuilder, LostReason, Mode, Modes, Moment,

@@ -1,6 +1,6 @@
 //! The URL picks the store, and says what to do when it can't.
 
-use polylock::{Error, Locks, schemes};
+use polylock::{Error, Locks, LocksConfig, schema, schemes};
 
 async fn refusal(url: &str) -> String {
     match Locks::connect(url).await {
@@ -45,4 +45,26 @@ async fn a_named_memory_store_is_shared_and_an_unnamed_one_is_not() {
     let alone = Locks::connect("memory:").await.unwrap();
     assert!(alone.lock("x").try_acquire().await.unwrap().is_some());
     held.release().await.unwrap();
+}
+
+#[test]
+fn a_store_without_tables_of_its_own_needs_no_statements() {
+    for url in ["memory:", "memory:here", "sqlite:///no/such/place/locks.db"] {
+        if schemes().any(|scheme| url.starts_with(scheme)) {
+            assert_eq!(schema(url), Ok(None), "{url}");
+        }
+    }
+}
+
+#[test]
+fn the_statements_are_those_of_the_url_and_nothing_is_opened() {
+    for scheme in schemes().filter(|scheme| !["memory", "sqlite"].contains(scheme)) {
+        let server = format!("{scheme}://app:canary@no-such-host.invalid/app");
+        let text = schema(&format!("{server}?polylock.table=app_locks")).unwrap().unwrap();
+        assert!(text.contains("app_locks_holds") && !text.contains("canary"), "{text}");
+        assert_eq!(LocksConfig::new(&server).set("table", "app_locks").schema(), Ok(Some(text)));
+        assert_eq!(schema(&format!("{server}?polylock.tabel=x")).unwrap_err().key, "polylock.tabel");
+        assert_eq!(schema(&format!("{server}?polylock.ttl=soon")).unwrap_err().key, "polylock.ttl");
+    }
+    assert_eq!(schema("etcd://host").unwrap_err().key, "store");
 }
