@@ -39,6 +39,11 @@ macro_rules! with_pool {
                 let $pool = sqlx::PgPool::connect($url).await?;
                 $work
             }
+            #[cfg(feature = "mysql")]
+            "mysql" | "mariadb" => {
+                let $pool = sqlx::MySqlPool::connect($url).await?;
+                $work
+            }
             scheme => return Err(format!("no feature of this program knows {scheme}: URLs").into()),
         }
     };
@@ -150,6 +155,11 @@ async fn store(url: &str) -> Result<Store> {
         #[cfg(feature = "postgres")]
         "postgres" | "postgresql" => {
             use polylock_sql::postgres::{Config, connect};
+            Ok(connect(Config::from_url(&url, &mut keys)?).await?)
+        }
+        #[cfg(feature = "mysql")]
+        "mysql" | "mariadb" => {
+            use polylock_sql::mysql::{Config, connect};
             Ok(connect(Config::from_url(&url, &mut keys)?).await?)
         }
         scheme => Err(format!("no feature of this program knows {scheme}: URLs").into()),

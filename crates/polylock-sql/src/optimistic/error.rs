@@ -101,7 +101,8 @@ fn is_contention(error: &sqlx::Error) -> bool {
     let Some(error) = error.as_database_error() else { return false };
     #[cfg(feature = "mysql")]
     if let Some(error) = error.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>() {
-        // A wait for a row that took too long, a deadlock, and (MariaDB 11.6) a row that changed since the snapshot.
+        // A wait for a row that took too long, a deadlock, and a row that has changed since the snapshot: MariaDB with
+        // `innodb_snapshot_isolation`, its default from 11.6 on.
         return matches!(error.number(), 1205 | 1213 | 1020);
     }
     match error.code().as_deref() {

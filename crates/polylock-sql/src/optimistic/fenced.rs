@@ -88,17 +88,61 @@ impl<'q, DB: Supported> FencedUpdate<'q, DB> {
     ///
     /// # Cancel safety
     /// If it is dropped the row has been written or not, and it is safe to do the same again.
-    pub async fn execute<'c, A>(self, database: A) -> Result<()>
+    // Not an `async fn`: that one's future could not be spawned, because the compiler can't see that it is `Send` for every
+    // lifetime of `A` (sqlx #1015).
+    #[expect(clippy::manual_async_fn, reason = "see above")]
+    pub fn execute<'c, A>(self, database: A) -> impl Future<Output = Result<()>> + Send
     where
-        A: Acquire<'c, Database = DB>,
+        A: Acquire<'c, Database = DB> + Send,
     {
-        let Self { update, token } = self;
-        let (resource, value) = (update.table.to_owned(), token.as_i64());
-        let refused = move |current| {
-            let current = FencingToken::new(current).filter(|current| *current > token)?;
-            Some(Error::Stale { resource: resource.clone(), token, current })
-        };
-        let mut connection = database.acquire().await?;
-        update.run(&mut connection, Condition { is: "<=", value, becomes: value }, refused).await
+        async move {
+            let Self { update, token } = self;
+            let (resource, value) = (update.table.to_owned(), token.as_i64());
+            let refused = move |current| {
+                let current = FencingToken::new(current).filter(|current| *current > token)?;
+                Some(Error::Stale { resource: resource.clone(), token, current })
+            };
+            let mut connection = database.acquire().await?;
+            update.run(&mut connection, Condition { is: "<=", value, becomes: value }, refused).await
+        }
+    }
+}
+
+#[cfg(test)]
+#[cfg(feature = "sqlite")]
+mod tests {
+    use super::*;
+    use crate::optimistic::Fences;
+    use sqlx::{SqliteConnection, SqlitePool, sqlite::SqliteConnectOptions};
+
+    type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+    /// sqlx's `Acquire` is known for futures that can't be spawned, which is found out far from here.
+    #[tokio::test]
+    async fn futures_can_be_spawned_with_whatever_sqlx_gives() {
+        async fn write(pool: SqlitePool, connection: &mut SqliteConnection, name: String) -> Outcome<()> {
+            let (fences, token) = (Fences::new("fences")?, FencingToken::new(1).ok_or("no token")?);
+            let update = |name| FencedUpdate::new("t", token).key("name", name);
+            fences.create(&mut *connection).await?;
+            let mut transaction = fences.begin(&pool, &name, token).await?;
+            fences.check(&mut transaction, name.clone(), token).await?;
+            update(&name).execute(&mut *transaction).await?;
+            update(&name).execute(&mut transaction).await?;
+            transaction.commit().await?;
+            update(&name).execute(connection).await?;
+            Ok(update(&name).execute(&pool).await?)
+        }
+        let directory = tempfile::TempDir::new().unwrap();
+        let file = directory.path().join("t.db");
+        let options = SqliteConnectOptions::new().filename(file).create_if_missing(true);
+        let pool = SqlitePool::connect_with(options).await.unwrap();
+        let spawned = tokio::spawn(async move {
+            let mut connection = pool.acquire().await?;
+            sqlx::raw_sql("CREATE TABLE t (name TEXT, fence INT); INSERT INTO t VALUES ('a', NULL)")
+                .execute(&mut *connection)
+                .await?;
+            write(pool, &mut connection, "a".to_owned()).await
+        });
+        spawned.await.unwrap().unwrap();
     }
 }

@@ -58,12 +58,17 @@ impl Fences {
     ///
     /// # Cancel safety
     /// If it is dropped the table is there or not, and it is safe to do the same again.
-    pub async fn create<'c, A>(&self, database: A) -> Result<()>
+    // Not an `async fn`: that one's future could not be spawned, because the compiler can't see that it is `Send` for every
+    // lifetime of `A` (sqlx #1015).
+    #[expect(clippy::manual_async_fn, reason = "see above")]
+    pub fn create<'c, A>(&self, database: A) -> impl Future<Output = Result<()>> + Send
     where
-        A: Acquire<'c, Database: Supported>,
+        A: Acquire<'c, Database: Supported> + Send,
     {
-        let mut connection = database.acquire().await?;
-        Ok(make::<A::Database>(&mut connection, &self.schema::<A::Database>()).await?)
+        async move {
+            let mut connection = database.acquire().await?;
+            Ok(make::<A::Database>(&mut connection, &self.schema::<A::Database>()).await?)
+        }
     }
 
     /// Begins a transaction of the holder of `token` of the lock `name`: as [`check`](Self::check), at the only place
@@ -76,19 +81,23 @@ impl Fences {
     ///
     /// # Cancel safety
     /// May be dropped at any point; the transaction is rolled back.
-    pub async fn begin<'c, A>(
+    // Not an `async fn`, as `create`.
+    pub fn begin<'c, A>(
         &self,
         database: A,
         name: impl AsRef<str>,
         token: FencingToken,
-    ) -> Result<Transaction<'c, A::Database>>
+    ) -> impl Future<Output = Result<Transaction<'c, A::Database>>> + Send
     where
-        A: Acquire<'c, Database: Supported>,
+        A: Acquire<'c, Database: Supported> + Send,
     {
-        let name = LockName::new(name)?;
-        let mut transaction = database.begin().await?;
-        self.check(&mut transaction, name, token).await?;
-        Ok(transaction)
+        let name = LockName::new(name);
+        async move {
+            let name = name?;
+            let mut transaction = database.begin().await?;
+            self.check(&mut transaction, name, token).await?;
+            Ok(transaction)
+        }
     }
 
     /// Checks that no later holder of the lock `name` has been there, and keeps every other one out until `transaction`

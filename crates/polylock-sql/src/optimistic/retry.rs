@@ -56,3 +56,30 @@ where
         .with_max_times(attempts.saturating_sub(1));
     operation.retry(backoff).sleep(tokio::time::sleep).when(retryable).await
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Fails with these, one after the other; how often it was tried, and what came of it.
+    async fn tried(attempts: usize, mut failures: Vec<u8>) -> (usize, Result<(), u8>) {
+        let (mut count, retryable) = (0, |failure: &u8| *failure < 10);
+        failures.reverse();
+        let result = retry(attempts, retryable, || {
+            count += 1;
+            std::future::ready(failures.pop().map_or(Ok(()), Err))
+        });
+        let result = result.await;
+        (count, result)
+    }
+
+    #[tokio::test]
+    async fn ends_with_success_a_failure_that_stays_or_the_last_attempt() {
+        assert_eq!(tried(5, vec![]).await, (1, Ok(())));
+        assert_eq!(tried(5, vec![1, 2]).await, (3, Ok(())));
+        assert_eq!(tried(5, vec![1, 10, 2]).await, (2, Err(10)));
+        assert_eq!(tried(3, vec![1, 2, 3, 4]).await, (3, Err(3)));
+        assert_eq!(tried(1, vec![1]).await, (1, Err(1)));
+        assert_eq!(tried(0, vec![1]).await, (1, Err(1)));
+    }
+}

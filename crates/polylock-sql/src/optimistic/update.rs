@@ -207,3 +207,48 @@ impl<DB: Supported> fmt::Debug for Update<'_, DB> {
         write!(f, "{} ({columns})", self.table)
     }
 }
+
+#[cfg(test)]
+#[cfg(all(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+mod tests {
+    use super::*;
+
+    /// The two statements of an update with a key of two columns, given in any order.
+    fn texts<DB: Supported>() -> [String; 2]
+    where
+        i64: Encode<'static, DB> + Type<DB>,
+    {
+        let mut update = Update::<DB>::new("shop.order", "fence");
+        update.key("id", 1);
+        update.set("state", 2);
+        update.key("part", 3);
+        let condition = Condition { is: "<=", value: 7, becomes: 7 };
+        [update.update(&condition), update.look()].map(|statement| statement.unwrap().0.as_str().to_owned())
+    }
+
+    #[test]
+    fn statements_read_as_documented() {
+        let postgres = [
+            "UPDATE \"shop\".\"order\" SET \"fence\" = $1, \"state\" = $2 WHERE \"id\" = $3 AND \"part\" = $4 \
+             AND coalesce(\"fence\", 0) <= $5",
+            "SELECT CAST(coalesce(\"fence\", 0) AS bigint) FROM \"shop\".\"order\" WHERE \"id\" = $1 AND \"part\" = $2 \
+             FOR UPDATE",
+        ];
+        assert_eq!(texts::<sqlx::Postgres>(), postgres);
+        let others = postgres.map(|text| {
+            let text = text.replace('"', "`");
+            (1..=5).fold(text, |text, number| text.replace(&format!("${number}"), "?"))
+        });
+        assert_eq!(texts::<sqlx::MySql>(), others.clone().map(|text| text.replace("bigint", "SIGNED")));
+        let sqlite = others.map(|text| text.replace("bigint", "INTEGER").replace(" FOR UPDATE", ""));
+        assert_eq!(texts::<sqlx::Sqlite>(), sqlite);
+    }
+
+    #[test]
+    fn debug_shows_no_values() {
+        let mut update = Update::<sqlx::Sqlite>::new("people", "fence");
+        update.key("id", 42);
+        update.set("diagnosis", "secret");
+        assert_eq!(format!("{update:?}"), "people (id, diagnosis)");
+    }
+}

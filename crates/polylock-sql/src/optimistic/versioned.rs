@@ -82,19 +82,24 @@ impl<'q, DB: Supported> VersionedUpdate<'q, DB> {
     ///
     /// # Cancel safety
     /// If it is dropped the row has been written or not: the same again would be a conflict with itself. Read the row.
-    pub async fn execute<'c, A>(self, database: A) -> Result<i64>
+    // Not an `async fn`: that one's future could not be spawned, because the compiler can't see that it is `Send` for every
+    // lifetime of `A` (sqlx #1015).
+    #[expect(clippy::manual_async_fn, reason = "see above")]
+    pub fn execute<'c, A>(self, database: A) -> impl Future<Output = Result<i64>> + Send
     where
-        A: Acquire<'c, Database = DB>,
+        A: Acquire<'c, Database = DB> + Send,
     {
-        let Self { update, version: expected } = self;
-        let table = update.table.to_owned();
-        let refused = move |current| {
-            (current != expected).then(|| Error::Conflict { table: table.clone(), expected, current })
-        };
-        // Only being the same or not counts, so what comes after the last number is the first.
-        let becomes = expected.wrapping_add(1);
-        let mut connection = database.acquire().await?;
-        update.run(&mut connection, Condition { is: "=", value: expected, becomes }, refused).await?;
-        Ok(becomes)
+        async move {
+            let Self { update, version: expected } = self;
+            let table = update.table.to_owned();
+            let refused = move |current| {
+                (current != expected).then(|| Error::Conflict { table: table.clone(), expected, current })
+            };
+            // Only being the same or not counts, so what comes after the last number is the first.
+            let becomes = expected.wrapping_add(1);
+            let mut connection = database.acquire().await?;
+            update.run(&mut connection, Condition { is: "=", value: expected, becomes }, refused).await?;
+            Ok(becomes)
+        }
     }
 }
