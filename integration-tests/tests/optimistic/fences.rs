@@ -133,9 +133,9 @@ async fn whoever_stalls_after_the_check_is_waited_for<D: Db>(place: Place<D>) {
         assert!(!next.is_finished());
         place.write(&mut stalled, number).await.unwrap();
         if commits {
-            stalled.commit().await.unwrap()
+            stalled.commit().await.unwrap();
         } else {
-            drop(stalled)
+            drop(stalled);
         }
         next.await.unwrap().unwrap();
         assert!(place.passes("orders/1", number).await.unwrap_err().is_stale());
@@ -150,9 +150,9 @@ async fn who_waited_is_refused_if_the_other_had_the_greater_token<D: Db>(place: 
         place.somebody_waits().await;
         place.write(&mut greater, number).await.unwrap();
         if commits {
-            greater.commit().await.unwrap()
+            greater.commit().await.unwrap();
         } else {
-            drop(greater)
+            drop(greater);
         }
         let outcome = smaller.await.unwrap();
         assert_eq!(outcome.as_ref().is_err_and(Error::is_stale), commits, "{outcome:?}");
