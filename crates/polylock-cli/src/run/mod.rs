@@ -259,6 +259,7 @@ async fn part(
             }
         }
     } else {
+        lasts_until(&guard, SystemClock.now() + min_left).await;
         journal.held(What::Expired, &guard);
         guard.leave_to_expire()
     };
@@ -273,6 +274,22 @@ async fn part(
     match ended.why {
         Some(_) => Verdict::new("max_hold", code).because("held for as long as --max-hold allows"),
         None => Verdict::new("command", code),
+    }
+}
+
+/// Waits, if the lease will have run out by `end`, for the renewal that makes it a whole one: the first one of a lock that
+/// was handed over is short.
+async fn lasts_until(guard: &Guard, end: Moment) {
+    loop {
+        let renewed = guard.renewed();
+        let left = guard.remaining();
+        // The store's own count ends a margin after the deadline, and began a round trip after this one's.
+        if end.since(SystemClock.now()) <= left + left / 32 {
+            return;
+        }
+        if renewed.await.is_none() {
+            return;
+        }
     }
 }
 

@@ -47,7 +47,7 @@ impl Supervision<'_> {
         let clock = SystemClock;
         let mut lost = Some(Box::pin(self.guard.lost()));
         let mut renewed = Some(Box::pin(self.guard.renewed()));
-        let mut deadline = self.guard.deadline();
+        let mut lease = self.timeline.first(clock.now(), self.guard.deadline());
         let mut loss = None;
         let mut stop: Option<Stop> = None;
         let mut killed = false;
@@ -55,10 +55,10 @@ impl Supervision<'_> {
 
         let status = loop {
             let kill_at =
-                stop.map_or(Moment::NEVER, |stop| stop.kill_at).min(self.timeline.kill_at(deadline));
+                stop.map_or(Moment::NEVER, |stop| stop.kill_at).min(self.timeline.kill_at(lease.deadline));
             self.warden.kill_at(kill_at).await?;
             let next = match stop {
-                None => self.timeline.look_at(deadline),
+                None => self.timeline.look_at(lease),
                 Some(_) if killed => Moment::NEVER,
                 Some(_) => kill_at,
             };
@@ -82,7 +82,7 @@ impl Supervision<'_> {
                     // Again before the deadline is read, so that none is missed; never after the last.
                     renewed = moved.map(|_| Box::pin(self.guard.renewed()));
                     if self.guard.is_held() {
-                        deadline = self.guard.deadline();
+                        lease = self.timeline.renewed(self.guard.deadline());
                         self.journal.held(What::Renewed, self.guard);
                     }
                 }
@@ -97,7 +97,7 @@ impl Supervision<'_> {
                         killed = true;
                     }
                     None => {
-                        stop = self.timeline.due(clock.now(), deadline);
+                        stop = self.timeline.due(clock.now(), lease);
                         if let Some(stop) = stop {
                             strays = self.begin_stop(&stop);
                         }
@@ -107,7 +107,7 @@ impl Supervision<'_> {
         };
 
         if let Some(stop) = stop {
-            self.finish_stop(stop.kill_at.min(self.timeline.kill_at(deadline)), &strays).await;
+            self.finish_stop(stop.kill_at.min(self.timeline.kill_at(lease.deadline)), &strays).await;
         }
         let why = loss.or(stop.map(|stop| stop.why)).or_else(|| self.missed_loss(status));
         Ok(Ended { status, why })

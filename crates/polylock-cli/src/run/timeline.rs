@@ -45,6 +45,14 @@ pub(super) struct Stop {
     pub(super) kill_at: Moment,
 }
 
+/// How long a hold lasts if it is not renewed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Lease {
+    pub(super) deadline: Moment,
+    /// The time between the signal and the kill.
+    grace: Duration,
+}
+
 impl Timeline {
     /// The rules for a lease of `ttl`.
     pub(super) fn new(on_lost: OnLost, ttl: Duration, grace: Duration, hold_until: Moment) -> Self {
@@ -56,23 +64,35 @@ impl Timeline {
         if self.on_lost == OnLost::Continue { Moment::NEVER } else { deadline - self.kill_time }
     }
 
-    /// When it is asked to stop, for a hold that ends at `deadline`.
-    fn ask_at(&self, deadline: Moment) -> Moment {
+    /// The first lease. Of a lock that was handed over it is what was left of the place in the queue, which may be less
+    /// than the grace: half of it is left to the renewal that makes it a whole one.
+    pub(super) fn first(&self, now: Moment, deadline: Moment) -> Lease {
+        Lease { deadline, grace: self.grace.min(self.kill_at(deadline).since(now) / 2) }
+    }
+
+    /// A later one.
+    pub(super) fn renewed(&self, deadline: Moment) -> Lease {
+        Lease { deadline, grace: self.grace }
+    }
+
+    /// When it is asked to stop, if `lease` is the last.
+    fn ask_at(&self, lease: Lease) -> Moment {
+        let kill_at = self.kill_at(lease.deadline);
         match self.on_lost {
-            OnLost::Term => self.kill_at(deadline) - self.grace,
-            OnLost::Kill | OnLost::Continue => self.kill_at(deadline),
+            OnLost::Term => kill_at - lease.grace,
+            OnLost::Kill | OnLost::Continue => kill_at,
         }
     }
 
     /// When to look next, while nothing has been asked.
-    pub(super) fn look_at(&self, deadline: Moment) -> Moment {
-        self.ask_at(deadline).min(self.hold_until)
+    pub(super) fn look_at(&self, lease: Lease) -> Moment {
+        self.ask_at(lease).min(self.hold_until)
     }
 
     /// Whether it is time to stop, and why.
-    pub(super) fn due(&self, now: Moment, deadline: Moment) -> Option<Stop> {
-        if now >= self.ask_at(deadline) {
-            Some(Stop { why: Why::RunsOut, kill_at: self.kill_at(deadline) })
+    pub(super) fn due(&self, now: Moment, lease: Lease) -> Option<Stop> {
+        if now >= self.ask_at(lease) {
+            Some(Stop { why: Why::RunsOut, kill_at: self.kill_at(lease.deadline) })
         } else if now >= self.hold_until {
             Some(Stop { why: Why::MaxHold, kill_at: now + self.grace })
         } else {
@@ -110,9 +130,22 @@ mod tests {
     #[test]
     fn asked_one_grace_before_the_kill_and_killed_before_the_deadline() {
         let rules = rules(OnLost::Term);
-        assert_eq!(rules.look_at(at(29_700)), at(19_650));
-        assert_eq!(rules.due(at(19_649), at(29_700)), None);
-        assert_eq!(rules.due(at(19_650), at(29_700)), Some(Stop { why: Why::RunsOut, kill_at: at(29_650) }));
+        let whole = rules.first(at(0), at(29_700));
+        assert_eq!(rules.renewed(at(29_700)), whole);
+        assert_eq!(rules.look_at(whole), at(19_650));
+        assert_eq!(rules.due(at(19_649), whole), None);
+        assert_eq!(rules.due(at(19_650), whole), Some(Stop { why: Why::RunsOut, kill_at: at(29_650) }));
+    }
+
+    #[test]
+    fn a_lock_that_was_handed_over_has_time_to_be_renewed() {
+        // Five seconds, of which one has passed: less than the grace. It is renewed after a third.
+        let rules = rules(OnLost::Term);
+        let short = rules.first(at(1_000), at(4_950));
+        assert_eq!(rules.look_at(short), at(2_950));
+        assert_eq!(rules.due(at(2_950), short).unwrap().kill_at, at(4_900));
+        // From the first renewal on, the whole grace, also if the answer came late.
+        assert_eq!(rules.look_at(rules.renewed(at(34_700))), at(24_650));
     }
 
     #[test]
@@ -123,8 +156,8 @@ mod tests {
 
     #[test]
     fn kill_asks_nobody_and_continue_stops_nobody() {
-        assert_eq!(rules(OnLost::Kill).look_at(at(29_700)), at(29_650));
-        assert_eq!(rules(OnLost::Continue).look_at(at(29_700)), Moment::NEVER);
+        assert_eq!(rules(OnLost::Kill).look_at(rules(OnLost::Kill).renewed(at(29_700))), at(29_650));
+        assert_eq!(rules(OnLost::Continue).look_at(rules(OnLost::Continue).renewed(at(29_700))), Moment::NEVER);
         assert_eq!(rules(OnLost::Continue).lost(at(5), LostReason::Gone), None);
         assert_eq!(rules(OnLost::Kill).lost(at(5), LostReason::Gone).unwrap().kill_at, at(5));
         assert_eq!(rules(OnLost::Term).lost(at(5), LostReason::Gone).unwrap().kill_at, at(10_005));
@@ -133,7 +166,7 @@ mod tests {
     #[test]
     fn max_hold_stops_without_a_loss() {
         let rules = Timeline::new(OnLost::Continue, ms(30_000), ms(1_000), at(4_000));
-        let stop = rules.due(at(4_000), at(29_700)).unwrap();
+        let stop = rules.due(at(4_000), rules.renewed(at(29_700))).unwrap();
         assert_eq!((stop.why, stop.kill_at), (Why::MaxHold, at(5_000)));
         assert!(!stop.why.is_loss());
     }
