@@ -103,6 +103,9 @@ pub(crate) enum Command {
         #[arg(long, value_name = "TEXT")]
         reason: Option<String>,
     },
+    /// Print the statements that make the store's tables, for an administrator to run
+    #[command(after_long_help = help::SCHEMA)]
+    Schema,
     /// Print the completions of a shell
     Completions {
         /// Which shell

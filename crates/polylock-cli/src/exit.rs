@@ -53,13 +53,23 @@ impl From<Error> for Failure {
         let mut message = error.to_string();
         let mut cause = error.source();
         while let Some(error) = cause {
-            let text = error.to_string();
-            if !message.ends_with(&text) {
+            let text = one_line(&error.to_string());
+            if !text.is_empty() && !message.ends_with(&text) {
                 message = format!("{message}: {text}");
             }
             cause = error.source();
         }
         Self { code, message: message + hint }
+    }
+}
+
+/// A cause without what makes it long: the statements that somebody is to run are printed by `polylock schema`.
+fn one_line(text: &str) -> String {
+    match text.split_once('\n') {
+        None => text.to_owned(),
+        // Announces the other lines, and says nothing by itself.
+        Some((first, _)) if first.trim_end().ends_with(':') => String::new(),
+        Some((first, _)) => first.trim_end().to_owned(),
     }
 }
 
@@ -98,5 +108,16 @@ mod tests {
             message.starts_with("sqlite could not connect") && message.ends_with(": no such file"),
             "{message}"
         );
+    }
+
+    #[test]
+    fn a_cause_of_many_lines_does_not_hide_the_others() {
+        let of = |cause: &'static str| {
+            let cause = Unavailable::new("postgres", Operation::Connect, Fault::Denied, cause);
+            Failure::from(Error::from(cause)).message
+        };
+        let plain = of("");
+        assert_eq!(of("the statements are:\nCREATE TABLE x"), plain);
+        assert_eq!(of("no luck\nat line 3"), format!("{plain}: no luck"));
     }
 }

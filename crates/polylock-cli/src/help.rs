@@ -44,7 +44,9 @@ EXIT CODE
 WHEN THE LOCK IS LOST
   The lock is renewed every third of its TTL. If no renewal is
   acknowledged, the command gets --signal one --grace before the lock
-  can go to another, and is killed before it can. If the store says
+  can go to another, and is killed before it can. (A lock that was
+  handed over begins with at most five seconds: then --grace is half
+  of them, until the first renewal.) If the store says
   that the lock is gone, it gets the signal at once and is killed one
   grace later. A helper process (`polylock __warden`) kills the
   command also if polylock itself is killed or stopped.
@@ -85,6 +87,25 @@ OUTPUT
   where state is free, held or waiting, and ENTRY is
     {\"mode\",\"owner\",\"label\",\"fencing_token\",
      \"age_ms\",\"expires_in_ms\",\"position\"}";
+
+pub(crate) const SCHEMA: &str = "\
+The program that opens a store makes its tables by itself. Where its
+user may not, an administrator runs what this prints:
+
+    polylock schema -S postgres://app@db/app | psql postgres://admin@db/app
+
+The store is not asked. Nothing is printed for a store that needs
+nothing made for it, such as SQLite. What is there already is left as
+it is, so it may be run again.
+
+RIGHTS OF THE PROGRAM'S USER, BESIDE THAT TO CONNECT
+  PostgreSQL (where `polylock` is the key polylock.table):
+    GRANT USAGE ON SCHEMA public TO app;
+    GRANT SELECT ON polylock_meta TO app;
+    GRANT SELECT, INSERT, UPDATE, DELETE
+      ON polylock_holds, polylock_waiters TO app;
+    GRANT USAGE ON SEQUENCE polylock_tokens TO app;
+  EXECUTE on the functions is everybody's unless it was revoked.";
 
 pub(crate) const BREAK: &str = "\
 The holder is told at its next renewal, within a third of its TTL, and

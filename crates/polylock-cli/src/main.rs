@@ -56,6 +56,7 @@ async fn dispatch(cli: Cli, output: &Output) -> Result<u8, Failure> {
         Command::Break { name, yes, reason } => {
             command::break_lock(&cli.global, &name, yes, reason.as_deref(), output).await
         }
+        Command::Schema => command::schema(&cli.global, output),
         Command::Completions { shell } => command::completions(shell, output),
         Command::Man { command, dir } => command::man(command.as_deref(), dir.as_deref(), output),
     }

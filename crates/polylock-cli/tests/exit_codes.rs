@@ -99,7 +99,10 @@ fn bad_settings() {
         ("sqlite:l.db?polylock.ttl=soon", "is no duration"),
         ("env:NOT_SET", "NOT_SET is not set"),
         ("file:not-there", "not-there can't be read"),
+        ("postgres:db", "names no server"),
+        ("postgres://h/x?polylock.table=a;b", "polylock.table"),
     ] {
+        assert_code(&place.bare().args(["-S", store, "schema"]).output().unwrap(), 78, says);
         assert_code(&place.bare().args(["-S", store, "run", "x", "true"]).output().unwrap(), 78, says);
     }
     assert_code(&place.bare().args(["-p", "night", "list"]).output().unwrap(), 78, "there is no \"night\"");

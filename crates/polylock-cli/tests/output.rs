@@ -152,6 +152,25 @@ fn completions_and_manual_pages() {
 }
 
 #[test]
+fn the_statements_that_make_the_tables_are_printed_without_a_server() {
+    let place = Place::new();
+    for scheme in ["postgres", "mysql"] {
+        let url = format!("{scheme}://app:kanarienvogel@no-such-host.invalid/app?polylock.table=app_locks");
+        let output = place.bare().args(["schema", "-S", &url]).output().unwrap();
+        let text = stdout(&output);
+        assert!(output.status.success() && stderr(&output).is_empty(), "{}", stderr(&output));
+        assert!(text.contains("app_locks_holds") && !text.contains("kanarienvogel"), "{text}");
+    }
+    // Nothing for a program that reads the statements, and a word for people.
+    for store in ["sqlite:locks.db", "memory:"] {
+        let output = place.bare().args(["schema", "-S", store]).output().unwrap();
+        assert!(output.status.success() && output.stdout.is_empty());
+        assert!(stderr(&output).contains("whoever opens it makes its tables"), "{}", stderr(&output));
+    }
+    assert!(!place.path("locks.db").exists());
+}
+
+#[test]
 fn colours_are_for_terminals_or_on_demand() {
     let place = Place::new();
     let free = |flags: &[&str], variable: (&str, &str)| {
@@ -181,6 +200,8 @@ fn a_password_is_never_shown() {
         "--config bad.toml list".to_owned(),
         "--config half.toml list".to_owned(),
         "--config half.toml --output json run x true".to_owned(),
+        format!("-S postgres://me:{canary}@no-such-host.invalid/x run x true"),
+        format!("-S postgres://me:{canary}@host/x?polylock.tabel={canary} schema"),
     ] {
         let output = place.bare().args(arguments.split(' ')).output().unwrap();
         assert!(!output.status.success(), "{arguments}");

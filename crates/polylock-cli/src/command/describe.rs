@@ -1,4 +1,4 @@
-//! Shell completions and manual pages, made from the definition of the command line.
+//! Shell completions and manual pages, made from the definition of the command line, and the tables of a store.
 
 use std::path::Path;
 
@@ -6,10 +6,20 @@ use clap::CommandFactory;
 use clap_complete::Shell;
 
 use crate::{
-    args::Cli,
+    args::{Cli, Global},
     exit::{CANT_CREATE, Failure, INTERNAL, USAGE},
     output::Output,
+    store,
 };
+
+/// Prints what makes the store's tables, and asks the store nothing.
+pub(crate) fn schema(global: &Global, output: &Output) -> Result<u8, Failure> {
+    match store::choose(global)?.config.schema()? {
+        Some(statements) => output.data(&statements)?,
+        None => output.note("this store needs nothing made for it: whoever opens it makes its tables"),
+    }
+    Ok(0)
+}
 
 /// Prints the completions of `shell`.
 pub(crate) fn completions(shell: Shell, output: &Output) -> Result<u8, Failure> {

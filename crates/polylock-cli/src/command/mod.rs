@@ -1,11 +1,11 @@
-//! The commands that look at locks, break them, or describe polylock.
+//! The commands that look at locks, break them, or describe polylock and its tables.
 
 mod describe;
 mod look;
 
 use polylock::Locks;
 
-pub(crate) use describe::{completions, man};
+pub(crate) use describe::{completions, man, schema};
 pub(crate) use look::{break_lock, list, status};
 
 use crate::{args::Global, exit::Failure, store};
