@@ -157,7 +157,10 @@ mod tests {
     #[test]
     fn kill_asks_nobody_and_continue_stops_nobody() {
         assert_eq!(rules(OnLost::Kill).look_at(rules(OnLost::Kill).renewed(at(29_700))), at(29_650));
-        assert_eq!(rules(OnLost::Continue).look_at(rules(OnLost::Continue).renewed(at(29_700))), Moment::NEVER);
+        assert_eq!(
+            rules(OnLost::Continue).look_at(rules(OnLost::Continue).renewed(at(29_700))),
+            Moment::NEVER
+        );
         assert_eq!(rules(OnLost::Continue).lost(at(5), LostReason::Gone), None);
         assert_eq!(rules(OnLost::Kill).lost(at(5), LostReason::Gone).unwrap().kill_at, at(5));
         assert_eq!(rules(OnLost::Term).lost(at(5), LostReason::Gone).unwrap().kill_at, at(10_005));
