@@ -230,12 +230,8 @@ mod tests {
 
     #[test]
     fn no_secret_is_shown() {
-        for url in [
-            "mysql://canary@x:canary@db/x",
-            "mysql://me:canary@db:nowhere/x",
-            "mysql://me:canary@db",
-            "mysql://me:canary@db/x?polylock.poll=canary",
-        ] {
+        for url in ["mysql://canary@x:canary@db/x", "mysql://me:canary@db:nowhere/x", "mysql://me:canary@db"]
+        {
             let shown = match Config::new(url) {
                 Ok(config) => format!("{config:?}"),
                 Err(error) => format!("{error:?} {error}"),

@@ -5,12 +5,13 @@
 -- Inputs:    a_place_ttl is 0 for a request that does not queue; after a_patience nobody waits for the answer any more;
 --            times in us.
 -- Atomicity: one transaction of its own, at READ COMMITTED, so that each statement sees what was committed before it. The
---            gate is locked first and kept until the commit: of the claims of one name there is one at a time. Who renews,
+--            gate is locked first and kept until the end: of the claims of one name there is one at a time. Who renews,
 --            releases, breaks or sweeps does not take the gate, and is met at the rows. The answer is sent after the
 --            commit, so a client that has stopped keeps nobody out.
 -- Clock:     read once, after the gate was locked: in a procedure each statement has a time of its own.
 --
--- The token is drawn behind the gate: no grant of this name can come between it and the commit.
+-- The token is drawn with the gate, and is on the disk with the hold: no grant of this name comes between, and none of it is
+-- undone without the other.
 CREATE PROCEDURE /*!80029 IF NOT EXISTS */ {p}_claim_1(
     a_name VARBINARY(255), a_request BINARY(16), a_mode BIGINT, a_conflicts BIGINT, a_slot VARBINARY(16),
     a_owner VARBINARY(255), a_label VARBINARY(255), a_ttl BIGINT, a_place_ttl BIGINT, a_patience BIGINT)
@@ -18,7 +19,7 @@ MODIFIES SQL DATA
 SQL SECURITY INVOKER
 claim: BEGIN
     DECLARE v_begun BIGINT DEFAULT {now};
-    DECLARE v_gate, v_now, v_token, v_left, v_seq, v_until, v_ahead BIGINT;
+    DECLARE v_now, v_token, v_held, v_left, v_seq, v_until, v_ahead BIGINT;
     DECLARE v_behind BINARY(16);
     DECLARE EXIT HANDLER FOR SQLEXCEPTION
     BEGIN
@@ -27,11 +28,12 @@ claim: BEGIN
     END;
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
     START TRANSACTION;
-    SELECT shard INTO v_gate FROM {p}_gates WHERE shard = (crc32(a_name) & 1023) FOR UPDATE;
-    SET v_now = {now};
-    IF v_gate IS NULL THEN
+    UPDATE {p}_gates SET token = last_insert_id(token + 1) WHERE shard = (crc32(a_name) & 1023);
+    IF row_count() = 0 THEN
         SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'rows of the gates are missing';
     END IF;
+    SET v_token = last_insert_id();
+    SET v_now = {now};
     IF v_now - v_begun > a_patience THEN
         -- The release that followed the failed claim has come and gone: a grant now would be nobody's.
         SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'the claim came too late', MYSQL_ERRNO = 1205;
@@ -46,12 +48,12 @@ claim: BEGIN
         IF EXISTS (SELECT 1 FROM {p}_waiters WHERE name = a_name AND expires_at <= v_now) THEN
             DELETE FROM {p}_waiters WHERE name = a_name AND expires_at <= v_now;
         END IF;
-        -- Held already: the answer to an earlier claim was lost.
-        SELECT token, expires_at - v_now INTO v_token, v_left FROM {p}_holds
+        -- Held already: the answer to an earlier claim was lost. Committing makes sure that it is on the disk by now.
+        SELECT token, expires_at - v_now INTO v_held, v_left FROM {p}_holds
         WHERE name = a_name AND slot = a_slot AND request = a_request;
-        IF v_token IS NOT NULL THEN
+        IF v_held IS NOT NULL THEN
             COMMIT;
-            SELECT v_token, v_left, NULL, 0;
+            SELECT v_held, v_left, NULL, 0;
             LEAVE claim;
         END IF;
         SELECT seq, expires_at INTO v_seq, v_until FROM {p}_waiters WHERE name = a_name AND request = a_request;
@@ -72,11 +74,14 @@ claim: BEGIN
                 SET v_seq = coalesce((SELECT max(seq) FROM {p}_waiters WHERE name = a_name), 0) + 1;
                 INSERT INTO {p}_waiters (name, request, seq, mode, owner, label, since, expires_at)
                 VALUES (a_name, a_request, v_seq, a_mode, a_owner, a_label, v_now, v_now + a_place_ttl);
+                COMMIT;
             ELSEIF a_place_ttl > 0 AND v_until - v_now < a_place_ttl DIV 2 THEN
-                -- Kept fresh only when it must be, so that looking again costs no write.
                 UPDATE {p}_waiters SET expires_at = v_now + a_place_ttl WHERE name = a_name AND request = a_request;
+                COMMIT;
+            ELSE
+                -- Looking again costs no write and no disk; what had expired is cleared by who is granted the lock.
+                ROLLBACK;
             END IF;
-            COMMIT;
             SELECT NULL, v_left, v_behind, v_ahead;
             LEAVE claim;
         END IF;
@@ -84,9 +89,8 @@ claim: BEGIN
             DELETE FROM {p}_waiters WHERE name = a_name AND request = a_request;
         END IF;
     END IF;
-    INSERT INTO {p}_holds (name, slot, request, mode, owner, label, since, expires_at)
-    VALUES (a_name, a_slot, a_request, a_mode, a_owner, a_label, v_now, v_now + a_ttl);
-    SET v_token = last_insert_id();
+    INSERT INTO {p}_holds (name, slot, request, token, mode, owner, label, since, expires_at)
+    VALUES (a_name, a_slot, a_request, v_token, a_mode, a_owner, a_label, v_now, v_now + a_ttl);
     COMMIT;
     SELECT v_token, a_ttl, NULL, 0;
 END
