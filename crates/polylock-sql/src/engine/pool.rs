@@ -121,6 +121,18 @@ where
     /// # Cancel safety
     /// The connection is closed; what the server was told it may still do.
     pub(crate) async fn rows(&self, operation: Operation, sql: SqlStr) -> Result<Vec<DB::Row>> {
+        self.answer(operation, sql).await.map(|(rows, _)| rows)
+    }
+
+    /// As [`rows`](Self::rows), and whether an answer was lost before: what the server did then was told to nobody.
+    ///
+    /// # Errors
+    /// As [`rows`](Self::rows).
+    ///
+    /// # Cancel safety
+    /// As [`rows`](Self::rows).
+    pub(crate) async fn answer(&self, operation: Operation, sql: SqlStr) -> Result<(Vec<DB::Row>, bool)> {
+        let mut lost = false;
         let deadline = SystemClock.now() + self.patience;
         let mut pauses = ExponentialBuilder::default()
             .with_min_delay(Duration::from_millis(1))
@@ -134,7 +146,7 @@ where
                 None => return Err(self.out_of_time(operation)),
                 Some(Ok(rows)) => {
                     lent.give_back();
-                    return Ok(rows);
+                    return Ok((rows, lost));
                 }
                 Some(Err(error)) => error,
             };
@@ -149,7 +161,7 @@ where
                     }
                 }
                 // Each broken one leaves the pool, so this comes to an end: a new one is well, or can't be made.
-                Trouble::Broken if SystemClock.now() < deadline => drop(lent),
+                Trouble::Broken if SystemClock.now() < deadline => lost = true,
                 Trouble::Broken | Trouble::Other => return Err(self.failed(operation, error)),
             }
         }

@@ -95,6 +95,12 @@ impl Database {
     }
 }
 
+/// Whom a release handed the lock to, as `release.sql` answers.
+fn handed(row: &PgRow) -> Result<Option<Handed>, sqlx::Error> {
+    let news = [row.int(0)?, row.int(1)?, row.int(2)?, row.int(3)?];
+    Ok(Handed::new(news.map(Option::unwrap_or_default)))
+}
+
 #[async_trait]
 impl Dialect for Database {
     fn capabilities(&self) -> &Capabilities {
@@ -153,16 +159,23 @@ impl Dialect for Database {
             Arg::Bytes(&request.id.to_bytes()),
             Arg::Text(self.listener.channel()),
         ];
-        let next = self.ask(Operation::Release, &self.statements.release, &arguments, |rows| {
-            rows.iter()
-                .map(|row| {
-                    let news = [row.int(0)?, row.int(1)?, row.int(2)?, row.int(3)?];
-                    Ok(Handed::new(news.map(Option::unwrap_or_default)))
-                })
-                .collect::<Result<Vec<_>, _>>()
-        });
-        next.await?.into_iter().flatten().for_each(|next| next.tell(hub));
-        Ok(())
+        let sql = self.statements.release.with::<statements::Postgres>(&arguments);
+        match self.server.answer(Operation::Release, sql).await {
+            Ok((rows, lost)) => {
+                let next: Result<Vec<_>, _> = rows.iter().map(handed).collect();
+                let next = next.map_err(|error| self.server.failed(Operation::Release, error))?;
+                next.into_iter().flatten().for_each(|next| next.tell(hub));
+                if lost {
+                    // Whom the lock went to was told to nobody. A claim finds it.
+                    hub.ring_all();
+                }
+                Ok(())
+            }
+            Err(error) => {
+                hub.ring_all();
+                Err(error)
+            }
+        }
     }
 
     async fn round(&self, hub: &Arc<Hub>, _: bool) -> Result<Round> {

@@ -32,11 +32,11 @@ pub enum Violation {
         /// Who held it, too.
         second: Box<Section>,
     },
-    /// A token that is not greater than one that had been handed out before it was asked for.
+    /// A token that is not greater than one that was certainly handed out before.
     TokenRegression {
         /// Who was granted first.
         first: Box<Section>,
-        /// Who asked after that.
+        /// Who was granted after that.
         second: Box<Section>,
     },
     /// Two grants with the same token.
@@ -112,9 +112,9 @@ pub fn overlaps(sections: &[Section]) -> Vec<Violation> {
     found
 }
 
-/// Grants whose token is not greater than that of a grant that its client had before they were asked for.
-///
-/// Strictly before: two moments that are equal prove no order.
+/// Grants whose token is not greater than that of an earlier grant. Which one was earlier is certain if
+/// - its client had it before the other was asked for, strictly: two moments that are equal prove no order;
+/// - or their modes conflict and its client had it first: holds that conflict follow each other.
 #[must_use]
 pub fn token_regressions(sections: &[Section]) -> Vec<Violation> {
     let mut found = Vec::new();
@@ -122,6 +122,18 @@ pub fn token_regressions(sections: &[Section]) -> Vec<Violation> {
         lock.retain(|section| section.token.is_some());
         let mut granted = lock.clone();
         granted.sort_by_key(|section| section.acquired);
+        // Of each mode, the greatest token so far.
+        let mut greatest: [Option<&Section>; 6] = [None; 6];
+        let mut by_conflict = HashMap::new();
+        for section in &granted {
+            let first = conflicting(section.mode, &greatest)
+                .find(|first| first.acquired < section.acquired && !grows(first.token, section.token));
+            by_conflict.extend(first.map(|first| (std::ptr::from_ref(*section), first)));
+            let mine = &mut greatest[section.mode as usize];
+            if mine.is_none_or(|greatest| greatest.token < section.token) {
+                *mine = Some(section);
+            }
+        }
         lock.sort_by_key(|section| section.invoked);
         let mut granted = granted.into_iter().peekable();
         let mut highest: Option<&Section> = None;
@@ -131,7 +143,8 @@ pub fn token_regressions(sections: &[Section]) -> Vec<Violation> {
                     highest = Some(earlier);
                 }
             }
-            if let Some(first) = highest.filter(|first| !grows(first.token, section.token)) {
+            let by_time = highest.filter(|first| !grows(first.token, section.token));
+            if let Some(first) = by_time.or(by_conflict.get(&std::ptr::from_ref(section)).copied()) {
                 let (first, second) = (Box::new(first.clone()), Box::new(section.clone()));
                 found.push(Violation::TokenRegression { first, second });
             }

@@ -1,0 +1,370 @@
+//! What is PostgreSQL's own.
+
+use std::time::Duration;
+
+use polylock::{Error, Fault, Locks};
+use polylock_integration_tests::{
+    clock::{self, now, pause},
+    servers::{self, Server, pgbouncer, postgres},
+};
+use polylock_sql::postgres::{Config, schema};
+use polylock_testkit::history::{self, Rules};
+use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
+
+use crate::load::{Load, Outcome};
+
+fn url(server: &Server, more: &str) -> String {
+    let joint = if server.url().contains('?') { '&' } else { '?' };
+    format!("{}{joint}polylock.table={}{more}", server.url(), server.name())
+}
+
+async fn connection(server: &Server) -> PgConnection {
+    PgConnection::connect(server.url()).await.unwrap()
+}
+
+/// The first column of the only row, as a number.
+async fn number(connection: &mut PgConnection, sql: &str) -> i64 {
+    let row = connection.fetch_one(sqlx::raw_sql(AssertSqlSafe(sql.to_owned()))).await.unwrap();
+    row.get(0)
+}
+
+fn clean(outcome: &Outcome) {
+    assert_eq!(history::check(&outcome.sections, Rules::default()), []);
+    println!("{} sections, {} failures, {} losses", outcome.sections.len(), outcome.failures, outcome.losses);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_killed_under_load_gives_no_lock_twice_and_no_smaller_token() {
+    let server = postgres::start(&[]).unwrap();
+    let url = url(&server, "&polylock.ttl=2s");
+    let load = Load { lasts: Duration::from_secs(12), ..Load::default() };
+    let outcome = load
+        .run(&url, async {
+            for _ in 0..3 {
+                pause(Duration::from_secs(2)).await;
+                tokio::task::block_in_place(|| server.kill());
+                pause(Duration::from_millis(500)).await;
+                tokio::task::block_in_place(|| server.restart());
+            }
+        })
+        .await;
+    clean(&outcome);
+    assert!(outcome.sections.len() > 500, "it went on");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_are_ended_under_load_harm_nobody() {
+    let server = servers::postgres().unwrap();
+    let url = url(server, "&polylock.ttl=5s&application_name=ended");
+    let mut killer = connection(server).await;
+    let outcome = Load { lasts: Duration::from_secs(6), ..Load::default() }
+        .run(&url, async {
+            let until = now() + Duration::from_secs(5);
+            let mut ended = 0;
+            while now() < until {
+                let sql = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'ended'";
+                ended += number(&mut killer, sql).await;
+                pause(Duration::from_millis(50)).await;
+            }
+            assert!(ended > 100, "only {ended} connections were ended");
+        })
+        .await;
+    clean(&outcome);
+    // A broken connection is no loss: another one renews.
+    assert_eq!(outcome.losses, 0);
+    assert!(outcome.sections.len() > 100, "it went on");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn under_every_default_isolation_and_read_only_default_it_holds() {
+    for isolation in ["read committed", "repeatable read", "serializable"] {
+        let server = postgres::start(&[&format!("default_transaction_isolation={isolation}")]).unwrap();
+        let outcome = Load::default().run(&url(&server, ""), async {}).await;
+        clean(&outcome);
+        assert!(outcome.sections.len() > 500, "{isolation}");
+        assert_eq!((outcome.failures, outcome.losses), (0, 0), "{isolation}");
+    }
+}
+
+/// What `change` makes of the function that claims, put in its place under the tables of `url`.
+async fn plant(server: &Server, url: &str, change: impl Fn(&str) -> String) {
+    // The tables first.
+    drop(Locks::connect(url).await.unwrap());
+    let ddl = schema(&Config::new(url).unwrap()).unwrap();
+    let claim = ddl.split("CREATE OR REPLACE FUNCTION").find(|part| part.contains("_claim_1(")).unwrap();
+    let planted = change(claim);
+    assert_ne!(planted, claim, "nothing was planted");
+    let sql = format!("CREATE OR REPLACE FUNCTION{planted}");
+    connection(server).await.execute(sqlx::raw_sql(AssertSqlSafe(sql))).await.unwrap();
+}
+
+/// All through the path on which a claim takes the lock itself.
+fn tries() -> Load {
+    Load { names: 1, readers: false, wait: Duration::ZERO, ..Load::default() }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_drawn_before_the_lock_is_found_out() {
+    let server = servers::postgres().unwrap();
+    // Programs that stall before they have the lock, which does a sound claim no harm ...
+    const STALL: &str = "PERFORM pg_sleep(random() * 0.02);\n    PERFORM pg_advisory_xact_lock";
+    let stalled = |claim: &str| claim.replace("PERFORM pg_advisory_xact_lock", STALL);
+    let sound = url(server, "");
+    plant(server, &sound, stalled).await;
+    let outcome = tries().run(&sound, async {}).await;
+    clean(&outcome);
+    assert!(outcome.sections.len() > 50);
+
+    // ... and one that has drawn its token by then.
+    let naive = url(server, "");
+    plant(server, &naive, |claim| {
+        let draw = claim.find("nextval(").unwrap();
+        let draw = &claim[draw..=draw + claim[draw..].find(')').unwrap()];
+        let early = format!("DECLARE\n    v_naive bigint := {draw};");
+        stalled(claim).replacen("DECLARE", &early, 1).replace(&format!("VALUES ({draw}"), "VALUES (v_naive")
+    })
+    .await;
+    let outcome = tries().run(&naive, async {}).await;
+    let found = history::token_regressions(&outcome.sections);
+    println!("{} regressions in {} sections", found.len(), outcome.sections.len());
+    assert!(!found.is_empty(), "the naive form passes: the load finds nothing");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_without_its_region_is_found_out() {
+    let server = servers::postgres().unwrap();
+    let url = url(server, "");
+    plant(server, &url, |claim| {
+        claim
+            .replace("PERFORM pg_advisory_xact_lock", "PERFORM hashtext('') + length")
+            .replace("length(hashtextextended(", "length(text(hashtextextended(")
+            .replace(", 0));\n    v_now", ", 0)));\n    v_now")
+    })
+    .await;
+    // The index still refuses a second exclusive holder, but not a reader beside a writer.
+    let outcome =
+        Load { names: 1, stores: 8, wait: Duration::ZERO, ..Load::default() }.run(&url, async {}).await;
+    let found = history::overlaps(&outcome.sections);
+    println!(
+        "{} overlaps in {} sections, {} failures",
+        found.len(),
+        outcome.sections.len(),
+        outcome.failures
+    );
+    assert!(!found.is_empty(), "the claim without its region passes: the load finds nothing");
+}
+
+/// Two stores, one of which holds `name` while the other waits for it; how long the waiter takes to hear of the release.
+async fn hand_over(holder: &Locks, waiter: &Locks, name: &str) -> Duration {
+    let guard = holder.lock(name).acquire().await.unwrap();
+    let waits = waiter.lock(name).acquire();
+    let waiting = tokio::spawn(waits);
+    clock::until("it waits", async || holder.inspect(name).await.unwrap().waiters.len() == 1).await;
+    let released = now();
+    guard.release().await.unwrap();
+    let guard = waiting.await.unwrap().unwrap();
+    let took = now().since(released);
+    guard.release().await.unwrap();
+    took
+}
+
+const LISTENERS: &str =
+    "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND application_name = ";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_listener_that_is_ended_comes_back_and_no_waiter_is_lost_meanwhile() {
+    let server = servers::postgres().unwrap();
+    let listens = format!("{LISTENERS}'listens'");
+    let (here, there) = (url(server, "&application_name=listens"), "");
+    let (holder, waiter) = (Locks::connect(&here).await.unwrap(), Locks::connect(&here).await.unwrap());
+    let mut observer = connection(server).await;
+    println!("first {:?}{there}", hand_over(&holder, &waiter, "a").await);
+    clock::until("it listens", async || number(&mut connection(server).await, &listens).await == 1).await;
+    println!("listening {:?}", hand_over(&holder, &waiter, "a").await);
+
+    let guard = holder.lock("b").acquire().await.unwrap();
+    let waiting = tokio::spawn(waiter.lock("b").acquire());
+    clock::until("it waits", async || holder.inspect("b").await.unwrap().waiters.len() == 1).await;
+    let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
+               WHERE query LIKE 'LISTEN%' AND application_name = 'listens'";
+    assert_eq!(number(&mut observer, end).await, 1);
+    let released = now();
+    guard.release().await.unwrap();
+    drop(waiting.await.unwrap().unwrap());
+    let took = now().since(released);
+    assert!(took < Duration::from_millis(1200), "lost for {took:?}");
+
+    let guard = holder.lock("c").acquire().await.unwrap();
+    let waiting = tokio::spawn(waiter.lock("c").acquire());
+    clock::until("it listens again", async || number(&mut connection(server).await, &listens).await == 1)
+        .await;
+    guard.release().await.unwrap();
+    drop(waiting.await.unwrap().unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn at_sixty_four_contenders_an_acquisition_costs_a_constant_number_of_calls() {
+    let server = postgres::start(&["track_functions=pl"]).unwrap();
+    let url = url(&server, "");
+    drop(Locks::connect(&url).await.unwrap());
+    let load = Load { stores: 4, tasks: 16, names: 1, readers: false, ..Load::default() };
+    let outcome = load.run(&url, async {}).await;
+    clean(&outcome);
+    // What a backend counts it tells within a second, and when it ends at the latest.
+    clock::until("all connections are gone", async || {
+        let sql = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'";
+        number(&mut connection(&server).await, sql).await == 1
+    })
+    .await;
+    let calls = async |function: &str| {
+        let sql = format!(
+            "SELECT sum(calls)::bigint FROM pg_stat_user_functions WHERE funcname LIKE '%{function}'"
+        );
+        number(&mut connection(&server).await, &sql).await
+    };
+    let (claims, releases) = (calls("_claim_1").await, calls("_release_1").await);
+    let acquisitions = f64::from(u32::try_from(outcome.sections.len()).unwrap());
+    let each = f64::from(u32::try_from(claims + releases).unwrap()) / acquisitions;
+    println!("{claims} claims and {releases} releases for {acquisitions} acquisitions: {each:.2} each");
+    // One of each, and a look at the place every second.
+    assert!(each < 2.6, "{each:.2}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn behind_a_pooler_that_gives_each_transaction_another_session() {
+    let server = postgres::start(&[]).unwrap();
+    let pooler = pgbouncer::start(&server, &[]).unwrap();
+    let url = url(&pooler, "");
+    let outcome = Load::default().run(&url, async {}).await;
+    clean(&outcome);
+    assert!(outcome.sections.len() > 30, "{}", outcome.sections.len());
+    assert_eq!((outcome.failures, outcome.losses), (0, 0));
+    let sql = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'";
+    assert_eq!(number(&mut connection(&server).await, sql).await, 0, "left in a session");
+
+    // Notifications do not come through, and can be fetched past it.
+    let direct: String = server.url().bytes().map(|byte| format!("%{byte:02x}")).collect();
+    let past = format!("{url}&polylock.listen={direct}&application_name=past");
+    let (holder, waiter) = (Locks::connect(&past).await.unwrap(), Locks::connect(&past).await.unwrap());
+    let guard = holder.lock("a").acquire().await.unwrap();
+    let waiting = tokio::spawn(waiter.lock("a").acquire());
+    clock::until("it listens past the pooler", async || {
+        number(&mut connection(&server).await, &format!("{LISTENERS}'postgres'")).await
+            + number(
+                &mut connection(&server).await,
+                "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'",
+            )
+            .await
+            > 0
+    })
+    .await;
+    guard.release().await.unwrap();
+    drop(waiting.await.unwrap().unwrap());
+}
+
+/// Why the store at `url` can't be opened.
+async fn refusal(url: &str) -> (Option<Fault>, String) {
+    let error = Locks::connect(url).await.unwrap_err();
+    let fault = match &error {
+        Error::Unavailable(error) => Some(error.fault),
+        _ => None,
+    };
+    let mut text = error.to_string();
+    let mut cause: Option<&dyn std::error::Error> = std::error::Error::source(&error);
+    while let Some(next) = cause {
+        text.extend([": ", &next.to_string()]);
+        cause = next.source();
+    }
+    (fault, text)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_used_is_refused_with_what_to_do() {
+    let server = postgres::start(&[]).unwrap();
+    let url = url(&server, "");
+    let mut admin = connection(&server).await;
+    drop(Locks::connect(&url).await.unwrap());
+
+    let (_, table) = url.rsplit_once('=').unwrap();
+    let unlogged = format!("ALTER TABLE {table}_holds SET UNLOGGED");
+    admin.execute(sqlx::raw_sql(AssertSqlSafe(unlogged))).await.unwrap();
+    let (fault, text) = refusal(&url).await;
+    assert!(fault == Some(Fault::Permanent) && text.contains("SET LOGGED"), "{text}");
+
+    let later = format!("UPDATE {table}_meta SET value = 9 WHERE key = 'schema'");
+    admin.execute(sqlx::raw_sql(AssertSqlSafe(later))).await.unwrap();
+    let (fault, text) = refusal(&url).await;
+    assert!(fault.is_none() && text.contains("update the program"), "{text}");
+
+    admin.execute("CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0 LOCALE 'C'").await.unwrap();
+    let (fault, text) = refusal(&url.replace("/postgres?", "/latin?")).await;
+    assert!(fault == Some(Fault::Permanent) && text.contains("LATIN1"), "{text}");
+
+    let (fault, text) = refusal(&url.replace("/postgres?", "/nowhere?")).await;
+    assert!(fault == Some(Fault::Permanent) && text.contains("no such database"), "{text}");
+
+    admin.execute("CREATE ROLE weak LOGIN").await.unwrap();
+    let (fault, text) = refusal(&url.replace("postgres@", "weak@").replace(table, "other")).await;
+    assert!(fault == Some(Fault::Denied) && text.contains("CREATE TABLE IF NOT EXISTS"), "{text}");
+
+    std::fs::write(server.directory().join("data/standby.signal"), "").unwrap();
+    tokio::task::block_in_place(|| server.restart());
+    let (fault, text) = refusal(&url).await;
+    assert!(fault == Some(Fault::Permanent) && text.contains("replica"), "{text}");
+
+    server.kill();
+    let (fault, text) = refusal(&url).await;
+    assert!(fault == Some(Fault::Temporary) && text.contains("can't be reached"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn encrypted_connections_are_checked_as_far_as_was_asked() {
+    let server = postgres::start_tls(&[]).unwrap();
+    let ca = server.directory().join("ca.crt");
+    let good = url(&server, &format!("&sslmode=verify-full&sslrootcert={}", ca.display()));
+    let locks = Locks::connect(&good).await.unwrap();
+    locks.lock("a").acquire().await.unwrap().release().await.unwrap();
+
+    let unknown = url(&server, "&sslmode=verify-full");
+    let (_, text) = refusal(&unknown).await;
+    assert!(text.contains("certificate"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_password_is_told_without_it() {
+    let server = postgres::start(&[]).unwrap();
+    let mut admin = connection(&server).await;
+    admin.execute("CREATE ROLE careful LOGIN PASSWORD 'right'").await.unwrap();
+    let rules = server.directory().join("data/pg_hba.conf");
+    let open = std::fs::read_to_string(&rules).unwrap();
+    std::fs::write(&rules, format!("host all careful all scram-sha-256\n{open}")).unwrap();
+    admin.execute("SELECT pg_reload_conf()").await.unwrap();
+    let with = |password: &str| url(&server, "").replace("postgres@", &format!("careful:{password}@"));
+    clock::until("the rules are read", async || {
+        Locks::connect(&with("canary")).await.is_err_and(|error| {
+            format!("{error:?}").contains("28P01") || format!("{error:?}").contains("password")
+        })
+    })
+    .await;
+    let (fault, text) = refusal(&with("canary")).await;
+    assert!(fault == Some(Fault::Denied) && text.contains("check the user and the password"), "{text}");
+    let error = Locks::connect(&with("canary")).await.unwrap_err();
+    assert!(!format!("{error:?} {text}").contains("canary"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_tables_can_be_made_by_many_at_once() {
+    let server = servers::postgres().unwrap();
+    let url = url(server, "&polylock.schema=at_once");
+    let opened: Vec<_> = (0..16)
+        .map(|_| {
+            tokio::spawn({
+                let url = url.clone();
+                async move { Locks::connect(&url).await }
+            })
+        })
+        .collect();
+    for locks in opened {
+        locks.await.unwrap().unwrap().lock("a").acquire().await.unwrap().release().await.unwrap();
+    }
+}
