@@ -7,10 +7,10 @@
 
 use async_trait::async_trait;
 use polylock_core::{Result, Store, memory, url::StoreUrl};
-use polylock_sql::{postgres, sqlite};
+use polylock_sql::{mysql, postgres, sqlite};
 use polylock_testkit::{Missing, Target};
 use sqlx::{
-    AssertSqlSafe, ColumnIndex, Connection, Database, Decode, Executor, Postgres, Row, Sqlite, Type,
+    AssertSqlSafe, ColumnIndex, Connection, Database, Decode, Executor, MySql, Postgres, Row, Sqlite, Type,
     sqlite::SqliteConnectOptions,
 };
 use tempfile::TempDir;
@@ -21,7 +21,7 @@ use crate::servers::{self, Server};
 #[macro_export]
 macro_rules! targets {
     ($then:ident) => {
-        $then! { memory sqlite_full sqlite_normal postgres }
+        $then! { memory sqlite_full sqlite_normal postgres mariadb }
     };
 }
 
@@ -88,6 +88,14 @@ pub async fn postgres() -> Result<Spot, Missing> {
     tables_of(servers::postgres()?, "postgres")
 }
 
+/// A MariaDB or MySQL database.
+///
+/// # Errors
+/// [`Missing`] if there is no server.
+pub async fn mariadb() -> Result<Spot, Missing> {
+    tables_of(servers::mariadb()?, "mysql")
+}
+
 /// Tables of its own in the database of a server.
 fn tables_of(server: &Server, scheme: &str) -> Result<Spot, Missing> {
     let (table, (_, rest)) = (server.name(), server.url().split_once(':').unwrap_or_default());
@@ -143,6 +151,7 @@ impl Target for Spot {
         match url.scheme() {
             "sqlite" => sqlite::connect(sqlite::Config::from_url(&url, &mut keys)?).await,
             "postgres" => postgres::connect(postgres::Config::from_url(&url, &mut keys)?).await,
+            "mysql" => mysql::connect(mysql::Config::from_url(&url, &mut keys)?).await,
             _ => Ok(memory::named(url.rest())),
         }
     }
@@ -156,6 +165,7 @@ impl Target for Spot {
                     Some(count::<Sqlite>(options, &self.table).await?)
                 }
                 Some(("postgres", _)) => Some(count::<Postgres>(server.parse()?, &self.table).await?),
+                Some(("mysql", _)) => Some(count::<MySql>(server.parse()?, &self.table).await?),
                 _ => None,
             })
         };
