@@ -88,7 +88,7 @@ pub(super) fn script(database: &str, prefix: &str) -> String {
 
 /// Capitals in a prefix do not count: in names of tables it is the server's file system that would decide, and in names of
 /// routines they never do.
-fn fill(file: &str, prefix: &str, more: &[(&str, &str)]) -> String {
+pub(super) fn fill(file: &str, prefix: &str, more: &[(&str, &str)]) -> String {
     let prefix = prefix.to_ascii_lowercase();
     filled(file, &[more, &[("{now}", NOW), ("{max}", MAX), ("{p}", &prefix)]].concat())
 }
