@@ -8,7 +8,10 @@ use polylock_core::{
 };
 use sqlx::mysql::MySqlConnectOptions;
 
-use crate::engine::{address, table};
+use crate::{
+    engine::{address, table},
+    pessimistic::Strategy,
+};
 
 /// The keys of a URL that the driver reads. Those of the last line are there because URLs of applications have them:
 /// nothing here depends on them.
@@ -48,17 +51,19 @@ pub struct Config {
     pub(super) timeout: Duration,
     pub(super) connections: u32,
     pub(super) poll: Duration,
+    pub(super) strategy: Strategy,
 }
 
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { options, table, timeout, connections, poll } = self;
+        let Self { options, table, timeout, connections, poll, strategy } = self;
         f.debug_struct("Config")
             .field("server", &place(options))
             .field("table", table)
             .field("timeout", timeout)
             .field("connections", connections)
             .field("poll", poll)
+            .field("strategy", strategy)
             .finish_non_exhaustive()
     }
 }
@@ -123,6 +128,7 @@ impl Config {
             timeout: Self::DEFAULT_TIMEOUT,
             connections: Self::DEFAULT_CONNECTIONS,
             poll: Self::DEFAULT_POLL,
+            strategy: Strategy::default(),
         };
         if let Some(table) = keys.text("polylock.table") {
             config.table = table;
@@ -135,6 +141,9 @@ impl Config {
         }
         if let Some(poll) = keys.duration("polylock.poll")? {
             config.poll = poll;
+        }
+        if let Some(strategy) = keys.choice("polylock.strategy", &Strategy::WORDS)? {
+            config.strategy = strategy;
         }
         config.check()?;
         Ok(config)
@@ -169,6 +178,13 @@ impl Config {
         self
     }
 
+    /// How locks are kept: as rows with a lease, by default. All who share a lock must use the same.
+    #[must_use]
+    pub const fn strategy(mut self, strategy: Strategy) -> Self {
+        self.strategy = strategy;
+        self
+    }
+
     /// What the setters did not look at.
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         table::check(&self.table)?;
@@ -192,13 +208,14 @@ mod tests {
     #[test]
     fn a_url_gives_what_the_setters_give() {
         let url = "mariadb://app:canary@db:3307/app?ssl-mode=disabled&charset=latin1&polylock.table=t_1\
-                   &polylock.timeout=250ms&polylock.connections=3&polylock.poll=20ms";
+                   &polylock.timeout=250ms&polylock.connections=3&polylock.poll=20ms&polylock.strategy=pessimistic";
         let set = Config::new("mysql://app:canary@db:3307/app?ssl-mode=disabled&charset=latin1")
             .unwrap()
             .table("t_1")
             .timeout(Duration::from_millis(250))
             .connections(3)
-            .poll(Duration::from_millis(20));
+            .poll(Duration::from_millis(20))
+            .strategy(Strategy::Pessimistic);
         assert_eq!(shown(url), format!("{set:?}"));
         assert!(shown(url).contains(r#"database \"app\" on db:3307"#), "{}", shown(url));
         let socket = shown("mysql://app@localhost/app?socket=/run/mysqld/mysqld.sock");
@@ -221,6 +238,7 @@ mod tests {
             ("mysql://db/x?polylock.poll=1ms", "polylock.poll"),
             ("mysql://db/x?polylock.poll=2s", "polylock.poll"),
             ("mysql://db/x?polylock.durability=full", "polylock.durability"),
+            ("mysql://db/x?polylock.strategy=get_lock", "polylock.strategy"),
             ("mysql://db/x?polylock.tabel=x", "polylock.tabel"),
             ("mysql://db/x?ssl-mod=required", "ssl-mod"),
         ] {

@@ -5,11 +5,14 @@ mod config;
 mod departed;
 mod error;
 mod open;
+mod pessimistic;
 mod rows;
 mod statements;
 
 pub use config::Config;
 pub use open::{connect, schema};
+
+pub use crate::pessimistic::Strategy;
 
 /// The store's name in errors, metrics and URLs.
 const NAME: &str = "mysql";

@@ -8,15 +8,18 @@ use sqlx::{ConnectOptions, Connection, Executor, MySql, MySqlConnection, Row, my
 use super::{
     backend::Database,
     config::{Config, database, place},
-    error,
+    error, pessimistic,
     statements::{self, GATE_COUNT, ROUTINE_COUNT, Statements},
 };
-use crate::engine::{
-    Engine,
-    error::MissingTables,
-    literal::Template,
-    pool::{Diagnose, Server, Trouble},
-    rows::Columns,
+use crate::{
+    engine::{
+        Engine,
+        error::MissingTables,
+        literal::Template,
+        pool::{Diagnose, Server, Trouble},
+        rows::Columns,
+    },
+    pessimistic::Strategy,
 };
 
 /// The version of the tables that this crate writes.
@@ -35,7 +38,41 @@ const SCHEMA: i64 = 1;
 /// ```
 pub fn schema(config: &Config) -> Result<String, ConfigError> {
     config.check()?;
-    Ok(statements::script(database(&config.options), &config.table))
+    Ok(Tables::of(config).script)
+}
+
+/// The tables of a strategy.
+struct Tables {
+    /// What makes them, for people.
+    script: String,
+    /// The same, to be sent one after the other.
+    create: Vec<Template>,
+    version: Template,
+    wanted: Found,
+    /// The other strategy, and what tells whether there are tables of it.
+    other: (&'static str, Template),
+}
+
+impl Tables {
+    fn of(config: &Config) -> Self {
+        let (database, prefix) = (database(&config.options), &config.table);
+        match config.strategy {
+            Strategy::Lease => Self {
+                script: statements::script(database, prefix),
+                create: statements::creation(prefix),
+                version: statements::version(prefix),
+                wanted: Found { schema: SCHEMA, gates: GATE_COUNT, routines: ROUTINE_COUNT },
+                other: ("pessimistic", statements::others(prefix, "rows")),
+            },
+            Strategy::Pessimistic => Self {
+                script: format!("{}{}\n", statements::heading(database), pessimistic::ddl(prefix)),
+                create: vec![Template::plain(pessimistic::ddl(prefix))],
+                version: pessimistic::version(prefix),
+                wanted: Found { schema: pessimistic::SCHEMA, gates: pessimistic::SHARDS, routines: 0 },
+                other: ("lease", statements::others(prefix, "holds")),
+            },
+        }
+    }
 }
 
 /// Opens the store, and makes its tables and routines if they are missing.
@@ -54,14 +91,20 @@ pub async fn connect(config: Config) -> Result<Store> {
 
 async fn open(config: Config) -> Result<Store> {
     config.check()?;
-    let statements = Statements::new(&config.table, config.timeout);
     let options = config.options.clone().disable_statement_logging();
-    let place = place(&config.options);
-    let server = Server::new(options.clone(), config.connections, place, config.timeout);
+    let connect =
+        |connections| Server::new(options.clone(), connections, place(&config.options), config.timeout);
+    let server = connect(config.connections);
     let mut connection = server.told(options.connect()).await?;
-    let durable = look_at_settings(&server, &statements, &mut connection).await?;
-    prepare(&server, &statements, &config, &mut connection).await?;
+    let durable = look_at_settings(&server, &mut connection).await?;
+    prepare(&server, &config, &mut connection).await?;
     server.told(connection.close()).await?;
+    if config.strategy == Strategy::Pessimistic {
+        let store = pessimistic::store(&config, connect, durable);
+        store.sweep().await;
+        return Ok(Store::new(Arc::new(store)));
+    }
+    let statements = Statements::new(&config.table, config.timeout);
     let engine = Engine::new(Database::new(server, statements, config.poll, durable));
     engine.sweep().await;
     Ok(Store::inspectable(Arc::new(engine)))
@@ -69,12 +112,8 @@ async fn open(config: Config) -> Result<Store> {
 
 /// Refuses a server that can't keep locks, and warns of one that may lose some; says whether grants survive a crash of its
 /// machine.
-async fn look_at_settings(
-    server: &Server<MySql>,
-    statements: &Statements,
-    connection: &mut MySqlConnection,
-) -> Result<bool> {
-    let sql = statements.checkup.with::<statements::MySql>(&[]);
+async fn look_at_settings(server: &Server<MySql>, connection: &mut MySqlConnection) -> Result<bool> {
+    let sql = statements::checkup().with::<statements::MySql>(&[]);
     let rows = server.told(connection.fetch_all(sqlx::raw_sql(sql))).await?;
     let setting = |row: &MySqlRow| Ok((row.try_get::<String, _>(0)?.to_ascii_lowercase(), row.try_get(1)?));
     let settings = rows.iter().map(setting).collect::<Result<HashMap<_, String>, sqlx::Error>>();
@@ -155,22 +194,30 @@ impl Settings {
 }
 
 /// Makes what is missing.
-async fn prepare(
-    server: &Server<MySql>,
-    statements: &Statements,
-    config: &Config,
-    connection: &mut MySqlConnection,
-) -> Result<()> {
-    let mut found = version(server, statements, connection).await?;
-    if found.is_none_or(|found| found.schema <= SCHEMA && !found.is_whole()) {
-        create(server, statements, config, connection).await?;
-        found = version(server, statements, connection).await?;
+async fn prepare(server: &Server<MySql>, config: &Config, connection: &mut MySqlConnection) -> Result<()> {
+    let tables = Tables::of(config);
+    let (foreign, others) = &tables.other;
+    let query = connection.fetch_one(sqlx::raw_sql(others.with::<statements::MySql>(&[])));
+    let others = server.told(query).await?.int(0);
+    if others.map_err(|error| server.failed(Operation::Connect, error))? != Some(0) {
+        let problem = format!(
+            "the tables named {:?} are in use with {foreign}, which does not exclude this: use that, or another \
+             polylock.table",
+            config.table
+        );
+        return Err(ConfigError::new("polylock.strategy", problem).into());
+    }
+    let (mut found, wanted) = (version(server, &tables, connection).await?, tables.wanted);
+    if found.is_none_or(|found| found.schema <= wanted.schema && !found.is_whole(wanted)) {
+        create(server, &tables, connection).await?;
+        found = version(server, &tables, connection).await?;
     }
     let schema = found.map_or(0, |found| found.schema);
-    if schema > SCHEMA {
+    if schema > wanted.schema {
         let problem = format!(
-            "the tables are of version {schema}, and this program knows {SCHEMA}: update the program, or choose \
-             another prefix"
+            "the tables are of version {schema}, and this program knows {}: update the program, or choose \
+             another prefix",
+            wanted.schema
         );
         return Err(ConfigError::new("polylock.table", problem).into());
     }
@@ -186,18 +233,18 @@ struct Found {
 }
 
 impl Found {
-    const fn is_whole(self) -> bool {
-        self.schema == SCHEMA && self.gates >= GATE_COUNT && self.routines >= ROUTINE_COUNT
+    const fn is_whole(self, wanted: Self) -> bool {
+        self.schema == wanted.schema && self.gates >= wanted.gates && self.routines >= wanted.routines
     }
 }
 
 /// What there is of the tables, or `None` if some are missing.
 async fn version(
     server: &Server<MySql>,
-    statements: &Statements,
+    tables: &Tables,
     connection: &mut MySqlConnection,
 ) -> Result<Option<Found>> {
-    let query = connection.fetch_one(sqlx::raw_sql(statements.version.with::<statements::MySql>(&[])));
+    let query = connection.fetch_one(sqlx::raw_sql(tables.version.with::<statements::MySql>(&[])));
     match server.in_time(Operation::Connect, query).await? {
         Ok(row) => {
             let read = |column| match row.int(column) {
@@ -211,14 +258,9 @@ async fn version(
     }
 }
 
-async fn create(
-    server: &Server<MySql>,
-    statements: &Statements,
-    config: &Config,
-    connection: &mut MySqlConnection,
-) -> Result<()> {
+async fn create(server: &Server<MySql>, tables: &Tables, connection: &mut MySqlConnection) -> Result<()> {
     let deadline = SystemClock.now() + server.patience;
-    for part in &statements.create {
+    for part in &tables.create {
         loop {
             match server.in_time(Operation::Connect, run(connection, part)).await? {
                 Ok(()) => break,
@@ -228,8 +270,7 @@ async fn create(
                 Err(failure)
                     if MySql::trouble(&failure) == Trouble::Contention && SystemClock.now() < deadline => {}
                 Err(failure) if error::number(&failure).is_some_and(error::is_refusal) => {
-                    let script = statements::script(database(&config.options), &config.table);
-                    let missing = MissingTables::new(script, failure);
+                    let missing = MissingTables::new(tables.script.clone(), failure);
                     let advice = Some(MissingTables::ADVICE.to_owned());
                     return Err(server.at(Operation::Connect).failed(Fault::Denied, advice, missing));
                 }

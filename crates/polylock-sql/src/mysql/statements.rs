@@ -56,10 +56,6 @@ impl Literals for MySql {
 /// Every statement, for one prefix of table names.
 #[derive(Debug)]
 pub(super) struct Statements {
-    pub(super) checkup: Template,
-    pub(super) version: Template,
-    /// To be sent one after the other.
-    pub(super) create: Vec<Template>,
     pub(super) claim: Template,
     pub(super) renew: Template,
     pub(super) release: Template,
@@ -72,7 +68,7 @@ pub(super) struct Statements {
 
 /// What makes the tables and the routines, for `mysql` and `mariadb`, the programs; `prefix` must have been checked.
 pub(super) fn script(database: &str, prefix: &str) -> String {
-    let mut text = format!("USE `{}`;\n{MODE}\n", database.replace('`', "``"));
+    let mut text = heading(database);
     text.push_str(&fill(include_str!("statements/schema.sql"), prefix, &[]));
     // What a routine is made of has semicolons, too.
     text.push_str("\nDELIMITER //\n");
@@ -84,6 +80,35 @@ pub(super) fn script(database: &str, prefix: &str) -> String {
     text.push_str(&fill(include_str!("statements/installed.sql"), prefix, &[]));
     text.push('\n');
     text
+}
+
+/// What a script begins with.
+pub(super) fn heading(database: &str) -> String {
+    format!("USE `{}`;\n{MODE}\n", database.replace('`', "``"))
+}
+
+/// What makes the tables and the routines, to be sent one after the other.
+pub(super) fn creation(prefix: &str) -> Vec<Template> {
+    let mut create = vec![MODE.to_owned(), fill(include_str!("statements/schema.sql"), prefix, &[])];
+    create.extend(ROUTINES.map(|(_, file)| fill(file, prefix, &[])));
+    create.push(fill(include_str!("statements/installed.sql"), prefix, &[]));
+    create.into_iter().map(Template::plain).collect()
+}
+
+/// How the server is set.
+pub(super) fn checkup() -> Template {
+    Template::new(&fill(include_str!("statements/checkup.sql"), "", &[]))
+}
+
+/// What there is of the tables and the routines.
+pub(super) fn version(prefix: &str) -> Template {
+    let names = ROUTINES.map(|(name, _)| format!("'{{p}}_{name}'")).join(", ");
+    Template::new(&fill(include_str!("statements/version.sql"), prefix, &[("{routines}", &names)]))
+}
+
+/// Whether there is a table whose name ends with this.
+pub(super) fn others(prefix: &str, table: &str) -> Template {
+    Template::new(&fill(include_str!("statements/others.sql"), prefix, &[("{table}", table)]))
 }
 
 /// Capitals in a prefix do not count: in names of tables it is the server's file system that would decide, and in names of
@@ -98,15 +123,8 @@ impl Statements {
     /// carried out later than `patience` after it came is not carried out: nobody waits for its answer any more.
     pub(super) fn new(prefix: &str, patience: Duration) -> Self {
         let with = |file: &str, more: &[(&str, &str)]| Template::new(&fill(file, prefix, more));
-        let names = ROUTINES.map(|(name, _)| format!("'{{p}}_{name}'")).join(", ");
         let locks = include_str!("statements/locks.sql");
-        let mut create = vec![MODE.to_owned(), fill(include_str!("statements/schema.sql"), prefix, &[])];
-        create.extend(ROUTINES.map(|(_, file)| fill(file, prefix, &[])));
-        create.push(fill(include_str!("statements/installed.sql"), prefix, &[]));
         Self {
-            checkup: with(include_str!("statements/checkup.sql"), &[]),
-            version: with(include_str!("statements/version.sql"), &[("{routines}", &names)]),
-            create: create.into_iter().map(Template::plain).collect(),
             claim: with(
                 include_str!("statements/claim.sql"),
                 &[("{patience}", &micros(patience).to_string())],

@@ -49,7 +49,7 @@ pub(crate) struct Statements {
     pub(crate) cancel: Template,
     /// Ends connection `$1` if it is in transaction `$2`.
     pub(crate) kill: Template,
-    /// Draws a token, which is durable when it is told.
+    /// Draws a token for `$1`, which is durable when it is told.
     pub(crate) token: Template,
 }
 

@@ -112,8 +112,9 @@ impl Pessimistic {
         self.host.aside(operation, &self.host.statements().kill, &identity.arguments()).await.map(drop)
     }
 
-    async fn token(&self) -> Result<FencingToken> {
-        let drawn = self.host.aside(Operation::Claim, &self.host.statements().token, &[]).await?;
+    async fn token(&self, name: &LockName) -> Result<FencingToken> {
+        let arguments = [Arg::Bytes(bytes(name))];
+        let drawn = self.host.aside(Operation::Claim, &self.host.statements().token, &arguments).await?;
         let token = drawn.iter().find_map(|fact| match fact {
             Fact::Token(token) => FencingToken::new(*token),
             _ => None,
@@ -133,7 +134,7 @@ impl Pessimistic {
     /// So a token counts only if the transaction is seen open after it was drawn: then nobody else held the lock while it
     /// was. None if it is not.
     async fn grant(&self, request: &Request, stage: &mut Stage) -> Result<Option<Grant>> {
-        let token = self.token().await?;
+        let token = self.token(&request.name).await?;
         let Stage::Locked(mut session) = mem::take(stage) else { return Ok(None) };
         if !self.confirmed(&mut session, request, self.host.patience()).await {
             *stage = Stage::Adrift(session.identity(), SystemClock.now() + request.ttl);

@@ -1,0 +1,116 @@
+//! What the pessimistic strategy says to MySQL and MariaDB.
+
+use std::{sync::Arc, time::Duration};
+
+use polylock_core::{Capabilities, Carrier, Fencing, Modes, Order, Reach, WakeUp};
+use sqlx::Error;
+
+use super::{
+    NAME,
+    config::Config,
+    error,
+    statements::{self, fill},
+};
+use crate::{
+    engine::{LONGEST, literal::Template, pool::Server},
+    pessimistic::{Pessimistic, SIDE_CONNECTIONS, SLICE, Servers, Statements, Strengths, Wording},
+};
+
+/// The version of the tables that this crate writes.
+pub(super) const SCHEMA: i64 = 1;
+/// How many shards of names have tokens of their own.
+pub(super) const SHARDS: i64 = 64;
+
+/// The server counts silence in whole seconds.
+const SHORTEST: Duration = Duration::from_secs(1);
+
+/// For how many ms a transaction may be silent: `wait_timeout`, and no other limit. MariaDB reads the second comment alone,
+/// MySQL the first. {ms} is an argument.
+const LIMIT: &str = "wait_timeout = greatest(1, ({ms} + 999) DIV 1000) /*!80000 , max_execution_time = 0 */ \
+                     /*M! , max_statement_time = 0, idle_transaction_timeout = 0, idle_write_transaction_timeout = 0, \
+                     idle_readonly_transaction_timeout = 0 */";
+
+/// Locking in share mode without waiting: the two have no form in common.
+const TRY_SHARED: &str = "/*!80001 FOR SHARE SKIP LOCKED */ /*M! LOCK IN SHARE MODE SKIP LOCKED */";
+
+#[derive(Debug)]
+struct MySql;
+
+impl Wording for MySql {
+    type Database = sqlx::MySql;
+    type Literals = statements::MySql;
+
+    fn is_locked(error: &Error) -> bool {
+        matches!(error::number(error), Some(1205 | 3572))
+    }
+
+    fn is_gone(error: &Error) -> bool {
+        error::number(error) == Some(1094)
+    }
+}
+
+/// What makes the tables; `prefix` must have been checked.
+pub(super) fn ddl(prefix: &str) -> String {
+    fill(include_str!("statements/pessimistic/schema.sql"), prefix, &[])
+}
+
+/// What tells the version of the tables.
+pub(super) fn version(prefix: &str) -> Template {
+    Template::new(&fill(include_str!("statements/pessimistic/version.sql"), prefix, &[]))
+}
+
+/// The store over a server that has been looked at.
+pub(super) fn store(
+    config: &Config,
+    connect: impl Fn(u32) -> Server<sqlx::MySql>,
+    durable: bool,
+) -> Pessimistic {
+    let mut capabilities = Capabilities::new(NAME, SHORTEST..=LONGEST);
+    capabilities.modes = Modes::ExclusiveAndShared;
+    capabilities.order = Order::Unordered;
+    capabilities.wake = WakeUp::Pushed;
+    capabilities.carrier = Carrier::Connection;
+    capabilities.reach = Reach::Machines;
+    if !durable {
+        capabilities.fencing = Fencing::WhileRunning;
+    }
+    let host = Servers::<MySql> {
+        own: connect(config.connections),
+        shared: connect(SIDE_CONNECTIONS),
+        statements: texts(&config.table),
+    };
+    Pessimistic::new(capabilities, Arc::new(host), config.connections)
+}
+
+fn texts(prefix: &str) -> Statements {
+    let slice = SLICE.as_secs().to_string();
+    let text = |file: &str, limited: &str, more: &[(&str, &str)]| {
+        let limit = LIMIT.replace("{ms}", limited);
+        fill(file, prefix, &[more, &[("{limit}", limit.as_str()), ("{slice}", &slice)]].concat())
+    };
+    let template = |file: &str| Template::new(&text(file, "$1", &[]));
+    let strengths = |file: &str| {
+        let strength = |how: &str, attempt: &str| {
+            Template::new(&text(file, "$2", &[("{strength}", how), ("{try}", attempt)]))
+        };
+        Strengths {
+            exclusive: strength("FOR UPDATE", "FOR UPDATE SKIP LOCKED"),
+            shared: strength("LOCK IN SHARE MODE", TRY_SHARED),
+        }
+    };
+    let clear = include_str!("statements/pessimistic/clear.sql");
+    Statements {
+        enter: strengths(include_str!("statements/pessimistic/enter.sql")),
+        wait: strengths(include_str!("statements/pessimistic/wait.sql")),
+        wait_on: strengths(include_str!("statements/pessimistic/wait_on.sql")),
+        confirm: template(include_str!("statements/pessimistic/confirm.sql")),
+        leave: Template::new(&format!("ROLLBACK;\n{}", text(clear, "$1", &[]))),
+        clear: template(clear),
+        sweep: template(include_str!("statements/pessimistic/sweep.sql")),
+        rollback: Template::plain("ROLLBACK".to_owned()),
+        // A connection's number is never another's.
+        cancel: Template::new("KILL QUERY $1"),
+        kill: Template::new("KILL $1"),
+        token: template(include_str!("statements/pessimistic/token.sql")),
+    }
+}
