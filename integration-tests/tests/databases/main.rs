@@ -2,5 +2,6 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod load;
+mod mariadb;
 mod pessimistic;
 mod postgres;

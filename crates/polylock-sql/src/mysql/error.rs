@@ -72,7 +72,9 @@ impl Diagnose for MySql {
 
     fn advice(error: &Error) -> Option<String> {
         let advice = match (number(error), error) {
-            (Some(1045 | 1698), _) => "check the user and the password",
+            (Some(1045 | 1698), _) => {
+                "check the user and the password, and whether the server wants an encrypted connection (ssl-mode)"
+            }
             (Some(1130), _) => "the server lets no connection in from this machine",
             (Some(1129), _) => "the server has blocked this machine after too many failures: FLUSH HOSTS",
             (Some(1820 | 1862 | 3118 | 4151), _) => "the password has expired or the account is locked",

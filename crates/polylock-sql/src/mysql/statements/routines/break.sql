@@ -6,7 +6,7 @@
 --            meanwhile has a greater one: it is neither told nor taken. The answer is sent before any row is locked, so a
 --            client that has stopped keeps nobody out.
 -- Clock:     read once.
-CREATE PROCEDURE /*!80029 IF NOT EXISTS */ {p}_break_1(a_name VARBINARY(255))
+CREATE PROCEDURE /*!80029 IF NOT EXISTS */ /*M! IF NOT EXISTS */ {p}_break_1(a_name VARBINARY(255))
 MODIFIES SQL DATA
 SQL SECURITY INVOKER
 BEGIN

@@ -12,7 +12,7 @@
 --
 -- The token is drawn with the gate, and is on the disk with the hold: no grant of this name comes between, and none of it is
 -- undone without the other.
-CREATE PROCEDURE /*!80029 IF NOT EXISTS */ {p}_claim_1(
+CREATE PROCEDURE /*!80029 IF NOT EXISTS */ /*M! IF NOT EXISTS */ {p}_claim_1(
     a_name VARBINARY(255), a_request BINARY(16), a_mode BIGINT, a_conflicts BIGINT, a_slot VARBINARY(16),
     a_owner VARBINARY(255), a_label VARBINARY(255), a_ttl BIGINT, a_place_ttl BIGINT, a_patience BIGINT)
 MODIFIES SQL DATA

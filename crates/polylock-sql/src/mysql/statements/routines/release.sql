@@ -5,7 +5,7 @@
 --            keeps another. No gate: who claims meanwhile finds the request there or gone, and whoever waits for it is woken
 --            afterwards.
 -- Clock:     none.
-CREATE PROCEDURE /*!80029 IF NOT EXISTS */ {p}_release_1(
+CREATE PROCEDURE /*!80029 IF NOT EXISTS */ /*M! IF NOT EXISTS */ {p}_release_1(
     a_name VARBINARY(255), a_request BINARY(16), a_slot VARBINARY(16))
 MODIFIES SQL DATA
 SQL SECURITY INVOKER

@@ -4,7 +4,7 @@
 -- Atomicity: one statement, found by its whole key. It meets a claim that clears what has expired at the row: one of the
 --            two finds it gone or extended.
 -- Clock:     read once, before the row: a wait for it is part of the lease.
-CREATE PROCEDURE /*!80029 IF NOT EXISTS */ {p}_renew_1(
+CREATE PROCEDURE /*!80029 IF NOT EXISTS */ /*M! IF NOT EXISTS */ {p}_renew_1(
     a_name VARBINARY(255), a_request BINARY(16), a_slot VARBINARY(16), a_ttl BIGINT)
 MODIFIES SQL DATA
 SQL SECURITY INVOKER

@@ -5,7 +5,7 @@
 -- Atomicity: each table in a transaction of its own, at READ COMMITTED: no gap between rows is locked. A hold that is
 --            extended meanwhile is looked at again and left alone.
 -- Clock:     read once.
-CREATE PROCEDURE /*!80029 IF NOT EXISTS */ {p}_sweep_1(
+CREATE PROCEDURE /*!80029 IF NOT EXISTS */ /*M! IF NOT EXISTS */ {p}_sweep_1(
     a_holds VARBINARY(255), a_waiters VARBINARY(255), a_rows BIGINT)
 MODIFIES SQL DATA
 SQL SECURITY INVOKER

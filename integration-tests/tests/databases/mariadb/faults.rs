@@ -1,0 +1,175 @@
+//! Servers and connections that are killed, and what one process asks of the server while it waits.
+
+use std::time::Duration;
+
+use polylock::Locks;
+use polylock_integration_tests::{
+    clock::{self, now, pause},
+    servers::{self, mariadb},
+};
+
+use super::{busy, clean, connection, counter, keep_gates, number, run, tables, until, waiting};
+use crate::load::Load;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_killed_under_load_gives_no_lock_twice_and_no_smaller_token() {
+    let server = mariadb::start(&[]).unwrap();
+    let (url, _) = tables(&server, "&polylock.ttl=2s");
+    let load = Load { lasts: Duration::from_secs(12), ..Load::default() };
+    let outcome = load
+        .run(&url, async {
+            for _ in 0..3 {
+                pause(Duration::from_secs(2)).await;
+                tokio::task::block_in_place(|| server.kill());
+                pause(Duration::from_millis(500)).await;
+                tokio::task::block_in_place(|| server.restart());
+            }
+        })
+        .await;
+    clean(&outcome);
+    assert!(outcome.sections.len() > 500, "it went on");
+}
+
+/// A token of the lock `a`, which is free before and afterwards.
+async fn token(url: &str) -> u64 {
+    let locks = Locks::connect(url).await.unwrap();
+    let guard = locks.lock("a").acquire().await.unwrap();
+    let token = guard.fencing_token().get();
+    guard.release().await.unwrap();
+    token
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_grow_over_restarts_empty_tables_and_new_ones() {
+    let server = mariadb::start(&[]).unwrap();
+    let (url, table) = tables(&server, "");
+    let mut tokens = vec![token(&url).await];
+    for how in [
+        "",
+        "TRUNCATE {p}_holds; TRUNCATE {p}_waiters",
+        "OPTIMIZE TABLE {p}_gates",
+        "TRUNCATE {p}_gates",
+        "DROP TABLE {p}_holds, {p}_waiters, {p}_gates, {p}_meta",
+    ] {
+        if how.is_empty() {
+            tokio::task::block_in_place(|| server.restart());
+        } else {
+            run(&mut connection(&server).await, &how.replace("{p}", &table)).await;
+        }
+        tokens.push(token(&url).await);
+    }
+    assert!(tokens.is_sorted_by(|before, after| before < after), "{tokens:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_and_queries_that_are_ended_under_load_harm_nobody() {
+    let server = mariadb::start(&[]).unwrap();
+    let (url, table) = tables(&server, "&polylock.ttl=5s");
+    let mut killer = connection(&server).await;
+    let load = Load { lasts: Duration::from_secs(6), ..Load::default() };
+    let outcome = load
+        .run(&url, async {
+            let until = now() + Duration::from_secs(5);
+            let mut ended = 0;
+            while now() < until {
+                // Half of them whole connections, half of them what they do just now.
+                let sql = "SELECT coalesce(max(id), 0) FROM information_schema.processlist \
+                           WHERE id <> connection_id() AND user = 'root' ORDER BY rand()";
+                let busy = sql.replace("ORDER", "AND command = 'Query' ORDER");
+                for (what, sql) in [("CONNECTION", sql), ("QUERY", busy.as_str())] {
+                    let id = number(&mut killer, sql).await;
+                    let kill = format!("KILL {what} {id}");
+                    // It may have gone by itself.
+                    let killed =
+                        sqlx::Executor::execute(&mut killer, sqlx::raw_sql(sqlx::AssertSqlSafe(kill))).await;
+                    ended += u32::from(killed.is_ok());
+                }
+                pause(Duration::from_millis(10)).await;
+            }
+            assert!(ended > 200, "only {ended} were ended");
+        })
+        .await;
+    clean(&outcome);
+    // A broken connection is no loss: another one renews.
+    assert_eq!(outcome.losses, 0);
+    assert!(outcome.sections.len() > 100, "it went on");
+    // And no transaction is left that a killed query has begun.
+    let mut observer = connection(&server).await;
+    until(&mut observer, &format!("SELECT count(*) FROM {table}_holds"), |left| left == 0).await;
+    run(&mut keep_gates(&server, &table).await, "COMMIT").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_whose_query_is_killed_is_made_on_another_connection() {
+    let server = mariadb::start(&[]).unwrap();
+    let (url, table) = tables(&server, "");
+    let locks = Locks::connect(&url).await.unwrap();
+    let mut keeper = keep_gates(&server, &table).await;
+    let claim = tokio::spawn(locks.lock("a").acquire());
+    waiting(&server).await;
+    let id = &busy(&table);
+    let first = number(&mut keeper, id).await;
+    run(&mut keeper, &format!("KILL QUERY {first}")).await;
+    until(&mut keeper, id, |second| second != 0 && second != first).await;
+    run(&mut keeper, "COMMIT").await;
+    claim.await.unwrap().unwrap().release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn at_sixty_four_contenders_an_acquisition_costs_a_constant_number_of_statements() {
+    let server = mariadb::start(&[]).unwrap();
+    let (url, _) = tables(&server, "");
+    drop(Locks::connect(&url).await.unwrap());
+    let mut observer = connection(&server).await;
+    let deadlocks = counter(&mut observer, "innodb_deadlocks").await;
+    let calls = counter(&mut observer, "com_call_procedure").await;
+    let load = Load { stores: 4, tasks: 16, names: 1, readers: false, ..Load::default() };
+    let outcome = load.run(&url, async {}).await;
+    clean(&outcome);
+    let calls = counter(&mut observer, "com_call_procedure").await - calls;
+    let acquisitions = f64::from(u32::try_from(outcome.sections.len()).unwrap());
+    let each = f64::from(u32::try_from(calls).unwrap()) / acquisitions;
+    println!("{calls} calls for {acquisitions} acquisitions: {each:.2} each");
+    // Into the queue, out of it, release, and a look at the place every second.
+    assert!(each < 4.0, "{each:.2}");
+    assert_eq!(counter(&mut observer, "innodb_deadlocks").await, deadlocks);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_for_nobody_asks_nothing() {
+    let server = mariadb::start(&[]).unwrap();
+    let (url, _) = tables(&server, "&polylock.ttl=1h&polylock.poll=5ms");
+    let (here, there) = (Locks::connect(&url).await.unwrap(), Locks::connect(&url).await.unwrap());
+    let mut observer = connection(&server).await;
+    let guard = here.lock("a").acquire().await.unwrap();
+    let mut asked = async |during: Duration| {
+        let before = counter(&mut observer, "com_select").await;
+        pause(during).await;
+        counter(&mut observer, "com_select").await - before
+    };
+    let one = asked(Duration::ZERO).await;
+    assert_eq!(asked(Duration::from_millis(300)).await, one, "beside the observer's own");
+    let waits = tokio::spawn(there.lock("a").acquire());
+    clock::until("it waits", async || here.inspect("a").await.unwrap().waiters.len() == 1).await;
+    assert!(asked(Duration::from_millis(300)).await > one + 10);
+    guard.release().await.unwrap();
+    waits.await.unwrap().unwrap().release().await.unwrap();
+    // The poller finds that nobody waits any more.
+    while asked(Duration::from_millis(50)).await > one {}
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_of_the_same_process_is_heard_whatever_the_poller_does() {
+    let server = servers::mariadb().unwrap();
+    // One look a second: who is rung by it alone waits long.
+    let (url, _) = tables(server, "&polylock.poll=1s&polylock.ttl=1h");
+    let load = Load { stores: 1, tasks: 8, names: 1, readers: false, ..Load::default() };
+    let outcome = load.run(&url, async {}).await;
+    clean(&outcome);
+    let longest = outcome.sections.iter().map(|section| section.acquired - section.invoked).max().unwrap();
+    assert!(
+        Duration::from_nanos(longest) < Duration::from_millis(500),
+        "{:?}",
+        Duration::from_nanos(longest)
+    );
+}

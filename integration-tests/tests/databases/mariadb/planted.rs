@@ -1,0 +1,197 @@
+//! Bugs planted in the routine that claims, and the tests that find them.
+
+use std::time::Duration;
+
+use polylock::{Error, Fault, Locks};
+use polylock_integration_tests::{
+    clock::{self, pause},
+    servers::{self, Server},
+};
+use polylock_testkit::history;
+use sqlx::{AssertSqlSafe, Executor};
+
+use super::{busy, clean, connection, keep_gates, number, plant, run, tables, until, waiting};
+use crate::load::Load;
+
+/// Where the gate is locked.
+const BEGIN: &str = "    SET TRANSACTION ISOLATION LEVEL";
+/// Where a program may stall without harm.
+const STALL: &str = "    DO sleep(rand() * 0.02);\n";
+
+/// What locks the gate and draws the token in `claim`.
+fn gate(claim: &str) -> &str {
+    claim.lines().find(|line| line.contains("last_insert_id(token + 1)")).unwrap()
+}
+
+/// All through the path on which a claim takes the lock itself.
+fn tries() -> Load {
+    Load { names: 1, readers: false, wait: Duration::ZERO, ..Load::default() }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_drawn_before_the_gate_is_found_out() {
+    let server = servers::mariadb().unwrap();
+    // Programs that stall before they have the gate, which does a sound claim no harm ...
+    let (sound, table) = tables(server, "");
+    plant(server, &sound, &table, |claim| claim.replacen(BEGIN, &format!("{STALL}{BEGIN}"), 1)).await;
+    let outcome = tries().run(&sound, async {}).await;
+    clean(&outcome);
+    assert!(outcome.sections.len() > 50);
+
+    // ... and one that has drawn its token by then.
+    let (naive, table) = tables(server, "");
+    plant(server, &naive, &table, |claim| {
+        let draw = format!("{}\n    SET v_held = last_insert_id();\n{STALL}{BEGIN}", gate(claim));
+        claim
+            .replacen(BEGIN, &draw, 1)
+            .replace("a_request, v_token,", "a_request, v_held,")
+            .replace("INTO v_held, v_left", "INTO v_token, v_left")
+            .replace("IF v_held IS NOT NULL THEN", "IF FALSE THEN")
+            .replace("SELECT v_token, a_ttl", "SELECT v_held, a_ttl")
+    })
+    .await;
+    let outcome = tries().run(&naive, async {}).await;
+    let found = history::token_regressions(&outcome.sections);
+    println!("{} regressions in {} sections", found.len(), outcome.sections.len());
+    assert!(!found.is_empty(), "the naive form passes: the load finds nothing");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_that_does_not_keep_the_gate_is_found_out() {
+    let server = servers::mariadb().unwrap();
+    let (url, table) = tables(server, "");
+    plant(server, &url, &table, |claim| {
+        // Locked and given back at once.
+        let early = format!("{}\n{BEGIN}", gate(claim));
+        claim
+            .replace(gate(claim), "    SET v_left = NULL;")
+            .replacen(BEGIN, &early, 1)
+            .replace("IF row_count() = 0 THEN", "IF FALSE THEN")
+    })
+    .await;
+    // The key still refuses a second exclusive holder, but not a reader beside a writer.
+    let load = Load { names: 1, stores: 8, wait: Duration::ZERO, ..Load::default() };
+    let outcome = load.run(&url, async {}).await;
+    let found = history::overlaps(&outcome.sections);
+    println!(
+        "{} overlaps in {} sections, {} failures",
+        found.len(),
+        outcome.sections.len(),
+        outcome.failures
+    );
+    assert!(!found.is_empty(), "the claim without its gate passes: the load finds nothing");
+}
+
+/// How old a hold is when it is told, that had to wait for its gate for 700 ms.
+async fn age_after_waiting(server: &Server, url: &str, table: &str) -> Duration {
+    let locks = Locks::connect(url).await.unwrap();
+    let mut keeper = keep_gates(server, table).await;
+    let claim = tokio::spawn(locks.lock("a").acquire());
+    waiting(server).await;
+    pause(Duration::from_millis(700)).await;
+    run(&mut keeper, "COMMIT").await;
+    let guard = claim.await.unwrap().unwrap();
+    let age = locks.inspect("a").await.unwrap().holders[0].age;
+    guard.release().await.unwrap();
+    age
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_clock_is_read_behind_the_gate() {
+    let server = servers::mariadb::start(&[]).unwrap();
+    let (url, table) = tables(&server, "");
+    let age = age_after_waiting(&server, &url, &table).await;
+    assert!(age < Duration::from_millis(500), "{age:?}");
+    // The planted twin reads it when it begins.
+    let (url, table) = tables(&server, "");
+    plant(&server, &url, &table, |claim| {
+        let line = claim.lines().find(|line| line.contains("SET v_now = ")).unwrap();
+        claim.replace(line, "    SET v_now = v_begun;")
+    })
+    .await;
+    let age = age_after_waiting(&server, &url, &table).await;
+    assert!(age > Duration::from_millis(700), "{age:?}");
+}
+
+/// How many holds are left when a claim comes through after its client has given up.
+async fn orphans(server: &Server, url: &str, table: &str) -> i64 {
+    let locks = Locks::connect(url).await.unwrap();
+    let mut keeper = keep_gates(server, table).await;
+    let error = locks.lock("a").try_acquire().await.unwrap_err();
+    assert!(matches!(&error, Error::Unavailable(error) if error.fault == Fault::Temporary), "{error:?}");
+    // Its release needs no gate.
+    assert!(locks.close(clock::PATIENCE).await);
+    run(&mut keeper, "COMMIT").await;
+    // Until the server has nothing more to do.
+    until(&mut keeper, &busy(table), |id| id == 0).await;
+    number(&mut keeper, &format!("SELECT count(*) FROM {table}_holds")).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_that_comes_too_late_is_not_carried_out() {
+    let server = servers::mariadb::start(&[]).unwrap();
+    let keys = "&polylock.timeout=300ms&polylock.outage=1ms&polylock.ttl=1h";
+    let (url, table) = tables(&server, keys);
+    assert_eq!(orphans(&server, &url, &table).await, 0);
+    let (url, table) = tables(&server, keys);
+    plant(&server, &url, &table, |claim| claim.replace("v_now - v_begun > a_patience", "FALSE")).await;
+    assert_ne!(orphans(&server, &url, &table).await, 0);
+}
+
+/// What `CALL`s a claim of the lock `a`.
+fn claim(table: &str) -> String {
+    format!(
+        "CALL {table}_claim_1(x'61', x'00112233445566778899aabbccddeeff', 32, 62, x'', x'6f', x'', 1000000, 0, 60000000)"
+    )
+}
+
+/// Whether a transaction is left open by a claim that met a lock timeout, and by one that was chosen to end a deadlock.
+async fn left_open(server: &Server, table: &str) -> [bool; 2] {
+    let mut client = connection(server).await;
+    let left = async |expected: &str, claiming: sqlx::Result<()>| {
+        let error = claiming.unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    };
+    let mut keeper = keep_gates(server, table).await;
+    let claiming = client.execute(sqlx::raw_sql(AssertSqlSafe(claim(table)))).await.map(drop);
+    left("1205", claiming).await;
+    let timed_out = number(&mut client, "SELECT @@in_transaction").await != 0;
+    run(&mut keeper, "ROLLBACK").await;
+    run(&mut client, "ROLLBACK").await;
+
+    // The claim has the gate and comes to a row that has expired; somebody with more to lose has the row and comes to the
+    // gate.
+    let row = |name: &str| format!("INSERT INTO {table}_holds VALUES ({name}, '', '', 1, 1, '', '', 0, 0)");
+    run(&mut keeper, &row("'a'")).await;
+    run(&mut keeper, "START TRANSACTION").await;
+    for other in 0..100 {
+        run(&mut keeper, &row(&format!("'b{other}'"))).await;
+    }
+    run(&mut keeper, &format!("SELECT * FROM {table}_holds WHERE name = 'a' FOR UPDATE")).await;
+    let claiming = tokio::spawn({
+        let sql = claim(table);
+        async move {
+            let claimed = client.execute(sqlx::raw_sql(AssertSqlSafe(sql))).await.map(drop);
+            (client, claimed)
+        }
+    });
+    waiting(server).await;
+    run(&mut keeper, &format!("SELECT * FROM {table}_gates FOR UPDATE")).await;
+    let (mut client, claimed) = claiming.await.unwrap();
+    let error = claimed.unwrap_err().to_string();
+    assert!(error.contains("1213"), "{error}");
+    let deadlocked = number(&mut client, "SELECT @@in_transaction").await != 0;
+    [timed_out, deadlocked]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_failed_claim_nothing_is_left_open() {
+    let server = servers::mariadb::start(&["innodb_lock_wait_timeout=1"]).unwrap();
+    let (url, table) = tables(&server, "");
+    drop(Locks::connect(&url).await.unwrap());
+    assert_eq!(left_open(&server, &table).await, [false; 2]);
+    // Without its handler, it leaves the transaction open that met a lock timeout.
+    let (url, table) = tables(&server, "");
+    plant(&server, &url, &table, |claim| claim.replace("FOR SQLEXCEPTION", "FOR SQLSTATE '99999'")).await;
+    assert_eq!(left_open(&server, &table).await, [true, false]);
+}
