@@ -96,8 +96,11 @@ pub async fn mariadb() -> Result<Spot, Missing> {
     tables_of(servers::mariadb()?, "mysql")
 }
 
-/// Tables of its own in the database of a server.
-fn tables_of(server: &Server, scheme: &str) -> Result<Spot, Missing> {
+/// Tables of their own in the database of a server, reached under `scheme`.
+///
+/// # Errors
+/// [`Missing`] if there is no place for files.
+pub fn tables_of(server: &Server, scheme: &str) -> Result<Spot, Missing> {
     let (table, (_, rest)) = (server.name(), server.url().split_once(':').unwrap_or_default());
     let joint = if rest.contains('?') { '&' } else { '?' };
     spot(format!("{scheme}:{rest}{joint}polylock.table={table}"), &table)

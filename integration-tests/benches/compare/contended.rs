@@ -7,44 +7,44 @@ use polylock_integration_tests::{
     clock::{now, pause},
     history::{Flow, at, read_all},
     process::Process,
-    targets::{self, Spot},
 };
 use polylock_testkit::history::{self, Recorder, Rules, Section};
 
-use crate::{Flavour, uncontended::Floors};
+use crate::{Flavour, places::Place, uncontended::Floors};
 
 const LASTS: Duration = Duration::from_secs(3);
 
 /// Prints the table. What broke a promise is worth nothing, however quick: then it panics.
-pub(crate) fn run(floors: &Floors) {
+pub(crate) fn run(places: &[Place], floors: &Floors) {
     println!("\n## One lock, many who want it, again and again for {LASTS:?} (nothing is done under it)\n");
     println!(
-        "| store | contenders | acquisitions/s | hand-over p50 | p99 | / raw pair p50 | wait p99 | wait max | went to another | fairness min/max |"
+        "| store | durability | contenders | acquisitions/s | hand-over p50 | p99 | / raw pair p50 | wait p99 | wait max | went to another | fairness min/max |"
     );
-    println!("|---|---|---|---|---|---|---|---|---|---|");
-    for target in ["memory", "sqlite_full", "sqlite_normal"] {
-        for tasks in [2, 8, 64] {
-            let sections = Flavour::MultiThread.run(in_process(target, tasks));
-            row(target, &format!("{tasks} tasks, 1 process"), &sections, floors);
+    println!("|---|---|---|---|---|---|---|---|---|---|---|");
+    for place in places {
+        for tasks in [1, 2, 8, 64] {
+            let sections = Flavour::MultiThread.run(in_process(*place, tasks));
+            row(*place, &format!("{tasks} tasks, 1 process"), &sections, floors);
         }
     }
-    for target in ["sqlite_full", "sqlite_normal"] {
+    for place in places.iter().filter(|place| **place != Place::Memory) {
         for (processes, tasks) in [(2, 1), (8, 1), (8, 8)] {
-            let sections = Flavour::MultiThread.run(across_processes(target, processes, tasks));
-            row(target, &format!("{processes} processes x {tasks}"), &sections, floors);
+            let sections = Flavour::MultiThread.run(across_processes(*place, processes, tasks));
+            row(*place, &format!("{processes} processes x {tasks}"), &sections, floors);
         }
     }
 }
 
-fn row(target: &str, contenders: &str, sections: &[Section], floors: &Floors) {
+fn row(place: Place, contenders: &str, sections: &[Section], floors: &Floors) {
     assert_eq!(history::check(sections, Rules::default()), []);
     let flow = Flow::of(sections);
     let hand_over = at(&flow.hand_over, 0.5);
     let floor = floors
-        .get(target)
+        .get(&place)
         .map_or("-".to_owned(), |floor| format!("{:.2} x", hand_over.as_secs_f64() / floor.as_secs_f64()));
+    let (store, durability) = place.names();
     println!(
-        "| {target} | {contenders} | {:.0} | {hand_over:.1?} | {:.1?} | {floor} | {:.1?} | {:.1?} | {:.1} % | {:.2} |",
+        "| {store} | {durability} | {contenders} | {:.0} | {hand_over:.1?} | {:.1?} | {floor} | {:.1?} | {:.1?} | {:.1} % | {:.2} |",
         flow.rate(),
         at(&flow.hand_over, 0.99),
         at(&flow.wait, 0.99),
@@ -55,9 +55,9 @@ fn row(target: &str, contenders: &str, sections: &[Section], floors: &Floors) {
     );
 }
 
-async fn in_process(target: &'static str, tasks: usize) -> Vec<Section> {
-    let spot = targets::make(target).await.unwrap();
-    let locks = Locks::connect(spot.url()).await.unwrap();
+async fn in_process(place: Place, tasks: usize) -> Vec<Section> {
+    let (_spot, url) = place.open().await;
+    let locks = Locks::connect(&url).await.unwrap();
     let recorder = Recorder::new();
     let until = now() + LASTS;
     let tasks: Vec<_> = (0..tasks)
@@ -79,12 +79,12 @@ async fn in_process(target: &'static str, tasks: usize) -> Vec<Section> {
     recorder.sections()
 }
 
-async fn across_processes(target: &'static str, processes: usize, tasks: usize) -> Vec<Section> {
-    let spot: Spot = targets::make(target).await.unwrap();
+async fn across_processes(place: Place, processes: usize, tasks: usize) -> Vec<Section> {
+    let (spot, url) = place.open().await;
     let written = spot.file("history");
     fs::create_dir(&written).unwrap();
     let (tasks, lasts) = (tasks.to_string(), LASTS.as_millis().to_string());
-    let arguments = ["contend", spot.url(), "bench", written.to_str().unwrap(), &tasks, &lasts];
+    let arguments = ["contend", &url, "bench", written.to_str().unwrap(), &tasks, &lasts];
     let start = || Process::start(env!("CARGO_BIN_EXE_worker"), arguments);
     let mut workers: Vec<Process> = (0..processes).map(|_| start()).collect();
     workers.iter_mut().for_each(|worker| drop(worker.hears("ready")));

@@ -1,14 +1,17 @@
 //! polylock side by side with the raw driver, in one run: what a lock costs, and how it passes from hand to hand.
 //!
-//! `cargo bench -p polylock-integration-tests` prints the tables. Machines and disks differ, so look at the ratios; and
+//! `cargo bench -p polylock-integration-tests` prints the tables; with `-- postgres` behind it, or `-- postgres/relaxed`,
+//! those of one store. Machines and disks differ, so look at the ratios; and
 //! at the wait, the hand-over and the fairness beside each rate: a releaser that takes its own lock back at once is
 //! quick and starves the rest.
 #![allow(clippy::unwrap_used, reason = "a benchmark")]
 
 mod contended;
+mod places;
 mod raw;
 mod uncontended;
 
+use places::Place;
 use polylock_integration_tests::clock::now;
 use tokio::runtime::{Builder, Runtime};
 
@@ -44,7 +47,18 @@ impl Flavour {
 
 fn main() {
     let began = now();
-    let floors = uncontended::run();
-    contended::run(&floors);
+    // What cargo says is an option.
+    let wanted: Vec<String> =
+        std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
+    let places: Vec<Place> = Place::ALL
+        .into_iter()
+        .filter(|place| {
+            let (store, durability) = place.names();
+            let is = |wanted: &String| *wanted == store || *wanted == format!("{store}/{durability}");
+            wanted.is_empty() || wanted.iter().any(is)
+        })
+        .collect();
+    let floors = uncontended::run(&places);
+    contended::run(&places, &floors);
     println!("\nin {:.0?}", now().since(began));
 }

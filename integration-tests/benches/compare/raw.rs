@@ -3,19 +3,34 @@
 use std::path::Path;
 
 use sqlx::{
-    Connection, SqliteConnection,
+    ConnectOptions, Connection, Executor, MySql, MySqlConnection, PgConnection, Pool, Postgres,
+    SqliteConnection,
+    mysql::{MySqlConnectOptions, MySqlPoolOptions},
+    postgres::{PgConnectOptions, PgPoolOptions},
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous},
 };
 
-/// `INSERT` and `DELETE` on a file with the settings that the store has.
-pub(crate) struct Raw {
-    insert: SqliteConnection,
-    /// Where the release is less durable than the grant, as in the store: it need not survive a power cut.
-    delete: Option<SqliteConnection>,
+/// `INSERT` and `DELETE`, prepared, each a transaction of its own, with the settings that the store has.
+pub(crate) enum Raw {
+    /// On connections of its own: two where the release is less durable than the grant.
+    Sqlite(SqliteConnection, Option<SqliteConnection>),
+    /// On connections of its own.
+    Postgres(PgConnection, PgConnection),
+    /// On connections of its own.
+    MySql(MySqlConnection),
+    /// On a pool of the driver, as programs use it.
+    PostgresPool(Pool<Postgres>),
+    /// On a pool of the driver, as programs use it.
+    MySqlPool(Pool<MySql>),
 }
 
+const POSTGRES_TABLE: &str = "CREATE TABLE IF NOT EXISTS raw (
+    name bytea PRIMARY KEY, owner bytea NOT NULL, expires_at bigint NOT NULL)";
+const MYSQL_TABLE: &str = "CREATE TABLE IF NOT EXISTS raw (
+    name varbinary(255) PRIMARY KEY, owner binary(16) NOT NULL, expires_at bigint NOT NULL) ENGINE=InnoDB";
+
 impl Raw {
-    pub(crate) async fn open(file: &Path, grant: SqliteSynchronous, release: SqliteSynchronous) -> Self {
+    pub(crate) async fn sqlite(file: &Path, grant: SqliteSynchronous, release: SqliteSynchronous) -> Self {
         let connect = async |synchronous| {
             let options = SqliteConnectOptions::new().filename(file).create_if_missing(true);
             let options = options.journal_mode(SqliteJournalMode::Wal).synchronous(synchronous);
@@ -24,25 +39,95 @@ impl Raw {
         let mut insert = connect(grant).await;
         let table = "CREATE TABLE IF NOT EXISTS raw (
             name BLOB PRIMARY KEY, owner BLOB NOT NULL, expires_at INTEGER NOT NULL) STRICT";
-        sqlx::query(table).execute(&mut insert).await.unwrap();
-        let delete = if matches!(
+        insert.execute(table).await.unwrap();
+        let same = matches!(
             (grant, release),
             (SqliteSynchronous::Full, SqliteSynchronous::Full)
                 | (SqliteSynchronous::Normal, SqliteSynchronous::Normal)
-        ) {
-            None
-        } else {
-            Some(connect(release).await)
-        };
-        Self { insert, delete }
+        );
+        Self::Sqlite(insert, if same { None } else { Some(connect(release).await) })
+    }
+
+    /// With `synchronous_commit` as it is said.
+    pub(crate) async fn postgres_pool(url: &str, synchronous_commit: &str) -> Self {
+        let options = postgres(url, synchronous_commit);
+        // Without its sign of life before each use, which would be one more round trip.
+        let pool = PgPoolOptions::new().test_before_acquire(false).connect_with(options).await.unwrap();
+        pool.execute(POSTGRES_TABLE).await.unwrap();
+        Self::PostgresPool(pool)
+    }
+
+    /// With `synchronous_commit` as it is said for the grant, and off for the release, as ours is.
+    pub(crate) async fn postgres(url: &str, synchronous_commit: &str) -> Self {
+        let mut insert = postgres(url, synchronous_commit).connect().await.unwrap();
+        insert.execute(POSTGRES_TABLE).await.unwrap();
+        Self::Postgres(insert, postgres(url, "off").connect().await.unwrap())
+    }
+
+    pub(crate) async fn mysql_pool(url: &str) -> Self {
+        let options: MySqlConnectOptions = url.parse().unwrap();
+        let pool = MySqlPoolOptions::new().test_before_acquire(false).connect_with(options).await.unwrap();
+        pool.execute(MYSQL_TABLE).await.unwrap();
+        Self::MySqlPool(pool)
+    }
+
+    pub(crate) async fn mysql(url: &str) -> Self {
+        let mut connection = MySqlConnection::connect(url).await.unwrap();
+        connection.execute(MYSQL_TABLE).await.unwrap();
+        Self::MySql(connection)
     }
 
     pub(crate) async fn pair(&mut self, name: &[u8], owner: [u8; 16]) {
-        let insert = sqlx::query("INSERT INTO raw VALUES (?1, ?2, ?3)");
-        let insert = insert.bind(name).bind(owner.to_vec()).bind(i64::MAX);
-        insert.execute(&mut self.insert).await.unwrap();
-        let delete =
-            sqlx::query("DELETE FROM raw WHERE name = ?1 AND owner = ?2").bind(name).bind(owner.to_vec());
-        delete.execute(self.delete.as_mut().unwrap_or(&mut self.insert)).await.unwrap();
+        let (name, owner) = (name.to_vec(), owner.to_vec());
+        match self {
+            Self::Sqlite(insert, delete) => {
+                let query = sqlx::query("INSERT INTO raw VALUES (?1, ?2, ?3)");
+                let query = query.bind(&name).bind(&owner).bind(i64::MAX);
+                query.execute(&mut *insert).await.unwrap();
+                let query = sqlx::query("DELETE FROM raw WHERE name = ?1 AND owner = ?2");
+                query.bind(name).bind(owner).execute(delete.as_mut().unwrap_or(insert)).await.unwrap();
+            }
+            Self::Postgres(insert, delete) => {
+                insert_postgres(insert, &name, &owner).await;
+                delete_postgres(delete, &name, &owner).await;
+            }
+            Self::PostgresPool(pool) => {
+                insert_postgres(&*pool, &name, &owner).await;
+                delete_postgres(&*pool, &name, &owner).await;
+            }
+            Self::MySql(connection) => {
+                insert_mysql(&mut *connection, &name, &owner).await;
+                delete_mysql(connection, &name, &owner).await;
+            }
+            Self::MySqlPool(pool) => {
+                insert_mysql(&*pool, &name, &owner).await;
+                delete_mysql(&*pool, &name, &owner).await;
+            }
+        }
     }
+}
+
+fn postgres(url: &str, synchronous_commit: &str) -> PgConnectOptions {
+    let options: PgConnectOptions = url.parse().unwrap();
+    options.options([("synchronous_commit", synchronous_commit)])
+}
+
+async fn insert_postgres<'c>(on: impl Executor<'c, Database = Postgres>, name: &[u8], owner: &[u8]) {
+    let query = sqlx::query("INSERT INTO raw VALUES ($1, $2, $3)").bind(name).bind(owner).bind(i64::MAX);
+    query.execute(on).await.unwrap();
+}
+
+async fn delete_postgres<'c>(on: impl Executor<'c, Database = Postgres>, name: &[u8], owner: &[u8]) {
+    let query = sqlx::query("DELETE FROM raw WHERE name = $1 AND owner = $2").bind(name).bind(owner);
+    query.execute(on).await.unwrap();
+}
+
+async fn insert_mysql<'c>(on: impl Executor<'c, Database = MySql>, name: &[u8], owner: &[u8]) {
+    let query = sqlx::query("INSERT INTO raw VALUES (?, ?, ?)").bind(name).bind(owner).bind(i64::MAX);
+    query.execute(on).await.unwrap();
+}
+
+async fn delete_mysql<'c>(on: impl Executor<'c, Database = MySql>, name: &[u8], owner: &[u8]) {
+    let query = sqlx::query("DELETE FROM raw WHERE name = ? AND owner = ?").bind(name).bind(owner);
+    query.execute(on).await.unwrap();
 }

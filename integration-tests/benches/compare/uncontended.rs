@@ -7,11 +7,9 @@ use polylock::{Locks, Moment};
 use polylock_integration_tests::{
     clock::now,
     history::{at, nanos},
-    targets,
 };
-use sqlx::sqlite::SqliteSynchronous;
 
-use crate::{Flavour, raw::Raw};
+use crate::{Flavour, places::Place, raw::Raw};
 
 /// Batches in turn, so that what else the machine does hits both alike.
 const BATCHES: u32 = 60;
@@ -19,59 +17,60 @@ const BATCH: u32 = 20;
 /// The first batches, in which statements are prepared and files grow, do not count.
 const WARM: u32 = 5;
 
-/// The raw p50, by target.
-pub(crate) type Floors = HashMap<&'static str, Duration>;
+/// The raw p50, by store.
+pub(crate) type Floors = HashMap<Place, Duration>;
 
 /// Prints the table.
-pub(crate) fn run() -> Floors {
+pub(crate) fn run(places: &[Place]) -> Floors {
     println!(
-        "\n## Uncontended acquire + release (raw: INSERT + DELETE by sqlx on the same settings, alternating)\n"
+        "\n## Uncontended acquire + release\n\n\
+         Alternating with raw: INSERT + DELETE by sqlx on the same settings, on a pool of sqlx where there is a server. \
+         And with the least that could be: on connections of its own, with a release as little durable as ours.\n"
     );
     println!(
-        "| store | durability | runtime | p50 | p99 | raw p50 | raw p99 | p50 / raw | goal | p50 / raw, release relaxed |"
+        "| store | durability | runtime | p50 | p99 | raw p50 | raw p99 | p50 / raw | goal | p50 / least |"
     );
     println!("|---|---|---|---|---|---|---|---|---|---|");
     let mut floors = Floors::new();
-    for flavour in [Flavour::MultiThread, Flavour::CurrentThread] {
-        for (target, durability, grant) in [
-            ("sqlite_full", "full", SqliteSynchronous::Full),
-            ("sqlite_normal", "normal", SqliteSynchronous::Normal),
-        ] {
-            let [ours, raw, relaxed] = flavour.run(beside_raw(target, grant));
-            let goal = if flavour == Flavour::MultiThread { 1.15 } else { 1.4 };
+    for place in places.iter().copied().filter(|place| *place != Place::Memory) {
+        for flavour in [Flavour::MultiThread, Flavour::CurrentThread] {
+            let [ours, raw, least] = flavour.run(beside_raw(place));
+            let (multi, current) = place.goals();
+            let goal = if flavour == Flavour::MultiThread { multi } else { current };
+            let (store, durability) = place.names();
             let p50 = at(&ours, 0.5);
             println!(
-                "| sqlite | {durability} | {} | {p50:.1?} | {:.1?} | {:.1?} | {:.1?} | {} | <= {goal} | {} |",
+                "| {store} | {durability} | {} | {p50:.1?} | {:.1?} | {:.1?} | {:.1?} | {} | <= {goal} | {} |",
                 flavour.name(),
                 at(&ours, 0.99),
                 at(&raw, 0.5),
                 at(&raw, 0.99),
                 verdict(ratio(&ours, &raw), goal),
-                ratio_text(ratio(&ours, &relaxed)),
+                if least.is_empty() { "-".to_owned() } else { ratio_text(ratio(&ours, &least)) },
             );
-            floors.entry(target).or_insert_with(|| at(&raw, 0.5));
+            floors.entry(place).or_insert_with(|| at(&raw, 0.5));
         }
     }
-    for flavour in [Flavour::MultiThread, Flavour::CurrentThread] {
-        let ours = flavour.run(in_memory());
-        let p50 = at(&ours, 0.5);
-        let met = if p50 <= Duration::from_micros(30) { "met" } else { "MISSED" };
-        println!(
-            "| memory | none | {} | {p50:.1?} | {:.1?} | - | - | - | <= 30 us: {met} | - |",
-            flavour.name(),
-            at(&ours, 0.99),
-        );
+    if places.contains(&Place::Memory) {
+        for flavour in [Flavour::MultiThread, Flavour::CurrentThread] {
+            let ours = flavour.run(in_memory());
+            let p50 = at(&ours, 0.5);
+            let met = if p50 <= Duration::from_micros(30) { "met" } else { "MISSED" };
+            println!(
+                "| memory | none | {} | {p50:.1?} | {:.1?} | - | - | - | <= 30 us: {met} | - |",
+                flavour.name(),
+                at(&ours, 0.99),
+            );
+        }
     }
     floors
 }
 
-/// Ours, raw, and raw with a release that is as relaxed as ours.
-async fn beside_raw(target: &'static str, grant: SqliteSynchronous) -> [Histogram<u64>; 3] {
-    let spot = targets::make(target).await.unwrap();
-    let locks = Locks::connect(spot.url()).await.unwrap();
-    let mut raw = Raw::open(&spot.file("raw.db"), grant, grant).await;
-    let relaxed = spot.file("relaxed.db");
-    let mut relaxed = Raw::open(&relaxed, grant, SqliteSynchronous::Normal).await;
+/// Ours, raw, and the least that could be.
+async fn beside_raw(place: Place) -> [Histogram<u64>; 3] {
+    let (spot, url) = place.open().await;
+    let locks = Locks::connect(&url).await.unwrap();
+    let mut raw: [Option<Raw>; 2] = [place.raw(&spot).await, place.least(&spot).await];
     let mut seen = [nanos(), nanos(), nanos()];
     for batch in 0..BATCHES {
         for turn in 0..3 {
@@ -81,8 +80,10 @@ async fn beside_raw(target: &'static str, grant: SqliteSynchronous) -> [Histogra
                 let began = now();
                 match which {
                     0 => pair(&locks).await,
-                    1 => raw.pair(b"bench", owner(began)).await,
-                    _ => relaxed.pair(b"bench", owner(began)).await,
+                    other => match &mut raw[other - 1] {
+                        Some(raw) => raw.pair(b"bench", owner(began)).await,
+                        None => break,
+                    },
                 }
                 if batch >= WARM {
                     record(&mut seen[which], now().since(began));
@@ -99,8 +100,8 @@ fn owner(began: Moment) -> [u8; 16] {
 }
 
 async fn in_memory() -> Histogram<u64> {
-    let spot = targets::memory().await.unwrap();
-    let locks = Locks::connect(spot.url()).await.unwrap();
+    let (_spot, url) = Place::Memory.open().await;
+    let locks = Locks::connect(&url).await.unwrap();
     let mut seen = nanos();
     for round in 0..20_000 {
         let began = now();

@@ -1,0 +1,107 @@
+//! The stores that are measured, each with the settings of the driver that it is measured against.
+
+use std::sync::OnceLock;
+
+use polylock_integration_tests::{
+    servers::{self, Private},
+    targets::{self, Spot},
+};
+use sqlx::sqlite::SqliteSynchronous;
+
+use crate::raw::Raw;
+
+/// A store with one setting of durability.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Place {
+    Memory,
+    SqliteFull,
+    SqliteNormal,
+    PostgresFull,
+    PostgresRelaxed,
+    MariaDbFull,
+    MariaDbRelaxed,
+}
+
+use Place::{MariaDbFull, MariaDbRelaxed, Memory, PostgresFull, PostgresRelaxed, SqliteFull, SqliteNormal};
+
+impl Place {
+    pub(crate) const ALL: [Self; 7] =
+        [Memory, SqliteFull, SqliteNormal, PostgresFull, PostgresRelaxed, MariaDbFull, MariaDbRelaxed];
+
+    /// The store, and what its durability is called.
+    pub(crate) fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Memory => ("memory", "none"),
+            SqliteFull => ("sqlite", "full"),
+            SqliteNormal => ("sqlite", "normal"),
+            PostgresFull => ("postgres", "full"),
+            PostgresRelaxed => ("postgres", "relaxed"),
+            MariaDbFull => ("mariadb", "flush=1"),
+            MariaDbRelaxed => ("mariadb", "flush=0"),
+        }
+    }
+
+    /// What a pair may cost, as a multiple of the raw one, on a multi-thread and on a current-thread runtime.
+    pub(crate) fn goals(self) -> (f64, f64) {
+        match self {
+            MariaDbFull | MariaDbRelaxed => (1.3, 1.6),
+            _ => (1.15, 1.4),
+        }
+    }
+
+    /// A fresh one, and the URL with its durability.
+    pub(crate) async fn open(self) -> (Spot, String) {
+        let spot = match self {
+            Memory => targets::memory().await,
+            SqliteFull => targets::sqlite_full().await,
+            SqliteNormal => targets::sqlite_normal().await,
+            PostgresFull | PostgresRelaxed => targets::postgres().await,
+            MariaDbFull => targets::mariadb().await,
+            MariaDbRelaxed => targets::tables_of(relaxed_mariadb(), "mysql"),
+        };
+        let spot = spot.unwrap();
+        let url = match self {
+            PostgresRelaxed => spot.url_with("polylock.durability", "relaxed"),
+            _ => spot.url().to_owned(),
+        };
+        (spot, url)
+    }
+
+    /// The raw driver on the same settings, as programs use it: on a pool, where there is a server.
+    pub(crate) async fn raw(self, spot: &Spot) -> Option<Raw> {
+        Some(match self {
+            Memory => return None,
+            SqliteFull => {
+                Raw::sqlite(&spot.file("raw.db"), SqliteSynchronous::Full, SqliteSynchronous::Full).await
+            }
+            SqliteNormal => {
+                Raw::sqlite(&spot.file("raw.db"), SqliteSynchronous::Normal, SqliteSynchronous::Normal).await
+            }
+            PostgresFull => Raw::postgres_pool(servers::postgres().unwrap().url(), "on").await,
+            PostgresRelaxed => Raw::postgres_pool(servers::postgres().unwrap().url(), "off").await,
+            MariaDbFull => Raw::mysql_pool(servers::mariadb().unwrap().url()).await,
+            MariaDbRelaxed => Raw::mysql_pool(relaxed_mariadb().url()).await,
+        })
+    }
+
+    /// The least that could be: on connections of its own, and with a release that is as little durable as ours.
+    pub(crate) async fn least(self, spot: &Spot) -> Option<Raw> {
+        Some(match self {
+            Memory | SqliteNormal => return None,
+            SqliteFull => {
+                let file = spot.file("least.db");
+                Raw::sqlite(&file, SqliteSynchronous::Full, SqliteSynchronous::Normal).await
+            }
+            PostgresFull => Raw::postgres(servers::postgres().unwrap().url(), "on").await,
+            PostgresRelaxed => Raw::postgres(servers::postgres().unwrap().url(), "off").await,
+            MariaDbFull => Raw::mysql(servers::mariadb().unwrap().url()).await,
+            MariaDbRelaxed => Raw::mysql(relaxed_mariadb().url()).await,
+        })
+    }
+}
+
+/// MariaDB has no durability for one session, so this one has it for all.
+fn relaxed_mariadb() -> &'static Private {
+    static SERVER: OnceLock<Private> = OnceLock::new();
+    SERVER.get_or_init(|| servers::mariadb::start(&["innodb_flush_log_at_trx_commit=0"]).unwrap())
+}
