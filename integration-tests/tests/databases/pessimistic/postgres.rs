@@ -5,12 +5,12 @@ use std::time::Duration;
 use polylock::Locks;
 use polylock_integration_tests::{
     clock::{self, pause},
-    servers::{self, pgbouncer, postgres},
+    servers::{pgbouncer, postgres},
 };
 use polylock_testkit::history::{self, Rules};
 use sqlx::{AssertSqlSafe, Executor};
 
-use super::{LONG, Site, site::connection};
+use super::{LONG, Site, site::connection, tokens_grow};
 use crate::load::Load;
 
 /// Settings that an administrator may have made for all: none of them is a reason to lose a lock or to give it twice.
@@ -72,9 +72,7 @@ async fn a_server_that_is_killed_under_load_gives_no_smaller_token() {
             }
         })
         .await;
-    assert_eq!(history::token_regressions(&outcome.sections), []);
-    assert_eq!(history::repeated_tokens(&outcome.sections), []);
-    println!("{} sections, {} losses", outcome.sections.len(), outcome.losses);
+    tokens_grow(&outcome);
     assert!(outcome.sections.len() > 200, "it went on: {}", outcome.sections.len());
 }
 
@@ -82,7 +80,7 @@ async fn a_server_that_is_killed_under_load_gives_no_smaller_token() {
 /// the lock after it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_drawn_after_the_lock_was_lost_does_not_count() {
-    let server = servers::postgres().unwrap();
+    let server = postgres().unwrap();
     let site = Site::on_postgres(server);
     let (first, second) = (site.open(LONG).await, site.open(LONG).await);
     let mut keeper = connection(server).await;
@@ -111,7 +109,7 @@ async fn a_token_drawn_after_the_lock_was_lost_does_not_count() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_tables_of_the_other_strategy_are_refused() {
-    let server = servers::postgres().unwrap();
+    let server = postgres().unwrap();
     for strategies in [["lease", "pessimistic"], ["pessimistic", "lease"]] {
         let site = Site::on_postgres(server);
         let [first, second] =

@@ -79,15 +79,17 @@ impl Site {
 
     /// How many transactions are open that hold a lock or wait for one.
     pub(crate) async fn transactions(&self) -> i64 {
-        let sql = match self.kind {
-            Kind::Postgres => format!(
-                "SELECT count(DISTINCT pid) FROM pg_locks WHERE relation = '{}_rows'::regclass \
-                 AND mode = 'RowShareLock'",
-                self.table
-            ),
-            Kind::MariaDb => format!("SELECT count(*) FROM ({}) AS ids", self.ids()),
-        };
-        self.number(&sql).await
+        match self.kind {
+            Kind::Postgres => {
+                self.number(&format!(
+                    "SELECT count(DISTINCT pid) FROM pg_locks WHERE relation = '{}_rows'::regclass \
+                     AND mode = 'RowShareLock'",
+                    self.table
+                ))
+                .await
+            }
+            Kind::MariaDb => count(&self.open_on_mariadb(false).await),
+        }
     }
 
     /// How many connections the stores of this test have.
@@ -105,13 +107,26 @@ impl Site {
         self.number(&sql).await
     }
 
-    fn ids(&self) -> String {
-        format!(
-            "SELECT trx_mysql_thread_id AS id FROM information_schema.innodb_trx \
-             JOIN information_schema.processlist ON id = trx_mysql_thread_id \
-             WHERE db = '{}' AND id <> connection_id()",
-            self.table
-        )
+    /// The connections to this database that are in a transaction, or that wait in it for a lock. The server's tables of
+    /// transactions are not asked: they are not made anew as long as somebody reads them.
+    async fn open_on_mariadb(&self, waiting: bool) -> Vec<u64> {
+        let mut connection = MySqlConnection::connect(&self.server).await.unwrap();
+        let sql =
+            "SELECT id FROM information_schema.processlist WHERE db = database() AND id <> connection_id()";
+        let ours = connection.fetch_all(sqlx::raw_sql(sql)).await.unwrap();
+        let ours: Vec<i64> = ours.iter().map(|row| row.get(0)).collect();
+        let status = connection.fetch_one(sqlx::raw_sql("SHOW ENGINE INNODB STATUS")).await.unwrap();
+        connection.close().await.unwrap();
+        let status: String = status.get(2);
+        let open = status.split("---TRANSACTION ").skip(1).filter(|transaction| {
+            let head = transaction.lines().next().unwrap_or_default();
+            head.contains(", ACTIVE") && (!waiting || transaction.contains("LOCK WAIT"))
+        });
+        let ids = open.filter_map(|transaction| {
+            let (_, id) = transaction.split_once("thread id ")?;
+            id.split(',').next()?.parse().ok()
+        });
+        ids.filter(|id| ours.iter().any(|ours| u64::try_from(*ours) == Ok(*id))).collect()
     }
 
     /// Ends the connections of all who hold a lock or wait for one: how many there were.
@@ -126,34 +141,30 @@ impl Site {
                 .await
             }
             Kind::MariaDb => {
+                let ids = self.open_on_mariadb(false).await;
                 let mut connection = MySqlConnection::connect(&self.server).await.unwrap();
-                let sql = sqlx::raw_sql(AssertSqlSafe(self.ids()));
-                let rows = connection.fetch_all(sql).await.unwrap();
-                for row in &rows {
-                    let kill = format!("KILL {}", row.get::<u64, _>(0));
+                for id in &ids {
+                    let kill = format!("KILL {id}");
                     // It may have gone by itself.
                     connection.execute(sqlx::raw_sql(AssertSqlSafe(kill))).await.ok();
                 }
-                i64::try_from(rows.len()).unwrap()
+                count(&ids)
             }
         }
     }
 
     /// Waits until so many wait for a lock, as the server sees it.
-    pub(crate) async fn blocks(&self, count: i64) {
-        let sql = match self.kind {
-            Kind::Postgres => format!(
-                "SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted AND pid IN \
-                 (SELECT pid FROM pg_locks WHERE relation = '{}_rows'::regclass)",
-                self.table
-            ),
-            Kind::MariaDb => format!(
-                "SELECT count(*) FROM information_schema.innodb_trx \
-                 WHERE trx_state = 'LOCK WAIT' AND trx_mysql_thread_id IN ({})",
-                self.ids()
-            ),
+    pub(crate) async fn blocks(&self, waiting: i64) {
+        let sql = format!(
+            "SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted AND pid IN \
+             (SELECT pid FROM pg_locks WHERE relation = '{}_rows'::regclass)",
+            self.table
+        );
+        let blocked = async || match self.kind {
+            Kind::Postgres => self.number(&sql).await,
+            Kind::MariaDb => count(&self.open_on_mariadb(true).await),
         };
-        clock::until("so many wait", async || self.number(&sql).await == count).await;
+        clock::until("so many wait", async || blocked().await == waiting).await;
     }
 
     /// Waits until so many transactions are open: much less than a lease, and than the server takes to find out by itself.
@@ -171,6 +182,10 @@ impl Site {
             Kind::MariaDb => number::<sqlx::MySql>(&self.server, sql).await,
         }
     }
+}
+
+fn count<T>(list: &[T]) -> i64 {
+    i64::try_from(list.len()).unwrap()
 }
 
 /// The first column of the only row.
