@@ -3,6 +3,11 @@
 //! | feature | store | module |
 //! |---|---|---|
 //! | `sqlite` | a SQLite file, shared by the processes of one machine | `sqlite` |
+//! | `postgres` | a PostgreSQL database, for programs on many machines | `postgres` |
+//! | `mysql` | a MySQL or MariaDB database, for programs on many machines | `mysql` |
+//! | `tls` | encrypted connections to those | |
+//!
+//! `pessimistic` is a second way to lock on the two servers, and `optimistic` makes your own tables refuse late writes.
 //!
 //! Every store keeps the whole contract of [`polylock_core::backend`]: a lock is a row under a unique index, inserted
 //! at the grant and deleted at the release; waiters queue in a second table in order of arrival.

@@ -21,6 +21,10 @@
 //! |---|---|---|
 //! | `memory:` (alone) or `memory:NAME` (shared by that name) | always there | the tasks of this process |
 //! | `sqlite:///absolute/path.db` | `sqlite` | the processes of this machine |
+//! | `postgres://user:password@host/database` | `postgres` | programs on many machines |
+//! | `mysql://user:password@host/database`, also `mariadb:` | `mysql` | programs on many machines |
+//!
+//! The feature `tls` encrypts connections to servers.
 //!
 //! Keys for every store, all with the prefix `polylock.`: `polylock.ttl`, `polylock.wait` and `polylock.outage` (see
 //! [`Options`]). An unknown key is an error with a suggestion, never ignored.
@@ -39,6 +43,10 @@ pub use polylock_core::{
     NotAcquired, Operation, Options, Order, OwnerId, Reach, Result, Store, SystemClock, Unavailable,
     UnknownMode, WakeUp, duration, metrics, url::StoreUrl,
 };
+
+/// Tables of your own that refuse late writes: see [`polylock_sql::optimistic`].
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+pub use polylock_sql::optimistic;
 
 /// The examples of the project's README are compiled and run, too.
 #[cfg(doctest)]
