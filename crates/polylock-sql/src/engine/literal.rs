@@ -17,6 +17,7 @@ pub(crate) enum Arg<'a> {
     Bytes(&'a [u8]),
     Text(&'a str),
     Int(i64),
+    #[cfg(any(feature = "postgres", test))]
     Bool(bool),
     /// Pairs of bytes, as rows; one at least, because no database has a form for none.
     Pairs(&'a [(Vec<u8>, Vec<u8>)]),
@@ -77,6 +78,7 @@ impl Template {
                 Some(Arg::Int(number)) => {
                     write!(text, "{number}").ok();
                 }
+                #[cfg(any(feature = "postgres", test))]
                 Some(Arg::Bool(yes)) => text.push_str(if yes { "TRUE" } else { "FALSE" }),
                 Some(Arg::Pairs(pairs)) => {
                     for (index, (first, second)) in pairs.iter().enumerate() {

@@ -44,7 +44,7 @@ pub(crate) enum Round {
     /// Nothing has happened, or nobody can tell.
     Quiet,
     /// Something has, but those who are waited for are all there.
-    #[cfg(feature = "sqlite")]
+    #[cfg(any(feature = "sqlite", feature = "mysql"))]
     Lively,
     /// Someone who is waited for has left.
     Departure,
@@ -102,7 +102,7 @@ async fn poll<D: Dialect>(store: Weak<Inner<D>>) {
         let news = store.poller.news.swap(false, Ordering::Acquire);
         pause = match store.dialect.round(&store.hub, news).await {
             Ok(Round::Departure) => pace.shortest,
-            #[cfg(feature = "sqlite")]
+            #[cfg(any(feature = "sqlite", feature = "mysql"))]
             Ok(Round::Lively) => pace.lively,
             Ok(Round::Quiet) => (pause + pause / 2).min(pace.longest),
             Err(failure) => {

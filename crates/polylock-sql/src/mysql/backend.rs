@@ -9,7 +9,8 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    Capabilities, Entry, Fencing, LockName, LockStatus, Operation, Reach, Request, Result, hub::Hub,
+    Capabilities, Entry, Fencing, LockName, LockStatus, Operation, Reach, Request, RequestId, Result,
+    hub::Hub,
 };
 use sqlx::mysql::MySqlRow;
 
@@ -26,8 +27,10 @@ use crate::engine::{
     slot,
 };
 
-/// The shortest pause between two looks.
+/// The pause between two looks after somebody has left ...
 const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
+/// ... and while others come and go, so that it may be this process's turn soon.
+const LIVELY_PAUSE: Duration = Duration::from_millis(5);
 
 /// The locks of one database.
 pub(super) struct Database {
@@ -36,6 +39,8 @@ pub(super) struct Database {
     server: Server<sqlx::MySql>,
     statements: Statements,
     departed: Departed,
+    /// Who was there when the poller looked last.
+    present: Mutex<HashSet<RequestId>>,
     /// The names after which the sweep goes on: of holds, of waiters.
     sweep: Mutex<(Vec<u8>, Vec<u8>)>,
 }
@@ -59,8 +64,15 @@ impl Database {
         if !durable {
             capabilities.fencing = Fencing::WhileRunning;
         }
-        let (departed, sweep) = (Departed::default(), Mutex::default());
-        Self { capabilities, longest_pause: poll, server, statements, departed, sweep }
+        Self {
+            capabilities,
+            longest_pause: poll,
+            server,
+            statements,
+            departed: Departed::default(),
+            present: Mutex::default(),
+            sweep: Mutex::default(),
+        }
     }
 
     /// What `read` makes of the rows that `template` answers with.
@@ -83,7 +95,8 @@ impl Dialect for Database {
     }
 
     fn pace(&self) -> Pace {
-        Pace { shortest: SHORTEST_PAUSE, lively: self.longest_pause, longest: self.longest_pause }
+        let longest = self.longest_pause;
+        Pace { shortest: SHORTEST_PAUSE, lively: LIVELY_PAUSE.min(longest), longest }
     }
 
     async fn claim(&self, request: &Request, hub: &Hub) -> Result<Look> {
@@ -154,11 +167,14 @@ impl Dialect for Database {
             .await?
             .into_iter()
             .collect::<HashSet<_>>();
-        let mut round = Round::Quiet;
+        // Who holds a lock alone is told even if nobody of this process waits for that one: whether the queue moves.
+        let mut before = self.present.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut round = if *before == present { Round::Quiet } else { Round::Lively };
         for gone in watched.into_values().flatten().filter(|watched| !present.contains(watched)) {
             hub.ring(gone);
             round = Round::Departure;
         }
+        *before = present;
         Ok(round)
     }
 

@@ -166,7 +166,9 @@ mod tests {
         assert_eq!(usize::try_from(ROUTINE_COUNT), Ok(ROUTINES.len()));
         for (name, file) in ROUTINES {
             assert!(
-                file.contains(&format!("CREATE PROCEDURE /*!80029 IF NOT EXISTS */ /*M! IF NOT EXISTS */ {{p}}_{name}(")),
+                file.contains(&format!(
+                    "CREATE PROCEDURE /*!80029 IF NOT EXISTS */ /*M! IF NOT EXISTS */ {{p}}_{name}("
+                )),
                 "{name}"
             );
         }
