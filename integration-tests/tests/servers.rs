@@ -8,7 +8,6 @@ use std::{
     os::unix::fs::PermissionsExt,
     panic,
     path::{Path, PathBuf},
-    sync::Arc,
     thread,
     time::Duration,
 };
@@ -364,27 +363,38 @@ async fn an_owner_killed_at_any_moment_of_the_start_leaves_nothing() {
     }
 }
 
-/// How many templates have been made; anything else in their directory is one too many, too.
+#[test]
+fn a_template_is_whole_though_its_maker_is_killed_while_it_is_written() {
+    for (name, _) in KINDS {
+        let elsewhere = Elsewhere::new();
+        let mut maker = elsewhere.start(&[name]);
+        assert!(clock::within(PATIENCE, || templates(&elsewhere) > 0), "{name} writes none");
+        maker.kill();
+        elsewhere.start(&[name]).hears("process");
+        elsewhere.is_clean_soon(name);
+        assert_eq!(templates(&elsewhere), 1, "{name}");
+    }
+}
+
+/// How many templates there are; anything else in their directory is one too many, too.
 fn templates(elsewhere: &Elsewhere) -> usize {
-    let names = fs::read_dir(&elsewhere.cache).unwrap().flatten().map(|entry| entry.file_name());
-    names.filter(|name| name != "lock").count()
+    fs::read_dir(&elsewhere.cache).unwrap().count()
 }
 
 #[test]
 fn two_processes_may_start_their_first_server_at_once() {
     for (name, _) in KINDS {
-        let elsewhere = Arc::new(Elsewhere::new());
-        let mut owners: Vec<_> = (0..2).map(|_| elsewhere.start(&[name])).collect();
-        let urls: HashSet<_> = owners
-            .iter_mut()
-            .map(|owner| {
-                owner.hears("process");
-                owner.hears("directory");
-                owner.hears("url")
-            })
-            .collect();
-        assert_eq!(urls.len(), 2);
+        let elsewhere = Elsewhere::new();
+        let mut owners = [(); 2].map(|()| elsewhere.start(&[name]));
+        let urls = owners.each_mut().map(|owner| {
+            owner.hears("process");
+            owner.hears("directory");
+            owner.hears("url")
+        });
+        assert_ne!(urls[0], urls[1]);
         assert_eq!(templates(&elsewhere), 1, "{name}");
+        drop(owners);
+        elsewhere.is_clean_soon(name);
     }
 }
 

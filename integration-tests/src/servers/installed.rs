@@ -2,7 +2,6 @@
 
 use std::{
     env,
-    fs::{self, File},
     path::{Path, PathBuf},
 };
 
@@ -43,22 +42,16 @@ pub(super) fn data(keeper: &mut Keeper, key: &str, make: impl FnOnce(&mut Keeper
     let cache = cache();
     let template = cache.join(format!("{key}-{}", keeper.uid()));
     let template = template.display().to_string();
-    let made = || Path::new(&template).is_dir();
-    if !made() {
-        // One process makes it, and those that start at the same time wait for it.
-        let locked = fs::create_dir_all(&cache).and_then(|()| File::create(cache.join("lock")));
-        let lock = locked.and_then(|file| file.lock().map(|()| file));
-        let _lock =
-            lock.unwrap_or_else(|error| panic!("no place for templates, {}: {error}", cache.display()));
-        if !made() {
-            make(keeper);
-            // Its name appears when it is complete, even if this process ends now: the keeper goes on with it.
-            let keep = r#"cp -a data "$1.$$" && mv -T "$1.$$" "$1" || { rm -rf "$1.$$"; exit 1; }"#;
-            keeper.run(["sh", "-c", keep, "keep", &template]);
-            return;
-        }
+    if Path::new(&template).is_dir() {
+        keeper.run(["cp", "-a", "--reflink=auto", &template, "data"]);
+        return;
     }
-    keeper.run(["cp", "-a", "--reflink=auto", &template, "data"]);
+    make(keeper);
+    // Its name appears when it is complete, even if this process ends now: the keeper goes on with it. Who else makes
+    // one at the same time may be the first.
+    let keep = r#"cp -a data "$1.$$" && mv -T "$1.$$" "$1" || { rm -rf "$1.$$"; [ -d "$1" ]; }"#;
+    keeper.run(["mkdir", "-p", &cache.display().to_string()]);
+    keeper.run(["sh", "-c", keep, "keep", &template]);
 }
 
 /// Where they are kept: with everything else that was built, or in `POLYLOCK_TEST_CACHE`.
@@ -73,6 +66,8 @@ fn cache() -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

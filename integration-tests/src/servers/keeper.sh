@@ -44,7 +44,6 @@ kill_all() {
     tree=
     stop "$server"
     [ -z "$tree" ] || kill -KILL $tree
-    wait "$server"
     for process in $tree; do
         until all_in "$process" ZX; do sleep 0.01; done
     done
@@ -88,5 +87,8 @@ done
 eval "set -- $last"
 "$@" </dev/null >>log 2>&1
 cd /
-# Twice, because a dying process can be in the middle of making a file.
-rm -rf "$directory" || rm -rf "$directory"
+# More than once, because something that dies can be in the middle of making a file.
+for again in 1 2 3 4 5; do
+    rm -rf "$directory" && break
+    sleep 0.1
+done
