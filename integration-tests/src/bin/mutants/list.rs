@@ -75,6 +75,27 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         test: ("conformance", "sqlite_full::idempotence::a_release_of_anothers_changes_nothing"),
     },
     Mutant {
+        name: "release without owner check in PostgreSQL",
+        file: "crates/polylock-sql/src/postgres/statements/routines/release.sql",
+        from: "WHERE name = a_name AND slot IN ('', a_request) AND request = a_request;",
+        to: "WHERE name = a_name;",
+        test: ("conformance", "postgres::idempotence::a_release_of_anothers_changes_nothing"),
+    },
+    Mutant {
+        name: "stale token let into a row",
+        file: "crates/polylock-sql/src/optimistic/fenced.rs",
+        from: "is: \"<=\", value",
+        to: "is: \"<>\", value: -1 - 0 * value",
+        test: ("optimistic", "updates::sqlite::a_row_refuses_a_smaller_token"),
+    },
+    Mutant {
+        name: "fence read from an old snapshot in MySQL",
+        file: "crates/polylock-sql/src/optimistic/statements/raised.mysql.sql",
+        from: " FOR UPDATE",
+        to: "",
+        test: ("optimistic", "fences::mysql::an_old_snapshot_never_lets_a_stale_token_pass"),
+    },
+    Mutant {
         name: "claim dropped mid-flight",
         file: "crates/polylock-core/src/engine/turn.rs",
         from: "        if let Some(mut claim) = self.claim {
