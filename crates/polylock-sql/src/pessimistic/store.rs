@@ -24,6 +24,8 @@ use super::{
 };
 use crate::engine::{SWEEP_EVERY, SWEEP_ROWS, bytes, literal::Arg, pool::before};
 
+/// How long the server may take to tell a waiter that it has been given a lock that is free.
+const GRANTED: Duration = Duration::from_millis(100);
 /// How long a release waits for a renewal that is under way.
 const MOMENT: Duration = Duration::from_millis(250);
 
@@ -177,7 +179,8 @@ impl Backend for Pessimistic {
                 Stage::Out => match Session::enter(&self.host, &self.places, request).await? {
                     Entered::Holds(session) => Stage::Locked(session),
                     Entered::Waits(session) if request.queues => {
-                        Stage::Waiting(Waiter::start(self.host.clone(), session, request))
+                        *stage = Stage::Waiting(Waiter::start(self.host.clone(), session, request));
+                        return Ok(queued());
                     }
                     Entered::Waits(session) => {
                         self.end(Operation::Claim, session, request, &mut stage).await?;
@@ -185,7 +188,14 @@ impl Backend for Pessimistic {
                         return Ok(queued());
                     }
                 },
-                Stage::Waiting(mut waiter) if waiter.has_ended() => Stage::Locked(waiter.outcome().await?),
+                Stage::Waiting(mut waiter) => {
+                    // If it is its turn, the server may be telling so at this very moment.
+                    if before(SystemClock.now() + GRANTED, waiter.end()).await.is_none() {
+                        *stage = Stage::Waiting(waiter);
+                        return Ok(queued());
+                    }
+                    Stage::Locked(waiter.outcome().await?)
+                }
                 Stage::Held(mut session, token) => {
                     if self.confirmed(&mut session, request, self.host.patience()).await {
                         *stage = Stage::Held(session, token);
@@ -198,16 +208,12 @@ impl Backend for Pessimistic {
                     self.kill(Operation::Claim, identity).await?;
                     Stage::Out
                 }
-                other => other,
+                locked @ Stage::Locked(_) => locked,
             };
-            match &*stage {
-                Stage::Waiting(waiter) if !waiter.has_ended() => return Ok(queued()),
-                Stage::Locked(_) => {
-                    if let Some(grant) = self.grant(request, &mut stage).await? {
-                        return Ok(Standing::Held(grant));
-                    }
-                }
-                _ => {}
+            if matches!(*stage, Stage::Locked(_))
+                && let Some(grant) = self.grant(request, &mut stage).await?
+            {
+                return Ok(Standing::Held(grant));
             }
         }
     }

@@ -64,11 +64,6 @@ impl Waiter {
         self.identity
     }
 
-    /// Whether it waits no more.
-    pub(super) fn has_ended(&self) -> bool {
-        self.ended.has_changed().is_err()
-    }
-
     /// Ready when it waits no more.
     pub(super) fn end(&self) -> impl Future<Output = ()> + use<> {
         let mut ended = self.ended.clone();
