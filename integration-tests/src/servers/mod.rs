@@ -14,7 +14,10 @@
 //! All this blocks, so that tests on any runtime and none can call it. In a task that shares its thread with others,
 //! use `spawn_blocking`.
 //!
-//! A further kind of server is one more module like these: a [`Kind`], a `start`, and a line here.
+//! An empty data directory of each version is made once and kept in `target/test-servers`, or in `POLYLOCK_TEST_CACHE`.
+//! `cargo run -p polylock-integration-tests --bin server postgres` starts one to try things with.
+//!
+//! A further kind of server is one more module like these: a `Kind`, a `start`, and a line here.
 
 mod installed;
 mod keeper;
@@ -48,6 +51,9 @@ use keeper::Keeper;
 ///
 /// # Errors
 /// [`Missing`] if it is not installed.
+///
+/// # Panics
+/// If it does not start, with its log.
 pub fn postgres() -> Result<&'static Server, Missing> {
     static SHARED: Shared = Shared::new();
     shared(&SHARED, "POLYLOCK_TEST_POSTGRES_URL", || begin(Arc::new(postgres::Postgres::default())))
@@ -57,6 +63,9 @@ pub fn postgres() -> Result<&'static Server, Missing> {
 ///
 /// # Errors
 /// [`Missing`] if it is not installed.
+///
+/// # Panics
+/// If it does not start, with its log.
 pub fn mariadb() -> Result<&'static Server, Missing> {
     static SHARED: Shared = Shared::new();
     shared(&SHARED, "POLYLOCK_TEST_MYSQL_URL", || begin(Arc::new(mariadb::MariaDb::default())))
