@@ -1,6 +1,7 @@
 //! What the tests against real stores and real processes share.
 //!
 //! - [`targets`](mod@targets): the list of stores of this machine, in one place;
+//! - [`stores`](mod@stores): those of them that processes share;
 //! - [`process`]: helper programs that are killed, stopped and always cleaned away;
 //! - [`servers`]: real PostgreSQL and MariaDB servers, started, hurt and always cleaned away;
 //! - [`clock`]: stamps that all processes share, and waits that end;
@@ -15,4 +16,5 @@ pub mod clock;
 pub mod history;
 pub mod process;
 pub mod servers;
+pub mod stores;
 pub mod targets;

@@ -8,7 +8,7 @@ use std::{
     thread,
 };
 
-use polylock_integration_tests::{cargo, clock::now};
+use polylock_integration_tests::{cargo, clock::now, on_stores, stores::spot};
 use tempfile::TempDir;
 
 const LOOPS: usize = 8;
@@ -41,18 +41,19 @@ fn additions(times: usize, command: impl Fn(&Path) -> Command + Sync) -> (usize,
     (text("number").trim().parse().unwrap(), tokens)
 }
 
-#[test]
-fn eight_loops_of_two_hundred_runs_lose_no_increment_and_their_tokens_grow() {
+on_stores! { eight_loops_of_two_hundred_runs_lose_no_increment_and_their_tokens_grow }
+
+async fn eight_loops_of_two_hundred_runs_lose_no_increment_and_their_tokens_grow(store: &str) {
     let polylock = cargo::program("polylock-cli", "polylock", Path::new(env!("CARGO_BIN_EXE_worker")));
+    let spot = spot(store).await;
     let began = now();
-    let (sum, tokens) = additions(TIMES, |directory| {
+    let (sum, tokens) = additions(TIMES, |_| {
         let mut run = Command::new(&polylock);
         run.env_remove("POLYLOCK_STORE").env("POLYLOCK_CONFIG", "/dev/null");
-        run.arg("-S").arg(format!("sqlite://{}", directory.join("locks.db").display()));
-        run.args(["run", "--wait", FOR_EVER, "number", "--"]);
+        run.args(["-S", spot.url(), "run", "--wait", FOR_EVER, "number", "--"]);
         run
     });
-    println!("{} runs in {:.2?}", LOOPS * TIMES, now().since(began));
+    println!("{store}: {} runs in {:.2?}", LOOPS * TIMES, now().since(began));
     assert_eq!(sum, LOOPS * TIMES);
     assert_eq!(tokens.len(), LOOPS * TIMES);
     assert!(tokens.windows(2).all(|pair| pair[0] < pair[1]), "tokens grow strictly");

@@ -1,18 +1,18 @@
-//! A guard that is dropped as the program's last act: the release reaches the store all the same.
+//! A guard that is dropped as the program's last act: the release reaches the store all the same, over a network, too.
 //!
 //! The lease is ten minutes, so what is free afterwards was released.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use polylock::Locks;
-use polylock_integration_tests::{process::Process, targets};
+use polylock_integration_tests::{on_stores, process::Process, stores::spot};
 
 const TIMES: usize = 60;
 /// How many programs run at once.
 const ABREAST: usize = 3;
 
 /// How many of so many programs that end like that have released their lock.
-async fn released(how: &str, times: usize) -> usize {
-    let spot = targets::sqlite_full().await.unwrap();
+async fn released(store: &str, how: &str, times: usize) -> usize {
+    let spot = spot(store).await;
     let url = spot.url_with("polylock.ttl", "10m");
     let locks = Locks::connect(&url).await.unwrap();
     let mut released = 0;
@@ -31,15 +31,16 @@ async fn released(how: &str, times: usize) -> usize {
             }
         }
     }
-    println!("{how}: {released} of {times}");
+    println!("{store}, {how}: {released} of {times}");
     released
 }
 
+/// Each of these ends, on every store.
 macro_rules! all_are_released {
     ($($test:ident $how:literal)*) => {
-        $(#[tokio::test]
-        async fn $test() {
-            assert_eq!(released($how, TIMES).await, TIMES);
+        on_stores! { $($test)* what_is_forgotten_is_not_released }
+        $(async fn $test(store: &str) {
+            assert_eq!(released(store, $how, TIMES).await, TIMES);
         })*
     };
 }
@@ -57,8 +58,7 @@ all_are_released! {
 }
 
 /// The planted twins: a guard that is forgotten, or a program that aborts, releases nothing, and that is seen.
-#[tokio::test]
-async fn what_is_forgotten_is_not_released() {
-    assert_eq!(released("forget", 6).await, 0);
-    assert_eq!(released("abort", 6).await, 0);
+async fn what_is_forgotten_is_not_released(store: &str) {
+    assert_eq!(released(store, "forget", 6).await, 0);
+    assert_eq!(released(store, "abort", 6).await, 0);
 }

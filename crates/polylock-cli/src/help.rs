@@ -93,19 +93,23 @@ The program that opens a store makes its tables by itself. Where its
 user may not, an administrator runs what this prints:
 
     polylock schema -S postgres://app@db/app | psql postgres://admin@db/app
+    polylock schema -S mysql://app@db/app | mysql -h db -u admin
 
 The store is not asked. Nothing is printed for a store that needs
 nothing made for it, such as SQLite. What is there already is left as
 it is, so it may be run again.
 
 RIGHTS OF THE PROGRAM'S USER, BESIDE THAT TO CONNECT
-  PostgreSQL (where `polylock` is the key polylock.table):
+  PostgreSQL (polylock.schema is public, polylock.table is polylock):
     GRANT USAGE ON SCHEMA public TO app;
-    GRANT SELECT ON polylock_meta TO app;
+    GRANT SELECT ON public.polylock_meta TO app;
     GRANT SELECT, INSERT, UPDATE, DELETE
-      ON polylock_holds, polylock_waiters TO app;
-    GRANT USAGE ON SEQUENCE polylock_tokens TO app;
-  EXECUTE on the functions is everybody's unless it was revoked.";
+      ON public.polylock_holds, public.polylock_waiters TO app;
+    GRANT USAGE ON SEQUENCE public.polylock_tokens TO app;
+  (EXECUTE on the functions is everybody's unless it was revoked.)
+
+  MySQL and MariaDB (the database is app):
+    GRANT SELECT, INSERT, UPDATE, DELETE, EXECUTE ON app.* TO app;";
 
 pub(crate) const BREAK: &str = "\
 The holder is told at its next renewal, within a third of its TTL, and

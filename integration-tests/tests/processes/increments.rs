@@ -6,10 +6,12 @@ use polylock::{Locks, Mode};
 use polylock_integration_tests::{
     clock,
     history::{Flow, read_all},
+    on_stores,
+    stores::spot,
 };
 use polylock_testkit::history::{self, Recorder, Rules, Section};
 
-use crate::{at_once, spot, worker};
+use crate::{at_once, worker};
 
 const PROCESSES: usize = 8;
 const TASKS: usize = 64;
@@ -22,7 +24,7 @@ fn number(file: &Path) -> usize {
 }
 
 /// Holds what was written down to all promises, and prints how it flowed.
-fn check(sections: &[Section], expected: usize) -> Flow {
+fn check(store: &str, sections: &[Section], expected: usize) -> Flow {
     assert_eq!(sections.len(), expected);
     assert_eq!(history::check(sections, Rules::default()), []);
     let mut by_time: Vec<&Section> = sections.iter().collect();
@@ -32,13 +34,13 @@ fn check(sections: &[Section], expected: usize) -> Flow {
         "tokens grow in the order of the holds"
     );
     let flow = Flow::of(sections);
-    println!("{flow}");
+    println!("{store}: {flow}");
     assert!(flow.wait.max() < u64::try_from(FOR_EVER.as_nanos()).unwrap(), "somebody starved: {flow}");
     flow
 }
 
-async fn by_processes(times: usize, locked: &str) -> (usize, Vec<Section>) {
-    let spot = spot().await;
+async fn by_processes(store: &str, times: usize, locked: &str) -> (usize, Vec<Section>) {
+    let spot = spot(store).await;
     let (file, written) = (spot.file("number"), spot.file("history"));
     fs::write(&file, "0").unwrap();
     fs::create_dir(&written).unwrap();
@@ -52,24 +54,27 @@ async fn by_processes(times: usize, locked: &str) -> (usize, Vec<Section>) {
     (number(&file), read_all(&written))
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn eight_processes_lose_no_increment() {
-    let (sum, sections) = by_processes(200, "locked").await;
-    assert_eq!(sum, PROCESSES * 200);
-    check(&sections, PROCESSES * 200);
+on_stores! {
+    eight_processes_lose_no_increment
+    sixty_four_tasks_lose_no_increment
 }
 
-/// The planted twin: the same work without the lock must lose some, or it proves nothing.
+async fn eight_processes_lose_no_increment(store: &str) {
+    let (sum, sections) = by_processes(store, 200, "locked").await;
+    assert_eq!(sum, PROCESSES * 200);
+    check(store, &sections, PROCESSES * 200);
+}
+
+/// The planted twin: the same work without the lock must lose some, or it proves nothing. No store has a part in it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn eight_processes_without_the_lock_lose_increments() {
-    let (sum, _) = by_processes(100, "unlocked").await;
+    let (sum, _) = by_processes("sqlite_full", 100, "unlocked").await;
     assert!(sum < PROCESSES * 100, "nothing was lost without a lock: the work does not collide");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sixty_four_tasks_lose_no_increment() {
+async fn sixty_four_tasks_lose_no_increment(store: &str) {
     const TIMES: usize = 10;
-    let spot = spot().await;
+    let spot = spot(store).await;
     let file = spot.file("number");
     fs::write(&file, "0").unwrap();
     let locks = Locks::connect(spot.url()).await.unwrap();
@@ -95,6 +100,6 @@ async fn sixty_four_tasks_lose_no_increment() {
         tokio::time::timeout(Duration::from_secs(120), task).await.expect("nobody waits for ever").unwrap();
     }
     assert_eq!(number(&file), TASKS * TIMES);
-    let flow = check(&recorder.sections(), TASKS * TIMES);
+    let flow = check(store, &recorder.sections(), TASKS * TIMES);
     assert!(flow.fairness() >= 0.8, "in one process, first come is first served: {flow}");
 }

@@ -5,13 +5,23 @@ use std::time::Duration;
 use polylock::Locks;
 use polylock_integration_tests::{
     clock::{PATIENCE, now},
+    on_stores,
     process::Process,
+    stores::spot,
 };
 
-use crate::{SLACK, spot, waiters, worker};
+use crate::{SLACK, waiters, worker};
 
 const TTL: Duration = Duration::from_secs(1);
 const REPETITIONS: usize = 5;
+
+on_stores! {
+    a_killed_holder_blocks_for_its_lease_at_most
+    a_living_holder_keeps_its_lock_beyond_its_lease
+    a_killed_holder_with_a_queue_behind_it_blocks_for_its_lease_at_most
+    a_killed_waiter_is_passed_over_within_its_own_lease
+    a_killed_waiter_that_wanted_a_long_lease_is_passed_over_within_five_seconds
+}
 
 async fn opened(url: &str) -> Locks {
     Locks::connect(url).await.unwrap()
@@ -33,9 +43,8 @@ async fn free_after(locks: &Locks, name: &str, limit: Duration) -> Option<Durati
     Some(took)
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_holder_blocks_for_its_lease_at_most() {
-    let spot = spot().await;
+async fn a_killed_holder_blocks_for_its_lease_at_most(store: &str) {
+    let spot = spot(store).await;
     let url = spot.url_with("polylock.ttl", "1s");
     let locks = opened(&url).await;
     for repetition in 0..REPETITIONS {
@@ -47,22 +56,20 @@ async fn a_killed_holder_blocks_for_its_lease_at_most() {
         );
         holder.kill();
         let took = free_after(&locks, &name, TTL + SLACK).await;
-        println!("killed holder: free after {:.2?}", took.expect("free again after the lease"));
+        println!("{store}: killed holder: free after {:.2?}", took.expect("free again after the lease"));
     }
 }
 
 /// The planted twin: a holder that lives keeps its lock, so it is the kill that frees it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_living_holder_keeps_its_lock_beyond_its_lease() {
-    let spot = spot().await;
+async fn a_living_holder_keeps_its_lock_beyond_its_lease(store: &str) {
+    let spot = spot(store).await;
     let url = spot.url_with("polylock.ttl", "1s");
     let _holder = holder(&url, "alive");
     assert_eq!(free_after(&opened(&url).await, "alive", TTL + SLACK).await, None);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_holder_with_a_queue_behind_it_blocks_for_its_lease_at_most() {
-    let spot = spot().await;
+async fn a_killed_holder_with_a_queue_behind_it_blocks_for_its_lease_at_most(store: &str) {
+    let spot = spot(store).await;
     let url = spot.url_with("polylock.ttl", "1s");
     let locks = opened(&url).await;
     for repetition in 0..REPETITIONS {
@@ -83,14 +90,13 @@ async fn a_killed_holder_with_a_queue_behind_it_blocks_for_its_lease_at_most() {
             last = token;
         }
         let took = now().since(began);
-        println!("killed holder, three behind it: all served after {took:.2?}");
+        println!("{store}: killed holder, three behind it: all served after {took:.2?}");
         assert!(took < TTL + SLACK, "{took:?}");
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_waiter_is_passed_over_within_its_own_lease() {
-    let spot = spot().await;
+async fn a_killed_waiter_is_passed_over_within_its_own_lease(store: &str) {
+    let spot = spot(store).await;
     let url = spot.url_with("polylock.ttl", "1s");
     let locks = opened(&url).await;
     for repetition in 0..REPETITIONS {
@@ -106,15 +112,14 @@ async fn a_killed_waiter_is_passed_over_within_its_own_lease() {
         behind.hears("ready");
         behind.hears("served");
         let took = now().since(began);
-        println!("killed waiter: who was behind it is served after {took:.2?}");
+        println!("{store}: killed waiter: who was behind it is served after {took:.2?}");
         assert!(took < TTL + SLACK, "{took:?}");
     }
 }
 
 /// A long lease does not make a dead waiter block for long: its place in the queue has a short lease of its own.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_waiter_that_wanted_a_long_lease_is_passed_over_within_five_seconds() {
-    let spot = spot().await;
+async fn a_killed_waiter_that_wanted_a_long_lease_is_passed_over_within_five_seconds(store: &str) {
+    let spot = spot(store).await;
     let url = spot.url_with("polylock.ttl", "10m");
     let locks = opened(&url).await;
     let guard = locks.lock("long").acquire().await.unwrap();
@@ -126,6 +131,6 @@ async fn a_killed_waiter_that_wanted_a_long_lease_is_passed_over_within_five_sec
     let guard = locks.lock("long").wait(PATIENCE).acquire().await.unwrap();
     let took = now().since(killed);
     guard.release().await.unwrap();
-    println!("killed waiter with a long lease: passed over after {took:.2?}");
+    println!("{store}: killed waiter with a long lease: passed over after {took:.2?}");
     assert!(took < Duration::from_secs(5) + SLACK, "{took:?}");
 }

@@ -1,4 +1,5 @@
-//! Several processes on one store: nothing is lost, nobody starves, and who is killed or stopped harms nobody for long.
+//! Several processes on one store: nothing is lost, nobody starves, and who is killed or stopped harms nobody for long. On
+//! every store that processes share.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod increments;
@@ -9,7 +10,7 @@ mod stops;
 use std::time::Duration;
 
 use polylock::Locks;
-use polylock_integration_tests::{clock, process::Process, targets::Spot};
+use polylock_integration_tests::{clock, process::Process};
 
 const WORKER: &str = env!("CARGO_BIN_EXE_worker");
 
@@ -27,11 +28,6 @@ fn at_once(count: usize, start: impl Fn() -> Process) -> Vec<Process> {
     workers.iter_mut().for_each(|worker| drop(worker.hears("ready")));
     workers.iter_mut().for_each(|worker| worker.tell("go"));
     workers
-}
-
-/// A store that processes share.
-async fn spot() -> Spot {
-    polylock_integration_tests::targets::sqlite_full().await.unwrap()
 }
 
 /// Waits until that many wait for the lock.

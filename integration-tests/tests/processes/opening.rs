@@ -1,17 +1,22 @@
-//! Opening one file from many processes, and again and again.
+//! Opening one store from many processes, and again and again.
 
 use polylock::Locks;
+use polylock_integration_tests::{on_stores, stores::spot};
 
-use crate::{at_once, spot, worker};
+use crate::{at_once, worker};
+
+on_stores! {
+    eight_processes_make_the_tables_at_once
+    tokens_go_on_growing_over_processes_and_reopening
+}
 
 fn token(words: &[String]) -> u64 {
     words[0].parse().unwrap()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn eight_processes_make_the_tables_of_a_fresh_file_at_once() {
+async fn eight_processes_make_the_tables_at_once(store: &str) {
     for _ in 0..10 {
-        let spot = spot().await;
+        let spot = spot(store).await;
         let mut workers = at_once(8, || worker("open", spot.url(), "fresh", &[]));
         let mut tokens: Vec<u64> = workers.iter_mut().map(|worker| token(&worker.hears("token"))).collect();
         assert!(workers.iter_mut().all(|worker| worker.ends().success()));
@@ -21,9 +26,8 @@ async fn eight_processes_make_the_tables_of_a_fresh_file_at_once() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tokens_go_on_growing_over_processes_and_reopening() {
-    let spot = spot().await;
+async fn tokens_go_on_growing_over_processes_and_reopening(store: &str) {
+    let spot = spot(store).await;
     let mut last = 0;
     let mut grows = |token: u64| {
         assert!(token > last, "{token} after {last}");
@@ -33,7 +37,7 @@ async fn tokens_go_on_growing_over_processes_and_reopening() {
         let mut other = at_once(1, || worker("open", spot.url(), "grows", &[])).remove(0);
         grows(token(&other.hears("token")));
         assert!(other.ends().success());
-        // Nobody has the file open now: what comes next stands on what is in it.
+        // Nobody has the store open now: what comes next stands on what is in it.
         let locks = Locks::connect(spot.url()).await.unwrap();
         let guard = locks.lock("grows").acquire().await.unwrap();
         grows(guard.fencing_token().get());

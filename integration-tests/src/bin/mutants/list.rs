@@ -116,7 +116,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
             this.work.set(None);",
         test: (
             "processes",
-            "stops::a_stopped_holder_reports_the_loss_and_its_work_is_not_polled_after_the_deadline",
+            "stops::sqlite_full::a_stopped_holder_reports_the_loss_and_its_work_is_not_polled_after_the_deadline",
         ),
     },
     Mutant {
@@ -124,7 +124,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         file: "crates/polylock-core/src/engine/pending.rs",
         from: "AT_EXIT: Duration = Duration::from_millis(500);",
         to: "AT_EXIT: Duration = Duration::ZERO;",
-        test: ("exit", "with_the_locks_in_a_static"),
+        test: ("exit", "sqlite_full::with_the_locks_in_a_static"),
     },
 ];
 

@@ -1,0 +1,233 @@
+//! A program whose user may not make tables: it is told what to do, and an administrator does it.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::{
+    error::Error,
+    ffi::OsStr,
+    io::Write,
+    iter,
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+    sync::LazyLock,
+    time::Duration,
+};
+
+use polylock::Locks;
+use polylock_integration_tests::{cargo, clock::until, on_stores, process::Process, servers, stores};
+
+on_stores! { who_may_not_make_tables_is_told_what_to_do_and_then_locks }
+
+/// Nobody else's, and in no message.
+const PASSWORD: &str = "kanarienvogel";
+
+/// Long enough for a machine with more to do.
+const TTL: &str = "2s";
+
+/// A fresh database, its administrator, and a user who has a right to nothing in it.
+struct Place {
+    user: String,
+    database: String,
+    admin: String,
+    weak: String,
+}
+
+impl Place {
+    /// One in the store's server, if it has one.
+    fn make(store: &str) -> Option<Self> {
+        let server = match store {
+            "postgres" => servers::postgres(),
+            "mariadb" => servers::mariadb(),
+            _ => return None,
+        };
+        let server = server.unwrap();
+        let name = server.name();
+        let place = Self {
+            admin: changed(server.url(), None, &name),
+            weak: changed(server.url(), Some(&format!("{name}:{PASSWORD}")), &name),
+            user: name.clone(),
+            database: name,
+        };
+        let Self { user, database, .. } = &place;
+        if store == "postgres" {
+            let sql = format!("CREATE DATABASE {database}; CREATE ROLE {user} LOGIN PASSWORD '{PASSWORD}'");
+            succeeds(&client(server.url(), &sql));
+            // As it is by itself from version 15 on.
+            place.administer("REVOKE CREATE ON SCHEMA public FROM PUBLIC");
+        } else {
+            let sql = format!("CREATE DATABASE {database}; CREATE USER {user} IDENTIFIED BY '{PASSWORD}'");
+            succeeds(&client(server.url(), &sql));
+            // Its rights are those to a whole database, and without any the user could not even choose it.
+            place.grants().iter().for_each(|grant| place.administer(grant));
+        }
+        Some(place)
+    }
+
+    fn administer(&self, sql: &str) {
+        succeeds(&client(&self.admin, sql));
+    }
+
+    /// Those that the help lists, for this user and database.
+    fn grants(&self) -> Vec<String> {
+        let help = said(&polylock(["schema", "--help"]));
+        let (_, rights) = help.split_once("RIGHTS").expect("rights in the help");
+        let (postgres, mysql) = rights.split_once("MySQL").expect("both databases");
+        let text = if self.is_postgres() { postgres } else { mysql };
+        let grants = text.split(';').filter_map(|part| part.find("GRANT").map(|at| &part[at..]));
+        let grants = grants.map(|grant| {
+            let to = grant.replace("TO app", &format!("TO {}", self.user));
+            to.replace("app.*", &format!("{}.*", self.database))
+        });
+        let grants: Vec<String> = grants.collect();
+        assert!(!grants.is_empty(), "{help}");
+        grants
+    }
+
+    fn is_postgres(&self) -> bool {
+        self.admin.starts_with("postgres")
+    }
+
+    /// `polylock` as this user.
+    fn polylock(&self, arguments: &[&str]) -> Output {
+        polylock(["-S", &self.weak].iter().chain(arguments))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // On a server of somebody's own nothing stays, unless the test has failed.
+        if !std::thread::panicking() {
+            let Self { user, database, .. } = &*self;
+            let (force, other) =
+                if self.is_postgres() { (" WITH (FORCE)", "postgres") } else { ("", "mysql") };
+            let elsewhere = changed(&self.admin, None, other);
+            for sql in [format!("DROP DATABASE {database}{force}"), format!("DROP USER {user}")] {
+                succeeds(&client(&elsewhere, &sql));
+            }
+        }
+    }
+}
+
+/// `url` with another database, and perhaps with another user.
+fn changed(url: &str, user: Option<&str>, database: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap();
+    let (rest, query) =
+        rest.split_once('?').map_or((rest, String::new()), |(rest, query)| (rest, format!("?{query}")));
+    let (authority, _) = rest.split_once('/').unwrap_or((rest, ""));
+    let (admin, host) = authority.rsplit_once('@').unwrap_or(("", authority));
+    format!("{scheme}://{}@{host}/{database}{query}", user.unwrap_or(admin))
+}
+
+/// The database's own client, with `sql` as its input, as in a pipe.
+fn client(url: &str, sql: &str) -> Output {
+    let mut command = if url.starts_with("postgres") {
+        let mut psql = Command::new("psql");
+        psql.args(["-X", "-q", "-v", "ON_ERROR_STOP=1", url]);
+        psql
+    } else {
+        let (_, rest) = url.split_once("://").unwrap();
+        let rest = rest.split('?').next().unwrap_or_default();
+        let (authority, database) = rest.split_once('/').unwrap();
+        let (user, address) = authority.rsplit_once('@').unwrap();
+        let (user, password) = user.split_once(':').unwrap_or((user, ""));
+        let (host, port) = address.split_once(':').unwrap_or((address, "3306"));
+        let mut mariadb = Command::new("mariadb");
+        mariadb.args(["--no-defaults", "-h", host, "-P", port, "-u", user]).env("MYSQL_PWD", password);
+        mariadb.arg(database);
+        mariadb
+    };
+    let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut child = piped.unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    child.stdin.take().unwrap().write_all(sql.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+/// The program, which is built once.
+fn program() -> &'static Path {
+    static PROGRAM: LazyLock<PathBuf> =
+        LazyLock::new(|| cargo::program("polylock-cli", "polylock", Path::new(env!("CARGO_BIN_EXE_worker"))));
+    &PROGRAM
+}
+
+fn polylock<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Output {
+    let mut command = Command::new(program());
+    command.env_remove("POLYLOCK_STORE").env("POLYLOCK_CONFIG", "/dev/null").stdin(Stdio::null());
+    command.args(arguments).output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    assert!(output.stderr.is_empty() && output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn succeeds(output: &Output) {
+    assert!(output.status.success(), "{output:?}");
+}
+
+/// `polylock` could not, and says why in one line.
+fn refusal(output: &Output) -> String {
+    let text = String::from_utf8(output.stderr.clone()).unwrap();
+    assert_eq!(output.status.code(), Some(77), "{text}");
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert!(!text.contains(PASSWORD), "{text}");
+    text
+}
+
+async fn who_may_not_make_tables_is_told_what_to_do_and_then_locks(store: &str) {
+    let Some(place) = Place::make(store) else { return needs_nothing(store).await };
+    let run = |command: &str| place.polylock(&["run", "--ttl", TTL, "x", "-c", command]);
+    let refused = refusal(&run("true"));
+    assert!(refused.contains("the statements that `polylock schema` prints"), "{refused}");
+    // A program without a command line beside it finds the statements in the error.
+    let statements = polylock::schema(&place.weak).unwrap().unwrap();
+    let error = Locks::connect(&place.weak).await.unwrap_err();
+    let chain = iter::successors(Some(&error as &(dyn Error + 'static)), |error| (*error).source());
+    let causes: Vec<String> = chain.map(ToString::to_string).collect();
+    assert!(causes.iter().any(|cause| cause.contains(&statements)), "{causes:?}");
+
+    // The administrator does so, and to do it again harms nothing.
+    let printed = said(&place.polylock(&["schema"]));
+    assert!(printed == statements, "what is printed is what the library has: {printed}");
+    for _ in 0..2 {
+        place.administer(&printed);
+    }
+    if place.is_postgres() {
+        refusal(&run("true"));
+        place.grants().iter().for_each(|grant| place.administer(grant));
+    }
+
+    // To hold and to wait beyond the first lease, ...
+    let locks = Locks::connect(&place.weak).await.unwrap();
+    let start = |more: &[&str]| {
+        let arguments = ["-S", &place.weak, "run", "--ttl", TTL, "--wait", "20s", "x", "--"];
+        Process::start(program(), arguments.iter().chain(more))
+    };
+    let mut holder = start(&["sh", "-c", "echo held; read go"]);
+    holder.hears("held");
+    let mut waiter = start(&["sh", "-c", "echo held; sleep 60"]);
+    until("both have gone on for longer than a lease", async || {
+        let lock = locks.inspect("x").await.unwrap();
+        lock.waiters.first().is_some_and(|waiter| waiter.age > Duration::from_millis(2500))
+    })
+    .await;
+    // ... to hand over, ...
+    holder.tell("go");
+    assert!(holder.ends().success());
+    waiter.hears("held");
+    // ... to clear away what died, ...
+    waiter.kill();
+    let mut next = start(&["sh", "-c", "echo held; sleep 60"]);
+    next.hears("held");
+    // ... and to look and to break.
+    assert!(said(&place.polylock(&["list"])).starts_with("x: held"));
+    assert!(said(&place.polylock(&["break", "--yes", "x"])).starts_with("x: taken from"));
+    assert_eq!(next.ends().code(), Some(79));
+}
+
+/// Whoever may open the file makes its tables.
+async fn needs_nothing(store: &str) {
+    let spot = stores::spot(store).await;
+    let output = polylock(["-S", spot.url(), "schema"]);
+    succeeds(&output);
+    assert!(output.stdout.is_empty(), "{output:?}");
+    succeeds(&polylock(["-S", spot.url(), "run", "x", "true"]));
+}
