@@ -21,7 +21,9 @@ use crate::servers::{self, Server};
 #[macro_export]
 macro_rules! targets {
     ($then:ident) => {
-        $then! { memory sqlite_full sqlite_normal postgres mariadb }
+        $then! {
+            memory sqlite_full sqlite_normal postgres mariadb postgres_pessimistic mariadb_pessimistic
+        }
     };
 }
 
@@ -50,8 +52,8 @@ pub struct Spot {
     url: String,
     /// For the files of the store, where it has any, and of the test.
     directory: TempDir,
-    /// The prefix of its tables, where it has any.
-    table: String,
+    /// What tells how many entries it keeps, where it has tables.
+    count: String,
 }
 
 /// Locks of this process alone.
@@ -61,7 +63,7 @@ pub struct Spot {
 pub async fn memory() -> Result<Spot, Missing> {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    spot(format!("memory:spot-{}", NEXT.fetch_add(1, Ordering::Relaxed)), "")
+    spot(format!("memory:spot-{}", NEXT.fetch_add(1, Ordering::Relaxed)), String::new())
 }
 
 /// A SQLite file whose grants survive a power cut: the default.
@@ -96,19 +98,56 @@ pub async fn mariadb() -> Result<Spot, Missing> {
     tables_of(servers::mariadb()?, "mysql")
 }
 
+/// A PostgreSQL database whose locks are those of open transactions.
+///
+/// # Errors
+/// [`Missing`] if there is no server.
+pub async fn postgres_pessimistic() -> Result<Spot, Missing> {
+    let (url, table) = url_of(servers::postgres()?, "postgres");
+    // Rows, or transactions that have locked some.
+    let count = format!(
+        "SELECT greatest((SELECT count(*) FROM {table}_rows WHERE part = 1), (SELECT count(DISTINCT pid) FROM pg_locks \
+         WHERE relation = '{table}_rows'::regclass AND mode = 'RowShareLock'))"
+    );
+    spot(format!("{url}{PESSIMISTIC}"), count)
+}
+
+/// A MariaDB or MySQL database whose locks are those of open transactions.
+///
+/// # Errors
+/// [`Missing`] if there is no server.
+pub async fn mariadb_pessimistic() -> Result<Spot, Missing> {
+    let (url, table) = url_of(servers::mariadb()?, "mysql");
+    spot(format!("{url}{PESSIMISTIC}"), format!("SELECT count(*) FROM {table}_rows WHERE part = 1"))
+}
+
+/// Each lock has a connection of its own, and one case takes eighty locks.
+const PESSIMISTIC: &str = "&polylock.strategy=pessimistic&polylock.connections=100";
+
 /// Tables of their own in the database of a server, reached under `scheme`.
 ///
 /// # Errors
 /// [`Missing`] if there is no place for files.
 pub fn tables_of(server: &Server, scheme: &str) -> Result<Spot, Missing> {
-    let (table, (_, rest)) = (server.name(), server.url().split_once(':').unwrap_or_default());
-    let joint = if rest.contains('?') { '&' } else { '?' };
-    spot(format!("{scheme}:{rest}{joint}polylock.table={table}"), &table)
+    let (url, table) = url_of(server, scheme);
+    spot(url, count_of(&table))
 }
 
-fn spot(url: String, table: &str) -> Result<Spot, Missing> {
+/// The URL with a prefix of its own for the tables, and the prefix.
+fn url_of(server: &Server, scheme: &str) -> (String, String) {
+    let (table, (_, rest)) = (server.name(), server.url().split_once(':').unwrap_or_default());
+    let joint = if rest.contains('?') { '&' } else { '?' };
+    (format!("{scheme}:{rest}{joint}polylock.table={table}"), table)
+}
+
+/// Of entries that are rows.
+fn count_of(table: &str) -> String {
+    format!("SELECT (SELECT count(*) FROM {table}_holds) + (SELECT count(*) FROM {table}_waiters)")
+}
+
+fn spot(url: String, count: String) -> Result<Spot, Missing> {
     let directory = TempDir::new().map_err(|error| Missing(format!("no directory for a file: {error}")))?;
-    Ok(Spot { url, directory, table: table.to_owned() })
+    Ok(Spot { url, directory, count })
 }
 
 fn file(durability: &str) -> Result<Spot, Missing> {
@@ -122,7 +161,7 @@ fn file(durability: &str) -> Result<Spot, Missing> {
     let directory = directory.map_err(|error| Missing(format!("no directory for a file: {error}")))?;
     let path = directory.path().join("locks.db");
     let url = format!("sqlite://{}?polylock.durability={durability}", path.display());
-    Ok(Spot { url, directory, table: sqlite::Config::DEFAULT_TABLE.to_owned() })
+    Ok(Spot { url, directory, count: count_of(sqlite::Config::DEFAULT_TABLE) })
 }
 
 impl Spot {
@@ -165,10 +204,10 @@ impl Target for Spot {
             Ok::<_, sqlx::Error>(match server.split_once(':') {
                 Some(("sqlite", _)) => {
                     let options = SqliteConnectOptions::new().filename(self.file("locks.db"));
-                    Some(count::<Sqlite>(options, &self.table).await?)
+                    Some(count::<Sqlite>(options, &self.count).await?)
                 }
-                Some(("postgres", _)) => Some(count::<Postgres>(server.parse()?, &self.table).await?),
-                Some(("mysql", _)) => Some(count::<MySql>(server.parse()?, &self.table).await?),
+                Some(("postgres", _)) => Some(count::<Postgres>(server.parse()?, &self.count).await?),
+                Some(("mysql", _)) => Some(count::<MySql>(server.parse()?, &self.count).await?),
                 _ => None,
             })
         };
@@ -179,19 +218,15 @@ impl Target for Spot {
     }
 }
 
-/// How many rows there are, asked past the store.
-async fn count<DB: Database>(
-    options: <DB::Connection as Connection>::Options,
-    table: &str,
-) -> sqlx::Result<i64>
+/// What `sql` counts, asked past the store.
+async fn count<DB: Database>(options: <DB::Connection as Connection>::Options, sql: &str) -> sqlx::Result<i64>
 where
     for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
     usize: ColumnIndex<DB::Row>,
     for<'r> i64: Decode<'r, DB> + Type<DB>,
 {
     let mut connection = <DB::Connection as Connection>::connect_with(&options).await?;
-    let sql = format!("SELECT (SELECT count(*) FROM {table}_holds) + (SELECT count(*) FROM {table}_waiters)");
-    let rows = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_one(&mut connection).await?.try_get(0)?;
+    let rows = sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).fetch_one(&mut connection).await?.try_get(0)?;
     connection.close().await?;
     Ok(rows)
 }
