@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use crate::engine::{
+    LONGEST,
     literal::{Literals, Template, filled},
     rows::micros,
 };
@@ -115,7 +116,9 @@ pub(super) fn others(prefix: &str, table: &str) -> Template {
 /// routines they never do.
 pub(super) fn fill(file: &str, prefix: &str, more: &[(&str, &str)]) -> String {
     let prefix = prefix.to_ascii_lowercase();
-    filled(file, &[more, &[("{now}", NOW), ("{max}", MAX), ("{p}", &prefix)]].concat())
+    let longest = micros(LONGEST).to_string();
+    let own = [("{now}", NOW), ("{max}", MAX), ("{longest}", longest.as_str()), ("{p}", prefix.as_str())];
+    filled(file, &[more, &own].concat())
 }
 
 impl Statements {

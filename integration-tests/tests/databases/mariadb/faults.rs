@@ -5,7 +5,7 @@ use std::time::Duration;
 use polylock::Locks;
 use polylock_integration_tests::{
     clock::{self, now, pause},
-    servers::{self, mariadb},
+    servers::mariadb,
 };
 
 use super::{busy, clean, connection, counter, keep_gates, number, run, tables, until, waiting};
@@ -27,7 +27,7 @@ async fn a_server_that_is_killed_under_load_gives_no_lock_twice_and_no_smaller_t
         })
         .await;
     clean(&outcome);
-    assert!(outcome.sections.len() > 500, "it went on");
+    assert!(outcome.sections.len() > 100, "it went on");
 }
 
 /// A token of the lock `a`, which is free before and afterwards.
@@ -131,7 +131,9 @@ async fn at_sixty_four_contenders_an_acquisition_costs_a_constant_number_of_stat
     let each = f64::from(u32::try_from(calls).unwrap()) / acquisitions;
     println!("{calls} calls for {acquisitions} acquisitions: {each:.2} each");
     // Into the queue, out of it, release, and a look at the place every second.
-    assert!(each < 4.0, "{each:.2}");
+    let waited: u64 = outcome.sections.iter().map(|section| section.acquired - section.invoked).sum();
+    let seconds = Duration::from_nanos(waited).as_secs_f64() / acquisitions;
+    assert!(each < 3.2 + seconds, "{each:.2} in {seconds:.2} s");
     assert_eq!(counter(&mut observer, "innodb_deadlocks").await, deadlocks);
 }
 
@@ -160,7 +162,7 @@ async fn who_waits_for_nobody_asks_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_release_of_the_same_process_is_heard_whatever_the_poller_does() {
-    let server = servers::mariadb().unwrap();
+    let server = mariadb().unwrap();
     // One look a second: who is rung by it alone waits long.
     let (url, _) = tables(server, "&polylock.poll=1s&polylock.ttl=1h");
     let load = Load { stores: 1, tasks: 8, names: 1, readers: false, ..Load::default() };

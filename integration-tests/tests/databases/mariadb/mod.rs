@@ -55,14 +55,14 @@ fn clean(outcome: &Outcome) {
     println!("{} sections, {} failures, {} losses", outcome.sections.len(), outcome.failures, outcome.losses);
 }
 
-/// What `change` makes of the routine that claims, put in its place under the tables of `url`.
-async fn plant(server: &Server, url: &str, table: &str, change: impl Fn(&str) -> String) {
+/// What `change` makes of a routine, such as `claim`, put in its place under the tables of `url`.
+async fn plant(server: &Server, url: &str, table: &str, routine: &str, change: impl Fn(&str) -> String) {
     // The tables first.
     drop(Locks::connect(url).await.unwrap());
     let script = schema(&Config::new(server.url()).unwrap().table(table)).unwrap();
-    let claim = script.split("//\n").find(|part| part.contains("_claim_1(")).unwrap();
-    let planted = change(claim);
-    assert_ne!(planted, claim, "nothing was planted");
+    let sound = script.split("//\n").find(|part| part.contains(&format!("_{routine}_1("))).unwrap();
+    let planted = change(sound);
+    assert_ne!(planted, sound, "nothing was planted");
     let (_, body) = planted.rsplit_once("IF NOT EXISTS */ ").unwrap();
     let (name, _) = body.split_once('(').unwrap();
     let mut connection = connection(server).await;

@@ -18,10 +18,13 @@ const BEGIN: &str = "    SET TRANSACTION ISOLATION LEVEL";
 /// Where a program may stall without harm.
 const STALL: &str = "    DO sleep(rand() * 0.02);\n";
 
-/// What locks the gate and draws the token in `claim`.
-fn gate(claim: &str) -> &str {
-    claim.lines().find(|line| line.contains("last_insert_id(token + 1)")).unwrap()
+/// The line of `routine` that holds `part`.
+fn line<'a>(routine: &'a str, part: &str) -> &'a str {
+    routine.lines().find(|line| line.contains(part)).unwrap()
 }
+
+/// What locks the gate, busy or not, and draws the token.
+const GATE: &str = "token + 1) WHERE shard = v_shard;";
 
 /// All through the path on which a claim takes the lock itself.
 fn tries() -> Load {
@@ -33,21 +36,21 @@ async fn a_token_drawn_before_the_gate_is_found_out() {
     let server = servers::mariadb().unwrap();
     // Programs that stall before they have the gate, which does a sound claim no harm ...
     let (sound, table) = tables(server, "");
-    plant(server, &sound, &table, |claim| claim.replacen(BEGIN, &format!("{STALL}{BEGIN}"), 1)).await;
+    plant(server, &sound, &table, "claim", |claim| claim.replacen(BEGIN, &format!("{STALL}{BEGIN}"), 1))
+        .await;
     let outcome = tries().run(&sound, async {}).await;
     clean(&outcome);
     assert!(outcome.sections.len() > 50);
 
     // ... and one that has drawn its token by then.
     let (naive, table) = tables(server, "");
-    plant(server, &naive, &table, |claim| {
-        let draw = format!("{}\n    SET v_held = last_insert_id();\n{STALL}{BEGIN}", gate(claim));
+    plant(server, &naive, &table, "claim", |claim| {
+        let draw = format!("{}\n    SET v_naive = last_insert_id();\n{STALL}{BEGIN}", line(claim, GATE));
         claim
+            .replacen("    DECLARE v_quick", "    DECLARE v_naive BIGINT;\n    DECLARE v_quick", 1)
             .replacen(BEGIN, &draw, 1)
-            .replace("a_request, v_token,", "a_request, v_held,")
-            .replace("INTO v_held, v_left", "INTO v_token, v_left")
-            .replace("IF v_held IS NOT NULL THEN", "IF FALSE THEN")
-            .replace("SELECT v_token, a_ttl", "SELECT v_held, a_ttl")
+            .replace("a_request, v_token,", "a_request, v_naive,")
+            .replace("SELECT v_token, a_ttl", "SELECT v_naive, a_ttl")
     })
     .await;
     let outcome = tries().run(&naive, async {}).await;
@@ -60,26 +63,88 @@ async fn a_token_drawn_before_the_gate_is_found_out() {
 async fn a_claim_that_does_not_keep_the_gate_is_found_out() {
     let server = servers::mariadb().unwrap();
     let (url, table) = tables(server, "");
-    plant(server, &url, &table, |claim| {
+    plant(server, &url, &table, "claim", |claim| {
         // Locked and given back at once.
-        let early = format!("{}\n{BEGIN}", gate(claim));
+        let early = format!("{}\n{BEGIN}", line(claim, GATE));
         claim
-            .replace(gate(claim), "    SET v_left = NULL;")
-            .replacen(BEGIN, &early, 1)
+            .replacen("IF a_slot = x'' THEN", "IF FALSE THEN", 1)
+            .replace(line(claim, GATE), "SET v_left = NULL;")
             .replace("IF row_count() = 0 THEN", "IF FALSE THEN")
+            .replacen(BEGIN, &early, 1)
     })
     .await;
     // The key still refuses a second exclusive holder, but not a reader beside a writer.
+    assert_ne!(overlaps(&url).await, 0, "it passes: the load finds nothing");
+}
+
+/// How many overlaps there are where half of the holds are shared.
+async fn overlaps(url: &str) -> usize {
     let load = Load { names: 1, stores: 8, wait: Duration::ZERO, ..Load::default() };
-    let outcome = load.run(&url, async {}).await;
-    let found = history::overlaps(&outcome.sections);
-    println!(
-        "{} overlaps in {} sections, {} failures",
-        found.len(),
-        outcome.sections.len(),
-        outcome.failures
-    );
-    assert!(!found.is_empty(), "the claim without its gate passes: the load finds nothing");
+    let outcome = load.run(url, async {}).await;
+    let found = history::overlaps(&outcome.sections).len();
+    println!("{found} overlaps in {} sections, {} failures", outcome.sections.len(), outcome.failures);
+    found
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shared_hold_that_does_not_mark_its_gate_is_found_out() {
+    let server = servers::mariadb().unwrap();
+    let (url, table) = tables(server, "");
+    plant(server, &url, &table, "claim", |claim| {
+        claim.replace("greatest(busy_until, v_now + a_ttl)", "busy_until")
+    })
+    .await;
+    assert_ne!(overlaps(&url).await, 0, "it passes: the load finds nothing");
+}
+
+/// Whether the lock can be had by somebody else though it is shared and has been renewed.
+async fn shared_and_renewed(url: &str) -> bool {
+    let (here, there) = (Locks::connect(url).await.unwrap(), Locks::connect(url).await.unwrap());
+    let guard = here.lock("a").shared().acquire().await.unwrap();
+    let mut taken = false;
+    for _ in 0..6 {
+        guard.renewed().await.unwrap();
+        taken |= there.lock("a").try_acquire().await.unwrap().is_some();
+    }
+    taken
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_renewal_that_does_not_mark_its_gate_is_found_out() {
+    let server = servers::mariadb().unwrap();
+    let (url, table) = tables(server, "&polylock.ttl=1s");
+    assert!(!shared_and_renewed(&url).await);
+    plant(server, &url, &table, "renew", |renew| renew.replace("IF a_slot <> x'' THEN", "IF FALSE THEN"))
+        .await;
+    assert!(shared_and_renewed(&url).await);
+}
+
+/// Whether a newcomer is granted a lock that was released while another process waits for it.
+async fn overtakes(url: &str) -> bool {
+    let (here, there) = (Locks::connect(url).await.unwrap(), Locks::connect(url).await.unwrap());
+    let guard = here.lock("a").acquire().await.unwrap();
+    let waits = tokio::spawn(there.lock("a").acquire());
+    clock::until("it waits", async || here.inspect("a").await.unwrap().waiters.len() == 1).await;
+    guard.release().await.unwrap();
+    let newcomer = here.lock("a").try_acquire().await.unwrap();
+    let overtakes = newcomer.is_some();
+    drop(newcomer);
+    waits.await.unwrap().unwrap().release().await.unwrap();
+    overtakes
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_that_does_not_mark_its_gate_is_found_out() {
+    let server = servers::mariadb().unwrap();
+    // It is slow to find that it is its turn.
+    const SLOW: &str = "&polylock.poll=1s";
+    assert!(!overtakes(&tables(server, SLOW).0).await);
+    let (url, table) = tables(server, SLOW);
+    plant(server, &url, &table, "claim", |claim| {
+        claim.replace("greatest(busy_until, v_now + a_place_ttl)", "busy_until")
+    })
+    .await;
+    assert!(overtakes(&url).await);
 }
 
 /// How old a hold is when it is told, that had to wait for its gate for 700 ms.
@@ -104,9 +169,8 @@ async fn the_clock_is_read_behind_the_gate() {
     assert!(age < Duration::from_millis(500), "{age:?}");
     // The planted twin reads it when it begins.
     let (url, table) = tables(&server, "");
-    plant(&server, &url, &table, |claim| {
-        let line = claim.lines().find(|line| line.contains("SET v_now = ")).unwrap();
-        claim.replace(line, "    SET v_now = v_begun;")
+    plant(&server, &url, &table, "claim", |claim| {
+        claim.replace(line(claim, "SET v_now = "), "    SET v_now = v_begun;")
     })
     .await;
     let age = age_after_waiting(&server, &url, &table).await;
@@ -134,7 +198,8 @@ async fn a_claim_that_comes_too_late_is_not_carried_out() {
     let (url, table) = tables(&server, keys);
     assert_eq!(orphans(&server, &url, &table).await, 0);
     let (url, table) = tables(&server, keys);
-    plant(&server, &url, &table, |claim| claim.replace("v_now - v_begun > a_patience", "FALSE")).await;
+    plant(&server, &url, &table, "claim", |claim| claim.replace("v_now - v_begun > a_patience", "FALSE"))
+        .await;
     assert_ne!(orphans(&server, &url, &table).await, 0);
 }
 
@@ -192,6 +257,7 @@ async fn after_a_failed_claim_nothing_is_left_open() {
     assert_eq!(left_open(&server, &table).await, [false; 2]);
     // Without its handler, it leaves the transaction open that met a lock timeout.
     let (url, table) = tables(&server, "");
-    plant(&server, &url, &table, |claim| claim.replace("FOR SQLEXCEPTION", "FOR SQLSTATE '99999'")).await;
+    plant(&server, &url, &table, "claim", |claim| claim.replace("FOR SQLEXCEPTION", "FOR SQLSTATE '99999'"))
+        .await;
     assert_eq!(left_open(&server, &table).await, [true, false]);
 }

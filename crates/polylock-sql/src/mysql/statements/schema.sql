@@ -31,12 +31,20 @@ CREATE TABLE IF NOT EXISTS {p}_waiters (
     PRIMARY KEY (name, request),
     KEY place (name, seq, mode)
 ) ENGINE=InnoDB;
--- One gate for each shard of the names, with the last token given to any of them. A claim locks its gate first. Gates begin
--- with the time, so that tokens go on growing even if the tables are made anew: a token is given less often than once in
--- a microsecond.
-CREATE TABLE IF NOT EXISTS {p}_gates (shard SMALLINT NOT NULL PRIMARY KEY, token BIGINT NOT NULL) ENGINE=InnoDB;
-INSERT IGNORE INTO {p}_gates (shard, token)
-SELECT a.n + 4 * b.n + 16 * c.n + 64 * d.n + 256 * e.n, {now} FROM
+-- One gate for each shard of the names, which a claim locks first. `token` is the last one given to any of the shard's
+-- names. After `busy_until` none of them is waited for or shared: whoever queues, or holds otherwise than alone, moves it to
+-- the end of its lease, first or in the same transaction.
+CREATE TABLE IF NOT EXISTS {p}_gates (
+    shard      SMALLINT NOT NULL PRIMARY KEY,
+    token      BIGINT NOT NULL,
+    busy_until BIGINT NOT NULL
+) ENGINE=InnoDB;
+-- Tokens begin with the time, so that they go on growing even where gates were lost and are made anew: one is given less
+-- often than once in a microsecond. Who came through a lost gate may keep its lease for a day without renewing it.
+INSERT IGNORE INTO {p}_gates (shard, token, busy_until)
+SELECT a.n + 4 * b.n + 16 * c.n + 64 * d.n + 256 * e.n, {now},
+    CASE WHEN EXISTS (SELECT 1 FROM {p}_holds) OR EXISTS (SELECT 1 FROM {p}_waiters) THEN {now} + {longest} ELSE 0 END
+FROM
     (SELECT 0 AS n UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3) AS a,
     (SELECT 0 AS n UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3) AS b,
     (SELECT 0 AS n UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3) AS c,

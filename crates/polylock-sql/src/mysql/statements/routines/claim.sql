@@ -2,8 +2,8 @@
 -- (token, lease, ...) if it holds the lock now, otherwise with (NULL, what is left of its lease, request, number of
 -- conflicting entries ahead) for the last of those in its way.
 --
--- Inputs:    a_place_ttl is 0 for a request that does not queue; after a_patience nobody waits for the answer any more;
---            times in us.
+-- Inputs:    a_slot is empty for an exclusive request; a_place_ttl is 0 for one that does not queue; after a_patience
+--            nobody waits for the answer any more; times in us.
 -- Atomicity: one transaction of its own, at READ COMMITTED, so that each statement sees what was committed before it. The
 --            gate is locked first and kept until the end: of the claims of one name there is one at a time. Who renews,
 --            releases, breaks or sweeps does not take the gate, and is met at the rows. The answer is sent after the
@@ -19,6 +19,8 @@ MODIFIES SQL DATA
 SQL SECURITY INVOKER
 claim: BEGIN
     DECLARE v_begun BIGINT DEFAULT {now};
+    DECLARE v_shard BIGINT DEFAULT crc32(a_name) & 1023;
+    DECLARE v_quick BOOLEAN DEFAULT FALSE;
     DECLARE v_now, v_token, v_held, v_left, v_seq, v_until, v_ahead BIGINT;
     DECLARE v_behind BINARY(16);
     DECLARE EXIT HANDLER FOR SQLEXCEPTION
@@ -28,9 +30,17 @@ claim: BEGIN
     END;
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
     START TRANSACTION;
-    UPDATE {p}_gates SET token = last_insert_id(token + 1) WHERE shard = (crc32(a_name) & 1023);
-    IF row_count() = 0 THEN
-        SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'rows of the gates are missing';
+    -- Mostly nobody waits or shares under this gate. Then only an exclusive hold can be in the way of another one, and
+    -- the key refuses that by itself: no need to look.
+    IF a_slot = x'' THEN
+        UPDATE {p}_gates SET token = last_insert_id(token + 1) WHERE shard = v_shard AND busy_until < v_begun;
+        SET v_quick = row_count() > 0;
+    END IF;
+    IF NOT v_quick THEN
+        UPDATE {p}_gates SET token = last_insert_id(token + 1) WHERE shard = v_shard;
+        IF row_count() = 0 THEN
+            SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'rows of the gates are missing';
+        END IF;
     END IF;
     SET v_token = last_insert_id();
     SET v_now = {now};
@@ -38,59 +48,72 @@ claim: BEGIN
         -- The release that followed the failed claim has come and gone: a grant now would be nobody's.
         SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'the claim came too late', MYSQL_ERRNO = 1205;
     END IF;
-    IF EXISTS (SELECT 1 FROM {p}_holds WHERE name = a_name)
-        OR EXISTS (SELECT 1 FROM {p}_waiters WHERE name = a_name)
-    THEN
-        -- Looked for without locks first: who renews or leaves at this moment is waited for only if it may be too late.
-        IF EXISTS (SELECT 1 FROM {p}_holds WHERE name = a_name AND expires_at <= v_now) THEN
-            DELETE FROM {p}_holds WHERE name = a_name AND expires_at <= v_now;
-        END IF;
-        IF EXISTS (SELECT 1 FROM {p}_waiters WHERE name = a_name AND expires_at <= v_now) THEN
-            DELETE FROM {p}_waiters WHERE name = a_name AND expires_at <= v_now;
-        END IF;
-        -- Held already: the answer to an earlier claim was lost. Committing makes sure that it is on the disk by now.
-        SELECT token, expires_at - v_now INTO v_held, v_left FROM {p}_holds
-        WHERE name = a_name AND slot = a_slot AND request = a_request;
-        IF v_held IS NOT NULL THEN
+    IF v_quick THEN
+        BEGIN
+            DECLARE CONTINUE HANDLER FOR 1062 SET v_quick = FALSE;
+            INSERT INTO {p}_holds (name, slot, request, token, mode, owner, label, since, expires_at)
+            VALUES (a_name, a_slot, a_request, v_token, a_mode, a_owner, a_label, v_now, v_now + a_ttl);
+        END;
+        IF v_quick THEN
             COMMIT;
-            SELECT v_held, v_left, NULL, 0;
+            SELECT v_token, a_ttl, NULL, 0;
             LEAVE claim;
         END IF;
-        SELECT seq, expires_at INTO v_seq, v_until FROM {p}_waiters WHERE name = a_name AND request = a_request;
-        -- The last of those in its way: of the waiters before it, else of the holders.
-        SELECT request, expires_at - v_now INTO v_behind, v_left FROM {p}_waiters
-        WHERE name = a_name AND mode & a_conflicts <> 0 AND seq < coalesce(v_seq, {max})
-        ORDER BY seq DESC LIMIT 1;
-        IF v_behind IS NULL THEN
-            SELECT request, expires_at - v_now INTO v_behind, v_left FROM {p}_holds
-            WHERE name = a_name AND mode & a_conflicts <> 0
-            ORDER BY token DESC LIMIT 1;
-        END IF;
-        IF v_behind IS NOT NULL THEN
-            SET v_ahead = (SELECT count(*) FROM {p}_holds WHERE name = a_name AND mode & a_conflicts <> 0)
-                + (SELECT count(*) FROM {p}_waiters
-                   WHERE name = a_name AND mode & a_conflicts <> 0 AND seq < coalesce(v_seq, {max}));
-            IF a_place_ttl > 0 AND v_seq IS NULL THEN
+    END IF;
+    -- Looked for without locks first: who renews or leaves at this moment is waited for only if it may be too late.
+    IF EXISTS (SELECT 1 FROM {p}_holds WHERE name = a_name AND expires_at <= v_now) THEN
+        DELETE FROM {p}_holds WHERE name = a_name AND expires_at <= v_now;
+    END IF;
+    IF EXISTS (SELECT 1 FROM {p}_waiters WHERE name = a_name AND expires_at <= v_now) THEN
+        DELETE FROM {p}_waiters WHERE name = a_name AND expires_at <= v_now;
+    END IF;
+    -- Held already: the answer to an earlier claim was lost. Committing makes sure that it is on the disk by now.
+    SELECT token, expires_at - v_now INTO v_held, v_left FROM {p}_holds
+    WHERE name = a_name AND slot = a_slot AND request = a_request;
+    IF v_held IS NOT NULL THEN
+        COMMIT;
+        SELECT v_held, v_left, NULL, 0;
+        LEAVE claim;
+    END IF;
+    SELECT seq, expires_at INTO v_seq, v_until FROM {p}_waiters WHERE name = a_name AND request = a_request;
+    -- The last of those in its way: of the waiters before it, else of the holders.
+    SELECT request, expires_at - v_now INTO v_behind, v_left FROM {p}_waiters
+    WHERE name = a_name AND mode & a_conflicts <> 0 AND seq < coalesce(v_seq, {max})
+    ORDER BY seq DESC LIMIT 1;
+    IF v_behind IS NULL THEN
+        SELECT request, expires_at - v_now INTO v_behind, v_left FROM {p}_holds
+        WHERE name = a_name AND mode & a_conflicts <> 0
+        ORDER BY token DESC LIMIT 1;
+    END IF;
+    IF v_behind IS NOT NULL THEN
+        SET v_ahead = (SELECT count(*) FROM {p}_holds WHERE name = a_name AND mode & a_conflicts <> 0)
+            + (SELECT count(*) FROM {p}_waiters
+               WHERE name = a_name AND mode & a_conflicts <> 0 AND seq < coalesce(v_seq, {max}));
+        IF a_place_ttl > 0 AND (v_seq IS NULL OR v_until - v_now < a_place_ttl DIV 2) THEN
+            IF v_seq IS NULL THEN
                 SET v_seq = coalesce((SELECT max(seq) FROM {p}_waiters WHERE name = a_name), 0) + 1;
                 INSERT INTO {p}_waiters (name, request, seq, mode, owner, label, since, expires_at)
                 VALUES (a_name, a_request, v_seq, a_mode, a_owner, a_label, v_now, v_now + a_place_ttl);
-                COMMIT;
-            ELSEIF a_place_ttl > 0 AND v_until - v_now < a_place_ttl DIV 2 THEN
-                UPDATE {p}_waiters SET expires_at = v_now + a_place_ttl WHERE name = a_name AND request = a_request;
-                COMMIT;
             ELSE
-                -- Looking again costs no write and no disk; what had expired is cleared by who is granted the lock.
-                ROLLBACK;
+                UPDATE {p}_waiters SET expires_at = v_now + a_place_ttl WHERE name = a_name AND request = a_request;
             END IF;
-            SELECT NULL, v_left, v_behind, v_ahead;
-            LEAVE claim;
+            UPDATE {p}_gates SET busy_until = greatest(busy_until, v_now + a_place_ttl) WHERE shard = v_shard;
+            COMMIT;
+        ELSE
+            -- Looking again costs no write and no disk; what had expired is cleared by who is granted the lock.
+            ROLLBACK;
         END IF;
-        IF v_seq IS NOT NULL THEN
-            DELETE FROM {p}_waiters WHERE name = a_name AND request = a_request;
-        END IF;
+        SELECT NULL, v_left, v_behind, v_ahead;
+        LEAVE claim;
+    END IF;
+    IF v_seq IS NOT NULL THEN
+        DELETE FROM {p}_waiters WHERE name = a_name AND request = a_request;
     END IF;
     INSERT INTO {p}_holds (name, slot, request, token, mode, owner, label, since, expires_at)
     VALUES (a_name, a_slot, a_request, v_token, a_mode, a_owner, a_label, v_now, v_now + a_ttl);
+    IF a_slot <> x'' THEN
+        UPDATE {p}_gates SET busy_until = greatest(busy_until, v_now + a_ttl) WHERE shard = v_shard;
+    END IF;
     COMMIT;
     SELECT v_token, a_ttl, NULL, 0;
 END
