@@ -5,7 +5,7 @@ use std::time::Duration;
 use polylock::{Error, Fault, Locks};
 use polylock_integration_tests::{
     clock::{self, now, pause},
-    servers::{self, Server, pgbouncer, postgres},
+    servers::{Server, pgbouncer, postgres},
 };
 use polylock_sql::postgres::{Config, schema};
 use polylock_testkit::history::{self, Rules};
@@ -54,7 +54,7 @@ async fn a_server_that_is_killed_under_load_gives_no_lock_twice_and_no_smaller_t
 
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_that_are_ended_under_load_harm_nobody() {
-    let server = servers::postgres().unwrap();
+    let server = postgres().unwrap();
     let url = url(server, "&polylock.ttl=5s&application_name=ended");
     let mut killer = connection(server).await;
     let outcome = Load { lasts: Duration::from_secs(6), ..Load::default() }
@@ -105,7 +105,7 @@ fn tries() -> Load {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_drawn_before_the_lock_is_found_out() {
-    let server = servers::postgres().unwrap();
+    let server = postgres().unwrap();
     // Programs that stall before they have the lock, which does a sound claim no harm ...
     const STALL: &str = "PERFORM pg_sleep(random() * 0.02);\n    PERFORM pg_advisory_xact_lock";
     let stalled = |claim: &str| claim.replace("PERFORM pg_advisory_xact_lock", STALL);
@@ -132,7 +132,7 @@ async fn a_token_drawn_before_the_lock_is_found_out() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_claim_without_its_region_is_found_out() {
-    let server = servers::postgres().unwrap();
+    let server = postgres().unwrap();
     let url = url(server, "");
     plant(server, &url, |claim| {
         claim
@@ -173,7 +173,7 @@ const LISTENERS: &str =
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_listener_that_is_ended_comes_back_and_no_waiter_is_lost_meanwhile() {
-    let server = servers::postgres().unwrap();
+    let server = postgres().unwrap();
     let listens = format!("{LISTENERS}'listens'");
     let (here, there) = (url(server, "&application_name=listens"), "");
     let (holder, waiter) = (Locks::connect(&here).await.unwrap(), Locks::connect(&here).await.unwrap());
@@ -354,7 +354,7 @@ async fn a_wrong_password_is_told_without_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_tables_can_be_made_by_many_at_once() {
-    let server = servers::postgres().unwrap();
+    let server = postgres().unwrap();
     let url = url(server, "&polylock.schema=at_once");
     let opened: Vec<_> = (0..16)
         .map(|_| {
