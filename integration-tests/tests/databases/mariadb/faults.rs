@@ -170,12 +170,11 @@ async fn a_release_that_overtakes_the_answer_to_a_claim_is_heard() {
     })
     .await;
     let (locks, other) = (Locks::connect(&url).await.unwrap(), Locks::connect(&url).await.unwrap());
-    // Somebody has been waiting for long, so the poller has become slow.
     let held = other.lock("a").acquire().await.unwrap();
     let long = tokio::spawn(locks.lock("a").acquire());
-    pause(Duration::from_secs(4)).await;
-    let mut longest = Duration::ZERO;
-    for _ in 0..10 {
+    for _ in 0..3 {
+        // Somebody has been waiting for long, so the poller has become slow.
+        pause(Duration::from_secs(3)).await;
         let guard = locks.lock("b").acquire().await.unwrap();
         let waits = tokio::spawn(locks.lock("b").acquire());
         clock::until("it is in the queue", async || other.inspect("b").await.unwrap().waiters.len() == 1)
@@ -183,10 +182,9 @@ async fn a_release_that_overtakes_the_answer_to_a_claim_is_heard() {
         let released = now();
         guard.release().await.unwrap();
         waits.await.unwrap().unwrap().release().await.unwrap();
-        longest = longest.max(now().since(released));
+        let took = now().since(released);
+        assert!(took < Duration::from_millis(500), "{took:?}");
     }
-    println!("{longest:?}");
-    assert!(longest < Duration::from_millis(500), "{longest:?}");
     held.release().await.unwrap();
     long.await.unwrap().unwrap().release().await.unwrap();
 }
