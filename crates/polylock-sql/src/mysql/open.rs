@@ -3,7 +3,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use polylock_core::{Clock, ConfigError, Fault, Operation, Result, Store, SystemClock};
-use sqlx::{ConnectOptions, Connection, Executor, MySql, MySqlConnection, Row, mysql::MySqlRow};
+use sqlx::{ConnectOptions, Connection, Executor, MySql, MySqlConnection, mysql::MySqlRow};
 
 use super::{
     backend::Database,
@@ -115,7 +115,7 @@ async fn open(config: Config) -> Result<Store> {
 async fn look_at_settings(server: &Server<MySql>, connection: &mut MySqlConnection) -> Result<bool> {
     let sql = statements::checkup().with::<statements::MySql>(&[]);
     let rows = server.told(connection.fetch_all(sqlx::raw_sql(sql))).await?;
-    let setting = |row: &MySqlRow| Ok((row.try_get::<String, _>(0)?.to_ascii_lowercase(), row.try_get(1)?));
+    let setting = |row: &MySqlRow| Ok((row.text(0)?.to_ascii_lowercase(), row.text(1)?));
     let settings = rows.iter().map(setting).collect::<Result<HashMap<_, String>, sqlx::Error>>();
     let settings = Settings(settings.map_err(|error| server.failed(Operation::Connect, error))?);
     if let Some(advice) = settings.refusal() {
