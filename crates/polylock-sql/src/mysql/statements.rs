@@ -123,14 +123,15 @@ pub(super) fn fill(file: &str, prefix: &str, more: &[(&str, &str)]) -> String {
 
 impl Statements {
     /// The statements on tables whose names begin with `prefix`, which must have been checked. A claim that begins to be
-    /// carried out later than `patience` after it came is not carried out: nobody waits for its answer any more.
+    /// carried out later than half the `patience` after it came is not carried out: it may have been on its way for the other
+    /// half, so nobody waits for its answer any more.
     pub(super) fn new(prefix: &str, patience: Duration) -> Self {
         let with = |file: &str, more: &[(&str, &str)]| Template::new(&fill(file, prefix, more));
         let locks = include_str!("statements/locks.sql");
         Self {
             claim: with(
                 include_str!("statements/claim.sql"),
-                &[("{patience}", &micros(patience).to_string())],
+                &[("{patience}", &micros(patience / 2).to_string())],
             ),
             renew: with(include_str!("statements/renew.sql"), &[]),
             release: with(include_str!("statements/release.sql"), &[]),

@@ -100,6 +100,23 @@ async fn connections_and_queries_that_are_ended_under_load_harm_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn connections_that_the_server_closes_because_they_are_idle_are_replaced() {
+    let server = mariadb::start(&["wait_timeout=1"]).unwrap();
+    let locks = Locks::connect(&tables(&server, "&polylock.ttl=1h").0).await.unwrap();
+    let claims: Vec<_> = (0..8).map(|name| tokio::spawn(locks.lock(name.to_string()).acquire())).collect();
+    let mut guards = Vec::new();
+    for claim in claims {
+        guards.push(claim.await.unwrap().unwrap());
+    }
+    let others = "SELECT count(*) FROM information_schema.processlist \
+                  WHERE id <> connection_id() AND user = 'root'";
+    until(&mut connection(&server).await, others, |others| others == 0).await;
+    for guard in guards {
+        guard.release().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_claim_whose_query_is_killed_is_made_on_another_connection() {
     let server = mariadb::start(&[]).unwrap();
     let (url, table) = tables(&server, "");

@@ -185,6 +185,7 @@ async fn orphans(server: &Server, url: &str, table: &str) -> i64 {
     assert!(matches!(&error, Error::Unavailable(error) if error.fault == Fault::Temporary), "{error:?}");
     // Its release needs no gate.
     assert!(locks.close(clock::PATIENCE).await);
+    pause(Duration::from_millis(300)).await;
     run(&mut keeper, "COMMIT").await;
     // Until the server has nothing more to do.
     until(&mut keeper, &busy(table), |id| id == 0).await;
