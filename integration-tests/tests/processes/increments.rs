@@ -69,7 +69,8 @@ async fn eight_processes_lose_no_increment(store: &str) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn eight_processes_without_the_lock_lose_increments() {
     let (sum, _) = by_processes("sqlite_full", 100, "unlocked").await;
-    assert!(sum < PROCESSES * 100, "nothing was lost without a lock: the work does not collide");
+    // Mostly it is less; but a shorter number written over the beginning of a longer one makes it more.
+    assert_ne!(sum, PROCESSES * 100, "nothing was lost without a lock: the work does not collide");
 }
 
 async fn sixty_four_tasks_lose_no_increment(store: &str) {
