@@ -344,6 +344,12 @@ mod tests {
         assert!(text.starts_with("USE `my``db`;\n"), "{text}");
         assert!(text.contains(" jobs_claim_1(") && text.contains("DELIMITER //\n"), "{text}");
         assert!(!text.contains('{') && !text.contains("-- ") && !text.contains("Jobs"), "{text}");
+        let text = schema(&config.clone().strategy(Strategy::Pessimistic)).unwrap();
+        assert!(text.starts_with("USE `my``db`;\n") && text.ends_with(";\n"), "{text}");
+        assert!(
+            text.contains("EXISTS jobs_rows (") && !text.contains('{') && !text.contains("-- "),
+            "{text}"
+        );
         assert!(schema(&config.table("a b")).is_err());
     }
 }

@@ -207,6 +207,10 @@ mod tests {
         assert!(text.starts_with("CREATE SCHEMA IF NOT EXISTS \"Jobs\";"), "{text}");
         assert!(text.contains("FUNCTION \"Jobs\".t_1_claim_1("), "{text}");
         assert!(!text.contains('{') && !text.contains("--"), "{text}");
+        let text = schema(&config.clone().strategy(Strategy::Pessimistic)).unwrap();
+        assert!(text.starts_with("CREATE SCHEMA IF NOT EXISTS \"Jobs\";"), "{text}");
+        assert!(text.contains("TABLE IF NOT EXISTS \"Jobs\".t_1_rows (") && text.ends_with(";\n"), "{text}");
+        assert!(!text.contains('{') && !text.contains("--"), "{text}");
         assert!(schema(&config.table("a b")).is_err());
     }
 }

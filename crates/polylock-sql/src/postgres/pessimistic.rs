@@ -40,10 +40,8 @@ impl Wording for Postgres {
 
 /// What makes the tables; `schema` and `prefix` must have been checked.
 pub(super) fn ddl(schema: &str, prefix: &str) -> String {
-    statements::with_schema(
-        schema,
-        &fill(include_str!("statements/pessimistic/schema.sql"), schema, prefix, &[]),
-    )
+    let tables = fill(include_str!("statements/pessimistic/schema.sql"), schema, prefix, &[]);
+    statements::with_schema(schema, &format!("{tables}\n"))
 }
 
 /// What tells the version of the tables.

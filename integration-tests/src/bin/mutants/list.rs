@@ -82,6 +82,40 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         test: ("conformance", "postgres::idempotence::a_release_of_anothers_changes_nothing"),
     },
     Mutant {
+        name: "pessimistic: a token counts though the lock was lost before it was drawn",
+        file: "crates/polylock-sql/src/pessimistic/store.rs",
+        from: "if !self.confirmed(&mut session, request, self.host.patience()).await {",
+        to: "if self.host.patience().is_zero() {",
+        test: ("databases", "pessimistic::postgres::a_token_drawn_after_the_lock_was_lost_does_not_count"),
+    },
+    Mutant {
+        name: "pessimistic: a holder that is silent keeps its lock",
+        file: "crates/polylock-sql/src/postgres/statements/pessimistic/confirm.sql",
+        from: "idle_in_transaction_session_timeout = $1",
+        to: "idle_in_transaction_session_timeout = 600000",
+        test: ("databases", "pessimistic::on_postgres::a_stopped_holder_loses_the_lock_by_the_servers_clock"),
+    },
+    Mutant {
+        name: "pessimistic: rows in use are taken for unused",
+        file: "crates/polylock-sql/src/postgres/statements/pessimistic/enter.sql",
+        from: "part = 0 FOR SHARE",
+        to: "part = 0",
+        test: (
+            "databases",
+            "pessimistic::on_postgres::rows_that_the_dead_left_are_cleared_by_the_next_who_opens",
+        ),
+    },
+    Mutant {
+        name: "pessimistic: who leaves leaves its rows",
+        file: "crates/polylock-sql/src/mysql/statements/pessimistic/clear.sql",
+        from: "DELETE FROM {p}_rows WHERE name = $1;",
+        to: "",
+        test: (
+            "databases",
+            "pessimistic::on_mariadb::cycles_leave_no_row_no_transaction_and_few_connections",
+        ),
+    },
+    Mutant {
         name: "stale token let into a row",
         file: "crates/polylock-sql/src/optimistic/fenced.rs",
         from: "is: \"<=\", value",

@@ -1,5 +1,6 @@
 //! `polylock.strategy=pessimistic`: locks that live in a connection, and end with it.
 
+mod mariadb;
 mod postgres;
 mod site;
 
@@ -40,6 +41,7 @@ on_every_database! {
     a_killed_waiter_holds_nobody_up
     a_stopped_waiter_keeps_what_it_is_given_for_its_place_alone
     a_waiter_whose_connection_is_ended_waits_on
+    a_wait_goes_on_when_the_server_ends_it
     readers_share_and_a_writer_waits_for_the_last
     cycles_leave_no_row_no_transaction_and_few_connections
     rows_that_the_dead_left_are_cleared_by_the_next_who_opens
@@ -177,6 +179,22 @@ async fn a_waiter_whose_connection_is_ended_waits_on(site: &Site) {
     let next = waiting.await.unwrap().unwrap();
     assert!(next.fencing_token() > first.fencing_token());
     next.release().await.unwrap();
+}
+
+async fn a_wait_goes_on_when_the_server_ends_it(site: &Site) {
+    let (here, there) = (site.open(LONG).await, site.open(LONG).await);
+    let reader = here.lock("n").shared().acquire().await.unwrap();
+    let waiting = tokio::spawn(there.lock("n").acquire());
+    site.blocks(1).await;
+    // A server is told to wait for a while only, because it would not notice that nobody waits any more.
+    pause(Duration::from_secs(17)).await;
+    site.blocks(1).await;
+    assert!(reader.is_held() && !waiting.is_finished());
+    reader.release().await.unwrap();
+    let writer = waiting.await.unwrap().unwrap();
+    assert!(here.lock("n").shared().try_acquire().await.unwrap().is_none());
+    writer.release().await.unwrap();
+    site.has(0, "both have left").await;
 }
 
 async fn readers_share_and_a_writer_waits_for_the_last(site: &Site) {
