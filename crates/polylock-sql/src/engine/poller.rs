@@ -26,8 +26,14 @@ const SHARE: u32 = 8;
 /// The pause after a failure.
 const AFTER_FAILURE: Duration = Duration::from_millis(250);
 
-/// The pauses between rounds. They grow by half from the first to the longest while nothing happens, so that a wait is
-/// never made longer by more than half of itself.
+/// While nothing happens, each pause is longer than the one before by one part in so many.
+///
+/// That bounds what a hand-over takes longer than it must, in parts of the time since the last one. It must be a small part:
+/// in a queue of processes, one's delay is in the time that the next one counts. When pauses grew by half, eight processes
+/// in a queue, each of which held the lock for an instant, drove one another to the longest pause.
+const GROWTH: u32 = 8;
+
+/// The pauses between rounds, from the first to the longest.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pace {
     /// After a find.
@@ -104,7 +110,7 @@ async fn poll<D: Dialect>(store: Weak<Inner<D>>) {
             Ok(Round::Departure) => pace.shortest,
             #[cfg(any(feature = "sqlite", feature = "mysql"))]
             Ok(Round::Lively) => pace.lively,
-            Ok(Round::Quiet) => (pause + pause / 2).min(pace.longest),
+            Ok(Round::Quiet) => (pause + pause / GROWTH).min(pace.longest),
             Err(failure) => {
                 // Let the waiters claim, who will meet the fault themselves or find it mended.
                 tracing::debug!(error = %failure, "could not look for releases of other processes");
