@@ -250,7 +250,7 @@ mod tests {
     fn news_are_four_numbers_that_make_sense() {
         let grant = Grant::new(FencingToken::new(9).unwrap(), Duration::from_millis(1500));
         assert_eq!(Handed::parse("3 7 9 1500000"), Some(Handed { ticket: 3, place: 7, grant }));
-        for payload in ["", "0", "3 7 9", "3 7 9 1500000 1", "3 7 9 -1", "3 7 0 5", "3 -7 9 5", "a b c d"] {
+        for payload in ["", "0", "3 7 9", "3 7 9 1500000 1", "3 7 9 -1", "3 7 -9 5", "3 -7 9 5", "a b c d"] {
             assert_eq!(Handed::parse(payload), None, "{payload:?}");
         }
     }
