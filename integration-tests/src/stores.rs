@@ -6,7 +6,7 @@ use crate::targets::{self, Spot};
 
 /// Calls the macro `$then` with the names of all stores that processes share, and what follows. This is the one list.
 ///
-/// Of the [targets](crate::targets) it has all but memory, which no other process reaches, SQLite with less durability,
+/// Of the [targets](mod@crate::targets) it has all but memory, which no other process reaches, SQLite with less durability,
 /// which makes no difference to other processes, and the pessimistic strategies, which have tests of their own: whose lock
 /// ends with its connection has no lease to run out.
 #[macro_export]
