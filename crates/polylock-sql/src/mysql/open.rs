@@ -96,7 +96,7 @@ async fn open(config: Config) -> Result<Store> {
         |connections| Server::new(options.clone(), connections, place(&config.options), config.timeout);
     let server = connect(config.connections);
     let mut connection = server.told(options.connect()).await?;
-    let durable = look_at_settings(&server, &mut connection).await?;
+    let durable = look_at_settings(&server, config.strategy, &mut connection).await?;
     prepare(&server, &config, &mut connection).await?;
     server.told(connection.close()).await?;
     if config.strategy == Strategy::Pessimistic {
@@ -112,13 +112,17 @@ async fn open(config: Config) -> Result<Store> {
 
 /// Refuses a server that can't keep locks, and warns of one that may lose some; says whether grants survive a crash of its
 /// machine.
-async fn look_at_settings(server: &Server<MySql>, connection: &mut MySqlConnection) -> Result<bool> {
+async fn look_at_settings(
+    server: &Server<MySql>,
+    strategy: Strategy,
+    connection: &mut MySqlConnection,
+) -> Result<bool> {
     let sql = statements::checkup().with::<statements::MySql>(&[]);
     let rows = server.told(connection.fetch_all(sqlx::raw_sql(sql))).await?;
     let setting = |row: &MySqlRow| Ok((row.text(0)?.to_ascii_lowercase(), row.text(1)?));
     let settings = rows.iter().map(setting).collect::<Result<HashMap<_, String>, sqlx::Error>>();
     let settings = Settings(settings.map_err(|error| server.failed(Operation::Connect, error))?);
-    if let Some(advice) = settings.refusal() {
+    if let Some(advice) = settings.refusal(strategy) {
         return Err(server.at(Operation::Connect).ours(Fault::Permanent, advice));
     }
     for warning in settings.warnings() {
@@ -141,7 +145,7 @@ impl Settings {
     }
 
     /// Why locks can't be kept on this server.
-    fn refusal(&self) -> Option<&'static str> {
+    fn refusal(&self, strategy: Strategy) -> Option<&'static str> {
         let version = self.get("version");
         let mut numbers =
             version.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse().unwrap_or(0));
@@ -150,6 +154,9 @@ impl Settings {
         let oldest = if version.contains("MariaDB") { (10, 5) } else { (8, 0) };
         if version_number < oldest {
             return Some("the server is too old: MySQL 8.0 or MariaDB 10.5 or later is needed");
+        }
+        if strategy == Strategy::Pessimistic && version.contains("MariaDB") && version_number < (10, 6) {
+            return Some("polylock.strategy=pessimistic skips locked rows: MariaDB 10.6 or later is needed");
         }
         if ["read_only", "super_read_only", "innodb_read_only"].iter().any(|name| self.is_on(name)) {
             return Some("this is a read-only replica: connect to the primary");
@@ -300,7 +307,11 @@ mod tests {
     fn a_server_that_can_not_keep_locks_is_refused() {
         for version in ["10.5.0-MariaDB", "11.8.2-MariaDB-log", "8.0.11", "8.4.6-commercial", "9.1.0"] {
             let settings = settings(&[("version", version)]);
-            assert_eq!((settings.refusal(), settings.warnings().len()), (None, 0), "{version}");
+            assert_eq!(
+                (settings.refusal(Strategy::Lease), settings.warnings().len()),
+                (None, 0),
+                "{version}"
+            );
         }
         for (name, value, words) in [
             ("version", "10.4.34-MariaDB-log", "too old"),
@@ -312,12 +323,21 @@ mod tests {
             ("innodb_read_only", "ON", "replica"),
             ("autocommit", "OFF", "autocommit"),
         ] {
-            let refusal = settings(&[(name, value)]).refusal().unwrap();
+            let refusal = settings(&[(name, value)]).refusal(Strategy::Lease).unwrap();
             assert!(refusal.contains(words), "{name}={value}: {refusal}");
         }
+        let old = settings(&[("version", "10.5.0-MariaDB")]).refusal(Strategy::Pessimistic);
+        assert!(old.unwrap().contains("10.6"));
+        let new = settings(&[("version", "10.6.0-MariaDB")]).refusal(Strategy::Pessimistic);
+        assert_eq!(new, None);
         let statement = ("binlog_format", "STATEMENT");
-        assert_eq!(settings(&[statement]).refusal(), None, "there is no binary log");
-        assert!(settings(&[statement, ("log_bin", "ON")]).refusal().unwrap().contains("binlog_format"));
+        assert_eq!(settings(&[statement]).refusal(Strategy::Lease), None, "there is no binary log");
+        assert!(
+            settings(&[statement, ("log_bin", "ON")])
+                .refusal(Strategy::Lease)
+                .unwrap()
+                .contains("binlog_format")
+        );
     }
 
     #[test]

@@ -47,6 +47,11 @@ impl Wording for MySql {
     fn is_gone(error: &Error) -> bool {
         error::number(error) == Some(1094)
     }
+
+    fn is_over(error: &Error) -> bool {
+        // There is none with a savepoint: after a time limit, if innodb_rollback_on_timeout is on.
+        error::number(error) == Some(1305)
+    }
 }
 
 /// What makes the tables; `prefix` must have been checked.

@@ -22,6 +22,9 @@ pub(crate) trait Wording: fmt::Debug + Send + Sync + 'static {
 
     /// Whether there is no connection of that number any more.
     fn is_gone(error: &sqlx::Error) -> bool;
+
+    /// Whether the transaction has ended though the connection has not.
+    fn is_over(error: &sqlx::Error) -> bool;
 }
 
 /// What is sent to the server, each in one message. The rows of every answer are three whole numbers: what they are about
@@ -124,6 +127,8 @@ pub(crate) trait Host: fmt::Debug + Send + Sync + 'static {
 
     fn is_locked(&self, error: &sqlx::Error) -> bool;
 
+    fn is_over(&self, error: &sqlx::Error) -> bool;
+
     /// How long an operation may take in all.
     fn patience(&self) -> Duration;
 
@@ -202,6 +207,10 @@ where
 
     fn is_locked(&self, error: &sqlx::Error) -> bool {
         W::is_locked(error)
+    }
+
+    fn is_over(&self, error: &sqlx::Error) -> bool {
+        W::is_over(error)
     }
 
     fn patience(&self) -> Duration {

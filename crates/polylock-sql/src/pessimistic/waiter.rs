@@ -51,10 +51,13 @@ impl Waiter {
                     }
                 };
                 drop(ends);
-                match waited {
-                    Ok(()) => Ok(session),
-                    Err(error) => Err(host.failed(Operation::Wait, error)),
-                }
+                waited.map(|()| session).map_err(|error| {
+                    if host.is_over(&error) {
+                        let advice = "the server has ended the transaction in which it waited";
+                        return host.busy(Operation::Wait, advice.to_owned());
+                    }
+                    host.failed(Operation::Wait, error)
+                })
             }
         });
         Self { host, identity, task, ended, withdrawn }

@@ -36,6 +36,11 @@ impl Wording for Postgres {
     fn is_gone(_: &Error) -> bool {
         false
     }
+
+    fn is_over(error: &Error) -> bool {
+        // It has failed, or there is none with a savepoint.
+        matches!(error::code(error), Some("25P01" | "25P02" | "3B001"))
+    }
 }
 
 /// What makes the tables; `schema` and `prefix` must have been checked.

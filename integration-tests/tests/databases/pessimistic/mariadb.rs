@@ -13,7 +13,7 @@ use crate::load::Load;
 #[tokio::test(flavor = "multi_thread")]
 async fn it_holds_under_settings_that_are_not_its_own() {
     let server = mariadb::start(&[
-        "tx_isolation=SERIALIZABLE",
+        "transaction_isolation=SERIALIZABLE",
         "innodb_lock_wait_timeout=1",
         // With the statement that has waited for too long goes the transaction, and with it the place among the users.
         "innodb_rollback_on_timeout=ON",
