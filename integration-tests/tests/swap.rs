@@ -7,7 +7,18 @@ use polylock_testkit::Missing;
 /// Runs the example as a user would; what it says, and whether it was content.
 fn swap(url: &str) -> (String, bool) {
     let mut cargo = cargo();
-    cargo.args(["run", "-q", "-p", "polylock", "--features", "sqlite,postgres,mysql,tls", "--example", "swap", "--", url]);
+    cargo.args([
+        "run",
+        "-q",
+        "-p",
+        "polylock",
+        "--features",
+        "sqlite,postgres,mysql,tls",
+        "--example",
+        "swap",
+        "--",
+        url,
+    ]);
     let output = cargo.output().unwrap();
     let said =
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
