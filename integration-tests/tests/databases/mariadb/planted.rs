@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use polylock::{Error, Fault, Locks};
+use polylock::{Error, Fault, Locks, Mode};
 use polylock_integration_tests::{
     clock::{self, pause},
     servers::{self, Server},
@@ -71,6 +71,8 @@ async fn a_claim_that_does_not_keep_the_gate_is_found_out() {
             .replace(line(claim, GATE), "SET v_left = NULL;")
             .replace("IF row_count() = 0 THEN", "IF FALSE THEN")
             .replacen(BEGIN, &early, 1)
+            // What another one does between the look and the grant is not seen.
+            .replace("\n    INSERT INTO", &format!("\n{STALL}    INSERT INTO"))
     })
     .await;
     // The key still refuses a second exclusive holder, but not a reader beside a writer.
@@ -102,7 +104,7 @@ async fn shared_and_renewed(url: &str) -> bool {
     let (here, there) = (Locks::connect(url).await.unwrap(), Locks::connect(url).await.unwrap());
     let guard = here.lock("a").shared().acquire().await.unwrap();
     let mut taken = false;
-    for _ in 0..6 {
+    for _ in 0..5 {
         guard.renewed().await.unwrap();
         taken |= there.lock("a").try_acquire().await.unwrap().is_some();
     }
@@ -112,7 +114,7 @@ async fn shared_and_renewed(url: &str) -> bool {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_renewal_that_does_not_mark_its_gate_is_found_out() {
     let server = servers::mariadb().unwrap();
-    let (url, table) = tables(server, "&polylock.ttl=1s");
+    let (url, table) = tables(server, "&polylock.ttl=2s");
     assert!(!shared_and_renewed(&url).await);
     plant(server, &url, &table, "renew", |renew| renew.replace("IF a_slot <> x'' THEN", "IF FALSE THEN"))
         .await;
@@ -120,31 +122,26 @@ async fn a_renewal_that_does_not_mark_its_gate_is_found_out() {
 }
 
 /// Whether a newcomer is granted a lock that was released while another process waits for it.
-async fn overtakes(url: &str) -> bool {
-    let (here, there) = (Locks::connect(url).await.unwrap(), Locks::connect(url).await.unwrap());
-    let guard = here.lock("a").acquire().await.unwrap();
-    let waits = tokio::spawn(there.lock("a").acquire());
-    clock::until("it waits", async || here.inspect("a").await.unwrap().waiters.len() == 1).await;
+async fn overtakes(server: &Server, url: &str, table: &str) -> bool {
+    let locks = Locks::connect(url).await.unwrap();
+    let guard = locks.lock("a").acquire().await.unwrap();
+    // A process that stops as soon as it has joined the queue.
+    run(&mut connection(server).await, &claim(table, 5_000_000)).await;
     guard.release().await.unwrap();
-    let newcomer = here.lock("a").try_acquire().await.unwrap();
-    let overtakes = newcomer.is_some();
-    drop(newcomer);
-    waits.await.unwrap().unwrap().release().await.unwrap();
-    overtakes
+    locks.lock("a").try_acquire().await.unwrap().is_some()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiter_that_does_not_mark_its_gate_is_found_out() {
     let server = servers::mariadb().unwrap();
-    // It is slow to find that it is its turn.
-    const SLOW: &str = "&polylock.poll=1s";
-    assert!(!overtakes(&tables(server, SLOW).0).await);
-    let (url, table) = tables(server, SLOW);
+    let (url, table) = tables(server, "");
+    assert!(!overtakes(server, &url, &table).await);
+    let (url, table) = tables(server, "");
     plant(server, &url, &table, "claim", |claim| {
         claim.replace("greatest(busy_until, v_now + a_place_ttl)", "busy_until")
     })
     .await;
-    assert!(overtakes(&url).await);
+    assert!(overtakes(server, &url, &table).await);
 }
 
 /// How old a hold is when it is told, that had to wait for its gate for 700 ms.
@@ -195,7 +192,7 @@ async fn orphans(server: &Server, url: &str, table: &str) -> i64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_claim_that_comes_too_late_is_not_carried_out() {
     let server = servers::mariadb::start(&[]).unwrap();
-    let keys = "&polylock.timeout=300ms&polylock.outage=1ms&polylock.ttl=1h";
+    let keys = "&polylock.timeout=1s&polylock.outage=1ms&polylock.ttl=1h";
     let (url, table) = tables(&server, keys);
     assert_eq!(orphans(&server, &url, &table).await, 0);
     let (url, table) = tables(&server, keys);
@@ -204,10 +201,12 @@ async fn a_claim_that_comes_too_late_is_not_carried_out() {
     assert_ne!(orphans(&server, &url, &table).await, 0);
 }
 
-/// What `CALL`s a claim of the lock `a`.
-fn claim(table: &str) -> String {
+/// What claims the lock `a` for itself alone, and keeps a place in its queue for `place_ttl`.
+fn claim(table: &str, place_ttl: u64) -> String {
+    let (mode, conflicts) = (Mode::Exclusive.bit(), Mode::Exclusive.conflicts());
     format!(
-        "CALL {table}_claim_1(x'61', x'00112233445566778899aabbccddeeff', 32, 62, x'', x'6f', x'', 1000000, 0, 60000000)"
+        "CALL {table}_claim_1(x'61', x'00112233445566778899aabbccddeeff', {mode}, {conflicts}, x'', x'6f', x'', \
+         60000000, {place_ttl}, 60000000)"
     )
 }
 
@@ -219,7 +218,7 @@ async fn left_open(server: &Server, table: &str) -> [bool; 2] {
         assert!(error.contains(expected), "{error}");
     };
     let mut keeper = keep_gates(server, table).await;
-    let claiming = client.execute(sqlx::raw_sql(AssertSqlSafe(claim(table)))).await.map(drop);
+    let claiming = client.execute(sqlx::raw_sql(AssertSqlSafe(claim(table, 0)))).await.map(drop);
     left("1205", claiming).await;
     let timed_out = number(&mut client, "SELECT @@in_transaction").await != 0;
     run(&mut keeper, "ROLLBACK").await;
@@ -235,7 +234,7 @@ async fn left_open(server: &Server, table: &str) -> [bool; 2] {
     }
     run(&mut keeper, &format!("SELECT * FROM {table}_holds WHERE name = 'a' FOR UPDATE")).await;
     let claiming = tokio::spawn({
-        let sql = claim(table);
+        let sql = claim(table, 0);
         async move {
             let claimed = client.execute(sqlx::raw_sql(AssertSqlSafe(sql))).await.map(drop);
             (client, claimed)
