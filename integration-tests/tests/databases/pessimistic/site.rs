@@ -51,7 +51,8 @@ impl Site {
 
     fn new(kind: Kind, server: String, table: String) -> Self {
         let joint = if server.contains('?') { '&' } else { '?' };
-        let mut url = format!("{server}{joint}polylock.strategy=pessimistic&polylock.table={table}");
+        let mut url =
+            format!("{server}{joint}polylock.strategy=pessimistic&polylock.table={table}&polylock.wait=60s");
         if matches!(kind, Kind::Postgres) {
             url = format!("{url}&application_name={table}");
         }
