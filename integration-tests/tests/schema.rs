@@ -15,7 +15,10 @@ use std::{
 use polylock::Locks;
 use polylock_integration_tests::{cargo, clock::until, on_stores, process::Process, servers, stores};
 
-on_stores! { who_may_not_make_tables_is_told_what_to_do_and_then_locks }
+on_stores! {
+    who_may_not_make_tables_is_told_what_to_do_and_then_locks
+    the_pessimistic_strategy_has_tables_of_its_own
+}
 
 /// Nobody else's, and in no message.
 const PASSWORD: &str = "kanarienvogel";
@@ -223,6 +226,27 @@ async fn who_may_not_make_tables_is_told_what_to_do_and_then_locks(store: &str) 
     assert_eq!(next.ends().code(), Some(79));
 }
 
+async fn the_pessimistic_strategy_has_tables_of_its_own(store: &str) {
+    let Some(mut place) = Place::make(store) else { return has_one_strategy(store).await };
+    let joint = if place.weak.contains('?') { '&' } else { '?' };
+    place.weak.extend([joint.to_string().as_str(), "polylock.strategy=pessimistic"]);
+    refusal(&place.polylock(&["run", "x", "true"]));
+    place.administer(&said(&place.polylock(&["schema"])));
+    if place.is_postgres() {
+        refusal(&place.polylock(&["run", "x", "true"]));
+        let own = |grant: &String| grant.replace("polylock_holds, public.polylock_waiters", "polylock_rows");
+        place.grants().iter().for_each(|grant| place.administer(&own(grant)));
+    }
+    let start = |command| Process::start(program(), ["-S", &place.weak, "run", "x", "-c", command]);
+    let mut holder = start("echo held; read go");
+    holder.hears("held");
+    assert_eq!(place.polylock(&["run", "-n", "x", "true"]).status.code(), Some(75));
+    let mut waiter = start("echo held");
+    holder.tell("go");
+    waiter.hears("held");
+    assert!(holder.ends().success() && waiter.ends().success());
+}
+
 /// Whoever may open the file makes its tables.
 async fn needs_nothing(store: &str) {
     let spot = stores::spot(store).await;
@@ -230,4 +254,11 @@ async fn needs_nothing(store: &str) {
     succeeds(&output);
     assert!(output.stdout.is_empty(), "{output:?}");
     succeeds(&polylock(["-S", spot.url(), "run", "x", "true"]));
+}
+
+async fn has_one_strategy(store: &str) {
+    let spot = stores::spot(store).await;
+    let output = polylock(["-S", &spot.url_with("polylock.strategy", "pessimistic"), "schema"]);
+    assert_eq!(output.status.code(), Some(78), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("polylock.strategy"), "{output:?}");
 }

@@ -106,7 +106,9 @@ RIGHTS OF THE PROGRAM'S USER, BESIDE THAT TO CONNECT
     GRANT SELECT, INSERT, UPDATE, DELETE
       ON public.polylock_holds, public.polylock_waiters TO app;
     GRANT USAGE ON SEQUENCE public.polylock_tokens TO app;
-  (EXECUTE on the functions is everybody's unless it was revoked.)
+  (EXECUTE on the functions is everybody's unless it was revoked.
+  With polylock.strategy=pessimistic the one table polylock_rows takes
+  the place of polylock_holds and polylock_waiters.)
 
   MySQL and MariaDB (the database is app):
     GRANT SELECT, INSERT, UPDATE, DELETE, EXECUTE ON app.* TO app;";
