@@ -6,7 +6,7 @@ use polylock::Locks;
 use polylock_integration_tests::{clock::pause, servers::mariadb};
 use polylock_testkit::history::{self, Rules};
 
-use super::{LONG, Site, tokens_grow};
+use super::{LONG, Site, a_server_stands_still, tokens_grow};
 use crate::load::Load;
 
 /// Settings that an administrator may have made for all: none of them is a reason to lose a lock or to give it twice.
@@ -43,6 +43,12 @@ async fn it_holds_under_settings_that_are_not_its_own() {
     let outcome = Load::default().run(&site.with("&polylock.connections=20"), async {}).await;
     assert_eq!(history::check(&outcome.sections, Rules::default()), []);
     assert_eq!((outcome.failures, outcome.losses), (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_stands_still_costs_the_lock_at_its_deadline_and_not_before() {
+    let server = mariadb::start(&[]).unwrap();
+    a_server_stands_still(&server, &Site::on_mariadb(&server).await).await;
 }
 
 /// The server forgets who held what: that is its nature. Its tokens do not go back.

@@ -7,7 +7,10 @@ mod site;
 use std::{collections::HashMap, time::Duration};
 
 use polylock::{Error, LostReason, NotAcquired, OwnerId};
-use polylock_integration_tests::clock::{PATIENCE, now, pause};
+use polylock_integration_tests::{
+    clock::{PATIENCE, now, pause},
+    servers::Private,
+};
 use polylock_testkit::history;
 
 use crate::load::{Load, Outcome};
@@ -326,6 +329,29 @@ async fn connections_that_are_ended_under_load_let_no_token_go_back(site: &Site)
     tokens_grow(&outcome);
     assert!(outcome.sections.len() > 100, "it went on: {}", outcome.sections.len());
     site.has(0, "all have left").await;
+}
+
+/// A server that stands still for a while, and one that does not come back in time.
+async fn a_server_stands_still(server: &Private, site: &Site) {
+    let ttl = Duration::from_secs(3);
+    let locks = site.open("&polylock.ttl=3s").await;
+    let guard = locks.lock("n").acquire().await.unwrap();
+    for _ in 0..2 {
+        tokio::task::block_in_place(|| server.freeze());
+        pause(ttl / 2).await;
+        tokio::task::block_in_place(|| server.thaw());
+        assert!(guard.renewed().await.is_some() && guard.is_held(), "lost though it came back in time");
+    }
+    let lost = guard.lost();
+    tokio::task::block_in_place(|| server.freeze());
+    let (frozen, deadline) = (now(), guard.deadline());
+    assert_eq!(lost.await, LostReason::DeadlineReached);
+    assert!(now().since(frozen) < ttl + SLACK && now() >= deadline);
+    tokio::task::block_in_place(|| server.thaw());
+    drop(guard);
+    let next = locks.lock("n").acquire().await.unwrap();
+    next.release().await.unwrap();
+    site.has(0, "the first hold is over on the server, too").await;
 }
 
 /// Whoever asks after another has given the lock back is given a greater token, and no token is given twice. (A holder

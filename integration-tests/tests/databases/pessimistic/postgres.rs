@@ -10,7 +10,7 @@ use polylock_integration_tests::{
 use polylock_testkit::history::{self, Rules};
 use sqlx::{AssertSqlSafe, Executor};
 
-use super::{LONG, Site, site::connection, tokens_grow};
+use super::{LONG, Site, a_server_stands_still, site::connection, tokens_grow};
 use crate::load::Load;
 
 /// Settings that an administrator may have made for all: none of them is a reason to lose a lock or to give it twice.
@@ -55,6 +55,12 @@ async fn it_holds_behind_a_pooler_that_gives_a_transaction_a_session() {
     assert!(refused.is_not_acquired(), "{refused}");
     site.has(1, "who gave up is gone").await;
     guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_stands_still_costs_the_lock_at_its_deadline_and_not_before() {
+    let server = postgres::start(&[]).unwrap();
+    a_server_stands_still(&server, &Site::on_postgres(&server)).await;
 }
 
 /// The server forgets who held what: that is its nature. Its tokens do not go back.
