@@ -21,16 +21,44 @@
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use tokio::sync::Notify;
 
-use crate::{Grant, LockName, Request, RequestId, Wake};
+use crate::{FencingToken, Grant, LockName, Request, RequestId, Wake};
 
 /// Who waits for whom. See the [module](self) for the order to keep.
 #[derive(Debug, Default)]
 pub struct Hub {
     state: Mutex<State>,
+}
+
+/// The news that the store has handed a lock to the waiter of a ticket.
+///
+/// Stores tell it as four whole numbers with spaces between: ticket, place, token, and what is left of the lease in us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Handed {
+    ticket: u64,
+    place: u64,
+    grant: Grant,
+}
+
+impl Handed {
+    /// From ticket, place, token and what is left of the lease in us; `None` if they make no sense.
+    #[must_use]
+    pub fn new([ticket, place, token, left]: [i64; 4]) -> Option<Self> {
+        let lease = Duration::from_micros(u64::try_from(left).ok()?);
+        let grant = Grant::new(FencingToken::new(token)?, lease);
+        Some(Self { ticket: u64::try_from(ticket).ok()?, place: u64::try_from(place).ok()?, grant })
+    }
+
+    /// From the same four as text.
+    #[must_use]
+    pub fn parse(news: &str) -> Option<Self> {
+        let numbers: Vec<i64> = news.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
+        Self::new(numbers.try_into().ok()?)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -124,8 +152,8 @@ impl Hub {
         self.lock().waiter(request).place = Some(place);
     }
 
-    /// Wakes the waiter of this ticket, if it still waits, with what the store has granted to its `place`.
-    pub fn hand_over(&self, ticket: u64, place: u64, grant: Grant) {
+    /// Wakes the waiter of the ticket, if it still waits, with what the store has granted to its place.
+    pub fn hand_over(&self, Handed { ticket, place, grant }: Handed) {
         let mut state = self.lock();
         let State { tickets, waiters, .. } = &mut *state;
         if let Some(waiter) = tickets.get(&ticket).and_then(|request| waiters.get_mut(request)) {
@@ -214,9 +242,8 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{FencingToken, Mode};
+    use crate::Mode;
     use futures_util::FutureExt;
-    use std::time::Duration;
 
     fn request() -> Request {
         Request::new(LockName::new("n").unwrap(), Mode::Exclusive, Duration::from_secs(1))
@@ -249,7 +276,7 @@ mod tests {
         assert!(ticket != others && hub.enter(&me) == ticket);
         assert_eq!((hub.watched().len(), hub.waiting().into_values().flatten().count()), (0, 2));
         let grant = Grant::new(FencingToken::new(7).unwrap(), Duration::from_secs(1));
-        hub.hand_over(ticket, 3, grant);
+        hub.hand_over(Handed { ticket, place: 3, grant });
         hub.placed(&me, 3);
         assert_eq!(hub.rung(me.id).now_or_never(), Some(Wake::Granted(grant)));
         assert_eq!(hub.rung(me.id).now_or_never(), None, "told once");
@@ -258,7 +285,7 @@ mod tests {
         assert_eq!(hub.rung(other.id).now_or_never(), Some(Wake::Stale));
         hub.forget(me.id);
         hub.forget(other.id);
-        hub.hand_over(ticket, 3, grant);
+        hub.hand_over(Handed { ticket, place: 3, grant });
         assert!(hub.is_empty() && hub.lock().tickets.is_empty());
     }
 
@@ -271,10 +298,19 @@ mod tests {
         hub.enter(&me);
         hub.placed(&me, 9);
         let grant = Grant::new(FencingToken::new(7).unwrap(), Duration::from_secs(1));
-        hub.hand_over(ticket, 7, grant);
+        hub.hand_over(Handed { ticket, place: 7, grant });
         assert_eq!(hub.rung(me.id).now_or_never(), Some(Wake::Stale));
-        hub.hand_over(ticket, 9, grant);
+        hub.hand_over(Handed { ticket, place: 9, grant });
         assert_eq!(hub.rung(me.id).now_or_never(), Some(Wake::Granted(grant)));
+    }
+
+    #[test]
+    fn news_are_four_numbers_that_make_sense() {
+        let grant = Grant::new(FencingToken::new(9).unwrap(), Duration::from_millis(1500));
+        assert_eq!(Handed::parse("3 7 9 1500000"), Some(Handed { ticket: 3, place: 7, grant }));
+        for news in ["", "0", "3 7 9", "3 7 9 1500000 1", "3 7 9 -1", "3 7 -9 5", "3 -7 9 5", "a b c d"] {
+            assert_eq!(Handed::parse(news), None, "{news:?}");
+        }
     }
 
     #[test]

@@ -8,14 +8,15 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    Capabilities, Entry, Fencing, LockName, LockStatus, Operation, Reach, Request, Result, WakeUp, hub::Hub,
+    Capabilities, Entry, Fencing, LockName, LockStatus, Operation, Reach, Request, Result, WakeUp,
+    hub::{Handed, Hub},
 };
 use sqlx::postgres::PgRow;
 
 use super::{
     NAME,
     config::{Config, Durability, Listen},
-    listener::{Handed, Listener},
+    listener::Listener,
     statements::{self, Statements},
 };
 use crate::engine::{
@@ -164,7 +165,7 @@ impl Dialect for Database {
             Ok((rows, lost)) => {
                 let next: Result<Vec<_>, _> = rows.iter().map(handed).collect();
                 let next = next.map_err(|error| self.server.failed(Operation::Release, error))?;
-                next.into_iter().flatten().for_each(|next| next.tell(hub));
+                next.into_iter().flatten().for_each(|next| hub.hand_over(next));
                 if lost {
                     // Whom the lock went to was told to nobody. A claim finds it.
                     hub.ring_all();

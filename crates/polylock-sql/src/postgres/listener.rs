@@ -14,7 +14,10 @@ use std::{
 };
 
 use backon::{BackoffBuilder, ExponentialBuilder};
-use polylock_core::{Clock, FencingToken, Grant, Moment, Operation, RequestId, SystemClock, hub::Hub};
+use polylock_core::{
+    Clock, Moment, Operation, RequestId, SystemClock,
+    hub::{Handed, Hub},
+};
 use sqlx::{
     ConnectOptions, Postgres,
     postgres::{PgConnectOptions, PgListener, PgNotification, PgPoolOptions},
@@ -133,33 +136,6 @@ impl Listener {
     }
 }
 
-/// The news that the lock was handed to a waiter of this process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Handed {
-    ticket: u64,
-    place: u64,
-    grant: Grant,
-}
-
-impl Handed {
-    /// From ticket, place, token and what is left of the lease, in us.
-    pub(super) fn new([ticket, place, token, left]: [i64; 4]) -> Option<Self> {
-        let lease = Duration::from_micros(u64::try_from(left).ok()?);
-        let grant = Grant::new(FencingToken::new(token)?, lease);
-        Some(Self { ticket: u64::try_from(ticket).ok()?, place: u64::try_from(place).ok()?, grant })
-    }
-
-    /// From the payload of a notification, the same four with spaces between.
-    fn parse(payload: &str) -> Option<Self> {
-        let numbers: Vec<i64> = payload.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
-        Self::new(numbers.try_into().ok()?)
-    }
-
-    pub(super) fn tell(self, hub: &Hub) {
-        hub.hand_over(self.ticket, self.place, self.grant);
-    }
-}
-
 impl Shared {
     fn hears(&self) -> bool {
         self.hears.load(Ordering::Acquire)
@@ -179,7 +155,7 @@ impl Shared {
             return;
         }
         match Handed::parse(notification.payload()) {
-            Some(handed) => handed.tell(hub),
+            Some(handed) => hub.hand_over(handed),
             // Nothing of ours; waking everybody is allowed at any time.
             None => hub.ring_all(),
         }
@@ -239,19 +215,5 @@ async fn listen(options: PgConnectOptions, shared: Arc<Shared>, hub: Arc<Hub>) {
         }
         let pause = next.next().unwrap_or(LONGEST_PAUSE);
         SystemClock.sleep_until(SystemClock.now() + pause).await;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn news_are_four_numbers_that_make_sense() {
-        let grant = Grant::new(FencingToken::new(9).unwrap(), Duration::from_millis(1500));
-        assert_eq!(Handed::parse("3 7 9 1500000"), Some(Handed { ticket: 3, place: 7, grant }));
-        for payload in ["", "0", "3 7 9", "3 7 9 1500000 1", "3 7 9 -1", "3 7 -9 5", "3 -7 9 5", "a b c d"] {
-            assert_eq!(Handed::parse(payload), None, "{payload:?}");
-        }
     }
 }
