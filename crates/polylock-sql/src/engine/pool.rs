@@ -7,7 +7,10 @@ use deadpool::managed::{Manager, Metrics, Object, Pool, PoolError, RecycleResult
 use polylock_core::{Clock, Error, Fault, Moment, Operation, Result, SystemClock};
 use sqlx::{ConnectOptions, Connection, Database, Executor, SqlStr};
 
-use super::error::At;
+use super::{
+    error::At,
+    literal::{Arg, Literals, Template},
+};
 
 /// What a driver's error means for the connection and the operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +47,9 @@ impl<DB: Dial> fmt::Debug for Server<DB> {
 }
 
 /// A driver whose connections are made from options.
-pub(crate) trait Dial: Database<Connection: Connection<Options = Self::Options>> + Diagnose {
+pub(crate) trait Dial:
+    Database<Connection: Connection<Options = Self::Options>> + Diagnose + Literals
+{
     type Options: ConnectOptions<Connection = Self::Connection>;
 }
 
@@ -111,7 +116,26 @@ where
         Self { pool, place, patience }
     }
 
-    /// The rows that `sql` answers with.
+    /// What `read` makes of the rows that `template` answers with.
+    ///
+    /// # Errors
+    /// As [`answer`](Self::answer), or what `read` says.
+    ///
+    /// # Cancel safety
+    /// As [`answer`](Self::answer).
+    pub(crate) async fn ask<T>(
+        &self,
+        operation: Operation,
+        template: &Template,
+        arguments: &[Arg<'_>],
+        read: impl FnOnce(&[DB::Row]) -> Result<T, sqlx::Error>,
+    ) -> Result<T> {
+        let (rows, _) = self.answer(operation, template, arguments).await?;
+        read(&rows).map_err(|error| self.failed(operation, error))
+    }
+
+    /// The rows that `template` answers with, and whether an answer was lost before: what the server did then was told to
+    /// nobody.
     ///
     /// Others in the way and broken connections are tried again: operations are idempotent.
     ///
@@ -120,19 +144,13 @@ where
     ///
     /// # Cancel safety
     /// The connection is closed; what the server was told it may still do.
-    pub(crate) async fn rows(&self, operation: Operation, sql: SqlStr) -> Result<Vec<DB::Row>> {
-        self.answer(operation, sql).await.map(|(rows, _)| rows)
-    }
-
-    /// As [`rows`](Self::rows), and whether an answer was lost before: what the server did then was told to nobody.
-    ///
-    /// # Errors
-    /// As [`rows`](Self::rows).
-    ///
-    /// # Cancel safety
-    /// As [`rows`](Self::rows).
-    pub(crate) async fn answer(&self, operation: Operation, sql: SqlStr) -> Result<(Vec<DB::Row>, bool)> {
-        let mut lost = false;
+    pub(crate) async fn answer(
+        &self,
+        operation: Operation,
+        template: &Template,
+        arguments: &[Arg<'_>],
+    ) -> Result<(Vec<DB::Row>, bool)> {
+        let (sql, mut lost) = (template.with::<DB>(arguments), false);
         let deadline = SystemClock.now() + self.patience;
         let mut pauses = ExponentialBuilder::default()
             .with_min_delay(Duration::from_millis(1))

@@ -12,16 +12,11 @@ use polylock_core::{
     Capabilities, Entry, Fencing, LockName, LockStatus, Operation, Reach, Request, RequestId, Result,
     hub::Hub,
 };
-use sqlx::mysql::MySqlRow;
 
-use super::{
-    NAME,
-    departed::Departed,
-    statements::{self, Statements},
-};
+use super::{NAME, departed::Departed, statements::Statements};
 use crate::engine::{
     self, Dialect, LONGEST, Look, Pace, Round, SHORTEST, SWEEP_ROWS, Which, bytes, label,
-    literal::{Arg, Template},
+    literal::Arg,
     pool::Server,
     rows::{self, Columns, micros},
     slot,
@@ -78,18 +73,6 @@ impl Database {
             sweep: Mutex::default(),
         }
     }
-
-    /// What `read` makes of the rows that `template` answers with.
-    async fn ask<T>(
-        &self,
-        operation: Operation,
-        template: &Template,
-        arguments: &[Arg<'_>],
-        read: impl FnOnce(&[MySqlRow]) -> Result<T, sqlx::Error> + Send,
-    ) -> Result<T> {
-        let rows = self.server.rows(operation, template.with::<statements::MySql>(arguments)).await?;
-        read(&rows).map_err(|error| self.server.failed(operation, error))
-    }
 }
 
 #[async_trait]
@@ -117,6 +100,7 @@ impl Dialect for Database {
             Arg::Int(place_ttl),
         ];
         let (look, ahead) = self
+            .server
             .ask(Operation::Claim, &self.statements.claim, &arguments, |rows| {
                 let look = rows::look(rows)?;
                 let ahead = match (&look, rows.first()) {
@@ -142,10 +126,11 @@ impl Dialect for Database {
             Arg::Bytes(&slot(request)),
             Arg::Int(micros(request.ttl)),
         ];
-        self.ask(Operation::Renew, &self.statements.renew, &arguments, |rows| {
-            rows.first().map_or(Ok(false), |row| Ok(row.int(0)?.is_some_and(|renewed| renewed > 0)))
-        })
-        .await
+        self.server
+            .ask(Operation::Renew, &self.statements.renew, &arguments, |rows| {
+                rows.first().map_or(Ok(false), |row| Ok(row.int(0)?.is_some_and(|renewed| renewed > 0)))
+            })
+            .await
     }
 
     async fn release(&self, request: &Request, hub: &Hub) -> Result<()> {
@@ -154,7 +139,7 @@ impl Dialect for Database {
             Arg::Bytes(&request.id.to_bytes()),
             Arg::Bytes(&slot(request)),
         ];
-        self.ask(Operation::Release, &self.statements.release, &arguments, |_| Ok(())).await?;
+        self.server.ask(Operation::Release, &self.statements.release, &arguments, |_| Ok(())).await?;
         self.departed.push(request.id);
         hub.ring(request.id);
         Ok(())
@@ -169,7 +154,9 @@ impl Dialect for Database {
         for pairs in engine::pairs(watched.clone()).chunks(PAIRS) {
             let arguments = [Arg::Pairs(pairs)];
             present.extend(
-                self.ask(Operation::Wait, &self.statements.present, &arguments, rows::requests).await?,
+                self.server
+                    .ask(Operation::Wait, &self.statements.present, &arguments, rows::requests)
+                    .await?,
             );
         }
         // Who holds a lock alone is told even if nobody of this process waits for that one: whether the queue moves.
@@ -190,12 +177,13 @@ impl Dialect for Database {
             Some(end) => (&self.statements.locks_under, Arg::Bytes(end)),
         };
         let arguments = [Arg::Bytes(&first), end];
-        self.ask(Operation::Inspect, template, &arguments, |rows| rows::statuses(rows, 0)).await
+        self.server.ask(Operation::Inspect, template, &arguments, |rows| rows::statuses(rows, 0)).await
     }
 
     async fn break_lock(&self, name: &LockName, hub: &Hub) -> Result<Vec<Entry>> {
         let arguments = [Arg::Bytes(bytes(name))];
         let broken = self
+            .server
             .ask(Operation::Break, &self.statements.break_lock, &arguments, |rows| rows::statuses(rows, 0))
             .await?;
         // Those of this process hear it at once, the others by looking.
@@ -207,6 +195,7 @@ impl Dialect for Database {
         let (holds, waiters) = self.sweep.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let arguments = [Arg::Bytes(&holds), Arg::Bytes(&waiters), Arg::Int(SWEEP_ROWS)];
         let next = self
+            .server
             .ask(Operation::Claim, &self.statements.sweep, &arguments, |rows| {
                 rows.first().map_or(Ok(Default::default()), |row| Ok((row.bytes(0)?, row.bytes(1)?)))
             })

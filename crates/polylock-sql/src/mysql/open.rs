@@ -117,7 +117,7 @@ async fn look_at_settings(
     strategy: Strategy,
     connection: &mut MySqlConnection,
 ) -> Result<bool> {
-    let sql = statements::checkup().with::<statements::MySql>(&[]);
+    let sql = statements::checkup().with::<MySql>(&[]);
     let rows = server.told(connection.fetch_all(sqlx::raw_sql(sql))).await?;
     let setting = |row: &MySqlRow| Ok((row.text(0)?.to_ascii_lowercase(), row.text(1)?));
     let settings = rows.iter().map(setting).collect::<Result<HashMap<_, String>, sqlx::Error>>();
@@ -204,7 +204,7 @@ impl Settings {
 async fn prepare(server: &Server<MySql>, config: &Config, connection: &mut MySqlConnection) -> Result<()> {
     let tables = Tables::of(config);
     let (foreign, others) = &tables.other;
-    let query = connection.fetch_one(sqlx::raw_sql(others.with::<statements::MySql>(&[])));
+    let query = connection.fetch_one(sqlx::raw_sql(others.with::<MySql>(&[])));
     let others = server.told(query).await?.int(0);
     if others.map_err(|error| server.failed(Operation::Connect, error))? != Some(0) {
         let problem = format!(
@@ -251,7 +251,7 @@ async fn version(
     tables: &Tables,
     connection: &mut MySqlConnection,
 ) -> Result<Option<Found>> {
-    let query = connection.fetch_one(sqlx::raw_sql(tables.version.with::<statements::MySql>(&[])));
+    let query = connection.fetch_one(sqlx::raw_sql(tables.version.with::<MySql>(&[])));
     match server.in_time(Operation::Connect, query).await? {
         Ok(row) => {
             let read = |column| match row.int(column) {
@@ -289,7 +289,7 @@ async fn create(server: &Server<MySql>, tables: &Tables, connection: &mut MySqlC
 }
 
 async fn run(connection: &mut MySqlConnection, part: &Template) -> Result<(), sqlx::Error> {
-    connection.execute(sqlx::raw_sql(part.with::<statements::MySql>(&[]))).await.map(drop)
+    connection.execute(sqlx::raw_sql(part.with::<MySql>(&[]))).await.map(drop)
 }
 
 #[cfg(test)]

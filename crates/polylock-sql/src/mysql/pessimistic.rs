@@ -5,12 +5,7 @@ use std::{sync::Arc, time::Duration};
 use polylock_core::{Capabilities, Carrier, Fencing, Modes, Order, Reach, WakeUp};
 use sqlx::Error;
 
-use super::{
-    NAME,
-    config::Config,
-    error,
-    statements::{self, fill},
-};
+use super::{NAME, config::Config, error, statements::fill};
 use crate::{
     engine::{LONGEST, literal::Template, pool::Server},
     pessimistic::{Pessimistic, SIDE_CONNECTIONS, SLICE, Servers, Statements, Strengths, Wording},
@@ -38,7 +33,6 @@ struct MySql;
 
 impl Wording for MySql {
     type Database = sqlx::MySql;
-    type Literals = statements::MySql;
 
     fn is_locked(error: &Error) -> bool {
         matches!(error::number(error), Some(1205 | 3572))

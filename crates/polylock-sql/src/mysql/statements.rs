@@ -35,10 +35,7 @@ pub(super) const ROUTINE_COUNT: i64 = 5;
 /// How many gates there are.
 pub(super) const GATE_COUNT: i64 = 1024;
 
-/// How MySQL writes arguments.
-pub(super) struct MySql;
-
-impl Literals for MySql {
+impl Literals for sqlx::MySql {
     fn bytes(text: &mut String, digits: &str) {
         text.extend(["x'", digits, "'"]);
     }
@@ -153,14 +150,14 @@ mod tests {
     fn arguments_are_digits_and_a_request_is_looked_for_in_both_places() {
         let statements = Statements::new("Jobs", Duration::from_secs(5));
         let pairs = [(b"n'".to_vec(), vec![7]), (vec![], vec![8])];
-        let text = statements.present.with::<MySql>(&[Arg::Pairs(&pairs)]);
+        let text = statements.present.with::<sqlx::MySql>(&[Arg::Pairs(&pairs)]);
         assert_eq!(
             text.as_str().matches("((x'6e27', x''), (x'6e27', x'07'), (x'', x''), (x'', x'08'))").count(),
             2
         );
         let arguments = [Arg::Bytes(b"n"), Arg::Bytes(b""), Arg::Text("'")];
         assert_eq!(
-            statements.release.with::<MySql>(&arguments).as_str(),
+            statements.release.with::<sqlx::MySql>(&arguments).as_str(),
             "CALL jobs_release_1(x'6e', x'', x'27');"
         );
     }

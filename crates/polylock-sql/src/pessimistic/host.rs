@@ -7,7 +7,7 @@ use polylock_core::{Clock, Error, Fault, Mode, Moment, Operation, Result, System
 use sqlx::{Database, Executor, SqlStr};
 
 use crate::engine::{
-    literal::{Arg, Literals, Template},
+    literal::{Arg, Template},
     pool::{Diagnose, Dial, Lent, Server, Trouble, before},
     rows::Columns,
 };
@@ -15,7 +15,6 @@ use crate::engine::{
 /// How a database tells what matters here.
 pub(crate) trait Wording: fmt::Debug + Send + Sync + 'static {
     type Database: Dial<Row: Columns>;
-    type Literals: Literals;
 
     /// Whether a row was not to be had: at once, or within the slice of time that a wait has.
     fn is_locked(error: &sqlx::Error) -> bool;
@@ -168,7 +167,7 @@ where
     }
 
     fn text(&self, template: &Template, arguments: &[Arg<'_>]) -> SqlStr {
-        template.with::<W::Literals>(arguments)
+        template.with::<W::Database>(arguments)
     }
 
     async fn lend(&self, operation: Operation, deadline: Moment) -> Result<Box<dyn Link>> {

@@ -17,7 +17,7 @@ use super::{
     NAME,
     config::{Config, Durability, Listen},
     listener::Listener,
-    statements::{self, Statements},
+    statements::Statements,
 };
 use crate::engine::{
     self, Dialect, LONGEST, Look, Pace, Round, SHORTEST, SWEEP_ROWS, Which, bytes, label,
@@ -74,25 +74,14 @@ impl Database {
         Self { capabilities, durable, server, statements, listener, sweep: Mutex::default() }
     }
 
-    /// What `read` makes of the rows that `template` answers with.
-    async fn ask<T>(
-        &self,
-        operation: Operation,
-        template: &Template,
-        arguments: &[Arg<'_>],
-        read: impl FnOnce(&[PgRow]) -> Result<T, sqlx::Error> + Send,
-    ) -> Result<T> {
-        let rows = self.server.rows(operation, template.with::<statements::Postgres>(arguments)).await?;
-        read(&rows).map_err(|error| self.server.failed(operation, error))
-    }
-
     /// Clears a stretch of one table, and says where the next begins.
     async fn clear(&self, template: &Template, from: &[u8]) -> Result<Vec<u8>> {
         let arguments = [Arg::Bytes(from), Arg::Int(SWEEP_ROWS)];
-        self.ask(Operation::Claim, template, &arguments, |rows| {
-            rows.first().map_or(Ok(Vec::new()), |row| row.bytes(0))
-        })
-        .await
+        self.server
+            .ask(Operation::Claim, template, &arguments, |rows| {
+                rows.first().map_or(Ok(Vec::new()), |row| row.bytes(0))
+            })
+            .await
     }
 }
 
@@ -130,6 +119,7 @@ impl Dialect for Database {
             Arg::Bool(self.durable),
         ];
         let (look, place) = self
+            .server
             .ask(Operation::Claim, &self.statements.claim, &arguments, |rows| {
                 let place = rows.first().map_or(Ok(None), |row| row.int(2))?;
                 Ok((rows::look(rows)?, place))
@@ -148,10 +138,11 @@ impl Dialect for Database {
             Arg::Int(micros(request.ttl)),
             Arg::Bool(self.durable),
         ];
-        self.ask(Operation::Renew, &self.statements.renew, &arguments, |rows| {
-            rows.first().map_or(Ok(false), |row| Ok(row.int(0)? == Some(1)))
-        })
-        .await
+        self.server
+            .ask(Operation::Renew, &self.statements.renew, &arguments, |rows| {
+                rows.first().map_or(Ok(false), |row| Ok(row.int(0)? == Some(1)))
+            })
+            .await
     }
 
     async fn release(&self, request: &Request, hub: &Hub) -> Result<()> {
@@ -160,8 +151,7 @@ impl Dialect for Database {
             Arg::Bytes(&request.id.to_bytes()),
             Arg::Text(self.listener.channel()),
         ];
-        let sql = self.statements.release.with::<statements::Postgres>(&arguments);
-        match self.server.answer(Operation::Release, sql).await {
+        match self.server.answer(Operation::Release, &self.statements.release, &arguments).await {
             Ok((rows, lost)) => {
                 let next: Result<Vec<_>, _> = rows.iter().map(handed).collect();
                 let next = next.map_err(|error| self.server.failed(Operation::Release, error))?;
@@ -188,7 +178,8 @@ impl Dialect for Database {
             return Ok(Round::Quiet);
         }
         let arguments = [Arg::Pairs(&waiting)];
-        let handed = self.ask(Operation::Wait, &self.statements.handed, &arguments, rows::requests).await?;
+        let handed =
+            self.server.ask(Operation::Wait, &self.statements.handed, &arguments, rows::requests).await?;
         handed.iter().for_each(|request| hub.wake(*request));
         Ok(if handed.is_empty() { Round::Quiet } else { Round::Departure })
     }
@@ -200,12 +191,13 @@ impl Dialect for Database {
             Some(end) => (&self.statements.locks_under, Arg::Bytes(end)),
         };
         let arguments = [Arg::Bytes(&first), end];
-        self.ask(Operation::Inspect, template, &arguments, |rows| rows::statuses(rows, 0)).await
+        self.server.ask(Operation::Inspect, template, &arguments, |rows| rows::statuses(rows, 0)).await
     }
 
     async fn break_lock(&self, name: &LockName, hub: &Hub) -> Result<Vec<Entry>> {
         let arguments = [Arg::Bytes(bytes(name))];
         let broken = self
+            .server
             .ask(Operation::Break, &self.statements.break_lock, &arguments, |rows| rows::statuses(rows, 0))
             .await?;
         // Those of this process hear it at once, listening or not.

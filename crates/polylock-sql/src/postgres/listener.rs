@@ -24,10 +24,7 @@ use sqlx::{
 };
 use tokio::task::JoinHandle;
 
-use super::{
-    config::{Config, Listen},
-    statements,
-};
+use super::config::{Config, Listen};
 use crate::engine::{
     literal::{Arg, Template},
     pool::Server,
@@ -143,8 +140,8 @@ impl Shared {
 
     /// Has the listening connection hear its own voice, over a connection of the pool.
     async fn speak(&self) {
-        let sql = self.notify.with::<statements::Postgres>(&[Arg::Text(&self.channel)]);
-        if let Err(error) = self.server.rows(Operation::Wait, sql).await {
+        let arguments = [Arg::Text(&self.channel)];
+        if let Err(error) = self.server.ask(Operation::Wait, &self.notify, &arguments, |_| Ok(())).await {
             tracing::debug!(%error, "could not notify this process itself");
         }
     }

@@ -172,7 +172,7 @@ async fn version(
 }
 
 async fn create(server: &Server<Postgres>, tables: &Tables, connection: &mut PgConnection) -> Result<()> {
-    let sql = statements::creation(&tables.ddl).with::<statements::Postgres>(&[]);
+    let sql = statements::creation(&tables.ddl).with::<Postgres>(&[]);
     let query = connection.execute(sqlx::raw_sql(sql));
     match server.in_time(Operation::Connect, query).await? {
         Ok(_) => Ok(()),
@@ -192,7 +192,7 @@ async fn first(
     connection: &mut PgConnection,
     template: &Template,
 ) -> Result<sqlx::postgres::PgRow> {
-    let query = connection.fetch_one(sqlx::raw_sql(template.with::<statements::Postgres>(&[])));
+    let query = connection.fetch_one(sqlx::raw_sql(template.with::<Postgres>(&[])));
     server.told(query).await
 }
 

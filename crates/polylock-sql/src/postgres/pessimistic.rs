@@ -27,7 +27,6 @@ struct Postgres;
 
 impl Wording for Postgres {
     type Database = sqlx::Postgres;
-    type Literals = statements::Postgres;
 
     fn is_locked(error: &Error) -> bool {
         error::code(error) == Some("55P03")

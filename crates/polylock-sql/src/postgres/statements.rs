@@ -16,11 +16,9 @@ const MAX: &str = "9223372036854775807";
 const DURABLE: &str =
     "PERFORM set_config('synchronous_commit', CASE WHEN a_durable THEN 'on' ELSE 'off' END, true);";
 
-/// How PostgreSQL writes arguments: as escapes of hexadecimal digits, which mean the same under any
-/// `standard_conforming_strings`, and are read without a call of a function.
-pub(super) struct Postgres;
-
-impl Literals for Postgres {
+/// As escapes of hexadecimal digits, which mean the same under any `standard_conforming_strings`, and are read without a
+/// call of a function.
+impl Literals for sqlx::Postgres {
     fn bytes(text: &mut String, digits: &str) {
         text.extend(["E'\\\\x", digits, "'"]);
     }
