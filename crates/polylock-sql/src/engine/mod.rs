@@ -4,7 +4,7 @@
 //! who waits in this process and how long.
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(crate) mod address;
+pub(crate) mod config;
 pub(crate) mod error;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) mod literal;

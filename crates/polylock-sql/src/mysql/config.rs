@@ -9,7 +9,10 @@ use polylock_core::{
 use sqlx::mysql::MySqlConnectOptions;
 
 use crate::{
-    engine::{address, table},
+    engine::{
+        config::{self, Common},
+        table,
+    },
     pessimistic::Strategy,
 };
 
@@ -47,23 +50,17 @@ const POLLS: RangeInclusive<Duration> = Duration::from_millis(2)..=Duration::fro
 #[derive(Clone)]
 pub struct Config {
     pub(super) options: MySqlConnectOptions,
-    pub(super) table: String,
-    pub(super) timeout: Duration,
-    pub(super) connections: u32,
     pub(super) poll: Duration,
-    pub(super) strategy: Strategy,
+    pub(super) common: Common,
 }
 
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { options, table, timeout, connections, poll, strategy } = self;
+        let Self { options, poll, common } = self;
         f.debug_struct("Config")
             .field("server", &place(options))
-            .field("table", table)
-            .field("timeout", timeout)
-            .field("connections", connections)
             .field("poll", poll)
-            .field("strategy", strategy)
+            .field("common", common)
             .finish_non_exhaustive()
     }
 }
@@ -86,9 +83,9 @@ impl Config {
     /// The default of [`table`](Self::table).
     pub const DEFAULT_TABLE: &str = table::DEFAULT;
     /// The default of [`timeout`](Self::timeout).
-    pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
+    pub const DEFAULT_TIMEOUT: Duration = Common::DEFAULT_TIMEOUT;
     /// The default of [`connections`](Self::connections).
-    pub const DEFAULT_CONNECTIONS: u32 = 8;
+    pub const DEFAULT_CONNECTIONS: u32 = Common::DEFAULT_CONNECTIONS;
     /// The default of [`poll`](Self::poll).
     pub const DEFAULT_POLL: Duration = Duration::from_millis(100);
 
@@ -98,11 +95,7 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] on what makes no sense.
     pub fn new(url: &str) -> Result<Self, ConfigError> {
-        let url = StoreUrl::parse(url)?;
-        let mut keys = url.keys();
-        let config = Self::from_url(&url, &mut keys)?;
-        keys.finish()?;
-        Ok(config)
+        config::from_url(url, Self::from_url)
     }
 
     /// Reads a URL as [`new`](Self::new) does, and takes the driver's and the store's keys from `keys`.
@@ -110,13 +103,13 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] on what makes no sense.
     pub fn from_url(url: &StoreUrl, keys: &mut Keys) -> Result<Self, ConfigError> {
-        let options: MySqlConnectOptions = address::driver_options("mysql", url, keys, PASSED)?;
+        let options: MySqlConnectOptions = config::driver_options("mysql", url, keys, PASSED)?;
         if database(&options).is_empty() {
             let problem =
                 "names no database, in which the tables would be: write mysql://user:password@host/database";
             return Err(ConfigError::new("store", problem));
         }
-        let mut config = Self {
+        let config = Self {
             // Nothing is asked of the session, so that a connection costs no round trip more and a pooler may give
             // each statement another one.
             options: options
@@ -124,27 +117,9 @@ impl Config {
                 .no_engine_substitution(false)
                 .timezone(None)
                 .set_names(false),
-            table: Self::DEFAULT_TABLE.to_owned(),
-            timeout: Self::DEFAULT_TIMEOUT,
-            connections: Self::DEFAULT_CONNECTIONS,
-            poll: Self::DEFAULT_POLL,
-            strategy: Strategy::default(),
+            poll: keys.duration("polylock.poll")?.unwrap_or(Self::DEFAULT_POLL),
+            common: Common::read(keys)?,
         };
-        if let Some(table) = keys.text("polylock.table") {
-            config.table = table;
-        }
-        if let Some(timeout) = keys.duration("polylock.timeout")? {
-            config.timeout = timeout;
-        }
-        if let Some(connections) = keys.read("polylock.connections", str::parse)? {
-            config.connections = connections;
-        }
-        if let Some(poll) = keys.duration("polylock.poll")? {
-            config.poll = poll;
-        }
-        if let Some(strategy) = keys.choice("polylock.strategy", &Strategy::WORDS)? {
-            config.strategy = strategy;
-        }
         config.check()?;
         Ok(config)
     }
@@ -153,21 +128,21 @@ impl Config {
     /// capitals do not count. `polylock` by default.
     #[must_use]
     pub fn table(mut self, prefix: impl Into<String>) -> Self {
-        self.table = prefix.into();
+        self.common.table = prefix.into();
         self
     }
 
     /// How long an operation may take in all, waiting for a connection included: 5 s by default.
     #[must_use]
     pub const fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
+        self.common.timeout = timeout;
         self
     }
 
     /// How many connections the store may have at once: 8 by default.
     #[must_use]
     pub const fn connections(mut self, connections: u32) -> Self {
-        self.connections = connections;
+        self.common.connections = connections;
         self
     }
 
@@ -181,15 +156,13 @@ impl Config {
     /// How locks are kept: as rows with a lease, by default. All who share a lock must use the same.
     #[must_use]
     pub const fn strategy(mut self, strategy: Strategy) -> Self {
-        self.strategy = strategy;
+        self.common.strategy = strategy;
         self
     }
 
     /// What the setters did not look at.
     pub(super) fn check(&self) -> Result<(), ConfigError> {
-        table::check(&self.table)?;
-        address::check_timeout(self.timeout)?;
-        address::check_connections(self.connections)?;
+        self.common.check()?;
         if !POLLS.contains(&self.poll) {
             return Err(ConfigError::new("polylock.poll", "must be 2ms to 1s"));
         }

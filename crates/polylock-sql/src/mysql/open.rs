@@ -14,6 +14,7 @@ use super::{
 use crate::{
     engine::{
         Engine,
+        config::check_version,
         error::MissingTables,
         literal::Template,
         pool::{Diagnose, Server, Trouble},
@@ -55,8 +56,8 @@ struct Tables {
 
 impl Tables {
     fn of(config: &Config) -> Self {
-        let (database, prefix) = (database(&config.options), &config.table);
-        match config.strategy {
+        let (database, prefix) = (database(&config.options), &config.common.table);
+        match config.common.strategy {
             Strategy::Lease => Self {
                 script: statements::script(database, prefix),
                 create: statements::creation(prefix),
@@ -92,19 +93,20 @@ pub async fn connect(config: Config) -> Result<Store> {
 async fn open(config: Config) -> Result<Store> {
     config.check()?;
     let options = config.options.clone().disable_statement_logging();
-    let connect =
-        |connections| Server::new(options.clone(), connections, place(&config.options), config.timeout);
-    let server = connect(config.connections);
+    let connect = |connections| {
+        Server::new(options.clone(), connections, place(&config.options), config.common.timeout)
+    };
+    let server = connect(config.common.connections);
     let mut connection = server.told(options.connect()).await?;
-    let durable = look_at_settings(&server, config.strategy, &mut connection).await?;
+    let durable = look_at_settings(&server, config.common.strategy, &mut connection).await?;
     prepare(&server, &config, &mut connection).await?;
     server.told(connection.close()).await?;
-    if config.strategy == Strategy::Pessimistic {
+    if config.common.strategy == Strategy::Pessimistic {
         let store = pessimistic::store(&config, connect, durable);
         store.sweep().await;
         return Ok(Store::new(Arc::new(store)));
     }
-    let statements = Statements::new(&config.table, config.timeout);
+    let statements = Statements::new(&config.common.table, config.common.timeout);
     let engine = Engine::new(Database::new(server, statements, config.poll, durable));
     engine.sweep().await;
     Ok(Store::inspectable(Arc::new(engine)))
@@ -207,28 +209,14 @@ async fn prepare(server: &Server<MySql>, config: &Config, connection: &mut MySql
     let query = connection.fetch_one(sqlx::raw_sql(others.with::<MySql>(&[])));
     let others = server.told(query).await?.int(0);
     if others.map_err(|error| server.failed(Operation::Connect, error))? != Some(0) {
-        let problem = format!(
-            "the tables named {:?} are in use with {foreign}, which does not exclude this: use that, or another \
-             polylock.table",
-            config.table
-        );
-        return Err(ConfigError::new("polylock.strategy", problem).into());
+        return Err(config.common.in_use(foreign).into());
     }
     let (mut found, wanted) = (version(server, &tables, connection).await?, tables.wanted);
     if found.is_none_or(|found| found.schema <= wanted.schema && !found.is_whole(wanted)) {
         create(server, &tables, connection).await?;
         found = version(server, &tables, connection).await?;
     }
-    let schema = found.map_or(0, |found| found.schema);
-    if schema > wanted.schema {
-        let problem = format!(
-            "the tables are of version {schema}, and this program knows {}: update the program, or choose \
-             another prefix",
-            wanted.schema
-        );
-        return Err(ConfigError::new("polylock.table", problem).into());
-    }
-    Ok(())
+    Ok(check_version(found.map_or(0, |found| found.schema), wanted.schema)?)
 }
 
 /// What there is of the tables.

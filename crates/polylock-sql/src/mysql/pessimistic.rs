@@ -74,11 +74,11 @@ pub(super) fn store(
         capabilities.fencing = Fencing::WhileRunning;
     }
     let host = Servers::<MySql> {
-        own: connect(config.connections),
+        own: connect(config.common.connections),
         shared: connect(SIDE_CONNECTIONS),
-        statements: texts(&config.table),
+        statements: texts(&config.common.table),
     };
-    Pessimistic::new(capabilities, Arc::new(host), config.connections)
+    Pessimistic::new(capabilities, Arc::new(host), config.common.connections)
 }
 
 fn texts(prefix: &str) -> Statements {

@@ -9,7 +9,10 @@ use polylock_core::{
 use sqlx::postgres::PgConnectOptions;
 
 use crate::{
-    engine::{address, table},
+    engine::{
+        config::{self, Common},
+        table,
+    },
     pessimistic::Strategy,
 };
 
@@ -42,12 +45,9 @@ const PASSED: &[&str] = &[
 pub struct Config {
     pub(super) options: PgConnectOptions,
     pub(super) schema: String,
-    pub(super) table: String,
     pub(super) durability: Durability,
-    pub(super) timeout: Duration,
-    pub(super) connections: u32,
     pub(super) listen: Listen,
-    pub(super) strategy: Strategy,
+    pub(super) common: Common,
 }
 
 /// What a grant survives.
@@ -88,16 +88,13 @@ impl fmt::Debug for Listen {
 
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { options, schema, table, durability, timeout, connections, listen, strategy } = self;
+        let Self { options, schema, durability, listen, common } = self;
         f.debug_struct("Config")
             .field("server", &place(options))
             .field("schema", schema)
-            .field("table", table)
             .field("durability", durability)
-            .field("timeout", timeout)
-            .field("connections", connections)
             .field("listen", listen)
-            .field("strategy", strategy)
+            .field("common", common)
             .finish_non_exhaustive()
     }
 }
@@ -117,9 +114,9 @@ impl Config {
     /// The default of [`table`](Self::table).
     pub const DEFAULT_TABLE: &str = table::DEFAULT;
     /// The default of [`timeout`](Self::timeout).
-    pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
+    pub const DEFAULT_TIMEOUT: Duration = Common::DEFAULT_TIMEOUT;
     /// The default of [`connections`](Self::connections).
-    pub const DEFAULT_CONNECTIONS: u32 = 8;
+    pub const DEFAULT_CONNECTIONS: u32 = Common::DEFAULT_CONNECTIONS;
 
     /// The database of a URL, `postgres://user:password@host:port/database?key=value`. What it leaves out comes from the
     /// environment and the files that PostgreSQL's own clients read (`PGHOST`, `PGPASSWORD`, `~/.pgpass` and so on).
@@ -127,11 +124,7 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] on what makes no sense.
     pub fn new(url: &str) -> Result<Self, ConfigError> {
-        let url = StoreUrl::parse(url)?;
-        let mut keys = url.keys();
-        let config = Self::from_url(&url, &mut keys)?;
-        keys.finish()?;
-        Ok(config)
+        config::from_url(url, Self::from_url)
     }
 
     /// Reads a URL as [`new`](Self::new) does, and takes the driver's and the store's keys from `keys`.
@@ -139,46 +132,18 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] on what makes no sense.
     pub fn from_url(url: &StoreUrl, keys: &mut Keys) -> Result<Self, ConfigError> {
-        let options = address::driver_options("postgres", url, keys, PASSED)?;
-        let mut config = Self::with(options);
-        if let Some(schema) = keys.text("polylock.schema") {
-            config.schema = schema;
-        }
-        if let Some(table) = keys.text("polylock.table") {
-            config.table = table;
-        }
+        let options: PgConnectOptions = config::driver_options("postgres", url, keys, PASSED)?;
         let durabilities = [("full", Durability::Full), ("relaxed", Durability::Relaxed)];
-        if let Some(durability) = keys.choice("polylock.durability", &durabilities)? {
-            config.durability = durability;
-        }
-        if let Some(timeout) = keys.duration("polylock.timeout")? {
-            config.timeout = timeout;
-        }
-        if let Some(connections) = keys.read("polylock.connections", str::parse)? {
-            config.connections = connections;
-        }
-        if let Some(listen) = keys.read("polylock.listen", listen)? {
-            config.listen = listen;
-        }
-        if let Some(strategy) = keys.choice("polylock.strategy", &Strategy::WORDS)? {
-            config.strategy = strategy;
-        }
-        config.check()?;
-        Ok(config)
-    }
-
-    fn with(options: PgConnectOptions) -> Self {
-        Self {
+        let config = Self {
             // A pooler refuses what it does not know, and nothing here is a fraction.
             options: options.extra_float_digits(None),
-            schema: Self::DEFAULT_SCHEMA.to_owned(),
-            table: Self::DEFAULT_TABLE.to_owned(),
-            durability: Durability::default(),
-            timeout: Self::DEFAULT_TIMEOUT,
-            connections: Self::DEFAULT_CONNECTIONS,
-            listen: Listen::default(),
-            strategy: Strategy::default(),
-        }
+            schema: keys.text("polylock.schema").unwrap_or_else(|| Self::DEFAULT_SCHEMA.to_owned()),
+            durability: keys.choice("polylock.durability", &durabilities)?.unwrap_or_default(),
+            listen: keys.read("polylock.listen", listen)?.unwrap_or_default(),
+            common: Common::read(keys)?,
+        };
+        config.check()?;
+        Ok(config)
     }
 
     /// The schema that the tables and functions are in: a letter or `_`, then up to 40 letters, digits or `_`; capitals
@@ -193,7 +158,7 @@ impl Config {
     /// `polylock` by default.
     #[must_use]
     pub fn table(mut self, prefix: impl Into<String>) -> Self {
-        self.table = prefix.into();
+        self.common.table = prefix.into();
         self
     }
 
@@ -207,14 +172,14 @@ impl Config {
     /// How long an operation may take in all, waiting for a connection included: 5 s by default.
     #[must_use]
     pub const fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
+        self.common.timeout = timeout;
         self
     }
 
     /// How many connections the store may have at once, beside the one that listens: 8 by default.
     #[must_use]
     pub const fn connections(mut self, connections: u32) -> Self {
-        self.connections = connections;
+        self.common.connections = connections;
         self
     }
 
@@ -228,21 +193,20 @@ impl Config {
     /// How locks are kept: as rows with a lease, by default. All who share a lock must use the same.
     #[must_use]
     pub const fn strategy(mut self, strategy: Strategy) -> Self {
-        self.strategy = strategy;
+        self.common.strategy = strategy;
         self
     }
 
     /// What the setters did not look at.
     pub(super) fn check(&self) -> Result<(), ConfigError> {
-        table::check(&self.table)?;
+        self.common.check()?;
         if !table::is_plain(&self.schema) {
             return Err(ConfigError::new(
                 "polylock.schema",
                 "must be a letter or _ and then up to 40 letters, digits or _",
             ));
         }
-        address::check_timeout(self.timeout)?;
-        address::check_connections(self.connections)
+        Ok(())
     }
 }
 

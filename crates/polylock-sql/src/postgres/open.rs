@@ -12,7 +12,7 @@ use super::{
     statements::{self, Statements},
 };
 use crate::{
-    engine::{Engine, error::MissingTables, literal::Template, pool::Server},
+    engine::{Engine, config::check_version, error::MissingTables, literal::Template, pool::Server},
     pessimistic::Strategy,
 };
 
@@ -47,8 +47,8 @@ struct Tables {
 
 impl Tables {
     fn of(config: &Config) -> Self {
-        let (schema, prefix) = (&config.schema, &config.table);
-        match config.strategy {
+        let (schema, prefix) = (&config.schema, &config.common.table);
+        match config.common.strategy {
             Strategy::Lease => Self {
                 ddl: statements::ddl(schema, prefix),
                 version: statements::version(schema, prefix),
@@ -79,18 +79,19 @@ pub async fn connect(config: Config) -> Result<Store> {
 async fn open(config: Config) -> Result<Store> {
     config.check()?;
     let options = config.options.clone().disable_statement_logging();
-    let connect =
-        |connections| Server::new(options.clone(), connections, place(&config.options), config.timeout);
-    let server = connect(config.connections);
+    let connect = |connections| {
+        Server::new(options.clone(), connections, place(&config.options), config.common.timeout)
+    };
+    let server = connect(config.common.connections);
     let mut connection = server.told(options.connect()).await?;
     prepare(&server, &config, &mut connection).await?;
     server.told(connection.close()).await?;
-    if config.strategy == Strategy::Pessimistic {
+    if config.common.strategy == Strategy::Pessimistic {
         let store = pessimistic::store(&config, connect);
         store.sweep().await;
         return Ok(Store::new(Arc::new(store)));
     }
-    let statements = Statements::new(&config.schema, &config.table, config.timeout);
+    let statements = Statements::new(&config.schema, &config.common.table, config.common.timeout);
     let engine = Engine::new(Database::new(&config, server, statements));
     engine.sweep().await;
     Ok(Store::inspectable(Arc::new(engine)))
@@ -99,7 +100,7 @@ async fn open(config: Config) -> Result<Store> {
 /// Looks at the server's settings, and makes what is missing.
 async fn prepare(server: &Server<Postgres>, config: &Config, connection: &mut PgConnection) -> Result<()> {
     let (at, tables) = (server.at(Operation::Connect), Tables::of(config));
-    let checkup = statements::checkup(&config.schema, &config.table);
+    let checkup = statements::checkup(&config.schema, &config.common.table);
     let checkup = first(server, connection, &checkup).await?;
     let read = |error| server.failed(Operation::Connect, error);
     let number = |column: usize| checkup.try_get::<i64, _>(column).map_err(read);
@@ -115,17 +116,12 @@ async fn prepare(server: &Server<Postgres>, config: &Config, connection: &mut Pg
         let advice = format!("the encoding of the database is {encoding}: choose one with UTF8");
         return Err(at.ours(Fault::Permanent, advice));
     }
-    let foreign = match config.strategy {
+    let foreign = match config.common.strategy {
         Strategy::Lease => (number(8)? == 1).then_some("pessimistic"),
         Strategy::Pessimistic => (number(7)? == 1).then_some("lease"),
     };
     if let Some(foreign) = foreign {
-        let problem = format!(
-            "the tables named {:?} are in use with {foreign}, which does not exclude this: use that, or another \
-             polylock.table",
-            config.table
-        );
-        return Err(ConfigError::new("polylock.strategy", problem).into());
+        return Err(config.common.in_use(foreign).into());
     }
     if number(3)? == 0 {
         create(server, &tables, connection).await?;
@@ -135,13 +131,7 @@ async fn prepare(server: &Server<Postgres>, config: &Config, connection: &mut Pg
     if schema == wanted && routines < wanted_routines {
         create(server, &tables, connection).await?;
     }
-    if schema > wanted {
-        let problem = format!(
-            "the tables are of version {schema}, and this program knows {wanted}: update the program, or choose \
-             another prefix"
-        );
-        return Err(ConfigError::new("polylock.table", problem).into());
-    }
+    check_version(schema, wanted)?;
     if schema < wanted {
         let advice =
             "the tables of this prefix have no version: they are not polylock's; choose another prefix";

@@ -65,16 +65,17 @@ pub(super) fn store(config: &Config, connect: impl Fn(u32) -> Server<sqlx::Postg
         capabilities.fencing = Fencing::WhileRunning;
     }
     let host = Servers::<Postgres> {
-        own: connect(config.connections),
+        own: connect(config.common.connections),
         shared: connect(SIDE_CONNECTIONS),
         statements: texts(config),
     };
-    Pessimistic::new(capabilities, Arc::new(host), config.connections)
+    Pessimistic::new(capabilities, Arc::new(host), config.common.connections)
 }
 
 fn texts(config: &Config) -> Statements {
     let millis = |time: Duration| time.as_millis().to_string();
-    let (begin, patience, slice) = (begin(config.timeout), millis(config.timeout), millis(SLICE));
+    let (begin, patience, slice) =
+        (begin(config.common.timeout), millis(config.common.timeout), millis(SLICE));
     let durable = if config.durability == Durability::Full { "on" } else { "off" };
     let text = |file: &str, more: &[(&str, &str)]| {
         let own = [
@@ -84,7 +85,7 @@ fn texts(config: &Config) -> Statements {
             ("{identity}", IDENTITY),
             ("{durable}", durable),
         ];
-        fill(file, &config.schema, &config.table, &[more, &own].concat())
+        fill(file, &config.schema, &config.common.table, &[more, &own].concat())
     };
     let template = |file: &str| Template::new(&text(file, &[]));
     let strengths = |file: &str| Strengths {
