@@ -46,6 +46,7 @@ pub mod clock;
 pub mod duration;
 mod engine;
 mod error;
+pub mod failure;
 mod guard;
 pub mod hub;
 pub mod invariant;

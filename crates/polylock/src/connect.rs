@@ -107,6 +107,8 @@ enum Named {
     Postgres(Box<polylock_sql::postgres::Config>),
     #[cfg(feature = "mysql")]
     MySql(Box<polylock_sql::mysql::Config>),
+    #[cfg(feature = "redis")]
+    Redis(Box<polylock_redis::single::Config>),
 }
 
 impl Named {
@@ -126,6 +128,10 @@ impl Named {
             "mysql" | "mariadb" => {
                 Self::MySql(Box::new(polylock_sql::mysql::Config::from_url(url, &mut keys)?))
             }
+            #[cfg(feature = "redis")]
+            "redis" | "rediss" | "valkey" | "valkeys" | "unix" | "redis+unix" | "valkey+unix" => {
+                Self::Redis(Box::new(polylock_redis::single::Config::from_url(url, &mut keys)?))
+            }
             other => return Err(not_here(other)),
         };
         keys.finish()?;
@@ -142,6 +148,8 @@ impl Named {
             Self::Postgres(config) => polylock_sql::postgres::connect(*config).await,
             #[cfg(feature = "mysql")]
             Self::MySql(config) => polylock_sql::mysql::connect(*config).await,
+            #[cfg(feature = "redis")]
+            Self::Redis(config) => polylock_redis::single::connect(*config).await,
         }
     }
 
@@ -155,18 +163,27 @@ impl Named {
             Self::Postgres(config) => polylock_sql::postgres::schema(config).map(Some),
             #[cfg(feature = "mysql")]
             Self::MySql(config) => polylock_sql::mysql::schema(config).map(Some),
+            #[cfg(feature = "redis")]
+            Self::Redis(_) => Ok(None),
         }
     }
 }
 
 /// Every scheme there is, with the feature that brings it and whether it was compiled in.
-const SCHEMES: [(&str, &str, bool); 6] = [
+const SCHEMES: [(&str, &str, bool); 13] = [
     ("memory", "", true),
     ("sqlite", "sqlite", cfg!(feature = "sqlite")),
     ("postgres", "postgres", cfg!(feature = "postgres")),
     ("postgresql", "postgres", cfg!(feature = "postgres")),
     ("mysql", "mysql", cfg!(feature = "mysql")),
     ("mariadb", "mysql", cfg!(feature = "mysql")),
+    ("redis", "redis", cfg!(feature = "redis")),
+    ("rediss", "redis", cfg!(feature = "redis")),
+    ("valkey", "redis", cfg!(feature = "redis")),
+    ("valkeys", "redis", cfg!(feature = "redis")),
+    ("unix", "redis", cfg!(feature = "redis")),
+    ("redis+unix", "redis", cfg!(feature = "redis")),
+    ("valkey+unix", "redis", cfg!(feature = "redis")),
 ];
 
 /// The URL schemes that were compiled in.

@@ -23,6 +23,7 @@
 //! | `sqlite:///absolute/path.db` | `sqlite` | the processes of this machine |
 //! | `postgres://user:password@host/database` | `postgres` | programs on many machines |
 //! | `mysql://user:password@host/database`, also `mariadb:` | `mysql` | programs on many machines |
+//! | `redis://user:password@host/0`, also `rediss:`, `valkey:`, `valkeys:`, `unix:///socket` | `redis` | programs on many machines |
 //!
 //! The feature `tls` encrypts connections to servers.
 //!

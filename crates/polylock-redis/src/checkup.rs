@@ -1,0 +1,167 @@
+//! What the server says of itself, and whether locks are safe in it.
+
+use std::collections::HashMap;
+
+use polylock_core::Fault;
+use redis::{InfoDict, RedisResult, Value, aio::MultiplexedConnection};
+
+use crate::{Allowed, error::Trouble};
+
+/// What counts about a server.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Health {
+    /// For how long it has run, in seconds, when it was asked; `None` if this user may not know.
+    pub(crate) uptime_s: Option<u64>,
+}
+
+/// Asks the server, which takes one round trip.
+///
+/// # Errors
+/// If it does not answer, or can't be used.
+pub(crate) async fn ask(
+    connection: &mut MultiplexedConnection,
+    allowed: &[Allowed],
+    place: &str,
+) -> Result<Health, Trouble> {
+    let mut questions = redis::pipe();
+    questions.cmd("INFO");
+    for setting in ["appendfsync", "active-replica", "multi-master"] {
+        questions.cmd("CONFIG").arg("GET").arg(setting);
+    }
+    // Each may be forbidden, and managed servers know no CONFIG.
+    let answers: Vec<RedisResult<Value>> =
+        questions.ignore_errors().query_async(connection).await.map_err(Trouble::Driver)?;
+    let mut answers = answers.into_iter();
+    let info = answers.next().and_then(Result::ok).map(redis::from_redis_value::<InfoDict>);
+    let Some(Ok(info)) = info else {
+        tracing::warn!(
+            server = place,
+            "can't look at the server's settings, because this user may not use INFO: whether it evicts keys, is a \
+             replica or forgets at a restart is not known"
+        );
+        return Ok(Health::default());
+    };
+    let mut settings = HashMap::new();
+    for answer in answers.flatten() {
+        settings.extend(redis::from_redis_value::<HashMap<String, String>>(answer).unwrap_or_default());
+    }
+    look(&|key| info.get(key).or_else(|| settings.get(key).cloned()), allowed, place)
+}
+
+/// Judges by what `told` says of each key of INFO or CONFIG.
+fn look(told: &dyn Fn(&str) -> Option<String>, allowed: &[Allowed], place: &str) -> Result<Health, Trouble> {
+    let unfit = |why: String| Err(Trouble::Unfit(Fault::Permanent, why));
+    let is = |key: &str, value: &str| told(key).is_some_and(|told| told == value);
+    let version = told("redis_version").unwrap_or_default();
+    if version_of(&version).is_some_and(|version| version < (6, 2)) {
+        return unfit(format!("the server is too old: it is {version}, and Redis 6.2 or later is needed"));
+    }
+    if is("active-replica", "yes") || is("multi-master", "yes") || is("role", "active-replica") {
+        return unfit(
+            "an active replica (KeyDB's active-replica or multi-master) takes writes on both sides, so two holders \
+             could have one lock: use a single primary, or independent servers with redlock://"
+                .to_owned(),
+        );
+    }
+    if told("role").is_some_and(|role| role != "master") {
+        return unfit("this is a replica: connect to the primary".to_owned());
+    }
+    match told("redis_mode").as_deref() {
+        Some("sentinel") => {
+            return unfit("this is a Sentinel, which keeps no data: connect to the primary".to_owned());
+        }
+        Some("cluster") if !allowed.contains(&Allowed::Cluster) => {
+            return unfit(
+                "this is a node of a Redis Cluster, whose failover forgets the last grants: use a single primary or \
+                 redlock://, or set polylock.allow=cluster and connect to the node that serves the prefix"
+                    .to_owned(),
+            );
+        }
+        _ => {}
+    }
+    let evicting = told("maxmemory_policy").filter(|policy| policy != "noeviction");
+    if let (Some(policy), false) = (evicting, allowed.contains(&Allowed::Eviction)) {
+        return unfit(format!(
+            "its maxmemory-policy is {policy}, which may evict a lock that is held: set it to noeviction, or accept \
+             that with polylock.allow=eviction"
+        ));
+    }
+    if !is("aof_enabled", "1") {
+        tracing::warn!(
+            server = place,
+            "the server keeps no append-only file: after a crash or restart it has forgotten who holds locks, and \
+             gives them again (set appendonly yes and appendfsync always)"
+        );
+    } else if told("appendfsync").is_some_and(|sync| sync != "always") {
+        tracing::warn!(
+            server = place,
+            "the server's appendfsync is not always: a crash of its machine may forget the grants of the last \
+             second, and give them again"
+        );
+    }
+    Ok(Health { uptime_s: told("uptime_in_seconds").and_then(|seconds| seconds.parse().ok()) })
+}
+
+fn version_of(text: &str) -> Option<(u32, u32)> {
+    let mut parts = text.split('.').map(str::parse);
+    Some((parts.next()?.ok()?, parts.next()?.ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIT: [(&str, &str); 6] = [
+        ("redis_version", "7.0.15"),
+        ("redis_mode", "standalone"),
+        ("role", "master"),
+        ("maxmemory_policy", "noeviction"),
+        ("aof_enabled", "1"),
+        ("uptime_in_seconds", "12"),
+    ];
+
+    fn judged(key: &str, value: &str, allowed: &[Allowed]) -> Result<Health, String> {
+        let told = |asked: &str| {
+            if asked == key {
+                return Some(value.to_owned());
+            }
+            FIT.iter().find(|(key, _)| *key == asked).map(|(_, value)| (*value).to_owned())
+        };
+        look(&told, allowed, "here").map_err(|trouble| match trouble {
+            Trouble::Unfit(Fault::Permanent, why) => why,
+            other => panic!("{other:?}"),
+        })
+    }
+
+    #[test]
+    fn a_fit_server_is_fit() {
+        assert_eq!(judged("", "", &[]), Ok(Health { uptime_s: Some(12) }));
+        assert_eq!(look(&|_| None, &[], "here").unwrap(), Health::default(), "one that says nothing");
+    }
+
+    #[test]
+    fn what_breaks_locks_is_refused_with_what_to_do() {
+        for (key, value, word) in [
+            ("redis_version", "6.0.16", "6.2 or later"),
+            ("role", "slave", "connect to the primary"),
+            ("role", "active-replica", "redlock://"),
+            ("active-replica", "yes", "redlock://"),
+            ("multi-master", "yes", "redlock://"),
+            ("redis_mode", "sentinel", "Sentinel"),
+            ("redis_mode", "cluster", "polylock.allow=cluster"),
+            ("maxmemory_policy", "allkeys-lru", "polylock.allow=eviction"),
+            ("maxmemory_policy", "volatile-ttl", "noeviction"),
+        ] {
+            let why = judged(key, value, &[]).unwrap_err();
+            assert!(why.contains(word), "{key}={value}: {why}");
+        }
+    }
+
+    #[test]
+    fn what_may_be_allowed_is_allowed_one_by_one() {
+        assert!(judged("redis_mode", "cluster", &[Allowed::Cluster]).is_ok());
+        assert!(judged("redis_mode", "cluster", &[Allowed::Eviction]).is_err());
+        assert!(judged("maxmemory_policy", "allkeys-lru", &[Allowed::Eviction]).is_ok());
+        assert!(judged("role", "slave", &[Allowed::Eviction, Allowed::Cluster]).is_err());
+    }
+}

@@ -1,0 +1,265 @@
+//! What is the same for one server and for many: where they are, and how they are used.
+
+use std::{fmt, path::PathBuf, time::Duration};
+
+use polylock_core::{
+    ConfigError,
+    url::{Keys, StoreUrl},
+};
+use redis::{
+    Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo,
+    RedisError,
+    io::tcp::{TcpSettings, socket2::TcpKeepalive},
+};
+
+use crate::{
+    link::{Dial, Ear},
+    tls,
+};
+
+/// A property of a server that breaks locks, and that is accepted all the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Allowed {
+    /// A `maxmemory-policy` that evicts keys: it may evict a lock that is held, so that another is granted it.
+    Eviction,
+    /// A node of a Redis Cluster, whose failover forgets the last grants. It must be the node that serves the prefix.
+    Cluster,
+}
+
+impl Allowed {
+    const WORDS: [(&str, Self); 2] = [("eviction", Self::Eviction), ("cluster", Self::Cluster)];
+
+    fn parse(list: &str) -> Result<Vec<Self>, String> {
+        let one = |word: &str| {
+            let known = Self::WORDS.iter().find(|(known, _)| *known == word.trim());
+            known.map(|(_, allowed)| *allowed).ok_or_else(|| "must be a list of eviction, cluster".to_owned())
+        };
+        list.split(',').map(one).collect()
+    }
+}
+
+/// The files of an encrypted connection.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Certificates {
+    /// Of the authority that the server's certificate is signed by; the system's authorities if there is none.
+    pub(crate) ca: Option<PathBuf>,
+    /// The client's own certificate and its key.
+    pub(crate) client: Option<(PathBuf, PathBuf)>,
+}
+
+/// Settings that both kinds of store have.
+#[derive(Clone)]
+pub(crate) struct Settings {
+    pub(crate) servers: Vec<ConnectionInfo>,
+    pub(crate) prefix: String,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) command_timeout: Duration,
+    pub(crate) certificates: Certificates,
+    pub(crate) allowed: Vec<Allowed>,
+}
+
+pub(crate) const DEFAULT_PREFIX: &str = "polylock";
+pub(crate) const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+
+const PREFIX_LENGTH: std::ops::RangeInclusive<usize> = 1..=64;
+const TIMEOUTS: std::ops::RangeInclusive<Duration> = Duration::from_millis(5)..=Duration::from_secs(60);
+
+/// How long the system goes on trying to deliver what was sent to a server that does not acknowledge it.
+const UNACKNOWLEDGED: Duration = Duration::from_secs(10);
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { servers, prefix, connect_timeout, command_timeout, certificates, allowed } = self;
+        f.debug_struct("Settings")
+            .field("servers", &servers.iter().map(place).collect::<Vec<_>>())
+            .field("prefix", prefix)
+            .field("connect_timeout", connect_timeout)
+            .field("command_timeout", command_timeout)
+            .field("certificates", certificates)
+            .field("allowed", allowed)
+            .finish()
+    }
+}
+
+/// The server, without secrets.
+fn place(server: &ConnectionInfo) -> String {
+    match server.redis_settings().db() {
+        0 => server.addr().to_string(),
+        database => format!("{}/{database}", server.addr()),
+    }
+}
+
+impl Settings {
+    /// Reads the keys that both have.
+    pub(crate) fn read(
+        servers: Vec<ConnectionInfo>,
+        command_timeout: Duration,
+        keys: &mut Keys,
+    ) -> Result<Self, ConfigError> {
+        let path = |keys: &mut Keys, key| keys.text(key).map(PathBuf::from);
+        let (certificate, key) = (path(keys, "polylock.tls_cert"), path(keys, "polylock.tls_key"));
+        let client = match (certificate, key) {
+            (Some(certificate), Some(key)) => Some((certificate, key)),
+            (None, None) => None,
+            _ => {
+                return Err(ConfigError::new(
+                    "polylock.tls_cert",
+                    "needs polylock.tls_key, and the other way round",
+                ));
+            }
+        };
+        let settings = Self {
+            servers,
+            prefix: keys.text("polylock.prefix").unwrap_or_else(|| DEFAULT_PREFIX.to_owned()),
+            connect_timeout: keys.duration("polylock.connect_timeout")?.unwrap_or(DEFAULT_CONNECT_TIMEOUT),
+            command_timeout: keys.duration("polylock.command_timeout")?.unwrap_or(command_timeout),
+            certificates: Certificates { ca: path(keys, "polylock.tls_ca"), client },
+            allowed: keys.read("polylock.allow", Allowed::parse)?.unwrap_or_default(),
+        };
+        settings.check()?;
+        Ok(settings)
+    }
+
+    /// What setters did not look at.
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "_-.:/".contains(c);
+        if !PREFIX_LENGTH.contains(&self.prefix.len()) || !self.prefix.chars().all(plain) {
+            return Err(ConfigError::new(
+                "polylock.prefix",
+                "must be 1 to 64 letters, digits or one of _-.:/",
+            ));
+        }
+        for (key, timeout) in [
+            ("polylock.connect_timeout", self.connect_timeout),
+            ("polylock.command_timeout", self.command_timeout),
+        ] {
+            if !TIMEOUTS.contains(&timeout) {
+                return Err(ConfigError::new(key, "must be 5ms to 1m"));
+            }
+        }
+        let named = self.certificates.ca.is_some() || self.certificates.client.is_some();
+        let encrypted = |server: &ConnectionInfo| matches!(server.addr(), ConnectionAddr::TcpTls { .. });
+        if named && !self.servers.iter().all(encrypted) {
+            let problem = "certificates are for encrypted connections: write rediss:// (or polylock.tls=on with redlock://)";
+            return Err(ConfigError::new("polylock.tls_ca", problem));
+        }
+        Ok(())
+    }
+
+    /// How to reach the server of this index; what is published on `channel` is told to `ear`.
+    ///
+    /// # Errors
+    /// If a certificate can't be read.
+    pub(crate) fn dial(
+        &self,
+        backend: &'static str,
+        index: usize,
+        channel: String,
+        ear: Ear,
+    ) -> Result<Dial, ConfigError> {
+        let server = &self.servers[index];
+        Ok(Dial {
+            client: self.client(server)?,
+            backend,
+            place: place(server),
+            connect: self.connect_timeout,
+            command: self.command_timeout,
+            allowed: self.allowed.clone(),
+            channel,
+            ear,
+        })
+    }
+
+    fn client(&self, server: &ConnectionInfo) -> Result<Client, ConfigError> {
+        // A claim that is not acknowledged must not arrive much later; see the scripts.
+        let tcp = TcpSettings::default()
+            .set_nodelay(true)
+            .set_keepalive(TcpKeepalive::new().with_time(UNACKNOWLEDGED).with_interval(UNACKNOWLEDGED / 4));
+        #[cfg(target_os = "linux")]
+        let tcp = tcp.set_user_timeout(UNACKNOWLEDGED);
+        // Commands and pushed news on one connection.
+        let redis = server.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+        let redis = redis.set_lib_name("polylock", env!("CARGO_PKG_VERSION"));
+        let server = server.clone().set_tcp_settings(tcp).set_redis_settings(redis);
+        if matches!(server.addr(), ConnectionAddr::TcpTls { .. }) {
+            return tls::client(server, &self.certificates);
+        }
+        Client::open(server).map_err(|error| unreadable(&error))
+    }
+}
+
+/// The servers of a URL: `scheme://user:password@host1:port,host2:port/database`, with one host if `many` is false; or
+/// `unix:///path`, with the keys `db`, `user` and `pass`.
+pub(crate) fn servers(
+    url: &StoreUrl,
+    keys: &mut Keys,
+    many: bool,
+) -> Result<Vec<ConnectionInfo>, ConfigError> {
+    let problem =
+        |problem: &str| Err(ConfigError::new("store", format!("{problem}: write {}", example(url, many))));
+    let scheme = match url.scheme() {
+        "unix" | "redis+unix" | "valkey+unix" => return socket(url, keys).map(|server| vec![server]),
+        "rediss" | "valkeys" => "rediss",
+        _ if many && keys.choice("polylock.tls", &[("on", true), ("off", false)])?.unwrap_or(false) => {
+            "rediss"
+        }
+        _ => "redis",
+    };
+    if scheme == "rediss" && !cfg!(feature = "tls") {
+        return Err(ConfigError::new(
+            "store",
+            "encrypted connections are not compiled in: enable feature \"tls\"",
+        ));
+    }
+    let Some(rest) = url.rest().strip_prefix("//") else { return problem("names no server") };
+    if rest.contains('#') {
+        return problem("has a # in it, which must be percent-encoded in a user or password");
+    }
+    let (user, rest) = rest.rsplit_once('@').map_or(("", rest), |(user, rest)| (user, rest));
+    let (hosts, database) = rest.split_once('/').unwrap_or((rest, ""));
+    let hosts: Vec<&str> = hosts.split(',').collect();
+    if !many && hosts.len() > 1 {
+        return problem("names several servers, and a redis:// store is one (several are redlock://)");
+    }
+    if hosts.iter().any(|host| host.is_empty() || host.starts_with(':')) {
+        return problem("names a server without a host");
+    }
+    let read = |host: &&str| {
+        let at = if user.is_empty() { "" } else { "@" };
+        let text = format!("{scheme}://{user}{at}{host}/{database}");
+        text.as_str().into_connection_info().map_err(|error| {
+            let ConfigError { key, problem } = unreadable(&error);
+            ConfigError::new(key, format!("{problem}: write {}", example(url, many)))
+        })
+    };
+    hosts.iter().map(read).collect()
+}
+
+fn example(url: &StoreUrl, many: bool) -> String {
+    let hosts = if many { "host1:port,host2:port,host3:port" } else { "host:port" };
+    format!(
+        "{}://user:password@{hosts}/0, with characters such as @ : / # ? % in a user or password percent-encoded",
+        url.scheme()
+    )
+}
+
+fn socket(url: &StoreUrl, keys: &mut Keys) -> Result<ConnectionInfo, ConfigError> {
+    let mut redis = RedisConnectionInfo::default();
+    if let Some(database) = keys.read("db", str::parse)? {
+        redis = redis.set_db(database);
+    }
+    if let Some(user) = keys.text("user") {
+        redis = redis.set_username(user);
+    }
+    if let Some(password) = keys.text("pass") {
+        redis = redis.set_password(password);
+    }
+    let server = ConnectionAddr::Unix(url.file()?.into()).into_connection_info();
+    Ok(server.map_err(|error| unreadable(&error))?.set_redis_settings(redis))
+}
+
+/// What the driver says is about the form, and holds no part of the text.
+fn unreadable(error: &RedisError) -> ConfigError {
+    ConfigError::new("store", format!("can't be read ({error})"))
+}

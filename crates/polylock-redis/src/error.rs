@@ -1,0 +1,92 @@
+//! What a driver's error means, and what helps against it.
+
+use std::time::Duration;
+
+use polylock_core::{Error, Fault, Operation, failure::At};
+use redis::{ErrorKind, RedisError, ServerErrorKind as Server};
+
+/// Why there is no answer, or no connection. It can be told to all who waited for the same connection.
+#[derive(Debug, Clone)]
+pub(crate) enum Trouble {
+    /// The driver or the server says so.
+    Driver(RedisError),
+    /// The server can't be used as it is; with what to do.
+    Unfit(Fault, String),
+    /// Nothing came in this time.
+    Silent(Duration),
+}
+
+impl Trouble {
+    /// As an error of `operation` at `place`.
+    pub(crate) fn at(self, backend: &'static str, operation: Operation, place: &str) -> Error {
+        let at = At { backend, operation, place };
+        match self {
+            Self::Driver(error) => at.failed(fault(&error), advice(&error).map(str::to_owned), error),
+            Self::Unfit(fault, advice) => at.ours(fault, advice),
+            Self::Silent(patience) => {
+                let advice =
+                    format!("no answer within {patience:?}: the server is busy, hangs or can't be reached");
+                at.ours(Fault::Temporary, advice)
+            }
+        }
+    }
+}
+
+/// Whether the server has answered: if so, the connection is well, and what was asked has had its effect or none.
+pub(crate) fn is_answer(error: &RedisError) -> bool {
+    match error.kind() {
+        ErrorKind::Io | ErrorKind::Parse => false,
+        // The server is on its way out, or no longer the primary: another connection may find another.
+        ErrorKind::Server(Server::ReadOnly) => false,
+        _ => true,
+    }
+}
+
+fn fault(error: &RedisError) -> Fault {
+    match error.kind() {
+        ErrorKind::AuthenticationFailed | ErrorKind::Server(Server::NoPerm) => Fault::Denied,
+        ErrorKind::Io | ErrorKind::Parse => Fault::Temporary,
+        ErrorKind::Server(
+            Server::BusyLoading
+            | Server::TryAgain
+            | Server::ClusterDown
+            | Server::MasterDown
+            | Server::ReadOnly,
+        ) => Fault::Temporary,
+        _ => match error.code() {
+            Some("NOAUTH" | "WRONGPASS") => Fault::Denied,
+            Some("OOM" | "BUSY" | "NOREPLICAS") => Fault::Temporary,
+            _ if is_full(error) => Fault::Temporary,
+            _ => Fault::Permanent,
+        },
+    }
+}
+
+fn is_full(error: &RedisError) -> bool {
+    error.detail().is_some_and(|detail| detail.contains("max number of clients"))
+}
+
+fn advice(error: &RedisError) -> Option<&'static str> {
+    Some(match (error.kind(), error.code()) {
+        (ErrorKind::AuthenticationFailed, _) | (_, Some("NOAUTH" | "WRONGPASS")) => {
+            "check the user and the password, with characters such as @ : / # ? % percent-encoded in the URL"
+        }
+        (ErrorKind::Server(Server::NoPerm), _) => {
+            "this user may not use a command, key or channel: grant what the page of the store lists"
+        }
+        (ErrorKind::RESP3NotSupported, _) => "the server is too old: Redis 6.2 or later is needed",
+        (ErrorKind::Server(Server::ReadOnly), _) => "the server is a replica now: connect to the primary",
+        (ErrorKind::Server(Server::BusyLoading), _) => "the server is still reading its data from the disk",
+        (ErrorKind::Server(Server::Moved | Server::Ask | Server::CrossSlot | Server::ClusterDown), _) => {
+            "the server is a node of a Redis Cluster that does not serve these keys: connect to the one that does"
+        }
+        (_, Some("OOM")) => "the server is out of memory: raise its maxmemory",
+        (_, Some("MISCONF")) => "the server can't write to its disk, and refuses to go on without",
+        (_, Some("BUSY")) => "somebody's script runs for very long: SCRIPT KILL ends it",
+        (_, Some("NOREPLICAS")) => "too few replicas are there for the server's min-replicas-to-write",
+        _ if is_full(error) => "the server has no connection left: raise its maxclients",
+        _ if error.is_timeout() => "no answer in time: the server is busy, hangs or can't be reached",
+        (ErrorKind::Io, _) => "the server can't be reached: check host, port and that it runs",
+        _ => return None,
+    })
+}

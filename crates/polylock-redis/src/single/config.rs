@@ -1,0 +1,182 @@
+//! Where the server is and how it is used.
+
+use std::{path::PathBuf, time::Duration};
+
+use polylock_core::{
+    ConfigError,
+    url::{Keys, StoreUrl},
+};
+
+use crate::{
+    Allowed,
+    config::{self, Settings},
+};
+
+/// Where the server is and how it is used. See the [module](super) for what each option means.
+///
+/// ```
+/// use polylock_redis::single::Config;
+///
+/// let config = Config::new("redis://app:secret@cache.example.com:6379/1")?.prefix("app");
+/// assert!(!format!("{config:?}").contains("secret"));
+/// # Ok::<_, polylock_core::ConfigError>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Config(pub(super) Settings);
+
+impl Config {
+    /// The default of [`prefix`](Self::prefix).
+    pub const DEFAULT_PREFIX: &str = config::DEFAULT_PREFIX;
+    /// The default of [`connect_timeout`](Self::connect_timeout).
+    pub const DEFAULT_CONNECT_TIMEOUT: Duration = config::DEFAULT_CONNECT_TIMEOUT;
+    /// The default of [`command_timeout`](Self::command_timeout).
+    pub const DEFAULT_COMMAND_TIMEOUT: Duration = Duration::from_millis(500);
+
+    /// The server of a URL, `redis://user:password@host:port/database?key=value`.
+    ///
+    /// # Errors
+    /// [`ConfigError`] on what makes no sense.
+    pub fn new(url: &str) -> Result<Self, ConfigError> {
+        let url = StoreUrl::parse(url)?;
+        let mut keys = url.keys();
+        let config = Self::from_url(&url, &mut keys)?;
+        keys.finish()?;
+        Ok(config)
+    }
+
+    /// Reads a URL as [`new`](Self::new) does, and takes the store's keys from `keys`.
+    ///
+    /// # Errors
+    /// [`ConfigError`] on what makes no sense.
+    pub fn from_url(url: &StoreUrl, keys: &mut Keys) -> Result<Self, ConfigError> {
+        let servers = config::servers(url, keys, false)?;
+        Settings::read(servers, Self::DEFAULT_COMMAND_TIMEOUT, keys).map(Self)
+    }
+
+    /// What the keys of the store begin with, in braces: 1 to 64 letters, digits or one of `_-.:/`. `polylock` by default.
+    #[must_use]
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.0.prefix = prefix.into();
+        self
+    }
+
+    /// How long a connection may take until it can be used: 1 s by default.
+    #[must_use]
+    pub const fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.0.connect_timeout = timeout;
+        self
+    }
+
+    /// How long the server may take to answer until the connection counts as broken: 500 ms by default.
+    #[must_use]
+    pub const fn command_timeout(mut self, timeout: Duration) -> Self {
+        self.0.command_timeout = timeout;
+        self
+    }
+
+    /// The certificate, in a PEM file, of the authority that the server's is signed by, for `rediss://`: the system's
+    /// authorities by default.
+    #[must_use]
+    pub fn tls_ca(mut self, file: impl Into<PathBuf>) -> Self {
+        self.0.certificates.ca = Some(file.into());
+        self
+    }
+
+    /// The client's own certificate and its key, in PEM files, for `rediss://`: none by default.
+    #[must_use]
+    pub fn tls_client(mut self, certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
+        self.0.certificates.client = Some((certificate.into(), key.into()));
+        self
+    }
+
+    /// Accepts a property of the server that breaks locks; none by default.
+    #[must_use]
+    pub fn allow(mut self, property: Allowed) -> Self {
+        self.0.allowed.push(property);
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(url: &str) -> String {
+        format!("{:?}", Config::new(url).unwrap())
+    }
+
+    #[test]
+    fn a_url_gives_what_the_setters_give() {
+        let url = "redis://app:canary@db:6380/3?polylock.prefix=app:locks&polylock.connect_timeout=2s\
+                   &polylock.command_timeout=250ms&polylock.allow=eviction,cluster";
+        let set = Config::new("valkey://app:canary@db:6380/3")
+            .unwrap()
+            .prefix("app:locks")
+            .connect_timeout(Duration::from_secs(2))
+            .command_timeout(Duration::from_millis(250))
+            .allow(Allowed::Eviction)
+            .allow(Allowed::Cluster);
+        assert_eq!(shown(url), format!("{set:?}"));
+        assert!(shown(url).contains(r#""db:6380/3""#), "{}", shown(url));
+    }
+
+    #[test]
+    fn what_the_server_is_told_is_what_the_url_says() {
+        let of = |url: &str| Config::new(url).unwrap().0.servers.remove(0);
+        let server = of("redis://a%40b:p%2F%3A%23@[::1]:6380/3");
+        assert_eq!(server.addr().to_string(), "[::1]:6380");
+        let redis = server.redis_settings();
+        assert_eq!((redis.username(), redis.password(), redis.db()), (Some("a@b"), Some("p/:#"), 3));
+        let server = of("unix:///run/redis%20a.sock?db=2&user=u&pass=p");
+        assert_eq!(server.addr().to_string(), "/run/redis a.sock");
+        let redis = server.redis_settings();
+        assert_eq!((redis.username(), redis.password(), redis.db()), (Some("u"), Some("p"), 2));
+        assert_eq!(of("redis://:p@h").redis_settings().password(), Some("p"));
+        assert_eq!(of("redis://h").addr().to_string(), "h:6379");
+    }
+
+    #[test]
+    fn what_makes_no_sense_names_its_key() {
+        for (url, key) in [
+            ("redis:", "store"),
+            ("redis://", "store"),
+            ("redis:///1", "store"),
+            ("redis://:6379", "store"),
+            ("redis://h:port", "store"),
+            ("redis://h/first", "store"),
+            ("redis://a,b", "store"),
+            ("redis://u:p#x@h", "store"),
+            ("redis://h/#insecure", "store"),
+            ("unix:", "store"),
+            ("unix:///s?db=x", "db"),
+            ("redis://h?polylock.prefix=", "polylock.prefix"),
+            ("redis://h?polylock.prefix=a{b", "polylock.prefix"),
+            ("redis://h?polylock.connect_timeout=1h", "polylock.connect_timeout"),
+            ("redis://h?polylock.command_timeout=0s", "polylock.command_timeout"),
+            ("redis://h?polylock.allow=evictions", "polylock.allow"),
+            ("redis://h?polylock.tls_ca=/ca.crt", "polylock.tls_ca"),
+            ("redis://h?polylock.tls_cert=/a.crt", "polylock.tls_cert"),
+            ("redis://h?polylock.prefx=a", "polylock.prefx"),
+            ("redis://h?protocol=resp2", "protocol"),
+        ] {
+            assert_eq!(Config::new(url).unwrap_err().key, key, "{url}");
+        }
+        #[cfg(not(feature = "tls"))]
+        assert!(Config::new("rediss://h").unwrap_err().problem.contains("feature \"tls\""));
+        #[cfg(feature = "tls")]
+        assert!(Config::new("rediss://h?polylock.tls_ca=/ca.crt").is_ok());
+    }
+
+    #[test]
+    fn no_secret_is_shown() {
+        for url in
+            ["redis://me:canary@db", "redis://me:canary@db:x", "redis://:can#ary@h", "unix:///s?pass=canary"]
+        {
+            let shown = match Config::new(url) {
+                Ok(config) => format!("{config:?}"),
+                Err(error) => format!("{error:?} {error}"),
+            };
+            assert!(!shown.contains("canary") && !shown.contains("ary@"), "{shown}");
+        }
+    }
+}

@@ -1,0 +1,122 @@
+-- What every script of a lock begins with.
+--
+-- Inputs:    KEYS: the lock's holds (hash), its queue (sorted set by place), its waiters (hash), then two keys that all
+--            locks of a prefix share: the last number drawn, and the requests that have left (sorted set by time). All
+--            have the same hash tag, so they are in one slot of a cluster.
+-- Atomicity: a script is one step of the server.
+-- Clock:     the server's, read once. Times are whole microseconds since 1970, which a Lua number holds exactly until 2255.
+--
+-- A hold is {token, mode, conflicts, since, expires, owner, label}, a waiter {mode, conflicts, since, expires, channel,
+-- ticket, owner, label}; both are known by their request's id. The keys expire by themselves, later than all in them.
+local HOLDS, QUEUE, WAITERS, LAST, GONE = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+-- The modes that exclusive conflicts with: all but NL, which conflicts with none.
+local EVERYBODY = 62
+
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+
+-- A number's own text has 14 digits and an exponent.
+local function text(number)
+    return string.format('%.0f', number)
+end
+
+-- A number greater than all before, of any lock: the clock's if that has gone on, so a server that has lost everything
+-- begins no lower than it ended.
+local function draw()
+    local last = tonumber(redis.call('GET', LAST) or '0')
+    local number = now
+    if number <= last then
+        number = last + 1
+    end
+    redis.call('SET', LAST, text(number))
+    return number
+end
+
+-- `key` lasts a second longer than what ends in so many microseconds.
+local function keep(key, left)
+    local ms = math.ceil(left / 1000) + 1000
+    if redis.call('PTTL', key) < ms then
+        redis.call('PEXPIRE', key, ms)
+    end
+end
+
+local function hold(id, entry)
+    redis.call('HSET', HOLDS, id, cmsgpack.pack(entry))
+    keep(HOLDS, entry[5] - now)
+end
+
+local function leave(id)
+    redis.call('HDEL', WAITERS, id)
+    return redis.call('ZREM', QUEUE, id)
+end
+
+-- The live holds by id, the modes that conflict with one of them, and in how many us the first of them ends. What has
+-- expired is removed.
+local function holds()
+    local live, conflicts, left = {}, 0, nil
+    local flat = redis.call('HGETALL', HOLDS)
+    for i = 1, #flat, 2 do
+        local entry = cmsgpack.unpack(flat[i + 1])
+        if entry[5] <= now then
+            redis.call('HDEL', HOLDS, flat[i])
+        else
+            live[flat[i]] = entry
+            conflicts = bit.bor(conflicts, entry[3])
+            if entry[3] ~= 0 and (not left or entry[5] - now < left) then
+                left = entry[5] - now
+            end
+        end
+    end
+    return live, conflicts, left
+end
+
+-- Hands the lock to every waiter whose turn it is, first come, first served: to each that conflicts neither with a holder
+-- nor with a waiter before it. `conflicts` has the modes that conflict with a holder; `own`, if it is among them, is not
+-- told but returned with its lease `ttl`. Returns that, and the modes that conflict with somebody.
+--
+-- Others hold the lock, at first, for what is left of their place in the queue, and extend it when they have heard of it:
+-- one that has died holds it no longer than it would have waited. Where nobody listens, the client has died or is about
+-- to come back, so it is passed over, and keeps its place as long as that lasts.
+local function settle(conflicts, own, ttl)
+    local index, mine = 0, nil
+    -- Nobody who can be kept waiting passes somebody whom everybody waits for.
+    while bit.band(conflicts, EVERYBODY) ~= EVERYBODY do
+        local id = redis.call('ZRANGE', QUEUE, index, index, 'WITHSCORES')
+        if #id == 0 then
+            break
+        end
+        local place = id[2]
+        id = id[1]
+        local packed = redis.call('HGET', WAITERS, id)
+        local waiter = packed and cmsgpack.unpack(packed)
+        if not waiter or waiter[4] <= now then
+            leave(id)
+        elseif bit.band(waiter[1], conflicts) ~= 0 then
+            conflicts = bit.bor(conflicts, waiter[2])
+            index = index + 1
+        else
+            local token, left = draw(), waiter[4] - now
+            if id == own then
+                left = ttl
+            end
+            -- First of all: who is told holds it, whatever happens to the rest of the script.
+            local entry = {token, waiter[1], waiter[2], now, now + left, waiter[7], waiter[8]}
+            hold(id, entry)
+            local told = 1
+            if id == own then
+                mine = entry
+            else
+                local news = text(waiter[6]) .. ' ' .. text(tonumber(place)) .. ' ' .. text(token) .. ' ' .. text(left)
+                told = redis.call('PUBLISH', waiter[5], news)
+            end
+            if told == 0 then
+                redis.call('HDEL', HOLDS, id)
+                index = index + 1
+            else
+                leave(id)
+                conflicts = bit.bor(conflicts, waiter[2])
+            end
+        end
+    end
+    return mine, conflicts
+end

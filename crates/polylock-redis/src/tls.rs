@@ -1,0 +1,41 @@
+//! Encrypted connections, if they are compiled in.
+
+use polylock_core::ConfigError;
+use redis::{Client, ConnectionInfo};
+
+use crate::config::Certificates;
+
+/// A client of an encrypted server.
+#[cfg(feature = "tls")]
+pub(crate) fn client(server: ConnectionInfo, files: &Certificates) -> Result<Client, ConfigError> {
+    use redis::{ClientTlsConfig, TlsCertificates};
+    use rustls::crypto::{CryptoProvider, ring};
+
+    // The driver asks for the program's one provider of cryptography, and panics if there is none to choose.
+    if CryptoProvider::get_default().is_none() {
+        // If another thread was quicker, its one is as good.
+        ring::default_provider().install_default().ok();
+    }
+    let read = |key: &str, file: &std::path::Path| {
+        std::fs::read(file)
+            .map_err(|error| ConfigError::new(key, format!("can't read {}: {error}", file.display())))
+    };
+    let client_tls = match &files.client {
+        Some((certificate, key)) => Some(ClientTlsConfig {
+            client_cert: read("polylock.tls_cert", certificate)?,
+            client_key: read("polylock.tls_key", key)?,
+        }),
+        None => None,
+    };
+    let root_cert = files.ca.as_ref().map(|ca| read("polylock.tls_ca", ca)).transpose()?;
+    let client = Client::build_with_tls(server, TlsCertificates { client_tls, root_cert });
+    client.map_err(|error| {
+        ConfigError::new("polylock.tls_ca", format!("the certificates can't be used: {error}"))
+    })
+}
+
+/// They are not.
+#[cfg(not(feature = "tls"))]
+pub(crate) fn client(_: ConnectionInfo, _: &Certificates) -> Result<Client, ConfigError> {
+    Err(ConfigError::new("store", "encrypted connections are not compiled in: enable feature \"tls\""))
+}
