@@ -36,10 +36,8 @@ const GROWTH: u32 = 8;
 /// The pauses between rounds, from the first to the longest.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pace {
-    /// After a find.
+    /// When somebody begins to wait, and after a find.
     pub(crate) shortest: Duration,
-    /// At most this long while anything happens: a queue of processes moves on this fast.
-    pub(crate) lively: Duration,
     /// In the end: the most that a hand-over between processes waits for a round.
     pub(crate) longest: Duration,
 }
@@ -49,11 +47,9 @@ pub(crate) struct Pace {
 pub(crate) enum Round {
     /// Nothing has happened, or nobody can tell.
     Quiet,
-    /// Something has, but those who are waited for are all there.
-    #[cfg(any(feature = "sqlite", feature = "mysql"))]
-    Lively,
-    /// Someone who is waited for has left.
-    Departure,
+    /// Something has: the next round is due after this. The shortest pause if someone who is waited for has left; at most
+    /// a few times that otherwise, because a queue of processes moves on this fast.
+    Soon(Duration),
 }
 
 /// The running task, if there is one.
@@ -107,9 +103,7 @@ async fn poll<D: Dialect>(store: Weak<Inner<D>>) {
         let (pace, began) = (store.dialect.pace(), SystemClock.now());
         let news = store.poller.news.swap(false, Ordering::Acquire);
         pause = match store.dialect.round(&store.hub, news).await {
-            Ok(Round::Departure) => pace.shortest,
-            #[cfg(any(feature = "sqlite", feature = "mysql"))]
-            Ok(Round::Lively) => pace.lively,
+            Ok(Round::Soon(next)) => next,
             Ok(Round::Quiet) => (pause + pause / GROWTH).min(pace.longest),
             Err(failure) => {
                 // Let the waiters claim, who will meet the fault themselves or find it mended.

@@ -82,8 +82,7 @@ impl Dialect for Database {
     }
 
     fn pace(&self) -> Pace {
-        let longest = self.longest_pause;
-        Pace { shortest: SHORTEST_PAUSE, lively: LIVELY_PAUSE.min(longest), longest }
+        Pace { shortest: SHORTEST_PAUSE, longest: self.longest_pause }
     }
 
     async fn claim(&self, request: &Request, hub: &Hub) -> Result<Look> {
@@ -161,10 +160,11 @@ impl Dialect for Database {
         }
         // Who holds a lock alone is told even if nobody of this process waits for that one: whether the queue moves.
         let mut before = self.present.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut round = if *before == present { Round::Quiet } else { Round::Lively };
+        let lively = Round::Soon(LIVELY_PAUSE.min(self.longest_pause));
+        let mut round = if *before == present { Round::Quiet } else { lively };
         for gone in watched.into_values().flatten().filter(|watched| !present.contains(watched)) {
             hub.ring(gone);
-            round = Round::Departure;
+            round = Round::Soon(SHORTEST_PAUSE);
         }
         *before = present;
         Ok(round)

@@ -28,11 +28,7 @@ use crate::engine::{
 };
 
 /// While nothing is pushed, each round is a question to the server.
-const PACE: Pace = Pace {
-    shortest: Duration::from_millis(2),
-    lively: Duration::from_millis(5),
-    longest: Duration::from_millis(100),
-};
+const PACE: Pace = Pace { shortest: Duration::from_millis(2), longest: Duration::from_millis(100) };
 
 /// The locks of one database.
 pub(super) struct Database {
@@ -181,7 +177,7 @@ impl Dialect for Database {
         let handed =
             self.server.ask(Operation::Wait, &self.statements.handed, &arguments, rows::requests).await?;
         handed.iter().for_each(|request| hub.wake(*request));
-        Ok(if handed.is_empty() { Round::Quiet } else { Round::Departure })
+        Ok(if handed.is_empty() { Round::Quiet } else { Round::Soon(PACE.shortest) })
     }
 
     async fn locks(&self, which: Which<'_>) -> Result<Vec<LockStatus>> {

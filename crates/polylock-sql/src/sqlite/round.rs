@@ -24,11 +24,9 @@ use crate::engine::{
 };
 
 /// A round costs next to nothing, so they follow each other closely.
-pub(super) const PACE: Pace = Pace {
-    shortest: Duration::from_millis(1),
-    lively: Duration::from_millis(2),
-    longest: Duration::from_millis(20),
-};
+pub(super) const PACE: Pace = Pace { shortest: Duration::from_millis(1), longest: Duration::from_millis(20) };
+/// The pause while others come and go, so that it may be this process's turn soon.
+const LIVELY_PAUSE: Duration = Duration::from_millis(2);
 
 impl Sqlite {
     /// One round.
@@ -50,8 +48,8 @@ impl Sqlite {
         gone.iter().for_each(|gone| hub.ring(*gone));
         Ok(match (look, gone.is_empty()) {
             (false, _) => Round::Quiet,
-            (true, true) => Round::Lively,
-            (true, false) => Round::Departure,
+            (true, true) => Round::Soon(LIVELY_PAUSE),
+            (true, false) => Round::Soon(PACE.shortest),
         })
     }
 
