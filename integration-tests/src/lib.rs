@@ -3,7 +3,7 @@
 //! - [`targets`](mod@targets): the list of stores of this machine, in one place;
 //! - [`stores`](mod@stores): those of them that processes share;
 //! - [`process`]: helper programs that are killed, stopped and always cleaned away;
-//! - [`servers`]: real PostgreSQL and MariaDB servers, started, hurt and always cleaned away;
+//! - [`servers`]: real PostgreSQL, MariaDB, Redis and Valkey servers, started, hurt and always cleaned away;
 //! - [`clock`]: stamps that all processes share, and waits that end;
 //! - [`history`]: what the sections that workers wrote down say about waits, hand-overs and fairness;
 //! - [`cargo`]: what only `cargo` knows: other packages' binaries, dependency trees.

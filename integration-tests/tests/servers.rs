@@ -3,6 +3,7 @@
 
 use std::{
     collections::HashSet,
+    error::Error,
     fs,
     net::TcpStream,
     os::unix::fs::PermissionsExt,
@@ -12,10 +13,11 @@ use std::{
     time::Duration,
 };
 
+use ::redis::{Client, Cmd, FromRedisValue, TlsCertificates, Value, aio::MultiplexedConnection};
 use polylock_integration_tests::{
     clock::{self, PATIENCE},
     process::Process,
-    servers::{Private, mariadb, pgbouncer, postgres},
+    servers::{Private, Server, mariadb, pgbouncer, postgres, redis, redlock, valkey},
 };
 use polylock_testkit::Missing;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
@@ -24,40 +26,98 @@ use tempfile::TempDir;
 
 type Start = fn(&[&str]) -> Result<Private, Missing>;
 
-const KINDS: [(&str, Start); 2] = [("postgres", postgres::start), ("mariadb", mariadb::start)];
+const KINDS: [(&str, Start); 4] = [
+    ("postgres", postgres::start),
+    ("mariadb", mariadb::start),
+    // What it keeps is a setting.
+    ("redis", |settings| redis::start(&[redis::DURABLE, settings].concat())),
+    ("valkey", |settings| valkey::start(&[redis::DURABLE, settings].concat())),
+];
 
-/// A connection to a server of either kind.
+type Answer<T> = Result<T, Box<dyn Error>>;
+
+/// A connection to a server of any kind.
 enum Session {
     Postgres(PgConnection),
     MariaDb(MySqlConnection),
+    Redis(MultiplexedConnection),
 }
 
 impl Session {
-    async fn open(url: &str) -> sqlx::Result<Self> {
-        if url.starts_with("postgres:") {
-            return Ok(Self::Postgres(PgConnection::connect(url).await?));
-        }
-        Ok(Self::MariaDb(MySqlConnection::connect(url).await?))
+    async fn open(url: &str) -> Answer<Self> {
+        Ok(match url.split_once(':') {
+            Some(("postgres", _)) => Self::Postgres(PgConnection::connect(url).await?),
+            Some(("mysql", _)) => Self::MariaDb(MySqlConnection::connect(url).await?),
+            _ => {
+                let mut session = Client::open(url)?.get_multiplexed_async_connection().await?;
+                // A frozen server is waited for.
+                session.set_response_timeout(PATIENCE);
+                Self::Redis(session)
+            }
+        })
     }
 
-    async fn run(&mut self, statement: &'static str) -> sqlx::Result<()> {
+    /// A statement of SQL or a command of Redis.
+    async fn run(&mut self, statement: &'static str) -> Answer<()> {
         match self {
-            Self::Postgres(session) => session.execute(sqlx::raw_sql(statement)).await.map(drop),
-            Self::MariaDb(session) => session.execute(sqlx::raw_sql(statement)).await.map(drop),
+            Self::Postgres(session) => session.execute(sqlx::raw_sql(statement)).await.map(drop)?,
+            Self::MariaDb(session) => session.execute(sqlx::raw_sql(statement)).await.map(drop)?,
+            Self::Redis(session) => command(statement).exec_async(session).await?,
         }
+        Ok(())
     }
 
-    /// The one value that `query` gives, a text.
-    async fn ask(&mut self, query: &'static str) -> sqlx::Result<String> {
-        match self {
-            Self::Postgres(session) => session.fetch_one(sqlx::raw_sql(query)).await?.try_get(0),
-            Self::MariaDb(session) => session.fetch_one(sqlx::raw_sql(query)).await?.try_get(0),
-        }
+    /// The one value that `query` gives, a text; the last one in Redis.
+    async fn ask(&mut self, query: &'static str) -> Answer<String> {
+        Ok(match self {
+            Self::Postgres(session) => session.fetch_one(sqlx::raw_sql(query)).await?.try_get(0)?,
+            Self::MariaDb(session) => session.fetch_one(sqlx::raw_sql(query)).await?.try_get(0)?,
+            Self::Redis(session) => last(command(query).query_async(session).await?)?,
+        })
     }
+
+    /// Keeps the text `seven` for [`kept`](Self::kept).
+    async fn keep(&mut self) -> Answer<()> {
+        if let Self::Redis(_) = self {
+            return self.run("SET kept seven").await;
+        }
+        self.run("CREATE TABLE kept (n VARCHAR(9))").await?;
+        self.run("INSERT INTO kept VALUES ('seven')").await
+    }
+
+    async fn kept(&mut self) -> Answer<String> {
+        self.ask(if let Self::Redis(_) = self { "GET kept" } else { "SELECT n FROM kept" }).await
+    }
+
+    /// Has the server say `it`.
+    async fn echo(&mut self) -> Answer<String> {
+        self.ask(if let Self::Redis(_) = self { "ECHO it" } else { "SELECT 'it'" }).await
+    }
+}
+
+fn command(words: &str) -> Cmd {
+    let mut command = Cmd::new();
+    for word in words.split(' ') {
+        command.arg(word);
+    }
+    command
+}
+
+/// The text or number, or the last one of a list.
+fn last(answer: Value) -> Answer<String> {
+    let one = match answer {
+        Value::Array(list) => list.into_iter().next_back().ok_or("an empty list")?,
+        one => one,
+    };
+    Ok(String::from_redis_value(one)?)
 }
 
 async fn ask(url: &str, query: &'static str) -> String {
     Session::open(url).await.unwrap().ask(query).await.unwrap()
+}
+
+async fn kept(url: &str) -> String {
+    Session::open(url).await.unwrap().kept().await.unwrap()
 }
 
 /// The parent of each process that has not ended.
@@ -95,20 +155,30 @@ async fn a_killed_server_comes_back_with_its_data() {
     for (name, start) in KINDS {
         let server = start(&[]).unwrap();
         let mut session = Session::open(server.url()).await.unwrap();
-        session.run("CREATE TABLE kept (n VARCHAR(9))").await.unwrap();
-        session.run("INSERT INTO kept VALUES ('seven')").await.unwrap();
+        session.keep().await.unwrap();
 
         let family = family(server.id().unwrap());
-        assert!(name == "mariadb" || family.len() > 4, "its helpers count: {family:?}");
+        assert!(name != "postgres" || family.len() > 4, "its helpers count: {family:?}");
         server.kill();
         assert!(all_gone(&family), "{name}: {family:?} has left some");
         assert!(nobody_listens(server.url()), "{name}");
-        session.ask("SELECT n FROM kept").await.expect_err("its connections are dead");
+        session.kept().await.expect_err("its connections are dead");
 
         server.restart();
-        assert_eq!(ask(server.url(), "SELECT n FROM kept").await, "seven", "{name}");
+        assert_eq!(kept(server.url()).await, "seven", "{name}");
         server.restart();
-        assert_eq!(ask(server.url(), "SELECT n FROM kept").await, "seven", "{name}: restarted while it ran");
+        assert_eq!(kept(server.url()).await, "seven", "{name}: restarted while it ran");
+    }
+}
+
+#[tokio::test]
+async fn a_redis_that_keeps_nothing_comes_back_empty() {
+    for start in [redis::start, valkey::start] {
+        let server = start(&[]).unwrap();
+        Session::open(server.url()).await.unwrap().keep().await.unwrap();
+        server.restart();
+        let mut session = Session::open(server.url()).await.unwrap();
+        assert_eq!(session.ask("EXISTS kept").await.unwrap(), "0");
     }
 }
 
@@ -118,7 +188,7 @@ async fn a_frozen_server_answers_when_it_is_thawed() {
         let server = start(&[]).unwrap();
         let mut session = Session::open(server.url()).await.unwrap();
         server.freeze();
-        let mut asking = Box::pin(session.ask("SELECT 'it'"));
+        let mut asking = Box::pin(session.echo());
         let early = tokio::time::timeout(Duration::from_millis(200), &mut asking).await;
         assert!(early.is_err(), "{name}: answered while frozen: {early:?}");
         server.thaw();
@@ -130,7 +200,7 @@ async fn a_frozen_server_answers_when_it_is_thawed() {
         server.kill();
         assert!(all_gone(&family), "{name}: {family:?} has left some");
         server.restart();
-        assert_eq!(ask(server.url(), "SELECT 'it'").await, "it", "{name}");
+        assert_eq!(Session::open(server.url()).await.unwrap().echo().await.unwrap(), "it", "{name}");
     }
 }
 
@@ -143,13 +213,37 @@ async fn settings_reach_the_server() {
     assert_eq!(ask(server.url(), "SELECT @@tx_isolation").await, "SERIALIZABLE");
     let flush = "SELECT CAST(@@innodb_flush_log_at_trx_commit AS CHAR)";
     assert_eq!(ask(server.url(), flush).await, "2");
+    for start in [redis::start, valkey::start] {
+        let server = start(&["maxmemory-policy allkeys-lru", "maxmemory 90mb"]).unwrap();
+        assert_eq!(ask(server.url(), "CONFIG GET maxmemory-policy").await, "allkeys-lru");
+        assert_eq!(ask(server.url(), "CONFIG GET maxmemory").await, "94371840");
+    }
 }
 
 #[tokio::test]
-async fn durability_is_the_servers_default() {
+async fn a_redis_may_ask_who_it_is() {
+    let users = ["user default off", "user app on >s3cret ~* &* +@all"];
+    for (user, settings) in [("app:s3cret", &users[..]), (":s3cret", &["requirepass s3cret"])] {
+        let server = redis::start_as(user, settings).unwrap();
+        server.restart();
+        assert_eq!(Session::open(server.url()).await.unwrap().echo().await.unwrap(), "it");
+        let stranger = server.url().replace("s3cret", "wrong");
+        assert!(Session::open(&stranger).await.is_err(), "{user}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_shared_server_acknowledges_is_durable() {
     let server = postgres().unwrap();
     for query in ["SHOW fsync", "SHOW synchronous_commit", "SHOW full_page_writes"] {
         assert_eq!(ask(server.url(), query).await, "on", "{query}");
+    }
+    let nodes = redlock().unwrap();
+    assert_eq!(nodes.len(), 5);
+    for server in nodes.iter().chain([redis().unwrap(), valkey().unwrap()]) {
+        assert_eq!(ask(server.url(), "CONFIG GET appendonly").await, "yes");
+        assert_eq!(ask(server.url(), "CONFIG GET appendfsync").await, "always");
+        assert_eq!(ask(server.url(), "CONFIG GET maxmemory-policy").await, "noeviction");
     }
     let server = mariadb().unwrap();
     for (query, default) in [
@@ -212,8 +306,51 @@ async fn a_servers_certificate_is_signed_by_its_own_authority() {
     }
 }
 
+#[tokio::test]
+async fn a_redis_with_tls_speaks_nothing_else() {
+    let (server, other) = (redis::start_tls(&[]).unwrap(), redis::start_tls(&[]).unwrap());
+    assert!(server.url().starts_with("rediss://"), "{}", server.url());
+    let echo = async |url: &str, authority: &Private| {
+        let authority = fs::read(authority.directory().join("ca.crt"))?;
+        let client =
+            Client::build_with_tls(url, TlsCertificates { client_tls: None, root_cert: Some(authority) })?;
+        Session::Redis(client.get_multiplexed_async_connection().await?).echo().await
+    };
+    assert_eq!(echo(server.url(), &server).await.unwrap(), "it");
+    let by_name = server.url().replace("127.0.0.1", "localhost");
+    assert_eq!(echo(&by_name, &server).await.unwrap(), "it");
+    let refused = echo(server.url(), &other).await.expect_err("a stranger's");
+    assert!(format!("{refused:?}").contains("ertificate"), "{refused:?}");
+    let plain = server.url().replace("rediss:", "redis:");
+    assert!(Session::open(&plain).await.is_err(), "without TLS");
+    server.restart();
+    assert_eq!(echo(server.url(), &server).await.unwrap(), "it");
+}
+
+#[tokio::test]
+async fn nodes_are_independent() {
+    let nodes = redlock::start(3, redis::DURABLE).unwrap();
+    Session::open(nodes[0].url()).await.unwrap().keep().await.unwrap();
+    nodes[1].freeze();
+    nodes[2].kill();
+    assert_eq!(kept(nodes[0].url()).await, "seven");
+    nodes[1].thaw();
+    nodes[2].restart();
+    for node in &nodes[1..] {
+        assert_eq!(ask(node.url(), "EXISTS kept").await, "0");
+    }
+    let url = redlock::url(nodes.iter().map(|node| node.url()));
+    let hosts = nodes.iter().map(|node| format!("127.0.0.1:{}", node.port())).collect::<Vec<_>>().join(",");
+    assert_eq!(url, format!("redlock://{hosts}"));
+}
+
 #[test]
 fn all_tests_of_a_process_share_a_server() {
+    let threads: Vec<_> = (0..4).map(|_| thread::spawn(|| redlock().unwrap())).collect();
+    let nodes: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+    assert!(nodes.iter().all(|five| std::ptr::eq(*five, nodes[0])));
+    assert_eq!(nodes[0].iter().map(Server::url).collect::<HashSet<_>>().len(), 5);
+
     let threads: Vec<_> = (0..4).map(|_| thread::spawn(|| postgres().unwrap())).collect();
     let servers: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
     assert!(servers.iter().all(|server| std::ptr::eq(*server, servers[0])));
@@ -336,11 +473,13 @@ fn a_frozen_server_does_not_outlive_its_owner() {
 #[test]
 fn a_shared_server_ends_with_its_process() {
     let elsewhere = Elsewhere::new();
-    let mut owner = elsewhere.start(&["shared", "postgres"]);
-    owner.hears("url");
-    assert!(!elsewhere.files().is_empty() && !elsewhere.processes().is_empty());
-    drop(owner);
-    elsewhere.is_clean_soon("a shared one");
+    for (name, count) in [("postgres", 1), ("redis", 1), ("redlock", 5)] {
+        let mut owner = elsewhere.start(&["shared", name]);
+        owner.hears("url");
+        assert!(elsewhere.files().len() == count && elsewhere.processes().len() >= 2 * count, "{name}");
+        drop(owner);
+        elsewhere.is_clean_soon(name);
+    }
 }
 
 /// Also while it makes its template, which is then made again.
@@ -352,7 +491,7 @@ async fn an_owner_killed_at_any_moment_of_the_start_leaves_nothing() {
             if templates_before > 0 {
                 elsewhere.start(&[name]).hears("process");
             }
-            assert_eq!(templates(&elsewhere), templates_before, "{name}");
+            assert_eq!(templates(&elsewhere), templates_before * templates_of(name), "{name}");
             for moment in moments {
                 let mut owner = elsewhere.start(&[name]);
                 clock::pause(Duration::from_millis(moment)).await;
@@ -365,7 +504,7 @@ async fn an_owner_killed_at_any_moment_of_the_start_leaves_nothing() {
 
 #[test]
 fn a_template_is_whole_though_its_maker_is_killed_while_it_is_written() {
-    for (name, _) in KINDS {
+    for (name, _) in KINDS.into_iter().filter(|(name, _)| templates_of(name) > 0) {
         let elsewhere = Elsewhere::new();
         let mut maker = elsewhere.start(&[name]);
         assert!(clock::within(PATIENCE, || templates(&elsewhere) > 0), "{name} writes none");
@@ -381,6 +520,11 @@ fn templates(elsewhere: &Elsewhere) -> usize {
     fs::read_dir(&elsewhere.cache).unwrap().count()
 }
 
+/// How many the servers of a kind keep. Redis starts from nothing.
+fn templates_of(name: &str) -> usize {
+    usize::from(["postgres", "mariadb"].contains(&name))
+}
+
 #[test]
 fn two_processes_may_start_their_first_server_at_once() {
     for (name, _) in KINDS {
@@ -392,7 +536,7 @@ fn two_processes_may_start_their_first_server_at_once() {
             owner.hears("url")
         });
         assert_ne!(urls[0], urls[1]);
-        assert_eq!(templates(&elsewhere), 1, "{name}");
+        assert_eq!(templates(&elsewhere), templates_of(name), "{name}");
         drop(owners);
         elsewhere.is_clean_soon(name);
     }
@@ -400,11 +544,22 @@ fn two_processes_may_start_their_first_server_at_once() {
 
 #[test]
 fn a_url_in_the_environment_is_attached_to() {
-    for (variable, name) in
-        [("POLYLOCK_TEST_POSTGRES_URL", "postgres"), ("POLYLOCK_TEST_MYSQL_URL", "mariadb")]
-    {
+    for (variable, name) in [
+        ("POLYLOCK_TEST_POSTGRES_URL", "postgres"),
+        ("POLYLOCK_TEST_MYSQL_URL", "mariadb"),
+        ("POLYLOCK_TEST_REDIS_URL", "redis"),
+        ("POLYLOCK_TEST_VALKEY_URL", "valkey"),
+    ] {
         let value = format!("{variable}={name}://me:secret@elsewhere/");
         let mut attached = Process::start("env", [&value, env!("CARGO_BIN_EXE_server"), "shared", name]);
         assert_eq!(attached.hears("url"), [format!("{name}://me:secret@elsewhere/")]);
     }
+    let redlock = |url: &str| {
+        let value = format!("POLYLOCK_TEST_REDLOCK_URL={url}");
+        Process::start("env", [&value, env!("CARGO_BIN_EXE_server"), "shared", "redlock"])
+    };
+    let five = "redlock://me:secret@a:1,b:2,c:3,d:4,e:5/0?k=v";
+    assert_eq!(redlock(five).hears("url"), [five]);
+    // Fewer would be another test than the one that is asked for.
+    assert!(!redlock("redlock://a:1,b:2,c:3").ends().success());
 }

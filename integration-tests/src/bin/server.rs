@@ -1,9 +1,10 @@
-//! `server postgres` or `server mariadb`: a server to try things with, which is gone when the input ends.
+//! `server postgres`, or `mariadb`, `redis`, `valkey`: a server to try things with, which is gone when the input ends.
+//! `server redlock`: five nodes. What follows are settings, such as `server redis 'appendonly yes'`.
 //! `server shared postgres`: the one that a test process would use.
 
 use std::io;
 
-use polylock_integration_tests::servers;
+use polylock_integration_tests::servers::{self, Server, redlock};
 use polylock_testkit::Missing;
 
 fn main() -> Result<(), Missing> {
@@ -12,8 +13,17 @@ fn main() -> Result<(), Missing> {
     let private = match words[..] {
         ["shared", "postgres"] => return say(servers::postgres()?.url()),
         ["shared", "mariadb"] => return say(servers::mariadb()?.url()),
-        ["postgres"] => servers::postgres::start(&[])?,
-        ["mariadb"] => servers::mariadb::start(&[])?,
+        ["shared", "redis"] => return say(servers::redis()?.url()),
+        ["shared", "valkey"] => return say(servers::valkey()?.url()),
+        ["shared", "redlock"] => return say(&redlock::url(redlock()?.iter().map(Server::url))),
+        ["redlock", ref settings @ ..] => {
+            let nodes = redlock::start(5, settings)?;
+            return say(&redlock::url(nodes.iter().map(|node| node.url())));
+        }
+        ["postgres", ref settings @ ..] => servers::postgres::start(settings)?,
+        ["mariadb", ref settings @ ..] => servers::mariadb::start(settings)?,
+        ["redis", ref settings @ ..] => servers::redis::start(settings)?,
+        ["valkey", ref settings @ ..] => servers::valkey::start(settings)?,
         _ => return Err(Missing(format!("{words:?} is no server"))),
     };
     println!("process {}", private.id().unwrap_or_default());

@@ -1,7 +1,7 @@
 //! What this machine has: programs, and data directories made before.
 
 use std::{
-    env,
+    env, io,
     path::{Path, PathBuf},
 };
 
@@ -9,16 +9,42 @@ use polylock_testkit::Missing;
 
 use super::keeper::Keeper;
 
-/// The program `name`, from `PATH` or else from one of `folders`, the last one first.
+/// The program `name`, from `PATH` or else from one of `folders`, the last one first. Links are followed: its companions
+/// lie beside it.
 pub(super) fn program(
     name: &str,
     folders: impl IntoIterator<Item = PathBuf, IntoIter: DoubleEndedIterator>,
     advice: &str,
 ) -> Result<PathBuf, Missing> {
+    find(name, folders, advice, Path::canonicalize)
+}
+
+/// The same for a program that does what it is called, such as `redis-server`, which often is a link to `redis-check-rdb`.
+pub(super) fn by_name(
+    name: &str,
+    folders: impl IntoIterator<Item = PathBuf, IntoIter: DoubleEndedIterator>,
+    advice: &str,
+) -> Result<PathBuf, Missing> {
+    find(name, folders, advice, |program| std::path::absolute(program))
+}
+
+fn find(
+    name: &str,
+    folders: impl IntoIterator<Item = PathBuf, IntoIter: DoubleEndedIterator>,
+    advice: &str,
+    path_of: fn(&Path) -> io::Result<PathBuf>,
+) -> Result<PathBuf, Missing> {
     let path = env::var_os("PATH").unwrap_or_default();
     let found = env::split_paths(&path).chain(folders.into_iter().rev()).map(|folder| folder.join(name));
-    let found = found.filter(|program| program.is_file()).find_map(|program| program.canonicalize().ok());
+    let found = found.filter(|program| program.is_file()).find_map(|program| path_of(&program).ok());
     found.ok_or_else(|| Missing(format!("there is no program `{name}`: {advice}")))
+}
+
+/// Where `scripts/test.sh` puts servers that the system has no package for, the nearest last: a build may lie in another.
+pub(super) fn built() -> Vec<PathBuf> {
+    let mut folders: Vec<PathBuf> = targets().map(|target| target.join("test-servers/bin")).collect();
+    folders.reverse();
+    folders
 }
 
 /// The output of `program --version` as a file name.
@@ -59,9 +85,14 @@ fn cache() -> PathBuf {
     if let Some(place) = env::var_os("POLYLOCK_TEST_CACHE") {
         return place.into();
     }
+    targets().next().unwrap_or_else(env::temp_dir).join("test-servers")
+}
+
+/// The build directories that this program lies in, the nearest first.
+fn targets() -> impl Iterator<Item = PathBuf> {
     let program = env::current_exe().unwrap_or_default();
-    let target = program.ancestors().find(|folder| folder.join("CACHEDIR.TAG").is_file());
-    target.map_or_else(env::temp_dir, Path::to_path_buf).join("test-servers")
+    let folders: Vec<PathBuf> = program.ancestors().map(Path::to_path_buf).collect();
+    folders.into_iter().filter(|folder| folder.join("CACHEDIR.TAG").is_file())
 }
 
 #[cfg(test)]
@@ -76,6 +107,16 @@ mod tests {
             program("polylockd", ["/usr/sbin".into()], "install polylockd").expect_err("there is none");
         assert_eq!(why, "there is no program `polylockd`: install polylockd");
         assert!(program("sh", [], "").is_ok(), "from PATH");
+    }
+
+    #[test]
+    fn a_link_is_followed_unless_the_name_counts() {
+        let folder = tempfile::tempdir().expect("a directory");
+        let path = |name: &str| folder.path().join(name);
+        fs::write(path("real"), "").expect("a file");
+        std::os::unix::fs::symlink("real", path("polylockd")).expect("a link");
+        let found = [program, by_name].map(|find| find("polylockd", [folder.path().to_owned()], ""));
+        assert_eq!(found.map(|found| found.expect("it is there")), [path("real"), path("polylockd")]);
     }
 
     #[test]

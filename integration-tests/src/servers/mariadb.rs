@@ -1,6 +1,6 @@
 //! MariaDB. Durability is the server's default: what a test sees survive a crash is not the harness's doing.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, path::Path};
 
 use async_trait::async_trait;
 use polylock_testkit::Missing;
@@ -93,7 +93,7 @@ impl Kind for MariaDb {
         format!("mysql://root@127.0.0.1:{port}/polylock")
     }
 
-    async fn whereabouts(&self, url: &str) -> Result<String, String> {
+    async fn whereabouts(&self, url: &str, _: &Path) -> Result<String, String> {
         let asked = async {
             let mut connection = url.parse::<MySqlConnectOptions>()?.connect().await?;
             let directory = sqlx::query_scalar("SELECT @@datadir").fetch_one(&mut connection).await?;

@@ -1,9 +1,10 @@
 //! Real servers for tests.
 //!
-//! - One that all tests of a process share: [`postgres()`], [`mariadb()`]. Each test takes a [`name`](Server::name) of its
-//!   own for its tables. `POLYLOCK_TEST_POSTGRES_URL` and `POLYLOCK_TEST_MYSQL_URL` name one to attach to instead.
-//! - One that a test may hurt: [`postgres::start`], [`mariadb::start`], [`pgbouncer::start`] give a [`Private`] one to be
-//!   killed, restarted, frozen and thawed.
+//! - One that all tests of a process share: [`postgres()`], [`mariadb()`], [`redis()`], [`valkey()`], and the five of
+//!   [`redlock()`]. Each test takes a [`name`](Server::name) of its own for its tables or keys.
+//!   `POLYLOCK_TEST_POSTGRES_URL`, `_MYSQL_URL`, `_REDIS_URL`, `_VALKEY_URL` and `_REDLOCK_URL` name one to attach to instead.
+//! - One that a test may hurt: [`postgres::start`], [`mariadb::start`], [`pgbouncer::start`], [`redis::start`],
+//!   [`valkey::start`], [`redlock::start`] give a [`Private`] one to be killed, restarted, frozen and thawed.
 //!
 //! They are started from what is installed, on a free port of 127.0.0.1, and have answered in their own protocol when
 //! they are handed out. What is not installed is [`Missing`]; what is, and does not start, is a panic with its log.
@@ -24,7 +25,10 @@ mod keeper;
 pub mod mariadb;
 pub mod pgbouncer;
 pub mod postgres;
+pub mod redis;
+pub mod redlock;
 mod tls;
+pub mod valkey;
 
 use std::{
     env, fmt,
@@ -69,6 +73,43 @@ pub fn postgres() -> Result<&'static Server, Missing> {
 pub fn mariadb() -> Result<&'static Server, Missing> {
     static SHARED: Shared = Shared::new();
     shared(&SHARED, "POLYLOCK_TEST_MYSQL_URL", || begin(Arc::new(mariadb::MariaDb::default())))
+}
+
+/// The Redis server that the tests of this process share. It is [durable](redis::DURABLE).
+///
+/// # Errors
+/// [`Missing`] if it is not installed.
+///
+/// # Panics
+/// If it does not start, with its log.
+pub fn redis() -> Result<&'static Server, Missing> {
+    static SHARED: Shared = Shared::new();
+    shared(&SHARED, "POLYLOCK_TEST_REDIS_URL", || begin_durable(&redis::REDIS))
+}
+
+/// The Valkey server that the tests of this process share. It is [durable](redis::DURABLE).
+///
+/// # Errors
+/// [`Missing`] if it is not installed.
+///
+/// # Panics
+/// If it does not start, with its log.
+pub fn valkey() -> Result<&'static Server, Missing> {
+    static SHARED: Shared = Shared::new();
+    shared(&SHARED, "POLYLOCK_TEST_VALKEY_URL", || begin_durable(&valkey::VALKEY))
+}
+
+/// The nodes of a Redlock that the tests of this process share: five Redis servers, [durable](redis::DURABLE) all.
+///
+/// # Errors
+/// [`Missing`] if Redis is not installed.
+///
+/// # Panics
+/// If one does not start, with its log, or if `POLYLOCK_TEST_REDLOCK_URL` names fewer.
+pub fn redlock() -> Result<&'static [Server], Missing> {
+    static SHARED: OnceLock<Result<redlock::Five, Failure>> = OnceLock::new();
+    let nodes = SHARED.get_or_init(|| redlock::five(env::var("POLYLOCK_TEST_REDLOCK_URL").ok().as_deref()));
+    nodes.as_ref().map(|(servers, _)| &servers[..]).map_err(|failure| missing(failure.clone()))
 }
 
 /// How long a server may take from its start to its first answer, recovery from a crash included.
@@ -193,8 +234,9 @@ trait Kind: fmt::Debug + Send + Sync {
     /// The URL of the server at `port`.
     fn url(&self, port: u16) -> String;
 
-    /// Asks the server at `url` where its files are: whether it answers, and whether it is the one that was started.
-    async fn whereabouts(&self, url: &str) -> Result<String, String>;
+    /// Asks the server at `url` where its files are: whether it answers, and whether it is the one that was started in
+    /// `home`.
+    async fn whereabouts(&self, url: &str, home: &Path) -> Result<String, String>;
 
     /// Whether files in `directory` are those of a server in `home`.
     fn is_at_home(&self, directory: &str, home: &Path) -> bool {
@@ -238,6 +280,10 @@ fn missing(failure: Failure) -> Missing {
     }
 }
 
+fn begin_durable(make: &'static redis::Make) -> Result<Private, Failure> {
+    begin(Arc::new(redis::Redis::of(make, redis::DURABLE)))
+}
+
 fn begin(kind: Arc<dyn Kind>) -> Result<Private, Failure> {
     begin_at(kind, ports())
 }
@@ -273,7 +319,7 @@ fn answers(keeper: &Keeper, kind: &dyn Kind, url: &str) -> Result<(), String> {
     let (home, server) = (keeper.directory().to_owned(), keeper.server());
     let asking = async move {
         loop {
-            match kind.whereabouts(url).await {
+            match kind.whereabouts(url, &home).await {
                 Ok(directory) if kind.is_at_home(&directory, &home) => return Ok(()),
                 Ok(other) => return Err(format!("another server answers, from {other}")),
                 Err(_) => clock::pause(Duration::from_millis(5)).await,
@@ -323,8 +369,12 @@ mod tests {
     fn a_port_that_is_taken_meanwhile_is_passed_over() {
         let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
         let taken = taken.local_addr().expect("its number").port();
-        let kinds: [Arc<dyn Kind>; 2] =
-            [Arc::new(postgres::Postgres::default()), Arc::new(mariadb::MariaDb::default())];
+        let kinds: [Arc<dyn Kind>; 4] = [
+            Arc::new(postgres::Postgres::default()),
+            Arc::new(mariadb::MariaDb::default()),
+            Arc::new(redis::Redis::of(&redis::REDIS, &[])),
+            Arc::new(redis::Redis::of(&valkey::VALKEY, &[])),
+        ];
         for kind in kinds {
             let private = begin_at(kind, iter::once(taken).chain(ports())).expect("it starts at another");
             assert_ne!(private.port(), taken);

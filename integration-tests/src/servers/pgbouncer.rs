@@ -64,7 +64,7 @@ impl Kind for PgBouncer {
         format!("postgres://postgres@127.0.0.1:{port}/postgres")
     }
 
-    async fn whereabouts(&self, url: &str) -> Result<String, String> {
+    async fn whereabouts(&self, url: &str, _: &Path) -> Result<String, String> {
         postgres::whereabouts(url).await.map_err(|error| error.to_string())
     }
 

@@ -1,6 +1,6 @@
 //! PostgreSQL. Durability is the server's default: what a test sees survive a crash is not the harness's doing.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
 use polylock_testkit::Missing;
@@ -87,7 +87,7 @@ impl Kind for Postgres {
         format!("postgres://postgres@127.0.0.1:{port}/postgres")
     }
 
-    async fn whereabouts(&self, url: &str) -> Result<String, String> {
+    async fn whereabouts(&self, url: &str, _: &Path) -> Result<String, String> {
         whereabouts(url).await.map_err(|error| error.to_string())
     }
 }
