@@ -185,6 +185,14 @@ where
         }
     }
 
+    /// A connection to open the store on, and for its first operation.
+    ///
+    /// # Errors
+    /// As [`lend`](Self::lend).
+    pub(crate) async fn lend_to_open(&self) -> Result<Lent<DB>> {
+        self.lend(Operation::Connect, SystemClock.now() + self.patience).await
+    }
+
     /// A connection for as long as the caller wants it.
     ///
     /// # Errors
@@ -208,22 +216,27 @@ where
         At { backend: DB::BACKEND, operation, place: &self.place }
     }
 
-    /// What `future` gives, in the time that an operation may take.
+    /// What the driver has for `template` on a connection that the caller keeps, while the store is opened.
     ///
     /// # Errors
-    /// Temporary if time is up.
-    pub(crate) async fn in_time<F: Future>(&self, operation: Operation, future: F) -> Result<F::Output> {
-        let deadline = SystemClock.now() + self.patience;
-        before(deadline, future).await.ok_or_else(|| self.out_of_time(operation))
+    /// Temporary if the time that an operation may take is up.
+    pub(crate) async fn ask_on(
+        &self,
+        lent: &mut Lent<DB>,
+        template: &Template,
+    ) -> Result<Result<Vec<DB::Row>, sqlx::Error>> {
+        let answer = before(SystemClock.now() + self.patience, lent.ask(template.with::<DB>(&[]))).await;
+        answer.ok_or_else(|| self.out_of_time(Operation::Connect))
     }
 
-    /// What `future` gives while the store is opened.
+    /// The first row of it.
     ///
     /// # Errors
     /// What the driver says, or temporary if time is up.
-    pub(crate) async fn told<T>(&self, future: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T> {
-        let told = self.in_time(Operation::Connect, future).await?;
-        told.map_err(|error| self.failed(Operation::Connect, error))
+    pub(crate) async fn first_on(&self, lent: &mut Lent<DB>, template: &Template) -> Result<DB::Row> {
+        let rows = self.ask_on(lent, template).await?;
+        let first = rows.and_then(|rows| rows.into_iter().next().ok_or(sqlx::Error::RowNotFound));
+        first.map_err(|error| self.failed(Operation::Connect, error))
     }
 
     pub(crate) fn out_of_time(&self, operation: Operation) -> Error {

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use polylock_core::{Clock, ConfigError, Fault, Operation, Result, Store, SystemClock};
-use sqlx::{ConnectOptions, Connection, Executor, MySql, MySqlConnection, mysql::MySqlRow};
+use sqlx::{ConnectOptions, MySql, mysql::MySqlRow};
 
 use super::{
     backend::Database,
@@ -17,10 +17,10 @@ use crate::{
         config::check_version,
         error::MissingTables,
         literal::Template,
-        pool::{Diagnose, Server, Trouble},
+        pool::{Diagnose, Lent, Server, Trouble},
         rows::Columns,
     },
-    pessimistic::Strategy,
+    pessimistic::{SIDE_CONNECTIONS, Strategy},
 };
 
 /// The version of the tables that this crate writes.
@@ -96,13 +96,13 @@ async fn open(config: Config) -> Result<Store> {
     let connect = |connections| {
         Server::new(options.clone(), connections, place(&config.options), config.common.timeout)
     };
-    let server = connect(config.common.connections);
-    let mut connection = server.told(options.connect()).await?;
-    let durable = look_at_settings(&server, config.common.strategy, &mut connection).await?;
-    prepare(&server, &config, &mut connection).await?;
-    server.told(connection.close()).await?;
-    if config.common.strategy == Strategy::Pessimistic {
-        let store = pessimistic::store(&config, connect, durable);
+    let (pinned, connections) = (config.common.strategy == Strategy::Pessimistic, config.common.connections);
+    let server = connect(if pinned { SIDE_CONNECTIONS } else { connections });
+    let mut lent = server.lend_to_open().await?;
+    let durable = look_at_settings(&server, config.common.strategy, &mut lent).await?;
+    prepare(&server, &config, lent).await?;
+    if pinned {
+        let store = pessimistic::store(&config, connect(connections), server, durable);
         store.sweep().await;
         return Ok(Store::new(Arc::new(store)));
     }
@@ -117,12 +117,11 @@ async fn open(config: Config) -> Result<Store> {
 async fn look_at_settings(
     server: &Server<MySql>,
     strategy: Strategy,
-    connection: &mut MySqlConnection,
+    lent: &mut Lent<MySql>,
 ) -> Result<bool> {
-    let sql = statements::checkup().with::<MySql>(&[]);
-    let rows = server.told(connection.fetch_all(sqlx::raw_sql(sql))).await?;
+    let rows = server.ask_on(lent, &statements::checkup()).await?;
     let setting = |row: &MySqlRow| Ok((row.text(0)?.to_ascii_lowercase(), row.text(1)?));
-    let settings = rows.iter().map(setting).collect::<Result<HashMap<_, String>, sqlx::Error>>();
+    let settings = rows.and_then(|rows| rows.iter().map(setting).collect::<Result<HashMap<_, String>, _>>());
     let settings = Settings(settings.map_err(|error| server.failed(Operation::Connect, error))?);
     if let Some(advice) = settings.refusal(strategy) {
         return Err(server.at(Operation::Connect).ours(Fault::Permanent, advice));
@@ -203,19 +202,20 @@ impl Settings {
 }
 
 /// Makes what is missing.
-async fn prepare(server: &Server<MySql>, config: &Config, connection: &mut MySqlConnection) -> Result<()> {
+async fn prepare(server: &Server<MySql>, config: &Config, mut lent: Lent<MySql>) -> Result<()> {
     let tables = Tables::of(config);
     let (foreign, others) = &tables.other;
-    let query = connection.fetch_one(sqlx::raw_sql(others.with::<MySql>(&[])));
-    let others = server.told(query).await?.int(0);
+    let others = server.first_on(&mut lent, others).await?.int(0);
     if others.map_err(|error| server.failed(Operation::Connect, error))? != Some(0) {
         return Err(config.common.in_use(foreign).into());
     }
-    let (mut found, wanted) = (version(server, &tables, connection).await?, tables.wanted);
+    let (mut found, wanted) = (version(server, &tables, &mut lent).await?, tables.wanted);
     if found.is_none_or(|found| found.schema <= wanted.schema && !found.is_whole(wanted)) {
-        create(server, &tables, connection).await?;
-        found = version(server, &tables, connection).await?;
+        create(server, &tables, lent).await?;
+        lent = server.lend_to_open().await?;
+        found = version(server, &tables, &mut lent).await?;
     }
+    lent.give_back();
     Ok(check_version(found.map_or(0, |found| found.schema), wanted.schema)?)
 }
 
@@ -234,31 +234,26 @@ impl Found {
 }
 
 /// What there is of the tables, or `None` if some are missing.
-async fn version(
-    server: &Server<MySql>,
-    tables: &Tables,
-    connection: &mut MySqlConnection,
-) -> Result<Option<Found>> {
-    let query = connection.fetch_one(sqlx::raw_sql(tables.version.with::<MySql>(&[])));
-    match server.in_time(Operation::Connect, query).await? {
-        Ok(row) => {
-            let read = |column| match row.int(column) {
-                Ok(number) => Ok(number.unwrap_or(0)),
-                Err(error) => Err(server.failed(Operation::Connect, error)),
-            };
-            Ok(Some(Found { schema: read(0)?, gates: read(1)?, routines: read(2)? }))
-        }
-        Err(failure) if error::number(&failure) == Some(error::NO_TABLE) => Ok(None),
-        Err(failure) => Err(server.failed(Operation::Connect, failure)),
+async fn version(server: &Server<MySql>, tables: &Tables, lent: &mut Lent<MySql>) -> Result<Option<Found>> {
+    let answer = server.ask_on(lent, &tables.version).await?;
+    if answer.as_ref().is_err_and(|failure| error::number(failure) == Some(error::NO_TABLE)) {
+        return Ok(None);
     }
+    let found = answer.and_then(|rows| {
+        let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
+        let read = |column| Ok::<_, sqlx::Error>(row.int(column)?.unwrap_or(0));
+        Ok(Found { schema: read(0)?, gates: read(1)?, routines: read(2)? })
+    });
+    found.map(Some).map_err(|failure| server.failed(Operation::Connect, failure))
 }
 
-async fn create(server: &Server<MySql>, tables: &Tables, connection: &mut MySqlConnection) -> Result<()> {
+/// Closes the connection: its session has another `sql_mode` then.
+async fn create(server: &Server<MySql>, tables: &Tables, mut lent: Lent<MySql>) -> Result<()> {
     let deadline = SystemClock.now() + server.patience;
     for part in &tables.create {
         loop {
-            match server.in_time(Operation::Connect, run(connection, part)).await? {
-                Ok(()) => break,
+            match server.ask_on(&mut lent, part).await? {
+                Ok(_) => break,
                 // Not every MySQL 8.0 knows how to leave it alone.
                 Err(failure) if error::number(&failure) == Some(error::ROUTINE_EXISTS) => break,
                 // Another program that makes them at the same time.
@@ -274,10 +269,6 @@ async fn create(server: &Server<MySql>, tables: &Tables, connection: &mut MySqlC
         }
     }
     Ok(())
-}
-
-async fn run(connection: &mut MySqlConnection, part: &Template) -> Result<(), sqlx::Error> {
-    connection.execute(sqlx::raw_sql(part.with::<MySql>(&[]))).await.map(drop)
 }
 
 #[cfg(test)]

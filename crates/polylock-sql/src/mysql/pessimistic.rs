@@ -8,7 +8,7 @@ use sqlx::Error;
 use super::{NAME, config::Config, error, statements::fill};
 use crate::{
     engine::{LONGEST, literal::Template, pool::Server},
-    pessimistic::{Pessimistic, SIDE_CONNECTIONS, SLICE, Servers, Statements, Strengths, Wording},
+    pessimistic::{Pessimistic, SLICE, Servers, Statements, Strengths, Wording},
 };
 
 /// The version of the tables that this crate writes.
@@ -61,7 +61,8 @@ pub(super) fn version(prefix: &str) -> Template {
 /// The store over a server that has been looked at.
 pub(super) fn store(
     config: &Config,
-    connect: impl Fn(u32) -> Server<sqlx::MySql>,
+    own: Server<sqlx::MySql>,
+    shared: Server<sqlx::MySql>,
     durable: bool,
 ) -> Pessimistic {
     let mut capabilities = Capabilities::new(NAME, SHORTEST..=LONGEST);
@@ -73,11 +74,7 @@ pub(super) fn store(
     if !durable {
         capabilities.fencing = Fencing::WhileRunning;
     }
-    let host = Servers::<MySql> {
-        own: connect(config.common.connections),
-        shared: connect(SIDE_CONNECTIONS),
-        statements: texts(&config.common.table),
-    };
+    let host = Servers::<MySql> { own, shared, statements: texts(&config.common.table) };
     Pessimistic::new(capabilities, Arc::new(host), config.common.connections)
 }
 

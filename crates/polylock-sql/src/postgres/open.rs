@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use polylock_core::{ConfigError, Fault, Operation, Result, Store};
-use sqlx::{ConnectOptions, Connection, Executor, PgConnection, Postgres, Row};
+use sqlx::{ConnectOptions, Postgres, Row};
 
 use super::{
     backend::Database,
@@ -12,8 +12,14 @@ use super::{
     statements::{self, Statements},
 };
 use crate::{
-    engine::{Engine, config::check_version, error::MissingTables, literal::Template, pool::Server},
-    pessimistic::Strategy,
+    engine::{
+        Engine,
+        config::check_version,
+        error::MissingTables,
+        literal::Template,
+        pool::{Lent, Server},
+    },
+    pessimistic::{SIDE_CONNECTIONS, Strategy},
 };
 
 /// The version of the tables that this crate writes, and of the functions.
@@ -82,12 +88,13 @@ async fn open(config: Config) -> Result<Store> {
     let connect = |connections| {
         Server::new(options.clone(), connections, place(&config.options), config.common.timeout)
     };
-    let server = connect(config.common.connections);
-    let mut connection = server.told(options.connect()).await?;
-    prepare(&server, &config, &mut connection).await?;
-    server.told(connection.close()).await?;
-    if config.common.strategy == Strategy::Pessimistic {
-        let store = pessimistic::store(&config, connect);
+    let (pinned, connections) = (config.common.strategy == Strategy::Pessimistic, config.common.connections);
+    let server = connect(if pinned { SIDE_CONNECTIONS } else { connections });
+    let mut lent = server.lend_to_open().await?;
+    prepare(&server, &config, &mut lent).await?;
+    lent.give_back();
+    if pinned {
+        let store = pessimistic::store(&config, connect(connections), server);
         store.sweep().await;
         return Ok(Store::new(Arc::new(store)));
     }
@@ -98,10 +105,10 @@ async fn open(config: Config) -> Result<Store> {
 }
 
 /// Looks at the server's settings, and makes what is missing.
-async fn prepare(server: &Server<Postgres>, config: &Config, connection: &mut PgConnection) -> Result<()> {
+async fn prepare(server: &Server<Postgres>, config: &Config, lent: &mut Lent<Postgres>) -> Result<()> {
     let (at, tables) = (server.at(Operation::Connect), Tables::of(config));
     let checkup = statements::checkup(&config.schema, &config.common.table);
-    let checkup = first(server, connection, &checkup).await?;
+    let checkup = server.first_on(lent, &checkup).await?;
     let read = |error| server.failed(Operation::Connect, error);
     let number = |column: usize| checkup.try_get::<i64, _>(column).map_err(read);
     let text = |column: usize| checkup.try_get::<String, _>(column).map_err(read);
@@ -124,12 +131,12 @@ async fn prepare(server: &Server<Postgres>, config: &Config, connection: &mut Pg
         return Err(config.common.in_use(foreign).into());
     }
     if number(3)? == 0 {
-        create(server, &tables, connection).await?;
+        create(server, &tables, lent).await?;
     }
-    let (schema, routines) = version(server, &tables, connection).await?;
+    let (schema, routines) = version(server, &tables, lent).await?;
     let (wanted, wanted_routines) = tables.wanted;
     if schema == wanted && routines < wanted_routines {
-        create(server, &tables, connection).await?;
+        create(server, &tables, lent).await?;
     }
     check_version(schema, wanted)?;
     if schema < wanted {
@@ -154,17 +161,15 @@ async fn prepare(server: &Server<Postgres>, config: &Config, connection: &mut Pg
 async fn version(
     server: &Server<Postgres>,
     tables: &Tables,
-    connection: &mut PgConnection,
+    lent: &mut Lent<Postgres>,
 ) -> Result<(i64, i64)> {
-    let row = first(server, connection, &tables.version).await?;
+    let row = server.first_on(lent, &tables.version).await?;
     let read = |column: usize| row.try_get(column).map_err(|error| server.failed(Operation::Connect, error));
     Ok((read(0)?, read(1)?))
 }
 
-async fn create(server: &Server<Postgres>, tables: &Tables, connection: &mut PgConnection) -> Result<()> {
-    let sql = statements::creation(&tables.ddl).with::<Postgres>(&[]);
-    let query = connection.execute(sqlx::raw_sql(sql));
-    match server.in_time(Operation::Connect, query).await? {
+async fn create(server: &Server<Postgres>, tables: &Tables, lent: &mut Lent<Postgres>) -> Result<()> {
+    match server.ask_on(lent, &statements::creation(&tables.ddl)).await? {
         Ok(_) => Ok(()),
         // Not allowed to make them, or a schema that is not there.
         Err(failure) if matches!(error::code(&failure), Some("42501" | "3F000")) => {
@@ -174,16 +179,6 @@ async fn create(server: &Server<Postgres>, tables: &Tables, connection: &mut PgC
         }
         Err(failure) => Err(server.failed(Operation::Connect, failure)),
     }
-}
-
-/// The first row of the answer.
-async fn first(
-    server: &Server<Postgres>,
-    connection: &mut PgConnection,
-    template: &Template,
-) -> Result<sqlx::postgres::PgRow> {
-    let query = connection.fetch_one(sqlx::raw_sql(template.with::<Postgres>(&[])));
-    server.told(query).await
 }
 
 #[cfg(test)]

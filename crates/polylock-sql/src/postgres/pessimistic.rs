@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     engine::{LONGEST, SHORTEST, literal::Template, pool::Server},
-    pessimistic::{Pessimistic, SIDE_CONNECTIONS, SLICE, Servers, Statements, Strengths, Wording},
+    pessimistic::{Pessimistic, SLICE, Servers, Statements, Strengths, Wording},
 };
 
 /// The version of the tables that this crate writes.
@@ -54,7 +54,11 @@ pub(super) fn version(schema: &str, prefix: &str) -> Template {
 }
 
 /// The store over a server that has been looked at.
-pub(super) fn store(config: &Config, connect: impl Fn(u32) -> Server<sqlx::Postgres>) -> Pessimistic {
+pub(super) fn store(
+    config: &Config,
+    own: Server<sqlx::Postgres>,
+    shared: Server<sqlx::Postgres>,
+) -> Pessimistic {
     let mut capabilities = Capabilities::new(NAME, SHORTEST..=LONGEST);
     capabilities.modes = Modes::ExclusiveAndShared;
     capabilities.order = Order::Unordered;
@@ -64,11 +68,7 @@ pub(super) fn store(config: &Config, connect: impl Fn(u32) -> Server<sqlx::Postg
     if config.durability != Durability::Full {
         capabilities.fencing = Fencing::WhileRunning;
     }
-    let host = Servers::<Postgres> {
-        own: connect(config.common.connections),
-        shared: connect(SIDE_CONNECTIONS),
-        statements: texts(config),
-    };
+    let host = Servers::<Postgres> { own, shared, statements: texts(config) };
     Pessimistic::new(capabilities, Arc::new(host), config.common.connections)
 }
 
