@@ -45,6 +45,16 @@ impl At<'_> {
         self.error(fault, Some(advice.into()), None)
     }
 
+    /// The tables are missing and can't be made, because of the `refusal`: says what would make them, for somebody who may.
+    #[cfg(any(feature = "postgres", feature = "mysql"))]
+    pub(crate) fn missing_tables(self, statements: &str, refusal: &sqlx::Error) -> Error {
+        let advice = "the tables are missing or old, and this user may not make them: have somebody who may run the \
+            statements that `polylock schema` prints for the same URL";
+        // The statements come last, because they are many lines.
+        let source = format!("{refusal}\nthe statements are:\n{statements}");
+        self.failed(Fault::Denied, Some(advice.to_owned()), source)
+    }
+
     fn error(
         self,
         fault: Fault,
@@ -53,25 +63,5 @@ impl At<'_> {
     ) -> Error {
         let failure = Failure { place: self.place.to_owned(), advice, source };
         Unavailable::new(self.backend, self.operation, fault, failure).into()
-    }
-}
-
-/// The tables are missing and can't be made: says what would make them, for somebody who may.
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-#[derive(Debug, thiserror::Error)]
-#[error("the statements are:\n{statements}")]
-pub(crate) struct MissingTables {
-    statements: String,
-    #[source]
-    refusal: sqlx::Error,
-}
-
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-impl MissingTables {
-    pub(crate) const ADVICE: &str = "the tables are missing or old, and this user may not make them: have somebody who \
-        may run the statements that `polylock schema` prints for the same URL";
-
-    pub(crate) const fn new(statements: String, refusal: sqlx::Error) -> Self {
-        Self { statements, refusal }
     }
 }

@@ -15,7 +15,6 @@ use crate::{
     engine::{
         Engine,
         config::check_version,
-        error::MissingTables,
         literal::Template,
         pool::{Diagnose, Lent, Server, Trouble},
         rows::Columns,
@@ -260,9 +259,7 @@ async fn create(server: &Server<MySql>, tables: &Tables, mut lent: Lent<MySql>) 
                 Err(failure)
                     if MySql::trouble(&failure) == Trouble::Contention && SystemClock.now() < deadline => {}
                 Err(failure) if error::number(&failure).is_some_and(error::is_refusal) => {
-                    let missing = MissingTables::new(tables.script.clone(), failure);
-                    let advice = Some(MissingTables::ADVICE.to_owned());
-                    return Err(server.at(Operation::Connect).failed(Fault::Denied, advice, missing));
+                    return Err(server.at(Operation::Connect).missing_tables(&tables.script, &failure));
                 }
                 Err(failure) => return Err(server.failed(Operation::Connect, failure)),
             }

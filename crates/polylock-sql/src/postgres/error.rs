@@ -61,7 +61,9 @@ impl Diagnose for Postgres {
             (Some("25006"), _) => {
                 "the database is read-only for this user or at this time: connect to the primary"
             }
-            (Some("42501"), _) => "this user lacks a right on the tables or functions of polylock",
+            (Some("42501"), _) => {
+                "this user lacks a right on the tables or functions of polylock: `polylock schema --help` lists them"
+            }
             (Some("42P01" | "42883"), _) => {
                 "the tables or functions are gone: restart the program, which makes them, or choose another \
                  polylock.schema or polylock.table"

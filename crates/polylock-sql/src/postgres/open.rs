@@ -15,7 +15,6 @@ use crate::{
     engine::{
         Engine,
         config::check_version,
-        error::MissingTables,
         literal::Template,
         pool::{Lent, Server},
     },
@@ -173,9 +172,7 @@ async fn create(server: &Server<Postgres>, tables: &Tables, lent: &mut Lent<Post
         Ok(_) => Ok(()),
         // Not allowed to make them, or a schema that is not there.
         Err(failure) if matches!(error::code(&failure), Some("42501" | "3F000")) => {
-            let missing = MissingTables::new(tables.ddl.clone(), failure);
-            let advice = Some(MissingTables::ADVICE.to_owned());
-            Err(server.at(Operation::Connect).failed(Fault::Denied, advice, missing))
+            Err(server.at(Operation::Connect).missing_tables(&tables.ddl, &failure))
         }
         Err(failure) => Err(server.failed(Operation::Connect, failure)),
     }
