@@ -45,16 +45,6 @@ impl At<'_> {
         self.error(fault, Some(advice.into()), None)
     }
 
-    /// The tables are missing and can't be made, because of the `refusal`: says what would make them, for somebody who may.
-    #[cfg(any(feature = "postgres", feature = "mysql"))]
-    pub(crate) fn missing_tables(self, statements: &str, refusal: &sqlx::Error) -> Error {
-        let advice = "the tables are missing or old, and this user may not make them: have somebody who may run the \
-            statements that `polylock schema` prints for the same URL";
-        // The statements come last, because they are many lines.
-        let source = format!("{refusal}\nthe statements are:\n{statements}");
-        self.failed(Fault::Denied, Some(advice.to_owned()), source)
-    }
-
     fn error(
         self,
         fault: Fault,

@@ -212,6 +212,15 @@ where
         self.at(operation).failed(DB::fault(&error), advice, error)
     }
 
+    /// The tables are missing and can't be made, because of the `refusal`: says what would make them, for somebody who may.
+    pub(crate) fn missing_tables(&self, statements: &str, refusal: &sqlx::Error) -> Error {
+        let advice = "the tables are missing or old, and this user may not make them: have somebody who may run the \
+            statements that `polylock schema` prints for the same URL";
+        // The statements come last, because they are many lines.
+        let source = format!("{refusal}\nthe statements are:\n{statements}");
+        self.at(Operation::Connect).failed(Fault::Denied, Some(advice.to_owned()), source)
+    }
+
     pub(crate) fn at(&self, operation: Operation) -> At<'_> {
         At { backend: DB::BACKEND, operation, place: &self.place }
     }

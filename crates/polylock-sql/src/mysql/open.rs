@@ -259,7 +259,7 @@ async fn create(server: &Server<MySql>, tables: &Tables, mut lent: Lent<MySql>) 
                 Err(failure)
                     if MySql::trouble(&failure) == Trouble::Contention && SystemClock.now() < deadline => {}
                 Err(failure) if error::number(&failure).is_some_and(error::is_refusal) => {
-                    return Err(server.at(Operation::Connect).missing_tables(&tables.script, &failure));
+                    return Err(server.missing_tables(&tables.script, &failure));
                 }
                 Err(failure) => return Err(server.failed(Operation::Connect, failure)),
             }

@@ -172,7 +172,7 @@ async fn create(server: &Server<Postgres>, tables: &Tables, lent: &mut Lent<Post
         Ok(_) => Ok(()),
         // Not allowed to make them, or a schema that is not there.
         Err(failure) if matches!(error::code(&failure), Some("42501" | "3F000")) => {
-            Err(server.at(Operation::Connect).missing_tables(&tables.ddl, &failure))
+            Err(server.missing_tables(&tables.ddl, &failure))
         }
         Err(failure) => Err(server.failed(Operation::Connect, failure)),
     }
