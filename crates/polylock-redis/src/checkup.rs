@@ -12,6 +12,12 @@ use crate::{Allowed, error::Trouble};
 pub(crate) struct Health {
     /// For how long it has run, in seconds, when it was asked; `None` if this user may not know.
     pub(crate) uptime_s: Option<u64>,
+    /// Which run of which server it is, if this user may know.
+    pub(crate) run: Option<String>,
+    /// Whether what it has acknowledged is on its disk, as far as is known.
+    pub(crate) is_durable: bool,
+    /// Its clock, in us since 1970, when it was asked.
+    pub(crate) clock_us: i64,
 }
 
 /// Asks the server, which takes one round trip.
@@ -24,7 +30,7 @@ pub(crate) async fn ask(
     place: &str,
 ) -> Result<Health, Trouble> {
     let mut questions = redis::pipe();
-    questions.cmd("INFO");
+    questions.cmd("TIME").cmd("INFO");
     for setting in ["appendfsync", "active-replica", "multi-master"] {
         questions.cmd("CONFIG").arg("GET").arg(setting);
     }
@@ -32,6 +38,10 @@ pub(crate) async fn ask(
     let answers: Vec<RedisResult<Value>> =
         questions.ignore_errors().query_async(connection).await.map_err(Trouble::Driver)?;
     let mut answers = answers.into_iter();
+    let time = answers.next().unwrap_or(Ok(Value::Nil)).map_err(Trouble::Driver)?;
+    let (seconds, micros): (i64, i64) =
+        redis::from_redis_value(time).map_err(|error| Trouble::Driver(error.into()))?;
+    let clock_us = seconds.saturating_mul(1_000_000).saturating_add(micros);
     let info = answers.next().and_then(Result::ok).map(redis::from_redis_value::<InfoDict>);
     let Some(Ok(info)) = info else {
         tracing::warn!(
@@ -39,13 +49,14 @@ pub(crate) async fn ask(
             "can't look at the server's settings, because this user may not use INFO: whether it evicts keys, is a \
              replica or forgets at a restart is not known"
         );
-        return Ok(Health::default());
+        return Ok(Health { clock_us, ..Health::default() });
     };
     let mut settings = HashMap::new();
     for answer in answers.flatten() {
         settings.extend(redis::from_redis_value::<HashMap<String, String>>(answer).unwrap_or_default());
     }
-    look(&|key| info.get(key).or_else(|| settings.get(key).cloned()), allowed, place)
+    let health = look(&|key| info.get(key).or_else(|| settings.get(key).cloned()), allowed, place)?;
+    Ok(Health { clock_us, ..health })
 }
 
 /// Judges by what `told` says of each key of INFO or CONFIG.
@@ -99,7 +110,12 @@ fn look(told: &dyn Fn(&str) -> Option<String>, allowed: &[Allowed], place: &str)
              second, and give them again"
         );
     }
-    Ok(Health { uptime_s: told("uptime_in_seconds").and_then(|seconds| seconds.parse().ok()) })
+    Ok(Health {
+        uptime_s: told("uptime_in_seconds").and_then(|seconds| seconds.parse().ok()),
+        run: told("run_id"),
+        is_durable: is("aof_enabled", "1") && is("appendfsync", "always"),
+        clock_us: 0,
+    })
 }
 
 fn version_of(text: &str) -> Option<(u32, u32)> {
@@ -135,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_fit_server_is_fit() {
-        assert_eq!(judged("", "", &[]), Ok(Health { uptime_s: Some(12) }));
+        assert_eq!(judged("", "", &[]), Ok(Health { uptime_s: Some(12), ..Health::default() }));
         assert_eq!(look(&|_| None, &[], "here").unwrap(), Health::default(), "one that says nothing");
     }
 

@@ -165,6 +165,7 @@ impl Settings {
             place: place(server),
             connect: self.connect_timeout,
             command: self.command_timeout,
+            silence: Duration::ZERO,
             allowed: self.allowed.clone(),
             channel,
             ear,

@@ -10,7 +10,9 @@
 mod checkup;
 mod config;
 mod error;
+mod keys;
 mod link;
+pub mod redlock;
 pub mod single;
 mod tls;
 

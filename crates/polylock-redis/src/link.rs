@@ -25,6 +25,9 @@ use crate::{
     error::{Trouble, is_answer},
 };
 
+/// How long people wait for an answer.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+
 /// What is heard on a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum News<'a> {
@@ -47,6 +50,8 @@ pub(crate) struct Dial {
     pub(crate) connect: Duration,
     /// How long a command may take.
     pub(crate) command: Duration,
+    /// How long it may be silent until the connection counts as broken, if that is longer.
+    pub(crate) silence: Duration,
     pub(crate) allowed: Vec<Allowed>,
     /// What to subscribe to, and who hears it.
     pub(crate) channel: String,
@@ -79,9 +84,11 @@ struct State {
 pub(crate) struct Live {
     connection: MultiplexedConnection,
     dial: u64,
-    health: Health,
+    pub(crate) health: Health,
     /// When the server said how it is, or a little before.
     asked: Moment,
+    /// Since when there was no answer, if one is due.
+    silent: Arc<Mutex<Option<Moment>>>,
 }
 
 impl Live {
@@ -90,6 +97,24 @@ impl Live {
         // It counts whole seconds, and may have begun the first of them late.
         let told = Duration::from_secs(self.health.uptime_s?.saturating_sub(1));
         Some(told + SystemClock.now().since(self.asked))
+    }
+
+    /// A question is on its way.
+    fn asks(&self) {
+        self.silent().get_or_insert_with(|| SystemClock.now());
+    }
+
+    fn answers(&self) {
+        *self.silent() = None;
+    }
+
+    /// For how long it owes an answer.
+    fn silence(&self) -> Duration {
+        self.silent().map_or(Duration::ZERO, |since| SystemClock.now().since(since))
+    }
+
+    fn silent(&self) -> MutexGuard<'_, Option<Moment>> {
+        self.silent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -114,8 +139,10 @@ impl Question<'_> {
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) outcome: Result<Value>,
-    /// Whether it was sent on a connection that was given up before it answered: the server may still obey, at any time.
+    /// Whether it was sent and not answered: the server may still obey, at any time.
     pub(crate) may_come_late: bool,
+    /// For how long the server that answered has run at the least, if it tells.
+    pub(crate) uptime: Option<Duration>,
 }
 
 impl fmt::Debug for Link {
@@ -153,23 +180,32 @@ impl Link {
             let (mut live, fresh) = match self.live().await {
                 Ok(live) => live,
                 Err(trouble) => {
-                    return Answer { outcome: Err(self.failed(operation, trouble)), may_come_late };
+                    let outcome = Err(self.failed(operation, trouble));
+                    return Answer { outcome, may_come_late, uptime: None };
                 }
             };
             live.connection.set_response_timeout(patience);
+            live.asks();
             let error = match question.put(&mut live.connection).await {
-                Ok(value) => return Answer { outcome: Ok(value), may_come_late },
+                Ok(value) => {
+                    live.answers();
+                    return Answer { outcome: Ok(value), may_come_late, uptime: live.uptime() };
+                }
                 Err(error) => error,
             };
-            let answered = is_answer(&error);
-            if !answered {
-                may_come_late = true;
+            let (answered, timed_out) = (is_answer(&error), error.is_timeout());
+            // One that is only slow keeps its connection, and with it the order of what was sent.
+            let broken = !answered && (!timed_out || live.silence() >= self.dial.silence);
+            may_come_late |= !answered;
+            if answered {
+                live.answers();
+            }
+            if broken {
                 self.shared.give_up(live.dial, &self.dial.ear);
             }
-            if answered || fresh {
-                let trouble =
-                    if error.is_timeout() { Trouble::Silent(patience) } else { Trouble::Driver(error) };
-                return Answer { outcome: Err(self.failed(operation, trouble)), may_come_late };
+            if !broken || fresh {
+                let trouble = if timed_out { Trouble::Silent(patience) } else { Trouble::Driver(error) };
+                return Answer { outcome: Err(self.failed(operation, trouble)), may_come_late, uptime: None };
             }
         }
     }
@@ -225,7 +261,7 @@ impl Link {
         let subscribe = async { subscriber.subscribe(&self.dial.channel).await.map_err(Trouble::Driver) };
         let ask = checkup::ask(&mut connection, &self.dial.allowed, &self.dial.place);
         let (health, ()) = future::try_join(ask, subscribe).await?;
-        Ok(Live { connection, dial, health, asked })
+        Ok(Live { connection, dial, health, asked, silent: Arc::default() })
     }
 
     /// `operation` failed for this reason.

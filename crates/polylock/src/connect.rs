@@ -109,6 +109,8 @@ enum Named {
     MySql(Box<polylock_sql::mysql::Config>),
     #[cfg(feature = "redis")]
     Redis(Box<polylock_redis::single::Config>),
+    #[cfg(feature = "redis")]
+    Redlock(Box<polylock_redis::redlock::Config>),
 }
 
 impl Named {
@@ -132,6 +134,8 @@ impl Named {
             "redis" | "rediss" | "valkey" | "valkeys" | "unix" | "redis+unix" | "valkey+unix" => {
                 Self::Redis(Box::new(polylock_redis::single::Config::from_url(url, &mut keys)?))
             }
+            #[cfg(feature = "redis")]
+            "redlock" => Self::Redlock(Box::new(polylock_redis::redlock::Config::from_url(url, &mut keys)?)),
             other => return Err(not_here(other)),
         };
         keys.finish()?;
@@ -150,6 +154,8 @@ impl Named {
             Self::MySql(config) => polylock_sql::mysql::connect(*config).await,
             #[cfg(feature = "redis")]
             Self::Redis(config) => polylock_redis::single::connect(*config).await,
+            #[cfg(feature = "redis")]
+            Self::Redlock(config) => polylock_redis::redlock::connect(*config).await,
         }
     }
 
@@ -164,13 +170,13 @@ impl Named {
             #[cfg(feature = "mysql")]
             Self::MySql(config) => polylock_sql::mysql::schema(config).map(Some),
             #[cfg(feature = "redis")]
-            Self::Redis(_) => Ok(None),
+            Self::Redis(_) | Self::Redlock(_) => Ok(None),
         }
     }
 }
 
 /// Every scheme there is, with the feature that brings it and whether it was compiled in.
-const SCHEMES: [(&str, &str, bool); 13] = [
+const SCHEMES: [(&str, &str, bool); 14] = [
     ("memory", "", true),
     ("sqlite", "sqlite", cfg!(feature = "sqlite")),
     ("postgres", "postgres", cfg!(feature = "postgres")),
@@ -184,6 +190,7 @@ const SCHEMES: [(&str, &str, bool); 13] = [
     ("unix", "redis", cfg!(feature = "redis")),
     ("redis+unix", "redis", cfg!(feature = "redis")),
     ("valkey+unix", "redis", cfg!(feature = "redis")),
+    ("redlock", "redis", cfg!(feature = "redis")),
 ];
 
 /// The URL schemes that were compiled in.

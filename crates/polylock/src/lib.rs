@@ -24,6 +24,7 @@
 //! | `postgres://user:password@host/database` | `postgres` | programs on many machines |
 //! | `mysql://user:password@host/database`, also `mariadb:` | `mysql` | programs on many machines |
 //! | `redis://user:password@host/0`, also `rediss:`, `valkey:`, `valkeys:`, `unix:///socket` | `redis` | programs on many machines |
+//! | `redlock://user:password@host1,host2,host3/0` | `redis` | programs on many machines |
 //!
 //! The feature `tls` encrypts connections to servers.
 //!

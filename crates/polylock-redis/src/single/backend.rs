@@ -1,7 +1,7 @@
 //! The store of one server.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::HashMap,
     fmt, str,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -20,7 +20,7 @@ use redis::{FromRedisValue, ScriptInvocation, Value};
 use super::{NAME, config::Config, scripts::Scripts};
 use crate::{
     error::Trouble,
-    link::{Answer, Link, News, Question},
+    link::{Answer, Link, News, PATIENCE, Question},
 };
 
 /// The lease times it gives: above its clock's step and the deadline's margin by far, and at most a day, for which a
@@ -168,7 +168,7 @@ impl Backend for Server {
         call.arg(&request.id.to_bytes()).arg(request.mode.bit()).arg(request.mode.conflicts());
         call.arg(in_micros(request.ttl)).arg(place_ttl).arg(&self.channel).arg(ticket);
         call.arg(request.owner.as_str()).arg(request.label.as_ref().map_or("", |label| label.as_str()));
-        let Answer { outcome, may_come_late } = self.call(Operation::Claim, request, &call).await;
+        let Answer { outcome, may_come_late, .. } = self.call(Operation::Claim, request, &call).await;
         if may_come_late {
             self.may_come_late(request.id);
         }
@@ -222,9 +222,6 @@ impl Backend for Server {
     }
 }
 
-/// How long people wait for an answer.
-const PATIENCE: Duration = Duration::from_secs(10);
-
 #[async_trait]
 impl Inspect for Server {
     async fn inspect(&self, name: &LockName) -> Result<LockStatus> {
@@ -236,22 +233,7 @@ impl Inspect for Server {
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockStatus>> {
-        let (mut cursor, mut names) = (0, BTreeSet::new());
-        loop {
-            let mut scan = redis::cmd("SCAN");
-            scan.arg(cursor).arg("MATCH").arg(self.scripts.pattern(prefix)).arg("COUNT").arg(1000);
-            let answer =
-                self.link.ask(Operation::Inspect, PATIENCE, Question::Command(&scan)).await.outcome?;
-            let (next, keys): (u64, Vec<Vec<u8>>) = self.read(Operation::Inspect, answer)?;
-            let keys = keys.iter().filter_map(|key| str::from_utf8(key).ok());
-            names.extend(
-                keys.filter_map(|key| self.scripts.name_of(key)).map(|name| name.as_str().to_owned()),
-            );
-            if next == 0 {
-                break;
-            }
-            cursor = next;
-        }
+        let names = self.scripts.keys.in_use(&self.link, "hq", prefix).await?;
         let names: Vec<LockName> = names.into_iter().filter_map(|name| LockName::new(name).ok()).collect();
         let locks = future::try_join_all(names.iter().map(|name| self.inspect(name))).await?;
         Ok(locks.into_iter().filter(|lock| !lock.is_free()).collect())

@@ -1,0 +1,342 @@
+//! The store: proposals, and what a majority makes of them.
+//!
+//! After Redlock (<https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/>), with numbers: a proposal
+//! carries one, a node accepts only a greater one than before, and the number that a majority has accepted is the token.
+//! Two majorities share a node, which has accepted the one before the other, so no token is given twice; and if one request
+//! had the lock before another asked for it, the node that they share makes the later token the greater one.
+
+use std::{collections::HashMap, fmt, str, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use polylock_core::{
+    Backend, Capabilities, Clock, FencingToken, Grant, LockName, LostReason, Operation, Place, Renewal,
+    Request, Result, Standing, SystemClock, Wake, hub::Hub,
+};
+
+use super::{
+    attempts::{Attempt, Attempts},
+    line::Line,
+    node::{Node, Vote},
+    numbers::Numbers,
+    poll::{poll, quorum, too_few},
+    scripts::Scripts,
+};
+use crate::link::News;
+
+/// How often a waiter asks, though it is told.
+const RECHECK: Duration = Duration::from_millis(500);
+/// How long it waits, at random, after votes were split.
+const SPLIT: std::ops::Range<u64> = 1..20;
+/// How often a number is proposed until a claim has failed.
+const TRIES: u32 = 5;
+/// For how long a vote that is lost on the way, for a lease however short, is asked back.
+const LATE: Duration = Duration::from_secs(60);
+/// The pauses between.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+
+/// The locks of all servers.
+pub(super) struct Redlock {
+    pub(super) capabilities: Capabilities,
+    pub(super) nodes: Vec<Arc<Node>>,
+    pub(super) scripts: Arc<Scripts>,
+    pub(super) numbers: Numbers,
+    pub(super) attempts: Attempts,
+    pub(super) waiters: Arc<Waiters>,
+    pub(super) channel: String,
+    /// How long a node may take.
+    pub(super) patience: Duration,
+}
+
+/// Who waits in this process.
+#[derive(Debug, Default)]
+pub(super) struct Waiters {
+    hub: Hub,
+    line: Line,
+}
+
+impl Waiters {
+    /// What a node has told.
+    pub(super) fn hear(&self, news: News<'_>) {
+        let name = match news {
+            News::Published(name) => str::from_utf8(name).ok().and_then(|name| LockName::new(name).ok()),
+            News::Lost => None,
+        };
+        match name {
+            Some(name) => self.line.first(&name).into_iter().for_each(|first| self.hub.wake(first)),
+            None => self.hub.ring_all(),
+        }
+    }
+
+    /// `request` waits no more; the next may try. Whether it stood in line.
+    fn leave(&self, request: &Request) -> bool {
+        self.hub.forget(request.id);
+        let left = self.line.leave(request);
+        if let Some(Some(next)) = left {
+            self.hub.wake(next);
+        }
+        left.is_some()
+    }
+}
+
+/// What a proposal came to.
+enum Outcome {
+    Held(Grant),
+    /// Another has it, for at least so long if nobody releases it.
+    Taken(Duration),
+    /// Nobody has a majority.
+    Split,
+    /// The number was too small.
+    Outnumbered,
+}
+
+impl fmt::Debug for Redlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nodes: Vec<&str> = self.nodes.iter().map(|node| node.place()).collect();
+        f.debug_struct("Redlock").field("nodes", &nodes).finish_non_exhaustive()
+    }
+}
+
+impl Redlock {
+    fn quorum(&self) -> usize {
+        quorum(self.nodes.len())
+    }
+
+    /// How long a node may take to answer about `request`.
+    fn patience(&self, request: &Request) -> Duration {
+        self.patience.min(request.ttl / 5)
+    }
+
+    /// How long a lease certainly lasts, whatever the clocks of the nodes do: the margin of the Redlock page.
+    fn lease(request: &Request) -> Duration {
+        request.ttl.saturating_sub(request.ttl / 100 + Duration::from_millis(2))
+    }
+
+    /// Proposes a number for `request`, and takes back all votes if they are too few.
+    async fn propose(&self, request: &Request, attempt: &Arc<Attempt>) -> Result<Outcome> {
+        let began = SystemClock.now();
+        let number = self.numbers.next(self.nodes.iter().filter_map(|node| node.clock_us()).collect());
+        attempt.proposes(number);
+        let patience = self.patience(request);
+        let channel = if request.queues { self.channel.clone() } else { String::new() };
+        let ask = |index, node: Arc<Node>| {
+            let (scripts, request, attempt, channel) =
+                (self.scripts.clone(), request.clone(), attempt.clone(), channel.clone());
+            async move {
+                let before = attempt.asks(index);
+                let ballot = node.propose(&scripts, &request, number, &channel, patience).await;
+                if !ballot.may_count && !before {
+                    attempt.clear(index);
+                }
+                ballot.vote
+            }
+        };
+        let (mut yes, mut others) = (HashMap::<i64, usize>::new(), 0);
+        let votes = poll(&self.nodes, patience, ask, |vote| {
+            if let Ok(Vote::Yes(token)) = vote {
+                let votes = yes.entry(*token).or_default();
+                *votes += 1;
+                return *votes >= self.quorum();
+            }
+            others += 1;
+            // The rest can't make a majority any more.
+            self.nodes.len() - others < self.quorum()
+        })
+        .await;
+
+        let agreed = yes.iter().find(|(_, votes)| **votes >= self.quorum()).map(|(token, _)| *token);
+        let left = Self::lease(request).saturating_sub(SystemClock.now().since(began));
+        if let (Some(token), false) = (agreed.and_then(FencingToken::new), left.is_zero()) {
+            attempt.holds(token.as_i64());
+            return Ok(Outcome::Held(Grant::new(token, Self::lease(request))));
+        }
+        let answering = votes.iter().filter(|vote| matches!(vote, Some(Ok(_)))).count();
+        self.take_back(request, attempt, answering).await;
+
+        let (mut held, mut left, mut dead) = (HashMap::<i64, usize>::new(), Duration::MAX, 0);
+        let mut stale = false;
+        for vote in &votes {
+            match vote {
+                Some(Ok(Vote::Held(token, for_another))) => {
+                    *held.entry(*token).or_default() += 1;
+                    left = left.min(*for_another);
+                }
+                Some(Ok(Vote::Stale(last))) => {
+                    self.numbers.saw(*last);
+                    stale = true;
+                }
+                Some(Ok(Vote::Young) | Err(_)) => dead += 1,
+                _ => {}
+            }
+        }
+        // Those that are late are as good as dead, unless they were not waited for.
+        let unheard = votes.iter().filter(|vote| vote.is_none()).count();
+        let waited = SystemClock.now().since(began) >= patience;
+        if self.nodes.len() - dead - if waited { unheard } else { 0 } < self.quorum() {
+            return Err(too_few(Operation::Claim, &self.nodes, votes, patience));
+        }
+        Ok(if held.values().any(|votes| *votes >= self.quorum()) {
+            Outcome::Taken(left)
+        } else if stale && held.is_empty() {
+            Outcome::Outnumbered
+        } else {
+            Outcome::Split
+        })
+    }
+
+    /// Has all nodes take back their votes, and waits for as many as have said something.
+    async fn take_back(&self, request: &Request, attempt: &Arc<Attempt>, mut answering: usize) {
+        self.release_all(request, attempt, "", |answer| {
+            answering -= usize::from(answer.is_ok() && answering > 0);
+            answering == 0
+        })
+        .await;
+    }
+
+    /// Releases `request` on all nodes; those that may have voted for it are asked until they have answered.
+    async fn release_all(
+        &self,
+        request: &Request,
+        attempt: &Arc<Attempt>,
+        channel: &str,
+        enough: impl FnMut(&Result<()>) -> bool,
+    ) -> Vec<Option<Result<()>>> {
+        let (number, patience) = (attempt.number(), self.patience(request));
+        let release = |index, node: Arc<Node>| {
+            let (scripts, request, attempt, channel) =
+                (self.scripts.clone(), request.clone(), attempt.clone(), channel.to_owned());
+            async move {
+                let released = node.release(&scripts, &request, number, &channel, patience).await;
+                match &released {
+                    Ok(()) if attempt.number() == number => attempt.clear(index),
+                    Err(_) if attempt.may_have(index) => {
+                        tokio::spawn(ask_back(node, scripts, request, attempt, index, patience));
+                    }
+                    _ => {}
+                }
+                released
+            }
+        };
+        poll(&self.nodes, patience, release, enough).await
+    }
+}
+
+/// Asks a node for its vote for `request` until it gives it back, or the vote has run out, wherever it was on its way.
+async fn ask_back(
+    node: Arc<Node>,
+    scripts: Arc<Scripts>,
+    request: Request,
+    attempt: Arc<Attempt>,
+    index: usize,
+    patience: Duration,
+) {
+    let (number, until) = (attempt.number(), SystemClock.now() + request.ttl.max(LATE));
+    let mut pause = PAUSES.0;
+    while SystemClock.now() < until && attempt.may_have(index) && attempt.number() == number {
+        SystemClock.sleep_until(SystemClock.now() + pause).await;
+        pause = (pause * 2).min(PAUSES.1);
+        match node.release(&scripts, &request, number, "", patience).await {
+            Ok(()) => return attempt.clear(index),
+            Err(error) => {
+                tracing::debug!(server = node.place(), %error, "a vote could not be taken back yet");
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Backend for Redlock {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    async fn claim(&self, request: &Request) -> Result<Standing> {
+        let holds = self.attempts.find(request.id).is_some_and(|attempt| attempt.token() > 0);
+        if request.queues && !holds {
+            self.waiters.hub.enter(request);
+            let before = self.waiters.line.join(request);
+            if before > 0 {
+                // Whoever is first asks for all of them.
+                return Ok(Standing::Queued(Place::new(u32::try_from(before).ok(), Place::MAX_RECHECK)));
+            }
+        }
+        let attempt = self.attempts.begin(request.id, self.nodes.len());
+        let mut tries = 0;
+        let recheck = loop {
+            tries += 1;
+            match self.propose(request, &attempt).await? {
+                Outcome::Held(grant) => {
+                    self.waiters.leave(request);
+                    return Ok(Standing::Held(grant));
+                }
+                Outcome::Outnumbered if tries < TRIES => {}
+                Outcome::Taken(left) => break left.min(RECHECK),
+                Outcome::Outnumbered | Outcome::Split => {
+                    let pause = Duration::from_millis(fastrand::u64(SPLIT));
+                    if request.queues || tries >= TRIES {
+                        break pause;
+                    }
+                    SystemClock.sleep_until(SystemClock.now() + pause).await;
+                }
+            }
+        };
+        if !request.queues {
+            self.attempts.forget(request.id);
+        }
+        Ok(Standing::Queued(Place::new(None, recheck)))
+    }
+
+    async fn wait(&self, request: &Request, _: &Place) -> Result<Wake> {
+        Ok(self.waiters.hub.rung(request.id).await)
+    }
+
+    async fn renew(&self, request: &Request) -> Result<Renewal> {
+        // Another process's request can be extended where it is, but not brought back.
+        let number = self.attempts.find(request.id).map_or(0, |attempt| attempt.token());
+        let patience = self.patience(request);
+        let renew = |_, node: Arc<Node>| {
+            let (scripts, request) = (self.scripts.clone(), request.clone());
+            async move { node.renew(&scripts, &request, number, patience).await.vote }
+        };
+        let (mut yes, mut no) = (0, 0);
+        let votes = poll(&self.nodes, patience, renew, |vote| {
+            match vote {
+                Ok(Vote::Yes(_)) => yes += 1,
+                Ok(Vote::No) => no += 1,
+                _ => {}
+            }
+            yes >= self.quorum() || self.nodes.len() - no < self.quorum()
+        })
+        .await;
+        if yes >= self.quorum() {
+            return Ok(Renewal::Renewed { lease: Self::lease(request) });
+        }
+        if self.nodes.len() - no < self.quorum() {
+            return Ok(Renewal::Lost(LostReason::Gone));
+        }
+        Err(too_few(Operation::Renew, &self.nodes, votes, patience))
+    }
+
+    async fn release(&self, request: &Request) -> Result<()> {
+        let stood_in_line = self.waiters.leave(request);
+        let attempt = match self.attempts.find(request.id) {
+            Some(attempt) => attempt,
+            // No node has heard of it.
+            None if stood_in_line => return Ok(()),
+            None => self.attempts.begin(request.id, self.nodes.len()),
+        };
+        let waits = self.waiters.line.first(&request.name).is_some();
+        let channel = if waits { "" } else { &self.channel };
+        let mut released = 0;
+        let answers = self
+            .release_all(request, &attempt, channel, |answer| {
+                released += usize::from(answer.is_ok());
+                released >= self.quorum()
+            })
+            .await;
+        if released < self.quorum() {
+            return Err(too_few(Operation::Release, &self.nodes, answers, self.patience(request)));
+        }
+        self.attempts.forget(request.id);
+        Ok(())
+    }
+}

@@ -1,0 +1,220 @@
+//! Where the servers are and how they are used.
+
+use std::{collections::HashSet, path::PathBuf, time::Duration};
+
+use polylock_core::{
+    ConfigError,
+    url::{Keys, StoreUrl},
+};
+
+use crate::{
+    Allowed,
+    config::{self, Settings},
+};
+
+/// What is thought of a server that has restarted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum Restart {
+    /// It may have forgotten its votes, so it has none until it has run for longer than the longest lease.
+    #[default]
+    Delay,
+    /// It remembers all it has acknowledged: every server runs with `appendonly yes` and `appendfsync always`.
+    Trust,
+}
+
+/// Where the servers are and how they are used. See the [module](super) for what each option means.
+///
+/// ```
+/// use polylock_redis::redlock::Config;
+///
+/// let config = Config::new("redlock://app:secret@a:6379,b:6379,c:6379")?.prefix("app");
+/// assert!(!format!("{config:?}").contains("secret"));
+/// # Ok::<_, polylock_core::ConfigError>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Config {
+    pub(super) settings: Settings,
+    pub(super) restart: Restart,
+    pub(super) max_ttl: Duration,
+}
+
+impl Config {
+    /// The default of [`prefix`](Self::prefix).
+    pub const DEFAULT_PREFIX: &str = config::DEFAULT_PREFIX;
+    /// The default of [`connect_timeout`](Self::connect_timeout).
+    pub const DEFAULT_CONNECT_TIMEOUT: Duration = config::DEFAULT_CONNECT_TIMEOUT;
+    /// The default of [`command_timeout`](Self::command_timeout).
+    pub const DEFAULT_COMMAND_TIMEOUT: Duration = Duration::from_millis(200);
+    /// The default of [`max_ttl`](Self::max_ttl).
+    pub const DEFAULT_MAX_TTL: Duration = Duration::from_secs(60);
+    /// The least number of servers.
+    pub const MIN_SERVERS: usize = 3;
+
+    /// The servers of a URL, `redlock://user:password@host1:port,host2:port,host3:port/database?key=value`.
+    ///
+    /// # Errors
+    /// [`ConfigError`] on what makes no sense.
+    pub fn new(url: &str) -> Result<Self, ConfigError> {
+        let url = StoreUrl::parse(url)?;
+        let mut keys = url.keys();
+        let config = Self::from_url(&url, &mut keys)?;
+        keys.finish()?;
+        Ok(config)
+    }
+
+    /// Reads a URL as [`new`](Self::new) does, and takes the store's keys from `keys`.
+    ///
+    /// # Errors
+    /// [`ConfigError`] on what makes no sense.
+    pub fn from_url(url: &StoreUrl, keys: &mut Keys) -> Result<Self, ConfigError> {
+        let servers = config::servers(url, keys, true)?;
+        let mut seen = HashSet::new();
+        if let Some(twice) = servers.iter().find(|server| !seen.insert(server.addr().to_string())) {
+            return Err(ConfigError::new(
+                "store",
+                format!("names {} twice: its vote counts once", twice.addr()),
+            ));
+        }
+        if servers.len() < Self::MIN_SERVERS {
+            let problem = format!(
+                "names {} of the at least {} independent servers that a majority needs; five survive the loss of two",
+                servers.len(),
+                Self::MIN_SERVERS
+            );
+            return Err(ConfigError::new("store", problem));
+        }
+        let restarts = [("delay", Restart::Delay), ("trust", Restart::Trust)];
+        let config = Self {
+            settings: Settings::read(servers, Self::DEFAULT_COMMAND_TIMEOUT, keys)?,
+            restart: keys.choice("polylock.restart", &restarts)?.unwrap_or_default(),
+            max_ttl: keys.duration("polylock.max_ttl")?.unwrap_or(Self::DEFAULT_MAX_TTL),
+        };
+        config.check()?;
+        Ok(config)
+    }
+
+    /// What the keys of the store begin with, in braces: 1 to 64 letters, digits or one of `_-.:/`. `polylock` by default.
+    #[must_use]
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.settings.prefix = prefix.into();
+        self
+    }
+
+    /// How long a connection to a server may take until it can be used: 1 s by default.
+    #[must_use]
+    pub const fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.connect_timeout = timeout;
+        self
+    }
+
+    /// How long a server may take to answer until the others decide without it: 200 ms by default, and never more than a
+    /// fifth of the lease.
+    #[must_use]
+    pub const fn command_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.command_timeout = timeout;
+        self
+    }
+
+    /// What is thought of a server that has restarted: that it may have forgotten its votes, by default. All who share a
+    /// lock must use the same.
+    #[must_use]
+    pub const fn restart(mut self, restart: Restart) -> Self {
+        self.restart = restart;
+        self
+    }
+
+    /// The longest lease that is given, and with [`Restart::Delay`] how long a server that has restarted has no vote: 60 s
+    /// by default. All who share a lock must use the same.
+    #[must_use]
+    pub const fn max_ttl(mut self, max_ttl: Duration) -> Self {
+        self.max_ttl = max_ttl;
+        self
+    }
+
+    /// The certificate, in a PEM file, of the authority that the servers' are signed by, for `polylock.tls=on`: the
+    /// system's authorities by default.
+    #[must_use]
+    pub fn tls_ca(mut self, file: impl Into<PathBuf>) -> Self {
+        self.settings.certificates.ca = Some(file.into());
+        self
+    }
+
+    /// The client's own certificate and its key, in PEM files, for `polylock.tls=on`: none by default.
+    #[must_use]
+    pub fn tls_client(mut self, certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
+        self.settings.certificates.client = Some((certificate.into(), key.into()));
+        self
+    }
+
+    /// Accepts a property of the servers that breaks locks; none by default.
+    #[must_use]
+    pub fn allow(mut self, property: Allowed) -> Self {
+        self.settings.allowed.push(property);
+        self
+    }
+
+    /// What the setters did not look at.
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        self.settings.check()?;
+        if !(Duration::from_secs(1)..=Duration::from_secs(24 * 3600)).contains(&self.max_ttl) {
+            return Err(ConfigError::new("polylock.max_ttl", "must be 1s to 24h"));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(url: &str) -> String {
+        format!("{:?}", Config::new(url).unwrap())
+    }
+
+    #[test]
+    fn a_url_gives_what_the_setters_give() {
+        let url = "redlock://app:canary@a:1,b:2,[::1]:3/4?polylock.prefix=p&polylock.connect_timeout=2s\
+                   &polylock.command_timeout=50ms&polylock.restart=trust&polylock.max_ttl=5m&polylock.allow=eviction";
+        let set = Config::new("redlock://app:canary@a:1,b:2,[::1]:3/4?polylock.tls=off")
+            .unwrap()
+            .prefix("p")
+            .connect_timeout(Duration::from_secs(2))
+            .command_timeout(Duration::from_millis(50))
+            .restart(Restart::Trust)
+            .max_ttl(Duration::from_secs(300))
+            .allow(Allowed::Eviction);
+        assert_eq!(shown(url), format!("{set:?}"));
+        assert!(shown(url).contains(r#"["a:1/4", "b:2/4", "[::1]:3/4"]"#), "{}", shown(url));
+        assert!(!shown(url).contains("canary"));
+    }
+
+    #[test]
+    fn every_server_has_the_user_and_the_password() {
+        for server in Config::new("redlock://u:p%40@a,b,c").unwrap().settings.servers {
+            let redis = server.redis_settings();
+            assert_eq!((redis.username(), redis.password()), (Some("u"), Some("p@")));
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_names_its_key() {
+        for (url, key) in [
+            ("redlock:a,b,c", "store"),
+            ("redlock://", "store"),
+            ("redlock://a", "store"),
+            ("redlock://a,b", "store"),
+            ("redlock://a,b,a", "store"),
+            ("redlock://a,b,a:6379", "store"),
+            ("redlock://a,,b,c", "store"),
+            ("redlock://a,b,c:port", "store"),
+            ("redlock://a,b,c?polylock.restart=never", "polylock.restart"),
+            ("redlock://a,b,c?polylock.max_ttl=10ms", "polylock.max_ttl"),
+            ("redlock://a,b,c?polylock.max_ttl=10d", "polylock.max_ttl"),
+            ("redlock://a,b,c?polylock.tls=yes", "polylock.tls"),
+            ("redlock://a,b,c?polylock.quorum=2", "polylock.quorum"),
+        ] {
+            assert_eq!(Config::new(url).unwrap_err().key, key, "{url}");
+        }
+    }
+}

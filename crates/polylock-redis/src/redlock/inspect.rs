@@ -1,0 +1,92 @@
+//! Looking into the nodes, and breaking a lock.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use futures_util::future;
+use polylock_core::{Entry, FencingToken, Inspect, LockName, LockStatus, Mode, Operation, OwnerId, Result};
+use redis::Value;
+
+use super::{
+    backend::Redlock,
+    node::Node,
+    poll::{poll, quorum, too_few},
+};
+use crate::link::Question;
+
+/// How long people wait for those nodes that are slow.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+impl Redlock {
+    /// What all nodes say, of which there must be a majority.
+    async fn hear<T, F>(&self, operation: Operation, ask: impl Fn(usize, Arc<Node>) -> F) -> Result<Vec<T>>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        let answers = poll(&self.nodes, PATIENCE, ask, |_| false).await;
+        if answers.iter().filter(|answer| matches!(answer, Some(Ok(_)))).count() < quorum(self.nodes.len()) {
+            return Err(too_few(operation, &self.nodes, answers, PATIENCE));
+        }
+        Ok(answers.into_iter().flatten().flatten().collect())
+    }
+}
+
+/// Who has the vote of `node`.
+async fn holder(node: &Node, question: Question<'_>) -> Result<Option<Entry>> {
+    let answer = node.link.ask(Operation::Inspect, PATIENCE, question).await.outcome?;
+    if matches!(&answer, Value::Array(parts) if parts.is_empty()) {
+        return Ok(None);
+    }
+    let (token, age, left, owner, label): (i64, u64, i64, String, String) =
+        node.read(Operation::Inspect, answer)?;
+    let left = Duration::from_micros(u64::try_from(left).unwrap_or(0));
+    let owner = OwnerId::new(owner)?;
+    let entry =
+        Entry::new(Mode::Exclusive, owner, label, FencingToken::new(token), Duration::from_micros(age), left);
+    Ok(Some(entry))
+}
+
+#[async_trait]
+impl Inspect for Redlock {
+    async fn inspect(&self, name: &LockName) -> Result<LockStatus> {
+        let ask = |_, node: Arc<Node>| {
+            let (scripts, name) = (self.scripts.clone(), name.clone());
+            async move { holder(&node, Question::Script(&scripts.inspect(&name))).await }
+        };
+        let mut votes = HashMap::<_, Vec<Entry>>::new();
+        for entry in self.hear(Operation::Inspect, ask).await?.into_iter().flatten() {
+            votes.entry(entry.token).or_default().push(entry);
+        }
+        // Who has less than a majority is about to take back its votes, or has died.
+        let holders = votes.into_values().find(|votes| votes.len() >= quorum(self.nodes.len()));
+        let holder = holders.into_iter().flatten().min_by_key(|entry| entry.expires_in);
+        Ok(LockStatus::new(name.clone(), holder.into_iter().collect(), Vec::new()))
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<LockStatus>> {
+        let ask = |_, node: Arc<Node>| {
+            let (scripts, prefix) = (self.scripts.clone(), prefix.to_owned());
+            async move { scripts.keys.in_use(&node.link, "r", &prefix).await }
+        };
+        let names: BTreeSet<String> =
+            self.hear(Operation::Inspect, ask).await?.into_iter().flatten().collect();
+        let names: Vec<LockName> = names.into_iter().filter_map(|name| LockName::new(name).ok()).collect();
+        let locks = future::try_join_all(names.iter().map(|name| self.inspect(name))).await?;
+        Ok(locks.into_iter().filter(|lock| !lock.is_free()).collect())
+    }
+
+    async fn break_lock(&self, name: &LockName) -> Result<Vec<Entry>> {
+        let holders = self.inspect(name).await?.holders;
+        let ask = |_, node: Arc<Node>| {
+            let (scripts, name) = (self.scripts.clone(), name.clone());
+            async move { node.tell(Operation::Break, PATIENCE, &scripts.break_lock(&name)).await }
+        };
+        self.hear(Operation::Break, ask).await?;
+        Ok(holders)
+    }
+}

@@ -1,0 +1,18 @@
+#![doc = include_str!("docs.md")]
+
+mod attempts;
+mod backend;
+mod config;
+mod inspect;
+mod line;
+mod node;
+mod numbers;
+mod open;
+mod poll;
+mod scripts;
+
+pub use config::{Config, Restart};
+pub use open::connect;
+
+/// The store's name in errors, metrics and URLs.
+const NAME: &str = "redlock";

@@ -1,0 +1,90 @@
+//! Asking all nodes at once.
+
+use std::{sync::Arc, time::Duration};
+
+use polylock_core::{Clock, Error, Fault, Operation, Result, SystemClock};
+use tokio::sync::mpsc;
+
+use super::{NAME, node::Node};
+use crate::error::Trouble;
+
+/// The answers by node, `None` where none has come: because `enough` said so after the others, or because time was up.
+///
+/// Each node is asked in a task of its own that goes on to its end, so whoever is late does its work, too, unheard.
+///
+/// # Cancel safety
+/// Dropping it stops none of the tasks.
+pub(super) async fn poll<T, F>(
+    nodes: &[Arc<Node>],
+    within: Duration,
+    ask: impl Fn(usize, Arc<Node>) -> F,
+    mut enough: impl FnMut(&Result<T>) -> bool,
+) -> Vec<Option<Result<T>>>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<T>> + Send + 'static,
+{
+    let (tell, mut told) = mpsc::unbounded_channel();
+    for (index, node) in nodes.iter().enumerate() {
+        let (tell, asking) = (tell.clone(), ask(index, node.clone()));
+        // An error means that nobody listens any more.
+        tokio::spawn(async move { tell.send((index, asking.await)).ok() });
+    }
+    drop(tell);
+    let mut answers: Vec<_> = nodes.iter().map(|_| None).collect();
+    let deadline = SystemClock.now() + within;
+    loop {
+        let heard = tokio::select! {
+            biased;
+            heard = told.recv() => heard,
+            () = SystemClock.sleep_until(deadline) => None,
+        };
+        let Some((index, answer)) = heard else { return answers };
+        let done = enough(&answer);
+        answers[index] = Some(answer);
+        if done {
+            return answers;
+        }
+    }
+}
+
+/// Too few nodes have answered, or have a vote: which, and why.
+pub(super) fn too_few<T>(
+    operation: Operation,
+    nodes: &[Arc<Node>],
+    answers: Vec<Option<Result<T>>>,
+    within: Duration,
+) -> Error {
+    let (mut reasons, mut faults) = (Vec::new(), Vec::new());
+    for (node, answer) in nodes.iter().zip(answers) {
+        let (reason, fault) = match answer {
+            Some(Ok(_)) => match node.youth() {
+                Some(left) => (
+                    format!("{} has restarted, and has no vote for another {left:.0?}", node.place()),
+                    Fault::Temporary,
+                ),
+                None => continue,
+            },
+            Some(Err(Error::Unavailable(failure))) => (failure.source.to_string(), failure.fault),
+            Some(Err(other)) => (format!("{}: {other}", node.place()), Fault::Permanent),
+            None => (format!("{}: no answer within {within:?}", node.place()), Fault::Temporary),
+        };
+        reasons.push(reason);
+        faults.push(fault);
+    }
+    // What they all agree on is the reason; else another try may find more of them.
+    let same = faults.first().copied().filter(|first| faults.iter().all(|fault| fault == first));
+    let advice = format!(
+        "{} of {} servers have a vote, and {} must: {}",
+        nodes.len() - reasons.len(),
+        nodes.len(),
+        quorum(nodes.len()),
+        reasons.join("; ")
+    );
+    Trouble::Unfit(same.unwrap_or(Fault::Temporary), advice).at(NAME, operation, "a majority")
+}
+
+/// How many are a majority of all, those that do not answer included.
+pub(super) const fn quorum(nodes: usize) -> usize {
+    nodes / 2 + 1
+}
