@@ -3,6 +3,7 @@
 //! - [`targets`](mod@targets): the list of stores of this machine, in one place;
 //! - [`stores`](mod@stores): those of them that processes share;
 //! - [`process`]: helper programs that are killed, stopped and always cleaned away;
+//! - [`proxy`]: faults of the network between a client and a server;
 //! - [`servers`]: real PostgreSQL, MariaDB, Redis and Valkey servers, started, hurt and always cleaned away;
 //! - [`clock`]: stamps that all processes share, and waits that end;
 //! - [`history`]: what the sections that workers wrote down say about waits, hand-overs and fairness;
@@ -15,6 +16,7 @@ pub mod cargo;
 pub mod clock;
 pub mod history;
 pub mod process;
+pub mod proxy;
 pub mod servers;
 pub mod stores;
 pub mod targets;
