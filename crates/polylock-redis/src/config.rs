@@ -83,10 +83,16 @@ impl fmt::Debug for Settings {
 }
 
 /// The server, without secrets.
-fn place(server: &ConnectionInfo) -> String {
+pub(crate) fn place(server: &ConnectionInfo) -> String {
+    let address = match server.addr() {
+        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } if host.contains(':') => {
+            format!("[{host}]:{port}")
+        }
+        other => other.to_string(),
+    };
     match server.redis_settings().db() {
-        0 => server.addr().to_string(),
-        database => format!("{}/{database}", server.addr()),
+        0 => address,
+        database => format!("{address}/{database}"),
     }
 }
 

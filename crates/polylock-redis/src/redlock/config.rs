@@ -9,7 +9,7 @@ use polylock_core::{
 
 use crate::{
     Allowed,
-    config::{self, Settings},
+    config::{self, Settings, place},
 };
 
 /// What is thought of a server that has restarted.
@@ -70,11 +70,9 @@ impl Config {
     pub fn from_url(url: &StoreUrl, keys: &mut Keys) -> Result<Self, ConfigError> {
         let servers = config::servers(url, keys, true)?;
         let mut seen = HashSet::new();
-        if let Some(twice) = servers.iter().find(|server| !seen.insert(server.addr().to_string())) {
-            return Err(ConfigError::new(
-                "store",
-                format!("names {} twice: its vote counts once", twice.addr()),
-            ));
+        if let Some(twice) = servers.iter().find(|server| !seen.insert(place(server))) {
+            let problem = format!("names {} twice: its vote counts once", place(twice));
+            return Err(ConfigError::new("store", problem));
         }
         if servers.len() < Self::MIN_SERVERS {
             let problem = format!(
