@@ -6,13 +6,13 @@ use crate::targets::{self, Spot};
 
 /// Calls the macro `$then` with the names of all stores that processes share, and what follows. This is the one list.
 ///
-/// Of the [targets](mod@crate::targets) it has all but memory, which no other process reaches, SQLite with less durability,
-/// which makes no difference to other processes, and the pessimistic strategies, which have tests of their own: whose lock
-/// ends with its connection has no lease to run out.
+/// Of the [targets](mod@crate::targets) it has all but memory, which no other process reaches; SQLite with less durability,
+/// Valkey, and a Redlock with more nodes or with dead ones, which make no difference to other processes; and the pessimistic
+/// strategies, which have tests of their own: whose lock ends with its connection has no lease to run out.
 #[macro_export]
 macro_rules! stores {
     ($then:ident $($more:tt)*) => {
-        $then! { [sqlite_full postgres mariadb] $($more)* }
+        $then! { [sqlite_full postgres mariadb redis redlock3] $($more)* }
     };
 }
 
@@ -74,7 +74,15 @@ mod tests {
 
     #[test]
     fn no_target_that_processes_share_is_left_out() {
-        let alone = ["memory", "sqlite_normal", "postgres_pessimistic", "mariadb_pessimistic"];
+        let alone = [
+            "memory",
+            "sqlite_normal",
+            "postgres_pessimistic",
+            "mariadb_pessimistic",
+            "valkey",
+            "redlock5",
+            "redlock5_two_dead",
+        ];
         let shared: Vec<&str> =
             targets::NAMES.iter().copied().filter(|target| !alone.contains(target)).collect();
         assert_eq!(crate::stores!(names), shared[..]);

@@ -5,8 +5,13 @@
 //! what is installed; else the target is missing, which fails if `POLYLOCK_TEST_REQUIRE=all` is set. Memory and SQLite
 //! are never missing. `POLYLOCK_TEST_SQLITE_URL=sqlite:///directory` puts the files on another disk.
 
+mod keys;
+
+use std::sync::LazyLock;
+
 use async_trait::async_trait;
 use polylock_core::{Result, Store, memory, url::StoreUrl};
+use polylock_redis::{redlock, single};
 use polylock_sql::{mysql, postgres, sqlite};
 use polylock_testkit::{Missing, Target};
 use sqlx::{
@@ -15,7 +20,10 @@ use sqlx::{
 };
 use tempfile::TempDir;
 
-use crate::servers::{self, Server};
+use crate::servers::{
+    self, Server,
+    redlock::{self as nodes, Dead},
+};
 
 /// Calls the macro `$then` with the names of all targets.
 #[macro_export]
@@ -23,6 +31,7 @@ macro_rules! targets {
     ($then:ident) => {
         $then! {
             memory sqlite_full sqlite_normal postgres mariadb postgres_pessimistic mariadb_pessimistic
+            redis valkey redlock3 redlock5 redlock5_two_dead
         }
     };
 }
@@ -52,8 +61,20 @@ pub struct Spot {
     url: String,
     /// For the files of the store, where it has any, and of the test.
     directory: TempDir,
-    /// What tells how many entries it keeps, where it has tables.
-    count: String,
+    entries: Entries,
+}
+
+/// What tells how many entries it keeps.
+#[derive(Debug)]
+enum Entries {
+    /// Nothing does.
+    Untold,
+    /// A query.
+    Rows(String),
+    /// The prefix of its keys, and the server.
+    Keys(String, String),
+    /// The same with nodes that answer.
+    OfNodes(String, Vec<String>),
 }
 
 /// Locks of this process alone.
@@ -63,7 +84,7 @@ pub struct Spot {
 pub async fn memory() -> Result<Spot, Missing> {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    spot(format!("memory:spot-{}", NEXT.fetch_add(1, Ordering::Relaxed)), String::new())
+    spot(format!("memory:spot-{}", NEXT.fetch_add(1, Ordering::Relaxed)), Entries::Untold)
 }
 
 /// A SQLite file whose grants survive a power cut: the default.
@@ -109,7 +130,7 @@ pub async fn postgres_pessimistic() -> Result<Spot, Missing> {
         "SELECT greatest((SELECT count(*) FROM {table}_rows WHERE part = 1), (SELECT count(DISTINCT pid) FROM pg_locks \
          WHERE relation = '{table}_rows'::regclass AND mode = 'RowShareLock'))"
     );
-    spot(format!("{url}{PESSIMISTIC}"), count)
+    spot(format!("{url}{PESSIMISTIC}"), Entries::Rows(count))
 }
 
 /// A MariaDB or MySQL database whose locks are those of open transactions.
@@ -118,11 +139,76 @@ pub async fn postgres_pessimistic() -> Result<Spot, Missing> {
 /// [`Missing`] if there is no server.
 pub async fn mariadb_pessimistic() -> Result<Spot, Missing> {
     let (url, table) = url_of(servers::mariadb()?, "mysql");
-    spot(format!("{url}{PESSIMISTIC}"), format!("SELECT count(*) FROM {table}_rows WHERE part = 1"))
+    let count = format!("SELECT count(*) FROM {table}_rows WHERE part = 1");
+    spot(format!("{url}{PESSIMISTIC}"), Entries::Rows(count))
 }
 
 /// Each lock has a connection of its own, and one case takes eighty locks.
 const PESSIMISTIC: &str = "&polylock.strategy=pessimistic&polylock.connections=100";
+
+/// A Redis server.
+///
+/// # Errors
+/// [`Missing`] if there is none.
+pub async fn redis() -> Result<Spot, Missing> {
+    keys_of(servers::redis()?, "redis")
+}
+
+/// A Valkey server.
+///
+/// # Errors
+/// [`Missing`] if there is none.
+pub async fn valkey() -> Result<Spot, Missing> {
+    keys_of(servers::valkey()?, "valkey")
+}
+
+/// Three independent Redis servers.
+///
+/// # Errors
+/// [`Missing`] if there are none.
+pub async fn redlock3() -> Result<Spot, Missing> {
+    nodes_of(&urls(&servers::redlock()?[..3]), [])
+}
+
+/// Five.
+///
+/// # Errors
+/// [`Missing`] if there are none.
+pub async fn redlock5() -> Result<Spot, Missing> {
+    nodes_of(&urls(&servers::redlock()?[..5]), [])
+}
+
+/// Five of which two refuse every connection.
+///
+/// # Errors
+/// [`Missing`] if there are none.
+pub async fn redlock5_two_dead() -> Result<Spot, Missing> {
+    static DEAD: LazyLock<[Dead; 2]> = LazyLock::new(|| [Dead::new(), Dead::new()]);
+    nodes_of(&urls(&servers::redlock()?[..3]), DEAD.each_ref().map(Dead::url))
+}
+
+fn urls(servers: &[Server]) -> Vec<String> {
+    servers.iter().map(|server| server.url().to_owned()).collect()
+}
+
+/// Keys of their own in a server, reached under `scheme`.
+fn keys_of(server: &Server, scheme: &str) -> Result<Spot, Missing> {
+    let (prefix, (_, rest)) = (server.name(), server.url().split_once(':').unwrap_or_default());
+    let url = with_key(&format!("{scheme}:{rest}"), "polylock.prefix", &prefix);
+    spot(url, Entries::Keys(prefix, server.url().to_owned()))
+}
+
+/// Keys of their own in all nodes that are `alive`, with the dead ones among them.
+fn nodes_of<const N: usize>(alive: &[String], dead: [String; N]) -> Result<Spot, Missing> {
+    let prefix = servers::redlock()?[0].name();
+    let mut all = alive.to_vec();
+    for (index, dead) in dead.into_iter().enumerate() {
+        all.insert(2 * index + 1, dead);
+    }
+    let url = with_key(&nodes::url(all.iter().map(String::as_str)), "polylock.prefix", &prefix);
+    // They have only just been started, and lose nothing.
+    spot(with_key(&url, "polylock.restart", "trust"), Entries::OfNodes(prefix, alive.to_vec()))
+}
 
 /// Tables of their own in the database of a server, reached under `scheme`.
 ///
@@ -130,14 +216,18 @@ const PESSIMISTIC: &str = "&polylock.strategy=pessimistic&polylock.connections=1
 /// [`Missing`] if there is no place for files.
 pub fn tables_of(server: &Server, scheme: &str) -> Result<Spot, Missing> {
     let (url, table) = url_of(server, scheme);
-    spot(url, count_of(&table))
+    spot(url, Entries::Rows(count_of(&table)))
 }
 
 /// The URL with a prefix of its own for the tables, and the prefix.
 fn url_of(server: &Server, scheme: &str) -> (String, String) {
     let (table, (_, rest)) = (server.name(), server.url().split_once(':').unwrap_or_default());
-    let joint = if rest.contains('?') { '&' } else { '?' };
-    (format!("{scheme}:{rest}{joint}polylock.table={table}"), table)
+    (with_key(&format!("{scheme}:{rest}"), "polylock.table", &table), table)
+}
+
+fn with_key(url: &str, key: &str, value: &str) -> String {
+    let joint = if url.contains('?') { '&' } else { '?' };
+    format!("{url}{joint}{key}={value}")
 }
 
 /// Of entries that are rows.
@@ -145,9 +235,9 @@ fn count_of(table: &str) -> String {
     format!("SELECT (SELECT count(*) FROM {table}_holds) + (SELECT count(*) FROM {table}_waiters)")
 }
 
-fn spot(url: String, count: String) -> Result<Spot, Missing> {
+fn spot(url: String, entries: Entries) -> Result<Spot, Missing> {
     let directory = TempDir::new().map_err(|error| Missing(format!("no directory for a file: {error}")))?;
-    Ok(Spot { url, directory, count })
+    Ok(Spot { url, directory, entries })
 }
 
 fn file(durability: &str) -> Result<Spot, Missing> {
@@ -161,7 +251,7 @@ fn file(durability: &str) -> Result<Spot, Missing> {
     let directory = directory.map_err(|error| Missing(format!("no directory for a file: {error}")))?;
     let path = directory.path().join("locks.db");
     let url = format!("sqlite://{}?polylock.durability={durability}", path.display());
-    Ok(Spot { url, directory, count: count_of(sqlite::Config::DEFAULT_TABLE) })
+    Ok(Spot { url, directory, entries: Entries::Rows(count_of(sqlite::Config::DEFAULT_TABLE)) })
 }
 
 impl Spot {
@@ -174,8 +264,21 @@ impl Spot {
     /// Its URL with one more key.
     #[must_use]
     pub fn url_with(&self, key: &str, value: &str) -> String {
-        let joint = if self.url.contains('?') { '&' } else { '?' };
-        format!("{}{joint}{key}={value}", self.url)
+        with_key(&self.url, key, value)
+    }
+
+    /// How many rows this query counts in its database.
+    async fn rows(&self, sql: &str) -> sqlx::Result<u64> {
+        let (server, _) = self.url.split_once('?').unwrap_or((&self.url, ""));
+        let rows = match server.split_once(':') {
+            Some(("postgres", _)) => count::<Postgres>(server.parse()?, sql).await?,
+            Some(("mysql", _)) => count::<MySql>(server.parse()?, sql).await?,
+            _ => {
+                let options = SqliteConnectOptions::new().filename(self.file("locks.db"));
+                count::<Sqlite>(options, sql).await?
+            }
+        };
+        Ok(rows.unsigned_abs())
     }
 
     /// A path beside the store's own files, where nothing is yet; on the same disk, where it has files.
@@ -194,27 +297,24 @@ impl Target for Spot {
             "sqlite" => sqlite::connect(sqlite::Config::from_url(&url, &mut keys)?).await,
             "postgres" => postgres::connect(postgres::Config::from_url(&url, &mut keys)?).await,
             "mysql" => mysql::connect(mysql::Config::from_url(&url, &mut keys)?).await,
+            "redis" | "valkey" => single::connect(single::Config::from_url(&url, &mut keys)?).await,
+            "redlock" => redlock::connect(redlock::Config::from_url(&url, &mut keys)?).await,
             _ => Ok(memory::named(url.rest())),
         }
     }
 
     async fn leftovers(&self) -> Result<Option<u64>> {
-        let (server, _) = self.url.split_once('?').unwrap_or((&self.url, ""));
-        let counted = async {
-            Ok::<_, sqlx::Error>(match server.split_once(':') {
-                Some(("sqlite", _)) => {
-                    let options = SqliteConnectOptions::new().filename(self.file("locks.db"));
-                    Some(count::<Sqlite>(options, &self.count).await?)
-                }
-                Some(("postgres", _)) => Some(count::<Postgres>(server.parse()?, &self.count).await?),
-                Some(("mysql", _)) => Some(count::<MySql>(server.parse()?, &self.count).await?),
-                _ => None,
-            })
+        let entries = match &self.entries {
+            Entries::Untold => return Ok(None),
+            Entries::Rows(sql) => self.rows(sql).await.map_err(|error| error.to_string()),
+            Entries::Keys(prefix, server) => {
+                keys::in_server(server, prefix).await.map_err(|error| error.to_string())
+            }
+            Entries::OfNodes(prefix, nodes) => {
+                keys::in_nodes(nodes, prefix).await.map_err(|error| error.to_string())
+            }
         };
-        match counted.await {
-            Ok(rows) => Ok(rows.and_then(|rows| u64::try_from(rows).ok())),
-            Err(error) => panic!("can't count the rows: {error}"),
-        }
+        Ok(Some(entries.unwrap_or_else(|error| panic!("can't count the entries: {error}"))))
     }
 }
 

@@ -13,7 +13,7 @@ fn swap(url: &str) -> (String, bool) {
         "-p",
         "polylock",
         "--features",
-        "sqlite,postgres,mysql,tls",
+        "sqlite,postgres,mysql,redis,tls",
         "--example",
         "swap",
         "--",

@@ -66,13 +66,13 @@ async fn connections_that_are_ended_under_load_harm_nobody() {
                 ended += number(&mut killer, sql).await;
                 pause(Duration::from_millis(50)).await;
             }
-            assert!(ended > 100, "only {ended} connections were ended");
+            assert!(ended > 20, "only {ended} connections were ended");
         })
         .await;
     clean(&outcome);
     // A broken connection is no loss: another one renews.
     assert_eq!(outcome.losses, 0);
-    assert!(outcome.sections.len() > 100, "it went on");
+    assert!(outcome.sections.len() > 20, "it went on");
 }
 
 #[tokio::test(flavor = "multi_thread")]

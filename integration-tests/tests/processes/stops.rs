@@ -46,7 +46,11 @@ async fn one_holder(store: &str, scenario: &str, holder: u32, rounds: u32) -> Se
     let spot = spot(store).await;
     let url = spot.url_with("polylock.ttl", &format!("{}ms", TTL.as_millis()));
     let name = format!("stopped/{holder}");
-    let timeout = if is_sqlite(store) { "busy_timeout" } else { "timeout" };
+    let timeout = match store {
+        "redis" | "redlock3" => "command_timeout",
+        store if is_sqlite(store) => "busy_timeout",
+        _ => "timeout",
+    };
     let locks = Locks::connect(&format!("{url}&polylock.{timeout}=2s&polylock.outage=1s")).await.unwrap();
     let mut process = worker(scenario, &url, &name, &[&rounds.to_string()]);
     let mut seen = Seen::default();

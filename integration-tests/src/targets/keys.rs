@@ -1,0 +1,52 @@
+//! Entries of stores in Redis, counted past the store.
+
+use redis::{AsyncConnectionConfig, Client, RedisResult, aio::MultiplexedConnection};
+
+use crate::clock::PATIENCE;
+
+/// The holds and waiters of a single server below `prefix`.
+pub(super) async fn in_server(url: &str, prefix: &str) -> RedisResult<u64> {
+    let mut server = open(url).await?;
+    // A waiter has its place in one and its particulars in the other; one that is in only one of them counts as well.
+    let (holds, places, waiters) = (
+        sum(&mut server, "HLEN", &format!("{{{prefix}}}:h:")).await?,
+        sum(&mut server, "ZCARD", &format!("{{{prefix}}}:q:")).await?,
+        sum(&mut server, "HLEN", &format!("{{{prefix}}}:w:")).await?,
+    );
+    Ok(holds + places.max(waiters))
+}
+
+/// The holds below `prefix` of the one of these nodes that has most.
+pub(super) async fn in_nodes(nodes: &[String], prefix: &str) -> RedisResult<u64> {
+    let mut most = 0;
+    for node in nodes {
+        let mut server = open(node).await?;
+        most = most.max(sum(&mut server, "EXISTS", &format!("{{{prefix}}}:r:")).await?);
+    }
+    Ok(most)
+}
+
+/// What `command` says of each of the keys that begin with this, added up.
+async fn sum(server: &mut MultiplexedConnection, command: &str, beginning: &str) -> RedisResult<u64> {
+    // Nothing in it is special in a pattern: a prefix is a name that a server gave.
+    let (mut cursor, mut sum) = (0_u64, 0);
+    loop {
+        let mut scan = redis::cmd("SCAN");
+        scan.arg(cursor).arg("MATCH").arg(format!("{beginning}*")).arg("COUNT").arg(1000);
+        let (next, keys): (u64, Vec<Vec<u8>>) = scan.query_async(server).await?;
+        for key in keys {
+            sum += redis::cmd(command).arg(key).query_async::<u64>(server).await?;
+        }
+        if next == 0 {
+            return Ok(sum);
+        }
+        cursor = next;
+    }
+}
+
+async fn open(url: &str) -> RedisResult<MultiplexedConnection> {
+    let patient = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(PATIENCE))
+        .set_response_timeout(Some(PATIENCE));
+    Client::open(url)?.get_multiplexed_async_connection_with_config(&patient).await
+}
