@@ -5,7 +5,6 @@
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) mod config;
-pub(crate) mod error;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) mod literal;
 mod poller;

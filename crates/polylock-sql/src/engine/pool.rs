@@ -4,13 +4,10 @@ use std::{fmt, time::Duration};
 
 use backon::{BackoffBuilder, ExponentialBuilder};
 use deadpool::managed::{Manager, Metrics, Object, Pool, PoolError, RecycleResult};
-use polylock_core::{Clock, Error, Fault, Moment, Operation, Result, SystemClock};
+use polylock_core::{Clock, Error, Fault, Moment, Operation, Result, SystemClock, failure::At};
 use sqlx::{ConnectOptions, Connection, Database, Executor, SqlStr};
 
-use super::{
-    error::At,
-    literal::{Arg, Literals, Template},
-};
+use super::literal::{Arg, Literals, Template};
 
 /// What a driver's error means for the connection and the operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,10 +2,9 @@
 
 use std::{io, path::Path};
 
-use polylock_core::{Error, Fault, Operation};
+use polylock_core::{Error, Fault, Operation, failure::At};
 
 use super::NAME;
-use crate::engine::error::At;
 
 // Primary result codes, the low byte of what SQLite reports: <https://www.sqlite.org/rescode.html>.
 const PERM: u32 = 3;
