@@ -192,22 +192,31 @@ fn urls(servers: &[Server]) -> Vec<String> {
 }
 
 /// Keys of their own in a server, reached under `scheme`.
-fn keys_of(server: &Server, scheme: &str) -> Result<Spot, Missing> {
+///
+/// # Errors
+/// [`Missing`] if there is no place for files.
+pub fn keys_of(server: &Server, scheme: &str) -> Result<Spot, Missing> {
     let (prefix, (_, rest)) = (server.name(), server.url().split_once(':').unwrap_or_default());
     let url = with_key(&format!("{scheme}:{rest}"), "polylock.prefix", &prefix);
     spot(url, Entries::Keys(prefix, server.url().to_owned()))
 }
 
 /// Keys of their own in all nodes that are `alive`, with the dead ones among them.
-fn nodes_of<const N: usize>(alive: &[String], dead: [String; N]) -> Result<Spot, Missing> {
+///
+/// # Errors
+/// [`Missing`] if there is no Redis.
+pub fn nodes_of<const N: usize>(alive: &[String], dead: [String; N]) -> Result<Spot, Missing> {
     let prefix = servers::redlock()?[0].name();
     let mut all = alive.to_vec();
     for (index, dead) in dead.into_iter().enumerate() {
         all.insert(2 * index + 1, dead);
     }
     let url = with_key(&nodes::url(all.iter().map(String::as_str)), "polylock.prefix", &prefix);
-    // They have only just been started, and lose nothing.
-    spot(with_key(&url, "polylock.restart", "trust"), Entries::OfNodes(prefix, alive.to_vec()))
+    // They have only just been started, and lose nothing. Some tests take leases that nobody waits for the end of.
+    spot(
+        format!("{url}&polylock.restart=trust&polylock.max_ttl=10m"),
+        Entries::OfNodes(prefix, alive.to_vec()),
+    )
 }
 
 /// Tables of their own in the database of a server, reached under `scheme`.

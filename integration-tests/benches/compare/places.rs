@@ -20,13 +20,31 @@ pub(crate) enum Place {
     PostgresRelaxed,
     MariaDbFull,
     MariaDbRelaxed,
+    RedisDurable,
+    RedisForgetful,
+    Redlock,
+    RedlockOneFrozen,
 }
 
-use Place::{MariaDbFull, MariaDbRelaxed, Memory, PostgresFull, PostgresRelaxed, SqliteFull, SqliteNormal};
+use Place::{
+    MariaDbFull, MariaDbRelaxed, Memory, PostgresFull, PostgresRelaxed, RedisDurable, RedisForgetful,
+    Redlock, RedlockOneFrozen, SqliteFull, SqliteNormal,
+};
 
 impl Place {
-    pub(crate) const ALL: [Self; 7] =
-        [Memory, SqliteFull, SqliteNormal, PostgresFull, PostgresRelaxed, MariaDbFull, MariaDbRelaxed];
+    pub(crate) const ALL: [Self; 11] = [
+        Memory,
+        SqliteFull,
+        SqliteNormal,
+        PostgresFull,
+        PostgresRelaxed,
+        MariaDbFull,
+        MariaDbRelaxed,
+        RedisDurable,
+        RedisForgetful,
+        Redlock,
+        RedlockOneFrozen,
+    ];
 
     /// The store, and what its durability is called.
     pub(crate) fn names(self) -> (&'static str, &'static str) {
@@ -38,6 +56,10 @@ impl Place {
             PostgresRelaxed => ("postgres", "relaxed"),
             MariaDbFull => ("mariadb", "flush=1"),
             MariaDbRelaxed => ("mariadb", "flush=0"),
+            RedisDurable => ("redis", "always"),
+            RedisForgetful => ("redis", "none"),
+            Redlock => ("redlock x5", "none"),
+            RedlockOneFrozen => ("redlock x5", "none, 1 frozen"),
         }
     }
 
@@ -58,6 +80,10 @@ impl Place {
             PostgresFull | PostgresRelaxed => targets::postgres().await,
             MariaDbFull => targets::mariadb().await,
             MariaDbRelaxed => targets::tables_of(relaxed_mariadb(), "mysql"),
+            RedisDurable => targets::redis().await,
+            RedisForgetful => targets::keys_of(forgetful_redis(), "redis"),
+            Redlock => targets::nodes_of(&nodes(five_nodes()), []),
+            RedlockOneFrozen => targets::nodes_of(&nodes(four_nodes_and_one()), []),
         };
         let spot = spot.unwrap();
         let url = match self {
@@ -81,13 +107,19 @@ impl Place {
             PostgresRelaxed => Raw::postgres_pool(servers::postgres().unwrap().url(), "off").await,
             MariaDbFull => Raw::mysql_pool(servers::mariadb().unwrap().url()).await,
             MariaDbRelaxed => Raw::mysql_pool(relaxed_mariadb().url()).await,
+            RedisDurable => Raw::redis(servers::redis().unwrap().url()).await,
+            RedisForgetful => Raw::redis(forgetful_redis().url()).await,
+            // Healthy ones, for both: what a frozen one costs beside them is the question.
+            Redlock | RedlockOneFrozen => Raw::redlock(&nodes(five_nodes())).await,
         })
     }
 
     /// The least that could be: on connections of its own, and with a release that is as little durable as ours.
     pub(crate) async fn least(self, spot: &Spot) -> Option<Raw> {
         Some(match self {
-            Memory | SqliteNormal => return None,
+            Memory | SqliteNormal | RedisDurable | RedisForgetful | Redlock | RedlockOneFrozen => {
+                return None;
+            }
             SqliteFull => {
                 let file = spot.file("least.db");
                 Raw::sqlite(&file, SqliteSynchronous::Full, SqliteSynchronous::Normal).await
@@ -104,4 +136,30 @@ impl Place {
 fn relaxed_mariadb() -> &'static Private {
     static SERVER: OnceLock<Private> = OnceLock::new();
     SERVER.get_or_init(|| servers::mariadb::start(&["innodb_flush_log_at_trx_commit=0"]).unwrap())
+}
+
+/// One that keeps nothing: what the network and the commands cost without a disk.
+fn forgetful_redis() -> &'static Private {
+    static SERVER: OnceLock<Private> = OnceLock::new();
+    SERVER.get_or_init(|| servers::redis::start(&[]).unwrap())
+}
+
+/// The same five times.
+fn five_nodes() -> &'static [Private] {
+    static NODES: OnceLock<Vec<Private>> = OnceLock::new();
+    NODES.get_or_init(|| servers::redlock::start(5, &[]).unwrap())
+}
+
+/// Five others, of which one has been frozen.
+fn four_nodes_and_one() -> &'static [Private] {
+    static NODES: OnceLock<Vec<Private>> = OnceLock::new();
+    NODES.get_or_init(|| {
+        let nodes = servers::redlock::start(5, &[]).unwrap();
+        nodes[2].freeze();
+        nodes
+    })
+}
+
+fn nodes(servers: &[Private]) -> Vec<String> {
+    servers.iter().map(|server| server.url().to_owned()).collect()
 }

@@ -2,6 +2,10 @@
 
 use std::path::Path;
 
+use futures_util::{StreamExt, stream::FuturesUnordered};
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionInfo, Script, aio::MultiplexedConnection, io::tcp::TcpSettings,
+};
 use sqlx::{
     ConnectOptions, Connection, Executor, MySql, MySqlConnection, PgConnection, Pool, Postgres,
     SqliteConnection,
@@ -10,7 +14,8 @@ use sqlx::{
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous},
 };
 
-/// `INSERT` and `DELETE`, prepared, each a transaction of its own, with the settings that the store has.
+/// `INSERT` and `DELETE`, prepared, each a transaction of its own, with the settings that the store has; or what Redis' own
+/// page on locks says: `SET NX PX` and a script that compares and deletes.
 pub(crate) enum Raw {
     /// On connections of its own: two where the release is less durable than the grant.
     Sqlite(SqliteConnection, Option<SqliteConnection>),
@@ -22,6 +27,10 @@ pub(crate) enum Raw {
     PostgresPool(Pool<Postgres>),
     /// On a pool of the driver, as programs use it.
     MySqlPool(Pool<MySql>),
+    /// On one connection.
+    Redis(MultiplexedConnection, Script),
+    /// On one connection to each node: to all at once, until a majority has answered.
+    Redlock(Vec<MultiplexedConnection>, Script),
 }
 
 const POSTGRES_TABLE: &str = "CREATE TABLE IF NOT EXISTS raw (
@@ -77,6 +86,18 @@ impl Raw {
         Self::MySql(connection)
     }
 
+    pub(crate) async fn redis(url: &str) -> Self {
+        Self::Redis(redis(url).await, compare_and_delete())
+    }
+
+    pub(crate) async fn redlock(urls: &[String]) -> Self {
+        let mut nodes = Vec::new();
+        for url in urls {
+            nodes.push(redis(url).await);
+        }
+        Self::Redlock(nodes, compare_and_delete())
+    }
+
     pub(crate) async fn pair(&mut self, name: &[u8], owner: [u8; 16]) {
         let (name, owner) = (name.to_vec(), owner.to_vec());
         match self {
@@ -102,6 +123,16 @@ impl Raw {
             Self::MySqlPool(pool) => {
                 insert_mysql(&*pool, &name, &owner).await;
                 delete_mysql(&*pool, &name, &owner).await;
+            }
+            Self::Redis(connection, script) => {
+                set_nx(connection.clone(), &name, &owner).await;
+                delete_mine(connection.clone(), script, &name, &owner).await;
+            }
+            Self::Redlock(nodes, script) => {
+                let sets = nodes.iter().map(|node| set_nx(node.clone(), &name, &owner));
+                majority(sets.collect(), nodes.len()).await;
+                let deletes = nodes.iter().map(|node| delete_mine(node.clone(), script, &name, &owner));
+                majority(deletes.collect(), nodes.len()).await;
             }
         }
     }
@@ -130,4 +161,34 @@ async fn insert_mysql<'c>(on: impl Executor<'c, Database = MySql>, name: &[u8], 
 async fn delete_mysql<'c>(on: impl Executor<'c, Database = MySql>, name: &[u8], owner: &[u8]) {
     let query = sqlx::query("DELETE FROM raw WHERE name = ? AND owner = ?").bind(name).bind(owner);
     query.execute(on).await.unwrap();
+}
+
+async fn redis(url: &str) -> MultiplexedConnection {
+    let info: ConnectionInfo = url.parse().unwrap();
+    let client = Client::open(info.set_tcp_settings(TcpSettings::default().set_nodelay(true))).unwrap();
+    let config = AsyncConnectionConfig::new().set_response_timeout(None);
+    client.get_multiplexed_async_connection_with_config(&config).await.unwrap()
+}
+
+/// <https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/>
+fn compare_and_delete() -> Script {
+    Script::new(
+        "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end",
+    )
+}
+
+async fn set_nx(mut on: MultiplexedConnection, name: &[u8], owner: &[u8]) {
+    let mut set = redis::cmd("SET");
+    set.arg(name).arg(owner).arg("NX").arg("PX").arg(30_000);
+    set.query_async::<()>(&mut on).await.unwrap();
+}
+
+async fn delete_mine(mut on: MultiplexedConnection, script: &Script, name: &[u8], owner: &[u8]) {
+    script.key(name).arg(owner).invoke_async::<()>(&mut on).await.unwrap();
+}
+
+async fn majority<F: Future>(mut answers: FuturesUnordered<F>, nodes: usize) {
+    for _ in 0..=nodes / 2 {
+        answers.next().await.unwrap();
+    }
 }
