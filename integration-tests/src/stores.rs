@@ -16,6 +16,14 @@ macro_rules! stores {
     };
 }
 
+/// The same of those that keep a queue of waiters: all but a Redlock, whose nodes know none.
+#[macro_export]
+macro_rules! queues {
+    ($then:ident $($more:tt)*) => {
+        $then! { [sqlite_full postgres mariadb redis] $($more)* }
+    };
+}
+
 /// Makes a test of each of these functions on each of the stores, in a module of the store's name. The function takes that
 /// name.
 #[macro_export]
@@ -35,6 +43,18 @@ macro_rules! on_stores {
     };
     ($($test:ident)*) => {
         $crate::stores! { on_stores [$($test)*] }
+    };
+}
+
+/// The same on each of the stores that keep a queue, in a module of the store's name below `queues`.
+#[macro_export]
+macro_rules! on_queues {
+    ($($test:ident)*) => {
+        mod queues {
+            use super::{$($test),*};
+            use $crate::on_stores;
+            $crate::queues! { on_stores [$($test)*] }
+        }
     };
 }
 
@@ -64,6 +84,9 @@ pub async fn spot(store: &str) -> Spot {
 
 #[cfg(test)]
 mod tests {
+    use polylock_core::Order;
+    use polylock_testkit::Target as _;
+
     use super::*;
 
     macro_rules! names {
@@ -86,5 +109,22 @@ mod tests {
         let shared: Vec<&str> =
             targets::NAMES.iter().copied().filter(|target| !alone.contains(target)).collect();
         assert_eq!(crate::stores!(names), shared[..]);
+    }
+
+    #[tokio::test]
+    async fn who_keeps_a_queue_serves_in_order_of_arrival() {
+        let mut queues = Vec::new();
+        for store in crate::stores!(names) {
+            let keeps_one = if is_there(store).await {
+                let opened = spot(store).await.connect().await.expect("it is there");
+                opened.backend.capabilities().order == Order::Arrival
+            } else {
+                crate::queues!(names).contains(&store)
+            };
+            if keeps_one {
+                queues.push(store);
+            }
+        }
+        assert_eq!(crate::queues!(names), queues[..]);
     }
 }

@@ -10,10 +10,10 @@ use std::{
 
 use polylock::Locks;
 use polylock_integration_tests::{
-    cargo, clock::until, on_stores, process::Process, stores::spot, targets::Spot,
+    cargo, clock::until, on_queues, process::Process, stores::spot, targets::Spot,
 };
 
-on_stores! {
+on_queues! {
     a_command_that_waited_is_not_asked_to_stop
     a_lock_that_was_waited_for_is_kept_for_its_min_hold
 }

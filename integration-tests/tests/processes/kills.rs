@@ -5,7 +5,7 @@ use std::time::Duration;
 use polylock::Locks;
 use polylock_integration_tests::{
     clock::{PATIENCE, now},
-    on_stores,
+    on_queues, on_stores,
     process::Process,
     stores::spot,
 };
@@ -18,6 +18,9 @@ const REPETITIONS: usize = 5;
 on_stores! {
     a_killed_holder_blocks_for_its_lease_at_most
     a_living_holder_keeps_its_lock_beyond_its_lease
+}
+
+on_queues! {
     a_killed_holder_with_a_queue_behind_it_blocks_for_its_lease_at_most
     a_killed_waiter_is_passed_over_within_its_own_lease
     a_killed_waiter_that_wanted_a_long_lease_is_passed_over_within_five_seconds
