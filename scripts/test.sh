@@ -95,11 +95,12 @@ lint() {
 features() {
     # Features are additive, so each one alone must build: a missing `cfg` shows only here.
     say "each feature alone"
-    for features in "" sqlite postgres mysql tls serde metrics; do
+    for features in "" sqlite postgres mysql redis tls serde metrics; do
         cargo check --quiet --locked -p polylock --no-default-features --features "$features"
     done
     cargo check --quiet --locked -p polylock-core --no-default-features
     cargo check --quiet --locked -p polylock-sql --no-default-features
+    cargo check --quiet --locked -p polylock-redis --no-default-features
 }
 
 tests() {

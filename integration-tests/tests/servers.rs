@@ -310,21 +310,21 @@ async fn a_servers_certificate_is_signed_by_its_own_authority() {
 async fn a_redis_with_tls_speaks_nothing_else() {
     let (server, other) = (redis::start_tls(&[]).unwrap(), redis::start_tls(&[]).unwrap());
     assert!(server.url().starts_with("rediss://"), "{}", server.url());
-    let echo = async |url: &str, authority: &Private| {
+    let ask = async |url: &str, authority: &Private| {
         let authority = fs::read(authority.directory().join("ca.crt"))?;
         let client =
             Client::build_with_tls(url, TlsCertificates { client_tls: None, root_cert: Some(authority) })?;
-        Session::Redis(client.get_multiplexed_async_connection().await?).echo().await
+        Session::Redis(client.get_multiplexed_async_connection().await?).ask("CONFIG GET port").await
     };
-    assert_eq!(echo(server.url(), &server).await.unwrap(), "it");
+    assert_eq!(ask(server.url(), &server).await.unwrap(), "0");
     let by_name = server.url().replace("127.0.0.1", "localhost");
-    assert_eq!(echo(&by_name, &server).await.unwrap(), "it");
-    let refused = echo(server.url(), &other).await.expect_err("a stranger's");
+    assert_eq!(ask(&by_name, &server).await.unwrap(), "0");
+    let refused = ask(server.url(), &other).await.expect_err("a stranger's");
     assert!(format!("{refused:?}").contains("ertificate"), "{refused:?}");
     let plain = server.url().replace("rediss:", "redis:");
     assert!(Session::open(&plain).await.is_err(), "without TLS");
     server.restart();
-    assert_eq!(echo(server.url(), &server).await.unwrap(), "it");
+    assert_eq!(ask(server.url(), &server).await.unwrap(), "0");
 }
 
 #[tokio::test]
