@@ -45,6 +45,7 @@ pub(crate) fn is_answer(error: &RedisError) -> bool {
 fn fault(error: &RedisError) -> Fault {
     match error.kind() {
         ErrorKind::AuthenticationFailed | ErrorKind::Server(Server::NoPerm) => Fault::Denied,
+        ErrorKind::Io if is_distrusted(error) => Fault::Permanent,
         ErrorKind::Io | ErrorKind::Parse => Fault::Temporary,
         ErrorKind::Server(
             Server::BusyLoading
@@ -57,6 +58,7 @@ fn fault(error: &RedisError) -> Fault {
             Some("NOAUTH" | "WRONGPASS") => Fault::Denied,
             Some("OOM" | "BUSY" | "NOREPLICAS") => Fault::Temporary,
             _ if is_full(error) => Fault::Temporary,
+            _ if is_forbidden(error) => Fault::Denied,
             _ => Fault::Permanent,
         },
     }
@@ -66,12 +68,22 @@ fn is_full(error: &RedisError) -> bool {
     error.detail().is_some_and(|detail| detail.contains("max number of clients"))
 }
 
+/// A command, key or channel within a script, which Redis 7.0 has no code for.
+fn is_forbidden(error: &RedisError) -> bool {
+    error.detail().is_some_and(|detail| detail.contains("user executing the script can't"))
+}
+
+/// The server's certificate is not accepted.
+fn is_distrusted(error: &RedisError) -> bool {
+    error.to_string().contains("invalid peer certificate")
+}
+
 fn advice(error: &RedisError) -> Option<&'static str> {
     Some(match (error.kind(), error.code()) {
         (ErrorKind::AuthenticationFailed, _) | (_, Some("NOAUTH" | "WRONGPASS")) => {
             "check the user and the password, with characters such as @ : / # ? % percent-encoded in the URL"
         }
-        (ErrorKind::Server(Server::NoPerm), _) => {
+        _ if error.kind() == ErrorKind::Server(Server::NoPerm) || is_forbidden(error) => {
             "this user may not use a command, key or channel: grant what the page of the store lists"
         }
         (ErrorKind::RESP3NotSupported, _) => "the server is too old: Redis 6.2 or later is needed",
@@ -86,6 +98,11 @@ fn advice(error: &RedisError) -> Option<&'static str> {
         (_, Some("NOREPLICAS")) => "too few replicas are there for the server's min-replicas-to-write",
         _ if is_full(error) => "the server has no connection left: raise its maxclients",
         _ if error.is_timeout() => "no answer in time: the server is busy, hangs or can't be reached",
+        (ErrorKind::Io, _) if is_distrusted(error) => {
+            "the server's certificate is not accepted: check that it is for this host and still valid, and that \
+             polylock.tls_ca has the authority that signed it"
+        }
+        (ErrorKind::Parse, _) => "what answers speaks another protocol: check host and port",
         (ErrorKind::Io, _) => "the server can't be reached: check host, port and that it runs",
         _ => return None,
     })
