@@ -1,0 +1,72 @@
+//! Waiters that are no more, or stand still.
+
+use std::time::Duration;
+
+use polylock::Locks;
+use polylock_integration_tests::{
+    clock::now,
+    process::Process,
+    servers::{Server, redis},
+};
+
+use crate::{SLACK, Spot, waiters};
+
+/// A lock that is held, and a worker first in its queue.
+async fn queued(server: &Server, name: &str, more: &str) -> (Spot, Locks, polylock::Guard, Process) {
+    let spot = Spot::of(server).await;
+    let locks = spot.locks().await;
+    let guard = locks.lock(name).acquire().await.unwrap();
+    let url = format!("{}{more}", spot.url);
+    let worker = Process::start(env!("CARGO_BIN_EXE_worker"), ["queue", &url, name]);
+    waiters(&locks, name, 1).await;
+    (spot, locks, guard, worker)
+}
+
+/// How long who stands behind the worker waits after the release.
+async fn behind(locks: &Locks, guard: polylock::Guard, name: &str, hurt: impl FnOnce()) -> Duration {
+    let waiting = tokio::spawn(locks.lock(name).acquire());
+    waiters(locks, name, 2).await;
+    hurt();
+    let began = now();
+    guard.release().await.unwrap();
+    let next = waiting.await.unwrap().unwrap();
+    let took = now().since(began);
+    next.release().await.unwrap();
+    took
+}
+
+/// Nobody listens to its channel any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_waiter_is_passed_over_at_once() {
+    let server = redis::start(&[]).unwrap();
+    for round in 0..3 {
+        let (spot, locks, guard, mut worker) = queued(&server, "killed", "").await;
+        let took = behind(&locks, guard, "killed", || assert!(!worker.kill().success())).await;
+        println!("killed, {round}: {took:.1?}");
+        assert!(took < SLACK, "{took:?}");
+        // Its own place stays for its lease, and keeps nobody.
+        spot.is_clean().await;
+    }
+}
+
+/// Its connection is well, so it is handed the lock, for what is left of its place in the queue.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frozen_waiter_is_passed_over_within_the_lease_of_its_place() {
+    let server = redis::start(&[]).unwrap();
+    let frozen = async |name: &str, more: &str, bound: Duration| {
+        let (spot, locks, guard, mut worker) = queued(&server, name, more).await;
+        let took = behind(&locks, guard, name, || worker.stop()).await;
+        println!("frozen{more}: {took:.1?}");
+        assert!(took < bound + SLACK && took > bound / 4, "{took:?}");
+        // It finds out by itself that the lock is not its own any more, and asks again.
+        worker.go_on();
+        worker.hears("ready");
+        worker.hears("served");
+        assert!(worker.ends().success());
+        spot.is_clean().await;
+    };
+    tokio::join!(
+        frozen("short", "&polylock.ttl=1s", Duration::from_secs(1)),
+        frozen("long", "", Duration::from_secs(5)),
+    );
+}

@@ -1,0 +1,126 @@
+//! How a server is reached, and what is no server at all.
+
+use std::{
+    io::{Read, Write},
+    net::TcpListener,
+    thread,
+    time::Duration,
+};
+
+use polylock::{Fault, Locks};
+use polylock_integration_tests::{
+    clock::now,
+    proxy::{Flow, Proxy},
+    servers::{redis, redlock::Dead, valkey},
+};
+
+use crate::{SLACK, everything_works, refusal};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn through_a_unix_socket() {
+    let server = redis::start(&["unixsocket redis.sock", "unixsocketperm 777"]).unwrap();
+    let socket = server.directory().join("data/redis.sock");
+    for scheme in ["unix", "redis+unix"] {
+        everything_works(&format!("{scheme}://{}?db=3", socket.display())).await.unwrap();
+    }
+    let plain = Locks::connect(&format!("{}/3", server.url())).await.unwrap();
+    let there = Locks::connect(&format!("unix://{}?db=3", socket.display())).await.unwrap();
+    let guard = there.lock("a").acquire().await.unwrap();
+    assert!(plain.lock("a").try_acquire().await.unwrap().is_none(), "the same locks");
+    guard.release().await.unwrap();
+    let (fault, text) = refusal(&format!("unix://{}", socket.with_extension("none").display())).await;
+    assert!(fault == Some(Fault::Temporary), "{fault:?}: {text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_valkey_under_its_own_scheme() {
+    let server = valkey::start(&[]).unwrap();
+    everything_works(&server.url().replace("redis://", "valkey://")).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn encrypted_with_an_authority_of_its_own_and_not_without() {
+    let server = redis::start_tls(&[]).unwrap();
+    let other = redis::start_tls(&[]).unwrap();
+    let of = |server: &polylock_integration_tests::servers::Private, url: &str| {
+        format!("{url}?polylock.tls_ca={}", server.directory().join("ca.crt").display())
+    };
+    everything_works(&of(&server, server.url())).await.unwrap();
+    everything_works(&of(&server, &server.url().replace("127.0.0.1", "localhost"))).await.unwrap();
+
+    // Signed by somebody unknown, by another, and for another host.
+    let urls = [server.url().to_owned(), of(&other, server.url())];
+    for url in urls {
+        let (fault, text) = refusal(&url).await;
+        assert!(fault == Some(Fault::Permanent) && text.contains("polylock.tls_ca"), "{fault:?}: {text}");
+    }
+    // Each with the other's way of speaking, of which nothing more can be known.
+    let plain = server.url().replace("rediss:", "redis:");
+    let (fault, text) = refusal(&plain).await;
+    println!("plain to encrypted: {fault:?}: {text}");
+    assert!(fault.is_some(), "{text}");
+    let unencrypted = redis::start(&[]).unwrap();
+    let (fault, text) = refusal(&unencrypted.url().replace("redis:", "rediss:")).await;
+    println!("encrypted to plain: {fault:?}: {text}");
+    assert!(fault.is_some(), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_listens() {
+    let dead = Dead::new();
+    let began = now();
+    let (fault, text) = refusal(&dead.url()).await;
+    let took = now().since(began);
+    assert!(fault == Some(Fault::Temporary) && text.contains("can't be reached"), "{text}");
+    assert!(took < SLACK, "{took:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_accepts_and_never_answers() {
+    let server = redis::start(&[]).unwrap();
+    let proxy = Proxy::to(server.port());
+    let url = proxy.url(server.url());
+    let locks = Locks::connect(&url).await.unwrap();
+    for flow in [Flow::Hold, Flow::Stall, Flow::Swallow] {
+        proxy.set_both(flow);
+        for (more, limit) in [("", 1000), ("?polylock.connect_timeout=200ms", 200)] {
+            let began = now();
+            let (fault, text) = refusal(&format!("{url}{more}")).await;
+            let took = now().since(began);
+            assert!(fault == Some(Fault::Temporary) && text.contains("no answer within"), "{text}");
+            let limit = Duration::from_millis(limit);
+            assert!(took >= limit && took < limit + SLACK, "{flow:?}, {limit:?}: {took:?}");
+        }
+        // And one who was connected before: a command, then a new connection.
+        let began = now();
+        let error = locks.lock("a").try_acquire().await.unwrap_err();
+        let took = now().since(began);
+        assert!(error.is_temporary(), "{error:?}");
+        assert!(took < Duration::from_millis(1500) + SLACK, "{flow:?}: {took:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_redis_at_all() {
+    for answer in
+        ["HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", "\0\u{1}\u{2}\u{3}\n", "+OK\r\n", "$-7\r\n"]
+    {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("redis://u:canary@{}", listener.local_addr().unwrap());
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let mut stream = stream;
+                let mut buffer = [0; 4096];
+                while stream.read(&mut buffer).is_ok_and(|read| read > 0)
+                    && stream.write_all(answer.as_bytes()).is_ok()
+                {}
+            }
+        });
+        let began = now();
+        let (fault, text) = refusal(&url).await;
+        let took = now().since(began);
+        let known = ["speaks another protocol", "no answer within"].iter().any(|part| text.contains(part));
+        assert!(fault == Some(Fault::Temporary) && known && !text.contains("canary"), "{answer:?}: {text}");
+        assert!(took < Duration::from_secs(1) + SLACK, "{took:?}");
+    }
+}

@@ -1,0 +1,91 @@
+//! Fencing tokens: exact, and growing. A Lua number of that size that is written as it is has only 14 digits.
+
+use std::time::Duration;
+
+use polylock::Locks;
+use polylock_integration_tests::servers::redis;
+
+use crate::{Spot, command};
+
+/// Whether each is greater than the one before.
+fn grow(tokens: &[u64]) -> bool {
+    tokens.windows(2).all(|pair| pair[0] < pair[1])
+}
+
+/// Two clients hand the lock to each other, so often in all. The tokens in the order in which they were had, each as the
+/// client has it and as the server has it.
+async fn hand_overs(spot: &Spot, count: usize) -> Vec<(u64, u64)> {
+    let clients = [spot.locks().await, spot.locks().await];
+    let client = |turn: usize| clients[turn % 2].lock("turns").ttl(Duration::from_secs(5));
+    let mut tokens = Vec::new();
+    let mut guard = client(0).acquire().await.unwrap();
+    for turn in 1..=count {
+        let waiting = tokio::spawn(client(turn).acquire());
+        let place = async |locks: &Locks| locks.inspect("turns").await.unwrap();
+        let mut status = place(&clients[0]).await;
+        while status.waiters.is_empty() {
+            status = place(&clients[0]).await;
+        }
+        tokens.push((guard.fencing_token().get(), status.holders[0].token.unwrap().get()));
+        guard.release().await.unwrap();
+        guard = waiting.await.unwrap().unwrap();
+    }
+    guard.release().await.unwrap();
+    tokens
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_hand_overs_give_exact_and_growing_tokens() {
+    let server = redis::start(&[]).unwrap();
+    let spot = Spot::of(&server).await;
+    let tokens = hand_overs(&spot, 1000).await;
+    let (theirs, servers): (Vec<u64>, Vec<u64>) = tokens.into_iter().unzip();
+    assert_eq!(theirs, servers);
+    assert!(grow(&theirs));
+    assert!(theirs[0] > 1_000_000_000_000_000, "microseconds since 1970: {}", theirs[0]);
+    let calls = spot.calls().await;
+    println!("{} told by push", calls["publish"]);
+    assert_eq!(calls["publish"], 1000);
+    spot.is_clean().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn when_the_clock_is_behind_the_last_token_the_next_is_greater_by_one() {
+    let server = redis::start(&[]).unwrap();
+    let spot = Spot::of(&server).await;
+    let locks = spot.locks().await;
+    let (seconds, micros): (u64, u64) = spot.ask(&command("TIME")).await;
+    // An odd number, so that no digit of it is lost unseen.
+    let mut last = ((seconds + 3600) * 1_000_000 + micros) | 1;
+    spot.ask::<()>(command("SET").arg(spot.key("last")).arg(last)).await;
+    for _ in 0..20 {
+        let guard = locks.lock("ahead").acquire().await.unwrap();
+        last += 1;
+        assert_eq!(guard.fencing_token().get(), last);
+        assert_eq!(spot.ask::<u64>(command("GET").arg(spot.key("last"))).await, last);
+        guard.release().await.unwrap();
+    }
+    let ahead = hand_overs(&spot, 20).await;
+    assert!(ahead.iter().all(|(theirs, servers)| theirs == servers));
+    let theirs: Vec<u64> = ahead.into_iter().map(|(theirs, _)| theirs).collect();
+    assert!(grow(&theirs) && theirs[0] == last + 1, "{theirs:?}");
+    // Each hand-over draws two, one of which is the place in the queue.
+    assert_eq!(theirs[19], last + 1 + 2 * 19);
+}
+
+/// The same rule with the number's own text: the checks above find it out.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_written_as_lua_writes_numbers_does_not_grow() {
+    let server = redis::start(&[]).unwrap();
+    let spot = Spot::of(&server).await;
+    const NAIVE: &str = "local last = tonumber(redis.call('GET', KEYS[1]) or '0') \
+                         redis.call('SET', KEYS[1], tostring(last + 1)) return last + 1";
+    let key = spot.key("last");
+    spot.ask::<()>(command("SET").arg(&key).arg(1_790_000_000_123_456_u64)).await;
+    let mut tokens = Vec::new();
+    for _ in 0..10 {
+        let token: u64 = spot.ask(command("EVAL").arg(NAIVE).arg(1).arg(&key)).await;
+        tokens.push(token);
+    }
+    assert!(!grow(&tokens), "{tokens:?}");
+}
