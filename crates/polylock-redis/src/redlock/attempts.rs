@@ -15,6 +15,7 @@ use polylock_core::RequestId;
 pub(super) struct Attempt {
     number: AtomicI64,
     token: AtomicI64,
+    undone: AtomicI64,
     /// By node: whether it may have voted for it, or may do so yet.
     asked: Vec<AtomicBool>,
 }
@@ -22,7 +23,7 @@ pub(super) struct Attempt {
 impl Attempt {
     fn new(nodes: usize) -> Self {
         let asked = (0..nodes).map(|_| AtomicBool::new(false)).collect();
-        Self { number: AtomicI64::new(0), token: AtomicI64::new(0), asked }
+        Self { number: AtomicI64::new(0), token: AtomicI64::new(0), undone: AtomicI64::new(0), asked }
     }
 
     /// The greatest number proposed for it; 0 if none was.
@@ -45,6 +46,16 @@ impl Attempt {
     pub(super) fn holds(&self, token: i64) {
         self.number.fetch_max(token, Ordering::AcqRel);
         self.token.store(token, Ordering::Release);
+    }
+
+    /// The votes for all numbers so far are taken back.
+    pub(super) fn undoes(&self) {
+        self.undone.fetch_max(self.number(), Ordering::AcqRel);
+    }
+
+    /// Whether a vote for `token` counts. If it was taken back, the node will hear of that yet.
+    pub(super) fn counts(&self, token: i64) -> bool {
+        token > self.undone.load(Ordering::Acquire)
     }
 
     /// The node of this index is asked; whether it may have been before.

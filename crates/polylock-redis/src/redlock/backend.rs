@@ -101,6 +101,11 @@ impl Redlock {
         quorum(self.nodes.len())
     }
 
+    /// Those of the nodes that have told.
+    fn clocks(&self) -> Vec<i64> {
+        self.nodes.iter().filter_map(|node| node.clock_us()).collect()
+    }
+
     /// How long a node may take to answer about `request`.
     fn patience(&self, request: &Request) -> Duration {
         self.patience.min(request.ttl / 5)
@@ -114,7 +119,7 @@ impl Redlock {
     /// Proposes a number for `request`, and takes back all votes if they are too few.
     async fn propose(&self, request: &Request, attempt: &Arc<Attempt>) -> Result<Outcome> {
         let began = SystemClock.now();
-        let number = self.numbers.next(self.nodes.iter().filter_map(|node| node.clock_us()).collect());
+        let number = self.numbers.next(self.clocks());
         attempt.proposes(number);
         let patience = self.patience(request);
         let channel = if request.queues { self.channel.clone() } else { String::new() };
@@ -132,7 +137,9 @@ impl Redlock {
         };
         let (mut yes, mut others) = (HashMap::<i64, usize>::new(), 0);
         let votes = poll(&self.nodes, patience, ask, |vote| {
-            if let Ok(Vote::Yes(token)) = vote {
+            if let Ok(Vote::Yes(token)) = vote
+                && attempt.counts(*token)
+            {
                 let votes = yes.entry(*token).or_default();
                 *votes += 1;
                 return *votes >= self.quorum();
@@ -149,25 +156,24 @@ impl Redlock {
             attempt.holds(token.as_i64());
             return Ok(Outcome::Held(Grant::new(token, Self::lease(request))));
         }
+        attempt.undoes();
         let answering = votes.iter().filter(|vote| matches!(vote, Some(Ok(_)))).count();
         self.take_back(request, attempt, answering).await;
 
         let (mut held, mut left, mut dead) = (HashMap::<i64, usize>::new(), Duration::MAX, 0);
-        let mut stale = false;
+        let mut stale = Vec::new();
         for vote in &votes {
             match vote {
                 Some(Ok(Vote::Held(token, for_another))) => {
                     *held.entry(*token).or_default() += 1;
                     left = left.min(*for_another);
                 }
-                Some(Ok(Vote::Stale(last))) => {
-                    self.numbers.saw(*last);
-                    stale = true;
-                }
+                Some(Ok(Vote::Stale(last))) => stale.push(*last),
                 Some(Ok(Vote::Young) | Err(_)) => dead += 1,
                 _ => {}
             }
         }
+        self.numbers.saw(&stale, self.nodes.len() - self.quorum(), self.clocks());
         // Those that are late are as good as dead, unless they were not waited for.
         let unheard = votes.iter().filter(|vote| vote.is_none()).count();
         let waited = SystemClock.now().since(began) >= patience;
@@ -176,7 +182,7 @@ impl Redlock {
         }
         Ok(if held.values().any(|votes| *votes >= self.quorum()) {
             Outcome::Taken(left)
-        } else if stale && held.is_empty() {
+        } else if !stale.is_empty() && held.is_empty() {
             Outcome::Outnumbered
         } else {
             Outcome::Split

@@ -2,6 +2,9 @@
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
+/// How far ahead of its clock a node accepts a number, in us.
+const AHEAD: i64 = 60_000_000;
+
 /// The greatest number proposed or heard of.
 #[derive(Debug, Default)]
 pub(super) struct Numbers(AtomicI64);
@@ -11,17 +14,29 @@ impl Numbers {
     ///
     /// The clocks are the nodes'. This machine's own does not count, and one of theirs that is wrong neither: the number is
     /// no more than their median.
-    pub(super) fn next(&self, mut clocks: Vec<i64>) -> i64 {
-        clocks.sort_unstable();
-        let time = if clocks.is_empty() { 0 } else { clocks[(clocks.len() - 1) / 2] };
+    pub(super) fn next(&self, clocks: Vec<i64>) -> i64 {
+        let time = median(clocks);
         let next = |last: i64| last.saturating_add(1).max(time);
         next(self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| Some(next(last))).unwrap_or(0))
     }
 
-    /// A node has accepted this one.
-    pub(super) fn saw(&self, number: i64) {
-        self.0.fetch_max(number, Ordering::Relaxed);
+    /// That many nodes have accepted these.
+    ///
+    /// Numbers far ahead of `clocks` are followed only if more than `spare` nodes have accepted some, so that no majority
+    /// is without them: all others would refuse what follows.
+    pub(super) fn saw(&self, accepted: &[i64], spare: usize, clocks: Vec<i64>) {
+        let end = median(clocks).saturating_add(AHEAD);
+        let followed = accepted.iter().filter(|number| **number < end || accepted.len() > spare);
+        if let Some(greatest) = followed.max() {
+            self.0.fetch_max(*greatest, Ordering::Relaxed);
+        }
     }
+}
+
+/// What most clocks agree on; of an even number, the lower one.
+fn median(mut clocks: Vec<i64>) -> i64 {
+    clocks.sort_unstable();
+    if clocks.is_empty() { 0 } else { clocks[(clocks.len() - 1) / 2] }
 }
 
 #[cfg(test)]
@@ -34,9 +49,18 @@ mod tests {
         assert_eq!(numbers.next(vec![1000, 5, 990]), 990);
         assert_eq!(numbers.next(vec![1000, 5, 990]), 991);
         assert_eq!(numbers.next(vec![900_000, 2000, 1]), 2000, "neither the fast clock nor the slow one");
-        numbers.saw(3000);
-        numbers.saw(2500);
+        numbers.saw(&[3000, 2500], 2, vec![2000]);
         assert_eq!(numbers.next(Vec::new()), 3001);
         assert_eq!(numbers.next(vec![4000, 9000]), 4000);
+    }
+
+    #[test]
+    fn one_node_far_ahead_is_not_followed_and_most_of_them_are() {
+        let (numbers, hour) = (Numbers::default(), 3_600_000_000);
+        assert_eq!(numbers.next(vec![1000]), 1000);
+        numbers.saw(&[hour, 5000], 2, vec![1000]);
+        assert_eq!(numbers.next(vec![1000]), 5001);
+        numbers.saw(&[hour, 5000, hour + 1], 2, vec![1000]);
+        assert_eq!(numbers.next(vec![1000]), hour + 2);
     }
 }

@@ -6,8 +6,18 @@
 local id, number, ttl, keep = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 
 if is_of(id) then
+    if number > entry[1] then
+        -- A vote for a number before, whose release has not come yet: it must not take this one.
+        entry[1] = number
+        redis.call('SET', LOCK, id .. cmsgpack.pack(entry))
+    end
     redis.call('PEXPIRE', LOCK, ttl)
-    accept(entry[1], keep)
+    if last < entry[1] then
+        accept(entry[1], keep)
+    else
+        -- Which a server that is out of memory still does.
+        redis.call('PEXPIRE', LAST, keep)
+    end
     return {1, entry[1], 0, now}
 end
 if not value and number > 0 and last <= number then
