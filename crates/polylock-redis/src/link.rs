@@ -161,6 +161,15 @@ impl Link {
         &self.dial.place
     }
 
+    /// Whether it owes an answer for longer than a command may take, or there was no connection the last time.
+    pub(crate) fn is_silent(&self) -> bool {
+        let state = self.shared.lock();
+        match &state.live {
+            Some(live) => live.silence() > self.dial.command,
+            None => state.trouble.is_some() || state.dials > 0,
+        }
+    }
+
     /// What the server answers within `patience`, or within the time that a command may take if that is less.
     ///
     /// A connection that turns out to be broken is replaced, and the question put again: operations are idempotent. One

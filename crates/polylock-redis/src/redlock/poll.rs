@@ -8,7 +8,8 @@ use tokio::sync::mpsc;
 use super::{NAME, node::Node};
 use crate::error::Trouble;
 
-/// The answers by node, `None` where none has come: because `enough` said so after the others, or because time was up.
+/// The answers by node, `None` where none has come: because `enough` said so after the others, because time was up, or because
+/// only those are left that were silent before, and the others are a majority: then nothing depends on them.
 ///
 /// Each node is asked in a task of its own that goes on to its end, so whoever is late does its work, too, unheard.
 ///
@@ -33,6 +34,10 @@ where
     drop(tell);
     let mut answers: Vec<_> = nodes.iter().map(|_| None).collect();
     let deadline = SystemClock.now() + within;
+    let mut awaited: Vec<bool> = nodes.iter().map(|node| !node.link.is_silent()).collect();
+    if awaited.iter().filter(|awaited| **awaited).count() < quorum(nodes.len()) {
+        awaited.fill(true);
+    }
     loop {
         let heard = tokio::select! {
             biased;
@@ -42,7 +47,8 @@ where
         let Some((index, answer)) = heard else { return answers };
         let done = enough(&answer);
         answers[index] = Some(answer);
-        if done {
+        awaited[index] = false;
+        if done || !awaited.contains(&true) {
             return answers;
         }
     }

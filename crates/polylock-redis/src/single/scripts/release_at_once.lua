@@ -1,0 +1,6 @@
+-- Releases a lock that nobody waits for: the rest is for when somebody does.
+--
+-- Inputs, answers and atomicity: as the release that follows. Clock: none.
+if ARGV[2] == '0' and redis.call('EXISTS', KEYS[2]) == 0 then
+    return redis.call('HDEL', KEYS[1], ARGV[1])
+end
