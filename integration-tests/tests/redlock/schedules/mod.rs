@@ -98,7 +98,7 @@ struct Schedule<'n> {
 
 impl Schedule<'_> {
     fn run(&mut self) {
-        for _ in 0..200 {
+        for _ in 0..70 * self.nodes.count() {
             self.now += 1 + self.random.below(10);
             match self.random.below(100) {
                 0..72 => self.deliver(true),
@@ -351,9 +351,10 @@ fn keeps_what_it_has_extended(changes: &[Change]) -> bool {
     let server = redis::start(&[]).unwrap();
     let mut nodes = Nodes::new(server.url(), "n", 1, changes);
     let id = [7; 16];
-    let said = [Call::Propose(id, 10), Call::Renew(id, 20, 0), Call::Release(id, 10), Call::Renew(id, 20, 0)]
+    let said = [Call::Propose(id, 10), Call::Renew(id, 20, 0), Call::Release(id, 10)]
         .map(|call| nodes.tell(0, call, 0));
-    said[..2] == [Vote::Yes(10), Vote::Yes(20)] && said[3] == Vote::Yes(20) && nodes.locked() == 1
+    assert_eq!(said[..2], [Vote::Yes(10), Vote::Yes(20)]);
+    nodes.locked() == 1
 }
 
 #[test]
