@@ -21,7 +21,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Everywhere")]
 pub(crate) struct Global {
-    /// The store, by URL: sqlite:///path/to/locks.db, memory:, …; or env:VAR, or file:PATH
+    /// The store, by URL: sqlite:///path/to/locks.db, redis://host, …; or env:VAR, or file:PATH
     ///
     /// Without it: $POLYLOCK_STORE, else `store` of the config file, else a SQLite file in your state directory. A URL
     /// with a password does not belong on a command line, where everybody can read it: use --store-env, env:VAR or

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use polylock_core::Fault;
 use redis::{InfoDict, RedisResult, Value, aio::MultiplexedConnection};
 
-use crate::{Allowed, error::Trouble};
+use crate::{Allowed, error::Trouble, link::Dial};
 
 /// What counts about a server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -24,11 +24,7 @@ pub(crate) struct Health {
 ///
 /// # Errors
 /// If it does not answer, or can't be used.
-pub(crate) async fn ask(
-    connection: &mut MultiplexedConnection,
-    allowed: &[Allowed],
-    place: &str,
-) -> Result<Health, Trouble> {
+pub(crate) async fn ask(connection: &mut MultiplexedConnection, dial: &Dial) -> Result<Health, Trouble> {
     let mut questions = redis::pipe();
     questions.cmd("TIME").cmd("INFO");
     for setting in ["appendfsync", "active-replica", "multi-master"] {
@@ -45,7 +41,7 @@ pub(crate) async fn ask(
     let info = answers.next().and_then(Result::ok).map(redis::from_redis_value::<InfoDict>);
     let Some(Ok(info)) = info else {
         tracing::warn!(
-            server = place,
+            server = dial.place,
             "can't look at the server's settings, because this user may not use INFO: whether it evicts keys, is a \
              replica or forgets at a restart is not known"
         );
@@ -55,12 +51,31 @@ pub(crate) async fn ask(
     for answer in answers.flatten() {
         settings.extend(redis::from_redis_value::<HashMap<String, String>>(answer).unwrap_or_default());
     }
-    let health = look(&|key| info.get(key).or_else(|| settings.get(key).cloned()), allowed, place)?;
+    let told = |key: &str| info.get(key).or_else(|| settings.get(key).cloned());
+    let health = look(&told, &dial.allowed)?;
+    if let (Some(danger), false) = (forgets(&told), dial.may_forget) {
+        tracing::warn!(server = dial.place, "{danger}");
+    }
     Ok(Health { clock_us, ..health })
 }
 
+/// What the server may forget of what it has acknowledged, if it may.
+fn forgets(told: &dyn Fn(&str) -> Option<String>) -> Option<&'static str> {
+    if told("aof_enabled").is_none_or(|enabled| enabled != "1") {
+        return Some(
+            "the server keeps no append-only file: after a crash or restart it has forgotten who holds locks, and gives \
+             them again (set appendonly yes and appendfsync always)",
+        );
+    }
+    // A server that does not tell is given the benefit of the doubt.
+    told("appendfsync").filter(|sync| sync != "always").map(|_| {
+        "the server's appendfsync is not always: a crash of its machine may forget the grants of the last second, and \
+         give them again"
+    })
+}
+
 /// Judges by what `told` says of each key of INFO or CONFIG.
-fn look(told: &dyn Fn(&str) -> Option<String>, allowed: &[Allowed], place: &str) -> Result<Health, Trouble> {
+fn look(told: &dyn Fn(&str) -> Option<String>, allowed: &[Allowed]) -> Result<Health, Trouble> {
     let unfit = |why: String| Err(Trouble::Unfit(Fault::Permanent, why));
     let is = |key: &str, value: &str| told(key).is_some_and(|told| told == value);
     let version = told("redis_version").unwrap_or_default();
@@ -97,19 +112,6 @@ fn look(told: &dyn Fn(&str) -> Option<String>, allowed: &[Allowed], place: &str)
              that with polylock.allow=eviction"
         ));
     }
-    if !is("aof_enabled", "1") {
-        tracing::warn!(
-            server = place,
-            "the server keeps no append-only file: after a crash or restart it has forgotten who holds locks, and \
-             gives them again (set appendonly yes and appendfsync always)"
-        );
-    } else if told("appendfsync").is_some_and(|sync| sync != "always") {
-        tracing::warn!(
-            server = place,
-            "the server's appendfsync is not always: a crash of its machine may forget the grants of the last \
-             second, and give them again"
-        );
-    }
     Ok(Health {
         uptime_s: told("uptime_in_seconds").and_then(|seconds| seconds.parse().ok()),
         run: told("run_id"),
@@ -143,7 +145,7 @@ mod tests {
             }
             FIT.iter().find(|(key, _)| *key == asked).map(|(_, value)| (*value).to_owned())
         };
-        look(&told, allowed, "here").map_err(|trouble| match trouble {
+        look(&told, allowed).map_err(|trouble| match trouble {
             Trouble::Unfit(Fault::Permanent, why) => why,
             other => panic!("{other:?}"),
         })
@@ -152,7 +154,7 @@ mod tests {
     #[test]
     fn a_fit_server_is_fit() {
         assert_eq!(judged("", "", &[]), Ok(Health { uptime_s: Some(12), ..Health::default() }));
-        assert_eq!(look(&|_| None, &[], "here").unwrap(), Health::default(), "one that says nothing");
+        assert_eq!(look(&|_| None, &[]).unwrap(), Health::default(), "one that says nothing");
     }
 
     #[test]
@@ -171,6 +173,26 @@ mod tests {
             let why = judged(key, value, &[]).unwrap_err();
             assert!(why.contains(word), "{key}={value}: {why}");
         }
+    }
+
+    #[test]
+    fn what_a_server_may_forget_is_told() {
+        let danger = |settings: &[(&str, &str)]| {
+            let told = |asked: &str| {
+                settings.iter().find(|(key, _)| *key == asked).map(|(_, value)| (*value).to_owned())
+            };
+            forgets(&told)
+        };
+        assert!(
+            forgets(&[("aof_enabled", "0"), ("appendfsync", "always")])
+                .unwrap()
+                .contains("no append-only file")
+        );
+        assert!(
+            forgets(&[("aof_enabled", "1"), ("appendfsync", "everysec")]).unwrap().contains("last second")
+        );
+        assert_eq!(danger(&[("aof_enabled", "1"), ("appendfsync", "always")]), None);
+        assert_eq!(danger(&[("aof_enabled", "1")]), None);
     }
 
     #[test]

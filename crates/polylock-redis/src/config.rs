@@ -173,6 +173,7 @@ impl Settings {
             command: self.command_timeout,
             silence: Duration::ZERO,
             allowed: self.allowed.clone(),
+            may_forget: false,
             channel,
             ear,
         })

@@ -53,6 +53,8 @@ pub(crate) struct Dial {
     /// How long it may be silent until the connection counts as broken, if that is longer.
     pub(crate) silence: Duration,
     pub(crate) allowed: Vec<Allowed>,
+    /// Whether no harm is done if it forgets what it has acknowledged.
+    pub(crate) may_forget: bool,
     /// What to subscribe to, and who hears it.
     pub(crate) channel: String,
     pub(crate) ear: Ear,
@@ -268,7 +270,7 @@ impl Link {
         let asked = SystemClock.now();
         let mut subscriber = connection.clone();
         let subscribe = async { subscriber.subscribe(&self.dial.channel).await.map_err(Trouble::Driver) };
-        let ask = checkup::ask(&mut connection, &self.dial.allowed, &self.dial.place);
+        let ask = checkup::ask(&mut connection, &self.dial);
         let (health, ()) = future::try_join(ask, subscribe).await?;
         Ok(Live { connection, dial, health, asked, silent: Arc::default() })
     }

@@ -3,6 +3,7 @@
 mod event;
 mod table;
 mod waiting;
+mod warnings;
 
 use std::{
     fmt,
@@ -29,6 +30,7 @@ pub(crate) struct Output {
 }
 
 const ERROR: Style = AnsiColor::Red.on_default().bold();
+const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 const NOTE: Style = AnsiColor::Cyan.on_default();
 
 impl Output {
@@ -39,7 +41,9 @@ impl Output {
             Color::Never => anstream::ColorChoice::Never,
         };
         choice.write_global();
-        Self { format: global.output, quiet: global.quiet, verbose: global.verbose }
+        let output = Self { format: global.output, quiet: global.quiet, verbose: global.verbose };
+        warnings::show(output);
+        output
     }
 
     pub(crate) fn is_quiet(&self) -> bool {
@@ -52,6 +56,13 @@ impl Output {
 
     pub(crate) fn is_text(&self) -> bool {
         self.format == Format::Text
+    }
+
+    /// What a store warns of: something about it may break locks.
+    fn warning(&self, text: impl fmt::Display) {
+        if !self.quiet && self.is_text() {
+            say(WARNING, format_args!("warning: {text}"));
+        }
     }
 
     /// What is good to know.

@@ -54,6 +54,7 @@ async fn open(config: Config) -> Result<Store> {
         let ear = Arc::new(move |news: News<'_>| waiters.hear(news));
         let mut dial = config.settings.dial(NAME, index, channel.clone(), ear)?;
         dial.silence = SILENCE;
+        dial.may_forget = config.restart == Restart::Delay;
         Ok::<_, ConfigError>(Arc::new(Node::new(Link::new(dial), youth)))
     };
     let nodes = (0..config.settings.servers.len()).map(node).collect::<Result<Vec<_>, _>>()?;
