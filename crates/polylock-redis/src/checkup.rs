@@ -184,12 +184,12 @@ mod tests {
             forgets(&told)
         };
         assert!(
-            forgets(&[("aof_enabled", "0"), ("appendfsync", "always")])
+            danger(&[("aof_enabled", "0"), ("appendfsync", "always")])
                 .unwrap()
                 .contains("no append-only file")
         );
         assert!(
-            forgets(&[("aof_enabled", "1"), ("appendfsync", "everysec")]).unwrap().contains("last second")
+            danger(&[("aof_enabled", "1"), ("appendfsync", "everysec")]).unwrap().contains("last second")
         );
         assert_eq!(danger(&[("aof_enabled", "1"), ("appendfsync", "always")]), None);
         assert_eq!(danger(&[("aof_enabled", "1")]), None);

@@ -111,11 +111,6 @@ impl Redlock {
         self.patience.min(request.ttl / 5)
     }
 
-    /// How long a lease certainly lasts, whatever the clocks of the nodes do: the margin of the Redlock page.
-    fn lease(request: &Request) -> Duration {
-        request.ttl.saturating_sub(request.ttl / 100 + Duration::from_millis(2))
-    }
-
     /// Proposes a number for `request`, and takes back all votes if they are too few.
     async fn propose(&self, request: &Request, attempt: &Arc<Attempt>) -> Result<Outcome> {
         let began = SystemClock.now();
@@ -151,10 +146,10 @@ impl Redlock {
         .await;
 
         let agreed = yes.iter().find(|(_, votes)| **votes >= self.quorum()).map(|(token, _)| *token);
-        let left = Self::lease(request).saturating_sub(SystemClock.now().since(began));
+        let left = request.ttl.saturating_sub(SystemClock.now().since(began));
         if let (Some(token), false) = (agreed.and_then(FencingToken::new), left.is_zero()) {
             attempt.holds(token.as_i64());
-            return Ok(Outcome::Held(Grant::new(token, Self::lease(request))));
+            return Ok(Outcome::Held(Grant::new(token, request.ttl)));
         }
         attempt.undoes();
         let answering = votes.iter().filter(|vote| matches!(vote, Some(Ok(_)))).count();
@@ -187,6 +182,20 @@ impl Redlock {
         } else {
             Outcome::Split
         })
+    }
+
+    /// Gives the vote for `number` back to those nodes that have lost it, now that a majority has extended it.
+    fn bring_back(&self, request: &Request, number: i64, votes: &[Option<Result<Vote>>]) {
+        for (node, vote) in self.nodes.iter().zip(votes) {
+            if matches!(vote, Some(Ok(Vote::No))) {
+                let (node, scripts, request) = (node.clone(), self.scripts.clone(), request.clone());
+                let patience = self.patience(&request);
+                // Next time, if it fails. A release that is quicker has the node refuse.
+                tokio::spawn(async move {
+                    drop(node.renew(&scripts, &request, number, true, patience).await.vote);
+                });
+            }
+        }
     }
 
     /// Has all nodes take back their votes, and waits for as many as have said something.
@@ -301,7 +310,7 @@ impl Backend for Redlock {
         let patience = self.patience(request);
         let renew = |_, node: Arc<Node>| {
             let (scripts, request) = (self.scripts.clone(), request.clone());
-            async move { node.renew(&scripts, &request, number, patience).await.vote }
+            async move { node.renew(&scripts, &request, number, false, patience).await.vote }
         };
         let (mut yes, mut no) = (0, 0);
         let votes = poll(&self.nodes, patience, renew, |vote| {
@@ -314,7 +323,10 @@ impl Backend for Redlock {
         })
         .await;
         if yes >= self.quorum() {
-            return Ok(Renewal::Renewed { lease: Self::lease(request) });
+            if number > 0 {
+                self.bring_back(request, number, &votes);
+            }
+            return Ok(Renewal::Renewed { lease: request.ttl });
         }
         if self.nodes.len() - no < self.quorum() {
             return Ok(Renewal::Lost(LostReason::Gone));

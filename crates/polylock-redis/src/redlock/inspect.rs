@@ -1,6 +1,7 @@
 //! Looking into the nodes, and breaking a lock.
 
 use std::{
+    cmp::Reverse,
     collections::{BTreeSet, HashMap},
     sync::Arc,
     time::Duration,
@@ -8,8 +9,9 @@ use std::{
 
 use async_trait::async_trait;
 use futures_util::future;
-use polylock_core::{Entry, FencingToken, Inspect, LockName, LockStatus, Mode, Operation, OwnerId, Result};
-use redis::Value;
+use polylock_core::{
+    ConfigError, Entry, FencingToken, Inspect, LockName, LockStatus, Mode, Operation, OwnerId, Result,
+};
 
 use super::{
     backend::Redlock,
@@ -36,19 +38,32 @@ impl Redlock {
     }
 }
 
-/// Who has the vote of `node`.
-async fn holder(node: &Node, question: Question<'_>) -> Result<Option<Entry>> {
+/// What a node tells of a lock.
+struct Told {
+    holder: Option<Entry>,
+    /// By their channels.
+    waiters: Vec<(String, Entry)>,
+}
+
+/// Who has the vote of `node`, and who waits for it.
+async fn told(node: &Node, question: Question<'_>) -> Result<Told> {
+    type Holder = (i64, i64, i64, String, String);
+    type Waiter = (String, i64, i64, String, String);
     let answer = node.link.ask(Operation::Inspect, PATIENCE, question).await.outcome?;
-    if matches!(&answer, Value::Array(parts) if parts.is_empty()) {
-        return Ok(None);
-    }
-    let (token, age, left, owner, label): (i64, u64, i64, String, String) =
-        node.read(Operation::Inspect, answer)?;
-    let left = Duration::from_micros(u64::try_from(left).unwrap_or(0));
-    let owner = OwnerId::new(owner)?;
-    let entry =
-        Entry::new(Mode::Exclusive, owner, label, FencingToken::new(token), Duration::from_micros(age), left);
-    Ok(Some(entry))
+    let (holders, waiters): (Vec<Holder>, Vec<Waiter>) = node.read(Operation::Inspect, answer)?;
+    let micros = |us: i64| Duration::from_micros(u64::try_from(us).unwrap_or(0));
+    let entry = |token, age, left, owner: String, label| {
+        let owner = OwnerId::new(owner)?;
+        Ok::<_, ConfigError>(Entry::new(Mode::Exclusive, owner, label, token, micros(age), micros(left)))
+    };
+    let holder = holders
+        .into_iter()
+        .next()
+        .map(|(token, age, left, owner, label)| entry(FencingToken::new(token), age, left, owner, label));
+    let waiters = waiters
+        .into_iter()
+        .map(|(channel, age, left, owner, label)| Ok((channel, entry(None, age, left, owner, label)?)));
+    Ok(Told { holder: holder.transpose()?, waiters: waiters.collect::<Result<_, ConfigError>>()? })
 }
 
 #[async_trait]
@@ -56,16 +71,26 @@ impl Inspect for Redlock {
     async fn inspect(&self, name: &LockName) -> Result<LockStatus> {
         let ask = |_, node: Arc<Node>| {
             let (scripts, name) = (self.scripts.clone(), name.clone());
-            async move { holder(&node, Question::Script(&scripts.inspect(&name))).await }
+            async move { told(&node, Question::Script(&scripts.inspect(&name))).await }
         };
-        let mut votes = HashMap::<_, Vec<Entry>>::new();
-        for entry in self.hear(Operation::Inspect, ask).await?.into_iter().flatten() {
-            votes.entry(entry.token).or_default().push(entry);
+        let (mut votes, mut waiters) = (HashMap::<_, Vec<Entry>>::new(), HashMap::<_, Entry>::new());
+        for told in self.hear(Operation::Inspect, ask).await? {
+            if let Some(entry) = told.holder {
+                votes.entry(entry.token).or_default().push(entry);
+            }
+            for (channel, entry) in told.waiters {
+                let longest = waiters.entry(channel).or_insert_with(|| entry.clone());
+                if entry.age > longest.age {
+                    *longest = entry;
+                }
+            }
         }
         // Who has less than a majority is about to take back its votes, or has died.
         let holders = votes.into_values().find(|votes| votes.len() >= quorum(self.nodes.len()));
         let holder = holders.into_iter().flatten().min_by_key(|entry| entry.expires_in);
-        Ok(LockStatus::new(name.clone(), holder.into_iter().collect(), Vec::new()))
+        let mut waiters: Vec<Entry> = waiters.into_values().collect();
+        waiters.sort_by_key(|entry| Reverse(entry.age));
+        Ok(LockStatus::new(name.clone(), holder.into_iter().collect(), waiters))
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockStatus>> {

@@ -97,9 +97,10 @@ impl Node {
         scripts: &Scripts,
         request: &Request,
         number: i64,
+        brings_back: bool,
         patience: Duration,
     ) -> Ballot {
-        self.vote(Operation::Renew, patience, &scripts.renew(request, number)).await
+        self.vote(Operation::Renew, patience, &scripts.renew(request, number, brings_back)).await
     }
 
     /// Takes back its vote for `request`, for all numbers up to `number`; `channel` waits no more.

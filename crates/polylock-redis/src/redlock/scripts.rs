@@ -39,12 +39,15 @@ impl Scripts {
 
     pub(super) fn propose(&self, request: &Request, number: i64, channel: &str) -> ScriptInvocation<'_> {
         let mut call = self.about(&self.propose, request, number);
-        call.arg(channel);
+        call.arg(channel).arg(millis(request.place_ttl()));
         call
     }
 
-    pub(super) fn renew(&self, request: &Request, number: i64) -> ScriptInvocation<'_> {
-        self.about(&self.renew, request, number)
+    /// `brings_back` is for a node that has lost the vote which others still have.
+    pub(super) fn renew(&self, request: &Request, number: i64, brings_back: bool) -> ScriptInvocation<'_> {
+        let mut call = self.about(&self.renew, request, number);
+        call.arg(u8::from(brings_back));
+        call
     }
 
     pub(super) fn release(&self, request: &Request, number: i64, channel: &str) -> ScriptInvocation<'_> {
@@ -69,7 +72,9 @@ impl Scripts {
 
     fn about<'s>(&self, script: &'s Script, request: &Request, number: i64) -> ScriptInvocation<'s> {
         let mut call = self.call(script, &request.name);
-        call.arg(&request.id.to_bytes()).arg(number).arg(millis(request.ttl)).arg(self.keep_ms);
+        // Longer than the holder's lease, by as much as the clocks of nodes may run apart: the margin of the Redlock page.
+        let ttl = request.ttl + request.ttl / 100 + Duration::from_millis(2);
+        call.arg(&request.id.to_bytes()).arg(number).arg(millis(ttl)).arg(self.keep_ms);
         call.arg(request.owner.as_str()).arg(request.label.as_ref().map_or("", |label| label.as_str()));
         call
     }

@@ -16,7 +16,7 @@ if number > 0 then
     accept(number + 1, keep)
 end
 if ARGV[4] ~= '' then
-    redis.call('ZREM', WAITING, ARGV[4])
+    redis.call('HDEL', WAITING, ARGV[4])
 end
 if removed == 1 then
     ring(ARGV[5])
