@@ -92,7 +92,8 @@ fn look(told: &dyn Fn(&str) -> Option<String>, allowed: &[Allowed]) -> Result<He
     if told("role").is_some_and(|role| role != "master") {
         return unfit("this is a replica: connect to the primary".to_owned());
     }
-    match told("redis_mode").as_deref() {
+    // Valkey calls it by another name.
+    match told("redis_mode").or_else(|| told("server_mode")).as_deref() {
         Some("sentinel") => {
             return unfit("this is a Sentinel, which keeps no data: connect to the primary".to_owned());
         }
@@ -193,6 +194,13 @@ mod tests {
         );
         assert_eq!(danger(&[("aof_enabled", "1"), ("appendfsync", "always")]), None);
         assert_eq!(danger(&[("aof_enabled", "1")]), None);
+    }
+
+    #[test]
+    fn valkey_says_it_in_its_own_words() {
+        let told = |key: &str| (key == "server_mode").then(|| "cluster".to_owned());
+        assert!(look(&told, &[]).is_err());
+        assert!(look(&told, &[Allowed::Cluster]).is_ok());
     }
 
     #[test]

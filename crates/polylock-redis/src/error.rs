@@ -68,9 +68,11 @@ fn is_full(error: &RedisError) -> bool {
     error.detail().is_some_and(|detail| detail.contains("max number of clients"))
 }
 
-/// A command, key or channel within a script, which Redis 7.0 has no code for.
+/// A command, key or channel, where that has no code of its own: in a script, or where the driver hides it.
 fn is_forbidden(error: &RedisError) -> bool {
-    error.detail().is_some_and(|detail| detail.contains("user executing the script can't"))
+    let told = ["user executing the script can't", "ACL failure in script", "has no permissions to run"];
+    let text = error.to_string();
+    told.iter().any(|told| text.contains(told))
 }
 
 /// The server's certificate is not accepted.
