@@ -1,7 +1,10 @@
 //! Users, passwords, and what a user must be allowed.
 
+use std::collections::HashMap;
+
 use polylock::{Error, Fault, Locks};
-use polylock_integration_tests::servers::{Private, redis};
+use polylock_integration_tests::servers::{Private, redis, valkey};
+use polylock_testkit::Missing;
 
 use crate::{Spot, command, everything_works, raw, refusal, told};
 
@@ -47,9 +50,14 @@ fn encoded(text: &str) -> String {
     text.bytes().map(|byte| format!("%{byte:02X}")).collect()
 }
 
+type Start = fn(&[&str]) -> Result<Private, Missing>;
+
+/// Each has words of its own for what it forbids.
+const MAKES: [Start; 2] = [redis::start, valkey::start];
+
 /// A server with a user `app` who may do what is listed, and the URL of its store.
-async fn with_user(allowed: impl Iterator<Item = &&'static str>) -> (Private, Spot, String) {
-    let server = redis::start(&[]).unwrap();
+async fn with_user(start: Start, allowed: impl Iterator<Item = &&'static str>) -> (Private, Spot, String) {
+    let server = start(&[]).unwrap();
     let spot = Spot::of(&server).await;
     let mut user = command("ACL SETUSER app reset on");
     user.arg(format!(">{PASSWORD}")).arg(format!("~{}", spot.key("*"))).arg("&polylock:*");
@@ -61,43 +69,61 @@ async fn with_user(allowed: impl Iterator<Item = &&'static str>) -> (Private, Sp
     (server, spot, url)
 }
 
+fn text(value: &::redis::Value) -> String {
+    ::redis::from_redis_value_ref(value).unwrap()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_who_may_do_what_the_store_needs_and_no_more() {
-    let (_server, spot, url) = with_user(NEEDED.iter().chain(USEFUL)).await;
-    everything_works(&url).await.unwrap();
-    let log: Vec<::redis::Value> = spot.ask(&command("ACL LOG")).await;
-    assert!(log.is_empty(), "refused: {log:?}");
+    for start in MAKES {
+        let (_server, spot, url) = with_user(start, NEEDED.iter().chain(USEFUL)).await;
+        everything_works(&url).await.unwrap();
+        let log: Vec<HashMap<String, ::redis::Value>> = spot.ask(&command("ACL LOG")).await;
+        let refused: Vec<String> = log.iter().map(|entry| text(&entry["object"])).collect();
+        // The driver tells its name to servers that can be told, and goes on if that is refused.
+        assert!(refused.iter().all(|command| command == "client|setinfo"), "{refused:?}");
+
+        let first = url.replace('?', "/1?");
+        let (fault, told) = refusal(&first).await;
+        assert!(fault == Some(Fault::Denied), "{fault:?}: {told}");
+        spot.ask::<()>(&command("ACL SETUSER app +select")).await;
+        everything_works(&first).await.unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_of_it_is_needed_and_missing_it_is_told() {
-    let (_server, spot, url) = with_user(NEEDED.iter().chain(USEFUL)).await;
-    for missing in NEEDED.iter().filter(|name| **name != "info") {
-        spot.ask::<()>(command("ACL SETUSER app").arg(format!("-{missing}"))).await;
-        spot.ask::<()>(&command("SCRIPT FLUSH")).await;
-        let (fault, text) = told(&everything_works(&url).await.expect_err(missing));
-        let denied = fault == Some(Fault::Denied) && text.contains("this user may not use");
-        assert!(denied && !text.contains(PASSWORD), "without {missing}: {fault:?}: {text}");
-        spot.ask::<()>(command("ACL SETUSER app").arg(format!("+{missing}"))).await;
-        spot.ask::<()>(&command("CLIENT KILL TYPE pubsub")).await;
-        for name in ["all", "shared"] {
-            spot.ask::<()>(command("DEL").arg(spot.key(&format!("h:{name}")))).await;
-            spot.ask::<()>(command("DEL").arg(spot.key(&format!("q:{name}")))).await;
-            spot.ask::<()>(command("DEL").arg(spot.key(&format!("w:{name}")))).await;
+    for start in MAKES {
+        let (_server, spot, url) = with_user(start, NEEDED.iter().chain(USEFUL)).await;
+        for missing in NEEDED.iter().filter(|name| **name != "info") {
+            spot.ask::<()>(command("ACL SETUSER app").arg(format!("-{missing}"))).await;
+            spot.ask::<()>(&command("SCRIPT FLUSH")).await;
+            let (fault, text) = told(&everything_works(&url).await.expect_err(missing));
+            let denied = fault == Some(Fault::Denied) && text.contains("this user may not use");
+            assert!(denied && !text.contains(PASSWORD), "without {missing}: {fault:?}: {text}");
+            spot.ask::<()>(command("ACL SETUSER app").arg(format!("+{missing}"))).await;
+            spot.ask::<()>(&command("CLIENT KILL TYPE pubsub")).await;
+            for name in ["all", "shared"] {
+                spot.ask::<()>(command("DEL").arg(spot.key(&format!("h:{name}")))).await;
+                spot.ask::<()>(command("DEL").arg(spot.key(&format!("q:{name}")))).await;
+                spot.ask::<()>(command("DEL").arg(spot.key(&format!("w:{name}")))).await;
+            }
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_and_channels_of_others_are_not_needed_and_own_ones_are() {
-    let (_server, spot, url) = with_user(NEEDED.iter().chain(USEFUL)).await;
-    for (what, rule) in [("keys", "resetkeys"), ("channels", "resetchannels")] {
-        spot.ask::<()>(command("ACL SETUSER app").arg(rule)).await;
-        let (fault, text) = told(&everything_works(&url).await.expect_err(what));
-        assert!(fault == Some(Fault::Denied), "without {what}: {fault:?}: {text}");
-        spot.ask::<()>(&command("ACL SETUSER app ~* &*")).await;
+    for start in MAKES {
+        let (_server, spot, url) = with_user(start, NEEDED.iter().chain(USEFUL)).await;
+        for (what, rule) in [("keys", "resetkeys"), ("channels", "resetchannels")] {
+            spot.ask::<()>(command("ACL SETUSER app").arg(rule)).await;
+            let (fault, text) = told(&everything_works(&url).await.expect_err(what));
+            assert!(fault == Some(Fault::Denied), "without {what}: {fault:?}: {text}");
+            spot.ask::<()>(&command("ACL SETUSER app ~* &*")).await;
+        }
+        everything_works(&url).await.unwrap();
     }
-    everything_works(&url).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -126,12 +152,14 @@ async fn who_is_not_let_in_is_told_what_to_check_and_no_secret() {
 /// One that is locked out while it works.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_loses_its_password_meanwhile_is_told() {
-    let (_server, spot, url) = with_user(["@all"].iter()).await;
-    let locks = Locks::connect(&url).await.unwrap();
-    locks.lock("a").acquire().await.unwrap().release().await.unwrap();
-    spot.ask::<()>(&command("ACL SETUSER app resetpass >other")).await;
-    spot.ask::<()>(&command("CLIENT KILL TYPE pubsub")).await;
-    let error = locks.lock("a").acquire().await.unwrap_err();
-    assert!(matches!(&error, Error::Unavailable(error) if error.fault == Fault::Denied), "{error:?}");
-    assert!(!format!("{error:?}").contains(PASSWORD));
+    for start in MAKES {
+        let (_server, spot, url) = with_user(start, ["@all"].iter()).await;
+        let locks = Locks::connect(&url).await.unwrap();
+        locks.lock("a").acquire().await.unwrap().release().await.unwrap();
+        spot.ask::<()>(&command("ACL SETUSER app resetpass >other")).await;
+        spot.ask::<()>(&command("CLIENT KILL TYPE pubsub")).await;
+        let error = locks.lock("a").acquire().await.unwrap_err();
+        assert!(matches!(&error, Error::Unavailable(error) if error.fault == Fault::Denied), "{error:?}");
+        assert!(!format!("{error:?}").contains(PASSWORD));
+    }
 }

@@ -40,7 +40,7 @@ async fn behind(locks: &Locks, guard: polylock::Guard, name: &str, hurt: impl Fn
 async fn a_killed_waiter_is_passed_over_at_once() {
     let server = redis::start(&[]).unwrap();
     for round in 0..3 {
-        let (spot, locks, guard, mut worker) = queued(&server, "killed", "").await;
+        let (spot, locks, guard, mut worker) = queued(&server, "killed", "&polylock.ttl=1s").await;
         let took = behind(&locks, guard, "killed", || assert!(!worker.kill().success())).await;
         println!("killed, {round}: {took:.1?}");
         assert!(took < SLACK, "{took:?}");
@@ -69,4 +69,24 @@ async fn a_frozen_waiter_is_passed_over_within_the_lease_of_its_place() {
         frozen("short", "&polylock.ttl=1s", Duration::from_secs(1)),
         frozen("long", "", Duration::from_secs(5)),
     );
+}
+
+/// Though nobody ever asks for the lock again.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_dead_leave_goes_by_itself() {
+    let server = redis::start(&[]).unwrap();
+    let (spot, locks, guard, mut waiter) = queued(&server, "left", "&polylock.ttl=1s").await;
+    let url = format!("{}&polylock.ttl=1s", spot.url);
+    let mut holder = Process::start(env!("CARGO_BIN_EXE_worker"), ["hold", &url, "other", "1"]);
+    holder.hears("held");
+    assert!(!holder.kill().success() && !waiter.kill().success());
+    let killed = now();
+    guard.release().await.unwrap();
+    assert!(locks.inspect("left").await.unwrap().holders.is_empty());
+    assert!(!spot.leftovers().await.is_empty(), "the place and the lock are still there");
+    spot.is_clean().await;
+    let took = now().since(killed);
+    println!("gone after {took:.1?}");
+    // A key lasts a second longer than what is in it.
+    assert!(took < Duration::from_secs(2) + SLACK, "{took:?}");
 }

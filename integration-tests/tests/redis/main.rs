@@ -141,12 +141,12 @@ async fn everything_works(url: &str) -> Result<(), Error> {
         waiting.is_finished() || here.inspect("all").await.map_or(true, |status| status.waiters.len() == 1)
     })
     .await;
-    if waiting.is_finished() {
+    let listed = here.list("al").await?;
+    assert_eq!((listed.len(), listed[0].holders.len()), (1, 1));
+    if listed[0].waiters.is_empty() {
         drop(waiting.await.unwrap()?);
         panic!("it has the lock of another");
     }
-    let listed = here.list("al").await?;
-    assert_eq!((listed.len(), listed[0].holders.len(), listed[0].waiters.len()), (1, 1, 1));
     let token = guard.fencing_token();
     guard.release().await?;
     let guard = waiting.await.unwrap()?;

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use polylock::{Fault, Locks};
-use polylock_integration_tests::{clock, servers::redis};
+use polylock_integration_tests::{
+    clock,
+    servers::{redis, valkey},
+};
 
 use crate::{Spot, command, everything_works, refusal, told};
 
@@ -21,37 +24,41 @@ async fn a_server_that_may_evict_locks_is_refused_unless_that_is_accepted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_is_refused() {
-    let primary = redis::start(&[]).unwrap();
-    let replica = redis::start(&[&format!("replicaof 127.0.0.1 {}", primary.port())]).unwrap();
-    let (fault, text) = refusal(replica.url()).await;
-    assert!(fault == Some(Fault::Permanent) && text.contains("connect to the primary"), "{text}");
-    // A primary that is made a replica is found out by the next command.
-    let (spot, other) = (Spot::of(&primary).await, Spot::of(&replica).await);
-    let locks = spot.locks().await;
-    locks.lock("a").acquire().await.unwrap().release().await.unwrap();
-    other.ask::<()>(&command("REPLICAOF NO ONE")).await;
-    spot.ask::<()>(&command(&format!("REPLICAOF 127.0.0.1 {}", replica.port()))).await;
-    let (fault, text) = told(&locks.lock("a").try_acquire().await.unwrap_err());
-    assert!(text.contains("replica"), "{fault:?}: {text}");
-    everything_works(&other.url).await.unwrap();
+    for start in [redis::start, valkey::start] {
+        let primary = start(&[]).unwrap();
+        let replica = start(&[&format!("replicaof 127.0.0.1 {}", primary.port())]).unwrap();
+        let (fault, text) = refusal(replica.url()).await;
+        assert!(fault == Some(Fault::Permanent) && text.contains("connect to the primary"), "{text}");
+        // A primary that is made a replica is found out by the next command.
+        let (spot, other) = (Spot::of(&primary).await, Spot::of(&replica).await);
+        let locks = spot.locks().await;
+        locks.lock("a").acquire().await.unwrap().release().await.unwrap();
+        other.ask::<()>(&command("REPLICAOF NO ONE")).await;
+        spot.ask::<()>(&command(&format!("REPLICAOF 127.0.0.1 {}", replica.port()))).await;
+        let (fault, text) = told(&locks.lock("a").try_acquire().await.unwrap_err());
+        assert!(text.contains("replica"), "{fault:?}: {text}");
+        everything_works(&other.url).await.unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_of_a_cluster_is_refused_unless_that_is_accepted_and_then_all_works() {
-    let server = redis::start(&["cluster-enabled yes"]).unwrap();
-    let spot = Spot::of(&server).await;
-    let (fault, text) = refusal(&spot.url).await;
-    assert!(fault == Some(Fault::Permanent) && text.contains("polylock.allow=cluster"), "{text}");
+    for start in [redis::start, valkey::start] {
+        let server = start(&["cluster-enabled yes"]).unwrap();
+        let spot = Spot::of(&server).await;
+        let (fault, text) = refusal(&spot.url).await;
+        assert!(fault == Some(Fault::Permanent) && text.contains("polylock.allow=cluster"), "{text}");
 
-    let url = format!("{}&polylock.allow=cluster", spot.url);
-    let locks = Locks::connect(&url).await.unwrap();
-    let (fault, text) = told(&locks.lock("a").try_acquire().await.unwrap_err());
-    println!("without slots: {fault:?}: {text}");
-    assert!(text.contains("does not serve these keys"), "{text}");
+        let url = format!("{}&polylock.allow=cluster", spot.url);
+        let locks = Locks::connect(&url).await.unwrap();
+        let (fault, text) = told(&locks.lock("a").try_acquire().await.unwrap_err());
+        println!("without slots: {fault:?}: {text}");
+        assert!(text.contains("does not serve these keys"), "{text}");
 
-    spot.ask::<()>(&command("CLUSTER ADDSLOTSRANGE 0 16383")).await;
-    clock::until("it serves", async || locks.lock("a").try_acquire().await.is_ok()).await;
-    everything_works(&url).await.unwrap();
+        spot.ask::<()>(&command("CLUSTER ADDSLOTSRANGE 0 16383")).await;
+        clock::until("it serves", async || locks.lock("a").try_acquire().await.is_ok()).await;
+        everything_works(&url).await.unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

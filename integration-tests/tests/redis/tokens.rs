@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use polylock::Locks;
+use polylock::{LockStatus, Locks};
 use polylock_integration_tests::servers::redis;
 
 use crate::{Spot, command};
@@ -13,39 +13,46 @@ fn grow(tokens: &[u64]) -> bool {
 }
 
 /// Two clients hand the lock to each other, so often in all. The tokens in the order in which they were had, each as the
-/// client has it and as the server has it.
-async fn hand_overs(spot: &Spot, count: usize) -> Vec<(u64, u64)> {
+/// client has it and as the server has it; and how often the server was asked for that.
+async fn hand_overs(spot: &Spot, count: usize) -> (Vec<(u64, u64)>, u64) {
     let clients = [spot.locks().await, spot.locks().await];
     let client = |turn: usize| clients[turn % 2].lock("turns").ttl(Duration::from_secs(5));
-    let mut tokens = Vec::new();
+    let (mut tokens, mut looks) = (Vec::new(), 0);
     let mut guard = client(0).acquire().await.unwrap();
     for turn in 1..=count {
         let waiting = tokio::spawn(client(turn).acquire());
-        let place = async |locks: &Locks| locks.inspect("turns").await.unwrap();
-        let mut status = place(&clients[0]).await;
+        let mut status = look(&clients[0], &mut looks).await;
         while status.waiters.is_empty() {
-            status = place(&clients[0]).await;
+            status = look(&clients[0], &mut looks).await;
         }
         tokens.push((guard.fencing_token().get(), status.holders[0].token.unwrap().get()));
         guard.release().await.unwrap();
         guard = waiting.await.unwrap().unwrap();
     }
     guard.release().await.unwrap();
-    tokens
+    (tokens, looks)
+}
+
+async fn look(locks: &Locks, looks: &mut u64) -> LockStatus {
+    *looks += 1;
+    locks.inspect("turns").await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_hand_overs_give_exact_and_growing_tokens() {
     let server = redis::start(&[]).unwrap();
     let spot = Spot::of(&server).await;
-    let tokens = hand_overs(&spot, 1000).await;
+    let (tokens, looks) = hand_overs(&spot, 1000).await;
     let (theirs, servers): (Vec<u64>, Vec<u64>) = tokens.into_iter().unzip();
     assert_eq!(theirs, servers);
     assert!(grow(&theirs));
     assert!(theirs[0] > 1_000_000_000_000_000, "microseconds since 1970: {}", theirs[0]);
     let calls = spot.calls().await;
-    println!("{} told by push", calls["publish"]);
     assert_eq!(calls["publish"], 1000);
+    // What is pushed is understood: with one claim and one release each, nobody has to ask again, unless the machine is busy.
+    let scripts = spot.scripts_run().await - looks;
+    println!("{scripts} claims and releases");
+    assert!(scripts < 2200, "{scripts}");
     spot.is_clean().await;
 }
 
@@ -65,7 +72,7 @@ async fn when_the_clock_is_behind_the_last_token_the_next_is_greater_by_one() {
         assert_eq!(spot.ask::<u64>(command("GET").arg(spot.key("last"))).await, last);
         guard.release().await.unwrap();
     }
-    let ahead = hand_overs(&spot, 20).await;
+    let (ahead, _) = hand_overs(&spot, 20).await;
     assert!(ahead.iter().all(|(theirs, servers)| theirs == servers));
     let theirs: Vec<u64> = ahead.into_iter().map(|(theirs, _)| theirs).collect();
     assert!(grow(&theirs) && theirs[0] == last + 1, "{theirs:?}");
