@@ -131,7 +131,7 @@ impl Redlock {
             }
         };
         let (mut yes, mut others) = (HashMap::<i64, usize>::new(), 0);
-        let votes = poll(&self.nodes, patience, ask, |vote| {
+        let votes = poll(Operation::Claim, &self.nodes, patience, ask, |vote| {
             if let Ok(Vote::Yes(token)) = vote
                 && attempt.counts(*token)
             {
@@ -169,11 +169,8 @@ impl Redlock {
             }
         }
         self.numbers.saw(&stale, self.nodes.len() - self.quorum(), self.clocks());
-        // Those that are late are as good as dead, unless they were not waited for.
-        let unheard = votes.iter().filter(|vote| vote.is_none()).count();
-        let waited = SystemClock.now().since(began) >= patience;
-        if self.nodes.len() - dead - if waited { unheard } else { 0 } < self.quorum() {
-            return Err(too_few(Operation::Claim, &self.nodes, votes, patience));
+        if self.nodes.len() - dead < self.quorum() {
+            return Err(too_few(Operation::Claim, &self.nodes, votes));
         }
         Ok(if held.values().any(|votes| *votes >= self.quorum()) {
             Outcome::Taken(left)
@@ -231,7 +228,7 @@ impl Redlock {
                 released
             }
         };
-        poll(&self.nodes, patience, release, enough).await
+        poll(Operation::Release, &self.nodes, patience, release, enough).await
     }
 }
 
@@ -313,7 +310,7 @@ impl Backend for Redlock {
             async move { node.renew(&scripts, &request, number, false, patience).await.vote }
         };
         let (mut yes, mut no) = (0, 0);
-        let votes = poll(&self.nodes, patience, renew, |vote| {
+        let votes = poll(Operation::Renew, &self.nodes, patience, renew, |vote| {
             match vote {
                 Ok(Vote::Yes(_)) => yes += 1,
                 Ok(Vote::No) => no += 1,
@@ -331,7 +328,7 @@ impl Backend for Redlock {
         if self.nodes.len() - no < self.quorum() {
             return Ok(Renewal::Lost(LostReason::Gone));
         }
-        Err(too_few(Operation::Renew, &self.nodes, votes, patience))
+        Err(too_few(Operation::Renew, &self.nodes, votes))
     }
 
     async fn release(&self, request: &Request) -> Result<()> {
@@ -352,7 +349,7 @@ impl Backend for Redlock {
             })
             .await;
         if released < self.quorum() {
-            return Err(too_few(Operation::Release, &self.nodes, answers, self.patience(request)));
+            return Err(too_few(Operation::Release, &self.nodes, answers));
         }
         self.attempts.forget(request.id);
         Ok(())

@@ -30,9 +30,9 @@ impl Redlock {
         T: Send + 'static,
         F: Future<Output = Result<T>> + Send + 'static,
     {
-        let answers = poll(&self.nodes, PATIENCE, ask, |_| false).await;
+        let answers = poll(operation, &self.nodes, PATIENCE, ask, |_| false).await;
         if answers.iter().filter(|answer| matches!(answer, Some(Ok(_)))).count() < quorum(self.nodes.len()) {
-            return Err(too_few(operation, &self.nodes, answers, PATIENCE));
+            return Err(too_few(operation, &self.nodes, answers));
         }
         Ok(answers.into_iter().flatten().flatten().collect())
     }

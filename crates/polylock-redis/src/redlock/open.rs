@@ -101,11 +101,11 @@ async fn meet(nodes: &[Arc<Node>], config: &Config) -> Result<Vec<Health>> {
         }
     };
     // Those that are well answer at once. For a majority, the slow ones are worth waiting for.
-    let mut answers = poll(nodes, config.settings.command_timeout, live, |_| false).await;
+    let mut answers = poll(Operation::Connect, nodes, config.settings.command_timeout, live, |_| false).await;
     let there =
         |answers: &[Option<Result<Health>>]| answers.iter().filter(|one| matches!(one, Some(Ok(_)))).count();
     if there(&answers) < quorum(nodes.len()) {
-        answers = poll(nodes, config.settings.connect_timeout, live, |_| false).await;
+        answers = poll(Operation::Connect, nodes, config.settings.connect_timeout, live, |_| false).await;
     }
     for answer in &mut answers {
         // What will not get better by itself is not to be found out when it is needed.
@@ -116,7 +116,7 @@ async fn meet(nodes: &[Arc<Node>], config: &Config) -> Result<Vec<Health>> {
         }
     }
     if there(&answers) < quorum(nodes.len()) {
-        return Err(too_few(Operation::Connect, nodes, answers, config.settings.connect_timeout));
+        return Err(too_few(Operation::Connect, nodes, answers));
     }
     let mut runs = HashMap::new();
     for (node, answer) in nodes.iter().zip(&answers) {
@@ -137,10 +137,6 @@ async fn meet(nodes: &[Arc<Node>], config: &Config) -> Result<Vec<Health>> {
                     "a server is away: the others decide without it"
                 );
             }
-            None => tracing::warn!(
-                server = node.place(),
-                "a server is slow or away: the others decide without it"
-            ),
             _ => {}
         }
     }

@@ -8,14 +8,15 @@ use tokio::sync::mpsc;
 use super::{NAME, node::Node};
 use crate::error::Trouble;
 
-/// The answers by node, `None` where none has come: because `enough` said so after the others, because time was up, or because
-/// only those are left that were silent before, and the others are a majority: then nothing depends on them.
+/// The answers by node; `None` where `enough` said so after the others. It is an error if time was up, or if only those are left
+/// that were silent before, and the others are a majority: then nothing depends on them.
 ///
 /// Each node is asked in a task of its own that goes on to its end, so whoever is late does its work, too, unheard.
 ///
 /// # Cancel safety
 /// Dropping it stops none of the tasks.
 pub(super) async fn poll<T, F>(
+    operation: Operation,
     nodes: &[Arc<Node>],
     within: Duration,
     ask: impl Fn(usize, Arc<Node>) -> F,
@@ -34,24 +35,29 @@ where
     drop(tell);
     let mut answers: Vec<_> = nodes.iter().map(|_| None).collect();
     let deadline = SystemClock.now() + within;
-    let mut awaited: Vec<bool> = nodes.iter().map(|node| !node.link.is_silent()).collect();
-    if awaited.iter().filter(|awaited| **awaited).count() < quorum(nodes.len()) {
-        awaited.fill(true);
-    }
-    loop {
+    let silent: Vec<bool> = nodes.iter().map(|node| node.link.is_silent()).collect();
+    let few = silent.iter().filter(|silent| !**silent).count() < quorum(nodes.len());
+    let mut awaited: Vec<bool> = silent.iter().map(|silent| few || !silent).collect();
+    let in_time = loop {
         let heard = tokio::select! {
             biased;
             heard = told.recv() => heard,
             () = SystemClock.sleep_until(deadline) => None,
         };
-        let Some((index, answer)) = heard else { return answers };
+        let Some((index, answer)) = heard else { break false };
         let done = enough(&answer);
         answers[index] = Some(answer);
         awaited[index] = false;
         if done || !awaited.contains(&true) {
-            return answers;
+            break true;
+        }
+    };
+    for (index, node) in nodes.iter().enumerate() {
+        if answers[index].is_none() && (silent[index] || !in_time) {
+            answers[index] = Some(Err(node.link.failed(operation, Trouble::Silent(within))));
         }
     }
+    answers
 }
 
 /// Too few nodes have answered, or have a vote: which, and why.
@@ -59,7 +65,6 @@ pub(super) fn too_few<T>(
     operation: Operation,
     nodes: &[Arc<Node>],
     answers: Vec<Option<Result<T>>>,
-    within: Duration,
 ) -> Error {
     let (mut reasons, mut faults) = (Vec::new(), Vec::new());
     for (node, answer) in nodes.iter().zip(answers) {
@@ -71,9 +76,10 @@ pub(super) fn too_few<T>(
                 ),
                 None => continue,
             },
+            // It was not waited for, so nothing is said against it.
+            None => continue,
             Some(Err(Error::Unavailable(failure))) => (failure.source.to_string(), failure.fault),
             Some(Err(other)) => (format!("{}: {other}", node.place()), Fault::Permanent),
-            None => (format!("{}: no answer within {within:?}", node.place()), Fault::Temporary),
         };
         reasons.push(reason);
         faults.push(fault);
