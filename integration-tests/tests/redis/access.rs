@@ -149,6 +149,14 @@ async fn who_is_not_let_in_is_told_what_to_check_and_no_secret() {
     assert_eq!(refusal(&with("app:can#ary@")).await.0, None, "a # must be encoded");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn one_password_for_all() {
+    let server = redis::start_as(":s%2Fe%23c", &["requirepass s/e#c"]).unwrap();
+    everything_works(server.url()).await.unwrap();
+    let (fault, text) = refusal(&server.url().replace(":s%2Fe%23c@", "")).await;
+    assert!(fault == Some(Fault::Denied) && text.contains("check the user and the password"), "{text}");
+}
+
 /// One that is locked out while it works.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_loses_its_password_meanwhile_is_told() {

@@ -14,9 +14,9 @@ use crate::{SLACK, Spot, waiters};
 /// A lock that is held, and a worker first in its queue.
 async fn queued(server: &Server, name: &str, more: &str) -> (Spot, Locks, polylock::Guard, Process) {
     let spot = Spot::of(server).await;
-    let locks = spot.locks().await;
-    let guard = locks.lock(name).acquire().await.unwrap();
     let url = format!("{}{more}", spot.url);
+    let locks = Locks::connect(&url).await.unwrap();
+    let guard = locks.lock(name).acquire().await.unwrap();
     let worker = Process::start(env!("CARGO_BIN_EXE_worker"), ["queue", &url, name]);
     waiters(&locks, name, 1).await;
     (spot, locks, guard, worker)
@@ -39,14 +39,15 @@ async fn behind(locks: &Locks, guard: polylock::Guard, name: &str, hurt: impl Fn
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_waiter_is_passed_over_at_once() {
     let server = redis::start(&[]).unwrap();
-    for round in 0..3 {
-        let (spot, locks, guard, mut worker) = queued(&server, "killed", "&polylock.ttl=1s").await;
-        let took = behind(&locks, guard, "killed", || assert!(!worker.kill().success())).await;
-        println!("killed, {round}: {took:.1?}");
+    let killed = async |name: &str| {
+        let (spot, locks, guard, mut worker) = queued(&server, name, "&polylock.ttl=1s").await;
+        let took = behind(&locks, guard, name, || assert!(!worker.kill().success())).await;
+        println!("{name} killed: {took:.1?}");
         assert!(took < SLACK, "{took:?}");
         // Its own place stays for its lease, and keeps nobody.
         spot.is_clean().await;
-    }
+    };
+    tokio::join!(killed("one"), killed("another"), killed("a third"));
 }
 
 /// Its connection is well, so it is handed the lock, for what is left of its place in the queue.

@@ -14,7 +14,7 @@ use polylock_integration_tests::{
     servers::{redis, redlock::Dead, valkey},
 };
 
-use crate::{SLACK, everything_works, refusal};
+use crate::{SLACK, everything_works, refusal, waiters};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn through_a_unix_socket() {
@@ -98,6 +98,29 @@ async fn a_server_that_accepts_and_never_answers() {
         assert!(error.is_temporary(), "{error:?}");
         assert!(took < Duration::from_millis(1500) + SLACK, "{flow:?}: {took:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_far_away() {
+    let server = redis::start(&[]).unwrap();
+    let far = async |delay: Duration, more: &str| {
+        let proxy = Proxy::to(server.port());
+        proxy.set_both(Flow::Delay(delay));
+        let url = format!("{}?polylock.prefix=far{}{more}", proxy.url(server.url()), delay.as_millis());
+        let (here, there) = tokio::join!(Locks::connect(&url), Locks::connect(&url));
+        let (here, there) = (here.unwrap(), there.unwrap());
+        let guard = here.lock("far").acquire().await.unwrap();
+        let waiting = tokio::spawn(there.lock("far").acquire());
+        waiters(&here, "far", 1).await;
+        guard.release().await.unwrap();
+        waiting.await.unwrap().unwrap().release().await.unwrap();
+    };
+    tokio::join!(
+        // There and back this is nothing to speak of ...
+        far(Duration::from_millis(80), ""),
+        // ... and this takes more patience than there is by default.
+        far(Duration::from_millis(300), "&polylock.connect_timeout=10s&polylock.command_timeout=3s"),
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

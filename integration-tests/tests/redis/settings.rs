@@ -97,3 +97,44 @@ async fn each_database_and_each_prefix_has_locks_of_its_own() {
     let (fault, text) = refusal(&format!("{}/99", server.url())).await;
     assert!(fault.is_some() && text.contains("99"), "{fault:?}: {text}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_can_do_nothing_for_the_moment_says_why() {
+    let server = redis::start(&["maxclients 4"]).unwrap();
+    let spot = Spot::of(&server).await;
+    let locks = spot.locks().await;
+    locks.lock("a").acquire().await.unwrap().release().await.unwrap();
+    let refused = async |word: &str| {
+        let (fault, text) = told(&locks.lock("a").try_acquire().await.unwrap_err());
+        assert!(fault == Some(Fault::Temporary) && text.contains(word), "{fault:?}: {text}");
+    };
+
+    spot.ask::<()>(&command("CONFIG SET min-replicas-to-write 1")).await;
+    refused("too few replicas").await;
+    spot.ask::<()>(&command("CONFIG SET min-replicas-to-write 0")).await;
+
+    spot.ask::<()>(&command("CONFIG SET busy-reply-threshold 1")).await;
+    let mut endless = crate::raw(server.url()).await;
+    let endless = tokio::spawn(async move {
+        let mut script = command("EVAL");
+        script.arg("while true do end").arg(0).exec_async(&mut endless).await
+    });
+    clock::until("the script runs", async || {
+        locks.lock("a").try_acquire().await.is_err_and(|error| told(&error).1.contains("SCRIPT KILL"))
+    })
+    .await;
+    refused("SCRIPT KILL").await;
+    let (fault, text) = refusal(&spot.url).await;
+    assert!(fault == Some(Fault::Temporary) && text.contains("SCRIPT KILL"), "{fault:?}: {text}");
+    spot.ask::<()>(&command("SCRIPT KILL")).await;
+    assert!(endless.await.unwrap().is_err());
+    locks.lock("a").acquire().await.unwrap().release().await.unwrap();
+
+    let more = [crate::raw(server.url()).await, crate::raw(server.url()).await];
+    let (fault, text) = refusal(&spot.url).await;
+    // The reset behind the server's words may overtake them.
+    let told = ["maxclients", "can't be reached"].iter().any(|part| text.contains(part));
+    assert!(fault == Some(Fault::Temporary) && told, "{fault:?}: {text}");
+    drop(more);
+    clock::until("there is room again", async || Locks::connect(&spot.url).await.is_ok()).await;
+}
