@@ -24,6 +24,8 @@ pub struct Capabilities {
     pub reach: Reach,
     /// The lease times it gives, both ends included.
     pub ttl: RangeInclusive<Duration>,
+    /// Who takes the first step of an operation. It makes no difference but in time.
+    pub first_step: FirstStep,
 }
 
 impl Capabilities {
@@ -40,6 +42,7 @@ impl Capabilities {
             carrier: Carrier::Entry,
             reach: Reach::Processes,
             ttl,
+            first_step: FirstStep::Caller,
         }
     }
 }
@@ -131,4 +134,16 @@ pub enum Reach {
     Processes,
     /// Programs on many machines.
     Machines,
+}
+
+/// Who takes the first step of an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FirstStep {
+    /// The caller, so that the request is on its way before the library's thread has woken up: for a store whose operations
+    /// write to their connection themselves, or end at once.
+    Caller,
+    /// The library's thread: for a store whose connection is driven by a task of its own there. A step of the caller would
+    /// only wake the thread for one thing after the other.
+    Thread,
 }

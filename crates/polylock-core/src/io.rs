@@ -19,7 +19,7 @@ use tokio::{
     task::{JoinError, JoinHandle},
 };
 
-use crate::{Error, Fault, Operation, Result, Unavailable};
+use crate::{Error, Fault, FirstStep, Operation, Result, Unavailable};
 
 struct Io {
     runtime: Handle,
@@ -59,15 +59,18 @@ where
     Ok(io()?.runtime.spawn(future))
 }
 
-/// Begins `future` here and leaves the rest to the thread: it is polled once by the caller, in the thread's context, and
+/// Begins `future` here, unless the thread is to take the first step, and leaves the rest to the thread: it is polled once by the caller, in the thread's context, and
 /// if that does not end it, it goes on there and never here again.
 ///
 /// What ends at once, as the in-memory store does, saves two hops between threads, and any other operation one: its
 /// request is on its way before the thread has woken up. Nothing is left to the mercy of the caller's executor.
-pub(crate) fn begin<F>(future: F) -> Result<Begun<F::Output>>
+pub(crate) fn begin<F>(first_step: FirstStep, future: F) -> Result<Begun<F::Output>>
 where
     F: Future<Output: Send> + Send + 'static,
 {
+    if first_step == FirstStep::Thread && !is_current() {
+        return spawn(future).map(Begun::GoesOn);
+    }
     let _context = io()?.runtime.enter();
     let mut future = Box::pin(future);
     // Nobody has to be woken: who takes it over polls it again at once.

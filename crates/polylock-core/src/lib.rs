@@ -65,7 +65,7 @@ mod token;
 pub mod url;
 
 pub use backend::{Backend, Entry, Inspect, LockStatus, Store};
-pub use capabilities::{Capabilities, Carrier, Fencing, Modes, Order, Reach, WakeUp};
+pub use capabilities::{Capabilities, Carrier, Fencing, FirstStep, Modes, Order, Reach, WakeUp};
 pub use clock::{Clock, Moment, SystemClock};
 pub use error::{ConfigError, Error, Fault, LostReason, NotAcquired, Operation, Result, Unavailable};
 pub use guard::Guard;

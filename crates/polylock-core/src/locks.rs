@@ -129,7 +129,12 @@ impl Locks {
         let Some(inspect) = self.front.0.store.inspect.clone() else {
             return Err(Error::Unsupported { backend, capability: "looking into the store" });
         };
-        io::begin(look(inspect))?.end().await.map_err(|cause| io::failed(backend, operation, cause))?
+        self.front
+            .0
+            .begin(look(inspect))?
+            .end()
+            .await
+            .map_err(|cause| io::failed(backend, operation, cause))?
     }
 }
 

@@ -15,7 +15,9 @@ impl RequestId {
     /// A fresh one from the operating system's random source.
     #[must_use]
     pub fn random() -> Self {
-        Self(u128::from(random_u64()) << 64 | u128::from(random_u64()))
+        let mut bytes = [0; 16];
+        fill(&mut bytes);
+        Self::from_bytes(bytes)
     }
 
     /// The 16 bytes that a store keeps.
@@ -37,12 +39,18 @@ impl fmt::Debug for RequestId {
     }
 }
 
+pub(crate) fn random_u64() -> u64 {
+    let mut bytes = [0; 8];
+    fill(&mut bytes);
+    u64::from_ne_bytes(bytes)
+}
+
 #[expect(
     clippy::expect_used,
     reason = "without a random source no id is safe, and no later step can mend that"
 )]
-pub(crate) fn random_u64() -> u64 {
-    getrandom::u64().expect("the operating system's random source answers")
+fn fill(bytes: &mut [u8]) {
+    getrandom::fill(bytes).expect("the operating system's random source answers");
 }
 
 /// One attempt to hold one lock: what core hands to a store with every operation.

@@ -40,6 +40,14 @@ impl Shared {
         self.store.backend.capabilities().backend
     }
 
+    /// Begins `future`, which belongs to the `polylock-io` thread from then on.
+    pub(crate) fn begin<F>(&self, future: F) -> Result<Begun<F::Output>>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        io::begin(self.store.backend.capabilities().first_step, future)
+    }
+
     pub(crate) fn now(&self) -> Moment {
         self.clock.now()
     }
@@ -73,7 +81,7 @@ impl Shared {
     {
         let work = call(self.store.backend.clone(), request.clone());
         let (shared, name) = (self.clone(), request.name.clone());
-        let task = io::begin(async move {
+        let task = self.begin(async move {
             if shared.metrics.is_none() {
                 return work.await;
             }

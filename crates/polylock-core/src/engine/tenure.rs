@@ -39,7 +39,7 @@ impl Tenure {
         };
         let under_way = self.front.0.pending.begin();
         let releasing = self.hold.clone().release(until, "explicit", under_way);
-        let mut releasing = io::begin(releasing)?;
+        let mut releasing = self.hold.shared.begin(releasing)?;
         releasing
             .end()
             .await

@@ -65,7 +65,9 @@ pub(crate) async fn acquire(
     let given_up = Arc::new(OnceLock::new());
     let caller = Caller { front: front.clone(), given_up: given_up.clone(), answered: false };
     let backend = front.0.backend();
-    io::begin(attempt(front, Arc::new(request), reentrant, limits, reply, given_up).instrument(span))?;
+    let shared = front.0.clone();
+    let attempt = attempt(front, Arc::new(request), reentrant, limits, reply, given_up);
+    shared.begin(attempt.instrument(span))?;
     caller.hears(backend, answer).await
 }
 

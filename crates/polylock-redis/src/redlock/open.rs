@@ -3,8 +3,8 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use polylock_core::{
-    Capabilities, ConfigError, Error, Fault, Fencing, Modes, Operation, Order, Reach, RequestId, Result,
-    Store, WakeUp,
+    Capabilities, ConfigError, Error, Fault, Fencing, FirstStep, Modes, Operation, Order, Reach, RequestId,
+    Result, Store, WakeUp,
 };
 
 use super::{
@@ -64,6 +64,7 @@ async fn open(config: Config) -> Result<Store> {
     capabilities.order = Order::Unordered;
     capabilities.reach = Reach::Machines;
     capabilities.wake = WakeUp::Pushed;
+    capabilities.first_step = FirstStep::Thread;
     if !healths.iter().all(|health| health.is_durable) {
         // A node that forgets its numbers goes on from its clock.
         capabilities.fencing = Fencing::WhileRunning;

@@ -10,9 +10,9 @@ use std::{
 use async_trait::async_trait;
 use futures_util::future;
 use polylock_core::{
-    Backend, Capabilities, Clock, Entry, Fault, FencingToken, Grant, Inspect, LockName, LockStatus,
-    LostReason, Mode, Moment, Operation, OwnerId, Place, Reach, Renewal, Request, RequestId, Result,
-    Standing, Store, SystemClock, Wake, WakeUp,
+    Backend, Capabilities, Clock, Entry, Fault, FencingToken, FirstStep, Grant, Inspect, LockName,
+    LockStatus, LostReason, Mode, Moment, Operation, OwnerId, Place, Reach, Renewal, Request, RequestId,
+    Result, Standing, Store, SystemClock, Wake, WakeUp,
     hub::{Handed, Hub},
 };
 use redis::{FromRedisValue, ScriptInvocation, Value};
@@ -67,6 +67,7 @@ async fn open(Config(settings): Config) -> Result<Store> {
     let mut capabilities = Capabilities::new(NAME, TTL);
     capabilities.reach = Reach::Machines;
     capabilities.wake = WakeUp::Pushed;
+    capabilities.first_step = FirstStep::Thread;
     let scripts = Scripts::new(&settings.prefix);
     Ok(Store::inspectable(Arc::new(Server {
         capabilities,
