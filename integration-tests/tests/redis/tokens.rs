@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use polylock::{LockStatus, Locks};
-use polylock_integration_tests::servers::redis;
+use polylock_integration_tests::{clock::PATIENCE, servers::redis};
 
 use crate::{Spot, command};
 
@@ -42,7 +42,8 @@ async fn look(locks: &Locks, looks: &mut u64) -> LockStatus {
 async fn a_thousand_hand_overs_give_exact_and_growing_tokens() {
     let server = redis::start(&[]).unwrap();
     let spot = Spot::of(&server).await;
-    let (tokens, looks) = hand_overs(&spot, 1000).await;
+    let handed = tokio::time::timeout(PATIENCE, hand_overs(&spot, 1000)).await;
+    let (tokens, looks) = handed.expect("each waiter is told at once");
     let (theirs, servers): (Vec<u64>, Vec<u64>) = tokens.into_iter().unzip();
     assert_eq!(theirs, servers);
     assert!(grow(&theirs));
