@@ -16,7 +16,8 @@ impl Numbers {
     /// no more than their median.
     pub(super) fn next(&self, clocks: Vec<i64>) -> i64 {
         let time = median(clocks);
-        let next = |last: i64| last.saturating_add(1).max(time);
+        // By more than the release of the last one raises what nodes have accepted.
+        let next = |last: i64| last.saturating_add(2).max(time);
         next(self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| Some(next(last))).unwrap_or(0))
     }
 
@@ -47,10 +48,10 @@ mod tests {
     fn they_grow_and_follow_most_clocks() {
         let numbers = Numbers::default();
         assert_eq!(numbers.next(vec![1000, 5, 990]), 990);
-        assert_eq!(numbers.next(vec![1000, 5, 990]), 991);
+        assert_eq!(numbers.next(vec![1000, 5, 990]), 992);
         assert_eq!(numbers.next(vec![900_000, 2000, 1]), 2000, "neither the fast clock nor the slow one");
         numbers.saw(&[3000, 2500], 2, vec![2000]);
-        assert_eq!(numbers.next(Vec::new()), 3001);
+        assert_eq!(numbers.next(Vec::new()), 3002);
         assert_eq!(numbers.next(vec![4000, 9000]), 4000);
     }
 
@@ -59,8 +60,8 @@ mod tests {
         let (numbers, hour) = (Numbers::default(), 3_600_000_000);
         assert_eq!(numbers.next(vec![1000]), 1000);
         numbers.saw(&[hour, 5000], 2, vec![1000]);
-        assert_eq!(numbers.next(vec![1000]), 5001);
+        assert_eq!(numbers.next(vec![1000]), 5002);
         numbers.saw(&[hour, 5000, hour + 1], 2, vec![1000]);
-        assert_eq!(numbers.next(vec![1000]), hour + 2);
+        assert_eq!(numbers.next(vec![1000]), hour + 3);
     }
 }
