@@ -1,4 +1,14 @@
 //! Redlock: a majority of real servers, with the network, the servers and the clients at fault; and with planted bugs.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod frozen;
+mod leftovers;
+mod load;
+mod quorum;
+mod renewal;
+mod restart;
 mod schedules;
+mod site;
+mod stale;
+mod tokens;
+mod waiting;

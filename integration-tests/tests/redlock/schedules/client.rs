@@ -38,8 +38,8 @@ pub(super) enum State {
         acquired: u64,
         token: u64,
         deadline: u64,
-        /// When a renewal began, and which nodes have agreed.
-        renews: Option<(u64, Vec<usize>)>,
+        /// When a renewal began, and which nodes have agreed and which have not.
+        renews: Option<(u64, Vec<usize>, Vec<usize>)>,
     },
 }
 
@@ -85,7 +85,7 @@ impl Schedule<'_> {
         // Clocks differ a little.
         let clock = self.now - self.random.below(20);
         let one = &mut self.clients[client];
-        one.last = clock.max(one.last + 1);
+        one.last = clock.max(one.last + 2);
         one.number = one.last;
         one.state = State::Asks { invoked, began: self.now, yes: Vec::new(), no: 0 };
         let call = Call::Propose(one.id, one.number);
@@ -96,7 +96,7 @@ impl Schedule<'_> {
         let now = self.now;
         let one = &mut self.clients[client];
         let State::Holds { renews, token, .. } = &mut one.state else { return };
-        *renews = Some((now, Vec::new()));
+        *renews = Some((now, Vec::new(), Vec::new()));
         let call = Call::Renew(one.id, *token, now);
         self.send(client, call);
     }
@@ -141,15 +141,21 @@ impl Schedule<'_> {
                     self.fails(client);
                 }
             }
-            (Call::Renew(id, _, of), State::Holds { deadline, renews, .. }) if id == one.id => {
-                let (Some((began, yes)), Vote::Yes(_)) = (renews.as_mut(), vote) else { return };
-                if of == *began && !yes.contains(&node) {
-                    yes.push(node);
+            (Call::Renew(id, number, of), State::Holds { deadline, renews, .. }) if id == one.id => {
+                let Some((began, yes, no)) = renews.as_mut().filter(|(began, _, _)| *began == of) else {
+                    return;
+                };
+                let said = if matches!(vote, Vote::Yes(_)) { &mut *yes } else { &mut *no };
+                if !said.contains(&node) {
+                    said.push(node);
                 }
                 if yes.len() >= quorum {
                     *deadline = (*deadline).max(*began + TTL - MARGIN);
-                    *renews = None;
                     one.renewals += 1;
+                    let call = Call::BringBack(id, number);
+                    let back = no.drain(..).map(|node| Message { client, node, call, answer: None });
+                    self.net.extend(back);
+                    *renews = None;
                 }
             }
             _ => {}

@@ -35,6 +35,8 @@ pub(super) enum Call {
     Propose(Id, u64),
     /// The last is the moment when it was begun.
     Renew(Id, u64, u64),
+    /// Give the vote again, if it is lost.
+    BringBack(Id, u64),
     Release(Id, u64),
 }
 
@@ -114,15 +116,16 @@ impl Nodes {
         }
         let (hash, id, number) = match &call {
             Call::Propose(id, number) => (&self.hashes[0], id, number),
-            Call::Renew(id, number, _) => (&self.hashes[1], id, number),
+            Call::Renew(id, number, _) | Call::BringBack(id, number) => (&self.hashes[1], id, number),
             Call::Release(id, number) => (&self.hashes[2], id, number),
         };
         let mut command = redis::cmd("EVALSHA");
         command.arg(hash).arg(keys.len()).arg(keys.as_slice()).arg(id).arg(number);
         // No key runs out by itself meanwhile.
         match call {
-            Call::Propose(..) => command.arg(600_000).arg(900_000).arg("owner").arg("").arg(""),
-            Call::Renew(..) => command.arg(600_000).arg(900_000).arg("owner").arg(""),
+            Call::Propose(..) => command.arg(600_000).arg(900_000).arg("owner").arg("").arg("").arg(5000),
+            Call::Renew(..) => command.arg(600_000).arg(900_000).arg("owner").arg("").arg(0),
+            Call::BringBack(..) => command.arg(600_000).arg(900_000).arg("owner").arg("").arg(1),
             Call::Release(..) => command.arg(900_000).arg("").arg("name"),
         };
         let [word, number, _, _]: [i64; 4] = command.query(&mut self.server).unwrap();
