@@ -35,6 +35,10 @@ use crate::{
 /// queue, not that a store which takes 6 ms to answer has failed.
 const FIRST_ANSWER: Duration = Duration::from_millis(500);
 
+/// The longest pause before a claim that failed is sent again, or so: who comes to its turn during an outage is not late by
+/// more than a second when the store is back.
+const LONGEST_PAUSE: Duration = Duration::from_millis(400);
+
 /// How long an attempt may last.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
@@ -246,7 +250,7 @@ impl Turn<'_> {
     }
 
     async fn claim_until_held(&mut self) -> Result<Mine> {
-        let mut backoff = Backoff::up_to(self.request.place_ttl() / 4);
+        let mut backoff = Backoff::up_to(LONGEST_PAUSE.min(self.request.place_ttl() / 4));
         let mut failing: Option<(Moment, Error)> = None;
         loop {
             let sent = self.shared.now();
