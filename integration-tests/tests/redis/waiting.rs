@@ -134,8 +134,8 @@ async fn though_the_server_restarts_or_forgets_its_scripts() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn though_the_network_was_away_for_a_while() {
-    // By then, core lets as much time pass between two attempts; and one may be under way that comes to nothing.
-    let (pause_at_most, attempt) = (Duration::from_millis(2500), Duration::from_secs(1));
+    // Less than that passes between two attempts; and one may be under way that comes to nothing.
+    let (pause_at_most, attempt) = (BOUND, Duration::from_secs(1));
     let away = async |lasts: Duration| {
         let nothing =
             turn_comes_within(pause_at_most + attempt, "nothing went through", LONG, async |scene| {
