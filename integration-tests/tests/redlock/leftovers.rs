@@ -64,6 +64,22 @@ async fn cycles_with_a_node_that_freezes_and_thaws_leave_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_is_away_at_the_release_is_asked_when_it_is_back() {
+    let site = Site::shared(5);
+    let locks = site.open("").await;
+    let guard = locks.lock("n").acquire().await.unwrap();
+    site.has(&[1; 5]).await;
+    site.kill(2);
+    site.kill(4);
+    guard.release().await.unwrap();
+    site.has(&[0, 0, 1, 0, 1]).await;
+    pause(Duration::from_millis(1500)).await;
+    site.revive(2);
+    site.revive(4);
+    site.is_free_soon().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_attempt_in_vain_leaves_nothing() {
     let site = Site::shared(5);
     let locks = site.open("").await;

@@ -69,7 +69,7 @@ pub(crate) async fn run(
 
 /// Takes the lock, keeps it for a moment and gives it back; false if it was lost meanwhile.
 pub(crate) async fn hold(locks: &Locks, name: &str, attempt: Attempt) -> Result<bool> {
-    let guard = locks.lock(name).acquire().await?;
+    let guard = locks.lock(name).wait(Duration::from_secs(10)).acquire().await?;
     let (hold, deadline) = (attempt.acquired(&guard), guard.deadline());
     tokio::select! {
         biased;

@@ -32,7 +32,7 @@ const TRIES: u32 = 5;
 /// For how long a vote that is lost on the way, for a lease however short, is asked back.
 const LATE: Duration = Duration::from_secs(60);
 /// The pauses between.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
 
 /// The locks of all servers.
 pub(super) struct Redlock {
