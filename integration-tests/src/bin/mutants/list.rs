@@ -160,6 +160,67 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         to: "AT_EXIT: Duration = Duration::ZERO;",
         test: ("exit", "sqlite_full::with_the_locks_in_a_static"),
     },
+    Mutant {
+        name: "release without owner check, in Redis",
+        file: "crates/polylock-redis/src/single/scripts/release_at_once.lua",
+        from: "return redis.call('HDEL', KEYS[1], ARGV[1])",
+        to: "return redis.call('DEL', KEYS[1])",
+        test: ("conformance", "redis::idempotence::a_release_of_anothers_changes_nothing"),
+    },
+    Mutant {
+        name: "claims that come after their release not noted, in Redis",
+        file: "crates/polylock-redis/src/single/backend.rs",
+        from: "        if may_come_late {
+            self.may_come_late(request.id);
+        }
+",
+        to: "        drop(may_come_late);
+",
+        test: ("redis", "late::a_claim_that_comes_after_its_release_takes_nothing"),
+    },
+    Mutant {
+        name: "Redlock: a majority of those that answer",
+        file: "crates/polylock-redis/src/redlock/backend.rs",
+        from: "        let agreed = yes.iter().find(|(_, votes)| **votes >= self.quorum())",
+        to: "        let answered = votes.iter().filter(|vote| matches!(vote, Some(Ok(_)))).count();
+        let agreed = yes.iter().find(|(_, votes)| **votes * 2 > answered)",
+        test: ("redlock", "quorum::of_two_sides_of_a_partition_only_the_greater_one_gets_the_lock"),
+    },
+    Mutant {
+        name: "Redlock: a majority that comes after the lease",
+        file: "crates/polylock-redis/src/redlock/backend.rs",
+        from: "(agreed.and_then(FencingToken::new), left.is_zero())",
+        to: "(agreed.and_then(FencingToken::new), false && left.is_zero())",
+        test: ("redlock", "leftovers::votes_that_are_heard_after_the_lease_are_no_grant"),
+    },
+    Mutant {
+        name: "Redlock: a release that lets late proposals in",
+        file: "crates/polylock-redis/src/redlock/scripts/release.lua",
+        from: "    accept(number + 1, keep)",
+        to: "",
+        test: ("redlock", "leftovers::a_proposal_that_comes_after_the_release_takes_nothing"),
+    },
+    Mutant {
+        name: "Redlock: votes that stragglers keep",
+        file: "crates/polylock-redis/src/redlock/backend.rs",
+        from: "    while SystemClock.now() < until",
+        to: "    while false && SystemClock.now() < until",
+        test: ("redlock", "leftovers::a_node_that_is_away_at_the_release_is_asked_when_it_is_back"),
+    },
+    Mutant {
+        name: "Redlock: a vote that counts though it is taken back",
+        file: "crates/polylock-redis/src/redlock/attempts.rs",
+        from: "        token > self.undone.load(Ordering::Acquire)",
+        to: "        token > 0 || self.undone.load(Ordering::Acquire) > 0",
+        test: ("redlock", "stale::a_late_undo_leaves_a_later_try_of_the_same_request_alone"),
+    },
+    Mutant {
+        name: "Redlock: a wrong number that is followed",
+        file: "crates/polylock-redis/src/redlock/numbers.rs",
+        from: "**number < end || accepted.len() > spare",
+        to: "**number < end || accepted.len() <= spare",
+        test: ("redlock", "tokens::the_wrong_number_of_one_node_locks_out_nobody"),
+    },
 ];
 
 #[cfg(test)]
