@@ -192,6 +192,12 @@ fn votes_that_are_heard_after_the_lease_are_no_grant() {
         let ttl = Duration::from_millis(100);
         let mut request = Request::new(LockName::new("n").unwrap(), Mode::Exclusive, ttl);
         request.queues = true;
+        // The servers know the scripts from here on, so that one message is enough.
+        let warm = Request::new(LockName::new("warm").unwrap(), Mode::Exclusive, Duration::from_secs(5));
+        store.backend.claim(&warm).await.unwrap();
+        site.has(&[1; 3]).await;
+        store.backend.release(&warm).await.unwrap();
+        site.is_free_soon().await;
         let (backend, asked) = (store.backend.clone(), request.clone());
         let claim = tokio::spawn(async move { backend.claim(&asked).await });
         // It asks, and may not hear the answers while its lease lasts.
