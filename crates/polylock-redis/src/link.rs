@@ -172,6 +172,11 @@ impl Link {
         }
     }
 
+    /// Whether somebody is trying to make a connection just now.
+    pub(crate) fn is_dialling(&self) -> bool {
+        self.dialling.try_lock().is_err()
+    }
+
     /// What the server answers within `patience`, or within the time that a command may take if that is less.
     ///
     /// A connection that turns out to be broken is replaced, and the question put again: operations are idempotent. One

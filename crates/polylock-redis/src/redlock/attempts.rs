@@ -18,12 +18,20 @@ pub(super) struct Attempt {
     undone: AtomicI64,
     /// By node: whether it may have voted for it, or may do so yet.
     asked: Vec<AtomicBool>,
+    /// Whether a node may have noted that it waits.
+    waits: AtomicBool,
 }
 
 impl Attempt {
     fn new(nodes: usize) -> Self {
         let asked = (0..nodes).map(|_| AtomicBool::new(false)).collect();
-        Self { number: AtomicI64::new(0), token: AtomicI64::new(0), undone: AtomicI64::new(0), asked }
+        Self {
+            number: AtomicI64::new(0),
+            token: AtomicI64::new(0),
+            undone: AtomicI64::new(0),
+            asked,
+            waits: AtomicBool::new(false),
+        }
     }
 
     /// The greatest number proposed for it; 0 if none was.
@@ -58,6 +66,16 @@ impl Attempt {
         token > self.undone.load(Ordering::Acquire)
     }
 
+    /// It was refused, and waits.
+    pub(super) fn waits(&self) {
+        self.waits.store(true, Ordering::Release);
+    }
+
+    /// Whether a node may have noted that it waits.
+    pub(super) fn may_be_noted(&self) -> bool {
+        self.waits.load(Ordering::Acquire)
+    }
+
     /// The node of this index is asked; whether it may have been before.
     pub(super) fn asks(&self, node: usize) -> bool {
         self.asked[node].swap(true, Ordering::AcqRel)
@@ -82,6 +100,13 @@ impl Attempts {
     /// Of `request`, new if there was none.
     pub(super) fn begin(&self, request: RequestId, nodes: usize) -> Arc<Attempt> {
         self.lock().entry(request).or_insert_with(|| Arc::new(Attempt::new(nodes))).clone()
+    }
+
+    /// Of `request`, for which all nodes may have voted.
+    pub(super) fn begin_asked(&self, request: RequestId, nodes: usize) -> Arc<Attempt> {
+        let attempt = self.begin(request, nodes);
+        attempt.asked.iter().for_each(|asked| asked.store(true, Ordering::Release));
+        attempt
     }
 
     /// Of `request`, if it is this process's.

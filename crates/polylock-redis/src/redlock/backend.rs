@@ -121,8 +121,8 @@ impl Redlock {
         let ask = |index, node: Arc<Node>| {
             let (scripts, request, attempt, channel) =
                 (self.scripts.clone(), request.clone(), attempt.clone(), channel.clone());
+            let before = attempt.asks(index);
             async move {
-                let before = attempt.asks(index);
                 let ballot = node.propose(&scripts, &request, number, &channel, patience).await;
                 if !ballot.may_count && !before {
                     attempt.clear(index);
@@ -160,6 +160,7 @@ impl Redlock {
         for vote in &votes {
             match vote {
                 Some(Ok(Vote::Held(token, for_another))) => {
+                    attempt.waits();
                     *held.entry(*token).or_default() += 1;
                     left = left.min(*for_another);
                 }
@@ -204,7 +205,8 @@ impl Redlock {
         .await;
     }
 
-    /// Releases `request` on all nodes; those that may have voted for it are asked until they have answered.
+    /// Releases `request` on all nodes that may have voted for it, which are asked until they have answered; and on all, if
+    /// `channel` is not empty, which waits no more.
     async fn release_all(
         &self,
         request: &Request,
@@ -217,6 +219,9 @@ impl Redlock {
             let (scripts, request, attempt, channel) =
                 (self.scripts.clone(), request.clone(), attempt.clone(), channel.to_owned());
             async move {
+                if !attempt.may_have(index) && channel.is_empty() {
+                    return Ok(());
+                }
                 let released = node.release(&scripts, &request, number, &channel, patience).await;
                 match &released {
                     Ok(()) if attempt.number() == number => attempt.clear(index),
@@ -337,10 +342,11 @@ impl Backend for Redlock {
             Some(attempt) => attempt,
             // No node has heard of it.
             None if stood_in_line => return Ok(()),
-            None => self.attempts.begin(request.id, self.nodes.len()),
+            // Another process has asked.
+            None => self.attempts.begin_asked(request.id, self.nodes.len()),
         };
         let waits = self.waiters.line.first(&request.name).is_some();
-        let channel = if waits { "" } else { &self.channel };
+        let channel = if waits || !attempt.may_be_noted() { "" } else { &self.channel };
         let mut released = 0;
         let answers = self
             .release_all(request, &attempt, channel, |answer| {

@@ -23,11 +23,12 @@ impl Numbers {
 
     /// That many nodes have accepted these.
     ///
-    /// Numbers far ahead of `clocks` are followed only if more than `spare` nodes have accepted some, so that no majority
-    /// is without them: all others would refuse what follows.
+    /// Those far ahead of `clocks` are followed only if more than `spare` nodes have accepted such, so that no majority is
+    /// without them: all others would refuse what follows.
     pub(super) fn saw(&self, accepted: &[i64], spare: usize, clocks: Vec<i64>) {
         let end = median(clocks).saturating_add(AHEAD);
-        let followed = accepted.iter().filter(|number| **number < end || accepted.len() > spare);
+        let far = accepted.iter().filter(|number| **number >= end).count();
+        let followed = accepted.iter().filter(|number| **number < end || far > spare);
         if let Some(greatest) = followed.max() {
             self.0.fetch_max(*greatest, Ordering::Relaxed);
         }
@@ -61,7 +62,9 @@ mod tests {
         assert_eq!(numbers.next(vec![1000]), 1000);
         numbers.saw(&[hour, 5000], 2, vec![1000]);
         assert_eq!(numbers.next(vec![1000]), 5002);
-        numbers.saw(&[hour, 5000, hour + 1], 2, vec![1000]);
+        numbers.saw(&[hour, 5000, 5000, hour + 1], 2, vec![1000]);
+        assert_eq!(numbers.next(vec![1000]), 5004);
+        numbers.saw(&[hour, 5000, hour + 1, hour], 2, vec![1000]);
         assert_eq!(numbers.next(vec![1000]), hour + 3);
     }
 }

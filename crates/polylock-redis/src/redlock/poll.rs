@@ -11,7 +11,9 @@ use crate::error::Trouble;
 /// The answers by node; `None` where `enough` said so after the others. It is an error if time was up, or if only those are left
 /// that were silent before, and the others are a majority: then nothing depends on them.
 ///
-/// Each node is asked in a task of its own that goes on to its end, so whoever is late does its work, too, unheard.
+/// Each node is asked in a task of its own that goes on to its end, so whoever is late does its work, too, unheard. One that is
+/// silent, and on which nothing depends, is not asked while somebody else finds out whether it is back, but for a release: there
+/// would be ever more who wait for it.
 ///
 /// # Cancel safety
 /// Dropping it stops none of the tasks.
@@ -26,8 +28,14 @@ where
     T: Send + 'static,
     F: Future<Output = Result<T>> + Send + 'static,
 {
+    let silent: Vec<bool> = nodes.iter().map(|node| node.link.is_silent()).collect();
+    let few = silent.iter().filter(|silent| !**silent).count() < quorum(nodes.len());
+    let mut awaited: Vec<bool> = silent.iter().map(|silent| few || !silent).collect();
     let (tell, mut told) = mpsc::unbounded_channel();
     for (index, node) in nodes.iter().enumerate() {
+        if !awaited[index] && node.link.is_dialling() && operation != Operation::Release {
+            continue;
+        }
         let (tell, asking) = (tell.clone(), ask(index, node.clone()));
         // An error means that nobody listens any more.
         tokio::spawn(async move { tell.send((index, asking.await)).ok() });
@@ -35,9 +43,6 @@ where
     drop(tell);
     let mut answers: Vec<_> = nodes.iter().map(|_| None).collect();
     let deadline = SystemClock.now() + within;
-    let silent: Vec<bool> = nodes.iter().map(|node| node.link.is_silent()).collect();
-    let few = silent.iter().filter(|silent| !**silent).count() < quorum(nodes.len());
-    let mut awaited: Vec<bool> = silent.iter().map(|silent| few || !silent).collect();
     let in_time = loop {
         let heard = tokio::select! {
             biased;
