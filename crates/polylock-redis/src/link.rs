@@ -76,8 +76,9 @@ struct Shared {
 #[derive(Default)]
 struct State {
     live: Option<Live>,
-    /// How many connections were made or tried, and how the last try failed.
+    /// How many connections were tried, how many of these tries have ended, and how the last one failed.
     dials: u64,
+    ended: u64,
     trouble: Option<Trouble>,
 }
 
@@ -239,7 +240,7 @@ impl Link {
             if let Some(live) = &state.live {
                 return Ok((live.clone(), false));
             }
-            state.dials
+            state.ended
         };
         let _one = self.dialling.lock().await;
         let this = {
@@ -247,7 +248,7 @@ impl Link {
             if let Some(live) = &state.live {
                 return Ok((live.clone(), true));
             }
-            if let (true, Some(trouble)) = (state.dials != before, &state.trouble) {
+            if let (true, Some(trouble)) = (state.ended != before, &state.trouble) {
                 return Err(trouble.clone());
             }
             state.dials += 1;
@@ -256,6 +257,7 @@ impl Link {
         let dialled = tokio::time::timeout(self.dial.connect, self.dial(this)).await;
         let dialled = dialled.unwrap_or(Err(Trouble::Silent(self.dial.connect)));
         let mut state = self.shared.lock();
+        state.ended += 1;
         state.trouble = dialled.as_ref().err().cloned();
         state.live = dialled.as_ref().ok().cloned();
         dialled.map(|live| (live, true))

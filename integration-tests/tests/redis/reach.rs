@@ -10,7 +10,7 @@ use std::{
 use polylock::{Fault, Locks};
 use polylock_integration_tests::{
     clock::now,
-    proxy::{Flow, Proxy},
+    proxy::{End, Flow, Proxy},
     servers::{redis, redlock::Dead, valkey},
 };
 
@@ -146,4 +146,26 @@ async fn what_is_no_redis_at_all() {
         assert!(fault == Some(Fault::Temporary) && known && !text.contains("canary"), "{answer:?}: {text}");
         assert!(took < Duration::from_secs(1) + SLACK, "{took:?}");
     }
+}
+
+/// Each of them one try after the other would take twenty times as long.
+#[tokio::test(flavor = "multi_thread")]
+async fn all_who_need_a_connection_wait_for_one_try() {
+    let server = redis::start(&[]).unwrap();
+    let proxy = Proxy::to(server.port());
+    let locks =
+        Locks::connect(&format!("{}?polylock.connect_timeout=300ms", proxy.url(server.url()))).await.unwrap();
+    proxy.set_both(Flow::Swallow);
+    proxy.cut(End::Reset);
+    let began = now();
+    let tries: Vec<_> = (0..20)
+        .map(|name| tokio::spawn(locks.lock(name.to_string()).ttl(Duration::from_secs(10)).try_acquire()))
+        .collect();
+    for one in tries {
+        let error = one.await.unwrap().unwrap_err();
+        assert!(error.is_temporary(), "{error:?}");
+    }
+    let took = now().since(began);
+    println!("twenty without a connection: {took:.1?}");
+    assert!(took < Duration::from_millis(900) + SLACK, "{took:?}");
 }

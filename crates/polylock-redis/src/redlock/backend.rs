@@ -124,7 +124,7 @@ impl Redlock {
             let before = attempt.asks(index);
             async move {
                 let ballot = node.propose(&scripts, &request, number, &channel, patience).await;
-                if !ballot.may_count && !before {
+                if !ballot.may_count && !before && attempt.number() == number {
                     attempt.clear(index);
                 }
                 ballot.vote
