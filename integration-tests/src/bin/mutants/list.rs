@@ -211,8 +211,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "Redlock: a wrong number that is followed",
         file: "crates/polylock-redis/src/redlock/numbers.rs",
-        from: "**number < end || accepted.len() > spare",
-        to: "**number < end || accepted.len() <= spare",
+        from: "**number < end || far > spare",
+        to: "**number < end || far <= spare",
         test: ("redlock", "tokens::the_wrong_number_of_one_node_locks_out_nobody"),
     },
 ];
