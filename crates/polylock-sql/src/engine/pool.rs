@@ -235,16 +235,6 @@ where
         answer.ok_or_else(|| self.out_of_time(Operation::Connect))
     }
 
-    /// The first row of it.
-    ///
-    /// # Errors
-    /// What the driver says, or temporary if time is up.
-    pub(crate) async fn first_on(&self, lent: &mut Lent<DB>, template: &Template) -> Result<DB::Row> {
-        let rows = self.ask_on(lent, template).await?;
-        let first = rows.and_then(|rows| rows.into_iter().next().ok_or(sqlx::Error::RowNotFound));
-        first.map_err(|error| self.failed(Operation::Connect, error))
-    }
-
     pub(crate) fn out_of_time(&self, operation: Operation) -> Error {
         let advice =
             format!("no answer within {:?}: the server is busy, hangs or can't be reached", self.patience);

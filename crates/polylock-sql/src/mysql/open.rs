@@ -204,7 +204,10 @@ impl Settings {
 async fn prepare(server: &Server<MySql>, config: &Config, mut lent: Lent<MySql>) -> Result<()> {
     let tables = Tables::of(config);
     let (foreign, others) = &tables.other;
-    let others = server.first_on(&mut lent, others).await?.int(0);
+    let others = server
+        .ask_on(&mut lent, others)
+        .await?
+        .and_then(|rows| rows.first().ok_or(sqlx::Error::RowNotFound)?.int(0));
     if others.map_err(|error| server.failed(Operation::Connect, error))? != Some(0) {
         return Err(config.common.in_use(foreign).into());
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use polylock_core::{ConfigError, Fault, Operation, Result, Store};
-use sqlx::{ConnectOptions, Postgres, Row};
+use sqlx::{ConnectOptions, Postgres, Row, postgres::PgRow};
 
 use super::{
     backend::Database,
@@ -12,12 +12,7 @@ use super::{
     statements::{self, Statements},
 };
 use crate::{
-    engine::{
-        Engine,
-        config::check_version,
-        literal::Template,
-        pool::{Lent, Server},
-    },
+    engine::{Engine, config::check_version, literal::Template, pool::Server},
     pessimistic::{SIDE_CONNECTIONS, Strategy},
 };
 
@@ -89,9 +84,7 @@ async fn open(config: Config) -> Result<Store> {
     };
     let (pinned, connections) = (config.common.strategy == Strategy::Pessimistic, config.common.connections);
     let server = connect(if pinned { SIDE_CONNECTIONS } else { connections });
-    let mut lent = server.lend_to_open().await?;
-    prepare(&server, &config, &mut lent).await?;
-    lent.give_back();
+    prepare(&server, &config).await?;
     if pinned {
         let store = pessimistic::store(&config, connect(connections), server);
         store.sweep().await;
@@ -104,10 +97,10 @@ async fn open(config: Config) -> Result<Store> {
 }
 
 /// Looks at the server's settings, and makes what is missing.
-async fn prepare(server: &Server<Postgres>, config: &Config, lent: &mut Lent<Postgres>) -> Result<()> {
+async fn prepare(server: &Server<Postgres>, config: &Config) -> Result<()> {
     let (at, tables) = (server.at(Operation::Connect), Tables::of(config));
     let checkup = statements::checkup(&config.schema, &config.common.table);
-    let checkup = server.first_on(lent, &checkup).await?;
+    let checkup = first(server, &checkup).await?;
     let read = |error| server.failed(Operation::Connect, error);
     let number = |column: usize| checkup.try_get::<i64, _>(column).map_err(read);
     let text = |column: usize| checkup.try_get::<String, _>(column).map_err(read);
@@ -130,12 +123,12 @@ async fn prepare(server: &Server<Postgres>, config: &Config, lent: &mut Lent<Pos
         return Err(config.common.in_use(foreign).into());
     }
     if number(3)? == 0 {
-        create(server, &tables, lent).await?;
+        create(server, &tables).await?;
     }
-    let (schema, routines) = version(server, &tables, lent).await?;
+    let (schema, routines) = version(server, &tables).await?;
     let (wanted, wanted_routines) = tables.wanted;
     if schema == wanted && routines < wanted_routines {
-        create(server, &tables, lent).await?;
+        create(server, &tables).await?;
     }
     check_version(schema, wanted)?;
     if schema < wanted {
@@ -157,19 +150,26 @@ async fn prepare(server: &Server<Postgres>, config: &Config, lent: &mut Lent<Pos
     Ok(())
 }
 
-async fn version(
-    server: &Server<Postgres>,
-    tables: &Tables,
-    lent: &mut Lent<Postgres>,
-) -> Result<(i64, i64)> {
-    let row = server.first_on(lent, &tables.version).await?;
+async fn version(server: &Server<Postgres>, tables: &Tables) -> Result<(i64, i64)> {
+    let row = first(server, &tables.version).await?;
     let read = |column: usize| row.try_get(column).map_err(|error| server.failed(Operation::Connect, error));
     Ok((read(0)?, read(1)?))
 }
 
-async fn create(server: &Server<Postgres>, tables: &Tables, lent: &mut Lent<Postgres>) -> Result<()> {
-    match server.ask_on(lent, &statements::creation(&tables.ddl)).await? {
-        Ok(_) => Ok(()),
+/// The first row of the answer. Tried again on another connection if need be: behind a pooler, a notification for somebody else
+/// can come in between, which the driver takes for a broken connection.
+async fn first(server: &Server<Postgres>, template: &Template) -> Result<PgRow> {
+    let (rows, _) = server.answer(Operation::Connect, template, &[]).await?;
+    rows.into_iter().next().ok_or_else(|| server.failed(Operation::Connect, sqlx::Error::RowNotFound))
+}
+
+async fn create(server: &Server<Postgres>, tables: &Tables) -> Result<()> {
+    let mut lent = server.lend_to_open().await?;
+    match server.ask_on(&mut lent, &statements::creation(&tables.ddl)).await? {
+        Ok(_) => {
+            lent.give_back();
+            Ok(())
+        }
         // Not allowed to make them, or a schema that is not there.
         Err(failure) if matches!(error::code(&failure), Some("42501" | "3F000")) => {
             Err(server.missing_tables(&tables.ddl, &failure))
