@@ -1,4 +1,4 @@
-//! Valkey, which is started and asked as [Redis](super::redis) is.
+//! Valkey, which is started and asked as [Redis](mod@super::redis) is.
 
 use polylock_testkit::Missing;
 
