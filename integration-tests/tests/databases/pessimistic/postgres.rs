@@ -82,6 +82,25 @@ async fn a_server_that_is_killed_under_load_gives_no_smaller_token() {
     assert!(outcome.sections.len() > 200, "it went on: {}", outcome.sections.len());
 }
 
+/// What another transaction, still open, has written of the sequence covers our token too, and is not on the disk yet.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_survives_a_server_that_is_killed_right_after_it_was_told() {
+    let server = postgres::start(&["wal_writer_delay=10s"]).unwrap();
+    let site = Site::on_postgres(&server);
+    let locks = site.open(LONG).await;
+    let mut other = connection(&server).await;
+    other.execute("BEGIN").await.unwrap();
+    let table = &site.table;
+    // The server writes 32 numbers in advance.
+    other.execute(AssertSqlSafe(format!("SELECT nextval('{table}_tokens')"))).await.unwrap();
+    let token = locks.lock("n").acquire().await.unwrap().fencing_token();
+    tokio::task::block_in_place(|| server.kill());
+    tokio::task::block_in_place(|| server.restart());
+    let next = locks.lock("n").acquire().await.unwrap();
+    assert!(next.fencing_token() > token, "{} after {token}", next.fencing_token());
+    next.release().await.unwrap();
+}
+
 /// A holder loses its connection between taking the lock and drawing its token, and draws a greater one than who took
 /// the lock after it.
 #[tokio::test(flavor = "multi_thread")]
