@@ -76,6 +76,19 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemClock;
 
+impl SystemClock {
+    /// The output of `future`, unless `deadline` comes first; then it is dropped.
+    ///
+    /// It must be polled where tokio's timers run.
+    pub async fn before<F: Future>(self, deadline: Moment, future: F) -> Option<F::Output> {
+        tokio::select! {
+            biased;
+            output = future => Some(output),
+            () = self.sleep_until(deadline) => None,
+        }
+    }
+}
+
 /// How long a timer may trust that the machine has not slept.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 

@@ -111,6 +111,8 @@ enum Named {
     Redis(Box<polylock_redis::single::Config>),
     #[cfg(feature = "redis")]
     Redlock(Box<polylock_redis::redlock::Config>),
+    #[cfg(feature = "zookeeper")]
+    ZooKeeper(Box<polylock_zookeeper::Config>),
 }
 
 impl Named {
@@ -136,6 +138,10 @@ impl Named {
             }
             #[cfg(feature = "redis")]
             "redlock" => Self::Redlock(Box::new(polylock_redis::redlock::Config::from_url(url, &mut keys)?)),
+            #[cfg(feature = "zookeeper")]
+            "zookeeper" | "zk" | "zookeeper+tls" | "zk+tls" => {
+                Self::ZooKeeper(Box::new(polylock_zookeeper::Config::from_url(url, &mut keys)?))
+            }
             other => return Err(not_here(other)),
         };
         keys.finish()?;
@@ -156,6 +162,8 @@ impl Named {
             Self::Redis(config) => polylock_redis::single::connect(*config).await,
             #[cfg(feature = "redis")]
             Self::Redlock(config) => polylock_redis::redlock::connect(*config).await,
+            #[cfg(feature = "zookeeper")]
+            Self::ZooKeeper(config) => polylock_zookeeper::connect(*config).await,
         }
     }
 
@@ -171,12 +179,14 @@ impl Named {
             Self::MySql(config) => polylock_sql::mysql::schema(config).map(Some),
             #[cfg(feature = "redis")]
             Self::Redis(_) | Self::Redlock(_) => Ok(None),
+            #[cfg(feature = "zookeeper")]
+            Self::ZooKeeper(_) => Ok(None),
         }
     }
 }
 
 /// Every scheme there is, with the feature that brings it and whether it was compiled in.
-const SCHEMES: [(&str, &str, bool); 14] = [
+const SCHEMES: [(&str, &str, bool); 18] = [
     ("memory", "", true),
     ("sqlite", "sqlite", cfg!(feature = "sqlite")),
     ("postgres", "postgres", cfg!(feature = "postgres")),
@@ -191,6 +201,10 @@ const SCHEMES: [(&str, &str, bool); 14] = [
     ("redis+unix", "redis", cfg!(feature = "redis")),
     ("valkey+unix", "redis", cfg!(feature = "redis")),
     ("redlock", "redis", cfg!(feature = "redis")),
+    ("zookeeper", "zookeeper", cfg!(feature = "zookeeper")),
+    ("zk", "zookeeper", cfg!(feature = "zookeeper")),
+    ("zookeeper+tls", "zookeeper", cfg!(feature = "zookeeper")),
+    ("zk+tls", "zookeeper", cfg!(feature = "zookeeper")),
 ];
 
 /// The URL schemes that were compiled in.

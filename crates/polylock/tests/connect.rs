@@ -55,6 +55,7 @@ fn a_store_without_tables_of_its_own_needs_no_statements() {
         "sqlite:///no/such/place/locks.db",
         "redis://no-such-host",
         "redlock://a,b,c",
+        "zookeeper://a,b,c/app",
     ] {
         if schemes().any(|scheme| url.starts_with(scheme)) {
             assert_eq!(schema(url), Ok(None), "{url}");

@@ -157,7 +157,7 @@ where
             .build();
         loop {
             let mut lent = self.lend(operation, deadline).await?;
-            let error = match before(deadline, lent.ask(sql.clone())).await {
+            let error = match SystemClock.before(deadline, lent.ask(sql.clone())).await {
                 None => return Err(self.out_of_time(operation)),
                 Some(Ok(rows)) => {
                     lent.give_back();
@@ -195,7 +195,7 @@ where
     /// # Errors
     /// What the driver says if one can't be made, or temporary if `deadline` comes first.
     pub(crate) async fn lend(&self, operation: Operation, deadline: Moment) -> Result<Lent<DB>> {
-        match before(deadline, self.pool.get()).await {
+        match SystemClock.before(deadline, self.pool.get()).await {
             Some(Ok(connection)) => Ok(Lent(Some(connection))),
             Some(Err(PoolError::Backend(error))) => Err(self.failed(operation, error)),
             // Time is up; the pool has no other reason.
@@ -231,7 +231,8 @@ where
         lent: &mut Lent<DB>,
         template: &Template,
     ) -> Result<Result<Vec<DB::Row>, sqlx::Error>> {
-        let answer = before(SystemClock.now() + self.patience, lent.ask(template.with::<DB>(&[]))).await;
+        let answer =
+            SystemClock.before(SystemClock.now() + self.patience, lent.ask(template.with::<DB>(&[]))).await;
         answer.ok_or_else(|| self.out_of_time(Operation::Connect))
     }
 
@@ -240,9 +241,4 @@ where
             format!("no answer within {:?}: the server is busy, hangs or can't be reached", self.patience);
         self.at(operation).ours(Fault::Temporary, advice)
     }
-}
-
-/// The output of `future`, unless `deadline` comes first.
-pub(crate) async fn before<F: Future>(deadline: Moment, future: F) -> Option<F::Output> {
-    tokio::time::timeout(deadline.since(SystemClock.now()), future).await.ok()
 }

@@ -8,7 +8,7 @@ use sqlx::{Database, Executor, SqlStr};
 
 use crate::engine::{
     literal::{Arg, Template},
-    pool::{Diagnose, Dial, Lent, Server, Trouble, before},
+    pool::{Diagnose, Dial, Lent, Server, Trouble},
     rows::Columns,
 };
 
@@ -184,7 +184,7 @@ where
         loop {
             let mut lent = self.shared.lend(operation, deadline).await?;
             // A connection on which something went wrong is closed: a transaction may be open on it.
-            let error = match before(deadline, Link::ask(&mut lent, sql.clone())).await {
+            let error = match SystemClock.before(deadline, Link::ask(&mut lent, sql.clone())).await {
                 None => return Err(self.out_of_time(operation)),
                 Some(Ok(facts)) => {
                     lent.give_back();

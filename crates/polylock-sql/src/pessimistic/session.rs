@@ -9,7 +9,7 @@ use super::host::{Fact, Host, Identity, Link};
 use crate::engine::{
     bytes,
     literal::{Arg, Template},
-    pool::{Trouble, before},
+    pool::Trouble,
 };
 
 /// How long an attempt waits while all connections are in use: some may just be on their way back.
@@ -51,7 +51,7 @@ impl Places {
     }
 
     async fn one(&self, host: &dyn Host) -> Result<OwnedSemaphorePermit> {
-        match before(SystemClock.now() + MOMENT, self.free.clone().acquire_owned()).await {
+        match SystemClock.before(SystemClock.now() + MOMENT, self.free.clone().acquire_owned()).await {
             Some(Ok(permit)) => Ok(permit),
             Some(Err(_)) | None => {
                 let advice = format!(
@@ -83,7 +83,7 @@ impl Session {
         let text = host.text(host.statements().enter.of(request.mode), &arguments);
         let mut link = host.lend(operation, deadline).await?;
         loop {
-            let answer = before(deadline, link.ask(text.clone())).await;
+            let answer = SystemClock.before(deadline, link.ask(text.clone())).await;
             match answer.ok_or_else(|| host.out_of_time(operation))? {
                 Ok(facts) => {
                     if let Some(identity) = facts.iter().find_map(|fact| fact.inside()) {
@@ -93,7 +93,7 @@ impl Session {
                     }
                     // Whoever left last has deleted the rows just before they could be used: once more.
                     let rollback = host.text(&host.statements().rollback, &[]);
-                    let ended = before(deadline, link.ask(rollback)).await;
+                    let ended = SystemClock.before(deadline, link.ask(rollback)).await;
                     ended
                         .ok_or_else(|| host.out_of_time(operation))?
                         .map_err(|error| host.failed(operation, error))?;

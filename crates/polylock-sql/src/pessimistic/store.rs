@@ -22,7 +22,7 @@ use super::{
     session::{Entered, Places, Session},
     waiter::Waiter,
 };
-use crate::engine::{SWEEP_EVERY, SWEEP_ROWS, bytes, literal::Arg, pool::before};
+use crate::engine::{SWEEP_EVERY, SWEEP_ROWS, bytes, literal::Arg};
 
 /// How long the server may take to tell a waiter that it has been given a lock that is free.
 const GRANTED: Duration = Duration::from_millis(100);
@@ -149,7 +149,7 @@ impl Pessimistic {
     /// Whether the transaction is still there; from now on it may be silent for the lease.
     async fn confirmed(&self, session: &mut Session, request: &Request, within: Duration) -> bool {
         let deadline = SystemClock.now() + within;
-        let error = match before(deadline, session.confirm(request.ttl)).await {
+        let error = match SystemClock.before(deadline, session.confirm(request.ttl)).await {
             Some(Ok(())) => return true,
             Some(Err(error)) => self.host.failed(Operation::Renew, error),
             None => self.host.out_of_time(Operation::Renew),
@@ -190,7 +190,7 @@ impl Backend for Pessimistic {
                 },
                 Stage::Waiting(mut waiter) => {
                     // If it is its turn, the server may be telling so at this very moment.
-                    if before(SystemClock.now() + GRANTED, waiter.end()).await.is_none() {
+                    if SystemClock.before(SystemClock.now() + GRANTED, waiter.end()).await.is_none() {
                         *stage = Stage::Waiting(waiter);
                         return Ok(queued());
                     }
@@ -251,7 +251,7 @@ impl Backend for Pessimistic {
 
     async fn release(&self, request: &Request) -> Result<()> {
         let Some(slot) = self.find(request.id) else { return Ok(()) };
-        let mut stage = match before(SystemClock.now() + MOMENT, slot.stage.lock()).await {
+        let mut stage = match SystemClock.before(SystemClock.now() + MOMENT, slot.stage.lock()).await {
             Some(stage) => stage,
             None => {
                 slot.cut.notify_one();
@@ -263,7 +263,7 @@ impl Backend for Pessimistic {
             Stage::Out => self.clear(&request.name).await,
             Stage::Waiting(mut waiter) => {
                 let deadline = SystemClock.now() + self.host.patience();
-                match before(deadline, waiter.withdraw()).await {
+                match SystemClock.before(deadline, waiter.withdraw()).await {
                     Some(Ok(session)) => self.end(operation, session, request, &mut stage).await?,
                     Some(Err(_)) | None => {
                         self.end_adrift(operation, waiter.identity(), request, &mut stage).await?;
@@ -290,7 +290,7 @@ impl Pessimistic {
         stage: &mut Stage,
     ) -> Result<()> {
         let (identity, deadline) = (session.identity(), SystemClock.now() + self.host.patience());
-        match before(deadline, session.leave(&request.name)).await {
+        match SystemClock.before(deadline, session.leave(&request.name)).await {
             Some(Ok(())) => Ok(()),
             Some(Err(_)) | None => self.end_adrift(operation, identity, request, stage).await,
         }

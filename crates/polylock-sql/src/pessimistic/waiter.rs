@@ -12,7 +12,6 @@ use super::{
     host::{Host, Identity},
     session::Session,
 };
-use crate::engine::pool::before;
 
 /// How long after a cancellation it is clear that it came too early, before the statement that it was to end.
 const AGAIN: Duration = Duration::from_millis(50);
@@ -43,7 +42,7 @@ impl Waiter {
                         waited = &mut waiting => waited,
                         () = withdrawn.notified() => loop {
                             cancel(&*host, identity).await?;
-                            if let Some(waited) = before(SystemClock.now() + AGAIN, &mut waiting).await {
+                            if let Some(waited) = SystemClock.before(SystemClock.now() + AGAIN, &mut waiting).await {
                                 // Cancelled, or granted at the last moment: its owner leaves either way.
                                 break waited.or(Ok(()));
                             }

@@ -1,0 +1,267 @@
+//! The store: what core asks, put to nodes.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use futures_util::FutureExt;
+use polylock_core::{
+    Backend, Capabilities, Carrier, Clock, FencingToken, FirstStep, Grant, LostReason, Moment, Operation,
+    Place, Reach, Renewal, Request, Result, Standing, Store, SystemClock, Wake, WakeUp,
+};
+use tokio::task::AbortHandle;
+
+use crate::{
+    NAME,
+    claims::{Claims, Made, Making, Node, Position, Slot, Stage},
+    config::Config,
+    error::{Outcome, outcome},
+    nodes,
+    session::{Session, Sessions, Trouble, none_if_missing},
+};
+
+/// The lease times it gives. What a guard has is two thirds of the session's time-out at the most.
+const TTL: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(24 * 3600);
+
+/// When to ask again for a lock whose directory is about to be renewed.
+const RENEWING: Duration = Duration::from_millis(50);
+
+/// Opens the store: a session, and the node below which the locks are.
+///
+/// # Errors
+/// [`polylock_core::Error::Config`] if the configuration makes no sense, [`polylock_core::Error::Unavailable`] if there is no
+/// session within [`Config::connect_timeout`], or the user may not use the node.
+///
+/// # Cancel safety
+/// Yes: nothing is left behind.
+pub async fn connect(config: Config) -> Result<Store> {
+    polylock_core::io::run(open(config)).await?
+}
+
+async fn open(config: Config) -> Result<Store> {
+    config.check()?;
+    let sessions = Sessions::new(config)?;
+    let session = sessions.current().await.map_err(|trouble| sessions.failed(Operation::Connect, trouble))?;
+    let deadline = SystemClock.now() + sessions.config.connect_timeout;
+    let looked = SystemClock.before(deadline, async {
+        session.make_root(&sessions.config).await?;
+        // Whoever may not read it is told now, not with the first lock.
+        session.client.list_children(&sessions.config.root).await
+    });
+    let looked = looked.await.unwrap_or(Err(zookeeper_client::Error::Timeout));
+    looked.map_err(|error| sessions.failed(Operation::Connect, error))?;
+    let mut capabilities = Capabilities::new(NAME, TTL);
+    capabilities.reach = Reach::Machines;
+    capabilities.wake = WakeUp::Pushed;
+    capabilities.carrier = Carrier::Connection;
+    capabilities.first_step = FirstStep::Thread;
+    let claims: Arc<Claims> = Arc::default();
+    let looking = {
+        let claims = claims.clone();
+        tokio::spawn(async move { claims.look_after().await }).abort_handle()
+    };
+    Ok(Store::inspectable(Arc::new(Ensemble { capabilities, sessions, claims, looking })))
+}
+
+/// The locks of one ensemble.
+pub(crate) struct Ensemble {
+    capabilities: Capabilities,
+    pub(crate) sessions: Arc<Sessions>,
+    claims: Arc<Claims>,
+    looking: AbortHandle,
+}
+
+impl fmt::Debug for Ensemble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ZooKeeper").field("sessions", &self.sessions).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Ensemble {
+    fn drop(&mut self) {
+        self.looking.abort();
+    }
+}
+
+impl Ensemble {
+    pub(crate) async fn session(&self, operation: Operation) -> Result<Arc<Session>> {
+        self.sessions.current().await.map_err(|trouble| self.sessions.failed(operation, trouble))
+    }
+
+    /// What `answer` is, if it is there by `deadline`.
+    pub(crate) async fn answer<T, E: Into<Trouble>>(
+        &self,
+        operation: Operation,
+        deadline: Moment,
+        answer: impl Future<Output = Result<T, E>>,
+    ) -> Result<T> {
+        let began = SystemClock.now();
+        let answer = SystemClock.before(deadline, answer).await.map(|answer| answer.map_err(Into::into));
+        answer
+            .unwrap_or_else(|| Err(Trouble::Silent(SystemClock.now().since(began))))
+            .map_err(|trouble| self.sessions.failed(operation, trouble))
+    }
+
+    /// Whether somebody is in the way of a request that would be the last.
+    async fn is_taken(&self, session: &Session, request: &Request, deadline: Moment) -> Result<bool> {
+        let directory = nodes::directory(&self.sessions.config.root, &request.name);
+        let children = self.answer(Operation::Claim, deadline, session.children_now(&directory)).await?;
+        Ok(nodes::requests(children).iter().any(|child| request.mode.conflicts_with(child.mode)))
+    }
+
+    /// Takes the node of a request away, and leaves that to itself if it lasts.
+    async fn withdraw(&self, operation: Operation, slot: &Slot, deadline: Moment) -> Result<()> {
+        let Some(gone) = slot.leave() else { return Ok(()) };
+        self.answer(operation, deadline, gone.map(Ok::<_, Trouble>)).await?;
+        slot.goes_to(Stage::Out);
+        Ok(())
+    }
+
+    /// The node of a request, made if there is none, and the children of its directory if they have been listed since.
+    async fn node(&self, slot: &Slot, request: &Request) -> Result<Option<(Arc<Node>, Option<Vec<String>>)>> {
+        let operation = Operation::Claim;
+        let mut began = false;
+        loop {
+            let session = self.session(operation).await?;
+            let deadline = SystemClock.now() + session.patience();
+            match slot.at() {
+                Stage::Out => {
+                    if !request.queues && self.is_taken(&session, request, deadline).await? {
+                        return Ok(None);
+                    }
+                    slot.goes_to(Stage::Making(Making::begin(self.sessions.clone(), session, request)));
+                    began = true;
+                }
+                Stage::Making(making) => {
+                    let Some(made) = SystemClock.before(deadline, making.end()).await else {
+                        return Err(self.sessions.failed(operation, Trouble::Silent(session.patience())));
+                    };
+                    let Made { node, children } = match made {
+                        Ok(made) => made,
+                        Err(trouble) => {
+                            slot.goes_to(Stage::Out);
+                            return Err(self.sessions.failed(operation, trouble));
+                        }
+                    };
+                    // Of an earlier claim they say nothing about the session now.
+                    return Ok(Some((node, children.filter(|_| began))));
+                }
+                Stage::Waiting(node, _) | Stage::Holding(node) => {
+                    if !node.session.is_over() {
+                        return Ok(Some((node, None)));
+                    }
+                    tracing::warn!(lock.name = %request.name, "the session has ended, and with it a place in the queue");
+                    slot.goes_to(Stage::Out);
+                }
+                // It was given up for abandoned.
+                Stage::Leaving(_) => self.withdraw(operation, slot, deadline).await?,
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Backend for Ensemble {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    async fn claim(&self, request: &Request) -> Result<Standing> {
+        let operation = Operation::Claim;
+        let slot = self.claims.enter(request);
+        loop {
+            let Some((node, children)) = self.node(&slot, request).await? else {
+                self.claims.forget(request.id);
+                return Ok(Standing::Queued(Place::new(None, Place::MAX_RECHECK)));
+            };
+            let session = &node.session;
+            let deadline = SystemClock.now() + session.patience();
+            if !matches!(slot.at(), Stage::Holding(_)) {
+                slot.goes_to(Stage::Waiting(node.clone(), node.path()));
+            }
+            let children = match children {
+                Some(children) => children,
+                None => {
+                    let listed = session.client.list_children(&node.directory);
+                    let listed = async { none_if_missing(listed.await) };
+                    match SystemClock.before(deadline, listed).await {
+                        Some(Ok(children)) => children.unwrap_or_default(),
+                        Some(Err(error)) if outcome(&error) == Outcome::Ended => continue,
+                        Some(Err(error)) => return Err(self.sessions.failed(operation, error)),
+                        None => {
+                            return Err(self.sessions.failed(operation, Trouble::Silent(session.patience())));
+                        }
+                    }
+                }
+            };
+            let position = node.position(children);
+            if node.is_used_up() && position != Position::Gone {
+                self.withdraw(operation, &slot, deadline).await?;
+                return Ok(Standing::Queued(Place::new(None, RENEWING)));
+            }
+            match position {
+                // Somebody has deleted it, or its session has ended and that was not told yet.
+                Position::Gone => slot.goes_to(Stage::Out),
+                Position::First => {
+                    slot.lasts(request.ttl);
+                    slot.goes_to(Stage::Holding(node.clone()));
+                    return Ok(Standing::Held(Grant::new(node.token, request.ttl.min(session.lease()))));
+                }
+                Position::Behind { ahead, .. } if !request.queues => {
+                    self.withdraw(operation, &slot, deadline).await?;
+                    self.claims.forget(request.id);
+                    return Ok(Standing::Queued(Place::new(Some(ahead), Place::MAX_RECHECK)));
+                }
+                Position::Behind { ahead, last } => {
+                    slot.goes_to(Stage::Waiting(node, last));
+                    return Ok(Standing::Queued(Place::new(Some(ahead), Place::MAX_RECHECK)));
+                }
+            }
+        }
+    }
+
+    async fn wait(&self, request: &Request, _: &Place) -> Result<Wake> {
+        let Some(slot) = self.claims.find(request.id) else { return Ok(Wake::Stale) };
+        match slot.at() {
+            Stage::Waiting(node, last) => {
+                let gone = slot.watched(&node.session, &last).await;
+                gone.map_err(|error| self.sessions.failed(Operation::Wait, error))?;
+            }
+            // Its directory is about to be renewed: nothing tells when.
+            Stage::Out => std::future::pending().await,
+            _ => {}
+        }
+        Ok(Wake::Stale)
+    }
+
+    async fn renew(&self, request: &Request) -> Result<Renewal> {
+        let slot = self.claims.find(request.id);
+        let Some((slot, Stage::Holding(node))) = slot.map(|slot| (slot.clone(), slot.at())) else {
+            return Ok(Renewal::Lost(LostReason::Gone));
+        };
+        let session = &node.session;
+        let (path, deadline) = (node.path(), SystemClock.now() + session.patience());
+        let Some(answer) = SystemClock.before(deadline, session.client.check_stat(&path)).await else {
+            return Err(self.sessions.failed(Operation::Renew, Trouble::Silent(session.patience())));
+        };
+        match answer {
+            Ok(Some(stat))
+                if session.owns(stat.ephemeral_owner)
+                    && FencingToken::new(stat.czxid) == Some(node.token) =>
+            {
+                slot.lasts(request.ttl);
+                Ok(Renewal::Renewed { lease: request.ttl.min(session.lease()) })
+            }
+            Ok(_) => Ok(Renewal::Lost(LostReason::Gone)),
+            Err(error) if outcome(&error) == Outcome::Ended => Ok(Renewal::Lost(LostReason::SessionEnded)),
+            Err(error) => Err(self.sessions.failed(Operation::Renew, error)),
+        }
+    }
+
+    async fn release(&self, request: &Request) -> Result<()> {
+        let Some(slot) = self.claims.find(request.id) else { return Ok(()) };
+        let patience = Session::patience_of(self.sessions.config.session_timeout);
+        self.withdraw(Operation::Release, &slot, SystemClock.now() + patience).await?;
+        self.claims.forget(request.id);
+        Ok(())
+    }
+}

@@ -1,0 +1,16 @@
+//! Locks in ZooKeeper.
+
+mod backend;
+mod claims;
+mod config;
+mod error;
+mod inspect;
+mod nodes;
+mod session;
+mod tls;
+
+pub use backend::connect;
+pub use config::{Access, Config, Proof};
+
+/// The store's name, as in errors and metrics.
+const NAME: &str = "zookeeper";

@@ -1,0 +1,316 @@
+//! The one session that carries all locks of a store: made when it is needed, and a new one when it has ended.
+//!
+//! The driver keeps a session alive over connections that break, and tells it for ended by itself at last. Nothing here
+//! waits for that word: a lock is held for two thirds of the session's time-out after the last request that was answered
+//! had been sent, and no longer (see `Session::lease`).
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use futures_util::{
+    FutureExt,
+    future::{BoxFuture, Shared, join_all},
+};
+use polylock_core::{Clock, ConfigError, Error, Fault, Operation, Result, SystemClock, failure::At};
+use tokio::net::TcpStream;
+use zookeeper_client::{Client, Connector, CreateMode, Error as Failure};
+
+use crate::{
+    NAME,
+    config::{Config, Proof},
+    error::{Outcome, diagnose, outcome},
+    tls,
+};
+
+/// The longest that a server may be silent until another is tried. Less where sessions are short.
+const SILENCE: Duration = Duration::from_secs(2);
+
+/// How long a server may take to say why it can't be used, when none could.
+const REASON: Duration = Duration::from_millis(300);
+
+/// How long something that failed for the moment is left alone.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Until when an operation waits for the servers, at the least and at the most.
+const PATIENCE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
+
+/// Why there is no session, or an operation failed.
+#[derive(Debug, Clone)]
+pub(crate) enum Trouble {
+    /// What the driver says.
+    Driver(Failure),
+    /// No answer in this time.
+    Silent(Duration),
+    /// No session, because of this.
+    Unreachable(String),
+    /// Something of our own.
+    Ours(Fault, String),
+}
+
+impl Trouble {
+    fn at(self, operation: Operation, place: &str) -> Error {
+        let at = At { backend: NAME, operation, place };
+        match self {
+            Self::Driver(error) => {
+                let (fault, advice) = diagnose(&error);
+                at.failed(fault, advice.map(str::to_owned), error)
+            }
+            Self::Silent(time) => at.ours(Fault::Temporary, format!("no answer in {time:.1?}")),
+            Self::Unreachable(reasons) => at.ours(Fault::Temporary, reasons),
+            Self::Ours(fault, advice) => at.ours(fault, advice),
+        }
+    }
+}
+
+impl From<Failure> for Trouble {
+    fn from(error: Failure) -> Self {
+        Self::Driver(error)
+    }
+}
+
+/// How sessions are made, and the one that is in use.
+pub(crate) struct Sessions {
+    pub(crate) config: Config,
+    connector: Connector,
+    /// For errors and logs, without secrets.
+    place: String,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    current: Option<Arc<Session>>,
+    /// The try that is under way, shared by all who need it.
+    opening: Option<Opening>,
+}
+
+type Opening = Shared<BoxFuture<'static, Result<Arc<Session>, Trouble>>>;
+
+/// A session of the ensemble.
+pub(crate) struct Session {
+    pub(crate) client: Client,
+    /// What the servers gave.
+    pub(crate) timeout: Duration,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").field("timeout", &self.timeout).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Sessions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sessions").field("place", &self.place).finish_non_exhaustive()
+    }
+}
+
+impl Sessions {
+    pub(crate) fn new(config: Config) -> Result<Arc<Self>, ConfigError> {
+        let (connector, place) = (connector(&config)?, config.place());
+        Ok(Arc::new(Self { config, connector, place, state: Mutex::default() }))
+    }
+
+    /// The session in use; a new one if there is none, or it has ended.
+    ///
+    /// # Errors
+    /// Why none can be had. All who waited for the same try are told the same.
+    ///
+    /// # Cancel safety
+    /// Yes: the try goes on when somebody asks again.
+    pub(crate) async fn current(&self) -> Result<Arc<Session>, Trouble> {
+        let opening = {
+            let mut state = self.state();
+            if let Some(session) = state.current.as_ref().filter(|session| !session.is_over()) {
+                return Ok(session.clone());
+            }
+            state.current = None;
+            let begin = || {
+                // On a task of its own, so that it is not left half-way by whoever gives up.
+                let opening = tokio::spawn(open(self.config.clone(), self.connector.clone()));
+                opening.map(|opened| opened.unwrap_or_else(|cut| Err(cut_off(&cut)))).boxed().shared()
+            };
+            state.opening.get_or_insert_with(begin).clone()
+        };
+        let opened = opening.clone().await;
+        let mut state = self.state();
+        if state.opening.as_ref().is_some_and(|other| other.ptr_eq(&opening)) {
+            state.opening = None;
+            state.current = opened.as_ref().ok().cloned();
+        }
+        opened
+    }
+
+    /// `operation` failed for this reason.
+    pub(crate) fn failed(&self, operation: Operation, trouble: impl Into<Trouble>) -> Error {
+        trouble.into().at(operation, &self.place)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(crate) fn cut_off(cut: &tokio::task::JoinError) -> Trouble {
+    Trouble::Ours(Fault::Temporary, format!("the library's thread has ended: {cut}"))
+}
+
+fn connector(config: &Config) -> Result<Connector, ConfigError> {
+    let mut connector = Client::connector()
+        .with_session_timeout(config.session_timeout)
+        // There must be time for another server before the lease has run out.
+        .with_connection_timeout((config.session_timeout / 4).min(SILENCE))
+        .with_fail_eagerly();
+    match (&config.credentials, config.proof) {
+        (Some((user, password)), Proof::Digest) => {
+            connector = connector.with_auth("digest", format!("{user}:{password}").as_bytes());
+        }
+        #[cfg(feature = "sasl")]
+        (Some((user, password)), Proof::SaslDigestMd5) => {
+            use zookeeper_client::SaslOptions;
+            connector = connector.with_sasl(SaslOptions::digest_md5(user.clone(), password.clone()));
+        }
+        _ => {}
+    }
+    if config.encrypted { tls::encrypt(connector, &config.certificates) } else { Ok(connector) }
+}
+
+async fn open(config: Config, connector: Connector) -> Result<Arc<Session>, Trouble> {
+    let scheme = if config.encrypted { "tcp+tls" } else { "tcp" };
+    let servers: Vec<_> = config.servers.iter().map(|server| format!("{scheme}://{server}")).collect();
+    let servers = servers.join(",");
+    let connecting = tokio::time::timeout(config.connect_timeout, connector.connect(&servers));
+    let client = match connecting.await {
+        Ok(Ok(client)) => client,
+        Ok(Err(error @ (Failure::AuthFailed | Failure::BadArguments(_)))) => return Err(error.into()),
+        Ok(Err(_)) | Err(_) => return Err(Trouble::Unreachable(reasons(&config).await)),
+    };
+    let timeout = client.session_timeout();
+    if timeout != config.session_timeout {
+        tracing::debug!(asked = ?config.session_timeout, given = ?timeout, "the servers limit sessions");
+    }
+    Ok(Arc::new(Session { client, timeout }))
+}
+
+/// Why no server could be used.
+async fn reasons(config: &Config) -> String {
+    let reasons = config.servers.iter().map(async |server| {
+        let reason = match tokio::time::timeout(REASON, TcpStream::connect(server)).await {
+            Ok(Ok(_)) if config.encrypted => {
+                "answers, and opens no session: is its certificate the authority's, and does it serve clients?"
+            }
+            Ok(Ok(_)) => "answers, and opens no session: does the ensemble have a majority?",
+            Ok(Err(error)) => return format!("{server}: {error}"),
+            Err(_) => "no answer",
+        };
+        format!("{server}: {reason}")
+    });
+    let reasons = join_all(reasons).await.join("; ");
+    format!("no session in {:.1?} ({reasons})", config.connect_timeout)
+}
+
+impl Session {
+    /// For how long a lock is held after the sending of a request that was answered.
+    ///
+    /// The servers end a session no sooner than its time-out after they have heard of it. What a server hears it tells the
+    /// leader every half tick, so if that server dies the leader may be behind by up to a quarter of the shortest session
+    /// there is; the rest is for clocks that do not run alike.
+    pub(crate) fn lease(&self) -> Duration {
+        self.timeout * 2 / 3
+    }
+
+    /// How long an operation waits for the servers.
+    pub(crate) fn patience(&self) -> Duration {
+        Self::patience_of(self.timeout)
+    }
+
+    /// The same of a session with this time-out.
+    pub(crate) fn patience_of(timeout: Duration) -> Duration {
+        (timeout / 4).clamp(PATIENCE.0, PATIENCE.1)
+    }
+
+    /// Whether it has ended for sure. It may have ended otherwise, too.
+    pub(crate) fn is_over(&self) -> bool {
+        self.client.state().is_terminated()
+    }
+
+    /// Whether a node with this owner is one of this session.
+    pub(crate) fn owns(&self, owner: i64) -> bool {
+        owner == self.client.session_id().0
+    }
+
+    /// Deletes a node of this session, again and again until it is gone or the session has ended, and its nodes with it.
+    pub(crate) async fn delete(&self, path: &str) {
+        let mut told = false;
+        loop {
+            let error = match self.client.delete(path, None).await {
+                Ok(()) | Err(Failure::NoNode) => return,
+                Err(error) => error,
+            };
+            match outcome(&error) {
+                Outcome::Ended => return,
+                Outcome::Unknown => {}
+                Outcome::Refused if told => {}
+                Outcome::Refused => {
+                    told = true;
+                    tracing::warn!(
+                        node = path,
+                        error = &error as &dyn std::error::Error,
+                        "a node of a lock can't be deleted, trying again until its session ends",
+                    );
+                }
+            }
+            pause().await;
+        }
+    }
+
+    /// The children of `path`, as they are for everybody when this is asked.
+    pub(crate) async fn children_now(&self, path: &str) -> Result<Vec<String>, Failure> {
+        // In this order on one connection: the server answers the second when it has caught up with the leader.
+        let (sync, children) = (self.client.sync(path), self.client.list_children(path));
+        let (sync, children) = futures_util::join!(sync, children);
+        sync?;
+        none_if_missing(children).map(Option::unwrap_or_default)
+    }
+
+    /// Makes a node that lasts, and those above it, unless they are there.
+    pub(crate) async fn make_root(&self, config: &Config) -> Result<(), Failure> {
+        if self.client.check_stat(&config.root).await?.is_none() {
+            self.client
+                .mkdir(&config.root, &CreateMode::Persistent.with_acls(config.access().acls()))
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// Makes the node of a lock, unless it is there.
+    pub(crate) async fn make_directory(&self, config: &Config, path: &str) -> Result<(), Failure> {
+        let options = CreateMode::Container.with_acls(config.access().acls());
+        let mut made = self.client.create(path, &[], &options).await;
+        if made == Err(Failure::NoNode) {
+            self.make_root(config).await?;
+            made = self.client.create(path, &[], &options).await;
+        }
+        match made {
+            Ok(_) | Err(Failure::NodeExists) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// None for a node that is not there.
+pub(crate) fn none_if_missing<T>(answer: Result<T, Failure>) -> Result<Option<T>, Failure> {
+    match answer {
+        Ok(value) => Ok(Some(value)),
+        Err(Failure::NoNode) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Leaves alone for a moment what has just failed.
+pub(crate) async fn pause() {
+    SystemClock.sleep_until(SystemClock.now() + PAUSE).await;
+}
