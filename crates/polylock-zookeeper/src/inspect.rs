@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use async_trait::async_trait;
 use futures_util::future::try_join_all;
 use polylock_core::{
-    Clock, Entry, FencingToken, Inspect, LockName, LockStatus, Operation, Result, SystemClock, queue,
+    Clock, Entry, FencingToken, Inspect, LockName, LockStatus, Operation, Request, Result, SystemClock, queue,
 };
 use zookeeper_client::Stat;
 
@@ -56,9 +56,13 @@ impl Ensemble {
 }
 
 fn entry(child: &Child, holds: bool, data: &[u8], stat: &Stat) -> Option<Entry> {
-    let Particulars { owner, label, timeout } = Particulars::parse(data)?;
-    let token = if holds { Some(FencingToken::new(stat.czxid)?) } else { None };
-    Some(Entry::new(child.mode, owner, label, token, age(stat), timeout))
+    let Particulars { owner, label, ttl } = Particulars::parse(data)?;
+    // Until its own process takes it away. If that has died, its session's end does.
+    let (token, expires_in) = match holds {
+        true => (Some(FencingToken::new(stat.czxid)?), ttl),
+        false => (None, ttl.min(Request::MAX_PLACE_TTL)),
+    };
+    Some(Entry::new(child.mode, owner, label, token, age(stat), expires_in))
 }
 
 /// How long a node has been there. The servers do not tell what time it is for them, so this machine's clock is compared with

@@ -93,26 +93,26 @@ pub(crate) fn standpoints(requests: &[Child]) -> Vec<Standpoint> {
     requests.iter().enumerate().map(standpoint).collect()
 }
 
-/// What is in the node of a request, for people: who it is, and how long its session lives unheard.
+/// What is in the node of a request, for people: who it is, and for how long it asked.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Particulars {
     pub(crate) owner: OwnerId,
     pub(crate) label: String,
-    pub(crate) timeout: Duration,
+    pub(crate) ttl: Duration,
 }
 
 /// The data of a request's node: three lines, as neither owner nor label holds a line's end.
-pub(crate) fn data(request: &Request, timeout: Duration) -> Vec<u8> {
+pub(crate) fn data(request: &Request) -> Vec<u8> {
     let label = request.label.as_ref().map_or("", |label| label.as_str());
-    format!("{}\n{}\n{label}", timeout.as_millis(), request.owner).into_bytes()
+    format!("{}\n{}\n{label}", request.ttl.as_millis(), request.owner).into_bytes()
 }
 
 impl Particulars {
     pub(crate) fn parse(data: &[u8]) -> Option<Self> {
         let mut lines = str::from_utf8(data).ok()?.splitn(3, '\n');
-        let timeout = Duration::from_millis(lines.next()?.parse().ok()?);
+        let ttl = Duration::from_millis(lines.next()?.parse().ok()?);
         let owner = OwnerId::new(lines.next()?).ok()?;
-        Some(Self { owner, label: lines.next()?.to_owned(), timeout })
+        Some(Self { owner, label: lines.next()?.to_owned(), ttl })
     }
 }
 
@@ -174,12 +174,12 @@ mod tests {
 
         #[test]
         fn particulars_survive(owner in "[^\\pC]{1,60}", label in "[^\\pC]{0,60}", millis in 1..100_000_u64) {
-            let timeout = Duration::from_millis(millis);
-            let mut request = Request::new(LockName::new("n").unwrap(), Mode::Exclusive, timeout);
+            let ttl = Duration::from_millis(millis);
+            let mut request = Request::new(LockName::new("n").unwrap(), Mode::Exclusive, ttl);
             request.owner = OwnerId::new(&owner).unwrap();
             request.label = Some(polylock_core::Label::new(&label).unwrap());
-            let read = Particulars::parse(&data(&request, timeout)).unwrap();
-            prop_assert_eq!((read.owner.as_str(), read.label, read.timeout), (owner.as_str(), label, timeout));
+            let read = Particulars::parse(&data(&request)).unwrap();
+            prop_assert_eq!((read.owner.as_str(), read.label, read.ttl), (owner.as_str(), label, ttl));
         }
     }
 }
