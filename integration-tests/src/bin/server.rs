@@ -1,4 +1,5 @@
-//! `server postgres`, or `mariadb`, `redis`, `valkey`: a server to try things with, which is gone when the input ends.
+//! `server postgres`, or `mariadb`, `redis`, `valkey`, `zookeeper`: a server to try things with, which is gone when the
+//! input ends.
 //! `server redlock`: five nodes. What follows are settings, such as `server redis 'appendonly yes'`.
 //! `server shared postgres`: the one that a test process would use.
 
@@ -15,6 +16,7 @@ fn main() -> Result<(), Missing> {
         ["shared", "mariadb"] => return say(servers::mariadb()?.url()),
         ["shared", "redis"] => return say(servers::redis()?.url()),
         ["shared", "valkey"] => return say(servers::valkey()?.url()),
+        ["shared", "zookeeper"] => return say(servers::zookeeper()?.url()),
         ["shared", "redlock"] => return say(&redlock::url(redlock()?.iter().map(Server::url))),
         ["redlock", ref settings @ ..] => {
             let nodes = redlock::start(5, settings)?;
@@ -24,6 +26,7 @@ fn main() -> Result<(), Missing> {
         ["mariadb", ref settings @ ..] => servers::mariadb::start(settings)?,
         ["redis", ref settings @ ..] => servers::redis::start(settings)?,
         ["valkey", ref settings @ ..] => servers::valkey::start(settings)?,
+        ["zookeeper", ref settings @ ..] => servers::zookeeper::start(settings)?,
         _ => return Err(Missing(format!("{words:?} is no server"))),
     };
     println!("process {}", private.id().unwrap_or_default());

@@ -1,10 +1,12 @@
 //! Real servers for tests.
 //!
-//! - One that all tests of a process share: [`postgres()`], [`mariadb()`], [`redis()`], [`valkey()`], and the five of
-//!   [`redlock()`]. Each test takes a [`name`](Server::name) of its own for its tables or keys.
-//!   `POLYLOCK_TEST_POSTGRES_URL`, `_MYSQL_URL`, `_REDIS_URL`, `_VALKEY_URL` and `_REDLOCK_URL` name one to attach to instead.
+//! - One that all tests of a process share: [`postgres()`], [`mariadb()`], [`redis()`], [`valkey()`], [`zookeeper()`], and
+//!   the five of [`redlock()`]. Each test takes a [`name`](Server::name) of its own for its tables, keys or nodes.
+//!   `POLYLOCK_TEST_POSTGRES_URL`, `_MYSQL_URL`, `_REDIS_URL`, `_VALKEY_URL`, `_ZOOKEEPER_URL` and `_REDLOCK_URL` name one to
+//!   attach to instead.
 //! - One that a test may hurt: [`postgres::start`], [`mariadb::start`], [`pgbouncer::start`], [`redis::start`],
-//!   [`valkey::start`], [`redlock::start`] give a [`Private`] one to be killed, restarted, frozen and thawed.
+//!   [`valkey::start`], [`zookeeper::start`], [`redlock::start`] give a [`Private`] one to be killed, restarted, frozen and
+//!   thawed.
 //!
 //! They are started from what is installed, on a free port of 127.0.0.1, and have answered in their own protocol when
 //! they are handed out. What is not installed is [`Missing`]; what is, and does not start, is a panic with its log.
@@ -29,6 +31,7 @@ pub mod redis;
 pub mod redlock;
 mod tls;
 pub mod valkey;
+pub mod zookeeper;
 
 use std::{
     env, fmt,
@@ -97,6 +100,18 @@ pub fn redis() -> Result<&'static Server, Missing> {
 pub fn valkey() -> Result<&'static Server, Missing> {
     static SHARED: Shared = Shared::new();
     shared(&SHARED, "POLYLOCK_TEST_VALKEY_URL", || begin_durable(&valkey::VALKEY))
+}
+
+/// The ZooKeeper server that the tests of this process share.
+///
+/// # Errors
+/// [`Missing`] if it is not installed.
+///
+/// # Panics
+/// If it does not start, with its log.
+pub fn zookeeper() -> Result<&'static Server, Missing> {
+    static SHARED: Shared = Shared::new();
+    shared(&SHARED, "POLYLOCK_TEST_ZOOKEEPER_URL", || begin(Arc::new(zookeeper::ZooKeeper::default())))
 }
 
 /// The nodes of a Redlock that the tests of this process share: five Redis servers, [durable](redis::DURABLE) all.
@@ -369,11 +384,12 @@ mod tests {
     fn a_port_that_is_taken_meanwhile_is_passed_over() {
         let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
         let taken = taken.local_addr().expect("its number").port();
-        let kinds: [Arc<dyn Kind>; 4] = [
+        let kinds: [Arc<dyn Kind>; 5] = [
             Arc::new(postgres::Postgres::default()),
             Arc::new(mariadb::MariaDb::default()),
             Arc::new(redis::Redis::of(&redis::REDIS, &[])),
             Arc::new(redis::Redis::of(&valkey::VALKEY, &[])),
+            Arc::new(zookeeper::ZooKeeper::default()),
         ];
         for kind in kinds {
             let private = begin_at(kind, iter::once(taken).chain(ports())).expect("it starts at another");
