@@ -12,7 +12,7 @@ use crate::targets::{self, Spot};
 #[macro_export]
 macro_rules! stores {
     ($then:ident $($more:tt)*) => {
-        $then! { [sqlite_full postgres mariadb redis redlock3] $($more)* }
+        $then! { [sqlite_full postgres mariadb redis redlock3 zookeeper] $($more)* }
     };
 }
 
@@ -20,7 +20,7 @@ macro_rules! stores {
 #[macro_export]
 macro_rules! queues {
     ($then:ident $($more:tt)*) => {
-        $then! { [sqlite_full postgres mariadb redis] $($more)* }
+        $then! { [sqlite_full postgres mariadb redis zookeeper] $($more)* }
     };
 }
 

@@ -6,8 +6,9 @@
 //! are never missing. `POLYLOCK_TEST_SQLITE_URL=sqlite:///directory` puts the files on another disk.
 
 mod keys;
+mod znodes;
 
-use std::sync::LazyLock;
+use std::{sync::LazyLock, time::Duration};
 
 use async_trait::async_trait;
 use polylock_core::{Result, Store, memory, url::StoreUrl};
@@ -31,7 +32,7 @@ macro_rules! targets {
     ($then:ident) => {
         $then! {
             memory sqlite_full sqlite_normal postgres mariadb postgres_pessimistic mariadb_pessimistic
-            redis valkey redlock3 redlock5 redlock5_two_dead
+            redis valkey redlock3 redlock5 redlock5_two_dead zookeeper
         }
     };
 }
@@ -75,6 +76,8 @@ enum Entries {
     Keys(String, String),
     /// The same with nodes that answer.
     OfNodes(String, Vec<String>),
+    /// The node below which its locks are, and the servers.
+    Below(String, String),
 }
 
 /// Locks of this process alone.
@@ -186,6 +189,26 @@ pub async fn redlock5_two_dead() -> Result<Spot, Missing> {
     static DEAD: LazyLock<[Dead; 2]> = LazyLock::new(|| [Dead::new(), Dead::new()]);
     nodes_of(&urls(&servers::redlock()?[..3]), DEAD.each_ref().map(Dead::url))
 }
+
+/// A ZooKeeper server, alone.
+///
+/// # Errors
+/// [`Missing`] if there is none.
+pub async fn zookeeper() -> Result<Spot, Missing> {
+    path_of(servers::zookeeper()?)
+}
+
+/// A path of its own in a ZooKeeper.
+///
+/// # Errors
+/// [`Missing`] if there is no place for files.
+pub fn path_of(server: &Server) -> Result<Spot, Missing> {
+    let name = server.name();
+    let url = format!("{}/{name}", server.url().trim_end_matches('/'));
+    spot(url, Entries::Below(format!("/{name}"), server.url().to_owned()))
+}
+
+const LONG_SESSION: Duration = Duration::from_secs(90);
 
 fn urls(servers: &[Server]) -> Vec<String> {
     servers.iter().map(|server| server.url().to_owned()).collect()
@@ -308,6 +331,11 @@ impl Target for Spot {
             "mysql" => mysql::connect(mysql::Config::from_url(&url, &mut keys)?).await,
             "redis" | "valkey" => single::connect(single::Config::from_url(&url, &mut keys)?).await,
             "redlock" => redlock::connect(redlock::Config::from_url(&url, &mut keys)?).await,
+            "zookeeper" => {
+                // As long as the longest leases of the suite, so that a guard has what it asked for.
+                let config = polylock_zookeeper::Config::from_url(&url, &mut keys)?;
+                polylock_zookeeper::connect(config.session_timeout(LONG_SESSION)).await
+            }
             _ => Ok(memory::named(url.rest())),
         }
     }
@@ -321,6 +349,9 @@ impl Target for Spot {
             }
             Entries::OfNodes(prefix, nodes) => {
                 keys::in_nodes(nodes, prefix).await.map_err(|error| error.to_string())
+            }
+            Entries::Below(root, servers) => {
+                znodes::below(servers, root).await.map_err(|error| error.to_string())
             }
         };
         Ok(Some(entries.unwrap_or_else(|error| panic!("can't count the entries: {error}"))))

@@ -13,7 +13,7 @@ fn swap(url: &str) -> (String, bool) {
         "-p",
         "polylock",
         "--features",
-        "sqlite,postgres,mysql,redis,tls",
+        "sqlite,postgres,mysql,redis,zookeeper,tls,sasl",
         "--example",
         "swap",
         "--",

@@ -8,7 +8,6 @@ use polylock_core::{
     Backend, Capabilities, Carrier, Clock, FencingToken, FirstStep, Grant, LostReason, Moment, Operation,
     Place, Reach, Renewal, Request, Result, Standing, Store, SystemClock, Wake, WakeUp,
 };
-use tokio::task::AbortHandle;
 
 use crate::{
     NAME,
@@ -55,11 +54,9 @@ async fn open(config: Config) -> Result<Store> {
     capabilities.carrier = Carrier::Connection;
     capabilities.first_step = FirstStep::Thread;
     let claims: Arc<Claims> = Arc::default();
-    let looking = {
-        let claims = claims.clone();
-        tokio::spawn(async move { claims.look_after().await }).abort_handle()
-    };
-    Ok(Store::inspectable(Arc::new(Ensemble { capabilities, sessions, claims, looking })))
+    let looked_after = claims.clone();
+    tokio::spawn(async move { looked_after.look_after().await });
+    Ok(Store::inspectable(Arc::new(Ensemble { capabilities, sessions, claims })))
 }
 
 /// The locks of one ensemble.
@@ -67,7 +64,6 @@ pub(crate) struct Ensemble {
     capabilities: Capabilities,
     pub(crate) sessions: Arc<Sessions>,
     claims: Arc<Claims>,
-    looking: AbortHandle,
 }
 
 impl fmt::Debug for Ensemble {
@@ -78,7 +74,7 @@ impl fmt::Debug for Ensemble {
 
 impl Drop for Ensemble {
     fn drop(&mut self) {
-        self.looking.abort();
+        self.claims.close();
     }
 }
 

@@ -14,7 +14,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -212,8 +212,9 @@ async fn look(session: &Session, directory: &str, guid: Guid) -> Result<Option<(
 #[derive(Default)]
 pub(crate) struct Claims {
     slots: Mutex<HashMap<RequestId, Arc<Slot>>>,
-    /// There is something to look after.
+    /// There is something to look after, or there will be nothing any more.
     some: tokio::sync::Notify,
+    closed: AtomicBool,
 }
 
 /// One request. Core has one operation on it at a time, but for renewals that hang.
@@ -275,8 +276,11 @@ impl Claims {
     ///
     /// A holder that does not release its lock, by its own will or because it hangs, is as good as dead when its lease has
     /// run out, and so is a waiter that does not claim.
+    ///
+    /// When the store is closed, what is held still has been left to expire: the session lives on until then. If the program
+    /// ends before, the servers end the session when they have not heard of it for its time-out.
     pub(crate) async fn look_after(&self) {
-        loop {
+        while !self.closed.load(Ordering::Acquire) {
             self.some.notified().await;
             loop {
                 SystemClock.sleep_until(SystemClock.now() + LOOK).await;
@@ -291,6 +295,11 @@ impl Claims {
                 }
             }
         }
+    }
+
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.some.notify_one();
     }
 
     fn slots(&self) -> MutexGuard<'_, HashMap<RequestId, Arc<Slot>>> {

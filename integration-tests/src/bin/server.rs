@@ -1,11 +1,12 @@
 //! `server postgres`, or `mariadb`, `redis`, `valkey`, `zookeeper`: a server to try things with, which is gone when the
 //! input ends.
-//! `server redlock`: five nodes. What follows are settings, such as `server redis 'appendonly yes'`.
+//! `server redlock`: five nodes; `zookeeper-ensemble`: three members; `zookeeper-tls`, `zookeeper-sasl`. What follows are
+//! settings, such as `server redis 'appendonly yes'`.
 //! `server shared postgres`: the one that a test process would use.
 
 use std::io;
 
-use polylock_integration_tests::servers::{self, Server, redlock};
+use polylock_integration_tests::servers::{self, Server, redlock, zookeeper};
 use polylock_testkit::Missing;
 
 fn main() -> Result<(), Missing> {
@@ -17,16 +18,20 @@ fn main() -> Result<(), Missing> {
         ["shared", "redis"] => return say(servers::redis()?.url()),
         ["shared", "valkey"] => return say(servers::valkey()?.url()),
         ["shared", "zookeeper"] => return say(servers::zookeeper()?.url()),
+        ["shared", "zookeeper-ensemble"] => return say(servers::zookeeper_ensemble()?.url()),
         ["shared", "redlock"] => return say(&redlock::url(redlock()?.iter().map(Server::url))),
         ["redlock", ref settings @ ..] => {
             let nodes = redlock::start(5, settings)?;
             return say(&redlock::url(nodes.iter().map(|node| node.url())));
         }
+        ["zookeeper-ensemble", ref settings @ ..] => return say(zookeeper::ensemble(3, settings)?.url()),
         ["postgres", ref settings @ ..] => servers::postgres::start(settings)?,
         ["mariadb", ref settings @ ..] => servers::mariadb::start(settings)?,
         ["redis", ref settings @ ..] => servers::redis::start(settings)?,
         ["valkey", ref settings @ ..] => servers::valkey::start(settings)?,
-        ["zookeeper", ref settings @ ..] => servers::zookeeper::start(settings)?,
+        ["zookeeper", ref settings @ ..] => zookeeper::start(settings)?,
+        ["zookeeper-tls", ref settings @ ..] => zookeeper::start_tls(settings)?,
+        ["zookeeper-sasl", ref settings @ ..] => zookeeper::start_sasl(settings)?,
         _ => return Err(Missing(format!("{words:?} is no server"))),
     };
     println!("process {}", private.id().unwrap_or_default());

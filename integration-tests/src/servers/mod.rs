@@ -1,12 +1,12 @@
 //! Real servers for tests.
 //!
-//! - One that all tests of a process share: [`postgres()`], [`mariadb()`], [`redis()`], [`valkey()`], [`zookeeper()`], and
-//!   the five of [`redlock()`]. Each test takes a [`name`](Server::name) of its own for its tables, keys or nodes.
-//!   `POLYLOCK_TEST_POSTGRES_URL`, `_MYSQL_URL`, `_REDIS_URL`, `_VALKEY_URL`, `_ZOOKEEPER_URL` and `_REDLOCK_URL` name one to
-//!   attach to instead.
+//! - One that all tests of a process share: [`postgres()`], [`mariadb()`], [`redis()`], [`valkey()`], [`zookeeper()`],
+//!   the three of [`zookeeper_ensemble()`], and the five of [`redlock()`]. Each test takes a [`name`](Server::name) of its own
+//!   for its tables, keys or nodes. `POLYLOCK_TEST_POSTGRES_URL`, `_MYSQL_URL`, `_REDIS_URL`, `_VALKEY_URL`, `_ZOOKEEPER_URL`,
+//!   `_ZOOKEEPER_ENSEMBLE_URL` and `_REDLOCK_URL` name one to attach to instead.
 //! - One that a test may hurt: [`postgres::start`], [`mariadb::start`], [`pgbouncer::start`], [`redis::start`],
-//!   [`valkey::start`], [`zookeeper::start`], [`redlock::start`] give a [`Private`] one to be killed, restarted, frozen and
-//!   thawed.
+//!   [`valkey::start`], [`zookeeper::start`], [`zookeeper::ensemble`], [`redlock::start`] give a [`Private`] one, or several,
+//!   to be killed, restarted, frozen and thawed.
 //!
 //! They are started from what is installed, on a free port of 127.0.0.1, and have answered in their own protocol when
 //! they are handed out. What is not installed is [`Missing`]; what is, and does not start, is a panic with its log.
@@ -38,6 +38,7 @@ use std::{
     hash::{BuildHasher, RandomState},
     iter,
     net::TcpListener,
+    ops::Deref,
     path::Path,
     sync::{
         Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError,
@@ -114,6 +115,18 @@ pub fn zookeeper() -> Result<&'static Server, Missing> {
     shared(&SHARED, "POLYLOCK_TEST_ZOOKEEPER_URL", || begin(Arc::new(zookeeper::ZooKeeper::default())))
 }
 
+/// The ZooKeeper ensemble that the tests of this process share: three members.
+///
+/// # Errors
+/// [`Missing`] if it is not installed.
+///
+/// # Panics
+/// If it does not start, with its log.
+pub fn zookeeper_ensemble() -> Result<&'static Server, Missing> {
+    static SHARED: Shared<zookeeper::Ensemble> = Shared::new();
+    shared(&SHARED, "POLYLOCK_TEST_ZOOKEEPER_ENSEMBLE_URL", || zookeeper::assemble(3, &[]))
+}
+
 /// The nodes of a Redlock that the tests of this process share: five Redis servers, [durable](redis::DURABLE) all.
 ///
 /// # Errors
@@ -169,7 +182,7 @@ pub struct Private {
     command: Vec<String>,
 }
 
-impl std::ops::Deref for Private {
+impl Deref for Private {
     type Target = Server;
 
     fn deref(&self) -> &Server {
@@ -215,7 +228,12 @@ impl Private {
         let mut keeper = self.keeper();
         keeper.kill();
         keeper.start(&self.command);
-        let started = answers(&keeper, &*self.kind, &self.server.url);
+        self.is_back(&keeper);
+    }
+
+    /// Waits until it answers after a restart.
+    fn is_back(&self, keeper: &Keeper) {
+        let started = answers(keeper, &*self.kind, &self.server.url);
         started.unwrap_or_else(|why| panic!("can't restart {:?}: {why}\n{}", self.kind, keeper.log()));
     }
 
@@ -267,16 +285,17 @@ enum Failure {
     Broken(String),
 }
 
-type Shared = OnceLock<Result<(Server, Option<Private>), Failure>>;
+/// What to attach to, and what keeps it if it is an own one.
+type Shared<T = Private> = OnceLock<Result<(Server, Option<T>), Failure>>;
 
-fn shared(
-    shared: &'static Shared,
+fn shared<T: Deref<Target = Server>>(
+    shared: &'static Shared<T>,
     variable: &str,
-    start: impl FnOnce() -> Result<Private, Failure>,
+    start: impl FnOnce() -> Result<T, Failure>,
 ) -> Result<&'static Server, Missing> {
     let server = shared.get_or_init(|| match env::var(variable) {
         Ok(url) => Ok((Server { url }, None)),
-        Err(_) => start().map(|private| (private.server.clone(), Some(private))),
+        Err(_) => start().map(|own| (Server::clone(&own), Some(own))),
     });
     server.as_ref().map(|(server, _)| server).map_err(|failure| missing(failure.clone()))
 }
@@ -306,27 +325,41 @@ fn begin(kind: Arc<dyn Kind>) -> Result<Private, Failure> {
 /// At the first of `ports` that is still free when the server gets to it.
 fn begin_at(kind: Arc<dyn Kind>, mut ports: impl Iterator<Item = u16>) -> Result<Private, Failure> {
     loop {
-        let port = ports.next().ok_or_else(|| Failure::Broken("no free port".to_owned()))?;
-        let mut keeper = Keeper::new(kind.name(), kind.users());
-        let command = kind.prepare(&mut keeper, port).map_err(Failure::Missing)?;
-        keeper.start(&command);
-        let url = kind.url(port);
-        match answers(&keeper, &*kind, &url) {
-            Ok(()) => {
-                return Ok(Private {
-                    server: Server { url },
-                    kind,
-                    port,
-                    keeper: Mutex::new(keeper),
-                    command,
-                });
-            }
-            Err(_) if keeper.log().contains("Address already in use") => (),
-            Err(why) => {
-                return Err(Failure::Broken(format!("can't start {kind:?}: {why}\n{}", keeper.log())));
-            }
+        let port = ports.next().ok_or_else(no_port)?;
+        let private = launch(Arc::clone(&kind), port)?;
+        match private.begun() {
+            Ok(()) => return Ok(private),
+            Err(_) if private.has_no_port() => (),
+            Err(broken) => return Err(broken),
         }
     }
+}
+
+/// Starts one, and does not wait for it.
+fn launch(kind: Arc<dyn Kind>, port: u16) -> Result<Private, Failure> {
+    let mut keeper = Keeper::new(kind.name(), kind.users());
+    let command = kind.prepare(&mut keeper, port).map_err(Failure::Missing)?;
+    keeper.start(&command);
+    let server = Server { url: kind.url(port) };
+    Ok(Private { server, kind, port, keeper: Mutex::new(keeper), command })
+}
+
+impl Private {
+    /// Waits until it answers for the first time.
+    fn begun(&self) -> Result<(), Failure> {
+        let keeper = self.keeper();
+        answers(&keeper, &*self.kind, &self.server.url)
+            .map_err(|why| Failure::Broken(format!("can't start {:?}: {why}\n{}", self.kind, keeper.log())))
+    }
+
+    /// Whether somebody else had its port when it got to it.
+    fn has_no_port(&self) -> bool {
+        self.log().contains("Address already in use")
+    }
+}
+
+fn no_port() -> Failure {
+    Failure::Broken("no free port".to_owned())
 }
 
 /// Waits until the keeper's server answers.
@@ -354,22 +387,34 @@ fn answers(keeper: &Keeper, kind: &dyn Kind, url: &str) -> Result<(), String> {
             () = clock::pause(START) => Err(format!("no answer within {START:?}")),
         }
     };
+    blocking(asking).unwrap_or_else(Err)
+}
+
+/// Runs `asking` to its end.
+fn blocking<T: Send>(asking: impl Future<Output = T> + Send) -> Result<T, String> {
     // The caller may be on a runtime, which can't wait for another one on the same thread.
     thread::scope(|scope| {
         let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build();
         let asked =
-            scope.spawn(move || runtime().map_err(|error| error.to_string())?.block_on(asking)).join();
-        asked.unwrap_or_else(|_| Err("asking it panicked".to_owned()))
+            scope.spawn(move || runtime().map(|it| it.block_on(asking)).map_err(|error| error.to_string()));
+        asked.join().unwrap_or_else(|_| Err("asking it panicked".to_owned()))
     })
 }
 
-/// Free ports, in random order: other test processes look for some at the same time.
+/// Free ports, in random order: other test processes look for some at the same time. This one gets each of them once, and
+/// begins again when it has had all: a server that has not come to it yet does not hold its port.
 ///
 /// They lie below those that the system gives to outgoing connections. In that range, a client that tries to reach a
 /// killed server can be given the server's own port, connects to itself, and keeps it from starting again.
 fn ports() -> impl Iterator<Item = u16> {
+    const COUNT: u64 = 12_000;
+    // Prime, so it comes to all.
+    const STEP: u64 = 7_919;
+    static FIRST: LazyLock<u64> = LazyLock::new(|| random() % COUNT);
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let next = || *FIRST + NEXT.fetch_add(1, Ordering::Relaxed) % COUNT * STEP;
     let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
-    iter::repeat_with(|| 20_000 + u16::try_from(random() % 12_000).unwrap_or(0)).filter(free).take(20)
+    iter::repeat_with(move || 20_000 + u16::try_from(next() % COUNT).unwrap_or(0)).filter(free).take(20)
 }
 
 fn random() -> u64 {

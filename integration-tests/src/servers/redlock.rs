@@ -34,7 +34,7 @@ pub(super) fn nodes(url: &str) -> Vec<Server> {
 }
 
 /// What stands before the hosts of a URL, they, and what stands behind.
-fn apart(url: &str) -> (&str, &str, &str) {
+pub(super) fn apart(url: &str) -> (&str, &str, &str) {
     let url = url.split_once("://").map_or(url, |(_, url)| url);
     // A password may hold anything that ends a host.
     let (user, url) = url.split_at(url.rfind('@').map_or(0, |at| at + 1));

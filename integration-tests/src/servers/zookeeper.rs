@@ -1,22 +1,33 @@
-//! ZooKeeper, alone. What it acknowledges survives its death, but not a power cut: unless a setting says `forceSync=yes` it
-//! leaves the disk to the system.
+//! ZooKeeper. What it acknowledges survives its death, but not a power cut: unless a setting says `forceSync=yes` it leaves
+//! the disk to the system.
 
-use std::{fmt::Write as _, io, path::Path, time::Duration};
+mod ensemble;
+
+use std::{fmt::Write as _, io, path::Path, process::Stdio, time::Duration};
 
 use async_trait::async_trait;
 use polylock_testkit::Missing;
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::TcpStream,
+    process::Command,
 };
 
-use super::{Kind, Private, installed, keeper::Keeper};
+pub(super) use self::ensemble::assemble;
+pub use self::ensemble::{Ensemble, ensemble};
+use super::{Kind, Private, installed, keeper::Keeper, redlock, tls};
 use crate::clock;
 
-/// Starts one with `settings`: lines of its `zoo.cfg`, such as `maxSessionTimeout=10000`, or what begins with a `-`, options
+/// The user whom one of [`start_sasl`] knows.
+pub const USER: &str = "polylock";
+
+/// That user's password.
+pub const PASSWORD: &str = "s3cret";
+
+/// Starts one with `settings`: lines of its `zoo.cfg`, such as `maxSessionTimeout=10000`, or what begins with a `-`: options
 /// of its Java, such as `-Dznode.container.checkIntervalMs=100`. The last one counts.
 ///
-/// Its clock ticks every 200 ms, so a session of 400 ms to two minutes is what it is asked for, to the next tick.
+/// Its clock ticks every 200 ms, so a session of 400 ms to two minutes lasts as long as it is asked for, to the next tick.
 ///
 /// # Errors
 /// [`Missing`] if it is not installed.
@@ -27,11 +38,35 @@ pub fn start(settings: &[&str]) -> Result<Private, Missing> {
     super::start(ZooKeeper::of(settings))
 }
 
+/// The same with TLS, and nothing else: `server.crt` in its directory is valid for `localhost` and 127.0.0.1, and signed by
+/// `ca.crt`. With `ssl.clientAuth=need` it wants a client to have one that is, too: `server.crt` and `server.key` will do.
+///
+/// # Errors
+/// [`Missing`] if it is not installed.
+///
+/// # Panics
+/// If it does not start, with its log.
+pub fn start_tls(settings: &[&str]) -> Result<Private, Missing> {
+    super::start(ZooKeeper { access: Access::Tls, ..ZooKeeper::of(settings) })
+}
+
+/// The same for those alone who prove by SASL with DIGEST-MD5 that they are [`USER`].
+///
+/// # Errors
+/// [`Missing`] if it is not installed.
+///
+/// # Panics
+/// If it does not start, with its log.
+pub fn start_sasl(settings: &[&str]) -> Result<Private, Missing> {
+    super::start(ZooKeeper { access: Access::Sasl, ..ZooKeeper::of(settings) })
+}
+
 const ADVICE: &str =
     "install libzookeeper-java and default-jre-headless, or name a server in POLYLOCK_TEST_ZOOKEEPER_URL";
 
-/// Where Debian puts what is made of Java. Each file knows itself which other ones it needs.
-const JARS: [&str; 2] = ["/usr/share/java/zookeeper.jar", "/usr/share/java/slf4j-simple.jar"];
+/// Where Debian puts what is made of Java. Each file says itself which other ones it needs, but forgets one.
+const JARS: [&str; 3] =
+    ["/usr/share/java/zookeeper.jar", "/usr/share/java/netty-codec.jar", "/usr/share/java/slf4j-simple.jar"];
 
 /// For a quick start and little memory. Nothing is written outside its directory.
 const JAVA: [&str; 6] = [
@@ -43,30 +78,45 @@ const JAVA: [&str; 6] = [
     "-Xmx128m",
 ];
 
-/// A machine under load stops for a while: what is not a session's own time is long.
+/// A loaded machine stands still for a while: only sessions are short.
 const SETTINGS: &str = "tickTime=200\n\
-    initLimit=100\n\
-    syncLimit=15\n\
     minSessionTimeout=400\n\
     maxSessionTimeout=120000\n\
+    initLimit=100\n\
+    syncLimit=15\n\
     maxClientCnxns=0\n\
     admin.enableServer=false\n\
     4lw.commands.whitelist=*\n\
     forceSync=no\n\
-    preAllocSize=1024\n\
-    clientPortAddress=127.0.0.1\n";
+    preAllocSize=1024\n";
 
 #[derive(Debug, Default)]
 pub(super) struct ZooKeeper {
     settings: String,
     options: Vec<String>,
+    access: Access,
+    /// Its number in an ensemble.
+    member: Option<usize>,
+}
+
+/// Whom it lets in.
+#[derive(Debug, Default, Clone, Copy)]
+enum Access {
+    #[default]
+    Anyone,
+    Tls,
+    Sasl,
 }
 
 impl ZooKeeper {
     pub(super) fn of(settings: &[&str]) -> Self {
         let (options, settings): (Vec<&str>, Vec<&str>) =
             settings.iter().partition(|setting| setting.starts_with('-'));
-        Self { settings: settings.join("\n"), options: options.into_iter().map(str::to_owned).collect() }
+        Self {
+            settings: settings.join("\n"),
+            options: options.into_iter().map(str::to_owned).collect(),
+            ..Self::default()
+        }
     }
 }
 
@@ -85,13 +135,34 @@ impl Kind for ZooKeeper {
         if let Some(jar) = JARS.iter().find(|jar| !Path::new(jar).is_file()) {
             return Err(Missing(format!("there is no {jar}: {ADVICE}")));
         }
-        keeper.run_as_user(["mkdir", "data"]);
-        let mut config = SETTINGS.to_owned();
-        writeln!(config, "dataDir={}\nclientPort={port}\n{}", keeper.file("data"), self.settings).ok();
-
         let mut command = vec![java.display().to_string()];
         command.extend(JAVA.map(str::to_owned));
         command.push(format!("-Djava.io.tmpdir={}", keeper.directory().display()));
+
+        keeper.run_as_user(["mkdir", "data"]);
+        if let Some(member) = self.member {
+            keeper.write("data/myid", &member.to_string());
+        }
+        let mut config = format!("{SETTINGS}dataDir={}\n", keeper.file("data"));
+        if let Access::Tls = self.access {
+            config.push_str(&encrypted(keeper, port)?);
+        } else {
+            writeln!(config, "clientPort={port}\nclientPortAddress=127.0.0.1").ok();
+        }
+        if let Access::Sasl = self.access {
+            config.push_str(
+                "authProvider.sasl=org.apache.zookeeper.server.auth.SASLAuthenticationProvider\n\
+                 enforce.auth.enabled=true\n\
+                 enforce.auth.schemes=sasl\n",
+            );
+            let module = "org.apache.zookeeper.server.auth.DigestLoginModule";
+            let users = format!("Server {{ {module} required user_{USER}=\"{PASSWORD}\"; }};\n");
+            let users = keeper.write("users.conf", &users);
+            command.push(format!("-Djava.security.auth.login.config={users}"));
+        }
+        config.push_str(&self.settings);
+        config.push('\n');
+
         command.extend(self.options.iter().cloned());
         command.extend(["-cp".to_owned(), JARS.join(":")]);
         command.push("org.apache.zookeeper.server.quorum.QuorumPeerMain".to_owned());
@@ -100,38 +171,82 @@ impl Kind for ZooKeeper {
     }
 
     fn url(&self, port: u16) -> String {
-        format!("zookeeper://127.0.0.1:{port}")
+        match self.access {
+            Access::Anyone => format!("zookeeper://127.0.0.1:{port}"),
+            Access::Tls => format!("zookeeper+tls://127.0.0.1:{port}"),
+            Access::Sasl => {
+                format!("zookeeper://{USER}:{PASSWORD}@127.0.0.1:{port}?polylock.auth=sasl-digest-md5")
+            }
+        }
     }
 
-    async fn whereabouts(&self, url: &str, _: &Path) -> Result<String, String> {
-        whereabouts(url).await.map_err(|error| error.to_string())
+    async fn whereabouts(&self, url: &str, home: &Path) -> Result<String, String> {
+        // Who is not let in may still ask this.
+        let home = matches!(self.access, Access::Tls).then_some(home);
+        let config = ask(url, home, "conf").await.map_err(|error| error.to_string())?;
+        config.lines().find_map(|line| line.strip_prefix("dataDir=")).map(str::to_owned).ok_or(config)
     }
 }
 
-/// Where the server at `url` keeps its data, if it serves.
-async fn whereabouts(url: &str) -> io::Result<String> {
-    let address = url.trim_start_matches("zookeeper://");
-    let config = ask(address, "conf").await?;
-    let directory = config.lines().find_map(|line| line.strip_prefix("dataDir="));
-    directory.map(str::to_owned).ok_or_else(|| io::Error::other(config.clone()))
+/// The settings of one that speaks TLS at `port`, and nothing else.
+fn encrypted(keeper: &mut Keeper, port: u16) -> Result<String, Missing> {
+    tls::certify(keeper)?;
+    keeper.run_as_user(["sh", "-c", "cat server.key server.crt >server.pem"]);
+    let home = keeper.directory().display();
+    Ok(format!(
+        "secureClientPort={port}\n\
+         secureClientPortAddress=127.0.0.1\n\
+         serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory\n\
+         ssl.keyStore.location={home}/server.pem\n\
+         ssl.keyStore.type=PEM\n\
+         ssl.trustStore.location={home}/ca.crt\n\
+         ssl.trustStore.type=PEM\n\
+         ssl.clientAuth=none\n"
+    ))
 }
 
 /// How long a server may take to answer a word, before it is asked again.
 const WORD: Duration = Duration::from_secs(1);
 
-/// The answer of the server at `address` to one of its words of four letters.
-async fn ask(address: &str, word: &str) -> io::Result<String> {
+/// The answer of the server at `url` to one of its words of four letters; with TLS if the directory with its certificates is
+/// given.
+async fn ask(url: &str, certificates: Option<&Path>, word: &str) -> io::Result<String> {
+    let (_, address, _) = redlock::apart(url);
+    let answer = async {
+        let Some(home) = certificates else {
+            let mut server = TcpStream::connect(address).await?;
+            let (from, to) = server.split();
+            return answer(from, to, word).await;
+        };
+        let mut openssl = Command::new("openssl")
+            .args(["s_client", "-quiet", "-verify_return_error", "-verify_ip", "127.0.0.1"])
+            .args(["-CAfile", "ca.crt", "-cert", "server.crt", "-key", "server.key", "-connect", address])
+            .current_dir(home)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()?;
+        let (Some(from), Some(to)) = (openssl.stdout.take(), openssl.stdin.take()) else {
+            unreachable!("both are piped")
+        };
+        answer(from, to, word).await
+    };
     tokio::select! {
-        answer = answer(address, word) => answer,
+        answer = answer => answer,
         () = clock::pause(WORD) => Err(io::ErrorKind::TimedOut.into()),
     }
 }
 
-async fn answer(address: &str, word: &str) -> io::Result<String> {
-    let mut server = TcpStream::connect(address).await?;
-    server.write_all(word.as_bytes()).await?;
+async fn answer(
+    mut from: impl AsyncRead + Unpin,
+    mut to: impl AsyncWrite + Unpin,
+    word: &str,
+) -> io::Result<String> {
+    to.write_all(word.as_bytes()).await?;
+    to.flush().await?;
     let mut answer = Vec::new();
-    while server.read_buf(&mut answer).await? > 0 {
+    while from.read_buf(&mut answer).await? > 0 {
         // One that is still on its way says so, breaks down over it, and never closes the connection.
         if answer.ends_with(b"not currently serving requests\n") {
             break;

@@ -48,6 +48,7 @@ async fn one_holder(store: &str, scenario: &str, holder: u32, rounds: u32) -> Se
     let name = format!("stopped/{holder}");
     let timeout = match store {
         "redis" | "redlock3" => "command_timeout",
+        "zookeeper" => "connect_timeout",
         store if is_sqlite(store) => "busy_timeout",
         _ => "timeout",
     };
