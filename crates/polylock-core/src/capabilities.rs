@@ -119,7 +119,7 @@ pub enum Carrier {
     /// An entry in the store. Whoever knows the request can claim, renew and release it again on any connection, and it
     /// outlives a connection that breaks.
     Entry,
-    /// The connection on which it was claimed. It ends with it, so a holder that dies frees the lock at once; and no
+    /// The connection or session in which it was claimed. It ends with it, so a holder that dies frees the lock at once; and no
     /// other connection knows of the request.
     Connection,
 }

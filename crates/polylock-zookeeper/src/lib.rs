@@ -1,4 +1,4 @@
-//! Locks in ZooKeeper.
+#![doc = include_str!("docs.md")]
 
 mod backend;
 mod claims;

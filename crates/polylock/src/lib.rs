@@ -25,6 +25,7 @@
 //! | `mysql://user:password@host/database`, also `mariadb:` | `mysql` | programs on many machines |
 //! | `redis://user:password@host/0`, also `rediss:`, `valkey:`, `valkeys:`, `unix:///socket` | `redis` | programs on many machines |
 //! | `redlock://user:password@host1,host2,host3/0` | `redis` | programs on many machines |
+//! | `zookeeper://user:password@host1,host2,host3/path`, also `zk:`, `zookeeper+tls:`, `zk+tls:` | `zookeeper` | programs on many machines |
 //!
 //! The feature `tls` encrypts connections to servers.
 //!
