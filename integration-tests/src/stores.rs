@@ -7,8 +7,9 @@ use crate::targets::{self, Spot};
 /// Calls the macro `$then` with the names of all stores that processes share, and what follows. This is the one list.
 ///
 /// Of the [targets](mod@crate::targets) it has all but memory, which no other process reaches; SQLite with less durability,
-/// Valkey, and a Redlock with more nodes or with dead ones, which make no difference to other processes; and the pessimistic
-/// strategies, which have tests of their own: whose lock ends with its connection has no lease to run out.
+/// Valkey, a Redlock with more nodes or with dead ones, and a ZooKeeper with more servers, which make no difference to other
+/// processes; and the pessimistic strategies, which have tests of their own: whose lock ends with its connection has no lease
+/// to run out.
 #[macro_export]
 macro_rules! stores {
     ($then:ident $($more:tt)*) => {
@@ -105,6 +106,7 @@ mod tests {
             "valkey",
             "redlock5",
             "redlock5_two_dead",
+            "zookeeper_ensemble",
         ];
         let shared: Vec<&str> =
             targets::NAMES.iter().copied().filter(|target| !alone.contains(target)).collect();

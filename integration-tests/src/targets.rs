@@ -32,7 +32,7 @@ macro_rules! targets {
     ($then:ident) => {
         $then! {
             memory sqlite_full sqlite_normal postgres mariadb postgres_pessimistic mariadb_pessimistic
-            redis valkey redlock3 redlock5 redlock5_two_dead zookeeper
+            redis valkey redlock3 redlock5 redlock5_two_dead zookeeper zookeeper_ensemble
         }
     };
 }
@@ -196,6 +196,14 @@ pub async fn redlock5_two_dead() -> Result<Spot, Missing> {
 /// [`Missing`] if there is none.
 pub async fn zookeeper() -> Result<Spot, Missing> {
     path_of(servers::zookeeper()?)
+}
+
+/// Three of them.
+///
+/// # Errors
+/// [`Missing`] if there are none.
+pub async fn zookeeper_ensemble() -> Result<Spot, Missing> {
+    path_of(servers::zookeeper_ensemble()?)
 }
 
 /// A path of its own in a ZooKeeper.

@@ -234,6 +234,10 @@ impl Backend for Ensemble {
         let Some((slot, Stage::Holding(node))) = slot.map(|slot| (slot.clone(), slot.at())) else {
             return Ok(Renewal::Lost(LostReason::Gone));
         };
+        if slot.until() <= SystemClock.now() {
+            slot.leave();
+            return Ok(Renewal::Lost(LostReason::Gone));
+        }
         let session = &node.session;
         let (path, deadline) = (node.path(), SystemClock.now() + session.patience());
         let Some(answer) = SystemClock.before(deadline, session.client.check_stat(&path)).await else {

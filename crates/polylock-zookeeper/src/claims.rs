@@ -30,8 +30,8 @@ use crate::{
     session::{Session, Sessions, Trouble, cut_off, none_if_missing, pause},
 };
 
-/// How often requests are looked after.
-const LOOK: Duration = Duration::from_millis(200);
+/// How often requests are looked after, at the most and at the least.
+const LOOK: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(200));
 
 /// How often a directory that goes away just when it is needed is made again.
 const AGAIN: usize = 5;
@@ -282,19 +282,22 @@ impl Claims {
     pub(crate) async fn look_after(&self) {
         while !self.closed.load(Ordering::Acquire) {
             self.some.notified().await;
-            loop {
-                SystemClock.sleep_until(SystemClock.now() + LOOK).await;
+            while let Some(next) = self.look() {
                 let now = SystemClock.now();
-                let mut slots = self.slots();
-                slots.retain(|_, slot| !slot.has_left());
-                if slots.is_empty() {
-                    break;
-                }
-                for slot in slots.values().filter(|slot| slot.is_abandoned(now)) {
-                    slot.leave();
-                }
+                SystemClock.sleep_until(next.clamp(now + LOOK.0, now + LOOK.1)).await;
             }
         }
+    }
+
+    /// Looks once, and says when the next one may be abandoned; `None` if there are no requests.
+    fn look(&self) -> Option<Moment> {
+        let now = SystemClock.now();
+        let mut slots = self.slots();
+        slots.retain(|_, slot| !slot.has_left());
+        for slot in slots.values().filter(|slot| slot.until() <= now) {
+            slot.leave();
+        }
+        slots.values().map(|slot| slot.until()).min()
     }
 
     pub(crate) fn close(&self) {
@@ -324,8 +327,9 @@ impl Slot {
         matches!(&*self.stage(), Stage::Leaving(gone) if gone.peek().is_some())
     }
 
-    fn is_abandoned(&self, now: Moment) -> bool {
-        Moment::from_nanos(self.until.load(Ordering::Relaxed)) <= now
+    /// Until when it is worth something, if nothing is heard of it before.
+    pub(crate) fn until(&self) -> Moment {
+        Moment::from_nanos(self.until.load(Ordering::Relaxed))
     }
 
     /// Somebody is interested in it for this time from now on, at the least.

@@ -17,7 +17,7 @@ fn main() -> Result<(), Missing> {
         ["shared", "mariadb"] => return say(servers::mariadb()?.url()),
         ["shared", "redis"] => return say(servers::redis()?.url()),
         ["shared", "valkey"] => return say(servers::valkey()?.url()),
-        ["shared", "zookeeper"] => return say(servers::zookeeper()?.url()),
+        ["shared", "zookeeper"] => return say(zookeeper()?.url()),
         ["shared", "zookeeper-ensemble"] => return say(servers::zookeeper_ensemble()?.url()),
         ["shared", "redlock"] => return say(&redlock::url(redlock()?.iter().map(Server::url))),
         ["redlock", ref settings @ ..] => {

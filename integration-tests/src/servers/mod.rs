@@ -64,7 +64,7 @@ use keeper::Keeper;
 /// If it does not start, with its log.
 pub fn postgres() -> Result<&'static Server, Missing> {
     static SHARED: Shared = Shared::new();
-    shared(&SHARED, "POLYLOCK_TEST_POSTGRES_URL", || begin(Arc::new(postgres::Postgres::default())))
+    shared(&SHARED, "POLYLOCK_TEST_POSTGRES_URL", || begin(postgres::Postgres::default()))
 }
 
 /// The MariaDB server that the tests of this process share.
@@ -76,7 +76,7 @@ pub fn postgres() -> Result<&'static Server, Missing> {
 /// If it does not start, with its log.
 pub fn mariadb() -> Result<&'static Server, Missing> {
     static SHARED: Shared = Shared::new();
-    shared(&SHARED, "POLYLOCK_TEST_MYSQL_URL", || begin(Arc::new(mariadb::MariaDb::default())))
+    shared(&SHARED, "POLYLOCK_TEST_MYSQL_URL", || begin(mariadb::MariaDb::default()))
 }
 
 /// The Redis server that the tests of this process share. It is [durable](redis::DURABLE).
@@ -112,7 +112,7 @@ pub fn valkey() -> Result<&'static Server, Missing> {
 /// If it does not start, with its log.
 pub fn zookeeper() -> Result<&'static Server, Missing> {
     static SHARED: Shared = Shared::new();
-    shared(&SHARED, "POLYLOCK_TEST_ZOOKEEPER_URL", || begin(Arc::new(zookeeper::ZooKeeper::default())))
+    shared(&SHARED, "POLYLOCK_TEST_ZOOKEEPER_URL", || begin(zookeeper::ZooKeeper::default()))
 }
 
 /// The ZooKeeper ensemble that the tests of this process share: three members.
@@ -302,7 +302,7 @@ fn shared<T: Deref<Target = Server>>(
 
 /// Starts a server of this `kind` that belongs to one test.
 fn start(kind: impl Kind + 'static) -> Result<Private, Missing> {
-    begin(Arc::new(kind)).map_err(missing)
+    begin(kind).map_err(missing)
 }
 
 /// # Panics
@@ -315,18 +315,19 @@ fn missing(failure: Failure) -> Missing {
 }
 
 fn begin_durable(make: &'static redis::Make) -> Result<Private, Failure> {
-    begin(Arc::new(redis::Redis::of(make, redis::DURABLE)))
+    begin(redis::Redis::of(make, redis::DURABLE))
 }
 
-fn begin(kind: Arc<dyn Kind>) -> Result<Private, Failure> {
-    begin_at(kind, ports())
+fn begin(kind: impl Kind + 'static) -> Result<Private, Failure> {
+    let kind: Arc<dyn Kind> = Arc::new(kind);
+    begin_at(&kind, ports())
 }
 
 /// At the first of `ports` that is still free when the server gets to it.
-fn begin_at(kind: Arc<dyn Kind>, mut ports: impl Iterator<Item = u16>) -> Result<Private, Failure> {
+fn begin_at(kind: &Arc<dyn Kind>, mut ports: impl Iterator<Item = u16>) -> Result<Private, Failure> {
     loop {
         let port = ports.next().ok_or_else(no_port)?;
-        let private = launch(Arc::clone(&kind), port)?;
+        let private = launch(Arc::clone(kind), port)?;
         match private.begun() {
             Ok(()) => return Ok(private),
             Err(_) if private.has_no_port() => (),
@@ -437,7 +438,7 @@ mod tests {
             Arc::new(zookeeper::ZooKeeper::default()),
         ];
         for kind in kinds {
-            let private = begin_at(kind, iter::once(taken).chain(ports())).expect("it starts at another");
+            let private = begin_at(&kind, iter::once(taken).chain(ports())).expect("it starts at another");
             assert_ne!(private.port(), taken);
         }
     }
