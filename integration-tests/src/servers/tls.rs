@@ -1,12 +1,16 @@
 //! Certificates that live as long as their server.
 
 use polylock_testkit::Missing;
+use rustls::crypto::ring;
 
 use super::{installed, keeper::Keeper};
 
 /// Makes `server.crt` and `server.key` in the keeper's directory, valid for `localhost` and 127.0.0.1, signed by
-/// `ca.crt`, which nothing else is signed by.
+/// `ca.crt`, which nothing else is signed by. From then on this process has a provider of cryptography: the drivers bring two,
+/// and some of them panic unless one is chosen.
 pub(super) fn certify(keeper: &mut Keeper) -> Result<(), Missing> {
+    // If there is one already, it is as good.
+    ring::default_provider().install_default().ok();
     let openssl = installed::program("openssl", [], "install openssl")?.display().to_string();
     let key =
         ["req", "-x509", "-nodes", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-days", "2"];
