@@ -92,7 +92,8 @@ fn help_and_version_are_no_errors() {
 fn bad_settings() {
     let place = Place::new();
     for (store, says) in [
-        ("zookeper://h", "no store is called \"zookeper\"; available: memory, sqlite"),
+        ("etcd3://h", "no store is called \"etcd3\"; available: memory, sqlite"),
+        ("zookeper://h", "did you mean \"zookeeper\"?"),
         ("sqlitte:x", "did you mean \"sqlite\"?"),
         ("locks.db", "no scheme"),
         ("sqlite:l.db?polylock.tll=3s", "polylock.tll: unknown key; did you mean polylock.ttl?"),

@@ -7,7 +7,7 @@ use polylock_integration_tests::{clock::PATIENCE, proxy::Proxy, servers::zookeep
 
 use crate::{Spot, waiters};
 
-const TTL: Duration = Duration::from_secs(10);
+const SESSION: Duration = Duration::from_secs(10);
 
 /// What a request of this kind begins with: its number in the protocol, and the first bytes of a path's length.
 fn request(kind: u8) -> Vec<u8> {
@@ -28,8 +28,8 @@ async fn of_any_kind_leave_no_ghost() {
     let server = zookeeper::start(&[]).unwrap();
     let (spot, proxy) = (Spot::of(&server), Proxy::to(server.port()));
     let raw = spot.raw().await;
-    let there = Locks::connect(&spot.with(TTL)).await.unwrap();
-    let here = Locks::connect(&proxy.url(&spot.with(TTL))).await.unwrap();
+    let there = Locks::connect(&spot.with(SESSION)).await.unwrap();
+    let here = Locks::connect(&proxy.url(&spot.with(SESSION))).await.unwrap();
     for kind in [CREATE, CREATE_CONTAINER, DELETE, EXISTS, GET_DATA, GET_CHILDREN, SYNC] {
         for (waits, tries) in [(false, false), (true, false), (false, true)] {
             // A new one, whose node is not there yet.

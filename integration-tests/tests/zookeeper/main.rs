@@ -30,9 +30,9 @@ impl Spot {
         Self { url: format!("{}{root}", server.url()), root, servers }
     }
 
-    /// Its URL with leases, and sessions, of this time.
-    fn with(&self, ttl: Duration) -> String {
-        format!("{}?polylock.ttl={}ms", self.url, ttl.as_millis())
+    /// Its URL with sessions of this time, which limit the leases.
+    fn with(&self, session: Duration) -> String {
+        format!("{}?polylock.session_timeout={}ms", self.url, session.as_millis())
     }
 
     /// Past the store.

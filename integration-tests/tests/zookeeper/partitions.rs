@@ -12,7 +12,7 @@ use tokio::task::block_in_place;
 
 use crate::{SLACK, Spot, waiters};
 
-const TTL: Duration = Duration::from_secs(2);
+const SESSION: Duration = Duration::from_secs(2);
 /// Two ticks of the servers.
 const TICKS: Duration = Duration::from_millis(400);
 
@@ -20,14 +20,14 @@ const TICKS: Duration = Duration::from_millis(400);
 async fn a_black_hole(ways: &[Way], within: Duration) {
     let server = zookeeper::start(&[]).unwrap();
     let (spot, proxy) = (Spot::of(&server), Proxy::to(server.port()));
-    let there = Locks::connect(&spot.with(TTL)).await.unwrap();
-    let here = Locks::connect(&proxy.url(&spot.with(TTL))).await.unwrap();
+    let there = Locks::connect(&spot.with(SESSION)).await.unwrap();
+    let here = Locks::connect(&proxy.url(&spot.with(SESSION))).await.unwrap();
     for round in 0..3 {
         let guard = here.lock("n").acquire().await.unwrap();
         let next = tokio::spawn(there.lock("n").acquire());
         waiters(&there, "n", 1).await;
         // At any point of the renewals.
-        pause(TTL / 7 * round).await;
+        pause(SESSION / 7 * round).await;
         let lost = guard.lost();
         let lost = tokio::spawn(async { (lost.await, now()) });
         for way in ways {
@@ -58,18 +58,18 @@ async fn a_black_hole(ways: &[Way], within: Duration) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_in_a_black_hole_is_told_in_time() {
-    a_black_hole(&BOTH, TTL).await;
+    a_black_hole(&BOTH, SESSION).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_that_is_not_heard_is_told_in_time() {
-    a_black_hole(&[Way::ToServer], TTL).await;
+    a_black_hole(&[Way::ToServer], SESSION).await;
 }
 
 /// The servers hear it try to come back, so its session lives until it gives up, after 1.4 times its time.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_that_hears_nothing_is_told_in_time() {
-    a_black_hole(&[Way::ToClient], TTL * 24 / 10).await;
+    a_black_hole(&[Way::ToClient], SESSION * 24 / 10).await;
 }
 
 /// A connection that is cut while a hold lasts costs nothing, and neither does one while somebody waits.
@@ -77,8 +77,8 @@ async fn a_holder_that_hears_nothing_is_told_in_time() {
 async fn a_connection_that_is_cut_costs_neither_hold_nor_place() {
     let server = zookeeper::start(&[]).unwrap();
     let (spot, proxy) = (Spot::of(&server), Proxy::to(server.port()));
-    let there = Locks::connect(&spot.with(TTL)).await.unwrap();
-    let here = Locks::connect(&proxy.url(&spot.with(TTL))).await.unwrap();
+    let there = Locks::connect(&spot.with(SESSION)).await.unwrap();
+    let here = Locks::connect(&proxy.url(&spot.with(SESSION))).await.unwrap();
     for end in [End::Reset, End::Close] {
         let guard = here.lock("held").acquire().await.unwrap();
         let other = there.lock("waited").acquire().await.unwrap();
@@ -87,9 +87,9 @@ async fn a_connection_that_is_cut_costs_neither_hold_nor_place() {
         let before = there.inspect("waited").await.unwrap();
         for _ in 0..3 {
             assert!(proxy.cut(end) > 0);
-            pause(TTL / 4).await;
+            pause(SESSION / 4).await;
         }
-        pause(TTL).await;
+        pause(SESSION).await;
         assert!(guard.is_held());
         assert_eq!(there.inspect("waited").await.unwrap().waiters.len(), before.waiters.len());
         let (token, began) = (other.fencing_token(), now());
@@ -107,8 +107,10 @@ async fn a_connection_that_is_cut_costs_neither_hold_nor_place() {
 async fn servers_that_stand_still_cost_the_lock_at_its_deadline() {
     let server = zookeeper::start(&[]).unwrap();
     let spot = Spot::of(&server);
-    let (here, there) =
-        (Locks::connect(&spot.with(TTL)).await.unwrap(), Locks::connect(&spot.with(TTL)).await.unwrap());
+    let (here, there) = (
+        Locks::connect(&spot.with(SESSION)).await.unwrap(),
+        Locks::connect(&spot.with(SESSION)).await.unwrap(),
+    );
     let guard = here.lock("n").acquire().await.unwrap();
     let next = tokio::spawn(there.lock("n").acquire());
     waiters(&there, "n", 1).await;
@@ -116,8 +118,8 @@ async fn servers_that_stand_still_cost_the_lock_at_its_deadline() {
     block_in_place(|| server.freeze());
     let frozen = now();
     assert_eq!(lost.await, LostReason::DeadlineReached);
-    assert!(now().since(frozen) < TTL && !guard.is_held());
-    pause(2 * TTL).await;
+    assert!(now().since(frozen) < SESSION && !guard.is_held());
+    pause(2 * SESSION).await;
     assert!(!next.is_finished());
     block_in_place(|| server.thaw());
     let thawed = now();

@@ -215,6 +215,20 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         to: "**number < end || far <= spare",
         test: ("redlock", "tokens::the_wrong_number_of_one_node_locks_out_nobody"),
     },
+    Mutant {
+        name: "ZooKeeper: a session is believed for as long as the driver believes in it",
+        file: "crates/polylock-zookeeper/src/session.rs",
+        from: "self.timeout * 2 / 3",
+        to: "self.timeout * 7 / 5",
+        test: ("zookeeper", "partitions::a_holder_that_is_not_heard_is_told_in_time"),
+    },
+    Mutant {
+        name: "ZooKeeper: a node whose making was not answered is not looked for",
+        file: "crates/polylock-zookeeper/src/claims.rs",
+        from: "Outcome::Unknown => match find(&session, &directory, guid).await? {",
+        to: "Outcome::Unknown => match find(&session, &directory, guid).await?.filter(|_| false) {",
+        test: ("zookeeper", "lost_answers::of_any_kind_leave_no_ghost"),
+    },
 ];
 
 #[cfg(test)]
