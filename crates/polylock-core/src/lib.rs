@@ -51,6 +51,7 @@ mod guard;
 pub mod hub;
 pub mod invariant;
 pub mod io;
+pub mod line;
 mod lock;
 mod locks;
 pub mod memory;

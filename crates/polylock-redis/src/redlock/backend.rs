@@ -10,12 +10,11 @@ use std::{collections::HashMap, fmt, str, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use polylock_core::{
     Backend, Capabilities, Clock, FencingToken, Grant, LockName, LostReason, Operation, Place, Renewal,
-    Request, Result, Standing, SystemClock, Wake, hub::Hub,
+    Request, Result, Standing, SystemClock, Wake, line::Line,
 };
 
 use super::{
     attempts::{Attempt, Attempts},
-    line::Line,
     node::{Node, Vote},
     numbers::Numbers,
     poll::{poll, quorum, too_few},
@@ -41,40 +40,21 @@ pub(super) struct Redlock {
     pub(super) scripts: Arc<Scripts>,
     pub(super) numbers: Numbers,
     pub(super) attempts: Attempts,
-    pub(super) waiters: Arc<Waiters>,
+    pub(super) waiters: Arc<Line>,
     pub(super) channel: String,
     /// How long a node may take.
     pub(super) patience: Duration,
 }
 
-/// Who waits in this process.
-#[derive(Debug, Default)]
-pub(super) struct Waiters {
-    hub: Hub,
-    line: Line,
-}
-
-impl Waiters {
-    /// What a node has told.
-    pub(super) fn hear(&self, news: News<'_>) {
-        let name = match news {
-            News::Published(name) => str::from_utf8(name).ok().and_then(|name| LockName::new(name).ok()),
-            News::Lost => None,
-        };
-        match name {
-            Some(name) => self.line.first(&name).into_iter().for_each(|first| self.hub.wake(first)),
-            None => self.hub.ring_all(),
-        }
-    }
-
-    /// `request` waits no more; the next may try. Whether it stood in line.
-    fn leave(&self, request: &Request) -> bool {
-        self.hub.forget(request.id);
-        let left = self.line.leave(request);
-        if let Some(Some(next)) = left {
-            self.hub.wake(next);
-        }
-        left.is_some()
+/// What a node has told the waiters of this process.
+pub(super) fn hear(waiters: &Line, news: News<'_>) {
+    let name = match news {
+        News::Published(name) => str::from_utf8(name).ok().and_then(|name| LockName::new(name).ok()),
+        News::Lost => None,
+    };
+    match name {
+        Some(name) => waiters.wake(&name),
+        None => waiters.wake_all(),
     }
 }
 
@@ -269,8 +249,7 @@ impl Backend for Redlock {
     async fn claim(&self, request: &Request) -> Result<Standing> {
         let holds = self.attempts.find(request.id).is_some_and(|attempt| attempt.token() > 0);
         if request.queues && !holds {
-            self.waiters.hub.enter(request);
-            let before = self.waiters.line.join(request);
+            let before = self.waiters.join(request);
             if before > 0 {
                 // Whoever is first asks for all of them.
                 return Ok(Standing::Queued(Place::new(u32::try_from(before).ok(), Place::MAX_RECHECK)));
@@ -303,7 +282,7 @@ impl Backend for Redlock {
     }
 
     async fn wait(&self, request: &Request, _: &Place) -> Result<Wake> {
-        Ok(self.waiters.hub.rung(request.id).await)
+        Ok(self.waiters.rung(request).await)
     }
 
     async fn renew(&self, request: &Request) -> Result<Renewal> {
@@ -345,7 +324,7 @@ impl Backend for Redlock {
             // Another process has asked.
             None => self.attempts.begin_asked(request.id, self.nodes.len()),
         };
-        let waits = self.waiters.line.first(&request.name).is_some();
+        let waits = self.waiters.waits(&request.name);
         let channel = if waits || !attempt.may_be_noted() { "" } else { &self.channel };
         let mut released = 0;
         let answers = self

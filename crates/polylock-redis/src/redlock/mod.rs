@@ -4,7 +4,6 @@ mod attempts;
 mod backend;
 mod config;
 mod inspect;
-mod line;
 mod node;
 mod numbers;
 mod open;

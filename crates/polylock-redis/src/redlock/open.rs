@@ -4,12 +4,12 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use polylock_core::{
     Capabilities, ConfigError, Error, Fault, Fencing, FirstStep, Modes, Operation, Order, Reach, RequestId,
-    Result, Store, WakeUp,
+    Result, Store, WakeUp, line::Line,
 };
 
 use super::{
     NAME,
-    backend::{Redlock, Waiters},
+    backend::{Redlock, hear},
     config::{Config, Restart},
     node::Node,
     poll::{poll, quorum, too_few},
@@ -42,7 +42,7 @@ pub async fn connect(config: Config) -> Result<Store> {
 
 async fn open(config: Config) -> Result<Store> {
     config.check()?;
-    let waiters: Arc<Waiters> = Arc::default();
+    let waiters: Arc<Line> = Arc::default();
     // A channel that no other client has; random, like a request's id.
     let channel = format!("polylock:{:032x}", u128::from_be_bytes(RequestId::random().to_bytes()));
     let youth = match config.restart {
@@ -51,7 +51,7 @@ async fn open(config: Config) -> Result<Store> {
     };
     let node = |index| {
         let waiters = waiters.clone();
-        let ear = Arc::new(move |news: News<'_>| waiters.hear(news));
+        let ear = Arc::new(move |news: News<'_>| hear(&waiters, news));
         let mut dial = config.settings.dial(NAME, index, channel.clone(), ear)?;
         dial.silence = SILENCE;
         dial.may_forget = config.restart == Restart::Delay;
