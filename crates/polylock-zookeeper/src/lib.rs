@@ -4,6 +4,7 @@ mod backend;
 mod claims;
 mod config;
 mod error;
+pub mod fence;
 mod inspect;
 mod nodes;
 mod session;
@@ -11,6 +12,8 @@ mod tls;
 
 pub use backend::connect;
 pub use config::{Access, Config, Proof};
+/// The driver, for clients of your own: see [`fence`].
+pub use zookeeper_client;
 
 /// The store's name, as in errors and metrics.
 const NAME: &str = "zookeeper";

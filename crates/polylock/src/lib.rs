@@ -51,6 +51,10 @@ pub use polylock_core::{
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub use polylock_sql::optimistic;
 
+/// Writes to your own ZooKeeper nodes that refuse to be late, and the driver for them: see [`polylock_zookeeper::fence`].
+#[cfg(feature = "zookeeper")]
+pub use polylock_zookeeper::{fence, zookeeper_client};
+
 /// The examples of the project's README are compiled and run, too.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod crashes;
+mod fence;
 #[path = "../databases/load.rs"]
 mod load;
 mod lost_answers;
