@@ -5,10 +5,15 @@
 //!
 //! As in TCP, there is no byte behind a gap: a connection of which something was [swallowed](Flow::Swallow) passes nothing
 //! more in that direction, whatever is switched later. New connections are well again.
+//!
+//! What is not a matter of bytes but of one request, such as a reply that is lost, is a [`Fate`].
+
+mod connection;
+mod fate;
+mod requests;
 
 use std::{
-    collections::{BTreeSet, VecDeque},
-    io,
+    collections::BTreeSet,
     net::SocketAddr,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -18,14 +23,15 @@ use std::{
     time::Duration,
 };
 
-use polylock_core::{Clock, Moment, SystemClock};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpSocket, TcpStream},
-    sync::watch,
-};
+use tokio::sync::watch;
 
-use crate::clock::{self, PATIENCE, now};
+pub use self::fate::Fate;
+use self::{
+    connection::{serve, socket},
+    fate::Choice,
+    requests::Framing,
+};
+use crate::clock::{self, PATIENCE};
 
 /// A direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,14 +78,17 @@ pub struct Counts {
     pub connections: u64,
     /// Those of them that are still there.
     pub open: u64,
-    /// How often something came from a client: one for each request, if each waits for its answer.
+    /// How often something came from a client: one for each request, if each waits for its answer. Exact for
+    /// [HTTP](Proxy::to_http).
     pub requests: u64,
     /// Bytes that went to the server.
     pub to_server: u64,
     /// Bytes that went to clients.
     pub to_client: u64,
-    /// Replies that were [cut](Proxy::cut_reply_to).
+    /// Replies that were [cut](Fate::CutReply).
     pub cut_replies: u64,
+    /// Requests that met a [`Fate`].
+    pub fated: u64,
 }
 
 /// A proxy in front of one server. When it is dropped, all its connections end.
@@ -112,14 +121,15 @@ impl Switches {
 
 #[derive(Debug, Default)]
 struct Shared {
+    framing: Framing,
     listens: AtomicBool,
     connections: AtomicU64,
     open: Mutex<BTreeSet<u64>>,
     requests: AtomicU64,
     passed: [AtomicU64; 2],
     cut_replies: AtomicU64,
-    /// What the request holds whose reply is to be cut.
-    doomed: Mutex<Option<Vec<u8>>>,
+    fated: AtomicU64,
+    choice: Mutex<Option<Choice>>,
 }
 
 impl Shared {
@@ -127,16 +137,17 @@ impl Shared {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the reply to this request is to be cut; only once.
-    fn dooms(&self, request: &[u8]) -> bool {
-        let mut doomed = self.doomed.lock().unwrap_or_else(PoisonError::into_inner);
-        let hit = doomed.as_ref().is_some_and(|part| {
-            part.is_empty() || request.windows(part.len()).any(|window| window == part.as_slice())
-        });
-        if hit {
-            *doomed = None;
-        }
-        hit
+    fn choice(&self) -> MutexGuard<'_, Option<Choice>> {
+        self.choice.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What becomes of this request, if nothing ordinary does.
+    fn fate(&self, request: &[u8]) -> Option<Fate> {
+        let mut choice = self.choice();
+        let fate = choice.as_ref()?.fate_of(request)?.clone();
+        choice.take_if(|choice| choice.once);
+        self.fated.fetch_add(1, SeqCst);
+        Some(fate)
     }
 }
 
@@ -147,7 +158,30 @@ impl Proxy {
     /// If there is no free port.
     #[must_use]
     pub fn start(server: SocketAddr) -> Self {
-        let shared = Arc::new(Shared::default());
+        Self::framed(server, Framing::Reads)
+    }
+
+    /// In front of the server at `port` of 127.0.0.1.
+    ///
+    /// # Panics
+    /// If there is no free port.
+    #[must_use]
+    pub fn to(port: u16) -> Self {
+        Self::start(([127, 0, 0, 1], port).into())
+    }
+
+    /// The same for one that speaks HTTP/1.1 without TLS: a request is whole before it passes, however it comes, so each has
+    /// one [`Fate`] and is counted once. Of one with a body, the length is in its head.
+    ///
+    /// # Panics
+    /// If there is no free port.
+    #[must_use]
+    pub fn to_http(port: u16) -> Self {
+        Self::framed(([127, 0, 0, 1], port).into(), Framing::Http)
+    }
+
+    fn framed(server: SocketAddr, framing: Framing) -> Self {
+        let shared = Arc::new(Shared { framing, ..Shared::default() });
         let (switches, mut seen) = watch::channel(Switches::default());
         let (say, address) = std::sync::mpsc::channel();
         let thread = thread::spawn({
@@ -171,15 +205,6 @@ impl Proxy {
         Self { address, switches, shared, thread: Some(thread) }
     }
 
-    /// In front of the server at `port` of 127.0.0.1.
-    ///
-    /// # Panics
-    /// If there is no free port.
-    #[must_use]
-    pub fn to(port: u16) -> Self {
-        Self::start(([127, 0, 0, 1], port).into())
-    }
-
     /// Where it listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
@@ -189,11 +214,14 @@ impl Proxy {
     /// The URL `of` the server, with the proxy in the server's place.
     #[must_use]
     pub fn url(&self, of: &str) -> String {
-        let (scheme, rest) = of.split_once("://").unwrap_or(("", of));
+        // One that names a service names its emulator behind that.
+        const EMULATOR: &str = "emulator=";
+        let (before, server) = of.split_at(of.find(EMULATOR).map_or(0, |at| at + EMULATOR.len()));
+        let (scheme, rest) = server.split_once("://").unwrap_or(("", server));
         // A password may hold anything that ends a host.
         let (user, rest) = rest.split_at(rest.rfind('@').map_or(0, |at| at + 1));
-        let rest = &rest[rest.find(['/', '?']).unwrap_or(rest.len())..];
-        format!("{scheme}://{user}{}{rest}", self.address)
+        let rest = &rest[rest.find(['/', '?', '&']).unwrap_or(rest.len())..];
+        format!("{before}{scheme}://{user}{}{rest}", self.address)
     }
 
     /// Switches this direction of all connections, those to come too.
@@ -239,16 +267,38 @@ impl Proxy {
         assert!(done, "the proxy does not listen to what is switched");
     }
 
-    /// Lets the next request that has `part` in it reach the server, drops the reply, and resets the connection. An empty
-    /// part is in every request. With several requests under way on one connection, the next reply is dropped.
+    /// Lets the next request that has `part` in it reach the server, drops the reply, and resets the connection: that request's
+    /// fate is [`Fate::CutReply`]. An empty part is in every request.
     pub fn cut_reply_to(&self, part: impl Into<Vec<u8>>) {
-        *self.shared.doomed.lock().unwrap_or_else(PoisonError::into_inner) = Some(part.into());
+        self.choose([part], Fate::CutReply, true);
+    }
+
+    /// The next request that has all `parts` in it meets this `fate`. There is one fate at a time: this replaces the one before.
+    pub fn next<P: Into<Vec<u8>>>(&self, parts: impl IntoIterator<Item = P>, fate: Fate) {
+        self.choose(parts, fate, true);
+    }
+
+    /// Every request from now on that has all `parts` in it meets this `fate`, until there is another one or
+    /// [none](Self::spare). No parts are in every request.
+    pub fn every<P: Into<Vec<u8>>>(&self, parts: impl IntoIterator<Item = P>, fate: Fate) {
+        self.choose(parts, fate, false);
+    }
+
+    /// No request from now on meets a fate. What one has done to a connection stays.
+    pub fn spare(&self) {
+        *self.shared.choice() = None;
+    }
+
+    fn choose<P: Into<Vec<u8>>>(&self, parts: impl IntoIterator<Item = P>, fate: Fate, once: bool) {
+        let parts = parts.into_iter().map(Into::into).collect();
+        *self.shared.choice() = Some(Choice { parts, fate, once });
     }
 
     /// What went through so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        let Shared { connections, requests, passed: [to_server, to_client], cut_replies, .. } = &*self.shared;
+        let Shared { connections, requests, passed: [to_server, to_client], cut_replies, fated, .. } =
+            &*self.shared;
         Counts {
             connections: connections.load(SeqCst),
             open: self.shared.open().len() as u64,
@@ -256,6 +306,7 @@ impl Proxy {
             to_server: to_server.load(SeqCst),
             to_client: to_client.load(SeqCst),
             cut_replies: cut_replies.load(SeqCst),
+            fated: fated.load(SeqCst),
         }
     }
 }
@@ -268,198 +319,6 @@ impl Drop for Proxy {
             thread.join().ok();
         }
     }
-}
-
-/// A socket at `address`, beside the one that keeps the port.
-fn socket(address: SocketAddr) -> io::Result<TcpSocket> {
-    let socket = TcpSocket::new_v4()?;
-    // And not to reuse the address, with which others could bind it as long as nobody listens.
-    socket.set_reuseport(true)?;
-    socket.bind(address)?;
-    Ok(socket)
-}
-
-async fn serve(
-    address: SocketAddr,
-    server: SocketAddr,
-    seen: &mut watch::Receiver<Switches>,
-    shared: &Arc<Shared>,
-    ready: impl FnOnce(),
-) {
-    let mut ready = Some(ready);
-    let mut listener: Option<TcpListener> = None;
-    loop {
-        let switches = *seen.borrow_and_update();
-        if switches.over {
-            return;
-        }
-        if switches.refuses {
-            listener = None;
-        } else if listener.is_none() {
-            let listening = socket(address).and_then(|socket| socket.listen(1024));
-            listener = Some(listening.unwrap_or_else(|error| panic!("can't listen at {address}: {error}")));
-        }
-        shared.listens.store(listener.is_some(), SeqCst);
-        if let Some(ready) = ready.take() {
-            ready();
-        }
-        let accepted = async {
-            match &listener {
-                Some(listener) => listener.accept().await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            biased;
-            changed = seen.changed() => if changed.is_err() { return },
-            accepted = accepted => {
-                // One that is gone already is no concern.
-                let Ok((client, _)) = accepted else { continue };
-                let number = shared.connections.fetch_add(1, SeqCst) + 1;
-                shared.open().insert(number);
-                let connection = Connection { number, seen: seen.clone(), shared: shared.clone() };
-                tokio::spawn(connection.carry(client, server));
-            }
-        }
-    }
-}
-
-/// One client's connection, and the one to the server that belongs to it.
-struct Connection {
-    /// From 1 on.
-    number: u64,
-    seen: watch::Receiver<Switches>,
-    shared: Arc<Shared>,
-}
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        self.shared.open().remove(&self.number);
-    }
-}
-
-/// What is on its way.
-enum Item {
-    Bytes(Vec<u8>),
-    End,
-}
-
-impl Connection {
-    async fn carry(self, mut client: TcpStream, server: SocketAddr) {
-        let end = match TcpStream::connect(server).await {
-            Ok(mut server) => {
-                client.set_nodelay(true).and_then(|()| server.set_nodelay(true)).ok();
-                let end = self.carry_between(&mut client, &mut server).await;
-                finish(server, end).await;
-                end
-            }
-            // What refuses behind the proxy can only be told by a reset.
-            Err(_) => End::Reset,
-        };
-        finish(client, end).await;
-    }
-
-    async fn carry_between(&self, client: &mut TcpStream, server: &mut TcpStream) -> End {
-        let (from_client, to_client) = client.split();
-        let (from_server, to_server) = server.split();
-        let doomed = AtomicBool::new(false);
-        let mut seen = self.seen.clone();
-        let cut = async {
-            loop {
-                let cut = seen.borrow_and_update().cut;
-                if let Some((_, how)) = cut.filter(|(last, _)| self.number <= *last) {
-                    return how;
-                }
-                if seen.changed().await.is_err() {
-                    return End::Reset;
-                }
-            }
-        };
-        let pumps = async {
-            tokio::try_join!(
-                self.pump(Way::ToServer, from_client, to_server, &doomed),
-                self.pump(Way::ToClient, from_server, to_client, &doomed),
-            )
-        };
-        tokio::select! {
-            biased;
-            how = cut => how,
-            pumped = pumps => pumped.err().unwrap_or(End::Close),
-        }
-    }
-
-    /// Carries in one direction until the sender has ended; the error is how the whole connection ends at once.
-    async fn pump(
-        &self,
-        way: Way,
-        mut from: tokio::net::tcp::ReadHalf<'_>,
-        mut to: tokio::net::tcp::WriteHalf<'_>,
-        doomed: &AtomicBool,
-    ) -> Result<(), End> {
-        let mut seen = self.seen.clone();
-        let mut held: VecDeque<(Moment, Item)> = VecDeque::new();
-        let mut buffer = vec![0; 64 * 1024];
-        // The sender has ended; something was swallowed; the receiver has gone.
-        let (mut ended, mut gap, mut broken) = (false, false, false);
-        loop {
-            let flow = seen.borrow_and_update().flow(self.number, way);
-            if flow == Flow::Swallow && !held.is_empty() {
-                held.clear();
-                gap = true;
-            }
-            let due = held.front().filter(|_| !matches!(flow, Flow::Hold | Flow::Stall)).map(|(due, _)| *due);
-            let waits = due.is_some();
-            let due = SystemClock.sleep_until(due.unwrap_or(Moment::NEVER));
-            tokio::select! {
-                biased;
-                changed = seen.changed() => if changed.is_err() { return Err(End::Reset) },
-                () = due, if waits => {
-                    match held.pop_front() {
-                        Some((_, Item::Bytes(bytes))) => {
-                            self.shared.passed[way as usize].fetch_add(bytes.len() as u64, SeqCst);
-                            // The rest is still read to its end, as if the receiver had it.
-                            broken = broken || to.write_all(&bytes).await.is_err();
-                        }
-                        _ => {
-                            to.shutdown().await.ok();
-                            return Ok(());
-                        }
-                    }
-                }
-                read = from.read(&mut buffer), if !ended && flow != Flow::Stall => {
-                    let read = read.unwrap_or(0);
-                    ended = read == 0;
-                    // As it is switched now.
-                    let flow = seen.borrow().flow(self.number, way);
-                    if way == Way::ToServer && !ended {
-                        self.shared.requests.fetch_add(1, SeqCst);
-                    }
-                    if gap || flow == Flow::Swallow {
-                        gap = true;
-                        continue;
-                    }
-                    if way == Way::ToServer && !ended && self.shared.dooms(&buffer[..read]) {
-                        doomed.store(true, SeqCst);
-                    }
-                    if way == Way::ToClient && !ended && doomed.load(SeqCst) {
-                        self.shared.cut_replies.fetch_add(1, SeqCst);
-                        return Err(End::Reset);
-                    }
-                    let due = now() + if let Flow::Delay(time) = flow { time } else { Duration::ZERO };
-                    let item = if ended { Item::End } else { Item::Bytes(buffer[..read].to_vec()) };
-                    held.push_back((due, item));
-                }
-            }
-        }
-    }
-}
-
-async fn finish(mut stream: TcpStream, end: End) {
-    match end {
-        // Dropping it with this set is a reset.
-        End::Reset => stream.set_zero_linger().ok(),
-        End::Close => stream.shutdown().await.ok(),
-    };
 }
 
 #[cfg(test)]

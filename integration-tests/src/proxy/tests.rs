@@ -1,12 +1,15 @@
 //! Each fault is seen working in front of a server that sends back what it hears.
 
+mod http;
+
 use std::{
-    io::{ErrorKind, Read, Write},
+    io::{self, ErrorKind, Read, Write},
     net::{TcpListener, TcpStream},
     sync::mpsc::{self, Receiver},
 };
 
 use super::*;
+use crate::clock::now;
 
 /// What a fault must last to be seen.
 const MOMENT: Duration = Duration::from_millis(100);
@@ -70,7 +73,7 @@ fn what_passes_is_counted() {
     }
     let counts = proxy.counts();
     let expected =
-        Counts { connections: 2, open: 2, requests: 2, to_server: 7, to_client: 7, cut_replies: 0 };
+        Counts { connections: 2, open: 2, requests: 2, to_server: 7, to_client: 7, cut_replies: 0, fated: 0 };
     assert_eq!(counts, expected);
     drop(one);
     assert_eq!(heard.recv_timeout(PATIENCE).as_deref(), Ok(""), "the end passes, too");
@@ -85,6 +88,8 @@ fn a_url_leads_through_it() {
         ("redis://h:1", format!("redis://{address}")),
         ("redis://u:p/@@h/3?a=b", format!("redis://u:p/@@{address}/3?a=b")),
         ("zookeeper://h:1?a=b", format!("zookeeper://{address}?a=b")),
+        ("az://c@a?emulator=http://h:1", format!("az://c@a?emulator=http://{address}")),
+        ("az://c@a?emulator=http://h:1&a=b", format!("az://c@a?emulator=http://{address}&a=b")),
     ] {
         assert_eq!(proxy.url(of), through);
     }
