@@ -4,7 +4,8 @@
 //! - [`stores`](mod@stores): those of them that processes share;
 //! - [`process`]: helper programs that are killed, stopped and always cleaned away;
 //! - [`proxy`]: faults of the network between a client and a server;
-//! - [`servers`]: real PostgreSQL, MariaDB, Redis and Valkey servers, started, hurt and always cleaned away;
+//! - [`servers`]: real PostgreSQL, MariaDB, Redis, Valkey, ZooKeeper and Azurite servers, started, hurt and always cleaned
+//!   away;
 //! - [`clock`]: stamps that all processes share, and waits that end;
 //! - [`history`]: what the sections that workers wrote down say about waits, hand-overs and fairness;
 //! - [`cargo`]: what only `cargo` knows: other packages' binaries, dependency trees.

@@ -1,12 +1,12 @@
-//! `server postgres`, or `mariadb`, `redis`, `valkey`, `zookeeper`: a server to try things with, which is gone when the
-//! input ends.
-//! `server redlock`: five nodes; `zookeeper-ensemble`: three members; `zookeeper-tls`, `zookeeper-sasl`. What follows are
-//! settings, such as `server redis 'appendonly yes'`.
+//! `server postgres`, or `mariadb`, `redis`, `valkey`, `zookeeper`, `azurite`: a server to try things with, which is gone
+//! when the input ends.
+//! `server redlock`: five nodes; `zookeeper-ensemble`: three members; `zookeeper-tls`, `zookeeper-sasl`, `azurite-tls`. What
+//! follows are settings, such as `server redis 'appendonly yes'`.
 //! `server shared postgres`: the one that a test process would use.
 
 use std::io;
 
-use polylock_integration_tests::servers::{self, Server, redlock, zookeeper};
+use polylock_integration_tests::servers::{self, Server, azurite, redlock, zookeeper};
 use polylock_testkit::Missing;
 
 fn main() -> Result<(), Missing> {
@@ -19,6 +19,7 @@ fn main() -> Result<(), Missing> {
         ["shared", "valkey"] => return say(servers::valkey()?.url()),
         ["shared", "zookeeper"] => return say(zookeeper()?.url()),
         ["shared", "zookeeper-ensemble"] => return say(servers::zookeeper_ensemble()?.url()),
+        ["shared", "azurite"] => return say(azurite()?.url()),
         ["shared", "redlock"] => return say(&redlock::url(redlock()?.iter().map(Server::url))),
         ["redlock", ref settings @ ..] => {
             let nodes = redlock::start(5, settings)?;
@@ -32,6 +33,8 @@ fn main() -> Result<(), Missing> {
         ["zookeeper", ref settings @ ..] => zookeeper::start(settings)?,
         ["zookeeper-tls", ref settings @ ..] => zookeeper::start_tls(settings)?,
         ["zookeeper-sasl", ref settings @ ..] => zookeeper::start_sasl(settings)?,
+        ["azurite", ref settings @ ..] => azurite::start(settings)?,
+        ["azurite-tls", ref settings @ ..] => azurite::start_tls(settings)?,
         _ => return Err(Missing(format!("{words:?} is no server"))),
     };
     println!("process {}", private.id().unwrap_or_default());

@@ -47,6 +47,15 @@ pub(super) fn built() -> Vec<PathBuf> {
     folders
 }
 
+/// The file `path` of what `scripts/test.sh` has fetched as `name`, for what is not taken from `PATH`: its version counts.
+pub(super) fn fetched(name: &str, path: &str, advice: &str) -> Result<PathBuf, Missing> {
+    let found = targets().map(|target| target.join("test-servers").join(name).join(path));
+    found
+        .into_iter()
+        .find(|file| file.is_file())
+        .ok_or_else(|| Missing(format!("there is no `{name}`: {advice}")))
+}
+
 /// The output of `program --version` as a file name.
 ///
 /// # Panics

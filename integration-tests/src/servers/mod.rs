@@ -1,12 +1,13 @@
 //! Real servers for tests.
 //!
 //! - One that all tests of a process share: [`postgres()`], [`mariadb()`], [`redis()`], [`valkey()`], [`zookeeper()`],
-//!   the three of [`zookeeper_ensemble()`], and the five of [`redlock()`]. Each test takes a [`name`](Server::name) of its own
-//!   for its tables, keys or nodes. `POLYLOCK_TEST_POSTGRES_URL`, `_MYSQL_URL`, `_REDIS_URL`, `_VALKEY_URL`, `_ZOOKEEPER_URL`,
-//!   `_ZOOKEEPER_ENSEMBLE_URL` and `_REDLOCK_URL` name one to attach to instead.
+//!   the three of [`zookeeper_ensemble()`], the five of [`redlock()`], and [`azurite()`]. Each test takes a
+//!   [`name`](Server::name) of its own for its tables, keys, nodes or blobs. `POLYLOCK_TEST_POSTGRES_URL`, `_MYSQL_URL`,
+//!   `_REDIS_URL`, `_VALKEY_URL`, `_ZOOKEEPER_URL`, `_ZOOKEEPER_ENSEMBLE_URL`, `_REDLOCK_URL` and `_AZURE_URL` name one to
+//!   attach to instead.
 //! - One that a test may hurt: [`postgres::start`], [`mariadb::start`], [`pgbouncer::start`], [`redis::start`],
-//!   [`valkey::start`], [`zookeeper::start`], [`zookeeper::ensemble`], [`redlock::start`] give a [`Private`] one, or several,
-//!   to be killed, restarted, frozen and thawed.
+//!   [`valkey::start`], [`zookeeper::start`], [`zookeeper::ensemble`], [`redlock::start`], [`azurite::start`] give a
+//!   [`Private`] one, or several, to be killed, restarted, frozen and thawed.
 //!
 //! They are started from what is installed, on a free port of 127.0.0.1, and have answered in their own protocol when
 //! they are handed out. What is not installed is [`Missing`]; what is, and does not start, is a panic with its log.
@@ -22,6 +23,7 @@
 //!
 //! A further kind of server is one more module like these: a `Kind`, a `start`, and a line here.
 
+pub mod azurite;
 mod installed;
 mod keeper;
 pub mod mariadb;
@@ -138,6 +140,18 @@ pub fn redlock() -> Result<&'static [Server], Missing> {
     static SHARED: OnceLock<Result<redlock::Five, Failure>> = OnceLock::new();
     let nodes = SHARED.get_or_init(|| redlock::five(env::var("POLYLOCK_TEST_REDLOCK_URL").ok().as_deref()));
     nodes.as_ref().map(|(servers, _)| &servers[..]).map_err(|failure| missing(failure.clone()))
+}
+
+/// The Azurite that the tests of this process share. It keeps nothing when it ends.
+///
+/// # Errors
+/// [`Missing`] if it is not installed.
+///
+/// # Panics
+/// If it does not start, with its log.
+pub fn azurite() -> Result<&'static Server, Missing> {
+    static SHARED: Shared = Shared::new();
+    shared(&SHARED, "POLYLOCK_TEST_AZURE_URL", || begin(azurite::Azurite::default()))
 }
 
 /// How long a server may take from its start to its first answer, recovery from a crash included.
@@ -355,7 +369,8 @@ impl Private {
 
     /// Whether somebody else had its port when it got to it.
     fn has_no_port(&self) -> bool {
-        self.log().contains("Address already in use")
+        // Node does not begin it with a capital letter.
+        self.log().contains("ddress already in use")
     }
 }
 
@@ -430,12 +445,13 @@ mod tests {
     fn a_port_that_is_taken_meanwhile_is_passed_over() {
         let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
         let taken = taken.local_addr().expect("its number").port();
-        let kinds: [Arc<dyn Kind>; 5] = [
+        let kinds: [Arc<dyn Kind>; 6] = [
             Arc::new(postgres::Postgres::default()),
             Arc::new(mariadb::MariaDb::default()),
             Arc::new(redis::Redis::of(&redis::REDIS, &[])),
             Arc::new(redis::Redis::of(&valkey::VALKEY, &[])),
             Arc::new(zookeeper::ZooKeeper::default()),
+            Arc::new(azurite::Azurite::default()),
         ];
         for kind in kinds {
             let private = begin_at(&kind, iter::once(taken).chain(ports())).expect("it starts at another");

@@ -1,7 +1,10 @@
 //! Certificates that live as long as their server.
 
+use std::{io, path::Path, process::Stdio};
+
 use polylock_testkit::Missing;
 use rustls::crypto::ring;
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 use super::{installed, keeper::Keeper};
 
@@ -23,4 +26,22 @@ pub(super) fn certify(keeper: &mut Keeper) -> Result<(), Missing> {
     keeper.run_as_user(openssl.iter().chain(&key).chain(&authority));
     keeper.run_as_user(openssl.iter().chain(&key).chain(&server).chain(&names).chain(&signed));
     Ok(())
+}
+
+/// A connection to the server at `address` with the certificates in `home`, trusted and shown; it lasts as long as the
+/// process.
+pub(super) fn connect(home: &Path, address: &str) -> io::Result<(Child, ChildStdout, ChildStdin)> {
+    let mut openssl = Command::new("openssl")
+        .args(["s_client", "-quiet", "-verify_return_error", "-verify_ip", "127.0.0.1"])
+        .args(["-CAfile", "ca.crt", "-cert", "server.crt", "-key", "server.key", "-connect", address])
+        .current_dir(home)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()?;
+    let (Some(from), Some(to)) = (openssl.stdout.take(), openssl.stdin.take()) else {
+        unreachable!("both are piped")
+    };
+    Ok((openssl, from, to))
 }

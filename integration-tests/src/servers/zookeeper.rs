@@ -3,14 +3,13 @@
 
 mod ensemble;
 
-use std::{fmt::Write as _, io, path::Path, process::Stdio, time::Duration};
+use std::{fmt::Write as _, io, path::Path, time::Duration};
 
 use async_trait::async_trait;
 use polylock_testkit::Missing;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::TcpStream,
-    process::Command,
 };
 
 pub(super) use self::ensemble::assemble;
@@ -218,18 +217,7 @@ async fn ask(url: &str, certificates: Option<&Path>, word: &str) -> io::Result<S
             let (from, to) = server.split();
             return answer(from, to, word).await;
         };
-        let mut openssl = Command::new("openssl")
-            .args(["s_client", "-quiet", "-verify_return_error", "-verify_ip", "127.0.0.1"])
-            .args(["-CAfile", "ca.crt", "-cert", "server.crt", "-key", "server.key", "-connect", address])
-            .current_dir(home)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .kill_on_drop(true)
-            .spawn()?;
-        let (Some(from), Some(to)) = (openssl.stdout.take(), openssl.stdin.take()) else {
-            unreachable!("both are piped")
-        };
+        let (_openssl, from, to) = tls::connect(home, address)?;
         answer(from, to, word).await
     };
     tokio::select! {

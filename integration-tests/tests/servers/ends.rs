@@ -116,7 +116,9 @@ fn a_frozen_server_does_not_outlive_its_owner() {
 #[test]
 fn a_shared_server_ends_with_its_process() {
     let elsewhere = Elsewhere::new();
-    for (name, count) in [("postgres", 1), ("redis", 1), ("redlock", 5), ("zookeeper-ensemble", 3)] {
+    for (name, count) in
+        [("postgres", 1), ("redis", 1), ("azurite", 1), ("redlock", 5), ("zookeeper-ensemble", 3)]
+    {
         let mut owner = elsewhere.start(&["shared", name]);
         owner.hears("url");
         assert!(elsewhere.files().len() == count && elsewhere.processes().len() >= 2 * count, "{name}");

@@ -1,6 +1,7 @@
 //! The servers that other tests rely on: what is said of them is true, and nothing of them stays behind.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod blobs;
 mod databases;
 mod ends;
 mod ensemble;
@@ -14,7 +15,7 @@ use std::{collections::HashSet, panic, thread, time::Duration};
 use polylock_integration_tests::{
     clock::PATIENCE,
     process::Process,
-    servers::{Private, Server, mariadb, postgres, redis, redlock, valkey, zookeeper},
+    servers::{Private, Server, azurite, mariadb, postgres, redis, redlock, valkey, zookeeper},
 };
 use polylock_testkit::Missing;
 
@@ -23,13 +24,14 @@ use session::{Session, ask, kept};
 
 type Start = fn(&[&str]) -> Result<Private, Missing>;
 
-const KINDS: [(&str, Start); 5] = [
+const KINDS: [(&str, Start); 6] = [
     ("postgres", postgres::start),
     ("mariadb", mariadb::start),
     // What it keeps is a setting.
     ("redis", |settings| redis::start(&[redis::DURABLE, settings].concat())),
     ("valkey", |settings| valkey::start(&[redis::DURABLE, settings].concat())),
     ("zookeeper", zookeeper::start),
+    ("azurite", |settings| azurite::start(&[azurite::DURABLE, settings].concat())),
 ];
 
 #[tokio::test]
@@ -151,6 +153,7 @@ fn a_url_in_the_environment_is_attached_to() {
         ("POLYLOCK_TEST_VALKEY_URL", "valkey"),
         ("POLYLOCK_TEST_ZOOKEEPER_URL", "zookeeper"),
         ("POLYLOCK_TEST_ZOOKEEPER_ENSEMBLE_URL", "zookeeper-ensemble"),
+        ("POLYLOCK_TEST_AZURE_URL", "azurite"),
     ] {
         let value = format!("{variable}={name}://me:secret@elsewhere/");
         let mut attached = Process::start("env", [&value, env!("CARGO_BIN_EXE_server"), "shared", name]);

@@ -3,7 +3,10 @@
 use std::error::Error;
 
 use ::redis::{Client, Cmd, FromRedisValue, Value, aio::MultiplexedConnection};
-use polylock_integration_tests::clock::{self, PATIENCE};
+use polylock_integration_tests::{
+    clock::{self, PATIENCE},
+    servers::azurite,
+};
 use sqlx::{Connection, Executor, MySqlConnection, PgConnection, Row};
 use zookeeper_client::{Acls, Client as ZooKeeper, Connector, CreateMode, SessionState};
 
@@ -15,6 +18,8 @@ pub(super) enum Session {
     MariaDb(MySqlConnection),
     Redis(MultiplexedConnection),
     ZooKeeper(ZooKeeper),
+    /// Its URL: each request is a connection of its own.
+    Azurite(String),
 }
 
 impl Session {
@@ -23,6 +28,7 @@ impl Session {
             Some(("postgres", _)) => Self::Postgres(PgConnection::connect(url).await?),
             Some(("mysql", _)) => Self::MariaDb(MySqlConnection::connect(url).await?),
             Some(("zookeeper", _)) => Self::ZooKeeper(connect(ZooKeeper::connector(), hosts(url)).await?),
+            Some(("az", _)) => Self::Azurite(url.to_owned()),
             _ => {
                 let mut session = Client::open(url)?.get_multiplexed_async_connection().await?;
                 // A frozen server is waited for.
@@ -38,7 +44,7 @@ impl Session {
             Self::Postgres(session) => session.execute(sqlx::raw_sql(statement)).await.map(drop)?,
             Self::MariaDb(session) => session.execute(sqlx::raw_sql(statement)).await.map(drop)?,
             Self::Redis(session) => command(statement).exec_async(session).await?,
-            Self::ZooKeeper(_) => return Err("it has no statements".into()),
+            Self::ZooKeeper(_) | Self::Azurite(_) => return Err("it has no statements".into()),
         }
         Ok(())
     }
@@ -49,7 +55,7 @@ impl Session {
             Self::Postgres(session) => session.fetch_one(sqlx::raw_sql(query)).await?.try_get(0)?,
             Self::MariaDb(session) => session.fetch_one(sqlx::raw_sql(query)).await?.try_get(0)?,
             Self::Redis(session) => last(command(query).query_async(session).await?)?,
-            Self::ZooKeeper(_) => return Err("it has no queries".into()),
+            Self::ZooKeeper(_) | Self::Azurite(_) => return Err("it has no queries".into()),
         })
     }
 
@@ -60,6 +66,11 @@ impl Session {
             Self::ZooKeeper(session) => {
                 let forever = CreateMode::Persistent.with_acls(Acls::anyone_all());
                 Ok(session.create("/kept", b"seven", &forever).await.map(drop)?)
+            }
+            Self::Azurite(url) => {
+                request(url, "PUT /devstoreaccount1/kept?restype=container").await?;
+                let put = "PUT /devstoreaccount1/kept/it\nx-ms-blob-type: BlockBlob\n\nseven";
+                request(url, put).await.map(drop)
             }
             Self::Postgres(_) | Self::MariaDb(_) => {
                 self.run("CREATE TABLE kept (n VARCHAR(9))").await?;
@@ -76,6 +87,7 @@ impl Session {
                 session.sync("/").await?;
                 Ok(String::from_utf8(session.get_data("/kept").await?.0)?)
             }
+            Self::Azurite(url) => request(url, "GET /devstoreaccount1/kept/it").await,
             Self::Postgres(_) | Self::MariaDb(_) => self.ask("SELECT n FROM kept").await,
         }
     }
@@ -87,6 +99,10 @@ impl Session {
             Self::ZooKeeper(session) => {
                 let root = session.check_stat("/").await?;
                 Ok(root.map_or("nothing", |_| "it").to_owned())
+            }
+            Self::Azurite(url) => {
+                let all = request(url, "GET /devstoreaccount1?comp=list").await?;
+                Ok(if all.contains("<Containers") { "it".to_owned() } else { all })
             }
             Self::Postgres(_) | Self::MariaDb(_) => self.ask("SELECT 'it'").await,
         }
@@ -117,6 +133,13 @@ pub(super) async fn connect(connector: Connector, hosts: &str) -> Answer<ZooKeep
     let connector = connector.with_session_timeout(2 * PATIENCE).with_fail_eagerly();
     // What a server refuses it may not answer at all.
     Ok(tokio::time::timeout(PATIENCE, connector.connect(hosts)).await??)
+}
+
+/// What an Azurite says to a request that succeeds.
+async fn request(url: &str, request: &str) -> Answer<String> {
+    let answer = azurite::ask(url, request).await?;
+    let (head, body) = answer.split_once("\n\n").ok_or("no end of the headers")?;
+    if head.starts_with("HTTP/1.1 2") { Ok(body.to_owned()) } else { Err(answer.into()) }
 }
 
 fn command(words: &str) -> Cmd {
