@@ -121,6 +121,9 @@ pub enum LostReason {
     /// The store says that this request no longer holds it: it expired there, or someone broke it.
     #[error("the store no longer has it: it expired there or was broken")]
     Gone,
+    /// The store says that someone broke it. Many stores can't tell this from [`Gone`](Self::Gone).
+    #[error("someone broke it")]
+    Broken,
     /// The session or connection that carried the lock ended.
     #[error("the session that carried it ended")]
     SessionEnded,

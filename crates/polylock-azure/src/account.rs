@@ -1,0 +1,297 @@
+//! Whose container it is, and what shows that we may use it.
+
+use std::{fmt, sync::Arc};
+
+use azure_core::{credentials::TokenCredential, http::Url};
+use polylock_core::{
+    ConfigError,
+    url::{Keys, StoreUrl},
+};
+
+use crate::signing::SharedKey;
+
+/// What the emulator's one account is called, and its key, which is no secret:
+/// <https://learn.microsoft.com/azure/storage/common/storage-use-azurite>.
+const EMULATED: (&str, &str) = (
+    "devstoreaccount1",
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==",
+);
+const EMULATOR: &str = "http://127.0.0.1:10000";
+const SUFFIX: &str = "core.windows.net";
+
+/// The parameters that a shared access signature may have.
+pub(crate) const SAS: [&str; 20] = [
+    "sv", "ss", "srt", "sr", "sp", "st", "se", "sip", "spr", "si", "ses", "sdd", "skoid", "sktid", "skt",
+    "ske", "sks", "skv", "scid", "sig",
+];
+
+/// What shows that we may use the container.
+#[derive(Clone)]
+pub(crate) enum Credential {
+    Key(SharedKey),
+    /// The query of a URL.
+    Sas(String),
+    Token(Arc<dyn TokenCredential>),
+}
+
+impl fmt::Debug for Credential {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Key(_) => "an account key",
+            Self::Sas(_) => "a shared access signature",
+            Self::Token(_) => "a token credential",
+        })
+    }
+}
+
+/// The parts of a URL that are no keys.
+pub(crate) struct Address {
+    pub(crate) container: String,
+    pub(crate) account: Option<String>,
+    pub(crate) prefix: Option<String>,
+}
+
+/// `//container@account/prefix`.
+pub(crate) fn address(url: &StoreUrl) -> Result<Address, ConfigError> {
+    let problem = |problem: &str| {
+        ConfigError::new("store", format!("{problem}: write {}://container@account/prefix", url.scheme()))
+    };
+    let rest = url.rest().strip_prefix("//").ok_or_else(|| problem("names no container"))?;
+    let (rest, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+    let (container, account) = match rest.rsplit_once('@') {
+        Some((container, account)) => (container, Some(account)),
+        None => (rest, None),
+    };
+    let plain = |text: &str| text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    if container.is_empty() {
+        return Err(problem("names no container"));
+    }
+    let sound = container.split('-').all(|part| !part.is_empty() && plain(part));
+    if !sound || !(3..=63).contains(&container.len()) {
+        return Err(problem(
+            "a container's name is 3 to 63 lower-case letters, digits and single dashes between them",
+        ));
+    }
+    if account.is_some_and(|account| !plain(account) || !(3..=24).contains(&account.len())) {
+        return Err(problem("an account's name is 3 to 24 lower-case letters and digits"));
+    }
+    let prefix = prefix.trim_end_matches('/');
+    Ok(Address {
+        container: container.to_owned(),
+        account: account.map(str::to_owned),
+        prefix: if prefix.is_empty() { None } else { Some(self::prefix(prefix)?) },
+    })
+}
+
+/// What the blobs' names begin with. What is refused here the service refuses, changes, or takes for something else.
+pub(crate) fn prefix(prefix: &str) -> Result<String, ConfigError> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let sound = |part: &str| !part.is_empty() && !part.ends_with('.') && part.chars().all(plain);
+    if prefix.len() > 200 || !prefix.split('/').all(sound) {
+        let problem = "the path must be up to 200 letters, digits, -, _ and . in parts such as app/locks, none of which \
+                       ends with a dot";
+        return Err(ConfigError::new("store", problem));
+    }
+    Ok(prefix.to_owned())
+}
+
+pub(crate) fn no_key() -> ConfigError {
+    ConfigError::new("polylock.account_key", "is no base64: copy it whole, and write %2B for a plus in a URL")
+}
+
+/// An account, as far as the keys of a URL tell.
+pub(crate) struct Account {
+    pub(crate) endpoint: Url,
+    pub(crate) credential: Option<Credential>,
+}
+
+impl Account {
+    /// The account `named`, or the one of the keys.
+    pub(crate) fn from_keys(named: Option<String>, keys: &mut Keys) -> Result<Self, ConfigError> {
+        let emulator = keys.read("emulator", emulator)?.flatten();
+        let text = keys.text("polylock.connection_string");
+        let own = keys.text("polylock.account_key");
+        let endpoint = keys.read("polylock.endpoint", endpoint)?;
+        let mut sas = Vec::new();
+        for key in SAS {
+            sas.extend(keys.text(key).map(|value| (key, value)));
+        }
+        let sas = (!sas.is_empty()).then(|| query(&sas));
+
+        let given = [
+            ("polylock.account_key", own.is_some()),
+            ("polylock.connection_string", text.is_some()),
+            ("sig", sas.is_some()),
+        ];
+        let mut given = given.into_iter().filter(|(_, given)| *given).skip(1);
+        if let Some((key, _)) = given.next() {
+            return Err(ConfigError::new(key, "is one credential too many: keep one"));
+        }
+
+        let mut account = match &text {
+            Some(text) => Parts::parse(text).account(named.as_deref())?,
+            None => match emulator {
+                Some(at) => emulated(&at, named.as_deref())?,
+                None => Self { endpoint: home(named.as_deref(), endpoint.as_ref())?, credential: None },
+            },
+        };
+        if let Some(endpoint) = endpoint {
+            account.endpoint = endpoint;
+        }
+        if let Some(key) = own {
+            let named = named.ok_or_else(|| {
+                ConfigError::new(
+                    "store",
+                    "an account key needs the account's name: write az://container@account",
+                )
+            })?;
+            account.credential = Some(Credential::Key(SharedKey::new(&named, &key).ok_or_else(no_key)?));
+        }
+        if let Some(sas) = sas {
+            account.credential = Some(Credential::Sas(sas));
+        }
+        Ok(account)
+    }
+}
+
+/// Where the account of the public cloud is, unless it is elsewhere.
+fn home(account: Option<&str>, elsewhere: Option<&Url>) -> Result<Url, ConfigError> {
+    match (account, elsewhere) {
+        (_, Some(endpoint)) => Ok(endpoint.clone()),
+        (Some(account), None) => url("store", &format!("https://{account}.blob.{SUFFIX}/")),
+        (None, None) => {
+            Err(ConfigError::new("store", "names no account: write az://container@account/prefix"))
+        }
+    }
+}
+
+fn emulated(at: &str, account: Option<&str>) -> Result<Account, ConfigError> {
+    let account = account.unwrap_or(EMULATED.0);
+    let endpoint = url("emulator", &format!("{at}/{account}"))?;
+    let key = (account == EMULATED.0).then(|| SharedKey::new(EMULATED.0, EMULATED.1)).flatten();
+    Ok(Account { endpoint, credential: key.map(Credential::Key) })
+}
+
+/// The URL of an emulator, without a slash at its end; `None` if there is to be none.
+fn emulator(text: &str) -> Result<Option<String>, &'static str> {
+    match text {
+        "true" => return Ok(Some(EMULATOR.to_owned())),
+        "false" => return Ok(None),
+        _ => {}
+    }
+    let url: Url = text.parse().map_err(|_| "must be true, or a URL such as http://127.0.0.1:10000")?;
+    let bare = matches!(url.scheme(), "http" | "https") && url.path() == "/" && url.query().is_none();
+    if !bare {
+        return Err("must be true, or a URL such as http://127.0.0.1:10000, without the account");
+    }
+    Ok(Some(text.trim_end_matches('/').to_owned()))
+}
+
+/// The URL of an account.
+fn endpoint(text: &str) -> Result<Url, &'static str> {
+    let problem = "must be the account's URL, such as https://account.blob.core.windows.net";
+    let url: Url = text.parse().map_err(|_| problem)?;
+    let sound = matches!(url.scheme(), "http" | "https") && url.query().is_none() && url.fragment().is_none();
+    if sound && url.username().is_empty() { Ok(url) } else { Err(problem) }
+}
+
+fn url(key: &str, text: &str) -> Result<Url, ConfigError> {
+    text.parse().map_err(|error| ConfigError::new(key, format!("{error}")))
+}
+
+/// Pairs as the query of a URL.
+fn query(pairs: &[(&str, String)]) -> String {
+    let mut url = Url::parse("http://h").unwrap_or_else(|_| unreachable!("it is one"));
+    url.query_pairs_mut().extend_pairs(pairs);
+    url.query().unwrap_or_default().to_owned()
+}
+
+/// A connection string: `AccountName=…;AccountKey=…;…`. See
+/// <https://learn.microsoft.com/azure/storage/common/storage-configure-connection-string>.
+struct Parts<'a>(Vec<(&'a str, &'a str)>);
+
+impl<'a> Parts<'a> {
+    fn parse(text: &'a str) -> Self {
+        Self(text.split(';').filter_map(|part| part.trim().split_once('=')).collect())
+    }
+
+    fn get(&self, wanted: &str) -> Option<&'a str> {
+        self.0.iter().find(|(key, _)| key.eq_ignore_ascii_case(wanted)).map(|(_, value)| *value)
+    }
+
+    fn account(&self, named: Option<&str>) -> Result<Account, ConfigError> {
+        const KEY: &str = "polylock.connection_string";
+        let problem = |problem: &str| ConfigError::new(KEY, problem);
+        if self.get("UseDevelopmentStorage").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
+            return emulated(EMULATOR, None);
+        }
+        let name = self.get("AccountName");
+        if let (Some(named), Some(name)) = (named, name)
+            && named != name
+        {
+            return Err(problem("is another account's than the URL names"));
+        }
+        let credential = match (self.get("SharedAccessSignature"), name, self.get("AccountKey")) {
+            (Some(sas), ..) => Credential::Sas(sas.trim_start_matches('?').to_owned()),
+            (None, Some(name), Some(key)) => Credential::Key(
+                SharedKey::new(name, key)
+                    .ok_or_else(|| problem("its AccountKey is no base64: copy it whole"))?,
+            ),
+            _ => {
+                return Err(problem(
+                    "has neither AccountName and AccountKey nor SharedAccessSignature: copy it whole, and \
+                     percent-encode it in a URL",
+                ));
+            }
+        };
+        let endpoint = match (self.get("BlobEndpoint"), name.or(named)) {
+            (Some(endpoint), _) => {
+                self::endpoint(endpoint).map_err(|_| problem("its BlobEndpoint is no URL"))?
+            }
+            (None, Some(name)) => {
+                let scheme = self.get("DefaultEndpointsProtocol").unwrap_or("https");
+                let suffix = self.get("EndpointSuffix").unwrap_or(SUFFIX);
+                url(KEY, &format!("{scheme}://{name}.blob.{suffix}/"))?
+            }
+            (None, None) => return Err(problem("has neither AccountName nor BlobEndpoint")),
+        };
+        Ok(Account { endpoint, credential: Some(credential) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connection_strings() {
+        let of = |text: &str| Parts::parse(text).account(None).map(|account| account.endpoint.to_string());
+        for (text, endpoint) in [
+            ("UseDevelopmentStorage=true", "http://127.0.0.1:10000/devstoreaccount1"),
+            ("AccountName=a;AccountKey=a2V5==", ""),
+            (
+                "DefaultEndpointsProtocol=https;AccountName=abc;AccountKey=a2V5;EndpointSuffix=core.windows.net",
+                "https://abc.blob.core.windows.net/",
+            ),
+            ("accountname=abc;accountkey=a2V5;EndpointSuffix=x.cn;", "https://abc.blob.x.cn/"),
+            (
+                "AccountName=devstoreaccount1;AccountKey=a2V5;BlobEndpoint=http://h:1/devstoreaccount1",
+                "http://h:1/devstoreaccount1",
+            ),
+            ("BlobEndpoint=https://h/;SharedAccessSignature=sv=1&sig=x", "https://h/"),
+            ("SharedAccessSignature=sv=1&sig=x", ""),
+            ("AccountName=abc", ""),
+            ("", ""),
+        ] {
+            assert_eq!(of(text).unwrap_or_default(), endpoint, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_signature_is_written_as_it_was_read() {
+        assert_eq!(
+            query(&[("sv", "2021-06-08".to_owned()), ("sig", "a+b/c=".to_owned())]),
+            "sv=2021-06-08&sig=a%2Bb%2Fc%3D"
+        );
+    }
+}

@@ -1,0 +1,279 @@
+//! The requests that locks are made of, each with a time limit of its own.
+//!
+//! Forms and answers: <https://learn.microsoft.com/rest/api/storageservices/lease-blob> and its neighbours.
+
+use std::{
+    future::Future,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use azure_core::{
+    http::{
+        ClientMethodOptions, ClientOptions, Context, Etag, RequestContent, RetryOptions, Transport,
+        headers::{HeaderName, Headers},
+    },
+    time::{OffsetDateTime, parse_rfc7231},
+};
+use azure_storage_blob::{
+    BlobClient, BlobContainerClient, BlobContainerClientOptions,
+    models::{
+        BlobClientAcquireLeaseOptions, BlobClientBreakLeaseOptions, BlobClientGetPropertiesOptions,
+        BlobClientReleaseLeaseOptions, BlobClientRenewLeaseOptions, BlobClientSetMetadataOptions,
+        BlockBlobClientUploadOptions,
+    },
+};
+use polylock_core::{Clock, ConfigError, LockName, Moment, SystemClock};
+
+use crate::{
+    account::Credential,
+    config::Config,
+    error::Trouble,
+    names,
+    record::{self, Record, Written},
+    wire::{LeaseId, OURS, Wire},
+};
+
+/// The version of the service that is spoken to. Emulators refuse those that they do not know.
+const VERSION: &str = "2023-11-03";
+
+/// The container, and which part of it.
+pub(crate) struct Blobs {
+    pub(crate) container: BlobContainerClient,
+    pub(crate) prefix: String,
+    /// Until when the service wants to be left alone.
+    calm: Mutex<Moment>,
+}
+
+/// A lease that was acquired.
+pub(crate) struct Acquired {
+    /// Of the blob as it is; leases do not change it.
+    pub(crate) etag: Option<Etag>,
+    /// The service's clock.
+    pub(crate) date: Option<OffsetDateTime>,
+}
+
+/// A blob as it is.
+pub(crate) struct Seen {
+    pub(crate) etag: Option<Etag>,
+    pub(crate) written: Written,
+    pub(crate) leased: bool,
+    /// For how long it has been as it is, to the second.
+    pub(crate) age: Duration,
+}
+
+impl Blobs {
+    pub(crate) fn new(config: &Config) -> Result<Self, ConfigError> {
+        let problem = |error: &dyn std::fmt::Display| ConfigError::new("store", error.to_string());
+        let mut url = config.endpoint.clone();
+        url.path_segments_mut()
+            .map_err(|()| problem(&"the endpoint is no URL of a server"))?
+            .pop_if_empty()
+            .push(&config.container);
+        let token = match &config.credential {
+            Some(Credential::Token(token)) => Some(token.clone()),
+            Some(Credential::Sas(query)) => {
+                url.set_query(Some(query));
+                None
+            }
+            _ => None,
+        };
+        let client_options = ClientOptions {
+            // Whether, when and for how long it is tried again is for those to say who know the lease.
+            retry: RetryOptions::none(),
+            transport: Some(Transport::with_policy(Arc::new(Wire::new(config)?))),
+            ..ClientOptions::default()
+        };
+        let options = BlobContainerClientOptions { client_options, version: VERSION.to_owned() };
+        let container =
+            BlobContainerClient::new(url, token, Some(options)).map_err(|error| problem(&error))?;
+        Ok(Self { container, prefix: config.prefix.clone(), calm: Mutex::new(SystemClock.now()) })
+    }
+
+    fn blob(&self, name: &LockName) -> BlobClient {
+        self.container.blob_client(&names::blob(&self.prefix, name))
+    }
+
+    /// Waits until the service wants to hear of us again, at most this long.
+    pub(crate) async fn calm(&self, at_most: Duration) {
+        let calm = *self.calm.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = SystemClock.now();
+        if calm > now {
+            SystemClock.sleep_until(calm.min(now + at_most)).await;
+        }
+    }
+
+    /// What `request` answers within `patience`.
+    pub(crate) async fn answer<T>(
+        &self,
+        patience: Duration,
+        request: impl Future<Output = azure_core::Result<T>>,
+    ) -> Result<T, Trouble> {
+        let trouble = match SystemClock.before(SystemClock.now() + patience, request).await {
+            Some(Ok(answer)) => return Ok(answer),
+            Some(Err(error)) => Trouble::from(error),
+            None => Trouble::Silent(patience),
+        };
+        if let Some(pause) = trouble.retry_after() {
+            let mut calm = self.calm.lock().unwrap_or_else(PoisonError::into_inner);
+            *calm = (*calm).max(SystemClock.now() + pause);
+        }
+        Err(trouble)
+    }
+
+    /// Takes the lease for `seconds`, or for so long again.
+    pub(crate) async fn acquire(
+        &self,
+        name: &LockName,
+        lease: &LeaseId,
+        seconds: u32,
+        patience: Duration,
+    ) -> Result<Acquired, Trouble> {
+        let options = BlobClientAcquireLeaseOptions {
+            proposed_lease_id: Some(OURS.to_owned()),
+            method_options: carrying(lease),
+            timeout: limit(patience),
+            ..BlobClientAcquireLeaseOptions::default()
+        };
+        let blob = self.blob(name);
+        let seconds = i32::try_from(seconds).unwrap_or(i32::MAX);
+        let response = self.answer(patience, blob.acquire_lease(seconds, Some(options))).await?;
+        Ok(Acquired { etag: etag(response.headers()), date: date(response.headers(), "date") })
+    }
+
+    /// Extends the lease; whether the answer speaks of ours.
+    pub(crate) async fn renew(
+        &self,
+        name: &LockName,
+        lease: &LeaseId,
+        patience: Duration,
+    ) -> Result<bool, Trouble> {
+        let options = BlobClientRenewLeaseOptions {
+            method_options: carrying(lease),
+            timeout: limit(patience),
+            ..BlobClientRenewLeaseOptions::default()
+        };
+        let blob = self.blob(name);
+        let response = self.answer(patience, blob.renew_lease(OURS.to_owned(), Some(options))).await?;
+        let told = response.headers().get_optional_string(&HeaderName::from_static("x-ms-lease-id"));
+        Ok(told.as_deref() == Some(OURS))
+    }
+
+    pub(crate) async fn release(
+        &self,
+        name: &LockName,
+        lease: &LeaseId,
+        patience: Duration,
+    ) -> Result<(), Trouble> {
+        let options = BlobClientReleaseLeaseOptions {
+            method_options: carrying(lease),
+            timeout: limit(patience),
+            ..BlobClientReleaseLeaseOptions::default()
+        };
+        let blob = self.blob(name);
+        self.answer(patience, blob.release_lease(OURS.to_owned(), Some(options))).await.map(drop)
+    }
+
+    /// Ends whoever's lease at once.
+    pub(crate) async fn break_lease(&self, name: &LockName, patience: Duration) -> Result<(), Trouble> {
+        let options = BlobClientBreakLeaseOptions {
+            break_period: Some(0),
+            timeout: limit(patience),
+            ..BlobClientBreakLeaseOptions::default()
+        };
+        let blob = self.blob(name);
+        self.answer(patience, blob.break_lease(Some(options))).await.map(drop)
+    }
+
+    /// How the blob is; with a `lease`, only if that is in force.
+    pub(crate) async fn look(
+        &self,
+        name: &LockName,
+        lease: Option<&LeaseId>,
+        patience: Duration,
+    ) -> Result<Seen, Trouble> {
+        let options = BlobClientGetPropertiesOptions {
+            lease_id: lease.map(|_| OURS.to_owned()),
+            method_options: lease.map_or_else(ClientMethodOptions::default, carrying),
+            timeout: limit(patience),
+            ..BlobClientGetPropertiesOptions::default()
+        };
+        let blob = self.blob(name);
+        let response = self.answer(patience, blob.get_properties(Some(options))).await?;
+        let headers = response.headers();
+        let get = |key: &str| headers.get_optional_str(&HeaderName::from(format!("x-ms-meta-{key}")));
+        let state = headers.get_optional_str(&HeaderName::from_static("x-ms-lease-state"));
+        Ok(Seen {
+            etag: etag(headers),
+            written: Written::read(get),
+            leased: is_held(state),
+            age: age(date(headers, "date"), date(headers, "last-modified")),
+        })
+    }
+
+    /// Writes a grant under the lease, if the blob is still as `before` says.
+    pub(crate) async fn write(
+        &self,
+        name: &LockName,
+        lease: &LeaseId,
+        record: &Record,
+        before: Option<&Etag>,
+        patience: Duration,
+    ) -> Result<Option<Etag>, Trouble> {
+        let options = BlobClientSetMetadataOptions {
+            lease_id: Some(OURS.to_owned()),
+            if_match: before.cloned(),
+            method_options: carrying(lease),
+            timeout: limit(patience),
+            ..BlobClientSetMetadataOptions::default()
+        };
+        let (blob, metadata) = (self.blob(name), record.metadata());
+        let response = self.answer(patience, blob.set_metadata(&metadata, Some(options))).await?;
+        Ok(etag(response.headers()))
+    }
+
+    /// Makes the blob of a lock. One that is there already is not touched.
+    pub(crate) async fn make(&self, name: &LockName, patience: Duration) -> Result<(), Trouble> {
+        let options = BlockBlobClientUploadOptions {
+            if_none_match: Some(Etag::from("*")),
+            metadata: Some(record::fresh()),
+            ..BlockBlobClientUploadOptions::default()
+        };
+        let blob = self.blob(name);
+        let nothing = RequestContent::from(Vec::new());
+        self.answer(patience, blob.upload(nothing, Some(options))).await.map(drop)
+    }
+
+    pub(crate) async fn make_container(&self, patience: Duration) -> Result<(), Trouble> {
+        self.answer(patience, self.container.create(None)).await.map(drop)
+    }
+}
+
+/// The id of the lease goes beside the request; see [`wire`](crate::wire).
+fn carrying(lease: &LeaseId) -> ClientMethodOptions<'static> {
+    ClientMethodOptions { context: Context::new().with_value(lease.clone()) }
+}
+
+/// How long the service itself may work on a request, so that one that was given up is not carried out much later.
+fn limit(patience: Duration) -> Option<i32> {
+    i32::try_from(patience.as_secs() + 1).ok()
+}
+
+fn etag(headers: &Headers) -> Option<Etag> {
+    headers.get_optional_string(&HeaderName::from_static("etag")).map(Etag::from)
+}
+
+fn date(headers: &Headers, name: &'static str) -> Option<OffsetDateTime> {
+    headers.get_optional_str(&HeaderName::from_static(name)).and_then(|date| parse_rfc7231(date).ok())
+}
+
+/// Whether a lease keeps others out. One that is being broken still does.
+pub(crate) fn is_held(state: Option<&str>) -> bool {
+    matches!(state, Some("leased" | "breaking"))
+}
+
+/// How long ago `then` was. Both are whole seconds, so within the first one it is taken for half of one.
+pub(crate) fn age(now: Option<OffsetDateTime>, then: Option<OffsetDateTime>) -> Duration {
+    let seconds = now.zip(then).map_or(0, |(now, then)| (now - then).whole_seconds());
+    Duration::from_secs(u64::try_from(seconds).unwrap_or(0)).max(Duration::from_millis(500))
+}

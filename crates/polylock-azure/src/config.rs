@@ -1,0 +1,327 @@
+//! Where the container is and how it is used.
+
+use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
+
+use azure_core::{credentials::TokenCredential, http::Url};
+use polylock_core::{
+    ConfigError,
+    url::{Keys, StoreUrl},
+};
+
+use crate::{
+    account::{self, Address, Credential, SAS},
+    bell::Bell,
+    signing::SharedKey,
+};
+
+const REQUEST: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(60);
+const CONNECT: std::ops::RangeInclusive<Duration> = Duration::from_millis(5)..=Duration::from_secs(600);
+
+/// Where the container is and how it is used. See the [crate](crate) for what each option means.
+///
+/// ```
+/// use std::time::Duration;
+/// use polylock_azure::Config;
+///
+/// let config = Config::new("az://locks@myaccount/app?polylock.account_key=Y2FuYXJ5")?
+///     .request_timeout(Duration::from_secs(2));
+/// assert!(!format!("{config:?}").contains("Y2FuYXJ5"));
+///
+/// let config = Config::new("az://locks/app?emulator=true")?;
+/// # Ok::<_, polylock_core::ConfigError>(())
+/// ```
+#[derive(Clone)]
+pub struct Config {
+    pub(crate) container: String,
+    /// What the blobs' names begin with, up to a slash.
+    pub(crate) prefix: String,
+    /// The account's own URL, to which the container is added.
+    pub(crate) endpoint: Url,
+    pub(crate) credential: Option<Credential>,
+    pub(crate) request_timeout: Duration,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) create_container: bool,
+    pub(crate) ca: Option<PathBuf>,
+    pub(crate) bell: Bell,
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("container", &self.container)
+            .field("prefix", &self.prefix)
+            .field("endpoint", &self.endpoint.as_str())
+            .field("credential", &self.credential)
+            .field("request_timeout", &self.request_timeout)
+            .field("connect_timeout", &self.connect_timeout)
+            .field("create_container", &self.create_container)
+            .field("ca", &self.ca)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Config {
+    /// What the blobs of locks are below if the URL names no path.
+    pub const DEFAULT_PREFIX: &str = "polylock";
+    /// The default of [`request_timeout`](Self::request_timeout).
+    pub const DEFAULT_REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
+    /// The default of [`connect_timeout`](Self::connect_timeout).
+    pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+    /// The container of a URL, `az://container@account/prefix?key=value`, also `azblob://`. The account may be missing where
+    /// something else names it: a connection string, an endpoint, the emulator.
+    ///
+    /// # Errors
+    /// [`ConfigError`] on what makes no sense.
+    pub fn new(url: &str) -> Result<Self, ConfigError> {
+        let url = StoreUrl::parse(url)?;
+        let mut keys = url.keys();
+        let config = Self::from_url(&url, &mut keys)?;
+        keys.finish()?;
+        Ok(config)
+    }
+
+    /// Reads a URL as [`new`](Self::new) does, and takes the store's keys from `keys`.
+    ///
+    /// # Errors
+    /// [`ConfigError`] on what makes no sense.
+    pub fn from_url(url: &StoreUrl, keys: &mut Keys) -> Result<Self, ConfigError> {
+        let Address { container, account, prefix } = account::address(url)?;
+        let account = account::Account::from_keys(account, keys)?;
+        let yes_or_no = [("true", true), ("false", false)];
+        let config = Self {
+            container,
+            prefix: prefix.unwrap_or_else(|| Self::DEFAULT_PREFIX.to_owned()),
+            endpoint: account.endpoint,
+            credential: account.credential,
+            request_timeout: keys
+                .duration("polylock.request_timeout")?
+                .unwrap_or(Self::DEFAULT_REQUEST_TIMEOUT),
+            connect_timeout: keys
+                .duration("polylock.connect_timeout")?
+                .unwrap_or(Self::DEFAULT_CONNECT_TIMEOUT),
+            create_container: keys.choice("polylock.create_container", &yes_or_no)?.unwrap_or(true),
+            ca: keys.text("polylock.tls_ca").map(PathBuf::from),
+            bell: Bell::default(),
+        };
+        config.check_times()?;
+        Ok(config)
+    }
+
+    /// Below which part of the container the locks are: up to 200 letters, digits, `-`, `_` and `.` in parts between
+    /// slashes.
+    ///
+    /// # Errors
+    /// [`ConfigError`] on another one.
+    pub fn prefix(mut self, prefix: &str) -> Result<Self, ConfigError> {
+        self.prefix = account::prefix(prefix)?;
+        Ok(self)
+    }
+
+    /// Signs requests with one of the account's keys, in base64.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if it is no base64.
+    pub fn account_key(mut self, account: &str, key: &str) -> Result<Self, ConfigError> {
+        let key = SharedKey::new(account, key).ok_or_else(account::no_key)?;
+        self.credential = Some(Credential::Key(key));
+        Ok(self)
+    }
+
+    /// Shows a shared access signature: the part of its URL behind the question mark.
+    #[must_use]
+    pub fn sas(mut self, token: &str) -> Self {
+        self.credential = Some(Credential::Sas(token.trim_start_matches('?').to_owned()));
+        self
+    }
+
+    /// Shows tokens of Microsoft Entra ID that `credential` gets, for instance one of the crate `azure_identity`. The account
+    /// must be reached by https.
+    #[must_use]
+    pub fn credential(mut self, credential: Arc<dyn TokenCredential>) -> Self {
+        self.credential = Some(Credential::Token(credential));
+        self
+    }
+
+    /// How long one request may take: 3 s by default, and never more than a sixth of the lease.
+    #[must_use]
+    pub const fn request_timeout(mut self, timeout: Duration) -> Self {
+        self.request_timeout = timeout;
+        self
+    }
+
+    /// How long it may take to open the store: 10 s by default.
+    #[must_use]
+    pub const fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = timeout;
+        self
+    }
+
+    /// Whether a container that is missing is made, which is the default.
+    #[must_use]
+    pub const fn create_container(mut self, create: bool) -> Self {
+        self.create_container = create;
+        self
+    }
+
+    /// The certificates, in a PEM file, of authorities that are trusted beside the system's.
+    #[must_use]
+    pub fn tls_ca(mut self, file: impl Into<PathBuf>) -> Self {
+        self.ca = Some(file.into());
+        self
+    }
+
+    /// A bell by which the program wakes waiters.
+    #[must_use]
+    pub fn bell(mut self, bell: &Bell) -> Self {
+        self.bell = bell.clone();
+        self
+    }
+
+    /// The container, for people and errors.
+    pub(crate) fn place(&self) -> String {
+        format!("{}/{}/{}", self.endpoint.as_str().trim_end_matches('/'), self.container, self.prefix)
+    }
+
+    fn check_times(&self) -> Result<(), ConfigError> {
+        if !REQUEST.contains(&self.request_timeout) {
+            return Err(ConfigError::new("polylock.request_timeout", "must be 100ms to 60s"));
+        }
+        if !CONNECT.contains(&self.connect_timeout) {
+            return Err(ConfigError::new("polylock.connect_timeout", "must be 5ms to 10m"));
+        }
+        Ok(())
+    }
+
+    /// What can only be seen when everything is set.
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        self.check_times()?;
+        let encrypted = self.endpoint.scheme() == "https";
+        if encrypted && !cfg!(feature = "tls") {
+            let problem = "https is not compiled in: enable feature \"tls\"";
+            return Err(ConfigError::new("store", problem));
+        }
+        if self.ca.is_some() && !encrypted {
+            return Err(ConfigError::new("polylock.tls_ca", "certificates are for https"));
+        }
+        match &self.credential {
+            None => {
+                let problem = "has no credentials: add polylock.account_key, polylock.connection_string, the parameters of \
+                               a shared access signature, or emulator=true; a program may give a token credential";
+                Err(ConfigError::new("store", problem))
+            }
+            Some(Credential::Token(_)) if !encrypted => {
+                Err(ConfigError::new("store", "tokens are shown by https alone"))
+            }
+            Some(Credential::Sas(token)) if !token.contains("sig=") => Err(ConfigError::new(
+                "sig",
+                format!("a shared access signature has it, with {}", SAS.join(", ")),
+            )),
+            Some(_) => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(url: &str) -> String {
+        format!("{:?}", Config::new(url).unwrap())
+    }
+
+    const KEY: &str = "Y2FuYXJ5";
+
+    #[test]
+    fn a_url_gives_what_the_setters_give() {
+        let url = format!(
+            "azblob://locks@acc1/a/b/?polylock.account_key={KEY}&polylock.request_timeout=2s\
+             &polylock.connect_timeout=9s&polylock.create_container=false&polylock.tls_ca=/ca.pem"
+        );
+        let set = Config::new("az://locks@acc1").unwrap().prefix("a/b").unwrap();
+        let set = set
+            .account_key("acc1", KEY)
+            .unwrap()
+            .request_timeout(Duration::from_secs(2))
+            .connect_timeout(Duration::from_secs(9))
+            .create_container(false)
+            .tls_ca("/ca.pem");
+        assert_eq!(shown(&url), format!("{set:?}"));
+        assert_eq!(set.place(), "https://acc1.blob.core.windows.net/locks/a/b");
+        assert_eq!(Config::new("az://locks@acc1").unwrap().prefix, "polylock");
+    }
+
+    #[test]
+    fn the_emulator_is_where_it_says() {
+        for (url, endpoint) in [
+            ("az://locks?emulator=true", "http://127.0.0.1:10000/devstoreaccount1"),
+            ("az://locks@devstoreaccount1/p?emulator=http://h:99", "http://h:99/devstoreaccount1"),
+            ("az://locks@other?emulator=https://h:99/", "https://h:99/other"),
+        ] {
+            assert_eq!(Config::new(url).unwrap().endpoint.as_str(), endpoint, "{url}");
+        }
+        assert!(Config::new("az://locks?emulator=true").unwrap().check().is_ok());
+        assert!(Config::new("az://locks@acc1?emulator=false").unwrap().check().is_err());
+    }
+
+    #[test]
+    fn no_credential_is_shown() {
+        for query in [
+            format!("polylock.account_key={KEY}"),
+            "sv=2021-06-08&sp=rw&sig=Y2FuYXJ5".to_owned(),
+            format!("polylock.connection_string=AccountName%3Dacc1%3BAccountKey%3D{KEY}"),
+            "polylock.connection_string=BlobEndpoint%3Dhttps%3A%2F%2Fa.b%2F%3BSharedAccessSignature%3Dsig%3DY2FuYXJ5"
+                .to_owned(),
+        ] {
+            let config = Config::new(&format!("az://locks@acc1?{query}")).unwrap();
+            assert!(config.credential.is_some(), "{query}");
+            let shown = format!("{config:?} {config:#?} {}", config.place());
+            assert!(!shown.contains("Y2FuYXJ5") && !shown.contains("canary"), "{shown}");
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_names_its_key() {
+        let key = format!("polylock.account_key={KEY}");
+        for (url, wanted) in [
+            ("az:".to_owned(), "store"),
+            ("az://".to_owned(), "store"),
+            ("az://locks".to_owned(), "store"),
+            ("az://@acc1".to_owned(), "store"),
+            ("az://Locks@acc1".to_owned(), "store"),
+            ("az://lo@acc1".to_owned(), "store"),
+            ("az://a--b@acc1".to_owned(), "store"),
+            ("az://-ab@acc1".to_owned(), "store"),
+            ("az://$root@acc1".to_owned(), "store"),
+            ("az://locks@Acc1".to_owned(), "store"),
+            ("az://locks@a.b".to_owned(), "store"),
+            ("az://locks@acc1/a//b".to_owned(), "store"),
+            ("az://locks@acc1/..".to_owned(), "store"),
+            ("az://locks@acc1/a b".to_owned(), "store"),
+            ("az://locks@acc1/a.".to_owned(), "store"),
+            (format!("az://locks@acc1/{}", "a".repeat(201)), "store"),
+            ("az://locks@acc1?emulator=maybe".to_owned(), "emulator"),
+            ("az://locks@acc1?emulator=http://h/path".to_owned(), "emulator"),
+            ("az://locks@acc1?emulator=ftp://h".to_owned(), "emulator"),
+            ("az://locks@acc1?polylock.account_key=%21".to_owned(), "polylock.account_key"),
+            (format!("az://locks@acc1?{key}&sig=x"), "sig"),
+            (format!("az://locks@acc1?{key}&polylock.connection_string=x"), "polylock.connection_string"),
+            ("az://locks?polylock.connection_string=x".to_owned(), "polylock.connection_string"),
+            ("az://locks@acc1?polylock.endpoint=h".to_owned(), "polylock.endpoint"),
+            ("az://locks@acc1?polylock.endpoint=https://h/?a=b".to_owned(), "polylock.endpoint"),
+            ("az://locks@acc1?polylock.request_timeout=1ms".to_owned(), "polylock.request_timeout"),
+            ("az://locks@acc1?polylock.connect_timeout=1ms".to_owned(), "polylock.connect_timeout"),
+            ("az://locks@acc1?polylock.create_container=yes".to_owned(), "polylock.create_container"),
+            ("az://locks@acc1?polylock.acount_key=x".to_owned(), "polylock.acount_key"),
+        ] {
+            assert_eq!(Config::new(&url).unwrap_err().key, wanted, "{url}");
+        }
+        for (config, wanted) in [
+            (Config::new("az://locks@acc1").unwrap(), "store"),
+            (Config::new("az://locks@acc1").unwrap().sas("sv=1"), "sig"),
+            (Config::new("az://locks?emulator=true&polylock.tls_ca=x").unwrap(), "polylock.tls_ca"),
+        ] {
+            assert_eq!(config.check().unwrap_err().key, wanted, "{config:?}");
+        }
+    }
+}
