@@ -40,10 +40,14 @@ pub(crate) const fn outcome(error: &Error) -> Outcome {
 pub(crate) fn diagnose(error: &Error) -> (Fault, Option<&'static str>) {
     match error {
         Error::NoAuth => {
-            let advice = "the user of the URL lacks rights below its path: use the user who made it, or polylock.access";
+            let advice =
+                "its nodes are another user's: check the user and the password, or see polylock.access";
             (Fault::Denied, Some(advice))
         }
-        Error::AuthFailed => (Fault::Denied, Some("the servers refuse the user or its password")),
+        Error::AuthFailed => (
+            Fault::Denied,
+            Some("the servers refuse them: check the user and the password, and polylock.auth"),
+        ),
         Error::Unimplemented => {
             (Fault::Permanent, Some("the servers are too old: container nodes need ZooKeeper 3.5.3"))
         }

@@ -6,15 +6,16 @@
 
 use std::{
     fmt,
+    pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use futures_util::{
     FutureExt,
-    future::{BoxFuture, Shared, join_all},
+    future::{BoxFuture, Shared, join, join_all},
 };
-use polylock_core::{Clock, ConfigError, Error, Fault, Operation, Result, SystemClock, failure::At};
+use polylock_core::{Clock, ConfigError, Error, Fault, Moment, Operation, Result, SystemClock, failure::At};
 use tokio::net::TcpStream;
 use zookeeper_client::{Client, Connector, CreateMode, Error as Failure};
 
@@ -28,7 +29,7 @@ use crate::{
 /// The longest that a server may be silent until another is tried. Less where sessions are short.
 const SILENCE: Duration = Duration::from_secs(2);
 
-/// How long a server may take to say why it can't be used, when none could.
+/// How long servers may take to say why they can't be used, when none could: the end of the time for connecting.
 const REASON: Duration = Duration::from_millis(300);
 
 /// How long something that failed for the moment is left alone.
@@ -182,11 +183,30 @@ async fn open(config: Config, connector: Connector) -> Result<Arc<Session>, Trou
     let scheme = if config.encrypted { "tcp+tls" } else { "tcp" };
     let servers: Vec<_> = config.servers.iter().map(|server| format!("{scheme}://{server}")).collect();
     let servers = servers.join(",");
-    let connecting = tokio::time::timeout(config.connect_timeout, connector.connect(&servers));
-    let client = match connecting.await {
-        Ok(Ok(client)) => client,
-        Ok(Err(error @ (Failure::AuthFailed | Failure::BadArguments(_)))) => return Err(error.into()),
-        Ok(Err(_)) | Err(_) => return Err(Trouble::Unreachable(reasons(&config).await)),
+    let began = SystemClock.now();
+    let deadline = began + config.connect_timeout;
+    let time_for_reasons = REASON.min(config.connect_timeout / 3);
+    let mut connecting = pin!(connector.connect(&servers));
+    let soon = began + (config.connect_timeout - time_for_reasons);
+    let (connected, reasons) = match SystemClock.before(soon, &mut connecting).await {
+        Some(connected) => (connected, None),
+        // Both at once: whoever asked is not to wait beyond the deadline for reasons.
+        None => {
+            let both = join(SystemClock.before(deadline, connecting), reasons(&config, deadline)).await;
+            (both.0.unwrap_or(Err(Failure::Timeout)), Some(both.1))
+        }
+    };
+    let client = match connected {
+        Ok(client) => client,
+        Err(error @ (Failure::AuthFailed | Failure::BadArguments(_))) => return Err(error.into()),
+        Err(_) => {
+            let reasons = match reasons {
+                Some(reasons) => reasons,
+                None => self::reasons(&config, SystemClock.now() + time_for_reasons).await,
+            };
+            let took = SystemClock.now().since(began);
+            return Err(Trouble::Unreachable(format!("no session after {took:.1?} ({reasons})")));
+        }
     };
     let timeout = client.session_timeout();
     if timeout != config.session_timeout {
@@ -195,21 +215,40 @@ async fn open(config: Config, connector: Connector) -> Result<Arc<Session>, Trou
     Ok(Arc::new(Session { client, timeout }))
 }
 
-/// Why no server could be used.
-async fn reasons(config: &Config) -> String {
+/// Why no server can be used, as far as that is known by the deadline.
+async fn reasons(config: &Config, deadline: Moment) -> String {
     let reasons = config.servers.iter().map(async |server| {
-        let reason = match tokio::time::timeout(REASON, TcpStream::connect(server)).await {
-            Ok(Ok(_)) if config.encrypted => {
-                "answers, and opens no session: is its certificate the authority's, and does it serve clients?"
-            }
-            Ok(Ok(_)) => "answers, and opens no session: does the ensemble have a majority?",
-            Ok(Err(error)) => return format!("{server}: {error}"),
-            Err(_) => "no answer",
+        let reason = match SystemClock.before(deadline, TcpStream::connect(server)).await {
+            Some(Ok(stream)) => match unencrypted(config, server, stream, deadline).await {
+                Some(reason) => {
+                    let check = "check the names in its certificate, polylock.tls_ca and polylock.tls_cert";
+                    format!("no encrypted connection: {reason}: {check}")
+                }
+                None => "answers, and opens no session: does the ensemble have a majority?".to_owned(),
+            },
+            Some(Err(error)) => error.to_string(),
+            None => "no answer".to_owned(),
         };
         format!("{server}: {reason}")
     });
-    let reasons = join_all(reasons).await.join("; ");
-    format!("no session in {:.1?} ({reasons})", config.connect_timeout)
+    join_all(reasons).await.join("; ")
+}
+
+/// Why there is no encrypted connection to a server that could be reached, if there should be one.
+async fn unencrypted(config: &Config, server: &str, stream: TcpStream, deadline: Moment) -> Option<String> {
+    if !config.encrypted {
+        return None;
+    }
+    let stream = stream.into_std().ok()?;
+    stream.set_nonblocking(false).ok()?;
+    // A time of zero would be for ever.
+    let patience = deadline.since(SystemClock.now()).max(Duration::from_millis(1));
+    stream.set_read_timeout(Some(patience)).ok()?;
+    stream.set_write_timeout(Some(patience)).ok()?;
+    let (files, server) = (config.certificates.clone(), server.to_owned());
+    let shaking = tokio::task::spawn_blocking(move || tls::shake_hands(&files, &server, stream));
+    let shaken = SystemClock.before(deadline, shaking).await?;
+    shaken.ok()?.err().map(|error| error.to_string())
 }
 
 impl Session {

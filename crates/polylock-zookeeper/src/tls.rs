@@ -37,3 +37,61 @@ pub(crate) fn encrypt(connector: Connector, files: &Certificates) -> Result<Conn
 pub(crate) fn encrypt(_: Connector, _: &Certificates) -> Result<Connector, ConfigError> {
     Err(ConfigError::new("store", "encrypted connections are not compiled in: enable feature \"tls\""))
 }
+
+/// Opens an encrypted connection to `server` over one that is open, to find out why the driver, which does not tell, opens
+/// none. It blocks for as long as `stream` does.
+#[cfg(feature = "tls")]
+pub(crate) fn shake_hands(
+    files: &Certificates,
+    server: &str,
+    mut stream: std::net::TcpStream,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    use std::io::ErrorKind;
+
+    use rustls::{
+        ClientConfig, ClientConnection, RootCertStore,
+        pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
+    };
+
+    let mut roots = RootCertStore::empty();
+    if let Some(ca) = &files.ca {
+        for certificate in CertificateDer::pem_file_iter(ca)? {
+            roots.add(certificate?)?;
+        }
+    }
+    let config = ClientConfig::builder().with_root_certificates(roots);
+    let config = match &files.client {
+        Some((certificate, key)) => {
+            let chain = CertificateDer::pem_file_iter(certificate)?.collect::<Result<_, _>>()?;
+            config.with_client_auth_cert(chain, PrivateKeyDer::from_pem_file(key)?)?
+        }
+        None => config.with_no_client_auth(),
+    };
+    let host = server.rsplit_once(':').map_or(server, |(host, _)| host).trim_matches(['[', ']']);
+    let host = ServerName::try_from(host)?.to_owned();
+    let mut connection = ClientConnection::new(config.into(), host)?;
+    while connection.is_handshaking() {
+        if connection.complete_io(&mut stream)? == (0, 0) {
+            return Err("it ends the connection".into());
+        }
+    }
+    // A client without the right certificate is told so after that; others are asked nothing.
+    match connection.read_tls(&mut stream) {
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+        Err(error) => return Err(error.into()),
+        Ok(_) => {
+            connection.process_new_packets()?;
+        }
+    }
+    Ok(())
+}
+
+/// There are none.
+#[cfg(not(feature = "tls"))]
+pub(crate) fn shake_hands(
+    _: &Certificates,
+    _: &str,
+    _: std::net::TcpStream,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    Ok(())
+}
