@@ -34,7 +34,7 @@ use crate::{
 const LOOK: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(200));
 
 /// How often a directory that goes away just when it is needed is made again.
-const AGAIN: usize = 5;
+const AGAIN: usize = 16;
 
 /// The node of a request.
 #[derive(Debug)]
@@ -131,13 +131,22 @@ async fn make(
 ) -> Result<Made, Trouble> {
     let directory = nodes::directory(&config.root, name);
     let options = CreateMode::EphemeralSequential.with_acls(config.access().acls());
+    let container = CreateMode::Container.with_acls(config.access().acls());
+    let mut missing = false;
     for _ in 0..AGAIN {
         let guid = Guid::random();
         let prefix = nodes::prefix(&directory, guid, mode);
-        // Both are sent at once; the server answers them in this order.
+        // All are sent at once, and the server takes them in this order: whoever deletes empty directories has no time to.
+        let above = missing.then(|| session.client.create(&directory, &[], &container));
         let create = session.client.create(&prefix, data, &options);
         let list = session.client.list_children(&directory);
-        let (created, listed) = futures_util::join!(create, list);
+        let above = async {
+            match above {
+                Some(above) => above.await.map(drop),
+                None => Ok(()),
+            }
+        };
+        let (above, created, listed) = futures_util::join!(above, create, list);
         let error = match created {
             Ok((stat, sequence)) => {
                 let child = Child {
@@ -151,8 +160,12 @@ async fn make(
         };
         match outcome(&error) {
             Outcome::Refused if error == Failure::NoNode => {
-                // Or whoever deletes empty directories was quicker.
-                session.make_directory(config, &directory).await?;
+                missing = true;
+                match above {
+                    Ok(()) | Err(Failure::NodeExists) => {}
+                    Err(Failure::NoNode) => session.make_root(config).await?,
+                    Err(error) => return Err(error.into()),
+                }
             }
             Outcome::Refused | Outcome::Ended => return Err(error.into()),
             Outcome::Unknown => match find(&session, &directory, guid).await? {

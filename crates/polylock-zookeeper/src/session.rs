@@ -324,20 +324,6 @@ impl Session {
         }
         Ok(())
     }
-
-    /// Makes the node of a lock, unless it is there.
-    pub(crate) async fn make_directory(&self, config: &Config, path: &str) -> Result<(), Failure> {
-        let options = CreateMode::Container.with_acls(config.access().acls());
-        let mut made = self.client.create(path, &[], &options).await;
-        if made == Err(Failure::NoNode) {
-            self.make_root(config).await?;
-            made = self.client.create(path, &[], &options).await;
-        }
-        match made {
-            Ok(_) | Err(Failure::NodeExists) => Ok(()),
-            Err(error) => Err(error),
-        }
-    }
 }
 
 /// None for a node that is not there.
