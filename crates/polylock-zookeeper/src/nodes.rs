@@ -78,10 +78,11 @@ pub(crate) fn prefix(directory: &str, guid: Guid, mode: Mode) -> String {
     format!("{directory}/{guid}_{}_", mode.code())
 }
 
-/// All requests of a lock, in order of arrival.
+/// All requests of a lock, in order of arrival; behind them those that came when the numbers had turned negative, which
+/// leave at once.
 pub(crate) fn requests(children: Vec<String>) -> Vec<Child> {
     let mut requests: Vec<_> = children.into_iter().filter_map(Child::parse).collect();
-    requests.sort_by_key(|child| child.sequence);
+    requests.sort_by_key(|child| (child.sequence < 0, child.sequence));
     requests
 }
 
@@ -150,7 +151,7 @@ mod tests {
         let requests = requests(sequences.into_iter().map(named).collect());
         let numbers: Vec<_> = requests.iter().map(|child| child.sequence).collect();
         // The first is no number that fits.
-        assert_eq!(numbers, [-2_147_483_648, 9, 10, 2_147_483_647]);
+        assert_eq!(numbers, [9, 10, 2_147_483_647, -2_147_483_648]);
     }
 
     #[test]
