@@ -267,13 +267,14 @@ impl Proxy {
         assert!(done, "the proxy does not listen to what is switched");
     }
 
-    /// Lets the next request that has `part` in it reach the server, drops the reply, and resets the connection: that request's
-    /// fate is [`Fate::CutReply`]. An empty part is in every request.
+    /// Lets the next request that has `part` in it reach the server, drops the reply, and resets the connection: that
+    /// request's fate is [`Fate::CutReply`]. An empty part is in every request.
     pub fn cut_reply_to(&self, part: impl Into<Vec<u8>>) {
         self.choose([part], Fate::CutReply, true);
     }
 
-    /// The next request that has all `parts` in it meets this `fate`. There is one fate at a time: this replaces the one before.
+    /// The next request that has all `parts` in it meets this `fate`. There is one fate at a time: this replaces the one
+    /// before.
     pub fn next<P: Into<Vec<u8>>>(&self, parts: impl IntoIterator<Item = P>, fate: Fate) {
         self.choose(parts, fate, true);
     }

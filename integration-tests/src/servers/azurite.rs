@@ -60,8 +60,8 @@ pub fn start_tls(settings: &[&str]) -> Result<Private, Missing> {
     super::start(Azurite { tls: true, ..Azurite::of(settings) })
 }
 
-/// The whole answer of the server at `url` to a request without a body, such as `GET /devstoreaccount1/locks/it`, or with one behind an
-/// empty line. Lines end in `\n`, here and there, and what the [`SAS`] allows is allowed.
+/// The whole answer of the server at `url` to a request such as `GET /devstoreaccount1/locks/it`, which may have headers on
+/// lines of their own, and a body behind an empty line. It may do what the [`SAS`] allows. Lines end in `\n`.
 ///
 /// # Errors
 /// If it does not answer.
@@ -212,4 +212,23 @@ async fn exchange(
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
     Ok(answer.replace("\r\n", "\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn one_says_where_it_is_and_that_it_is_nowhere_else() {
+        let kind = Azurite::default();
+        let server = start(&[]).expect("it starts");
+        let home = server.directory();
+        let at = async |home: &Path| {
+            kind.whereabouts(server.url(), home).await.map(|at| kind.is_at_home(&at, home))
+        };
+        assert_eq!(at(&home).await, Ok(true));
+        assert_eq!(at(&home.with_extension("other")).await, Ok(false));
+        server.kill();
+        assert!(at(&home).await.is_err());
+    }
 }
