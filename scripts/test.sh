@@ -120,13 +120,14 @@ lint() {
 features() {
     # Features are additive, so each one alone must build: a missing `cfg` shows only here.
     say "each feature alone"
-    for features in "" sqlite postgres mysql redis zookeeper tls sasl serde metrics; do
+    for features in "" sqlite postgres mysql redis zookeeper azure tls sasl serde metrics; do
         cargo check --quiet --locked -p polylock --no-default-features --features "$features"
     done
     cargo check --quiet --locked -p polylock-core --no-default-features
     cargo check --quiet --locked -p polylock-sql --no-default-features
     cargo check --quiet --locked -p polylock-redis --no-default-features
     cargo check --quiet --locked -p polylock-zookeeper --no-default-features
+    cargo check --quiet --locked -p polylock-azure --no-default-features
 }
 
 tests() {

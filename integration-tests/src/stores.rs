@@ -13,11 +13,11 @@ use crate::targets::{self, Spot};
 #[macro_export]
 macro_rules! stores {
     ($then:ident $($more:tt)*) => {
-        $then! { [sqlite_full postgres mariadb redis redlock3 zookeeper] $($more)* }
+        $then! { [sqlite_full postgres mariadb redis redlock3 zookeeper azure] $($more)* }
     };
 }
 
-/// The same of those that keep a queue of waiters: all but a Redlock, whose nodes know none.
+/// The same of those that keep a queue of waiters: all but a Redlock, whose nodes know none, and Azure.
 #[macro_export]
 macro_rules! queues {
     ($then:ident $($more:tt)*) => {

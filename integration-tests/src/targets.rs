@@ -33,6 +33,7 @@ macro_rules! targets {
         $then! {
             memory sqlite_full sqlite_normal postgres mariadb postgres_pessimistic mariadb_pessimistic
             redis valkey redlock3 redlock5 redlock5_two_dead zookeeper zookeeper_ensemble
+            azure
         }
     };
 }
@@ -206,6 +207,25 @@ pub async fn zookeeper_ensemble() -> Result<Spot, Missing> {
     path_of(servers::zookeeper_ensemble()?)
 }
 
+/// Azure Blob Storage, or its emulator.
+///
+/// # Errors
+/// [`Missing`] if there is none.
+pub async fn azure() -> Result<Spot, Missing> {
+    blobs_of(servers::azurite()?)
+}
+
+/// Blobs of their own in a container.
+///
+/// # Errors
+/// [`Missing`] if there is no place for files.
+pub fn blobs_of(server: &Server) -> Result<Spot, Missing> {
+    let (container, query) = server.url().split_once('?').unwrap_or((server.url(), ""));
+    let url = format!("{}/{}?{query}", container.trim_end_matches('/'), server.name());
+    // What is left there keeps nobody out; what does, the store lists itself.
+    spot(url, Entries::Untold)
+}
+
 /// A path of its own in a ZooKeeper.
 ///
 /// # Errors
@@ -344,6 +364,7 @@ impl Target for Spot {
                 let config = polylock_zookeeper::Config::from_url(&url, &mut keys)?;
                 polylock_zookeeper::connect(config.session_timeout(LONG_SESSION)).await
             }
+            "az" => polylock_azure::connect(polylock_azure::Config::from_url(&url, &mut keys)?).await,
             _ => Ok(memory::named(url.rest())),
         }
     }

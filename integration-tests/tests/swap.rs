@@ -13,7 +13,7 @@ fn swap(url: &str) -> (String, bool) {
         "-p",
         "polylock",
         "--features",
-        "sqlite,postgres,mysql,redis,zookeeper,tls,sasl",
+        "sqlite,postgres,mysql,redis,zookeeper,azure,tls,sasl",
         "--example",
         "swap",
         "--",

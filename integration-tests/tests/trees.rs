@@ -57,7 +57,7 @@ fn the_facade_without_features_has_no_driver() {
 
 #[test]
 fn the_facade_with_one_feature_has_no_driver_of_another() {
-    for feature in ["sqlite", "postgres", "mysql", "redis", "zookeeper"] {
+    for feature in ["sqlite", "postgres", "mysql", "redis", "zookeeper", "azure"] {
         assert_eq!(foreign(&tree("polylock", &[feature]), feature), [""; 0], "{feature}");
     }
     let tree = tree("polylock", &["sqlite"]);

@@ -113,6 +113,8 @@ enum Named {
     Redlock(Box<polylock_redis::redlock::Config>),
     #[cfg(feature = "zookeeper")]
     ZooKeeper(Box<polylock_zookeeper::Config>),
+    #[cfg(feature = "azure")]
+    Azure(Box<polylock_azure::Config>),
 }
 
 impl Named {
@@ -142,6 +144,8 @@ impl Named {
             "zookeeper" | "zk" | "zookeeper+tls" | "zk+tls" => {
                 Self::ZooKeeper(Box::new(polylock_zookeeper::Config::from_url(url, &mut keys)?))
             }
+            #[cfg(feature = "azure")]
+            "az" | "azblob" => Self::Azure(Box::new(polylock_azure::Config::from_url(url, &mut keys)?)),
             other => return Err(not_here(other)),
         };
         keys.finish()?;
@@ -164,6 +168,8 @@ impl Named {
             Self::Redlock(config) => polylock_redis::redlock::connect(*config).await,
             #[cfg(feature = "zookeeper")]
             Self::ZooKeeper(config) => polylock_zookeeper::connect(*config).await,
+            #[cfg(feature = "azure")]
+            Self::Azure(config) => polylock_azure::connect(*config).await,
         }
     }
 
@@ -181,12 +187,14 @@ impl Named {
             Self::Redis(_) | Self::Redlock(_) => Ok(None),
             #[cfg(feature = "zookeeper")]
             Self::ZooKeeper(_) => Ok(None),
+            #[cfg(feature = "azure")]
+            Self::Azure(_) => Ok(None),
         }
     }
 }
 
 /// Every scheme there is, with the feature that brings it and whether it was compiled in.
-const SCHEMES: [(&str, &str, bool); 18] = [
+const SCHEMES: [(&str, &str, bool); 20] = [
     ("memory", "", true),
     ("sqlite", "sqlite", cfg!(feature = "sqlite")),
     ("postgres", "postgres", cfg!(feature = "postgres")),
@@ -205,6 +213,8 @@ const SCHEMES: [(&str, &str, bool); 18] = [
     ("zk", "zookeeper", cfg!(feature = "zookeeper")),
     ("zookeeper+tls", "zookeeper", cfg!(feature = "zookeeper")),
     ("zk+tls", "zookeeper", cfg!(feature = "zookeeper")),
+    ("az", "azure", cfg!(feature = "azure")),
+    ("azblob", "azure", cfg!(feature = "azure")),
 ];
 
 /// The URL schemes that were compiled in.
