@@ -1,18 +1,25 @@
 //! ZooKeeper under faults: of the network, of servers, of sessions.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod access;
+mod border;
 mod crashes;
+mod deaths;
 mod fence;
+mod herd;
+mod leases;
 #[path = "../databases/load.rs"]
 mod load;
 mod lost_answers;
 mod partitions;
+mod reach;
+mod reaper;
 
-use std::time::Duration;
+use std::{error::Error as _, time::Duration};
 
-use polylock::Locks;
+use polylock::{Error, Fault, Locks};
 use polylock_integration_tests::{clock, servers::Server};
-use zookeeper_client::{Client, Error};
+use zookeeper_client::{Client, Error as Failure};
 
 /// What a busy machine may add to a bound.
 const SLACK: Duration = Duration::from_millis(500);
@@ -48,7 +55,7 @@ impl Spot {
         let mut count = 0;
         for lock in locks {
             match raw.list_children(&format!("{}/{lock}", self.root)).await {
-                Err(Error::NoNode) => {}
+                Err(Failure::NoNode) => {}
                 requests => count += requests.unwrap().len(),
             }
         }
@@ -65,4 +72,47 @@ impl Spot {
 /// Until so many wait.
 async fn waiters(locks: &Locks, name: &str, count: usize) {
     clock::until("they wait", async || locks.inspect(name).await.unwrap().waiters.len() == count).await;
+}
+
+/// What kind of fault an error is, if it is one of the store's, and all that it and its causes say.
+fn told(error: &Error) -> (Option<Fault>, String) {
+    let fault = if let Error::Unavailable(error) = error { Some(error.fault) } else { None };
+    let (mut text, mut cause) = (error.to_string(), error.source());
+    while let Some(next) = cause {
+        text.extend([": ", &next.to_string()]);
+        cause = next.source();
+    }
+    (fault, text)
+}
+
+/// Why the store can't be opened, and after which time that is known.
+async fn refusal(url: &str) -> (Option<Fault>, String, Duration) {
+    let began = clock::now();
+    match Locks::connect(url).await {
+        Ok(_) => panic!("it opens"),
+        Err(error) => {
+            let took = clock::now().since(began);
+            let (fault, text) = told(&error);
+            println!("after {took:.1?}: {fault:?}: {text}");
+            (fault, format!("{text} {error:?}"), took)
+        }
+    }
+}
+
+/// Does everything that the store can do.
+async fn everything_works(url: &str) {
+    let (here, there) = (Locks::connect(url).await.unwrap(), Locks::connect(url).await.unwrap());
+    let guard = here.lock("all").label("a test").acquire().await.unwrap();
+    assert!(there.lock("all").try_acquire().await.unwrap().is_none());
+    let waiting = tokio::spawn(there.lock("all").acquire());
+    waiters(&here, "all", 1).await;
+    assert_eq!(here.list("al").await.unwrap().len(), 1);
+    let token = guard.fencing_token();
+    guard.release().await.unwrap();
+    let guard = waiting.await.unwrap().unwrap();
+    assert!(guard.fencing_token() > token);
+    assert_eq!(here.break_lock("all").await.unwrap().len(), 1);
+    // That its lock was broken is told when it is renewed, or now.
+    guard.release().await.ok();
+    here.lock("all").shared().acquire().await.unwrap().release().await.unwrap();
 }
