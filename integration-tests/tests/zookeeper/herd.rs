@@ -2,9 +2,10 @@
 
 use std::{collections::HashMap, time::Duration};
 
+use futures_util::{StreamExt, stream::FuturesUnordered};
 use polylock::Locks;
 use polylock_integration_tests::{
-    clock::now,
+    clock::{PATIENCE, now},
     servers::{Private, zookeeper},
 };
 use tokio::{
@@ -49,19 +50,29 @@ async fn hand_overs(contenders: u64) -> Cost {
     for _ in 0..contenders {
         sessions.push(Locks::connect(&url).await.unwrap());
     }
-    let mut holder = sessions[0].lock("n").acquire().await.unwrap();
-    let mut waiting = std::collections::VecDeque::new();
-    for (before, locks) in sessions.iter().skip(1).enumerate() {
-        waiting.push_back(tokio::spawn(locks.lock("n").acquire()));
-        waiters(&sessions[0], "n", before + 1).await;
+    let take = async |session: usize| {
+        let guard = sessions[session].lock("n").acquire().await.unwrap();
+        (session, guard)
+    };
+    let mut waiting = FuturesUnordered::new();
+    let (mut last, mut guard) = take(0).await;
+    for session in 1..sessions.len() {
+        waiting.push(take(session));
     }
-    // By inspecting nothing is watched, but much is asked.
+    let all = sessions.len() - 1;
+    let inspected = async { waiters(&sessions[0], "n", all).await };
+    tokio::select! {
+        biased;
+        _ = waiting.next() => panic!("the lock is held"),
+        () = inspected => {}
+    }
     let (before, began) = (counted(&server).await, now());
-    for turn in 1..=HAND_OVERS {
-        holder.release().await.unwrap();
-        holder = waiting.pop_front().unwrap().await.unwrap().unwrap();
-        let last = usize::try_from((turn - 1) % contenders).unwrap();
-        waiting.push_back(tokio::spawn(sessions[last].lock("n").acquire()));
+    for _ in 0..HAND_OVERS {
+        guard.release().await.unwrap();
+        // Whoever it is: they come again in any order.
+        let next = tokio::time::timeout(PATIENCE, waiting.next()).await.expect("it goes on").unwrap();
+        waiting.push(take(last));
+        (last, guard) = next;
     }
     let (after, took) = (counted(&server).await, now().since(began));
     let more = |name: &str| after[name] - before[name];
