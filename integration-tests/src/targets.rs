@@ -236,6 +236,9 @@ pub fn path_of(server: &Server) -> Result<Spot, Missing> {
     spot(url, Entries::Below(format!("/{name}"), server.url().to_owned()))
 }
 
+/// A shorter one it refuses.
+const SHORTEST_OF_AZURE: Duration = Duration::from_secs(15);
+
 const LONG_SESSION: Duration = Duration::from_secs(90);
 
 fn urls(servers: &[Server]) -> Vec<String> {
@@ -325,6 +328,22 @@ impl Spot {
     #[must_use]
     pub fn url_with(&self, key: &str, value: &str) -> String {
         with_key(&self.url, key, value)
+    }
+
+    /// A lease for tests that wait until it runs out: this one, or the shortest that the store gives.
+    #[must_use]
+    pub fn lease(&self, wanted: Duration) -> Duration {
+        if self.is_slow() { wanted.max(SHORTEST_OF_AZURE) } else { wanted }
+    }
+
+    /// How often a test repeats what it does: as often as it wants to, or a tenth of that where all takes long.
+    #[must_use]
+    pub fn times(&self, wanted: usize) -> usize {
+        if self.is_slow() { wanted.div_ceil(10) } else { wanted }
+    }
+
+    fn is_slow(&self) -> bool {
+        self.url.starts_with("az:")
     }
 
     /// How many rows this query counts in its database.

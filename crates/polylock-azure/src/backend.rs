@@ -117,7 +117,7 @@ impl Leases {
     ) -> Result<Option<FencingToken>, Trouble> {
         let date = date.ok_or_else(|| strange("an answer without a date"))?;
         let mut known = self.remembered.find(&request.name, etag.as_ref());
-        loop {
+        for _ in 0..TRIES {
             let last = match known.take() {
                 Some(record) => Some(record),
                 None => match self.blobs.look(&request.name, Some(lease), patience).await {
@@ -155,6 +155,8 @@ impl Leases {
                 Err(trouble) => return Err(trouble),
             }
         }
+        let advice = "something else writes to the lock's blob all the time";
+        Err(Trouble::Unfit(Fault::Temporary, advice.to_owned()))
     }
 
     /// Whether `request` holds, for how long it was given the lease, and by whose word that is: ours as long as we count it
@@ -211,8 +213,10 @@ impl Leases {
 
     async fn give_back(&self, request: &Request) -> Result<(), Trouble> {
         let attempt = self.attempts.find(request.id);
-        if attempt.is_some_and(|attempt| !attempt.may_hold) {
-            // All that was asked for it was refused.
+        let stood_in_line = self.waiters.leave(request);
+        // What another process has asked for it, nobody here knows.
+        let may_hold = attempt.map_or(!stood_in_line, |attempt| attempt.may_hold);
+        if !may_hold {
             return Ok(());
         }
         let (lease, patience) = (LeaseId::of(request.id), self.patience(request));
@@ -326,11 +330,6 @@ impl Backend for Leases {
     }
 
     async fn release(&self, request: &Request) -> Result<()> {
-        let stood_in_line = self.waiters.leave(request);
-        if stood_in_line && self.attempts.find(request.id).is_none() {
-            // It has never been its turn to ask.
-            return Ok(());
-        }
         self.give_back(request).await.map_err(|trouble| self.failed(Operation::Release, trouble))?;
         self.attempts.forget(request.id);
         self.waiters.wake(&request.name);

@@ -386,7 +386,7 @@ pub(crate) async fn join<T>(task: tokio::task::JoinHandle<T>) -> T {
 pub(crate) async fn outside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let thread = thread::spawn(work);
     let joined = tokio::task::spawn_blocking(move || thread.join());
-    match soon("a thread of the case", joined).await {
+    match within(patience() * 2, "a thread of the case", joined).await {
         Ok(Ok(value)) => value,
         Ok(Err(panic)) => std::panic::resume_unwind(panic),
         Err(cut) => std::panic::resume_unwind(cut.into_panic()),

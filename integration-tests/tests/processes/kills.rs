@@ -8,6 +8,7 @@ use polylock_integration_tests::{
     on_queues, on_stores,
     process::Process,
     stores::spot,
+    targets::Spot,
 };
 
 use crate::{SLACK, waiters, worker};
@@ -24,6 +25,12 @@ on_queues! {
     a_killed_holder_with_a_queue_behind_it_blocks_for_its_lease_at_most
     a_killed_waiter_is_passed_over_within_its_own_lease
     a_killed_waiter_that_wanted_a_long_lease_is_passed_over_within_five_seconds
+}
+
+/// The URL with a short lease, and that lease.
+fn briefly(spot: &Spot) -> (String, Duration) {
+    let ttl = spot.lease(TTL);
+    (spot.url_with("polylock.ttl", &format!("{}ms", ttl.as_millis())), ttl)
 }
 
 async fn opened(url: &str) -> Locks {
@@ -48,9 +55,9 @@ async fn free_after(locks: &Locks, name: &str, limit: Duration) -> Option<Durati
 
 async fn a_killed_holder_blocks_for_its_lease_at_most(store: &str) {
     let spot = spot(store).await;
-    let url = spot.url_with("polylock.ttl", "1s");
+    let (url, ttl) = briefly(&spot);
     let locks = opened(&url).await;
-    for repetition in 0..REPETITIONS {
+    for repetition in 0..spot.times(REPETITIONS) {
         let name = format!("killed/{repetition}");
         let mut holder = holder(&url, &name);
         // Once its lease has been renewed, or before.
@@ -58,7 +65,7 @@ async fn a_killed_holder_blocks_for_its_lease_at_most(store: &str) {
             holder.line_within(Duration::from_millis(150) * u32::try_from(repetition).unwrap()).is_none()
         );
         holder.kill();
-        let took = free_after(&locks, &name, TTL + SLACK).await;
+        let took = free_after(&locks, &name, ttl + SLACK).await;
         println!("{store}: killed holder: free after {:.2?}", took.expect("free again after the lease"));
     }
 }
@@ -66,14 +73,14 @@ async fn a_killed_holder_blocks_for_its_lease_at_most(store: &str) {
 /// The planted twin: a holder that lives keeps its lock, so it is the kill that frees it.
 async fn a_living_holder_keeps_its_lock_beyond_its_lease(store: &str) {
     let spot = spot(store).await;
-    let url = spot.url_with("polylock.ttl", "1s");
+    let (url, ttl) = briefly(&spot);
     let _holder = holder(&url, "alive");
-    assert_eq!(free_after(&opened(&url).await, "alive", TTL + SLACK).await, None);
+    assert_eq!(free_after(&opened(&url).await, "alive", ttl + SLACK).await, None);
 }
 
 async fn a_killed_holder_with_a_queue_behind_it_blocks_for_its_lease_at_most(store: &str) {
     let spot = spot(store).await;
-    let url = spot.url_with("polylock.ttl", "1s");
+    let (url, ttl) = briefly(&spot);
     let locks = opened(&url).await;
     for repetition in 0..REPETITIONS {
         let name = format!("queue/{repetition}");
@@ -94,13 +101,13 @@ async fn a_killed_holder_with_a_queue_behind_it_blocks_for_its_lease_at_most(sto
         }
         let took = now().since(began);
         println!("{store}: killed holder, three behind it: all served after {took:.2?}");
-        assert!(took < TTL + SLACK, "{took:?}");
+        assert!(took < ttl + SLACK, "{took:?}");
     }
 }
 
 async fn a_killed_waiter_is_passed_over_within_its_own_lease(store: &str) {
     let spot = spot(store).await;
-    let url = spot.url_with("polylock.ttl", "1s");
+    let (url, ttl) = briefly(&spot);
     let locks = opened(&url).await;
     for repetition in 0..REPETITIONS {
         let name = format!("waiter/{repetition}");
@@ -116,7 +123,7 @@ async fn a_killed_waiter_is_passed_over_within_its_own_lease(store: &str) {
         behind.hears("served");
         let took = now().since(began);
         println!("{store}: killed waiter: who was behind it is served after {took:.2?}");
-        assert!(took < TTL + SLACK, "{took:?}");
+        assert!(took < ttl + SLACK, "{took:?}");
     }
 }
 

@@ -1,9 +1,13 @@
 //! Opening one store from many processes, and again and again.
 
+use std::time::Duration;
+
 use polylock::Locks;
 use polylock_integration_tests::{on_stores, stores::spot};
 
 use crate::{at_once, worker};
+
+const BRIEF: Duration = Duration::from_millis(200);
 
 on_stores! {
     eight_processes_make_the_tables_at_once
@@ -33,7 +37,7 @@ async fn tokens_go_on_growing_over_processes_and_reopening(store: &str) {
         assert!(token > last, "{token} after {last}");
         last = token;
     };
-    for _ in 0..5 {
+    for _ in 0..spot.times(5) {
         let mut other = at_once(1, || worker("open", spot.url(), "grows", &[])).remove(0);
         grows(token(&other.hears("token")));
         assert!(other.ends().success());
@@ -43,7 +47,7 @@ async fn tokens_go_on_growing_over_processes_and_reopening(store: &str) {
         grows(guard.fencing_token().get());
         guard.release().await.unwrap();
         // Killed while it holds: its token counts, too.
-        let url = spot.url_with("polylock.ttl", "200ms");
+        let url = spot.url_with("polylock.ttl", &format!("{}ms", spot.lease(BRIEF).as_millis()));
         let mut killed = worker("hold", &url, "grows", &["1"]);
         grows(token(&killed.hears("held")));
         killed.kill();

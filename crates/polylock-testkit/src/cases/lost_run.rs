@@ -64,7 +64,7 @@ async fn on_a_blocked_executor(trial: &Trial) {
                 if !paused {
                     paused = true;
                     // The fault: one poll that lasts beyond the lease.
-                    thread::sleep(ttl * 3 + Duration::from_millis(50));
+                    thread::sleep(ttl * 3 / 2 + Duration::from_millis(50));
                 }
                 context.waker().wake_by_ref();
                 Poll::<()>::Pending
