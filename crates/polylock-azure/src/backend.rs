@@ -17,9 +17,8 @@ use crate::{
     wire::LeaseId,
 };
 
-/// The pauses of a waiter, the shortest and the longest. Between them each is chosen at random, up to three times the one
-/// before ("decorrelated jitter", <https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/>), so that the
-/// waiters of many processes do not ask in step.
+/// The pauses of a waiter, the shortest and the longest: each is twice the one before. Up to a quarter is taken off at random,
+/// so that the waiters of many processes do not ask in step.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Place::MAX_RECHECK);
 
 /// How often a claim makes what is missing, or begins anew.
@@ -304,9 +303,8 @@ impl Backend for Leases {
             }
             Ok(None) => {
                 let pause = self.attempts.note(request, |attempt| {
-                    let most = (attempt.pause * 3).clamp(PAUSES.0 * 2, PAUSES.1);
-                    attempt.pause = PAUSES.0 + (most - PAUSES.0).mul_f64(fastrand::f64());
-                    attempt.pause
+                    attempt.pause = (attempt.pause * 2).clamp(PAUSES.0, PAUSES.1);
+                    attempt.pause.mul_f64(1.0 - fastrand::f64() / 4.0)
                 });
                 if !request.queues && self.attempts.find(request.id).is_some_and(|attempt| !attempt.may_hold)
                 {

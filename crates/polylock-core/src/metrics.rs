@@ -106,7 +106,9 @@ mod recorder {
             describe_counter!("polylock_renewals_total", "renewals by outcome");
             describe_counter!("polylock_lost_total", "locks lost; should stay 0");
             describe_counter!("polylock_releases_total", "locks given back by outcome");
-            for reason in [LostReason::DeadlineReached, LostReason::Gone, LostReason::Broken, LostReason::SessionEnded] {
+            for reason in
+                [LostReason::DeadlineReached, LostReason::Gone, LostReason::Broken, LostReason::SessionEnded]
+            {
                 counter!("polylock_lost_total", "backend" => backend, "reason" => word(reason)).absolute(0);
             }
             Self::default()

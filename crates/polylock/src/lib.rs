@@ -26,6 +26,7 @@
 //! | `redis://user:password@host/0`, also `rediss:`, `valkey:`, `valkeys:`, `unix:///socket` | `redis` | programs on many machines |
 //! | `redlock://user:password@host1,host2,host3/0` | `redis` | programs on many machines |
 //! | `zookeeper://user:password@host1,host2,host3/path`, also `zk:`, `zookeeper+tls:`, `zk+tls:` | `zookeeper` | programs on many machines |
+//! | `az://container@account/path`, also `azblob:` | `azure`; but for its emulator with `tls` | programs on many machines |
 //!
 //! The feature `tls` encrypts connections to servers.
 //!
@@ -54,6 +55,10 @@ pub use polylock_sql::optimistic;
 /// Writes to your own ZooKeeper nodes that refuse to be late, and the driver for them: see [`polylock_zookeeper::fence`].
 #[cfg(feature = "zookeeper")]
 pub use polylock_zookeeper::{fence, zookeeper_client};
+
+/// Azure Blob Storage's own settings, for what a URL can't say: a token credential, a bell. See [`polylock_azure`].
+#[cfg(feature = "azure")]
+pub use polylock_azure as azure;
 
 /// The examples of the project's README are compiled and run, too.
 #[cfg(doctest)]
