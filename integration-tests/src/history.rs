@@ -26,6 +26,8 @@ pub struct Flow {
     pub to_another: u64,
     /// The fewest and the most sections that a client had when the first client was done.
     pub shares: (u64, u64),
+    /// Jain's index of those: 1 if all had as many, 1/n if one of n had all.
+    pub jain: f64,
 }
 
 impl Flow {
@@ -44,13 +46,15 @@ impl Flow {
         }
         let began = sections.iter().map(|section| section.invoked).min().unwrap_or(0);
         let ended = sections.iter().map(|section| section.end()).max().unwrap_or(0);
+        let shares = shares(&sections);
         Self {
             lasted: Duration::from_nanos(ended.saturating_sub(began)),
             sections: sections.len() as u64,
             wait,
             hand_over,
             to_another,
-            shares: shares(&sections),
+            shares: (shares.iter().copied().min().unwrap_or(0), shares.iter().copied().max().unwrap_or(0)),
+            jain: jain(&shares),
         }
     }
 
@@ -103,9 +107,9 @@ pub fn read_all(directory: &Path) -> Vec<Section> {
     polylock_testkit::history::read(&text).unwrap_or_else(|error| panic!("{}: {error}", directory.display()))
 }
 
-/// The fewest and the most sections of a client up to the moment when the first client had its last: from then on there
-/// are fewer to share with.
-fn shares(sections: &[&Section]) -> (u64, u64) {
+/// The sections of each client up to the moment when the first client had its last: from then on there are fewer to share
+/// with.
+fn shares(sections: &[&Section]) -> Vec<u64> {
     let mut last: HashMap<&str, usize> = HashMap::new();
     for (at, section) in sections.iter().enumerate() {
         last.insert(&section.client, at);
@@ -116,7 +120,16 @@ fn shares(sections: &[&Section]) -> (u64, u64) {
     for section in sections.iter().take(until + 1) {
         *count.entry(&section.client).or_default() += 1;
     }
-    (count.values().copied().min().unwrap_or(0), count.values().copied().max().unwrap_or(0))
+    count.into_values().collect()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a ratio for people")]
+fn jain(shares: &[u64]) -> f64 {
+    let (sum, squares) = shares.iter().fold((0.0, 0.0), |(sum, squares), &share| {
+        let share = share as f64;
+        (sum + share, squares + share * share)
+    });
+    sum * sum / (shares.len() as f64 * squares).max(f64::EPSILON)
 }
 
 /// A histogram of times up to ten minutes, to three digits.
@@ -154,5 +167,7 @@ mod tests {
         let turns =
             [section("a", 0..1, 2), section("b", 0..3, 4), section("a", 2..5, 6), section("b", 4..7, 8)];
         assert_eq!(Flow::of(&turns).shares, (1, 2));
+        let jain = |shares: &[u64]| (jain(shares) * 100.0).round();
+        assert_eq!((jain(&[7, 7, 7]), jain(&[9, 0, 0]), jain(&[1, 2])), (100.0, 33.0, 90.0));
     }
 }

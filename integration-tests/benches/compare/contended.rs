@@ -2,6 +2,7 @@
 
 use std::{fs, time::Duration};
 
+use hdrhistogram::Histogram;
 use polylock::{Locks, Mode};
 use polylock_integration_tests::{
     clock::{now, pause},
@@ -10,41 +11,54 @@ use polylock_integration_tests::{
 };
 use polylock_testkit::history::{self, Recorder, Rules, Section};
 
-use crate::{Flavour, places::Place, uncontended::Floors};
+use crate::{Flavour, places::Place, uncontended};
 
 const LASTS: Duration = Duration::from_secs(3);
 
 /// Prints the table. What broke a promise is worth nothing, however quick: then it panics.
-pub(crate) fn run(places: &[Place], floors: &Floors) {
-    println!("\n## One lock, many who want it, again and again for {LASTS:?} (nothing is done under it)\n");
+pub(crate) fn run(places: &[Place]) {
     println!(
-        "| store | durability | contenders | acquisitions/s | hand-over p50 | p99 | / raw pair p50 | wait p99 | wait max | went to another | fairness min/max |"
+        "\n## One lock, many who want it, again and again for {LASTS:?} (nothing is done under it)\n\n\
+         Compared with raw pairs of one task alone, one after the other, just before and just after.\n"
     );
-    println!("|---|---|---|---|---|---|---|---|---|---|---|");
+    println!(
+        "| store | durability | contenders | acquisitions/s | x raw p50 | hand-over p50 | p99 | / raw pair p50 | wait p99 | wait max | went to another | fairness min/max | Jain |"
+    );
+    println!("|---|---|---|---|---|---|---|---|---|---|---|---|---|");
     for place in places {
         for tasks in [1, 2, 8, 64] {
-            let sections = Flavour::MultiThread.run(in_process(*place, tasks));
-            row(*place, &format!("{tasks} tasks, 1 process"), &sections, floors);
+            row(*place, &format!("{tasks} tasks, 1 process"), in_process(*place, tasks, false));
+        }
+        for tasks in [8, 64].into_iter().filter(|_| place.is_light()) {
+            row(*place, &format!("{tasks} tasks, a store each"), in_process(*place, tasks, true));
         }
     }
     for place in places.iter().filter(|place| **place != Place::Memory) {
         for (processes, tasks) in [(2, 1), (8, 1), (8, 8)] {
-            let sections = Flavour::MultiThread.run(across_processes(*place, processes, tasks));
-            row(*place, &format!("{processes} processes x {tasks}"), &sections, floors);
+            let sections = across_processes(*place, processes, tasks);
+            row(*place, &format!("{processes} processes x {tasks}"), sections);
         }
     }
 }
 
-fn row(place: Place, contenders: &str, sections: &[Section], floors: &Floors) {
-    assert_eq!(history::check(sections, Rules::default()), []);
-    let flow = Flow::of(sections);
+fn row(place: Place, contenders: &str, sections: impl Future<Output = Vec<Section>> + Send + 'static) {
+    let floor = || Flavour::MultiThread.run(uncontended::floor(place));
+    let (before, sections, after) = (floor(), Flavour::MultiThread.run(sections), floor());
+    assert_eq!(history::check(&sections, Rules::default()), []);
+    let flow = Flow::of(&sections);
     let hand_over = at(&flow.hand_over, 0.5);
-    let floor = floors
-        .get(&place)
-        .map_or("-".to_owned(), |floor| format!("{:.2} x", hand_over.as_secs_f64() / floor.as_secs_f64()));
+    let raw = before.zip(after).map(|(mut raw, after)| {
+        raw.add(after).unwrap();
+        raw
+    });
+    let by = |ratio: &dyn Fn(&Histogram<u64>) -> f64| {
+        raw.as_ref().map_or("-".to_owned(), |raw| format!("{:.2} x", ratio(raw)))
+    };
+    let rates = by(&|raw| flow.rate() * at(raw, 0.5).as_secs_f64());
+    let floor = by(&|raw| hand_over.as_secs_f64() / at(raw, 0.5).as_secs_f64());
     let (store, durability) = place.names();
     println!(
-        "| {store} | {durability} | {contenders} | {:.0} | {hand_over:.1?} | {:.1?} | {floor} | {:.1?} | {:.1?} | {:.1} % | {:.2} |",
+        "| {store} | {durability} | {contenders} | {:.0} | {rates} | {hand_over:.1?} | {:.1?} | {floor} | {:.1?} | {:.1?} | {:.1} % | {:.2} | {:.3} |",
         flow.rate(),
         at(&flow.hand_over, 0.99),
         at(&flow.wait, 0.99),
@@ -52,17 +66,22 @@ fn row(place: Place, contenders: &str, sections: &[Section], floors: &Floors) {
         f64::from(u32::try_from(flow.to_another).unwrap()) * 100.0
             / f64::from(u32::try_from(flow.sections).unwrap()),
         flow.fairness(),
+        flow.jain,
     );
 }
 
-async fn in_process(place: Place, tasks: usize) -> Vec<Section> {
+/// With one store for all tasks, or a store `each`, with a connection or session of its own.
+async fn in_process(place: Place, tasks: usize, each: bool) -> Vec<Section> {
     let (_spot, url) = place.open().await;
-    let locks = Locks::connect(&url).await.unwrap();
+    let mut stores = Vec::new();
+    for _ in 0..if each { tasks } else { 1 } {
+        stores.push(Locks::connect(&url).await.unwrap());
+    }
     let recorder = Recorder::new();
     let until = now() + LASTS;
     let tasks: Vec<_> = (0..tasks)
         .map(|task| {
-            let (locks, recorder) = (locks.clone(), recorder.clone());
+            let (locks, recorder) = (stores[task % stores.len()].clone(), recorder.clone());
             tokio::spawn(async move {
                 while now() < until {
                     let attempt = recorder.invoke("bench", task.to_string(), Mode::Exclusive);

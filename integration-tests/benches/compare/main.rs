@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, reason = "a benchmark")]
 
 mod contended;
+mod many;
 mod places;
 mod raw;
 mod uncontended;
@@ -58,7 +59,8 @@ fn main() {
             wanted.is_empty() || wanted.iter().any(is)
         })
         .collect();
-    let floors = uncontended::run(&places);
-    contended::run(&places, &floors);
+    uncontended::run(&places);
+    many::run(&places);
+    contended::run(&places);
     println!("\nin {:.0?}", now().since(began));
 }

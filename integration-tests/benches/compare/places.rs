@@ -24,15 +24,17 @@ pub(crate) enum Place {
     RedisForgetful,
     Redlock,
     RedlockOneFrozen,
+    ZooKeeperDurable,
+    ZooKeeperForgetful,
 }
 
 use Place::{
     MariaDbFull, MariaDbRelaxed, Memory, PostgresFull, PostgresRelaxed, RedisDurable, RedisForgetful,
-    Redlock, RedlockOneFrozen, SqliteFull, SqliteNormal,
+    Redlock, RedlockOneFrozen, SqliteFull, SqliteNormal, ZooKeeperDurable, ZooKeeperForgetful,
 };
 
 impl Place {
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 13] = [
         Memory,
         SqliteFull,
         SqliteNormal,
@@ -44,6 +46,8 @@ impl Place {
         RedisForgetful,
         Redlock,
         RedlockOneFrozen,
+        ZooKeeperDurable,
+        ZooKeeperForgetful,
     ];
 
     /// The store, and what its durability is called.
@@ -60,6 +64,8 @@ impl Place {
             RedisForgetful => ("redis", "none"),
             Redlock => ("redlock x5", "none"),
             RedlockOneFrozen => ("redlock x5", "none, 1 frozen"),
+            ZooKeeperDurable => ("zookeeper", "forceSync=yes"),
+            ZooKeeperForgetful => ("zookeeper", "forceSync=no"),
         }
     }
 
@@ -67,8 +73,14 @@ impl Place {
     pub(crate) fn goals(self) -> (f64, f64) {
         match self {
             MariaDbFull | MariaDbRelaxed => (1.3, 1.6),
+            ZooKeeperDurable | ZooKeeperForgetful => (1.1, 1.1),
             _ => (1.15, 1.4),
         }
+    }
+
+    /// Whether a program may well have dozens of it open at once.
+    pub(crate) fn is_light(self) -> bool {
+        matches!(self, ZooKeeperDurable | ZooKeeperForgetful)
     }
 
     /// A fresh one, and the URL with its durability.
@@ -84,6 +96,8 @@ impl Place {
             RedisForgetful => targets::keys_of(forgetful_redis(), "redis"),
             Redlock => targets::nodes_of(&nodes(five_nodes()), []),
             RedlockOneFrozen => targets::nodes_of(&nodes(four_nodes_and_one()), []),
+            ZooKeeperDurable => targets::path_of(durable_zookeeper()),
+            ZooKeeperForgetful => targets::path_of(forgetful_zookeeper()),
         };
         let spot = spot.unwrap();
         let url = match self {
@@ -111,10 +125,13 @@ impl Place {
             RedisForgetful => Raw::redis(forgetful_redis().url()).await,
             // Healthy ones, for both: what a frozen one costs beside them is the question.
             Redlock | RedlockOneFrozen => Raw::redlock(&nodes(five_nodes())).await,
+            ZooKeeperDurable => Raw::zookeeper(durable_zookeeper().url(), false).await,
+            ZooKeeperForgetful => Raw::zookeeper(forgetful_zookeeper().url(), false).await,
         })
     }
 
-    /// The least that could be: on connections of its own, and with a release that is as little durable as ours.
+    /// The least that could be: on connections of its own, and with a release that is as little durable as ours; in
+    /// ZooKeeper, with the create and the list sent at once.
     pub(crate) async fn least(self, spot: &Spot) -> Option<Raw> {
         Some(match self {
             Memory | SqliteNormal | RedisDurable | RedisForgetful | Redlock | RedlockOneFrozen => {
@@ -128,8 +145,21 @@ impl Place {
             PostgresRelaxed => Raw::postgres(servers::postgres().unwrap().url(), "off").await,
             MariaDbFull => Raw::mysql(servers::mariadb().unwrap().url()).await,
             MariaDbRelaxed => Raw::mysql(relaxed_mariadb().url()).await,
+            ZooKeeperDurable => Raw::zookeeper(durable_zookeeper().url(), true).await,
+            ZooKeeperForgetful => Raw::zookeeper(forgetful_zookeeper().url(), true).await,
         })
     }
+}
+
+fn durable_zookeeper() -> &'static Private {
+    static SERVER: OnceLock<Private> = OnceLock::new();
+    SERVER.get_or_init(|| servers::zookeeper::start(&["forceSync=yes"]).unwrap())
+}
+
+/// One that leaves the disk to the system.
+fn forgetful_zookeeper() -> &'static Private {
+    static SERVER: OnceLock<Private> = OnceLock::new();
+    SERVER.get_or_init(|| servers::zookeeper::start(&["forceSync=no"]).unwrap())
 }
 
 /// MariaDB has no durability for one session, so this one has it for all.

@@ -1,8 +1,8 @@
 //! The floor: what the same driver takes for the two statements that no lock can do without.
 
-use std::path::Path;
+use std::{path::Path, time::Duration};
 
-use futures_util::{StreamExt, stream::FuturesUnordered};
+use futures_util::{StreamExt, future::join, stream::FuturesUnordered};
 use redis::{
     AsyncConnectionConfig, Client, ConnectionInfo, Script, aio::MultiplexedConnection, io::tcp::TcpSettings,
 };
@@ -13,9 +13,11 @@ use sqlx::{
     postgres::{PgConnectOptions, PgPoolOptions},
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous},
 };
+use zookeeper_client::{Acls, CreateMode, CreateOptions, Error as Failure};
 
 /// `INSERT` and `DELETE`, prepared, each a transaction of its own, with the settings that the store has; or what Redis' own
-/// page on locks says: `SET NX PX` and a script that compares and deletes.
+/// page on locks says: `SET NX PX` and a script that compares and deletes;
+/// or ZooKeeper's: create a node, list, and delete it.
 pub(crate) enum Raw {
     /// On connections of its own: two where the release is less durable than the grant.
     Sqlite(SqliteConnection, Option<SqliteConnection>),
@@ -31,6 +33,8 @@ pub(crate) enum Raw {
     Redis(MultiplexedConnection, Script),
     /// On one connection to each node: to all at once, until a majority has answered.
     Redlock(Vec<MultiplexedConnection>, Script),
+    /// In one session. If it is set, the create and the list are sent at once.
+    ZooKeeper(zookeeper_client::Client, bool),
 }
 
 const POSTGRES_TABLE: &str = "CREATE TABLE IF NOT EXISTS raw (
@@ -98,6 +102,29 @@ impl Raw {
         Self::Redlock(nodes, compare_and_delete())
     }
 
+    pub(crate) async fn zookeeper(url: &str, at_once: bool) -> Self {
+        let (_, servers) = url.split_once("://").unwrap();
+        // As long as ours are by default.
+        let connector = zookeeper_client::Client::connector().with_session_timeout(Duration::from_secs(30));
+        let client = connector.connect(servers).await.unwrap();
+        match client.create("/raw", b"", &KEPT).await {
+            Ok(_) | Err(Failure::NodeExists) => Self::ZooKeeper(client, at_once),
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// The same pool, connection or session for another task, where tasks may share it.
+    pub(crate) fn shared(&self) -> Option<Self> {
+        Some(match self {
+            Self::Sqlite(..) | Self::Postgres(..) | Self::MySql(..) => return None,
+            Self::PostgresPool(pool) => Self::PostgresPool(pool.clone()),
+            Self::MySqlPool(pool) => Self::MySqlPool(pool.clone()),
+            Self::Redis(connection, script) => Self::Redis(connection.clone(), script.clone()),
+            Self::Redlock(nodes, script) => Self::Redlock(nodes.clone(), script.clone()),
+            Self::ZooKeeper(client, at_once) => Self::ZooKeeper(client.clone(), *at_once),
+        })
+    }
+
     pub(crate) async fn pair(&mut self, name: &[u8], owner: [u8; 16]) {
         let (name, owner) = (name.to_vec(), owner.to_vec());
         match self {
@@ -134,6 +161,7 @@ impl Raw {
                 let deletes = nodes.iter().map(|node| delete_mine(node.clone(), script, &name, &owner));
                 majority(deletes.collect(), nodes.len()).await;
             }
+            Self::ZooKeeper(client, at_once) => node(client, *at_once, &name, &owner).await,
         }
     }
 }
@@ -190,5 +218,34 @@ async fn delete_mine(mut on: MultiplexedConnection, script: &Script, name: &[u8]
 async fn majority<F: Future>(mut answers: FuturesUnordered<F>, nodes: usize) {
     for _ in 0..=nodes / 2 {
         answers.next().await.unwrap();
+    }
+}
+
+const KEPT: CreateOptions<'static> = CreateMode::Persistent.with_acls(Acls::anyone_all());
+const NUMBERED: CreateOptions<'static> = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
+
+/// <https://zookeeper.apache.org/doc/current/recipes.html#sc_recipes_Locks>
+async fn node(client: &zookeeper_client::Client, at_once: bool, name: &[u8], owner: &[u8]) {
+    let directory = format!("/raw/{}", str::from_utf8(name).unwrap());
+    let owned = u128::from_be_bytes(owner.try_into().unwrap());
+    let prefix = format!("{directory}/{owned:032x}_");
+    let made = client.create(&prefix, owner, &NUMBERED);
+    let (made, listed) = if at_once {
+        join(made, client.list_children(&directory)).await
+    } else {
+        let made = made.await;
+        (made, client.list_children(&directory).await)
+    };
+    match made {
+        Ok((_, number)) => {
+            let (path, listed) = (format!("{prefix}{number}"), listed.unwrap());
+            assert!(listed.iter().any(|child| path.ends_with(child)));
+            client.delete(&path, None).await.unwrap();
+        }
+        // Only the first time.
+        Err(Failure::NoNode) => {
+            client.create(&directory, b"", &KEPT).await.unwrap();
+        }
+        Err(error) => panic!("{error}"),
     }
 }

@@ -1,6 +1,6 @@
 //! One task, one lock, nobody else: acquire and release, in turns with the raw driver.
 
-use std::{collections::HashMap, time::Duration};
+use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use polylock::{Locks, Moment};
@@ -16,22 +16,21 @@ const BATCHES: u32 = 60;
 const BATCH: u32 = 20;
 /// The first batches, in which statements are prepared and files grow, do not count.
 const WARM: u32 = 5;
-
-/// The raw p50, by store.
-pub(crate) type Floors = HashMap<Place, Duration>;
+/// Raw pairs beside what many do.
+const FLOOR: u32 = 200;
 
 /// Prints the table.
-pub(crate) fn run(places: &[Place]) -> Floors {
+pub(crate) fn run(places: &[Place]) {
     println!(
         "\n## Uncontended acquire + release\n\n\
          Alternating with raw: INSERT + DELETE by sqlx on the same settings, on a pool of sqlx where there is a server. \
-         And with the least that could be: on connections of its own, with a release as little durable as ours.\n"
+         And with the least that could be: on connections of its own, with a release as little durable as ours. In ZooKeeper: \
+         create, list and delete, one by one, and with the first two at once.\n"
     );
     println!(
         "| store | durability | runtime | p50 | p99 | raw p50 | raw p99 | p50 / raw | goal | p50 / least |"
     );
     println!("|---|---|---|---|---|---|---|---|---|---|");
-    let mut floors = Floors::new();
     for place in places.iter().copied().filter(|place| *place != Place::Memory) {
         for flavour in [Flavour::MultiThread, Flavour::CurrentThread] {
             let [ours, raw, least] = flavour.run(beside_raw(place));
@@ -48,7 +47,6 @@ pub(crate) fn run(places: &[Place]) -> Floors {
                 verdict(ratio(&ours, &raw), goal),
                 if least.is_empty() { "-".to_owned() } else { ratio_text(ratio(&ours, &least)) },
             );
-            floors.entry(place).or_insert_with(|| at(&raw, 0.5));
         }
     }
     if places.contains(&Place::Memory) {
@@ -63,7 +61,20 @@ pub(crate) fn run(places: &[Place]) -> Floors {
             );
         }
     }
-    floors
+}
+
+/// The raw p50 at this moment, if there is one.
+pub(crate) async fn floor(place: Place) -> Option<Histogram<u64>> {
+    let (spot, _) = place.open().await;
+    let (mut raw, mut seen) = (place.raw(&spot).await?, nanos());
+    for round in 0..FLOOR {
+        let began = now();
+        raw.pair(b"bench", owner(began)).await;
+        if round >= BATCH {
+            record(&mut seen, now().since(began));
+        }
+    }
+    Some(seen)
 }
 
 /// Ours, raw, and the least that could be.
@@ -95,7 +106,7 @@ async fn beside_raw(place: Place) -> [Histogram<u64>; 3] {
 }
 
 /// As many bytes as a request's id.
-fn owner(began: Moment) -> [u8; 16] {
+pub(crate) fn owner(began: Moment) -> [u8; 16] {
     u128::from(began.as_nanos()).to_be_bytes()
 }
 
