@@ -85,6 +85,21 @@ impl StoreUrl {
     }
 }
 
+/// What `from_url`, a store's own reader, makes of `url`. A key that it does not take is refused.
+///
+/// # Errors
+/// [`ConfigError`] on what makes no sense.
+pub fn read<T>(
+    url: &str,
+    from_url: impl FnOnce(&StoreUrl, &mut Keys) -> Result<T, ConfigError>,
+) -> Result<T, ConfigError> {
+    let url = StoreUrl::parse(url)?;
+    let mut keys = url.keys();
+    let config = from_url(&url, &mut keys)?;
+    keys.finish()?;
+    Ok(config)
+}
+
 impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:", self.scheme)?;

@@ -5,7 +5,7 @@ use std::{fmt, path::PathBuf, time::Duration};
 use percent_encoding::percent_decode_str;
 use polylock_core::{
     ConfigError, Options,
-    url::{Keys, StoreUrl},
+    url::{self, Keys, StoreUrl},
 };
 use zookeeper_client::Acls;
 
@@ -105,11 +105,7 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] on what makes no sense.
     pub fn new(url: &str) -> Result<Self, ConfigError> {
-        let url = StoreUrl::parse(url)?;
-        let mut keys = url.keys();
-        let config = Self::from_url(&url, &mut keys)?;
-        keys.finish()?;
-        Ok(config)
+        url::read(url, Self::from_url)
     }
 
     /// Reads a URL as [`new`](Self::new) does, and takes the store's keys from `keys`.

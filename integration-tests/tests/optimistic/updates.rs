@@ -52,7 +52,7 @@ async fn a_row_that_is_not_there_is_missing<D: Db>(place: Place<D>) {
     assert!(matches!(&missing, Error::Missing { table } if table.ends_with("_orders")), "{missing:?}");
     let missing = place.versioned_nowhere(0).execute(&place.pool).await.unwrap_err();
     assert!(matches!(missing, Error::Missing { .. }) && !missing.is_retryable(), "{missing:?}");
-    assert_eq!(place.landed().await, []);
+    assert_eq!(place.landed().await, [0_i64; 0]);
 }
 
 async fn a_key_of_several_rows_is_told<D: Db>(place: Place<D>) {
@@ -83,7 +83,7 @@ where
         let error = update.execute(&place.pool).await.unwrap_err();
         assert!(matches!(&error, Error::Database(_)) && !error.is_retryable(), "{told}: {error:?}");
     }
-    assert_eq!(place.landed().await, []);
+    assert_eq!(place.landed().await, [0_i64; 0]);
 }
 
 async fn what_can_not_be_right_is_told_and_not_sent<D: Db>(place: Place<D>)
@@ -104,7 +104,7 @@ where
         let Error::InvalidIdentifier(why) = &error else { panic!("{error:?}") };
         assert!(format!("{why:?}").starts_with(expected), "{why:?}");
     }
-    assert_eq!(place.landed().await, []);
+    assert_eq!(place.landed().await, [0_i64; 0]);
 }
 
 async fn the_row_stays_locked_for_what_follows<D: Db>(place: Place<D>) {

@@ -88,7 +88,7 @@ fn told(error: &Error) -> (Option<Fault>, String) {
 /// Why the store can't be opened, and after which time that is known.
 async fn refusal(url: &str) -> (Option<Fault>, String, Duration) {
     let began = clock::now();
-    match Locks::connect(url).await {
+    match tokio::time::timeout(clock::PATIENCE, Locks::connect(url)).await.expect("it ends") {
         Ok(_) => panic!("it opens"),
         Err(error) => {
             let took = clock::now().since(began);

@@ -78,21 +78,6 @@ pub(crate) fn check_version(found: i64, known: i64) -> Result<(), ConfigError> {
     Err(ConfigError::new("polylock.table", problem))
 }
 
-/// What `read` makes of a URL, all of whose keys it must know.
-///
-/// # Errors
-/// [`ConfigError`] on what makes no sense.
-pub(crate) fn from_url<C>(
-    url: &str,
-    read: impl FnOnce(&StoreUrl, &mut Keys) -> Result<C, ConfigError>,
-) -> Result<C, ConfigError> {
-    let url = StoreUrl::parse(url)?;
-    let mut keys = url.keys();
-    let config = read(&url, &mut keys)?;
-    keys.finish()?;
-    Ok(config)
-}
-
 /// What the driver makes of `url`, read under the driver's own `scheme`, with those of `keys` that are the driver's.
 ///
 /// # Errors

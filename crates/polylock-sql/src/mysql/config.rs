@@ -4,7 +4,7 @@ use std::{fmt, ops::RangeInclusive, time::Duration};
 
 use polylock_core::{
     ConfigError,
-    url::{Keys, StoreUrl},
+    url::{self, Keys, StoreUrl},
 };
 use sqlx::mysql::MySqlConnectOptions;
 
@@ -95,7 +95,7 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] on what makes no sense.
     pub fn new(url: &str) -> Result<Self, ConfigError> {
-        config::from_url(url, Self::from_url)
+        url::read(url, Self::from_url)
     }
 
     /// Reads a URL as [`new`](Self::new) does, and takes the driver's and the store's keys from `keys`.
