@@ -182,6 +182,22 @@ impl Keys {
         })
     }
 
+    /// Takes two keys of which neither makes sense without the other.
+    ///
+    /// # Errors
+    /// [`ConfigError`] on `first` if one of them is missing.
+    pub fn pair(
+        &mut self,
+        first: &'static str,
+        second: &'static str,
+    ) -> Result<Option<(String, String)>, ConfigError> {
+        match (self.text(first), self.text(second)) {
+            (Some(one), Some(other)) => Ok(Some((one, other))),
+            (None, None) => Ok(None),
+            _ => Err(ConfigError::new(first, format!("needs {second}, and the other way round"))),
+        }
+    }
+
     /// Refuses what nobody took.
     ///
     /// # Errors

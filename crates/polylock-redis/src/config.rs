@@ -103,24 +103,14 @@ impl Settings {
         command_timeout: Duration,
         keys: &mut Keys,
     ) -> Result<Self, ConfigError> {
-        let path = |keys: &mut Keys, key| keys.text(key).map(PathBuf::from);
-        let (certificate, key) = (path(keys, "polylock.tls_cert"), path(keys, "polylock.tls_key"));
-        let client = match (certificate, key) {
-            (Some(certificate), Some(key)) => Some((certificate, key)),
-            (None, None) => None,
-            _ => {
-                return Err(ConfigError::new(
-                    "polylock.tls_cert",
-                    "needs polylock.tls_key, and the other way round",
-                ));
-            }
-        };
+        let client = keys.pair("polylock.tls_cert", "polylock.tls_key")?;
+        let client = client.map(|(certificate, key)| (certificate.into(), key.into()));
         let settings = Self {
             servers,
             prefix: keys.text("polylock.prefix").unwrap_or_else(|| DEFAULT_PREFIX.to_owned()),
             connect_timeout: keys.duration("polylock.connect_timeout")?.unwrap_or(DEFAULT_CONNECT_TIMEOUT),
             command_timeout: keys.duration("polylock.command_timeout")?.unwrap_or(command_timeout),
-            certificates: Certificates { ca: path(keys, "polylock.tls_ca"), client },
+            certificates: Certificates { ca: keys.text("polylock.tls_ca").map(PathBuf::from), client },
             allowed: keys.read("polylock.allow", Allowed::parse)?.unwrap_or_default(),
         };
         settings.check()?;

@@ -116,15 +116,8 @@ impl Config {
         let Address { servers, root, credentials } = address(url)?;
         let proofs = [("digest", Proof::Digest), ("sasl-digest-md5", Proof::SaslDigestMd5)];
         let accesses = [("open", Access::Open), ("creator", Access::Creator)];
-        let path = |keys: &mut Keys, key| keys.text(key).map(PathBuf::from);
-        let client = match (path(keys, "polylock.tls_cert"), path(keys, "polylock.tls_key")) {
-            (Some(certificate), Some(key)) => Some((certificate, key)),
-            (None, None) => None,
-            _ => {
-                let problem = "needs polylock.tls_key, and the other way round";
-                return Err(ConfigError::new("polylock.tls_cert", problem));
-            }
-        };
+        let client = keys.pair("polylock.tls_cert", "polylock.tls_key")?;
+        let client = client.map(|(certificate, key)| (certificate.into(), key.into()));
         // A lease that is asked for by default is asked of the session, too.
         let ttl = Options::from_keys(&mut url.keys())?.ttl.clamp(*SESSIONS.start(), *SESSIONS.end());
         let config = Self {
@@ -138,7 +131,7 @@ impl Config {
             connect_timeout: keys
                 .duration("polylock.connect_timeout")?
                 .unwrap_or(Self::DEFAULT_CONNECT_TIMEOUT),
-            certificates: Certificates { ca: path(keys, "polylock.tls_ca"), client },
+            certificates: Certificates { ca: keys.text("polylock.tls_ca").map(PathBuf::from), client },
         };
         config.check()?;
         Ok(config)
