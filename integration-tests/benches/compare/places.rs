@@ -26,15 +26,16 @@ pub(crate) enum Place {
     RedlockOneFrozen,
     ZooKeeperDurable,
     ZooKeeperForgetful,
+    Azure,
 }
 
 use Place::{
-    MariaDbFull, MariaDbRelaxed, Memory, PostgresFull, PostgresRelaxed, RedisDurable, RedisForgetful,
+    Azure, MariaDbFull, MariaDbRelaxed, Memory, PostgresFull, PostgresRelaxed, RedisDurable, RedisForgetful,
     Redlock, RedlockOneFrozen, SqliteFull, SqliteNormal, ZooKeeperDurable, ZooKeeperForgetful,
 };
 
 impl Place {
-    pub(crate) const ALL: [Self; 13] = [
+    pub(crate) const ALL: [Self; 14] = [
         Memory,
         SqliteFull,
         SqliteNormal,
@@ -48,6 +49,7 @@ impl Place {
         RedlockOneFrozen,
         ZooKeeperDurable,
         ZooKeeperForgetful,
+        Azure,
     ];
 
     /// The store, and what its durability is called.
@@ -66,6 +68,7 @@ impl Place {
             RedlockOneFrozen => ("redlock x5", "none, 1 frozen"),
             ZooKeeperDurable => ("zookeeper", "forceSync=yes"),
             ZooKeeperForgetful => ("zookeeper", "forceSync=no"),
+            Azure => ("azure", "emulator"),
         }
     }
 
@@ -98,6 +101,7 @@ impl Place {
             RedlockOneFrozen => targets::nodes_of(&nodes(four_nodes_and_one()), []),
             ZooKeeperDurable => targets::path_of(durable_zookeeper()),
             ZooKeeperForgetful => targets::path_of(forgetful_zookeeper()),
+            Azure => targets::azure().await,
         };
         let spot = spot.unwrap();
         let url = match self {
@@ -127,6 +131,7 @@ impl Place {
             Redlock | RedlockOneFrozen => Raw::redlock(&nodes(five_nodes())).await,
             ZooKeeperDurable => Raw::zookeeper(durable_zookeeper().url(), false).await,
             ZooKeeperForgetful => Raw::zookeeper(forgetful_zookeeper().url(), false).await,
+            Azure => Raw::azure(servers::azurite().unwrap().url()).await,
         })
     }
 
@@ -134,7 +139,7 @@ impl Place {
     /// ZooKeeper, with the create and the list sent at once.
     pub(crate) async fn least(self, spot: &Spot) -> Option<Raw> {
         Some(match self {
-            Memory | SqliteNormal | RedisDurable | RedisForgetful | Redlock | RedlockOneFrozen => {
+            Memory | SqliteNormal | RedisDurable | RedisForgetful | Redlock | RedlockOneFrozen | Azure => {
                 return None;
             }
             SqliteFull => {

@@ -1,5 +1,7 @@
 //! The floor: what the same driver takes for the two statements that no lock can do without.
 
+mod blobs;
+
 use std::{path::Path, time::Duration};
 
 use futures_util::{StreamExt, future::join, stream::FuturesUnordered};
@@ -15,9 +17,11 @@ use sqlx::{
 };
 use zookeeper_client::{Acls, CreateMode, CreateOptions, Error as Failure};
 
+use self::blobs::Blobs;
+
 /// `INSERT` and `DELETE`, prepared, each a transaction of its own, with the settings that the store has; or what Redis' own
 /// page on locks says: `SET NX PX` and a script that compares and deletes;
-/// or ZooKeeper's: create a node, list, and delete it.
+/// or ZooKeeper's: create a node, list, and delete it; or Azure's: acquire a lease, write under it, and release it.
 pub(crate) enum Raw {
     /// On connections of its own: two where the release is less durable than the grant.
     Sqlite(SqliteConnection, Option<SqliteConnection>),
@@ -35,6 +39,8 @@ pub(crate) enum Raw {
     Redlock(Vec<MultiplexedConnection>, Script),
     /// In one session. If it is set, the create and the list are sent at once.
     ZooKeeper(zookeeper_client::Client, bool),
+    /// On one pool.
+    Azure(Blobs),
 }
 
 const POSTGRES_TABLE: &str = "CREATE TABLE IF NOT EXISTS raw (
@@ -113,6 +119,10 @@ impl Raw {
         }
     }
 
+    pub(crate) async fn azure(url: &str) -> Self {
+        Self::Azure(Blobs::of(url).await)
+    }
+
     /// The same pool, connection or session for another task, where tasks may share it.
     pub(crate) fn shared(&self) -> Option<Self> {
         Some(match self {
@@ -122,6 +132,7 @@ impl Raw {
             Self::Redis(connection, script) => Self::Redis(connection.clone(), script.clone()),
             Self::Redlock(nodes, script) => Self::Redlock(nodes.clone(), script.clone()),
             Self::ZooKeeper(client, at_once) => Self::ZooKeeper(client.clone(), *at_once),
+            Self::Azure(blobs) => Self::Azure(blobs.clone()),
         })
     }
 
@@ -162,6 +173,10 @@ impl Raw {
                 majority(deletes.collect(), nodes.len()).await;
             }
             Self::ZooKeeper(client, at_once) => node(client, *at_once, &name, &owner).await,
+            Self::Azure(blobs) => {
+                let owner = u128::from_be_bytes(owner.try_into().unwrap());
+                blobs.pair(str::from_utf8(&name).unwrap(), owner).await;
+            }
         }
     }
 }
