@@ -8,7 +8,7 @@ use azure_core::{
 };
 use polylock_core::{Error, Fault, Operation, failure::At};
 
-use crate::NAME;
+use crate::{NAME, tls};
 
 /// An answer that says no, and after which a request has had no effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,7 +77,7 @@ impl From<azure_core::Error> for Trouble {
     fn from(error: azure_core::Error) -> Self {
         let Some(status) = error.http_status() else { return Self::Failed(error) };
         let refusal = match code(&error) {
-            Some("BlobNotFound" | "ResourceNotFound") => Refusal::NoBlob,
+            Some("BlobNotFound") => Refusal::NoBlob,
             Some("ContainerNotFound") => Refusal::NoContainer,
             Some("ContainerBeingDeleted") => Refusal::ContainerGoing,
             Some("LeaseAlreadyPresent" | "LeaseIsBreakingAndCannotBeAcquired") => Refusal::Taken,
@@ -114,7 +114,9 @@ impl Trouble {
             Self::Refused(refusal, _) => *refusal != Refusal::NoContainer,
             Self::Failed(error) => match error.http_status() {
                 Some(status) => diagnose(status, code(error)).0 == Fault::Temporary,
-                None => matches!(error.kind(), ErrorKind::Connection | ErrorKind::Io),
+                None => {
+                    matches!(error.kind(), ErrorKind::Connection | ErrorKind::Io) && !tls::is_distrust(error)
+                }
             },
         }
     }
@@ -158,6 +160,12 @@ impl Trouble {
                 }
                 None => {
                     let (fault, advice) = match error.kind() {
+                        _ if tls::is_distrust(&error) => (
+                            Fault::Permanent,
+                            Some(
+                                "the server's certificate is not trusted: name its authority in polylock.tls_ca",
+                            ),
+                        ),
                         ErrorKind::Credential => {
                             (Fault::Denied, Some("no token could be had: look at the credential"))
                         }
@@ -178,13 +186,18 @@ impl Trouble {
 /// What kind of fault an answer tells of, and what to do.
 fn diagnose(status: StatusCode, code: Option<&str>) -> (Fault, Option<&'static str>) {
     match (u16::from(status), code) {
-        (_, Some("AuthenticationFailed")) => (
+        // The second one is that of the account's firewall, too, and the emulator has no other.
+        (_, Some("AuthenticationFailed" | "AuthorizationFailure")) => (
             Fault::Denied,
             Some(
                 "the service does not accept the credentials: check the account and its key, whether the signature has run \
-                 out, and that this machine's clock is right within 15 minutes",
+                 out, that this machine's clock is right within 15 minutes, and whom the account's firewall lets in",
             ),
         ),
+        // Not that of a blob or a container which is not there.
+        (_, Some("ResourceNotFound")) => {
+            (Fault::Denied, Some("there is no such account, or it shows nobody what it has: check its name"))
+        }
         (401 | 403, _) => (
             Fault::Denied,
             Some(
@@ -237,6 +250,7 @@ mod tests {
             (500, "OperationTimedOut", Fault::Temporary),
             (403, "AuthenticationFailed", Fault::Denied),
             (403, "AuthorizationPermissionMismatch", Fault::Denied),
+            (404, "ResourceNotFound", Fault::Denied),
             (400, "InvalidHeaderValue", Fault::Permanent),
             (404, "ContainerNotFound", Fault::Permanent),
             (409, "ContainerBeingDeleted", Fault::Temporary),

@@ -1,6 +1,6 @@
 //! Encrypted connections, if they are compiled in.
 
-use std::path::Path;
+use std::{error::Error, path::Path};
 
 use polylock_core::ConfigError;
 use reqwest::ClientBuilder;
@@ -32,4 +32,25 @@ pub(crate) fn prepare(builder: ClientBuilder, ca: Option<&Path>) -> Result<Clien
 #[cfg(not(feature = "tls"))]
 pub(crate) fn prepare(builder: ClientBuilder, _: Option<&Path>) -> Result<ClientBuilder, ConfigError> {
     Ok(builder)
+}
+
+/// Whether an error is about the server's certificate, which trying again does not change.
+#[cfg(feature = "tls")]
+pub(crate) fn is_distrust(error: &(dyn Error + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if matches!(error.downcast_ref(), Some(rustls::Error::InvalidCertificate(_))) {
+            return true;
+        }
+        // Its source is that of the error in it, not the error itself.
+        let within = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        cause = within.map(|error| error as &(dyn Error + 'static)).or_else(|| error.source());
+    }
+    false
+}
+
+/// Nobody has shown one.
+#[cfg(not(feature = "tls"))]
+pub(crate) fn is_distrust(_: &(dyn Error + 'static)) -> bool {
+    false
 }
