@@ -62,7 +62,7 @@ impl Leases {
         let (lease, patience) = (LeaseId::of(request.id), self.patience(request));
         let seconds = seconds(request.ttl);
         for _ in 0..TRIES {
-            self.blobs.calm(patience).await;
+            self.blobs.calm(request.ttl / 6).await;
             let sent = SystemClock.now();
             self.attempts.note(request, |attempt| {
                 attempt.may_hold = true;
@@ -181,7 +181,7 @@ impl Leases {
 
     async fn extend(&self, request: &Request) -> Result<Renewal, Trouble> {
         let (lease_id, patience) = (LeaseId::of(request.id), self.patience(request));
-        self.blobs.calm(patience).await;
+        self.blobs.calm(request.ttl / 6).await;
         let Some(mut lease) = self.holds(request, patience).await? else {
             return Ok(Renewal::Lost(LostReason::Gone));
         };

@@ -4,7 +4,7 @@
 
 use std::{
     future::Future,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -41,8 +41,27 @@ const VERSION: &str = "2023-11-03";
 pub(crate) struct Blobs {
     pub(crate) container: BlobContainerClient,
     pub(crate) prefix: String,
-    /// Until when the service wants to be left alone.
-    calm: Mutex<Moment>,
+    calm: Mutex<Calm>,
+}
+
+/// Until when the service wants to be left alone, and when it has said so.
+#[derive(Debug, Clone, Copy)]
+struct Calm {
+    since: Moment,
+    until: Moment,
+}
+
+impl Calm {
+    fn told(&mut self, now: Moment, pause: Duration) {
+        *self = Self { since: now, until: now + pause };
+    }
+
+    /// A request that was sent after that was served: it is over, however long it was to last.
+    fn served(&mut self, sent: Moment) {
+        if sent > self.since {
+            self.until = self.since;
+        }
+    }
 }
 
 /// A lease that was acquired.
@@ -87,16 +106,18 @@ impl Blobs {
         let options = BlobContainerClientOptions { client_options, version: VERSION.to_owned() };
         let container =
             BlobContainerClient::new(url, token, Some(options)).map_err(|error| problem(&error))?;
-        Ok(Self { container, prefix: config.prefix.clone(), calm: Mutex::new(SystemClock.now()) })
+        let now = SystemClock.now();
+        let calm = Calm { since: now, until: now };
+        Ok(Self { container, prefix: config.prefix.clone(), calm: Mutex::new(calm) })
     }
 
     fn blob(&self, name: &LockName) -> BlobClient {
         self.container.blob_client(&names::blob(&self.prefix, name))
     }
 
-    /// Waits until the service wants to hear of us again, at most this long.
+    /// Waits until the service wants to hear of us again, at most this long: who holds a lease does not let it run out for that.
     pub(crate) async fn calm(&self, at_most: Duration) {
-        let calm = *self.calm.lock().unwrap_or_else(PoisonError::into_inner);
+        let calm = self.lock_calm().until;
         let now = SystemClock.now();
         if calm > now {
             SystemClock.sleep_until(calm.min(now + at_most)).await;
@@ -109,16 +130,25 @@ impl Blobs {
         patience: Duration,
         request: impl Future<Output = azure_core::Result<T>>,
     ) -> Result<T, Trouble> {
-        let trouble = match SystemClock.before(SystemClock.now() + patience, request).await {
-            Some(Ok(answer)) => return Ok(answer),
+        let sent = SystemClock.now();
+        let trouble = match SystemClock.before(sent + patience, request).await {
+            Some(Ok(answer)) => {
+                self.lock_calm().served(sent);
+                return Ok(answer);
+            }
             Some(Err(error)) => Trouble::from(error),
             None => Trouble::Silent(patience),
         };
-        if let Some(pause) = trouble.retry_after() {
-            let mut calm = self.calm.lock().unwrap_or_else(PoisonError::into_inner);
-            *calm = (*calm).max(SystemClock.now() + pause);
+        match trouble.retry_after() {
+            Some(pause) => self.lock_calm().told(SystemClock.now(), pause),
+            None if trouble.refusal().is_some() => self.lock_calm().served(sent),
+            None => {}
         }
         Err(trouble)
+    }
+
+    fn lock_calm(&self) -> MutexGuard<'_, Calm> {
+        self.calm.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes the lease for `seconds`, or for so long again.

@@ -59,6 +59,7 @@ async fn open(config: Config) -> Result<Store> {
 async fn probe(blobs: &Blobs, config: &Config) -> Result<(), Trouble> {
     let any = LockName::new("polylock").unwrap_or_else(|_| unreachable!("it is one"));
     let patience = config.request_timeout;
+    blobs.calm(config.connect_timeout).await;
     match blobs.look(&any, None, patience).await {
         Err(trouble) => match trouble.refusal() {
             Some(Refusal::NoBlob) => Ok(()),
