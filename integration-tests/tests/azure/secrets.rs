@@ -1,0 +1,238 @@
+//! Keys, signatures, tokens and the ids of leases show nowhere: not in what is shown, and not in what is traced, by the SDK
+//! and the HTTP client either.
+
+use std::{
+    fmt::{Debug, Write as _},
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use polylock::Locks;
+use polylock_azure::Config;
+use polylock_integration_tests::servers::azurite::{self, KEY, SAS, TOKEN};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+};
+use tracing::{
+    Event, Metadata, Subscriber,
+    field::{Field, Visit},
+    span::{Attributes, Id, Record},
+    subscriber::{Interest, set_global_default},
+};
+
+use crate::{
+    Spot,
+    errors::{opened, signature, with_token},
+    refusal, server,
+};
+
+/// What of a line that is traced may be one of the secrets.
+#[derive(Default)]
+struct Ear {
+    heard: AtomicU64,
+    /// Lines that hold a GUID, as the ids of leases are.
+    suspects: Mutex<Vec<String>>,
+    shown: Mutex<Vec<String>>,
+}
+
+static EAR: Ear =
+    Ear { heard: AtomicU64::new(0), suspects: Mutex::new(Vec::new()), shown: Mutex::new(Vec::new()) };
+
+struct Line(String);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        write!(self.0, " {field}={value:?}").ok();
+    }
+}
+
+impl Ear {
+    fn hear(&self, target: &str, record: impl FnOnce(&mut Line)) {
+        let mut line = Line(target.to_owned());
+        record(&mut line);
+        if target.starts_with("typespec") || target.starts_with("azure_core") {
+            self.heard.fetch_add(1, Ordering::Relaxed);
+        }
+        let keep = |lines: &Mutex<Vec<String>>| {
+            lines.lock().unwrap_or_else(PoisonError::into_inner).push(line.0.clone());
+        };
+        if shows(&line.0) {
+            keep(&self.shown);
+        }
+        if has_guid(&line.0) {
+            keep(&self.suspects);
+        }
+    }
+}
+
+impl Subscriber for &'static Ear {
+    fn register_callsite(&self, _: &'static Metadata<'static>) -> Interest {
+        Interest::always()
+    }
+
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, span: &Attributes<'_>) -> Id {
+        self.hear(span.metadata().target(), |line| span.record(line));
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, values: &Record<'_>) {
+        self.hear("", |line| values.record(line));
+    }
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        self.hear(event.metadata().target(), |line| event.record(line));
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+/// The parts of signatures by which they are known, however they are encoded.
+const OWN: &str = "Y2FuYXJ5Y2FuYXJ5";
+
+/// Whether a key, a signature or a token is in `text`.
+fn shows(text: &str) -> bool {
+    let (_, sig) = SAS.split_once("sig=").unwrap_or_default();
+    [&KEY[..16], &sig[..16], &TOKEN[40..60], OWN].iter().any(|secret| text.contains(secret))
+}
+
+/// Whether `text` may hold the id of a lease, with dashes or without.
+fn has_guid(text: &str) -> bool {
+    let mut digits = 0;
+    text.bytes().any(|byte| {
+        match byte {
+            b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F' => digits += 1,
+            b'-' => {}
+            _ => digits = 0,
+        }
+        digits >= 32
+    })
+}
+
+/// What lies between a client and the server at `port`, and reads all that the client says.
+async fn listening(port: u16) -> (SocketAddr, Arc<Mutex<Vec<u8>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, said) = (listener.local_addr().unwrap(), Arc::new(Mutex::new(Vec::new())));
+    let all = said.clone();
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            let said = said.clone();
+            tokio::spawn(async move {
+                let Ok(server) = TcpStream::connect(("127.0.0.1", port)).await else { return };
+                let ((mut from, mut to), (mut back, mut forth)) = (client.into_split(), server.into_split());
+                let answers = tokio::spawn(async move { tokio::io::copy(&mut back, &mut to).await });
+                let mut buffer = vec![0; 65536];
+                while let Ok(read @ 1..) = from.read(&mut buffer).await {
+                    said.lock().unwrap().extend_from_slice(&buffer[..read]);
+                    if forth.write_all(&buffer[..read]).await.is_err() {
+                        break;
+                    }
+                }
+                drop(forth);
+                answers.await.ok();
+            });
+        }
+    });
+    (address, all)
+}
+
+/// The ids of leases in requests.
+fn ids(said: &[u8]) -> Vec<String> {
+    let text = String::from_utf8_lossy(said).into_owned();
+    let id = |line: &str| {
+        let (header, id) = line.split_once(": ")?;
+        (header.starts_with("x-ms-") && header.ends_with("lease-id")).then(|| id.trim().to_owned())
+    };
+    let mut ids: Vec<String> = text.lines().filter_map(id).collect();
+    ids.sort();
+    ids.dedup();
+    ids
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn are_in_nothing_that_is_shown_or_traced() {
+    set_global_default(&EAR).unwrap();
+    tracing::debug!("the key is {KEY}");
+    tracing::trace!(id = "11111111-1111-4111-8111-111111111111", "a lease");
+    assert_eq!(std::mem::take(&mut *EAR.shown.lock().unwrap()).len(), 1, "what is shown is found");
+    assert!(!std::mem::take(&mut *EAR.suspects.lock().unwrap()).is_empty(), "and what may be an id");
+
+    let spot = Spot::of(server());
+    let (address, said) = listening(server().port()).await;
+    let url = spot.url.replace(&format!("127.0.0.1:{}", server().port()), &address.to_string());
+    let mut texts = Vec::new();
+    let encoded: String = KEY.bytes().map(|byte| format!("%{byte:02X}")).collect();
+    let connection = format!(
+        "polylock.connection_string=AccountName%3D{}%3BAccountKey%3D{encoded}%3BBlobEndpoint%3Dhttp%3A%2F%2F{address}%2F{}",
+        azurite::ACCOUNT,
+        azurite::ACCOUNT
+    );
+    let bare = url.split_once('?').unwrap().0;
+    for url in [
+        url.clone(),
+        format!("{url}&polylock.account_key={encoded}"),
+        format!("{bare}?{connection}"),
+        format!("{url}&{SAS}"),
+    ] {
+        let locks = Locks::connect(&url).await.unwrap();
+        let guard = locks.lock("a").acquire().await.unwrap();
+        texts.push(format!("{locks:?} {:?} {guard:?} {:?}", locks.lock("a"), Config::new(&url)));
+        texts.push(format!("{:?} {:?}", locks.inspect("a").await.unwrap(), locks.list("").await.unwrap()));
+        let wait = Duration::from_millis(200);
+        texts.push(format!("{:?}", locks.lock("a").wait(wait).acquire().await.unwrap_err()));
+        // Refused with words that repeat the request.
+        spot.breaks("a").await;
+        texts.push(format!("{:?}", guard.release().await));
+        texts.push(format!("{:?}", locks.break_lock("a").await));
+    }
+    let wrong = format!("{url}&polylock.account_key={OWN}");
+    let forged =
+        format!("{url}&{}", signature("r", "2099-12-31T00:00:00Z").replace("sig=", &format!("sig={OWN}")));
+    let malformed = format!("{url}&polylock.account_key=%21{OWN}");
+    let unknown = format!("{bare}?polylock.connection_string=AccountKey%3D{OWN}");
+    let nowhere = format!(
+        "az://locks@nobody?polylock.endpoint=http://127.0.0.1:1&sig={OWN}&polylock.connect_timeout=200ms"
+    );
+    for url in [wrong, forged, malformed, unknown, nowhere] {
+        texts.push(refusal(&url).await.1);
+    }
+    let reader = Locks::connect(&format!("{url}&{}", signature("rl", "2099-12-31T00:00:00Z"))).await.unwrap();
+    texts.push(format!("{:?}", reader.lock("a").acquire().await.map(drop)));
+    let tls = azurite::start_tls(&[]).unwrap();
+    let tokens = with_token(&tls, Some(TOKEN));
+    texts.push(format!("{tokens:?}"));
+    let locks = opened(tokens).await.unwrap();
+    let guard = locks.lock("a").acquire().await.unwrap();
+    texts.push(format!("{locks:?} {guard:?}"));
+    tls.kill();
+    texts.push(format!("{:?}", locks.lock("b").try_acquire().await.map(drop)));
+    drop((guard, locks, reader));
+
+    let ids = ids(&said.lock().unwrap());
+    assert!(ids.len() >= 8, "the ids of leases are known: {ids:?}");
+    let suspects = EAR.suspects.lock().unwrap().join("\n");
+    for text in texts.iter().chain([&suspects]) {
+        let text = text.to_lowercase().replace('-', "");
+        for id in &ids {
+            assert!(!text.contains(&id.replace('-', "")), "{id}");
+        }
+    }
+    for text in texts {
+        assert!(!shows(&text), "{text}");
+    }
+    println!("{} lines of the SDK, {} leases", EAR.heard.load(Ordering::Relaxed), ids.len());
+    assert!(EAR.heard.load(Ordering::Relaxed) > 20, "the SDK is heard");
+    assert_eq!(*EAR.shown.lock().unwrap(), [""; 0]);
+}
