@@ -17,6 +17,12 @@ pub(crate) struct Attempt {
     pub(crate) may_hold: bool,
     /// How long its lease lasts, and until when, had nobody heard of us since.
     pub(crate) held: Option<(Duration, Moment)>,
+    /// Since when it has held, as far as we know.
+    pub(crate) granted: Option<Moment>,
+    /// Since when it has been asked for.
+    pub(crate) began: Moment,
+    /// When it last left a mark for other processes.
+    pub(crate) marked: Option<Moment>,
     /// The pause before it asks again.
     pub(crate) pause: Duration,
 }
@@ -43,6 +49,9 @@ impl Attempts {
             unanswered: None,
             may_hold: false,
             held: None,
+            granted: None,
+            began: SystemClock.now(),
+            marked: None,
             pause: Duration::ZERO,
         });
         change(attempt)

@@ -14,6 +14,7 @@ use crate::{
     error::{Refusal, Trouble},
     record::{Fingerprint, Record, Written},
     tokens::{self, Remembered},
+    turns::{self, Turn, Turns},
     wire::LeaseId,
 };
 
@@ -34,6 +35,9 @@ pub(crate) struct Leases {
     pub(crate) attempts: Attempts,
     pub(crate) remembered: Remembered,
     pub(crate) waiters: Arc<Line>,
+    pub(crate) turns: Turns,
+    /// By which others know this process's marks.
+    pub(crate) mark: String,
     /// For people and errors.
     pub(crate) place: String,
     pub(crate) request_timeout: Duration,
@@ -93,7 +97,10 @@ impl Leases {
             };
             if let Some(token) = self.fence(request, &lease, acquired, patience).await? {
                 let lease = Duration::from_secs(seconds.into());
-                self.attempts.note(request, |attempt| attempt.held = Some((lease, sent + lease)));
+                self.attempts.note(request, |attempt| {
+                    attempt.held = Some((lease, sent + lease));
+                    attempt.granted.get_or_insert(sent);
+                });
                 return Ok(Some(Grant::new(token, lease)));
             }
         }
@@ -226,6 +233,43 @@ impl Leases {
         Ok(())
     }
 
+    /// For how long the lock is left to other processes, if it is their turn.
+    async fn leaves_it_to_others(&self, request: &Request) -> Option<Duration> {
+        match self.turns.of(&request.name) {
+            Turn::Ours => return None,
+            Turn::Theirs(left) => return Some(left),
+            Turn::Up => {}
+        }
+        let patience = self.patience(request);
+        match self.blobs.mark(&request.name, patience).await {
+            Ok(Some((whose, age))) if whose != self.mark && age <= turns::FRESH => {
+                self.turns.leave_to_others(&request.name);
+                Some(Place::MAX_RECHECK)
+            }
+            // If it can't be told, the claim finds out what is wrong.
+            _ => None,
+        }
+    }
+
+    /// Tells other processes that this one waits, if that has lasted for a moment and was not told lately.
+    async fn leave_a_mark(&self, request: &Request) {
+        let now = SystemClock.now();
+        let due = self.attempts.note(request, |attempt| {
+            let due = now > attempt.began + turns::MOMENT
+                && attempt.marked.is_none_or(|marked| now > marked + turns::RENEWED);
+            if due {
+                attempt.marked = Some(now);
+            }
+            due
+        });
+        if due
+            && let Err(trouble) =
+                self.blobs.leave_mark(&request.name, &self.mark, self.patience(request)).await
+        {
+            tracing::debug!(?trouble, "could not tell other processes that this one waits");
+        }
+    }
+
     pub(crate) fn failed(&self, operation: Operation, trouble: Trouble) -> polylock_core::Error {
         trouble.at(operation, &self.place)
     }
@@ -295,6 +339,9 @@ impl Backend for Leases {
                 // Whoever is first asks for all of them.
                 return Ok(Standing::Queued(Place::new(u32::try_from(before).ok(), Place::MAX_RECHECK)));
             }
+            if let Some(pause) = self.leaves_it_to_others(request).await {
+                return Ok(Standing::Queued(Place::new(None, pause)));
+            }
         }
         match self.take(request).await {
             Ok(Some(grant)) => {
@@ -302,6 +349,9 @@ impl Backend for Leases {
                 Ok(Standing::Held(grant))
             }
             Ok(None) => {
+                if request.queues {
+                    self.leave_a_mark(request).await;
+                }
                 let pause = self.attempts.note(request, |attempt| {
                     attempt.pause = (attempt.pause * 2).clamp(PAUSES.0, PAUSES.1);
                     attempt.pause.mul_f64(1.0 - fastrand::f64() / 4.0)
@@ -329,7 +379,9 @@ impl Backend for Leases {
 
     async fn release(&self, request: &Request) -> Result<()> {
         self.give_back(request).await.map_err(|trouble| self.failed(Operation::Release, trouble))?;
-        self.attempts.forget(request.id);
+        if let Some(granted) = self.attempts.forget(request.id).and_then(|attempt| attempt.granted) {
+            self.turns.released(&request.name, granted);
+        }
         self.waiters.wake(&request.name);
         Ok(())
     }

@@ -28,7 +28,7 @@ use polylock_core::{Clock, ConfigError, LockName, Moment, SystemClock};
 use crate::{
     account::Credential,
     config::Config,
-    error::Trouble,
+    error::{Refusal, Trouble},
     names,
     record::{self, Record, Written},
     wire::{LeaseId, OURS, Wire},
@@ -231,11 +231,10 @@ impl Blobs {
         let blob = self.blob(name);
         let response = self.answer(patience, blob.get_properties(Some(options))).await?;
         let headers = response.headers();
-        let get = |key: &str| headers.get_optional_str(&HeaderName::from(format!("x-ms-meta-{key}")));
         let state = headers.get_optional_str(&HeaderName::from_static("x-ms-lease-state"));
         Ok(Seen {
             etag: etag(headers),
-            written: Written::read(get),
+            written: Written::read(|key| metadata(headers, key)),
             leased: is_held(state),
             age: age(date(headers, "date"), date(headers, "last-modified")),
         })
@@ -274,6 +273,38 @@ impl Blobs {
         self.answer(patience, blob.upload(nothing, Some(options))).await.map(drop)
     }
 
+    /// Leaves the mark of `whose` waiters beside the lock's blob, instead of whoever's is there.
+    pub(crate) async fn leave_mark(
+        &self,
+        name: &LockName,
+        whose: &str,
+        patience: Duration,
+    ) -> Result<(), Trouble> {
+        let options = BlockBlobClientUploadOptions {
+            metadata: Some(record::waiting(whose)),
+            ..BlockBlobClientUploadOptions::default()
+        };
+        let blob = self.container.blob_client(&names::mark(&self.prefix, name));
+        let nothing = RequestContent::from(Vec::new());
+        self.answer(patience, blob.upload(nothing, Some(options))).await.map(drop)
+    }
+
+    /// Whose mark is there, and for how long, to the second.
+    pub(crate) async fn mark(
+        &self,
+        name: &LockName,
+        patience: Duration,
+    ) -> Result<Option<(String, Duration)>, Trouble> {
+        let blob = self.container.blob_client(&names::mark(&self.prefix, name));
+        let response = match self.answer(patience, blob.get_properties(None)).await {
+            Err(trouble) if trouble.refusal() == Some(Refusal::NoBlob) => return Ok(None),
+            answer => answer?,
+        };
+        let headers = response.headers();
+        let whose = record::who_waits(|key| metadata(headers, key)).map(str::to_owned);
+        Ok(whose.map(|whose| (whose, age(date(headers, "date"), date(headers, "last-modified")))))
+    }
+
     pub(crate) async fn make_container(&self, patience: Duration) -> Result<(), Trouble> {
         self.answer(patience, self.container.create(None)).await.map(drop)
     }
@@ -287,6 +318,10 @@ fn carrying(lease: &LeaseId) -> ClientMethodOptions<'static> {
 /// How long the service itself may work on a request, so that one that was given up is not carried out much later.
 fn limit(patience: Duration) -> Option<i32> {
     i32::try_from(patience.as_secs() + 1).ok()
+}
+
+fn metadata<'a>(headers: &'a Headers, key: &str) -> Option<&'a str> {
+    headers.get_optional_str(&HeaderName::from(format!("x-ms-meta-{key}")))
 }
 
 fn etag(headers: &Headers) -> Option<Etag> {

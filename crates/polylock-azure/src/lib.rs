@@ -14,6 +14,7 @@ mod record;
 mod signing;
 mod tls;
 mod tokens;
+mod turns;
 mod wire;
 
 pub use self::{bell::Bell, config::Config, open::connect};

@@ -17,6 +17,11 @@ pub(crate) fn under(prefix: &str, name: &str) -> String {
     format!("{prefix}/{}", utf8_percent_encode(name, ENCODED).to_string().replace('%', "_"))
 }
 
+/// The blob beside a lock's by which processes that wait tell others. No lock has it: behind a `_` there are two digits.
+pub(crate) fn mark(prefix: &str, name: &LockName) -> String {
+    format!("{}_waits", blob(prefix, name))
+}
+
 /// The lock of a blob, if it is one's.
 pub(crate) fn lock(prefix: &str, blob: &str) -> Option<LockName> {
     let encoded = blob.strip_prefix(prefix)?.strip_prefix('/')?;
@@ -38,6 +43,7 @@ mod tests {
         for (a, b) in [("a/", "a_2F"), ("a", "a "), ("a", "A"), ("a.", "a"), ("a\\b", "a/b"), (".", "..")] {
             assert_ne!(blob(a), blob(b), "{a:?} {b:?}");
         }
+        assert_eq!(lock("p", &mark("p", &LockName::new("a").unwrap())), None);
         for stranger in ["p", "p/", "q/a", "pa", "p/a_2f", "p/a/b", "p/a_2", "p/_FF", "p/\u{e9}"] {
             assert_eq!(lock("p", stranger), None, "{stranger:?}");
         }

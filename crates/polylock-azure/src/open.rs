@@ -15,6 +15,7 @@ use crate::{
     config::Config,
     error::{Refusal, Trouble},
     tokens::Remembered,
+    turns::Turns,
 };
 
 /// What the service gives: <https://learn.microsoft.com/rest/api/storageservices/lease-blob>. It would give one without an end,
@@ -86,6 +87,8 @@ fn store(config: &Config, blobs: Blobs) -> Store {
         attempts: Attempts::default(),
         remembered: Remembered::default(),
         waiters,
+        turns: Turns::default(),
+        mark: format!("{:016x}", fastrand::u64(..)),
         place: config.place(),
         request_timeout: config.request_timeout,
         create_container: config.create_container,

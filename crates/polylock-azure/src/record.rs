@@ -12,7 +12,20 @@ const FENCE: &str = "polylockfence";
 const GRANT: &str = "polylockgrant";
 const OWNER: &str = "polylockowner";
 const LABEL: &str = "polylocklabel";
+const WAITS: &str = "polylockwaits";
 const TTL: &str = "polylockttl";
+
+/// What a blob says by which the process `whose` tells that it waits.
+pub(crate) fn waiting(whose: &str) -> HashMap<String, String> {
+    let mut metadata = fresh();
+    metadata.insert(WAITS.to_owned(), whose.to_owned());
+    metadata
+}
+
+/// Whose such a blob is.
+pub(crate) fn who_waits<'a>(get: impl Fn(&str) -> Option<&'a str>) -> Option<&'a str> {
+    get(WAITS)
+}
 
 /// Tells a request from all others, without telling its id.
 #[derive(Debug, Clone, PartialEq, Eq)]

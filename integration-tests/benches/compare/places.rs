@@ -106,6 +106,8 @@ impl Place {
         let spot = spot.unwrap();
         let url = match self {
             PostgresRelaxed => spot.url_with("polylock.durability", "relaxed"),
+            // As the raw client has it, so that neither signs its requests.
+            Azure => format!("{}&{}", spot.url(), servers::azurite::SAS),
             _ => spot.url().to_owned(),
         };
         (spot, url)
