@@ -14,6 +14,9 @@ use tempfile::TempDir;
 const LOOPS: usize = 8;
 const TIMES: usize = 200;
 
+/// The same where each turn is several requests over HTTP.
+const FEWER: (usize, usize) = (4, 100);
+
 /// The longest that a run may wait: everybody before it, many times over.
 const FOR_EVER: &str = "30s";
 
@@ -21,11 +24,11 @@ const FOR_EVER: &str = "30s";
 const ADD_ONE: &str = "read number < number; sleep 0.001; echo $((number + 1)) > number; echo $POLYLOCK_FENCING_TOKEN >> tokens";
 
 /// So many loops, each of which runs so many commands, one after the other; the sum and the tokens.
-fn additions(times: usize, command: impl Fn(&Path) -> Command + Sync) -> (usize, Vec<u64>) {
+fn additions((loops, times): (usize, usize), command: impl Fn(&Path) -> Command + Sync) -> (usize, Vec<u64>) {
     let directory = TempDir::new().unwrap();
     fs::write(directory.path().join("number"), "0\n").unwrap();
     thread::scope(|scope| {
-        for _ in 0..LOOPS {
+        for _ in 0..loops {
             scope.spawn(|| {
                 for _ in 0..times {
                     let mut command = command(directory.path());
@@ -41,27 +44,28 @@ fn additions(times: usize, command: impl Fn(&Path) -> Command + Sync) -> (usize,
     (text("number").trim().parse().unwrap(), tokens)
 }
 
-on_stores! { eight_loops_of_two_hundred_runs_lose_no_increment_and_their_tokens_grow }
+on_stores! { loops_of_runs_lose_no_increment_and_their_tokens_grow }
 
-async fn eight_loops_of_two_hundred_runs_lose_no_increment_and_their_tokens_grow(store: &str) {
+async fn loops_of_runs_lose_no_increment_and_their_tokens_grow(store: &str) {
     let polylock = cargo::program("polylock-cli", "polylock", Path::new(env!("CARGO_BIN_EXE_worker")));
     let spot = spot(store).await;
+    let (loops, times) = if store == "azure" { FEWER } else { (LOOPS, TIMES) };
     let began = now();
-    let (sum, tokens) = additions(TIMES, |_| {
+    let (sum, tokens) = additions((loops, times), |_| {
         let mut run = Command::new(&polylock);
         run.env_remove("POLYLOCK_STORE").env("POLYLOCK_CONFIG", "/dev/null");
         run.args(["-S", spot.url(), "run", "--wait", FOR_EVER, "number", "--"]);
         run
     });
-    println!("{store}: {} runs in {:.2?}", LOOPS * TIMES, now().since(began));
-    assert_eq!(sum, LOOPS * TIMES);
-    assert_eq!(tokens.len(), LOOPS * TIMES);
+    println!("{store}: {} runs in {:.2?}", loops * times, now().since(began));
+    assert_eq!(sum, loops * times);
+    assert_eq!(tokens.len(), loops * times);
     assert!(tokens.windows(2).all(|pair| pair[0] < pair[1]), "tokens grow strictly");
 }
 
 /// The planted twin: the same commands without the lock must lose some, or they prove nothing.
 #[test]
 fn without_the_lock_increments_are_lost() {
-    let (sum, _) = additions(20, |_| Command::new("env"));
+    let (sum, _) = additions((LOOPS, 20), |_| Command::new("env"));
     assert_ne!(sum, LOOPS * 20, "nothing was lost without a lock: the commands do not collide");
 }
