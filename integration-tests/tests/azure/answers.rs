@@ -1,12 +1,15 @@
 //! Requests and answers that are lost, of every kind.
 
+use std::time::Duration;
+
 use futures_util::future::join_all;
 use polylock_integration_tests::{
-    clock::now,
+    clock::{now, pause},
     proxy::{Fate, Proxy},
 };
+use polylock_testkit::history::{self, Rules};
 
-use crate::{SETTLED, SLACK, Spot, becomes_free, is_free, server};
+use crate::{SETTLED, SLACK, Spot, becomes_free, is_free, load::Load, server};
 
 const ACQUIRE: &str = "x-ms-lease-action: acquire";
 const RENEW: &str = "x-ms-lease-action: renew";
@@ -154,6 +157,35 @@ async fn of_the_making_of_a_container_make_it_all_the_same() {
         guard.release().await.unwrap();
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn under_load_give_no_lock_twice() {
+    const LASTS: Duration = Duration::from_secs(8);
+    let spot = Spot::of(server());
+    let proxy = Proxy::to_http(server().port());
+    let url = format!("{}&polylock.request_timeout=1s&polylock.ttl=15s", proxy.url(&spot.url));
+    let load = Load { stores: 3, tasks: 3, lasts: LASTS, readers: false, ..Load::default() };
+    let outcome = load.run(&url, async {
+        let until = now() + LASTS;
+        for turn in 0.. {
+            if now() >= until {
+                break;
+            }
+            // Each request meets each fate in turn.
+            let requests = [ACQUIRE, FENCE, RELEASE];
+            proxy.next([requests[turn % 3]], LOSSES[turn / 3 % 4].clone());
+            pause(Duration::from_millis(50)).await;
+        }
+        proxy.spare();
+    });
+    let (outcome, lost) = (outcome.await, proxy.counts().fated);
+    println!("{} sections, {} failures, {lost} lost", outcome.sections.len(), outcome.failures);
+    assert_eq!(history::check(&outcome.sections, Rules::default()), []);
+    assert!(outcome.sections.len() > 20 && lost > 20, "it went on, and was hurt");
+    for name in ["lock-0", "lock-1"] {
+        becomes_free(&spot.locks().await, name).await;
+    }
 }
 
 /// The emulator does so when the lease has run out and another had it since: the lock is lost, whatever the status says.
