@@ -17,14 +17,14 @@ use std::{
 use polylock_core::{Clock, LockName, Moment, Place, SystemClock};
 
 /// How long a process may hand a lock from one of its waiters to the next until it looks for others.
-const STINT: Duration = Duration::from_secs(1);
+const STINT: Duration = Duration::from_millis(500);
 /// A claim that comes later than this after a release of the same process found the lock free for others.
 const BREAK: Duration = Duration::from_millis(250);
 /// For how long a mark counts, and the time after which a waiter renews its own.
 pub(crate) const FRESH: Duration = Duration::from_secs(6);
 pub(crate) const RENEWED: Duration = Duration::from_secs(4);
 /// Who waits for less leaves none.
-pub(crate) const MOMENT: Duration = Duration::from_millis(500);
+pub(crate) const MOMENT: Duration = Duration::from_millis(250);
 
 /// Whose turn it is to take a lock that may be free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,7 +95,7 @@ mod tests {
         let (turns, name) = (Turns::default(), LockName::new("n").unwrap());
         let ago = |millis| SystemClock.now() - Duration::from_millis(millis);
         assert_eq!(turns.of(&name), Turn::Ours);
-        turns.released(&name, ago(900));
+        turns.released(&name, ago(400));
         assert_eq!(turns.of(&name), Turn::Ours, "not for long");
         turns.lock().get_mut(&name).unwrap().since = ago(1100);
         turns.released(&name, ago(10));

@@ -12,6 +12,7 @@ mod leases;
 mod load;
 mod secrets;
 mod silence;
+mod turns;
 mod waiting;
 
 use std::{error::Error as _, sync::OnceLock, time::Duration};
