@@ -11,7 +11,7 @@ use polylock_azure::{
         credentials::{AccessToken, Secret, TokenCredential, TokenRequestOptions},
         error::ErrorKind,
         hmac::hmac_sha256,
-        time::OffsetDateTime,
+        time::{OffsetDateTime, to_rfc3339},
     },
 };
 use polylock_integration_tests::{
@@ -73,6 +73,23 @@ async fn who_may_not_is_told() {
     let nowhere = Spot::alone(server());
     let url = format!("{}&{}", nowhere.url, signature("rl", LATER));
     denied(&url, Fault::Denied, "creates the container if it is missing").await;
+}
+
+/// It may be renewed until then, so a holder is not told before its deadline; who asks for a lock is told at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signature_that_runs_out_costs_the_lock_at_the_deadline() {
+    let spot = Spot::of(server());
+    let soon = OffsetDateTime::now_utc().unix_timestamp() + 4;
+    let until = to_rfc3339(&OffsetDateTime::from_unix_timestamp(soon).unwrap());
+    let locks = Locks::connect(&format!("{}&{}", spot.url, signature("rwlc", &until))).await.unwrap();
+    let guard = locks.lock("a").ttl(SHORTEST).acquire().await.unwrap();
+    let waiting = tokio::spawn(locks.lock("a").ttl(SHORTEST).acquire());
+    let (fault, text) = told(&waiting.await.unwrap().unwrap_err());
+    assert!(fault == Some(Fault::Denied) && text.contains("whether the signature has run out"), "{text}");
+    let deadline = guard.deadline();
+    assert_eq!(guard.lost().await, LostReason::DeadlineReached);
+    assert!(now() >= deadline && now() < deadline + SLACK);
+    spot.locks().await.lock("a").wait(SETTLED).acquire().await.unwrap().release().await.unwrap();
 }
 
 /// Breaking a lock that is held.
