@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use polylock::{Locks, LostReason};
 use polylock_integration_tests::{
     clock::{now, pause},
     proxy::{Fate, Proxy},
 };
 use polylock_testkit::history::{self, Rules};
 
-use crate::{SETTLED, SLACK, Spot, becomes_free, is_free, load::Load, server};
+use crate::{SETTLED, SHORTEST, SLACK, Spot, becomes_free, is_free, load::Load, loss, server};
 
 const ACQUIRE: &str = "x-ms-lease-action: acquire";
 const RENEW: &str = "x-ms-lease-action: renew";
@@ -122,7 +123,7 @@ async fn of_a_renewal_lose_no_lock() {
         let spot = Spot::of(server());
         let there = spot.locks().await;
         let (proxy, here) = spot.through(server()).await;
-        let guard = here.lock("a").ttl(crate::SHORTEST).acquire().await.unwrap();
+        let guard = here.lock("a").ttl(SHORTEST).acquire().await.unwrap();
         let before = guard.deadline();
         proxy.next([request], fate);
         let renewed = guard.renewed().await;
@@ -144,7 +145,7 @@ async fn of_the_making_of_a_container_make_it_all_the_same() {
         let proxy = Proxy::to_http(server().port());
         proxy.next([request], fate.clone());
         let url = format!("{}&polylock.request_timeout=1s", proxy.url(&spot.url));
-        let here = polylock::Locks::connect(&url).await.unwrap();
+        let here = Locks::connect(&url).await.unwrap();
         was_lost(&proxy, &what);
         let token = is_free(&here, "a").await;
         spot.does(&format!("DELETE {}?restype=container", spot.container()), " 202 ").await;
@@ -193,13 +194,13 @@ async fn under_load_give_no_lock_twice() {
 async fn a_renewal_that_is_answered_with_anothers_id_is_a_loss() {
     let spot = Spot::of(server());
     let (proxy, here) = spot.through(server()).await;
-    let guard = here.lock("a").ttl(crate::SHORTEST).acquire().await.unwrap();
+    let guard = here.lock("a").ttl(SHORTEST).acquire().await.unwrap();
     let another =
         "HTTP/1.1 200 OK\r\nx-ms-lease-id: 11111111-1111-4111-8111-111111111111\r\nContent-Length: 0\r\n\r\n";
     proxy.next([RENEW], Fate::Answer(another.into()));
     let began = now();
-    assert_eq!(guard.lost().await, polylock::LostReason::Gone);
-    assert!(now().since(began) < crate::SHORTEST / 3 + SLACK, "at the next renewal");
+    assert_eq!(loss(&guard).await, LostReason::Gone);
+    assert!(now().since(began) < SHORTEST / 3 + SLACK, "at the next renewal");
     was_lost(&proxy, "the answer");
     assert!(guard.release().await.is_err());
     becomes_free(&spot.locks().await, "a").await;

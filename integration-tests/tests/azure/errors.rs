@@ -22,7 +22,9 @@ use polylock_integration_tests::{
     },
 };
 
-use crate::{SETTLED, SHORTEST, SLACK, Spot, becomes_free, everything_works, is_free, refusal, server, told};
+use crate::{
+    SETTLED, SHORTEST, SLACK, Spot, becomes_free, everything_works, is_free, loss, refusal, server, told,
+};
 
 /// A signature for the account: what may be done, and until when.
 pub(crate) fn signature(may: &str, until: &str) -> String {
@@ -87,7 +89,7 @@ async fn a_signature_that_runs_out_costs_the_lock_at_the_deadline() {
     let (fault, text) = told(&waiting.await.unwrap().unwrap_err());
     assert!(fault == Some(Fault::Denied) && text.contains("whether the signature has run out"), "{text}");
     let deadline = guard.deadline();
-    assert_eq!(guard.lost().await, LostReason::DeadlineReached);
+    assert_eq!(loss(&guard).await, LostReason::DeadlineReached);
     assert!(now() >= deadline && now() < deadline + SLACK);
     spot.locks().await.lock("a").wait(SETTLED).acquire().await.unwrap().release().await.unwrap();
 }
@@ -138,7 +140,7 @@ async fn a_container_that_is_not_to_be_made_is_told() {
     assert!(fault == Some(Fault::Permanent) && text.contains(advice), "{text}");
     assert!(locks.inspect("a").await.unwrap().holders.is_empty());
     assert!(locks.list("").await.unwrap().is_empty());
-    assert_eq!(guard.lost().await, LostReason::Gone);
+    assert_eq!(loss(&guard).await, LostReason::Gone);
     spot.next_second().await;
     // Who may make it does.
     assert!(is_free(&spot.locks().await, "a").await > token);
@@ -162,7 +164,7 @@ async fn who_holds_is_told_what_an_administrator_has_done() {
     spot.next_second().await;
     let next = there.lock("deleted").ttl(SHORTEST).acquire().await.unwrap();
     assert!(next.fencing_token() > deleted.fencing_token());
-    let lost = tokio::join!(deleted.lost(), broken.lost(), by_us.lost());
+    let lost = tokio::join!(loss(&deleted), loss(&broken), loss(&by_us));
     println!("after {:.1?}: {lost:?}", now().since(began));
     assert_eq!(lost.0, LostReason::Gone);
     assert!(now().since(began) < SHORTEST / 3 + SLACK * 2, "at the next renewal");
@@ -183,8 +185,8 @@ async fn a_lease_that_was_broken_and_not_taken_since_is_told_apart() {
     waiting.await.unwrap().unwrap().release().await.unwrap();
     let other = spot.locks().await.lock("b").ttl(SHORTEST).acquire().await.unwrap();
     spot.breaks("b").await;
-    assert_eq!(other.lost().await, LostReason::Broken);
-    assert_eq!(guard.lost().await, LostReason::Gone);
+    assert_eq!(loss(&other).await, LostReason::Broken);
+    assert_eq!(loss(&guard).await, LostReason::Gone);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -17,7 +17,7 @@ mod waiting;
 
 use std::{error::Error as _, sync::OnceLock, time::Duration};
 
-use polylock::{Error, Fault, Locks};
+use polylock::{Error, Fault, Guard, Locks, LostReason};
 use polylock_integration_tests::{
     clock,
     proxy::Proxy,
@@ -149,6 +149,12 @@ async fn becomes_free(locks: &Locks, name: &str) -> u64 {
     assert!(took < SETTLED, "{name}: free after {took:.1?}");
     guard.release().await.unwrap();
     token
+}
+
+/// How the lock is lost, of which its holder is told in the time of a lease.
+async fn loss(guard: &Guard) -> LostReason {
+    let told = tokio::time::timeout(SHORTEST + SLACK, guard.lost()).await;
+    told.unwrap_or_else(|_| panic!("{}: it is not lost", guard.name()))
 }
 
 /// What kind of fault an error is, if it is one of the store's, and all that it and its causes say.

@@ -12,7 +12,7 @@ use polylock_integration_tests::{
 use polylock_testkit::history::{self, Rules};
 use tokio::task::block_in_place;
 
-use crate::{SHORTEST, SLACK, Spot, is_free, load::Load, refusal, server};
+use crate::{SHORTEST, SLACK, Spot, is_free, load::Load, loss, refusal, server};
 
 /// What befalls the service.
 #[derive(Debug, Clone, Copy)]
@@ -134,7 +134,7 @@ async fn a_holder_is_told_at_its_deadline_and_waiters_go_on() {
         let before = proxy.counts();
         block_in_place(|| trouble.begin(&proxy));
         let deadline = guard.deadline();
-        assert_eq!(guard.lost().await, LostReason::DeadlineReached, "{trouble:?}");
+        assert_eq!(loss(&guard).await, LostReason::DeadlineReached, "{trouble:?}");
         let told = now();
         assert!(told >= deadline && told < deadline + SLACK, "{trouble:?}: {:?}", told.since(deadline));
         let after = proxy.counts();
@@ -164,7 +164,7 @@ async fn renewals(retry_after: Option<u32>) -> u64 {
     let guard = here.lock("a").ttl(SHORTEST).acquire().await.unwrap();
     proxy.every(["x-ms-lease-action: renew"], busy(retry_after));
     let deadline = guard.deadline();
-    guard.lost().await;
+    loss(&guard).await;
     assert!(now() >= deadline && now() < deadline + SLACK, "{retry_after:?}: {:?}", now().since(deadline));
     proxy.counts().fated
 }
@@ -233,7 +233,7 @@ async fn a_server_that_stands_still_for_longer_than_the_lease_gives_no_lock_twic
         pause(Duration::from_secs(2)).await;
         block_in_place(|| server.freeze());
         let frozen = now();
-        guard.lost().await;
+        loss(&guard).await;
         let (told, deadline) = (now(), guard.deadline());
         println!("told after {:.1?}", told.since(frozen));
         assert!(told < deadline + SLACK && told < frozen + SHORTEST, "{:?}", told.since(deadline));
