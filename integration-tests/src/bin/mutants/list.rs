@@ -229,6 +229,27 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         to: "Outcome::Unknown => match find(&session, &directory, guid).await?.filter(|_| false) {",
         test: ("zookeeper", "lost_answers::of_any_kind_leave_no_ghost"),
     },
+    Mutant {
+        name: "Azure: a renewal that is answered with another's id is believed",
+        file: "crates/polylock-azure/src/blobs.rs",
+        from: "Ok(told.as_deref() == Some(OURS))",
+        to: "Ok(told.is_some())",
+        test: ("azure", "answers::a_renewal_that_is_answered_with_anothers_id_is_a_loss"),
+    },
+    Mutant {
+        name: "Azure: an acquisition that was not answered is not released again",
+        file: "crates/polylock-azure/src/backend.rs",
+        from: "attempt.and_then(|attempt| attempt.unanswered)",
+        to: "attempt.and_then(|attempt| attempt.unanswered).filter(|_| false)",
+        test: ("azure", "late::an_acquisition_that_comes_after_its_release_keeps_nobody_out"),
+    },
+    Mutant {
+        name: "Azure: a token that is remembered is believed though others have written since",
+        file: "crates/polylock-azure/src/tokens.rs",
+        from: "(Some(of) == etag).then(",
+        to: "(Some(of) == etag || etag.is_some()).then(",
+        test: ("azure", "leases::has_a_greater_token_than_that_of_any_other_process"),
+    },
 ];
 
 #[cfg(test)]
