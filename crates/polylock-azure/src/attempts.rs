@@ -21,8 +21,6 @@ pub(crate) struct Attempt {
     pub(crate) may_hold: bool,
     /// How long its lease lasts, and until when, had nobody heard of us since.
     pub(crate) held: Option<(Duration, Moment)>,
-    /// Since when it has held, as far as we know.
-    pub(crate) granted: Option<Moment>,
     /// Since when it has been asked for.
     pub(crate) began: Moment,
     /// When it last left a mark for other processes.
@@ -54,7 +52,6 @@ impl Attempts {
             unanswered: None,
             may_hold: false,
             held: None,
-            granted: None,
             began: now,
             marked: None,
             pause: Duration::ZERO,

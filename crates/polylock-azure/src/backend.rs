@@ -97,10 +97,8 @@ impl Leases {
             };
             if let Some(token) = self.fence(request, &lease, acquired, patience).await? {
                 let lease = Duration::from_secs(seconds.into());
-                self.attempts.note(request, |attempt| {
-                    attempt.held = Some((lease, sent + lease));
-                    attempt.granted.get_or_insert(sent);
-                });
+                self.attempts.note(request, |attempt| attempt.held = Some((lease, sent + lease)));
+                self.turns.granted(&request.name);
                 return Ok(Some(Grant::new(token, lease)));
             }
         }
@@ -233,11 +231,11 @@ impl Leases {
         Ok(())
     }
 
-    /// For how long the lock is left to other processes, if it is their turn.
-    async fn leaves_it_to_others(&self, request: &Request) -> Option<Duration> {
+    /// For how long nobody here asks for the lock.
+    async fn leaves_it(&self, request: &Request) -> Option<Duration> {
         match self.turns.of(&request.name) {
             Turn::Ours => return None,
-            Turn::Theirs(left) => return Some(left),
+            Turn::Nobodys(left) => return Some(left),
             Turn::Up => {}
         }
         let patience = self.patience(request);
@@ -247,7 +245,10 @@ impl Leases {
                 Some(Place::MAX_RECHECK)
             }
             // If it can't be told, the claim finds out what is wrong.
-            _ => None,
+            _ => {
+                self.turns.begins_anew(&request.name);
+                None
+            }
         }
     }
 
@@ -339,7 +340,7 @@ impl Backend for Leases {
                 // Whoever is first asks for all of them.
                 return Ok(Standing::Queued(Place::new(u32::try_from(before).ok(), Place::MAX_RECHECK)));
             }
-            if let Some(pause) = self.leaves_it_to_others(request).await {
+            if let Some(pause) = self.leaves_it(request).await {
                 return Ok(Standing::Queued(Place::new(None, pause)));
             }
         }
@@ -379,8 +380,8 @@ impl Backend for Leases {
 
     async fn release(&self, request: &Request) -> Result<()> {
         self.give_back(request).await.map_err(|trouble| self.failed(Operation::Release, trouble))?;
-        if let Some(granted) = self.attempts.forget(request.id).and_then(|attempt| attempt.granted) {
-            self.turns.released(&request.name, granted);
+        if self.attempts.forget(request.id).is_some_and(|attempt| attempt.held.is_some()) {
+            self.turns.released(&request.name);
         }
         self.waiters.wake(&request.name);
         Ok(())

@@ -105,6 +105,7 @@ impl Inspect for Leases {
             Ok(vec![holder])
         };
         let broken = broken.await.map_err(|trouble| self.failed(Operation::Break, trouble))?;
+        self.turns.released(name);
         self.waiters.wake(name);
         Ok(broken)
     }
