@@ -230,6 +230,20 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         test: ("zookeeper", "lost_answers::of_any_kind_leave_no_ghost"),
     },
     Mutant {
+        name: "ZooKeeper: the end of a lock's numbers is not seen",
+        file: "crates/polylock-zookeeper/src/claims.rs",
+        from: "self.child.sequence < 0 || self.child.sequence > LAST",
+        to: "self.child.sequence < 0 && self.child.sequence > LAST",
+        test: ("zookeeper", "border::beyond_the_last_number_nobody_is_granted_before_all_others_have_gone"),
+    },
+    Mutant {
+        name: "ZooKeeper: a fence that looks at a node which is always there",
+        file: "crates/polylock-zookeeper/src/fence.rs",
+        from: "self.client.new_check_writer(&self.path, None)",
+        to: "self.client.new_check_writer(\"/\", None)",
+        test: ("zookeeper", "fence::a_released_lock_writes_nothing"),
+    },
+    Mutant {
         name: "Azure: a renewal that is answered with another's id is believed",
         file: "crates/polylock-azure/src/blobs.rs",
         from: "Ok(told.as_deref() == Some(OURS))",
