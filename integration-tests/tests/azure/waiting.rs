@@ -53,8 +53,8 @@ async fn sixty_four_ask_no_more_often_than_one_and_all_get_it() {
     assert!(tokens.len() == 64 && tokens.iter().all(|token| *token > last), "{tokens:?}");
     let (took, asked) = (now().since(began), proxy.counts().requests - before);
     println!("all had it after {took:.1?}, with {asked} requests");
-    // An acquisition, a fence, a release; and who is first in the line now asks once in vain.
-    assert!(asked <= 64 * 4 + 16, "{asked} requests");
+    // An acquisition, a fence, a release: nobody asks in vain for what its own process has.
+    assert!(asked <= 64 * 3 + 16, "{asked} requests");
     is_free(&there, "a").await;
 }
 
