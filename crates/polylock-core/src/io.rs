@@ -59,8 +59,8 @@ where
     Ok(io()?.runtime.spawn(future))
 }
 
-/// Begins `future` here, unless the thread is to take the first step, and leaves the rest to the thread: it is polled once by the caller, in the thread's context, and
-/// if that does not end it, it goes on there and never here again.
+/// Begins `future` here, unless the thread is to take the first step, and leaves the rest to the thread: it is polled once by the
+/// caller, in the thread's context, and if that does not end it, it goes on there and never here again.
 ///
 /// What ends at once, as the in-memory store does, saves two hops between threads, and any other operation one: its
 /// request is on its way before the thread has woken up. Nothing is left to the mercy of the caller's executor.

@@ -2,12 +2,10 @@
 
 use std::{collections::BTreeSet, str};
 
-use polylock_core::{LockName, Operation, Result};
+use futures_util::future;
+use polylock_core::{Inspect, LockName, LockStatus, Operation, Result};
 
-use crate::{
-    error::Trouble,
-    link::{Link, PATIENCE, Question},
-};
+use crate::link::{Link, PATIENCE, Question};
 
 /// Those of one prefix.
 #[derive(Debug)]
@@ -40,16 +38,15 @@ impl Keys {
     ///
     /// # Errors
     /// If it can't be asked.
-    pub(crate) async fn in_use(&self, link: &Link, kinds: &str, names: &str) -> Result<BTreeSet<String>> {
+    pub(crate) async fn in_use(&self, link: &Link, kinds: &str, names: &str) -> Result<BTreeSet<LockName>> {
         let (mut cursor, mut found, pattern) = (0, BTreeSet::new(), self.pattern(kinds, names));
         loop {
             let mut scan = redis::cmd("SCAN");
             scan.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(1000);
             let answer = link.ask(Operation::Inspect, PATIENCE, Question::Command(&scan)).await.outcome?;
-            let (next, keys): (u64, Vec<Vec<u8>>) = redis::from_redis_value(answer)
-                .map_err(|error| link.failed(Operation::Inspect, Trouble::Driver(error.into())))?;
+            let (next, keys): (u64, Vec<Vec<u8>>) = link.read(Operation::Inspect, answer)?;
             let keys = keys.iter().filter_map(|key| str::from_utf8(key).ok());
-            found.extend(keys.filter_map(|key| self.name(key)).map(|name| name.as_str().to_owned()));
+            found.extend(keys.filter_map(|key| self.name(key)));
             if next == 0 {
                 return Ok(found);
             }
@@ -62,6 +59,15 @@ impl Keys {
         let (_, name) = key.strip_prefix(&self.prefix)?.split_once(':')?;
         LockName::new(name).ok()
     }
+}
+
+/// The status of those of `names` that are in use.
+///
+/// # Errors
+/// If the store can't be asked.
+pub(crate) async fn in_use_of(store: &impl Inspect, names: &BTreeSet<LockName>) -> Result<Vec<LockStatus>> {
+    let locks = future::try_join_all(names.iter().map(|name| store.inspect(name))).await?;
+    Ok(locks.into_iter().filter(|lock| !lock.is_free()).collect())
 }
 
 /// `text` as a pattern that matches only itself.

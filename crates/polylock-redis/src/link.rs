@@ -13,10 +13,10 @@ use std::{
 };
 
 use futures_util::future;
-use polylock_core::{Clock, Error, Moment, Operation, Result, SystemClock};
+use polylock_core::{Clock, Error, Fault, Moment, Operation, RequestId, Result, SystemClock};
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, PushInfo, PushKind, RedisResult, ScriptInvocation, Value,
-    aio::MultiplexedConnection,
+    AsyncConnectionConfig, Client, Cmd, FromRedisValue, PushInfo, PushKind, RedisResult, ScriptInvocation,
+    Value, aio::MultiplexedConnection,
 };
 
 use crate::{
@@ -35,6 +35,11 @@ pub(crate) enum News<'a> {
     Published(&'a [u8]),
     /// The connection is gone, and whatever was published meanwhile is missed.
     Lost,
+}
+
+/// A channel that no other client has; random, like a request's id.
+pub(crate) fn channel() -> String {
+    format!("polylock:{:032x}", u128::from_be_bytes(RequestId::random().to_bytes()))
 }
 
 /// Who hears it. It must not block.
@@ -280,6 +285,17 @@ impl Link {
         let ask = checkup::ask(&mut connection, &self.dial);
         let (health, ()) = future::try_join(ask, subscribe).await?;
         Ok(Live { connection, dial, health, asked, silent: Arc::default() })
+    }
+
+    /// What the server has answered, as it should be.
+    pub(crate) fn read<T: FromRedisValue>(&self, operation: Operation, answer: Value) -> Result<T> {
+        redis::from_redis_value(answer).map_err(|error| self.strange(operation, error))
+    }
+
+    /// The server has answered something else than it should.
+    pub(crate) fn strange(&self, operation: Operation, what: impl fmt::Display) -> Error {
+        let advice = format!("the server answers with what it never should: {what}");
+        self.failed(operation, Trouble::Unfit(Fault::Permanent, advice))
     }
 
     /// `operation` failed for this reason.

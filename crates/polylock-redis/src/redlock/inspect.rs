@@ -1,14 +1,8 @@
 //! Looking into the nodes, and breaking a lock.
 
-use std::{
-    cmp::Reverse,
-    collections::{BTreeSet, HashMap},
-    sync::Arc,
-    time::Duration,
-};
+use std::{cmp::Reverse, collections::HashMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use futures_util::future;
 use polylock_core::{
     ConfigError, Entry, FencingToken, Inspect, LockName, LockStatus, Mode, Operation, OwnerId, Result,
 };
@@ -18,7 +12,7 @@ use super::{
     node::Node,
     poll::{poll, quorum, too_few},
 };
-use crate::link::Question;
+use crate::{keys, link::Question};
 
 /// How long people wait for those nodes that are slow.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -50,7 +44,7 @@ async fn told(node: &Node, question: Question<'_>) -> Result<Told> {
     type Holder = (i64, i64, i64, String, String);
     type Waiter = (String, i64, i64, String, String);
     let answer = node.link.ask(Operation::Inspect, PATIENCE, question).await.outcome?;
-    let (holders, waiters): (Vec<Holder>, Vec<Waiter>) = node.read(Operation::Inspect, answer)?;
+    let (holders, waiters): (Vec<Holder>, Vec<Waiter>) = node.link.read(Operation::Inspect, answer)?;
     let micros = |us: i64| Duration::from_micros(u64::try_from(us).unwrap_or(0));
     let entry = |token, age, left, owner: String, label| {
         let owner = OwnerId::new(owner)?;
@@ -98,11 +92,8 @@ impl Inspect for Redlock {
             let (scripts, prefix) = (self.scripts.clone(), prefix.to_owned());
             async move { scripts.keys.in_use(&node.link, "r", &prefix).await }
         };
-        let names: BTreeSet<String> =
-            self.hear(Operation::Inspect, ask).await?.into_iter().flatten().collect();
-        let names: Vec<LockName> = names.into_iter().filter_map(|name| LockName::new(name).ok()).collect();
-        let locks = future::try_join_all(names.iter().map(|name| self.inspect(name))).await?;
-        Ok(locks.into_iter().filter(|lock| !lock.is_free()).collect())
+        let names = self.hear(Operation::Inspect, ask).await?.into_iter().flatten().collect();
+        keys::in_use_of(self, &names).await
     }
 
     async fn break_lock(&self, name: &LockName) -> Result<Vec<Entry>> {

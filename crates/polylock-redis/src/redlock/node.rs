@@ -5,14 +5,11 @@ use std::{
     time::Duration,
 };
 
-use polylock_core::{Clock, Fault, Moment, Operation, Request, Result, SystemClock};
-use redis::{FromRedisValue, ScriptInvocation, Value};
+use polylock_core::{Clock, Moment, Operation, Request, Result, SystemClock};
+use redis::ScriptInvocation;
 
 use super::scripts::Scripts;
-use crate::{
-    error::Trouble,
-    link::{Answer, Link, Question},
-};
+use crate::link::{Answer, Link, Question};
 
 /// One of the servers.
 #[derive(Debug)]
@@ -123,7 +120,7 @@ impl Node {
         call: &ScriptInvocation<'_>,
     ) -> Result<()> {
         let Answer { outcome, uptime, .. } = self.link.ask(operation, patience, Question::Script(call)).await;
-        let _: [i64; 4] = self.read(operation, outcome?)?;
+        let _: [i64; 4] = self.link.read(operation, outcome?)?;
         self.told(uptime);
         Ok(())
     }
@@ -132,11 +129,10 @@ impl Node {
         let Answer { outcome, may_come_late, uptime } =
             self.link.ask(operation, patience, Question::Script(call)).await;
         let may_count = may_come_late || outcome.is_ok();
-        let vote = outcome.and_then(|answer| self.read::<[i64; 4]>(operation, answer)).map(|answer| {
+        let vote = outcome.and_then(|answer| self.link.read::<[i64; 4]>(operation, answer)).map(|answer| {
             let [word, number, left_ms, clock] = answer;
             let counts = self.told(uptime);
-            self.state.lock().unwrap_or_else(PoisonError::into_inner).clock =
-                Some((SystemClock.now(), clock));
+            self.says(clock);
             match word {
                 1 if counts => Vote::Yes(number),
                 1 => Vote::Young,
@@ -160,13 +156,5 @@ impl Node {
     /// Its clock said this just now.
     pub(super) fn says(&self, clock_us: i64) {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).clock = Some((SystemClock.now(), clock_us));
-    }
-
-    /// What it answers, as it should be.
-    pub(super) fn read<T: FromRedisValue>(&self, operation: Operation, answer: Value) -> Result<T> {
-        redis::from_redis_value(answer).map_err(|error| {
-            let advice = format!("the server answers with what it never should: {error}");
-            self.link.failed(operation, Trouble::Unfit(Fault::Permanent, advice))
-        })
     }
 }

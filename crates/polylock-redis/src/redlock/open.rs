@@ -3,8 +3,8 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use polylock_core::{
-    Capabilities, ConfigError, Error, Fault, Fencing, FirstStep, Modes, Operation, Order, Reach, RequestId,
-    Result, Store, WakeUp, line::Line,
+    Capabilities, ConfigError, Error, Fault, Fencing, FirstStep, Modes, Operation, Order, Reach, Result,
+    Store, WakeUp, line::Line,
 };
 
 use super::{
@@ -18,7 +18,7 @@ use super::{
 use crate::{
     checkup::Health,
     error::Trouble,
-    link::{Link, News},
+    link::{self, Link, News},
 };
 
 /// The shortest lease: several times what a majority takes.
@@ -43,8 +43,7 @@ pub async fn connect(config: Config) -> Result<Store> {
 async fn open(config: Config) -> Result<Store> {
     config.check()?;
     let waiters: Arc<Line> = Arc::default();
-    // A channel that no other client has; random, like a request's id.
-    let channel = format!("polylock:{:032x}", u128::from_be_bytes(RequestId::random().to_bytes()));
+    let channel = link::channel();
     let youth = match config.restart {
         Restart::Delay => config.max_ttl + GROWN_UP,
         Restart::Trust => Duration::ZERO,

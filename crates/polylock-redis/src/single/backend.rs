@@ -8,19 +8,18 @@ use std::{
 };
 
 use async_trait::async_trait;
-use futures_util::future;
 use polylock_core::{
-    Backend, Capabilities, Clock, Entry, Fault, FencingToken, FirstStep, Grant, Inspect, LockName,
-    LockStatus, LostReason, Mode, Moment, Operation, OwnerId, Place, Reach, Renewal, Request, RequestId,
-    Result, Standing, Store, SystemClock, Wake, WakeUp,
+    Backend, Capabilities, Clock, Entry, FencingToken, FirstStep, Grant, Inspect, LockName, LockStatus,
+    LostReason, Mode, Moment, Operation, OwnerId, Place, Reach, Renewal, Request, RequestId, Result,
+    Standing, Store, SystemClock, Wake, WakeUp,
     hub::{Handed, Hub},
 };
-use redis::{FromRedisValue, ScriptInvocation, Value};
+use redis::ScriptInvocation;
 
 use super::{NAME, config::Config, scripts::Scripts};
 use crate::{
-    error::Trouble,
-    link::{Answer, Link, News, PATIENCE, Question},
+    keys,
+    link::{self, Answer, Link, News, PATIENCE, Question},
 };
 
 /// The lease times it gives: above its clock's step and the deadline's margin by far, and at most a day, for which a
@@ -49,8 +48,7 @@ pub async fn connect(config: Config) -> Result<Store> {
 async fn open(Config(settings): Config) -> Result<Store> {
     settings.check()?;
     let hub: Arc<Hub> = Arc::default();
-    // A channel that no other client has; random, like a request's id.
-    let channel = format!("polylock:{:032x}", u128::from_be_bytes(RequestId::random().to_bytes()));
+    let channel = link::channel();
     let ear = {
         let hub = hub.clone();
         Arc::new(move |news: News<'_>| match news {
@@ -101,16 +99,6 @@ impl Server {
         self.link.ask(operation, patience(request), Question::Script(call)).await
     }
 
-    /// What the server answers, as it should be.
-    fn read<T: FromRedisValue>(&self, operation: Operation, value: Value) -> Result<T> {
-        redis::from_redis_value(value).map_err(|error| self.strange(operation, error.to_string()))
-    }
-
-    fn strange(&self, operation: Operation, what: impl Into<String>) -> polylock_core::Error {
-        let advice = format!("the server answers with what it never should: {}", what.into());
-        self.link.failed(operation, Trouble::Unfit(Fault::Permanent, advice))
-    }
-
     /// The claim of `request` may still arrive when it has been released.
     fn may_come_late(&self, request: RequestId) {
         let now = SystemClock.now();
@@ -121,7 +109,7 @@ impl Server {
 
     fn entry(&self, operation: Operation, entry: EntryParts) -> Result<Entry> {
         let (token, mode, age, left, owner, label) = entry;
-        let strange = || self.strange(operation, "an entry of a lock that makes no sense");
+        let strange = || self.link.strange(operation, "an entry of a lock that makes no sense");
         Ok(Entry::new(
             u8::try_from(mode).ok().and_then(Mode::from_bit).ok_or_else(strange)?,
             OwnerId::new(owner).map_err(|_| strange())?,
@@ -173,9 +161,9 @@ impl Backend for Server {
         if may_come_late {
             self.may_come_late(request.id);
         }
-        match self.read::<Vec<i64>>(Operation::Claim, outcome?)?[..] {
+        match self.link.read::<Vec<i64>>(Operation::Claim, outcome?)?[..] {
             [1, token, lease] => {
-                let strange = || self.strange(Operation::Claim, "a negative token");
+                let strange = || self.link.strange(Operation::Claim, "a negative token");
                 let token = FencingToken::new(token).ok_or_else(strange)?;
                 self.hub.forget(request.id);
                 Ok(Standing::Held(Grant::new(token, micros(lease))))
@@ -188,7 +176,7 @@ impl Backend for Server {
                 let recheck = micros(left).min(RECHECK).min(request.place_ttl() / 3);
                 Ok(Standing::Queued(Place::new(u32::try_from(ahead).ok(), recheck)))
             }
-            _ => Err(self.strange(Operation::Claim, "neither a grant nor a place")),
+            _ => Err(self.link.strange(Operation::Claim, "neither a grant nor a place")),
         }
     }
 
@@ -204,7 +192,7 @@ impl Backend for Server {
         let mut call = self.scripts.call(&self.scripts.renew, &request.name);
         call.arg(&request.id.to_bytes()).arg(in_micros(request.ttl));
         let answer = self.call(Operation::Renew, request, &call).await.outcome?;
-        Ok(match self.read(Operation::Renew, answer)? {
+        Ok(match self.link.read(Operation::Renew, answer)? {
             1 => Renewal::Renewed { lease: request.ttl },
             _ => Renewal::Lost(LostReason::Gone),
         })
@@ -219,7 +207,7 @@ impl Backend for Server {
         if late {
             self.late.lock().unwrap_or_else(PoisonError::into_inner).remove(&request.id);
         }
-        self.read::<i64>(Operation::Release, answer).map(drop)
+        self.link.read::<i64>(Operation::Release, answer).map(drop)
     }
 }
 
@@ -228,22 +216,21 @@ impl Inspect for Server {
     async fn inspect(&self, name: &LockName) -> Result<LockStatus> {
         let call = self.scripts.call(&self.scripts.inspect, name);
         let answer = self.link.ask(Operation::Inspect, PATIENCE, Question::Script(&call)).await.outcome?;
-        let (holders, waiters): (Vec<EntryParts>, Vec<EntryParts>) = self.read(Operation::Inspect, answer)?;
+        let (holders, waiters): (Vec<EntryParts>, Vec<EntryParts>) =
+            self.link.read(Operation::Inspect, answer)?;
         let holders = self.entries(Operation::Inspect, holders)?;
         Ok(LockStatus::new(name.clone(), holders, self.entries(Operation::Inspect, waiters)?))
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockStatus>> {
         let names = self.scripts.keys.in_use(&self.link, "hq", prefix).await?;
-        let names: Vec<LockName> = names.into_iter().filter_map(|name| LockName::new(name).ok()).collect();
-        let locks = future::try_join_all(names.iter().map(|name| self.inspect(name))).await?;
-        Ok(locks.into_iter().filter(|lock| !lock.is_free()).collect())
+        keys::in_use_of(self, &names).await
     }
 
     async fn break_lock(&self, name: &LockName) -> Result<Vec<Entry>> {
         let call = self.scripts.call(&self.scripts.break_lock, name);
         let answer = self.link.ask(Operation::Break, PATIENCE, Question::Script(&call)).await.outcome?;
-        let holders = self.read(Operation::Break, answer)?;
+        let holders = self.link.read(Operation::Break, answer)?;
         self.entries(Operation::Break, holders)
     }
 }
