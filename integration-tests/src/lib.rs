@@ -7,6 +7,7 @@
 //! - [`servers`]: real PostgreSQL, MariaDB, Redis, Valkey, ZooKeeper and Azurite servers, started, hurt and always cleaned
 //!   away;
 //! - [`clock`]: stamps that all processes share, and waits that end;
+//! - [`load`]: many who use a few locks at once, through whatever happens;
 //! - [`history`]: what the sections that workers wrote down say about waits, hand-overs and fairness;
 //! - [`cargo`]: what only `cargo` knows: other packages' binaries, dependency trees.
 //!
@@ -16,6 +17,7 @@
 pub mod cargo;
 pub mod clock;
 pub mod history;
+pub mod load;
 pub mod process;
 pub mod proxy;
 pub mod servers;

@@ -8,8 +8,6 @@ mod answers;
 mod errors;
 mod late;
 mod leases;
-#[path = "../databases/load.rs"]
-mod load;
 mod secrets;
 mod silence;
 mod turns;
@@ -19,7 +17,7 @@ use std::{error::Error as _, sync::OnceLock, time::Duration};
 
 use polylock::{Error, Fault, Guard, Locks, LostReason};
 use polylock_integration_tests::{
-    clock,
+    clock, load,
     proxy::Proxy,
     servers::{
         Private, Server,

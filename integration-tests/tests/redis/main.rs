@@ -6,8 +6,6 @@ mod contention;
 mod crashes;
 mod dead;
 mod late;
-#[path = "../databases/load.rs"]
-mod load;
 mod reach;
 mod settings;
 mod tokens;
@@ -16,7 +14,7 @@ mod waiting;
 use std::{collections::HashMap, error::Error as _, time::Duration};
 
 use polylock::{Error, Fault, Locks};
-use polylock_integration_tests::{clock, servers::Server};
+use polylock_integration_tests::{clock, load, servers::Server};
 use redis::{Client, Cmd, FromRedisValue, aio::MultiplexedConnection};
 use tokio::sync::Mutex;
 

@@ -3,7 +3,6 @@
 
 mod frozen;
 mod leftovers;
-mod load;
 mod quorum;
 mod renewal;
 mod restart;
@@ -12,3 +11,5 @@ mod site;
 mod stale;
 mod tokens;
 mod waiting;
+
+use polylock_integration_tests::load;

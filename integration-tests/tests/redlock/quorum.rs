@@ -103,9 +103,9 @@ async fn of_two_sides_of_a_partition_only_the_greater_one_gets_the_lock() {
 #[tokio::test(flavor = "multi_thread")]
 async fn majorities_that_share_one_node_exclude_each_other() {
     let [(site, a), (_b_side, b)] = sides([0, 1, 2], [2, 3, 4]).await;
-    let outcome = load::run(vec![a, b], "n", Duration::from_secs(2), async {}).await;
+    let outcome = load::one("n", Duration::from_secs(2)).on(vec![a, b], async {}).await;
     outcome.is_clean();
-    assert!(outcome.of("0") > 10 && outcome.of("1") > 10, "{} and {}", outcome.of("0"), outcome.of("1"));
+    assert!(outcome.of(0) > 10 && outcome.of(1) > 10, "{} and {}", outcome.of(0), outcome.of(1));
     pause(Duration::from_millis(1)).await;
     site.is_free_soon().await;
 }

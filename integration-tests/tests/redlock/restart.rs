@@ -45,14 +45,15 @@ async fn restarts_in_turn_under_load_give_no_lock_twice() {
     for _ in 0..8 {
         stores.push(Locks::connect(&site.url_without_trust(DELAY)).await.unwrap());
     }
-    let outcome = load::run(stores, "n", Duration::from_secs(16), async {
-        for node in [0, 1, 2, 1] {
-            // Shorter and longer than a node is silent.
-            pause(Duration::from_millis(if node == 2 { 1500 } else { 4000 })).await;
-            tokio::task::block_in_place(|| site.nodes[node].restart());
-        }
-    })
-    .await;
+    let outcome = load::one("n", Duration::from_secs(16))
+        .on(stores, async {
+            for node in [0, 1, 2, 1] {
+                // Shorter and longer than a node is silent.
+                pause(Duration::from_millis(if node == 2 { 1500 } else { 4000 })).await;
+                tokio::task::block_in_place(|| site.nodes[node].restart());
+            }
+        })
+        .await;
     outcome.is_clean();
     assert!(outcome.sections.len() > 300, "it went on");
 }

@@ -13,19 +13,20 @@ async fn they_grow_while_nodes_are_killed_and_come_back() {
     for _ in 0..8 {
         stores.push(site.open("&polylock.ttl=2s").await);
     }
-    let outcome = load::run(stores, "n", Duration::from_secs(8), async {
-        for node in [0, 1, 2, 3, 4, 0, 2] {
-            pause(Duration::from_millis(400)).await;
-            tokio::task::block_in_place(|| site.nodes[node].kill());
-            pause(Duration::from_millis(400)).await;
-            tokio::task::block_in_place(|| site.nodes[node].restart());
-        }
-    })
-    .await;
+    let outcome = load::one("n", Duration::from_secs(8))
+        .on(stores, async {
+            for node in [0, 1, 2, 3, 4, 0, 2] {
+                pause(Duration::from_millis(400)).await;
+                tokio::task::block_in_place(|| site.nodes[node].kill());
+                pause(Duration::from_millis(400)).await;
+                tokio::task::block_in_place(|| site.nodes[node].restart());
+            }
+        })
+        .await;
     outcome.is_clean();
     assert!(outcome.sections.len() > 300, "it went on");
     for store in 0..8 {
-        assert!(outcome.of(&store.to_string()) > 0, "{store} never had it");
+        assert!(outcome.of(store) > 0, "{store} never had it");
     }
     site.is_free_soon().await;
 }
@@ -43,11 +44,11 @@ async fn an_hour_ahead(nodes: &[usize]) -> usize {
     for node in nodes {
         site.ask::<()>(*node, &["SET", &site.key("n", "n"), &wrong]).await;
     }
-    let outcome = load::run(stores, "n", Duration::from_secs(3), async {}).await;
+    let outcome = load::one("n", Duration::from_secs(3)).on(stores, async {}).await;
     outcome.is_clean();
     assert_eq!((outcome.failures, outcome.losses), (0, 0));
     for store in 0..8 {
-        assert!(outcome.of(&store.to_string()) > 0, "{store} is locked out");
+        assert!(outcome.of(store) > 0, "{store} is locked out");
     }
     site.is_free_soon().await;
     let ahead = u64::try_from(ahead).unwrap();

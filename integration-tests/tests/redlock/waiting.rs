@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use polylock::{Locks, Mode};
 use polylock_integration_tests::{
-    clock::{self, now, pause},
+    clock::{self, PATIENCE, now, pause},
     history::{Flow, at},
 };
 use polylock_testkit::history::{self, Recorder, Rules};
@@ -95,7 +95,7 @@ async fn nobody_of_many_starves() {
             tasks.push(tokio::spawn(async move {
                 for _ in 0..TURNS {
                     let attempt = recorder.invoke("n", client.clone(), Mode::Exclusive);
-                    assert!(load::hold(&locks, "n", attempt).await.unwrap());
+                    assert!(load::hold(&locks, PATIENCE, attempt, "n", Mode::Exclusive).await.unwrap());
                 }
             }));
         }

@@ -227,7 +227,7 @@ async fn who_contend_across_a_border_never_overlap() {
     for count in [RENEWED_FROM - 20, LAST - 20, END - 20] {
         let spot = Spot::of(&server);
         let locks = Locks::connect(&spot.url).await.unwrap();
-        locks.lock("lock-0").acquire().await.unwrap().release().await.unwrap();
+        locks.lock("lock").acquire().await.unwrap().release().await.unwrap();
         assert!(locks.close(PATIENCE).await);
         let node = format!("{}/lock-0", spot.root);
         counts_from(&server, &node, count);

@@ -8,8 +8,6 @@ mod deaths;
 mod fence;
 mod herd;
 mod leases;
-#[path = "../databases/load.rs"]
-mod load;
 mod lost_answers;
 mod partitions;
 mod reach;
@@ -18,7 +16,7 @@ mod reaper;
 use std::{error::Error as _, time::Duration};
 
 use polylock::{Error, Fault, Locks};
-use polylock_integration_tests::{clock, servers::Server};
+use polylock_integration_tests::{clock, load, servers::Server};
 use zookeeper_client::{Client, Error as Failure};
 
 /// What a busy machine may add to a bound.

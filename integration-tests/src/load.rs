@@ -3,22 +3,27 @@
 use std::time::Duration;
 
 use polylock::{Error, Locks, Mode};
-use polylock_integration_tests::clock::{now, pause};
-use polylock_testkit::history::{Attempt, Recorder, Section};
+use polylock_testkit::history::{self, Attempt, Recorder, Rules, Section};
+
+use crate::clock::{now, pause};
 
 /// How many use how much for how long.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Load {
+pub struct Load {
     /// Stores opened, each as if it were another process.
-    pub(crate) stores: usize,
+    pub stores: usize,
     /// Tasks on each.
-    pub(crate) tasks: usize,
-    pub(crate) names: usize,
-    pub(crate) lasts: Duration,
+    pub tasks: usize,
+    /// What the locks are called: so, and with a number behind it if there are several.
+    pub name: &'static str,
+    /// How many locks.
+    pub names: usize,
+    /// How long it goes on.
+    pub lasts: Duration,
     /// Whether every third hold is a shared one.
-    pub(crate) readers: bool,
+    pub readers: bool,
     /// For how long each waits for its turn.
-    pub(crate) wait: Duration,
+    pub wait: Duration,
 }
 
 impl Default for Load {
@@ -26,6 +31,7 @@ impl Default for Load {
         Self {
             stores: 4,
             tasks: 4,
+            name: "lock",
             names: 2,
             lasts: Duration::from_secs(3),
             readers: true,
@@ -34,24 +40,63 @@ impl Default for Load {
     }
 }
 
+/// One task of each store, which wants the lock `name` alone, again and again.
+#[must_use]
+pub fn one(name: &'static str, lasts: Duration) -> Load {
+    Load { tasks: 1, name, names: 1, lasts, readers: false, ..Load::default() }
+}
+
 /// What came out.
 #[derive(Debug)]
-pub(crate) struct Outcome {
-    pub(crate) sections: Vec<Section>,
+pub struct Outcome {
+    /// All holds.
+    pub sections: Vec<Section>,
     /// Claims that failed.
-    pub(crate) failures: usize,
+    pub failures: usize,
     /// Holds that were lost.
-    pub(crate) losses: usize,
+    pub losses: usize,
+}
+
+impl Outcome {
+    /// Every promise was kept.
+    ///
+    /// # Panics
+    /// If not.
+    pub fn is_clean(&self) {
+        println!("{} sections, {} failures, {} losses", self.sections.len(), self.failures, self.losses);
+        assert_eq!(history::check(&self.sections, Rules::default()), []);
+    }
+
+    /// The sections of all tasks of one store, by its number.
+    #[must_use]
+    pub fn of(&self, store: usize) -> usize {
+        let store = format!("{store}.");
+        self.sections.iter().filter(|section| section.client.starts_with(&store)).count()
+    }
 }
 
 impl Load {
     /// Puts the load on the store at `url`, while `trouble` happens.
-    pub(crate) async fn run(self, url: &str, trouble: impl Future<Output = ()>) -> Outcome {
+    ///
+    /// # Panics
+    /// If it can't be opened.
+    pub async fn run(self, url: &str, trouble: impl Future<Output = ()>) -> Outcome {
+        let mut stores = Vec::new();
+        for _ in 0..self.stores {
+            stores.push(Locks::connect(url).await.unwrap_or_else(|error| panic!("{url}: {error:?}")));
+        }
+        self.on(stores, trouble).await
+    }
+
+    /// The same on stores that are open.
+    ///
+    /// # Panics
+    /// If a task does.
+    pub async fn on(self, stores: Vec<Locks>, trouble: impl Future<Output = ()>) -> Outcome {
         let recorder = Recorder::new();
         let until = now() + self.lasts;
         let mut tasks = Vec::new();
-        for store in 0..self.stores {
-            let locks = Locks::connect(url).await.unwrap();
+        for (store, locks) in stores.into_iter().enumerate() {
             for task in 0..self.tasks {
                 let client = format!("{store}.{task}");
                 let (locks, recorder) = (locks.clone(), recorder.clone());
@@ -59,7 +104,7 @@ impl Load {
                     let (mut failures, mut losses, mut turn) = (0, 0, store + task);
                     while now() < until {
                         turn += 1;
-                        let name = format!("lock-{}", turn % self.names);
+                        let name = self.name_of(turn);
                         let mode = if self.readers && turn % 3 == 0 { Mode::Shared } else { Mode::Exclusive };
                         match hold(&locks, self.wait, recorder.invoke(&name, &client, mode), &name, mode)
                             .await
@@ -80,16 +125,23 @@ impl Load {
         trouble.await;
         let (mut failures, mut losses) = (0, 0);
         for task in tasks {
-            let (failed, lost) = task.await.unwrap();
+            let (failed, lost) = task.await.unwrap_or_else(|error| panic!("a task: {error}"));
             failures += failed;
             losses += lost;
         }
         Outcome { sections: recorder.sections(), failures, losses }
     }
+
+    fn name_of(self, turn: usize) -> String {
+        if self.names == 1 { self.name.to_owned() } else { format!("{}-{}", self.name, turn % self.names) }
+    }
 }
 
 /// Takes the lock, keeps it for a moment and gives it back; false if it was lost meanwhile.
-async fn hold(
+///
+/// # Errors
+/// If it could not be taken.
+pub async fn hold(
     locks: &Locks,
     wait: Duration,
     attempt: Attempt,
