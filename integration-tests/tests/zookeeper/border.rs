@@ -229,7 +229,7 @@ async fn who_contend_across_a_border_never_overlap() {
         let locks = Locks::connect(&spot.url).await.unwrap();
         locks.lock("lock").acquire().await.unwrap().release().await.unwrap();
         assert!(locks.close(PATIENCE).await);
-        let node = format!("{}/lock-0", spot.root);
+        let node = format!("{}/lock", spot.root);
         counts_from(&server, &node, count);
         let load = Load { stores: 2, tasks: 2, names: 1, ..Load::default() };
         let outcome = load.run(&spot.url, async {}).await;
