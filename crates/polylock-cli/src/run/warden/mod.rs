@@ -36,6 +36,12 @@ pub(crate) fn is_called() -> bool {
     env::args_os().nth(1).as_deref() == Some(OsStr::new(CALL))
 }
 
+/// The command that is there already when a warden takes another's place. It knows it from the start: polylock may die before
+/// it has said a word.
+fn command_from_the_start() -> Option<Pid> {
+    env::args().nth(2)?.parse().ok().and_then(Pid::from_raw)
+}
+
 /// What the warden is told, one line each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Word {
@@ -83,7 +89,7 @@ impl Warden {
     ///
     /// `hidden` are the variables that it has no need to know.
     pub(super) async fn start(hidden: &[String]) -> io::Result<Self> {
-        let (helper, pipe) = spawn(0, hidden).await?;
+        let (helper, pipe) = spawn(0, hidden, None).await?;
         let group = helper.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
         let group = group.ok_or_else(|| io::Error::other("the warden ended at once"))?;
         Ok(Self {
@@ -138,7 +144,8 @@ impl Warden {
             return Ok(());
         }
         // The dead one is kept, not waited for: so the number of the group stays taken.
-        let (helper, pipe) = spawn(self.group.as_raw_nonzero().get(), &self.hidden).await?;
+        let group = self.group.as_raw_nonzero().get();
+        let (helper, pipe) = spawn(group, &self.hidden, self.command).await?;
         self.helpers.push(helper);
         self.pipe = pipe;
         let all = [self.command.map(Word::Command), Some(Word::Deadline(self.deadline))];
@@ -149,13 +156,14 @@ impl Warden {
     }
 }
 
-async fn spawn(group: i32, hidden: &[String]) -> io::Result<(Child, ChildStdin)> {
+async fn spawn(group: i32, hidden: &[String], watched: Option<Pid>) -> io::Result<(Child, ChildStdin)> {
     let mut command = Command::new(this_program()?);
     for variable in hidden {
         command.env_remove(variable);
     }
     // No output of its own: it must not keep a pipe of the caller open.
-    command.arg(CALL).process_group(group).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    command.arg(CALL).args(watched.map(|pid| pid.to_string()));
+    command.process_group(group).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut helper = command.spawn()?;
     let (Some(pipe), Some(mut ready)) = (helper.stdin.take(), helper.stdout.take()) else {
         return Err(io::Error::other("the warden has no pipe"));

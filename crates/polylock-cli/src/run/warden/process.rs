@@ -14,18 +14,16 @@ use rustix::{
     process::Pid,
 };
 
-use super::Word;
+use super::{Word, command_from_the_start};
 use crate::run::target::Target;
 
 /// Watches until it is told to go or must kill.
 pub(crate) fn main() -> ExitCode {
     outlive_signals();
-    // Whoever started it waits for this, and starts the command only then.
-    if io::stdout().write_all(b"\n").and_then(|()| io::stdout().flush()).is_err() {
-        return ExitCode::FAILURE;
-    }
-    let mut watch = Watch { text: Vec::new(), command: None, deadline: Moment::NEVER };
-    match watch.until_the_end() {
+    let mut watch = Watch { text: Vec::new(), command: command_from_the_start(), deadline: Moment::NEVER };
+    // Whoever started it waits for this, and starts the command only then, if it is not there yet.
+    let said = io::stdout().write_all(b"\n").and_then(|()| io::stdout().flush());
+    match said.and_then(|()| watch.until_the_end()) {
         Ok(End::Dismissed) => ExitCode::SUCCESS,
         // What can't be watched any more is as bad as a deadline.
         Ok(End::Kill) | Err(_) => {
