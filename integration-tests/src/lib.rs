@@ -6,6 +6,7 @@
 //! - [`proxy`]: faults of the network between a client and a server;
 //! - [`servers`]: real PostgreSQL, MariaDB, Redis, Valkey, ZooKeeper and Azurite servers, started, hurt and always cleaned
 //!   away;
+//! - [`refusals`], [`trace`]: what a store says when it refuses, and what is traced;
 //! - [`clock`]: stamps that all processes share, and waits that end;
 //! - [`load`]: many who use a few locks at once, through whatever happens;
 //! - [`history`]: what the sections that workers wrote down say about waits, hand-overs and fairness;
@@ -20,6 +21,8 @@ pub mod history;
 pub mod load;
 pub mod process;
 pub mod proxy;
+pub mod refusals;
 pub mod servers;
 pub mod stores;
 pub mod targets;
+pub mod trace;

@@ -13,12 +13,13 @@ mod silence;
 mod turns;
 mod waiting;
 
-use std::{error::Error as _, sync::OnceLock, time::Duration};
+use std::{sync::OnceLock, time::Duration};
 
-use polylock::{Error, Fault, Guard, Locks, LostReason};
+use polylock::{Guard, Locks, LostReason};
 use polylock_integration_tests::{
     clock, load,
     proxy::Proxy,
+    refusals::{timed_refusal as refusal, told},
     servers::{
         Private, Server,
         azurite::{self, ACCOUNT},
@@ -153,31 +154,6 @@ async fn becomes_free(locks: &Locks, name: &str) -> u64 {
 async fn loss(guard: &Guard) -> LostReason {
     let told = tokio::time::timeout(SHORTEST + SLACK, guard.lost()).await;
     told.unwrap_or_else(|_| panic!("{}: it is not lost", guard.name()))
-}
-
-/// What kind of fault an error is, if it is one of the store's, and all that it and its causes say.
-fn told(error: &Error) -> (Option<Fault>, String) {
-    let fault = if let Error::Unavailable(error) = error { Some(error.fault) } else { None };
-    let (mut text, mut cause) = (error.to_string(), error.source());
-    while let Some(next) = cause {
-        text.extend([": ", &next.to_string()]);
-        cause = next.source();
-    }
-    (fault, text)
-}
-
-/// Why the store can't be opened, and after which time that is known.
-async fn refusal(url: &str) -> (Option<Fault>, String, Duration) {
-    let began = clock::now();
-    match Locks::connect(url).await {
-        Ok(_) => panic!("it opens"),
-        Err(error) => {
-            let took = clock::now().since(began);
-            let (fault, text) = told(&error);
-            println!("after {took:.1?}: {fault:?}: {text}");
-            (fault, format!("{text} {error:?}"), took)
-        }
-    }
 }
 
 /// Does everything that the store can do.

@@ -2,7 +2,6 @@
 //! and the HTTP client either.
 
 use std::{
-    fmt::{Debug, Write as _},
     net::SocketAddr,
     sync::{
         Arc, Mutex, PoisonError,
@@ -13,16 +12,13 @@ use std::{
 
 use polylock::Locks;
 use polylock_azure::Config;
-use polylock_integration_tests::servers::azurite::{self, KEY, SAS, TOKEN};
+use polylock_integration_tests::{
+    servers::azurite::{self, KEY, SAS, TOKEN},
+    trace,
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
-};
-use tracing::{
-    Event, Metadata, Subscriber,
-    field::{Field, Visit},
-    span::{Attributes, Id, Record},
-    subscriber::{Interest, set_global_default},
 };
 
 use crate::{
@@ -43,60 +39,21 @@ struct Ear {
 static EAR: Ear =
     Ear { heard: AtomicU64::new(0), suspects: Mutex::new(Vec::new()), shown: Mutex::new(Vec::new()) };
 
-struct Line(String);
-
-impl Visit for Line {
-    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        write!(self.0, " {field}={value:?}").ok();
-    }
-}
-
 impl Ear {
-    fn hear(&self, target: &str, record: impl FnOnce(&mut Line)) {
-        let mut line = Line(target.to_owned());
-        record(&mut line);
+    fn hear(&self, target: &str, line: &str) {
         if target.starts_with("typespec") || target.starts_with("azure_core") {
             self.heard.fetch_add(1, Ordering::Relaxed);
         }
         let keep = |lines: &Mutex<Vec<String>>| {
-            lines.lock().unwrap_or_else(PoisonError::into_inner).push(line.0.clone());
+            lines.lock().unwrap_or_else(PoisonError::into_inner).push(line.to_owned());
         };
-        if shows(&line.0) {
+        if shows(line) {
             keep(&self.shown);
         }
-        if has_guid(&line.0) {
+        if has_guid(line) {
             keep(&self.suspects);
         }
     }
-}
-
-impl Subscriber for &'static Ear {
-    fn register_callsite(&self, _: &'static Metadata<'static>) -> Interest {
-        Interest::always()
-    }
-
-    fn enabled(&self, _: &Metadata<'_>) -> bool {
-        true
-    }
-
-    fn new_span(&self, span: &Attributes<'_>) -> Id {
-        self.hear(span.metadata().target(), |line| span.record(line));
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, values: &Record<'_>) {
-        self.hear("", |line| values.record(line));
-    }
-
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-    fn event(&self, event: &Event<'_>) {
-        self.hear(event.metadata().target(), |line| event.record(line));
-    }
-
-    fn enter(&self, _: &Id) {}
-
-    fn exit(&self, _: &Id) {}
 }
 
 /// The parts of signatures by which they are known, however they are encoded.
@@ -163,7 +120,7 @@ fn ids(said: &[u8]) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn are_in_nothing_that_is_shown_or_traced() {
-    set_global_default(&EAR).unwrap();
+    trace::listen(|target, line| EAR.hear(target, line));
     tracing::debug!("the key is {KEY}");
     tracing::trace!(id = "11111111-1111-4111-8111-111111111111", "a lease");
     assert_eq!(std::mem::take(&mut *EAR.shown.lock().unwrap()).len(), 1, "what is shown is found");

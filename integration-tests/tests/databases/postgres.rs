@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use polylock::{Error, Fault, Locks};
+use polylock::{Fault, Locks};
 use polylock_integration_tests::{
     clock::{self, now, pause},
+    refusals::refusal,
     servers::{Server, pgbouncer, postgres},
 };
 use polylock_sql::postgres::{Config, schema};
@@ -260,22 +261,6 @@ async fn behind_a_pooler_that_gives_each_transaction_another_session() {
     .await;
     guard.release().await.unwrap();
     drop(waiting.await.unwrap().unwrap());
-}
-
-/// Why the store at `url` can't be opened.
-async fn refusal(url: &str) -> (Option<Fault>, String) {
-    let error = Locks::connect(url).await.unwrap_err();
-    let fault = match &error {
-        Error::Unavailable(error) => Some(error.fault),
-        _ => None,
-    };
-    let mut text = error.to_string();
-    let mut cause: Option<&dyn std::error::Error> = std::error::Error::source(&error);
-    while let Some(next) = cause {
-        text.extend([": ", &next.to_string()]);
-        cause = next.source();
-    }
-    (fault, text)
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -11,10 +11,14 @@ mod settings;
 mod tokens;
 mod waiting;
 
-use std::{collections::HashMap, error::Error as _, time::Duration};
+use std::{collections::HashMap, time::Duration};
 
-use polylock::{Error, Fault, Locks};
-use polylock_integration_tests::{clock, load, servers::Server};
+use polylock::{Error, Locks};
+use polylock_integration_tests::{
+    clock, load,
+    refusals::{refusal, told},
+    servers::Server,
+};
 use redis::{Client, Cmd, FromRedisValue, aio::MultiplexedConnection};
 use tokio::sync::Mutex;
 
@@ -106,25 +110,6 @@ async fn raw(url: &str) -> MultiplexedConnection {
 /// Waits until so many stand in the queue.
 async fn waiters(locks: &Locks, name: &str, count: usize) {
     clock::until("they wait", async || locks.inspect(name).await.unwrap().waiters.len() == count).await;
-}
-
-/// What kind of fault an error is, if it is one of the store's, and all that it and its causes say.
-fn told(error: &Error) -> (Option<Fault>, String) {
-    let fault = if let Error::Unavailable(error) = error { Some(error.fault) } else { None };
-    let (mut text, mut cause) = (error.to_string(), error.source());
-    while let Some(next) = cause {
-        text.extend([": ", &next.to_string()]);
-        cause = next.source();
-    }
-    (fault, text)
-}
-
-/// Why the store can't be opened.
-async fn refusal(url: &str) -> (Option<Fault>, String) {
-    match Locks::connect(url).await {
-        Ok(_) => panic!("it opens"),
-        Err(error) => told(&error),
-    }
 }
 
 /// Does everything that the store can do.

@@ -1,7 +1,7 @@
 //! Users and passwords, what they keep from others, and that they show nowhere.
 
 use std::{
-    fmt::{Debug, Write as _},
+    fmt::Debug,
     sync::{
         Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -10,15 +10,12 @@ use std::{
 };
 
 use polylock::{Error, Fault, Locks};
-use polylock_integration_tests::servers::{
-    Private,
-    zookeeper::{self, PASSWORD as SASL_PASSWORD, USER as SASL_USER},
-};
-use tracing::{
-    Event, Metadata, Subscriber,
-    field::{Field, Visit},
-    span::{Attributes, Id, Record},
-    subscriber::{Interest, set_global_default},
+use polylock_integration_tests::{
+    servers::{
+        Private,
+        zookeeper::{self, PASSWORD as SASL_PASSWORD, USER as SASL_USER},
+    },
+    trace,
 };
 use zookeeper_client::Error as Failure;
 
@@ -145,54 +142,15 @@ static EAR: Ear = Ear { heard: AtomicU64::new(0), shown: Mutex::new(Vec::new()) 
 
 const CANARY: &str = "kanarienvogel";
 
-struct Line(String);
-
-impl Visit for Line {
-    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        write!(self.0, " {field}={value:?}").ok();
-    }
-}
-
 impl Ear {
-    fn hear(&self, target: &str, record: impl FnOnce(&mut Line)) {
-        let mut line = Line(target.to_owned());
-        record(&mut line);
+    fn hear(&self, target: &str, line: &str) {
         if target.starts_with("zookeeper_client") {
             self.heard.fetch_add(1, Ordering::Relaxed);
         }
-        if shows(&line.0) {
-            self.shown.lock().unwrap_or_else(PoisonError::into_inner).push(line.0);
+        if shows(line) {
+            self.shown.lock().unwrap_or_else(PoisonError::into_inner).push(line.to_owned());
         }
     }
-}
-
-impl Subscriber for &'static Ear {
-    fn register_callsite(&self, _: &'static Metadata<'static>) -> Interest {
-        Interest::always()
-    }
-
-    fn enabled(&self, _: &Metadata<'_>) -> bool {
-        true
-    }
-
-    fn new_span(&self, span: &Attributes<'_>) -> Id {
-        self.hear(span.metadata().target(), |line| span.record(line));
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, values: &Record<'_>) {
-        self.hear("", |line| values.record(line));
-    }
-
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-    fn event(&self, event: &Event<'_>) {
-        self.hear(event.metadata().target(), |line| event.record(line));
-    }
-
-    fn enter(&self, _: &Id) {}
-
-    fn exit(&self, _: &Id) {}
 }
 
 /// Whether the password is in `text`, in one of the ways in which bytes are shown.
@@ -205,7 +163,7 @@ fn shows(text: &str) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_password_is_in_nothing_that_is_shown_or_traced() {
-    set_global_default(&EAR).unwrap();
+    trace::listen(|target, line| EAR.hear(target, line));
     tracing::debug!("its password is {CANARY}");
     let planted = std::mem::take(&mut *EAR.shown.lock().unwrap());
     assert_eq!(planted.len(), 1, "what is shown is found");

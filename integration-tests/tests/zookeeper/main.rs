@@ -13,10 +13,14 @@ mod partitions;
 mod reach;
 mod reaper;
 
-use std::{error::Error as _, time::Duration};
+use std::time::Duration;
 
-use polylock::{Error, Fault, Locks};
-use polylock_integration_tests::{clock, load, servers::Server};
+use polylock::Locks;
+use polylock_integration_tests::{
+    clock, load,
+    refusals::{timed_refusal as refusal, told},
+    servers::Server,
+};
 use zookeeper_client::{Client, Error as Failure};
 
 /// What a busy machine may add to a bound.
@@ -70,31 +74,6 @@ impl Spot {
 /// Until so many wait.
 async fn waiters(locks: &Locks, name: &str, count: usize) {
     clock::until("they wait", async || locks.inspect(name).await.unwrap().waiters.len() == count).await;
-}
-
-/// What kind of fault an error is, if it is one of the store's, and all that it and its causes say.
-fn told(error: &Error) -> (Option<Fault>, String) {
-    let fault = if let Error::Unavailable(error) = error { Some(error.fault) } else { None };
-    let (mut text, mut cause) = (error.to_string(), error.source());
-    while let Some(next) = cause {
-        text.extend([": ", &next.to_string()]);
-        cause = next.source();
-    }
-    (fault, text)
-}
-
-/// Why the store can't be opened, and after which time that is known.
-async fn refusal(url: &str) -> (Option<Fault>, String, Duration) {
-    let began = clock::now();
-    match tokio::time::timeout(clock::PATIENCE, Locks::connect(url)).await.expect("it ends") {
-        Ok(_) => panic!("it opens"),
-        Err(error) => {
-            let took = clock::now().since(began);
-            let (fault, text) = told(&error);
-            println!("after {took:.1?}: {fault:?}: {text}");
-            (fault, format!("{text} {error:?}"), took)
-        }
-    }
 }
 
 /// Does everything that the store can do.

@@ -6,9 +6,10 @@ use std::{
     time::Duration,
 };
 
-use polylock::{Error, Fault, Fencing, Locks};
+use polylock::{Fault, Fencing, Locks};
 use polylock_integration_tests::{
     clock,
+    refusals::refusal,
     servers::{Private, mariadb},
 };
 use polylock_sql::mysql::{Config, schema};
@@ -62,22 +63,6 @@ async fn under_odd_modes_and_character_sets_every_byte_counts() {
         }
         assert_eq!(number(&mut admin, &format!("SELECT count(*) FROM {table}_holds")).await, 0);
     }
-}
-
-/// Why the store at `url` can't be opened.
-async fn refusal(url: &str) -> (Option<Fault>, String) {
-    let error = Locks::connect(url).await.unwrap_err();
-    let fault = match &error {
-        Error::Unavailable(error) => Some(error.fault),
-        _ => None,
-    };
-    let mut text = error.to_string();
-    let mut cause: Option<&dyn std::error::Error> = std::error::Error::source(&error);
-    while let Some(next) = cause {
-        text.extend([": ", &next.to_string()]);
-        cause = next.source();
-    }
-    (fault, text)
 }
 
 #[tokio::test(flavor = "multi_thread")]
