@@ -50,9 +50,9 @@ impl fmt::Debug for Leases {
     }
 }
 
-/// The seconds of a lease: the service gives whole ones.
-fn seconds(ttl: Duration) -> u32 {
-    u32::try_from(ttl.as_millis().div_ceil(1000)).unwrap_or(u32::MAX)
+/// How long a lease lasts that is asked for with this TTL: the service gives whole seconds.
+fn whole_seconds(ttl: Duration) -> Duration {
+    Duration::from_secs(ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0))
 }
 
 impl Leases {
@@ -64,7 +64,7 @@ impl Leases {
     /// Takes the lock, if it is free or ours; `None` if another has it.
     async fn take(&self, request: &Request) -> Result<Option<Grant>, Trouble> {
         let (lease, patience) = (LeaseId::of(request.id), self.patience(request));
-        let seconds = seconds(request.ttl);
+        let lasts = whole_seconds(request.ttl);
         for _ in 0..TRIES {
             self.blobs.calm(request.ttl / 6).await;
             let sent = SystemClock.now();
@@ -72,7 +72,7 @@ impl Leases {
                 attempt.may_hold = true;
                 attempt.held = None;
             });
-            let acquired = match self.blobs.acquire(&request.name, &lease, seconds, patience).await {
+            let acquired = match self.blobs.acquire(&request.name, &lease, lasts, patience).await {
                 Ok(acquired) => acquired,
                 Err(trouble) => {
                     match trouble.refusal() {
@@ -96,10 +96,9 @@ impl Leases {
                 }
             };
             if let Some(token) = self.fence(request, &lease, acquired, patience).await? {
-                let lease = Duration::from_secs(seconds.into());
-                self.attempts.note(request, |attempt| attempt.held = Some((lease, sent + lease)));
+                self.attempts.note(request, |attempt| attempt.held = Some((lasts, sent + lasts)));
                 self.turns.granted(&request.name);
-                return Ok(Some(Grant::new(token, lease)));
+                return Ok(Some(Grant::new(token, lasts)));
             }
         }
         let advice = "the lock's blob is deleted, or its lease broken, again and again";
@@ -145,7 +144,7 @@ impl Leases {
             }
             let token = tokens::next(last.as_ref(), date)
                 .ok_or_else(|| strange("a token that is the greatest there can be"))?;
-            let record = Record::new(request, token, Duration::from_secs(seconds(request.ttl).into()));
+            let record = Record::new(request, token, whole_seconds(request.ttl));
             match self.blobs.write(&request.name, lease, &record, etag.as_ref(), patience).await {
                 Ok(after) => {
                     if let Some(etag) = after {
@@ -201,12 +200,12 @@ impl Leases {
             Err(trouble) if is_gone(&trouble) => return Ok(Renewal::Lost(LostReason::Gone)),
             Err(trouble) => return Err(trouble),
         }
-        let wanted = seconds(request.ttl);
-        if lease != Duration::from_secs(wanted.into()) {
+        let wanted = whole_seconds(request.ttl);
+        if lease != wanted {
             // A renewal extends by what was asked for at first. The lease is ours, so it can be acquired once more, for longer.
             sent = SystemClock.now();
             self.blobs.acquire(&request.name, &lease_id, wanted, patience).await?;
-            lease = Duration::from_secs(wanted.into());
+            lease = wanted;
         }
         self.attempts.note(request, |attempt| {
             attempt.may_hold = true;
@@ -285,9 +284,12 @@ pub(crate) fn is_gone(trouble: &Trouble) -> bool {
 /// What was to be made is there, whoever has made it.
 pub(crate) fn made(answer: Result<(), Trouble>) -> Result<(), Trouble> {
     match answer {
-        // The service says so of a blob that is there and leased.
-        Err(trouble) if matches!(trouble.refusal(), Some(Refusal::Exists | Refusal::NotOurs)) => Ok(()),
-        Err(trouble) if trouble.refusal() == Some(Refusal::Changed) => Ok(()),
+        // The last two are what the service may say of a blob that is there, leased or not.
+        Err(trouble)
+            if matches!(trouble.refusal(), Some(Refusal::Exists | Refusal::NotOurs | Refusal::Changed)) =>
+        {
+            Ok(())
+        }
         answer => answer,
     }
 }

@@ -151,12 +151,12 @@ impl Blobs {
         self.calm.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the lease for `seconds`, or for so long again.
+    /// Takes the lease for this long, in whole seconds, or for so long again.
     pub(crate) async fn acquire(
         &self,
         name: &LockName,
         lease: &LeaseId,
-        seconds: u32,
+        lasts: Duration,
         patience: Duration,
     ) -> Result<Acquired, Trouble> {
         let options = BlobClientAcquireLeaseOptions {
@@ -166,7 +166,7 @@ impl Blobs {
             ..BlobClientAcquireLeaseOptions::default()
         };
         let blob = self.blob(name);
-        let seconds = i32::try_from(seconds).unwrap_or(i32::MAX);
+        let seconds = i32::try_from(lasts.as_secs()).unwrap_or(i32::MAX);
         let response = self.answer(patience, blob.acquire_lease(seconds, Some(options))).await?;
         Ok(Acquired { etag: etag(response.headers()), date: date(response.headers(), "date") })
     }
