@@ -60,7 +60,7 @@ async fn is_lost_at_its_deadline(target: &str, side: Side) {
     let reason = tokio::time::timeout(PATIENCE, lost).await.expect("told at the deadline").unwrap();
     assert_eq!(reason, LostReason::DeadlineReached);
     let stopped = tokio::time::timeout(PATIENCE, work).await.expect("stopped at the deadline").unwrap();
-    assert_eq!(stopped.unwrap_err().lost(), Some(LostReason::DeadlineReached));
+    assert_eq!(stopped.unwrap_err().lost(), Some(&LostReason::DeadlineReached));
     gate.thaw();
 }
 

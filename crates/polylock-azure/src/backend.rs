@@ -4,8 +4,8 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, Capabilities, Clock, Fault, FencingToken, Grant, LostReason, Moment, Operation, Place, Renewal,
-    Request, Result, Standing, SystemClock, Wake, line::Line,
+    Backend, BreakNotice, Capabilities, Clock, Fault, FencingToken, Grant, LostReason, Moment, Operation,
+    Place, Release, Renewal, Request, Result, Standing, SystemClock, Wake, line::Line,
 };
 
 use crate::{
@@ -195,7 +195,7 @@ impl Leases {
             // The emulator answers so when the lease was another's and has run out.
             Ok(false) => return Ok(Renewal::Lost(LostReason::Gone)),
             Err(trouble) if trouble.refusal() == Some(Refusal::Broken) => {
-                return Ok(Renewal::Lost(LostReason::Broken));
+                return Ok(Renewal::Lost(LostReason::Broken(BreakNotice::default())));
             }
             Err(trouble) if is_gone(&trouble) => return Ok(Renewal::Lost(LostReason::Gone)),
             Err(trouble) => return Err(trouble),
@@ -369,7 +369,7 @@ impl Backend for Leases {
         }
     }
 
-    async fn wait(&self, request: &Request, _: &Place) -> Result<Wake> {
+    async fn wait(&self, request: &Request) -> Result<Wake> {
         let wake = self.waiters.rung(request).await;
         // Things have begun to move.
         self.attempts.note(request, |attempt| attempt.pause = Duration::ZERO);
@@ -380,12 +380,12 @@ impl Backend for Leases {
         self.extend(request).await.map_err(|trouble| self.failed(Operation::Renew, trouble))
     }
 
-    async fn release(&self, request: &Request) -> Result<()> {
+    async fn release(&self, request: &Request) -> Result<Release> {
         self.give_back(request).await.map_err(|trouble| self.failed(Operation::Release, trouble))?;
         if self.attempts.forget(request.id).is_some_and(|attempt| attempt.held.is_some()) {
             self.turns.released(&request.name);
         }
         self.waiters.wake(&request.name);
-        Ok(())
+        Ok(Release::Released)
     }
 }

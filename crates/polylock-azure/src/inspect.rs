@@ -9,7 +9,7 @@ use azure_storage_blob::models::{
     BlobContainerClientListBlobsOptions, BlobItem, LeaseState, ListBlobsIncludeItem,
 };
 use futures_util::TryStreamExt;
-use polylock_core::{Entry, Inspect, LockName, LockStatus, Mode, Operation, OwnerId, Result};
+use polylock_core::{BreakOrder, Entry, Inspect, LockName, LockStatus, Mode, Operation, OwnerId, Result};
 
 use crate::{
     backend::{Leases, is_gone},
@@ -27,12 +27,12 @@ fn holder(written: &Written, age: Duration) -> Option<Entry> {
     match written {
         Written::Grant(Record { token, owner, label, ttl, .. }) => {
             // The service tells nobody how much is left of a lease.
-            Some(Entry::new(Mode::Exclusive, owner.clone(), label.clone(), Some(*token), age, *ttl))
+            Some(Entry::new(Mode::Exclusive, owner.clone(), label, Some(*token), age, *ttl))
         }
         // Taken for the first time, and its holder is about to write.
         Written::Nothing => {
             let unknown = OwnerId::new("unknown").ok()?;
-            Some(Entry::new(Mode::Exclusive, unknown, String::new(), None, age, age))
+            Some(Entry::new(Mode::Exclusive, unknown, "", None, age, age))
         }
         Written::Strange => None,
     }
@@ -94,7 +94,7 @@ impl Inspect for Leases {
         }
     }
 
-    async fn break_lock(&self, name: &LockName) -> Result<Vec<Entry>> {
+    async fn break_lock(&self, name: &LockName, _: &BreakOrder) -> Result<Vec<Entry>> {
         let broken = async {
             let Some(holder) = self.held_by(name).await? else { return Ok(Vec::new()) };
             match self.blobs.break_lease(name, PATIENCE).await {

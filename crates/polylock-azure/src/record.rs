@@ -107,7 +107,7 @@ impl Written {
             Some(Record {
                 token: FencingToken::new(get(FENCE)?.parse::<i64>().ok()?)?,
                 grant: Fingerprint(get(GRANT)?.to_owned()),
-                owner: OwnerId::new(decoded(OWNER)?).ok()?,
+                owner: OwnerId::sanitized(&decoded(OWNER)?),
                 label: decoded(LABEL).unwrap_or_default(),
                 ttl: Duration::from_secs(get(TTL)?.parse().ok()?),
             })

@@ -11,7 +11,9 @@
 //! 4. **Time.** The store's clock decides expiry. A waiter's place lasts [`Request::place_ttl`] from its last claim,
 //!    a hold [`Request::ttl`] from its last claim or renewal.
 //! 5. **Idempotent.** Every operation is idempotent in [`Request::id`]: a claim repeated finds its own grant with
-//!    the same token, a release repeated succeeds, a release of what is gone or another's changes nothing.
+//!    the same token, a release repeated finds nothing, a release of what is gone or another's changes nothing. A claim that
+//!    arrives after its own release, on an abandoned connection, grants nothing. An operation that undoes another names exactly
+//!    that one, by an identity that neither a restart nor a later operation repeats.
 //! 6. **No false success.** What the store is not sure of is an error, and an error means *unknown*.
 //! 7. **Bounded.** Every operation ends by itself in bounded time, with a temporary error at the latest; only
 //!    [`wait`](Backend::wait) may last.
@@ -29,7 +31,8 @@ use std::{fmt, sync::Arc, time::Duration};
 use async_trait::async_trait;
 
 use crate::{
-    Capabilities, FencingToken, LockName, Mode, OwnerId, Place, Renewal, Request, Result, Standing, Wake,
+    BreakNotice, BreakOrder, Capabilities, FencingToken, HoldAlerts, LockName, Mode, OwnerId, Release,
+    Renewal, Request, Result, Standing, Wake, owner,
 };
 
 /// A store of locks. See the [module](self) for the contract.
@@ -44,7 +47,7 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// A temporary one is tried again; after any error the outcome is unknown, and core settles it by a release.
     async fn claim(&self, request: &Request) -> Result<Standing>;
 
-    /// Returns when `place` may be stale, or with the grant where the store hands over directly.
+    /// Returns when the last claim's answer may be stale, or with the grant where the store hands over directly.
     ///
     /// Spurious returns are allowed, missed ones are not: what changed after the claim answered counts, too. Core
     /// never waits for this alone.
@@ -54,22 +57,24 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Cancel safety
     /// Must be: core drops it when time is up.
-    async fn wait(&self, request: &Request, place: &Place) -> Result<Wake>;
+    async fn wait(&self, request: &Request) -> Result<Wake>;
 
     /// Extends a held lease to [`Request::ttl`] from now. Never creates or revives one.
     ///
     /// # Errors
-    /// An error means *unknown*: core tries again until the deadline. Only [`Renewal::Lost`] means lost.
+    /// An error means *unknown*: core tries again until the deadline. Only [`Renewal::Lost`] means lost. A hold that was
+    /// marked by [`Inspect::break_lock`] is not extended and returns [`LostReason::Broken`](crate::LostReason::Broken).
     async fn renew(&self, request: &Request) -> Result<Renewal>;
 
-    /// Releases if held, withdraws if waiting, succeeds if absent.
+    /// Releases if held, withdraws if waiting. Returns [`Release::Lost`] if there was no entry of the request and no earlier
+    /// attempt within this call can have removed it.
     ///
     /// # Errors
-    /// Core tries again until the lease has run out by itself.
-    async fn release(&self, request: &Request) -> Result<()>;
+    /// An error means *unknown*. Core tries again until the lease has run out by itself.
+    async fn release(&self, request: &Request) -> Result<Release>;
 }
 
-/// An optional power: looking into a store, and breaking a lock by force.
+/// An optional power: inspecting a store, and breaking a lock.
 #[async_trait]
 pub trait Inspect: fmt::Debug + Send + Sync + 'static {
     /// Who holds `name` and who waits for it, live entries only.
@@ -84,13 +89,19 @@ pub trait Inspect: fmt::Debug + Send + Sync + 'static {
     /// If the store can't be asked.
     async fn list(&self, prefix: &str) -> Result<Vec<LockStatus>>;
 
-    /// Takes `name` from all who hold it, and returns who they were. Waiters stay and are served.
+    /// Breaks the lock `name` as `order` says, and returns the entries of its holders. Waiters stay and are served.
+    ///
+    /// * Cooperative: marks every live hold with the notice, and notifies the holders at once if the store can push
+    ///   ([`HoldAlerts`]). A marked hold keeps others out until its release or the end of its lease. Of two notices, the first one
+    ///   stays.
+    /// * With force: removes every live hold. The next renewal or release of a former holder returns the notice, for as long
+    ///   as its lease would have lasted.
     ///
     /// The next grant has a greater token, so a resource that checks tokens refuses the former holder.
     ///
     /// # Errors
-    /// If the store can't be asked.
-    async fn break_lock(&self, name: &LockName) -> Result<Vec<Entry>>;
+    /// If the store is unavailable.
+    async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>>;
 }
 
 /// Who holds a lock and who waits for it.
@@ -127,7 +138,7 @@ pub struct Entry {
     pub mode: Mode,
     /// Who it is.
     pub owner: OwnerId,
-    /// What it says it is for; empty if it said nothing.
+    /// What it says it is for, without control characters; empty if it said nothing.
     pub label: String,
     /// The token of a holder; `None` for a waiter.
     pub token: Option<FencingToken>,
@@ -135,20 +146,29 @@ pub struct Entry {
     pub age: Duration,
     /// How long until it ends if it is not refreshed.
     pub expires_in: Duration,
+    /// The notice of the [break](crate::Locks::break_lock) that has marked this hold, until the holder releases it.
+    pub broken: Option<BreakNotice>,
 }
 
 impl Entry {
     /// An entry of `owner`.
     #[must_use]
-    pub const fn new(
+    pub fn new(
         mode: Mode,
         owner: OwnerId,
-        label: String,
+        label: &str,
         token: Option<FencingToken>,
         age: Duration,
         expires_in: Duration,
     ) -> Self {
-        Self { mode, owner, label, token, age, expires_in }
+        Self { mode, owner, label: owner::sanitized(label), token, age, expires_in, broken: None }
+    }
+
+    /// The same entry, marked as broken.
+    #[must_use]
+    pub fn broken(mut self, notice: Option<BreakNotice>) -> Self {
+        self.broken = notice;
+        self
     }
 }
 
@@ -157,20 +177,30 @@ impl Entry {
 pub struct Store {
     /// The store itself.
     pub backend: Arc<dyn Backend>,
-    /// The power to look inside, if it has it.
+    /// The power to be inspected, if it has it.
     pub inspect: Option<Arc<dyn Inspect>>,
+    /// What the store calls when it receives a break notice; `None` if it cannot push: then holders learn of a break at their
+    /// next renewal.
+    pub alerts: Option<Arc<HoldAlerts>>,
 }
 
 impl Store {
-    /// A store that can't be looked into.
+    /// A store that can't be inspected.
     #[must_use]
     pub fn new(backend: Arc<dyn Backend>) -> Self {
-        Self { backend, inspect: None }
+        Self { backend, inspect: None, alerts: None }
     }
 
-    /// A store that can be looked into.
+    /// A store that can be inspected.
     #[must_use]
     pub fn inspectable<B: Backend + Inspect>(backend: Arc<B>) -> Self {
-        Self { backend: backend.clone(), inspect: Some(backend) }
+        Self { inspect: Some(backend.clone()), ..Self::new(backend) }
+    }
+
+    /// The same store, which pushes break notices to `alerts`.
+    #[must_use]
+    pub fn alerting(mut self, alerts: Arc<HoldAlerts>) -> Self {
+        self.alerts = Some(alerts);
+        self
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use crate::{InvalidName, LockName, Mode, OwnerId};
+use crate::{BreakNotice, InvalidName, LockName, Mode, OwnerId};
 
 /// A result with polylock's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -91,8 +91,8 @@ impl Error {
 
     /// Why the lock was lost, if that is what happened.
     #[must_use]
-    pub const fn lost(&self) -> Option<LostReason> {
-        if let Self::Lost { reason, .. } = self { Some(*reason) } else { None }
+    pub const fn lost(&self) -> Option<&LostReason> {
+        if let Self::Lost { reason, .. } = self { Some(reason) } else { None }
     }
 }
 
@@ -112,7 +112,7 @@ pub enum NotAcquired {
 }
 
 /// What ended a hold that was not released.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum LostReason {
     /// No renewal was acknowledged before the deadline, so the store may have given the lock away.
@@ -121,12 +121,29 @@ pub enum LostReason {
     /// The store says that this request no longer holds it: it expired there, or someone broke it.
     #[error("the store no longer has it: it expired there or was broken")]
     Gone,
-    /// The store says that someone broke it. Many stores can't tell this from [`Gone`](Self::Gone).
-    #[error("someone broke it")]
-    Broken,
+    /// It was broken, with [`Locks::break_lock`](crate::Locks::break_lock) for instance. Unless force was used, nobody else
+    /// is granted the lock before this guard is released or dropped, or its lease has expired.
+    #[error("{0}")]
+    Broken(BreakNotice),
     /// The session or connection that carried the lock ended.
     #[error("the session that carried it ended")]
     SessionEnded,
+}
+
+impl LostReason {
+    /// Every value of [`kind`](Self::kind).
+    pub const KINDS: [&'static str; 4] = ["deadline", "gone", "broken", "session"];
+
+    /// One word for it, as in metrics: `deadline`, `gone`, `broken` or `session`.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::DeadlineReached => "deadline",
+            Self::Gone => "gone",
+            Self::Broken(_) => "broken",
+            Self::SessionEnded => "session",
+        }
+    }
 }
 
 /// The store could not be asked, or did not answer properly.
@@ -187,7 +204,7 @@ pub enum Operation {
     Release,
     /// Looking who holds and who waits.
     Inspect,
-    /// Taking a lock from its holder by force.
+    /// Breaking a lock.
     Break,
 }
 

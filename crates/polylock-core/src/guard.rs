@@ -19,8 +19,8 @@ use crate::{
 /// A lock that is held.
 ///
 /// It is renewed in the background every third of its lease. It ends with the first of: a [`release`](Self::release)
-/// or drop, the store's word that the lock is gone, or the deadline, which passes before the store can give the lock to
-/// another. Whoever works under it must stop when it ends: [`run`](Self::run) sees to that, and otherwise
+/// or drop, a renewal that finds the lock gone or [broken](crate::Locks::break_lock), or the deadline, which passes before the
+/// store can give the lock to another. Whoever works under it must stop when it ends: [`run`](Self::run) sees to that, and otherwise
 /// [`lost`](Self::lost) and [`ensure_held`](Self::ensure_held) tell.
 ///
 /// No guard can stop a write that is on its way when the process is paused. Hand
@@ -103,9 +103,9 @@ impl Guard {
         let mut phase = self.hold().watch();
         async move {
             if let Ok(ended) = phase.wait_for(|phase| !matches!(phase, Phase::Held { .. })).await
-                && let Phase::Lost(reason) = *ended
+                && let Phase::Lost(reason) = &*ended
             {
-                return reason;
+                return reason.clone();
             }
             std::future::pending().await
         }
@@ -122,8 +122,8 @@ impl Guard {
                 return None;
             }
             phase.changed().await.ok()?;
-            match *phase.borrow() {
-                Phase::Held { deadline } => Some(deadline),
+            match &*phase.borrow() {
+                Phase::Held { deadline } => Some(*deadline),
                 Phase::Left | Phase::Lost(_) => None,
             }
         }
@@ -136,8 +136,8 @@ impl Guard {
     ///
     /// # Errors
     /// [`Error::Lost`] if the lock was lost before `work` was done, also if `work` ended in a poll that lasted beyond the
-    /// deadline: what it did then was perhaps not protected. A release that is not acknowledged is no error: it is tried
-    /// again in the background.
+    /// deadline, or if the release finds that the store had no hold of this guard any more: what `work` did then was perhaps
+    /// not protected. A release that is not acknowledged is no error: it is tried again in the background.
     ///
     /// # Cancel safety
     /// Dropping it drops `work` and releases the lock.
@@ -165,8 +165,8 @@ impl Guard {
     /// Of several guards that entered reentrantly, the last one releases it, the others return at once.
     ///
     /// # Errors
-    /// [`Error::Lost`] if it was lost before; [`Error::Unavailable`] if the store did not confirm it in the time of the
-    /// lease, after which the store has freed it by itself.
+    /// [`Error::Lost`] if it was lost before, also if only the store's answer to this release says so; [`Error::Unavailable`]
+    /// if the store did not confirm it in the time of the lease, after which the store has freed it by itself.
     ///
     /// # Cancel safety
     /// Once polled, the release goes on in the background though this is dropped.

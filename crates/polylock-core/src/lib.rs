@@ -41,6 +41,7 @@
 //! change more often than the users'.
 
 pub mod backend;
+mod break_lock;
 mod capabilities;
 pub mod clock;
 pub mod duration;
@@ -48,6 +49,7 @@ mod engine;
 mod error;
 pub mod failure;
 mod guard;
+mod hold_alerts;
 pub mod hub;
 pub mod invariant;
 pub mod io;
@@ -62,19 +64,22 @@ mod options;
 mod owner;
 pub mod queue;
 mod request;
+pub mod server_clock;
 mod token;
 pub mod url;
 
 pub use backend::{Backend, Entry, Inspect, LockStatus, Store};
+pub use break_lock::{BreakLock, BreakNotice, BreakOrder};
 pub use capabilities::{Capabilities, Carrier, Fencing, FirstStep, Modes, Order, Reach, WakeUp};
 pub use clock::{Clock, Moment, SystemClock};
 pub use error::{ConfigError, Error, Fault, LostReason, NotAcquired, Operation, Result, Unavailable};
 pub use guard::Guard;
+pub use hold_alerts::HoldAlerts;
 pub use lock::Lock;
 pub use locks::{Locks, LocksBuilder};
 pub use mode::{Mode, UnknownMode};
 pub use name::{InvalidName, LockName};
 pub use options::Options;
 pub use owner::{Label, OwnerId};
-pub use request::{Grant, Place, Renewal, Request, RequestId, Standing, Wake};
+pub use request::{Grant, Place, Release, Renewal, Request, RequestId, Standing, Wake};
 pub use token::FencingToken;

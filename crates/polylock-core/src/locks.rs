@@ -3,7 +3,7 @@
 use std::{future::Future, sync::Arc, time::Duration};
 
 use crate::{
-    Capabilities, Clock, Entry, Error, Inspect, Lock, LockName, LockStatus, Operation, Options, Result,
+    BreakLock, Capabilities, Clock, Error, Inspect, Lock, LockName, LockStatus, Operation, Options, Result,
     Store, SystemClock,
     engine::{Front, Pending, Reentry, Shared},
     io,
@@ -65,13 +65,13 @@ impl Locks {
     /// Who holds the lock `name` and who waits for it.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the store can't be looked into; [`Error::InvalidName`]; [`Error::Unavailable`].
+    /// [`Error::Unsupported`] if the store can't be inspected; [`Error::InvalidName`]; [`Error::Unavailable`].
     ///
     /// # Cancel safety
     /// May be dropped at any point.
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<LockStatus> {
         let name = LockName::new(name)?;
-        self.look(Operation::Inspect, |store| async move { store.inspect(&name).await }).await
+        inspect_with(&self.front, Operation::Inspect, |store| async move { store.inspect(&name).await }).await
     }
 
     /// The status of every lock in use whose name starts with `prefix`, in the order of the names.
@@ -83,23 +83,13 @@ impl Locks {
     /// May be dropped at any point.
     pub async fn list(&self, prefix: impl AsRef<str>) -> Result<Vec<LockStatus>> {
         let prefix = prefix.as_ref().to_owned();
-        self.look(Operation::Inspect, |store| async move { store.list(&prefix).await }).await
+        inspect_with(&self.front, Operation::Inspect, |store| async move { store.list(&prefix).await }).await
     }
 
-    /// Takes the lock `name` from whoever holds it, and returns who did. Who waits is served next.
-    ///
-    /// The former holder learns it at its next renewal, within a third of its lease. Until then two may work, and only
-    /// a resource that checks fencing tokens is safe: the next token is greater.
-    ///
-    /// # Errors
-    /// As [`inspect`](Self::inspect).
-    ///
-    /// # Cancel safety
-    /// Once polled, it is carried out though this is dropped.
-    pub async fn break_lock(&self, name: impl AsRef<str>) -> Result<Vec<Entry>> {
-        let name = LockName::new(name)?;
-        tracing::warn!(lock.name = %name, "breaking a lock by force");
-        self.look(Operation::Break, |store| async move { store.break_lock(&name).await }).await
+    /// Breaks the lock `name`: notifies its holders, which stop and release, or removes their holds by
+    /// [`force`](BreakLock::force). See [`BreakLock`] for errors and an example.
+    pub fn break_lock(&self, name: impl AsRef<str>) -> BreakLock {
+        BreakLock::new(self.front.clone(), name.as_ref())
     }
 
     /// Waits until everything that was begun in the background, releases above all, is done; `false` if `within` was
@@ -119,23 +109,24 @@ impl Locks {
         });
         closing.await.unwrap_or(false)
     }
+}
 
-    async fn look<T, F>(&self, operation: Operation, look: impl FnOnce(Arc<dyn Inspect>) -> F) -> Result<T>
-    where
-        T: Send + 'static,
-        F: Future<Output = Result<T>> + Send + 'static,
-    {
-        let backend = self.capabilities().backend;
-        let Some(inspect) = self.front.0.store.inspect.clone() else {
-            return Err(Error::Unsupported { backend, capability: "looking into the store" });
-        };
-        self.front
-            .0
-            .begin(look(inspect))?
-            .end()
-            .await
-            .map_err(|cause| io::failed(backend, operation, cause))?
-    }
+/// Runs `call` on what inspects the store.
+pub(crate) async fn inspect_with<T, F>(
+    front: &Front,
+    operation: Operation,
+    call: impl FnOnce(Arc<dyn Inspect>) -> F,
+) -> Result<T>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<T>> + Send + 'static,
+{
+    let shared = &front.0;
+    let backend = shared.backend();
+    let Some(inspect) = shared.store.inspect.clone() else {
+        return Err(Error::Unsupported { backend, capability: "inspection" });
+    };
+    shared.begin(call(inspect))?.end().await.map_err(|cause| io::failed(backend, operation, cause))?
 }
 
 /// Sets up [`Locks`].

@@ -11,9 +11,9 @@ use std::{
 use async_trait::async_trait;
 
 use crate::{
-    Backend, Capabilities, Clock, Entry, Fencing, FencingToken, Grant, Inspect, LockName, LockStatus,
-    LostReason, Moment, OwnerId, Place, Reach, Renewal, Request, RequestId, Result, Standing, Store,
-    SystemClock, Wake, WakeUp,
+    Backend, BreakNotice, BreakOrder, Capabilities, Clock, Entry, Fencing, FencingToken, Grant, HoldAlerts,
+    Inspect, LockName, LockStatus, LostReason, Moment, OwnerId, Place, Reach, Release, Renewal, Request,
+    RequestId, Result, Standing, Store, SystemClock, Wake, WakeUp,
     hub::Hub,
     queue::{self, Standpoint},
 };
@@ -51,7 +51,8 @@ fn open(space: Arc<Space>) -> Store {
     capabilities.wake = WakeUp::Pushed;
     capabilities.fencing = Fencing::WhileRunning;
     capabilities.reach = Reach::Process;
-    Store::inspectable(Arc::new(Memory { space, capabilities }))
+    let alerts = space.alerts.clone();
+    Store::inspectable(Arc::new(Memory { space, capabilities })).alerting(alerts)
 }
 
 #[derive(Debug)]
@@ -64,6 +65,7 @@ struct Memory {
 struct Space {
     clock: Arc<dyn Clock>,
     hub: Hub,
+    alerts: Arc<HoldAlerts>,
     state: Mutex<State>,
 }
 
@@ -73,6 +75,8 @@ struct State {
     token: u64,
     seq: u64,
     locks: HashMap<LockName, Vec<Record>>,
+    /// The holds that were broken by force, with the time after which their holders have stopped in any case.
+    broken: HashMap<RequestId, (BreakNotice, Moment)>,
 }
 
 #[derive(Debug)]
@@ -84,11 +88,12 @@ struct Record {
     expires: Moment,
     owner: OwnerId,
     label: String,
+    broken: Option<BreakNotice>,
 }
 
 impl Space {
     fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { clock, hub: Hub::new(), state: Mutex::default() }
+        Self { clock, hub: Hub::new(), alerts: Arc::default(), state: Mutex::default() }
     }
 
     /// Works on the live entries of `name`; what has expired is gone before, and who waited for it is told.
@@ -98,8 +103,9 @@ impl Space {
         work: impl FnOnce(&mut Vec<Record>, &mut Counters<'_>, Moment) -> T,
     ) -> T {
         let mut guard = self.lock();
-        let State { token, seq, locks } = &mut *guard;
+        let State { token, seq, locks, broken } = &mut *guard;
         let now = self.clock.now();
+        broken.retain(|_, (_, until)| *until > now);
         let entries = locks.entry(name.clone()).or_default();
         entries.retain(|entry| {
             let live = entry.expires > now;
@@ -108,7 +114,7 @@ impl Space {
             }
             live
         });
-        let result = work(entries, &mut Counters { token, seq }, now);
+        let result = work(entries, &mut Counters { token, seq, broken }, now);
         if entries.is_empty() {
             locks.remove(name);
         }
@@ -169,6 +175,15 @@ impl Space {
 struct Counters<'a> {
     token: &'a mut u64,
     seq: &'a mut u64,
+    broken: &'a mut HashMap<RequestId, (BreakNotice, Moment)>,
+}
+
+impl Counters<'_> {
+    /// Why the hold of `request`, which has no entry, ended.
+    fn lost(&self, request: &Request) -> LostReason {
+        let notice = self.broken.get(&request.id);
+        notice.map_or(LostReason::Gone, |(notice, _)| LostReason::Broken(notice.clone()))
+    }
 }
 
 trait Join {
@@ -187,6 +202,7 @@ impl Join for Vec<Record> {
             expires: now + request.place_ttl(),
             owner: request.owner.clone(),
             label: request.label.as_ref().map(|label| label.as_str().to_owned()).unwrap_or_default(),
+            broken: None,
         });
         self.len() - 1
     }
@@ -195,7 +211,8 @@ impl Join for Vec<Record> {
 impl Record {
     fn entry(&self, now: Moment) -> Entry {
         let (age, left) = (now.since(self.since), self.expires.since(now));
-        Entry::new(self.standpoint.mode, self.owner.clone(), self.label.clone(), self.token, age, left)
+        Entry::new(self.standpoint.mode, self.owner.clone(), &self.label, self.token, age, left)
+            .broken(self.broken.clone())
     }
 }
 
@@ -209,25 +226,41 @@ impl Backend for Memory {
         Ok(self.space.claim(request))
     }
 
-    async fn wait(&self, request: &Request, _place: &Place) -> Result<Wake> {
+    async fn wait(&self, request: &Request) -> Result<Wake> {
         Ok(self.space.hub.rung(request.id).await)
     }
 
     async fn renew(&self, request: &Request) -> Result<Renewal> {
-        Ok(self.space.on(&request.name, |entries, _, now| {
+        Ok(self.space.on(&request.name, |entries, counters, now| {
             let mine = entries.iter_mut().find(|entry| entry.id == request.id && entry.standpoint.held);
-            mine.map_or(Renewal::Lost(LostReason::Gone), |mine| {
-                mine.expires = now + request.ttl;
-                Renewal::Renewed { lease: request.ttl }
-            })
+            match mine {
+                None => Renewal::Lost(counters.lost(request)),
+                Some(Record { broken: Some(notice), .. }) => {
+                    Renewal::Lost(LostReason::Broken(notice.clone()))
+                }
+                Some(mine) => {
+                    mine.expires = now + request.ttl;
+                    Renewal::Renewed { lease: request.ttl }
+                }
+            }
         }))
     }
 
-    async fn release(&self, request: &Request) -> Result<()> {
-        self.space.on(&request.name, |entries, _, _| entries.retain(|entry| entry.id != request.id));
+    async fn release(&self, request: &Request) -> Result<Release> {
+        let outcome = self.space.on(&request.name, |entries, counters, _| {
+            let before = entries.len();
+            entries.retain(|entry| entry.id != request.id);
+            let outcome = if entries.len() < before {
+                Release::Released
+            } else {
+                Release::Lost(counters.lost(request))
+            };
+            counters.broken.remove(&request.id);
+            outcome
+        });
         self.space.hub.forget(request.id);
         self.space.hub.ring(request.id);
-        Ok(())
+        Ok(outcome)
     }
 }
 
@@ -250,12 +283,25 @@ impl Inspect for Memory {
         Ok(locks)
     }
 
-    async fn break_lock(&self, name: &LockName) -> Result<Vec<Entry>> {
-        Ok(self.space.on(name, |entries, _, now| {
-            let broken: Vec<Record> = entries.extract_if(.., |entry| entry.standpoint.held).collect();
-            broken.iter().for_each(|entry| self.space.hub.ring(entry.id));
-            broken.iter().map(|entry| entry.entry(now)).collect()
-        }))
+    async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
+        let broken = self.space.on(name, |entries, counters, now| {
+            if order.force {
+                let removed: Vec<Record> = entries.extract_if(.., |entry| entry.standpoint.held).collect();
+                for entry in &removed {
+                    counters.broken.insert(entry.id, (order.notice.clone(), entry.expires));
+                    self.space.hub.ring(entry.id);
+                }
+                return removed.iter().map(|entry| entry.entry(now)).collect();
+            }
+            let held = entries.iter_mut().filter(|entry| entry.standpoint.held);
+            held.map(|entry| {
+                entry.broken.get_or_insert_with(|| order.notice.clone());
+                entry.entry(now)
+            })
+            .collect()
+        });
+        self.space.alerts.check(name);
+        Ok(broken)
     }
 }
 

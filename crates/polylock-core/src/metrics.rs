@@ -15,7 +15,7 @@
 //! | `polylock_renewals_total` | counter | `outcome` = renewed, lost, error |
 //! | `polylock_renew_slack_seconds` | histogram: the time that was left when a renewal was acknowledged | |
 //! | `polylock_lost_total` | counter | `reason` |
-//! | `polylock_releases_total` | counter | `outcome` = released, error, expired; `via` = explicit, drop, expiry |
+//! | `polylock_releases_total` | counter | `outcome` = released, lost, error, expired; `via` = explicit, drop, expiry |
 //! | `polylock_backend_op_duration_seconds` | histogram | `op` |
 //!
 //! Every one has the label `backend`. The lock's name is none of them, because names have no bound: see
@@ -33,7 +33,7 @@ pub trait Metrics: fmt::Debug + Send + Sync + 'static {
 }
 
 /// One measurement.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Measured {
     /// An attempt to acquire has ended.
@@ -60,7 +60,7 @@ pub enum Measured {
     Lost(LostReason),
     /// A lock was given back.
     Release {
-        /// `released`, `error` or `expired`.
+        /// `released`, `lost` (the store had no entry any more), `error` or `expired`.
         outcome: &'static str,
         /// `explicit`, `drop` or `expiry`.
         via: &'static str,
@@ -106,10 +106,8 @@ mod recorder {
             describe_counter!("polylock_renewals_total", "renewals by outcome");
             describe_counter!("polylock_lost_total", "locks lost; should stay 0");
             describe_counter!("polylock_releases_total", "locks given back by outcome");
-            for reason in
-                [LostReason::DeadlineReached, LostReason::Gone, LostReason::Broken, LostReason::SessionEnded]
-            {
-                counter!("polylock_lost_total", "backend" => backend, "reason" => word(reason)).absolute(0);
+            for reason in LostReason::KINDS {
+                counter!("polylock_lost_total", "backend" => backend, "reason" => reason).absolute(0);
             }
             Self::default()
         }
@@ -125,15 +123,6 @@ mod recorder {
     impl fmt::Debug for Recorder {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f.debug_struct("Recorder").field("label_names", &self.classify.is_some()).finish()
-        }
-    }
-
-    fn word(reason: LostReason) -> &'static str {
-        match reason {
-            LostReason::DeadlineReached => "deadline",
-            LostReason::Gone => "gone",
-            LostReason::Broken => "broken",
-            LostReason::SessionEnded => "session",
         }
     }
 
@@ -162,7 +151,7 @@ mod recorder {
                 }
                 Measured::RenewSlack(left) => seconds("polylock_renew_slack_seconds", left, &[]),
                 Measured::Lost(reason) => {
-                    counter!("polylock_lost_total", labels(&[("reason", word(reason))])).increment(1);
+                    counter!("polylock_lost_total", labels(&[("reason", reason.kind())])).increment(1);
                 }
                 Measured::Release { outcome, via } => {
                     let labels = labels(&[("outcome", outcome), ("via", via)]);

@@ -43,6 +43,13 @@ impl OwnerId {
         Ok(Self(printable("owner", owner.as_ref(), 1, Self::MAX_BYTES)?.into()))
     }
 
+    /// An owner as another program wrote it to the store: control characters are replaced by U+FFFD, what exceeds
+    /// [`MAX_BYTES`](Self::MAX_BYTES) is cut.
+    #[must_use]
+    pub fn sanitized(owner: &str) -> Self {
+        Self(sanitized(owner).into())
+    }
+
     /// This process: `host:pid`. The owner of every request that names none.
     #[must_use]
     pub fn process() -> Self {
@@ -75,7 +82,7 @@ impl fmt::Debug for OwnerId {
 }
 
 /// A free text for people, shown beside the owner: at most 255 bytes without control characters.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Label(Arc<str>);
 
 impl Label {
@@ -87,6 +94,13 @@ impl Label {
         Ok(Self(printable("label", label.as_ref(), 0, OwnerId::MAX_BYTES)?.into()))
     }
 
+    /// A label as another program wrote it to the store: control characters are replaced by U+FFFD, what exceeds 255
+    /// bytes is cut.
+    #[must_use]
+    pub fn sanitized(label: &str) -> Self {
+        Self(sanitized(label).into())
+    }
+
     /// The label as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -94,11 +108,28 @@ impl Label {
     }
 }
 
+/// Whether a character can end a line, or change how the rest of it is shown.
+fn is_unprintable(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// `text` on one line, within the limit.
+pub(crate) fn sanitized(text: &str) -> String {
+    let mut clean = String::with_capacity(text.len().min(OwnerId::MAX_BYTES));
+    for c in text.chars().map(|c| if is_unprintable(c) { char::REPLACEMENT_CHARACTER } else { c }) {
+        if clean.len() + c.len_utf8() > OwnerId::MAX_BYTES {
+            break;
+        }
+        clean.push(c);
+    }
+    clean
+}
+
 fn printable<'a>(key: &str, text: &'a str, min: usize, max: usize) -> Result<&'a str, ConfigError> {
     if text.len() < min || text.len() > max {
         return Err(ConfigError::new(key, format!("{} bytes: give it {min} to {max} bytes", text.len())));
     }
-    if text.chars().any(char::is_control) {
+    if text.chars().any(is_unprintable) {
         return Err(ConfigError::new(key, "holds a control character: leave it out"));
     }
     Ok(text)

@@ -1,4 +1,4 @@
-//! What core asks of a store, and what the store answers: requests, standings, grants, places, renewals.
+//! What core asks of a store, and what the store answers: requests, standings, grants, places, renewals, releases.
 
 use std::{fmt, time::Duration};
 
@@ -157,15 +157,26 @@ pub enum Wake {
     Granted(Grant),
 }
 
-/// What a renewal found. A fault is neither: that is an error, and means *unknown*.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The outcome of a renewal. A fault is neither: that is an error, and means *unknown*.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Renewal {
     /// The lock is held for this long from the moment the renewal was sent.
     Renewed {
         /// How long.
         lease: Duration,
     },
-    /// The lock is definitely no longer this request's.
+    /// The lock is definitely no longer this request's, or was marked as broken: then the request still holds it, is not
+    /// extended, and ends with its release or its lease.
+    Lost(LostReason),
+}
+
+/// The outcome of a release. A fault is neither: that is an error, and means *unknown*.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Release {
+    /// An entry of the request, a hold or a queue entry, was removed; or the store cannot exclude that an earlier attempt of
+    /// the same call removed it.
+    Released,
+    /// The store had no entry of the request: a hold had ended before, for this reason.
     Lost(LostReason),
 }
 

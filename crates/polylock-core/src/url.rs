@@ -20,7 +20,8 @@ impl StoreUrl {
     /// Takes `url` apart.
     ///
     /// # Errors
-    /// [`ConfigError`] on key `store` if there is no scheme, or on a key that is given twice.
+    /// [`ConfigError`] on key `store` if there is no scheme, or if a `?` that is not percent-encoded may belong to the password;
+    /// on a key that is given twice.
     pub fn parse(url: &str) -> Result<Self, ConfigError> {
         let (scheme, rest) = url.split_once(':').ok_or_else(|| {
             ConfigError::new("store", "no scheme: write a URL such as sqlite:///var/lib/locks.db or memory:")
@@ -30,6 +31,13 @@ impl StoreUrl {
             return Err(ConfigError::new("store", "the text before the first colon is no URL scheme"));
         }
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        // `//me:pass?word@host`: what looks like a host and a key is the password, so nothing of it may be shown.
+        let names_a_host = rest.strip_prefix("//").is_some_and(|host| !host.starts_with('/'));
+        if names_a_host && !rest.contains('@') && query.contains('@') {
+            let problem = "has an @ behind the first ?: write a ? in a user or password as %3F, and an @ in the value of a \
+                key as %40";
+            return Err(ConfigError::new("store", problem));
+        }
         let mut url =
             Self { scheme: scheme.to_ascii_lowercase(), rest: rest.to_owned(), keys: BTreeMap::new() };
         for (key, value) in form_urlencoded::parse(query.as_bytes()) {
@@ -252,6 +260,21 @@ mod tests {
             assert!(StoreUrl::parse(url).is_err(), "{url:?}");
         }
         assert!(StoreUrl::parse("sqlite:").unwrap().file().is_err());
+    }
+
+    #[test]
+    fn a_question_mark_in_a_password_is_refused_and_nothing_of_it_is_shown() {
+        for url in [
+            "postgres://me:can?ary@db/x",
+            "redis://:1234?canary=1@h",
+            "redis://can?ary@h:1/0?polylock.ttl=3s",
+        ] {
+            let error = StoreUrl::parse(url).unwrap_err().to_string();
+            assert!(error.contains("%3F") && !error.contains("can") && !error.contains("ary@"), "{error}");
+        }
+        for url in ["postgres://me:can%3Fary@db/x?polylock.ttl=3s", "sqlite:///a?b=x@y", "az://c@a?k=x@y"] {
+            StoreUrl::parse(url).unwrap();
+        }
     }
 
     #[test]

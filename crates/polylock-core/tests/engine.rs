@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use polylock_core::{Error, Locks, LostReason, Mode, OwnerId, memory};
+use polylock_core::{BreakNotice, Error, Locks, LostReason, Mode, OwnerId, memory};
 
 fn locks() -> Locks {
     Locks::new(memory::connect())
@@ -60,8 +60,9 @@ async fn a_broken_lock_is_lost_and_its_work_is_stopped() {
     let token = guard.fencing_token();
     assert_eq!(locks.break_lock("a").await.unwrap().len(), 1);
     let error = guard.run(std::future::pending::<()>()).await.unwrap_err();
-    assert_eq!(error.lost(), Some(LostReason::Gone));
-    assert_eq!(lost.await, LostReason::Gone);
+    let notice = BreakNotice::new(OwnerId::process(), None);
+    assert_eq!(error.lost(), Some(&LostReason::Broken(notice.clone())));
+    assert_eq!(lost.await, LostReason::Broken(notice));
     assert!(locks.lock("a").acquire().await.unwrap().fencing_token() > token);
 }
 

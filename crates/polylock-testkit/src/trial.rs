@@ -1,7 +1,7 @@
 //! What a case works with: a target, connections to it, and words for what every case looks at.
 
 use std::{
-    future::{Future, poll_fn},
+    future::{Future, IntoFuture, poll_fn},
     pin::pin,
     sync::{
         Arc,
@@ -14,7 +14,8 @@ use std::{
 
 use polylock_core::{
     Backend, Capabilities, Carrier, Clock, Error, Fencing, Grant, Guard, Inspect, LockName, LockStatus,
-    Locks, Mode, Modes, Options, Order, Renewal, Request, Result, Standing, Store, SystemClock, WakeUp, io,
+    Locks, Mode, Modes, Options, Order, Release, Renewal, Request, Result, Standing, Store, SystemClock,
+    WakeUp, io,
 };
 
 use crate::{
@@ -97,7 +98,8 @@ impl Trial {
                 let what = "a hold lives in its connection, and no other can speak for it";
                 lack(can.carrier != Carrier::Entry, what)
             }
-            Need::Inspect => lack(self.bare.inspect.is_none(), "the store can't be looked into"),
+            Need::Inspect => lack(self.bare.inspect.is_none(), "the store can't be inspected"),
+            Need::Alerts => lack(self.bare.alerts.is_none(), "the store does not push break notices"),
             Need::Count => {
                 let lacks = self.count().await.is_none();
                 lack(lacks, "the store can't be looked into, and the target does not count what it keeps")
@@ -107,10 +109,10 @@ impl Trial {
 
     /// A new connection.
     pub(crate) async fn store(&self) -> Store {
-        let Store { backend, inspect } = connect(&self.target).await;
+        let store = connect(&self.target).await;
         match &self.wrapper {
-            Some(wrapper) => Store { backend: wrapper(backend), inspect },
-            None => Store { backend, inspect },
+            Some(wrapper) => Store { backend: wrapper(store.backend), ..store },
+            None => store,
         }
     }
 
@@ -274,9 +276,9 @@ impl Raw {
         on_io(async move { backend.renew(&request).await }).await
     }
 
-    pub(crate) async fn release(&self, request: &Request) {
+    pub(crate) async fn release(&self, request: &Request) -> Release {
         let (backend, request) = (self.0.clone(), request.clone());
-        on_io(async move { backend.release(&request).await }).await;
+        on_io(async move { backend.release(&request).await }).await
     }
 
     /// Whether a claim that does not wait is granted; then it is released.
@@ -330,12 +332,12 @@ pub(crate) fn chain(error: &Error) -> String {
 }
 
 /// `future`, which must be ready within [`patience`].
-pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+pub(crate) async fn soon<T>(what: &str, future: impl IntoFuture<Output = T>) -> T {
     within(patience(), what, future).await
 }
 
 /// `future`, which must be ready within `limit`.
-pub(crate) async fn within<T>(limit: Duration, what: &str, future: impl Future<Output = T>) -> T {
+pub(crate) async fn within<T>(limit: Duration, what: &str, future: impl IntoFuture<Output = T>) -> T {
     tokio::time::timeout(limit, future).await.unwrap_or_else(|_| panic!("{what}: not within {limit:?}"))
 }
 

@@ -149,7 +149,7 @@ planted! {
         "idempotence::a_release_of_anothers_changes_nothing" "idempotence::a_release_repeated_succeeds"
         "lost::gone_from_the_store" "cancel::at_every_poll_of_a_timed_acquire";
     renewal_creates: RenewalCreates =>
-        "idempotence::a_renewal_never_creates" "idempotence::a_renewal_never_revives" "lost::broken_by_force";
+        "idempotence::a_renewal_never_creates" "idempotence::a_renewal_never_revives" "breaking::waits_for_the_holder";
     renewal_says_yes: RenewalSaysYes =>
         "idempotence::a_renewal_extends_the_lease" "idempotence::a_renewal_elsewhere_extends_the_lease"
         "idempotence::a_renewal_never_grants_to_a_waiter"
@@ -172,8 +172,18 @@ planted! {
     forgets_labels: ForgetsLabels => "inspect::shows_who_holds";
     shows_waiters_reversed: ShowsWaitersReversed => "inspect::shows_who_waits_in_order";
     prefix_folds: PrefixFolds => "names::a_prefix_is_no_pattern";
-    break_does_nothing: BreakDoesNothing => "inspect::a_break_serves_the_next" "fencing::grows_over_a_break";
-    breaks_all: BreaksAll => "inspect::a_break_of_a_free_lock_changes_nothing";
+    release_says_yes: ReleaseSaysYes =>
+        "release::reports_whether_there_was_an_entry" "release::of_a_waiter_reports_it_too"
+        "release::of_a_superseded_hold_is_an_error" "breaking::by_force_is_reported_by_the_release";
+    break_does_nothing: BreakDoesNothing =>
+        "breaking::by_force_serves_the_next_at_once" "breaking::stops_a_run_before_the_next_grant"
+        "fencing::grows_over_a_break";
+    break_is_forced: BreakIsForced => "breaking::waits_for_the_holder" "breaking::stops_a_run_before_the_next_grant";
+    forgets_notices: ForgetsNotices => "breaking::waits_for_the_holder" "breaking::by_force_serves_the_next_at_once";
+    keeps_the_last_notice: KeepsTheLastNotice => "breaking::keeps_the_first_notice";
+    renews_broken: RenewsBroken => "breaking::ends_with_the_lease";
+    never_alerts: NeverAlerts => "breaking::reaches_the_holder_at_once";
+    breaks_all: BreaksAll => "breaking::of_a_free_lock_changes_nothing";
     shows_ids: ShowsIds => "secrets::appear_in_nothing_public";
     traces_ids: TracesIds => "secrets::appear_in_no_trace";
     empty_ttl_range: EmptyTtlRange => "ttl::out_of_range_is_refused_before_any_io";
@@ -184,6 +194,7 @@ const ENGINE_ONLY: &[&str] = &[
     "renew::is_told_though_it_came_before_the_first_poll",
     "renew::nothing_is_renewed_after_a_release",
     "names::bad_names_are_refused_before_any_io",
+    "release::with_its_first_reply_lost_succeeds",
 ];
 
 #[test]
@@ -242,7 +253,7 @@ struct Modest;
 impl Target for Modest {
     async fn connect(&self) -> Result<Store> {
         let store = Broken::connect(memory::named("modest"), Bug::Modest, Arc::default());
-        Ok(Store { inspect: None, ..store })
+        Ok(Store::new(store.backend))
     }
 }
 

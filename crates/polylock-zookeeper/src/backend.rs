@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use futures_util::FutureExt;
 use polylock_core::{
     Backend, Capabilities, Carrier, Clock, FencingToken, FirstStep, Grant, LostReason, Moment, Operation,
-    Place, Reach, Renewal, Request, Result, Standing, Store, SystemClock, Wake, WakeUp,
+    Place, Reach, Release, Renewal, Request, Result, Standing, Store, SystemClock, Wake, WakeUp,
 };
 
 use crate::{
@@ -215,7 +215,7 @@ impl Backend for Ensemble {
         }
     }
 
-    async fn wait(&self, request: &Request, _: &Place) -> Result<Wake> {
+    async fn wait(&self, request: &Request) -> Result<Wake> {
         let Some(slot) = self.claims.find(request.id) else { return Ok(Wake::Stale) };
         match slot.at() {
             Stage::Waiting(node, last) => {
@@ -257,11 +257,11 @@ impl Backend for Ensemble {
         }
     }
 
-    async fn release(&self, request: &Request) -> Result<()> {
-        let Some(slot) = self.claims.find(request.id) else { return Ok(()) };
+    async fn release(&self, request: &Request) -> Result<Release> {
+        let Some(slot) = self.claims.find(request.id) else { return Ok(Release::Released) };
         let patience = Session::patience_of(self.sessions.config.session_timeout);
         self.withdraw(Operation::Release, &slot, SystemClock.now() + patience).await?;
         self.claims.forget(request.id);
-        Ok(())
+        Ok(Release::Released)
     }
 }

@@ -5,7 +5,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use async_trait::async_trait;
 use futures_util::future::try_join_all;
 use polylock_core::{
-    Clock, Entry, FencingToken, Inspect, LockName, LockStatus, Operation, Request, Result, SystemClock, queue,
+    BreakOrder, Clock, Entry, FencingToken, Inspect, LockName, LockStatus, Operation, Request, Result,
+    SystemClock, queue,
 };
 use zookeeper_client::Stat;
 
@@ -62,7 +63,7 @@ fn entry(child: &Child, holds: bool, data: &[u8], stat: &Stat) -> Option<Entry> 
         true => (Some(FencingToken::new(stat.czxid)?), ttl),
         false => (None, ttl.min(Request::MAX_PLACE_TTL)),
     };
-    Some(Entry::new(child.mode, owner, label, token, age(stat), expires_in))
+    Some(Entry::new(child.mode, owner, &label, token, age(stat), expires_in))
 }
 
 /// How long a node has been there. The servers do not tell what time it is for them, so this machine's clock is compared with
@@ -92,7 +93,7 @@ impl Inspect for Ensemble {
         Ok(locks.into_iter().filter(|lock| !lock.is_free()).collect())
     }
 
-    async fn break_lock(&self, name: &LockName) -> Result<Vec<Entry>> {
+    async fn break_lock(&self, name: &LockName, _: &BreakOrder) -> Result<Vec<Entry>> {
         let operation = Operation::Break;
         let session = self.session(operation).await?;
         let mut holders = self.look(operation, &session, name).await?;

@@ -112,7 +112,7 @@ impl Particulars {
     pub(crate) fn parse(data: &[u8]) -> Option<Self> {
         let mut lines = str::from_utf8(data).ok()?.splitn(3, '\n');
         let ttl = Duration::from_millis(lines.next()?.parse().ok()?);
-        let owner = OwnerId::new(lines.next()?).ok()?;
+        let owner = OwnerId::sanitized(lines.next()?);
         Some(Self { owner, label: lines.next()?.to_owned(), ttl })
     }
 }

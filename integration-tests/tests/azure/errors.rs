@@ -185,7 +185,7 @@ async fn a_lease_that_was_broken_and_not_taken_since_is_told_apart() {
     waiting.await.unwrap().unwrap().release().await.unwrap();
     let other = spot.locks().await.lock("b").ttl(SHORTEST).acquire().await.unwrap();
     spot.breaks("b").await;
-    assert_eq!(loss(&other).await, LostReason::Broken);
+    assert_eq!(loss(&other).await, LostReason::Broken(polylock_core::BreakNotice::default()));
     assert_eq!(loss(&guard).await, LostReason::Gone);
 }
 

@@ -106,7 +106,7 @@ mod tests {
             Entry::new(
                 Mode::Exclusive,
                 owner(who),
-                label.to_owned(),
+                label,
                 token.and_then(FencingToken::new),
                 Duration::from_millis(123_400),
                 Duration::from_millis(27_900),

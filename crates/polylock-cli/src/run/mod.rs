@@ -234,7 +234,7 @@ async fn part(
         }
         Verdict::new("lost", run.lost_exit_code).because(reason)
     };
-    if let Some(why) = ended.why.filter(|why| why.is_loss()) {
+    if let Some(why) = ended.why.as_ref().filter(|why| why.is_loss()) {
         let reason = match why {
             timeline::Why::Lost(reason) => reason.to_string(),
             _ => "no renewal was acknowledged in time".to_owned(),

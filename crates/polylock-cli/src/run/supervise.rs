@@ -54,10 +54,12 @@ impl Supervision<'_> {
         let mut strays = Strays::default();
 
         let status = loop {
-            let kill_at =
-                stop.map_or(Moment::NEVER, |stop| stop.kill_at).min(self.timeline.kill_at(lease.deadline));
+            let kill_at = stop
+                .as_ref()
+                .map_or(Moment::NEVER, |stop| stop.kill_at)
+                .min(self.timeline.kill_at(lease.deadline));
             self.warden.kill_at(kill_at).await?;
-            let next = match stop {
+            let next = match &stop {
                 None => self.timeline.look_at(lease),
                 Some(_) if killed => Moment::NEVER,
                 Some(_) => kill_at,
@@ -67,10 +69,10 @@ impl Supervision<'_> {
                 // First: after a pause the clock has the first word.
                 reason = once(&mut lost) => {
                     lost = None;
-                    loss = Some(Why::Lost(reason));
                     self.tell_loss(&reason.to_string(), true);
+                    loss = Some(Why::Lost(reason.clone()));
                     if let Some(new) = self.timeline.lost(clock.now(), reason) {
-                        let kill_at = stop.map_or(new.kill_at, |stop| stop.kill_at.min(new.kill_at));
+                        let kill_at = stop.as_ref().map_or(new.kill_at, |stop| stop.kill_at.min(new.kill_at));
                         if stop.is_none() && self.timeline.on_lost == OnLost::Term {
                             strays = self.target.ask(self.signal);
                         }
@@ -91,22 +93,22 @@ impl Supervision<'_> {
                         self.target.signal(signal);
                     }
                 }
-                () = clock.sleep_until(next) => match stop {
+                () = clock.sleep_until(next) => match &stop {
                     Some(_) => {
                         self.target.kill();
                         killed = true;
                     }
                     None => {
                         stop = self.timeline.due(clock.now(), lease);
-                        if let Some(stop) = stop {
-                            strays = self.begin_stop(&stop);
+                        if let Some(stop) = &stop {
+                            strays = self.begin_stop(stop);
                         }
                     }
                 },
             }
         };
 
-        if let Some(stop) = stop {
+        if let Some(stop) = &stop {
             self.finish_stop(stop.kill_at.min(self.timeline.kill_at(lease.deadline)), &strays).await;
         }
         let why = loss.or(stop.map(|stop| stop.why)).or_else(|| self.missed_loss(status));

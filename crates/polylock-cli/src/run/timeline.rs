@@ -20,7 +20,7 @@ pub(super) struct Timeline {
 }
 
 /// Why a command is stopped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Why {
     /// No renewal came in time.
     RunsOut,
@@ -32,13 +32,13 @@ pub(super) enum Why {
 
 impl Why {
     /// Whether the lock could not be kept.
-    pub(super) fn is_loss(self) -> bool {
+    pub(super) const fn is_loss(&self) -> bool {
         matches!(self, Self::RunsOut | Self::Lost(_))
     }
 }
 
 /// A command that is being stopped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Stop {
     pub(super) why: Why,
     /// When it is killed at the latest.
@@ -170,7 +170,7 @@ mod tests {
     fn max_hold_stops_without_a_loss() {
         let rules = Timeline::new(OnLost::Continue, ms(30_000), ms(1_000), at(4_000));
         let stop = rules.due(at(4_000), rules.renewed(at(29_700))).unwrap();
-        assert_eq!((stop.why, stop.kill_at), (Why::MaxHold, at(5_000)));
+        assert_eq!((&stop.why, stop.kill_at), (&Why::MaxHold, at(5_000)));
         assert!(!stop.why.is_loss());
     }
 }

@@ -16,16 +16,16 @@ use super::{
     shared::{Running, Shared},
 };
 use crate::{
-    Error, FencingToken, Grant, LockName, LostReason, Mode, Moment, Operation, Renewal, Request, Result,
-    invariant, metrics::Measured,
+    Error, FencingToken, Grant, LockName, LostReason, Mode, Moment, Operation, Release, Renewal, Request,
+    Result, hold_alerts::HoldAlert, invariant, metrics::Measured,
 };
 
-/// Where a hold stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The state of a hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// Held until the deadline, if nothing is heard before.
+    /// Held until the deadline, unless a renewal moves it.
     Held { deadline: Moment },
-    /// Given back by its holder.
+    /// Released by its holder, or left to expire.
     Left,
     /// Ended without that.
     Lost(LostReason),
@@ -51,7 +51,8 @@ impl Hold {
             phase: watch::Sender::new(Phase::Held { deadline }),
         });
         let span = tracing::info_span!("polylock.hold", lock.name = %hold.request.name, lock.fencing_token = %hold.token);
-        let watchdog = Watchdog { hold: hold.clone(), sent, lease: grant.lease };
+        let alert = hold.shared.store.alerts.as_ref().map(|alerts| alerts.register(hold.name()));
+        let watchdog = Watchdog { hold: hold.clone(), sent, lease: grant.lease, alert };
         tokio::spawn(watchdog.run().instrument(span));
         hold
     }
@@ -59,11 +60,11 @@ impl Hold {
     /// The deadline if the lock is held, else why it is not. Reads the clock: a deadline that has passed ends the hold
     /// here and now, though its timer may not have fired yet.
     pub(crate) fn check(&self) -> Result<Moment, Ended> {
-        match *self.phase.borrow() {
-            Phase::Held { deadline } if self.shared.now() < deadline => return Ok(deadline),
+        match &*self.phase.borrow() {
+            Phase::Held { deadline } if self.shared.now() < *deadline => return Ok(*deadline),
             Phase::Held { .. } => {}
             Phase::Left => return Err(Ended::Left),
-            Phase::Lost(reason) => return Err(Ended::Lost(reason)),
+            Phase::Lost(reason) => return Err(Ended::Lost(reason.clone())),
         }
         self.lose(LostReason::DeadlineReached);
         Err(Ended::Lost(LostReason::DeadlineReached))
@@ -90,10 +91,10 @@ impl Hold {
         self.phase.subscribe()
     }
 
-    /// Ends the hold by its holder's will: until when it makes sense to try to release it. An error if it was lost before;
-    /// who leaves a second time hears that there is nothing to do.
+    /// Ends the hold by its holder's will: until when a release is worth retrying. An error if it was lost before; a second
+    /// call is a no-op.
     ///
-    /// From here on the lock counts as not held, whatever the store has heard, and no renewal is sent any more.
+    /// From here on the lock counts as not held, whatever the store has received, and no renewal is sent any more.
     pub(crate) fn leave(&self) -> Result<Moment, Ended> {
         let deadline = self.check()?;
         if self.change(Phase::Left) {
@@ -110,19 +111,48 @@ impl Hold {
         Ok(())
     }
 
-    /// Tells the store of a hold that was left, and tries again until `until`.
+    /// Releases a hold that its holder has ended, and retries until `until`.
     pub(crate) async fn release(
         self: Arc<Self>,
         until: Moment,
         via: &'static str,
         under_way: Ticket,
     ) -> Result<()> {
-        let answer = self.shared.depart(&self.request, until).await;
-        let outcome = if answer.is_ok() { "released" } else { "error" };
+        let answer = self.shared.release_until(&self.request, until).await;
+        let outcome = match &answer {
+            Ok(Release::Released) => "released",
+            Ok(Release::Lost(_)) => "lost",
+            Err(_) => "error",
+        };
         self.shared.record(&self.request.name, Measured::Release { outcome, via });
         tracing::info!(lock.name = %self.request.name, lock.fencing_token = %self.token, via, outcome, "released");
+        let answer = answer.and_then(|release| match release {
+            Release::Released => Ok(()),
+            // The holder may have worked beside another: it learns of it here, not from a renewal.
+            Release::Lost(reason) => {
+                self.report_loss(&reason);
+                Ended::Lost(reason).into_result(self.name())
+            }
+        });
         drop(under_way);
         answer
+    }
+
+    /// Releases in the background a hold that was broken cooperatively: the store keeps others out until then. Does nothing on
+    /// any other.
+    pub(crate) async fn release_broken(self: Arc<Self>, under_way: Ticket) {
+        self.shared.release_until(&self.request, self.shared.now() + self.request.ttl).await.ok();
+        drop(under_way);
+    }
+
+    /// Whether the hold was broken, so that its holder's release is what lets others in.
+    pub(crate) fn is_broken(&self) -> bool {
+        matches!(*self.phase.borrow(), Phase::Lost(LostReason::Broken(_)))
+    }
+
+    fn report_loss(&self, reason: &LostReason) {
+        self.shared.record(&self.request.name, Measured::Lost(reason.clone()));
+        tracing::error!(lock.name = %self.request.name, lock.fencing_token = %self.token, %reason, "lost");
     }
 
     /// Starts a renewal, unless the hold has ended: who ends it waits until the renewal has been sent, so that a release
@@ -157,8 +187,8 @@ impl Hold {
     }
 }
 
-/// Why a hold is one no more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Why a hold ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Ended {
     Left,
     Lost(LostReason),
@@ -173,6 +203,13 @@ impl Ended {
     }
 }
 
+async fn raised(alert: Option<&HoldAlert>) {
+    match alert {
+        Some(alert) => alert.raised().await,
+        None => std::future::pending().await,
+    }
+}
+
 /// The task that keeps a hold alive, and ends it.
 struct Watchdog {
     hold: Arc<Hold>,
@@ -180,6 +217,8 @@ struct Watchdog {
     sent: Moment,
     /// What it gave.
     lease: Duration,
+    /// Raised when the store has received a break notice.
+    alert: Option<HoldAlert>,
 }
 
 impl Watchdog {
@@ -196,22 +235,29 @@ impl Watchdog {
         }
         shared.record(&request.name, Measured::Hold { lasted: shared.now().since(began) });
         shared.record(&request.name, Measured::Holding(-1));
-        let Phase::Lost(reason) = *phase.borrow() else { return };
-        shared.record(&request.name, Measured::Lost(reason));
-        tracing::error!(lock.name = %request.name, %reason, "lost");
+        let Phase::Lost(reason) = phase.borrow().clone() else { return };
+        hold.report_loss(&reason);
+        if hold.is_broken() {
+            // The guard's end releases it, when the holder has stopped.
+            return;
+        }
         // A renewal without an answer may have been carried out: what it extended blocks others for nothing.
         let _under_way = shared.pending.begin();
-        shared.depart(request, shared.now() + self.lease).await.ok();
+        shared.release_until(request, shared.now() + self.lease).await.ok();
     }
 
-    /// Renews until the hold is lost. Dropping it leaves a renewal in flight to its end: it never creates anything.
+    /// Renews until the hold is lost: every third of the lease, and when the store raises an alert. Dropping it leaves a
+    /// renewal in flight to its end: it never creates anything.
     async fn keep(&mut self) -> LostReason {
         let hold = self.hold.clone();
         let shared = &hold.shared;
         loop {
             let deadline = invariant::deadline(self.sent, self.lease);
             let renew_at = self.sent + self.lease / 3;
-            shared.until(renew_at.min(deadline)).await;
+            tokio::select! {
+                () = shared.until(renew_at.min(deadline)) => {}
+                () = raised(self.alert.as_ref()) => {}
+            }
             match self.renew(deadline).await {
                 Ok((sent, lease)) => {
                     let renewed = invariant::deadline(sent, lease);

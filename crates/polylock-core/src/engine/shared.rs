@@ -8,7 +8,7 @@ use super::{
     reentry::Reentry,
 };
 use crate::{
-    Clock, Error, Fault, LockName, Moment, Operation, Options, Request, Result, Store, Unavailable,
+    Clock, Error, Fault, LockName, Moment, Operation, Options, Release, Request, Result, Store, Unavailable,
     backend::Backend,
     io::{self, Begun},
     metrics::{Measured, Metrics},
@@ -94,10 +94,18 @@ impl Shared {
         Running { backend: self.backend(), operation, task }
     }
 
-    /// Releases or withdraws `request`, again and again until the store has confirmed it or `until` has come, when the
-    /// store has forgotten it by itself.
-    pub(crate) async fn depart(self: &Arc<Self>, request: &Arc<Request>, until: Moment) -> Result<()> {
+    /// Releases or withdraws `request`, and retries until the store has answered or `until` has come, when the lease has
+    /// ended it.
+    ///
+    /// Only the first attempt that is sent can report [`Release::Lost`]: after one whose reply was lost, a missing entry may be
+    /// that one's work.
+    pub(crate) async fn release_until(
+        self: &Arc<Self>,
+        request: &Arc<Request>,
+        until: Moment,
+    ) -> Result<Release> {
         let mut backoff = Backoff::up_to(request.ttl / 10);
+        let mut may_have_released = false;
         loop {
             let mut release = self.start(Operation::Release, request, |store, request| async move {
                 store.release(&request).await
@@ -107,7 +115,12 @@ impl Shared {
                 answer = release.answer() => answer,
                 () = self.until(until) => Err(self.silent(Operation::Release)),
             };
-            let Err(error) = answer else { return Ok(()) };
+            let error = match answer {
+                Ok(Release::Lost(_)) if may_have_released => return Ok(Release::Released),
+                Ok(outcome) => return Ok(outcome),
+                Err(error) => error,
+            };
+            may_have_released = true;
             let again = self.now() + backoff.next();
             if !error.is_temporary() || again >= until {
                 tracing::warn!(

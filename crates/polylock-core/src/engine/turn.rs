@@ -224,7 +224,7 @@ impl Undo {
         }
         if self.needed {
             // Already told in the log; the lease ends it in any case.
-            shared.depart(request, shared.now() + request.ttl).await.ok();
+            shared.release_until(request, shared.now() + request.ttl).await.ok();
         }
     }
 }
@@ -333,7 +333,7 @@ impl Turn<'_> {
         let recheck = self.shared.now() + recheck;
         tokio::select! {
             biased;
-            woken = self.shared.store.backend.wait(self.request, place) => Ok(woken),
+            woken = self.shared.store.backend.wait(self.request) => Ok(woken),
             () = self.shared.until(recheck.min(self.give_up)) => {
                 if recheck < self.give_up { Ok(Ok(Wake::Stale)) } else { Err(self.too_late()) }
             }

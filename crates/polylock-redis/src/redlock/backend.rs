@@ -9,8 +9,8 @@ use std::{collections::HashMap, fmt, str, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, Capabilities, Clock, FencingToken, Grant, LockName, LostReason, Operation, Place, Renewal,
-    Request, Result, Standing, SystemClock, Wake, line::Line,
+    Backend, Capabilities, Clock, FencingToken, Grant, LockName, LostReason, Operation, Place, Release,
+    Renewal, Request, Result, Standing, SystemClock, Wake, line::Line,
 };
 
 use super::{
@@ -281,7 +281,7 @@ impl Backend for Redlock {
         Ok(Standing::Queued(Place::new(None, recheck)))
     }
 
-    async fn wait(&self, request: &Request, _: &Place) -> Result<Wake> {
+    async fn wait(&self, request: &Request) -> Result<Wake> {
         Ok(self.waiters.rung(request).await)
     }
 
@@ -315,12 +315,12 @@ impl Backend for Redlock {
         Err(too_few(Operation::Renew, &self.nodes, votes))
     }
 
-    async fn release(&self, request: &Request) -> Result<()> {
+    async fn release(&self, request: &Request) -> Result<Release> {
         let stood_in_line = self.waiters.leave(request);
         let attempt = match self.attempts.find(request.id) {
             Some(attempt) => attempt,
             // No node has heard of it.
-            None if stood_in_line => return Ok(()),
+            None if stood_in_line => return Ok(Release::Released),
             // Another process has asked.
             None => self.attempts.begin_asked(request.id, self.nodes.len()),
         };
@@ -337,6 +337,6 @@ impl Backend for Redlock {
             return Err(too_few(Operation::Release, &self.nodes, answers));
         }
         self.attempts.forget(request.id);
-        Ok(())
+        Ok(Release::Released)
     }
 }

@@ -4,7 +4,7 @@ use std::{cmp::Reverse, collections::HashMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use polylock_core::{
-    ConfigError, Entry, FencingToken, Inspect, LockName, LockStatus, Mode, Operation, OwnerId, Result,
+    BreakOrder, Entry, FencingToken, Inspect, LockName, LockStatus, Mode, Operation, OwnerId, Result,
 };
 
 use super::{
@@ -46,9 +46,9 @@ async fn told(node: &Node, question: Question<'_>) -> Result<Told> {
     let answer = node.link.ask(Operation::Inspect, PATIENCE, question).await.outcome?;
     let (holders, waiters): (Vec<Holder>, Vec<Waiter>) = node.link.read(Operation::Inspect, answer)?;
     let micros = |us: i64| Duration::from_micros(u64::try_from(us).unwrap_or(0));
-    let entry = |token, age, left, owner: String, label| {
-        let owner = OwnerId::new(owner)?;
-        Ok::<_, ConfigError>(Entry::new(Mode::Exclusive, owner, label, token, micros(age), micros(left)))
+    let entry = |token, age, left, owner: String, label: String| {
+        let owner = OwnerId::sanitized(&owner);
+        Entry::new(Mode::Exclusive, owner, &label, token, micros(age), micros(left))
     };
     let holder = holders
         .into_iter()
@@ -56,8 +56,8 @@ async fn told(node: &Node, question: Question<'_>) -> Result<Told> {
         .map(|(token, age, left, owner, label)| entry(FencingToken::new(token), age, left, owner, label));
     let waiters = waiters
         .into_iter()
-        .map(|(channel, age, left, owner, label)| Ok((channel, entry(None, age, left, owner, label)?)));
-    Ok(Told { holder: holder.transpose()?, waiters: waiters.collect::<Result<_, ConfigError>>()? })
+        .map(|(channel, age, left, owner, label)| (channel, entry(None, age, left, owner, label)));
+    Ok(Told { holder, waiters: waiters.collect() })
 }
 
 #[async_trait]
@@ -96,7 +96,7 @@ impl Inspect for Redlock {
         keys::in_use_of(self, &names).await
     }
 
-    async fn break_lock(&self, name: &LockName) -> Result<Vec<Entry>> {
+    async fn break_lock(&self, name: &LockName, _: &BreakOrder) -> Result<Vec<Entry>> {
         let holders = self.inspect(name).await?.holders;
         let ask = |_, node: Arc<Node>| {
             let (scripts, name) = (self.scripts.clone(), name.clone());

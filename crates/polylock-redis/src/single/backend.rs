@@ -9,9 +9,9 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, Capabilities, Clock, Entry, FencingToken, FirstStep, Grant, Inspect, LockName, LockStatus,
-    LostReason, Mode, Moment, Operation, OwnerId, Place, Reach, Renewal, Request, RequestId, Result,
-    Standing, Store, SystemClock, Wake, WakeUp,
+    Backend, BreakOrder, Capabilities, Clock, Entry, FencingToken, FirstStep, Grant, Inspect, LockName,
+    LockStatus, LostReason, Mode, Moment, Operation, OwnerId, Place, Reach, Release, Renewal, Request,
+    RequestId, Result, Standing, Store, SystemClock, Wake, WakeUp,
     hub::{Handed, Hub},
 };
 use redis::ScriptInvocation;
@@ -112,8 +112,8 @@ impl Server {
         let strange = || self.link.strange(operation, "an entry of a lock that makes no sense");
         Ok(Entry::new(
             u8::try_from(mode).ok().and_then(Mode::from_bit).ok_or_else(strange)?,
-            OwnerId::new(owner).map_err(|_| strange())?,
-            label,
+            OwnerId::sanitized(&owner),
+            &label,
             FencingToken::new(token),
             micros(age),
             micros(left),
@@ -180,7 +180,7 @@ impl Backend for Server {
         }
     }
 
-    async fn wait(&self, request: &Request, _: &Place) -> Result<Wake> {
+    async fn wait(&self, request: &Request) -> Result<Wake> {
         let wake = self.hub.rung(request.id).await;
         if let Wake::Granted(_) = wake {
             self.hub.forget(request.id);
@@ -198,7 +198,7 @@ impl Backend for Server {
         })
     }
 
-    async fn release(&self, request: &Request) -> Result<()> {
+    async fn release(&self, request: &Request) -> Result<Release> {
         self.hub.forget(request.id);
         let late = self.late.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&request.id);
         let mut call = self.scripts.call(&self.scripts.release, &request.name);
@@ -207,7 +207,7 @@ impl Backend for Server {
         if late {
             self.late.lock().unwrap_or_else(PoisonError::into_inner).remove(&request.id);
         }
-        self.link.read::<i64>(Operation::Release, answer).map(drop)
+        self.link.read::<i64>(Operation::Release, answer).map(|_| Release::Released)
     }
 }
 
@@ -227,7 +227,7 @@ impl Inspect for Server {
         keys::in_use_of(self, &names).await
     }
 
-    async fn break_lock(&self, name: &LockName) -> Result<Vec<Entry>> {
+    async fn break_lock(&self, name: &LockName, _: &BreakOrder) -> Result<Vec<Entry>> {
         let call = self.scripts.call(&self.scripts.break_lock, name);
         let answer = self.link.ask(Operation::Break, PATIENCE, Question::Script(&call)).await.outcome?;
         let holders = self.link.read(Operation::Break, answer)?;

@@ -24,8 +24,8 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, Capabilities, Entry, Grant, Inspect, LockName, LockStatus, LostReason, Mode, Place, Renewal,
-    Request, Result, Standing, Wake, hub::Hub,
+    Backend, BreakOrder, Capabilities, Entry, Grant, Inspect, LockName, LockStatus, LostReason, Mode, Place,
+    Release, Renewal, Request, Result, Standing, Wake, hub::Hub,
 };
 
 use poller::Poller;
@@ -191,7 +191,7 @@ impl<D: Dialect> Backend for Engine<D> {
         })
     }
 
-    async fn wait(&self, request: &Request, _: &Place) -> Result<Wake> {
+    async fn wait(&self, request: &Request) -> Result<Wake> {
         let wake = self.inner.hub.rung(request.id).await;
         if let Wake::Granted(_) = wake {
             self.inner.hub.forget(request.id);
@@ -207,9 +207,10 @@ impl<D: Dialect> Backend for Engine<D> {
         })
     }
 
-    async fn release(&self, request: &Request) -> Result<()> {
+    async fn release(&self, request: &Request) -> Result<Release> {
         self.inner.hub.forget(request.id);
-        self.inner.dialect.release(request, &self.inner.hub).await
+        self.inner.dialect.release(request, &self.inner.hub).await?;
+        Ok(Release::Released)
     }
 }
 
@@ -224,7 +225,7 @@ impl<D: Dialect> Inspect for Engine<D> {
         self.inner.dialect.locks(Which::Under(prefix)).await
     }
 
-    async fn break_lock(&self, name: &LockName) -> Result<Vec<Entry>> {
+    async fn break_lock(&self, name: &LockName, _: &BreakOrder) -> Result<Vec<Entry>> {
         let mut holders = self.inner.dialect.break_lock(name, &self.inner.hub).await?;
         holders.sort_by_key(|holder| holder.token);
         Ok(holders)

@@ -84,8 +84,8 @@ pub(crate) fn statuses(rows: &[impl Columns], first: usize) -> Result<Vec<LockSt
         let mode = row.int(first + 2)?.and_then(|bit| u8::try_from(bit).ok()).and_then(Mode::from_bit);
         let entry = Entry::new(
             known(first + 2, mode)?,
-            known(first + 3, OwnerId::new(row.text(first + 3)?).ok())?,
-            row.text(first + 4)?,
+            OwnerId::sanitized(&row.text(first + 3)?),
+            &row.text(first + 4)?,
             token,
             duration(row.int(first + 5)?),
             duration(row.int(first + 6)?),

@@ -13,7 +13,7 @@ use std::{
 use async_trait::async_trait;
 use polylock_core::{
     Backend, Capabilities, Clock, FencingToken, Grant, LockName, LostReason, Moment, Operation, Place,
-    Renewal, Request, RequestId, Result, Standing, SystemClock, Wake,
+    Release, Renewal, Request, RequestId, Result, Standing, SystemClock, Wake,
 };
 use tokio::sync::Notify;
 
@@ -218,7 +218,7 @@ impl Backend for Pessimistic {
         }
     }
 
-    async fn wait(&self, request: &Request, _: &Place) -> Result<Wake> {
+    async fn wait(&self, request: &Request) -> Result<Wake> {
         let Some(slot) = self.find(request.id) else { return Ok(Wake::Stale) };
         let end = match &*slot.stage.lock().await {
             Stage::Waiting(waiter) => waiter.end(),
@@ -249,8 +249,8 @@ impl Backend for Pessimistic {
         Ok(Renewal::Lost(LostReason::SessionEnded))
     }
 
-    async fn release(&self, request: &Request) -> Result<()> {
-        let Some(slot) = self.find(request.id) else { return Ok(()) };
+    async fn release(&self, request: &Request) -> Result<Release> {
+        let Some(slot) = self.find(request.id) else { return Ok(Release::Released) };
         let mut stage = match SystemClock.before(SystemClock.now() + MOMENT, slot.stage.lock()).await {
             Some(stage) => stage,
             None => {
@@ -276,7 +276,7 @@ impl Backend for Pessimistic {
             Stage::Adrift(identity, _) => self.end_adrift(operation, identity, request, &mut stage).await?,
         }
         self.requests().remove(&request.id);
-        Ok(())
+        Ok(Release::Released)
     }
 }
 

@@ -80,7 +80,7 @@ pub(crate) async fn acquire(store: &Store, request: &Request) -> Grant {
             Standing::Held(grant) => return grant,
             Standing::Queued(place) => {
                 let recheck = place.recheck_after.min(Place::MAX_RECHECK);
-                let wait = store.backend.wait(request, &place);
+                let wait = store.backend.wait(request);
                 if let Ok(wake) = tokio::time::timeout(recheck, wait).await {
                     wake.unwrap();
                 }

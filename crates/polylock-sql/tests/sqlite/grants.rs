@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use polylock_core::{Clock, LockName, LostReason, Mode, Renewal, Request, Standing, SystemClock};
+use polylock_core::{
+    BreakNotice, BreakOrder, Clock, LockName, LostReason, Mode, Renewal, Request, Standing, SystemClock,
+};
 
 use crate::common::{File, held, lasting, queued, request};
 
@@ -214,7 +216,9 @@ async fn inspection_tells_who_holds_and_who_waits_and_breaking_takes_it_from_the
     let inspect = store.inspect.clone().unwrap();
     let name = LockName::new("n").unwrap();
     assert!(inspect.inspect(&name).await.unwrap().is_free());
-    assert!(inspect.break_lock(&name).await.unwrap().is_empty());
+    assert!(
+        inspect.break_lock(&name, &BreakOrder::new(BreakNotice::default()).force()).await.unwrap().is_empty()
+    );
     let shared = [(); 2].map(|()| request("n", Mode::Shared));
     let mut writer = request("n", Mode::Exclusive);
     writer.label = Some(polylock_core::Label::new("nightly").unwrap());
@@ -231,7 +235,7 @@ async fn inspection_tells_who_holds_and_who_waits_and_breaking_takes_it_from_the
     assert_eq!((first.label.as_str(), &first.owner, first.token), ("nightly", &writer.owner, None));
     assert!(first.expires_in <= writer.place_ttl() && first.age >= Duration::from_millis(100), "{first:?}");
     assert_eq!(inspect.list("").await.unwrap().len(), 1);
-    let broken = inspect.break_lock(&name).await.unwrap();
+    let broken = inspect.break_lock(&name, &BreakOrder::new(BreakNotice::default()).force()).await.unwrap();
     assert_eq!(broken.iter().map(|h| h.token.unwrap()).collect::<Vec<_>>(), tokens);
     assert_eq!(store.backend.renew(&shared[0]).await.unwrap(), Renewal::Lost(LostReason::Gone));
     assert!(held(&other, &writer).await.token > tokens[1]);

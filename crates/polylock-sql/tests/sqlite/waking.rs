@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
-use polylock_core::{Clock, FencingToken, Mode, SystemClock, Wake};
+use polylock_core::{BreakNotice, BreakOrder, Clock, FencingToken, Mode, SystemClock, Wake};
 use tokio::sync::Mutex;
 
 use crate::common::{File, acquire, held, queued, request};
@@ -14,11 +14,12 @@ async fn a_release_in_the_same_store_wakes_the_next_at_once_and_nobody_else() {
     let store = file.store().await;
     let [a, b, c] = [(); 3].map(|()| request("n", Mode::Exclusive));
     held(&store, &a).await;
-    let (second, third) = (queued(&store, &b).await, queued(&store, &c).await);
-    assert!(store.backend.wait(&b, &second).now_or_never().is_none());
+    queued(&store, &b).await;
+    queued(&store, &c).await;
+    assert!(store.backend.wait(&b).now_or_never().is_none());
     store.backend.release(&a).await.unwrap();
-    assert_eq!(store.backend.wait(&b, &second).now_or_never().unwrap().unwrap(), Wake::Stale);
-    assert!(store.backend.wait(&c, &third).now_or_never().is_none());
+    assert_eq!(store.backend.wait(&b).now_or_never().unwrap().unwrap(), Wake::Stale);
+    assert!(store.backend.wait(&c).now_or_never().is_none());
     held(&store, &b).await;
 }
 
@@ -30,13 +31,13 @@ async fn a_release_in_another_store_wakes_the_next_soon() {
     for _ in 0..10 {
         let [a, b] = [(); 2].map(|()| request("n", Mode::Exclusive));
         held(&one, &a).await;
-        let place = queued(&two, &b).await;
+        queued(&two, &b).await;
         // Long enough for the poller to have slowed down.
-        let quiet = tokio::time::timeout(Duration::from_millis(60), two.backend.wait(&b, &place)).await;
+        let quiet = tokio::time::timeout(Duration::from_millis(60), two.backend.wait(&b)).await;
         assert!(quiet.is_err(), "woken for nothing");
         one.backend.release(&a).await.unwrap();
         let released = SystemClock.now();
-        tokio::time::timeout(Duration::from_secs(5), two.backend.wait(&b, &place)).await.unwrap().unwrap();
+        tokio::time::timeout(Duration::from_secs(5), two.backend.wait(&b)).await.unwrap().unwrap();
         delays.push(SystemClock.now().since(released));
         held(&two, &b).await;
         two.backend.release(&b).await.unwrap();
@@ -51,9 +52,14 @@ async fn a_broken_lock_wakes_who_waits_for_it() {
     let (one, two) = (file.store().await, file.store().await);
     let [a, b] = [(); 2].map(|()| request("n", Mode::Exclusive));
     held(&one, &a).await;
-    let place = queued(&one, &b).await;
-    two.inspect.clone().unwrap().break_lock(&a.name).await.unwrap();
-    tokio::time::timeout(Duration::from_secs(2), one.backend.wait(&b, &place)).await.unwrap().unwrap();
+    queued(&one, &b).await;
+    two.inspect
+        .clone()
+        .unwrap()
+        .break_lock(&a.name, &BreakOrder::new(BreakNotice::default()).force())
+        .await
+        .unwrap();
+    tokio::time::timeout(Duration::from_secs(2), one.backend.wait(&b)).await.unwrap().unwrap();
     held(&one, &b).await;
 }
 
@@ -64,9 +70,9 @@ async fn a_release_between_claim_and_wait_is_not_missed() {
     for _ in 0..20 {
         let [a, b] = [(); 2].map(|()| request("n", Mode::Exclusive));
         held(&one, &a).await;
-        let place = queued(&two, &b).await;
+        queued(&two, &b).await;
         one.backend.release(&a).await.unwrap();
-        let woken = tokio::time::timeout(Duration::from_millis(500), two.backend.wait(&b, &place));
+        let woken = tokio::time::timeout(Duration::from_millis(500), two.backend.wait(&b));
         woken.await.unwrap().unwrap();
         two.backend.release(&b).await.unwrap();
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use polylock_core::{FencingToken, Mode, Request};
+use polylock_core::{BreakNotice, BreakOrder, FencingToken, Mode, Request};
 
 use crate::trial::{Outcome, SOON, Trial, acquired, lock_name, on_io, released, soon, within};
 
@@ -66,7 +66,8 @@ pub(super) async fn grows_over_a_break(trial: Trial) -> Outcome {
         let guard = acquired(locks.lock("n")).await;
         growing.next(guard.fencing_token(), "after a break");
         let (inspect, name) = (inspect.clone(), lock_name("n"));
-        on_io(async move { inspect.break_lock(&name).await }).await;
+        let order = BreakOrder::new(BreakNotice::default()).force();
+        on_io(async move { inspect.break_lock(&name, &order).await }).await;
         let next = acquired(locks.lock("n")).await;
         growing.next(next.fencing_token(), "right after a break");
         released(next).await;

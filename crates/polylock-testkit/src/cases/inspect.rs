@@ -1,11 +1,11 @@
-//! Who holds, who waits, and breaking a lock by force.
+//! Who holds and who waits.
 
 use std::time::Duration;
 
 use polylock_core::{Mode, OwnerId, Request};
 
 use super::Need;
-use crate::trial::{Outcome, SOON, Trial, acquired, join, lock_name, on_io, pass, released, soon, within};
+use crate::trial::{Outcome, Trial, acquired, join, lock_name, on_io, pass, released, soon};
 
 pub(super) async fn shows_who_holds(trial: Trial) -> Outcome {
     let locks = trial.locks().await;
@@ -79,34 +79,5 @@ pub(super) async fn shows_live_entries_only(trial: Trial) -> Outcome {
     assert!(trial.status("n").await.is_free(), "both have died");
     let inspect = trial.inspect();
     assert_eq!(on_io(async move { inspect.list("").await }).await, [], "nothing is in use");
-    Ok(())
-}
-
-pub(super) async fn a_break_serves_the_next(trial: Trial) -> Outcome {
-    let (here, (there, recording)) = (trial.locks().await, trial.recorded().await);
-    let owner = OwnerId::unique();
-    let guard = acquired(here.lock("n").owner(&owner)).await;
-    let waiting = tokio::spawn(acquired(there.lock("n")));
-    soon("it waits", recording.queued(&lock_name("n"), 1)).await;
-    let broken = soon("a break", here.break_lock("n")).await.expect("a break works");
-    assert_eq!(broken.iter().map(|entry| &entry.owner).collect::<Vec<_>>(), [&owner], "who held it");
-    let next = within(SOON, "the waiter is served after a break", waiting).await.expect("no panic");
-    drop(guard);
-    trial.keeps(1, "what was broken is not released again").await;
-    assert!(next.is_held());
-    assert!(next.fencing_token() >= broken[0].token.expect("a holder has a token"));
-    released(next).await;
-    trial.nothing_left(&["n"], "after the break").await;
-    Ok(())
-}
-
-pub(super) async fn a_break_of_a_free_lock_changes_nothing(trial: Trial) -> Outcome {
-    let locks = trial.locks().await;
-    let other = acquired(locks.lock("other")).await;
-    assert_eq!(soon("a break", locks.break_lock("n")).await.expect("a break works"), []);
-    assert!(trial.status("n").await.is_free());
-    assert_eq!(trial.status("other").await.holders.len(), 1, "another lock is not touched");
-    released(other).await;
-    trial.nothing_left(&["n", "other"], "after the break").await;
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! The cases, and the one list of them that everything else is made from.
 
+mod breaking;
 mod cancel;
 mod drop;
 mod exclusion;
@@ -13,6 +14,7 @@ mod modes;
 mod names;
 mod order;
 mod reentrancy;
+mod release;
 mod renew;
 mod secrets;
 mod ttl;
@@ -33,8 +35,10 @@ pub(crate) enum Need {
     Order,
     /// Fencing tokens.
     Tokens,
-    /// The power to look inside.
+    /// Inspection.
     Inspect,
+    /// Break notices that are pushed.
+    Alerts,
     /// A way to count what is kept.
     Count,
     /// Wake-ups that are pushed.
@@ -98,7 +102,6 @@ macro_rules! __cases {
                 a_failing_renewal_is_not_lost_before_the_deadline []
                 a_transient_error_is_not_lost []
                 gone_from_the_store [Anywhere]
-                broken_by_force [Inspect]
                 before_another_is_granted []
                 a_suspended_machine []
                 a_late_grant_is_no_hold []
@@ -161,8 +164,22 @@ macro_rules! __cases {
                 shows_who_holds [Inspect]
                 shows_who_waits_in_order [Inspect Order]
                 shows_live_entries_only [Inspect]
-                a_break_serves_the_next [Inspect]
-                a_break_of_a_free_lock_changes_nothing [Inspect]
+            }
+            breaking {
+                waits_for_the_holder [Inspect]
+                stops_a_run_before_the_next_grant [Inspect]
+                reaches_the_holder_at_once [Inspect Alerts]
+                ends_with_the_lease [Inspect]
+                keeps_the_first_notice [Inspect]
+                by_force_serves_the_next_at_once [Inspect]
+                by_force_is_reported_by_the_release [Inspect]
+                of_a_free_lock_changes_nothing [Inspect]
+            }
+            release {
+                reports_whether_there_was_an_entry []
+                of_a_waiter_reports_it_too [Order]
+                of_a_superseded_hold_is_an_error [Anywhere]
+                with_its_first_reply_lost_succeeds []
             }
             secrets {
                 appear_in_nothing_public []

@@ -12,7 +12,7 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, Capabilities, Fault, Operation, Place, Renewal, Request, Result, Standing, Unavailable, Wake,
+    Backend, Capabilities, Fault, Operation, Release, Renewal, Request, Result, Standing, Unavailable, Wake,
 };
 
 use super::{planted, sent};
@@ -122,11 +122,11 @@ impl Backend for Flaky {
         self.perhaps(Operation::Claim, async move { inner.claim(&request).await }).await
     }
 
-    async fn wait(&self, request: &Request, place: &Place) -> Result<Wake> {
+    async fn wait(&self, request: &Request) -> Result<Wake> {
         match self.trouble(Operation::Wait) {
             // A wait that has an effect that is lost is a wake-up that is lost: core has its own clock for that.
             Some(_) => Err(planted(self.capabilities().backend, Operation::Wait, "the connection was cut")),
-            None => self.inner.wait(request, place).await,
+            None => self.inner.wait(request).await,
         }
     }
 
@@ -135,7 +135,7 @@ impl Backend for Flaky {
         self.perhaps(Operation::Renew, async move { inner.renew(&request).await }).await
     }
 
-    async fn release(&self, request: &Request) -> Result<()> {
+    async fn release(&self, request: &Request) -> Result<Release> {
         let (inner, request) = (self.inner.clone(), request.clone());
         self.perhaps(Operation::Release, async move { inner.release(&request).await }).await
     }

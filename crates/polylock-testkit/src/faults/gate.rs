@@ -3,7 +3,7 @@
 use std::{collections::HashMap, future::Future, sync::Arc};
 
 use async_trait::async_trait;
-use polylock_core::{Backend, Capabilities, Operation, Place, Renewal, Request, Result, Standing, Wake};
+use polylock_core::{Backend, Capabilities, Operation, Release, Renewal, Request, Result, Standing, Wake};
 use tokio::sync::watch;
 
 use super::sent;
@@ -134,9 +134,9 @@ impl Backend for Gate {
         self.through(Operation::Claim, async move { inner.claim(&request).await }).await
     }
 
-    async fn wait(&self, request: &Request, place: &Place) -> Result<Wake> {
+    async fn wait(&self, request: &Request) -> Result<Wake> {
         pass(&self.state, Operation::Wait, Side::Request).await;
-        let wake = self.inner.wait(request, place).await;
+        let wake = self.inner.wait(request).await;
         pass(&self.state, Operation::Wait, Side::Reply).await;
         wake
     }
@@ -146,7 +146,7 @@ impl Backend for Gate {
         self.through(Operation::Renew, async move { inner.renew(&request).await }).await
     }
 
-    async fn release(&self, request: &Request) -> Result<()> {
+    async fn release(&self, request: &Request) -> Result<Release> {
         let (inner, request) = (self.inner.clone(), request.clone());
         self.through(Operation::Release, async move { inner.release(&request).await }).await
     }

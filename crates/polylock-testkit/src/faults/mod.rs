@@ -49,9 +49,10 @@ pub use overtaking::Overtaking;
 pub use recording::{Call, Recording};
 pub use slow::Slow;
 
-/// `store` with its backend wrapped; the power to look inside stays unwrapped.
+/// `store` with its backend wrapped; inspection stays unwrapped.
 pub fn wrap<B: Backend>(store: Store, wrapper: impl FnOnce(Arc<dyn Backend>) -> Arc<B>) -> Store {
-    Store { backend: wrapper(store.backend), inspect: store.inspect }
+    let Store { backend, inspect, alerts } = store;
+    Store { backend: wrapper(backend), inspect, alerts }
 }
 
 /// Runs `operation` to its end even if the caller drops this: it has been sent.

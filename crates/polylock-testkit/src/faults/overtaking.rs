@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, Capabilities, Clock, Operation, Place, Renewal, Request, Result, Standing, SystemClock, Wake,
+    Backend, Capabilities, Clock, Operation, Release, Renewal, Request, Result, Standing, SystemClock, Wake,
 };
 
 use super::sent;
@@ -43,15 +43,15 @@ impl Backend for Overtaking {
         .await
     }
 
-    async fn wait(&self, request: &Request, place: &Place) -> Result<Wake> {
-        self.inner.wait(request, place).await
+    async fn wait(&self, request: &Request) -> Result<Wake> {
+        self.inner.wait(request).await
     }
 
     async fn renew(&self, request: &Request) -> Result<Renewal> {
         self.inner.renew(request).await
     }
 
-    async fn release(&self, request: &Request) -> Result<()> {
+    async fn release(&self, request: &Request) -> Result<Release> {
         self.inner.release(request).await
     }
 }

@@ -4,8 +4,8 @@ use std::{fmt, future::Future, sync::Arc};
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, Capabilities, Clock, LockName, Operation, Place, Renewal, Request, RequestId, Result, Standing,
-    SystemClock, Wake, clock::Moment,
+    Backend, Capabilities, Clock, LockName, Operation, Release, Renewal, Request, RequestId, Result,
+    Standing, SystemClock, Wake, clock::Moment,
 };
 use tokio::sync::watch;
 
@@ -121,15 +121,15 @@ impl Backend for Recording {
         self.record(Operation::Claim, request, queued, self.inner.claim(request)).await
     }
 
-    async fn wait(&self, request: &Request, place: &Place) -> Result<Wake> {
-        self.record(Operation::Wait, request, |_| false, self.inner.wait(request, place)).await
+    async fn wait(&self, request: &Request) -> Result<Wake> {
+        self.record(Operation::Wait, request, |_| false, self.inner.wait(request)).await
     }
 
     async fn renew(&self, request: &Request) -> Result<Renewal> {
         self.record(Operation::Renew, request, |_| false, self.inner.renew(request)).await
     }
 
-    async fn release(&self, request: &Request) -> Result<()> {
+    async fn release(&self, request: &Request) -> Result<Release> {
         self.record(Operation::Release, request, |_| false, self.inner.release(request)).await
     }
 }

@@ -8,7 +8,7 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, Capabilities, Clock, Operation, Place, Renewal, Request, Result, Standing, SystemClock, Wake,
+    Backend, Capabilities, Clock, Operation, Release, Renewal, Request, Result, Standing, SystemClock, Wake,
 };
 
 use super::sent;
@@ -71,8 +71,8 @@ impl Backend for Slow {
         self.delayed(Operation::Claim, async move { inner.claim(&request).await }).await
     }
 
-    async fn wait(&self, request: &Request, place: &Place) -> Result<Wake> {
-        let wake = self.inner.wait(request, place).await;
+    async fn wait(&self, request: &Request) -> Result<Wake> {
+        let wake = self.inner.wait(request).await;
         SystemClock.sleep_until(SystemClock.now() + self.delay(self.reply)).await;
         wake
     }
@@ -82,7 +82,7 @@ impl Backend for Slow {
         self.delayed(Operation::Renew, async move { inner.renew(&request).await }).await
     }
 
-    async fn release(&self, request: &Request) -> Result<()> {
+    async fn release(&self, request: &Request) -> Result<Release> {
         let (inner, request) = (self.inner.clone(), request.clone());
         self.delayed(Operation::Release, async move { inner.release(&request).await }).await
     }

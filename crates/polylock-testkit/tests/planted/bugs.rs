@@ -9,9 +9,9 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, Capabilities, Carrier, Clock, Entry, Fencing, FencingToken, Grant, Inspect, LockName,
-    LockStatus, Mode, Modes, Order, Place, Renewal, Request, RequestId, Result, Standing, Store, SystemClock,
-    Wake, WakeUp,
+    Backend, BreakNotice, BreakOrder, Capabilities, Carrier, Clock, Entry, Fencing, FencingToken, Grant,
+    Inspect, LockName, LockStatus, LostReason, Mode, Modes, Order, Release, Renewal, Request, RequestId,
+    Result, Standing, Store, SystemClock, Wake, WakeUp,
 };
 
 /// What is wrong with it.
@@ -69,8 +69,20 @@ pub enum Bug {
     ShowsWaitersReversed,
     /// A list takes its prefix for a pattern without regard to case.
     PrefixFolds,
+    /// A release always says that there was an entry.
+    ReleaseSaysYes,
     /// A break is acknowledged and not carried out.
     BreakDoesNothing,
+    /// A cooperative break removes the hold at once.
+    BreakIsForced,
+    /// A break forgets who broke the lock, and why.
+    ForgetsNotices,
+    /// Of two notices, the last one stays.
+    KeepsTheLastNotice,
+    /// A hold that is marked as broken is renewed.
+    RenewsBroken,
+    /// Nobody receives a break notice.
+    NeverAlerts,
     /// A break takes other locks, too.
     BreaksAll,
     /// `Debug` shows request ids.
@@ -98,6 +110,7 @@ pub struct State {
     queued: HashSet<RequestId>,
     aliases: HashMap<RequestId, RequestId>,
     seen: Vec<RequestId>,
+    last_notice: Option<BreakNotice>,
 }
 
 impl Broken {
@@ -113,7 +126,8 @@ impl Broken {
             capabilities.wake = WakeUp::Polled;
             capabilities.carrier = Carrier::Connection;
         }
-        Store::inspectable(Arc::new(Self { inner, capabilities, bug, state }))
+        let alerts = inner.alerts.clone().filter(|_| bug != Bug::NeverAlerts).unwrap_or_default();
+        Store::inspectable(Arc::new(Self { inner, capabilities, bug, state })).alerting(alerts)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -218,14 +232,14 @@ impl Backend for Broken {
         })
     }
 
-    async fn wait(&self, request: &Request, place: &Place) -> Result<Wake> {
+    async fn wait(&self, request: &Request) -> Result<Wake> {
         match self.bug {
             Bug::NeverWakes => std::future::pending().await,
             Bug::NoQueue => {
                 SystemClock.sleep_until(SystemClock.now() + Duration::from_millis(3)).await;
                 Ok(Wake::Stale)
             }
-            _ => self.inner.backend.wait(&self.misread(request), place).await,
+            _ => self.inner.backend.wait(&self.misread(request)).await,
         }
     }
 
@@ -240,15 +254,23 @@ impl Backend for Broken {
                 Standing::Held(grant) => Ok(Renewal::Renewed { lease: grant.lease }),
                 Standing::Queued(_) => Ok(Renewal::Lost(reason)),
             },
-            _ => Ok(renewal),
+            (Bug::RenewsBroken, Renewal::Lost(LostReason::Broken(_))) => {
+                Ok(Renewal::Renewed { lease: request.ttl })
+            }
+            (Bug::KeepsTheLastNotice, Renewal::Lost(LostReason::Broken(_))) => {
+                Ok(Renewal::Lost(LostReason::Broken(self.state().last_notice.clone().unwrap())))
+            }
+            (_, renewal) => Ok(renewal),
         }
     }
 
-    async fn release(&self, request: &Request) -> Result<()> {
+    async fn release(&self, request: &Request) -> Result<Release> {
         let misread = self.misread(request);
         match self.bug {
-            Bug::ForgetsReleases => return Ok(()),
-            Bug::KeepsWaiters if self.state().queued.contains(&request.id) => return Ok(()),
+            Bug::ForgetsReleases => return Ok(Release::Released),
+            Bug::KeepsWaiters if self.state().queued.contains(&request.id) => {
+                return Ok(Release::Released);
+            }
             Bug::ReleasesAnybody => {
                 let holder = self.state().holders.remove(&request.name);
                 if let Some(holder) = holder {
@@ -258,7 +280,8 @@ impl Backend for Broken {
             _ => {}
         }
         self.state().holders.retain(|_, holder| holder.id != request.id);
-        self.inner.backend.release(&misread).await
+        let outcome = self.inner.backend.release(&misread).await?;
+        Ok(if self.bug == Bug::ReleaseSaysYes { Release::Released } else { outcome })
     }
 }
 
@@ -284,19 +307,23 @@ impl Inspect for Broken {
         inspect.list(prefix).await
     }
 
-    async fn break_lock(&self, name: &LockName) -> Result<Vec<Entry>> {
+    async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
         let inspect = self.inner.inspect.as_ref().unwrap();
+        let mut order = order.clone();
+        self.state().last_notice = Some(order.notice.clone());
         match self.bug {
-            Bug::BreakDoesNothing => Ok(inspect.inspect(name).await?.holders),
+            Bug::BreakDoesNothing => return Ok(inspect.inspect(name).await?.holders),
+            Bug::BreakIsForced => order.force = true,
+            Bug::ForgetsNotices => order.notice = BreakNotice::default(),
             Bug::BreaksAll => {
                 for status in inspect.list("").await? {
                     if status.name != *name {
-                        inspect.break_lock(&status.name).await?;
+                        inspect.break_lock(&status.name, &order).await?;
                     }
                 }
-                inspect.break_lock(name).await
             }
-            _ => inspect.break_lock(&self.name(name)).await,
+            _ => {}
         }
+        inspect.break_lock(&self.name(name), &order).await
     }
 }

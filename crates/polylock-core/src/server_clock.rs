@@ -1,0 +1,140 @@
+//! A bound on a server's clock, from the times that its replies carry.
+//!
+//! A claim carries an expiry of its own by the server's clock, so that one that is delivered late, after its client has
+//! abandoned the connection, grants nothing. It works without agreement on the time of day:
+//! 1. a request sent at `S` is answered at `R`, and the reply carries the server's clock `C`: at `R` that clock shows `C` at least,
+//!    and `C + (R - S)` at most;
+//! 2. at `t` it shows `C + (t - R)` at least, less what the two clocks may drift apart;
+//! 3. the client abandons a claim at `t + limit`, so it sends that lower bound plus `limit` with it;
+//! 4. after `t + limit` the server's clock shows more than that, so the server refuses the claim, and the release that the client
+//!    sends then has nothing to undo.
+//!
+//! A claim that is refused although it was in time (the server's clock was stepped forward) carries the clock back in its reply,
+//! and is sent again.
+
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use crate::{Clock, Moment, SystemClock};
+
+/// What two clocks may drift apart, as a fraction: one thousandth, several times what crystals do.
+const DRIFT: u32 = 1000;
+
+/// What is known of one server's clock. Times are whole microseconds since 1970, as the server counts them.
+#[derive(Debug, Default)]
+pub struct ServerClock {
+    sample: Mutex<Option<Sample>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Sample {
+    received: Moment,
+    clock_us: i64,
+}
+
+impl Sample {
+    fn earliest_us(self, now: Moment) -> i64 {
+        let since = now.since(self.received);
+        self.clock_us.saturating_add(micros(since - since / DRIFT))
+    }
+}
+
+impl ServerClock {
+    /// A reply to a request sent at `sent` has just arrived, and carries the server's clock.
+    pub fn observe(&self, sent: Moment, clock_us: i64) {
+        self.observe_at(sent, SystemClock.now(), clock_us);
+    }
+
+    fn observe_at(&self, sent: Moment, received: Moment, clock_us: i64) {
+        let new = Sample { received, clock_us };
+        let latest_us = clock_us.saturating_add(micros(received.since(sent)));
+        let mut sample = self.lock();
+        // The greater bound is the better one, unless the new reply contradicts it: then the clock was stepped back.
+        let keep = sample.is_some_and(|old| {
+            let bound = old.earliest_us(received);
+            bound > clock_us && bound <= latest_us
+        });
+        if !keep {
+            *sample = Some(new);
+        }
+    }
+
+    /// The least that the clock can show now, unless it was stepped back since the last reply; `None` before the first reply.
+    #[must_use]
+    pub fn earliest_us(&self) -> Option<i64> {
+        self.earliest_us_at(SystemClock.now())
+    }
+
+    fn earliest_us_at(&self, now: Moment) -> Option<i64> {
+        self.lock().map(|sample| sample.earliest_us(now))
+    }
+
+    /// By the server's clock, when a claim that is sent now and abandoned after `limit` has expired; `None` before the first reply.
+    #[must_use]
+    pub fn expiry_us(&self, limit: Duration) -> Option<i64> {
+        self.earliest_us().map(|now| now.saturating_add(micros(limit)))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Sample>> {
+        self.sample.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn micros(time: Duration) -> i64 {
+    i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn at(ms: u64) -> Moment {
+        Moment::default() + Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn a_slow_reply_does_not_spoil_a_good_bound() {
+        let clock = ServerClock::default();
+        assert_eq!(clock.earliest_us_at(at(0)), None);
+        clock.observe_at(at(1000), at(1001), 5_000_000);
+        assert_eq!(clock.earliest_us_at(at(2001)), Some(5_999_000));
+        // The server read its clock right after the request was sent, and the reply took a second.
+        clock.observe_at(at(2001), at(3001), 6_000_500);
+        assert_eq!(clock.earliest_us_at(at(3001)), Some(6_998_000));
+    }
+
+    #[test]
+    fn a_step_is_followed_in_both_directions() {
+        let clock = ServerClock::default();
+        clock.observe_at(at(1000), at(1001), 5_000_000);
+        clock.observe_at(at(1100), at(1101), 3_605_000_000);
+        assert_eq!(clock.earliest_us_at(at(1101)), Some(3_605_000_000));
+        clock.observe_at(at(1200), at(1201), 5_200_000);
+        assert_eq!(clock.earliest_us_at(at(1201)), Some(5_200_000));
+    }
+
+    proptest! {
+        /// Whatever the delays and the drift, the bound is never more than the server's clock.
+        #[test]
+        fn the_bound_is_never_late(
+            offset in 0_i64..1_000_000_000_000,
+            drift in -900_i64..=900,
+            replies in prop::collection::vec((1_u64..5_000, 0_u64..3_000, 0_u64..3_000), 1..20),
+            last in 0_u64..100_000,
+        ) {
+            // The server's clock shows this when the client's shows `ms`.
+            let server = |ms: u64| offset + i64::try_from(ms).unwrap() * (1_000_000 + drift) / 1000;
+            let (clock, mut now) = (ServerClock::default(), 0);
+            for (pause, there, back) in replies {
+                let sent = now + pause;
+                now = sent + there + back;
+                clock.observe_at(at(sent), at(now), server(sent + there));
+                prop_assert!(clock.earliest_us_at(at(now)).unwrap() <= server(now));
+            }
+            prop_assert!(clock.earliest_us_at(at(now + last)).unwrap() <= server(now + last));
+        }
+    }
+}
