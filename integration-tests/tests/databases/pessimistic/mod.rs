@@ -73,7 +73,7 @@ async fn a_connection_that_is_ended_frees_the_lock_at_once_and_its_holder_learns
         assert!(after < ttl / 3 + SLACK, "told after {after:?}");
         assert!(!guard.is_held());
         let refused = guard.release().await.unwrap_err();
-        assert_eq!(refused.lost(), Some(LostReason::SessionEnded));
+        assert_eq!(refused.lost(), Some(&LostReason::SessionEnded));
         assert!(next.is_held());
         next.release().await.unwrap();
         site.has(0, "all have left").await;
