@@ -19,10 +19,10 @@ const TTL: Duration = Duration::from_secs(60);
 /// As many steps as a lease is divided into: many fall into each of the watchdog's own pauses.
 const STEPS: u32 = 200;
 
-/// Lets the library's thread do everything that is due.
-async fn settle() {
+/// Lets the store's I/O thread do everything that is due.
+async fn settle(backend: &'static str) {
     for _ in 0..4 {
-        let turns = io::run(async {
+        let turns = io::run(backend, async {
             for _ in 0..16 {
                 tokio::task::yield_now().await;
             }
@@ -36,6 +36,7 @@ async fn is_lost_at_its_deadline(target: &str, side: Side) {
     let clock = ManualClock::new();
     let spot = targets::make(target).await.unwrap();
     let Store { backend, inspect, .. } = spot.connect().await.unwrap();
+    let name = backend.capabilities().backend;
     let gate = Arc::new(Gate::new(backend));
     let mut store = Store::new(gate.clone());
     store.inspect = inspect;
@@ -45,10 +46,10 @@ async fn is_lost_at_its_deadline(target: &str, side: Side) {
     gate.shut(Operation::Renew, side);
     let (deadline, lost) = (guard.deadline(), tokio::spawn(guard.lost()));
     let work = tokio::spawn(guard.run(pending::<()>()));
-    settle().await;
+    settle(name).await;
     while clock.now() + TTL / STEPS < deadline {
         clock.advance(TTL / STEPS);
-        settle().await;
+        settle(name).await;
     }
     // A server takes real time to answer, which this clock knows nothing of.
     until(&format!("{target}: renewals are sent, and sent again"), async || {

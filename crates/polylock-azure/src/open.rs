@@ -35,7 +35,7 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// # Cancel safety
 /// Yes: nothing is left behind but perhaps the container.
 pub async fn connect(config: Config) -> Result<Store> {
-    polylock_core::io::run(open(config)).await?
+    polylock_core::io::run(NAME, open(config)).await?
 }
 
 async fn open(config: Config) -> Result<Store> {

@@ -128,13 +128,16 @@ pub enum LostReason {
     /// The session or connection that carried the lock ended.
     #[error("the session that carried it ended")]
     SessionEnded,
+    /// The task that renews it has failed, for instance because the [`Clock`](crate::Clock) it was given panicked.
+    #[error("the task that renews it has failed")]
+    WatchdogFailed,
 }
 
 impl LostReason {
     /// Every value of [`kind`](Self::kind).
-    pub const KINDS: [&'static str; 4] = ["deadline", "gone", "broken", "session"];
+    pub const KINDS: [&'static str; 5] = ["deadline", "gone", "broken", "session", "watchdog"];
 
-    /// One word for it, as in metrics: `deadline`, `gone`, `broken` or `session`.
+    /// One word for it, as in metrics: `deadline`, `gone`, `broken`, `session` or `watchdog`.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {
@@ -142,6 +145,7 @@ impl LostReason {
             Self::Gone => "gone",
             Self::Broken(_) => "broken",
             Self::SessionEnded => "session",
+            Self::WatchdogFailed => "watchdog",
         }
     }
 }

@@ -10,11 +10,15 @@ use std::{
 };
 
 use pin_project_lite::pin_project;
+use tracing::Instrument;
 
 use crate::{
     Error, FencingToken, LockName, LostReason, Mode, Moment, OwnerId, Result,
     engine::{Ended, Hold, Phase, Tenure},
 };
+
+/// The longest that [`Guard::run`] waits for its release: the time of an answer, not that of an outage.
+const RUN_RELEASE: Duration = Duration::from_millis(500);
 
 /// A lock that is held.
 ///
@@ -123,7 +127,7 @@ impl Guard {
             }
             phase.changed().await.ok()?;
             match &*phase.borrow() {
-                Phase::Held { deadline } => Some(*deadline),
+                Phase::Held { deadline, .. } => Some(*deadline),
                 Phase::Left | Phase::Lost(_) => None,
             }
         }
@@ -137,7 +141,7 @@ impl Guard {
     /// # Errors
     /// [`Error::Lost`] if the lock was lost before `work` was done, also if `work` ended in a poll that lasted beyond the
     /// deadline, or if the release finds that the store had no hold of this guard any more: what `work` did then was perhaps
-    /// not protected. A release that is not acknowledged is no error: it is tried again in the background.
+    /// not protected. A release that is not acknowledged within half a second is no error: it goes on in the background.
     ///
     /// # Cancel safety
     /// Dropping it drops `work` and releases the lock.
@@ -152,9 +156,10 @@ impl Guard {
     /// ```
     pub async fn run<F: Future>(self, work: F) -> Result<F::Output> {
         let lost = Box::pin(self.lost());
-        let protected = Protected { work: Some(work), hold: self.hold(), lost };
+        let protected =
+            Protected { work: Some(work.instrument(self.hold().span())), hold: self.hold(), lost };
         let output = protected.await.map_err(|ended| self.lost_by(ended))?;
-        match self.release().await {
+        match self.release_within(Some(RUN_RELEASE)).await {
             Err(error @ Error::Lost { .. }) => Err(error),
             Ok(()) | Err(_) => Ok(output),
         }
@@ -171,9 +176,13 @@ impl Guard {
     /// # Cancel safety
     /// Once polled, the release goes on in the background though this is dropped.
     pub async fn release(self) -> Result<()> {
+        self.release_within(None).await
+    }
+
+    async fn release_within(self, limit: Option<Duration>) -> Result<()> {
         let hold = self.tenure.hold().clone();
         match Arc::into_inner(self.tenure) {
-            Some(tenure) => tenure.release().await,
+            Some(tenure) => tenure.release(limit).await,
             None => hold.check().map(|_| ()).or_else(|ended| ended.into_result(hold.name())),
         }
     }

@@ -1,17 +1,23 @@
-//! The library's own thread: every store operation, renewal and background release runs on `polylock-io`. (The first step
-//! of an operation may be taken by the caller, in this thread's context; the rest never is.)
+//! The library's own threads: every store operation, renewal and background release runs on one of them. (The first step of an
+//! operation may be taken by the caller, in that thread's context; the rest never is.)
 //!
-//! The end of the user's runtime can't cut a release short there, and a blocked executor can't starve a renewal. It is
-//! a current-thread tokio runtime, started at first use, one per process. It lives as long as the process; who needs
-//! its work done before the end waits for it (see [`Locks::close`](crate::Locks::close)).
+//! There is one thread for each kind of store that the process uses, named `polylock-<store>`. A store whose code blocks delays its
+//! own locks and no others. The end of the user's runtime can't cut a release short there, and a blocked executor can't starve a
+//! renewal. Each is a current-thread tokio runtime, started at first use, which lives as long as the process; whoever needs its
+//! work done before the end waits for it (see [`Locks::close`](crate::Locks::close)).
+//!
+//! Nothing of the user's runs there: log events and measurements are forwarded to a thread of their own.
 
 use std::{
     any::Any,
+    cell::Cell,
+    collections::BTreeMap,
     future::Future,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Mutex, OnceLock, PoisonError},
+    process,
+    sync::{Mutex, PoisonError},
     task::{Context, Poll, Waker},
-    thread::{self, ThreadId},
+    thread,
 };
 
 use tokio::{
@@ -19,94 +25,154 @@ use tokio::{
     task::{JoinError, JoinHandle},
 };
 
-use crate::{Error, Fault, FirstStep, Operation, Result, Unavailable};
+use crate::{Error, Fault, FirstStep, Operation, Result, Unavailable, delays::Delays, observer};
 
-struct Io {
+/// The thread of one kind of store.
+#[derive(Debug)]
+pub(crate) struct Io {
+    backend: &'static str,
     runtime: Handle,
-    thread: ThreadId,
+    /// The process that has started it: a child made by `fork` has no such thread.
+    process: u32,
+    delays: Delays,
 }
 
-static IO: OnceLock<Io> = OnceLock::new();
+static THREADS: Mutex<BTreeMap<&'static str, &'static Io>> = Mutex::new(BTreeMap::new());
 
-/// Runs `future` on the `polylock-io` thread and returns what it returns.
+thread_local! {
+    static IS_IO: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `future` on the thread of the stores called `backend` and returns what it returns.
 ///
-/// A store must open its connections in here: sockets and timers belong to the runtime that they are made on.
+/// A store must open its connections in here, under the name that its [`Capabilities`](crate::Capabilities) have: sockets and
+/// timers belong to the runtime that they are made on.
 ///
 /// # Errors
-/// [`Unavailable`] if the thread can't be started, or if `future` panics.
+/// [`Unavailable`] if the thread can't be started, if `future` panics, or in a child process made by `fork` after the thread
+/// was started.
 ///
 /// # Cancel safety
-/// Dropping this does not stop `future`, which runs to its end unheard.
+/// Dropping this does not stop `future`, which runs to its end.
 ///
 /// ```
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
-/// let name = polylock_core::io::run(async { std::thread::current().name().map(str::to_owned) }).await?;
-/// assert_eq!(name.as_deref(), Some("polylock-io"));
+/// let name = polylock_core::io::run("files", async { std::thread::current().name().map(str::to_owned) }).await?;
+/// assert_eq!(name.as_deref(), Some("polylock-files"));
 /// # Ok::<(), polylock_core::Error>(()) }).unwrap();
 /// ```
-pub async fn run<F>(future: F) -> Result<F::Output>
+pub async fn run<F>(backend: &'static str, future: F) -> Result<F::Output>
 where
     F: Future<Output: Send> + Send + 'static,
 {
-    spawn(future)?.await.map_err(|error| failed("polylock-io", Operation::Connect, cut_off(error)))
+    let running = Io::of(backend)?.spawn("connect", future)?;
+    running.await.map_err(|error| failed(backend, Operation::Connect, cut_off(error)))
 }
 
-/// Starts `future` on the thread.
-pub(crate) fn spawn<F>(future: F) -> Result<JoinHandle<F::Output>>
-where
-    F: Future<Output: Send> + Send + 'static,
-{
-    Ok(io()?.runtime.spawn(future))
-}
-
-/// Begins `future` here, unless the thread is to take the first step, and leaves the rest to the thread: it is polled once by the
-/// caller, in the thread's context, and if that does not end it, it goes on there and never here again.
-///
-/// What ends at once, as the in-memory store does, saves two hops between threads, and any other operation one: its
-/// request is on its way before the thread has woken up. Nothing is left to the mercy of the caller's executor.
-pub(crate) fn begin<F>(first_step: FirstStep, future: F) -> Result<Begun<F::Output>>
-where
-    F: Future<Output: Send> + Send + 'static,
-{
-    if first_step == FirstStep::Thread && !is_current() {
-        return spawn(future).map(Begun::GoesOn);
+impl Io {
+    /// The thread of the stores called `backend`, started if it is the first use.
+    pub(crate) fn of(backend: &'static str) -> Result<&'static Self> {
+        let mut threads = THREADS.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(io) = threads.get(backend) {
+            return Ok(io);
+        }
+        let io: &'static Self = Box::leak(Box::new(
+            Self::start(backend)
+                .map_err(|cause| Unavailable::new(backend, Operation::Connect, Fault::Permanent, cause))?,
+        ));
+        threads.insert(backend, io);
+        Ok(io)
     }
-    let _context = io()?.runtime.enter();
-    let mut future = Box::pin(future);
-    // Nobody has to be woken: who takes it over polls it again at once.
-    let mut nobody = Context::from_waker(Waker::noop());
-    Ok(match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut nobody))) {
-        Ok(Poll::Ready(output)) => Begun::Ended(Some(Ok(output))),
-        Ok(Poll::Pending) => Begun::GoesOn(tokio::spawn(future)),
-        Err(panic) => Begun::Ended(Some(Err(panicked(&*panic)))),
-    })
+
+    fn start(backend: &'static str) -> std::io::Result<Self> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let handle = runtime.handle().clone();
+        thread::Builder::new().name(format!("polylock-{backend}")).spawn(move || {
+            IS_IO.set(true);
+            let _forwarded = tracing::dispatcher::set_default(&observer::forwarding());
+            runtime.block_on(std::future::pending::<()>());
+        })?;
+        Ok(Self { backend, runtime: handle, process: process::id(), delays: Delays::new(backend) })
+    }
+
+    /// An error in a child process made by `fork`, where the thread does not exist and every wait for it would last for ever.
+    fn check_process(&self) -> Result<()> {
+        if self.process == process::id() {
+            return Ok(());
+        }
+        let cause = "this process was forked from the one that uses the store: open the store after the fork";
+        Err(Unavailable::new(self.backend, Operation::Connect, Fault::Permanent, cause).into())
+    }
+
+    /// How long things took on the thread.
+    pub(crate) fn delays(&self) -> &Delays {
+        &self.delays
+    }
+
+    /// Starts `future` on the thread; `what` names it in warnings.
+    pub(crate) fn spawn<F>(&'static self, what: &'static str, future: F) -> Result<JoinHandle<F::Output>>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        self.check_process()?;
+        Ok(self.runtime.spawn(self.delays.measured(what, future)))
+    }
+
+    /// Begins `future` here, unless the thread is to take the first step, and leaves the rest to the thread: it is polled once by
+    /// the caller, in the thread's context, and if that does not end it, it goes on there and never here again.
+    ///
+    /// What ends at once, as the in-memory store does, saves two hops between threads, and any other operation one: its request is
+    /// on its way before the thread has woken up. Nothing is left to the mercy of the caller's executor.
+    pub(crate) fn begin<F>(
+        &'static self,
+        what: &'static str,
+        first_step: FirstStep,
+        future: F,
+    ) -> Result<Begun<F::Output>>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        if first_step == FirstStep::Thread && !is_current() {
+            return self.spawn(what, future).map(Begun::GoesOn);
+        }
+        self.check_process()?;
+        let _context = self.runtime.enter();
+        let mut future = Box::pin(self.delays.measured(what, future));
+        // Nothing has to be woken: the thread polls it again at once when it takes it over.
+        let mut nothing = Context::from_waker(Waker::noop());
+        Ok(match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut nothing))) {
+            Ok(Poll::Ready(output)) => Begun::Ended(Some(Ok(output))),
+            Ok(Poll::Pending) => Begun::GoesOn(tokio::spawn(future)),
+            Err(panic) => Begun::Ended(Some(Err(panicked(&*panic)))),
+        })
+    }
 }
 
-/// What was begun. Dropping it stops nothing.
+/// A future that was begun. Dropping it stops nothing.
 #[derive(Debug)]
 pub(crate) enum Begun<T> {
-    /// It has ended, or panicked; empty once that was told.
+    /// It has ended, or panicked; empty once its output was returned.
     Ended(Option<Result<T, String>>),
     /// It goes on, on the thread.
     GoesOn(JoinHandle<T>),
 }
 
 impl<T> Begun<T> {
-    /// What it returns, or why it did not. May be dropped and called again until it has answered.
+    /// Its output, or why there is none. May be dropped and called again until it has returned.
     pub(crate) async fn end(&mut self) -> Result<T, String> {
         match self {
-            Self::Ended(output) => output.take().unwrap_or_else(|| Err("it has been told".to_owned())),
+            Self::Ended(output) => output.take().unwrap_or_else(|| Err("returned before".to_owned())),
             Self::GoesOn(task) => task.await.map_err(cut_off),
         }
     }
 }
 
-/// Whether this is the thread itself, which must never wait for its own work.
+/// Whether this is one of the threads, which must never wait for its own work.
 pub(crate) fn is_current() -> bool {
-    IO.get().is_some_and(|io| io.thread == thread::current().id())
+    IS_IO.get()
 }
 
-/// What a store's operation that panicked, or was cut off by the runtime, looks like to the caller.
+/// The error of a store's operation that panicked, or was cut off by the runtime.
 pub(crate) fn failed(backend: &'static str, operation: Operation, cause: String) -> Error {
     Unavailable::new(backend, operation, Fault::Permanent, cause).into()
 }
@@ -122,27 +188,4 @@ pub(crate) fn panicked(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     format!("the store panicked: {}", text.unwrap_or("no message"))
-}
-
-fn io() -> Result<&'static Io> {
-    static STARTING: Mutex<()> = Mutex::new(());
-    if let Some(io) = IO.get() {
-        return Ok(io);
-    }
-    let _one_at_a_time = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(io) = IO.get() {
-        return Ok(io);
-    }
-    let io = start()
-        .map_err(|cause| Unavailable::new("polylock-io", Operation::Connect, Fault::Permanent, cause))?;
-    Ok(IO.get_or_init(|| io))
-}
-
-fn start() -> std::io::Result<Io> {
-    let runtime = Builder::new_current_thread().enable_all().build()?;
-    let handle = runtime.handle().clone();
-    let thread = thread::Builder::new()
-        .name("polylock-io".into())
-        .spawn(move || runtime.block_on(std::future::pending::<()>()))?;
-    Ok(Io { runtime: handle, thread: thread.thread().id() })
 }

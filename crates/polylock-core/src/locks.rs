@@ -42,7 +42,7 @@ impl Locks {
 
     /// The locks of `store`, with something to be set first.
     pub fn builder(store: Store) -> LocksBuilder {
-        LocksBuilder { store, options: Options::default(), clock: Arc::new(SystemClock), metrics: None }
+        LocksBuilder { store, options: Options::default(), clock: None, metrics: None }
     }
 
     /// The lock `name`, to be acquired. A name that can't be one is reported then.
@@ -99,7 +99,7 @@ impl Locks {
     /// May be dropped at any point; the work goes on.
     pub async fn close(self, within: Duration) -> bool {
         let shared = self.front.0.clone();
-        let closing = io::run(async move {
+        let closing = io::run(shared.backend(), async move {
             let by = shared.now() + within;
             tokio::select! {
                 biased;
@@ -126,7 +126,11 @@ where
     let Some(inspect) = shared.store.inspect.clone() else {
         return Err(Error::Unsupported { backend, capability: "inspection" });
     };
-    shared.begin(call(inspect))?.end().await.map_err(|cause| io::failed(backend, operation, cause))?
+    shared
+        .begin(operation, call(inspect))?
+        .end()
+        .await
+        .map_err(|cause| io::failed(backend, operation, cause))?
 }
 
 /// Sets up [`Locks`].
@@ -135,7 +139,7 @@ where
 pub struct LocksBuilder {
     store: Store,
     options: Options,
-    clock: Arc<dyn Clock>,
+    clock: Option<Arc<dyn Clock>>,
     metrics: Option<Arc<dyn Metrics>>,
 }
 
@@ -148,7 +152,7 @@ impl LocksBuilder {
 
     /// The clock of the deadlines. For tests; the default is the machine's, which counts suspend.
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
-        self.clock = clock;
+        self.clock = Some(clock);
         self
     }
 
@@ -164,10 +168,12 @@ impl LocksBuilder {
         let shared = Shared {
             store: self.store,
             options: self.options,
-            clock: self.clock,
+            is_system_clock: self.clock.is_none(),
+            clock: self.clock.unwrap_or_else(|| Arc::new(SystemClock)),
             metrics: self.metrics,
-            pending: Pending::of_this_thread(),
+            pending: Pending::of_new_store(),
             reentry: Reentry::default(),
+            io: Default::default(),
         };
         Locks { front: Arc::new(Front(Arc::new(shared))) }
     }

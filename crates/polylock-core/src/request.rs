@@ -91,6 +91,11 @@ impl Request {
         }
     }
 
+    /// The same with a fresh id: another attempt.
+    pub(crate) fn again(&self) -> Self {
+        Self { id: RequestId::random(), ..self.clone() }
+    }
+
     /// How long a place in the queue lasts without a fresh claim: the waiter's own short lease.
     #[must_use]
     pub fn place_ttl(&self) -> Duration {

@@ -177,6 +177,14 @@ impl Trial {
         Raw(self.bare.backend.clone())
     }
 
+    /// Runs `future` on the I/O thread of the store; its error fails the case.
+    pub(crate) async fn on_io<T: Send + 'static>(
+        &self,
+        future: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> T {
+        on_io(self.capabilities().backend, future).await
+    }
+
     pub(crate) fn inspect(&self) -> Arc<dyn Inspect> {
         self.bare
             .inspect
@@ -187,13 +195,13 @@ impl Trial {
     /// Who holds and who waits.
     pub(crate) async fn status(&self, name: &str) -> LockStatus {
         let (inspect, name) = (self.inspect(), lock_name(name));
-        on_io(async move { inspect.inspect(&name).await }).await
+        self.on_io(async move { inspect.inspect(&name).await }).await
     }
 
     /// How many entries the store keeps.
     pub(crate) async fn count(&self) -> Option<u64> {
         let (target, inspect) = (self.target.clone(), self.bare.inspect.clone());
-        on_io(async move {
+        self.on_io(async move {
             if let Some(count) = target.leftovers().await? {
                 return Ok(Some(count));
             }
@@ -230,7 +238,7 @@ impl Trial {
 
 async fn connect(target: &Arc<dyn Target>) -> Store {
     let target = target.clone();
-    on_io(async move { target.connect().await }).await
+    on_io("testkit", async move { target.connect().await }).await
 }
 
 /// `store` behind a fault, and the fault to be played with.
@@ -251,7 +259,7 @@ pub(crate) struct Raw(pub(crate) Arc<dyn Backend>);
 impl Raw {
     pub(crate) async fn claim(&self, request: &Request) -> Standing {
         let (backend, request) = (self.0.clone(), request.clone());
-        on_io(async move { backend.claim(&request).await }).await
+        on_io(self.0.capabilities().backend, async move { backend.claim(&request).await }).await
     }
 
     /// A claim that must be granted.
@@ -273,12 +281,12 @@ impl Raw {
 
     pub(crate) async fn renew(&self, request: &Request) -> Renewal {
         let (backend, request) = (self.0.clone(), request.clone());
-        on_io(async move { backend.renew(&request).await }).await
+        on_io(self.0.capabilities().backend, async move { backend.renew(&request).await }).await
     }
 
     pub(crate) async fn release(&self, request: &Request) -> Release {
         let (backend, request) = (self.0.clone(), request.clone());
-        on_io(async move { backend.release(&request).await }).await
+        on_io(self.0.capabilities().backend, async move { backend.release(&request).await }).await
     }
 
     /// Whether a claim that does not wait is granted; then it is released.
@@ -314,9 +322,12 @@ pub(crate) fn lock_name(name: &str) -> LockName {
     LockName::new(name).unwrap_or_else(|error| panic!("a case's own name {name:?}: {error}"))
 }
 
-/// Runs `future` on the library's thread; its error fails the case.
-pub(crate) async fn on_io<T: Send + 'static>(future: impl Future<Output = Result<T>> + Send + 'static) -> T {
-    let answer = io::run(future).await.and_then(|answer| answer);
+/// Runs `future` on the I/O thread of the stores called `backend`; its error fails the case.
+async fn on_io<T: Send + 'static>(
+    backend: &'static str,
+    future: impl Future<Output = Result<T>> + Send + 'static,
+) -> T {
+    let answer = io::run(backend, future).await.and_then(|answer| answer);
     answer.unwrap_or_else(|error| panic!("the store failed: {}", chain(&error)))
 }
 

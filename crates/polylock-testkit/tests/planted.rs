@@ -141,6 +141,7 @@ planted! {
         "lost::run_polls_nothing_after_the_deadline" "ttl::the_longest_times_do_not_overflow"
         "wait::a_fault_for_good_ends_the_wait";
     keeps_waiters: KeepsWaiters =>
+        "wait::a_timed_out_request_has_left_the_queue"
         "wait::who_timed_out_leaves_nothing" "wait::who_timed_out_wakes_those_behind"
         "leaks::nothing_after_cancelled_waits" "leaks::nothing_after_time_outs"
         "cancel::at_every_poll_of_a_waiting_acquire" "cancel::with_the_wait_under_way"
@@ -172,6 +173,7 @@ planted! {
     forgets_labels: ForgetsLabels => "inspect::shows_who_holds";
     shows_waiters_reversed: ShowsWaitersReversed => "inspect::shows_who_waits_in_order";
     prefix_folds: PrefixFolds => "names::a_prefix_is_no_pattern";
+    blocks: Blocks => "blocking::no_operation_blocks_its_thread";
     release_says_yes: ReleaseSaysYes =>
         "release::reports_whether_there_was_an_entry" "release::of_a_waiter_reports_it_too"
         "release::of_a_superseded_hold_is_an_error" "breaking::by_force_is_reported_by_the_release";
@@ -195,6 +197,9 @@ const ENGINE_ONLY: &[&str] = &[
     "renew::nothing_is_renewed_after_a_release",
     "names::bad_names_are_refused_before_any_io",
     "release::with_its_first_reply_lost_succeeds",
+    "reentrancy::a_try_never_waits",
+    "wait::an_acquire_that_is_not_polled_is_passed_on",
+    "lost::run_returns_when_the_work_is_done",
 ];
 
 #[test]

@@ -33,7 +33,7 @@ const RENEWING: Duration = Duration::from_millis(50);
 /// # Cancel safety
 /// Yes: nothing is left behind.
 pub async fn connect(config: Config) -> Result<Store> {
-    polylock_core::io::run(open(config)).await?
+    polylock_core::io::run(NAME, open(config)).await?
 }
 
 async fn open(config: Config) -> Result<Store> {

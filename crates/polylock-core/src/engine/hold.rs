@@ -1,31 +1,30 @@
-//! A hold and its watchdog: renewal every third of the lease, and the lost deadline.
-//!
-//! The deadline is armed as a timer of its own. A renewal that hangs, fails or panics can't delay it, because every
-//! renewal is a task of its own that is raced with the deadline. A failed renewal means *unknown*: it is tried again,
-//! and only the store's definite word or the deadline means *lost*.
+//! A hold: its state, shared by its guards and its watchdog, and its release.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::{Arc, OnceLock};
 
-use futures_util::{StreamExt, stream::FuturesUnordered};
 use tokio::sync::watch;
-use tracing::Instrument;
+use tracing::Span;
 
 use super::{
-    backoff::Backoff,
     pending::Ticket,
     shared::{Running, Shared},
+    watchdog,
 };
 use crate::{
     Error, FencingToken, Grant, LockName, LostReason, Mode, Moment, Operation, Release, Renewal, Request,
-    Result, hold_alerts::HoldAlert, invariant, metrics::Measured,
+    Result, invariant, metrics::Measured, observer,
 };
 
 /// The state of a hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// Held until the deadline, unless a renewal moves it.
-    Held { deadline: Moment },
-    /// Released by its holder, or left to expire.
+    Held {
+        deadline: Moment,
+        /// Whether the caller has received the guard.
+        received: bool,
+    },
+    /// Released by its holder, left to expire, or passed on because its caller did not receive it.
     Left,
     /// Ended without that.
     Lost(LostReason),
@@ -38,6 +37,18 @@ pub(crate) struct Hold {
     pub(crate) request: Arc<Request>,
     pub(crate) token: FencingToken,
     phase: watch::Sender<Phase>,
+    span: OnceLock<HoldSpan>,
+}
+
+/// The span of a hold. The observer thread closes it, because closing calls the user's subscriber.
+#[derive(Debug)]
+struct HoldSpan(Span);
+
+impl Drop for HoldSpan {
+    fn drop(&mut self) {
+        let span = std::mem::replace(&mut self.0, Span::none());
+        observer::report(move || drop(span));
+    }
 }
 
 impl Hold {
@@ -48,20 +59,66 @@ impl Hold {
             shared,
             request,
             token: grant.token,
-            phase: watch::Sender::new(Phase::Held { deadline }),
+            phase: watch::Sender::new(Phase::Held { deadline, received: false }),
+            span: OnceLock::new(),
         });
-        let span = tracing::info_span!("polylock.hold", lock.name = %hold.request.name, lock.fencing_token = %hold.token);
-        let alert = hold.shared.store.alerts.as_ref().map(|alerts| alerts.register(hold.name()));
-        let watchdog = Watchdog { hold: hold.clone(), sent, lease: grant.lease, alert };
-        tokio::spawn(watchdog.run().instrument(span));
+        watchdog::start(&hold, sent, grant.lease);
         hold
+    }
+
+    /// The caller has received the guard; false if the hold was passed on before. Opens the span of the hold, which follows from
+    /// the caller's.
+    pub(crate) fn receive(&self) -> bool {
+        let mut received_now = false;
+        self.phase.send_if_modified(|phase| {
+            if let Phase::Held { received, .. } = phase {
+                (received_now, *received) = (true, true);
+            }
+            false
+        });
+        if received_now {
+            let span = tracing::info_span!(
+                parent: None,
+                "polylock.hold",
+                lock.name = %self.request.name,
+                lock.mode = %self.request.mode,
+                lock.backend = self.shared.backend(),
+                lock.owner = %self.request.owner,
+                lock.fencing_token = self.token.get(),
+            );
+            span.follows_from(Span::current());
+            tracing::debug!(parent: &span, "acquired");
+            self.span.set(HoldSpan(span)).ok();
+        }
+        // One that has been lost meanwhile is the caller's all the same: it sees the loss in its guard.
+        received_now || !matches!(*self.phase.borrow(), Phase::Left)
+    }
+
+    /// Ends a hold whose guard the caller has not received; false if it has, or the hold has ended.
+    pub(crate) fn pass_on(&self) -> bool {
+        self.phase.send_if_modified(|phase| {
+            let unreceived = matches!(phase, Phase::Held { received: false, .. });
+            if unreceived {
+                *phase = Phase::Left;
+            }
+            unreceived
+        })
+    }
+
+    /// The span of the hold, for the work under it and its events.
+    pub(crate) fn span(&self) -> Span {
+        self.span.get().map_or_else(Span::none, |span| span.0.clone())
+    }
+
+    fn span_id(&self) -> Option<tracing::span::Id> {
+        self.span.get().and_then(|span| span.0.id())
     }
 
     /// The deadline if the lock is held, else why it is not. Reads the clock: a deadline that has passed ends the hold
     /// here and now, though its timer may not have fired yet.
     pub(crate) fn check(&self) -> Result<Moment, Ended> {
         match &*self.phase.borrow() {
-            Phase::Held { deadline } if self.shared.now() < *deadline => return Ok(*deadline),
+            Phase::Held { deadline, .. } if self.shared.now() < *deadline => return Ok(*deadline),
             Phase::Held { .. } => {}
             Phase::Left => return Err(Ended::Left),
             Phase::Lost(reason) => return Err(Ended::Lost(reason.clone())),
@@ -107,7 +164,7 @@ impl Hold {
     pub(crate) fn leave_to_expire(&self) -> Result<()> {
         self.leave().map(|_| ()).or_else(|ended| ended.into_result(self.name()))?;
         self.shared.record(&self.request.name, Measured::Release { outcome: "expired", via: "expiry" });
-        tracing::info!(lock.name = %self.request.name, "left to expire");
+        tracing::debug!(parent: self.span_id(), lock.name = %self.request.name, "left to expire");
         Ok(())
     }
 
@@ -125,7 +182,10 @@ impl Hold {
             Err(_) => "error",
         };
         self.shared.record(&self.request.name, Measured::Release { outcome, via });
-        tracing::info!(lock.name = %self.request.name, lock.fencing_token = %self.token, via, outcome, "released");
+        tracing::debug!(
+            parent: self.span_id(), lock.name = %self.request.name, lock.fencing_token = %self.token, via, outcome,
+            "released"
+        );
         let answer = answer.and_then(|release| match release {
             Release::Released => Ok(()),
             // The holder may have worked beside another: it learns of it here, not from a renewal.
@@ -150,14 +210,16 @@ impl Hold {
         matches!(*self.phase.borrow(), Phase::Lost(LostReason::Broken(_)))
     }
 
-    fn report_loss(&self, reason: &LostReason) {
+    pub(super) fn report_loss(&self, reason: &LostReason) {
         self.shared.record(&self.request.name, Measured::Lost(reason.clone()));
-        tracing::error!(lock.name = %self.request.name, lock.fencing_token = %self.token, %reason, "lost");
+        tracing::error!(
+            parent: self.span_id(), lock.name = %self.request.name, lock.fencing_token = %self.token, %reason, "lost"
+        );
     }
 
     /// Starts a renewal, unless the hold has ended: who ends it waits until the renewal has been sent, so that a release
     /// never overtakes one.
-    fn renew(&self) -> Option<Running<Renewal>> {
+    pub(super) fn renew(&self) -> Option<Running<Renewal>> {
         let phase = self.phase.borrow();
         matches!(*phase, Phase::Held { .. }).then(|| {
             self.shared.start(Operation::Renew, &self.request, |store, request| async move {
@@ -167,12 +229,18 @@ impl Hold {
     }
 
     /// Sets a later deadline; false if the hold has ended.
-    fn extend(&self, deadline: Moment) -> bool {
-        self.check().is_ok() && self.change(Phase::Held { deadline })
+    pub(super) fn extend(&self, deadline: Moment) -> bool {
+        self.check().is_ok()
+            && self.phase.send_if_modified(|phase| {
+                let Phase::Held { deadline: present, .. } = phase else { return false };
+                *present = deadline;
+                true
+            })
     }
 
-    fn lose(&self, reason: LostReason) {
-        self.change(Phase::Lost(reason));
+    /// Ends the hold; false if it has ended before.
+    pub(super) fn lose(&self, reason: LostReason) -> bool {
+        self.change(Phase::Lost(reason))
     }
 
     /// Changes the phase if the hold has not ended; false if it has.
@@ -199,121 +267,6 @@ impl Ended {
         match self {
             Self::Left => Ok(()),
             Self::Lost(reason) => Err(Error::Lost { name: name.clone(), reason }),
-        }
-    }
-}
-
-async fn raised(alert: Option<&HoldAlert>) {
-    match alert {
-        Some(alert) => alert.raised().await,
-        None => std::future::pending().await,
-    }
-}
-
-/// The task that keeps a hold alive, and ends it.
-struct Watchdog {
-    hold: Arc<Hold>,
-    /// When the last claim or renewal that succeeded was sent.
-    sent: Moment,
-    /// What it gave.
-    lease: Duration,
-    /// Raised when the store has received a break notice.
-    alert: Option<HoldAlert>,
-}
-
-impl Watchdog {
-    async fn run(mut self) {
-        let (hold, began) = (self.hold.clone(), self.sent);
-        let (shared, request) = (&hold.shared, &hold.request);
-        let mut phase = hold.watch();
-        shared.record(&request.name, Measured::Holding(1));
-        tracing::info!(lock.name = %request.name, lock.fencing_token = %hold.token, "acquired");
-        tokio::select! {
-            biased;
-            _ = phase.wait_for(|phase| !matches!(phase, Phase::Held { .. })) => {}
-            reason = self.keep() => hold.lose(reason),
-        }
-        shared.record(&request.name, Measured::Hold { lasted: shared.now().since(began) });
-        shared.record(&request.name, Measured::Holding(-1));
-        let Phase::Lost(reason) = phase.borrow().clone() else { return };
-        hold.report_loss(&reason);
-        if hold.is_broken() {
-            // The guard's end releases it, when the holder has stopped.
-            return;
-        }
-        // A renewal without an answer may have been carried out: what it extended blocks others for nothing.
-        let _under_way = shared.pending.begin();
-        shared.release_until(request, shared.now() + self.lease).await.ok();
-    }
-
-    /// Renews until the hold is lost: every third of the lease, and when the store raises an alert. Dropping it leaves a
-    /// renewal in flight to its end: it never creates anything.
-    async fn keep(&mut self) -> LostReason {
-        let hold = self.hold.clone();
-        let shared = &hold.shared;
-        loop {
-            let deadline = invariant::deadline(self.sent, self.lease);
-            let renew_at = self.sent + self.lease / 3;
-            tokio::select! {
-                () = shared.until(renew_at.min(deadline)) => {}
-                () = raised(self.alert.as_ref()) => {}
-            }
-            match self.renew(deadline).await {
-                Ok((sent, lease)) => {
-                    let renewed = invariant::deadline(sent, lease);
-                    shared.record(&hold.request.name, Measured::RenewSlack(deadline.since(shared.now())));
-                    (self.sent, self.lease) = (sent, lease);
-                    if renewed <= shared.now() || !hold.extend(renewed) {
-                        return LostReason::DeadlineReached;
-                    }
-                }
-                Err(reason) => return reason,
-            }
-        }
-    }
-
-    /// Renews by `deadline`, with as many attempts as there is time for: when it was sent and what it gave.
-    async fn renew(&self, deadline: Moment) -> Result<(Moment, Duration), LostReason> {
-        let (shared, request) = (&self.hold.shared, &self.hold.request);
-        let outcome = |outcome| shared.record(&request.name, Measured::Renewal(outcome));
-        let mut backoff = Backoff::up_to(self.lease / 20);
-        // One that hangs does not keep another from being sent, and its late answer still counts from its own sending.
-        let patience = self.lease / 6;
-        let mut flying = FuturesUnordered::new();
-        loop {
-            let sent = shared.now();
-            if sent >= deadline {
-                return Err(LostReason::DeadlineReached);
-            }
-            let Some(mut renewal) = self.hold.renew() else {
-                // It has just ended, which `run` hears next.
-                return std::future::pending().await;
-            };
-            flying.push(async move { (sent, renewal.answer().await) });
-            let answer = tokio::select! {
-                biased;
-                () = shared.until(deadline) => return Err(LostReason::DeadlineReached),
-                Some(answer) = flying.next() => answer,
-                () = shared.until(sent + patience) => (sent, Err(shared.silent(Operation::Renew))),
-            };
-            let error = match answer {
-                (sent, Ok(Renewal::Renewed { lease })) => {
-                    outcome("renewed");
-                    return Ok((sent, lease));
-                }
-                (_, Ok(Renewal::Lost(reason))) => {
-                    outcome("lost");
-                    return Err(reason);
-                }
-                (_, Err(error)) => error,
-            };
-            outcome("error");
-            let left = deadline.since(shared.now());
-            tracing::warn!(
-                lock.name = %request.name, ?left, error = &error as &dyn std::error::Error,
-                "renewal failed, trying again",
-            );
-            shared.until((shared.now() + backoff.next()).min(deadline)).await;
         }
     }
 }

@@ -1,16 +1,17 @@
-//! What runs behind a lock, on the `polylock-io` thread: the attempt, the hold, the release, and what they share.
+//! What runs behind a lock, on the I/O thread of its store: the acquisition, the hold, the release, and their shared context.
 
+mod acquire;
 mod backoff;
 mod hold;
 mod pending;
 mod reentry;
 mod shared;
 mod tenure;
-mod turn;
+mod watchdog;
 
+pub(crate) use acquire::{Limits, acquire};
 pub(crate) use hold::{Ended, Hold, Phase};
 pub(crate) use pending::Pending;
 pub(crate) use reentry::Reentry;
 pub(crate) use shared::{Front, Shared};
 pub(crate) use tenure::Tenure;
-pub(crate) use turn::{Limits, acquire};

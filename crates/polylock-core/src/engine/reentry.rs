@@ -48,6 +48,11 @@ impl Slot {
     pub(crate) async fn enter(&self) -> Entered {
         self.cell.clone().lock_owned().await
     }
+
+    /// The same without waiting; `None` if another acquisition of this owner is under way.
+    pub(crate) fn try_enter(&self) -> Option<Entered> {
+        self.cell.clone().try_lock_owned().ok()
+    }
 }
 
 impl Drop for Slot {

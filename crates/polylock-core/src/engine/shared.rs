@@ -1,6 +1,9 @@
 //! What every lock of one store shares inside core, and the one way in which core calls the store.
 
-use std::{future::Future, sync::Arc};
+use std::{
+    future::Future,
+    sync::{Arc, OnceLock},
+};
 
 use super::{
     backoff::Backoff,
@@ -10,8 +13,9 @@ use super::{
 use crate::{
     Clock, Error, Fault, LockName, Moment, Operation, Options, Release, Request, Result, Store, Unavailable,
     backend::Backend,
-    io::{self, Begun},
+    io::{self, Begun, Io},
     metrics::{Measured, Metrics},
+    observer,
 };
 
 /// What every lock of one store shares.
@@ -20,9 +24,13 @@ pub(crate) struct Shared {
     pub(crate) store: Store,
     pub(crate) options: Options,
     pub(crate) clock: Arc<dyn Clock>,
+    /// Whether that is the machine's, by which the delay of a wake-up can be measured.
+    pub(crate) is_system_clock: bool,
     pub(crate) metrics: Option<Arc<dyn Metrics>>,
     pub(crate) pending: Arc<Pending>,
     pub(crate) reentry: Reentry,
+    /// The thread that everything of this store runs on, once it was needed.
+    pub(crate) io: OnceLock<&'static Io>,
 }
 
 /// The user's side of it: when the last `Locks`, `Lock` and `Guard` have gone, waits a moment for their releases.
@@ -40,12 +48,28 @@ impl Shared {
         self.store.backend.capabilities().backend
     }
 
-    /// Begins `future`, which belongs to the `polylock-io` thread from then on.
-    pub(crate) fn begin<F>(&self, future: F) -> Result<Begun<F::Output>>
+    /// Begins `future`, which belongs to the store's I/O thread from then on.
+    pub(crate) fn begin<F>(&self, what: Operation, future: F) -> Result<Begun<F::Output>>
     where
         F: Future<Output: Send> + Send + 'static,
     {
-        io::begin(self.store.backend.capabilities().first_step, future)
+        self.io()?.begin(what.as_str(), self.store.backend.capabilities().first_step, future)
+    }
+
+    /// Starts `future` on the store's I/O thread.
+    pub(crate) fn spawn<F>(&self, what: Operation, future: F) -> Result<()>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        self.io()?.spawn(what.as_str(), future).map(drop)
+    }
+
+    fn io(&self) -> Result<&'static Io> {
+        if let Some(io) = self.io.get() {
+            return Ok(io);
+        }
+        let io = Io::of(self.backend())?;
+        Ok(self.io.get_or_init(|| io))
     }
 
     pub(crate) fn now(&self) -> Moment {
@@ -56,14 +80,18 @@ impl Shared {
     pub(crate) async fn until(&self, at: Moment) {
         if at == Moment::NEVER {
             std::future::pending::<()>().await;
-        } else {
-            self.clock.sleep_until(at).await;
+        }
+        self.clock.sleep_until(at).await;
+        if let (true, Some(io)) = (self.is_system_clock, self.io.get()) {
+            io.delays().woken(at);
         }
     }
 
+    /// Has the observer thread pass a measurement to the user's recorder.
     pub(crate) fn record(&self, name: &LockName, measured: Measured) {
         if let Some(metrics) = &self.metrics {
-            metrics.record(self.backend(), name, measured);
+            let (metrics, backend, name) = (metrics.clone(), self.backend(), name.clone());
+            observer::report(move || metrics.record(backend, &name, measured));
         }
     }
 
@@ -81,7 +109,7 @@ impl Shared {
     {
         let work = call(self.store.backend.clone(), request.clone());
         let (shared, name) = (self.clone(), request.name.clone());
-        let task = self.begin(async move {
+        let task = self.begin(operation, async move {
             if shared.metrics.is_none() {
                 return work.await;
             }

@@ -1,8 +1,8 @@
 //! One hold in the hands of one guard or, reentrantly, of several: the last one to go releases it.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use futures_util::FutureExt;
+use futures_util::{FutureExt, future::BoxFuture};
 
 use super::{hold::Hold, reentry::Slot, shared::Front};
 use crate::{Grant, Moment, Operation, Request, Result, io};
@@ -18,7 +18,7 @@ pub(crate) struct Tenure {
 }
 
 impl Tenure {
-    /// Begins the hold of a grant whose claim was sent at `sent`. Must be called in the context of the `polylock-io` thread,
+    /// Begins the hold of a grant whose claim was sent at `sent`. Must be called in the context of the store's I/O thread,
     /// where the watchdog lives.
     pub(super) fn begin(
         front: Arc<Front>,
@@ -35,8 +35,8 @@ impl Tenure {
         &self.hold
     }
 
-    /// Releases the lock and waits until the store has confirmed it.
-    pub(crate) async fn release(mut self) -> Result<()> {
+    /// Releases the lock and waits until the store has confirmed it, or for `limit`: then the release goes on in the background.
+    pub(crate) async fn release(mut self, limit: Option<Duration>) -> Result<()> {
         let hold = self.hold.clone();
         let under_way = self.front.0.pending.begin();
         let releasing = match hold.leave() {
@@ -48,11 +48,24 @@ impl Tenure {
             Err(ended) => return ended.into_result(hold.name()),
         };
         self.released = true;
-        let mut releasing = hold.shared.begin(releasing)?;
+        let releasing = match limit {
+            Some(limit) => briefly(hold.clone(), limit, releasing).boxed(),
+            None => releasing,
+        };
+        let mut releasing = hold.shared.begin(Operation::Release, releasing)?;
         releasing
             .end()
             .await
             .unwrap_or_else(|cause| Err(io::failed(hold.shared.backend(), Operation::Release, cause)))
+    }
+}
+
+/// The outcome of `releasing`, if it comes within `limit`; it goes on in any case.
+async fn briefly(hold: Arc<Hold>, limit: Duration, releasing: BoxFuture<'static, Result<()>>) -> Result<()> {
+    let releasing = tokio::spawn(releasing);
+    tokio::select! {
+        outcome = releasing => outcome.unwrap_or(Ok(())),
+        () = hold.shared.until(hold.shared.now() + limit) => Ok(()),
     }
 }
 
@@ -73,6 +86,6 @@ impl Drop for Tenure {
             Err(_) => return,
         };
         // An error means that there is no thread, and without it no hold either.
-        io::spawn(releasing).map(drop).ok();
+        self.hold.shared.spawn(Operation::Release, releasing).ok();
     }
 }

@@ -37,7 +37,7 @@ const GROWN_UP: Duration = Duration::from_secs(1);
 /// # Cancel safety
 /// Yes: nothing is left behind.
 pub async fn connect(config: Config) -> Result<Store> {
-    polylock_core::io::run(open(config)).await?
+    polylock_core::io::run(NAME, open(config)).await?
 }
 
 async fn open(config: Config) -> Result<Store> {

@@ -42,7 +42,7 @@ const LATE: Duration = Duration::from_secs(60);
 /// # Cancel safety
 /// Yes: nothing is left behind.
 pub async fn connect(config: Config) -> Result<Store> {
-    polylock_core::io::run(open(config)).await?
+    polylock_core::io::run(NAME, open(config)).await?
 }
 
 async fn open(Config(settings): Config) -> Result<Store> {

@@ -86,7 +86,7 @@ impl Tables {
 /// # Cancel safety
 /// Yes: what was made so far is of use, and the rest is made by the next who opens it.
 pub async fn connect(config: Config) -> Result<Store> {
-    polylock_core::io::run(open(config)).await?
+    polylock_core::io::run(super::NAME, open(config)).await?
 }
 
 async fn open(config: Config) -> Result<Store> {

@@ -26,7 +26,7 @@ const SCHEMA: i64 = 1;
 /// # Cancel safety
 /// Yes: what was made so far is whole, and is found by the next who opens it.
 pub async fn connect(config: Config) -> Result<Store> {
-    polylock_core::io::run(open(config)).await?
+    polylock_core::io::run(super::NAME, open(config)).await?
 }
 
 async fn open(config: Config) -> Result<Store> {

@@ -12,8 +12,8 @@ use tokio::sync::oneshot;
 use crate::{
     ManualClock,
     trial::{
-        Outcome, SOON, Trial, acquired, chain, join, lock_name, on_io, outside, pass, patience, released,
-        soon, tried, within,
+        Outcome, SOON, Trial, acquired, chain, join, lock_name, outside, pass, patience, released, soon,
+        tried, within,
     },
 };
 
@@ -37,7 +37,7 @@ async fn broken_below(trial: &Trial, name: &str, force: bool) -> Vec<Entry> {
     let (inspect, name) = (trial.inspect(), lock_name(name));
     let order = BreakOrder::new(notice());
     let order = if force { order.force() } else { order };
-    on_io(async move { inspect.break_lock(&name, &order).await }).await
+    trial.on_io(async move { inspect.break_lock(&name, &order).await }).await
 }
 
 pub(super) async fn waits_for_the_holder(trial: Trial) -> Outcome {
@@ -141,7 +141,7 @@ pub(super) async fn keeps_the_first_notice(trial: Trial) -> Outcome {
     broken_below(&trial, "n", false).await;
     let (inspect, name) = (trial.inspect(), lock_name("n"));
     let second = BreakOrder::new(BreakNotice::new(OwnerId::process(), None));
-    on_io(async move { inspect.break_lock(&name, &second).await }).await;
+    trial.on_io(async move { inspect.break_lock(&name, &second).await }).await;
     assert_eq!(raw.renew(&holder).await, Renewal::Lost(LostReason::Broken(notice())));
     // Its own release lets others in, and finds its entry: nobody else had the lock meanwhile.
     assert_eq!(raw.release(&holder).await, Release::Released);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use polylock_core::{BreakNotice, BreakOrder, FencingToken, Mode, Request};
 
-use crate::trial::{Outcome, SOON, Trial, acquired, lock_name, on_io, released, soon, within};
+use crate::trial::{Outcome, SOON, Trial, acquired, lock_name, released, soon, within};
 
 /// The token of the grant before, and the check that the next one is greater.
 struct Growing(Option<FencingToken>);
@@ -67,7 +67,7 @@ pub(super) async fn grows_over_a_break(trial: Trial) -> Outcome {
         growing.next(guard.fencing_token(), "after a break");
         let (inspect, name) = (inspect.clone(), lock_name("n"));
         let order = BreakOrder::new(BreakNotice::default()).force();
-        on_io(async move { inspect.break_lock(&name, &order).await }).await;
+        trial.on_io(async move { inspect.break_lock(&name, &order).await }).await;
         let next = acquired(locks.lock("n")).await;
         growing.next(next.fencing_token(), "right after a break");
         released(next).await;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use polylock_core::{Mode, OwnerId, Request};
 
 use super::Need;
-use crate::trial::{Outcome, Trial, acquired, join, lock_name, on_io, pass, released, soon};
+use crate::trial::{Outcome, Trial, acquired, join, lock_name, pass, released, soon};
 
 pub(super) async fn shows_who_holds(trial: Trial) -> Outcome {
     let locks = trial.locks().await;
@@ -78,6 +78,6 @@ pub(super) async fn shows_live_entries_only(trial: Trial) -> Outcome {
     pass(trial.short().max(waiter.place_ttl()) + Duration::from_millis(100)).await;
     assert!(trial.status("n").await.is_free(), "both have died");
     let inspect = trial.inspect();
-    assert_eq!(on_io(async move { inspect.list("").await }).await, [], "nothing is in use");
+    assert_eq!(trial.on_io(async move { inspect.list("").await }).await, [], "nothing is in use");
     Ok(())
 }

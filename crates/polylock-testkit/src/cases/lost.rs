@@ -8,13 +8,15 @@ use polylock_core::{Clock, Error, Guard, LostReason, Operation, Renewal, SystemC
 use crate::{
     ManualClock,
     faults::{Flaky, Gate, Recording, Side, Trouble},
-    trial::{Outcome, SOON, Trial, acquired, join, on_io, pass, released, soon, tried, watched, within},
+    trial::{Outcome, SOON, Trial, acquired, join, pass, released, soon, tried, watched, within},
 };
 
 #[path = "lost_run.rs"]
 mod run;
 
-pub(super) use run::{run_drops_the_work, run_polls_nothing_after_the_deadline};
+pub(super) use run::{
+    run_drops_the_work, run_polls_nothing_after_the_deadline, run_returns_when_the_work_is_done,
+};
 
 const INSTANT: Duration = Duration::from_nanos(1);
 
@@ -243,7 +245,7 @@ pub(super) async fn a_release_never_fires_it(trial: Trial) -> Outcome {
     clock.advance(trial.long() * 3);
     // The store has heard of it, and would say that it is gone.
     let (backend, asked) = (trial.raw().await.0, request.clone());
-    assert!(matches!(on_io(async move { backend.renew(&asked).await }).await, Renewal::Lost(_)));
+    assert!(matches!(trial.on_io(async move { backend.renew(&asked).await }).await, Renewal::Lost(_)));
     released(acquired(locks.lock("other")).await).await;
     for lost in signals {
         assert_eq!(lost.now_or_never(), None, "a release is no loss");

@@ -11,14 +11,27 @@ use std::{
     time::Duration,
 };
 
-use polylock_core::{Clock, LostReason, SystemClock};
+use polylock_core::{Clock, LostReason, Operation, SystemClock};
 
 use super::lost_reason;
 use crate::{
     ManualClock,
-    faults::Gate,
-    trial::{Outcome, Trial, acquired, join, outside, soon, until, watched},
+    faults::{Gate, Side},
+    trial::{Outcome, SOON, Trial, acquired, join, outside, soon, until, watched, within},
 };
+
+/// The store hangs when the work is done: its caller gets the output, not the outage.
+pub(in crate::cases) async fn run_returns_when_the_work_is_done(trial: Trial) -> Outcome {
+    let (store, gate) = watched(trial.store().await, Gate::new);
+    let locks = trial.open(store);
+    let guard = acquired(locks.lock("n")).await;
+    gate.shut(Operation::Release, Side::Request);
+    let output = within(SOON, "run, though the release hangs", guard.run(async { 7 })).await;
+    assert_eq!(output.ok(), Some(7));
+    gate.thaw();
+    trial.nothing_left(&["n"], "when the store is back").await;
+    Ok(())
+}
 
 /// The process is paused in a poll of the work, past the deadline. The work wants to be polled again at once: it must
 /// not be, not even once.

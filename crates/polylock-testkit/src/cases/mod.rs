@@ -1,5 +1,6 @@
 //! The cases, and the one list of them that everything else is made from.
 
+mod blocking;
 mod breaking;
 mod cancel;
 mod drop;
@@ -80,6 +81,8 @@ macro_rules! __cases {
             wait {
                 zero_tries_once []
                 a_time_out_is_precise []
+                a_timed_out_request_has_left_the_queue [Order Shared]
+                an_acquire_that_is_not_polled_is_passed_on []
                 who_timed_out_leaves_nothing [Count]
                 who_timed_out_wakes_those_behind [Order Shared]
                 a_release_wakes_the_next []
@@ -107,6 +110,7 @@ macro_rules! __cases {
                 a_late_grant_is_no_hold []
                 run_polls_nothing_after_the_deadline []
                 run_drops_the_work []
+                run_returns_when_the_work_is_done []
                 a_release_never_fires_it []
             }
             fencing {
@@ -120,6 +124,7 @@ macro_rules! __cases {
                 is_counted []
                 other_owners_are_excluded []
                 one_owner_enters_from_two_tasks_at_once []
+                a_try_never_waits []
                 a_weaker_mode_enters [Shared]
                 a_stronger_mode_is_refused [Shared]
             }
@@ -198,6 +203,9 @@ macro_rules! __cases {
                 a_renewal_never_creates []
                 a_renewal_never_revives []
                 a_renewal_never_grants_to_a_waiter []
+            }
+            blocking {
+                no_operation_blocks_its_thread []
             }
             faults {
                 overtaking_exclusion []

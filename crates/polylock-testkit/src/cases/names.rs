@@ -2,7 +2,7 @@
 
 use polylock_core::{Error, InvalidName, LockName};
 
-use crate::trial::{Outcome, Trial, acquired, lock_name, on_io, released, soon, tried};
+use crate::trial::{Outcome, Trial, acquired, lock_name, released, soon, tried};
 
 pub(super) async fn bad_names_are_refused_before_any_io(trial: Trial) -> Outcome {
     let (locks, recording) = trial.recorded().await;
@@ -173,7 +173,7 @@ pub(super) async fn a_prefix_is_no_pattern(trial: Trial) -> Outcome {
     prefixes.extend(["", "j", "jo", "a%", "a_", "{t", "%2", "x", "nobody"].map(str::to_owned));
     for prefix in prefixes {
         let (inspect, asked) = (trial.inspect(), prefix.clone());
-        let listed = on_io(async move { inspect.list(&asked).await }).await;
+        let listed = trial.on_io(async move { inspect.list(&asked).await }).await;
         let listed: Vec<LockName> = listed.into_iter().map(|status| status.name).collect();
         let expected: Vec<LockName> =
             names.iter().filter(|n| n.as_str().starts_with(&prefix)).cloned().collect();

@@ -1,8 +1,10 @@
 //! An explicit owner enters again what it holds; nobody else does.
 
+use std::time::Duration;
+
 use polylock_core::{Error, Mode, OwnerId};
 
-use crate::trial::{Outcome, Trial, acquired, released, soon, tried};
+use crate::trial::{Outcome, SOON, Trial, acquired, join, lock_name, released, soon, tried, within};
 
 pub(super) async fn is_counted(trial: Trial) -> Outcome {
     let (locks, recording) = trial.recorded().await;
@@ -52,6 +54,25 @@ pub(super) async fn other_owners_are_excluded(trial: Trial) -> Outcome {
     released(guard).await;
     let next = tried(here.lock("n").reentrant(&other)).await.expect("free");
     released(next).await;
+    Ok(())
+}
+
+/// A try does not wait for another task of its owner that is waiting in the queue.
+pub(super) async fn a_try_never_waits(trial: Trial) -> Outcome {
+    let ((here, recording), there) = (trial.recorded().await, trial.locks().await);
+    let me = OwnerId::unique();
+    let holder = acquired(there.lock("n")).await;
+    let waiting = tokio::spawn(acquired(here.lock("n").reentrant(&me)));
+    soon("it waits", recording.queued(&lock_name("n"), 1)).await;
+    let tries = async {
+        assert!(tried(here.lock("n").reentrant(&me)).await.is_none(), "it is held by another");
+        let refused = here.lock("n").reentrant(&me).wait(Duration::ZERO).acquire().await;
+        assert!(refused.is_err_and(|error| error.is_not_acquired()));
+    };
+    within(SOON, "tries of an owner that waits", tries).await;
+    released(holder).await;
+    released(join(waiting).await).await;
+    trial.nothing_left(&["n"], "after all").await;
     Ok(())
 }
 

@@ -1,8 +1,8 @@
 //! Trying, waiting, giving up, and what happens to those behind.
 
-use std::time::Duration;
+use std::{future::Future, pin::Pin, task::Poll, time::Duration};
 
-use polylock_core::{Clock, Error, Lock, NotAcquired, Operation, Place, SystemClock};
+use polylock_core::{Clock, Error, Lock, NotAcquired, Operation, Place, Request, SystemClock};
 
 use crate::{
     faults::{Call, Flaky, Recording, Trouble},
@@ -59,6 +59,52 @@ async fn refused_after(lock: Lock) -> (Error, Duration) {
         Ok(guard) => panic!("granted what is held: {guard:?}"),
         Err(error) => (error, SystemClock.now().since(began)),
     }
+}
+
+/// The instant after a writer's time-out, a reader is not held up by it.
+pub(super) async fn a_timed_out_request_has_left_the_queue(trial: Trial) -> Outcome {
+    let (here, there) = (trial.locks().await, trial.locks().await);
+    let reader = acquired(here.lock("n").shared()).await;
+    for round in 0..5 {
+        let writer = there.lock("n").wait(Duration::from_millis(20)).acquire();
+        let refused = soon("a wait that times out", writer).await;
+        assert!(refused.is_err_and(|error| error.is_not_acquired()));
+        let other = tried(here.lock("n").shared()).await;
+        released(
+            other.unwrap_or_else(|| panic!("round {round}: a request that has timed out is in the way")),
+        )
+        .await;
+    }
+    released(reader).await;
+    trial.nothing_left(&["n"], "after the time-outs").await;
+    Ok(())
+}
+
+/// A caller that asked once and does not poll any more, as an arm of a `select!` that is kept aside.
+pub(super) async fn an_acquire_that_is_not_polled_is_passed_on(trial: Trial) -> Outcome {
+    let (here, (there, recording)) = (trial.locks().await, trial.recorded().await);
+    let holder = acquired(here.lock("n")).await;
+    let mut kept = Box::pin(there.lock("n").ttl(trial.renewable()).acquire());
+    assert!(poll_once(&mut kept).await.is_none());
+    soon("it waits", recording.queued(&lock_name("n"), 1)).await;
+    released(holder).await;
+    // Granted to it, and renewed while nothing receives the guard: for the time of a waiter's lease, no longer.
+    let limit = Request::MAX_PLACE_TTL + SOON;
+    released(within(limit, "the next in line", acquired(here.lock("n"))).await).await;
+    // Polled again, it takes its turn as if it had just come.
+    let guard = soon("the acquire that was kept aside", kept).await.expect("it is free");
+    assert!(guard.is_held());
+    released(guard).await;
+    trial.nothing_left(&["n"], "after both").await;
+    Ok(())
+}
+
+async fn poll_once<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
+    std::future::poll_fn(|context| match Pin::new(&mut *future).poll(context) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
 }
 
 pub(super) async fn who_timed_out_leaves_nothing(trial: Trial) -> Outcome {

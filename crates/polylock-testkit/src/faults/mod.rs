@@ -7,6 +7,7 @@
 //! | [`Slow`] | delays requests and replies |
 //! | [`Gate`] | holds operations at a gate, before or after they took effect, until it opens; all of them: a frozen store |
 //! | [`Recording`] | writes down what was asked of the store, and when |
+//! | [`Polls`] | measures which operations block the thread that polls them |
 //!
 //! A request that has been sent can't be called back. So an operation that is dropped goes on here, as it would over
 //! a network, and takes its effect later. Only [`Backend::wait`] ends when it is dropped, as the contract has it.
@@ -36,6 +37,7 @@
 mod flaky;
 mod gate;
 mod overtaking;
+mod polls;
 mod recording;
 mod slow;
 
@@ -46,6 +48,7 @@ use polylock_core::{Backend, Error, Fault, Operation, Result, Store, Unavailable
 pub use flaky::{Flaky, Trouble};
 pub use gate::{Gate, Side};
 pub use overtaking::Overtaking;
+pub use polls::Polls;
 pub use recording::{Call, Recording};
 pub use slow::Slow;
 

@@ -69,6 +69,8 @@ pub enum Bug {
     ShowsWaitersReversed,
     /// A list takes its prefix for a pattern without regard to case.
     PrefixFolds,
+    /// Every claim sleeps on its thread.
+    Blocks,
     /// A release always says that there was an entry.
     ReleaseSaysYes,
     /// A break is acknowledged and not carried out.
@@ -215,6 +217,7 @@ impl Backend for Broken {
                 misread.id = RequestId::random();
                 self.state().aliases.insert(request.id, misread.id);
             }
+            Bug::Blocks => std::thread::sleep(Duration::from_millis(3)),
             Bug::TracesIds => tracing::trace!(request = hex(request.id), "claim"),
             _ => {}
         }

@@ -1,0 +1,438 @@
+//! The acquisition of a lock: from the first claim until the lock is held or the acquisition is given up.
+//!
+//! An acquisition belongs to the store's I/O thread (the caller takes its first step), so that dropping the caller's future at
+//! any point stops nothing half-way. Why that matters, step by step:
+//! 1. `acquire` sends a claim;
+//! 2. the caller drops its future;
+//! 3. a release is sent on another connection and overtakes the claim: it finds nothing to undo;
+//! 4. the claim arrives and takes a lock that nobody owns: it blocks everybody for a lease.
+//!
+//! Here the release is sent only after the claim has answered.
+
+use std::{
+    panic::AssertUnwindSafe,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::FutureExt;
+use tokio::sync::oneshot;
+use tracing::{Span, span};
+
+use super::{
+    backoff::Backoff,
+    pending::Ticket,
+    reentry::{Entered, Slot},
+    shared::{Front, Running, Shared},
+    tenure::Tenure,
+};
+use crate::{
+    Error, Grant, Moment, NotAcquired, Operation, Place, Request, Result, Standing, Wake, invariant, io,
+    metrics::Measured,
+};
+
+/// The time the store has for its first answer, even if the caller would wait less: a wait of 5 ms means that long in the queue,
+/// not that a store which takes 6 ms to answer has failed.
+const FIRST_ANSWER: Duration = Duration::from_millis(500);
+
+/// The longest that a caller whose wait has ended waits for its withdrawal from the queue.
+const WITHDRAWAL: Duration = Duration::from_millis(500);
+
+/// The longest pause before a failed claim is retried, more or less: a request that comes to its turn during an outage is not late
+/// by more than a second when the store is back.
+const LONGEST_PAUSE: Duration = Duration::from_millis(400);
+
+/// How long an acquisition may last.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    pub(crate) wait: Option<Duration>,
+    pub(crate) outage: Duration,
+}
+
+/// Acquires the lock of `request`; where `reentrant`, by re-entering what its owner holds already.
+pub(crate) async fn acquire(
+    front: Arc<Front>,
+    mut request: Request,
+    reentrant: bool,
+    mut limits: Limits,
+) -> Result<Arc<Tenure>> {
+    let began = front.0.now();
+    let span = tracing::info_span!(
+        "polylock.acquire",
+        lock.name = %request.name,
+        lock.mode = %request.mode,
+        lock.backend = front.0.backend(),
+        lock.owner = %request.owner,
+        lock.fencing_token = tracing::field::Empty,
+        lock.wait_ms = tracing::field::Empty,
+        lock.queue_position = tracing::field::Empty,
+        otel.kind = "client",
+        otel.status_code = tracing::field::Empty,
+    );
+    loop {
+        let outcome = once(&front, request.clone(), reentrant, limits, &span).await;
+        if let Ok(tenure) = &outcome
+            && !span.in_scope(|| tenure.hold().receive())
+        {
+            // Granted while this future was not polled, and passed on: back to the end of the queue.
+            request = request.again();
+            limits.wait = limits.wait.map(|wait| (began + wait).since(front.0.now()));
+            continue;
+        }
+        let waited = u64::try_from(front.0.now().since(began).as_millis()).unwrap_or(u64::MAX);
+        span.record("lock.wait_ms", waited);
+        let failed = outcome.as_ref().is_err_and(|error| !error.is_not_acquired());
+        span.record("otel.status_code", if failed { "ERROR" } else { "OK" });
+        if let Ok(tenure) = &outcome {
+            span.record("lock.fencing_token", tenure.hold().token.get());
+        }
+        return outcome;
+    }
+}
+
+async fn once(
+    front: &Arc<Front>,
+    request: Request,
+    reentrant: bool,
+    limits: Limits,
+    span: &Span,
+) -> Result<Arc<Tenure>> {
+    let (reply, answer) = oneshot::channel();
+    let (given_up, position) = (Arc::new(OnceLock::new()), Arc::new(AtomicU32::new(0)));
+    let caller = Caller { front: front.clone(), given_up: given_up.clone(), answered: false };
+    let acquisition = run(Parts {
+        front: front.clone(),
+        request: Arc::new(request),
+        reentrant,
+        limits,
+        reply,
+        given_up,
+        position: position.clone(),
+        span: span.id(),
+    });
+    front.0.begin(Operation::Claim, acquisition)?;
+    let outcome = caller.receive(answer).await;
+    match position.load(Ordering::Relaxed) {
+        0 => {}
+        position => drop(span.record("lock.queue_position", position)),
+    }
+    outcome
+}
+
+/// The caller's end of an acquisition. Dropped before the answer, it counts what is still to be undone as pending.
+struct Caller {
+    front: Arc<Front>,
+    given_up: Arc<OnceLock<Ticket>>,
+    answered: bool,
+}
+
+impl Caller {
+    async fn receive(mut self, answer: oneshot::Receiver<Result<Arc<Tenure>>>) -> Result<Arc<Tenure>> {
+        let answer = answer.await;
+        self.answered = true;
+        answer.unwrap_or_else(|_| {
+            let cause = "the acquisition ended without an answer".to_owned();
+            Err(io::failed(self.front.0.backend(), Operation::Claim, cause))
+        })
+    }
+}
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        if !self.answered {
+            // The acquisition holds the other end of this cell until it has undone everything.
+            self.given_up.get_or_init(|| self.front.0.pending.begin());
+        }
+    }
+}
+
+/// What an acquisition is made from.
+struct Parts {
+    front: Arc<Front>,
+    request: Arc<Request>,
+    reentrant: bool,
+    limits: Limits,
+    reply: oneshot::Sender<Result<Arc<Tenure>>>,
+    given_up: Arc<OnceLock<Ticket>>,
+    /// The last queue position that the store has reported, counted from 1; 0 for none.
+    position: Arc<AtomicU32>,
+    /// The parent of what is logged.
+    span: Option<span::Id>,
+}
+
+async fn run(parts: Parts) {
+    let Parts { front, request, reentrant, limits, mut reply, given_up, position, span } = parts;
+    let shared = front.0.clone();
+    let began = shared.now();
+    let slot = reentrant.then(|| shared.reentry.slot(&request));
+    let mut acquisition = Acquisition {
+        shared: &shared,
+        request: &request,
+        limits,
+        began,
+        give_up: limits.wait.map_or(Moment::NEVER, |wait| began + wait),
+        claim: None,
+        may_have_entry: false,
+        waiting: None,
+        position: &position,
+        span: span.clone(),
+    };
+    let mut entered = None;
+    let outcome = tokio::select! {
+        biased;
+        // Checked first, so that an abandoned acquisition does not claim again.
+        () = reply.closed() => Ok(None),
+        outcome = AssertUnwindSafe(acquisition.run(slot.as_ref(), &mut entered)).catch_unwind() => match outcome {
+            Ok(outcome) => outcome.map(Some),
+            Err(panic) => Err(io::failed(shared.backend(), Operation::Wait, io::panicked(&*panic))),
+        },
+    };
+    shared.record(
+        &request.name,
+        Measured::Acquire { took: shared.now().since(began), outcome: outcome_label(&outcome) },
+    );
+    let rollback = acquisition.stop();
+    let answer = match outcome {
+        Ok(Some(Acquired::Reentered(tenure))) => Ok(tenure),
+        Ok(Some(Acquired::New { grant, sent })) => {
+            let tenure = Tenure::begin(front, request, slot, grant, sent);
+            if let Some(entered) = &mut entered {
+                **entered = Arc::downgrade(&tenure);
+            }
+            Ok(tenure)
+        }
+        Ok(None) => {
+            tracing::debug!(parent: span, lock.name = %request.name, "given up by the caller");
+            drop(entered);
+            rollback.run(&shared, &request).await;
+            return drop(given_up);
+        }
+        Err(error) => {
+            let undoing = rollback.needed.then(|| shared.pending.begin());
+            drop(entered);
+            let mut rollback = std::pin::pin!(rollback.run(&shared, &request));
+            if error.is_not_acquired() {
+                // A caller that has waited long enough is out of the queue when it learns that, if the store answers.
+                tokio::select! {
+                    () = &mut rollback => {
+                        drop(reply.send(Err(error)));
+                        return drop((undoing, given_up));
+                    }
+                    () = shared.until(shared.now() + WITHDRAWAL) => {}
+                }
+            }
+            drop(reply.send(Err(error)));
+            rollback.await;
+            return drop((undoing, given_up));
+        }
+    };
+    drop(entered);
+    // A guard that the caller does not want any more is dropped here, and dropping it releases the lock.
+    drop(reply.send(answer));
+    drop(given_up);
+}
+
+fn outcome_label(outcome: &Result<Option<Acquired>>) -> &'static str {
+    match outcome {
+        Ok(Some(_)) => "acquired",
+        Ok(None) => "cancelled",
+        Err(Error::NotAcquired { reason: NotAcquired::Busy, .. }) => "busy",
+        Err(Error::NotAcquired { .. }) => "timeout",
+        Err(_) => "error",
+    }
+}
+
+/// How the caller came to hold the lock.
+enum Acquired {
+    /// By a claim sent at `sent`.
+    New { grant: Grant, sent: Moment },
+    /// By entering what its owner held already.
+    Reentered(Arc<Tenure>),
+}
+
+/// An acquisition under way.
+struct Acquisition<'a> {
+    shared: &'a Arc<Shared>,
+    request: &'a Arc<Request>,
+    limits: Limits,
+    began: Moment,
+    give_up: Moment,
+    /// The claim in flight.
+    claim: Option<Running<Standing>>,
+    /// Whether the store may hold an entry of this request.
+    may_have_entry: bool,
+    /// Counts this request among the waiters of the metrics.
+    waiting: Option<Waiting>,
+    position: &'a AtomicU32,
+    span: Option<span::Id>,
+}
+
+/// What an acquisition that has failed leaves to be undone.
+struct Rollback {
+    needed: bool,
+    claim: Option<Running<Standing>>,
+}
+
+impl Rollback {
+    async fn run(self, shared: &Arc<Shared>, request: &Arc<Request>) {
+        if let Some(mut claim) = self.claim {
+            // Its answer does not matter, its end does: see the module.
+            drop(claim.answer().await);
+        }
+        if self.needed {
+            // A failure has been logged; the lease ends it in any case.
+            shared.release_until(request, shared.now() + request.ttl).await.ok();
+        }
+    }
+}
+
+impl Acquisition<'_> {
+    fn stop(self) -> Rollback {
+        Rollback { needed: self.may_have_entry, claim: self.claim }
+    }
+
+    async fn run(&mut self, slot: Option<&Slot>, entered: &mut Option<Entered>) -> Result<Acquired> {
+        if let Some(slot) = slot {
+            let cell = if self.request.queues {
+                tokio::select! {
+                    biased;
+                    cell = slot.enter() => cell,
+                    () = self.shared.until(self.give_up) => return Err(self.timed_out()),
+                }
+            } else {
+                // Another acquisition of this owner is under way: a try does not wait for it.
+                slot.try_enter().ok_or_else(|| self.not_acquired(NotAcquired::Busy))?
+            };
+            if let Some(tenure) = cell.upgrade().filter(|tenure| tenure.hold().check().is_ok()) {
+                return tenure.hold().admits(self.request.mode).map(|()| Acquired::Reentered(tenure));
+            }
+            *entered = Some(cell);
+        }
+        self.claim_until_held().await
+    }
+
+    async fn claim_until_held(&mut self) -> Result<Acquired> {
+        let mut backoff = Backoff::up_to(LONGEST_PAUSE.min(self.request.place_ttl() / 4));
+        let mut failing: Option<(Moment, Error)> = None;
+        loop {
+            let sent = self.shared.now();
+            let error = match self.claim(failing.is_some()).await? {
+                Ok(Standing::Held(grant)) if invariant::deadline(sent, grant.lease) > self.shared.now() => {
+                    return Ok(Acquired::New { grant, sent });
+                }
+                Ok(Standing::Held(_)) => self.shared.silent(Operation::Claim),
+                Ok(Standing::Queued(_)) if !self.request.queues => {
+                    self.may_have_entry = false;
+                    return Err(self.not_acquired(NotAcquired::Busy));
+                }
+                Ok(Standing::Queued(place)) => {
+                    failing = None;
+                    match self.wait(&place).await? {
+                        Ok(Wake::Stale) => {
+                            backoff.reset();
+                            continue;
+                        }
+                        Ok(Wake::Granted(grant))
+                            if invariant::deadline(sent, grant.lease) > self.shared.now() =>
+                        {
+                            return Ok(Acquired::New { grant, sent });
+                        }
+                        Ok(Wake::Granted(_)) => continue,
+                        Err(error) => error,
+                    }
+                }
+                Err(error) => error,
+            };
+            let since = failing.as_ref().map_or(sent, |(since, _)| *since);
+            let within_outage = self.shared.now().since(since) < self.limits.outage;
+            if !error.is_temporary() || !self.request.queues || !within_outage {
+                return Err(error);
+            }
+            tracing::debug!(
+                parent: self.span.clone(), lock.name = %self.request.name, error = &error as &dyn std::error::Error,
+                "store unavailable, retrying",
+            );
+            failing = Some((since, error));
+            let again = (self.shared.now() + backoff.next()).min(self.give_up);
+            self.shared.until(again).await;
+            if again == self.give_up {
+                return Err(failing.map_or_else(|| self.timed_out(), |(_, error)| error));
+            }
+        }
+    }
+
+    /// Claims. The outer error ends the acquisition, the inner one is the store's.
+    async fn claim(&mut self, failing: bool) -> Result<Result<Standing>> {
+        self.may_have_entry = true;
+        // Until the store has answered once, it is not known whether another holds the lock.
+        let known = self.waiting.is_some() && !failing;
+        let by = if known { self.give_up } else { self.give_up.max(self.shared.now() + FIRST_ANSWER) };
+        let claim = self.claim.insert(self.shared.start(
+            Operation::Claim,
+            self.request,
+            |store, request| async move { store.claim(&request).await },
+        ));
+        let answer = tokio::select! {
+            biased;
+            answer = claim.answer() => answer,
+            () = self.shared.until(by) => {
+                return Err(if known { self.timed_out() } else { self.shared.silent(Operation::Claim) });
+            }
+        };
+        self.claim = None;
+        Ok(answer)
+    }
+
+    /// Waits for a wake-up. The outer error ends the acquisition, the inner one is the store's.
+    async fn wait(&mut self, place: &Place) -> Result<Result<Wake>> {
+        if self.waiting.is_none() {
+            let ahead = place.ahead;
+            tracing::debug!(parent: self.span.clone(), lock.name = %self.request.name, ahead, "queued");
+            self.waiting = Some(Waiting::begin(self.shared, self.request));
+        }
+        if let Some(ahead) = place.ahead {
+            self.position.store(ahead.saturating_add(1), Ordering::Relaxed);
+        }
+        let bound = Place::MAX_RECHECK.min(self.request.place_ttl() / 3);
+        let recheck =
+            place.recheck_after.clamp(Duration::from_millis(1), bound.max(Duration::from_millis(1)));
+        let recheck = self.shared.now() + recheck;
+        tokio::select! {
+            biased;
+            woken = self.shared.store.backend.wait(self.request) => Ok(woken),
+            () = self.shared.until(recheck.min(self.give_up)) => {
+                if recheck < self.give_up { Ok(Ok(Wake::Stale)) } else { Err(self.timed_out()) }
+            }
+        }
+    }
+
+    fn timed_out(&self) -> Error {
+        self.not_acquired(NotAcquired::TimedOut { waited: self.shared.now().since(self.began) })
+    }
+
+    fn not_acquired(&self, reason: NotAcquired) -> Error {
+        Error::NotAcquired { name: self.request.name.clone(), reason }
+    }
+}
+
+/// One waiter in the metrics.
+struct Waiting {
+    shared: Arc<Shared>,
+    request: Arc<Request>,
+}
+
+impl Waiting {
+    fn begin(shared: &Arc<Shared>, request: &Arc<Request>) -> Self {
+        shared.record(&request.name, Measured::Waiting(1));
+        Self { shared: shared.clone(), request: request.clone() }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.shared.record(&self.request.name, Measured::Waiting(-1));
+    }
+}

@@ -1,0 +1,108 @@
+//! The thread `polylock-observer`: runs everything of the user's that observes, so that none of it can delay or end a renewal.
+//!
+//! Metrics recorders and log subscribers are the user's code. They may block (a full pipe to a log collector, a terminal that is
+//! stopped) or panic. The I/O threads only put what they have to report into a bounded queue; this thread takes it out, and calls
+//! that code. A queue that is full drops the report and counts it; a panic ends that one call and is counted.
+
+mod forward;
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        OnceLock,
+        atomic::{AtomicU64, Ordering},
+        mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
+    },
+    thread,
+    time::Duration,
+};
+
+pub(crate) use forward::forwarding;
+
+/// How many reports may wait to be taken out: a burst of some thousand locks, a few megabytes at most.
+const QUEUED: usize = 16_384;
+
+type Report = Box<dyn FnOnce() + Send>;
+
+static OBSERVER: OnceLock<Option<SyncSender<Report>>> = OnceLock::new();
+static DROPPED: AtomicU64 = AtomicU64::new(0);
+static PANICKED: AtomicU64 = AtomicU64::new(0);
+
+/// Has the observer thread call `report`, after all that was reported before. Never blocks.
+pub(crate) fn report(report: impl FnOnce() + Send + 'static) {
+    let sent = observer().map(|observer| observer.try_send(Box::new(report)));
+    if let Some(Err(TrySendError::Full(_))) = sent {
+        DROPPED.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Waits until everything that was reported before has been taken out; false if `within` was over first.
+pub(crate) fn flush(within: Duration) -> bool {
+    let Some(Some(observer)) = OBSERVER.get() else { return true };
+    let (done, wait) = sync_channel(1);
+    let marker = move || {
+        done.try_send(()).ok();
+    };
+    // A full queue is not worth waiting for: its consumer is stuck.
+    observer.try_send(Box::new(marker)).is_ok() && wait.recv_timeout(within).is_ok()
+}
+
+/// `None` if there is no thread for it, and nothing is observed.
+fn observer() -> Option<&'static SyncSender<Report>> {
+    let start = || {
+        let (sender, reports) = sync_channel(QUEUED);
+        let thread = thread::Builder::new().name("polylock-observer".into()).spawn(move || observe(&reports));
+        thread.is_ok().then_some(sender)
+    };
+    OBSERVER.get_or_init(start).as_ref()
+}
+
+fn observe(reports: &Receiver<Report>) {
+    for report in reports {
+        call(report);
+        let dropped = DROPPED.swap(0, Ordering::Relaxed);
+        if dropped > 0 {
+            call(|| {
+                tracing::warn!(
+                    dropped,
+                    "reports were dropped: the log writer or the metrics recorder is slower than the locks"
+                );
+            });
+        }
+        let panicked = PANICKED.swap(0, Ordering::Relaxed);
+        if panicked > 0 {
+            call(|| tracing::error!(panicked, "the metrics recorder or the log subscriber has panicked"));
+        }
+    }
+}
+
+fn call(report: impl FnOnce()) {
+    if catch_unwind(AssertUnwindSafe(report)).is_err() {
+        PANICKED.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    /// One test, because the observer is the process's.
+    #[test]
+    fn neither_a_block_nor_a_panic_of_a_report_reaches_its_reporter() {
+        let (release, blocked) = channel::<()>();
+        report(move || {
+            blocked.recv().ok();
+        });
+        for _ in 0..QUEUED + 10 {
+            report(|| {});
+        }
+        assert!(!flush(Duration::from_millis(10)), "it is blocked");
+        release.send(()).unwrap();
+        report(|| std::panic::resume_unwind(Box::new("a planted panic")));
+        while !flush(Duration::from_secs(10)) {}
+        let (seen, sees) = channel();
+        report(move || seen.send(()).unwrap());
+        sees.recv_timeout(Duration::from_secs(10)).unwrap();
+    }
+}

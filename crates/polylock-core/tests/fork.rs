@@ -1,0 +1,58 @@
+//! A child process made by `fork` has none of the threads that its parent's locks live on: every use is an error, at once.
+#![cfg(unix)]
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::Duration,
+};
+
+use fork::{Fork, fork};
+use polylock_core::{Clock, Error, Locks, SystemClock, memory};
+
+fn blocking<F: Future>(future: F) -> F::Output {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+}
+
+/// What a child process finds; a message if it is not as it should be.
+fn child(locks: &Locks, guard: polylock_core::Guard) -> Result<(), String> {
+    let began = SystemClock.now();
+    let refused = blocking(locks.lock("other").wait(Duration::from_millis(500)).acquire());
+    let Err(Error::Unavailable(failure)) = refused else { return Err(format!("acquired: {refused:?}")) };
+    if !failure.source.to_string().contains("forked") {
+        return Err(format!("no word of the fork: {}", failure.source));
+    }
+    if blocking(locks.inspect("held")).is_ok() {
+        return Err("inspected".to_owned());
+    }
+    // Its parent holds it, and goes on holding it.
+    drop(guard);
+    let took = SystemClock.now().since(began);
+    if took > Duration::from_secs(2) { Err(format!("took {took:?}")) } else { Ok(()) }
+}
+
+#[test]
+fn use_after_a_fork_is_an_error_at_once_and_harms_nothing() {
+    let locks = Locks::new(memory::connect());
+    let guard = blocking(locks.lock("held").acquire()).unwrap();
+    match fork().unwrap() {
+        Fork::Child => {
+            let found = catch_unwind(AssertUnwindSafe(|| child(&locks, guard)));
+            let code = match found {
+                Ok(Ok(())) => 0,
+                Ok(Err(why)) => {
+                    eprintln!("in the child: {why}");
+                    1
+                }
+                Err(_) => 2,
+            };
+            std::process::exit(code);
+        }
+        Fork::Parent(child) => {
+            assert_eq!(fork::waitpid(child).unwrap(), 0);
+            guard.ensure_held().unwrap();
+            assert!(blocking(locks.lock("held").try_acquire()).unwrap().is_none());
+            blocking(guard.release()).unwrap();
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! How long the polls of a store's operations take.
+
+use std::{
+    fmt,
+    future::Future,
+    pin::{Pin, pin},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use polylock_core::{
+    Backend, Capabilities, Clock, Release, Renewal, Request, Result, Standing, SystemClock, Wake,
+};
+
+/// A poll that is shorter does no harm, whatever it does.
+const HARMLESS: Duration = Duration::from_millis(1);
+
+/// Measures every poll, and keeps those that have blocked their thread: where the system tells, those in which the thread gave
+/// up its processor by itself (to sleep, or to wait for a disk or a lock); elsewhere, those that took long.
+pub struct Polls {
+    inner: Arc<dyn Backend>,
+    operations: AtomicUsize,
+    blocked: Mutex<Vec<Duration>>,
+}
+
+impl Polls {
+    /// Measures the polls of `inner`.
+    #[must_use]
+    pub fn new(inner: Arc<dyn Backend>) -> Self {
+        Self { inner, operations: AtomicUsize::new(0), blocked: Mutex::default() }
+    }
+
+    /// How many operations were carried out.
+    pub fn operations(&self) -> usize {
+        self.operations.load(Ordering::SeqCst)
+    }
+
+    /// How long those polls took that have blocked their thread.
+    pub fn blocked(&self) -> Vec<Duration> {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Duration>> {
+        self.blocked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn measure<F: Future>(&self, operation: F) -> F::Output {
+        self.operations.fetch_add(1, Ordering::SeqCst);
+        let mut operation = pin!(operation);
+        std::future::poll_fn(|context| self.poll(operation.as_mut(), context)).await
+    }
+
+    fn poll<F: Future>(&self, operation: Pin<&mut F>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let (began, waits) = (SystemClock.now(), waits());
+        let poll = operation.poll(context);
+        let took = SystemClock.now().since(began);
+        if took >= HARMLESS && self::waits().zip(waits).is_none_or(|(after, before)| after > before) {
+            self.lock().push(took);
+        }
+        poll
+    }
+}
+
+/// How often this thread has given up its processor by itself; `None` where the system does not tell.
+fn waits() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/thread-self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+    line.trim().parse().ok()
+}
+
+impl fmt::Debug for Polls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Polls").field("inner", &self.inner).finish_non_exhaustive()
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+#[async_trait]
+impl Backend for Polls {
+    fn capabilities(&self) -> &Capabilities {
+        self.inner.capabilities()
+    }
+
+    async fn claim(&self, request: &Request) -> Result<Standing> {
+        self.measure(self.inner.claim(request)).await
+    }
+
+    async fn wait(&self, request: &Request) -> Result<Wake> {
+        self.measure(self.inner.wait(request)).await
+    }
+
+    async fn renew(&self, request: &Request) -> Result<Renewal> {
+        self.measure(self.inner.renew(request)).await
+    }
+
+    async fn release(&self, request: &Request) -> Result<Release> {
+        self.measure(self.inner.release(request)).await
+    }
+}
