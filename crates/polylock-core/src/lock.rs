@@ -39,11 +39,11 @@ impl Lock {
         Self {
             name: LockName::new(name),
             options: front.0.options,
-            front,
             mode: Mode::Exclusive,
-            owner: OwnerId::process(),
+            owner: front.0.owner.clone().unwrap_or_else(OwnerId::process),
             reentrant: false,
-            label: None,
+            label: front.0.label.clone().map(Ok),
+            front,
         }
     }
 
@@ -84,7 +84,8 @@ impl Lock {
         self
     }
 
-    /// Who asks, for people who look at the store; `host:pid` if nothing is said.
+    /// Who acquires it, for people who inspect the store; by default the owner of the [`Locks`](crate::Locks), which is `host:pid`
+    /// if [nothing else](crate::LocksBuilder::owner) was set.
     pub fn owner(mut self, owner: &OwnerId) -> Self {
         self.owner = owner.clone();
         self

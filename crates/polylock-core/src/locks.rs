@@ -3,11 +3,12 @@
 use std::{future::Future, sync::Arc, time::Duration};
 
 use crate::{
-    BreakLock, Capabilities, Clock, Error, Inspect, Lock, LockName, LockStatus, Operation, Options, Result,
-    Store, SystemClock,
+    BreakLock, Capabilities, Clock, Error, Inspect, Label, Lock, LockName, LockStatus, Operation, Options,
+    OwnerId, Result, Store, SystemClock,
     engine::{Front, Pending, Reentry, Shared},
     io,
     metrics::Metrics,
+    observer,
 };
 
 /// The locks of one store. Cheap to clone; clones share everything.
@@ -42,7 +43,14 @@ impl Locks {
 
     /// The locks of `store`, with something to be set first.
     pub fn builder(store: Store) -> LocksBuilder {
-        LocksBuilder { store, options: Options::default(), clock: None, metrics: None }
+        LocksBuilder {
+            store,
+            options: Options::default(),
+            owner: None,
+            label: None,
+            clock: None,
+            metrics: None,
+        }
     }
 
     /// The lock `name`, to be acquired. A name that can't be one is reported then.
@@ -92,8 +100,11 @@ impl Locks {
         BreakLock::new(self.front.clone(), name.as_ref())
     }
 
-    /// Waits until everything that was begun in the background, releases above all, is done; `false` if `within` was
-    /// over first.
+    /// Waits until everything that was begun in the background, releases above all, is done, and was logged and measured;
+    /// `false` if `within` was over first.
+    ///
+    /// It ends nothing: holds stay held and are renewed as long as their guards live, and acquisitions that wait in other tasks
+    /// go on waiting. To shut down, stop those tasks and drop their guards first.
     ///
     /// # Cancel safety
     /// May be dropped at any point; the work goes on.
@@ -101,9 +112,13 @@ impl Locks {
         let shared = self.front.0.clone();
         let closing = io::run(shared.backend(), async move {
             let by = shared.now() + within;
+            let done = async {
+                shared.pending.none_left().await;
+                observer::flushed().await;
+            };
             tokio::select! {
                 biased;
-                () = shared.pending.none_left() => true,
+                () = done => true,
                 () = shared.until(by) => false,
             }
         });
@@ -139,6 +154,8 @@ where
 pub struct LocksBuilder {
     store: Store,
     options: Options,
+    owner: Option<OwnerId>,
+    label: Option<Label>,
     clock: Option<Arc<dyn Clock>>,
     metrics: Option<Arc<dyn Metrics>>,
 }
@@ -147,6 +164,18 @@ impl LocksBuilder {
     /// What locks are asked for with, unless said otherwise.
     pub const fn options(mut self, options: Options) -> Self {
         self.options = options;
+        self
+    }
+
+    /// Who acquires, unless a lock [says otherwise](Lock::owner): `host:pid` by default.
+    pub fn owner(mut self, owner: &OwnerId) -> Self {
+        self.owner = Some(owner.clone());
+        self
+    }
+
+    /// What locks are for, unless a lock [says otherwise](Lock::label).
+    pub fn label(mut self, label: Label) -> Self {
+        self.label = Some(label);
         self
     }
 
@@ -168,9 +197,12 @@ impl LocksBuilder {
         let shared = Shared {
             store: self.store,
             options: self.options,
+            owner: self.owner,
+            label: self.label,
             is_system_clock: self.clock.is_none(),
             clock: self.clock.unwrap_or_else(|| Arc::new(SystemClock)),
             metrics: self.metrics,
+            gauges: Default::default(),
             pending: Pending::of_new_store(),
             reentry: Reentry::default(),
             io: Default::default(),

@@ -26,7 +26,8 @@ use std::{fmt, time::Duration};
 
 use crate::{LockName, LostReason, Operation};
 
-/// Where core sends what it measures. It is called on the `polylock-io` thread or by the caller, and must not block.
+/// Where core sends what it measures. It is called on a thread of its own, one call at a time. One that blocks or panics costs no
+/// lock: measurements that it has no time for are dropped, but for those of gauges, and the log tells how many.
 pub trait Metrics: fmt::Debug + Send + Sync + 'static {
     /// One measurement of lock `name` on `backend`.
     fn record(&self, backend: &'static str, name: &LockName, measured: Measured);
@@ -48,10 +49,10 @@ pub enum Measured {
         /// How long it lasted.
         lasted: Duration,
     },
-    /// One more waits, or one fewer.
-    Waiting(i8),
-    /// One more is held, or one fewer.
-    Holding(i8),
+    /// So many more wait, or fewer.
+    Waiting(i32),
+    /// So many more are held, or fewer.
+    Holding(i32),
     /// A renewal has ended: `renewed`, `lost` or `error`, which no answer in time is, too.
     Renewal(&'static str),
     /// What was left before the deadline when a renewal was acknowledged: shrinks long before a lock is lost.

@@ -1,9 +1,10 @@
 //! From a URL to an open store.
 
-use std::{ops::Deref, time::Duration};
+use std::{ops::Deref, sync::Arc, time::Duration};
 
 use polylock_core::{
-    ConfigError, Options, Result, Store, memory,
+    Clock, ConfigError, Label, Options, OwnerId, Result, Store, memory,
+    metrics::Metrics,
     url::{StoreUrl, nearest},
 };
 
@@ -25,7 +26,23 @@ impl Locks {
     /// # Cancel safety
     /// Dropping the future leaves nothing behind.
     pub async fn connect(url: &str) -> Result<Self> {
-        Self::open(StoreUrl::parse(url)?).await
+        Self::builder(url).connect().await
+    }
+
+    /// The locks of the store that `url` names, with something to be set first.
+    ///
+    /// ```
+    /// use polylock::{Locks, OwnerId};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> polylock::Result<()> {
+    /// let me = OwnerId::new("billing-worker-7")?;
+    /// let locks = Locks::builder("memory:").owner(&me).connect().await?;
+    /// let guard = locks.lock("orders/42").acquire().await?;
+    /// assert_eq!(guard.owner(), &me);
+    /// # Ok(()) }
+    /// ```
+    pub fn builder(url: &str) -> LocksBuilder {
+        LocksBuilder::new(StoreUrl::parse(url))
     }
 
     /// Opens the store that `config` names: exactly what [`connect`](Self::connect) does with the same keys in a URL.
@@ -36,7 +53,12 @@ impl Locks {
     /// # Cancel safety
     /// Dropping the future leaves nothing behind.
     pub async fn from_config(config: LocksConfig) -> Result<Self> {
-        Self::open(config.into_url()?).await
+        Self::builder_of(config).connect().await
+    }
+
+    /// The locks of the store that `config` names, with something to be set first.
+    pub fn builder_of(config: LocksConfig) -> LocksBuilder {
+        LocksBuilder::new(config.into_url())
     }
 
     /// The locks of a store that was opened in another way, one of your own for instance.
@@ -52,12 +74,86 @@ impl Locks {
     pub async fn close(self, within: Duration) -> bool {
         self.0.close(within).await
     }
+}
 
-    async fn open(url: StoreUrl) -> Result<Self> {
-        let (options, named) = Named::read(&url)?;
-        let store = named.open().await?;
-        Ok(Self(polylock_core::Locks::builder(store).options(options).build()))
+/// Sets up [`Locks`]: made by [`Locks::builder`], ended by [`connect`](Self::connect).
+#[derive(Debug)]
+#[must_use = "nothing is opened until `connect`"]
+pub struct LocksBuilder {
+    url: Result<StoreUrl, ConfigError>,
+    owner: Option<OwnerId>,
+    label: Option<Result<Label, ConfigError>>,
+    clock: Option<Arc<dyn Clock>>,
+    metrics: Option<Arc<dyn Metrics>>,
+}
+
+impl LocksBuilder {
+    const fn new(url: Result<StoreUrl, ConfigError>) -> Self {
+        Self { url, owner: None, label: None, clock: None, metrics: None }
     }
+
+    /// Who acquires, unless a lock says otherwise: `host:pid` by default.
+    pub fn owner(mut self, owner: &OwnerId) -> Self {
+        self.owner = Some(owner.clone());
+        self
+    }
+
+    /// What locks are for, unless a lock says otherwise: at most 255 bytes without control characters.
+    pub fn label(mut self, label: impl AsRef<str>) -> Self {
+        self.label = Some(Label::new(label));
+        self
+    }
+
+    /// The clock of the deadlines. For tests; the default is the machine's, which counts suspend.
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = Some(clock);
+        self
+    }
+
+    /// Where to send measurements. With the feature `metrics`, the default is the `metrics` crate's global recorder; see
+    /// [`metrics`](crate::metrics) for the names.
+    pub fn metrics(mut self, metrics: Arc<dyn Metrics>) -> Self {
+        self.metrics = Some(metrics);
+        self
+    }
+
+    /// Opens the store.
+    ///
+    /// # Errors
+    /// As [`Locks::connect`], and [`Error::Config`](crate::Error::Config) on key `label`.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves nothing behind.
+    pub async fn connect(self) -> Result<Locks> {
+        let (options, named) = Named::read(&self.url?)?;
+        let label = self.label.transpose()?;
+        let store = named.open().await?;
+        let metrics = self.metrics.or_else(|| default_metrics(store.backend.capabilities().backend));
+        let mut locks = polylock_core::Locks::builder(store).options(options);
+        if let Some(owner) = &self.owner {
+            locks = locks.owner(owner);
+        }
+        if let Some(label) = label {
+            locks = locks.label(label);
+        }
+        if let Some(clock) = self.clock {
+            locks = locks.clock(clock);
+        }
+        if let Some(metrics) = metrics {
+            locks = locks.metrics(metrics);
+        }
+        Ok(Locks(locks.build()))
+    }
+}
+
+#[cfg(feature = "metrics")]
+fn default_metrics(backend: &'static str) -> Option<Arc<dyn Metrics>> {
+    Some(Arc::new(crate::metrics::Recorder::new(backend)))
+}
+
+#[cfg(not(feature = "metrics"))]
+fn default_metrics(_: &'static str) -> Option<Arc<dyn Metrics>> {
+    None
 }
 
 impl Deref for Locks {

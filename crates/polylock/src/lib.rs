@@ -28,7 +28,18 @@
 //! | `zookeeper://user:password@host1,host2,host3/path`, also `zk:`, `zookeeper+tls:`, `zk+tls:` | `zookeeper` | programs on many machines |
 //! | `az://container@account/path`, also `azblob:` | `azure`; but for its emulator with `tls` | programs on many machines |
 //!
-//! The feature `tls` encrypts connections to servers.
+//! # Features
+//!
+//! | feature | |
+//! |---|---|
+//! | `sqlite`, `postgres`, `mysql`, `redis`, `zookeeper`, `azure` | a store each |
+//! | `tls` | encrypted connections to servers, with the system's root certificates or a CA of your own |
+//! | `sasl` | SASL (DIGEST-MD5) with ZooKeeper |
+//! | `serde` | [`LocksConfig`] can be deserialized |
+//! | `metrics` | measurements go to the `metrics` crate's global recorder: see [`metrics`] for their names |
+//!
+//! Every acquisition is a `tracing` span, and so is every hold; losses are logged at ERROR, failed renewals and breaks at WARN,
+//! everything else at DEBUG. Log writers and recorders run on a thread of their own, so one that blocks costs no lock.
 //!
 //! Keys for every store, all with the prefix `polylock.`: `polylock.ttl`, `polylock.wait` and `polylock.outage` (see
 //! [`Options`]). An unknown key is an error with a suggestion, never ignored.
@@ -40,11 +51,11 @@ mod config;
 mod connect;
 
 pub use config::LocksConfig;
-pub use connect::{Locks, schema, schemes};
+pub use connect::{Locks, LocksBuilder, schema, schemes};
 pub use polylock_core::{
-    self as core, Capabilities, Carrier, Clock, ConfigError, Entry, Error, Fault, Fencing, FencingToken,
-    Guard, InvalidName, Label, Lock, LockName, LockStatus, LocksBuilder, LostReason, Mode, Modes, Moment,
-    NotAcquired, Operation, Options, Order, OwnerId, Reach, Result, Store, SystemClock, Unavailable,
+    self as core, BreakLock, BreakNotice, Capabilities, Carrier, Clock, ConfigError, Entry, Error, Fault,
+    Fencing, FencingToken, Guard, InvalidName, Label, Lock, LockName, LockStatus, LostReason, Mode, Modes,
+    Moment, NotAcquired, Operation, Options, Order, OwnerId, Reach, Result, Store, SystemClock, Unavailable,
     UnknownMode, WakeUp, duration, metrics, url::StoreUrl,
 };
 

@@ -24,6 +24,7 @@ use tracing::{Span, span};
 
 use super::{
     backoff::Backoff,
+    gauges::Gauge,
     pending::Ticket,
     reentry::{Entered, Slot},
     shared::{Front, Running, Shared},
@@ -426,13 +427,13 @@ struct Waiting {
 
 impl Waiting {
     fn begin(shared: &Arc<Shared>, request: &Arc<Request>) -> Self {
-        shared.record(&request.name, Measured::Waiting(1));
+        shared.gauges.change(shared, Gauge::Waiting, &request.name, 1);
         Self { shared: shared.clone(), request: request.clone() }
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        self.shared.record(&self.request.name, Measured::Waiting(-1));
+        self.shared.gauges.change(&self.shared, Gauge::Waiting, &self.request.name, -1);
     }
 }

@@ -2,6 +2,7 @@
 
 mod acquire;
 mod backoff;
+mod gauges;
 mod hold;
 mod pending;
 mod reentry;

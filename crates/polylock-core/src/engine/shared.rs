@@ -7,11 +7,13 @@ use std::{
 
 use super::{
     backoff::Backoff,
+    gauges::Gauges,
     pending::{AT_EXIT, Pending},
     reentry::Reentry,
 };
 use crate::{
-    Clock, Error, Fault, LockName, Moment, Operation, Options, Release, Request, Result, Store, Unavailable,
+    Clock, Error, Fault, Label, LockName, Moment, Operation, Options, OwnerId, Release, Request, Result,
+    Store, Unavailable,
     backend::Backend,
     io::{self, Begun, Io},
     metrics::{Measured, Metrics},
@@ -23,10 +25,14 @@ use crate::{
 pub(crate) struct Shared {
     pub(crate) store: Store,
     pub(crate) options: Options,
+    /// Who acquires, unless a lock says otherwise; this process if nothing is set.
+    pub(crate) owner: Option<OwnerId>,
+    pub(crate) label: Option<Label>,
     pub(crate) clock: Arc<dyn Clock>,
     /// Whether that is the machine's, by which the delay of a wake-up can be measured.
     pub(crate) is_system_clock: bool,
     pub(crate) metrics: Option<Arc<dyn Metrics>>,
+    pub(crate) gauges: Arc<Gauges>,
     pub(crate) pending: Arc<Pending>,
     pub(crate) reentry: Reentry,
     /// The thread that everything of this store runs on, once it was needed.

@@ -10,6 +10,7 @@ use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
 
 use super::{
     backoff::Backoff,
+    gauges::Gauge,
     hold::{Hold, Phase},
 };
 use crate::{
@@ -66,7 +67,7 @@ impl Watchdog {
         let (shared, request) = (&hold.shared, &hold.request);
         let mut phase = hold.watch();
         let mut passed_on = false;
-        shared.record(&request.name, Measured::Holding(1));
+        shared.gauges.change(shared, Gauge::Holding, &request.name, 1);
         tokio::select! {
             biased;
             _ = phase.wait_for(|phase| !matches!(phase, Phase::Held { .. })) => {}
@@ -76,7 +77,7 @@ impl Watchdog {
             }
         }
         shared.record(&request.name, Measured::Hold { lasted: shared.now().since(began) });
-        shared.record(&request.name, Measured::Holding(-1));
+        shared.gauges.change(shared, Gauge::Holding, &request.name, -1);
         let ended = phase.borrow().clone();
         match ended {
             Phase::Lost(reason) => hold.report_loss(&reason),

@@ -47,6 +47,13 @@ pub(crate) fn flush(within: Duration) -> bool {
     observer.try_send(Box::new(marker)).is_ok() && wait.recv_timeout(within).is_ok()
 }
 
+/// Ready when everything that was reported before has been taken out, or will not be because the queue is full.
+pub(crate) async fn flushed() {
+    let (done, wait) = tokio::sync::oneshot::channel::<()>();
+    report(move || drop(done));
+    wait.await.ok();
+}
+
 /// `None` if there is no thread for it, and nothing is observed.
 fn observer() -> Option<&'static SyncSender<Report>> {
     let start = || {
