@@ -3,15 +3,56 @@
 //! `server redlock`: five nodes; `zookeeper-ensemble`: three members; `zookeeper-tls`, `zookeeper-sasl`, `azurite-tls`. What
 //! follows are settings, such as `server redis 'appendonly yes'`.
 //! `server shared postgres`: the one that a test process would use.
+//! `server around COMMAND …`: starts every shared server once, and runs a command whose test processes attach to them.
 
-use std::io;
+use std::{
+    io,
+    process::{Command, ExitCode},
+    thread,
+};
 
 use polylock_integration_tests::servers::{self, Server, azurite, redlock, zookeeper};
 use polylock_testkit::Missing;
 
-fn main() -> Result<(), Missing> {
+fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let ended = match words[..] {
+        ["around", program, ref arguments @ ..] => around(Command::new(program).args(arguments)),
+        _ => serve(&words).map(|()| ExitCode::SUCCESS),
+    };
+    ended.unwrap_or_else(|Missing(why)| {
+        eprintln!("{why}");
+        ExitCode::FAILURE
+    })
+}
+
+/// Runs `command` with the URLs of all shared servers in its environment. One that is missing is left to the tests to report; one
+/// that the environment names already is not started.
+fn around(command: &mut Command) -> Result<ExitCode, Missing> {
+    let all: [(&str, fn() -> Result<String, Missing>); 8] = [
+        ("POLYLOCK_TEST_POSTGRES_URL", || Ok(servers::postgres()?.url().to_owned())),
+        ("POLYLOCK_TEST_MYSQL_URL", || Ok(servers::mariadb()?.url().to_owned())),
+        ("POLYLOCK_TEST_REDIS_URL", || Ok(servers::redis()?.url().to_owned())),
+        ("POLYLOCK_TEST_VALKEY_URL", || Ok(servers::valkey()?.url().to_owned())),
+        ("POLYLOCK_TEST_ZOOKEEPER_URL", || Ok(zookeeper()?.url().to_owned())),
+        ("POLYLOCK_TEST_ZOOKEEPER_ENSEMBLE_URL", || Ok(servers::zookeeper_ensemble()?.url().to_owned())),
+        ("POLYLOCK_TEST_AZURE_URL", || Ok(azurite()?.url().to_owned())),
+        ("POLYLOCK_TEST_REDLOCK_URL", || Ok(redlock::url(redlock()?.iter().map(Server::url)))),
+    ];
+    let starting = all.map(|(variable, url)| (variable, thread::spawn(url)));
+    for (variable, url) in starting {
+        match url.join() {
+            Ok(Ok(url)) => drop(command.env(variable, url)),
+            Ok(Err(Missing(why))) => eprintln!("missing: {why}"),
+            Err(_) => return Err(Missing(format!("the server of {variable} does not start"))),
+        }
+    }
+    let status = command.status().map_err(|error| Missing(format!("{command:?}: {error}")))?;
+    Ok(status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
+}
+
+fn serve(words: &[&str]) -> Result<(), Missing> {
     let private = match words[..] {
         ["shared", "postgres"] => return say(servers::postgres()?.url()),
         ["shared", "mariadb"] => return say(servers::mariadb()?.url()),
