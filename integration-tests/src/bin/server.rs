@@ -30,7 +30,8 @@ fn main() -> ExitCode {
 /// Runs `command` with the URLs of all shared servers in its environment. One that is missing is left to the tests to report; one
 /// that the environment names already is not started.
 fn around(command: &mut Command) -> Result<ExitCode, Missing> {
-    let all: [(&str, fn() -> Result<String, Missing>); 8] = [
+    type Start = fn() -> Result<String, Missing>;
+    let all: [(&str, Start); 8] = [
         ("POLYLOCK_TEST_POSTGRES_URL", || Ok(servers::postgres()?.url().to_owned())),
         ("POLYLOCK_TEST_MYSQL_URL", || Ok(servers::mariadb()?.url().to_owned())),
         ("POLYLOCK_TEST_REDIS_URL", || Ok(servers::redis()?.url().to_owned())),
