@@ -115,7 +115,7 @@ planted! {
         "order::first_come_first_served" "order::a_newcomer_does_not_overtake_a_waiter"
         "order::readers_do_not_starve_a_writer" "modes::every_triple_keeps_the_queue_rule"
         "idempotence::a_claim_repeated_keeps_its_place" "inspect::shows_who_waits_in_order" "faults::slow_order"
-        "order::a_dead_waiter_is_passed_over";
+        "order::a_dead_waiter_is_passed_over" "order::time_outs_cost_nobody_behind_them";
     forgets_places: ForgetsPlaces => "idempotence::a_claim_repeated_keeps_its_place";
     grants_anew: GrantsAnew =>
         "idempotence::a_claim_repeated_finds_its_own_grant"
@@ -139,8 +139,10 @@ planted! {
         "reentrancy::one_owner_enters_from_two_tasks_at_once" "lost::a_panicking_renewal"
         "lost::a_failing_renewal_is_not_lost_before_the_deadline" "lost::a_transient_error_is_not_lost"
         "lost::run_polls_nothing_after_the_deadline" "ttl::the_longest_times_do_not_overflow"
-        "wait::a_fault_for_good_ends_the_wait";
+        "wait::a_fault_for_good_ends_the_wait" "exclusion::tries_alone_make_progress"
+        "leaks::nothing_after_a_thousand_locks";
     keeps_waiters: KeepsWaiters =>
+        "wait::a_grant_at_the_instant_of_the_time_out_is_not_lost"
         "wait::a_timed_out_request_has_left_the_queue"
         "wait::who_timed_out_leaves_nothing" "wait::who_timed_out_wakes_those_behind"
         "leaks::nothing_after_cancelled_waits" "leaks::nothing_after_time_outs"
@@ -160,18 +162,21 @@ planted! {
         "wait::zero_tries_once" "idempotence::a_claim_that_does_not_queue_leaves_nothing";
     never_expires: NeverExpires =>
         "ttl::an_abandoned_hold_expires_in_its_time" "fencing::grows_over_expiry" "inspect::shows_live_entries_only"
+        "order::a_dead_reader_is_passed_over_while_others_come_and_go" "order::a_waiter_that_was_stopped_comes_back"
+        "inspect::shows_no_more_than_the_lease"
         "lost::before_another_is_granted" "lost::a_late_grant_is_no_hold" "order::a_dead_waiter_is_passed_over";
     expires_early: ExpiresEarly =>
         "ttl::an_abandoned_hold_expires_in_its_time" "lost::before_another_is_granted";
     exaggerates_leases: ExaggeratesLeases =>
         "renew::the_deadline_counts_from_the_sending" "lost::before_another_is_granted";
-    grants_half: GrantsHalf => "ttl::an_abandoned_hold_expires_in_its_time";
+    grants_half: GrantsHalf => "ttl::an_abandoned_hold_expires_in_its_time" "ttl::is_what_a_guard_gets";
     every_mode_exclusive: EveryModeExclusive =>
         "modes::every_pair" "modes::readers_hold_together" "modes::every_triple_keeps_the_queue_rule"
         "fencing::holders_together_have_tokens_of_their_own";
     shared_is_weak: SharedIsWeak => "modes::every_pair" "modes::every_triple_keeps_the_queue_rule";
     forgets_labels: ForgetsLabels => "inspect::shows_who_holds";
-    shows_waiters_reversed: ShowsWaitersReversed => "inspect::shows_who_waits_in_order";
+    shows_waiters_reversed: ShowsWaitersReversed =>
+        "inspect::shows_who_waits_in_order" "inspect::shows_a_shrinking_queue_in_order";
     prefix_folds: PrefixFolds => "names::a_prefix_is_no_pattern";
     blocks: Blocks => "blocking::no_operation_blocks_its_thread";
     release_says_yes: ReleaseSaysYes =>

@@ -12,7 +12,7 @@ use polylock_core::{Clock, Fencing, Mode, SystemClock};
 
 use crate::{
     history::{self, Recorder, Rules},
-    trial::{Outcome, Trial, acquired, join, released, scale, tried},
+    trial::{Outcome, Trial, acquired, join, pass, released, scale, tried},
 };
 
 pub(super) async fn one_holder_at_a_time(trial: Trial) -> Outcome {
@@ -101,4 +101,36 @@ async fn increment(number: &Protected) {
     SystemClock.sleep_until(SystemClock.now() + Duration::from_micros(200)).await;
     number.value.store(read + 1, Ordering::SeqCst);
     number.inside.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// Tasks that never wait, on two locks in both orders: each gets both often enough.
+pub(super) async fn tries_alone_make_progress(trial: Trial) -> Outcome {
+    let locks = trial.locks().await;
+    let tasks: Vec<_> = [["a", "b"], ["b", "a"]]
+        .into_iter()
+        .map(|[first, second]| {
+            let locks = locks.clone();
+            tokio::spawn(async move {
+                let mut both = 0;
+                while both < 10 {
+                    let Some(one) = tried(locks.lock(first)).await else {
+                        pass(Duration::from_micros(500)).await;
+                        continue;
+                    };
+                    if let Some(other) = tried(locks.lock(second)).await {
+                        both += 1;
+                        released(other).await;
+                    }
+                    released(one).await;
+                    // The other one's turn, perhaps.
+                    pass(Duration::from_millis(1 + u64::from(first == "a"))).await;
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        join(task).await;
+    }
+    trial.nothing_left(&["a", "b"], "after all").await;
+    Ok(())
 }

@@ -1,6 +1,6 @@
 //! Who holds and who waits.
 
-use std::time::Duration;
+use std::{collections::VecDeque, time::Duration};
 
 use polylock_core::{Mode, OwnerId, Request};
 
@@ -61,6 +61,42 @@ pub(super) async fn shows_who_waits_in_order(trial: Trial) -> Outcome {
         released(join(wait).await).await;
     }
     assert!(trial.status("n").await.is_free());
+    Ok(())
+}
+
+pub(super) async fn shows_a_shrinking_queue_in_order(trial: Trial) -> Outcome {
+    let (locks, recording) = trial.recorded().await;
+    let owner = |number| OwnerId::new(format!("owner-{number}")).expect("an owner");
+    let mut guard = acquired(locks.lock("n").owner(&owner(0))).await;
+    let mut waits = VecDeque::new();
+    for number in 1..6 {
+        waits.push_back(tokio::spawn(acquired(locks.lock("n").owner(&owner(number)))));
+        soon("it waits", recording.queued(&lock_name("n"), number)).await;
+    }
+    for first in 0..6 {
+        let status = trial.status("n").await;
+        let shown: Vec<_> =
+            status.holders.iter().chain(&status.waiters).map(|entry| entry.owner.clone()).collect();
+        assert_eq!((status.holders.len(), shown), (1, (first..6).map(owner).collect()));
+        released(guard).await;
+        let Some(next) = waits.pop_front() else { break };
+        guard = join(next).await;
+    }
+    assert!(trial.status("n").await.is_free());
+    Ok(())
+}
+
+/// What is shown of a lease is never more than what a death of its holder would leave of it.
+pub(super) async fn shows_no_more_than_the_lease(trial: Trial) -> Outcome {
+    let raw = trial.raw().await;
+    for ttl in [trial.short(), trial.long()] {
+        let holder = Request::new(lock_name("n"), Mode::Exclusive, ttl);
+        let lease = raw.hold(&holder).await.lease;
+        let shown = |status: polylock_core::LockStatus| status.holders.first().map(|entry| entry.expires_in);
+        let expires_in = shown(trial.status("n").await).expect("it is held");
+        assert!(expires_in <= lease + Duration::from_millis(5), "{expires_in:?} of a lease of {lease:?}");
+        raw.release(&holder).await;
+    }
     Ok(())
 }
 

@@ -68,7 +68,7 @@ pub(super) async fn nothing_after_time_outs(trial: Trial) -> Outcome {
 pub(super) async fn nothing_after_cancelled_waits(trial: Trial) -> Outcome {
     let (locks, recording) = trial.recorded().await;
     let holder = acquired(locks.lock("n")).await;
-    let count = 30;
+    let count = 200;
     let waits: Vec<_> = (0..count).map(|_| tokio::spawn(locks.lock("n").acquire())).collect();
     soon("all wait", recording.queued(&lock_name("n"), count)).await;
     for wait in &waits {
@@ -80,6 +80,43 @@ pub(super) async fn nothing_after_cancelled_waits(trial: Trial) -> Outcome {
     for wait in waits {
         assert!(soon("the abort", wait).await.is_err_and(|cut| cut.is_cancelled()));
     }
+    Ok(())
+}
+
+pub(super) async fn nothing_after_a_thousand_locks(trial: Trial) -> Outcome {
+    let locks = trial.locks().await;
+    let (count, workers) = (1000, 16);
+    let holding: Vec<_> = (0..workers)
+        .map(|worker| {
+            let locks = locks.clone();
+            tokio::spawn(async move {
+                let mut guards = Vec::new();
+                for lock in (worker..count).step_by(workers) {
+                    guards.push(acquired(locks.lock(format!("lock {lock}"))).await);
+                }
+                guards
+            })
+        })
+        .collect();
+    let mut guards = Vec::new();
+    for worker in holding {
+        guards.extend(join(worker).await);
+    }
+    let listed =
+        soon("a list", locks.list("lock ")).await.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    assert_eq!(
+        listed.iter().filter(|status| status.holders.len() == 1).count(),
+        count,
+        "all are listed as held"
+    );
+    assert!(guards.iter().all(polylock_core::Guard::is_held));
+    drop(guards);
+    assert!(locks.clone().close(Duration::from_secs(30)).await, "all releases have arrived");
+    assert_eq!(
+        soon("a list", locks.list("lock ")).await.map(|listed| listed.len()).ok(),
+        Some(0),
+        "nothing is left"
+    );
     Ok(())
 }
 

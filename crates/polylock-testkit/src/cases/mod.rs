@@ -66,12 +66,16 @@ macro_rules! __cases {
                 one_holder_at_a_time []
                 names_do_not_exclude_each_other []
                 tasks_lose_no_update []
+                tries_alone_make_progress []
             }
             order {
                 first_come_first_served [Order]
                 a_newcomer_does_not_overtake_a_waiter [Order]
                 a_dead_waiter_is_passed_over [Order]
                 readers_do_not_starve_a_writer [Order Shared]
+                time_outs_cost_nobody_behind_them [Order]
+                a_dead_reader_is_passed_over_while_others_come_and_go [Order Shared]
+                a_waiter_that_was_stopped_comes_back [Order]
             }
             modes {
                 every_pair [Shared]
@@ -85,6 +89,7 @@ macro_rules! __cases {
                 an_acquire_that_is_not_polled_is_passed_on []
                 who_timed_out_leaves_nothing [Count]
                 who_timed_out_wakes_those_behind [Order Shared]
+                a_grant_at_the_instant_of_the_time_out_is_not_lost []
                 a_release_wakes_the_next []
                 a_push_is_quicker_than_the_recheck [Push]
                 a_short_outage_is_borne []
@@ -137,6 +142,7 @@ macro_rules! __cases {
             ttl {
                 out_of_range_is_refused_before_any_io []
                 the_longest_times_do_not_overflow []
+                is_what_a_guard_gets []
                 an_abandoned_hold_expires_in_its_time []
             }
             cancel {
@@ -164,10 +170,13 @@ macro_rules! __cases {
                 nothing_after_time_outs [Count]
                 nothing_after_cancelled_waits [Count]
                 nothing_after_losses [Count]
+                nothing_after_a_thousand_locks [Inspect]
             }
             inspect {
                 shows_who_holds [Inspect]
                 shows_who_waits_in_order [Inspect Order]
+                shows_a_shrinking_queue_in_order [Inspect Order]
+                shows_no_more_than_the_lease [Inspect]
                 shows_live_entries_only [Inspect]
             }
             breaking {

@@ -8,8 +8,9 @@ use std::{
 use polylock_core::{Clock, Mode, Request, SystemClock};
 
 use crate::{
+    faults::{Gate, Recording},
     history::{self, Recorder},
-    trial::{Outcome, SOON, Trial, acquired, join, lock_name, pass, released, soon, tried, within},
+    trial::{Outcome, SOON, Trial, acquired, join, lock_name, pass, released, soon, tried, watched, within},
 };
 
 pub(super) async fn first_come_first_served(trial: Trial) -> Outcome {
@@ -114,5 +115,77 @@ pub(super) async fn readers_do_not_starve_a_writer(trial: Trial) -> Outcome {
     let found = [history::overlaps(&sections), history::inversions(&sections)].concat();
     assert!(found.is_empty(), "{}", found[0]);
     trial.nothing_left(&["n"], "after the readers").await;
+    Ok(())
+}
+
+/// Impatient waiters between patient ones: the patient ones are served at once and in order.
+pub(super) async fn time_outs_cost_nobody_behind_them(trial: Trial) -> Outcome {
+    let (locks, recording) = trial.recorded().await;
+    let holder = acquired(locks.lock("n")).await;
+    let (served, mut order) = tokio::sync::mpsc::unbounded_channel();
+    let mut waits = Vec::new();
+    for number in 0..24 {
+        let (lock, served) = (locks.lock("n"), served.clone());
+        let patient = number % 2 == 1;
+        waits.push(tokio::spawn(async move {
+            if !patient {
+                let refused = soon("a time-out", lock.wait(Duration::from_millis(200)).acquire()).await;
+                assert!(refused.is_err_and(|error| error.is_not_acquired()));
+                return;
+            }
+            let guard = acquired(lock).await;
+            served.send(number).ok();
+            released(guard).await;
+        }));
+        soon("it waits", recording.queued(&lock_name("n"), number + 1)).await;
+    }
+    pass(Duration::from_millis(250)).await;
+    let began = SystemClock.now();
+    released(holder).await;
+    for wait in waits {
+        join(wait).await;
+    }
+    let took = SystemClock.now().since(began);
+    assert!(took < SOON, "twelve waiters were served in {took:?}");
+    let order: Vec<_> = std::iter::from_fn(|| order.try_recv().ok()).collect();
+    assert_eq!(order, (1..24).step_by(2).collect::<Vec<_>>());
+    trial.nothing_left(&["n"], "after all").await;
+    Ok(())
+}
+
+pub(super) async fn a_dead_reader_is_passed_over_while_others_come_and_go(trial: Trial) -> Outcome {
+    let (raw, locks) = (trial.raw().await, trial.locks().await);
+    let dead = Request::new(lock_name("n"), Mode::Shared, trial.short());
+    raw.hold(&dead).await;
+    let until = SystemClock.now() + trial.short();
+    while SystemClock.now() < until {
+        released(acquired(locks.lock("n").shared()).await).await;
+        pass(Duration::from_millis(10)).await;
+    }
+    let writer = within(SOON, "a writer after a dead reader", acquired(locks.lock("n"))).await;
+    released(writer).await;
+    trial.nothing_left(&["n"], "after all").await;
+    Ok(())
+}
+
+/// Its process was stopped: its place in the queue has expired, and the next in line was served.
+pub(super) async fn a_waiter_that_was_stopped_comes_back(trial: Trial) -> Outcome {
+    let here = trial.locks().await;
+    let (store, gate) = watched(trial.store().await, Gate::new);
+    let (store, recording) = watched(store, Recording::new);
+    let there = trial.open(store);
+    let holder = acquired(here.lock("n")).await;
+    let stopped = tokio::spawn(acquired(there.lock("n").ttl(trial.short())));
+    soon("it waits", recording.queued(&lock_name("n"), 1)).await;
+    gate.freeze();
+    released(holder).await;
+    let limit = trial.short().min(Request::MAX_PLACE_TTL) + SOON;
+    let next = within(limit, "the next, past a waiter that has stopped", acquired(here.lock("n"))).await;
+    gate.thaw();
+    released(next).await;
+    let guard = within(limit, "the waiter that was stopped", join(stopped)).await;
+    assert!(guard.is_held());
+    released(guard).await;
+    trial.nothing_left(&["n"], "after all").await;
     Ok(())
 }

@@ -48,6 +48,23 @@ pub(super) async fn the_longest_times_do_not_overflow(trial: Trial) -> Outcome {
     Ok(())
 }
 
+/// A lease time within the range is what a guard gets; a store that can't give it says so in its range.
+pub(super) async fn is_what_a_guard_gets(trial: Trial) -> Outcome {
+    let locks = trial.locks().await;
+    let range = trial.capabilities().ttl.clone();
+    for wanted in [*range.start(), trial.short(), trial.long(), Duration::from_secs(600), *range.end()] {
+        let ttl = wanted.clamp(*range.start(), *range.end());
+        let sent = SystemClock.now();
+        let guard = acquired(locks.lock("n").ttl(ttl)).await;
+        let (left, took) = (guard.remaining(), SystemClock.now().since(sent));
+        let margin = polylock_core::invariant::margin(ttl);
+        assert!(left <= ttl && left + margin + took >= ttl, "{left:?} are left of {ttl:?} after {took:?}");
+        released(guard).await;
+    }
+    trial.nothing_left(&["n"], "after all").await;
+    Ok(())
+}
+
 pub(super) async fn an_abandoned_hold_expires_in_its_time(trial: Trial) -> Outcome {
     let (raw, locks) = (trial.raw().await, trial.locks().await);
     let ttl = trial.short();

@@ -6,7 +6,9 @@ use polylock_core::{Clock, Error, Lock, NotAcquired, Operation, Place, Request, 
 
 use crate::{
     faults::{Call, Flaky, Recording, Trouble},
-    trial::{Outcome, SOON, Trial, acquired, chain, join, lock_name, released, soon, tried, watched, within},
+    trial::{
+        Outcome, SOON, Trial, acquired, chain, join, lock_name, pass, released, soon, tried, watched, within,
+    },
 };
 
 pub(super) async fn zero_tries_once(trial: Trial) -> Outcome {
@@ -243,6 +245,29 @@ pub(super) async fn a_fault_for_good_ends_the_wait(trial: Trial) -> Outcome {
         assert_eq!(flaky.failed(), 1, "it is not tried again");
         released(acquired(locks.lock("n")).await).await;
         trial.nothing_left(&["n"], "after a fault for good").await;
+    }
+    Ok(())
+}
+
+/// The holder leaves at about the instant at which the waiter gives up: one of the two happens, never half of both.
+pub(super) async fn a_grant_at_the_instant_of_the_time_out_is_not_lost(trial: Trial) -> Outcome {
+    let (here, there) = (trial.locks().await, trial.locks().await);
+    let wait = Duration::from_millis(30);
+    for round in 0..15 {
+        let holder = acquired(here.lock("n")).await;
+        let waiting = tokio::spawn(there.lock("n").wait(wait).acquire());
+        pass(wait + Duration::from_millis(round) - Duration::from_millis(10)).await;
+        released(holder).await;
+        match soon("the wait", join(waiting)).await {
+            Ok(guard) => {
+                assert!(guard.is_held());
+                released(guard).await;
+            }
+            Err(error) => {
+                assert!(error.is_not_acquired() || error.is_temporary(), "{}", chain(&error));
+            }
+        }
+        trial.nothing_left(&["n"], "after both").await;
     }
     Ok(())
 }
