@@ -18,8 +18,9 @@
 //! 7. **Bounded.** Every operation ends by itself in bounded time, with a temporary error at the latest; only
 //!    [`wait`](Backend::wait) may last.
 //!
-//! Core gives in return: the operations of one request never overlap, but for a renewal that hangs while the release
-//! is sent; a claim or a release is never dropped half-way; names, modes and lease times have been checked against
+//! Core gives in return: claim, wait and release of one request never overlap, and a release is the last of them;
+//! the first waiter of a lock in a process claims again every second at least, and where [`Order::Unordered`](crate::Order) is
+//! declared only the first one claims at all; not more than [`Capabilities::claims_at_once`] claims are under way; a claim or a release is never dropped half-way; names, modes and lease times have been checked against
 //! [`Capabilities`]; everything belongs to the `polylock-io` thread (see [`io`](crate::io)), where connections must be
 //! made, too. The first poll of an operation may come from the caller, in that thread's context; it must not block. So a
 //! store need not be cancel-safe, but in `wait`.
@@ -31,8 +32,8 @@ use std::{fmt, sync::Arc, time::Duration};
 use async_trait::async_trait;
 
 use crate::{
-    BreakNotice, BreakOrder, Capabilities, FencingToken, HoldAlerts, LockName, Mode, OwnerId, Release,
-    Renewal, Request, Result, Standing, Wake, owner,
+    BreakNotice, BreakOrder, Capabilities, FencingToken, HoldAlerts, KeepAlive, LockName, Mode, OwnerId,
+    Release, Request, Result, Standing, Wake, owner,
 };
 
 /// A store of locks. See the [module](self) for the contract.
@@ -59,12 +60,19 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// Must be: core drops it when time is up.
     async fn wait(&self, request: &Request) -> Result<Wake>;
 
-    /// Extends a held lease to [`Request::ttl`] from now. Never creates or revives one.
+    /// Extends the lease of each of `requests`: of a hold to [`Request::ttl`] from now, of a queue entry to
+    /// [`Request::place_ttl`] from now. Never creates or revives one. Returns one outcome for each request, in their order.
+    ///
+    /// It takes at most [`Capabilities::keep_alive_batch`] requests, in one round trip where the store can. Each request is extended
+    /// atomically; the batch need not be. It comes at least every third of the shortest lease. With [`QueueLease::Shared`] it
+    /// extends the lease of all waiters, too, also without any request. A hold that was marked by [`Inspect::break_lock`]
+    /// is not extended and is [`LostReason::Broken`](crate::LostReason::Broken).
+    ///
+    /// It may overlap with itself and with a release, and may arrive after the release: then it changes nothing.
     ///
     /// # Errors
-    /// An error means *unknown*: core tries again until the deadline. Only [`Renewal::Lost`] means lost. A hold that was
-    /// marked by [`Inspect::break_lock`] is not extended and returns [`LostReason::Broken`](crate::LostReason::Broken).
-    async fn renew(&self, request: &Request) -> Result<Renewal>;
+    /// An error means *unknown* for all of them: core retries until their deadlines. Only [`KeepAlive::Lost`] means lost.
+    async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>>;
 
     /// Releases if held, withdraws if waiting. Returns [`Release::Lost`] if there was no entry of the request and no earlier
     /// attempt within this call can have removed it.

@@ -24,6 +24,13 @@ pub struct Capabilities {
     pub reach: Reach,
     /// The lease times it gives, both ends included.
     pub ttl: RangeInclusive<Duration>,
+    /// How the entry of a waiter stays alive.
+    pub queue_lease: QueueLease,
+    /// How many requests one [`keep_alive`](crate::Backend::keep_alive) may name: 256 by default.
+    pub keep_alive_batch: usize,
+    /// How many claims may be under way at once: 64 by default. The others wait in order of arrival, so that renewals and releases
+    /// never wait behind all of them.
+    pub claims_at_once: usize,
     /// Who takes the first step of an operation. It makes no difference but in time.
     pub first_step: FirstStep,
 }
@@ -42,6 +49,9 @@ impl Capabilities {
             carrier: Carrier::Entry,
             reach: Reach::Processes,
             ttl,
+            queue_lease: QueueLease::Entry,
+            keep_alive_batch: 256,
+            claims_at_once: 64,
             first_step: FirstStep::Caller,
         }
     }
@@ -122,6 +132,19 @@ pub enum Carrier {
     /// The connection or session in which it was claimed. It ends with it, so a holder that dies frees the lock at once; and no
     /// other connection knows of the request.
     Connection,
+}
+
+/// How the entry of a waiter stays alive in the queue of a store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum QueueLease {
+    /// Each entry has a lease of its own, which [`keep_alive`](crate::Backend::keep_alive) with its request extends.
+    Entry,
+    /// All entries of one open [`Store`](crate::Store) share a lease, which every [`keep_alive`](crate::Backend::keep_alive)
+    /// extends, also one that names no request.
+    Shared,
+    /// There is nothing to be extended: the entries live in a session that the store keeps alive itself, or there are none.
+    Absent,
 }
 
 /// Who can reach a store.

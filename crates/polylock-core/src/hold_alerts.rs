@@ -1,113 +1,68 @@
-//! Push notices about holds: a store that learns that a hold was broken has core renew it at once.
+//! Push notices about holds: a store that learns that a hold was broken has core check it at once.
 
 use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    fmt,
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use tokio::sync::Notify;
+use crate::LockName;
 
-use crate::{Clock, LockName, Moment, SystemClock};
+/// Called with the name of a lock; false if it is not to be called any more.
+type Listener = Box<dyn Fn(&LockName) -> bool + Send + Sync>;
 
-/// For how long an alert is kept for holds that are registered after it: longer than the reply to a claim may take.
-const KEPT: Duration = Duration::from_secs(10);
-
-/// The holds of this process, by lock, so that a store can have core check them at once.
+/// Takes the break notices that a store receives to core.
 ///
 /// A store that can push creates one, puts it into its [`Store`](crate::Store), and calls [`check`](Self::check) when it receives
-/// the notice that a lock was broken. Core renews the holds of that lock immediately, and the renewal returns
-/// [`Renewal::Lost`](crate::Renewal::Lost) with the break notice. A notice that is lost costs nothing but time: the next
-/// periodic renewal finds the mark. A notice may overtake the reply that grants the hold, so alerts are kept for some seconds.
-#[derive(Debug, Default)]
+/// the notice that a lock was broken. Core sends a [`keep_alive`](crate::Backend::keep_alive) for the holds of that lock
+/// immediately, and that returns [`KeepAlive::Lost`](crate::KeepAlive::Lost) with the break notice. A notice that is lost costs nothing
+/// but time: the next periodic keep-alive finds the mark. A notice may overtake the reply that grants the hold.
+#[derive(Default)]
 pub struct HoldAlerts {
-    state: Mutex<State>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    holds: HashMap<LockName, Vec<Arc<Notify>>>,
-    recent: HashMap<LockName, Moment>,
+    listeners: Mutex<Vec<Listener>>,
 }
 
 impl HoldAlerts {
-    /// Has core renew every hold of `name` in this process now. Spurious calls are allowed.
+    /// Has core check every hold of `name` in this process now. Spurious calls are allowed.
     pub fn check(&self, name: &LockName) {
-        let now = SystemClock.now();
-        let mut state = self.lock();
-        state.recent.retain(|_, until| *until > now);
-        state.recent.insert(name.clone(), now + KEPT);
-        state.holds.get(name).into_iter().flatten().for_each(|hold| hold.notify_one());
+        self.lock().retain(|listener| listener(name));
     }
 
-    pub(crate) fn register(self: &Arc<Self>, name: &LockName) -> HoldAlert {
-        let notify = Arc::new(Notify::new());
-        let mut state = self.lock();
-        if state.recent.get(name).is_some_and(|until| *until > SystemClock.now()) {
-            notify.notify_one();
-        }
-        state.holds.entry(name.clone()).or_default().push(notify.clone());
-        HoldAlert { alerts: self.clone(), name: name.clone(), notify }
+    pub(crate) fn listen(&self, listener: impl Fn(&LockName) -> bool + Send + Sync + 'static) {
+        self.lock().push(Box::new(listener));
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Vec<Listener>> {
+        self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The registration of one hold; dropping it removes it.
-#[derive(Debug)]
-pub(crate) struct HoldAlert {
-    alerts: Arc<HoldAlerts>,
-    name: LockName,
-    notify: Arc<Notify>,
-}
-
-impl HoldAlert {
-    /// Ready when the hold is to be checked, also if that was requested before this call.
-    pub(crate) async fn raised(&self) {
-        self.notify.notified().await;
-    }
-}
-
-impl Drop for HoldAlert {
-    fn drop(&mut self) {
-        let holds = &mut self.alerts.lock().holds;
-        if let Some(of_name) = holds.get_mut(&self.name) {
-            of_name.retain(|notify| !Arc::ptr_eq(notify, &self.notify));
-            if of_name.is_empty() {
-                holds.remove(&self.name);
-            }
-        }
+impl fmt::Debug for HoldAlerts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HoldAlerts").field("listeners", &self.lock().len()).finish()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use futures_util::FutureExt;
+    use std::sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    };
 
     #[test]
-    fn an_alert_reaches_the_holds_of_its_lock_only_and_leaves_nothing() {
-        let alerts = Arc::new(HoldAlerts::default());
-        let [a, b] = ["a", "b"].map(|name| LockName::new(name).unwrap());
-        let (first, second, other) = (alerts.register(&a), alerts.register(&a), alerts.register(&b));
-        alerts.check(&a);
-        assert_eq!(
-            [&first, &second, &other].map(|hold| hold.raised().now_or_never().is_some()),
-            [true, true, false]
-        );
-        assert!(first.raised().now_or_never().is_none(), "raised once");
-        drop((first, second, other));
-        assert!(alerts.lock().holds.is_empty());
-    }
-
-    #[test]
-    fn an_alert_that_overtakes_the_grant_is_kept() {
-        let alerts = Arc::new(HoldAlerts::default());
-        let [a, b] = ["a", "b"].map(|name| LockName::new(name).unwrap());
-        alerts.check(&a);
-        assert!(alerts.register(&a).raised().now_or_never().is_some());
-        assert!(alerts.register(&b).raised().now_or_never().is_none());
+    fn a_listener_that_has_gone_is_forgotten() {
+        let (alerts, called) = (HoldAlerts::default(), Arc::new(AtomicU32::new(0)));
+        for stays in [true, false] {
+            let called = called.clone();
+            alerts.listen(move |_| {
+                called.fetch_add(1, Ordering::SeqCst);
+                stays
+            });
+        }
+        let name = LockName::new("n").unwrap();
+        alerts.check(&name);
+        alerts.check(&name);
+        assert_eq!((called.load(Ordering::SeqCst), alerts.lock().len()), (3, 1));
     }
 }

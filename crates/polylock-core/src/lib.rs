@@ -72,7 +72,7 @@ pub mod url;
 
 pub use backend::{Backend, Entry, Inspect, LockStatus, Store};
 pub use break_lock::{BreakLock, BreakNotice, BreakOrder};
-pub use capabilities::{Capabilities, Carrier, Fencing, FirstStep, Modes, Order, Reach, WakeUp};
+pub use capabilities::{Capabilities, Carrier, Fencing, FirstStep, Modes, Order, QueueLease, Reach, WakeUp};
 pub use clock::{Clock, Moment, SystemClock};
 pub use error::{ConfigError, Error, Fault, LostReason, NotAcquired, Operation, Result, Unavailable};
 pub use guard::Guard;
@@ -83,5 +83,5 @@ pub use mode::{Mode, UnknownMode};
 pub use name::{InvalidName, LockName};
 pub use options::Options;
 pub use owner::{Label, OwnerId};
-pub use request::{Grant, Place, Release, Renewal, Request, RequestId, Standing, Wake};
+pub use request::{Grant, KeepAlive, Place, Release, Request, RequestId, Standing, Wake};
 pub use token::FencingToken;

@@ -2,10 +2,12 @@
 
 use std::{future::Future, sync::Arc, time::Duration};
 
+use tokio::sync::Semaphore;
+
 use crate::{
     BreakLock, Capabilities, Clock, Error, Inspect, Label, Lock, LockName, LockStatus, Operation, Options,
     OwnerId, Result, Store, SystemClock,
-    engine::{Front, Pending, Reentry, Shared},
+    engine::{Front, Keeper, Pending, Reentry, Shared},
     io,
     metrics::Metrics,
     observer,
@@ -194,6 +196,7 @@ impl LocksBuilder {
     /// The locks.
     #[must_use]
     pub fn build(self) -> Locks {
+        let claims_at_once = self.store.backend.capabilities().claims_at_once.max(1);
         let shared = Shared {
             store: self.store,
             options: self.options,
@@ -206,7 +209,17 @@ impl LocksBuilder {
             pending: Pending::of_new_store(),
             reentry: Reentry::default(),
             io: Default::default(),
+            keeper: Keeper::default(),
+            local_queues: Default::default(),
+            claims: Semaphore::new(claims_at_once),
         };
-        Locks { front: Arc::new(Front(Arc::new(shared))) }
+        let shared = Arc::new(shared);
+        if let Some(alerts) = &shared.store.alerts {
+            let listener = Arc::downgrade(&shared);
+            alerts.listen(move |name| {
+                listener.upgrade().map(|shared| shared.keeper.check(&shared, name)).is_some()
+            });
+        }
+        Locks { front: Arc::new(Front(shared)) }
     }
 }

@@ -12,7 +12,7 @@ use async_trait::async_trait;
 
 use crate::{
     Backend, BreakNotice, BreakOrder, Capabilities, Clock, Entry, Fencing, FencingToken, Grant, HoldAlerts,
-    Inspect, LockName, LockStatus, LostReason, Moment, OwnerId, Place, Reach, Release, Renewal, Request,
+    Inspect, KeepAlive, LockName, LockStatus, LostReason, Moment, OwnerId, Place, Reach, Release, Request,
     RequestId, Result, Standing, Store, SystemClock, Wake, WakeUp,
     hub::Hub,
     queue::{self, Standpoint},
@@ -160,6 +160,25 @@ impl Space {
         })
     }
 
+    fn keep_alive(&self, request: &Request) -> KeepAlive {
+        self.on(&request.name, |entries, counters, now| {
+            let Some(mine) = entries.iter_mut().find(|entry| entry.id == request.id) else {
+                return KeepAlive::Lost(counters.lost(request));
+            };
+            match (mine.token, &mine.broken) {
+                (_, Some(notice)) => KeepAlive::Lost(LostReason::Broken(notice.clone())),
+                (Some(token), None) => {
+                    mine.expires = now + request.ttl;
+                    KeepAlive::Held(Grant::new(token, request.ttl))
+                }
+                (None, None) => {
+                    mine.expires = now + request.place_ttl();
+                    KeepAlive::Queued
+                }
+            }
+        })
+    }
+
     fn status(name: LockName, entries: &[Record], now: Moment) -> LockStatus {
         let entry = |record: &Record| record.entry(now);
         let (mut holders, waiters): (Vec<_>, Vec<_>) = entries
@@ -230,20 +249,8 @@ impl Backend for Memory {
         Ok(self.space.hub.rung(request.id).await)
     }
 
-    async fn renew(&self, request: &Request) -> Result<Renewal> {
-        Ok(self.space.on(&request.name, |entries, counters, now| {
-            let mine = entries.iter_mut().find(|entry| entry.id == request.id && entry.standpoint.held);
-            match mine {
-                None => Renewal::Lost(counters.lost(request)),
-                Some(Record { broken: Some(notice), .. }) => {
-                    Renewal::Lost(LostReason::Broken(notice.clone()))
-                }
-                Some(mine) => {
-                    mine.expires = now + request.ttl;
-                    Renewal::Renewed { lease: request.ttl }
-                }
-            }
-        }))
+    async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
+        Ok(requests.iter().map(|request| self.space.keep_alive(request)).collect())
     }
 
     async fn release(&self, request: &Request) -> Result<Release> {

@@ -1,4 +1,4 @@
-//! What core asks of a store, and what the store answers: requests, standings, grants, places, renewals, releases.
+//! What core asks of a store, and what the store answers: requests, standings, grants, places, keep-alives, releases.
 
 use std::{fmt, time::Duration};
 
@@ -12,6 +12,9 @@ use crate::{FencingToken, Label, LockName, LostReason, Mode, OwnerId};
 pub struct RequestId(u128);
 
 impl RequestId {
+    /// The greatest in their order.
+    pub(crate) const LAST: Self = Self(u128::MAX);
+
     /// A fresh one from the operating system's random source.
     #[must_use]
     pub fn random() -> Self {
@@ -162,16 +165,16 @@ pub enum Wake {
     Granted(Grant),
 }
 
-/// The outcome of a renewal. A fault is neither: that is an error, and means *unknown*.
+/// The outcome of a keep-alive for one request. A fault is none of these: that is an error, and means *unknown*.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Renewal {
-    /// The lock is held for this long from the moment the renewal was sent.
-    Renewed {
-        /// How long.
-        lease: Duration,
-    },
+pub enum KeepAlive {
+    /// The request holds the lock, for this long from the moment the keep-alive was sent. Core may have known it as a waiter: then
+    /// the notification of the grant was missed.
+    Held(Grant),
+    /// The request is in the queue, and its entry was extended.
+    Queued,
     /// The lock is definitely no longer this request's, or was marked as broken: then the request still holds it, is not
-    /// extended, and ends with its release or its lease.
+    /// extended, and ends with its release or its lease. For a waiter, its entry has gone.
     Lost(LostReason),
 }
 

@@ -16,7 +16,7 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, Capabilities, Clock, LockName, Locks, LostReason, Moment, Release, Renewal, Request, Result,
+    Backend, Capabilities, Clock, KeepAlive, LockName, Locks, LostReason, Moment, Release, Request, Result,
     Standing, Store, SystemClock, Wake,
     clock::Sleep,
     memory,
@@ -134,6 +134,9 @@ async fn a_recorder_that_panics_or_blocks_in_every_call_loses_no_lock() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
+    // The next report after a second has passed makes the observer log what it has counted.
+    let locks = Locks::new(memory::connect());
+    keeps(&locks, "n", Duration::from_millis(1500)).await;
     logged(&["ERROR", "has panicked"]).await;
 }
 
@@ -166,7 +169,7 @@ async fn however_a_watchdog_ends_the_guard_is_notified_and_the_store_released() 
     let lost = tokio::time::timeout(Duration::from_secs(4), guard.lost()).await.expect("notified");
     assert_eq!(lost, LostReason::WatchdogFailed);
     assert_eq!(guard.ensure_held().unwrap_err().lost(), Some(&LostReason::WatchdogFailed));
-    logged(&["ERROR", "watchdog", "a planted panic of the clock"]).await;
+    logged(&["ERROR", "has failed", "a planted panic of the clock"]).await;
     let others = Locks::new(store);
     let next = tokio::time::timeout(Duration::from_secs(2), others.lock("n").acquire()).await;
     drop(next.expect("released before its lease has ended").unwrap());
@@ -195,9 +198,9 @@ impl Backend for Blocking {
         self.0.backend.wait(request).await
     }
 
-    async fn renew(&self, request: &Request) -> Result<Renewal> {
+    async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
         thread::sleep(BLOCKED);
-        self.0.backend.renew(request).await
+        self.0.backend.keep_alive(requests).await
     }
 
     async fn release(&self, request: &Request) -> Result<Release> {

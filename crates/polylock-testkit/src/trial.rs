@@ -13,8 +13,8 @@ use std::{
 };
 
 use polylock_core::{
-    Backend, Capabilities, Carrier, Clock, Error, Fencing, Grant, Guard, Inspect, LockName, LockStatus,
-    Locks, Mode, Modes, Options, Order, Release, Renewal, Request, Result, Standing, Store, SystemClock,
+    Backend, Capabilities, Carrier, Clock, Error, Fencing, Grant, Guard, Inspect, KeepAlive, LockName,
+    LockStatus, Locks, Mode, Modes, Options, Order, Release, Request, Result, Standing, Store, SystemClock,
     WakeUp, io,
 };
 
@@ -279,9 +279,19 @@ impl Raw {
         }
     }
 
-    pub(crate) async fn renew(&self, request: &Request) -> Renewal {
-        let (backend, request) = (self.0.clone(), request.clone());
-        on_io(self.0.capabilities().backend, async move { backend.renew(&request).await }).await
+    /// A keep-alive for one request.
+    pub(crate) async fn renew(&self, request: &Request) -> KeepAlive {
+        let mut outcomes = self.keep_alive(&[request]).await;
+        assert_eq!(outcomes.len(), 1, "one outcome for one request: {outcomes:?}");
+        outcomes.remove(0)
+    }
+
+    /// A keep-alive for several.
+    pub(crate) async fn keep_alive(&self, requests: &[&Request]) -> Vec<KeepAlive> {
+        let backend = self.0.clone();
+        let requests: Vec<Arc<Request>> =
+            requests.iter().map(|request| Arc::new((*request).clone())).collect();
+        on_io(self.0.capabilities().backend, async move { backend.keep_alive(&requests).await }).await
     }
 
     pub(crate) async fn release(&self, request: &Request) -> Release {

@@ -4,7 +4,8 @@
 use std::{sync::Arc, time::Duration};
 
 use polylock_core::{
-    Backend, Clock, LockName, Mode, Operation, Renewal, Request, Result, Standing, Store, SystemClock, memory,
+    Backend, Clock, KeepAlive, LockName, Mode, Operation, Request, Result, Standing, Store, SystemClock,
+    memory,
 };
 use polylock_testkit::faults::{Flaky, Gate, Overtaking, Recording, Side, Slow, Trouble, wrap};
 
@@ -64,9 +65,9 @@ async fn a_lost_reply_has_taken_effect_and_a_lost_request_has_not() {
     assert!(flaky.release(&me).await.is_err());
     assert_eq!((entries(&store).await, flaky.failed()), (0, 3));
     flaky.next(Operation::Renew, Trouble::Permanent, 5);
-    assert!(flaky.renew(&me).await.is_err_and(|error| !error.is_temporary()));
+    assert!(flaky.keep_alive(&[me.clone().into()]).await.is_err_and(|error| !error.is_temporary()));
     flaky.recover();
-    assert!(matches!(flaky.renew(&me).await, Ok(Renewal::Lost(_))));
+    assert!(matches!(flaky.keep_alive(&[me.clone().into()]).await.unwrap()[..], [KeepAlive::Lost(_)]));
 }
 
 #[tokio::test]
@@ -116,7 +117,8 @@ async fn a_frozen_store_answers_nothing_until_it_thaws() {
     let me = request();
     let operations = {
         let (gate, me) = (gate.clone(), me.clone());
-        tokio::spawn(async move { tokio::join!(gate.claim(&me), gate.renew(&me), gate.release(&me)) })
+        let batch = [me.clone().into()];
+        tokio::spawn(async move { tokio::join!(gate.claim(&me), gate.keep_alive(&batch), gate.release(&me)) })
     };
     for operation in [Operation::Claim, Operation::Renew, Operation::Release] {
         gate.arrived(operation).await;

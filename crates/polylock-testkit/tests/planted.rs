@@ -178,6 +178,9 @@ planted! {
     shows_waiters_reversed: ShowsWaitersReversed =>
         "inspect::shows_who_waits_in_order" "inspect::shows_a_shrinking_queue_in_order";
     prefix_folds: PrefixFolds => "names::a_prefix_is_no_pattern";
+    shuffles_outcomes: ShufflesOutcomes => "keep_alive::answers_for_each_request_of_a_batch";
+    takes_half_a_batch: TakesHalfABatch => "keep_alive::extends_a_full_batch";
+    forgets_to_keep_waiters: ForgetsToKeepWaiters => "keep_alive::keeps_a_waiter_in_its_place";
     blocks: Blocks => "blocking::no_operation_blocks_its_thread";
     release_says_yes: ReleaseSaysYes =>
         "release::reports_whether_there_was_an_entry" "release::of_a_waiter_reports_it_too"

@@ -25,14 +25,16 @@ use tracing::{Span, span};
 use super::{
     backoff::Backoff,
     gauges::Gauge,
+    keeper::Inbox,
+    local_queue::LocalPosition,
     pending::Ticket,
     reentry::{Entered, Slot},
     shared::{Front, Running, Shared},
     tenure::Tenure,
 };
 use crate::{
-    Error, Grant, Moment, NotAcquired, Operation, Place, Request, Result, Standing, Wake, invariant, io,
-    metrics::Measured,
+    Error, Grant, KeepAlive, Moment, NotAcquired, Operation, Order, Place, Request, Result, Standing, Wake,
+    invariant, io, metrics::Measured,
 };
 
 /// The time the store has for its first answer, even if the caller would wait less: a wait of 5 ms means that long in the queue,
@@ -45,6 +47,9 @@ const WITHDRAWAL: Duration = Duration::from_millis(500);
 /// The longest pause before a failed claim is retried, more or less: a request that comes to its turn during an outage is not late
 /// by more than a second when the store is back.
 const LONGEST_PAUSE: Duration = Duration::from_millis(400);
+
+/// The shortest pause before the store is asked again without a notification.
+const SHORTEST_CHECK: Duration = Duration::from_millis(1);
 
 /// How long an acquisition may last.
 #[derive(Debug, Clone, Copy)]
@@ -178,6 +183,7 @@ async fn run(parts: Parts) {
         claim: None,
         may_have_entry: false,
         waiting: None,
+        local: None,
         position: &position,
         span: span.clone(),
     };
@@ -265,8 +271,10 @@ struct Acquisition<'a> {
     claim: Option<Running<Standing>>,
     /// Whether the store may hold an entry of this request.
     may_have_entry: bool,
-    /// Counts this request among the waiters of the metrics.
-    waiting: Option<Waiting>,
+    /// Present once the request has had to wait.
+    waiting: Option<Arc<Waiting>>,
+    /// The position among the waiters of this process.
+    local: Option<LocalPosition>,
     position: &'a AtomicU32,
     span: Option<span::Id>,
 }
@@ -316,11 +324,15 @@ impl Acquisition<'_> {
     }
 
     async fn claim_until_held(&mut self) -> Result<Acquired> {
+        let ordered = self.shared.store.backend.capabilities().order == Order::Arrival;
+        if !ordered && self.request.queues {
+            self.first_in_line().await?;
+        }
         let mut backoff = Backoff::up_to(LONGEST_PAUSE.min(self.request.place_ttl() / 4));
         let mut failing: Option<(Moment, Error)> = None;
         loop {
-            let sent = self.shared.now();
-            let error = match self.claim(failing.is_some()).await? {
+            let (sent, answer) = self.claim(failing.is_some()).await?;
+            let error = match answer {
                 Ok(Standing::Held(grant)) if invariant::deadline(sent, grant.lease) > self.shared.now() => {
                     return Ok(Acquired::New { grant, sent });
                 }
@@ -331,17 +343,17 @@ impl Acquisition<'_> {
                 }
                 Ok(Standing::Queued(place)) => {
                     failing = None;
-                    match self.wait(&place).await? {
-                        Ok(Wake::Stale) => {
+                    match self.wait(&place, sent).await? {
+                        Ok(Woken::Stale) => {
                             backoff.reset();
                             continue;
                         }
-                        Ok(Wake::Granted(grant))
+                        Ok(Woken::Granted { grant, sent })
                             if invariant::deadline(sent, grant.lease) > self.shared.now() =>
                         {
                             return Ok(Acquired::New { grant, sent });
                         }
-                        Ok(Wake::Granted(_)) => continue,
+                        Ok(Woken::Granted { .. }) => continue,
                         Err(error) => error,
                     }
                 }
@@ -365,16 +377,40 @@ impl Acquisition<'_> {
         }
     }
 
-    /// Claims. The outer error ends the acquisition, the inner one is the store's.
-    async fn claim(&mut self, failing: bool) -> Result<Result<Standing>> {
-        self.may_have_entry = true;
+    /// Waits until no other request of this process is ahead, for a store that keeps no queue.
+    async fn first_in_line(&mut self) -> Result<()> {
+        let position = self.shared.local_queues.join(&self.request.name);
+        if !position.is_first() {
+            let waiting = self.begin_waiting(None);
+            tokio::select! {
+                biased;
+                () = position.first() => {}
+                () = waiting.shared.until(self.give_up) => return Err(self.timed_out()),
+            }
+        }
+        self.local = Some(position);
+        Ok(())
+    }
+
+    /// Claims; with the answer comes when the claim was sent. The outer error ends the acquisition, the inner one is the store's.
+    async fn claim(&mut self, failing: bool) -> Result<(Moment, Result<Standing>)> {
         // Until the store has answered once, it is not known whether another holds the lock.
         let known = self.waiting.is_some() && !failing;
-        let by = if known { self.give_up } else { self.give_up.max(self.shared.now() + FIRST_ANSWER) };
+        let _permit = tokio::select! {
+            biased;
+            permit = self.shared.claims.acquire() => permit.ok(),
+            () = self.shared.until(self.give_up) => {
+                return Err(if known { self.timed_out() } else { self.shared.silent(Operation::Claim) });
+            }
+        };
+        let sent = self.shared.now();
+        let by = if known { self.give_up } else { self.give_up.max(sent + FIRST_ANSWER) };
+        self.may_have_entry = true;
+        let request = self.request.clone();
         let claim = self.claim.insert(self.shared.start(
             Operation::Claim,
-            self.request,
-            |store, request| async move { store.claim(&request).await },
+            Some(&self.request.name),
+            |store| async move { store.claim(&request).await },
         ));
         let answer = tokio::select! {
             biased;
@@ -384,30 +420,50 @@ impl Acquisition<'_> {
             }
         };
         self.claim = None;
-        Ok(answer)
+        Ok((sent, answer))
     }
 
-    /// Waits for a wake-up. The outer error ends the acquisition, the inner one is the store's.
-    async fn wait(&mut self, place: &Place) -> Result<Result<Wake>> {
-        if self.waiting.is_none() {
-            let ahead = place.ahead;
-            tracing::debug!(parent: self.span.clone(), lock.name = %self.request.name, ahead, "queued");
-            self.waiting = Some(Waiting::begin(self.shared, self.request));
-        }
+    /// Waits for a wake-up after a claim that was sent at `sent`. The outer error ends the acquisition, the inner one is the store's.
+    async fn wait(&mut self, place: &Place, sent: Moment) -> Result<Result<Woken>> {
+        let waiting = self.begin_waiting(place.ahead);
         if let Some(ahead) = place.ahead {
             self.position.store(ahead.saturating_add(1), Ordering::Relaxed);
         }
-        let bound = Place::MAX_RECHECK.min(self.request.place_ttl() / 3);
-        let recheck =
-            place.recheck_after.clamp(Duration::from_millis(1), bound.max(Duration::from_millis(1)));
-        let recheck = self.shared.now() + recheck;
+        let (shared, request) = (self.shared, self.request);
+        shared.keeper.wait(shared, request, &waiting.inbox, sent);
+        let local = self.local.get_or_insert_with(|| shared.local_queues.join(&request.name));
+        let bound = Place::MAX_RECHECK.min(request.place_ttl() / 3).max(SHORTEST_CHECK);
+        let check = async {
+            let mut pause = place.recheck_after.clamp(SHORTEST_CHECK, bound);
+            if !local.is_first() {
+                local.first().await;
+                // The hint was about another time.
+                pause = bound;
+            }
+            shared.until(shared.now() + pause).await;
+        };
         tokio::select! {
             biased;
-            woken = self.shared.store.backend.wait(self.request) => Ok(woken),
-            () = self.shared.until(recheck.min(self.give_up)) => {
-                if recheck < self.give_up { Ok(Ok(Wake::Stale)) } else { Err(self.timed_out()) }
-            }
+            woken = shared.store.backend.wait(request) => Ok(woken.map(|wake| match wake {
+                Wake::Stale => Woken::Stale,
+                Wake::Granted(grant) => Woken::Granted { grant, sent },
+            })),
+            (sent, outcome) = waiting.inbox.receive() => Ok(Ok(match outcome {
+                KeepAlive::Held(grant) => Woken::Granted { grant, sent },
+                KeepAlive::Queued | KeepAlive::Lost(_) => Woken::Stale,
+            })),
+            () = check => Ok(Ok(Woken::Stale)),
+            () = shared.until(self.give_up) => Err(self.timed_out()),
         }
+    }
+
+    fn begin_waiting(&mut self, ahead: Option<u32>) -> Arc<Waiting> {
+        let (shared, request, span) = (self.shared, self.request, &self.span);
+        let waiting = self.waiting.get_or_insert_with(|| {
+            tracing::debug!(parent: span.clone(), lock.name = %request.name, ahead, "queued");
+            Waiting::begin(shared, request)
+        });
+        waiting.clone()
     }
 
     fn timed_out(&self) -> Error {
@@ -419,21 +475,31 @@ impl Acquisition<'_> {
     }
 }
 
-/// One waiter in the metrics.
+/// How a wait ended.
+enum Woken {
+    /// The last claim's answer may be stale.
+    Stale,
+    /// The lock was granted, in reply to what was sent at `sent` or later.
+    Granted { grant: Grant, sent: Moment },
+}
+
+/// One waiter: counted in the metrics, and kept alive in the queue.
 struct Waiting {
     shared: Arc<Shared>,
     request: Arc<Request>,
+    inbox: Arc<Inbox>,
 }
 
 impl Waiting {
-    fn begin(shared: &Arc<Shared>, request: &Arc<Request>) -> Self {
+    fn begin(shared: &Arc<Shared>, request: &Arc<Request>) -> Arc<Self> {
         shared.gauges.change(shared, Gauge::Waiting, &request.name, 1);
-        Self { shared: shared.clone(), request: request.clone() }
+        Arc::new(Self { shared: shared.clone(), request: request.clone(), inbox: Arc::default() })
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
+        self.shared.keeper.forget_waiter(self.request.id);
         self.shared.gauges.change(&self.shared, Gauge::Waiting, &self.request.name, -1);
     }
 }

@@ -1,18 +1,14 @@
-//! A hold: its state, shared by its guards and its watchdog, and its release.
+//! A hold: its state, shared by its guards and the keeper, and its release.
 
 use std::sync::{Arc, OnceLock};
 
 use tokio::sync::watch;
 use tracing::Span;
 
-use super::{
-    pending::Ticket,
-    shared::{Running, Shared},
-    watchdog,
-};
+use super::{pending::Ticket, shared::Shared};
 use crate::{
-    Error, FencingToken, Grant, LockName, LostReason, Mode, Moment, Operation, Release, Renewal, Request,
-    Result, invariant, metrics::Measured, observer,
+    Error, FencingToken, Grant, LockName, LostReason, Mode, Moment, Release, Request, Result, invariant,
+    metrics::Measured, observer,
 };
 
 /// The state of a hold.
@@ -30,7 +26,7 @@ pub(crate) enum Phase {
     Lost(LostReason),
 }
 
-/// One hold, shared by its guards and its watchdog.
+/// One hold, shared by its guards and the keeper.
 #[derive(Debug)]
 pub(crate) struct Hold {
     pub(crate) shared: Arc<Shared>,
@@ -52,7 +48,7 @@ impl Drop for HoldSpan {
 }
 
 impl Hold {
-    /// Starts the watchdog of a grant whose claim was sent at `sent`.
+    /// Begins the hold of a grant whose claim was sent at `sent`.
     pub(crate) fn start(shared: Arc<Shared>, request: Arc<Request>, grant: Grant, sent: Moment) -> Arc<Self> {
         let deadline = invariant::deadline(sent, grant.lease);
         let hold = Arc::new(Self {
@@ -62,7 +58,7 @@ impl Hold {
             phase: watch::Sender::new(Phase::Held { deadline, received: false }),
             span: OnceLock::new(),
         });
-        watchdog::start(&hold, sent, grant.lease);
+        hold.shared.keeper.hold(&hold, sent, grant.lease);
         hold
     }
 
@@ -155,6 +151,7 @@ impl Hold {
     pub(crate) fn leave(&self) -> Result<Moment, Ended> {
         let deadline = self.check()?;
         if self.change(Phase::Left) {
+            self.shared.keeper.forget_hold(self);
             return Ok(deadline.max(self.shared.now() + self.request.ttl / 3));
         }
         Err(self.check().err().unwrap_or(Ended::Left))
@@ -217,15 +214,19 @@ impl Hold {
         );
     }
 
-    /// Starts a renewal, unless the hold has ended: who ends it waits until the renewal has been sent, so that a release
-    /// never overtakes one.
-    pub(super) fn renew(&self) -> Option<Running<Renewal>> {
-        let phase = self.phase.borrow();
-        matches!(*phase, Phase::Held { .. }).then(|| {
-            self.shared.start(Operation::Renew, &self.request, |store, request| async move {
-                store.renew(&request).await
-            })
-        })
+    /// Where it stands.
+    pub(super) fn phase(&self) -> Phase {
+        self.phase.borrow().clone()
+    }
+
+    /// Whether it has not been ended. A deadline that has passed has not done that by itself.
+    pub(super) fn is_live(&self) -> bool {
+        matches!(*self.phase.borrow(), Phase::Held { .. })
+    }
+
+    /// Whether the caller has received the guard.
+    pub(super) fn is_received(&self) -> bool {
+        !matches!(*self.phase.borrow(), Phase::Held { received: false, .. })
     }
 
     /// Sets a later deadline; false if the hold has ended.

@@ -4,14 +4,16 @@ mod acquire;
 mod backoff;
 mod gauges;
 mod hold;
+mod keeper;
+mod local_queue;
 mod pending;
 mod reentry;
 mod shared;
 mod tenure;
-mod watchdog;
 
 pub(crate) use acquire::{Limits, acquire};
 pub(crate) use hold::{Ended, Hold, Phase};
+pub(crate) use keeper::Keeper;
 pub(crate) use pending::Pending;
 pub(crate) use reentry::Reentry;
 pub(crate) use shared::{Front, Shared};

@@ -5,9 +5,13 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
+use tokio::sync::Semaphore;
+
 use super::{
     backoff::Backoff,
     gauges::Gauges,
+    keeper::Keeper,
+    local_queue::LocalQueues,
     pending::{AT_EXIT, Pending},
     reentry::Reentry,
 };
@@ -35,6 +39,10 @@ pub(crate) struct Shared {
     pub(crate) gauges: Arc<Gauges>,
     pub(crate) pending: Arc<Pending>,
     pub(crate) reentry: Reentry,
+    pub(crate) keeper: Keeper,
+    pub(crate) local_queues: Arc<LocalQueues>,
+    /// As many permits as claims may be under way.
+    pub(crate) claims: Semaphore,
     /// The thread that everything of this store runs on, once it was needed.
     pub(crate) io: OnceLock<&'static Io>,
 }
@@ -106,19 +114,17 @@ impl Shared {
     pub(crate) fn start<T, F>(
         self: &Arc<Self>,
         operation: Operation,
-        request: &Arc<Request>,
-        call: impl FnOnce(Arc<dyn Backend>, Arc<Request>) -> F,
+        name: Option<&LockName>,
+        call: impl FnOnce(Arc<dyn Backend>) -> F,
     ) -> Running<T>
     where
         T: Send + 'static,
         F: Future<Output = Result<T>> + Send + 'static,
     {
-        let work = call(self.store.backend.clone(), request.clone());
-        let (shared, name) = (self.clone(), request.name.clone());
+        let work = call(self.store.backend.clone());
+        let (shared, name) = (self.clone(), name.cloned());
         let task = self.begin(operation, async move {
-            if shared.metrics.is_none() {
-                return work.await;
-            }
+            let (Some(name), true) = (name, shared.metrics.is_some()) else { return work.await };
             let began = shared.now();
             let answer = work.await;
             shared.record(&name, Measured::Operation { operation, took: shared.now().since(began) });
@@ -141,8 +147,9 @@ impl Shared {
         let mut backoff = Backoff::up_to(request.ttl / 10);
         let mut may_have_released = false;
         loop {
-            let mut release = self.start(Operation::Release, request, |store, request| async move {
-                store.release(&request).await
+            let releasing = request.clone();
+            let mut release = self.start(Operation::Release, Some(&request.name), |store| async move {
+                store.release(&releasing).await
             });
             let answer = tokio::select! {
                 biased;

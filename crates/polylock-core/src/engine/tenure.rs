@@ -18,8 +18,7 @@ pub(crate) struct Tenure {
 }
 
 impl Tenure {
-    /// Begins the hold of a grant whose claim was sent at `sent`. Must be called in the context of the store's I/O thread,
-    /// where the watchdog lives.
+    /// Begins the hold of a grant whose claim was sent at `sent`.
     pub(super) fn begin(
         front: Arc<Front>,
         request: Arc<Request>,

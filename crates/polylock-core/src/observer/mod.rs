@@ -19,8 +19,13 @@ use std::{
 
 pub(crate) use forward::forwarding;
 
+use crate::{Clock, Moment, SystemClock};
+
 /// How many reports may wait to be taken out: a burst of some thousand locks, a few megabytes at most.
 const QUEUED: usize = 16_384;
+
+/// How often its own warnings are repeated at most.
+const QUIET: Duration = Duration::from_secs(1);
 
 type Report = Box<dyn FnOnce() + Send>;
 
@@ -65,8 +70,14 @@ fn observer() -> Option<&'static SyncSender<Report>> {
 }
 
 fn observe(reports: &Receiver<Report>) {
+    let mut quiet_until = Moment::default();
     for report in reports {
         call(report);
+        let now = SystemClock.now();
+        if now < quiet_until {
+            continue;
+        }
+        quiet_until = now + QUIET;
         let dropped = DROPPED.swap(0, Ordering::Relaxed);
         if dropped > 0 {
             call(|| {

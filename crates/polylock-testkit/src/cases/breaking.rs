@@ -3,7 +3,7 @@
 use std::{sync::mpsc, time::Duration};
 
 use polylock_core::{
-    BreakLock, BreakNotice, BreakOrder, Clock, Entry, Label, LostReason, Mode, OwnerId, Release, Renewal,
+    BreakLock, BreakNotice, BreakOrder, Clock, Entry, KeepAlive, Label, LostReason, Mode, OwnerId, Release,
     Request, SystemClock,
 };
 
@@ -126,7 +126,7 @@ pub(super) async fn ends_with_the_lease(trial: Trial) -> Outcome {
     while tried(there.lock("n")).await.is_none() {
         assert!(SystemClock.now() < by, "a broken hold outlasts its lease");
         let renewal = raw.renew(&holder).await;
-        assert!(matches!(renewal, Renewal::Lost(_)), "a broken hold is extended: {renewal:?}");
+        assert!(matches!(renewal, KeepAlive::Lost(_)), "a broken hold is extended: {renewal:?}");
         pass(Duration::from_millis(10)).await;
     }
     raw.release(&holder).await;
@@ -142,7 +142,7 @@ pub(super) async fn keeps_the_first_notice(trial: Trial) -> Outcome {
     let (inspect, name) = (trial.inspect(), lock_name("n"));
     let second = BreakOrder::new(BreakNotice::new(OwnerId::process(), None));
     trial.on_io(async move { inspect.break_lock(&name, &second).await }).await;
-    assert_eq!(raw.renew(&holder).await, Renewal::Lost(LostReason::Broken(notice())));
+    assert_eq!(raw.renew(&holder).await, KeepAlive::Lost(LostReason::Broken(notice())));
     // Its own release lets others in, and finds its entry: nobody else had the lock meanwhile.
     assert_eq!(raw.release(&holder).await, Release::Released);
     trial.nothing_left(&["n"], "after a break").await;

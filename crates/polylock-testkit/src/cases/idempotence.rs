@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use polylock_core::{Mode, Renewal, Request, Standing};
+use polylock_core::{Grant, KeepAlive, Mode, Request, Standing};
 
 use crate::trial::{Outcome, Raw, SOON, Trial, lock_name, pass, within};
 
@@ -116,7 +116,7 @@ pub(super) async fn a_release_of_anothers_changes_nothing(trial: Trial) -> Outco
     there.release(&stranger).await;
     assert!(!there.try_once("n", Mode::Exclusive).await, "a stranger's release has freed the lock");
     assert_eq!(here.hold(&holder).await.token, grant.token);
-    assert!(matches!(here.renew(&holder).await, Renewal::Renewed { .. }));
+    assert!(matches!(here.renew(&holder).await, KeepAlive::Held(_)));
     here.release(&holder).await;
     trial.nothing_left(&["n"], "after all").await;
     Ok(())
@@ -143,10 +143,11 @@ async fn renewed_on(trial: &Trial, here: &Raw, there: &Raw) {
     let short = me.ttl;
     me.ttl = trial.long();
     match there.renew(&me).await {
-        Renewal::Renewed { lease } => {
+        KeepAlive::Held(Grant { token, lease, .. }) => {
+            assert_eq!(token, grant.token, "a renewal is no new grant");
             assert!(lease + Duration::from_millis(5) >= me.ttl, "renewed for {lease:?}");
         }
-        Renewal::Lost(reason) => panic!("held, and told as lost: {reason}"),
+        other => panic!("it is held, not {other:?}"),
     }
     pass(short + Duration::from_millis(100)).await;
     assert!(!third.try_once("n", Mode::Exclusive).await, "the renewal was not carried out");
@@ -159,15 +160,15 @@ async fn renewed_on(trial: &Trial, here: &Raw, there: &Raw) {
 pub(super) async fn a_renewal_never_creates(trial: Trial) -> Outcome {
     let raw = trial.raw().await;
     let me = request(&trial);
-    assert!(matches!(raw.renew(&me).await, Renewal::Lost(_)), "never claimed");
+    assert!(matches!(raw.renew(&me).await, KeepAlive::Lost(_)), "never claimed");
     trial.nothing_left(&["n"], "renewed, never claimed").await;
     raw.hold(&me).await;
     raw.release(&me).await;
-    assert!(matches!(raw.renew(&me).await, Renewal::Lost(_)), "released");
+    assert!(matches!(raw.renew(&me).await, KeepAlive::Lost(_)), "released");
     trial.nothing_left(&["n"], "renewed after the release").await;
     let holder = request(&trial);
     raw.hold(&holder).await;
-    assert!(matches!(raw.renew(&me).await, Renewal::Lost(_)), "another holds it");
+    assert!(matches!(raw.renew(&me).await, KeepAlive::Lost(_)), "another holds it");
     trial.keeps(1, "the holder alone").await;
     raw.release(&holder).await;
     trial.nothing_left(&["n"], "after all").await;
@@ -180,10 +181,10 @@ pub(super) async fn a_renewal_never_revives(trial: Trial) -> Outcome {
     raw.hold(&dead).await;
     pass(trial.short() + Duration::from_millis(100)).await;
     // Nobody has taken it meanwhile; its lease is over all the same.
-    assert!(matches!(raw.renew(&dead).await, Renewal::Lost(_)), "a lease that was over came back");
+    assert!(matches!(raw.renew(&dead).await, KeepAlive::Lost(_)), "a lease that was over came back");
     let next = request(&trial);
     let grant = within(SOON, "the next", raw.hold(&next)).await;
-    assert!(matches!(raw.renew(&dead).await, Renewal::Lost(_)), "another holds it");
+    assert!(matches!(raw.renew(&dead).await, KeepAlive::Lost(_)), "another holds it");
     assert!(
         matches!(raw.claim(&dead).await, Standing::Queued(_)),
         "a claim that comes late has to wait, too"
@@ -200,7 +201,8 @@ pub(super) async fn a_renewal_never_grants_to_a_waiter(trial: Trial) -> Outcome 
     let (holder, waiter) = (request(&trial), request(&trial));
     let grant = raw.hold(&holder).await;
     raw.queue(&waiter).await;
-    assert!(matches!(raw.renew(&waiter).await, Renewal::Lost(_)), "it waits, it does not hold");
+    let outcome = raw.renew(&waiter).await;
+    assert!(!matches!(outcome, KeepAlive::Held(_)), "it waits, it does not hold: {outcome:?}");
     assert_eq!(raw.hold(&holder).await.token, grant.token);
     raw.queue(&waiter).await;
     raw.release(&holder).await;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use polylock_core::{Clock, Error, Guard, LostReason, Operation, Renewal, SystemClock};
+use polylock_core::{Clock, Error, Guard, KeepAlive, LostReason, Operation, SystemClock};
 
 use crate::{
     ManualClock,
@@ -244,8 +244,8 @@ pub(super) async fn a_release_never_fires_it(trial: Trial) -> Outcome {
     trial.nothing_left(&["released", "dropped"], "after the release").await;
     clock.advance(trial.long() * 3);
     // The store has heard of it, and would say that it is gone.
-    let (backend, asked) = (trial.raw().await.0, request.clone());
-    assert!(matches!(trial.on_io(async move { backend.renew(&asked).await }).await, Renewal::Lost(_)));
+    let outcome = trial.raw().await.renew(&request).await;
+    assert!(matches!(outcome, KeepAlive::Lost(_)), "{outcome:?}");
     released(acquired(locks.lock("other")).await).await;
     for lost in signals {
         assert_eq!(lost.now_or_never(), None, "a release is no loss");

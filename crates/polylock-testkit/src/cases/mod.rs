@@ -9,6 +9,7 @@ mod faults;
 mod fencing;
 mod idempotence;
 mod inspect;
+mod keep_alive;
 mod leaks;
 mod lost;
 mod modes;
@@ -102,6 +103,11 @@ macro_rules! __cases {
                 is_told_though_it_came_before_the_first_poll []
                 the_deadline_counts_from_the_sending []
                 nothing_is_renewed_after_a_release []
+            }
+            keep_alive {
+                answers_for_each_request_of_a_batch []
+                extends_a_full_batch []
+                keeps_a_waiter_in_its_place [Order]
             }
             lost {
                 a_hung_renewal []

@@ -12,7 +12,7 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, Capabilities, Fault, Operation, Release, Renewal, Request, Result, Standing, Unavailable, Wake,
+    Backend, Capabilities, Fault, KeepAlive, Operation, Release, Request, Result, Standing, Unavailable, Wake,
 };
 
 use super::{planted, sent};
@@ -130,9 +130,9 @@ impl Backend for Flaky {
         }
     }
 
-    async fn renew(&self, request: &Request) -> Result<Renewal> {
-        let (inner, request) = (self.inner.clone(), request.clone());
-        self.perhaps(Operation::Renew, async move { inner.renew(&request).await }).await
+    async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
+        let (inner, requests) = (self.inner.clone(), requests.to_vec());
+        self.perhaps(Operation::Renew, async move { inner.keep_alive(&requests).await }).await
     }
 
     async fn release(&self, request: &Request) -> Result<Release> {

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, future::Future, sync::Arc};
 
 use async_trait::async_trait;
-use polylock_core::{Backend, Capabilities, Operation, Release, Renewal, Request, Result, Standing, Wake};
+use polylock_core::{Backend, Capabilities, KeepAlive, Operation, Release, Request, Result, Standing, Wake};
 use tokio::sync::watch;
 
 use super::sent;
@@ -141,9 +141,9 @@ impl Backend for Gate {
         wake
     }
 
-    async fn renew(&self, request: &Request) -> Result<Renewal> {
-        let (inner, request) = (self.inner.clone(), request.clone());
-        self.through(Operation::Renew, async move { inner.renew(&request).await }).await
+    async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
+        let (inner, requests) = (self.inner.clone(), requests.to_vec());
+        self.through(Operation::Renew, async move { inner.keep_alive(&requests).await }).await
     }
 
     async fn release(&self, request: &Request) -> Result<Release> {

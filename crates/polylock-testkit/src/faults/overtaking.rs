@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, Capabilities, Clock, Operation, Release, Renewal, Request, Result, Standing, SystemClock, Wake,
+    Backend, Capabilities, Clock, KeepAlive, Operation, Release, Request, Result, Standing, SystemClock, Wake,
 };
 
 use super::sent;
@@ -47,8 +47,8 @@ impl Backend for Overtaking {
         self.inner.wait(request).await
     }
 
-    async fn renew(&self, request: &Request) -> Result<Renewal> {
-        self.inner.renew(request).await
+    async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
+        self.inner.keep_alive(requests).await
     }
 
     async fn release(&self, request: &Request) -> Result<Release> {

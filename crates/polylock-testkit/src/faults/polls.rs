@@ -14,7 +14,7 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, Capabilities, Clock, Release, Renewal, Request, Result, Standing, SystemClock, Wake,
+    Backend, Capabilities, Clock, KeepAlive, Release, Request, Result, Standing, SystemClock, Wake,
 };
 
 /// A poll that is shorter does no harm, whatever it does.
@@ -94,8 +94,8 @@ impl Backend for Polls {
         self.measure(self.inner.wait(request)).await
     }
 
-    async fn renew(&self, request: &Request) -> Result<Renewal> {
-        self.measure(self.inner.renew(request)).await
+    async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
+        self.measure(self.inner.keep_alive(requests)).await
     }
 
     async fn release(&self, request: &Request) -> Result<Release> {

@@ -4,7 +4,7 @@ use std::{fmt, future::Future, sync::Arc};
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, Capabilities, Clock, LockName, Operation, Release, Renewal, Request, RequestId, Result,
+    Backend, Capabilities, Clock, KeepAlive, LockName, Operation, Release, Request, RequestId, Result,
     Standing, SystemClock, Wake, clock::Moment,
 };
 use tokio::sync::watch;
@@ -87,19 +87,34 @@ impl Recording {
         queued: impl Fn(&T) -> bool + Send,
         future: impl Future<Output = Result<T>> + Send,
     ) -> Result<T> {
-        let sent = SystemClock.now();
+        let call = self.sent(operation, request);
+        let answer = future.await;
+        self.answered(call, answer.is_ok(), answer.as_ref().is_ok_and(queued));
+        answer
+    }
+
+    /// Writes down a call; its number.
+    fn sent(&self, operation: Operation, request: &Request) -> usize {
+        let call = Call {
+            operation,
+            request: request.clone(),
+            sent: SystemClock.now(),
+            answered: None,
+            queued: false,
+        };
         let mut at = 0;
         self.calls.send_modify(|calls| {
             at = calls.len();
-            calls.push(Call { operation, request: request.clone(), sent, answered: None, queued: false });
+            calls.push(call);
         });
-        let answer = future.await;
-        let queued = answer.as_ref().is_ok_and(queued);
+        at
+    }
+
+    fn answered(&self, call: usize, is_ok: bool, queued: bool) {
         self.calls.send_modify(|calls| {
-            calls[at].answered = Some((SystemClock.now(), answer.is_ok()));
-            calls[at].queued = queued;
+            calls[call].answered = Some((SystemClock.now(), is_ok));
+            calls[call].queued = queued;
         });
-        answer
     }
 }
 
@@ -125,8 +140,12 @@ impl Backend for Recording {
         self.record(Operation::Wait, request, |_| false, self.inner.wait(request)).await
     }
 
-    async fn renew(&self, request: &Request) -> Result<Renewal> {
-        self.record(Operation::Renew, request, |_| false, self.inner.renew(request)).await
+    async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
+        // One call for each request: what is asked about it is how often it is renewed.
+        let calls: Vec<usize> = requests.iter().map(|request| self.sent(Operation::Renew, request)).collect();
+        let answer = self.inner.keep_alive(requests).await;
+        calls.into_iter().for_each(|call| self.answered(call, answer.is_ok(), false));
+        answer
     }
 
     async fn release(&self, request: &Request) -> Result<Release> {

@@ -8,7 +8,7 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, Capabilities, Clock, Operation, Release, Renewal, Request, Result, Standing, SystemClock, Wake,
+    Backend, Capabilities, Clock, KeepAlive, Operation, Release, Request, Result, Standing, SystemClock, Wake,
 };
 
 use super::sent;
@@ -77,9 +77,9 @@ impl Backend for Slow {
         wake
     }
 
-    async fn renew(&self, request: &Request) -> Result<Renewal> {
-        let (inner, request) = (self.inner.clone(), request.clone());
-        self.delayed(Operation::Renew, async move { inner.renew(&request).await }).await
+    async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
+        let (inner, requests) = (self.inner.clone(), requests.to_vec());
+        self.delayed(Operation::Renew, async move { inner.keep_alive(&requests).await }).await
     }
 
     async fn release(&self, request: &Request) -> Result<Release> {

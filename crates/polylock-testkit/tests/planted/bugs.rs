@@ -10,7 +10,7 @@ use std::{
 use async_trait::async_trait;
 use polylock_core::{
     Backend, BreakNotice, BreakOrder, Capabilities, Carrier, Clock, Entry, Fencing, FencingToken, Grant,
-    Inspect, LockName, LockStatus, LostReason, Mode, Modes, Order, Release, Renewal, Request, RequestId,
+    Inspect, KeepAlive, LockName, LockStatus, LostReason, Mode, Modes, Order, Release, Request, RequestId,
     Result, Standing, Store, SystemClock, Wake, WakeUp,
 };
 
@@ -69,6 +69,12 @@ pub enum Bug {
     ShowsWaitersReversed,
     /// A list takes its prefix for a pattern without regard to case.
     PrefixFolds,
+    /// The outcomes of a batch come in another order.
+    ShufflesOutcomes,
+    /// A batch is answered for its first half.
+    TakesHalfABatch,
+    /// A waiter is said to be kept alive, and is not.
+    ForgetsToKeepWaiters,
     /// Every claim sleeps on its thread.
     Blocks,
     /// A release always says that there was an entry.
@@ -192,6 +198,34 @@ impl fmt::Debug for Broken {
     }
 }
 
+impl Broken {
+    async fn keep(&self, request: &Request) -> Result<KeepAlive> {
+        let misread = self.misread(request);
+        let held = |lease| KeepAlive::Held(Grant::new(FencingToken::new(1).unwrap(), lease));
+        match self.bug {
+            Bug::RenewalSaysYes => return Ok(held(request.ttl)),
+            Bug::ForgetsToKeepWaiters if self.state().queued.contains(&request.id) => {
+                return Ok(KeepAlive::Queued);
+            }
+            _ => {}
+        }
+        let outcome = self.inner.backend.keep_alive(&[Arc::new(misread.clone())]).await?.remove(0);
+        Ok(match (self.bug, outcome) {
+            (Bug::RenewalCreates, KeepAlive::Lost(reason)) => match self.inner.backend.claim(&misread).await?
+            {
+                Standing::Held(grant) => KeepAlive::Held(grant),
+                Standing::Queued(_) => KeepAlive::Lost(reason),
+            },
+            (Bug::RenewsBroken, KeepAlive::Lost(LostReason::Broken(_))) => held(request.ttl),
+            (Bug::KeepsTheLastNotice, KeepAlive::Lost(LostReason::Broken(_))) => {
+                KeepAlive::Lost(LostReason::Broken(self.state().last_notice.clone().unwrap()))
+            }
+            (Bug::ExaggeratesLeases, KeepAlive::Held(grant)) => KeepAlive::Held(self.as_told(request, grant)),
+            (_, outcome) => outcome,
+        })
+    }
+}
+
 fn hex(id: RequestId) -> String {
     id.to_bytes().into_iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -246,25 +280,18 @@ impl Backend for Broken {
         }
     }
 
-    async fn renew(&self, request: &Request) -> Result<Renewal> {
-        let misread = self.misread(request);
-        if self.bug == Bug::RenewalSaysYes {
-            return Ok(Renewal::Renewed { lease: request.ttl });
+    async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
+        let mut outcomes = Vec::new();
+        for request in requests {
+            outcomes.push(self.keep(request).await?);
         }
-        let renewal = self.inner.backend.renew(&misread).await?;
-        match (self.bug, renewal) {
-            (Bug::RenewalCreates, Renewal::Lost(reason)) => match self.inner.backend.claim(&misread).await? {
-                Standing::Held(grant) => Ok(Renewal::Renewed { lease: grant.lease }),
-                Standing::Queued(_) => Ok(Renewal::Lost(reason)),
-            },
-            (Bug::RenewsBroken, Renewal::Lost(LostReason::Broken(_))) => {
-                Ok(Renewal::Renewed { lease: request.ttl })
-            }
-            (Bug::KeepsTheLastNotice, Renewal::Lost(LostReason::Broken(_))) => {
-                Ok(Renewal::Lost(LostReason::Broken(self.state().last_notice.clone().unwrap())))
-            }
-            (_, renewal) => Ok(renewal),
+        if self.bug == Bug::ShufflesOutcomes {
+            outcomes.reverse();
         }
+        if self.bug == Bug::TakesHalfABatch {
+            outcomes.truncate(requests.len().div_ceil(2));
+        }
+        Ok(outcomes)
     }
 
     async fn release(&self, request: &Request) -> Result<Release> {

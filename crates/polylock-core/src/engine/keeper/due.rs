@@ -1,0 +1,96 @@
+//! The requests and holds that are due at a time, pure: which holds have ended, and which requests go into the next batches.
+
+use std::sync::Arc;
+
+use super::{Kept, State};
+use crate::{Capabilities, LostReason, Moment, Request, RequestId};
+
+/// What is to be done now.
+#[derive(Debug, Default)]
+pub(super) struct Due {
+    /// The holds that have ended, or were passed on because their guards were not received.
+    pub(super) ended: Vec<Kept>,
+    /// The requests to be kept alive, in batches of the size that the store takes. One without requests extends the lease that all
+    /// waiters share.
+    pub(super) batches: Vec<Vec<Arc<Request>>>,
+}
+
+/// Takes out everything that is due by `now`, and what is due soon if anything is: a batch of its own would come for that.
+pub(super) fn take(state: &mut State, now: Moment, can: &Capabilities) -> Due {
+    let mut due = Due::default();
+    let mut batch = Vec::new();
+    let mut window = now;
+    while let Some((at, id)) = state.timers.first().copied().filter(|(at, _)| *at <= now) {
+        state.timers.remove(&(at, id));
+        if let Some(waiter) = state.waiters.get_mut(&id) {
+            if waiter.inbox.strong_count() == 0 {
+                state.waiters.remove(&id);
+                continue;
+            }
+            window = window.max(now + waiter.request.place_ttl() / 12);
+            batch.push(waiter.request.clone());
+            waiter.sent(now, &mut state.timers);
+        } else if let Some(kept) = state.holds.get_mut(&id) {
+            if kept.has_ended(now) {
+                due.ended.extend(state.holds.remove(&id));
+                continue;
+            }
+            if kept.renew_at <= now {
+                window = window.max(now + kept.lease / 12);
+                batch.push(kept.hold.request.clone());
+                kept.sent(now);
+            }
+            kept.set_timer(&mut state.timers);
+        }
+    }
+    let queue_is_due = state.queue.as_ref().is_some_and(|queue| queue.at <= now);
+    if !batch.is_empty() || queue_is_due {
+        take_soon(state, now, window, &mut batch);
+        if let Some(queue) = &mut state.queue {
+            queue.at = now + queue.ttl / 3;
+        }
+        due.batches = in_batches(batch, can.keep_alive_batch.max(1));
+    }
+    due
+}
+
+/// Adds what is due by `window`, unless it is on its way already.
+fn take_soon(state: &mut State, now: Moment, window: Moment, batch: &mut Vec<Arc<Request>>) {
+    let soon = state.timers.range(..=(window, RequestId::LAST)).map(|(_, id)| *id).collect::<Vec<_>>();
+    for id in soon {
+        if let Some(waiter) = state.waiters.get_mut(&id) {
+            if !waiter.in_flight && waiter.inbox.strong_count() > 0 {
+                batch.push(waiter.request.clone());
+                state.timers.remove(&(waiter.timer, id));
+                waiter.sent(now, &mut state.timers);
+            }
+        } else if let Some(kept) = state.holds.get_mut(&id)
+            && !kept.in_flight
+            && kept.renew_at <= window
+        {
+            batch.push(kept.hold.request.clone());
+            kept.sent(now);
+            kept.set_timer(&mut state.timers);
+        }
+    }
+}
+
+/// At least one, for a lease that is shared.
+fn in_batches(mut requests: Vec<Arc<Request>>, size: usize) -> Vec<Vec<Arc<Request>>> {
+    let mut batches = Vec::new();
+    while requests.len() > size {
+        let rest = requests.split_off(size);
+        batches.push(std::mem::replace(&mut requests, rest));
+    }
+    batches.push(requests);
+    batches
+}
+
+impl Kept {
+    fn has_ended(&self, now: Moment) -> bool {
+        if self.deadline() <= now {
+            self.hold.lose(LostReason::DeadlineReached);
+        }
+        !self.hold.is_live() || (self.receive_by() <= now && self.hold.pass_on())
+    }
+}
