@@ -18,7 +18,7 @@ pub(super) struct Due {
 /// Takes out everything that is due by `now`, and what is due soon if anything is: a batch of its own would come for that.
 pub(super) fn take(state: &mut State, now: Moment, can: &Capabilities) -> Due {
     let mut due = Due::default();
-    let mut batch = Vec::new();
+    let mut soon = Soon::default();
     let mut window = now;
     while let Some((at, id)) = state.timers.first().copied().filter(|(at, _)| *at <= now) {
         state.timers.remove(&(at, id));
@@ -28,7 +28,7 @@ pub(super) fn take(state: &mut State, now: Moment, can: &Capabilities) -> Due {
                 continue;
             }
             window = window.max(now + waiter.request.place_ttl() / 12);
-            batch.push(waiter.request.clone());
+            soon.waiters.push(waiter.request.clone());
             waiter.sent(now, &mut state.timers);
         } else if let Some(kept) = state.holds.get_mut(&id) {
             if kept.has_ended(now) {
@@ -37,30 +37,56 @@ pub(super) fn take(state: &mut State, now: Moment, can: &Capabilities) -> Due {
             }
             if kept.renew_at <= now {
                 window = window.max(now + kept.lease / 12);
-                batch.push(kept.hold.request.clone());
+                soon.holds.push(kept.hold.request.clone());
                 kept.sent(now);
             }
             kept.set_timer(&mut state.timers);
         }
     }
     let queue_is_due = state.queue.as_ref().is_some_and(|queue| queue.at <= now);
-    if !batch.is_empty() || queue_is_due {
-        take_soon(state, now, window, &mut batch);
+    if !soon.is_empty() || queue_is_due {
+        take_soon(state, now, window, &mut soon);
         if let Some(queue) = &mut state.queue {
             queue.at = now + queue.ttl / 3;
         }
-        due.batches = in_batches(batch, can.keep_alive_batch.max(1));
+        due.batches = soon.in_batches(can.keep_alive_batch.max(1));
     }
     due
 }
 
+/// The requests to be kept alive: holds first, because a waiter that is late loses its place and a hold its lock.
+#[derive(Debug, Default)]
+struct Soon {
+    holds: Vec<Arc<Request>>,
+    waiters: Vec<Arc<Request>>,
+}
+
+impl Soon {
+    const fn is_empty(&self) -> bool {
+        self.holds.is_empty() && self.waiters.is_empty()
+    }
+
+    /// At least one batch, for a lease that is shared.
+    fn in_batches(self, size: usize) -> Vec<Vec<Arc<Request>>> {
+        let mut requests = self.holds;
+        requests.extend(self.waiters);
+        let mut batches = Vec::new();
+        while requests.len() > size {
+            let rest = requests.split_off(size);
+            batches.push(std::mem::replace(&mut requests, rest));
+        }
+        batches.push(requests);
+        batches
+    }
+}
+
 /// Adds what is due by `window`, unless it is on its way already.
-fn take_soon(state: &mut State, now: Moment, window: Moment, batch: &mut Vec<Arc<Request>>) {
-    let soon = state.timers.range(..=(window, RequestId::LAST)).map(|(_, id)| *id).collect::<Vec<_>>();
-    for id in soon {
+fn take_soon(state: &mut State, now: Moment, window: Moment, soon: &mut Soon) {
+    let ids = state.timers.range(..=(window, RequestId::LAST)).map(|(_, id)| *id).collect::<Vec<_>>();
+    for id in ids {
         if let Some(waiter) = state.waiters.get_mut(&id) {
             if !waiter.in_flight && waiter.inbox.strong_count() > 0 {
-                batch.push(waiter.request.clone());
+                soon.waiters.push(waiter.request.clone());
                 state.timers.remove(&(waiter.timer, id));
                 waiter.sent(now, &mut state.timers);
             }
@@ -68,22 +94,11 @@ fn take_soon(state: &mut State, now: Moment, window: Moment, batch: &mut Vec<Arc
             && !kept.in_flight
             && kept.renew_at <= window
         {
-            batch.push(kept.hold.request.clone());
+            soon.holds.push(kept.hold.request.clone());
             kept.sent(now);
             kept.set_timer(&mut state.timers);
         }
     }
-}
-
-/// At least one, for a lease that is shared.
-fn in_batches(mut requests: Vec<Arc<Request>>, size: usize) -> Vec<Vec<Arc<Request>>> {
-    let mut batches = Vec::new();
-    while requests.len() > size {
-        let rest = requests.split_off(size);
-        batches.push(std::mem::replace(&mut requests, rest));
-    }
-    batches.push(requests);
-    batches
 }
 
 impl Kept {
