@@ -25,25 +25,25 @@ impl Mutant {
 pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "deadline counted from the reply of the claim",
-        file: "crates/polylock-core/src/engine/turn.rs",
-        from: "                    return Ok(Mine::Granted { grant, sent });
+        file: "crates/polylock-core/src/engine/acquire.rs",
+        from: "                    return Ok(Acquired::New { grant, sent });
                 }
                 Ok(Standing::Held(_))",
-        to: "                    return Ok(Mine::Granted { grant, sent: self.shared.now() });
+        to: "                    return Ok(Acquired::New { grant, sent: self.shared.now() });
                 }
                 Ok(Standing::Held(_))",
         test: ("conformance", "memory::renew::the_deadline_counts_from_the_sending"),
     },
     Mutant {
         name: "deadline counted from the reply of the renewal",
-        file: "crates/polylock-core/src/engine/hold.rs",
+        file: "crates/polylock-core/src/engine/watchdog.rs",
         from: "                    return Ok((sent, lease));",
         to: "                    return Ok((sent.max(shared.now()), lease));",
         test: ("conformance", "memory::renew::the_deadline_counts_from_the_sending"),
     },
     Mutant {
         name: "renewal not raced with the deadline",
-        file: "crates/polylock-core/src/engine/hold.rs",
+        file: "crates/polylock-core/src/engine/watchdog.rs",
         from: "                () = shared.until(deadline) => return Err(LostReason::DeadlineReached),
                 Some(answer) = flying.next() => answer,
                 () = shared.until(sent + patience) => (sent, Err(shared.silent(Operation::Renew))),
@@ -54,7 +54,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "renewal raced with its own patience alone",
-        file: "crates/polylock-core/src/engine/hold.rs",
+        file: "crates/polylock-core/src/engine/watchdog.rs",
         from: "                () = shared.until(deadline) => return Err(LostReason::DeadlineReached),
                 Some(answer)",
         to: "                Some(answer)",
@@ -63,8 +63,10 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "release without owner check in memory",
         file: "crates/polylock-core/src/memory.rs",
-        from: "entries.retain(|entry| entry.id != request.id)",
-        to: "entries.clear()",
+        from: "            entries.retain(|entry| entry.id != request.id);
+            let outcome",
+        to: "            entries.clear();
+            let outcome",
         test: ("conformance", "memory::idempotence::a_release_of_anothers_changes_nothing"),
     },
     Mutant {
@@ -130,8 +132,54 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         test: ("optimistic", "fences::mysql::an_old_snapshot_never_lets_a_stale_token_pass"),
     },
     Mutant {
+        name: "a retried release that reports the loss of its own first attempt",
+        file: "crates/polylock-core/src/engine/shared.rs",
+        from: "            may_have_released = true;
+",
+        to: "",
+        test: ("conformance", "memory::release::with_its_first_reply_lost_succeeds"),
+    },
+    Mutant {
+        name: "a release that reports success whatever it finds",
+        file: "crates/polylock-core/src/engine/hold.rs",
+        from: "            Release::Lost(reason) => {
+                self.report_loss(&reason);
+                Ended::Lost(reason).into_result(self.name())
+            }",
+        to: "            Release::Lost(_) => Ok(()),",
+        test: ("conformance", "memory::release::of_a_superseded_hold_is_an_error"),
+    },
+    Mutant {
+        name: "a broken hold released before its holder has stopped",
+        file: "crates/polylock-core/src/engine/watchdog.rs",
+        from: "        if hold.is_broken() {",
+        to: "        if false {",
+        test: ("conformance", "memory::breaking::waits_for_the_holder"),
+    },
+    Mutant {
+        name: "a grant kept for an acquire that nobody polls",
+        file: "crates/polylock-core/src/engine/watchdog.rs",
+        from: "    if !hold.pass_on() {",
+        to: "    if true {",
+        test: ("conformance", "memory::wait::an_acquire_that_is_not_polled_is_passed_on"),
+    },
+    Mutant {
+        name: "a try that waits for another task of its owner",
+        file: "crates/polylock-core/src/engine/acquire.rs",
+        from: "            let cell = if self.request.queues {",
+        to: "            let cell = if true {",
+        test: ("conformance", "memory::reentrancy::a_try_never_waits"),
+    },
+    Mutant {
+        name: "run that waits for its release as long as the lease lasts",
+        file: "crates/polylock-core/src/guard.rs",
+        from: "self.release_within(Some(RUN_RELEASE))",
+        to: "self.release_within(None)",
+        test: ("conformance", "memory::lost::run_returns_when_the_work_is_done"),
+    },
+    Mutant {
         name: "claim dropped mid-flight",
-        file: "crates/polylock-core/src/engine/turn.rs",
+        file: "crates/polylock-core/src/engine/acquire.rs",
         from: "        if let Some(mut claim) = self.claim {
             // Its answer does not matter, its end does: see the module.
             drop(claim.answer().await);
