@@ -2,7 +2,9 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod mariadb;
+mod overridden;
 mod pessimistic;
 mod postgres;
+mod search_path;
 
 use polylock_integration_tests::load;

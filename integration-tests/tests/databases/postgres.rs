@@ -92,7 +92,7 @@ async fn plant(server: &Server, url: &str, change: impl Fn(&str) -> String) {
     // The tables first.
     drop(Locks::connect(url).await.unwrap());
     let ddl = schema(&Config::new(url).unwrap()).unwrap();
-    let claim = ddl.split("CREATE OR REPLACE FUNCTION").find(|part| part.contains("_claim_1(")).unwrap();
+    let claim = ddl.split("CREATE OR REPLACE FUNCTION").find(|part| part.contains("_claim_2(")).unwrap();
     let planted = change(claim);
     assert_ne!(planted, claim, "nothing was planted");
     let sql = format!("CREATE OR REPLACE FUNCTION{planted}");
@@ -223,7 +223,7 @@ async fn at_sixty_four_contenders_an_acquisition_costs_a_constant_number_of_call
         );
         number(&mut connection(&server).await, &sql).await
     };
-    let (claims, releases) = (calls("_claim_1").await, calls("_release_1").await);
+    let (claims, releases) = (calls("_claim_2").await, calls("_release_2").await);
     let acquisitions = f64::from(u32::try_from(outcome.sections.len()).unwrap());
     let each = f64::from(u32::try_from(claims + releases).unwrap()) / acquisitions;
     println!("{claims} claims and {releases} releases for {acquisitions} acquisitions: {each:.2} each");
