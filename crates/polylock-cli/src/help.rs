@@ -104,11 +104,12 @@ RIGHTS OF THE PROGRAM'S USER, BESIDE THAT TO CONNECT
     GRANT USAGE ON SCHEMA public TO app;
     GRANT SELECT ON public.polylock_meta TO app;
     GRANT SELECT, INSERT, UPDATE, DELETE
-      ON public.polylock_holds, public.polylock_waiters TO app;
+      ON public.polylock_holds, public.polylock_waiters,
+      public.polylock_broken TO app;
     GRANT USAGE ON SEQUENCE public.polylock_tokens TO app;
   (EXECUTE on the functions is everybody's unless it was revoked.
   With polylock.strategy=pessimistic the one table polylock_rows takes
-  the place of polylock_holds and polylock_waiters.)
+  the place of polylock_holds, polylock_waiters and polylock_broken.)
 
   MySQL and MariaDB (the database is app):
     GRANT SELECT, INSERT, UPDATE, DELETE, EXECUTE ON app.* TO app;";

@@ -14,8 +14,12 @@ async fn run(spot: &Spot, sql: &str) -> u64 {
     let sql = AssertSqlSafe(sql.replace("{p}", prefix));
     let scheme = server.split(':').next().unwrap();
     let changed = match scheme {
-        "postgres" => PgConnection::connect(server).await.unwrap().execute(sql).await.unwrap().rows_affected(),
-        "mysql" => MySqlConnection::connect(server).await.unwrap().execute(sql).await.unwrap().rows_affected(),
+        "postgres" => {
+            PgConnection::connect(server).await.unwrap().execute(sql).await.unwrap().rows_affected()
+        }
+        "mysql" => {
+            MySqlConnection::connect(server).await.unwrap().execute(sql).await.unwrap().rows_affected()
+        }
         _ => SqliteConnection::connect(server).await.unwrap().execute(sql).await.unwrap().rows_affected(),
     };
     changed

@@ -51,7 +51,10 @@ const OVERLOADS: &str = "SELECT format('%I.%I(%s)', n.nspname, p.proname, replac
     WHERE p.proname LIKE 'polylock\\_%' AND pg_get_function_identity_arguments(p.oid) LIKE '%b%'";
 
 async fn run(connection: &mut PgConnection, sql: &str) {
-    connection.execute(sqlx::raw_sql(AssertSqlSafe(sql.to_owned()))).await.unwrap_or_else(|error| panic!("{sql}: {error}"));
+    connection
+        .execute(sqlx::raw_sql(AssertSqlSafe(sql.to_owned())))
+        .await
+        .unwrap_or_else(|error| panic!("{sql}: {error}"));
 }
 
 async fn texts(connection: &mut PgConnection, sql: &str) -> Vec<String> {
@@ -63,15 +66,21 @@ async fn texts(connection: &mut PgConnection, sql: &str) -> Vec<String> {
 async fn trapped(search_path: &str) -> Private {
     let server = postgres::start(&[]).unwrap();
     let mut admin = PgConnection::connect(server.url()).await.unwrap();
-    run(&mut admin, "GRANT CREATE ON SCHEMA public TO PUBLIC; CREATE ROLE evil LOGIN; CREATE ROLE app LOGIN").await;
+    run(&mut admin, "GRANT CREATE ON SCHEMA public TO PUBLIC; CREATE ROLE evil LOGIN; CREATE ROLE app LOGIN")
+        .await;
     run(&mut admin, &format!("ALTER ROLE app SET search_path = {search_path}")).await;
     let url = server.url().replace("postgres@", "app@");
     for strategy in ["lease", "pessimistic"] {
         let table = format!("polylock_{strategy}");
-        drop(Locks::connect(&format!("{url}?polylock.table={table}&polylock.strategy={strategy}")).await.unwrap());
+        drop(
+            Locks::connect(&format!("{url}?polylock.table={table}&polylock.strategy={strategy}"))
+                .await
+                .unwrap(),
+        );
     }
     let mut evil = PgConnection::connect(&server.url().replace("postgres@", "evil@")).await.unwrap();
-    run(&mut evil, "CREATE TABLE public.loot (who text, what text); GRANT INSERT ON public.loot TO PUBLIC").await;
+    run(&mut evil, "CREATE TABLE public.loot (who text, what text); GRANT INSERT ON public.loot TO PUBLIC")
+        .await;
     for text in TRAPS {
         let (signature, result) = text.split_once(" => ").unwrap();
         run(&mut evil, &trap(signature, result)).await;

@@ -3,8 +3,8 @@
 use std::{fmt::Write, time::Duration};
 
 use polylock_core::{
-    BreakNotice, Entry, FencingToken, LockName, LockStatus, LostReason, Mode, OwnerId, Release, Renewal, Request,
-    RequestId,
+    BreakNotice, Entry, FencingToken, LockName, LockStatus, LostReason, Mode, OwnerId, Release, Renewal,
+    Request, RequestId,
 };
 use sqlx::Error;
 

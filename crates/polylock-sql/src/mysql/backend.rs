@@ -176,7 +176,9 @@ impl Dialect for Database {
             Some(end) => (&self.statements.locks_under, Arg::Bytes(end)),
         };
         let arguments = [Arg::Bytes(&first), end];
-        self.server.ask(Operation::Inspect, template, &arguments, |rows| rows::statuses(rows, which.is_strict())).await
+        self.server
+            .ask(Operation::Inspect, template, &arguments, |rows| rows::statuses(rows, which.is_strict()))
+            .await
     }
 
     async fn break_lock(&self, name: &LockName, order: &BreakOrder, hub: &Hub) -> Result<Vec<Entry>> {
@@ -195,12 +197,12 @@ impl Dialect for Database {
 
     async fn sweep(&self) -> Result<()> {
         let [holds, waiters, broken] = self.sweep.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let arguments =
-            [Arg::Bytes(&holds), Arg::Bytes(&waiters), Arg::Bytes(&broken), Arg::Int(SWEEP_ROWS)];
+        let arguments = [Arg::Bytes(&holds), Arg::Bytes(&waiters), Arg::Bytes(&broken), Arg::Int(SWEEP_ROWS)];
         let next = self
             .server
             .ask(Operation::Claim, &self.statements.sweep, &arguments, |rows| {
-                rows.first().map_or(Ok(Default::default()), |row| Ok([row.bytes(0)?, row.bytes(1)?, row.bytes(2)?]))
+                rows.first()
+                    .map_or(Ok(Default::default()), |row| Ok([row.bytes(0)?, row.bytes(1)?, row.bytes(2)?]))
             })
             .await?;
         *self.sweep.lock().unwrap_or_else(PoisonError::into_inner) = next;

@@ -25,8 +25,15 @@ const LIMIT: &str = "wait_timeout = greatest(1, ({ms} + 999) DIV 1000) /*!80000 
                      /*M! , max_statement_time = 0, idle_transaction_timeout = 0, idle_write_transaction_timeout = 0, \
                      idle_readonly_transaction_timeout = 0 */";
 
+/// The lock that a session has on its own identity, {1} and {2}: until it ends, or gives it back. No restart repeats it, as it
+/// repeats the numbers of connections.
+const SESSION: &str = "concat('polylock:', lpad(hex({1}), 16, '0'), lpad(hex({2}), 16, '0'))";
+
 /// Locking in share mode without waiting: the two have no form in common.
 const TRY_SHARED: &str = "/*!80001 FOR SHARE SKIP LOCKED */ /*M! LOCK IN SHARE MODE SKIP LOCKED */";
+
+/// Ends a hold, and then the session's identity.
+const LEAVE: &str = "ROLLBACK; DO release_all_locks();";
 
 #[derive(Debug)]
 struct MySql;
@@ -84,10 +91,17 @@ fn texts(prefix: &str) -> Statements {
         let limit = LIMIT.replace("{ms}", limited);
         fill(file, prefix, &[more, &[("{limit}", limit.as_str()), ("{slice}", &slice)]].concat())
     };
+    let session = |first: &str, second: &str| SESSION.replace("{1}", first).replace("{2}", second);
+    let (entering, confirming) = (session("$3", "$4"), session("$2", "$3"));
+    let signal = |what: &str| {
+        let file = include_str!("statements/pessimistic/kill.sql");
+        Template::new(&text(file, "", &[("{what}", what), ("{session}", &session("$1", "$2"))]))
+    };
     let template = |file: &str| Template::new(&text(file, "$1", &[]));
     let strengths = |file: &str| {
         let strength = |how: &str, attempt: &str| {
-            Template::new(&text(file, "$2", &[("{strength}", how), ("{try}", attempt)]))
+            let more = [("{strength}", how), ("{try}", attempt), ("{session}", &entering)];
+            Template::new(&text(file, "$2", &more))
         };
         Strengths {
             exclusive: strength("FOR UPDATE", "FOR UPDATE SKIP LOCKED"),
@@ -99,14 +113,17 @@ fn texts(prefix: &str) -> Statements {
         enter: strengths(include_str!("statements/pessimistic/enter.sql")),
         wait: strengths(include_str!("statements/pessimistic/wait.sql")),
         wait_on: strengths(include_str!("statements/pessimistic/wait_on.sql")),
-        confirm: template(include_str!("statements/pessimistic/confirm.sql")),
-        leave: Template::new(&format!("ROLLBACK;\n{}", text(clear, "$1", &[]))),
+        confirm: Template::new(&text(
+            include_str!("statements/pessimistic/confirm.sql"),
+            "$1",
+            &[("{session}", &confirming)],
+        )),
+        leave: Template::new(&format!("{LEAVE}\n{}", text(clear, "$1", &[]))),
         clear: template(clear),
         sweep: template(include_str!("statements/pessimistic/sweep.sql")),
-        rollback: Template::plain("ROLLBACK".to_owned()),
-        // A connection's number is never another's.
-        cancel: Template::new("KILL QUERY $1"),
-        kill: Template::new("KILL $1"),
+        rollback: Template::plain(LEAVE.to_owned()),
+        cancel: signal("QUERY"),
+        kill: signal("CONNECTION"),
         token: template(include_str!("statements/pessimistic/token.sql")),
     }
 }

@@ -3,7 +3,7 @@
 use std::{fmt, time::Duration};
 
 use async_trait::async_trait;
-use polylock_core::{Clock, Error, Fault, Mode, Moment, Operation, Result, SystemClock};
+use polylock_core::{Clock, Error, Fault, Mode, Moment, Operation, RequestId, Result, SystemClock};
 use sqlx::{Database, Executor, SqlStr};
 
 use crate::engine::{
@@ -19,7 +19,7 @@ pub(crate) trait Wording: fmt::Debug + Send + Sync + 'static {
     /// Whether a row was not to be had: at once, or within the slice of time that a wait has.
     fn is_locked(error: &sqlx::Error) -> bool;
 
-    /// Whether there is no connection of that number any more.
+    /// Whether there is no session of that identity any more.
     fn is_gone(error: &sqlx::Error) -> bool;
 
     /// Whether the transaction has ended though the connection has not.
@@ -31,13 +31,13 @@ pub(crate) trait Wording: fmt::Debug + Send + Sync + 'static {
 #[derive(Debug)]
 pub(crate) struct Statements {
     /// Makes the rows of `$1`, opens the transaction, joins the users of the name and tries its lock. The server ends the
-    /// transaction when it has heard nothing for `$2` ms.
+    /// transaction when it has heard nothing for `$2` ms. `$3` and `$4` are random, for servers that identify a session by them.
     pub(crate) enter: Strengths,
     /// Waits for the lock of `$1`, for one slice of time. From then on `$2` as above.
     pub(crate) wait: Strengths,
     /// Waits for one slice more.
     pub(crate) wait_on: Strengths,
-    /// Says that the transaction is the one that was opened. From then on `$1` ms as above.
+    /// Says that the transaction is the one that was opened. From then on `$1` ms as above; `$2` and `$3` are its identity.
     pub(crate) confirm: Template,
     /// Ends the transaction, and deletes the rows of `$1` if nobody else uses them.
     pub(crate) leave: Template,
@@ -47,9 +47,9 @@ pub(crate) struct Statements {
     pub(crate) sweep: Template,
     /// Ends whatever transaction is open.
     pub(crate) rollback: Template,
-    /// Ends the statement that runs on connection `$1` in transaction `$2`.
+    /// Ends the statement that runs in the session of identity `$1`, `$2`.
     pub(crate) cancel: Template,
-    /// Ends connection `$1` if it is in transaction `$2`.
+    /// Ends the session of identity `$1`, `$2`, and answers with a row if there is one.
     pub(crate) kill: Template,
     /// Draws a token for `$1`, which is durable when it is told.
     pub(crate) token: Template,
@@ -74,7 +74,7 @@ impl Strengths {
 /// A row of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fact {
-    /// `1`: this connection, in this transaction, is among the users of the name.
+    /// `1`: the session of this identity is among the users of the name.
     Inside(Identity),
     /// `2`: the lock is held.
     Locked,
@@ -90,16 +90,21 @@ impl Fact {
     }
 }
 
-/// A transaction of ours, for the server: the number of its connection, and what tells it from others on that connection.
+/// The identity of a session with a transaction of ours: two numbers that no other session ever has, not after a restart of the
+/// server either, so that ending a session ends exactly that one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Identity {
-    pub(crate) connection: i64,
-    pub(crate) transaction: i64,
-}
+pub(crate) struct Identity(i64, i64);
 
 impl Identity {
+    /// 126 random bits.
+    pub(crate) fn random() -> Self {
+        let bits = u128::from_be_bytes(RequestId::random().to_bytes());
+        let half = |bits: u128| i64::try_from(bits & u128::from(i64::MAX.unsigned_abs())).unwrap_or(0);
+        Self(half(bits), half(bits >> 64))
+    }
+
     pub(crate) const fn arguments(self) -> [Arg<'static>; 2] {
-        [Arg::Int(self.connection), Arg::Int(self.transaction)]
+        [Arg::Int(self.0), Arg::Int(self.1)]
     }
 }
 
@@ -246,7 +251,7 @@ where
 fn fact(row: &impl Columns) -> Result<Fact, sqlx::Error> {
     let number = |column| Ok::<_, sqlx::Error>(row.int(column)?.unwrap_or(0));
     Ok(match number(0)? {
-        1 => Fact::Inside(Identity { connection: number(1)?, transaction: number(2)? }),
+        1 => Fact::Inside(Identity(number(1)?, number(2)?)),
         2 => Fact::Locked,
         3 => Fact::Token(number(1)?),
         _ => Fact::Other,

@@ -79,7 +79,11 @@ impl Session {
         let operation = Operation::Claim;
         let deadline = SystemClock.now() + host.patience();
         let permit = places.one(&**host).await?;
-        let arguments = [named(&request.name), millis(request.ttl)];
+        // Its next message comes within the time of two operations. A claim that is delivered late, to a server that does not
+        // notice that the client is gone, keeps the lock no longer than that.
+        let silence = request.ttl.min(host.patience() * 2);
+        let [first, second] = Identity::random().arguments();
+        let arguments = [named(&request.name), millis(silence), first, second];
         let text = host.text(host.statements().enter.of(request.mode), &arguments);
         let mut link = host.lend(operation, deadline).await?;
         loop {
@@ -139,7 +143,8 @@ impl Session {
     /// Makes sure that the transaction is still the one that was opened, which from now on may be silent for `limit`.
     pub(super) async fn confirm(&mut self, limit: Duration) -> Result<(), sqlx::Error> {
         let host = self.host.clone();
-        let facts = self.tell(&host.statements().confirm, &[millis(limit)]).await?;
+        let [first, second] = self.identity.arguments();
+        let facts = self.tell(&host.statements().confirm, &[millis(limit), first, second]).await?;
         if facts.contains(&Fact::Inside(self.identity)) {
             return Ok(());
         }

@@ -109,9 +109,10 @@ impl Pessimistic {
         }
     }
 
-    /// Ends a session of which this side has no connection any more.
-    async fn kill(&self, operation: Operation, identity: Identity) -> Result<()> {
-        self.host.aside(operation, &self.host.statements().kill, &identity.arguments()).await.map(drop)
+    /// Ends a session of which this side has no connection any more. Returns whether there was one.
+    async fn kill(&self, operation: Operation, identity: Identity) -> Result<bool> {
+        let killed = self.host.aside(operation, &self.host.statements().kill, &identity.arguments()).await?;
+        Ok(!killed.is_empty())
     }
 
     async fn token(&self, name: &LockName) -> Result<FencingToken> {
@@ -250,7 +251,8 @@ impl Backend for Pessimistic {
     }
 
     async fn release(&self, request: &Request) -> Result<Release> {
-        let Some(slot) = self.find(request.id) else { return Ok(Release::Released) };
+        let gone = Release::Lost(LostReason::Gone);
+        let Some(slot) = self.find(request.id) else { return Ok(gone) };
         let mut stage = match SystemClock.before(SystemClock.now() + MOMENT, slot.stage.lock()).await {
             Some(stage) => stage,
             None => {
@@ -259,56 +261,66 @@ impl Backend for Pessimistic {
             }
         };
         let operation = Operation::Release;
-        match mem::take(&mut *stage) {
-            Stage::Out => self.clear(&request.name).await,
+        let ended = match mem::take(&mut *stage) {
+            Stage::Out => {
+                self.clear(&request.name).await;
+                gone
+            }
             Stage::Waiting(mut waiter) => {
                 let deadline = SystemClock.now() + self.host.patience();
                 match SystemClock.before(deadline, waiter.withdraw()).await {
                     Some(Ok(session)) => self.end(operation, session, request, &mut stage).await?,
                     Some(Err(_)) | None => {
-                        self.end_adrift(operation, waiter.identity(), request, &mut stage).await?;
+                        self.end_adrift(operation, waiter.identity(), request, &mut stage).await?
                     }
                 }
             }
-            Stage::Locked(session) | Stage::Held(session, _) => {
-                self.end(operation, session, request, &mut stage).await?;
+            Stage::Locked(session) => self.end(operation, session, request, &mut stage).await?,
+            // If the session had ended before, others may have had the lock since: the reply to its end alone would not tell.
+            Stage::Held(mut session, _) => {
+                if self.confirmed(&mut session, request, self.host.patience()).await {
+                    self.end(operation, session, request, &mut stage).await?
+                } else {
+                    self.end_adrift(operation, session.identity(), request, &mut stage).await?
+                }
             }
             Stage::Adrift(identity, _) => self.end_adrift(operation, identity, request, &mut stage).await?,
-        }
+        };
         self.requests().remove(&request.id);
-        Ok(Release::Released)
+        Ok(ended)
     }
 }
 
 impl Pessimistic {
-    /// Ends a session properly, or by force.
+    /// Ends a session of ours, properly or by force.
     async fn end(
         &self,
         operation: Operation,
         session: Session,
         request: &Request,
         stage: &mut Stage,
-    ) -> Result<()> {
+    ) -> Result<Release> {
         let (identity, deadline) = (session.identity(), SystemClock.now() + self.host.patience());
-        match SystemClock.before(deadline, session.leave(&request.name)).await {
-            Some(Ok(())) => Ok(()),
-            Some(Err(_)) | None => self.end_adrift(operation, identity, request, stage).await,
+        if !matches!(SystemClock.before(deadline, session.leave(&request.name)).await, Some(Ok(()))) {
+            // Whether it was still there does not matter: it may have ended as it was asked to.
+            self.end_adrift(operation, identity, request, stage).await?;
         }
+        Ok(Release::Released)
     }
 
-    /// Ends a session by force.
+    /// Ends a session by force, and reports whether it was still there.
     async fn end_adrift(
         &self,
         operation: Operation,
         identity: Identity,
         request: &Request,
         stage: &mut Stage,
-    ) -> Result<()> {
+    ) -> Result<Release> {
         *stage = Stage::Adrift(identity, SystemClock.now() + request.ttl);
-        self.kill(operation, identity).await?;
+        let was_there = self.kill(operation, identity).await?;
         *stage = Stage::Out;
         self.clear(&request.name).await;
-        Ok(())
+        Ok(if was_there { Release::Released } else { Release::Lost(LostReason::SessionEnded) })
     }
 }
 

@@ -191,7 +191,9 @@ impl Dialect for Database {
             Some(end) => (&self.statements.locks_under, Arg::Bytes(end)),
         };
         let arguments = [Arg::Bytes(&first), end];
-        self.server.ask(Operation::Inspect, template, &arguments, |rows| rows::statuses(rows, which.is_strict())).await
+        self.server
+            .ask(Operation::Inspect, template, &arguments, |rows| rows::statuses(rows, which.is_strict()))
+            .await
     }
 
     async fn break_lock(&self, name: &LockName, order: &BreakOrder, hub: &Hub) -> Result<Vec<Entry>> {

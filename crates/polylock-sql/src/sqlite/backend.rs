@@ -221,7 +221,10 @@ impl Dialect for Sqlite {
                 &self.statements.list
             }
         };
-        self.rows(Lane::Reading, Operation::Inspect, sql, arguments, |rows| rows::statuses(rows, which.is_strict())).await
+        self.rows(Lane::Reading, Operation::Inspect, sql, arguments, |rows| {
+            rows::statuses(rows, which.is_strict())
+        })
+        .await
     }
 
     async fn break_lock(&self, name: &LockName, order: &BreakOrder, hub: &Hub) -> Result<Vec<Entry>> {
@@ -278,9 +281,8 @@ impl Sqlite {
         request: &Request,
     ) -> Result<LostReason> {
         let arguments = SqliteArguments::default().with(bytes(&request.name)).with(id(request));
-        let notice = self.rows(lane, operation, sql, arguments, |rows| {
-            rows.first().map_or(Ok(None), |row| row.text(0))
-        });
+        let notice = self
+            .rows(lane, operation, sql, arguments, |rows| rows.first().map_or(Ok(None), |row| row.text(0)));
         Ok(rows::lost(notice.await?))
     }
 

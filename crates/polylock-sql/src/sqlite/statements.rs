@@ -126,8 +126,9 @@ mod tests {
             ..
         } = &statements;
         let breaking = [mark, break_lock, notice, forget];
-        for sql in
-            [take, look, queue, renew, release, withdraw, gone, inspect, list, sweep].into_iter().chain(breaking)
+        for sql in [take, look, queue, renew, release, withdraw, gone, inspect, list, sweep]
+            .into_iter()
+            .chain(breaking)
         {
             let steps = plan(&mut connection, sql).await;
             assert!(!steps.is_empty());

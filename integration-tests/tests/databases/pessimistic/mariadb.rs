@@ -116,7 +116,8 @@ async fn the_clean_up_after_a_restart_ends_no_other_session() {
     let site = Site::on_mariadb(&server).await;
     let locks = site.open("&polylock.ttl=3s").await;
     let guard = locks.lock("n").acquire().await.unwrap();
-    let last = "SELECT CAST(max(id) AS SIGNED) FROM information_schema.processlist WHERE id <> connection_id()";
+    let last =
+        "SELECT CAST(max(id) AS SIGNED) FROM information_schema.processlist WHERE id <> connection_id()";
     let last = site.number(last).await.unsigned_abs();
     tokio::task::block_in_place(|| server.kill());
     tokio::task::block_in_place(|| server.restart());
@@ -134,7 +135,8 @@ async fn the_clean_up_after_a_restart_ends_no_other_session() {
 /// ```
 #[tokio::test(flavor = "multi_thread")]
 async fn restarts_under_load_end_no_other_session_and_give_no_lock_twice() {
-    let restarts: u32 = std::env::var("POLYLOCK_TEST_RESTARTS").map_or(3, |restarts| restarts.parse().unwrap());
+    let restarts: u32 =
+        std::env::var("POLYLOCK_TEST_RESTARTS").map_or(3, |restarts| restarts.parse().unwrap());
     let server = mariadb::start(&[]).unwrap();
     let site = Site::on_mariadb(&server).await;
     let lasts = Duration::from_secs(4) * restarts + Duration::from_secs(4);
