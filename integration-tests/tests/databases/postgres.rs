@@ -3,13 +3,18 @@
 use std::time::Duration;
 
 use polylock::{Fault, Locks};
+use polylock_core::{LockName, Mode, Request, Standing, io};
 use polylock_integration_tests::{
     clock::{self, now, pause},
     refusals::refusal,
     servers::{Server, pgbouncer, postgres},
+    stores,
 };
 use polylock_sql::postgres::{Config, schema};
-use polylock_testkit::history::{self, Rules};
+use polylock_testkit::{
+    Target,
+    history::{self, Rules},
+};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 
 use crate::load::{Load, Outcome};
@@ -353,4 +358,79 @@ async fn the_tables_can_be_made_by_many_at_once() {
     for locks in opened {
         locks.await.unwrap().unwrap().lock("a").acquire().await.unwrap().release().await.unwrap();
     }
+}
+
+/// The server's clock, as the claims see it, is set forward by an hour and back, while a store is open.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_of_the_servers_clock_costs_a_claim_nothing_but_a_round_trip() {
+    let server = postgres().unwrap();
+    let url = url(server, "");
+    let locks = Locks::connect(&url).await.unwrap();
+    locks.lock("a").acquire().await.unwrap().release().await.unwrap();
+    plant(server, &url, |claim| {
+        claim.replace("FROM clock_timestamp()", "FROM clock_timestamp() + interval '1 hour'")
+    })
+    .await;
+    for _ in 0..2 {
+        locks.lock("a").try_acquire().await.unwrap().expect("free").release().await.unwrap();
+    }
+    plant(server, &url, |claim| {
+        claim.replace("FROM clock_timestamp()", "FROM clock_timestamp() + interval '0'")
+    })
+    .await;
+    locks.lock("a").try_acquire().await.unwrap().expect("free").release().await.unwrap();
+}
+
+/// The releaser hands the lock over whether or not the waiter is still there: for as long as its place would have lasted.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_is_handed_to_a_dead_waiter_lasts_for_its_place_alone() {
+    let spot = stores::spot("postgres").await;
+    let (store, locks) = (spot.connect().await.unwrap(), Locks::connect(spot.url()).await.unwrap());
+    let guard = locks.lock("n").acquire().await.unwrap();
+    let dead = Request::new(LockName::new("n").unwrap(), Mode::Exclusive, Duration::from_secs(600));
+    let place = io::run(async move { store.backend.claim(&dead).await }).await.unwrap().unwrap();
+    assert!(matches!(place, Standing::Queued(_)));
+    guard.release().await.unwrap();
+    let holder = locks.inspect("n").await.unwrap().holders.remove(0);
+    assert!(holder.expires_in <= Request::MAX_PLACE_TTL, "{holder:?}");
+    locks.lock("n").wait(clock::PATIENCE).acquire().await.unwrap().release().await.unwrap();
+}
+
+/// Without a listener a process learns of a hand-over by looking at the tables.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_listener_the_tables_tell_whose_turn_it_is() {
+    let server = postgres::start(&[]).unwrap();
+    let url = url(&server, "&polylock.listen=off");
+    let (holder, waiter) = (Locks::connect(&url).await.unwrap(), Locks::connect(&url).await.unwrap());
+    let mut took = Vec::new();
+    for _ in 0..5 {
+        took.push(hand_over(&holder, &waiter, "a").await);
+    }
+    took.sort();
+    println!("{took:?}");
+    // Far less than the recheck, which is the only other way.
+    assert!(took[2] < Duration::from_millis(400), "{took:?}");
+    let log = server.log();
+    assert!(!log.contains("ERROR"), "{log}");
+}
+
+/// Long before its next renewal.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_break_reaches_a_holder_that_listens() {
+    let server = postgres().unwrap();
+    let url = url(server, "&polylock.ttl=10m&application_name=hears-breaks");
+    let (holder, other) = (Locks::connect(&url).await.unwrap(), Locks::connect(&url).await.unwrap());
+    let guard = holder.lock("n").acquire().await.unwrap();
+    let listens = format!("{LISTENERS}'hears-breaks'");
+    clock::until("it listens", async || number(&mut connection(server).await, &listens).await == 1).await;
+    // What it has looked for when it began to listen does not count: a break of another lock has reached it first.
+    let first = holder.lock("first").acquire().await.unwrap();
+    other.break_lock("first").await.unwrap();
+    first.lost().await;
+    let broken = now();
+    other.break_lock("n").await.unwrap();
+    let lost = guard.lost().await;
+    println!("{lost} after {:?}", now().since(broken));
+    assert!(now().since(broken) < clock::PATIENCE, "at a renewal");
+    drop((guard, first));
 }

@@ -129,6 +129,29 @@ async fn nothing_is_captured(search_path: &str) {
     }
 }
 
+/// Also where a function is called by somebody whose own search path is in force.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_function_pins_its_own_search_path() {
+    let server = trapped("\"$user\", public").await;
+    let mut app = PgConnection::connect(&server.url().replace("postgres@", "app@")).await.unwrap();
+    let (name, request) = ("'\\x61'::bytea", "'\\x00112233445566778899aabbccddeeff'::bytea");
+    let far = i64::MAX;
+    for call in [
+        format!(
+            "claim_2({name}, {request}, 32::bigint, 62::bigint, ''::bytea, 'o'::text, ''::text, 60000000::bigint, \
+             0::bigint, 'c'::text, 0::bigint, true, {far}::bigint)"
+        ),
+        format!("renew_2({name}, {request}, 60000000::bigint, true)"),
+        format!("break_2({name}, 'n'::text, true, 'c'::text, {far}::bigint)"),
+        format!("release_2({name}, {request}, 'c'::text)"),
+    ] {
+        run(&mut app, &format!("SELECT * FROM public.polylock_lease_{call}")).await;
+    }
+    let mut admin = PgConnection::connect(server.url()).await.unwrap();
+    let loot = texts(&mut admin, "SELECT DISTINCT who || ' ran ' || what FROM public.loot").await;
+    assert_eq!(loot, [""; 0]);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_others_create_in_a_schema_of_the_search_path_is_never_run() {
     nothing_is_captured("\"$user\", public").await;

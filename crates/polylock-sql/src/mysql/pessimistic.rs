@@ -92,7 +92,7 @@ fn texts(prefix: &str) -> Statements {
         fill(file, prefix, &[more, &[("{limit}", limit.as_str()), ("{slice}", &slice)]].concat())
     };
     let session = |first: &str, second: &str| SESSION.replace("{1}", first).replace("{2}", second);
-    let (entering, confirming) = (session("$3", "$4"), session("$2", "$3"));
+    let entering = [("{session}", session("$3", "$4")), ("{identity}", "$3, $4".to_owned())];
     let signal = |what: &str| {
         let file = include_str!("statements/pessimistic/kill.sql");
         Template::new(&text(file, "", &[("{what}", what), ("{session}", &session("$1", "$2"))]))
@@ -100,7 +100,8 @@ fn texts(prefix: &str) -> Statements {
     let template = |file: &str| Template::new(&text(file, "$1", &[]));
     let strengths = |file: &str| {
         let strength = |how: &str, attempt: &str| {
-            let more = [("{strength}", how), ("{try}", attempt), ("{session}", &entering)];
+            let entering = entering.each_ref().map(|(key, value)| (*key, value.as_str()));
+            let more = [&[("{strength}", how), ("{try}", attempt)], &entering[..]].concat();
             Template::new(&text(file, "$2", &more))
         };
         Strengths {
@@ -116,7 +117,7 @@ fn texts(prefix: &str) -> Statements {
         confirm: Template::new(&text(
             include_str!("statements/pessimistic/confirm.sql"),
             "$1",
-            &[("{session}", &confirming)],
+            &[("{session}", &session("$2", "$3"))],
         )),
         leave: Template::new(&format!("{LEAVE}\n{}", text(clear, "$1", &[]))),
         clear: template(clear),

@@ -84,6 +84,156 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         test: ("conformance", "postgres::idempotence::a_release_of_anothers_changes_nothing"),
     },
     Mutant {
+        name: "PostgreSQL: a claim that expired on its way is carried out",
+        file: "crates/polylock-sql/src/postgres/statements/routines/claim.sql",
+        from: "IF v_now > a_expiry THEN",
+        to: "IF v_now < 0 THEN",
+        test: ("late_claims", "postgres::a_late_try_grants_nothing"),
+    },
+    Mutant {
+        name: "MySQL: a claim that expired on its way is carried out",
+        file: "crates/polylock-sql/src/mysql/statements/routines/claim.sql",
+        from: "IF v_now > a_expiry THEN",
+        to: "IF v_now < 0 THEN",
+        test: ("late_claims", "mariadb::a_late_claim_leaves_no_waiter"),
+    },
+    Mutant {
+        name: "SQL: a claim expires after its client has given it up",
+        file: "crates/polylock-sql/src/engine/pool.rs",
+        from: "self.clock.expiry_us(deadline.since(sent))",
+        to: "self.clock.expiry_us(deadline.since(sent) * 60)",
+        test: ("late_claims", "postgres::a_late_claim_of_a_lock_that_was_released_grants_nothing"),
+    },
+    Mutant {
+        name: "SQL: a claim that is refused because the clock was set is not sent again",
+        file: "crates/polylock-sql/src/engine/pool.rs",
+        from: "const EXPIRIES: u32 = 4;",
+        to: "const EXPIRIES: u32 = 1;",
+        test: ("databases", "postgres::a_step_of_the_servers_clock_costs_a_claim_nothing_but_a_round_trip"),
+    },
+    Mutant {
+        name: "MySQL: a grant leaves the expired entries that it overrides",
+        file: "crates/polylock-sql/src/mysql/statements/routines/claim.sql",
+        from: "    IF NOT EXISTS (SELECT 1 FROM {p}_holds WHERE name = a_name)
+        AND NOT EXISTS (SELECT 1 FROM {p}_waiters WHERE name = a_name)
+",
+        to: "    IF NOT EXISTS (SELECT 1 FROM {p}_holds WHERE name = a_name AND expires_at > v_now)
+        AND NOT EXISTS (SELECT 1 FROM {p}_waiters WHERE name = a_name AND expires_at > v_now)
+",
+        test: ("databases", "foreign_rows::mariadb::a_grant_removes_what_it_overrides"),
+    },
+    Mutant {
+        name: "PostgreSQL: a grant leaves the expired entries that it overrides",
+        file: "crates/polylock-sql/src/postgres/statements/routines/claim.sql",
+        from: "        DELETE FROM {p}_waiters WHERE name = a_name AND expires_at <= v_now;
+",
+        to: "",
+        test: ("databases", "foreign_rows::postgres::a_grant_removes_what_it_overrides"),
+    },
+    Mutant {
+        name: "SQLite: a grant leaves the expired entries that it overrides",
+        file: "crates/polylock-sql/src/sqlite/statements/schema.sql",
+        from: "    DELETE FROM {p}_waiters WHERE name = new.name AND expires_at <= {now};
+    DELETE FROM {p}_holds WHERE name = new.name AND expires_at <= {now};
+",
+        to: "",
+        test: ("databases", "foreign_rows::sqlite::a_grant_removes_what_it_overrides"),
+    },
+    Mutant {
+        name: "PostgreSQL: a broken hold is extended",
+        file: "crates/polylock-sql/src/postgres/statements/routines/renew.sql",
+        from: " AND expires_at > v_now AND notice IS NULL;",
+        to: " AND expires_at > v_now;",
+        test: ("conformance", "postgres::breaking::ends_with_the_lease"),
+    },
+    Mutant {
+        name: "MySQL: a broken hold is extended",
+        file: "crates/polylock-sql/src/mysql/statements/routines/renew.sql",
+        from: " AND expires_at > v_now AND notice IS NULL;",
+        to: " AND expires_at > v_now;",
+        test: ("conformance", "mariadb::breaking::ends_with_the_lease"),
+    },
+    Mutant {
+        name: "SQLite: a broken hold is extended",
+        file: "crates/polylock-sql/src/sqlite/statements/renew.sql",
+        from: "AND notice IS NULL;",
+        to: ";",
+        test: ("conformance", "sqlite_full::breaking::ends_with_the_lease"),
+    },
+    Mutant {
+        name: "PostgreSQL: holders are not notified of a break",
+        file: "crates/polylock-sql/src/postgres/statements/routines/break.sql",
+        from: "    PERFORM pg_notify(a_channel, encode(a_name, 'hex'));
+",
+        to: "",
+        test: ("databases", "postgres::a_break_reaches_a_holder_that_listens"),
+    },
+    Mutant {
+        name: "PostgreSQL: breaks that came before the listener are not looked for",
+        file: "crates/polylock-sql/src/postgres/listener.rs",
+        from: "        self.find_broken().await;
+",
+        to: "",
+        test: ("conformance", "postgres::breaking::reaches_the_holder_at_once"),
+    },
+    Mutant {
+        name: "PostgreSQL: the functions leave the search path to their caller",
+        file: "crates/polylock-sql/src/postgres/statements.rs",
+        from: "const PINNED: &str = \"SET search_path = pg_catalog, pg_temp\";",
+        to: "const PINNED: &str = \"\";",
+        test: ("databases", "search_path::every_function_pins_its_own_search_path"),
+    },
+    Mutant {
+        name: "PostgreSQL: messages leave the search path to the role",
+        file: "crates/polylock-sql/src/postgres/statements.rs",
+        from: "const PIN: &str = \"SET LOCAL search_path = pg_catalog, pg_temp;\";",
+        to: "const PIN: &str = \"\";",
+        test: ("databases", "search_path::what_others_create_in_a_schema_of_the_search_path_is_never_run"),
+    },
+    Mutant {
+        name: "PostgreSQL: a call fits overloads of its function",
+        file: "crates/polylock-sql/src/postgres/statements/release.sql",
+        from: "($1::bytea, $2::bytea, $3::text)",
+        to: "($1, $2, $3)",
+        test: ("databases", "search_path::what_others_create_in_a_schema_of_the_search_path_is_never_run"),
+    },
+    Mutant {
+        name: "SQL: a release reports success whatever it found",
+        file: "crates/polylock-sql/src/engine/rows.rs",
+        from: "Ok(if found || reply_lost {",
+        to: "Ok(if found || reply_lost || first < 9 {",
+        test: ("conformance", "postgres::release::of_a_superseded_hold_is_an_error"),
+    },
+    Mutant {
+        name: "SQL: one strange row fails a list",
+        file: "crates/polylock-sql/src/engine/rows.rs",
+        from: "Err(error) if strict => return Err(error),",
+        to: "Err(error) if strict || !rows.is_empty() => return Err(error),",
+        test: ("databases", "foreign_rows::postgres::a_strange_row_hides_no_other"),
+    },
+    Mutant {
+        name: "pessimistic: a release does not look whether the session had ended before",
+        file: "crates/polylock-sql/src/pessimistic/store.rs",
+        from: "if self.confirmed(&mut session, request, self.host.patience()).await {
+                    self.end(",
+        to: "if !self.host.patience().is_zero() {
+                    self.end(",
+        test: (
+            "databases",
+            "pessimistic::on_mariadb::a_release_after_the_connection_was_ended_reports_the_loss",
+        ),
+    },
+    Mutant {
+        name: "pessimistic: a session of MySQL is identified by its connection's number",
+        file: "crates/polylock-sql/src/mysql/pessimistic.rs",
+        from: "let entering = [(\"{session}\", session(\"$3\", \"$4\")), (\"{identity}\", \"$3, $4\".to_owned())];",
+        to: "let entering = [
+        (\"{session}\", session(\"connection_id()\", \"0\")),
+        (\"{identity}\", \"CAST(connection_id() AS SIGNED), 0\".to_owned()),
+    ];",
+        test: ("databases", "pessimistic::mariadb::the_clean_up_after_a_restart_ends_no_other_session"),
+    },
+    Mutant {
         name: "pessimistic: a token counts though the lock was lost before it was drawn",
         file: "crates/polylock-sql/src/pessimistic/store.rs",
         from: "if !self.confirmed(&mut session, request, self.host.patience()).await {",

@@ -239,3 +239,22 @@ async fn after_a_failed_claim_nothing_is_left_open() {
         .await;
     assert_eq!(left_open(&server, &table).await, [true, false]);
 }
+
+/// The server's clock, as the claims see it, is set forward by an hour and back, while a store is open.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_of_the_servers_clock_costs_a_claim_nothing_but_a_round_trip() {
+    let server = servers::mariadb().unwrap();
+    let (url, table) = tables(server, "");
+    let locks = Locks::connect(&url).await.unwrap();
+    locks.lock("a").acquire().await.unwrap().release().await.unwrap();
+    for step in [3_600_000_000_i64, 0] {
+        plant(server, &url, &table, "claim", |claim| {
+            let read = line(claim, "SET v_now = ");
+            claim.replace(read, &read.replace("= ", &format!("= {step} + ")))
+        })
+        .await;
+        for _ in 0..2 {
+            locks.lock("a").try_acquire().await.unwrap().expect("free").release().await.unwrap();
+        }
+    }
+}

@@ -87,23 +87,23 @@ async fn the_tables_of_the_other_strategy_are_refused() {
     }
 }
 
-/// Connections of another program, which has nothing to do with locks, one for each number up to this.
-async fn strangers(server: &Server, last: u64) -> Vec<MySqlConnection> {
+/// Connections of another program, which has nothing to do with locks, with their numbers: one for each number up to this.
+async fn strangers(server: &Server, last: u64) -> Vec<(u64, MySqlConnection)> {
     let mut strangers = Vec::new();
     loop {
         let mut stranger = MySqlConnection::connect(server.url()).await.unwrap();
-        let row = stranger.fetch_one("SELECT CAST(connection_id() AS UNSIGNED)").await.unwrap();
-        strangers.push(stranger);
-        if row.get::<u64, _>(0) > last {
+        let number = stranger.fetch_one("SELECT CAST(connection_id() AS UNSIGNED)").await.unwrap().get(0);
+        strangers.push((number, stranger));
+        if number > last {
             return strangers;
         }
     }
 }
 
 /// How many of them the server has ended.
-async fn ended(strangers: Vec<MySqlConnection>) -> usize {
+async fn ended(strangers: Vec<(u64, MySqlConnection)>) -> usize {
     let mut ended = 0;
-    for mut stranger in strangers {
+    for (_, mut stranger) in strangers {
         ended += usize::from(stranger.ping().await.is_err());
     }
     ended
@@ -114,18 +114,33 @@ async fn ended(strangers: Vec<MySqlConnection>) -> usize {
 async fn the_clean_up_after_a_restart_ends_no_other_session() {
     let server = mariadb::start(&[]).unwrap();
     let site = Site::on_mariadb(&server).await;
-    let locks = site.open("&polylock.ttl=3s").await;
-    let guard = locks.lock("n").acquire().await.unwrap();
-    let last =
-        "SELECT CAST(max(id) AS SIGNED) FROM information_schema.processlist WHERE id <> connection_id()";
-    let last = site.number(last).await.unsigned_abs();
-    tokio::task::block_in_place(|| server.kill());
-    tokio::task::block_in_place(|| server.restart());
-    let strangers = strangers(&server, last).await;
-    guard.lost().await;
-    drop(guard);
-    assert!(locks.close(PATIENCE).await, "it has cleaned up");
-    assert_eq!(ended(strangers).await, 0, "sessions of another program were ended");
+    for others_lock in [false, true] {
+        let locks = site.open("&polylock.ttl=3s").await;
+        let mut guards = Vec::new();
+        for name in ["a", "b", "c"] {
+            guards.push(locks.lock(name).acquire().await.unwrap());
+        }
+        let last =
+            "SELECT CAST(max(id) AS SIGNED) FROM information_schema.processlist WHERE id <> connection_id()";
+        let last = site.number(last).await.unsigned_abs();
+        tokio::task::block_in_place(|| server.kill());
+        tokio::task::block_in_place(|| server.restart());
+        // Those who come first have the numbers now: other programs, or others who lock.
+        let (others, mut held) = (site.open("&polylock.ttl=10m&polylock.connections=100").await, Vec::new());
+        let mut strange = if others_lock { Vec::new() } else { strangers(&server, last).await };
+        while others_lock && strange.last().is_none_or(|(number, _)| *number <= last) {
+            held.push(others.lock(held.len().to_string()).acquire().await.unwrap());
+            strange = strangers(&server, 0).await;
+        }
+        for guard in guards {
+            guard.lost().await;
+        }
+        assert!(locks.close(PATIENCE).await, "it has cleaned up");
+        assert_eq!(ended(strange).await, 0, "sessions of another program were ended");
+        for guard in held {
+            guard.release().await.unwrap_or_else(|error| panic!("another's lock was ended: {error}"));
+        }
+    }
 }
 
 /// The same under load. The full form restarts the server 50 times:

@@ -22,7 +22,7 @@ INSERT IGNORE INTO {p}_rows (name, part) SELECT $1, 1 FROM DUAL
 WHERE NOT EXISTS (SELECT 1 FROM {p}_rows WHERE name = $1 AND part = 1);
 COMMIT;
 START TRANSACTION;
-SELECT 1, $3, $4 FROM {p}_rows WHERE name = $1 AND part = 0 AND is_used_lock({session}) = connection_id()
+SELECT 1, {identity} FROM {p}_rows WHERE name = $1 AND part = 0 AND is_used_lock({session}) = connection_id()
 LOCK IN SHARE MODE;
 SAVEPOINT polylock;
 SELECT 2, 0, 0 FROM {p}_rows WHERE name = $1 AND part = 1 {try};
