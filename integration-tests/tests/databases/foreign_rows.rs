@@ -109,7 +109,7 @@ fn strange_rows(store: &str) -> Vec<String> {
         inserts.push(format!(
             "INSERT INTO {{p}}_holds (token, name, slot, request, mode, owner, label, since, expires_at, notice{}) \
              VALUES ({}, {name}, {}, {}, {mode}, {owner}, {label}, {since}, 9223372036854775807, {notice}{})",
-            conflicts[1], index + 1, bytes(b""), bytes(&[7; 16]), conflicts[2],
+            conflicts[1], index + 1000, bytes(b""), bytes(&[7; 16]), conflicts[2],
         ));
     }
     inserts
