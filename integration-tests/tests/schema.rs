@@ -237,7 +237,7 @@ async fn the_pessimistic_strategy_has_tables_of_its_own(store: &str) {
         let own = |grant: &String| match grant.split_once("ON public.polylock_holds") {
             Some((rights, rest)) => {
                 let (_, to) = rest.split_once(" TO ").expect("somebody");
-                format!("{rights}ON public.polylock_rows TO {to}")
+                format!("{rights}ON public.polylock_rows, public.polylock_sessions TO {to}")
             }
             None => grant.clone(),
         };

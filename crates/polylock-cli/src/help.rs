@@ -108,8 +108,8 @@ RIGHTS OF THE PROGRAM'S USER, BESIDE THAT TO CONNECT
       public.polylock_broken TO app;
     GRANT USAGE ON SEQUENCE public.polylock_tokens TO app;
   (EXECUTE on the functions is everybody's unless it was revoked.
-  With polylock.strategy=pessimistic the one table polylock_rows takes
-  the place of polylock_holds, polylock_waiters and polylock_broken.)
+  With polylock.strategy=pessimistic polylock_rows and
+  polylock_sessions take the place of those three tables.)
 
   MySQL and MariaDB (the database is app):
     GRANT SELECT, INSERT, UPDATE, DELETE, EXECUTE ON app.* TO app;";

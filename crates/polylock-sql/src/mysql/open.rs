@@ -103,7 +103,7 @@ async fn open(config: Config) -> Result<Store> {
     if pinned {
         let store = pessimistic::store(&config, connect(connections), server, durable);
         store.sweep().await;
-        return Ok(Store::new(Arc::new(store)));
+        return Ok(Store::inspectable(Arc::new(store)));
     }
     let statements = Statements::new(&config.common.table);
     Ok(Engine::open(Database::new(server, statements, config.poll, durable)).await)

@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// The version of the tables that this crate writes.
-pub(super) const SCHEMA: i64 = 1;
+pub(super) const SCHEMA: i64 = 2;
 /// How many shards of names have tokens of their own.
 pub(super) const SHARDS: i64 = 64;
 
@@ -34,6 +34,9 @@ const TRY_SHARED: &str = "/*!80001 FOR SHARE SKIP LOCKED */ /*M! LOCK IN SHARE M
 
 /// Ends a hold, and then the session's identity.
 const LEAVE: &str = "ROLLBACK; DO release_all_locks();";
+
+/// Deletes the record of a hold.
+const FORGET: &str = "DELETE FROM {p}_sessions WHERE name = $1 AND request = $2;";
 
 #[derive(Debug)]
 struct MySql;
@@ -109,7 +112,14 @@ fn texts(prefix: &str) -> Statements {
             shared: strength("LOCK IN SHARE MODE", TRY_SHARED),
         }
     };
-    let clear = include_str!("statements/pessimistic/clear.sql");
+    let clear = |at_once: &str, inside: &str| {
+        let file = include_str!("statements/pessimistic/clear.sql");
+        text(file, "$1", &[("{forget}", at_once), ("{and_forget}", inside)])
+    };
+    let live = format!("is_used_lock({}) IS NOT NULL", session("session_1", "session_2"));
+    let living =
+        |file: &str, which: &str| Template::new(&text(file, "", &[("{which}", which), ("{live}", &live)]));
+    let holds = include_str!("statements/pessimistic/holds.sql");
     Statements {
         enter: strengths(include_str!("statements/pessimistic/enter.sql")),
         wait: strengths(include_str!("statements/pessimistic/wait.sql")),
@@ -119,12 +129,19 @@ fn texts(prefix: &str) -> Statements {
             "$1",
             &[("{session}", &session("$2", "$3"))],
         )),
-        leave: Template::new(&format!("{LEAVE}\n{}", text(clear, "$1", &[]))),
-        clear: template(clear),
-        sweep: template(include_str!("statements/pessimistic/sweep.sql")),
+        limit: template(include_str!("statements/pessimistic/limit.sql")),
+        // In one transaction, because each waits for the disk.
+        leave: Template::new(&format!("{LEAVE}\n{}", clear("", FORGET))),
+        clear: Template::new(&clear(FORGET, "")),
+        sweep: living(include_str!("statements/pessimistic/sweep.sql"), ""),
         rollback: Template::plain(LEAVE.to_owned()),
+        commit: Template::plain("COMMIT".to_owned()),
         cancel: signal("QUERY"),
         kill: signal("CONNECTION"),
         token: template(include_str!("statements/pessimistic/token.sql")),
+        mark: living(include_str!("statements/pessimistic/mark.sql"), ""),
+        notice: template(include_str!("statements/pessimistic/notice.sql")),
+        holds_named: living(holds, "name = $1"),
+        holds_under: living(holds, "name >= $1 AND name < $2"),
     }
 }

@@ -3,13 +3,17 @@
 use std::{fmt, time::Duration};
 
 use async_trait::async_trait;
-use polylock_core::{Clock, Error, Fault, Mode, Moment, Operation, RequestId, Result, SystemClock};
+use polylock_core::{
+    BreakNotice, Clock, Error, Fault, LockName, LockStatus, Mode, Moment, Operation, Request, RequestId,
+    Result, SystemClock,
+};
 use sqlx::{Database, Executor, SqlStr};
 
 use crate::engine::{
+    Which, bytes,
     literal::{Arg, Template},
     pool::{Diagnose, Dial, Lent, Server, Trouble},
-    rows::Columns,
+    rows::{self, Columns},
 };
 
 /// How a database tells what matters here.
@@ -37,22 +41,34 @@ pub(crate) struct Statements {
     pub(crate) wait: Strengths,
     /// Waits for one slice more.
     pub(crate) wait_on: Strengths,
-    /// Says that the transaction is the one that was opened. From then on `$1` ms as above; `$2` and `$3` are its identity.
+    /// Says that the transaction is the one that was opened, and whether the hold of name `$4` and request `$5` is marked as
+    /// broken. From then on `$1` ms as above; `$2` and `$3` are its identity.
     pub(crate) confirm: Template,
-    /// Ends the transaction, and deletes the rows of `$1` if nobody else uses them.
+    /// From then on `$1` ms as above.
+    pub(crate) limit: Template,
+    /// Ends the transaction, deletes the record of the hold of request `$2`, and the rows of `$1` if nobody else uses them.
     pub(crate) leave: Template,
-    /// Deletes the rows of `$1` if nobody uses them.
+    /// Deletes the record of the hold of request `$2`, and the rows of `$1` if nobody uses them.
     pub(crate) clear: Template,
     /// Deletes up to `$1` of all rows that nobody uses.
     pub(crate) sweep: Template,
-    /// Ends whatever transaction is open.
+    /// Ends whatever transaction is open, without what it has done ...
     pub(crate) rollback: Template,
+    /// ... or with it.
+    pub(crate) commit: Template,
     /// Ends the statement that runs in the session of identity `$1`, `$2`.
     pub(crate) cancel: Template,
     /// Ends the session of identity `$1`, `$2`, and answers with a row if there is one.
     pub(crate) kill: Template,
-    /// Draws a token for `$1`, which is durable when it is told.
+    /// Draws a token for `$1`, which is durable when it is returned, and records who holds the lock.
     pub(crate) token: Template,
+    /// Marks the holds of `$1` with the notice `$2`, before `$3`.
+    pub(crate) mark: Template,
+    /// The notice for the hold of name `$1` and request `$2`.
+    pub(crate) notice: Template,
+    /// The holds of `$1`, or of the names from `$1` to before `$2`.
+    pub(crate) holds_named: Template,
+    pub(crate) holds_under: Template,
 }
 
 /// A statement that takes a lock, in the two strengths there are.
@@ -80,6 +96,8 @@ pub(crate) enum Fact {
     Locked,
     /// `3`: a token.
     Token(i64),
+    /// `4`: the hold is marked as broken.
+    Broken,
     /// Something else, which is of no interest.
     Other,
 }
@@ -126,6 +144,16 @@ pub(crate) trait Host: fmt::Debug + Send + Sync + 'static {
         template: &Template,
         arguments: &[Arg<'_>],
     ) -> Result<Vec<Fact>>;
+
+    /// Marks the live holds of a name as broken.
+    async fn mark(&self, name: &LockName, notice: &str) -> Result<()>;
+
+    /// The notice for a hold that was broken.
+    async fn notice(&self, operation: Operation, request: &Request) -> Result<Option<BreakNotice>>;
+
+    /// Who holds, live ones only, and their sessions.
+    async fn holds(&self, operation: Operation, which: Which<'_>)
+    -> Result<(Vec<LockStatus>, Vec<Identity>)>;
 
     fn trouble(&self, error: &sqlx::Error) -> Trouble;
 
@@ -205,6 +233,41 @@ where
         }
     }
 
+    async fn mark(&self, name: &LockName, notice: &str) -> Result<()> {
+        let arguments = [Arg::Bytes(bytes(name)), Arg::Text(notice)];
+        let marked =
+            self.shared.ask_expiring(Operation::Break, &self.statements.mark, &arguments, rows::timed_break);
+        marked.await.map(drop)
+    }
+
+    async fn notice(&self, operation: Operation, request: &Request) -> Result<Option<BreakNotice>> {
+        let id = request.id.to_bytes();
+        let arguments = [Arg::Bytes(bytes(&request.name)), Arg::Bytes(&id)];
+        let read = |rows: &[<W::Database as Database>::Row]| rows.first().map_or(Ok(None), |row| row.text(0));
+        let notice = self.shared.ask(operation, &self.statements.notice, &arguments, read).await?;
+        Ok(notice.map(|notice| BreakNotice::from_text(&notice)))
+    }
+
+    async fn holds(
+        &self,
+        operation: Operation,
+        which: Which<'_>,
+    ) -> Result<(Vec<LockStatus>, Vec<Identity>)> {
+        let (first, end) = which.range();
+        let (template, end) = match &end {
+            None => (&self.statements.holds_named, Arg::Int(0)),
+            Some(end) => (&self.statements.holds_under, Arg::Bytes(end)),
+        };
+        let read = |rows: &[<W::Database as Database>::Row]| {
+            let identity = |row: &<W::Database as Database>::Row| {
+                Ok(Identity(row.int(8)?.unwrap_or(0), row.int(9)?.unwrap_or(0)))
+            };
+            let identities: Result<_, sqlx::Error> = rows.iter().map(identity).collect();
+            Ok((rows::statuses(rows, which.is_strict())?, identities?))
+        };
+        self.shared.ask(operation, template, &[Arg::Bytes(&first), end], read).await
+    }
+
     fn trouble(&self, error: &sqlx::Error) -> Trouble {
         <W::Database as Diagnose>::trouble(error)
     }
@@ -254,6 +317,7 @@ fn fact(row: &impl Columns) -> Result<Fact, sqlx::Error> {
         1 => Fact::Inside(Identity(number(1)?, number(2)?)),
         2 => Fact::Locked,
         3 => Fact::Token(number(1)?),
+        4 => Fact::Broken,
         _ => Fact::Other,
     })
 }

@@ -88,7 +88,7 @@ async fn open(config: Config) -> Result<Store> {
     if pinned {
         let store = pessimistic::store(&config, connect(connections), server);
         store.sweep().await;
-        return Ok(Store::new(Arc::new(store)));
+        return Ok(Store::inspectable(Arc::new(store)));
     }
     let statements = Statements::new(&config.schema, &config.common.table, config.common.timeout);
     Ok(Engine::open(Database::new(&config, server, statements)).await)
