@@ -29,6 +29,9 @@ use crate::engine::{SWEEP_EVERY, SWEEP_ROWS, Which, bytes, label, literal::Arg, 
 const GRANTED: Duration = Duration::from_millis(100);
 /// How long the server may take to end a session that it was told to end.
 const ENDS: Duration = Duration::from_secs(1);
+/// How often the rows of such a session are tried to be deleted, and the pause between two tries.
+const CLEARINGS: u32 = 4;
+const CLEARS: Duration = Duration::from_millis(20);
 /// How long a release waits for a renewal that is under way.
 const MOMENT: Duration = Duration::from_millis(250);
 
@@ -128,13 +131,17 @@ impl Pessimistic {
         });
     }
 
-    /// Deletes what a session has left that could not do it itself, if that is possible now.
+    /// Deletes what a session has left that could not do it itself, if that is possible now: while a session that was ended is
+    /// still on its way out, and as long as others use the name, its rows are locked.
     async fn clear(&self, request: &Request) {
         let id = request.id.to_bytes();
         let arguments = [Arg::Bytes(bytes(&request.name)), Arg::Bytes(&id)];
-        let cleared = self.host.aside(Operation::Release, &self.host.statements().clear, &arguments).await;
-        if let Err(failure) = cleared {
-            tracing::debug!(error = %failure, "could not clear unused rows");
+        for attempt in 1..=CLEARINGS {
+            let cleared =
+                self.host.aside(Operation::Release, &self.host.statements().clear, &arguments).await;
+            let Err(failure) = cleared else { return };
+            tracing::debug!(error = %failure, attempt, "could not clear unused rows");
+            SystemClock.sleep_until(SystemClock.now() + CLEARS).await;
         }
     }
 
