@@ -282,10 +282,12 @@ async fn what_cannot_be_used_is_refused_with_what_to_do() {
     let (fault, text) = refusal(&url).await;
     assert!(fault == Some(Fault::Permanent) && text.contains("SET LOGGED"), "{text}");
 
-    let later = format!("UPDATE {table}_meta SET value = 9 WHERE key = 'schema'");
-    admin.execute(sqlx::raw_sql(AssertSqlSafe(later))).await.unwrap();
-    let (fault, text) = refusal(&url).await;
-    assert!(fault.is_none() && text.contains("update the program"), "{text}");
+    for (version, words) in [(9, "update the program"), (1, "drop them"), (0, "polylock schema")] {
+        let other = format!("UPDATE {table}_meta SET value = {version} WHERE key = 'schema'");
+        admin.execute(sqlx::raw_sql(AssertSqlSafe(other))).await.unwrap();
+        let (fault, text) = refusal(&url).await;
+        assert!(fault.is_none() && text.contains(words), "{version}: {text}");
+    }
 
     admin.execute("CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0 LOCALE 'C'").await.unwrap();
     let (fault, text) = refusal(&url.replace("/postgres?", "/latin?")).await;

@@ -123,7 +123,12 @@ pub(crate) fn renewal(rows: &[impl Columns], request: &Request) -> Result<Renewa
 pub(crate) fn release(row: Option<&impl Columns>, first: usize, reply_lost: bool) -> Result<Release, Error> {
     let row = row.ok_or(Error::RowNotFound)?;
     let found = row.int(first)?.is_some_and(|found| found > 0);
-    Ok(if found || reply_lost { Release::Released } else { Release::Lost(lost(row.text(first + 1)?)) })
+    let notice = row.text(first + 1)?;
+    Ok(if found || (reply_lost && notice.is_none()) {
+        Release::Released
+    } else {
+        Release::Lost(lost(notice))
+    })
 }
 
 /// Why a hold is gone that has left this notice.

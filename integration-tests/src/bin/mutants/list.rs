@@ -200,8 +200,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "SQL: a release reports success whatever it found",
         file: "crates/polylock-sql/src/engine/rows.rs",
-        from: "Ok(if found || reply_lost {",
-        to: "Ok(if found || reply_lost || first < 9 {",
+        from: "Ok(if found || (reply_lost && notice.is_none()) {",
+        to: "Ok(if found || first < 9 {",
         test: ("conformance", "postgres::release::of_a_superseded_hold_is_an_error"),
     },
     Mutant {
@@ -232,6 +232,13 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         (\"{identity}\", \"CAST(connection_id() AS SIGNED), 0\".to_owned()),
     ];",
         test: ("databases", "pessimistic::mariadb::the_clean_up_after_a_restart_ends_no_other_session"),
+    },
+    Mutant {
+        name: "pessimistic: the mark of a broken hold is not seen",
+        file: "crates/polylock-sql/src/postgres/statements/pessimistic/confirm.sql",
+        from: "AND request = $5 AND notice IS NOT NULL;",
+        to: "AND request = $5 AND notice IS NULL AND token < 0;",
+        test: ("conformance", "postgres_pessimistic::breaking::ends_with_the_lease"),
     },
     Mutant {
         name: "pessimistic: a token counts though the lock was lost before it was drawn",
