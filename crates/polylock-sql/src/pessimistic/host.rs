@@ -4,16 +4,16 @@ use std::{fmt, time::Duration};
 
 use async_trait::async_trait;
 use polylock_core::{
-    BreakNotice, Clock, Error, Fault, LockName, LockStatus, Mode, Moment, Operation, Request, RequestId,
-    Result, SystemClock,
+    BreakNotice, Clock, Error, Fault, FencingToken, LockName, LockStatus, Mode, Moment, Operation, Request,
+    RequestId, Result, SystemClock,
 };
 use sqlx::{Database, Executor, SqlStr};
 
 use crate::engine::{
-    Which, bytes,
+    Which, bytes, label,
     literal::{Arg, Template},
     pool::{Diagnose, Dial, Lent, Server, Trouble},
-    rows::{self, Columns},
+    rows::{self, Columns, Timed, micros},
 };
 
 /// How a database tells what matters here.
@@ -94,8 +94,6 @@ pub(crate) enum Fact {
     Inside(Identity),
     /// `2`: the lock is held.
     Locked,
-    /// `3`: a token.
-    Token(i64),
     /// `4`: the hold is marked as broken.
     Broken,
     /// Something else, which is of no interest.
@@ -144,6 +142,9 @@ pub(crate) trait Host: fmt::Debug + Send + Sync + 'static {
         template: &Template,
         arguments: &[Arg<'_>],
     ) -> Result<Vec<Fact>>;
+
+    /// Draws a token for a request that holds the lock in the session of this identity, and records that.
+    async fn token(&self, request: &Request, session: Identity) -> Result<FencingToken>;
 
     /// Marks the live holds of a name as broken.
     async fn mark(&self, name: &LockName, notice: &str) -> Result<()>;
@@ -233,6 +234,26 @@ where
         }
     }
 
+    async fn token(&self, request: &Request, session: Identity) -> Result<FencingToken> {
+        let (id, [first, second]) = (request.id.to_bytes(), session.arguments());
+        let arguments = [
+            Arg::Bytes(bytes(&request.name)),
+            Arg::Bytes(&id),
+            first,
+            second,
+            Arg::Int(request.mode.bit().into()),
+            Arg::Text(request.owner.as_str()),
+            Arg::Text(label(request)),
+            Arg::Int(micros(request.ttl)),
+        ];
+        let read = |rows: &[<W::Database as Database>::Row]| {
+            let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
+            let clock_us = row.int(1)?.unwrap_or(0);
+            Ok(Timed { clock_us, outcome: row.int(0)?.and_then(FencingToken::new) })
+        };
+        self.shared.ask_expiring(Operation::Claim, &self.statements.token, &arguments, read).await
+    }
+
     async fn mark(&self, name: &LockName, notice: &str) -> Result<()> {
         let arguments = [Arg::Bytes(bytes(name)), Arg::Text(notice)];
         let marked =
@@ -316,7 +337,6 @@ fn fact(row: &impl Columns) -> Result<Fact, sqlx::Error> {
     Ok(match number(0)? {
         1 => Fact::Inside(Identity(number(1)?, number(2)?)),
         2 => Fact::Locked,
-        3 => Fact::Token(number(1)?),
         4 => Fact::Broken,
         _ => Fact::Other,
     })

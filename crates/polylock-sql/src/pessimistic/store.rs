@@ -19,11 +19,11 @@ use polylock_core::{
 use tokio::sync::Notify;
 
 use super::{
-    host::{Fact, Host, Identity},
+    host::{Host, Identity},
     session::{Entered, Places, Session},
     waiter::Waiter,
 };
-use crate::engine::{SWEEP_EVERY, SWEEP_ROWS, Which, bytes, label, literal::Arg, notice, rows::micros};
+use crate::engine::{SWEEP_EVERY, SWEEP_ROWS, Which, bytes, literal::Arg, notice};
 
 /// How long the server may take to tell a waiter that it has been given a lock that is free.
 const GRANTED: Duration = Duration::from_millis(100);
@@ -151,29 +151,6 @@ impl Pessimistic {
         Ok(!killed.is_empty())
     }
 
-    async fn token(&self, request: &Request, session: Identity) -> Result<FencingToken> {
-        let (id, [first, second]) = (request.id.to_bytes(), session.arguments());
-        let arguments = [
-            Arg::Bytes(bytes(&request.name)),
-            Arg::Bytes(&id),
-            first,
-            second,
-            Arg::Int(request.mode.bit().into()),
-            Arg::Text(request.owner.as_str()),
-            Arg::Text(label(request)),
-            Arg::Int(micros(request.ttl)),
-        ];
-        let drawn = self.host.aside(Operation::Claim, &self.host.statements().token, &arguments).await?;
-        let token = drawn.iter().find_map(|fact| match fact {
-            Fact::Token(token) => FencingToken::new(*token),
-            _ => None,
-        });
-        token.ok_or_else(|| {
-            let advice = "the server gave no token".to_owned();
-            self.host.busy(Operation::Claim, advice)
-        })
-    }
-
     /// Draws a token for a request that holds the lock.
     ///
     /// 1. A draws while it holds the lock; its transaction ends before the number is drawn, because an operator killed it;
@@ -184,7 +161,7 @@ impl Pessimistic {
     /// was. None if it is not.
     async fn grant(&self, request: &Request, stage: &mut Stage) -> Result<Option<Grant>> {
         let Stage::Locked(session) = &*stage else { return Ok(None) };
-        let token = self.token(request, session.identity()).await?;
+        let token = self.host.token(request, session.identity()).await?;
         let Stage::Locked(mut session) = mem::take(stage) else { return Ok(None) };
         let until = SystemClock.now() + request.ttl;
         if self.confirmed(&mut session, request, self.host.patience()).await == Confirmed::No {
