@@ -30,9 +30,18 @@ async fn run(spot: &Spot, sql: &str) -> u64 {
 /// Longer than any lease of this test.
 const HOUR: i64 = 3_600_000_000;
 
+/// Carries out an operation where the store runs.
+async fn on_io<T, F>(store: &Store, operation: F) -> T
+where
+    T: Send + 'static,
+    F: Future<Output = polylock::Result<T>> + Send + 'static,
+{
+    io::run(store.backend.capabilities().backend, operation).await.unwrap().unwrap()
+}
+
 async fn claim(store: &Store, request: &Request) -> Standing {
     let (backend, request) = (store.backend.clone(), request.clone());
-    io::run(async move { backend.claim(&request).await }).await.unwrap().unwrap()
+    on_io(store, async move { backend.claim(&request).await }).await
 }
 
 /// The server's clock goes beyond all leases, and back later: seen from the tables, all rows become older, and then younger.
@@ -51,10 +60,10 @@ async fn a_grant_removes_what_it_overrides(store: &str) {
     run(&spot, &format!("UPDATE {{p}}_holds SET expires_at = expires_at + {HOUR} WHERE slot <> ''")).await;
     run(&spot, &format!("UPDATE {{p}}_waiters SET expires_at = expires_at + {HOUR}")).await;
     let (inspect, name) = (store.inspect.clone().unwrap(), writer.name.clone());
-    let status = io::run(async move { inspect.inspect(&name).await }).await.unwrap().unwrap();
+    let status = on_io(&store, async move { inspect.inspect(&name).await }).await;
     assert_eq!((status.holders.len(), status.waiters.len()), (1, 0), "back again: {status:?}");
     let backend = store.backend.clone();
-    let renewal = io::run(async move { backend.renew(&reader).await }).await.unwrap().unwrap();
+    let renewal = on_io(&store, async move { backend.renew(&reader).await }).await;
     assert!(matches!(renewal, Renewal::Lost(_)), "{renewal:?}");
 }
 
@@ -66,7 +75,7 @@ async fn a_notice_that_nobody_fetches_is_swept(store: &str) {
     assert!(matches!(claim(&opened, &request).await, Standing::Held(_)));
     let (inspect, name) = (opened.inspect.clone().unwrap(), request.name.clone());
     let order = BreakOrder::new(BreakNotice::new(OwnerId::process(), None)).force();
-    let broken = io::run(async move { inspect.break_lock(&name, &order).await }).await.unwrap().unwrap();
+    let broken = on_io(&opened, async move { inspect.break_lock(&name, &order).await }).await;
     assert_eq!(broken.len(), 1);
     assert_eq!(run(&spot, "UPDATE {p}_broken SET notice = notice || ''").await, 1, "it is kept");
     until("it is swept by those who open the store", async || {

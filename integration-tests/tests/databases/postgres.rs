@@ -390,7 +390,8 @@ async fn a_lock_that_is_handed_to_a_dead_waiter_lasts_for_its_place_alone() {
     let (store, locks) = (spot.connect().await.unwrap(), Locks::connect(spot.url()).await.unwrap());
     let guard = locks.lock("n").acquire().await.unwrap();
     let dead = Request::new(LockName::new("n").unwrap(), Mode::Exclusive, Duration::from_secs(600));
-    let place = io::run(async move { store.backend.claim(&dead).await }).await.unwrap().unwrap();
+    let claim = async move { store.backend.claim(&dead).await };
+    let place = io::run("postgres", claim).await.unwrap().unwrap();
     assert!(matches!(place, Standing::Queued(_)));
     guard.release().await.unwrap();
     let holder = locks.inspect("n").await.unwrap().holders.remove(0);
