@@ -214,10 +214,10 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "pessimistic: a release does not look whether the session had ended before",
         file: "crates/polylock-sql/src/pessimistic/store.rs",
-        from: "if self.confirmed(&mut session, request, self.host.patience()).await {
-                    self.end(",
-        to: "if !self.host.patience().is_zero() {
-                    self.end(",
+        from: "if self.confirmed(&mut session, request, self.host.patience()).await == Confirmed::No {
+                    self.end_adrift(",
+        to: "if self.host.patience().is_zero() {
+                    self.end_adrift(",
         test: (
             "databases",
             "pessimistic::on_mariadb::a_release_after_the_connection_was_ended_reports_the_loss",
@@ -243,8 +243,10 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "pessimistic: a token counts though the lock was lost before it was drawn",
         file: "crates/polylock-sql/src/pessimistic/store.rs",
-        from: "if !self.confirmed(&mut session, request, self.host.patience()).await {",
-        to: "if self.host.patience().is_zero() {",
+        from: "if self.confirmed(&mut session, request, self.host.patience()).await == Confirmed::No {
+            *stage",
+        to: "if self.host.patience().is_zero() {
+            *stage",
         test: ("databases", "pessimistic::postgres::a_token_drawn_after_the_lock_was_lost_does_not_count"),
     },
     Mutant {
