@@ -5,15 +5,16 @@ use std::{fmt, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use futures_util::FutureExt;
 use polylock_core::{
-    Backend, Capabilities, Carrier, Clock, FencingToken, FirstStep, Grant, LostReason, Moment, Operation,
-    Place, Reach, Release, Renewal, Request, Result, Standing, Store, SystemClock, Wake, WakeUp,
+    Backend, Capabilities, Carrier, Clock, FirstStep, Grant, LostReason, Moment, Operation, Place, Reach,
+    Release, Renewal, Request, Result, Standing, Store, SystemClock, Wake, WakeUp,
 };
 
 use crate::{
     NAME,
-    claims::{Claims, Made, Making, Node, Position, Slot, Stage},
+    claims::{Claims, Slot, Stage},
     config::Config,
     error::{Outcome, outcome},
+    making::{Made, Making, Node, Position},
     nodes,
     session::{Session, Sessions, Trouble, none_if_missing},
 };
@@ -56,7 +57,8 @@ async fn open(config: Config) -> Result<Store> {
     let claims: Arc<Claims> = Arc::default();
     let looked_after = claims.clone();
     tokio::spawn(async move { looked_after.look_after().await });
-    Ok(Store::inspectable(Arc::new(Ensemble { capabilities, sessions, claims })))
+    let alerts = sessions.alerts.clone();
+    Ok(Store::inspectable(Arc::new(Ensemble { capabilities, sessions, claims })).alerting(alerts))
 }
 
 /// The locks of one ensemble.
@@ -104,12 +106,12 @@ impl Ensemble {
         Ok(nodes::requests(children).iter().any(|child| request.mode.conflicts_with(child.mode)))
     }
 
-    /// Takes the node of a request away, and leaves that to itself if it lasts.
-    async fn withdraw(&self, operation: Operation, slot: &Slot, deadline: Moment) -> Result<()> {
-        let Some(gone) = slot.leave() else { return Ok(()) };
-        self.answer(operation, deadline, gone.map(Ok::<_, Trouble>)).await?;
+    /// Deletes the node of a request. If that lasts longer, it goes on by itself.
+    async fn withdraw(&self, operation: Operation, slot: &Slot, deadline: Moment) -> Result<Release> {
+        let Some(gone) = slot.leave() else { return Ok(Release::Lost(LostReason::Gone)) };
+        let outcome = self.answer(operation, deadline, gone.map(Ok::<_, Trouble>)).await?;
         slot.goes_to(Stage::Out);
-        Ok(())
+        Ok(outcome)
     }
 
     /// The node of a request, made if there is none, and the children of its directory if they have been listed since.
@@ -149,7 +151,9 @@ impl Ensemble {
                     slot.goes_to(Stage::Out);
                 }
                 // It was given up for abandoned.
-                Stage::Leaving(_) => self.withdraw(operation, slot, deadline).await?,
+                Stage::Leaving(_) => {
+                    self.withdraw(operation, slot, deadline).await?;
+                }
             }
         }
     }
@@ -172,7 +176,7 @@ impl Backend for Ensemble {
             let session = &node.session;
             let deadline = SystemClock.now() + session.patience();
             if !matches!(slot.at(), Stage::Holding(_)) {
-                slot.goes_to(Stage::Waiting(node.clone(), node.path()));
+                slot.goes_to(Stage::Waiting(node.clone(), None));
             }
             let children = match children {
                 Some(children) => children,
@@ -198,9 +202,10 @@ impl Backend for Ensemble {
                 // Somebody has deleted it, or its session has ended and that was not told yet.
                 Position::Gone => slot.goes_to(Stage::Out),
                 Position::First => {
-                    slot.lasts(request.ttl);
+                    let lease = request.ttl.min(session.lease());
+                    slot.lasts(lease);
                     slot.goes_to(Stage::Holding(node.clone()));
-                    return Ok(Standing::Held(Grant::new(node.token, request.ttl.min(session.lease()))));
+                    return Ok(Standing::Held(Grant::new(node.token, lease)));
                 }
                 Position::Behind { ahead, .. } if !request.queues => {
                     self.withdraw(operation, &slot, deadline).await?;
@@ -208,7 +213,7 @@ impl Backend for Ensemble {
                     return Ok(Standing::Queued(Place::new(Some(ahead), Place::MAX_RECHECK)));
                 }
                 Position::Behind { ahead, last } => {
-                    slot.goes_to(Stage::Waiting(node, last));
+                    slot.goes_to(Stage::Waiting(node, Some(last)));
                     return Ok(Standing::Queued(Place::new(Some(ahead), Place::MAX_RECHECK)));
                 }
             }
@@ -218,12 +223,12 @@ impl Backend for Ensemble {
     async fn wait(&self, request: &Request) -> Result<Wake> {
         let Some(slot) = self.claims.find(request.id) else { return Ok(Wake::Stale) };
         match slot.at() {
-            Stage::Waiting(node, last) => {
-                let gone = slot.watched(&node.session, &last).await;
+            Stage::Waiting(node, Some(ahead)) => {
+                let gone = slot.watched(&node, &ahead).await;
                 gone.map_err(|error| self.sessions.failed(Operation::Wait, error))?;
             }
             // Its directory is about to be renewed: nothing tells when.
-            Stage::Out => std::future::pending().await,
+            Stage::Out | Stage::Waiting(_, None) => std::future::pending().await,
             _ => {}
         }
         Ok(Wake::Stale)
@@ -235,33 +240,23 @@ impl Backend for Ensemble {
             return Ok(Renewal::Lost(LostReason::Gone));
         };
         if slot.until() <= SystemClock.now() {
-            slot.leave();
+            slot.expire();
             return Ok(Renewal::Lost(LostReason::Gone));
         }
-        let session = &node.session;
-        let (path, deadline) = (node.path(), SystemClock.now() + session.patience());
-        let Some(answer) = SystemClock.before(deadline, session.client.check_stat(&path)).await else {
-            return Err(self.sessions.failed(Operation::Renew, Trouble::Silent(session.patience())));
-        };
-        match answer {
-            Ok(Some(stat))
-                if session.owns(stat.ephemeral_owner)
-                    && FencingToken::new(stat.czxid) == Some(node.token) =>
-            {
-                slot.lasts(request.ttl);
-                Ok(Renewal::Renewed { lease: request.ttl.min(session.lease()) })
-            }
-            Ok(_) => Ok(Renewal::Lost(LostReason::Gone)),
-            Err(error) if outcome(&error) == Outcome::Ended => Ok(Renewal::Lost(LostReason::SessionEnded)),
-            Err(error) => Err(self.sessions.failed(Operation::Renew, error)),
+        let deadline = SystemClock.now() + node.session.patience();
+        if let Some(reason) = self.answer(Operation::Renew, deadline, node.loss()).await? {
+            return Ok(Renewal::Lost(reason));
         }
+        let lease = request.ttl.min(node.session.lease());
+        slot.lasts(lease);
+        Ok(Renewal::Renewed { lease })
     }
 
     async fn release(&self, request: &Request) -> Result<Release> {
-        let Some(slot) = self.claims.find(request.id) else { return Ok(Release::Released) };
+        let Some(slot) = self.claims.find(request.id) else { return Ok(Release::Lost(LostReason::Gone)) };
         let patience = Session::patience_of(self.sessions.config.session_timeout);
-        self.withdraw(Operation::Release, &slot, SystemClock.now() + patience).await?;
+        let outcome = self.withdraw(Operation::Release, &slot, SystemClock.now() + patience).await?;
         self.claims.forget(request.id);
-        Ok(Release::Released)
+        Ok(outcome)
     }
 }

@@ -5,6 +5,7 @@
 //! had been sent, and no longer (see `Session::lease`).
 
 use std::{
+    collections::HashSet,
     fmt,
     pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -15,14 +16,18 @@ use futures_util::{
     FutureExt,
     future::{BoxFuture, Shared, join, join_all},
 };
-use polylock_core::{Clock, ConfigError, Error, Fault, Moment, Operation, Result, SystemClock, failure::At};
+use polylock_core::{
+    Clock, ConfigError, Error, Fault, HoldAlerts, Moment, Operation, Result, SystemClock, failure::At,
+};
 use tokio::net::TcpStream;
-use zookeeper_client::{Client, Connector, CreateMode, Error as Failure};
+use zookeeper_client::{CheckWriteError, Client, Connector, CreateMode, Error as Failure};
 
 use crate::{
     NAME,
+    breaks::{self, Breaks},
     config::{Config, Proof},
     error::{Outcome, diagnose, outcome},
+    nodes::Guid,
     tls,
 };
 
@@ -56,7 +61,7 @@ impl Trouble {
         let at = At { backend: NAME, operation, place };
         match self {
             Self::Driver(error) => {
-                let (fault, advice) = diagnose(&error);
+                let (fault, advice) = diagnose(&error, operation);
                 at.failed(fault, advice.map(str::to_owned), error)
             }
             Self::Silent(time) => at.ours(Fault::Temporary, format!("no answer in {time:.1?}")),
@@ -75,6 +80,8 @@ impl From<Failure> for Trouble {
 /// How sessions are made, and the one that is in use.
 pub(crate) struct Sessions {
     pub(crate) config: Config,
+    /// Notified of breaks, in whatever session a hold is.
+    pub(crate) alerts: Arc<HoldAlerts>,
     connector: Connector,
     /// For errors and logs, without secrets.
     place: String,
@@ -95,6 +102,39 @@ pub(crate) struct Session {
     pub(crate) client: Client,
     /// What the servers gave.
     pub(crate) timeout: Duration,
+    /// The node that tells of breaks.
+    pub(crate) breaks: String,
+    /// The requests of this process that have a node in this session, or may have one.
+    requests: Mutex<HashSet<Guid>>,
+}
+
+/// The registration of a request that has a node in a session, or may have one. Dropping it removes it.
+pub(crate) struct Known {
+    session: Arc<Session>,
+    guid: Guid,
+}
+
+impl fmt::Debug for Known {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Known")
+    }
+}
+
+impl Drop for Known {
+    fn drop(&mut self) {
+        self.session.requests().remove(&self.guid);
+    }
+}
+
+/// How a node was removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Removal {
+    /// By this deletion, as far as is known.
+    Done,
+    /// It was not there.
+    Absent,
+    /// The session had ended, and its nodes with it.
+    SessionEnded,
 }
 
 impl fmt::Debug for Session {
@@ -112,7 +152,8 @@ impl fmt::Debug for Sessions {
 impl Sessions {
     pub(crate) fn new(config: Config) -> Result<Arc<Self>, ConfigError> {
         let (connector, place) = (connector(&config)?, config.place());
-        Ok(Arc::new(Self { config, connector, place, state: Mutex::default() }))
+        let (alerts, state) = (Arc::default(), Mutex::default());
+        Ok(Arc::new(Self { config, alerts, connector, place, state }))
     }
 
     /// The session in use; a new one if there is none, or it has ended.
@@ -131,7 +172,8 @@ impl Sessions {
             state.current = None;
             let begin = || {
                 // On a task of its own, so that it is not left half-way by whoever gives up.
-                let opening = tokio::spawn(open(self.config.clone(), self.connector.clone()));
+                let opening = open(self.config.clone(), self.connector.clone(), self.alerts.clone());
+                let opening = tokio::spawn(opening);
                 opening.map(|opened| opened.unwrap_or_else(|cut| Err(cut_off(&cut)))).boxed().shared()
             };
             state.opening.get_or_insert_with(begin).clone()
@@ -179,7 +221,11 @@ fn connector(config: &Config) -> Result<Connector, ConfigError> {
     if config.encrypted { tls::encrypt(connector, &config.certificates) } else { Ok(connector) }
 }
 
-async fn open(config: Config, connector: Connector) -> Result<Arc<Session>, Trouble> {
+async fn open(
+    config: Config,
+    connector: Connector,
+    alerts: Arc<HoldAlerts>,
+) -> Result<Arc<Session>, Trouble> {
     let scheme = if config.encrypted { "tcp+tls" } else { "tcp" };
     let servers: Vec<_> = config.servers.iter().map(|server| format!("{scheme}://{server}")).collect();
     let servers = servers.join(",");
@@ -212,7 +258,10 @@ async fn open(config: Config, connector: Connector) -> Result<Arc<Session>, Trou
     if timeout != config.session_timeout {
         tracing::debug!(asked = ?config.session_timeout, given = ?timeout, "the servers limit sessions");
     }
-    Ok(Arc::new(Session { client, timeout }))
+    let (breaks, requests) = (breaks::node(&config), Mutex::default());
+    let session = Arc::new(Session { client, timeout, breaks, requests });
+    tokio::spawn(breaks::follow(Arc::downgrade(&session), alerts));
+    Ok(session)
 }
 
 /// Why no server can be used, as far as that is known by the deadline.
@@ -281,28 +330,68 @@ impl Session {
         owner == self.client.session_id().0
     }
 
+    /// Registers a request before its node is created.
+    pub(crate) fn known(self: &Arc<Self>, guid: Guid) -> Known {
+        self.requests().insert(guid);
+        Known { session: self.clone(), guid }
+    }
+
+    /// Whether a request of this process has a node in this session, or may have one.
+    pub(crate) fn knows(&self, guid: Guid) -> bool {
+        self.requests().contains(&guid)
+    }
+
+    /// Whether a node with this owner is one of this session that no request of this process uses: nobody would delete it, and
+    /// the session keeps it alive.
+    ///
+    /// A request is registered from before its create is sent until its node is known to be gone, so no node that is being
+    /// created or deleted is an orphan.
+    pub(crate) fn is_orphan(&self, guid: Guid, owner: i64) -> bool {
+        self.owns(owner) && !self.knows(guid)
+    }
+
+    fn requests(&self) -> MutexGuard<'_, HashSet<Guid>> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The breaks that were announced last, as this session sees them.
+    pub(crate) async fn breaks(&self) -> Result<Breaks, Failure> {
+        let seen = none_if_missing(self.client.get_data(&self.breaks).await)?;
+        Ok(seen.map(|(data, _)| Breaks::parse(&data)).unwrap_or_default())
+    }
+
     /// Deletes a node of this session, again and again until it is gone or the session has ended, and its nodes with it.
-    pub(crate) async fn delete(&self, path: &str) {
-        let mut told = false;
+    pub(crate) async fn delete(&self, path: &str) -> Removal {
+        let (mut told, mut may_be_done) = (false, false);
         loop {
             let error = match self.client.delete(path, None).await {
-                Ok(()) | Err(Failure::NoNode) => return,
+                Ok(()) => return Removal::Done,
                 Err(error) => error,
             };
-            match outcome(&error) {
-                Outcome::Ended => return,
-                Outcome::Unknown => {}
-                Outcome::Refused if told => {}
+            let removal = match outcome(&error) {
+                Outcome::Ended => Some(Removal::SessionEnded),
+                Outcome::Refused if error == Failure::NoNode => Some(Removal::Absent),
                 Outcome::Refused => {
-                    told = true;
-                    tracing::warn!(
-                        node = path,
-                        error = &error as &dyn std::error::Error,
-                        "a node of a lock can't be deleted, trying again until its session ends",
-                    );
+                    if !std::mem::replace(&mut told, true) {
+                        tracing::warn!(
+                            node = path,
+                            error = &error as &dyn std::error::Error,
+                            "a node of a lock can't be deleted, trying again until its session ends",
+                        );
+                    }
+                    None
                 }
+                Outcome::Unknown => {
+                    may_be_done = true;
+                    None
+                }
+            };
+            match removal {
+                // An attempt whose reply was lost may have deleted it.
+                Some(_) if may_be_done => return Removal::Done,
+                Some(removal) => return removal,
+                None => pause().await,
             }
-            pause().await;
         }
     }
 
@@ -312,6 +401,25 @@ impl Session {
         let (sync, children) = (self.client.sync(path), self.client.list_children(path));
         let (sync, children) = futures_util::join!(sync, children);
         sync?;
+        none_if_missing(children).map(Option::unwrap_or_default)
+    }
+
+    /// The children of `path` after everything that this session has sent before has been carried out, or will never be.
+    ///
+    /// A transaction that changes nothing goes before the list, on the same connection: it is answered when a majority has
+    /// committed it.
+    pub(crate) async fn children_after_commit(
+        &self,
+        config: &Config,
+        path: &str,
+    ) -> Result<Vec<String>, Failure> {
+        let commit = self.client.new_check_writer(&config.root, None)?.commit();
+        let (commit, children) = futures_util::join!(commit, self.client.list_children(path));
+        match commit {
+            // A check that fails is a transaction, too.
+            Ok(_) | Err(CheckWriteError::CheckFailed { source: Failure::NoNode }) => {}
+            Err(error) => return Err(error.into()),
+        }
         none_if_missing(children).map(Option::unwrap_or_default)
     }
 
