@@ -139,30 +139,38 @@ impl Watchdog {
                 return std::future::pending().await;
             };
             flying.push(async move { (sent, renewal.answer().await) });
-            let answer = tokio::select! {
-                biased;
-                () = shared.until(deadline) => return Err(LostReason::DeadlineReached),
-                Some(answer) = flying.next() => answer,
-                () = shared.until(sent + patience) => (sent, Err(shared.silent(Operation::Renew))),
-            };
-            let error = match answer {
-                (sent, Ok(Renewal::Renewed { lease })) => {
-                    outcome("renewed");
-                    return Ok((sent, lease));
+            let (mut next, mut failed) = (sent + patience, false);
+            loop {
+                let error = tokio::select! {
+                    biased;
+                    () = shared.until(deadline) => return Err(LostReason::DeadlineReached),
+                    // In the pause, too, a late reply counts.
+                    Some((sent, answer)) = flying.next() => match answer {
+                        Ok(Renewal::Renewed { lease }) => {
+                            outcome("renewed");
+                            return Ok((sent, lease));
+                        }
+                        Ok(Renewal::Lost(reason)) => {
+                            outcome("lost");
+                            return Err(reason);
+                        }
+                        Err(error) => error,
+                    },
+                    () = shared.until(next) => match failed {
+                        true => break,
+                        false => shared.silent(Operation::Renew),
+                    },
+                };
+                outcome("error");
+                let left = deadline.since(shared.now());
+                tracing::warn!(
+                    lock.name = %request.name, ?left, error = &error as &dyn std::error::Error,
+                    "renewal failed, trying again",
+                );
+                if !std::mem::replace(&mut failed, true) {
+                    next = (shared.now() + backoff.next()).min(deadline);
                 }
-                (_, Ok(Renewal::Lost(reason))) => {
-                    outcome("lost");
-                    return Err(reason);
-                }
-                (_, Err(error)) => error,
-            };
-            outcome("error");
-            let left = deadline.since(shared.now());
-            tracing::warn!(
-                lock.name = %request.name, ?left, error = &error as &dyn std::error::Error,
-                "renewal failed, trying again",
-            );
-            shared.until((shared.now() + backoff.next()).min(deadline)).await;
+            }
         }
     }
 }
