@@ -100,10 +100,12 @@ impl Ensemble {
     }
 
     /// Whether somebody is in the way of a request that would be the last.
-    async fn is_taken(&self, session: &Session, request: &Request, deadline: Moment) -> Result<bool> {
+    async fn is_taken(&self, session: &Arc<Session>, request: &Request, deadline: Moment) -> Result<bool> {
         let directory = nodes::directory(&self.sessions.config.root, &request.name);
         let children = self.answer(Operation::Claim, deadline, session.children_now(&directory)).await?;
-        Ok(nodes::requests(children).iter().any(|child| request.mode.conflicts_with(child.mode)))
+        let requests = nodes::requests(children);
+        session.delete_orphans(&directory, &requests);
+        Ok(requests.iter().any(|child| request.mode.conflicts_with(child.mode)))
     }
 
     /// Deletes the node of a request. If that lasts longer, it goes on by itself.
@@ -176,7 +178,7 @@ impl Backend for Ensemble {
             let session = &node.session;
             let deadline = SystemClock.now() + session.patience();
             if !matches!(slot.at(), Stage::Holding(_)) {
-                slot.goes_to(Stage::Waiting(node.clone(), None));
+                slot.goes_to(Stage::Waiting(node.clone(), node.path()));
             }
             let children = match children {
                 Some(children) => children,
@@ -193,7 +195,9 @@ impl Backend for Ensemble {
                     }
                 }
             };
-            let position = node.position(children);
+            let requests = nodes::requests(children);
+            session.delete_orphans(&node.directory, &requests);
+            let position = node.position(requests);
             if node.is_used_up() && position != Position::Gone {
                 self.withdraw(operation, &slot, deadline).await?;
                 return Ok(Standing::Queued(Place::new(None, RENEWING)));
@@ -203,7 +207,7 @@ impl Backend for Ensemble {
                 Position::Gone => slot.goes_to(Stage::Out),
                 Position::First => {
                     let lease = request.ttl.min(session.lease());
-                    slot.lasts(lease);
+                    slot.granted(lease);
                     slot.goes_to(Stage::Holding(node.clone()));
                     return Ok(Standing::Held(Grant::new(node.token, lease)));
                 }
@@ -213,7 +217,8 @@ impl Backend for Ensemble {
                     return Ok(Standing::Queued(Place::new(Some(ahead), Place::MAX_RECHECK)));
                 }
                 Position::Behind { ahead, last } => {
-                    slot.goes_to(Stage::Waiting(node, Some(last)));
+                    let last = node.path_of(&last);
+                    slot.goes_to(Stage::Waiting(node, last));
                     return Ok(Standing::Queued(Place::new(Some(ahead), Place::MAX_RECHECK)));
                 }
             }
@@ -223,12 +228,12 @@ impl Backend for Ensemble {
     async fn wait(&self, request: &Request) -> Result<Wake> {
         let Some(slot) = self.claims.find(request.id) else { return Ok(Wake::Stale) };
         match slot.at() {
-            Stage::Waiting(node, Some(ahead)) => {
-                let gone = slot.watched(&node, &ahead).await;
+            Stage::Waiting(node, last) => {
+                let gone = slot.watched(&node.session, &last).await;
                 gone.map_err(|error| self.sessions.failed(Operation::Wait, error))?;
             }
             // Its directory is about to be renewed: nothing tells when.
-            Stage::Out | Stage::Waiting(_, None) => std::future::pending().await,
+            Stage::Out => std::future::pending().await,
             _ => {}
         }
         Ok(Wake::Stale)

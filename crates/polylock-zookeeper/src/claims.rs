@@ -25,8 +25,7 @@ use zookeeper_client::Error as Failure;
 
 use crate::{
     making::{Making, Node},
-    nodes::Child,
-    session::none_if_missing,
+    session::{Session, none_if_missing},
 };
 
 /// How often requests are looked after, at the most and at the least.
@@ -59,8 +58,8 @@ pub(crate) enum Stage {
     Out,
     /// Its node is being made.
     Making(Making),
-    /// It waits for this other request to go; `None`: for its own position to be determined.
-    Waiting(Arc<Node>, Option<Child>),
+    /// It waits for this other node to go.
+    Waiting(Arc<Node>, String),
     /// It holds the lock.
     Holding(Arc<Node>),
     /// Its node is being deleted. That goes on by itself.
@@ -157,18 +156,33 @@ impl Slot {
         Moment::from_nanos(self.until.load(Ordering::Relaxed))
     }
 
+    /// It holds the lock for this time from now on, whatever time its place in the queue had left.
+    pub(crate) fn granted(&self, lease: Duration) {
+        let until = SystemClock.now() + lease;
+        self.until.store(until.as_nanos(), Ordering::Relaxed);
+    }
+
     /// Somebody is interested in it for this time from now on, at the least.
     pub(crate) fn lasts(&self, time: Duration) {
         let until = SystemClock.now() + time;
         self.until.fetch_max(until.as_nanos(), Ordering::Relaxed);
     }
 
-    /// Waits until `ahead`, which is in the way of `node`, is gone. Deletes it if it is an orphan of this session.
-    pub(crate) async fn watched(&self, node: &Arc<Node>, ahead: &Child) -> Result<(), Failure> {
+    /// Waits until `node` is gone.
+    pub(crate) async fn watched(&self, session: &Arc<Session>, node: &str) -> Result<(), Failure> {
         let mut watch = self.watch.lock().await;
-        if watch.as_ref().is_none_or(|watch| watch.node != ahead.name) {
-            let gone = gone(node.clone(), ahead.clone()).boxed();
-            *watch = Some(Watch { node: ahead.name.clone(), gone });
+        if watch.as_ref().is_none_or(|watch| watch.node != node) {
+            let (session, path) = (session.clone(), node.to_owned());
+            // Reads the data: of a node that is gone this leaves no watch behind, as a check for its existence would.
+            let gone = async move {
+                let Some((_, _, watcher)) = none_if_missing(session.client.get_and_watch_data(&path).await)?
+                else {
+                    return Ok(());
+                };
+                watcher.changed().await;
+                Ok(())
+            };
+            *watch = Some(Watch { node: node.to_owned(), gone: gone.boxed() });
         }
         let Some(current) = watch.as_mut() else { return Ok(()) };
         let gone = (&mut current.gone).await;
@@ -211,18 +225,4 @@ impl Slot {
         *stage = Stage::Leaving(gone.clone());
         Some(gone)
     }
-}
-
-/// Ready when `ahead` is gone, or may be.
-async fn gone(node: Arc<Node>, ahead: Child) -> Result<(), Failure> {
-    let (session, path) = (&node.session, node.path_of(&ahead));
-    // Reads the data: of a node that is gone this leaves no watch behind, as a check for its existence would.
-    let seen = none_if_missing(session.client.get_and_watch_data(&path).await)?;
-    let Some((_, stat, watcher)) = seen else { return Ok(()) };
-    if session.is_orphan(ahead.guid, stat.ephemeral_owner) {
-        tracing::warn!(node = path, "deleting a node of this session that no request uses");
-        return none_if_missing(session.client.delete(&path, None).await).map(drop);
-    }
-    watcher.changed().await;
-    Ok(())
 }

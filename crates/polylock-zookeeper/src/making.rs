@@ -23,7 +23,7 @@ pub(crate) struct Node {
     pub(crate) directory: String,
     pub(crate) child: Child,
     pub(crate) token: FencingToken,
-    /// Distinguishes it from nodes of the session that no request uses; see [`Session::is_orphan`].
+    /// Distinguishes it from nodes of the session that no request uses; see [`Session::delete_orphans`].
     _known: Known,
 }
 
@@ -37,9 +37,8 @@ impl Node {
         format!("{}/{}", self.directory, child.name)
     }
 
-    /// What the children of the directory mean for this one.
-    pub(crate) fn position(&self, children: Vec<String>) -> Position {
-        let mut requests = nodes::requests(children);
+    /// What all requests of the lock mean for this one.
+    pub(crate) fn position(&self, mut requests: Vec<Child>) -> Position {
         let Some(at) = requests.iter().position(|child| child.name == self.child.name) else {
             return Position::Gone;
         };
@@ -149,9 +148,9 @@ async fn make(
     let container = CreateMode::Container.with_acls(config.access().acls());
     let mut missing = false;
     for _ in 0..AGAIN {
-        let guid = Guid::random();
         // From before the create is sent until the node is gone.
-        let known = session.known(guid);
+        let known = session.registers();
+        let guid = known.guid;
         let prefix = nodes::prefix(&directory, guid, mode);
         // All are sent at once, and the server takes them in this order: whoever deletes empty directories has no time to.
         let above = missing.then(|| session.client.create(&directory, &[], &container));

@@ -18,6 +18,9 @@ pub(crate) const LAST: i64 = (1 << 31) - (1 << 20);
 /// From here on whoever leaves a lock empty deletes it, so that it counts anew.
 pub(crate) const RENEWED_FROM: i64 = 1 << 30;
 
+/// The half of a guid that is its own.
+const HALF: u128 = u64::MAX as u128;
+
 /// The node of a lock.
 pub(crate) fn directory(root: &str, name: &LockName) -> String {
     format!("{root}/{}", utf8_percent_encode(name.as_str(), ENCODED))
@@ -31,7 +34,7 @@ pub(crate) fn lock(child: &str) -> Option<LockName> {
     (Cow::from(utf8_percent_encode(name.as_str(), ENCODED)) == child).then_some(name)
 }
 
-/// What tells the node of one attempt from all others, whoever made them and whenever.
+/// Identifies the node of one attempt: the half that all nodes of one session share, and a random half.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Guid(u128);
 
@@ -41,6 +44,16 @@ impl Guid {
 
     pub(crate) fn random() -> Self {
         Self(u128::from_be_bytes(RequestId::random().to_bytes()))
+    }
+
+    /// A fresh one of the session that `other` is of.
+    pub(crate) fn of_session(other: Self) -> Self {
+        Self((other.0 & !HALF) | (Self::random().0 & HALF))
+    }
+
+    /// Whether both are of one session.
+    pub(crate) const fn is_of_session(self, other: Self) -> bool {
+        self.0 & !HALF == other.0 & !HALF
     }
 
     /// Reads the 32 lower-case hexadecimal digits that `Display` writes.
@@ -177,6 +190,8 @@ mod tests {
         let name = format!("{}0000000007", prefix("", mine, Mode::Shared)).split_off(1);
         let child = Child::parse(name).unwrap();
         assert_eq!((child.mode, child.sequence, child.guid), (Mode::Shared, 7, mine));
+        let another = Guid::of_session(mine);
+        assert!(another != mine && another.is_of_session(mine) && !Guid::random().is_of_session(mine));
     }
 
     proptest! {

@@ -27,7 +27,7 @@ use crate::{
     breaks::{self, Breaks},
     config::{Config, Proof},
     error::{Outcome, diagnose, outcome},
-    nodes::Guid,
+    nodes::{Child, Guid},
     tls,
 };
 
@@ -104,19 +104,21 @@ pub(crate) struct Session {
     pub(crate) timeout: Duration,
     /// The node that tells of breaks.
     pub(crate) breaks: String,
-    /// The requests of this process that have a node in this session, or may have one.
+    /// What the guids of its nodes have in common.
+    guid: Guid,
+    /// The requests that have a node in it, or may have one.
     requests: Mutex<HashSet<Guid>>,
 }
 
 /// The registration of a request that has a node in a session, or may have one. Dropping it removes it.
 pub(crate) struct Known {
     session: Arc<Session>,
-    guid: Guid,
+    pub(crate) guid: Guid,
 }
 
 impl fmt::Debug for Known {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Known")
+        write!(f, "Known({})", self.guid)
     }
 }
 
@@ -258,8 +260,8 @@ async fn open(
     if timeout != config.session_timeout {
         tracing::debug!(asked = ?config.session_timeout, given = ?timeout, "the servers limit sessions");
     }
-    let (breaks, requests) = (breaks::node(&config), Mutex::default());
-    let session = Arc::new(Session { client, timeout, breaks, requests });
+    let (breaks, guid, requests) = (breaks::node(&config), Guid::random(), Mutex::default());
+    let session = Arc::new(Session { client, timeout, breaks, guid, requests });
     tokio::spawn(breaks::follow(Arc::downgrade(&session), alerts));
     Ok(session)
 }
@@ -330,24 +332,41 @@ impl Session {
         owner == self.client.session_id().0
     }
 
-    /// Registers a request before its node is created.
-    pub(crate) fn known(self: &Arc<Self>, guid: Guid) -> Known {
+    /// Registers a request whose node is about to be created, and gives it its guid.
+    pub(crate) fn registers(self: &Arc<Self>) -> Known {
+        let guid = Guid::of_session(self.guid);
         self.requests().insert(guid);
         Known { session: self.clone(), guid }
     }
 
-    /// Whether a request of this process has a node in this session, or may have one.
+    /// Whether a request has a node of this guid in this session, or may have one.
     pub(crate) fn knows(&self, guid: Guid) -> bool {
         self.requests().contains(&guid)
     }
 
-    /// Whether a node with this owner is one of this session that no request of this process uses: nobody would delete it, and
-    /// the session keeps it alive.
+    /// Deletes those of these requests, of the lock of `directory`, that are nodes of this session and of no request of this
+    /// process: nobody else would, and the session keeps them.
     ///
-    /// A request is registered from before its create is sent until its node is known to be gone, so no node that is being
-    /// created or deleted is an orphan.
-    pub(crate) fn is_orphan(&self, guid: Guid, owner: i64) -> bool {
-        self.owns(owner) && !self.knows(guid)
+    /// A request is registered from before its create is sent until its node is known to be gone. So no node that is being
+    /// created or deleted is taken for an orphan, whatever the order of the replies.
+    pub(crate) fn delete_orphans(self: &Arc<Self>, directory: &str, requests: &[Child]) {
+        let orphans =
+            requests.iter().filter(|one| one.guid.is_of_session(self.guid) && !self.knows(one.guid));
+        let orphans: Vec<_> = orphans.map(|one| format!("{directory}/{}", one.name)).collect();
+        if orphans.is_empty() {
+            return;
+        }
+        let session = self.clone();
+        tokio::spawn(async move {
+            for node in orphans {
+                // One that is gone by now is none, and anybody may have made one of that name.
+                let stat = session.client.check_stat(&node).await.ok().flatten();
+                if stat.is_some_and(|stat| session.owns(stat.ephemeral_owner)) {
+                    tracing::warn!(node, "deleting a node of this session that no request uses");
+                    session.delete(&node).await;
+                }
+            }
+        });
     }
 
     fn requests(&self) -> MutexGuard<'_, HashSet<Guid>> {
