@@ -80,15 +80,15 @@ fn entry(child: &Child, holds: bool, data: Option<NodeData>, stat: &Stat) -> Opt
         None => NodeData {
             owner: OwnerId::new("unknown").ok()?,
             label: "the data of its node are not polylock's, or are a newer version's".to_owned(),
-            ttl: Duration::ZERO,
+            lease: Duration::ZERO,
             broken: None,
         },
     };
-    let NodeData { owner, label, ttl, broken } = data;
+    let NodeData { owner, label, lease, broken } = data;
     // Until its own process takes it away. If that has died, its session's end does.
     let (token, expires_in) = match holds {
-        true => (Some(FencingToken::new(stat.czxid)?), ttl),
-        false => (None, ttl.min(Request::MAX_PLACE_TTL)),
+        true => (Some(FencingToken::new(stat.czxid)?), lease),
+        false => (None, lease.min(Request::MAX_PLACE_TTL)),
     };
     Some(Entry::new(child.mode, owner, &label, token, age(stat), expires_in).broken(broken))
 }

@@ -124,7 +124,8 @@ pub(crate) struct Made {
 
 impl Making {
     pub(crate) fn begin(sessions: Arc<Sessions>, session: Arc<Session>, request: &Request) -> Self {
-        let (name, mode, data) = (request.name.clone(), request.mode, nodes::data(request));
+        let data = nodes::data(request, request.ttl.min(session.lease()));
+        let (name, mode) = (request.name.clone(), request.mode);
         let made = async move { make(&sessions.config, session, &name, mode, &data).await };
         let task = tokio::spawn(made);
         Self(task.map(|made| made.unwrap_or_else(|cut| Err(cut_off(&cut)))).boxed().shared())

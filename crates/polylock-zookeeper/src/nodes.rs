@@ -119,16 +119,16 @@ pub(crate) fn standpoints(requests: &[Child]) -> Vec<Standpoint> {
 pub(crate) struct NodeData {
     pub(crate) owner: OwnerId,
     pub(crate) label: String,
-    pub(crate) ttl: Duration,
+    pub(crate) lease: Duration,
     /// The notice of the break that has marked the hold.
     pub(crate) broken: Option<BreakNotice>,
 }
 
-/// The data that a request's node is created with: one line each for TTL, owner and label, none of which holds a line feed. What
+/// The data that a request's node is created with: one line each for lease, owner and label, none of which holds a line feed. What
 /// follows them is the notice of a break, see [`marked`].
-pub(crate) fn data(request: &Request) -> Vec<u8> {
+pub(crate) fn data(request: &Request, lease: Duration) -> Vec<u8> {
     let label = request.label.as_ref().map_or("", |label| label.as_str());
-    format!("{}\n{}\n{label}", request.ttl.as_millis(), request.owner).into_bytes()
+    format!("{}\n{}\n{label}", lease.as_millis(), request.owner).into_bytes()
 }
 
 /// The same data with the notice of a break behind it. Versions that know no notices read it as part of the label.
@@ -140,10 +140,10 @@ impl NodeData {
     /// `None` if the data are not those of a request's node.
     pub(crate) fn parse(data: &[u8]) -> Option<Self> {
         let mut lines = str::from_utf8(data).ok()?.splitn(4, '\n');
-        let ttl = Duration::from_millis(lines.next()?.parse().ok()?);
+        let lease = Duration::from_millis(lines.next()?.parse().ok()?);
         let owner = OwnerId::sanitized(lines.next()?);
         let label = lines.next()?.to_owned();
-        Some(Self { owner, label, ttl, broken: lines.next().map(BreakNotice::from_text) })
+        Some(Self { owner, label, lease, broken: lines.next().map(BreakNotice::from_text) })
     }
 }
 
@@ -205,14 +205,14 @@ mod tests {
         }
 
         #[test]
-        fn node_data_survive(owner in "[^\\pC]{1,60}", label in "[^\\pC]{0,60}", millis in 1..100_000_u64) {
+        fn node_data_survive(owner in "[^\\pC\\p{Zl}\\p{Zp}]{1,60}", label in "[^\\pC\\p{Zl}\\p{Zp}]{0,60}", millis in 1..100_000_u64) {
             let ttl = Duration::from_millis(millis);
             let mut request = Request::new(LockName::new("n").unwrap(), Mode::Exclusive, ttl);
             request.owner = OwnerId::new(&owner).unwrap();
             request.label = Some(polylock_core::Label::new(&label).unwrap());
-            let data = data(&request);
+            let data = data(&request, ttl);
             let read = NodeData::parse(&data).unwrap();
-            prop_assert_eq!((read.owner.as_str(), &read.label, read.ttl), (owner.as_str(), &label, ttl));
+            prop_assert_eq!((read.owner.as_str(), &read.label, read.lease), (owner.as_str(), &label, ttl));
             prop_assert_eq!(&read.broken, &None);
             let reason = request.label.filter(|label| !label.as_str().is_empty());
             for notice in [BreakNotice::new(request.owner, reason), BreakNotice::default()] {

@@ -47,6 +47,11 @@ async fn a_holder_that_does_not_stop_has_the_lock_to_the_end_of_its_lease() {
     let guard = here.lock("n").ttl(Duration::from_secs(3600)).acquire().await.unwrap();
     let lease = SESSION * 2 / 3;
     assert!(guard.remaining() <= lease);
+    assert_eq!(
+        there.inspect("n").await.unwrap().holders[0].expires_in,
+        lease,
+        "what it has, not what it asked for"
+    );
     assert_eq!(there.break_lock("n").reason("it hangs").await.unwrap().len(), 1);
     let marked = now();
     broken(&guard, "it hangs").await;
