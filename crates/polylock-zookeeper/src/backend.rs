@@ -19,8 +19,8 @@ use crate::{
     session::{Session, Sessions, Trouble, none_if_missing},
 };
 
-/// The lease times it gives. What a guard has is two thirds of the session's time-out at the most.
-const TTL: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(24 * 3600);
+/// The shortest lease. The longest one is what the session allows.
+const SHORTEST: Duration = Duration::from_millis(100);
 
 /// When to ask again for a lock whose directory is about to be renewed.
 const RENEWING: Duration = Duration::from_millis(50);
@@ -49,7 +49,7 @@ async fn open(config: Config) -> Result<Store> {
     });
     let looked = looked.await.unwrap_or(Err(zookeeper_client::Error::Timeout));
     looked.map_err(|error| sessions.failed(Operation::Connect, error))?;
-    let mut capabilities = Capabilities::new(NAME, TTL);
+    let mut capabilities = Capabilities::new(NAME, SHORTEST..=session.lease().max(SHORTEST));
     capabilities.reach = Reach::Machines;
     capabilities.wake = WakeUp::Pushed;
     capabilities.carrier = Carrier::Connection;

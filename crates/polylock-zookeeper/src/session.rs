@@ -312,6 +312,12 @@ impl Session {
         self.timeout * 2 / 3
     }
 
+    /// The time-out of a session that allows leases of this time: whole milliseconds.
+    pub(crate) fn timeout_for(lease: Duration) -> Duration {
+        let millis = lease.saturating_mul(3).as_nanos().div_ceil(2_000_000);
+        Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX))
+    }
+
     /// How long an operation waits for the servers.
     pub(crate) fn patience(&self) -> Duration {
         Self::patience_of(self.timeout)

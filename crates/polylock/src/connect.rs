@@ -125,10 +125,15 @@ impl LocksBuilder {
     /// # Cancel safety
     /// Dropping the future leaves nothing behind.
     pub async fn connect(self) -> Result<Locks> {
-        let (options, named) = Named::read(&self.url?)?;
+        let url = self.url?;
+        let (mut options, named) = Named::read(&url)?;
         let label = self.label.transpose()?;
         let store = named.open().await?;
-        let metrics = self.metrics.or_else(|| default_metrics(store.backend.capabilities().backend));
+        let can = store.backend.capabilities();
+        if url.keys().text("polylock.ttl").is_none() {
+            options.ttl = can.nearest_ttl(options.ttl);
+        }
+        let metrics = self.metrics.or_else(|| default_metrics(can.backend));
         let mut locks = polylock_core::Locks::builder(store).options(options);
         if let Some(owner) = &self.owner {
             locks = locks.owner(owner);
