@@ -9,8 +9,6 @@ use polylock_core::{
 };
 use zookeeper_client::Acls;
 
-use crate::session::Session;
-
 const SESSIONS: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(300)..=Duration::from_secs(24 * 3600);
 const CONNECT: std::ops::RangeInclusive<Duration> = Duration::from_millis(5)..=Duration::from_secs(600);
@@ -120,9 +118,8 @@ impl Config {
         let accesses = [("open", Access::Open), ("creator", Access::Creator)];
         let client = keys.pair("polylock.tls_cert", "polylock.tls_key")?;
         let client = client.map(|(certificate, key)| (certificate.into(), key.into()));
-        // So that locks get the lease that is asked for by default.
-        let ttl = Options::from_keys(&mut url.keys())?.ttl;
-        let session = Session::timeout_for(ttl).clamp(*SESSIONS.start(), *SESSIONS.end());
+        // A lock outlives a dead holder for as long as that holder's session lasts.
+        let ttl = Options::from_keys(&mut url.keys())?.ttl.clamp(*SESSIONS.start(), *SESSIONS.end());
         let config = Self {
             servers,
             encrypted: url.scheme().ends_with("+tls"),
@@ -130,7 +127,7 @@ impl Config {
             credentials,
             proof: keys.choice("polylock.auth", &proofs)?.unwrap_or(Proof::Digest),
             access: keys.choice("polylock.access", &accesses)?,
-            session_timeout: keys.duration("polylock.session_timeout")?.unwrap_or(session),
+            session_timeout: keys.duration("polylock.session_timeout")?.unwrap_or(ttl),
             connect_timeout: keys
                 .duration("polylock.connect_timeout")?
                 .unwrap_or(Self::DEFAULT_CONNECT_TIMEOUT),
@@ -140,9 +137,9 @@ impl Config {
         Ok(config)
     }
 
-    /// For how long the servers keep the session of a client of which they hear nothing, and with it its locks. Two thirds of it are
-    /// the longest lease. By default one and a half times the default TTL (`polylock.ttl`, 30 s). The servers give what is next
-    /// to it within their own limits.
+    /// For how long the servers keep the session of a client of which they hear nothing, and with it its locks: the
+    /// default TTL (`polylock.ttl`, 30 s) by default. The servers give what is next to it within their own limits. Two
+    /// thirds of what they give are the longest lease, and the default one.
     #[must_use]
     pub const fn session_timeout(mut self, timeout: Duration) -> Self {
         self.session_timeout = timeout;
@@ -333,16 +330,15 @@ mod tests {
     }
 
     #[test]
-    fn the_session_allows_the_default_lease() {
+    fn the_session_lasts_as_long_as_a_lock_outlives_its_holder() {
         let of = |query: &str| {
             let url = StoreUrl::parse(&format!("zk://h{query}")).unwrap();
             let mut keys = url.keys();
             Options::from_keys(&mut keys).unwrap();
             Config::from_url(&url, &mut keys).unwrap().session_timeout
         };
-        assert_eq!(of(""), Options::default().ttl * 3 / 2);
-        assert_eq!(of("?polylock.ttl=7s"), Duration::from_millis(10_500));
-        assert_eq!(of("?polylock.ttl=333ms"), Duration::from_millis(500), "no less, and whole milliseconds");
+        assert_eq!(of(""), Options::default().ttl);
+        assert_eq!(of("?polylock.ttl=7s"), Duration::from_secs(7));
         assert_eq!(of("?polylock.ttl=7s&polylock.session_timeout=3s"), Duration::from_secs(3));
     }
 

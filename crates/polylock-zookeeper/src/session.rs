@@ -257,8 +257,8 @@ async fn open(
         }
     };
     let timeout = client.session_timeout();
-    if timeout != config.session_timeout {
-        tracing::debug!(asked = ?config.session_timeout, given = ?timeout, "the servers limit sessions");
+    if timeout < config.session_timeout {
+        tracing::warn!(asked = ?config.session_timeout, given = ?timeout, "the servers give shorter sessions: see maxSessionTimeout");
     }
     let (breaks, guid, requests) = (breaks::node(&config), Guid::random(), Mutex::default());
     let session = Arc::new(Session { client, timeout, breaks, guid, requests });
@@ -310,12 +310,6 @@ impl Session {
     /// there is; the rest is for clocks that do not run alike.
     pub(crate) fn lease(&self) -> Duration {
         self.timeout * 2 / 3
-    }
-
-    /// The time-out of a session that allows leases of this time: whole milliseconds.
-    pub(crate) fn timeout_for(lease: Duration) -> Duration {
-        let millis = lease.saturating_mul(3).as_nanos().div_ceil(2_000_000);
-        Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX))
     }
 
     /// How long an operation waits for the servers.

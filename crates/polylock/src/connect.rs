@@ -127,10 +127,11 @@ impl LocksBuilder {
     pub async fn connect(self) -> Result<Locks> {
         let url = self.url?;
         let (mut options, named) = Named::read(&url)?;
+        let takes_nearest = url.keys().text("polylock.ttl").is_none() || named.has_sessions();
         let label = self.label.transpose()?;
         let store = named.open().await?;
         let can = store.backend.capabilities();
-        if url.keys().text("polylock.ttl").is_none() {
+        if takes_nearest {
             options.ttl = can.nearest_ttl(options.ttl);
         }
         let metrics = self.metrics.or_else(|| default_metrics(can.backend));
@@ -251,6 +252,15 @@ impl Named {
         };
         keys.finish()?;
         Ok((options, named))
+    }
+
+    /// Whether `polylock.ttl` is how long the servers keep a session, which is longer than the leases in it. It is no wish that
+    /// the store refuses if it can't be met.
+    const fn has_sessions(&self) -> bool {
+        #[cfg(feature = "zookeeper")]
+        return matches!(self, Self::ZooKeeper(_));
+        #[cfg(not(feature = "zookeeper"))]
+        false
     }
 
     async fn open(self) -> Result<Store> {

