@@ -37,28 +37,40 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "deadline counted from the reply of the renewal",
         file: "crates/polylock-core/src/engine/watchdog.rs",
-        from: "                    return Ok((sent, lease));",
-        to: "                    return Ok((sent.max(shared.now()), lease));",
+        from: "                            return Ok((sent, lease));",
+        to: "                            return Ok((sent.max(shared.now()), lease));",
         test: ("conformance", "memory::renew::the_deadline_counts_from_the_sending"),
     },
     Mutant {
         name: "renewal not raced with the deadline",
         file: "crates/polylock-core/src/engine/watchdog.rs",
-        from: "                () = shared.until(deadline) => return Err(LostReason::DeadlineReached),
-                Some(answer) = flying.next() => answer,
-                () = shared.until(sent + patience) => (sent, Err(shared.silent(Operation::Renew))),
+        from: "            let (mut next, mut failed) = (sent + patience, false);
+            loop {
+                let error = tokio::select! {
+                    biased;
+                    () = shared.until(deadline) => return Err(LostReason::DeadlineReached),
 ",
-        to: "                Some(answer) = flying.next() => answer,
+        to: "            let (mut next, mut failed) = (Moment::NEVER.max(sent + patience), false);
+            loop {
+                let error = tokio::select! {
+                    biased;
 ",
         test: ("watchdog", "a_hung_renewal_does_not_delay_the_loss_though_nobody_looks"),
     },
     Mutant {
         name: "renewal raced with its own patience alone",
         file: "crates/polylock-core/src/engine/watchdog.rs",
-        from: "                () = shared.until(deadline) => return Err(LostReason::DeadlineReached),
-                Some(answer)",
-        to: "                Some(answer)",
+        from: "                    () = shared.until(deadline) => return Err(LostReason::DeadlineReached),
+",
+        to: "",
         test: ("watchdog", "a_hung_renewal_does_not_delay_the_loss_though_nobody_looks"),
+    },
+    Mutant {
+        name: "late replies to renewals not received in the pause after a failure",
+        file: "crates/polylock-core/src/engine/watchdog.rs",
+        from: "Some((sent, answer)) = flying.next() => match answer {",
+        to: "Some((sent, answer)) = flying.next(), if !failed => match answer {",
+        test: ("watchdog", "a_late_reply_counts_in_the_pause_before_the_next_attempt"),
     },
     Mutant {
         name: "release without owner check in memory",
@@ -431,14 +443,14 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "ZooKeeper: a node whose making was not answered is not looked for",
-        file: "crates/polylock-zookeeper/src/claims.rs",
-        from: "Outcome::Unknown => match find(&session, &directory, guid).await? {",
-        to: "Outcome::Unknown => match find(&session, &directory, guid).await?.filter(|_| false) {",
+        file: "crates/polylock-zookeeper/src/making.rs",
+        from: "Outcome::Unknown => match find(&session, config, &directory, guid).await? {",
+        to: "Outcome::Unknown => match find(&session, config, &directory, guid).await?.filter(|_| false) {",
         test: ("zookeeper", "lost_answers::of_any_kind_leave_no_ghost"),
     },
     Mutant {
         name: "ZooKeeper: the end of a lock's numbers is not seen",
-        file: "crates/polylock-zookeeper/src/claims.rs",
+        file: "crates/polylock-zookeeper/src/making.rs",
         from: "self.child.sequence < 0 || self.child.sequence > LAST",
         to: "self.child.sequence < 0 && self.child.sequence > LAST",
         test: ("zookeeper", "border::beyond_the_last_number_nobody_is_granted_before_all_others_have_gone"),
@@ -449,6 +461,86 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         from: "self.client.new_check_writer(&self.path, None)",
         to: "self.client.new_check_writer(\"/\", None)",
         test: ("zookeeper", "fence::a_released_lock_writes_nothing"),
+    },
+    Mutant {
+        name: "ZooKeeper: a lost create is looked for behind a sync, which needs no majority",
+        file: "crates/polylock-zookeeper/src/making.rs",
+        from: "session.children_after_commit(config, directory)",
+        to: "session.children_now(Some(directory).filter(|_| !config.root.is_empty()).unwrap_or_default())",
+        test: (
+            "zookeeper",
+            "orphans::a_create_is_not_given_up_for_lost_on_the_word_of_a_leader_without_followers",
+        ),
+    },
+    Mutant {
+        name: "ZooKeeper: a node of the session that no request uses stays",
+        file: "crates/polylock-zookeeper/src/session.rs",
+        from: "one.guid.is_of_session(self.guid) && !self.knows(one.guid)",
+        to: "one.guid.is_of_session(self.guid) && !self.knows(one.guid) && directory.is_empty()",
+        test: (
+            "zookeeper",
+            "orphans::a_node_that_no_request_uses_is_deleted_by_whoever_of_its_session_wants_the_lock",
+        ),
+    },
+    Mutant {
+        name: "ZooKeeper: a node of the session is taken for an orphan though a request uses it",
+        file: "crates/polylock-zookeeper/src/session.rs",
+        from: "one.guid.is_of_session(self.guid) && !self.knows(one.guid)",
+        to: "one.guid.is_of_session(self.guid) && (!self.knows(one.guid) || requests.len() > 1)",
+        test: ("zookeeper", "orphans::a_node_that_no_request_uses_is_deleted_alone"),
+    },
+    Mutant {
+        name: "ZooKeeper: a release that finds no node is taken for one that has deleted it",
+        file: "crates/polylock-zookeeper/src/making.rs",
+        from: "Removal::Absent => Release::Lost(self.why_gone().await),",
+        to: "Removal::Absent => Release::Released,",
+        test: ("conformance", "zookeeper::breaking::by_force_is_reported_by_the_release"),
+    },
+    Mutant {
+        name: "ZooKeeper: a deletion whose reply was lost is not remembered",
+        file: "crates/polylock-zookeeper/src/session.rs",
+        from: "may_be_done = true;",
+        to: "may_be_done = false;",
+        test: ("zookeeper", "lost_answers::of_any_kind_leave_no_ghost"),
+    },
+    Mutant {
+        name: "ZooKeeper: a broken hold is extended",
+        file: "crates/polylock-zookeeper/src/making.rs",
+        from: "Ok(NodeData::parse(&data).and_then(|data| data.broken).map(LostReason::Broken))",
+        to: "Ok(NodeData::parse(&data).and_then(|data| data.broken.filter(|_| false)).map(LostReason::Broken))",
+        test: ("conformance", "zookeeper::breaking::ends_with_the_lease"),
+    },
+    Mutant {
+        name: "ZooKeeper: a broken hold lasts for as long as its place in the queue would have",
+        file: "crates/polylock-zookeeper/src/backend.rs",
+        from: "slot.granted(lease);",
+        to: "slot.lasts(lease);",
+        test: ("zookeeper", "breaking::a_holder_that_does_not_stop_has_the_lock_to_the_end_of_its_lease"),
+    },
+    Mutant {
+        name: "ZooKeeper: a second break overwrites the notice of the first",
+        file: "crates/polylock-zookeeper/src/break_lock.rs",
+        from: "writer.add_set_data(&holder.path, &marked, Some(holder.version))?;",
+        to: "writer.add_set_data(&holder.path, &marked, None)?;",
+        test: ("zookeeper", "breaking::of_two_at_once_one_notice_counts_for_both"),
+    },
+    Mutant {
+        name: "ZooKeeper: a break that is not announced",
+        file: "crates/polylock-zookeeper/src/break_lock.rs",
+        from: "        if announces {",
+        to: "        if announces && order.force {",
+        test: ("conformance", "zookeeper::breaking::reaches_the_holder_at_once"),
+    },
+    Mutant {
+        name: "ZooKeeper: a node with foreign data is not shown",
+        file: "crates/polylock-zookeeper/src/inspect.rs",
+        from: "        None => NodeData {",
+        to: "        None if stat.czxid > 0 => return None,
+        None => NodeData {",
+        test: (
+            "zookeeper",
+            "breaking::a_node_that_only_looks_like_a_request_is_shown_and_deleted_by_force_alone",
+        ),
     },
     Mutant {
         name: "Azure: a renewal that is answered with another's id is believed",
@@ -470,6 +562,73 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         from: "(Some(of) == etag).then(",
         to: "(Some(of) == etag || etag.is_some()).then(",
         test: ("azure", "leases::has_a_greater_token_than_that_of_any_other_process"),
+    },
+    Mutant {
+        name: "Azure: a lease that comes late is released after a while only",
+        file: "crates/polylock-azure/src/backend.rs",
+        from: "Duration::from_millis(700));",
+        to: "Duration::from_secs(10));",
+        test: ("azure", "late::an_acquisition_that_comes_late_is_released_within_a_second_of_its_arrival"),
+    },
+    Mutant {
+        name: "Azure: a release that is refused is taken for one",
+        file: "crates/polylock-azure/src/backend.rs",
+        from: "match queued || trouble.may_have_been_done() {",
+        to: "match queued || trouble.refusal().is_some() {",
+        test: ("conformance", "azure::release::of_a_superseded_hold_is_an_error"),
+    },
+    Mutant {
+        name: "Azure: a release that was sent twice is judged by the second answer",
+        file: "crates/polylock-azure/src/backend.rs",
+        from: "match queued || trouble.may_have_been_done() {",
+        to: "match queued {",
+        test: ("azure", "answers::of_a_release_leave_no_lease"),
+    },
+    Mutant {
+        name: "Azure: a lease that was broken by force is left to its former holder",
+        file: "crates/polylock-azure/src/breaks.rs",
+        from: "                    self.take_away(name).await;
+",
+        to: "",
+        test: ("conformance", "azure::breaking::by_force_is_reported_by_the_release"),
+    },
+    Mutant {
+        name: "Azure: a break that waits for nobody",
+        file: "crates/polylock-azure/src/blobs.rs",
+        from: "break_period: now.then_some(0),",
+        to: "break_period: Some(i32::from(now) * 0),",
+        test: ("conformance", "azure::breaking::waits_for_the_holder"),
+    },
+    Mutant {
+        name: "Azure: a second break overwrites the notice of the first",
+        file: "crates/polylock-azure/src/breaks.rs",
+        from: "Some((earlier, _)) if earlier.grant == broken.grant =>",
+        to: "Some((earlier, _)) if earlier.notice == broken.notice =>",
+        test: ("conformance", "azure::breaking::keeps_the_first_notice"),
+    },
+    Mutant {
+        name: "Azure: a notice is taken for that of any grant",
+        file: "crates/polylock-azure/src/breaks.rs",
+        from: "found.filter(|(broken, _)| broken.grant == *grant)",
+        to: "found.filter(|(broken, _)| broken.grant == *grant || !self.place.is_empty())",
+        test: ("azure", "breaking::a_notice_is_for_one_grant_alone"),
+    },
+    Mutant {
+        name: "Azure: notices that nobody reads stay",
+        file: "crates/polylock-azure/src/breaks.rs",
+        from: "age(now, properties.last_modified) > OLD",
+        to: "age(now, properties.last_modified) > OLD * 10",
+        test: ("azure", "breaking::notices_that_nobody_read_are_deleted_by_a_later_break"),
+    },
+    Mutant {
+        name: "Azure: the first token of a blob is a whole second",
+        file: "crates/polylock-azure/src/tokens.rs",
+        from: "Some(micros.div_euclid(SECOND)) == modified",
+        to: "Some(micros.div_euclid(SECOND)) == modified && *micros < 0",
+        test: (
+            "azure",
+            "leases::has_a_greater_token_though_the_blob_was_deleted_in_the_second_of_its_first_grant",
+        ),
     },
 ];
 
