@@ -124,6 +124,7 @@ async fn of_two_at_once_one_notice_counts_for_both() {
         let guard = here.lock("n").acquire().await.unwrap();
         let orders = [one.break_lock("n").reason("one"), other.break_lock("n").reason("other")];
         let [first, second] = orders.map(IntoFuture::into_future);
+        let began = now();
         let both = join(first, second).await;
         let reasons = [both.0.unwrap(), both.1.unwrap()].map(|entries| {
             let [entry] = &entries[..] else { panic!("one holder: {entries:?}") };
@@ -131,6 +132,7 @@ async fn of_two_at_once_one_notice_counts_for_both() {
         });
         assert_eq!(reasons[0], reasons[1]);
         broken(&guard, &reasons[0]).await;
+        println!("notified {:.1?} after the order", now().since(began));
         drop(guard);
         let next = tokio::time::timeout(SOON, here.lock("n").acquire()).await.expect("it is free").unwrap();
         next.release().await.unwrap();
