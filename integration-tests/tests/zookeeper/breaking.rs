@@ -231,7 +231,7 @@ async fn cost_acquisitions_and_renewals_nothing() {
     println!("{packets} packets for {PAIRS} pairs");
     assert!((3 * PAIRS..=3 * PAIRS + pings(began)).contains(&packets), "create, list, delete: {packets}");
 
-    let guards: Vec<_> = join_all((0..50).map(|number| locks.lock(&format!("n{number}")).acquire())).await;
+    let guards: Vec<_> = join_all((0..50).map(|number| locks.lock(format!("n{number}")).acquire())).await;
     let guards: Vec<_> = guards.into_iter().map(Result::unwrap).collect();
     let (began, before) = (now(), zookeeper::packets(&server).await);
     let mut renewals = 0;
