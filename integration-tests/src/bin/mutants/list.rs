@@ -511,10 +511,12 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         test: ("conformance", "zookeeper::breaking::ends_with_the_lease"),
     },
     Mutant {
-        name: "ZooKeeper: a broken hold lasts for as long as its place in the queue would have",
-        file: "crates/polylock-zookeeper/src/backend.rs",
-        from: "slot.granted(lease);",
-        to: "slot.lasts(lease);",
+        name: "ZooKeeper: a hold that its process does not release lasts for as long as its session",
+        file: "crates/polylock-zookeeper/src/claims.rs",
+        from: "            slot.expire();
+",
+        to: "            drop(slot);
+",
         test: ("zookeeper", "breaking::a_holder_that_does_not_stop_has_the_lock_to_the_end_of_its_lease"),
     },
     Mutant {
