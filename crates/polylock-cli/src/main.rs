@@ -8,7 +8,7 @@ mod output;
 mod run;
 mod signals;
 mod store;
-mod wall;
+mod wall_clock;
 
 use std::process::ExitCode;
 
@@ -21,8 +21,8 @@ use crate::{
 };
 
 fn main() -> ExitCode {
-    if run::warden::is_called() {
-        return run::warden::main();
+    if let Some(code) = run::helper() {
+        return code;
     }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,

@@ -92,7 +92,7 @@ impl Output {
             Format::Text => say(ERROR, &failure.message),
             Format::Json | Format::Jsonl => {
                 let what = serde_json::json!({
-                    "ts": crate::wall::timestamp(), "event": "error",
+                    "ts": crate::wall_clock::timestamp(), "event": "error",
                     "exit_code": failure.code, "reason": failure.message,
                 });
                 line(what);

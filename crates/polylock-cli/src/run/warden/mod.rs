@@ -1,110 +1,198 @@
-//! The warden: a helper process that kills the command when polylock no longer can.
+//! The warden: a process between polylock and the command, which kills the command when polylock no longer can.
 //!
-//! The command must be dead before the lock can go to another, even if polylock itself is killed or stopped. So a second,
-//! tiny process of the same program watches: polylock tells it each new deadline through a pipe, and it kills the command
-//! when
+//! The command must be dead before the lock can go to another, even if polylock itself is killed or stopped. So polylock starts a
+//! second, tiny process of the same program, which starts the command and knows the deadline. It kills the command with all that
+//! the command has started when
 //!
-//! * the pipe closes, because polylock died without a word, or
-//! * the deadline passes without a newer one, because polylock is stopped or hangs.
+//! * the socket to polylock closes, because polylock died, or
+//! * the deadline passes without a later one, because polylock is stopped or hangs.
 //!
-//! The warden is the leader of the process group that the command runs in from its first instruction, so all that the
-//! command starts is reached by one signal, and nothing can slip in between. It outlives the signals that are passed on to
-//! the group. With `--foreground` the command is in the terminal's group instead, which the caller's other programs may
-//! share: then the warden kills the command and its descendants one by one.
+//! ```text
+//! polylock ── warden ─┬─ leader of the command's process group
+//!                     └─ command ── …
+//! ```
 //!
-//! Not "the child asks for a signal at its parent's death": that reaches neither the child's children nor a child whose
+//! * The warden is the parent of the command and a child subreaper, so every process that the command starts is its descendant
+//!   for good, whatever the process does: [`ProcessTree`].
+//! * The warden does not reap the command before polylock is done with it. So until then the number of the command is the
+//!   command's own, and whoever knows it may signal it.
+//! * The process group is led by a third process, which does nothing. It keeps the number of the group taken, and it leaves the
+//!   warden outside, which therefore survives the one signal that kills the group.
+//! * polylock is a child subreaper, too. If the warden is killed, the command becomes polylock's child, and another warden takes
+//!   its place: from then on polylock reaps, and the new warden watches the processes from the side.
+//! * With `--foreground` the command is in polylock's group instead, which the caller's other programs may share: then the
+//!   processes are killed one by one.
+//!
+//! Not "the command asks for a signal at its parent's death": that reaches neither the command's children nor a command whose
 //! parent is merely stopped.
 
-mod process;
+mod message;
+mod watch;
 
-use std::{env, ffi::OsStr, io, path::PathBuf, process::Stdio};
-
-use polylock::Moment;
-use rustix::process::Pid;
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    process::{Child, ChildStdin, Command},
+use std::{
+    env,
+    ffi::OsString,
+    io::{self, IoSlice},
+    mem::MaybeUninit,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::{
+            net,
+            process::{CommandExt, ExitStatusExt},
+        },
+    },
+    path::PathBuf,
+    process::{Child, Command, ExitCode, ExitStatus, Stdio},
+    time::Duration,
 };
 
-pub(crate) use process::main;
+use polylock::{Clock, Moment, SystemClock};
+use rustix::{
+    io::Errno,
+    net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg},
+    process::{Pid, Signal, WaitId, WaitIdOptions, getpid, waitid},
+};
+use tokio::{
+    io::AsyncWriteExt,
+    net::UnixStream,
+    signal::unix::{Signal as Signals, SignalKind, signal},
+};
 
-/// The hidden first argument that makes this program a warden.
-const CALL: &str = "__warden";
+use self::message::{Adopted, Event, Inbox, LEADER, Order, Place, WARDEN, is_called};
+use super::{
+    orphans::Orphans,
+    processes::{Ancestor, Group, Process, ProcessTree, Stat, become_subreaper, children},
+    terminal::group_under_job_control,
+};
 
-/// Whether this process was started as a warden.
-pub(crate) fn is_called() -> bool {
-    env::args_os().nth(1).as_deref() == Some(OsStr::new(CALL))
-}
+/// How long a warden may keep back what it knows before it counts as stopped.
+const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The command that is there already when a warden takes another's place. It knows it from the start: polylock may die before
-/// it has said a word.
-fn command_from_the_start() -> Option<Pid> {
-    env::args().nth(2)?.parse().ok().and_then(Pid::from_raw)
-}
-
-/// What the warden is told, one line each.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Word {
-    /// The process to kill.
-    Command(Pid),
-    /// When to kill it.
-    Deadline(Moment),
-    /// All is well: go without killing.
-    Done,
-}
-
-impl Word {
-    fn to_line(self) -> String {
-        match self {
-            Self::Command(pid) => format!("command {pid}\n"),
-            Self::Deadline(at) => format!("deadline {}\n", at.as_nanos()),
-            Self::Done => "done\n".to_owned(),
-        }
-    }
-
-    fn from_line(line: &str) -> Option<Self> {
-        let (word, number) = line.split_once(' ').unwrap_or((line, ""));
-        match word {
-            "command" => number.parse().ok().and_then(Pid::from_raw).map(Self::Command),
-            "deadline" => number.parse().ok().map(Moment::from_nanos).map(Self::Deadline),
-            "done" => Some(Self::Done),
-            _ => None,
-        }
+/// Runs this process as a helper of another polylock, if it was started as one.
+pub(crate) fn main() -> Option<ExitCode> {
+    if is_called(WARDEN) {
+        Some(watch::warden())
+    } else if is_called(LEADER) {
+        Some(watch::leader())
+    } else {
+        None
     }
 }
 
-/// polylock's end of the pipe.
+/// What the warden has to report.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Report {
+    /// The command has ended.
+    Ended(ExitStatus),
+    /// The command was stopped by this signal.
+    Stopped(i32),
+    /// A look at all processes of the command, from the order on, took this long.
+    Took(Duration),
+    /// This process of the command belongs to another user, who is known by this number, and can't be killed.
+    Refused(Pid, Option<u32>),
+    /// The warden was killed or did not answer; another has taken its place.
+    Replaced,
+}
+
+/// Why a command was not started.
+#[derive(Debug)]
+pub(super) enum NotStarted {
+    /// It can't be run.
+    Command(io::Error),
+    /// There is no warden to start it.
+    Warden(io::Error),
+}
+
+impl From<io::Error> for NotStarted {
+    fn from(error: io::Error) -> Self {
+        Self::Warden(error)
+    }
+}
+
+/// Says which process can't be killed, and why.
+pub(super) fn unkillable(process: Pid, user: Option<u32>) -> String {
+    let user = user.map_or_else(|| "another user".to_owned(), |user| format!("user {user}"));
+    format!("process {process} of the command belongs to {user} and can't be killed")
+}
+
+/// polylock's end of the socket.
 #[derive(Debug)]
 pub(super) struct Warden {
-    helpers: Vec<Child>,
-    pipe: ChildStdin,
-    group: Pid,
-    hidden: Vec<String>,
-    command: Option<Pid>,
+    /// The warden, until it is reaped: then its number may be another's.
+    process: Option<Child>,
+    socket: UnixStream,
+    inbox: Inbox,
+    command: Process,
+    /// When the command was found to have ended, without a word from the warden.
+    silent: Option<Moment>,
+    /// What keeps the numbers of the command and its group taken, with start times.
+    members: Vec<(Pid, u64)>,
+    group: Option<Pid>,
+    /// Whether the command is polylock's own child, because its first warden was killed.
+    adopted: bool,
+    /// Whether the end of the command was reported.
+    has_ended: bool,
+    /// Whether polylock has no children but those of the command and its wardens.
+    only_child: bool,
+    child_signals: Signals,
+    orphans: Orphans,
     deadline: Moment,
 }
 
 impl Warden {
-    /// Starts a warden in a process group of its own, and waits until no signal can end it any more.
+    /// Starts a warden, which starts the command `arguments` with the environment of `process`, to be killed at `deadline`.
+    /// The command gets a process group of its own unless it is to stay in the `foreground`.
     ///
-    /// `hidden` are the variables that it has no need to know.
-    pub(super) async fn start(hidden: &[String]) -> io::Result<Self> {
-        let (helper, pipe) = spawn(0, hidden, None).await?;
-        let group = helper.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
-        let group = group.ok_or_else(|| io::Error::other("the warden ended at once"))?;
+    /// # Errors
+    /// See [`NotStarted`]; no process is left then.
+    pub(super) async fn start(
+        environment: impl FnOnce(&mut Command),
+        arguments: &[OsString],
+        foreground: bool,
+        deadline: Moment,
+        orphans: &Orphans,
+    ) -> Result<Self, NotStarted> {
+        let only_child = children().is_empty() && getpid() != Pid::INIT;
+        become_subreaper();
+        let child_signals = signal(SignalKind::child())?;
+        let (socket, its) = connection()?;
+        let place = match group_under_job_control() {
+            _ if !foreground => Place::Own,
+            Some(group) => Place::Group(group),
+            None => Place::Warden,
+        };
+        let process = spawn(its, environment, place == Place::Warden, orphans)?;
+        let mut starting =
+            Starting { process, socket, inbox: Inbox::default(), orphans: orphans.clone(), only_child };
+        let limit = SystemClock.sleep_until(deadline);
+        let started = tokio::select! {
+            started = starting.command(arguments, place, deadline) => started,
+            () = limit => Err(NotStarted::Warden(io::Error::other("it did not answer before the deadline"))),
+        };
+        let (command, leader) = match started {
+            Ok(started) => started,
+            Err(error) => {
+                starting.undo().await;
+                return Err(error);
+            }
+        };
+        let Starting { process, socket, inbox, orphans, only_child } = starting;
+        let member = |id: Pid| Stat::of(id).map(|stat| (id, stat.started));
         Ok(Self {
-            helpers: vec![helper],
-            pipe,
-            group,
-            hidden: hidden.to_vec(),
-            command: None,
-            deadline: Moment::NEVER,
+            process: Some(process),
+            socket,
+            inbox,
+            members: [command.id()].into_iter().chain(leader).filter_map(member).collect(),
+            command,
+            silent: None,
+            group: leader,
+            adopted: false,
+            has_ended: false,
+            only_child,
+            child_signals,
+            orphans,
+            deadline,
         })
-    }
-
-    /// The process group that it leads.
-    pub(super) fn group(&self) -> Pid {
-        self.group
     }
 
     /// When it kills, as it was last told.
@@ -112,88 +200,315 @@ impl Warden {
         self.deadline
     }
 
-    /// Tells it what to watch.
-    pub(super) async fn watch(&mut self, command: Pid) -> io::Result<()> {
-        self.command = Some(command);
-        self.tell(Word::Command(command)).await
+    /// The processes of the command, to be signalled by polylock itself.
+    ///
+    /// The numbers of the command and its group are their own until [`dismiss`](Self::dismiss).
+    pub(super) fn tree(&self) -> ProcessTree {
+        let warden = self.process.as_ref().map(Pid::from_child);
+        let mut ancestors: Vec<Ancestor> = warden.map(Ancestor::Child).into_iter().collect();
+        if self.only_child {
+            // Where they are between the end of a warden and the start of the next.
+            ancestors.push(Ancestor::This);
+        }
+        let excluded = self.members.iter().skip(1).map(|(leader, _)| *leader).chain(warden).collect();
+        let group = self.group.map(Group::unreaped);
+        ProcessTree {
+            ancestors,
+            excluded,
+            command: Some(self.command.clone()),
+            group,
+            ..ProcessTree::default()
+        }
     }
 
     /// Tells it when to kill, if that has changed.
+    ///
+    /// # Errors
+    /// It was killed, and no other can be started.
     pub(super) async fn kill_at(&mut self, deadline: Moment) -> io::Result<()> {
         if deadline == self.deadline {
             return Ok(());
         }
         self.deadline = deadline;
-        self.tell(Word::Deadline(deadline)).await
+        self.tell(&Order::Deadline(deadline)).await
+    }
+
+    /// Has it look at the processes of the command; the answer is a [`Report`].
+    ///
+    /// # Errors
+    /// As [`kill_at`](Self::kill_at).
+    pub(super) async fn look(&mut self) -> io::Result<()> {
+        self.check();
+        self.tell(&Order::Look { sent: SystemClock.now() }).await
+    }
+
+    /// Notices that the command has ended though the warden, which is stopped, has not reported it.
+    pub(super) fn check(&mut self) {
+        if !self.has_ended && self.silent.is_none() && self.command.has_ended() {
+            self.silent = Some(SystemClock.now());
+        }
+    }
+
+    /// The next report.
+    ///
+    /// # Errors
+    /// As [`kill_at`](Self::kill_at).
+    ///
+    /// # Cancel safety
+    /// May be dropped at any point.
+    pub(super) async fn next(&mut self) -> io::Result<Report> {
+        loop {
+            while let Some(line) = self.inbox.line() {
+                if let Some(report) = Event::from_line(&line).and_then(|event| self.report(event)) {
+                    return Ok(report);
+                }
+            }
+            if let Some(status) = self.status_of_adopted() {
+                return Ok(self.ended(status));
+            }
+            tokio::select! {
+                heard = hear(&self.socket, &mut self.inbox) => if heard.is_err() {
+                    self.replace().await?;
+                    return Ok(Report::Replaced);
+                },
+                () = SystemClock.sleep_until(self.silent.map_or(Moment::NEVER, |since| since + PATIENCE)), if !self.adopted => {
+                    // Its end makes the command polylock's child, and then polylock learns how it has ended.
+                    self.silent = None;
+                    self.process.as_mut().map_or(Ok(()), Child::kill)?;
+                }
+                _ = self.child_signals.recv(), if self.adopted => {}
+            }
+        }
     }
 
     /// Sends it away without a kill, and leaves no zombie behind.
     pub(super) async fn dismiss(mut self) {
-        // If it is dead, there is nobody to send away.
-        self.pipe.write_all(Word::Done.to_line().as_bytes()).await.ok();
-        drop(self.pipe);
-        for mut helper in self.helpers {
-            // It goes at once, unless someone has stopped it: then it is not worth waiting for.
-            tokio::time::timeout(std::time::Duration::from_secs(1), helper.wait()).await.ok();
+        // If it is dead, there is nobody to send away; if it is stopped, it is killed.
+        self.send(&Order::Done).ok();
+        if let Some(warden) = self.process.take() {
+            end(warden, PATIENCE, &self.orphans).await;
+        }
+        for (child, _) in &self.members {
+            self.orphans.release(*child);
+        }
+        self.orphans.reap();
+    }
+
+    fn report(&mut self, event: Event) -> Option<Report> {
+        match event {
+            // The form in which the system itself tells a status.
+            Event::Exited(code) => Some(self.ended(ExitStatus::from_raw((code & 0xff) << 8))),
+            Event::Killed(signal) => Some(self.ended(ExitStatus::from_raw(signal & 0x7f))),
+            Event::Stopped(signal) => Some(Report::Stopped(signal)),
+            Event::Took(time) => Some(Report::Took(time)),
+            Event::Refused { process, user } => Some(Report::Refused(process, user)),
+            Event::Started { .. } | Event::Failed(_) => None,
         }
     }
 
-    /// Says it; if the warden was killed, another takes its place in the same group.
-    async fn tell(&mut self, word: Word) -> io::Result<()> {
-        if self.pipe.write_all(word.to_line().as_bytes()).await.is_ok() {
-            return Ok(());
+    fn ended(&mut self, status: ExitStatus) -> Report {
+        self.has_ended = true;
+        self.silent = None;
+        Report::Ended(status)
+    }
+
+    /// How the command has ended, if it has and it is polylock's own child. It stays a zombie.
+    fn status_of_adopted(&self) -> Option<ExitStatus> {
+        if !self.adopted || self.has_ended {
+            return None;
         }
-        // The dead one is kept, not waited for: so the number of the group stays taken.
-        let group = self.group.as_raw_nonzero().get();
-        let (helper, pipe) = spawn(group, &self.hidden, self.command).await?;
-        self.helpers.push(helper);
-        self.pipe = pipe;
-        let all = [self.command.map(Word::Command), Some(Word::Deadline(self.deadline))];
-        for word in all.into_iter().flatten() {
-            self.pipe.write_all(word.to_line().as_bytes()).await?;
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+        match waitid(WaitId::Pid(self.command.id()), options) {
+            Ok(Some(status)) => {
+                let code = status.exit_status().map(|code| (code & 0xff) << 8);
+                code.or(status.terminating_signal()).map(ExitStatus::from_raw)
+            }
+            Ok(None) => None,
+            // Where there are no subreapers, how it has ended is lost with its parent.
+            Err(_) => self.command.has_ended().then(|| ExitStatus::from_raw(Signal::KILL.as_raw())),
         }
+    }
+
+    async fn tell(&mut self, order: &Order) -> io::Result<()> {
+        match self.send(order) {
+            Ok(()) => Ok(()),
+            // Killed; or stopped for so long that the socket is full.
+            Err(_) => self.replace().await,
+        }
+    }
+
+    /// Sends an order without ever waiting for a warden that does not read.
+    fn send(&self, order: &Order) -> io::Result<()> {
+        let line = order.to_line();
+        match self.socket.try_write(line.as_bytes())? {
+            number if number == line.len() => Ok(()),
+            _ => Err(io::ErrorKind::WriteZero.into()),
+        }
+    }
+
+    /// Starts another warden in place of one that was killed or does not answer.
+    async fn replace(&mut self) -> io::Result<()> {
+        if let Some(warden) = self.process.take() {
+            // Until it has ended, the command is its child, not polylock's.
+            end(warden, Duration::ZERO, &self.orphans).await;
+        }
+        self.adopted = true;
+        // What it reported last is still there.
+        while hear(&self.socket, &mut self.inbox).await.is_ok() {}
+        let adopted = Adopted {
+            parent: self.only_child.then(getpid),
+            group: self.group,
+            members: self.members.clone(),
+        };
+        let text = Order::Adopt(adopted).to_line() + &Order::Deadline(self.deadline).to_line();
+        let (socket, its) = connection()?;
+        // Before there is a process to read it: should polylock be killed right now, the new warden must know whom to kill.
+        pass_streams(&socket).await?;
+        socket.try_write(text.as_bytes())?;
+        self.socket = socket;
+        self.process = Some(spawn(its, |_| {}, false, &self.orphans)?);
         Ok(())
     }
 }
 
-async fn spawn(group: i32, hidden: &[String], watched: Option<Pid>) -> io::Result<(Child, ChildStdin)> {
-    let mut command = Command::new(this_program()?);
-    for variable in hidden {
-        command.env_remove(variable);
+/// A warden that has not yet started its command.
+struct Starting {
+    process: Child,
+    socket: UnixStream,
+    inbox: Inbox,
+    orphans: Orphans,
+    only_child: bool,
+}
+
+impl Starting {
+    /// Has the command started: the command, and the leader of its group if that is its own.
+    async fn command(
+        &mut self,
+        arguments: &[OsString],
+        place: Place,
+        deadline: Moment,
+    ) -> Result<(Process, Option<Pid>), NotStarted> {
+        pass_streams(&self.socket).await?;
+        // Should polylock be stopped right after this, the warden must know when to act.
+        let mut text = Order::Deadline(deadline).to_line();
+        arguments.iter().for_each(|argument| text += &Order::Argument(argument.clone()).to_line());
+        text += &Order::Start(place).to_line();
+        self.socket.write_all(text.as_bytes()).await?;
+        let event = loop {
+            if let Some(line) = self.inbox.line() {
+                break Event::from_line(&line);
+            }
+            hear(&self.socket, &mut self.inbox).await?;
+        };
+        match event {
+            Some(Event::Started { command, leader }) => {
+                for child in leader.into_iter().chain([command]) {
+                    self.orphans.keep(child);
+                }
+                // Not reaped before polylock is done with it, so this is the command and no other process.
+                let process = Process::open(command).ok_or_else(|| io::Error::from(Errno::SRCH))?;
+                Ok((process, leader))
+            }
+            Some(Event::Failed(error)) => Err(NotStarted::Command(io::Error::from_raw_os_error(error))),
+            _ => Err(NotStarted::Warden(io::ErrorKind::InvalidData.into())),
+        }
     }
+
+    /// Ends the warden and whatever it has started without a word.
+    async fn undo(self) {
+        let warden = Pid::from_child(&self.process);
+        let mut tree = ProcessTree { ancestors: vec![Ancestor::Child(warden)], ..ProcessTree::default() };
+        tree.kill();
+        tree.ancestors.clear();
+        end(self.process, Duration::ZERO, &self.orphans).await;
+        if self.only_child {
+            tree.ancestors = vec![Ancestor::This];
+            while !tree.kill().is_empty() {
+                SystemClock.sleep_until(SystemClock.now() + Duration::from_millis(1)).await;
+            }
+        }
+    }
+}
+
+/// polylock's end of a new socket, and its warden's.
+fn connection() -> io::Result<(UnixStream, OwnedFd)> {
+    let (ours, its) = net::UnixStream::pair()?;
+    ours.set_nonblocking(true)?;
+    Ok((UnixStream::from_std(ours)?, its.into()))
+}
+
+/// Starts a warden that follows the orders from this end of a socket: in a process group of its own, so that it survives what is
+/// sent to polylock's, unless it must be `beside` polylock.
+fn spawn(
+    its: OwnedFd,
+    environment: impl FnOnce(&mut Command),
+    beside: bool,
+    orphans: &Orphans,
+) -> io::Result<Child> {
+    let mut command = Command::new(this_program()?);
+    environment(&mut command);
     // No output of its own: it must not keep a pipe of the caller open.
-    command.arg(CALL).args(watched.map(|pid| pid.to_string()));
-    command.process_group(group).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut helper = command.spawn()?;
-    let (Some(pipe), Some(mut ready)) = (helper.stdin.take(), helper.stdout.take()) else {
-        return Err(io::Error::other("the warden has no pipe"));
-    };
-    ready.read_u8().await?;
-    Ok((helper, pipe))
+    command.arg(WARDEN).stdout(Stdio::null()).stderr(Stdio::null());
+    if !beside {
+        command.process_group(0);
+    }
+    let process = command.stdin(its).spawn()?;
+    orphans.keep(Pid::from_child(&process));
+    Ok(process)
+}
+
+/// Gives the warden polylock's own streams for the command.
+async fn pass_streams(socket: &UnixStream) -> io::Result<()> {
+    let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
+    let streams = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
+    loop {
+        socket.writable().await?;
+        let sent = socket.try_io(tokio::io::Interest::WRITABLE, || {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            control.push(SendAncillaryMessage::ScmRights(&streams));
+            // Descriptors travel with at least one byte; an empty line is no order.
+            Ok(sendmsg(socket, &[IoSlice::new(b"\n")], &mut control, SendFlags::empty())?)
+        });
+        match sent {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            sent => return sent.map(drop),
+        }
+    }
+}
+
+/// Reads what has arrived; an error at the end of the stream.
+async fn hear(socket: &UnixStream, inbox: &mut Inbox) -> io::Result<()> {
+    loop {
+        socket.readable().await?;
+        let mut bytes = [0; 1024];
+        match socket.try_read(&mut bytes) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(number) => {
+                inbox.add(&bytes[..number]);
+                return Ok(());
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Waits until a warden has ended, and kills it after `patience`. From then on its number may be another's.
+async fn end(mut warden: Child, patience: Duration, orphans: &Orphans) {
+    const LOOK_AGAIN: Duration = Duration::from_millis(1);
+    let limit = SystemClock.now() + patience;
+    while SystemClock.now() < limit && matches!(warden.try_wait(), Ok(None)) {
+        SystemClock.sleep_until(SystemClock.now() + LOOK_AGAIN).await;
+    }
+    // Does nothing to one that was reaped by now.
+    warden.kill().ok();
+    warden.wait().ok();
+    orphans.release(Pid::from_child(&warden));
 }
 
 /// The file of this program, also if it was replaced by a newer one meanwhile.
 fn this_program() -> io::Result<PathBuf> {
     let path = env::current_exe()?;
     Ok(if path.exists() { path } else { "/proc/self/exe".into() })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn words_lead_back() {
-        for word in [
-            Word::Done,
-            Word::Deadline(Moment::NEVER),
-            Word::Deadline(Moment::from_nanos(12)),
-            Word::Command(Pid::INIT),
-        ] {
-            assert_eq!(Word::from_line(word.to_line().trim_end()), Some(word));
-        }
-        for odd in ["", "done?", "deadline", "deadline -1", "command 0", "command x"] {
-            assert_eq!(Word::from_line(odd), None, "{odd:?}");
-        }
-    }
 }

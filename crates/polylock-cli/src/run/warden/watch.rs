@@ -1,0 +1,416 @@
+//! The warden process: one thread, no runtime, no store.
+
+use std::{
+    collections::HashMap,
+    ffi::OsString,
+    fs::File,
+    io::{self, IoSliceMut, Read, Write},
+    mem::MaybeUninit,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::{net::UnixStream, process::CommandExt},
+    },
+    process::{Child, Command, ExitCode, Stdio},
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
+
+use polylock::{Clock, Moment, SystemClock};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+    net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg, send},
+    process::{Pid, WaitId, WaitIdOptions, WaitOptions, waitid, waitpid},
+};
+
+use super::{
+    message::{Adopted, Event, Inbox, LEADER, Order, Place},
+    this_program, unkillable,
+};
+use crate::{
+    run::processes::{Ancestor, Group, Process, ProcessTree, Stat, become_subreaper, children},
+    signals,
+};
+
+/// How soon a kill is repeated while killed processes are not gone yet.
+const DYING: Duration = Duration::from_millis(2);
+/// How soon a kill is repeated that the system has refused: the process may change its user back.
+const REFUSED: Duration = Duration::from_millis(200);
+/// How long a warden whose polylock is gone stays with processes that were killed and do not end.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Beyond this, events that can be missed are not kept for a polylock that does not read.
+const OUTBOX: usize = 4096;
+
+/// Watches over a command until it has ended or must be killed.
+pub(crate) fn warden() -> ExitCode {
+    outlive_signals();
+    become_subreaper();
+    match Watch::new().and_then(|mut watch| watch.until_the_end()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+/// Keeps the number of a process group taken, until its warden ends or kills the group.
+pub(crate) fn leader() -> ExitCode {
+    outlive_signals();
+    // Nothing is ever written: an end or an error means that the warden has let go.
+    io::stdin().read_to_end(&mut Vec::new()).ok();
+    ExitCode::SUCCESS
+}
+
+/// Catches all signals that can be caught and are not ignored. A caught signal is not passed on to the command as ignored, and
+/// an ignored one stays ignored.
+fn outlive_signals() {
+    let is_ignored = signals::ignored();
+    for signal in
+        (1..=64).filter(|signal| !signal_hook::consts::FORBIDDEN.contains(signal) && !is_ignored(*signal))
+    {
+        // Some numbers are no signals, and are refused; a handler that only sets a flag harms nobody.
+        signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false))).ok();
+    }
+}
+
+struct Watch {
+    inbox: Inbox,
+    outbox: Vec<u8>,
+    /// Readable when a child has ended or was stopped.
+    children: UnixStream,
+    timer: Timer,
+    /// Standard input, output and error of the command, until it is started.
+    streams: Vec<OwnedFd>,
+    arguments: Vec<OsString>,
+    /// The command, if this process is its parent. It is not reaped before polylock is done with it, so that its number and
+    /// that of its group are not given to others.
+    command: Option<Pid>,
+    has_ended: bool,
+    leader: Option<Child>,
+    tree: ProcessTree,
+    deadline: Moment,
+    /// When polylock was found dead.
+    abandoned: Option<Moment>,
+    is_done: bool,
+    /// The processes that can't be killed, with their users.
+    refused: HashMap<Pid, Option<u32>>,
+    /// Where to report them when polylock is dead.
+    stderr: Option<File>,
+}
+
+impl Watch {
+    fn new() -> io::Result<Self> {
+        let (children, signalled) = UnixStream::pair()?;
+        children.set_nonblocking(true)?;
+        signal_hook::low_level::pipe::register(signal_hook::consts::SIGCHLD, signalled)?;
+        Ok(Self {
+            inbox: Inbox::default(),
+            outbox: Vec::new(),
+            children,
+            timer: Timer::new()?,
+            streams: Vec::new(),
+            arguments: Vec::new(),
+            command: None,
+            has_ended: false,
+            leader: None,
+            tree: ProcessTree::default(),
+            deadline: Moment::NEVER,
+            abandoned: None,
+            is_done: false,
+            refused: HashMap::new(),
+            stderr: None,
+        })
+    }
+
+    fn until_the_end(&mut self) -> io::Result<()> {
+        loop {
+            // All that was said counts before the deadline does: after a pause of both sides a newer one may be waiting.
+            let heard = self.receive();
+            if self.is_done {
+                self.leave();
+                return Ok(());
+            }
+            if heard.is_err() && self.abandoned.is_none() {
+                // A polylock that can't be heard is as bad as a dead one.
+                self.abandoned = Some(SystemClock.now());
+            }
+            self.attend_children();
+            let again = if self.abandoned.is_some() || SystemClock.now() >= self.deadline {
+                self.kill()
+            } else {
+                None
+            };
+            if self.abandoned.is_some() && again.is_none() {
+                self.leave();
+                self.last_words();
+                return Ok(());
+            }
+            self.flush();
+            self.wait(again)?;
+        }
+    }
+
+    /// Reads and follows all orders that there are.
+    fn receive(&mut self) -> io::Result<()> {
+        while self.abandoned.is_none() {
+            let mut bytes = [0; 4096];
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let received =
+                recvmsg(io::stdin(), &mut [IoSliceMut::new(&mut bytes)], &mut control, receive_flags());
+            for message in control.drain() {
+                if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+                    self.streams.extend(descriptors);
+                }
+            }
+            match received.map(|received| received.bytes) {
+                Ok(0) => self.abandoned = Some(SystemClock.now()),
+                Ok(number) => self.inbox.add(&bytes[..number]),
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            while let Some(line) = self.inbox.line() {
+                if let Some(order) = Order::from_line(&line) {
+                    self.follow(order);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn follow(&mut self, order: Order) {
+        match order {
+            Order::Argument(argument) => self.arguments.push(argument),
+            Order::Start(place) => {
+                let event = match self.start(place) {
+                    Ok(command) => {
+                        Event::Started { command, leader: self.leader.as_ref().map(Pid::from_child) }
+                    }
+                    Err(error) => Event::Failed(error.raw_os_error().unwrap_or(Errno::IO.raw_os_error())),
+                };
+                self.report(event);
+            }
+            Order::Adopt(adopted) => self.adopt(adopted),
+            Order::Deadline(at) => self.deadline = at,
+            Order::Look { sent } => {
+                let refused = self.tree.look();
+                self.report_refused(&refused);
+                // Includes the time that passed before this process got the order: it gets a deadline no sooner.
+                self.report(Event::Took(SystemClock.now().since(sent)));
+            }
+            Order::Done => self.is_done = true,
+        }
+    }
+
+    /// Starts the command. It leads no process group, so that it may start a session of its own as any command of a script may.
+    fn start(&mut self, place: Place) -> io::Result<Pid> {
+        let (Some((program, arguments)), Ok([stdin, stdout, stderr])) =
+            (self.arguments.split_first(), <[OwnedFd; 3]>::try_from(std::mem::take(&mut self.streams)))
+        else {
+            return Err(Errno::INVAL.into());
+        };
+        if SystemClock.now() >= self.deadline {
+            return Err(Errno::TIMEDOUT.into());
+        }
+        self.stderr = stderr.try_clone().ok().map(File::from);
+        let mut command = Command::new(program);
+        command.args(arguments);
+        match place {
+            Place::Own => {
+                let leader = Command::new(this_program()?)
+                    .arg(LEADER)
+                    .process_group(0)
+                    .stdin(Stdio::piped())
+                    .stdout(Stdio::null())
+                    .stderr(Stdio::null())
+                    .spawn()?;
+                command.process_group(Pid::from_child(self.leader.insert(leader)).as_raw_nonzero().get());
+            }
+            Place::Group(group) => {
+                command.process_group(group.as_raw_nonzero().get());
+            }
+            Place::Warden => {}
+        }
+        let command = Pid::from_child(&command.stdin(stdin).stdout(stdout).stderr(stderr).spawn()?);
+        self.command = Some(command);
+        self.tree.ancestors = vec![Ancestor::This];
+        self.tree.command = Process::open(command);
+        if let Some(leader) = &self.leader {
+            let leader = Pid::from_child(leader);
+            self.tree.excluded = vec![leader];
+            self.tree.group = Some(Group::unreaped(leader));
+        }
+        Ok(command)
+    }
+
+    /// Takes over a command that is polylock's child since its own warden was killed.
+    fn adopt(&mut self, Adopted { parent, group, members }: Adopted) {
+        self.stderr = self.streams.drain(..).next_back().map(File::from);
+        if let Some((command, started)) = members.first() {
+            let process = Process::open(*command);
+            // Opened first, compared then: so it is this process that has the start time.
+            self.tree.command =
+                process.filter(|_| Stat::of(*command).is_some_and(|stat| stat.started == *started));
+        }
+        self.tree.excluded = members.iter().skip(1).map(|(leader, _)| *leader).collect();
+        self.tree.ancestors = parent.map(Ancestor::Parent).into_iter().collect();
+        self.tree.group = group.map(|group| Group::while_member(group, members));
+        let refused = self.tree.look();
+        self.report_refused(&refused);
+    }
+
+    /// Reports what has happened to the command, and reaps orphans: processes of the command whose parents have ended.
+    fn attend_children(&mut self) {
+        let mut signals = [0; 64];
+        if !matches!((&self.children).read(&mut signals), Ok(1..)) {
+            return;
+        }
+        if let Some(command) = self.command.filter(|_| !self.has_ended) {
+            let of_command =
+                |options| waitid(WaitId::Pid(command), options | WaitIdOptions::NOHANG).ok().flatten();
+            if let Some(signal) =
+                of_command(WaitIdOptions::STOPPED).and_then(|status| status.stopping_signal())
+            {
+                self.report(Event::Stopped(signal));
+            }
+            if let Some(status) = of_command(WaitIdOptions::EXITED | WaitIdOptions::NOWAIT) {
+                let killed = status.terminating_signal().map(Event::Killed);
+                let event = killed.or(status.exit_status().map(Event::Exited));
+                self.report(event.unwrap_or(Event::Exited(i32::from(u8::MAX))));
+                self.has_ended = true;
+            }
+        }
+        let kept = [self.command, self.leader.as_ref().map(Pid::from_child)];
+        for orphan in children().into_iter().filter(|child| !kept.contains(&Some(*child))) {
+            waitpid(Some(orphan), WaitOptions::NOHANG).ok();
+        }
+    }
+
+    /// Kills the command with all that it has started: when to do so again, if something is left.
+    fn kill(&mut self) -> Option<Moment> {
+        let now = SystemClock.now();
+        let left = self.tree.kill();
+        self.report_refused(&left.refused);
+        let in_vain = self.abandoned.is_some_and(|since| left.dying.is_empty() || now >= since + PATIENCE);
+        if left.is_empty() || in_vain {
+            self.deadline = Moment::NEVER;
+            return None;
+        }
+        Some(now + if left.dying.is_empty() { REFUSED } else { DYING })
+    }
+
+    fn report_refused(&mut self, refused: &[Process]) {
+        for process in refused {
+            let (process, user) = (process.id(), process.user());
+            if self.refused.insert(process, user).is_none() {
+                self.report(Event::Refused { process, user });
+            }
+        }
+    }
+
+    /// Tells people, where the command writes its errors, what a dead polylock can't tell them.
+    fn last_words(&mut self) {
+        let alive = |process: &Pid| !Process::open(*process).is_none_or(|process| process.has_ended());
+        let mut refused = self.refused.iter().filter(|(process, _)| alive(process));
+        if let (Some((process, user)), Some(stderr)) = (refused.next(), &mut self.stderr) {
+            // Nothing is left to do, so a reader that does not read holds up nothing.
+            let process = unkillable(*process, *user);
+            writeln!(stderr, "polylock: {process}; the next holder of the lock may run beside it").ok();
+        }
+    }
+
+    fn report(&mut self, event: Event) {
+        if self.outbox.len() < OUTBOX || !matches!(event, Event::Took(_) | Event::Stopped(_)) {
+            self.outbox.extend_from_slice(event.to_line().as_bytes());
+        }
+    }
+
+    /// Sends what polylock takes at once.
+    fn flush(&mut self) {
+        while !self.outbox.is_empty() {
+            match send(io::stdin(), &self.outbox, SendFlags::DONTWAIT) {
+                Ok(number) => drop(self.outbox.drain(..number)),
+                Err(Errno::INTR) => {}
+                // Later, or never: then the end of the stream is read next.
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Leaves no zombie behind.
+    fn leave(&mut self) {
+        if let Some(command) = self.command {
+            waitpid(Some(command), WaitOptions::NOHANG).ok();
+        }
+        if let Some(mut leader) = self.leader.take() {
+            leader.kill().ok();
+            leader.wait().ok();
+        }
+    }
+
+    /// Waits for an order, a child, the deadline, or until `again`.
+    fn wait(&self, again: Option<Moment>) -> io::Result<()> {
+        let stdin = io::stdin();
+        let socket = PollFlags::IN | if self.outbox.is_empty() { PollFlags::empty() } else { PollFlags::OUT };
+        let mut fds = vec![PollFd::new(&self.children, PollFlags::IN)];
+        if self.abandoned.is_none() {
+            fds.push(PollFd::new(&stdin, socket));
+        }
+        self.timer.wait(fds, again.unwrap_or(self.deadline))
+    }
+}
+
+fn receive_flags() -> RecvFlags {
+    #[cfg(target_os = "linux")]
+    return RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    #[cfg(not(target_os = "linux"))]
+    RecvFlags::DONTWAIT
+}
+
+/// Wakes at a time on the clock that goes on while the machine sleeps.
+struct Timer(Option<OwnedFd>);
+
+impl Timer {
+    #[cfg(target_os = "linux")]
+    fn new() -> io::Result<Self> {
+        use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
+        Ok(Self(Some(timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC)?)))
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn new() -> io::Result<Self> {
+        Ok(Self(None))
+    }
+
+    #[cfg(target_os = "linux")]
+    fn arm(timer: &OwnedFd, at: Moment) -> io::Result<()> {
+        use rustix::time::{Itimerspec, TimerfdTimerFlags, timerfd_settime};
+        let nanos = i64::try_from(at.as_nanos()).unwrap_or(i64::MAX);
+        let it_value = Timespec { tv_sec: nanos / 1_000_000_000, tv_nsec: nanos % 1_000_000_000 };
+        let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
+        timerfd_settime(timer, TimerfdTimerFlags::ABSTIME, &Itimerspec { it_interval, it_value })?;
+        Ok(())
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn arm(_: &OwnedFd, _: Moment) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Waits until `at`, or until one of `fds` is ready.
+    fn wait<'fd>(&'fd self, mut fds: Vec<PollFd<'fd>>, at: Moment) -> io::Result<()> {
+        if let Some(timer) = &self.0 {
+            Self::arm(timer, at)?;
+            fds.push(PollFd::from_borrowed_fd(timer.as_fd(), PollFlags::IN));
+        }
+        // Without that timer, the machine may have slept: look at the clock every second at least.
+        let left = at.since(SystemClock.now()).min(Duration::from_secs(1));
+        let look_again = Timespec {
+            tv_sec: i64::from(left >= Duration::from_secs(1)),
+            tv_nsec: left.subsec_nanos().into(),
+        };
+        match poll(&mut fds, if self.0.is_some() { None } else { Some(&look_again) }) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
