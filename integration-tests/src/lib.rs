@@ -8,6 +8,7 @@
 //!   away;
 //! - [`refusals`], [`trace`]: what a store says when it refuses, and what is traced;
 //! - [`clock`]: stamps that all processes share, and waits that end;
+//! - [`takeover`]: the time between the last sign of life of a command and the start of the next;
 //! - [`load`]: many who use a few locks at once, through whatever happens;
 //! - [`history`]: what the sections that workers wrote down say about waits, hand-overs and fairness;
 //! - [`cargo`]: what only `cargo` knows: other packages' binaries, dependency trees.
@@ -24,5 +25,6 @@ pub mod proxy;
 pub mod refusals;
 pub mod servers;
 pub mod stores;
+pub mod takeover;
 pub mod targets;
 pub mod trace;

@@ -6,7 +6,7 @@ use std::{
     path::PathBuf,
 };
 
-use polylock::{FencingToken, Mode, OwnerId, core::BreakNotice};
+use polylock::{BreakNotice, FencingToken, Mode, OwnerId};
 use serde::Serialize;
 
 use super::Output;
@@ -49,6 +49,9 @@ pub(crate) struct Event {
     pub(crate) exit_code: Option<u8>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
+    /// Whether the lock was broken by force.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) forced: Option<bool>,
     /// Who broke the lock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) by: Option<String>,
@@ -74,6 +77,7 @@ impl Event {
             verdict: None,
             exit_code: None,
             reason: None,
+            forced: None,
             by: None,
             broken_reason: None,
         }

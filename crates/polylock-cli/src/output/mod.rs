@@ -13,7 +13,7 @@ use std::{
 use anstyle::{AnsiColor, Style};
 
 pub(crate) use event::{Event, Sink, What};
-pub(crate) use table::{lock_object, lock_text, milliseconds};
+pub(crate) use table::{described, lock_object, lock_text, milliseconds, notice_text, seconds};
 pub(crate) use waiting::{Waiting, position};
 
 use crate::{
