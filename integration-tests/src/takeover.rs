@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use polylock::{Clock, Locks, Moment, SystemClock};
+use polylock::{Clock, Moment, SystemClock};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -117,9 +117,12 @@ impl Trial {
         let next = ["run", "--ttl", &lease, "x", "sh", "-c", "exec \"$T\" start begun"];
         let next = polylock(&next);
         if fault != Fault::MaxHold {
-            let locks = Locks::connect(&url).await.unwrap_or_else(|error| panic!("{error}"));
+            let status = || {
+                let mut command = Command::new(&programs.polylock);
+                command.args(["-S", &url, "status", "x"]).env("POLYLOCK_CONFIG", "/dev/null").output()
+            };
             until("the next one waits", async || {
-                locks.inspect("x").await.is_ok_and(|status| status.waiters.len() == 1)
+                status().is_ok_and(|status| String::from_utf8_lossy(&status.stdout).contains("1st in line"))
             })
             .await;
         }
