@@ -2,6 +2,7 @@
 //!
 //! - [`targets`](mod@targets): the list of stores of this machine, in one place;
 //! - [`stores`](mod@stores): those of them that processes share;
+//! - [`namespace`]: shell scripts where process numbers can be chosen;
 //! - [`process`]: helper programs that are killed, stopped and always cleaned away;
 //! - [`proxy`]: faults of the network between a client and a server;
 //! - [`servers`]: real PostgreSQL, MariaDB, Redis, Valkey, ZooKeeper and Azurite servers, started, hurt and always cleaned
@@ -20,6 +21,7 @@ pub mod cargo;
 pub mod clock;
 pub mod history;
 pub mod load;
+pub mod namespace;
 pub mod process;
 pub mod proxy;
 pub mod refusals;
