@@ -6,22 +6,25 @@ use std::{
 };
 
 /// Runs the bash script `script` as the first process of a namespace, in `directory` and with `variables`: what it writes, or
-/// `None`, with a message, if this user may not make namespaces.
+/// `None`, with a message, if this user may not make namespaces. A user other than root becomes root in the namespace, and can't
+/// change to a third user there.
 ///
 /// # Panics
 /// If the script fails.
 pub fn run(script: &str, directory: &Path, variables: &[(&str, &str)]) -> Option<String> {
-    let unshare = |script: &str| {
+    let unshare = |as_root: &[&str], script: &str| {
         let mut command = Command::new("unshare");
-        command.args(["--pid", "--fork", "--mount-proc", "--kill-child", "bash", "-c", script]);
+        command.args(as_root).args(["--pid", "--fork", "--mount-proc", "--kill-child", "bash", "-c", script]);
         command.current_dir(directory).envs(variables.iter().copied()).stdin(Stdio::null());
         command.output().unwrap_or_else(|error| panic!("unshare (of util-linux, in every Debian): {error}"))
     };
-    if !unshare("echo 100 > /proc/sys/kernel/ns_last_pid").status.success() {
+    let ways: [&[&str]; 2] = [&[], &["--user", "--map-root-user"]];
+    let works = |way: &&&[&str]| unshare(way, "echo 100 > /proc/sys/kernel/ns_last_pid").status.success();
+    let Some(way) = ways.iter().find(works) else {
         eprintln!("skipped: this user may not make process namespaces and choose process numbers in them");
         return None;
-    }
-    let Output { status, stdout, stderr } = unshare(&format!("{HELPERS}{script}"));
+    };
+    let Output { status, stdout, stderr } = unshare(way, &format!("{HELPERS}{script}"));
     let (stdout, stderr) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
     assert!(status.success(), "the script failed: {status}\n{stdout}\n{stderr}");
     eprintln!("{stderr}");

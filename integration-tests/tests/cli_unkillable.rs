@@ -8,8 +8,12 @@ use std::{fs, path::Path};
 
 use polylock_integration_tests::{cargo, namespace};
 
-/// What `script` writes; none where there are no namespaces. In it, `nobody COMMAND…` and `as_root` in a command change the user.
+/// What `script` writes; `None`, with a message, if this user is not root. In it, `$nobody` and `$ROOT` before a command change the user.
 fn run(script: &str) -> Option<String> {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can make a program that becomes another user");
+        return None;
+    }
     let takeover = Path::new(env!("CARGO_BIN_EXE_takeover"));
     let polylock = cargo::program("polylock-cli", "polylock", takeover);
     let directory = tempfile::tempdir().unwrap();
@@ -19,7 +23,7 @@ fn run(script: &str) -> Option<String> {
     }
     let prelude = r#"
         cp "$(command -v setpriv)" as_root && chmod 4755 as_root && chmod 777 . || exit 1
-        nobody() { setpriv --reuid=65534 --regid=65534 --clear-groups "$@"; }
+        nobody="setpriv --reuid=65534 --regid=65534 --clear-groups"
         export POLYLOCK_STORE=sqlite:locks.db POLYLOCK_CONFIG=/dev/null ROOT="./as_root --reuid=0 --regid=0 --clear-groups"
         pid_of_root() { wait_for test -s life; pid=$(pgrep -x takeover); test "$(stat -c %u /proc/$pid)" = 0 || exit 1; }
     "#;
@@ -33,12 +37,12 @@ fn run(script: &str) -> Option<String> {
 #[test]
 fn a_command_that_runs_as_another_user_is_reported_at_once_and_when_it_outlives_the_lock() {
     let Some(text) = run(r#"
-        nobody ./polylock run --ttl 2 --status-file status x -- $ROOT ./takeover beat life 2>errors &
+        $nobody ./polylock run --ttl 2 --status-file status x -- $ROOT ./takeover beat life 2>errors &
         polylock=$!
         pid_of_root
         wait_for grep -q "can't be killed: if lock x is lost" errors
         echo "seen while the lock is held"
-        nobody ./polylock break --yes --force x
+        $nobody ./polylock break --yes --force x
         wait_for grep -q "still alive: process $pid" errors
         survives $polylock && survives $pid && echo "both alive"
         kill -KILL $pid
@@ -64,17 +68,17 @@ fn a_command_that_runs_as_another_user_is_reported_at_once_and_when_it_outlives_
 #[test]
 fn what_is_left_of_a_command_and_runs_as_another_user_keeps_the_lock() {
     let Some(text) = run(r#"
-        nobody ./polylock run --ttl 2 --max-hold 0.3 --grace 0.3 --status-file status x -- sh -c "$ROOT ./takeover beat life & wait" 2>errors &
+        $nobody ./polylock run --ttl 2 --max-hold 0.3 --grace 0.3 --status-file status x -- sh -c "$ROOT ./takeover beat life & wait" 2>errors &
         polylock=$!
         pid_of_root
         wait_for grep -q "still alive: process $pid" errors
         # More than a lease: it is renewed.
         for i in $(seq 300); do alive $polylock || exit 1; sleep 0.01; done
-        nobody ./polylock status x
+        $nobody ./polylock status x
         kill -KILL $pid
         wait $polylock
         echo "code $?"
-        nobody ./polylock status x
+        $nobody ./polylock status x
         cat errors
     "#) else {
         return;
@@ -87,7 +91,7 @@ fn what_is_left_of_a_command_and_runs_as_another_user_keeps_the_lock() {
 #[test]
 fn the_warden_reports_it_when_polylock_is_dead() {
     let Some(text) = run(r#"
-        nobody ./polylock run --ttl 2 x -- $ROOT ./takeover beat life 2>errors &
+        $nobody ./polylock run --ttl 2 x -- $ROOT ./takeover beat life 2>errors &
         pid_of_root
         kill -KILL $!
         wait_for grep -q "may run beside" errors
