@@ -71,6 +71,28 @@ fn the_exit_code_comes_back_though_the_warden_was_replaced() {
     }
 }
 
+/// Nothing runs under a lock that nobody watches.
+#[test]
+fn a_command_whose_wardens_are_all_killed_is_killed_too() {
+    let place = Place::new();
+    let run = place.start("--ttl 20s x", "echo $PPID > warden; echo $$ > child; exec sleep 60");
+    let (mut warden, child) = (place.wait_for_pid("warden"), place.wait_for_pid("child"));
+    while is_alive(child) {
+        kill_process(warden, Signal::KILL).ok();
+        eventually("another warden, or the end", || {
+            let next = children(run.pid()).into_iter().find(|one| {
+                one.as_raw_nonzero() > child.as_raw_nonzero() && *one != warden && is_alive(*one)
+            });
+            warden = next.unwrap_or(warden);
+            next.is_some() || !is_alive(child)
+        });
+    }
+    let output = run.finish();
+    assert_eq!(output.status.code(), Some(70));
+    assert!(stderr(&output).contains("can't watch over the command"), "{}", stderr(&output));
+    assert_eq!(place.status("x")["state"], "free");
+}
+
 #[test]
 fn a_stopped_warden_holds_up_neither_the_exit_code_nor_the_release() {
     let place = Place::new();

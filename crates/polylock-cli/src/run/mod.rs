@@ -167,6 +167,11 @@ impl Holding<'_> {
                 // After a pause at the wrong moment it was too late to start anything.
                 guard.ensure_held().map_err(|lost| Failure { code: run.lost_exit_code, ..lost.into() })?;
                 return Err(match not_started {
+                    _ if SystemClock.now() >= kill_at => {
+                        let problem =
+                            format!("lock {} runs out before the command could start", guard.name());
+                        Failure::new(run.lost_exit_code, problem)
+                    }
                     NotStarted::Command(error) => command.not_run(&error),
                     NotStarted::Warden(error) => internal("start the warden", &error),
                 });

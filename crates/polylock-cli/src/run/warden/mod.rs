@@ -27,38 +27,30 @@
 //! parent is merely stopped.
 
 mod message;
+mod start;
 mod watch;
 
 use std::{
     env,
     ffi::OsString,
-    io::{self, IoSlice},
-    mem::MaybeUninit,
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::{
-            net,
-            process::{CommandExt, ExitStatusExt},
-        },
-    },
+    io,
+    os::unix::process::ExitStatusExt,
     path::PathBuf,
-    process::{Child, Command, ExitCode, ExitStatus, Stdio},
+    process::{Child, Command, ExitCode, ExitStatus},
     time::Duration,
 };
 
 use polylock::{Clock, Moment, SystemClock};
-use rustix::{
-    io::Errno,
-    net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg},
-    process::{Pid, Signal, WaitId, WaitIdOptions, getpid, waitid},
-};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getpid, waitid};
 use tokio::{
-    io::AsyncWriteExt,
     net::UnixStream,
     signal::unix::{Signal as Signals, SignalKind, signal},
 };
 
-use self::message::{Adopted, Event, Inbox, LEADER, Order, Place, WARDEN, is_called};
+use self::{
+    message::{Adopted, Event, Inbox, LEADER, Order, Place, WARDEN, is_called},
+    start::{Starting, connection, pass_streams, spawn},
+};
 use super::{
     orphans::Orphans,
     processes::{Ancestor, Group, Process, ProcessTree, Stat, become_subreaper, children},
@@ -67,6 +59,8 @@ use super::{
 
 /// How long a warden may keep back what it knows before it counts as stopped.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How many wardens in a row may end without a word.
+const REPLACEMENTS: u32 = 3;
 
 /// Runs this process as a helper of another polylock, if it was started as one.
 pub(crate) fn main() -> Option<ExitCode> {
@@ -137,6 +131,8 @@ pub(super) struct Warden {
     child_signals: Signals,
     orphans: Orphans,
     deadline: Moment,
+    /// How many wardens have been started since one has answered.
+    replacements: u32,
 }
 
 impl Warden {
@@ -162,8 +158,7 @@ impl Warden {
             None => Place::Warden,
         };
         let process = spawn(its, environment, place == Place::Warden, orphans)?;
-        let mut starting =
-            Starting { process, socket, inbox: Inbox::default(), orphans: orphans.clone(), only_child };
+        let mut starting = Starting { process, socket, inbox: Inbox::default(), orphans: orphans.clone() };
         let limit = SystemClock.sleep_until(deadline);
         let started = tokio::select! {
             started = starting.command(arguments, place, deadline) => started,
@@ -172,11 +167,11 @@ impl Warden {
         let (command, leader) = match started {
             Ok(started) => started,
             Err(error) => {
-                starting.undo().await;
+                starting.undo(only_child).await;
                 return Err(error);
             }
         };
-        let Starting { process, socket, inbox, orphans, only_child } = starting;
+        let Starting { process, socket, inbox, orphans } = starting;
         let member = |id: Pid| Stat::of(id).map(|stat| (id, stat.started));
         Ok(Self {
             process: Some(process),
@@ -192,6 +187,7 @@ impl Warden {
             child_signals,
             orphans,
             deadline,
+            replacements: 0,
         })
     }
 
@@ -300,7 +296,10 @@ impl Warden {
             Event::Exited(code) => Some(self.ended(ExitStatus::from_raw((code & 0xff) << 8))),
             Event::Killed(signal) => Some(self.ended(ExitStatus::from_raw(signal & 0x7f))),
             Event::Stopped(signal) => Some(Report::Stopped(signal)),
-            Event::Took(time) => Some(Report::Took(time)),
+            Event::Took(time) => {
+                self.replacements = 0;
+                Some(Report::Took(time))
+            }
             Event::Refused { process, user } => Some(Report::Refused(process, user)),
             Event::Started { .. } | Event::Failed(_) => None,
         }
@@ -348,6 +347,10 @@ impl Warden {
 
     /// Starts another warden in place of one that was killed or does not answer.
     async fn replace(&mut self) -> io::Result<()> {
+        if self.replacements >= REPLACEMENTS {
+            return Err(io::Error::other("every warden that is started ends at once"));
+        }
+        self.replacements += 1;
         if let Some(warden) = self.process.take() {
             // Until it has ended, the command is its child, not polylock's.
             end(warden, Duration::ZERO, &self.orphans).await;
@@ -368,112 +371,6 @@ impl Warden {
         self.socket = socket;
         self.process = Some(spawn(its, |_| {}, false, &self.orphans)?);
         Ok(())
-    }
-}
-
-/// A warden that has not yet started its command.
-struct Starting {
-    process: Child,
-    socket: UnixStream,
-    inbox: Inbox,
-    orphans: Orphans,
-    only_child: bool,
-}
-
-impl Starting {
-    /// Has the command started: the command, and the leader of its group if that is its own.
-    async fn command(
-        &mut self,
-        arguments: &[OsString],
-        place: Place,
-        deadline: Moment,
-    ) -> Result<(Process, Option<Pid>), NotStarted> {
-        pass_streams(&self.socket).await?;
-        // Should polylock be stopped right after this, the warden must know when to act.
-        let mut text = Order::Deadline(deadline).to_line();
-        arguments.iter().for_each(|argument| text += &Order::Argument(argument.clone()).to_line());
-        text += &Order::Start(place).to_line();
-        self.socket.write_all(text.as_bytes()).await?;
-        let event = loop {
-            if let Some(line) = self.inbox.line() {
-                break Event::from_line(&line);
-            }
-            hear(&self.socket, &mut self.inbox).await?;
-        };
-        match event {
-            Some(Event::Started { command, leader }) => {
-                for child in leader.into_iter().chain([command]) {
-                    self.orphans.keep(child);
-                }
-                // Not reaped before polylock is done with it, so this is the command and no other process.
-                let process = Process::open(command).ok_or_else(|| io::Error::from(Errno::SRCH))?;
-                Ok((process, leader))
-            }
-            Some(Event::Failed(error)) => Err(NotStarted::Command(io::Error::from_raw_os_error(error))),
-            _ => Err(NotStarted::Warden(io::ErrorKind::InvalidData.into())),
-        }
-    }
-
-    /// Ends the warden and whatever it has started without a word.
-    async fn undo(self) {
-        let warden = Pid::from_child(&self.process);
-        let mut tree = ProcessTree { ancestors: vec![Ancestor::Child(warden)], ..ProcessTree::default() };
-        tree.kill();
-        tree.ancestors.clear();
-        end(self.process, Duration::ZERO, &self.orphans).await;
-        if self.only_child {
-            tree.ancestors = vec![Ancestor::This];
-            while !tree.kill().is_empty() {
-                SystemClock.sleep_until(SystemClock.now() + Duration::from_millis(1)).await;
-            }
-        }
-    }
-}
-
-/// polylock's end of a new socket, and its warden's.
-fn connection() -> io::Result<(UnixStream, OwnedFd)> {
-    let (ours, its) = net::UnixStream::pair()?;
-    ours.set_nonblocking(true)?;
-    Ok((UnixStream::from_std(ours)?, its.into()))
-}
-
-/// Starts a warden that follows the orders from this end of a socket: in a process group of its own, so that it survives what is
-/// sent to polylock's, unless it must be `beside` polylock.
-fn spawn(
-    its: OwnedFd,
-    environment: impl FnOnce(&mut Command),
-    beside: bool,
-    orphans: &Orphans,
-) -> io::Result<Child> {
-    let mut command = Command::new(this_program()?);
-    environment(&mut command);
-    // No output of its own: it must not keep a pipe of the caller open.
-    command.arg(WARDEN).stdout(Stdio::null()).stderr(Stdio::null());
-    if !beside {
-        command.process_group(0);
-    }
-    let process = command.stdin(its).spawn()?;
-    orphans.keep(Pid::from_child(&process));
-    Ok(process)
-}
-
-/// Gives the warden polylock's own streams for the command.
-async fn pass_streams(socket: &UnixStream) -> io::Result<()> {
-    let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
-    let streams = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
-    loop {
-        socket.writable().await?;
-        let sent = socket.try_io(tokio::io::Interest::WRITABLE, || {
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
-            let mut control = SendAncillaryBuffer::new(&mut space);
-            control.push(SendAncillaryMessage::ScmRights(&streams));
-            // Descriptors travel with at least one byte; an empty line is no order.
-            Ok(sendmsg(socket, &[IoSlice::new(b"\n")], &mut control, SendFlags::empty())?)
-        });
-        match sent {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            sent => return sent.map(drop),
-        }
     }
 }
 
