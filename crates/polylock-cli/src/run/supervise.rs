@@ -308,7 +308,7 @@ impl Supervision<'_> {
             return (Some(Why::Lost(reason)), stop);
         }
         // The warden was quicker than the renewal that came after all.
-        let by_warden = status.signal() == Some(Signal::KILL.as_raw()) && now >= self.warden.deadline();
+        let by_warden = status.signal() == Some(Signal::KILL.as_raw()) && self.warden.has_killed();
         (None, by_warden.then_some(Stop { why: Why::RunsOut, kill_at: now }))
     }
 }

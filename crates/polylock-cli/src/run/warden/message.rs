@@ -61,6 +61,8 @@ pub(super) enum Event {
     Killed(i32),
     /// It was stopped by this signal, as a debugger or a terminal does.
     Stopped(i32),
+    /// The deadline has passed, and the command is being killed.
+    Expired,
     /// The answer to [`Order::Look`].
     Took(Duration),
     /// This process of the command can't be signalled: it belongs to this user.
@@ -123,6 +125,7 @@ impl Event {
             Self::Exited(code) => format!("exited {code}\n"),
             Self::Killed(signal) => format!("killed {signal}\n"),
             Self::Stopped(signal) => format!("stopped {signal}\n"),
+            Self::Expired => "expired\n".to_owned(),
             Self::Took(time) => format!("took {}\n", time.as_nanos()),
             Self::Refused { process, user } => {
                 format!("refused {process} {}\n", user.map_or_else(String::new, |user| user.to_string()))
@@ -133,6 +136,9 @@ impl Event {
     pub(super) fn from_line(line: &str) -> Option<Self> {
         let mut words = line.split(' ');
         let word = words.next()?;
+        if word == "expired" {
+            return Some(Self::Expired);
+        }
         let first = words.next()?;
         Some(match word {
             "started" => Self::Started { command: pid(first)??, leader: pid(words.next()?)? },
@@ -214,6 +220,7 @@ mod tests {
             Event::Exited(255),
             Event::Killed(9),
             Event::Stopped(21),
+            Event::Expired,
             Event::Took(Duration::from_nanos(5)),
             Event::Refused { process: Pid::INIT, user: Some(0) },
             Event::Refused { process: Pid::INIT, user: None },

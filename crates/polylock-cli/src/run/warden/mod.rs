@@ -28,6 +28,7 @@
 
 mod message;
 mod start;
+mod timer;
 mod watch;
 
 use std::{
@@ -126,6 +127,7 @@ pub(super) struct Warden {
     adopted: bool,
     /// Whether the end of the command was reported.
     has_ended: bool,
+    has_killed: bool,
     /// Whether polylock has no children but those of the command and its wardens.
     only_child: bool,
     child_signals: Signals,
@@ -183,6 +185,7 @@ impl Warden {
             group: leader,
             adopted: false,
             has_ended: false,
+            has_killed: false,
             only_child,
             child_signals,
             orphans,
@@ -191,9 +194,9 @@ impl Warden {
         })
     }
 
-    /// When it kills, as it was last told.
-    pub(super) fn deadline(&self) -> Moment {
-        self.deadline
+    /// Whether the deadline has passed and it has killed the command.
+    pub(super) fn has_killed(&self) -> bool {
+        self.has_killed
     }
 
     /// The processes of the command, to be signalled by polylock itself.
@@ -301,6 +304,10 @@ impl Warden {
                 Some(Report::Took(time))
             }
             Event::Refused { process, user } => Some(Report::Refused(process, user)),
+            Event::Expired => {
+                self.has_killed = true;
+                None
+            }
             Event::Started { .. } | Event::Failed(_) => None,
         }
     }

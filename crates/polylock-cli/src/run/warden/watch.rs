@@ -7,7 +7,7 @@ use std::{
     io::{self, IoSliceMut, Read, Write},
     mem::MaybeUninit,
     os::{
-        fd::{AsFd, OwnedFd},
+        fd::OwnedFd,
         unix::{net::UnixStream, process::CommandExt},
     },
     process::{Child, Command, ExitCode, Stdio},
@@ -17,15 +17,17 @@ use std::{
 
 use polylock::{Clock, Moment, SystemClock};
 use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
-    io::Errno,
+    event::{PollFd, PollFlags},
+    io::{Errno, FdFlags, fcntl_setfd},
     net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg, send},
     process::{Pid, WaitId, WaitIdOptions, WaitOptions, waitid, waitpid},
 };
 
 use super::{
     message::{Adopted, Event, Inbox, LEADER, Order, Place},
-    this_program, unkillable,
+    this_program,
+    timer::Timer,
+    unkillable,
 };
 use crate::{
     run::processes::{Ancestor, Group, Process, ProcessTree, Stat, become_subreaper, children},
@@ -87,6 +89,8 @@ struct Watch {
     leader: Option<Child>,
     tree: ProcessTree,
     deadline: Moment,
+    /// Whether the deadline has passed once.
+    has_expired: bool,
     /// When polylock was found dead.
     abandoned: Option<Moment>,
     is_done: bool,
@@ -113,6 +117,7 @@ impl Watch {
             leader: None,
             tree: ProcessTree::default(),
             deadline: Moment::NEVER,
+            has_expired: false,
             abandoned: None,
             is_done: false,
             refused: HashMap::new(),
@@ -154,12 +159,16 @@ impl Watch {
             let mut bytes = [0; 4096];
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
             let mut control = RecvAncillaryBuffer::new(&mut space);
-            let received =
-                recvmsg(io::stdin(), &mut [IoSliceMut::new(&mut bytes)], &mut control, receive_flags());
+            let into = &mut [IoSliceMut::new(&mut bytes)];
+            let received = recvmsg(io::stdin(), into, &mut control, RecvFlags::DONTWAIT);
             for message in control.drain() {
                 if let RecvAncillaryMessage::ScmRights(descriptors) = message {
                     self.streams.extend(descriptors);
                 }
+            }
+            for descriptor in &self.streams {
+                // No other thread starts a program in between.
+                fcntl_setfd(descriptor, FdFlags::CLOEXEC)?;
             }
             match received.map(|received| received.bytes) {
                 Ok(0) => self.abandoned = Some(SystemClock.now()),
@@ -289,6 +298,9 @@ impl Watch {
     fn kill(&mut self) -> Option<Moment> {
         let now = SystemClock.now();
         let left = self.tree.kill();
+        if !std::mem::replace(&mut self.has_expired, true) {
+            self.report(Event::Expired);
+        }
         self.report_refused(&left.refused);
         let in_vain = self.abandoned.is_some_and(|since| left.dying.is_empty() || now >= since + PATIENCE);
         if left.is_empty() || in_vain {
@@ -356,61 +368,5 @@ impl Watch {
             fds.push(PollFd::new(&stdin, socket));
         }
         self.timer.wait(fds, again.unwrap_or(self.deadline))
-    }
-}
-
-fn receive_flags() -> RecvFlags {
-    #[cfg(target_os = "linux")]
-    return RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-    #[cfg(not(target_os = "linux"))]
-    RecvFlags::DONTWAIT
-}
-
-/// Wakes at a time on the clock that goes on while the machine sleeps.
-struct Timer(Option<OwnedFd>);
-
-impl Timer {
-    #[cfg(target_os = "linux")]
-    fn new() -> io::Result<Self> {
-        use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
-        Ok(Self(Some(timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC)?)))
-    }
-
-    #[cfg(not(target_os = "linux"))]
-    fn new() -> io::Result<Self> {
-        Ok(Self(None))
-    }
-
-    #[cfg(target_os = "linux")]
-    fn arm(timer: &OwnedFd, at: Moment) -> io::Result<()> {
-        use rustix::time::{Itimerspec, TimerfdTimerFlags, timerfd_settime};
-        let nanos = i64::try_from(at.as_nanos()).unwrap_or(i64::MAX);
-        let it_value = Timespec { tv_sec: nanos / 1_000_000_000, tv_nsec: nanos % 1_000_000_000 };
-        let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
-        timerfd_settime(timer, TimerfdTimerFlags::ABSTIME, &Itimerspec { it_interval, it_value })?;
-        Ok(())
-    }
-
-    #[cfg(not(target_os = "linux"))]
-    fn arm(_: &OwnedFd, _: Moment) -> io::Result<()> {
-        Ok(())
-    }
-
-    /// Waits until `at`, or until one of `fds` is ready.
-    fn wait<'fd>(&'fd self, mut fds: Vec<PollFd<'fd>>, at: Moment) -> io::Result<()> {
-        if let Some(timer) = &self.0 {
-            Self::arm(timer, at)?;
-            fds.push(PollFd::from_borrowed_fd(timer.as_fd(), PollFlags::IN));
-        }
-        // Without that timer, the machine may have slept: look at the clock every second at least.
-        let left = at.since(SystemClock.now()).min(Duration::from_secs(1));
-        let look_again = Timespec {
-            tv_sec: i64::from(left >= Duration::from_secs(1)),
-            tv_nsec: left.subsec_nanos().into(),
-        };
-        match poll(&mut fds, if self.0.is_some() { None } else { Some(&look_again) }) {
-            Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
     }
 }
