@@ -89,7 +89,12 @@ fn a_command_whose_wardens_are_all_killed_is_killed_too() {
     }
     let output = run.finish();
     assert_eq!(output.status.code(), Some(70));
-    assert!(stderr(&output).contains("can't watch over the command"), "{}", stderr(&output));
+    // The first one may be killed before it has reported that the command runs.
+    let said = stderr(&output);
+    assert!(
+        said.contains("can't watch over the command") || said.contains("can't start the warden"),
+        "{said}"
+    );
     assert_eq!(place.status("x")["state"], "free");
 }
 
