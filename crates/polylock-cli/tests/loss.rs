@@ -280,8 +280,9 @@ fn on_lost_continue_leaves_the_command_alone_and_still_tells() {
 #[test]
 fn a_dead_warden_is_replaced() {
     let place = Place::new();
-    let run = place.start("--ttl 600ms x", WITH_CHILD);
+    let run = place.start("--ttl 600ms --status-file status x", WITH_CHILD);
     let (child, grandchild) = (place.wait_for_pid("child"), place.wait_for_pid("grandchild"));
+    eventually("a renewal", || place.read("status").contains("renewed"));
     let first = warden_of(run.pid());
     kill_process(first, Signal::KILL).unwrap();
     let mut second = first;

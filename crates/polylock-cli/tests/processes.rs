@@ -8,6 +8,12 @@ use std::{ffi::OsStr, fs, os::unix::ffi::OsStrExt, process::Command};
 use rustix::process::{Pid, Signal, kill_process};
 use support::{Place, Running, eventually, is_alive, stderr, warden_of};
 
+/// The warden of a run with `--status-file status`, when polylock knows that its command runs.
+fn settled_warden(place: &Place) -> Pid {
+    eventually("a renewal", || place.read("status").contains("\"renewed\""));
+    place.wait_for_pid("warden")
+}
+
 /// Whether a process is a zombie.
 fn is_zombie(pid: Pid) -> bool {
     fs::read_to_string(format!("/proc/{pid}/stat"))
@@ -58,8 +64,8 @@ fn the_exit_code_comes_back_though_the_warden_was_replaced() {
     let place = Place::new();
     for (end, code) in [("exit 7", 7), ("kill -KILL $$", 137)] {
         let script = format!("echo $PPID > warden; until [ -e end ]; do sleep 0.02; done; {end}");
-        let run = place.start("--ttl 900ms x", &script);
-        let first = place.wait_for_pid("warden");
+        let run = place.start("--ttl 900ms --status-file status x", &script);
+        let first = settled_warden(&place);
         kill_process(first, Signal::KILL).unwrap();
         eventually("another warden", || warden_of(run.pid()) != first);
         fs::write(place.path("end"), "").unwrap();
@@ -67,7 +73,7 @@ fn the_exit_code_comes_back_though_the_warden_was_replaced() {
         assert_eq!(output.status.code(), Some(code), "{}", stderr(&output));
         assert!(stderr(&output).contains("another has taken its place"), "{}", stderr(&output));
         fs::remove_file(place.path("end")).unwrap();
-        fs::remove_file(place.path("warden")).unwrap();
+        fs::remove_file(place.path("status")).unwrap();
     }
 }
 
@@ -101,9 +107,9 @@ fn a_command_whose_wardens_are_all_killed_is_killed_too() {
 #[test]
 fn a_stopped_warden_holds_up_neither_the_exit_code_nor_the_release() {
     let place = Place::new();
-    let run =
-        place.start("--ttl 900ms x", "echo $PPID > warden; until [ -e end ]; do sleep 0.02; done; exit 7");
-    let warden = place.wait_for_pid("warden");
+    let script = "echo $PPID > warden; until [ -e end ]; do sleep 0.02; done; exit 7";
+    let run = place.start("--ttl 900ms --status-file status x", script);
+    let warden = settled_warden(&place);
     kill_process(warden, Signal::STOP).unwrap();
     fs::write(place.path("end"), "").unwrap();
     assert_eq!(run.code(), Some(7));
@@ -117,8 +123,8 @@ fn a_replaced_warden_kills_what_has_lost_its_parent_when_polylock_is_stopped() {
     let place = Place::new();
     let script = "echo $PPID > warden; until [ -e go ]; do sleep 0.02; done; \
                   (setsid sh -c 'echo $$ > daemon; exec sleep 60' &); sleep 60";
-    let run = place.start("--ttl 1s x", script);
-    let first = place.wait_for_pid("warden");
+    let run = place.start("--ttl 1s --status-file status x", script);
+    let first = settled_warden(&place);
     kill_process(first, Signal::KILL).unwrap();
     eventually("another warden", || warden_of(run.pid()) != first);
     fs::write(place.path("go"), "").unwrap();
@@ -138,13 +144,13 @@ fn children_that_polylock_had_before_are_not_killed() {
     let place = Place::new();
     let mut command = Command::new("sh");
     let script = format!(
-        "sleep 60 >/dev/null 2>&1 & echo $! > sibling; exec {} run --ttl 1s --max-hold 300ms --grace 200ms x \
+        "sleep 60 >/dev/null 2>&1 & echo $! > sibling; exec {} run --ttl 1s --max-hold 900ms --grace 200ms --status-file status x \
          sh -c 'echo $PPID > warden; trap \"\" TERM; (setsid sleep 60 &); while :; do sleep 1; done'",
         env!("CARGO_BIN_EXE_polylock")
     );
     command.args(["-c", &script]).env("POLYLOCK_STORE", place.url()).current_dir(place.directory.path());
     let run = Running::spawn(command);
-    let (sibling, warden) = (place.wait_for_pid("sibling"), place.wait_for_pid("warden"));
+    let (sibling, warden) = (place.wait_for_pid("sibling"), settled_warden(&place));
     kill_process(warden, Signal::KILL).unwrap();
     assert_eq!(run.code(), Some(137));
     assert!(is_alive(sibling));
@@ -160,11 +166,13 @@ fn it_runs_from_a_path_that_is_no_utf_8() {
     fs::copy(env!("CARGO_BIN_EXE_polylock"), &program).unwrap();
     let script = "echo $PPID > warden; until [ -e end ]; do sleep 0.02; done; exit 7";
     let mut command = Command::new(&program);
-    command.args(["run", "--ttl", "900ms", "x", "sh", "-c", script]).env("POLYLOCK_STORE", place.url());
+    command
+        .args(["run", "--ttl", "900ms", "--status-file", "status", "x", "sh", "-c", script])
+        .env("POLYLOCK_STORE", place.url());
     command.current_dir(place.directory.path()).stderr(std::process::Stdio::piped());
     let run = Running::spawn(command);
     // Also for a warden that takes another's place.
-    let first = place.wait_for_pid("warden");
+    let first = settled_warden(&place);
     kill_process(first, Signal::KILL).unwrap();
     eventually("another warden", || warden_of(run.pid()) != first);
     fs::write(place.path("end"), "").unwrap();
