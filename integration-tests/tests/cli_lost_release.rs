@@ -8,7 +8,7 @@ use std::{
 
 use polylock_integration_tests::{cargo, clock::until, on_stores, stores::spot};
 
-on_stores! { the_release_of_a_lock_that_was_taken_away_is_a_loss }
+on_stores! { [sqlite_full postgres mariadb] [the_release_of_a_lock_that_was_taken_away_is_a_loss] }
 
 async fn the_release_of_a_lock_that_was_taken_away_is_a_loss(store: &str) {
     let polylock = cargo::program("polylock-cli", "polylock", Path::new(env!("CARGO_BIN_EXE_worker")));
