@@ -1,5 +1,5 @@
-//! Reaps what nobody else does: as the first process of a container, and as a child subreaper, polylock becomes the parent of
-//! processes whose own parents have ended.
+//! Reaps orphans: as the first process of a container, and as a child subreaper, polylock becomes the parent of processes whose own
+//! parents have ended.
 
 use std::{
     collections::HashSet,
@@ -11,15 +11,15 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::processes::children;
 
-/// Reaps the children of this process that end, but for those that are kept. Clones share everything.
+/// Reaps the children of this process that end, except those that are kept. Clones share their state.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Orphans {
-    /// Whoever has started them reaps them.
+    /// The children that are reaped by the code that has started them.
     kept: Arc<Mutex<HashSet<Pid>>>,
 }
 
 impl Orphans {
-    /// Begins, until the end of the program.
+    /// Starts reaping, until the end of the program.
     ///
     /// # Errors
     /// If this process can't be notified of its children.
@@ -35,12 +35,12 @@ impl Orphans {
         Ok(orphans)
     }
 
-    /// Leaves `child` to its caller, who must say so before it waits for anything else.
+    /// Excludes `child`. To be called before the next `await`.
     pub(super) fn keep(&self, child: Pid) {
         self.kept().insert(child);
     }
 
-    /// Reaps `child`, too.
+    /// Includes `child` again.
     pub(super) fn release(&self, child: Pid) {
         self.kept().remove(&child);
     }

@@ -33,16 +33,16 @@ pub(super) struct Supervision<'a> {
     pub(super) guard: &'a Guard,
     pub(super) warden: &'a mut Warden,
     pub(super) timeline: Timeline,
-    /// What asks the command to stop.
+    /// The signal that requests the command to stop.
     pub(super) signal: Signal,
-    /// What the terminal sends to the command by itself.
+    /// The signals that the terminal sends to the command directly.
     pub(super) from_terminal: &'static [Signal],
     pub(super) output: &'a Output,
     pub(super) log: &'a mut StatusLog,
     pub(super) reported: Reported,
 }
 
-/// What was reported once and needs no second report.
+/// Reports that are made once.
 #[derive(Debug, Default)]
 pub(super) struct Reported {
     unkillable: HashSet<Pid>,
@@ -56,15 +56,15 @@ pub(super) struct Ended {
     pub(super) status: ExitStatus,
     /// Why it was stopped, or would have been.
     pub(super) why: Option<Why>,
-    /// What is still alive of a command that was to be stopped.
+    /// The text for a process that was to be stopped and is still alive.
     pub(super) alive: Option<String>,
 }
 
 impl Supervision<'_> {
-    /// Stays with the command until its end.
+    /// Returns when the command and, if it was stopped, all its processes have ended.
     ///
     /// # Errors
-    /// If nobody watches over the command any more.
+    /// If there is no warden any more.
     pub(super) async fn until_the_end(&mut self, signals: &mut Signals) -> io::Result<Ended> {
         let clock = SystemClock;
         let mut lost = Some(Box::pin(self.guard.lost()));
@@ -72,7 +72,7 @@ impl Supervision<'_> {
         let mut lease = self.timeline.first(clock.now(), self.guard.deadline());
         let mut loss = None;
         let mut stop: Option<Stop> = None;
-        // When to kill again: what is killed may have started something just before.
+        // When to kill again: a process may have started another one just before it was killed.
         let mut kill_again: Option<Moment> = None;
         let mut look = FIRST_LOOK;
         let mut look_at = clock.now() + look;
@@ -86,20 +86,20 @@ impl Supervision<'_> {
             };
             tokio::select! {
                 biased;
-                // First: after a pause the clock has the first word.
+                // Polled first: after a pause of this process, the loss counts before everything else.
                 reason = once(&mut lost) => {
                     lost = None;
-                    self.report_loss(&reason, true);
-                    loss = Some(Why::Lost(reason.clone()));
-                    if let Some(new) = self.timeline.lost(clock.now(), reason) {
+                    if let Some(new) = self.timeline.lost(clock.now(), reason.clone()) {
                         let kill_at = stop.as_ref().map_or(new.kill_at, |stop| stop.kill_at.min(new.kill_at));
                         if stop.is_none() && self.timeline.on_lost == OnLost::Term {
                             self.warden.tree().signal_all(self.signal);
                         }
                         stop = Some(Stop { kill_at, ..new });
                     }
+                    self.report_loss(&reason, true);
+                    loss = Some(Why::Lost(reason));
                 }
-                report = self.warden.next() => if let Some(status) = self.heard(report?) {
+                report = self.warden.next() => if let Some(status) = self.handle(report?) {
                     break status;
                 },
                 moved = once(&mut renewed) => {
@@ -111,11 +111,7 @@ impl Supervision<'_> {
                         self.warden.look().await?;
                     }
                 }
-                signal = signals.next() => {
-                    if !self.from_terminal.contains(&signal) {
-                        self.warden.tree().forward(signal);
-                    }
-                }
+                signal = signals.next() => self.forward(signal),
                 () = clock.sleep_until(next) => match &stop {
                     Some(_) => kill_again = Some(clock.now() + again_after(&self.kill())),
                     None => {
@@ -143,13 +139,20 @@ impl Supervision<'_> {
         Ok(Ended { status, why: loss.or(stop.map(|stop| stop.why)), alive })
     }
 
-    /// When what is left of the command is killed.
+    /// Passes a signal to polylock on to the command.
+    fn forward(&self, signal: Signal) {
+        if !self.from_terminal.contains(&signal) {
+            self.warden.tree().forward(signal);
+        }
+    }
+
+    /// When the processes of the command are killed.
     fn kill_at(&self, stop: Option<&Stop>, lease: Lease) -> Moment {
         stop.map_or(Moment::NEVER, |stop| stop.kill_at).min(self.timeline.kill_at(lease.deadline))
     }
 
-    /// Takes account of a report: how the command has ended, if it has.
-    fn heard(&mut self, report: Report) -> Option<ExitStatus> {
+    /// Handles an event of the warden. Returns the status of the command if it has ended.
+    fn handle(&mut self, report: Report) -> Option<ExitStatus> {
         match report {
             Report::Ended(status) => return Some(status),
             Report::Took(took) => {
@@ -166,9 +169,7 @@ impl Supervision<'_> {
             Report::Stopped(signal) => self.report_stopped(signal),
             Report::Refused(process, user) => self.report_refused(process, user),
             Report::Replaced => {
-                self.output.warn(
-                    "the process that watches over the command was killed; another has taken its place",
-                );
+                self.output.warn("the warden of the command was killed; another one was started");
             }
         }
         None
@@ -185,10 +186,10 @@ impl Supervision<'_> {
             self.output.warn(format!("{what}; killing the command"));
             return;
         }
+        self.warden.tree().signal_all(self.signal);
         let (signal, left) = (signals::name(self.signal), stop.kill_at.since(SystemClock.now()));
         self.output
             .warn(format!("{what}; asking the command to stop ({signal}), killing it in {}", rounded(left)));
-        self.warden.tree().signal_all(self.signal);
     }
 
     fn report_loss(&mut self, reason: &LostReason, runs: bool) {
@@ -202,7 +203,7 @@ impl Supervision<'_> {
         self.output.warn(format!("lock {} lost: {reason}; {then}", self.guard.name()));
     }
 
-    /// A terminal stops a command in the background that wants to use it.
+    /// Reports that a terminal has stopped a command in the background that wants to use it.
     fn report_stopped(&mut self, signal: i32) {
         let by_terminal = [Signal::TTIN, Signal::TTOU].iter().any(|terminal| terminal.as_raw() == signal);
         if by_terminal && !std::mem::replace(&mut self.reported.stop, true) {
@@ -225,7 +226,7 @@ impl Supervision<'_> {
         }
     }
 
-    /// Kills what there is and returns what is left.
+    /// Kills all processes of the command and returns those that are left.
     fn kill(&mut self) -> Remaining {
         self.warden.check();
         let left = self.warden.tree().kill();
@@ -257,18 +258,21 @@ impl Supervision<'_> {
         }
     }
 
-    /// The command has ended, but perhaps not all that it started: that has until `kill_at`, too. Returns what can't be killed.
+    /// Waits until all processes of the command have ended, and kills them at `kill_at`: the release that follows lets others in.
     ///
-    /// Returns when everything has ended, because the release that follows lets others in. What does not end though it was
-    /// killed, or can't be killed, is waited for while the lock is held, but not longer than the lease of a lock that was lost,
-    /// and not after a signal that asks polylock itself to end.
+    /// A process that can't be killed, or does not end, is waited for while the lock is held; of a lost lock until the end of its
+    /// lease, and not beyond a signal that requests polylock to end. Then its text is returned.
     async fn finish_stop(&mut self, kill_at: Moment, lease: Lease, signals: &mut Signals) -> Option<String> {
         let clock = SystemClock;
         while clock.now() < kill_at {
             if self.warden.tree().is_gone() {
                 return None;
             }
-            clock.sleep_until(kill_at.min(clock.now() + LOOK_AGAIN)).await;
+            tokio::select! {
+                biased;
+                signal = signals.next() => self.forward(signal),
+                () = clock.sleep_until(kill_at.min(clock.now() + LOOK_AGAIN)) => {}
+            }
         }
         loop {
             let left = self.kill();
@@ -297,8 +301,8 @@ impl Supervision<'_> {
         }
     }
 
-    /// A loss that the end of the command came before, while this process was stopped for instance; and the stop of what the
-    /// command has left.
+    /// Returns the loss of a lock that was lost before the end of the command was read, for instance while this process was stopped,
+    /// and the stop of the processes that the command has left.
     fn missed_loss(&mut self, status: ExitStatus) -> (Option<Why>, Option<Stop>) {
         let now = SystemClock.now();
         if let Err(Error::Lost { reason, .. }) = self.guard.ensure_held() {
@@ -307,7 +311,7 @@ impl Supervision<'_> {
                 .then(|| Stop { why: Why::Lost(reason.clone()), kill_at: now });
             return (Some(Why::Lost(reason)), stop);
         }
-        // The warden was quicker than the renewal that came after all.
+        // The warden has killed it just before the lease was renewed.
         let by_warden = status.signal() == Some(Signal::KILL.as_raw()) && self.warden.has_killed();
         (None, by_warden.then_some(Stop { why: Why::RunsOut, kill_at: now }))
     }

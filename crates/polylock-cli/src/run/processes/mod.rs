@@ -1,10 +1,10 @@
 //! The processes of a command: the command, and everything that it has started.
 //!
-//! They are found from above. The warden is the parent of the command and a child subreaper, so every process of the command is
-//! its descendant: also one that has left the process group or the session, and one whose own parent has ended. Each process
-//! has a file with the numbers of its children (`/proc/<pid>/task/<tid>/children`), so a search costs as much as the command has
-//! processes, however many the machine runs. A kernel without those files (no `CONFIG_PROC_CHILDREN`) is asked for all processes
-//! of the machine instead, after the process group was killed.
+//! They are found through their ancestor. The warden is the parent of the command and a child subreaper, so every process of the
+//! command is its descendant: also one that has left the process group or the session, and one whose own parent has ended. The
+//! kernel lists the children of each process (`/proc/<pid>/task/<tid>/children`), so the cost of a search depends on the number of
+//! the command's processes alone. On a kernel without these lists (no `CONFIG_PROC_CHILDREN`) all processes of the machine are
+//! read instead, after the process group was killed.
 
 mod process;
 
@@ -32,7 +32,7 @@ pub(super) struct ProcessTree {
     pub(super) outside: Vec<Process>,
 }
 
-/// A process whose children are searched, and why its number is still its own.
+/// A process whose children are searched, and the reason why its number is not reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ancestor {
     /// This process.
@@ -43,11 +43,11 @@ pub(super) enum Ancestor {
     Parent(Pid),
 }
 
-/// A process group, and why its number is still its own.
+/// A process group, and the reason why its number is not reused.
 #[derive(Debug, Clone)]
 pub(super) struct Group {
     id: Pid,
-    /// Members that keep the number taken, checked before each signal; `None` if the leader is not reaped before the last one.
+    /// Members, one of which must exist at each signal; `None` if the leader is not reaped before the last signal.
     members: Option<Vec<(Pid, u64)>>,
 }
 
@@ -72,7 +72,7 @@ impl Group {
     fn signal(&self, signal: Signal) {
         // The group 1 would be a signal to every process of the machine.
         if self.id != Pid::INIT && self.exists() {
-            // An empty group needs no signal.
+            // Fails for an empty group.
             kill_process_group(self.id, signal).ok();
         }
     }
@@ -83,7 +83,7 @@ impl Group {
 pub(super) struct Remaining {
     /// Killed, and not gone yet.
     pub(super) dying: Vec<Process>,
-    /// Alive, because the system refuses this process the right to kill them.
+    /// Alive, because this process has no right to kill them.
     pub(super) refused: Vec<Process>,
 }
 
@@ -161,14 +161,14 @@ impl ProcessTree {
     /// All processes of the command that have not ended.
     fn find(&self) -> Vec<Process> {
         let found = self.search();
-        // A child may be missing in a list of children that was read while another one of them was being reaped.
+        // A list of children may lack one if another one was reaped while it was read.
         if found.is_empty() { self.search() } else { found }
     }
 
     fn search(&self) -> Vec<Process> {
         let kinship = Kinship::read();
         let mut found: Vec<Process> = Vec::new();
-        // Never the first process of the machine and never this one, whatever went wrong before.
+        // In no case the first process of the machine, or this one.
         let mut seen: HashSet<Pid> = self.excluded.iter().copied().chain([Pid::INIT, getpid()]).collect();
         let mut add = |found: &mut Vec<Process>, processes: Vec<Process>| {
             found.extend(processes.into_iter().filter(|one| !one.has_ended() && seen.insert(one.id())));
@@ -180,7 +180,7 @@ impl ProcessTree {
         let mut next = 0;
         while let Some(parent) = found.get(next).cloned() {
             let children = kinship.children(parent.id());
-            // A parent that has ended has no children, and its number may be another's.
+            // The number of a parent that has ended may have been reused.
             if !parent.has_ended() {
                 add(&mut found, children);
             }
@@ -197,8 +197,8 @@ impl Ancestor {
             Self::Child(id) | Self::Parent(id) => id,
         };
         let children = kinship.children(id);
-        // A parent may have ended meanwhile, and its number may be another's. The first process of the machine, or of a container,
-        // has the orphans of all others for children.
+        // A parent may have ended, and its number may have been reused. The children of the first process of the machine, or of a
+        // container, are the orphans of all programs.
         let is_its_own = id != Pid::INIT && (!matches!(self, Self::Parent(_)) || getppid() == Some(id));
         if is_its_own { children } else { Vec::new() }
     }
@@ -227,8 +227,8 @@ impl Kinship {
 
     /// The children of the process `parent`, which must not have been reaped when this returns.
     ///
-    /// A number may pass to another process between the list and the opening of it: the list is read again after that, and
-    /// what is not in it any more was opened wrongly, or has ended.
+    /// The list is read twice, and a process that is not in the second one is dropped, because of this race: a child of the first
+    /// list ends and is reaped, its number is given to another process, and that process is opened.
     fn children(&self, parent: Pid) -> Vec<Process> {
         let mut children: Vec<Process> = self.numbers(parent).into_iter().filter_map(Process::open).collect();
         if children.is_empty() {
@@ -255,9 +255,9 @@ impl Kinship {
     }
 }
 
-/// Makes this process the parent of its descendants whose own parents have ended, where the system can do that.
+/// Makes this process the parent of its descendants whose own parents end, where the system supports it.
 pub(super) fn become_subreaper() {
-    // Refused by none of the kernels that know it. Elsewhere, such processes are out of reach.
+    // Cannot fail on a supported kernel. On other systems such processes are not found.
     #[cfg(target_os = "linux")]
     rustix::process::set_child_subreaper(Some(getpid())).ok();
 }
@@ -302,7 +302,7 @@ mod tests {
         }
         assert!(tree.look().is_empty() && !tree.is_gone());
         assert_eq!(tree.outside.len(), 3);
-        // The shell ends first, and then nobody knows whose child the other two are: they were noted before.
+        // When the shell has ended, the other two are found only because `look` has noted them.
         while !tree.kill().is_empty() {
             child.try_wait().unwrap();
         }

@@ -7,10 +7,9 @@ use rustix::{
     process::{Pid, Signal, kill_process, test_kill_process},
 };
 
-/// A process that stays the same one when its number has been given to another process.
+/// A process that is not confused with a later one of the same number.
 ///
-/// On Linux 5.3 and later it is a file descriptor of the process, elsewhere its number and its start time, which is compared
-/// immediately before each signal.
+/// On Linux 5.3 and later it is a pidfd, elsewhere a number and a start time, which is compared immediately before each signal.
 #[derive(Debug, Clone)]
 pub(in crate::run) struct Process {
     id: Pid,
@@ -63,7 +62,7 @@ impl Process {
         }
     }
 
-    /// Whether it runs no more: it is gone, or a zombie that its parent has not reaped yet.
+    /// Whether it has ended: it is gone, or a zombie that its parent has not reaped yet.
     pub(in crate::run) fn has_ended(&self) -> bool {
         match &self.identity {
             #[cfg(target_os = "linux")]
@@ -81,11 +80,11 @@ impl Process {
 
     /// Whether it runs and this process has no right to signal it.
     pub(in crate::run) fn is_out_of_reach(&self) -> bool {
-        // Sends nothing, so a number that has a new owner does no harm; and then this one has ended.
+        // Sends no signal, so a reused number does no harm; and then this process has ended.
         test_kill_process(self.id) == Err(Errno::PERM) && !self.has_ended()
     }
 
-    /// The number of the user that it belongs to, where the system tells.
+    /// The number of the user that it runs as, if the system shows it.
     pub(in crate::run) fn user(&self) -> Option<u32> {
         use std::os::unix::fs::MetadataExt;
         fs::metadata(format!("/proc/{}", self.id)).ok().map(|entry| entry.uid())
@@ -96,7 +95,7 @@ impl Process {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::run) struct Stat {
     pub(super) id: Pid,
-    /// `None` if it is outside of this container, as the next two may be: the system's own calls for them are of no use then.
+    /// `None` if it is outside of this container, as the next two may be. rustix' calls for them do not support that case.
     pub(in crate::run) parent: Option<Pid>,
     pub(in crate::run) group: Option<Pid>,
     pub(in crate::run) session: Option<Pid>,

@@ -1,10 +1,10 @@
-//! The warden: a process between polylock and the command, which kills the command when polylock no longer can.
+//! The warden: a process between polylock and the command, which kills the command when polylock can't.
 //!
-//! The command must be dead before the lock can go to another, even if polylock itself is killed or stopped. So polylock starts a
-//! second, tiny process of the same program, which starts the command and knows the deadline. It kills the command with all that
-//! the command has started when
+//! The command must be dead before another process can acquire the lock, even if polylock itself is killed or stopped. So polylock
+//! starts a second process of the same program, which starts the command and knows the deadline. It kills the command and all
+//! processes that the command has started when
 //!
-//! * the socket to polylock closes, because polylock died, or
+//! * the socket to polylock closes, because polylock was killed, or
 //! * the deadline passes without a later one, because polylock is stopped or hangs.
 //!
 //! ```text
@@ -12,19 +12,18 @@
 //!                     └─ command ── …
 //! ```
 //!
-//! * The warden is the parent of the command and a child subreaper, so every process that the command starts is its descendant
-//!   for good, whatever the process does: [`ProcessTree`].
-//! * The warden does not reap the command before polylock is done with it. So until then the number of the command is the
-//!   command's own, and whoever knows it may signal it.
-//! * The process group is led by a third process, which does nothing. It keeps the number of the group taken, and it leaves the
-//!   warden outside, which therefore survives the one signal that kills the group.
-//! * polylock is a child subreaper, too. If the warden is killed, the command becomes polylock's child, and another warden takes
-//!   its place: from then on polylock reaps, and the new warden watches the processes from the side.
-//! * With `--foreground` the command is in polylock's group instead, which the caller's other programs may share: then the
+//! * The warden is the parent of the command and a child subreaper, so every process that the command starts remains its
+//!   descendant: [`ProcessTree`].
+//! * The warden does not reap the command before polylock has finished with it. Until then the number of the command is not
+//!   reused, and signals to it reach the command or nothing.
+//! * The process group is led by a third process, which does nothing. It keeps the number of the group from being reused, and the
+//!   warden, which is not a member, survives the one signal that kills the group.
+//! * polylock is a child subreaper, too. If the warden is killed, the command becomes polylock's child, and another warden is
+//!   started: from then on polylock reaps the command, and the new warden finds the processes through polylock's children.
+//! * With `--foreground` the command is in polylock's group instead, which other programs of the caller may share: then the
 //!   processes are killed one by one.
 //!
-//! Not "the command asks for a signal at its parent's death": that reaches neither the command's children nor a command whose
-//! parent is merely stopped.
+//! A parent-death signal is no alternative: it reaches neither the command's children nor a command whose parent is stopped.
 
 mod message;
 mod start;
@@ -58,9 +57,9 @@ use super::{
     terminal::group_under_job_control,
 };
 
-/// How long a warden may keep back what it knows before it counts as stopped.
+/// How long a warden may take to report the end of the command before it counts as stopped.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How many wardens in a row may end without a word.
+/// How many wardens in a row may end without an answer.
 const REPLACEMENTS: u32 = 3;
 
 /// Runs this process as a helper of another polylock, if it was started as one.
@@ -74,7 +73,7 @@ pub(crate) fn main() -> Option<ExitCode> {
     }
 }
 
-/// What the warden has to report.
+/// An event reported by the warden.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Report {
     /// The command has ended.
@@ -85,7 +84,7 @@ pub(super) enum Report {
     Took(Duration),
     /// This process of the command belongs to another user, who is known by this number, and can't be killed.
     Refused(Pid, Option<u32>),
-    /// The warden was killed or did not answer; another has taken its place.
+    /// The warden was killed or did not answer, and another one was started.
     Replaced,
 }
 
@@ -104,7 +103,7 @@ impl From<io::Error> for NotStarted {
     }
 }
 
-/// Says which process can't be killed, and why.
+/// The text for a process that can't be killed.
 pub(super) fn unkillable(process: Pid, user: Option<u32>) -> String {
     let user = user.map_or_else(|| "another user".to_owned(), |user| format!("user {user}"));
     format!("process {process} of the command belongs to {user} and can't be killed")
@@ -113,14 +112,14 @@ pub(super) fn unkillable(process: Pid, user: Option<u32>) -> String {
 /// polylock's end of the socket.
 #[derive(Debug)]
 pub(super) struct Warden {
-    /// The warden, until it is reaped: then its number may be another's.
+    /// The warden, until it is reaped: its number may be reused after that.
     process: Option<Child>,
     socket: UnixStream,
     inbox: Inbox,
     command: Process,
-    /// When the command was found to have ended, without a word from the warden.
+    /// When the command was found to have ended without a report from the warden.
     silent: Option<Moment>,
-    /// What keeps the numbers of the command and its group taken, with start times.
+    /// The command and the leader of its group, by number and start time.
     members: Vec<(Pid, u64)>,
     group: Option<Pid>,
     /// Whether the command is polylock's own child, because its first warden was killed.
@@ -220,28 +219,28 @@ impl Warden {
         }
     }
 
-    /// Tells it when to kill, if that has changed.
+    /// Sends it the deadline at which it kills, if that has changed.
     ///
     /// # Errors
-    /// It was killed, and no other can be started.
+    /// If it was killed and no other can be started.
     pub(super) async fn kill_at(&mut self, deadline: Moment) -> io::Result<()> {
         if deadline == self.deadline {
             return Ok(());
         }
         self.deadline = deadline;
-        self.tell(&Order::Deadline(deadline)).await
+        self.send_or_replace(&Order::Deadline(deadline)).await
     }
 
-    /// Has it look at the processes of the command; the answer is a [`Report`].
+    /// Has it look for the processes of the command. The answer is [`Report::Took`].
     ///
     /// # Errors
     /// As [`kill_at`](Self::kill_at).
     pub(super) async fn look(&mut self) -> io::Result<()> {
         self.check();
-        self.tell(&Order::Look { sent: SystemClock.now() }).await
+        self.send_or_replace(&Order::Look { sent: SystemClock.now() }).await
     }
 
-    /// Notices that the command has ended though the warden, which is stopped, has not reported it.
+    /// Checks whether the command has ended though the warden has not reported it. A stopped warden is replaced then.
     pub(super) fn check(&mut self) {
         if !self.has_ended && self.silent.is_none() && self.command.has_ended() {
             self.silent = Some(SystemClock.now());
@@ -266,12 +265,12 @@ impl Warden {
                 return Ok(self.ended(status));
             }
             tokio::select! {
-                heard = hear(&self.socket, &mut self.inbox) => if heard.is_err() {
+                received = receive(&self.socket, &mut self.inbox) => if received.is_err() {
                     self.replace().await?;
                     return Ok(Report::Replaced);
                 },
                 () = SystemClock.sleep_until(self.silent.map_or(Moment::NEVER, |since| since + PATIENCE)), if !self.adopted => {
-                    // Its end makes the command polylock's child, and then polylock learns how it has ended.
+                    // When it has ended, the command is polylock's child, whose status can be read.
                     self.silent = None;
                     self.process.as_mut().map_or(Ok(()), Child::kill)?;
                 }
@@ -280,9 +279,9 @@ impl Warden {
         }
     }
 
-    /// Sends it away without a kill, and leaves no zombie behind.
+    /// Ends the warden without a kill, and reaps all processes that polylock has started.
     pub(super) async fn dismiss(mut self) {
-        // If it is dead, there is nobody to send away; if it is stopped, it is killed.
+        // Fails if it was killed. If it is stopped, it is killed below.
         self.send(&Order::Done).ok();
         if let Some(warden) = self.process.take() {
             end(warden, PATIENCE, &self.orphans).await;
@@ -295,7 +294,7 @@ impl Warden {
 
     fn report(&mut self, event: Event) -> Option<Report> {
         match event {
-            // The form in which the system itself tells a status.
+            // The encoding of a status by the system.
             Event::Exited(code) => Some(self.ended(ExitStatus::from_raw((code & 0xff) << 8))),
             Event::Killed(signal) => Some(self.ended(ExitStatus::from_raw(signal & 0x7f))),
             Event::Stopped(signal) => Some(Report::Stopped(signal)),
@@ -330,12 +329,12 @@ impl Warden {
                 code.or(status.terminating_signal()).map(ExitStatus::from_raw)
             }
             Ok(None) => None,
-            // Where there are no subreapers, how it has ended is lost with its parent.
+            // Without subreapers the status is lost with the parent of the command.
             Err(_) => self.command.has_ended().then(|| ExitStatus::from_raw(Signal::KILL.as_raw())),
         }
     }
 
-    async fn tell(&mut self, order: &Order) -> io::Result<()> {
+    async fn send_or_replace(&mut self, order: &Order) -> io::Result<()> {
         match self.send(order) {
             Ok(()) => Ok(()),
             // Killed; or stopped for so long that the socket is full.
@@ -352,19 +351,19 @@ impl Warden {
         }
     }
 
-    /// Starts another warden in place of one that was killed or does not answer.
+    /// Starts another warden in place of one that was killed or does not answer. May be dropped and called again.
     async fn replace(&mut self) -> io::Result<()> {
         if self.replacements >= REPLACEMENTS {
             return Err(io::Error::other("every warden that is started ends at once"));
         }
         self.replacements += 1;
         if let Some(warden) = self.process.take() {
-            // Until it has ended, the command is its child, not polylock's.
+            // The command becomes polylock's child when the warden has ended.
             end(warden, Duration::ZERO, &self.orphans).await;
         }
         self.adopted = true;
-        // What it reported last is still there.
-        while hear(&self.socket, &mut self.inbox).await.is_ok() {}
+        // Events that it sent before its end can still be read.
+        while receive(&self.socket, &mut self.inbox).await.is_ok() {}
         let adopted = Adopted {
             parent: self.only_child.then(getpid),
             group: self.group,
@@ -372,7 +371,7 @@ impl Warden {
         };
         let text = Order::Adopt(adopted).to_line() + &Order::Deadline(self.deadline).to_line();
         let (socket, its) = connection()?;
-        // Before there is a process to read it: should polylock be killed right now, the new warden must know whom to kill.
+        // Written before the process is started: if polylock is killed right after that, the new warden has its orders.
         pass_streams(&socket).await?;
         socket.try_write(text.as_bytes())?;
         self.socket = socket;
@@ -381,8 +380,8 @@ impl Warden {
     }
 }
 
-/// Reads what has arrived; an error at the end of the stream.
-async fn hear(socket: &UnixStream, inbox: &mut Inbox) -> io::Result<()> {
+/// Reads events into `inbox`. An error at the end of the stream.
+async fn receive(socket: &UnixStream, inbox: &mut Inbox) -> io::Result<()> {
     loop {
         socket.readable().await?;
         let mut bytes = [0; 1024];
@@ -398,7 +397,7 @@ async fn hear(socket: &UnixStream, inbox: &mut Inbox) -> io::Result<()> {
     }
 }
 
-/// Waits until a warden has ended, and kills it after `patience`. From then on its number may be another's.
+/// Waits until a warden has ended, kills it after `patience`, and reaps it. Its number may be reused after that.
 async fn end(mut warden: Child, patience: Duration, orphans: &Orphans) {
     const LOOK_AGAIN: Duration = Duration::from_millis(1);
     let limit = SystemClock.now() + patience;

@@ -21,9 +21,9 @@ use rustix::{
 use tokio::{io::AsyncWriteExt, net::UnixStream};
 
 use super::{
-    NotStarted, end, hear,
+    NotStarted, end,
     message::{Event, Inbox, Order, Place, WARDEN},
-    this_program,
+    receive, this_program,
 };
 use crate::run::{
     orphans::Orphans,
@@ -47,7 +47,7 @@ impl Starting {
         deadline: Moment,
     ) -> Result<(Process, Option<Pid>), NotStarted> {
         pass_streams(&self.socket).await?;
-        // Should polylock be stopped right after this, the warden must know when to act.
+        // The deadline comes first: if polylock is stopped right after this, the warden kills in time.
         let mut text = Order::Deadline(deadline).to_line();
         arguments.iter().for_each(|argument| text += &Order::Argument(argument.clone()).to_line());
         text += &Order::Start(place).to_line();
@@ -56,14 +56,14 @@ impl Starting {
             if let Some(line) = self.inbox.line() {
                 break Event::from_line(&line);
             }
-            hear(&self.socket, &mut self.inbox).await?;
+            receive(&self.socket, &mut self.inbox).await?;
         };
         match event {
             Some(Event::Started { command, leader }) => {
                 for child in leader.into_iter().chain([command]) {
                     self.orphans.keep(child);
                 }
-                // Not reaped before polylock is done with it, so this is the command and no other process.
+                // The number is not reused before `Order::Done`, so this is the command.
                 let process = Process::open(command).ok_or_else(|| io::Error::from(Errno::SRCH))?;
                 Ok((process, leader))
             }
@@ -72,7 +72,7 @@ impl Starting {
         }
     }
 
-    /// Ends the warden and whatever it has started without a word.
+    /// Kills the warden and all processes that it has started.
     pub(super) async fn undo(self, only_child: bool) {
         let warden = Pid::from_child(&self.process);
         let mut tree = ProcessTree { ancestors: vec![Ancestor::Child(warden)], ..ProcessTree::default() };
@@ -95,8 +95,8 @@ pub(super) fn connection() -> io::Result<(UnixStream, OwnedFd)> {
     Ok((UnixStream::from_std(ours)?, its.into()))
 }
 
-/// Starts a warden that follows the orders from this end of a socket: in a process group of its own, so that it survives what is
-/// sent to polylock's, unless it must be `beside` polylock.
+/// Starts a warden that reads its orders from this end of a socket. It has a process group of its own, so that it survives signals
+/// to polylock's group, unless it must be `beside` polylock.
 pub(super) fn spawn(
     its: OwnedFd,
     environment: impl FnOnce(&mut Command),
@@ -105,7 +105,7 @@ pub(super) fn spawn(
 ) -> io::Result<Child> {
     let mut command = Command::new(this_program()?);
     environment(&mut command);
-    // No output of its own: it must not keep a pipe of the caller open.
+    // Without the caller's output, which it would keep open.
     command.arg(WARDEN).stdout(Stdio::null()).stderr(Stdio::null());
     if !beside {
         command.process_group(0);
@@ -115,7 +115,7 @@ pub(super) fn spawn(
     Ok(process)
 }
 
-/// Gives the warden polylock's own streams for the command.
+/// Sends the warden polylock's standard streams, for the command.
 pub(super) async fn pass_streams(socket: &UnixStream) -> io::Result<()> {
     let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
     let streams = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
@@ -125,7 +125,7 @@ pub(super) async fn pass_streams(socket: &UnixStream) -> io::Result<()> {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
             let mut control = SendAncillaryBuffer::new(&mut space);
             control.push(SendAncillaryMessage::ScmRights(&streams));
-            // Descriptors travel with at least one byte; an empty line is no order.
+            // Descriptors need a message of at least one byte. An empty line is no order.
             Ok(sendmsg(socket, &[IoSlice::new(b"\n")], &mut control, SendFlags::empty())?)
         });
         match sent {

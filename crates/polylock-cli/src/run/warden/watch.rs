@@ -36,14 +36,14 @@ use crate::{
 
 /// How soon a kill is repeated while killed processes are not gone yet.
 const DYING: Duration = Duration::from_millis(2);
-/// How soon a kill is repeated that the system has refused: the process may change its user back.
+/// How soon a kill is repeated that the system has refused: the process may change its user again.
 const REFUSED: Duration = Duration::from_millis(200);
 /// How long a warden whose polylock is gone stays with processes that were killed and do not end.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Beyond this, events that can be missed are not kept for a polylock that does not read.
+/// The size of unsent events beyond which optional ones are dropped.
 const OUTBOX: usize = 4096;
 
-/// Watches over a command until it has ended or must be killed.
+/// Runs the warden process until its command has ended or was killed.
 pub(crate) fn warden() -> ExitCode {
     outlive_signals();
     become_subreaper();
@@ -56,19 +56,19 @@ pub(crate) fn warden() -> ExitCode {
 /// Keeps the number of a process group taken, until its warden ends or kills the group.
 pub(crate) fn leader() -> ExitCode {
     outlive_signals();
-    // Nothing is ever written: an end or an error means that the warden has let go.
+    // Nothing is ever written: the end of the stream means that the warden has ended.
     io::stdin().read_to_end(&mut Vec::new()).ok();
     ExitCode::SUCCESS
 }
 
-/// Catches all signals that can be caught and are not ignored. A caught signal is not passed on to the command as ignored, and
-/// an ignored one stays ignored.
+/// Catches all signals that can be caught and are not ignored. A caught signal has its default effect in a program that is started,
+/// an ignored one stays ignored there.
 fn outlive_signals() {
     let is_ignored = signals::ignored();
     for signal in
         (1..=64).filter(|signal| !signal_hook::consts::FORBIDDEN.contains(signal) && !is_ignored(*signal))
     {
-        // Some numbers are no signals, and are refused; a handler that only sets a flag harms nobody.
+        // Fails for numbers that are no signals. The flag is never read.
         signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false))).ok();
     }
 }
@@ -91,7 +91,7 @@ struct Watch {
     deadline: Moment,
     /// Whether the deadline has passed once.
     has_expired: bool,
-    /// When polylock was found dead.
+    /// When the connection to polylock was found closed.
     abandoned: Option<Moment>,
     is_done: bool,
     /// The processes that can't be killed, with their users.
@@ -127,14 +127,14 @@ impl Watch {
 
     fn until_the_end(&mut self) -> io::Result<()> {
         loop {
-            // All that was said counts before the deadline does: after a pause of both sides a newer one may be waiting.
-            let heard = self.receive();
+            // Before the deadline is compared: after a pause of both processes, a later deadline may be waiting in the socket.
+            let received = self.receive();
             if self.is_done {
                 self.leave();
                 return Ok(());
             }
-            if heard.is_err() && self.abandoned.is_none() {
-                // A polylock that can't be heard is as bad as a dead one.
+            if received.is_err() && self.abandoned.is_none() {
+                // Without a connection nobody would extend the deadline.
                 self.abandoned = Some(SystemClock.now());
             }
             self.attend_children();
@@ -145,7 +145,7 @@ impl Watch {
             };
             if self.abandoned.is_some() && again.is_none() {
                 self.leave();
-                self.last_words();
+                self.report_on_stderr();
                 return Ok(());
             }
             self.flush();
@@ -153,7 +153,7 @@ impl Watch {
         }
     }
 
-    /// Reads and follows all orders that there are.
+    /// Reads and executes all orders that have arrived.
     fn receive(&mut self) -> io::Result<()> {
         while self.abandoned.is_none() {
             let mut bytes = [0; 4096];
@@ -167,7 +167,7 @@ impl Watch {
                 }
             }
             for descriptor in &self.streams {
-                // No other thread starts a program in between.
+                // There is no other thread that could start a program before this.
                 fcntl_setfd(descriptor, FdFlags::CLOEXEC)?;
             }
             match received.map(|received| received.bytes) {
@@ -179,14 +179,14 @@ impl Watch {
             }
             while let Some(line) = self.inbox.line() {
                 if let Some(order) = Order::from_line(&line) {
-                    self.follow(order);
+                    self.execute(order);
                 }
             }
         }
         Ok(())
     }
 
-    fn follow(&mut self, order: Order) {
+    fn execute(&mut self, order: Order) {
         match order {
             Order::Argument(argument) => self.arguments.push(argument),
             Order::Start(place) => {
@@ -203,14 +203,14 @@ impl Watch {
             Order::Look { sent } => {
                 let refused = self.tree.look();
                 self.report_refused(&refused);
-                // Includes the time that passed before this process got the order: it gets a deadline no sooner.
+                // Includes the delay of this process itself: its kill at the deadline is delayed in the same way.
                 self.report(Event::Took(SystemClock.now().since(sent)));
             }
             Order::Done => self.is_done = true,
         }
     }
 
-    /// Starts the command. It leads no process group, so that it may start a session of its own as any command of a script may.
+    /// Starts the command. It leads no process group, so that it can start a session of its own, as a command of a script can.
     fn start(&mut self, place: Place) -> io::Result<Pid> {
         let (Some((program, arguments)), Ok([stdin, stdout, stderr])) =
             (self.arguments.split_first(), <[OwnedFd; 3]>::try_from(std::mem::take(&mut self.streams)))
@@ -256,7 +256,7 @@ impl Watch {
         self.stderr = self.streams.drain(..).next_back().map(File::from);
         if let Some((command, started)) = members.first() {
             let process = Process::open(*command);
-            // Opened first, compared then: so it is this process that has the start time.
+            // Opened before the start time is compared, so that the time is that of the opened process.
             self.tree.command =
                 process.filter(|_| Stat::of(*command).is_some_and(|stat| stat.started == *started));
         }
@@ -294,7 +294,7 @@ impl Watch {
         }
     }
 
-    /// Kills the command with all that it has started: when to do so again, if something is left.
+    /// Kills all processes of the command. Returns when to repeat it, if some are left.
     fn kill(&mut self) -> Option<Moment> {
         let now = SystemClock.now();
         let left = self.tree.kill();
@@ -319,12 +319,12 @@ impl Watch {
         }
     }
 
-    /// Tells people, where the command writes its errors, what a dead polylock can't tell them.
-    fn last_words(&mut self) {
+    /// Reports processes that could not be killed on the standard error of the command, in place of a dead polylock.
+    fn report_on_stderr(&mut self) {
         let alive = |process: &Pid| !Process::open(*process).is_none_or(|process| process.has_ended());
         let mut refused = self.refused.iter().filter(|(process, _)| alive(process));
         if let (Some((process, user)), Some(stderr)) = (refused.next(), &mut self.stderr) {
-            // Nothing is left to do, so a reader that does not read holds up nothing.
+            // The last step of this process: it may block.
             let process = unkillable(*process, *user);
             writeln!(stderr, "polylock: {process}; the next holder of the lock may run beside it").ok();
         }
@@ -336,19 +336,19 @@ impl Watch {
         }
     }
 
-    /// Sends what polylock takes at once.
+    /// Sends events without blocking.
     fn flush(&mut self) {
         while !self.outbox.is_empty() {
             match send(io::stdin(), &self.outbox, SendFlags::DONTWAIT) {
                 Ok(number) => drop(self.outbox.drain(..number)),
                 Err(Errno::INTR) => {}
-                // Later, or never: then the end of the stream is read next.
+                // Sent later, unless the connection is closed: this is found by the next receive.
                 Err(_) => return,
             }
         }
     }
 
-    /// Leaves no zombie behind.
+    /// Reaps the command and the leader of its group.
     fn leave(&mut self) {
         if let Some(command) = self.command {
             waitpid(Some(command), WaitOptions::NOHANG).ok();
