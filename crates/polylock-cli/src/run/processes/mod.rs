@@ -17,6 +17,9 @@ use rustix::{
 
 pub(super) use self::process::{Process, Stat};
 
+/// How many passes a kill makes at most while it finds new processes.
+const PASSES: usize = 100;
+
 /// The processes of a command, as its warden or its wrapper finds and signals them.
 #[derive(Debug, Default)]
 pub(super) struct ProcessTree {
@@ -127,11 +130,22 @@ impl ProcessTree {
         for process in self.command.iter().chain(&self.outside) {
             process.signal(Signal::KILL).ok();
         }
+        // Again at once while there are new ones: a process that starts another one and ends, again and again, must not be given
+        // the time to do so.
+        let mut signalled = HashSet::new();
         let mut remaining = Remaining::default();
-        for process in self.find() {
-            match process.signal(Signal::KILL) {
-                Err(Errno::PERM) => remaining.refused.push(process),
-                _ => remaining.dying.push(process),
+        for _ in 0..PASSES {
+            remaining = Remaining::default();
+            let mut is_new = false;
+            for process in self.find() {
+                is_new |= signalled.insert(process.id());
+                match process.signal(Signal::KILL) {
+                    Err(Errno::PERM) => remaining.refused.push(process),
+                    _ => remaining.dying.push(process),
+                }
+            }
+            if !is_new {
+                break;
             }
         }
         remaining
