@@ -632,6 +632,62 @@ pub(crate) const MUTANTS: &[Mutant] = &[
             "leases::has_a_greater_token_though_the_blob_was_deleted_in_the_second_of_its_first_grant",
         ),
     },
+    Mutant {
+        name: "command line: a process is signalled by its bare number",
+        file: "crates/polylock-cli/src/run/processes/process.rs",
+        from: "Identity::Descriptor(fd) => rustix::process::pidfd_send_signal(fd, signal),",
+        to: "Identity::Descriptor(_) => kill_process(self.id, signal),",
+        test: ("cli_pid_reuse", "the_numbers_that_a_replaced_warden_knows"),
+    },
+    Mutant {
+        name: "command line: a group is signalled by its bare number",
+        file: "crates/polylock-cli/src/run/processes/mod.rs",
+        from: "self.id != Pid::INIT && self.exists()",
+        to: "self.id != Pid::INIT && (self.exists() || true)",
+        test: ("cli_pid_reuse", "the_numbers_that_a_replaced_warden_knows"),
+    },
+    Mutant {
+        name: "command line: all processes of the machine are read before the group is killed",
+        file: "crates/polylock-cli/src/run/processes/mod.rs",
+        from: "        // One signal, before anything is read:",
+        to: "        drop(Kinship::table());
+        // One signal, after everything was read:",
+        test: ("cli_takeover", "on_a_machine_that_runs_thousands_of_processes"),
+    },
+    Mutant {
+        name: "command line: processes that have lost their parents are left to others",
+        file: "crates/polylock-cli/src/run/processes/mod.rs",
+        from: "rustix::process::set_child_subreaper(Some(getpid())).ok();",
+        to: "rustix::process::set_child_subreaper(None).ok();",
+        test: ("cli_takeover", "a_daemon_by_setsid_f"),
+    },
+    Mutant {
+        name: "command line: a lock is released before everything that the command has started is dead",
+        file: "crates/polylock-cli/src/run/supervise.rs",
+        from: "Some(stop) => self.finish_stop(self.kill_at(Some(stop), lease), lease, signals).await,",
+        to: "Some(stop) if stop.kill_at < Moment::default() => {
+                self.finish_stop(self.kill_at(Some(stop), lease), lease, signals).await
+            }
+            Some(_) => None,",
+        test: ("cli_takeover", "a_daemon_that_is_started_when_the_command_is_asked_to_stop"),
+    },
+    Mutant {
+        name: "command line: a process that can't be killed is taken for a dying one",
+        file: "crates/polylock-cli/src/run/processes/mod.rs",
+        from: "Err(Errno::PERM) => remaining.refused.push(process),",
+        to: "Err(Errno::PERM) => remaining.dying.push(process),",
+        test: (
+            "cli_unkillable",
+            "a_command_that_runs_as_another_user_is_reported_at_once_and_when_it_outlives_the_lock",
+        ),
+    },
+    Mutant {
+        name: "command line: a release that finds no lock is a success",
+        file: "crates/polylock-cli/src/run/finish.rs",
+        from: "Ok(Err(error @ Error::Lost { .. })) => Err(error),",
+        to: "Ok(Err(Error::Lost { .. })) => Ok(()),",
+        test: ("cli_lost_release", "sqlite_full::the_release_of_a_lock_that_was_taken_away_is_a_loss"),
+    },
 ];
 
 #[cfg(test)]
