@@ -73,3 +73,24 @@ async fn a_hung_renewal_does_not_delay_the_loss_though_nobody_looks() {
         }
     }
 }
+
+/// The watchdog takes a renewal for hung and pauses before the next one. Its reply arrives in that pause, which never ends, because
+/// this clock stands still.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reply_that_arrives_during_the_pause_counts_at_once() {
+    let clock = ManualClock::new();
+    let Store { backend, .. } = targets::make("memory").await.unwrap().connect().await.unwrap();
+    let gate = Arc::new(Gate::new(backend));
+    let locks = Locks::builder(Store::new(gate.clone())).clock(Arc::new(clock.clone())).build();
+    let guard = locks.lock("n").ttl(TTL).acquire().await.unwrap();
+    let first = guard.deadline();
+    gate.shut(Operation::Renew, Side::Reply);
+    clock.advance(TTL / 3);
+    gate.arrived(Operation::Renew).await;
+    settle().await;
+    clock.advance(TTL / 6);
+    settle().await;
+    gate.open(Operation::Renew);
+    until("the deadline moves", async || guard.deadline() > first).await;
+    assert!(guard.is_held());
+}

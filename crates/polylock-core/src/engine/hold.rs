@@ -280,21 +280,26 @@ impl Watchdog {
         // One that hangs does not keep another from being sent, and its late answer still counts from its own sending.
         let patience = self.lease / 6;
         let mut flying = FuturesUnordered::new();
+        let mut during_pause = None;
         loop {
             let sent = shared.now();
             if sent >= deadline {
                 return Err(LostReason::DeadlineReached);
             }
-            let Some(mut renewal) = self.hold.renew() else {
-                // It has just ended, which `run` hears next.
-                return std::future::pending().await;
-            };
-            flying.push(async move { (sent, renewal.answer().await) });
-            let answer = tokio::select! {
-                biased;
-                () = shared.until(deadline) => return Err(LostReason::DeadlineReached),
-                Some(answer) = flying.next() => answer,
-                () = shared.until(sent + patience) => (sent, Err(shared.silent(Operation::Renew))),
+            let answer = if let Some(answer) = during_pause.take() {
+                answer
+            } else {
+                let Some(mut renewal) = self.hold.renew() else {
+                    // It has just ended, which `run` hears next.
+                    return std::future::pending().await;
+                };
+                flying.push(async move { (sent, renewal.answer().await) });
+                tokio::select! {
+                    biased;
+                    () = shared.until(deadline) => return Err(LostReason::DeadlineReached),
+                    Some(answer) = flying.next() => answer,
+                    () = shared.until(sent + patience) => (sent, Err(shared.silent(Operation::Renew))),
+                }
             };
             let error = match answer {
                 (sent, Ok(Renewal::Renewed { lease })) => {
@@ -313,7 +318,13 @@ impl Watchdog {
                 lock.name = %request.name, ?left, error = &error as &dyn std::error::Error,
                 "renewal failed, trying again",
             );
-            shared.until((shared.now() + backoff.next()).min(deadline)).await;
+            let again = (shared.now() + backoff.next()).min(deadline);
+            during_pause = tokio::select! {
+                biased;
+                // The reply to an earlier renewal, which may say that the lock is lost.
+                Some(answer) = flying.next() => Some(answer),
+                () = shared.until(again) => None,
+            };
         }
     }
 }
