@@ -3,6 +3,7 @@
 
 mod frozen;
 mod leftovers;
+mod pauses;
 mod quorum;
 mod renewal;
 mod restart;

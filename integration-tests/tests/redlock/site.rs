@@ -38,6 +38,28 @@ impl Site {
         Self::of(urls, "p".to_owned(), nodes)
     }
 
+    /// Servers of its own that keep nothing, without proxies, under the default prefix.
+    pub(crate) fn private_direct(count: usize) -> Self {
+        let nodes = tokio::task::block_in_place(|| redlock::start(count, &[])).unwrap();
+        let servers = nodes.iter().map(|node| node.url().to_owned()).collect();
+        Self { servers, prefix: "polylock".to_owned(), proxies: Vec::new(), nodes }
+    }
+
+    /// The URL of the servers themselves, with these options.
+    pub(crate) fn direct_url(&self, options: &str) -> String {
+        format!("{}?{options}", redlock::url(self.servers.iter().map(String::as_str)))
+    }
+
+    /// Waits until the votes of new servers count.
+    pub(crate) async fn is_admitted(&self, url: &str) {
+        let locks = Locks::connect(url).await.unwrap();
+        let by = now() + Duration::from_secs(90);
+        while let Err(error) = locks.lock("warm").try_acquire().await {
+            assert!(now() < by, "{}", told(&error));
+            pause(Duration::from_millis(500)).await;
+        }
+    }
+
     fn of(servers: Vec<String>, prefix: String, nodes: Vec<Private>) -> Self {
         let address = |url: &String| {
             let host = url.rsplit(['/', '@']).next().unwrap();

@@ -9,7 +9,7 @@ use polylock_core::{
 
 use crate::{
     Allowed,
-    config::{self, Settings, place},
+    config::{self, Settings, address},
 };
 
 /// What is thought of a server that has restarted.
@@ -66,8 +66,8 @@ impl Config {
     pub fn from_url(url: &StoreUrl, keys: &mut Keys) -> Result<Self, ConfigError> {
         let servers = config::servers(url, keys, true)?;
         let mut seen = HashSet::new();
-        if let Some(twice) = servers.iter().find(|server| !seen.insert(place(server))) {
-            let problem = format!("names {} twice: its vote counts once", place(twice));
+        if let Some(twice) = servers.iter().find(|server| !seen.insert(address(server))) {
+            let problem = format!("names {} twice: its vote counts once", address(twice));
             return Err(ConfigError::new("store", problem));
         }
         if servers.len() < Self::MIN_SERVERS {
