@@ -9,6 +9,8 @@ mod numbers;
 mod open;
 mod poll;
 mod proposals;
+#[cfg(test)]
+mod proposals_tests;
 mod scripts;
 mod tally;
 mod withdrawals;

@@ -438,6 +438,7 @@ impl Proposals {
     }
 
     /// How many requests there are records of.
+    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.records.len()
     }
