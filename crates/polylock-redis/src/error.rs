@@ -8,8 +8,7 @@ use redis::{ErrorKind, RedisError, ServerErrorKind as Server};
 /// The error code of a script that cannot draw a greater number.
 const LAST_NUMBER: &str = "POLYLOCKLAST";
 
-const NO_GREATER_NUMBER: &str =
-    "the last number that was accepted is damaged or leaves no room for a greater one, so fencing tokens can't grow. Its key (on \
+const NO_GREATER_NUMBER: &str = "the last number that was accepted is damaged or leaves no room for a greater one, so fencing tokens can't grow. Its key (on \
      one server {polylock}:last, with redlock:// {polylock}:n:NAME, in the prefix that is used) must hold the greatest token \
      that was ever granted, in decimal digits: if a wrong clock or a person has changed it, set it to that number";
 

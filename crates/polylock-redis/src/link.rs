@@ -365,7 +365,11 @@ impl Shared {
     fn give_up(&self, attempt: u64, on_push: &PushHandler) {
         let given_up = {
             let mut state = self.lock();
-            if state.live.as_ref().is_some_and(|live| live.attempt == attempt) { state.live.take() } else { None }
+            if state.live.as_ref().is_some_and(|live| live.attempt == attempt) {
+                state.live.take()
+            } else {
+                None
+            }
         };
         if given_up.is_some() {
             on_push(Push::Lost);

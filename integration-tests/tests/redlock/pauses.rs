@@ -55,7 +55,12 @@ async fn hold_once(locks: &Locks, attempt: Attempt) -> Result<(), Error> {
 }
 
 /// What a client did until the end of the run: the releases that failed or reported a loss.
-async fn compete(locks: Locks, client: usize, recorder: Recorder, over: watch::Receiver<bool>) -> Vec<String> {
+async fn compete(
+    locks: Locks,
+    client: usize,
+    recorder: Recorder,
+    over: watch::Receiver<bool>,
+) -> Vec<String> {
     let mut failures = Vec::new();
     while !*over.borrow() {
         let attempt = recorder.invoke("n", client.to_string(), Mode::Exclusive);
@@ -113,7 +118,8 @@ async fn clients_keep_the_lock_exclusive(nodes: usize, clients: usize) {
             pause(Duration::from_secs(1)).await;
             for node in 0..nodes {
                 let keys: Vec<String> = site.ask(node, &["KEYS", "*"]).await;
-                let documented = |key: &String| key == "{polylock}:member" || key.starts_with("{polylock}:n:");
+                let documented =
+                    |key: &String| key == "{polylock}:member" || key.starts_with("{polylock}:n:");
                 let left: Vec<&String> = keys.iter().filter(|key| !documented(key)).collect();
                 assert!(left.is_empty(), "left behind on server {node}: {left:?}");
             }

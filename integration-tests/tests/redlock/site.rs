@@ -3,12 +3,12 @@
 use std::{net::ToSocketAddrs, time::Duration};
 
 use polylock::{Error, Locks};
+use polylock_core::url::StoreUrl;
 use polylock_integration_tests::{
     clock::{self, now, pause},
     proxy::{End, Flow, Proxy},
     servers::{self, Private},
 };
-use polylock_core::url::StoreUrl;
 use polylock_redis::redlock::{self, Config};
 use redis::{Client, FromRedisValue, aio::MultiplexedConnection};
 

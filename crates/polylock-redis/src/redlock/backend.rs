@@ -21,10 +21,7 @@ use super::{
     tally::{self, Extension, Renewals, Renewed, quorum},
     withdrawals::Cluster,
 };
-use crate::{
-    error::no_greater_number,
-    link::Push,
-};
+use crate::{error::no_greater_number, link::Push};
 
 /// How often a waiter claims again, though it is notified.
 const RECHECK: Duration = Duration::from_millis(500);
@@ -137,8 +134,7 @@ impl Redlock {
             return Err(no_greater_number(super::NAME, Operation::Claim, "a majority"));
         };
         let until = Cluster::until(request);
-        let withdrawn =
-            self.cluster.proposals().propose(request.id, &request.name, number, began, until);
+        let withdrawn = self.cluster.proposals().propose(request.id, &request.name, number, began, until);
         let timeout = self.cluster.timeout_of(request);
         let channel = if request.queues { self.channel.as_str() } else { "" };
         let send = |index, node: Arc<Node>| {
@@ -299,7 +295,9 @@ impl Backend for Redlock {
         let (mut renewals, mut notice) = (Renewals::new(self.servers()), String::new());
         let votes = poll(Operation::Renew, &self.cluster.nodes, timeout, send, |index, vote| {
             match vote {
-                Ok(Answer { vote: Vote::Yes(..), counts: true }) => renewals.reply(index, Extension::Extended),
+                Ok(Answer { vote: Vote::Yes(..), counts: true }) => {
+                    renewals.reply(index, Extension::Extended);
+                }
                 Ok(Answer { vote: Vote::Marked(text), .. }) => {
                     renewals.reply(index, Extension::Marked);
                     notice.clone_from(text);

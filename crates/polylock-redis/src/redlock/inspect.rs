@@ -27,14 +27,15 @@ impl Redlock {
     async fn majority<T, F>(
         &self,
         operation: Operation,
-        send: impl Fn(usize, Arc<Node>) -> F,
+        send: impl Fn(usize, Arc<Node>) -> F + Send + Sync,
     ) -> Result<Vec<T>>
     where
         T: Send + 'static,
         F: Future<Output = Result<T>> + Send + 'static,
     {
         let nodes = &self.cluster.nodes;
-        let replies = poll(operation, nodes, TIMEOUT, |index, node| Some(send(index, node)), |_, _| false).await;
+        let replies =
+            poll(operation, nodes, TIMEOUT, |index, node| Some(send(index, node)), |_, _| false).await;
         if replies.iter().filter(|reply| matches!(reply, Some(Ok(_)))).count() < quorum(nodes.len()) {
             return Err(too_few(operation, nodes, &replies));
         }
@@ -137,8 +138,7 @@ impl Inspect for Redlock {
             let (cluster, name, channel) = (self.cluster.clone(), name.clone(), self.break_channel.clone());
             let (notice, force) = (order.notice.to_text(), order.force);
             async move {
-                let call =
-                    |_: &Peer| cluster.scripts.break_lock(&name, number, &notice, force, &channel);
+                let call = |_: &Peer| cluster.scripts.break_lock(&name, number, &notice, force, &channel);
                 node.break_lock(TIMEOUT, &call).await
             }
         };

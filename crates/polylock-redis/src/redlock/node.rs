@@ -211,11 +211,7 @@ impl Node {
     ///
     /// # Errors
     /// If it can't be reached.
-    pub(super) async fn break_lock(
-        &self,
-        timeout: Duration,
-        call: ScriptCall<'_>,
-    ) -> Result<Option<String>> {
+    pub(super) async fn break_lock(&self, timeout: Duration, call: ScriptCall<'_>) -> Result<Option<String>> {
         let value = self.link.call(Operation::Break, timeout, Call::Script(call)).await.outcome?;
         let (word, _, _, _, _, notice): Reply = self.link.read(Operation::Break, value)?;
         Ok((word == word::YES).then(|| text(&notice)))

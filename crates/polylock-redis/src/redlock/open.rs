@@ -157,7 +157,8 @@ async fn meet(cluster: &Cluster, config: &Config) -> Result<Vec<Health>> {
         Some(async move { node.meet(&scripts, timeout).await })
     };
     // Servers that work reply at once. For a majority, it is worth waiting for the slow ones.
-    let mut replies = poll(Operation::Connect, nodes, config.settings.command_timeout, live, |_, _| false).await;
+    let mut replies =
+        poll(Operation::Connect, nodes, config.settings.command_timeout, live, |_, _| false).await;
     let there = |replies: &[Option<Result<(Health, Observed)>>]| {
         replies.iter().filter(|reply| matches!(reply, Some(Ok(_)))).count()
     };

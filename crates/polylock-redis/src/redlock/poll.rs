@@ -118,7 +118,8 @@ pub(super) fn too_few<T>(operation: Operation, nodes: &[Arc<Node>], replies: &[O
     }
     // What they all agree on is the reason; else another attempt may find more of them.
     let same = faults.first().copied().filter(|first| faults.iter().all(|fault| fault == first));
-    let advice = format!("{counting} of {all} servers have a vote, and {quorum} must: {}", reasons.join("; "));
+    let advice =
+        format!("{counting} of {all} servers have a vote, and {quorum} must: {}", reasons.join("; "));
     let error = Cause::Unusable(same.unwrap_or(Fault::Temporary), advice).at(NAME, operation, "a majority");
     match (error, retry_after) {
         (Error::Unavailable(unavailable), Some(delay)) => unavailable.retry_after(delay).into(),

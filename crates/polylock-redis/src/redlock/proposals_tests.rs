@@ -204,7 +204,10 @@ impl Run {
                 self.finished = true;
             }
             Some(Outcome::Lost(_)) => {
-                assert!(held > 0 && removed < quorum(SERVERS), "{removed} votes were there until the release");
+                assert!(
+                    held > 0 && removed < quorum(SERVERS),
+                    "{removed} votes were there until the release"
+                );
                 (self.finished, self.lost) = (true, true);
             }
             None => {}

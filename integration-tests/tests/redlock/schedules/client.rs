@@ -149,7 +149,7 @@ impl Schedule<'_> {
     }
 
     /// A reply has arrived.
-    pub(super) fn receive(&mut self, message: Message, answer: Answer) {
+    pub(super) fn receive(&mut self, message: Message, answer: &Answer) {
         let Message { client, node, call, sent, run, sent_at, .. } = message;
         let rules = self.rules;
         let one = &mut self.clients[client];
@@ -358,8 +358,7 @@ impl Schedule<'_> {
         }
         let run = self.nodes.run(node);
         let fresh = format!("{:016x}", self.random.next());
-        let observed =
-            self.clients[client].membership[node].argument(&run, &fresh, DELAY, at(self.now));
+        let observed = self.clients[client].membership[node].argument(&run, &fresh, DELAY, at(self.now));
         Member { run, observed }
     }
 }

@@ -194,7 +194,7 @@ impl Schedule<'_> {
     fn deliver(&mut self, twice: bool) {
         let Some(mut message) = self.pick(twice) else { return };
         if let Some(answer) = message.answer.take() {
-            return self.receive(message, answer);
+            return self.receive(message, &answer);
         }
         let (node, mut call) = (message.node, message.call);
         // Planted: by then, it may be the number of a live proposal.
