@@ -350,7 +350,18 @@ impl Proposals {
     /// acknowledge.
     pub(super) fn withdrawal(&self, request: RequestId, server: usize) -> Option<i64> {
         let record = self.records.get(&request)?;
-        record.servers[server].owes(record.withdrawn).then_some(record.withdrawn)
+        let owes = record.servers[server].owes(record.withdrawn);
+        owes.then_some(record.withdrawn)
+    }
+
+    /// The requests whose withdrawal `server` has to acknowledge, oldest proposal first.
+    pub(super) fn owed(&self, server: usize, now: Moment) -> Vec<(RequestId, LockName)> {
+        let owes = |record: &Record| record.servers[server].owes(record.withdrawn);
+        let live = |record: &Record| record.until > now && record.number != UNKNOWN;
+        let records = self.records.iter().filter(|(_, record)| live(record) && owes(record));
+        let mut owed: Vec<_> = records.collect();
+        owed.sort_by_key(|(_, record)| record.number);
+        owed.into_iter().map(|(request, record)| (*request, record.name.clone())).collect()
     }
 
     /// `server` has acknowledged the withdrawal of `number`. `removed` is false if it had no vote; `may_be_repeated` if an earlier
@@ -425,16 +436,6 @@ impl Proposals {
         let record = self.records.get(&request);
         let open = |record: &Record| (0..self.servers).filter(|at| record.servers[*at].open > 0).collect();
         record.map(open).unwrap_or_default()
-    }
-
-    /// The requests whose withdrawal `server` has to acknowledge, oldest proposal first.
-    pub(super) fn owed(&self, server: usize, now: Moment) -> Vec<(RequestId, LockName)> {
-        let owes = |record: &Record| {
-            record.until > now && record.number != UNKNOWN && record.servers[server].owes(record.withdrawn)
-        };
-        let mut owed: Vec<_> = self.records.iter().filter(|(_, record)| owes(record)).collect();
-        owed.sort_by_key(|(_, record)| record.number);
-        owed.into_iter().map(|(request, record)| (*request, record.name.clone())).collect()
     }
 
     /// How many requests there are records of.
