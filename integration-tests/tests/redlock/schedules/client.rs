@@ -60,6 +60,15 @@ pub(super) enum State {
     Releases(i64),
 }
 
+/// A break of the hold with this number, and the servers that have taken part.
+#[derive(Debug)]
+pub(super) struct Break {
+    pub(super) number: i64,
+    marked: HashSet<usize>,
+    replied: HashSet<usize>,
+    pub(super) succeeded: Option<u64>,
+}
+
 /// A renewal under way.
 #[derive(Debug)]
 pub(super) struct Renewing {
@@ -154,7 +163,7 @@ impl Schedule<'_> {
         let rules = self.rules;
         let one = &mut self.clients[client];
         let mut counts = true;
-        if !matches!(call, Call::Release { .. }) {
+        if matches!(call, Call::Propose { .. } | Call::Renew { .. }) {
             let observed = one.membership[node].observe(&run, &answer.membership, at(self.now));
             counts = observed == Observed::Counts || rules.ignores_membership;
         }
@@ -185,6 +194,7 @@ impl Schedule<'_> {
                 }
                 self.released(client);
             }
+            Call::Break { number } => self.break_reply(number, node, answer.vote),
             _ => {}
         }
     }
@@ -225,10 +235,16 @@ impl Schedule<'_> {
                 renewing.tally.reply(node, Extension::Absent);
                 renewing.absent.push(node);
             }
+            Vote::Marked => renewing.tally.reply(node, Extension::Marked),
             _ => {}
         }
         match renewing.tally.outcome() {
             Some(Renewed::Extended) => {
+                let broken =
+                    self.breaks.iter().find(|one| one.number == *token).and_then(|one| one.succeeded);
+                if broken.is_some_and(|at| renewing.began > at) {
+                    self.wrong.push(format!("extended after the break: {token}"));
+                }
                 *deadline = (*deadline).max(renewing.began + TTL - MARGIN);
                 one.renewals += 1;
                 let (number, absent) = (*token, std::mem::take(&mut renewing.absent));
@@ -309,6 +325,35 @@ impl Schedule<'_> {
             one.proposals.acknowledged(request, node, number, true, false, "");
         }
         self.send(client, node, Call::Release { id, number }, None);
+    }
+
+    /// Somebody breaks the lock of a holder.
+    pub(super) fn break_lock(&mut self) {
+        let client = self.random.index(self.clients.len());
+        let State::Holds { token: number, .. } = self.clients[client].state else { return };
+        if !self.breaks.iter().any(|one| one.number == number) {
+            self.breaks.push(Break {
+                number,
+                marked: HashSet::new(),
+                replied: HashSet::new(),
+                succeeded: None,
+            });
+        }
+        for node in 0..self.nodes.count() {
+            self.send(client, node, Call::Break { number }, None);
+        }
+    }
+
+    fn break_reply(&mut self, number: i64, node: usize, vote: Vote) {
+        let (now, quorum) = (self.now, quorum(self.nodes.count()));
+        let Some(one) = self.breaks.iter_mut().find(|one| one.number == number) else { return };
+        one.replied.insert(node);
+        if matches!(vote, Vote::Yes(_)) {
+            one.marked.insert(node);
+        }
+        if one.replied.len() >= quorum && !one.marked.is_empty() {
+            one.succeeded.get_or_insert(now);
+        }
     }
 
     /// Looks whether the outcome of the release is known.

@@ -26,6 +26,7 @@ pub(super) enum Script {
     Propose,
     Renew,
     Release,
+    Break,
 }
 
 /// A request's id.
@@ -57,6 +58,10 @@ pub(super) enum Call {
         id: Id,
         number: i64,
     },
+    /// Marks the vote for this number.
+    Break {
+        number: i64,
+    },
 }
 
 /// What a server replies.
@@ -73,12 +78,13 @@ pub(super) enum Vote {
     Held,
     Stale(i64),
     No,
+    Marked,
 }
 
 /// Some servers.
 pub(super) struct Nodes {
     server: Connection,
-    hashes: [String; 3],
+    hashes: [String; 4],
     prefix: String,
     nodes: Vec<Node>,
 }
@@ -106,6 +112,7 @@ impl Nodes {
             text(Script::Propose, lua!("propose.lua")),
             text(Script::Renew, lua!("renew.lua")),
             text(Script::Release, lua!("release.lua")),
+            text(Script::Break, lua!("break.lua")),
         ];
         let hashes = scripts.map(|own| {
             redis::cmd("SCRIPT").arg("LOAD").arg(format!("{first}{own}")).query(&mut server).unwrap()
@@ -168,10 +175,11 @@ impl Nodes {
             Call::Propose { .. } => &self.hashes[0],
             Call::Renew { .. } => &self.hashes[1],
             Call::Release { .. } => &self.hashes[2],
+            Call::Break { .. } => &self.hashes[3],
         };
         let mut command = redis::cmd("EVALSHA");
         command.arg(hash).arg(keys.len()).arg(keys.as_slice());
-        if !matches!(call, Call::Release { .. }) {
+        if matches!(call, Call::Propose { .. } | Call::Renew { .. }) {
             command.arg(&member.run).arg(0).arg(&member.observed);
         }
         // No key expires by itself meanwhile.
@@ -185,6 +193,9 @@ impl Nodes {
                 command.arg("owner").arg("").arg(u8::from(restores))
             }
             Call::Release { id, number } => command.arg(&id).arg(number).arg(900_000).arg("").arg("name"),
+            Call::Break { number } => {
+                command.arg(number).arg(900_000).arg("name").arg("notice").arg(0).arg("channel")
+            }
         };
         let (word, number, _, _, membership, _): (i64, i64, i64, i64, String, String) =
             command.query(&mut self.server).unwrap();
@@ -193,6 +204,7 @@ impl Nodes {
             0 => Vote::Held,
             2 => Vote::Stale(number),
             4 => Vote::No,
+            5 => Vote::Marked,
             other => panic!("{call:?}: {other}"),
         };
         match (call, vote) {
