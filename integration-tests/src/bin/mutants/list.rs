@@ -382,15 +382,15 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "release without owner check, in Redis",
         file: "crates/polylock-redis/src/single/scripts/release_at_once.lua",
-        from: "return redis.call('HDEL', KEYS[1], ARGV[1])",
-        to: "return redis.call('DEL', KEYS[1])",
+        from: "local removed = redis.call('HDEL', KEYS[1], ARGV[1])",
+        to: "local removed = redis.call('DEL', KEYS[1])",
         test: ("conformance", "redis::idempotence::a_release_of_anothers_changes_nothing"),
     },
     Mutant {
         name: "claims that come after their release not noted, in Redis",
         file: "crates/polylock-redis/src/single/backend.rs",
         from: "        if may_come_late {
-            self.may_come_late(request.id);
+            self.may_come_late(request, expires_us.load(Ordering::Relaxed));
         }
 ",
         to: "        drop(may_come_late);
@@ -398,19 +398,33 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         test: ("redis", "late::a_claim_that_comes_after_its_release_takes_nothing"),
     },
     Mutant {
+        name: "claims that do not expire, in Redis",
+        file: "crates/polylock-redis/src/single/backend.rs",
+        from: "const VALIDITY: Duration = Duration::from_secs(1);",
+        to: "const VALIDITY: Duration = Duration::from_secs(3600);",
+        test: ("redis", "late::a_claim_that_is_delivered_after_seconds_has_expired"),
+    },
+    Mutant {
+        name: "tokens beyond what a server counts exactly, in Redis",
+        file: "crates/polylock-redis/src/single/scripts/claim_at_once.lua",
+        from: " and number < 9007199254740991",
+        to: "",
+        test: ("redis", "tokens::without_a_greater_number_nobody_is_granted_and_the_error_says_what_to_do"),
+    },
+    Mutant {
+        name: "a broken hold that is extended, in Redis",
+        file: "crates/polylock-redis/src/single/scripts/renew.lua",
+        from: "if entry[8] then",
+        to: "if false then",
+        test: ("conformance", "redis::breaking::ends_with_the_lease"),
+    },
+    Mutant {
         name: "Redlock: a majority of those that answer",
-        file: "crates/polylock-redis/src/redlock/backend.rs",
-        from: "            self.nodes.len() - others < self.quorum()
-        })
-        .await;
-
-        let agreed = yes.iter().find(|(_, votes)| **votes >= self.quorum())",
-        to: "            others > self.nodes.len()
-        })
-        .await;
-
-        let answered = votes.iter().filter(|vote| matches!(vote, Some(Ok(_)))).count();
-        let agreed = yes.iter().find(|(_, votes)| **votes * 2 > answered)",
+        file: "crates/polylock-redis/src/redlock/tally.rs",
+        from: "        let quorum = quorum(self.replies.len());
+        numbers",
+        to: "        let quorum = quorum(self.replies.iter().filter(|reply| **reply > Some(0)).count());
+        numbers",
         test: ("redlock", "quorum::of_two_sides_of_a_partition_only_the_greater_one_gets_the_lock"),
     },
     Mutant {
@@ -422,16 +436,118 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "Redlock: votes that stragglers keep",
-        file: "crates/polylock-redis/src/redlock/backend.rs",
-        from: "    while SystemClock.now() < until",
-        to: "    while false && SystemClock.now() < until",
+        file: "crates/polylock-redis/src/redlock/withdrawals.rs",
+        from: "                    cluster.repeat(index);",
+        to: "",
         test: ("redlock", "leftovers::a_node_that_is_away_at_the_release_is_asked_when_it_is_back"),
+    },
+    Mutant {
+        name: "Redlock: a withdrawal with the number of a live proposal",
+        file: "crates/polylock-redis/src/redlock/proposals.rs",
+        from: "        let owes = record.servers[server].owes(record.withdrawn);
+        owes.then_some(record.withdrawn)
+    }
+
+    /// The requests whose withdrawal `server` has to acknowledge, oldest proposal first.
+    pub(super) fn owed(&self, server: usize, now: Moment) -> Vec<(RequestId, LockName)> {
+        let owes = |record: &Record| record.servers[server].owes(record.withdrawn);",
+        to: "        let owes = record.servers[server].open > 0;
+        owes.then_some(record.number)
+    }
+
+    /// The requests whose withdrawal `server` has to acknowledge, oldest proposal first.
+    pub(super) fn owed(&self, server: usize, now: Moment) -> Vec<(RequestId, LockName)> {
+        let owes = |record: &Record| record.withdrawn > 0 && record.servers[server].open > 0;",
+        test: (
+            "redlock",
+            "schedules::no_schedule_breaks_exclusion_or_the_order_of_tokens_or_leaves_anything",
+        ),
+    },
+    Mutant {
+        name: "Redlock: a withdrawal that removes a later vote",
+        file: "crates/polylock-redis/src/redlock/scripts/release.lua",
+        from: "(number == 0 or entry[1] <= number)",
+        to: "true",
+        test: ("redlock", "stale::a_late_undo_leaves_a_later_try_of_the_same_request_alone"),
+    },
+    Mutant {
+        name: "Redlock: a server that was never asked confirms a release",
+        file: "crates/polylock-redis/src/redlock/proposals.rs",
+        from: "let reply = if server.open == 0 { Reply::Absent } else { Reply::Missing };",
+        to: "let reply = if server.open == 0 { Reply::Removed } else { Reply::Missing };",
+        test: ("redlock", "release::a_server_that_was_never_asked_confirms_nothing"),
+    },
+    Mutant {
+        name: "Redlock: a vote that was restored is forgotten at the release",
+        file: "crates/polylock-redis/src/redlock/proposals.rs",
+        from: "        record.servers[server].sends(number);
+",
+        to: "        if record.phase == Phase::Claims {
+            record.servers[server].sends(number);
+        }
+",
+        test: ("redlock", "release::a_vote_that_was_restored_is_withdrawn"),
+    },
+    Mutant {
+        name: "Redlock: a loss of most votes is released as if nothing had happened",
+        file: "crates/polylock-redis/src/redlock/proposals.rs",
+        from: "let had_vote = removed || may_be_repeated || server.is_uncertain;",
+        to: "let had_vote = true;",
+        test: ("redlock", "release::a_hold_without_a_majority_of_votes_is_reported_as_lost_by_its_release"),
+    },
+    Mutant {
+        name: "Redlock: votes of servers that have forgotten count",
+        file: "crates/polylock-redis/src/redlock/node.rs",
+        from: "counts: observed == Observed::Counts",
+        to: "counts: true",
+        test: ("redlock", "restart::a_server_that_has_forgotten_does_not_give_the_lock_to_another"),
+    },
+    Mutant {
+        name: "Redlock: a server that has forgotten counts from the sending of a command",
+        file: "crates/polylock-redis/src/redlock/node.rs",
+        from: "        let now = SystemClock.now();
+        let (was_sent",
+        to:
+            "        let now = reply.peer.as_ref().map_or_else(|| SystemClock.now(), |(_, sent_at)| *sent_at);
+        let (was_sent",
+        test: ("redlock", "restart::the_delay_does_not_count_from_the_sending_of_a_command_that_was_late"),
+    },
+    Mutant {
+        name: "Redlock: a server that was not durable counts at once after a restart",
+        file: "crates/polylock-redis/src/redlock/scripts/membership.lua",
+        from: "not (was_durable == '1' and durable == '1')",
+        to: "durable ~= '1'",
+        test: (
+            "redlock",
+            "restart::a_server_that_was_not_durable_before_its_restart_has_a_delay_though_it_has_its_data",
+        ),
+    },
+    Mutant {
+        name: "Redlock: a broken vote that is extended",
+        file: "crates/polylock-redis/src/redlock/scripts/renew.lua",
+        from: "    if entry[5] then",
+        to: "    if false then",
+        test: ("conformance", "redlock3::breaking::ends_with_the_lease"),
+    },
+    Mutant {
+        name: "Redlock: a broken vote that is given again",
+        file: "crates/polylock-redis/src/redlock/scripts/break.lua",
+        from: "    accept(number + 1, keep)",
+        to: "",
+        test: ("redlock", "breaking::a_vote_that_was_broken_is_not_given_again"),
+    },
+    Mutant {
+        name: "Redlock: marks on a minority end a hold",
+        file: "crates/polylock-redis/src/redlock/tally.rs",
+        from: "(self.replies.len() - lost < quorum)",
+        to: "(lost > 0)",
+        test: ("redlock", "breaking::a_minority_of_marks_is_a_failed_break_and_does_not_end_the_hold"),
     },
     Mutant {
         name: "Redlock: a wrong number that is followed",
         file: "crates/polylock-redis/src/redlock/numbers.rs",
-        from: "**number < end || far > spare",
-        to: "**number < end || far <= spare",
+        from: "if far.len() <= spare {",
+        to: "if far.is_empty() {",
         test: ("redlock", "tokens::the_wrong_number_of_one_node_locks_out_nobody"),
     },
     Mutant {
