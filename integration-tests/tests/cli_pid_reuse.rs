@@ -65,8 +65,10 @@ fn the_number_of_a_command_that_has_ended_when_polylock_is_killed() {
     ));
 }
 
-/// 1. polylock is stopped. 2. The command ends, and nothing is left of it. 3. Innocent processes get the numbers of the command and
-/// of its group, if those are free. 4. polylock is killed, and its warden kills what it still knows.
+/// 1. polylock is stopped.
+/// 2. The command ends, and nothing is left of it.
+/// 3. Innocent processes get the numbers of the command and of its group, if those are free.
+/// 4. polylock is killed, and its warden kills what it still knows.
 #[test]
 fn the_numbers_of_a_command_and_its_group_whose_polylock_is_killed() {
     all_alive(&innocents(

@@ -20,7 +20,7 @@
 //!
 //! Core gives in return: the operations of one request never overlap, but for a renewal that hangs while the release
 //! is sent; a claim or a release is never dropped half-way; names, modes and lease times have been checked against
-//! [`Capabilities`]; everything belongs to the `polylock-io` thread (see [`io`](crate::io)), where connections must be
+//! [`Capabilities`]; everything belongs to the store's I/O thread (see [`io`](crate::io)), where connections must be
 //! made, too. The first poll of an operation may come from the caller, in that thread's context; it must not block. So a
 //! store need not be cancel-safe, but in `wait`.
 //!
