@@ -43,3 +43,11 @@ pub async fn until<F: Future<Output = bool>>(what: &str, mut happened: impl FnMu
         pause(Duration::from_millis(1)).await;
     }
 }
+
+/// The number of today, by the machine's calendar.
+#[must_use]
+#[expect(clippy::disallowed_methods, reason = "a day of the calendar, which decides nothing about locks")]
+pub fn day() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    since.as_secs() / (24 * 3600)
+}

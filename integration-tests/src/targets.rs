@@ -131,8 +131,8 @@ pub async fn postgres_pessimistic() -> Result<Spot, Missing> {
     let (url, table) = url_of(servers::postgres()?, "postgres");
     // Rows, or transactions that have locked some.
     let count = format!(
-        "SELECT greatest((SELECT count(*) FROM {table}_rows WHERE part = 1), (SELECT count(DISTINCT pid) FROM pg_locks \
-         WHERE relation = '{table}_rows'::regclass AND mode = 'RowShareLock'))"
+        "SELECT greatest((SELECT count(*) FROM {table}_rows WHERE part = 1), (SELECT count(*) FROM {table}_sessions), \
+         (SELECT count(DISTINCT pid) FROM pg_locks WHERE relation = '{table}_rows'::regclass AND mode = 'RowShareLock'))"
     );
     spot(format!("{url}{PESSIMISTIC}"), Entries::Rows(count))
 }
@@ -143,7 +143,9 @@ pub async fn postgres_pessimistic() -> Result<Spot, Missing> {
 /// [`Missing`] if there is no server.
 pub async fn mariadb_pessimistic() -> Result<Spot, Missing> {
     let (url, table) = url_of(servers::mariadb()?, "mysql");
-    let count = format!("SELECT count(*) FROM {table}_rows WHERE part = 1");
+    let count = format!(
+        "SELECT greatest((SELECT count(*) FROM {table}_rows WHERE part = 1), (SELECT count(*) FROM {table}_sessions))"
+    );
     spot(format!("{url}{PESSIMISTIC}"), Entries::Rows(count))
 }
 

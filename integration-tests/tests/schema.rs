@@ -234,7 +234,13 @@ async fn the_pessimistic_strategy_has_tables_of_its_own(store: &str) {
     place.administer(&said(&place.polylock(&["schema"])));
     if place.is_postgres() {
         refusal(&place.polylock(&["run", "x", "true"]));
-        let own = |grant: &String| grant.replace("polylock_holds, public.polylock_waiters", "polylock_rows");
+        let own = |grant: &String| match grant.split_once("ON public.polylock_holds") {
+            Some((rights, rest)) => {
+                let (_, to) = rest.split_once(" TO ").expect("somebody");
+                format!("{rights}ON public.polylock_rows, public.polylock_sessions TO {to}")
+            }
+            None => grant.clone(),
+        };
         place.grants().iter().for_each(|grant| place.administer(&own(grant)));
     }
     let start = |command| Process::start(program(), ["-S", &place.weak, "run", "x", "-c", command]);

@@ -74,3 +74,26 @@ async fn a_hung_renewal_does_not_delay_the_loss_though_nobody_looks() {
         }
     }
 }
+
+/// The reply counts from the sending of its own renewal, at whatever moment it comes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_reply_counts_in_the_pause_before_the_next_attempt() {
+    let clock = ManualClock::new();
+    let spot = targets::make("memory").await.unwrap();
+    let gate = Arc::new(Gate::new(spot.connect().await.unwrap().backend));
+    let locks = Locks::builder(Store::new(gate.clone())).clock(Arc::new(clock.clone())).build();
+    let guard = locks.lock("n").ttl(TTL).acquire().await.unwrap();
+    let deadline = guard.deadline();
+    gate.shut(Operation::Renew, Side::Reply);
+    settle("memory").await;
+    clock.advance(TTL / 3 + Duration::from_nanos(1));
+    gate.arrived(Operation::Renew).await;
+    settle("memory").await;
+    // The time limit of the attempt. The next one is sent after a pause, and this clock stands still.
+    clock.advance(TTL / 6);
+    settle("memory").await;
+    gate.open(Operation::Renew);
+    until("the hold is extended", async || guard.deadline() > deadline).await;
+    assert!(guard.is_held());
+    guard.release().await.unwrap();
+}

@@ -21,6 +21,8 @@ pub(crate) struct Attempt {
     pub(crate) may_hold: bool,
     /// How long its lease lasts, and until when, had nobody heard of us since.
     pub(crate) held: Option<(Duration, Moment)>,
+    /// Whether its hold was found to be broken: then there is a notice, which its release deletes.
+    pub(crate) broken: bool,
     /// Since when it has been asked for.
     pub(crate) began: Moment,
     /// When it last left a mark for other processes.
@@ -52,6 +54,7 @@ impl Attempts {
             unanswered: None,
             may_hold: false,
             held: None,
+            broken: false,
             began: now,
             marked: None,
             pause: Duration::ZERO,

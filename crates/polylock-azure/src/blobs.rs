@@ -18,11 +18,13 @@ use azure_core::{
 use azure_storage_blob::{
     BlobClient, BlobContainerClient, BlobContainerClientOptions,
     models::{
-        BlobClientAcquireLeaseOptions, BlobClientBreakLeaseOptions, BlobClientGetPropertiesOptions,
-        BlobClientReleaseLeaseOptions, BlobClientRenewLeaseOptions, BlobClientSetMetadataOptions,
-        BlockBlobClientUploadOptions,
+        BlobClientAcquireLeaseOptions, BlobClientBreakLeaseOptions, BlobClientDeleteOptions,
+        BlobClientGetPropertiesOptions, BlobClientReleaseLeaseOptions, BlobClientRenewLeaseOptions,
+        BlobClientSetMetadataOptions, BlobContainerClientListBlobsOptions, BlobItem,
+        BlockBlobClientUploadOptions, ListBlobsIncludeItem,
     },
 };
+use futures_util::TryStreamExt;
 use polylock_core::{Clock, ConfigError, LockName, Moment, SystemClock};
 
 use crate::{
@@ -30,7 +32,7 @@ use crate::{
     config::Config,
     error::{Refusal, Trouble},
     names,
-    record::{self, Record, Written},
+    record::{self, Broken, Record, Written},
     wire::{LeaseId, OURS, Wire},
 };
 
@@ -68,6 +70,8 @@ impl Calm {
 pub(crate) struct Acquired {
     /// Of the blob as it is; leases do not change it.
     pub(crate) etag: Option<Etag>,
+    /// Since when the blob has this ETag.
+    pub(crate) modified: Option<OffsetDateTime>,
     /// The service's clock.
     pub(crate) date: Option<OffsetDateTime>,
 }
@@ -76,7 +80,10 @@ pub(crate) struct Acquired {
 pub(crate) struct Seen {
     pub(crate) etag: Option<Etag>,
     pub(crate) written: Written,
+    /// Whether a lease keeps others out.
     pub(crate) leased: bool,
+    /// Whether that lease was broken, and lasts until its break period is over.
+    pub(crate) breaking: bool,
     /// For how long it has been as it is, to the second.
     pub(crate) age: Duration,
 }
@@ -168,7 +175,12 @@ impl Blobs {
         let blob = self.blob(name);
         let seconds = i32::try_from(lasts.as_secs()).unwrap_or(i32::MAX);
         let response = self.answer(patience, blob.acquire_lease(seconds, Some(options))).await?;
-        Ok(Acquired { etag: etag(response.headers()), date: date(response.headers(), "date") })
+        let headers = response.headers();
+        Ok(Acquired {
+            etag: etag(headers),
+            modified: date(headers, "last-modified"),
+            date: date(headers, "date"),
+        })
     }
 
     /// Extends the lease; whether the answer speaks of ours.
@@ -204,15 +216,26 @@ impl Blobs {
         self.answer(patience, blob.release_lease(OURS.to_owned(), Some(options))).await.map(drop)
     }
 
-    /// Ends whoever's lease at once.
-    pub(crate) async fn break_lease(&self, name: &LockName, patience: Duration) -> Result<(), Trouble> {
+    /// Breaks the lease of the grant that was written with this ETag: now, or at the end of the time that it has left. Returns
+    /// how long others are kept out yet, if the service says.
+    pub(crate) async fn break_lease(
+        &self,
+        name: &LockName,
+        now: bool,
+        of: Option<&Etag>,
+        patience: Duration,
+    ) -> Result<Option<Duration>, Trouble> {
         let options = BlobClientBreakLeaseOptions {
-            break_period: Some(0),
+            // Without a period it lasts as long as it would without a renewal.
+            break_period: now.then_some(0),
+            if_match: of.cloned(),
             timeout: limit(patience),
             ..BlobClientBreakLeaseOptions::default()
         };
         let blob = self.blob(name);
-        self.answer(patience, blob.break_lease(Some(options))).await.map(drop)
+        let response = self.answer(patience, blob.break_lease(Some(options))).await?;
+        let left = response.headers().get_optional_str(&HeaderName::from_static("x-ms-lease-time"));
+        Ok(left.and_then(|left| left.parse().ok()).map(Duration::from_secs))
     }
 
     /// How the blob is; with a `lease`, only if that is in force.
@@ -235,7 +258,8 @@ impl Blobs {
         Ok(Seen {
             etag: etag(headers),
             written: Written::read(|key| metadata(headers, key)),
-            leased: is_held(state),
+            leased: matches!(state, Some("leased" | "breaking")),
+            breaking: state == Some("breaking"),
             age: age(date(headers, "date"), date(headers, "last-modified")),
         })
     }
@@ -305,6 +329,77 @@ impl Blobs {
         Ok(whose.map(|whose| (whose, age(date(headers, "date"), date(headers, "last-modified")))))
     }
 
+    /// The notice of the last break of a lock, and the ETag of its blob.
+    pub(crate) async fn notice(
+        &self,
+        name: &LockName,
+        patience: Duration,
+    ) -> Result<Option<(Broken, Option<Etag>)>, Trouble> {
+        let blob = self.container.blob_client(&names::notice(&self.prefix, name));
+        let response = match self.answer(patience, blob.get_properties(None)).await {
+            Err(trouble) if trouble.refusal() == Some(Refusal::NoBlob) => return Ok(None),
+            answer => answer?,
+        };
+        let headers = response.headers();
+        Ok(Broken::read(|key| metadata(headers, key)).map(|broken| (broken, etag(headers))))
+    }
+
+    /// Writes the notice of a break in the place of the one that has this ETag, or where there is none.
+    pub(crate) async fn write_notice(
+        &self,
+        name: &LockName,
+        broken: &Broken,
+        before: Option<Etag>,
+        patience: Duration,
+    ) -> Result<(), Trouble> {
+        let options = BlockBlobClientUploadOptions {
+            if_none_match: before.is_none().then(|| Etag::from("*")),
+            if_match: before,
+            metadata: Some(broken.metadata()),
+            ..BlockBlobClientUploadOptions::default()
+        };
+        let blob = self.container.blob_client(&names::notice(&self.prefix, name));
+        let nothing = RequestContent::from(Vec::new());
+        self.answer(patience, blob.upload(nothing, Some(options))).await.map(drop)
+    }
+
+    /// Deletes a blob if it still has this ETag.
+    pub(crate) async fn delete(
+        &self,
+        blob: &str,
+        etag: Option<Etag>,
+        patience: Duration,
+    ) -> Result<(), Trouble> {
+        let options = BlobClientDeleteOptions {
+            if_match: etag,
+            timeout: limit(patience),
+            ..BlobClientDeleteOptions::default()
+        };
+        let blob = self.container.blob_client(blob);
+        self.answer(patience, blob.delete(Some(options))).await.map(drop)
+    }
+
+    /// The blobs whose names begin with `prefix`, with their metadata, each with the service's clock when it was listed.
+    pub(crate) async fn list(
+        &self,
+        prefix: String,
+        patience: Duration,
+    ) -> Result<Vec<(BlobItem, Option<OffsetDateTime>)>, Trouble> {
+        let options = BlobContainerClientListBlobsOptions {
+            include: Some(vec![ListBlobsIncludeItem::Metadata]),
+            prefix: Some(prefix),
+            ..BlobContainerClientListBlobsOptions::default()
+        };
+        let mut pages = self.container.list_blobs(Some(options)).map_err(Trouble::from)?.into_pages();
+        let mut found = Vec::new();
+        while let Some(page) = self.answer(patience, pages.try_next()).await? {
+            let now = date(page.headers(), "date");
+            let items = page.into_model().map_err(Trouble::from)?.blob_items;
+            found.extend(items.into_iter().map(|item| (item, now)));
+        }
+        Ok(found)
+    }
+
     pub(crate) async fn make_container(&self, patience: Duration) -> Result<(), Trouble> {
         self.answer(patience, self.container.create(None)).await.map(drop)
     }
@@ -330,11 +425,6 @@ fn etag(headers: &Headers) -> Option<Etag> {
 
 fn date(headers: &Headers, name: &'static str) -> Option<OffsetDateTime> {
     headers.get_optional_str(&HeaderName::from_static(name)).and_then(|date| parse_rfc7231(date).ok())
-}
-
-/// Whether a lease keeps others out. One that is being broken still does.
-pub(crate) fn is_held(state: Option<&str>) -> bool {
-    matches!(state, Some("leased" | "breaking"))
 }
 
 /// How long ago `then` was. Both are whole seconds, so within the first one it is taken for half of one.

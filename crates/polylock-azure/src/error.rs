@@ -8,7 +8,7 @@ use azure_core::{
 };
 use polylock_core::{Error, Fault, Operation, failure::At};
 
-use crate::{NAME, tls};
+use crate::{NAME, tls, wire::RESENT};
 
 /// An answer that says no, and after which a request has had no effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,12 +48,15 @@ pub(crate) struct Answered {
     status: u16,
     code: String,
     request: String,
+    /// Whether the request had been sent before, on a connection that ended without a reply.
+    resent: bool,
 }
 
 impl Answered {
     fn new(status: StatusCode, error: &azure_core::Error) -> Self {
         let request = header(error, "x-ms-request-id").unwrap_or_else(|| "none".to_owned());
-        Self { status: status.into(), code: code(error).unwrap_or_default().to_owned(), request }
+        let resent = header(error, RESENT).is_some();
+        Self { status: status.into(), code: code(error).unwrap_or_default().to_owned(), request, resent }
     }
 }
 
@@ -104,6 +107,11 @@ impl Trouble {
     /// The refusal, if it is one.
     pub(crate) const fn refusal(&self) -> Option<Refusal> {
         if let Self::Refused(refusal, _) = self { Some(*refusal) } else { None }
+    }
+
+    /// Whether this refuses a request that may have been carried out when it was sent before.
+    pub(crate) const fn may_have_been_done(&self) -> bool {
+        matches!(self, Self::Refused(_, Answered { resent: true, .. }))
     }
 
     /// Whether trying again may help.

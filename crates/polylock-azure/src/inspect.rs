@@ -3,12 +3,8 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use azure_core::http::headers::HeaderName;
-use azure_core::time::parse_rfc7231;
-use azure_storage_blob::models::{
-    BlobContainerClientListBlobsOptions, BlobItem, LeaseState, ListBlobsIncludeItem,
-};
-use futures_util::TryStreamExt;
+use azure_core::time::OffsetDateTime;
+use azure_storage_blob::models::{BlobItem, LeaseState};
 use polylock_core::{BreakOrder, Entry, Inspect, LockName, LockStatus, Mode, Operation, OwnerId, Result};
 
 use crate::{
@@ -20,10 +16,10 @@ use crate::{
 };
 
 /// How long people wait for an answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Who holds, by what is written and for how long that has been there.
-fn holder(written: &Written, age: Duration) -> Option<Entry> {
+pub(crate) fn holder(written: &Written, age: Duration) -> Option<Entry> {
     match written {
         Written::Grant(Record { token, owner, label, ttl, .. }) => {
             // The service tells nobody how much is left of a lease.
@@ -41,42 +37,62 @@ fn holder(written: &Written, age: Duration) -> Option<Entry> {
 impl Leases {
     async fn held_by(&self, name: &LockName) -> Result<Option<Entry>, Trouble> {
         match self.blobs.look(name, None, PATIENCE).await {
-            Ok(seen) if seen.leased => Ok(holder(&seen.written, seen.age)),
+            Ok(seen) if seen.leased => {
+                let Some(entry) = holder(&seen.written, seen.age) else { return Ok(None) };
+                self.marked(name, entry, &seen.written, seen.breaking).await.map(Some)
+            }
             Ok(_) => Ok(None),
             Err(trouble) if is_gone(&trouble) => Ok(None),
             Err(trouble) => Err(trouble),
         }
     }
 
-    async fn all(&self, prefix: &str) -> Result<Vec<LockStatus>, Trouble> {
-        let options = BlobContainerClientListBlobsOptions {
-            include: Some(vec![ListBlobsIncludeItem::Metadata]),
-            prefix: Some(names::under(&self.blobs.prefix, prefix)),
-            ..BlobContainerClientListBlobsOptions::default()
-        };
-        let mut pages = self.blobs.container.list_blobs(Some(options)).map_err(Trouble::from)?.into_pages();
-        let mut found = Vec::new();
-        while let Some(page) = self.blobs.answer(PATIENCE, pages.try_next()).await? {
-            let date = page.headers().get_optional_string(&HeaderName::from_static("date"));
-            let now = date.and_then(|date| parse_rfc7231(&date).ok());
-            let items = page.into_model().map_err(Trouble::from)?.blob_items;
-            found.extend(items.into_iter().filter_map(|item| self.in_use(item, now)));
+    /// The entry with the notice of the break of its lease, if that is being broken.
+    async fn marked(
+        &self,
+        name: &LockName,
+        entry: Entry,
+        written: &Written,
+        breaking: bool,
+    ) -> Result<Entry, Trouble> {
+        if !breaking {
+            return Ok(entry);
         }
-        found.sort_by(|a, b| a.name.cmp(&b.name));
+        let notice = match written {
+            Written::Grant(record) => self.notice_of(name, &record.grant, PATIENCE).await?,
+            _ => None,
+        };
+        // Somebody has broken it by other means than ours.
+        Ok(entry.broken(Some(notice.map(|(notice, _)| notice).unwrap_or_default())))
+    }
+
+    async fn all(&self, prefix: &str) -> Result<Vec<LockStatus>, Trouble> {
+        let mut found = Vec::new();
+        for (item, now) in self.blobs.list(names::under(&self.blobs.prefix, prefix), PATIENCE).await? {
+            found.extend(self.in_use(item, now).await?);
+        }
+        found.sort_by(|a: &LockStatus, b| a.name.cmp(&b.name));
         Ok(found)
     }
 
     /// The lock of a blob, if it is one's and held.
-    fn in_use(&self, item: BlobItem, now: Option<azure_core::time::OffsetDateTime>) -> Option<LockStatus> {
-        let name = names::lock(&self.blobs.prefix, &item.name?)?;
-        let properties = item.properties?;
-        if !matches!(properties.lease_state, Some(LeaseState::Leased | LeaseState::Breaking)) {
-            return None;
-        }
+    async fn in_use(
+        &self,
+        item: BlobItem,
+        now: Option<OffsetDateTime>,
+    ) -> Result<Option<LockStatus>, Trouble> {
+        let name = item.name.and_then(|blob| names::lock(&self.blobs.prefix, &blob));
+        let (Some(name), Some(properties)) = (name, item.properties) else { return Ok(None) };
+        let breaking = match properties.lease_state {
+            Some(LeaseState::Leased) => false,
+            Some(LeaseState::Breaking) => true,
+            _ => return Ok(None),
+        };
         let metadata = item.metadata.and_then(|metadata| metadata.values).unwrap_or_default();
         let written = Written::read(|key| metadata.get(key).map(String::as_str));
-        let holder = holder(&written, age(now, properties.last_modified))?;
-        Some(LockStatus::new(name, vec![holder], Vec::new()))
+        let Some(entry) = holder(&written, age(now, properties.last_modified)) else { return Ok(None) };
+        let entry = self.marked(&name, entry, &written, breaking).await?;
+        Ok(Some(LockStatus::new(name, vec![entry], Vec::new())))
     }
 }
 
@@ -94,19 +110,18 @@ impl Inspect for Leases {
         }
     }
 
-    async fn break_lock(&self, name: &LockName, _: &BreakOrder) -> Result<Vec<Entry>> {
-        let broken = async {
-            let Some(holder) = self.held_by(name).await? else { return Ok(Vec::new()) };
-            match self.blobs.break_lease(name, PATIENCE).await {
-                Ok(()) => {}
-                Err(trouble) if is_gone(&trouble) => {}
-                Err(trouble) => return Err(trouble),
-            }
-            Ok(vec![holder])
-        };
-        let broken = broken.await.map_err(|trouble| self.failed(Operation::Break, trouble))?;
-        self.turns.released(name);
-        self.waiters.wake(name);
-        Ok(broken)
+    async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
+        let broken = self.break_hold(name, order).await;
+        let broken = broken.map_err(|trouble| self.failed(Operation::Break, trouble))?;
+        if order.force {
+            self.turns.released(name);
+            self.waiters.wake(name);
+        }
+        if broken.is_some()
+            && let Err(trouble) = self.drop_old_notices().await
+        {
+            tracing::debug!(?trouble, "old notices of breaks could not be deleted yet");
+        }
+        Ok(broken.into_iter().collect())
     }
 }

@@ -14,12 +14,26 @@ pub(crate) fn blob(prefix: &str, name: &LockName) -> String {
 
 /// What the blobs of all locks begin with whose names begin with `name`.
 pub(crate) fn under(prefix: &str, name: &str) -> String {
-    format!("{prefix}/{}", utf8_percent_encode(name, ENCODED).to_string().replace('%', "_"))
+    format!("{prefix}/{}", encoded(name))
+}
+
+fn encoded(name: &str) -> String {
+    utf8_percent_encode(name, ENCODED).to_string().replace('%', "_")
 }
 
 /// The blob beside a lock's by which processes that wait tell others. No lock has it: behind a `_` there are two digits.
 pub(crate) fn mark(prefix: &str, name: &LockName) -> String {
     format!("{}_waits", blob(prefix, name))
+}
+
+/// What the blobs begin with that hold the notices of breaks. No lock has such a one either: `_b` is not followed by a digit.
+pub(crate) fn notices(prefix: &str) -> String {
+    format!("{prefix}/_broken_")
+}
+
+/// The blob with the notice of the last break of a lock.
+pub(crate) fn notice(prefix: &str, name: &LockName) -> String {
+    format!("{}{}", notices(prefix), encoded(name.as_str()))
 }
 
 /// The lock of a blob, if it is one's.
@@ -43,7 +57,11 @@ mod tests {
         for (a, b) in [("a/", "a_2F"), ("a", "a "), ("a", "A"), ("a.", "a"), ("a\\b", "a/b"), (".", "..")] {
             assert_ne!(blob(a), blob(b), "{a:?} {b:?}");
         }
-        assert_eq!(lock("p", &mark("p", &LockName::new("a").unwrap())), None);
+        for name in ["a", "broken", "_broken_"] {
+            let name = LockName::new(name).unwrap();
+            assert_eq!(lock("p", &mark("p", &name)), None);
+            assert_eq!(lock("p", &notice("p", &name)), None);
+        }
         for stranger in ["p", "p/", "q/a", "pa", "p/a_2f", "p/a/b", "p/a_2", "p/_FF", "p/\u{e9}"] {
             assert_eq!(lock("p", stranger), None, "{stranger:?}");
         }

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, time::Duration};
 
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
-use polylock_core::{FencingToken, OwnerId, Request, RequestId};
+use polylock_core::{BreakNotice, FencingToken, OwnerId, Request, RequestId};
 use sha2::{Digest, Sha256};
 
 // Without underscores, which some proxies take out of the names of headers.
@@ -14,6 +14,39 @@ const OWNER: &str = "polylockowner";
 const LABEL: &str = "polylocklabel";
 const WAITS: &str = "polylockwaits";
 const TTL: &str = "polylockttl";
+const BROKEN: &str = "polylockbroken";
+const NOTICE: &str = "polylocknotice";
+
+/// A header holds no more than ASCII.
+fn encoded(text: &str) -> String {
+    utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
+}
+
+fn decoded(text: &str) -> Option<String> {
+    Some(percent_decode_str(text).decode_utf8().ok()?.into_owned())
+}
+
+/// The notice of a break, for the holder of one grant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Broken {
+    pub(crate) grant: Fingerprint,
+    pub(crate) notice: BreakNotice,
+}
+
+impl Broken {
+    pub(crate) fn metadata(&self) -> HashMap<String, String> {
+        let mut metadata = fresh();
+        metadata.insert(BROKEN.to_owned(), self.grant.0.clone());
+        metadata.insert(NOTICE.to_owned(), encoded(&self.notice.to_text()));
+        metadata
+    }
+
+    /// `None` if a blob's metadata are not those of a notice.
+    pub(crate) fn read<'a>(get: impl Fn(&str) -> Option<&'a str>) -> Option<Self> {
+        let notice = BreakNotice::from_text(&decoded(get(NOTICE)?)?);
+        Some(Self { grant: Fingerprint(get(BROKEN)?.to_owned()), notice })
+    }
+}
 
 /// What a blob says by which the process `whose` tells that it waits.
 pub(crate) fn waiting(whose: &str) -> HashMap<String, String> {
@@ -77,8 +110,6 @@ impl Record {
     }
 
     pub(crate) fn metadata(&self) -> HashMap<String, String> {
-        // A header holds no more than ASCII.
-        let encoded = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
         let mut metadata = fresh();
         metadata.extend([
             (FENCE.to_owned(), self.token.to_string()),
@@ -102,13 +133,12 @@ impl Written {
         if get(FENCE).is_none() && get(GRANT).is_none() {
             return Self::Nothing;
         }
-        let decoded = |key| Some(percent_decode_str(get(key)?).decode_utf8().ok()?.into_owned());
         let record = || {
             Some(Record {
                 token: FencingToken::new(get(FENCE)?.parse::<i64>().ok()?)?,
                 grant: Fingerprint(get(GRANT)?.to_owned()),
-                owner: OwnerId::sanitized(&decoded(OWNER)?),
-                label: decoded(LABEL).unwrap_or_default(),
+                owner: OwnerId::sanitized(&decoded(get(OWNER)?).filter(|owner| !owner.is_empty())?),
+                label: get(LABEL).and_then(decoded).unwrap_or_default(),
                 ttl: Duration::from_secs(get(TTL)?.parse().ok()?),
             })
         };
@@ -157,6 +187,13 @@ mod tests {
     }
 
     #[test]
+    fn what_is_no_notice_is_none() {
+        let metadata = record().metadata();
+        assert_eq!(Broken::read(|key| metadata.get(key).map(String::as_str)), None);
+        assert_eq!(Broken::read(|key| Some(if key == NOTICE { "%FF" } else { "x" })), None);
+    }
+
+    #[test]
     fn a_fingerprint_is_not_the_id() {
         let id = RequestId::random();
         assert_eq!(Fingerprint::of(id), Fingerprint::of(id));
@@ -166,7 +203,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(owner in "[^\\pC]{1,60}", label in "[^\\pC]{0,60}", seconds in 15..61_u64) {
+        fn what_is_written_is_read(owner in "[^\\pC\\p{Zl}\\p{Zp}]{1,60}", label in "[^\\pC\\p{Zl}\\p{Zp}]{0,60}", seconds in 15..61_u64) {
             let mut request =
                 Request::new(LockName::new("n").unwrap(), Mode::Exclusive, Duration::from_secs(seconds));
             request.owner = OwnerId::new(&owner).unwrap();
@@ -174,7 +211,15 @@ mod tests {
             let record = Record::new(&request, FencingToken::new(seconds.cast_signed()).unwrap(), request.ttl);
             let metadata = record.metadata();
             prop_assert!(metadata.values().all(|value| value.is_ascii() && !value.is_empty()));
-            prop_assert_eq!(read(&metadata), Written::Grant(record));
+            prop_assert_eq!(read(&metadata), Written::Grant(record.clone()));
+
+            let reason = request.label.filter(|label| !label.as_str().is_empty());
+            for notice in [BreakNotice::new(request.owner, reason), BreakNotice::default()] {
+                let broken = Broken { grant: record.grant.clone(), notice };
+                let metadata = broken.metadata();
+                prop_assert!(metadata.values().all(|value| value.is_ascii() && !value.is_empty()));
+                prop_assert_eq!(Broken::read(|key| metadata.get(key).map(String::as_str)), Some(broken));
+            }
         }
     }
 }

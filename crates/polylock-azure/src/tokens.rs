@@ -4,12 +4,15 @@
 //! not change; so who remembers the token that it wrote with the same ETag need not read it.
 //!
 //! The blob is never deleted by a store. If somebody else does, the number in it is gone with it, and the first token of the new
-//! blob is made of the service's clock: the next whole second in microseconds. It is greater than all tokens before:
-//! 1. those of the old blob began at the second after its first grant, in microseconds, and each is one more than the last;
-//! 2. there are less than a million grants in a second, so they have never passed the service's clock by more than that one
-//!    second;
-//! 3. the new blob is granted first in a later second than the old one was: then its first token is greater. (Two blobs of one
-//!    name that are both made and granted within one second are not told apart.)
+//! blob is made of the service's clock, in microseconds. It is greater than all tokens of the old one:
+//! 1. The service's ETags are times: of the last change of the blob, in units of 100 ns since the year 1, of which
+//!    `Last-Modified` has the whole seconds. The first token of a blob is the time of its creation and one second.
+//! 2. Each later token is one more, and a grant takes longer than a microsecond. So the tokens of a blob never pass the time and
+//!    one second.
+//! 3. The new blob was created after the last grant of the old one.
+//!
+//! An emulator's ETags are random. Where an ETag does not agree with `Last-Modified`, the first token is the next whole second after
+//! the first grant. Then two blobs of one name that are both created and granted within one second are not distinguished.
 
 use std::{
     collections::HashMap,
@@ -19,17 +22,35 @@ use std::{
 use azure_core::{http::Etag, time::OffsetDateTime};
 use polylock_core::{FencingToken, LockName};
 
-use crate::record::Record;
+use crate::{blobs::Acquired, record::Record};
 
 /// Of how many locks the last record is remembered. One that is not costs a request more.
 const REMEMBERED: usize = 4096;
 
 /// The token after `last`, or the first of a blob that has none.
-pub(crate) fn next(last: Option<&Record>, date: OffsetDateTime) -> Option<FencingToken> {
+pub(crate) fn next(last: Option<&Record>, acquired: &Acquired) -> Option<FencingToken> {
     match last {
         Some(last) => FencingToken::new(last.token.as_i64().checked_add(1)?),
-        None => FencingToken::new(date.unix_timestamp().checked_add(1)?.checked_mul(1_000_000)?),
+        None => FencingToken::new(time(acquired)?.checked_add(SECOND)?),
     }
+}
+
+/// A second in the unit of tokens.
+const SECOND: i64 = 1_000_000;
+
+/// The time in microseconds when the blob was last changed, if its ETag tells; else the second when its lease was acquired.
+fn time(acquired: &Acquired) -> Option<i64> {
+    let modified = acquired.modified.map(OffsetDateTime::unix_timestamp);
+    let exact =
+        acquired.etag.as_ref().and_then(micros).filter(|micros| Some(micros.div_euclid(SECOND)) == modified);
+    exact.or_else(|| acquired.date?.unix_timestamp().checked_mul(SECOND))
+}
+
+/// The time that an ETag such as `"0x8D7BB11167352C9"` is, in microseconds since 1970.
+fn micros(etag: &Etag) -> Option<i64> {
+    const SINCE_THE_YEAR_1: i64 = 62_135_596_800 * SECOND;
+    let ticks = etag.as_ref().trim_matches('"').strip_prefix("0x")?;
+    Some(i64::from_str_radix(ticks, 16).ok()? / 10 - SINCE_THE_YEAR_1)
 }
 
 /// What was last written at blobs, and the ETag that they have had since.
@@ -73,16 +94,74 @@ mod tests {
         OffsetDateTime::from_unix_timestamp(seconds).unwrap()
     }
 
+    /// Acquired at this second, with an ETag that is no time.
+    fn acquired(seconds: i64) -> Acquired {
+        Acquired { etag: Some(Etag::from("\"0x1F\"")), modified: Some(at(seconds)), date: Some(at(seconds)) }
+    }
+
     #[test]
     fn tokens_count_on_and_start_beyond_all_that_may_have_been_before() {
         let (_, last) = record("n", 41);
-        assert_eq!(next(Some(&last), at(1_800_000_000)).map(FencingToken::get), Some(42));
-        let first = next(None, at(1_800_000_000)).unwrap();
+        assert_eq!(next(Some(&last), &acquired(1_800_000_000)).map(FencingToken::get), Some(42));
+        let first = next(None, &acquired(1_800_000_000)).unwrap();
         // Granted a million times in its first second.
         let last = record("n", first.as_i64() + 999_999).1;
-        assert!(next(None, at(1_800_000_001)) > next(Some(&last), at(1_800_000_001)).map(|_| last.token));
+        assert!(next(None, &acquired(1_800_000_001)).unwrap() > last.token);
         assert!(first.get() < 1 << 53, "a number that a script reads exactly");
-        assert_eq!(next(Some(&record("n", i64::MAX).1), at(0)), None);
+        assert_eq!(next(Some(&record("n", i64::MAX).1), &acquired(0)), None);
+    }
+
+    /// Pairs that the service has given.
+    #[test]
+    fn an_etag_is_the_time_of_the_last_change() {
+        for (etag, seconds, fraction) in [
+            ("\"0x8D909AE32CABAB6\"", 1_619_549_803, 74_219),
+            ("\"0x8D7BB11167352C9\"", 1_582_758_636, 170_925),
+            ("0x8D6F9CB01A9AB64", 1_561_507_962, 107_786),
+        ] {
+            let acquired = Acquired {
+                etag: Some(Etag::from(etag)),
+                modified: Some(at(seconds)),
+                // The clock of another machine of the service, which may be a second behind.
+                date: Some(at(seconds - 1)),
+            };
+            let first = next(None, &acquired).unwrap().as_i64();
+            assert_eq!(first, (seconds + 1) * SECOND + fraction, "{etag}");
+            // Deleted, and created again a millisecond later.
+            let later = format!(
+                "0x{:X}",
+                micros(&Etag::from(etag))
+                    .map(|_| i64::from_str_radix(etag.trim_matches('"').trim_start_matches("0x"), 16)
+                        .unwrap()
+                        + 10_000)
+                    .unwrap()
+            );
+            let again = Acquired { etag: Some(Etag::from(later)), ..acquired };
+            assert_eq!(next(None, &again).unwrap().as_i64(), first + 1000);
+        }
+    }
+
+    #[test]
+    fn an_etag_that_is_no_time_is_not_taken_for_one() {
+        let seconds = 1_582_758_636;
+        let plain = next(None, &acquired(seconds));
+        assert_eq!(plain.unwrap().as_i64(), (seconds + 1) * SECOND);
+        for etag in [
+            "",
+            "\"\"",
+            "0x",
+            "0x8D7BB11167352C9F",
+            "W/\"0x8D7BB11167352C9\"",
+            "\"0x8D7BB111F7352C9\"",
+            "8D7BB11167352C9",
+            "0x-8",
+            "\u{e9}",
+        ] {
+            let acquired = Acquired { etag: Some(Etag::from(etag)), ..acquired(seconds) };
+            assert_eq!(next(None, &acquired), plain, "{etag}");
+        }
+        assert_eq!(next(None, &Acquired { etag: None, modified: None, ..acquired(seconds) }), plain);
+        assert_eq!(next(None, &Acquired { etag: None, modified: None, date: None }), None);
     }
 
     #[test]

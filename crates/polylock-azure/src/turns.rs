@@ -22,9 +22,10 @@ use polylock_core::{Clock, LockName, Moment, Place, SystemClock};
 const STINT: Duration = Duration::from_millis(500);
 /// A claim that comes later than this after a release of the same process found the lock free for others.
 const BREAK: Duration = Duration::from_millis(250);
-/// For how long a mark counts, and the time after which a waiter renews its own.
-pub(crate) const FRESH: Duration = Duration::from_secs(6);
-pub(crate) const RENEWED: Duration = Duration::from_secs(4);
+/// For how long a mark counts, and the age at which a waiter renews its own: with its next request, a second later at the most. Marks
+/// are written, which the service charges more for than a refused acquisition.
+pub(crate) const FRESH: Duration = Duration::from_secs(7);
+pub(crate) const RENEWED: Duration = Duration::from_secs(5);
 /// Who waits for less leaves none.
 pub(crate) const MOMENT: Duration = Duration::from_millis(250);
 

@@ -4,7 +4,7 @@
 //! to know one: a request carries [`OURS`] where the id belongs, and the id itself beside it, in the request's context. It is
 //! put in here, below the log, and taken out of the answer again.
 
-use std::{error::Error as _, fmt};
+use std::{error::Error as _, fmt, time::Duration};
 
 use async_trait::async_trait;
 use azure_core::{
@@ -31,6 +31,13 @@ use crate::{
 pub(crate) const OURS: &str = "ours";
 /// And for any other.
 const ANOTHERS: &str = "anothers";
+
+/// In the headers of an answer: its request had been sent before, on a connection that ended without an answer.
+pub(crate) const RESENT: &str = "polylock-resent";
+
+/// How long after its sending a request may arrive: for so long this machine goes on sending it on a connection that was given up.
+/// What is on its way through others' machines may come later.
+pub(crate) const LATE: Duration = Duration::from_secs(10);
 
 const LEASE: &str = "x-ms-lease-id";
 const PROPOSED: &str = "x-ms-proposed-lease-id";
@@ -65,6 +72,10 @@ impl Wire {
         let builder =
             Client::builder().connect_timeout(config.request_timeout).redirect(redirect::Policy::none());
         let mut builder = tls::prepare(builder, config.ca.as_deref())?;
+        #[cfg(target_os = "linux")]
+        {
+            builder = builder.tcp_user_timeout(LATE);
+        }
         if config.endpoint.scheme() == "http" {
             // An emulator, which no proxy knows.
             builder = builder.no_proxy();
@@ -131,10 +142,14 @@ impl Policy for Wire {
             return Err(azure_core::Error::with_message(ErrorKind::Other, "a body that is no bytes"));
         };
         let headers = self.headers(request, lease)?;
+        let mut resent = false;
         let answer = match self.exchange(request, &headers, body.clone()).await {
-            // The service closes connections that were idle for a while, perhaps while this was on its way. Whether it has
-            // come there does not matter: everything that is sent may come twice.
-            Err(error) if is_cut(&error) => self.exchange(request, &headers, body).await,
+            // The service closes connections that were idle for a while, perhaps while this was on its way. It may have arrived
+            // or not: everything that is sent may come twice, and a refusal of the second may be the work of the first.
+            Err(error) if is_cut(&error) => {
+                resent = true;
+                self.exchange(request, &headers, body).await
+            }
             answer => answer,
         };
         let answer = answer.map_err(|error| {
@@ -142,6 +157,9 @@ impl Policy for Wire {
             azure_core::Error::with_error(kind, error.without_url(), "the request failed")
         })?;
         let mut headers = Answered::new();
+        if resent {
+            headers.insert(RESENT, "true");
+        }
         for (name, value) in &answer.headers {
             let Ok(value) = value.to_str() else { continue };
             let value = match (name.as_str(), lease) {

@@ -5,7 +5,7 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use polylock::Mode;
 
-use crate::{help, signals};
+use crate::{exit, help, signals};
 
 /// Runs a command under a distributed lock, and stops it before the lock can go to another.
 #[derive(Debug, Parser)]
@@ -37,16 +37,16 @@ pub(crate) struct Global {
     /// The config file [default: polylock/config.toml in your config directory]
     #[arg(long, global = true, value_name = "PATH", env = "POLYLOCK_CONFIG")]
     pub(crate) config: Option<PathBuf>,
-    /// How to write what is for programs or people
+    /// Output format
     #[arg(long, global = true, value_name = "FORMAT", value_enum, default_value_t)]
     pub(crate) output: Format,
-    /// Whether to use colours; NO_COLOR, CLICOLOR_FORCE and TERM=dumb are heeded, too
+    /// When to use colours; NO_COLOR, CLICOLOR_FORCE and TERM=dumb count, too
     #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t)]
     pub(crate) color: Color,
-    /// Say nothing but errors
+    /// Print nothing but errors
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
-    /// Say more
+    /// Print more
     #[arg(short, long, global = true)]
     pub(crate) verbose: bool,
 }
@@ -91,18 +91,9 @@ pub(crate) enum Command {
         #[arg(default_value = "", hide_default_value = true)]
         prefix: String,
     },
-    /// Take a lock from its holder by force
+    /// Have the holder of a lock stop and release it
     #[command(after_long_help = help::BREAK)]
-    Break {
-        /// The lock
-        name: String,
-        /// Don't ask
-        #[arg(short, long)]
-        yes: bool,
-        /// Why, for the record that is printed
-        #[arg(long, value_name = "TEXT")]
-        reason: Option<String>,
-    },
+    Break(Break),
     /// Print the statements that make the store's tables, for an administrator to run
     #[command(after_long_help = help::SCHEMA)]
     Schema,
@@ -131,12 +122,12 @@ pub(crate) struct Run {
     #[arg(short, long, visible_alias = "timeout", value_name = "DUR", value_parser = duration, help_heading = WAITING)]
     pub(crate) wait: Option<Duration>,
     /// Exit with this code if the lock was not acquired
-    #[arg(short = 'E', long, value_name = "N", default_value_t = 75, help_heading = WAITING)]
+    #[arg(short = 'E', long, value_name = "N", default_value_t = exit::NOT_ACQUIRED, help_heading = WAITING)]
     pub(crate) conflict_exit_code: u8,
-    /// Not acquired is no failure: exit 0 without running the command
+    /// Exit 0 without running the command if the lock is busy
     #[arg(long, help_heading = WAITING)]
     pub(crate) skip_ok: bool,
-    /// Wait a random time up to this before asking for the lock
+    /// Wait a random time up to this before trying to acquire the lock
     #[arg(long, value_name = "DUR", value_parser = duration, help_heading = WAITING)]
     pub(crate) jitter: Option<Duration>,
 
@@ -174,23 +165,23 @@ pub(crate) struct Run {
     /// The time between the signal and the kill [default: a third of the TTL]
     #[arg(long, value_name = "DUR", value_parser = duration, help_heading = STOPPING)]
     pub(crate) grace: Option<Duration>,
-    /// The signal that asks the command to stop
+    /// The signal that requests the command to stop
     #[arg(long, value_name = "SIG", value_parser = signals::parse, default_value = "TERM", help_heading = STOPPING)]
     pub(crate) signal: rustix::process::Signal,
     /// Exit with this code if the lock was lost
-    #[arg(long, value_name = "N", default_value_t = 79, value_parser = clap::value_parser!(u8).range(1..), help_heading = STOPPING)]
+    #[arg(long, value_name = "N", default_value_t = exit::LOST, value_parser = clap::value_parser!(u8).range(1..), help_heading = STOPPING)]
     pub(crate) lost_exit_code: u8,
 
-    /// Leave the command in the terminal's foreground [default: if stdin is a terminal]
+    /// Leave the command in the terminal's foreground [default: if polylock itself is there]
     #[arg(long, help_heading = COMMAND)]
     pub(crate) foreground: bool,
     /// Leave the variable that holds the store's URL in the command's environment
     #[arg(long, help_heading = COMMAND)]
     pub(crate) keep_store_env: bool,
-    /// Write what happens as JSON lines to this open file descriptor
+    /// Write events as JSON lines to this open file descriptor
     #[arg(long, value_name = "N", group = "status", help_heading = COMMAND)]
     pub(crate) status_fd: Option<u32>,
-    /// Write what happens as JSON lines to this file
+    /// Write events as JSON lines to this file
     #[arg(long, value_name = "PATH", group = "status", help_heading = COMMAND)]
     pub(crate) status_file: Option<PathBuf>,
     /// Run this command line with `sh -c`
@@ -204,6 +195,27 @@ pub(crate) struct Run {
     pub(crate) command: Vec<OsString>,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct Break {
+    /// The lock
+    pub(crate) name: String,
+    /// Take the lock at once, though its holder may still be working
+    ///
+    /// The holder notices at its next renewal, within a third of its TTL. Until then it and the next holder may both work. Only
+    /// what checks fencing tokens refuses the former holder at once.
+    #[arg(short, long)]
+    pub(crate) force: bool,
+    /// Don't ask for a confirmation
+    #[arg(short, long)]
+    pub(crate) yes: bool,
+    /// For what reason: the holder shows and logs it
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: Option<String>,
+    /// Wait at most this long until the holder has stopped; exit code 75 if it has not
+    #[arg(short, long, value_name = "DUR", value_parser = duration)]
+    pub(crate) wait: Option<Duration>,
+}
+
 const WAITING: &str = "Waiting";
 const HOLDING: &str = "Holding";
 const STOPPING: &str = "When the lock is lost";
@@ -211,12 +223,12 @@ const COMMAND: &str = "The command";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum OnLost {
-    /// Ask it to stop one grace before the lock can go to another, then kill it
+    /// Send --signal one grace period before another process can acquire the lock, then SIGKILL
     #[default]
     Term,
-    /// Kill it without asking
+    /// Send SIGKILL only
     Kill,
-    /// Leave it alone; the exit code still tells
+    /// Let it run on; the exit code still shows the loss
     Continue,
 }
 

@@ -8,6 +8,10 @@ use polylock::{ConfigError, Error, Fault, InvalidName};
 pub(crate) const USAGE: u8 = 64;
 /// The store can't be reached or can't do its work.
 pub(crate) const UNAVAILABLE: u8 = 69;
+/// The lock is held by another, or a wait for it was in vain.
+pub(crate) const NOT_ACQUIRED: u8 = 75;
+/// The lock was lost.
+pub(crate) const LOST: u8 = 79;
 /// Something that should not happen.
 pub(crate) const INTERNAL: u8 = 70;
 /// The status file can't be written.
@@ -39,8 +43,8 @@ impl Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let (code, hint) = match &error {
-            Error::NotAcquired { .. } => (75, ""),
-            Error::Lost { .. } => (79, ""),
+            Error::NotAcquired { .. } => (NOT_ACQUIRED, ""),
+            Error::Lost { .. } => (LOST, ""),
             Error::Unavailable(unavailable) => match unavailable.fault {
                 Fault::Denied => (DENIED, ""),
                 Fault::Temporary => (UNAVAILABLE, "; is the store up, and the URL right?"),

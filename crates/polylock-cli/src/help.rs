@@ -43,19 +43,26 @@ EXIT CODE
 
 WHEN THE LOCK IS LOST
   The lock is renewed every third of its TTL. If no renewal is
-  acknowledged, the command gets --signal one --grace before the lock
-  can go to another, and is killed before it can. (A lock that was
-  handed over begins with at most five seconds: then --grace is half
-  of them, until the first renewal.) If the store says
-  that the lock is gone, it gets the signal at once and is killed one
-  grace later. A helper process (`polylock __warden`) kills the
-  command also if polylock itself is killed or stopped.
+  acknowledged, the command gets --signal one --grace before another
+  process can acquire the lock, and SIGKILL before it can. (A lock
+  that was handed over begins with at most five seconds: then --grace
+  is half of them, until the first renewal.) If the lock is broken or
+  gone, the command gets the signal at once and SIGKILL one grace
+  later; a broken lock is released when the command has ended. A
+  helper process (`polylock __warden`) kills the command also if
+  polylock itself is killed or stopped.
 
-  The command runs in a process group of its own, which is signalled
-  as a whole. With --foreground, or if stdin is a terminal, it stays
-  in the terminal's foreground group: then Ctrl-C comes from the
-  terminal, and the command and what it started are killed one by one.
-  A process that detaches itself from its parents escapes both.
+  Everything that the command has started is stopped with it, also
+  processes that have left its process group or its session, and those
+  whose parents have ended. Not stopped is what others run for it: a
+  container, a systemd unit, a command on another host. What runs as
+  another user can't be killed without that user's rights (sudo): this
+  is reported as soon as it is seen, and again when such a process
+  outlives the lock.
+
+  The command runs in a process group of its own. With --foreground,
+  or if polylock is in the foreground of a terminal, the command stays
+  there: then Ctrl-C comes from the terminal.
 
 SIGNALS
   HUP INT QUIT TERM USR1 USR2 CONT are passed on to the command (INT
@@ -74,10 +81,12 @@ STATUS FILE, AND --output json
   --output json on stderr in place of text:
     {\"ts\",\"event\",\"name\",\"mode\",\"owner\",\"label\",
      \"fencing_token\",\"expires_in_ms\",\"position\",\"backend\"}
-  event is queued, acquired, renewed, lost, released or expired (left
-  to expire by --min-hold). The last line has the event verdict with
-  \"verdict\" (command, busy, skipped, lost, max_hold, interrupted,
-  reentered, error), \"exit_code\" and \"reason\".";
+  event is queued, acquired, renewed, lost, unkillable, released or
+  expired (left to expire by --min-hold). lost and unkillable have
+  \"reason\"; lost has \"by\" and \"broken_reason\" if the lock was
+  broken. The last line has the event verdict with \"verdict\"
+  (command, busy, skipped, lost, max_hold, interrupted, reentered,
+  error), \"exit_code\" and \"reason\".";
 
 pub(crate) const STATUS: &str = "\
 OUTPUT
@@ -86,7 +95,9 @@ OUTPUT
     {\"name\",\"state\",\"backend\",\"holders\":[ENTRY],\"waiters\":[ENTRY]}
   where state is free, held or waiting, and ENTRY is
     {\"mode\",\"owner\",\"label\",\"fencing_token\",
-     \"age_ms\",\"expires_in_ms\",\"position\"}";
+     \"age_ms\",\"expires_in_ms\",\"position\",\"broken\"}
+  \"broken\" is null, or {\"by\",\"reason\"} of a hold that was broken
+  and whose holder has not stopped yet.";
 
 pub(crate) const SCHEMA: &str = "\
 The program that opens a store makes its tables by itself. Where its
@@ -104,20 +115,33 @@ RIGHTS OF THE PROGRAM'S USER, BESIDE THAT TO CONNECT
     GRANT USAGE ON SCHEMA public TO app;
     GRANT SELECT ON public.polylock_meta TO app;
     GRANT SELECT, INSERT, UPDATE, DELETE
-      ON public.polylock_holds, public.polylock_waiters TO app;
+      ON public.polylock_holds, public.polylock_waiters,
+      public.polylock_broken TO app;
     GRANT USAGE ON SEQUENCE public.polylock_tokens TO app;
   (EXECUTE on the functions is everybody's unless it was revoked.
-  With polylock.strategy=pessimistic the one table polylock_rows takes
-  the place of polylock_holds and polylock_waiters.)
+  With polylock.strategy=pessimistic polylock_rows and
+  polylock_sessions take the place of those three tables.)
 
   MySQL and MariaDB (the database is app):
     GRANT SELECT, INSERT, UPDATE, DELETE, EXECUTE ON app.* TO app;";
 
 pub(crate) const BREAK: &str = "\
-The holder is told at its next renewal, within a third of its TTL, and
-stops what it does; until then it may go on beside the next holder.
-Whatever checks fencing tokens refuses it at once.
+The holder is told to stop: at once if the store can push, else at its
+next renewal, within a third of its TTL. `polylock run` then sends its
+command the signal, kills it after the grace, and releases the lock.
+Until then the holder keeps the lock, but not beyond its lease, so the
+next holder never works beside it. It shows by whom and for what
+reason the lock was broken.
+
+With --force the lock is free at once. Its holder may go on working
+beside the next one until it notices, at its next renewal. Only what
+checks fencing tokens refuses it at once.
+
+EXIT CODE
+  0    done, or nobody holds the lock
+  75   with --wait: the holder has not stopped in time
 
 OUTPUT
-  With --output json or jsonl one object per former holder, as in
-  `polylock run --help`, with event broken and \"reason\".";
+  With --output json or jsonl one object per holder, as in
+  `polylock run --help`, with event broken, \"forced\", \"by\" and
+  \"reason\"; \"expires_in_ms\" is when it ends at the latest.";

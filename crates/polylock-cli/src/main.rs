@@ -8,7 +8,7 @@ mod output;
 mod run;
 mod signals;
 mod store;
-mod wall;
+mod wall_clock;
 
 use std::process::ExitCode;
 
@@ -21,8 +21,8 @@ use crate::{
 };
 
 fn main() -> ExitCode {
-    if run::warden::is_called() {
-        return run::warden::main();
+    if let Some(code) = run::helper() {
+        return code;
     }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
@@ -53,9 +53,7 @@ async fn dispatch(cli: Cli, output: &Output) -> Result<u8, Failure> {
         Command::Run(run) => run::run(&cli.global, &run, output).await,
         Command::Status { name } => command::status(&cli.global, &name, output).await,
         Command::List { prefix } => command::list(&cli.global, &prefix, output).await,
-        Command::Break { name, yes, reason } => {
-            command::break_lock(&cli.global, &name, yes, reason.as_deref(), output).await
-        }
+        Command::Break(order) => command::break_lock(&cli.global, &order, output).await,
         Command::Schema => command::schema(&cli.global, output),
         Command::Completions { shell } => command::completions(shell, output),
         Command::Man { command, dir } => command::man(command.as_deref(), dir.as_deref(), output),

@@ -17,8 +17,8 @@ pub(crate) struct Signals(Vec<(Signal, unix::Signal)>);
 impl Signals {
     /// Listens. A signal that is ignored stays so, for the command, too: under `nohup` a hang-up harms nobody.
     pub(crate) fn listen() -> io::Result<Self> {
-        let ignored = ignored();
-        let wanted = FORWARDED.into_iter().filter(|signal| !ignored(*signal));
+        let is_ignored = ignored();
+        let wanted = FORWARDED.into_iter().filter(|signal| !is_ignored(signal.as_raw()));
         let listen = |signal: Signal| Ok((signal, unix::signal(SignalKind::from_raw(signal.as_raw()))?));
         Ok(Self(wanted.map(listen).collect::<io::Result<_>>()?))
     }
@@ -47,12 +47,12 @@ impl Signals {
     }
 }
 
-/// Which signals are ignored, where the system tells it (`/proc`).
-fn ignored() -> impl Fn(Signal) -> bool {
+/// Returns whether a signal, by its number, is ignored; false where the system does not tell (`/proc`).
+pub(crate) fn ignored() -> impl Fn(i32) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
-    move |signal| mask >> (signal.as_raw() - 1) & 1 == 1
+    move |signal| mask >> (signal - 1) & 1 == 1
 }
 
 /// `TERM`, `SIGTERM`, or its number.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use sqlx::Connection;
-use support::{Place, eventually, is_alive, lines, now, stderr, warden_of};
+use support::{Place, eventually, is_alive, lines, now, stderr, stdout, warden_of};
 
 /// Writes its own number and that of a child of its own, and works on.
 const WITH_CHILD: &str = "sleep 60 & echo $! > grandchild; echo $$ > child; wait";
@@ -74,22 +74,128 @@ fn a_short_stop_loses_nothing() {
 }
 
 #[test]
-fn a_broken_lock_stops_the_command() {
+fn a_broken_lock_stops_the_command_and_goes_on_when_that_has_ended() {
     let place = Place::new();
-    // The child says that all is well when it is asked to stop: the code tells the truth all the same.
-    let script = "trap 'echo > asked; exit 0' TERM; sleep 60 & echo $! > grandchild; echo $$ > child; wait";
-    let run = place.start("--ttl 1s --label job --status-file status x", script);
+    // The command says that all is well when it is asked to stop: the code tells the truth all the same.
+    let script = "trap 'echo > asked; sleep 0.3; echo > ended; exit 0' TERM; sleep 60 & echo $! > grandchild; \
+                  echo $$ > child; while :; do wait; done";
+    let run = place.start("--ttl 3s --label job --status-file status x", script);
     let grandchild = place.wait_for_pid("grandchild");
     place.wait_for_file("child");
+    let next = place.start("x", "[ -e ended ] || echo > early");
+    place.wait_for_waiters("x", 1);
     let broken = place.call("break --yes --reason stuck x");
     assert!(broken.status.success(), "{}", stderr(&broken));
-    assert_eq!(run.code(), Some(79));
+    let said = stdout(&broken);
+    assert!(
+        said.starts_with("x: told ")
+            && said.contains("(job) to stop; the lock is free when it has stopped, in "),
+        "{said}"
+    );
+    let status = place.status("x");
+    assert_eq!(status["holders"][0]["broken"]["reason"], "stuck", "{status}");
+    let table = stdout(&place.call("status x"));
+    assert!(table.contains("; broken by ") && table.contains(" (stuck), until it has stopped, "), "{table}");
+
+    assert_eq!(next.code(), Some(0));
+    assert!(!place.path("early").exists(), "the next one began before the command had ended");
+    let output = run.finish();
+    assert_eq!(output.status.code(), Some(79));
+    assert!(stderr(&output).contains(": stuck; asking the command to stop"), "{}", stderr(&output));
     place.wait_for_file("asked");
     assert!(!is_alive(grandchild));
-    let events: Vec<String> =
-        lines(&place.read("status")).iter().map(|line| line["event"].as_str().unwrap().to_owned()).collect();
-    assert_eq!(events.first().map(String::as_str), Some("acquired"));
-    assert_eq!(events[events.len() - 2..], ["lost", "verdict"]);
+    let lines = lines(&place.read("status"));
+    let [.., lost, verdict] = lines.as_slice() else { panic!("{lines:?}") };
+    assert_eq!(
+        (&lines[0]["event"], &lost["event"], &verdict["event"]),
+        (&"acquired".into(), &"lost".into(), &"verdict".into())
+    );
+    assert_eq!(lost["broken_reason"], "stuck");
+    assert!(lost["by"].as_str().unwrap().contains('@'), "{lost}");
+    assert!(lost["reason"].as_str().unwrap().ends_with(": stuck"), "{lost}");
+}
+
+/// What has left the group, is deaf and was started in the last moment is waited for, too.
+#[test]
+fn a_broken_lock_goes_on_when_all_that_the_command_has_started_has_ended() {
+    let place = Place::new();
+    let script = "trap 'setsid -f sh -c \"trap \\\"\\\" TERM; echo \\$\\$ > daemon; exec sleep 60\"; exit 0' TERM; \
+                  echo > held; while :; do sleep 0.02; done";
+    let run = place.start("--ttl 3s --grace 500ms x", script);
+    place.wait_for_file("held");
+    let next = place.start(
+        "x",
+        "[ -s daemon ] || echo > early; grep -q '^State:.[^ZX]' /proc/$(cat daemon)/status 2>/dev/null && echo > beside; true",
+    );
+    place.wait_for_waiters("x", 1);
+    place.call("break --yes x");
+    assert_eq!(run.code(), Some(79));
+    assert_eq!(next.code(), Some(0));
+    assert!(!place.path("early").exists() && !place.path("beside").exists());
+}
+
+#[test]
+fn a_break_by_force_does_not_wait() {
+    let place = Place::new();
+    let run = place.start("--ttl 20s x", "echo > held; exec sleep 60");
+    place.wait_for_file("held");
+    let broken = place.call("break --yes --force --output jsonl --reason gone x");
+    let event = &lines(&stdout(&broken))[0];
+    assert_eq!(
+        (&event["event"], &event["forced"], &event["reason"]),
+        (&"broken".into(), &true.into(), &"gone".into())
+    );
+    assert!(event["by"].as_str().unwrap().contains('@'), "{event}");
+    // Long before its next renewal.
+    let start = now();
+    assert_eq!(place.call("run --wait 5 x true").status.code(), Some(0));
+    assert!(now().since(start) < Duration::from_secs(3));
+    drop(run);
+}
+
+#[test]
+fn break_waits_until_the_holder_has_stopped_or_its_time_is_over() {
+    let place = Place::new();
+    assert_eq!(place.call("break --yes --wait 1 x").status.code(), Some(0));
+    let script = "trap 'until [ -e end ]; do sleep 0.02; done; exit 0' TERM; echo > held; while :; do sleep 0.02; done";
+    let run = place.start("--ttl 20s --grace 10s x", script);
+    place.wait_for_file("held");
+    let early = place.call("break --yes --wait 300ms x");
+    assert_eq!(early.status.code(), Some(75));
+    assert!(stderr(&early).contains("x is still held by "), "{}", stderr(&early));
+    std::fs::write(place.path("end"), "").unwrap();
+    assert_eq!(place.call("break --yes --wait 20 x").status.code(), Some(0));
+    assert_eq!(place.status("x")["state"], "free");
+    assert_eq!(run.code(), Some(79));
+}
+
+/// The command ends before the next renewal: the release shows that another may have held the lock meanwhile.
+#[tokio::test]
+async fn a_loss_that_only_the_release_shows_is_a_loss() {
+    for how in ["row", "break"] {
+        let place = Place::new();
+        let script = "echo > held; until [ -e end ]; do sleep 0.02; done; exit 0";
+        let run = place.start("--ttl 30s --status-file status x", script);
+        place.wait_for_file("held");
+        if how == "row" {
+            let mut store = sqlx::SqliteConnection::connect(&place.url()).await.unwrap();
+            let gone = sqlx::query("DELETE FROM polylock_holds").execute(&mut store).await.unwrap();
+            assert_eq!(gone.rows_affected(), 1);
+        } else {
+            assert!(place.call("break --yes --force --reason stuck x").status.success());
+        }
+        assert_eq!(place.call("run -n x true").status.code(), Some(0), "another holds it meanwhile");
+        std::fs::write(place.path("end"), "").unwrap();
+        let output = run.finish();
+        assert_eq!(output.status.code(), Some(79), "{how}: {}", stderr(&output));
+        assert!(stderr(&output).contains("lock x lost: "), "{how}: {}", stderr(&output));
+        let lines = lines(&place.read("status"));
+        let [.., lost, verdict] = lines.as_slice() else { panic!("{lines:?}") };
+        assert_eq!((&lost["event"], &verdict["verdict"]), (&"lost".into(), &"lost".into()));
+        if how == "break" {
+            assert_eq!(lost["broken_reason"], "stuck", "{lost}");
+        }
+    }
 }
 
 #[tokio::test]
@@ -174,8 +280,9 @@ fn on_lost_continue_leaves_the_command_alone_and_still_tells() {
 #[test]
 fn a_dead_warden_is_replaced() {
     let place = Place::new();
-    let run = place.start("--ttl 600ms x", WITH_CHILD);
+    let run = place.start("--ttl 600ms --status-file status x", WITH_CHILD);
     let (child, grandchild) = (place.wait_for_pid("child"), place.wait_for_pid("grandchild"));
+    eventually("a renewal", || place.read("status").contains("renewed"));
     let first = warden_of(run.pid());
     kill_process(first, Signal::KILL).unwrap();
     let mut second = first;

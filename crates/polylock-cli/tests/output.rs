@@ -7,6 +7,7 @@ use std::{fs, os::fd::AsFd, process::Command};
 
 use rustix::io::{FdFlags, fcntl_setfd};
 use serde_json::Value;
+use sqlx::Connection;
 use support::{Place, lines, stderr, stdout};
 
 const KEYS: [&str; 10] = [
@@ -118,6 +119,7 @@ fn status_and_list_tell_who_holds_and_who_waits() {
     let broken = place.call("break --yes --reason stuck --output jsonl app/x");
     let events = lines(&stdout(&broken));
     assert_eq!((&events[0]["event"], &events[0]["reason"]), (&"broken".into(), &"stuck".into()));
+    assert!(events[0]["forced"] == false && events[0]["by"].as_str().unwrap().contains('@'), "{}", events[0]);
     assert!(KEYS.iter().all(|key| events[0].get(key).is_some()), "{}", events[0]);
     assert_eq!(waiter.code(), Some(0));
     assert_eq!(stdout(&place.call("status never/seen")), "never/seen: free\n");
@@ -133,6 +135,44 @@ fn a_name_cannot_forge_a_line() {
     let place = Place::new();
     let output = place.polylock().args(["status", "a\nb\u{1b}[31m"]).output().unwrap();
     assert_eq!(stdout(&output), "a\\nb\\u{1b}[31m: free\n");
+}
+
+/// Other programs write to the store, too.
+#[tokio::test]
+async fn neither_can_an_owner_a_label_or_a_reason_that_others_have_written() {
+    let place = Place::new();
+    let holder = place.start("x", "echo > held; exec sleep 60");
+    place.wait_for_file("held");
+    let evil = "evil\r\nk2: free\u{1b}[2J\u{202e}\u{2028}";
+    let mut store = sqlx::SqliteConnection::connect(&place.url()).await.unwrap();
+    let waiter = "INSERT INTO polylock_waiters (name, request, mode, owner, label, since, expires_at) \
+                  SELECT name, randomblob(16), mode, ?, ?, since, expires_at + 20000000 FROM polylock_holds";
+    let mark = "UPDATE polylock_holds SET owner = ?, label = ?, expires_at = expires_at + 20000000";
+    for statement in [waiter, mark] {
+        sqlx::query(sqlx::AssertSqlSafe(statement)).bind(evil).bind(evil).execute(&mut store).await.unwrap();
+    }
+    let notice = sqlx::query("UPDATE polylock_holds SET notice = ?").bind(format!("{evil}\n{evil}"));
+    assert_eq!(notice.execute(&mut store).await.unwrap().rows_affected(), 1);
+
+    let waiting = place.call("run --wait 1.5 --output text x true");
+    let status = place.call("status x");
+    assert_eq!(stdout(&status).lines().count(), 3, "{}", stdout(&status));
+    for shown in [
+        stdout(&status),
+        stdout(&place.call("list")),
+        stdout(&place.call("status --output json x")),
+        stdout(&list(&place, "jsonl", "")),
+        stdout(&place.call("break --yes x")),
+        stdout(&place.call("break --yes --output jsonl x")),
+        stderr(&waiting),
+        stderr(&place.call("run -n x true")),
+    ] {
+        assert!(shown.contains("evil\u{fffd}\u{fffd}k2: free"), "{shown:?}");
+        let forged = shown.lines().any(|line| line.starts_with("k2"));
+        let control = shown.chars().any(|c| c != '\n' && (c.is_control() || "\u{202e}\u{2028}".contains(c)));
+        assert!(!forged && !control, "{shown:?}");
+    }
+    drop(holder);
 }
 
 #[test]
@@ -190,6 +230,14 @@ fn a_password_is_never_shown() {
     let canary = "kanarienvogel";
     let config = format!("store = 'redis://me:{canary}@h'\n[profiles]\nodd = '{canary}'\n");
     fs::write(place.path("bad.toml"), config).unwrap();
+    // A raw ? ends the part of a URL that is masked.
+    let raw = format!("redis://me:12?{canary}@h/0");
+    fs::write(
+        place.path("raw.toml"),
+        format!("store = '{raw}'\n[profiles.far]\nstore = 'postgres://me:?{canary}@h/x'\n"),
+    )
+    .unwrap();
+    fs::write(place.path("url"), &raw).unwrap();
     let half = format!("store = \"redis://me:{canary}@h\n");
     fs::write(place.path("half.toml"), half).unwrap();
     for arguments in [
@@ -202,10 +250,28 @@ fn a_password_is_never_shown() {
         "--config half.toml --output json run x true".to_owned(),
         format!("-S postgres://me:{canary}@no-such-host.invalid/x run x true"),
         format!("-S postgres://me:{canary}@host/x?polylock.tabel={canary} schema"),
+        format!("-S {raw} list"),
+        format!("-S {raw} --output json run x true"),
+        format!("-S postgres://me:12?{canary}@h/x schema"),
+        format!("-S mysql://me:12?{canary}@h/x status y"),
+        format!("-S redlock://me:12?{canary}@h,i,j/0 break --yes y"),
+        format!("-S zookeeper://me:12?{canary}@h/x -v run x true"),
+        format!("-S sqlite://me:12?{canary}@h/x run x true"),
+        "--store-env RAW run x true".to_owned(),
+        "-S env:RAW list".to_owned(),
+        "-S file:url status x".to_owned(),
+        "--config raw.toml run --status-file status x true".to_owned(),
+        "--config raw.toml -p far list".to_owned(),
+        "run x true".to_owned(),
     ] {
-        let output = place.bare().args(arguments.split(' ')).output().unwrap();
+        let mut command = place.bare();
+        command.env("RAW", &raw);
+        if arguments == "run x true" {
+            command.env("POLYLOCK_STORE", &raw);
+        }
+        let output = command.args(arguments.split(' ')).output().unwrap();
         assert!(!output.status.success(), "{arguments}");
-        let shown = stdout(&output) + &stderr(&output);
+        let shown = stdout(&output) + &stderr(&output) + &place.read("status");
         assert!(!shown.contains(canary), "{arguments}: {shown}");
         assert!(!shown.is_empty() && !shown.contains("panicked"), "{arguments}: {shown}");
     }

@@ -176,12 +176,88 @@ fn break_asks_first() {
     let place = Place::new();
     let holder = place.start("orders", "echo > held; exec sleep 60");
     place.wait_for_file("held");
-    for (key, state) in [("n\n", "held"), ("y\n", "free")] {
-        let mut terminal = Terminal::run(&place, "$P break orders");
-        terminal.wait_for("Break it? [y/N]");
+    for (key, question) in [
+        ("n\n", "$P break --force orders"),
+        ("n\n", "$P break orders"),
+        ("y\n", "$P break --wait 20s orders"),
+    ] {
+        let mut terminal = Terminal::run(&place, question);
+        let consequence =
+            if question.contains("--force") { "working beside the next one" } else { "is told to stop" };
+        terminal.wait_for(consequence);
+        terminal.wait_for("[y/N]");
+        assert_eq!(place.status("orders")["state"], "held");
         terminal.press(key);
         assert_eq!(terminal.code(), 0);
-        assert_eq!(place.status("orders")["state"], state);
     }
-    drop(holder);
+    assert_eq!(place.status("orders")["state"], "free");
+    assert_eq!(holder.code(), Some(79));
+}
+
+#[test]
+fn a_command_whose_stdin_is_no_terminal_can_use_the_terminal() {
+    let place = Place::new();
+    let mut terminal = Terminal::run(
+        &place,
+        "echo x | $P run orders sh -c 'echo ready; read line </dev/tty; echo got $line'",
+    );
+    terminal.wait_for("ready");
+    terminal.press("hello\n");
+    terminal.wait_for("got hello");
+    assert_eq!(terminal.code(), 0);
+}
+
+#[test]
+fn a_command_in_the_background_that_wants_the_terminal_is_reported() {
+    let place = Place::new();
+    let terminal = Terminal::run(
+        &place,
+        "bash -mc '$P run orders sh -c \"echo \\$\\$ > child; read line </dev/tty\" </dev/null & wait'",
+    );
+    let child = place.wait_for_pid("child");
+    terminal.wait_for("the command was stopped because it wants to use the terminal");
+    terminal.wait_for("--foreground");
+    assert!(is_alive(child));
+    drop(terminal);
+    rustix::process::kill_process(child, Signal::KILL).unwrap();
+}
+
+#[test]
+fn a_terminal_without_job_control_stops_nothing() {
+    let place = Place::new();
+    let script =
+        "echo ready; i=0; until [ -e end ]; do sleep 0.02; i=$((i+1)); echo $i > beats; done; exit 7";
+    let mut terminal = Terminal::run(&place, &format!("exec $P run orders sh -c '{script}'"));
+    terminal.wait_for("ready");
+    // Nobody could continue what Ctrl-Z stops here.
+    terminal.press("\u{1a}");
+    terminal.wait_for("^Z");
+    let beats = || place.read("beats").trim().parse::<u32>().unwrap_or(0);
+    let before = beats();
+    eventually("signs of life", || beats() > before + 5);
+    std::fs::write(place.path("end"), "").unwrap();
+    assert_eq!(terminal.code(), 7);
+}
+
+#[test]
+fn a_shell_with_job_control_stops_and_continues_the_command() {
+    let place = Place::new();
+    let script = "echo $$ > child; until [ -e end ]; do sleep 0.02; done; exit 7";
+    std::fs::write(place.path("script"), script).unwrap();
+    let mut terminal = Terminal::run(&place, "bash --norc -i");
+    terminal.press("$P run --ttl 20s orders sh script; echo code $?\n");
+    let child = place.wait_for_pid("child");
+    let is_stopped = || {
+        let stat = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap();
+        stat.rsplit_once(") ").unwrap().1.starts_with('T')
+    };
+    terminal.press("\u{1a}");
+    eventually("the stop", is_stopped);
+    terminal.wait_for("Stopped");
+    terminal.press("fg\n");
+    eventually("the command goes on", || !is_stopped());
+    std::fs::write(place.path("end"), "").unwrap();
+    eventually("the end", || !is_alive(child));
+    terminal.press("exit\n");
+    terminal.code();
 }

@@ -18,10 +18,11 @@
 //! 7. **Bounded.** Every operation ends by itself in bounded time, with a temporary error at the latest; only
 //!    [`wait`](Backend::wait) may last.
 //!
-//! Core gives in return: claim, wait and release of one request never overlap, and a release is the last of them;
-//! the first waiter of a lock in a process claims again every second at least, and where [`Order::Unordered`](crate::Order) is
-//! declared only the first one claims at all; not more than [`Capabilities::claims_at_once`] claims are under way; a claim or a release is never dropped half-way; names, modes and lease times have been checked against
-//! [`Capabilities`]; everything belongs to the `polylock-io` thread (see [`io`](crate::io)), where connections must be
+//! Core gives in return: claim, wait and release of one request never overlap, and a release is the last of them; the first
+//! waiter of a lock in a process claims again every second at least, and where [`Order::Unordered`](crate::Order) is declared only
+//! the first one claims at all; not more than [`Capabilities::claims_at_once`] claims are under way; a claim or a release is never
+//! dropped half-way; names, modes and lease times have been checked against
+//! [`Capabilities`]; everything belongs to the store's I/O thread (see [`io`](crate::io)), where connections must be
 //! made, too. The first poll of an operation may come from the caller, in that thread's context; it must not block. So a
 //! store need not be cancel-safe, but in `wait`.
 //!

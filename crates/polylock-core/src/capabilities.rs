@@ -55,6 +55,12 @@ impl Capabilities {
             first_step: FirstStep::Caller,
         }
     }
+
+    /// The lease time in the store's range that is next to this one.
+    #[must_use]
+    pub fn nearest_ttl(&self, ttl: Duration) -> Duration {
+        ttl.clamp(*self.ttl.start(), *self.ttl.end())
+    }
 }
 
 /// Which modes a store grants.

@@ -64,7 +64,7 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
     /// The present.
     fn now(&self) -> Moment;
 
-    /// A future that is ready once `at` has come. It is polled in the context of the `polylock-io` thread.
+    /// A future that is ready once `at` has come. It is polled in the context of the store's I/O thread.
     fn sleep_until(&self, at: Moment) -> Sleep;
 }
 

@@ -83,6 +83,15 @@ impl Error {
         matches!(self, Self::Unavailable(unavailable) if unavailable.fault == Fault::Temporary)
     }
 
+    /// The time after which the store will be available, if this is a temporary error and the store knows it.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Unavailable(unavailable) if self.is_temporary() => unavailable.retry_after,
+            _ => None,
+        }
+    }
+
     /// Whether the lock was simply held by another.
     #[must_use]
     pub const fn is_not_acquired(&self) -> bool {
@@ -162,6 +171,9 @@ pub struct Unavailable {
     pub fault: Fault,
     /// The driver's own error. It must hold no secret.
     pub source: Box<dyn std::error::Error + Send + Sync>,
+    /// The store is not available before this time has passed, as it knows itself: a delay, not an outage. An acquisition keeps
+    /// trying within the caller's wait limit. `None` if the store cannot tell.
+    pub retry_after: Option<Duration>,
 }
 
 impl Unavailable {
@@ -173,7 +185,14 @@ impl Unavailable {
         fault: Fault,
         source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
     ) -> Self {
-        Self { backend, operation, fault, source: source.into() }
+        Self { backend, operation, fault, source: source.into(), retry_after: None }
+    }
+
+    /// The same error, with the time after which the store will be available.
+    #[must_use]
+    pub const fn retry_after(mut self, delay: Duration) -> Self {
+        self.retry_after = Some(delay);
+        self
     }
 }
 

@@ -45,14 +45,9 @@ impl Locks {
 
     /// The locks of `store`, with something to be set first.
     pub fn builder(store: Store) -> LocksBuilder {
-        LocksBuilder {
-            store,
-            options: Options::default(),
-            owner: None,
-            label: None,
-            clock: None,
-            metrics: None,
-        }
+        let mut options = Options::default();
+        options.ttl = store.backend.capabilities().nearest_ttl(options.ttl);
+        LocksBuilder { store, options, owner: None, label: None, clock: None, metrics: None }
     }
 
     /// The lock `name`, to be acquired. A name that can't be one is reported then.

@@ -8,7 +8,8 @@ use crate::{ConfigError, url::Keys};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Options {
-    /// How long the lock outlives a holder that dies: 30 s by default. It is renewed every third of it.
+    /// How long the lock outlives a holder that dies. It is renewed every third of it. By default 30 s, or what is next to that in the
+    /// range of the [store](crate::Capabilities::ttl).
     pub ttl: Duration,
     /// How long to wait for the lock: without limit (`None`) by default.
     pub wait: Option<Duration>,

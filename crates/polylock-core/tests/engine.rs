@@ -2,7 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use polylock_core::{BreakNotice, Error, Locks, LostReason, Mode, OwnerId, memory};
+use async_trait::async_trait;
+use polylock_core::{
+    Backend, BreakNotice, Capabilities, Clock, Error, Fault, KeepAlive, Locks, LostReason, Mode, Moment,
+    Operation, Options, OwnerId, Release, Request, Standing, Store, SystemClock, Unavailable, Wake, memory,
+};
 
 fn locks() -> Locks {
     Locks::new(memory::connect())
@@ -118,4 +122,73 @@ fn pollster<F: Future>(future: F) -> F::Output {
         }
         std::thread::park();
     }
+}
+
+/// A store that is not available before a moment that it knows.
+#[derive(Debug)]
+struct Delayed {
+    inner: Arc<dyn Backend>,
+    until: Moment,
+}
+
+impl Delayed {
+    fn locks(delay: Duration) -> Locks {
+        let (Store { backend, .. }, until) = (memory::connect(), SystemClock.now() + delay);
+        let mut options = Options::default();
+        options.outage = Duration::from_millis(30);
+        Locks::builder(Store::new(Arc::new(Self { inner: backend, until }))).options(options).build()
+    }
+}
+
+#[async_trait]
+impl Backend for Delayed {
+    fn capabilities(&self) -> &Capabilities {
+        self.inner.capabilities()
+    }
+
+    async fn claim(&self, request: &Request) -> Result<Standing, Error> {
+        let left = self.until.since(SystemClock.now());
+        if left.is_zero() {
+            return self.inner.claim(request).await;
+        }
+        let error = Unavailable::new("delayed", Operation::Claim, Fault::Temporary, "it starts");
+        Err(error.retry_after(left).into())
+    }
+
+    async fn wait(&self, request: &Request) -> Result<Wake, Error> {
+        self.inner.wait(request).await
+    }
+
+    async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>, Error> {
+        self.inner.keep_alive(requests).await
+    }
+
+    async fn release(&self, request: &Request) -> Result<Release, Error> {
+        self.inner.release(request).await
+    }
+}
+
+#[tokio::test]
+async fn a_delay_that_the_store_states_is_no_outage() {
+    // Ten times what is borne of an outage.
+    let locks = Delayed::locks(Duration::from_millis(300));
+    let began = SystemClock.now();
+    let guard = locks.lock("a").acquire().await.unwrap();
+    let took = SystemClock.now().since(began);
+    assert!(took >= Duration::from_millis(250) && took < Duration::from_secs(5), "{took:?}");
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_delay_is_waited_out_within_the_callers_limit_and_then_reported() {
+    let locks = Delayed::locks(Duration::from_secs(60));
+    let remaining = |error: Error| error.retry_after().expect("the store has stated it");
+    let began = SystemClock.now();
+    let error = locks.lock("a").wait(Duration::from_millis(200)).acquire().await.unwrap_err();
+    let took = SystemClock.now().since(began);
+    assert!(took >= Duration::from_millis(190) && took < Duration::from_secs(5), "{took:?}");
+    let left = remaining(error);
+    assert!(left < Duration::from_secs(60) && left > Duration::from_secs(50), "{left:?}");
+    let error = locks.lock("a").try_acquire().await.unwrap_err();
+    assert!(remaining(error) > Duration::from_secs(50), "a try does not wait");
 }

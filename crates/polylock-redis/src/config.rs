@@ -1,9 +1,9 @@
-//! What is the same for one server and for many: where they are, and how they are used.
+//! The settings that one server and many have in common.
 
-use std::{fmt, path::PathBuf, time::Duration};
+use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use polylock_core::{
-    ConfigError,
+    ConfigError, HoldAlerts,
     url::{Keys, StoreUrl},
 };
 use redis::{
@@ -13,7 +13,7 @@ use redis::{
 };
 
 use crate::{
-    link::{Dial, Ear},
+    link::{self, Endpoint, PushHandler},
     tls,
 };
 
@@ -72,7 +72,7 @@ impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { servers, prefix, connect_timeout, command_timeout, certificates, allowed } = self;
         f.debug_struct("Settings")
-            .field("servers", &servers.iter().map(place).collect::<Vec<_>>())
+            .field("servers", &servers.iter().map(address).collect::<Vec<_>>())
             .field("prefix", prefix)
             .field("connect_timeout", connect_timeout)
             .field("command_timeout", command_timeout)
@@ -83,16 +83,16 @@ impl fmt::Debug for Settings {
 }
 
 /// The server, without secrets.
-pub(crate) fn place(server: &ConnectionInfo) -> String {
-    let address = match server.addr() {
+pub(crate) fn address(server: &ConnectionInfo) -> String {
+    let host = match server.addr() {
         ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } if host.contains(':') => {
             format!("[{host}]:{port}")
         }
         other => other.to_string(),
     };
     match server.redis_settings().db() {
-        0 => address,
-        database => format!("{address}/{database}"),
+        0 => host,
+        database => format!("{host}/{database}"),
     }
 }
 
@@ -143,40 +143,44 @@ impl Settings {
         Ok(())
     }
 
-    /// How to reach the server of this index; what is published on `channel` is told to `ear`.
+    /// How to reach the server of this index. Messages on `channel` go to `on_push`, break notices to `alerts`.
     ///
     /// # Errors
     /// If a certificate can't be read.
-    pub(crate) fn dial(
+    pub(crate) fn endpoint(
         &self,
         backend: &'static str,
         index: usize,
         channel: String,
-        ear: Ear,
-    ) -> Result<Dial, ConfigError> {
+        on_push: PushHandler,
+        alerts: Arc<HoldAlerts>,
+    ) -> Result<Endpoint, ConfigError> {
         let server = &self.servers[index];
-        Ok(Dial {
+        Ok(Endpoint {
             client: self.client(server)?,
             backend,
-            place: place(server),
-            connect: self.connect_timeout,
-            command: self.command_timeout,
+            address: address(server),
+            connect_timeout: self.connect_timeout,
+            command_timeout: self.command_timeout,
             silence: Duration::ZERO,
             allowed: self.allowed.clone(),
             may_forget: false,
+            needs_run: false,
             channel,
-            ear,
+            on_push,
+            break_channel: link::break_channel(&self.prefix),
+            alerts,
         })
     }
 
     fn client(&self, server: &ConnectionInfo) -> Result<Client, ConfigError> {
-        // A claim that is not acknowledged must not arrive much later; see the scripts.
+        // A connection to a machine that is gone ends soon.
         let tcp = TcpSettings::default()
             .set_nodelay(true)
             .set_keepalive(TcpKeepalive::new().with_time(UNACKNOWLEDGED).with_interval(UNACKNOWLEDGED / 4));
         #[cfg(target_os = "linux")]
         let tcp = tcp.set_user_timeout(UNACKNOWLEDGED);
-        // Commands and pushed news on one connection.
+        // Commands and push messages on one connection.
         let redis = server.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         let redis = redis.set_lib_name("polylock", env!("CARGO_PKG_VERSION"));
         let server = server.clone().set_tcp_settings(tcp).set_redis_settings(redis);

@@ -1,42 +1,54 @@
-//! What a driver's error means, and what helps against it.
+//! The meaning of the driver's errors, and advice against them.
 
 use std::time::Duration;
 
 use polylock_core::{Error, Fault, Operation, failure::At};
 use redis::{ErrorKind, RedisError, ServerErrorKind as Server};
 
-/// Why there is no answer, or no connection. It can be told to all who waited for the same connection.
-#[derive(Debug, Clone)]
-pub(crate) enum Trouble {
-    /// The driver or the server says so.
-    Driver(RedisError),
-    /// The server can't be used as it is; with what to do.
-    Unfit(Fault, String),
-    /// Nothing came in this time.
-    Silent(Duration),
+/// The error code of a script that cannot draw a greater number.
+const LAST_NUMBER: &str = "POLYLOCKLAST";
+
+const NO_GREATER_NUMBER: &str = "the last number that was accepted is damaged or leaves no room for a greater one, so fencing tokens can't grow. Its key (on \
+     one server {polylock}:last, with redlock:// {polylock}:n:NAME, in the prefix that is used) must hold the greatest token \
+     that was ever granted, in decimal digits: if a wrong clock or a person has changed it, set it to that number";
+
+/// There is no number greater than the last one.
+pub(crate) fn no_greater_number(backend: &'static str, operation: Operation, address: &str) -> Error {
+    Cause::Unusable(Fault::Permanent, NO_GREATER_NUMBER.to_owned()).at(backend, operation, address)
 }
 
-impl Trouble {
-    /// As an error of `operation` at `place`.
-    pub(crate) fn at(self, backend: &'static str, operation: Operation, place: &str) -> Error {
-        let at = At { backend, operation, place };
+/// The cause of a failed operation or connection. All who waited for the same connection receive a copy.
+#[derive(Debug, Clone)]
+pub(crate) enum Cause {
+    /// An error of the driver or the server.
+    Driver(RedisError),
+    /// The server can't be used as it is; the text says what to do.
+    Unusable(Fault, String),
+    /// No reply within this time.
+    TimedOut(Duration),
+}
+
+impl Cause {
+    /// As an error of `operation` at the server `address`.
+    pub(crate) fn at(self, backend: &'static str, operation: Operation, address: &str) -> Error {
+        let at = At { backend, operation, place: address };
         match self {
             Self::Driver(error) => at.failed(fault(&error), advice(&error).map(str::to_owned), error),
-            Self::Unfit(fault, advice) => at.ours(fault, advice),
-            Self::Silent(patience) => {
+            Self::Unusable(fault, advice) => at.ours(fault, advice),
+            Self::TimedOut(timeout) => {
                 let advice =
-                    format!("no answer within {patience:?}: the server is busy, hangs or can't be reached");
+                    format!("no answer within {timeout:?}: the server is busy, hangs or can't be reached");
                 at.ours(Fault::Temporary, advice)
             }
         }
     }
 }
 
-/// Whether the server has answered: if so, the connection is well, and what was asked has had its effect or none.
+/// Whether the server has replied: then the connection works, and the command has had its effect or none.
 pub(crate) fn is_answer(error: &RedisError) -> bool {
     match error.kind() {
         ErrorKind::Io | ErrorKind::Parse => false,
-        // The server is on its way out, or no longer the primary: another connection may find another.
+        // The server is shutting down, or no longer the primary: another connection may reach another one.
         ErrorKind::Server(Server::ReadOnly) => false,
         _ => true,
     }
@@ -94,6 +106,7 @@ fn advice(error: &RedisError) -> Option<&'static str> {
         (ErrorKind::Server(Server::Moved | Server::Ask | Server::CrossSlot | Server::ClusterDown), _) => {
             "the server is a node of a Redis Cluster that does not serve these keys: connect to the one that does"
         }
+        (_, Some(LAST_NUMBER)) => NO_GREATER_NUMBER,
         (_, Some("OOM")) => "the server is out of memory: raise its maxmemory",
         (_, Some("MISCONF")) => "the server can't write to its disk, and refuses to go on without",
         (_, Some("BUSY")) => "somebody's script runs for very long: SCRIPT KILL ends it",

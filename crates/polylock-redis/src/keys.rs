@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, str};
 use futures_util::future;
 use polylock_core::{Inspect, LockName, LockStatus, Operation, Result};
 
-use crate::link::{Link, PATIENCE, Question};
+use crate::link::{Call, INSPECT_TIMEOUT, Link};
 
 /// Those of one prefix.
 #[derive(Debug)]
@@ -37,14 +37,14 @@ impl Keys {
     /// The names that begin with `names`, of all locks that have a key of these kinds in the server of `link`.
     ///
     /// # Errors
-    /// If it can't be asked.
+    /// If the server is unavailable.
     pub(crate) async fn in_use(&self, link: &Link, kinds: &str, names: &str) -> Result<BTreeSet<LockName>> {
         let (mut cursor, mut found, pattern) = (0, BTreeSet::new(), self.pattern(kinds, names));
         loop {
             let mut scan = redis::cmd("SCAN");
             scan.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(1000);
-            let answer = link.ask(Operation::Inspect, PATIENCE, Question::Command(&scan)).await.outcome?;
-            let (next, keys): (u64, Vec<Vec<u8>>) = link.read(Operation::Inspect, answer)?;
+            let reply = link.call(Operation::Inspect, INSPECT_TIMEOUT, Call::Command(&scan)).await.outcome?;
+            let (next, keys): (u64, Vec<Vec<u8>>) = link.read(Operation::Inspect, reply)?;
             let keys = keys.iter().filter_map(|key| str::from_utf8(key).ok());
             found.extend(keys.filter_map(|key| self.name(key)));
             if next == 0 {
@@ -64,7 +64,7 @@ impl Keys {
 /// The status of those of `names` that are in use.
 ///
 /// # Errors
-/// If the store can't be asked.
+/// If the store is unavailable.
 pub(crate) async fn in_use_of(store: &impl Inspect, names: &BTreeSet<LockName>) -> Result<Vec<LockStatus>> {
     let locks = future::try_join_all(names.iter().map(|name| store.inspect(name))).await?;
     Ok(locks.into_iter().filter(|lock| !lock.is_free()).collect())

@@ -1,19 +1,22 @@
-//! The one connection to one server: made when it is needed, shared by all, replaced when it breaks.
+//! The one connection to one server: made when it is needed, shared by all operations, replaced when it breaks.
 //!
-//! Commands and pushed news come over the same connection (RESP3), so it hears for as long as it answers. A fresh one
-//! looks at the server and subscribes before anybody uses it: who has sent a claim on it will hear of it.
+//! Commands and push messages share the connection (RESP3), so it receives pushes for as long as it returns replies. A new one is
+//! checked and subscribed before any operation uses it: whoever has sent a claim on it receives what follows from the claim.
 //!
-//! The driver's own reconnecting manager is not used: after an outage in which nothing is sent it notices nothing, and it
-//! ignores a subscription that failed.
+//! The driver's own reconnecting manager is not used: after an outage without commands it notices nothing, and it ignores a
+//! subscription that failed.
 
 use std::{
-    fmt,
+    fmt, str,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
 
 use futures_util::future;
-use polylock_core::{Clock, Error, Fault, Moment, Operation, RequestId, Result, SystemClock};
+use polylock_core::{
+    Clock, Error, Fault, HoldAlerts, LockName, Moment, Operation, RequestId, Result, SystemClock,
+    server_clock::ServerClock,
+};
 use redis::{
     AsyncConnectionConfig, Client, Cmd, FromRedisValue, PushInfo, PushKind, RedisResult, ScriptInvocation,
     Value, aio::MultiplexedConnection,
@@ -22,55 +25,66 @@ use redis::{
 use crate::{
     Allowed,
     checkup::{self, Health},
-    error::{Trouble, is_answer},
+    error::{Cause, is_answer},
 };
 
-/// How long people wait for an answer.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+/// The time limit of operations that people wait for.
+pub(crate) const INSPECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What is heard on a connection.
+/// A push message of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum News<'a> {
-    /// Somebody has published this on the channel.
-    Published(&'a [u8]),
+pub(crate) enum Push<'a> {
+    /// This was published on the client's own channel.
+    Message(&'a [u8]),
     /// The connection is gone, and whatever was published meanwhile is missed.
     Lost,
 }
 
+/// Called for every push message. Must not block.
+pub(crate) type PushHandler = Arc<dyn Fn(Push<'_>) + Send + Sync>;
+
 /// A channel that no other client has; random, like a request's id.
-pub(crate) fn channel() -> String {
+pub(crate) fn own_channel() -> String {
     format!("polylock:{:032x}", u128::from_be_bytes(RequestId::random().to_bytes()))
 }
 
-/// Who hears it. It must not block.
-pub(crate) type Ear = Arc<dyn Fn(News<'_>) + Send + Sync>;
+/// The channel on which the names of broken locks are published to all clients that use this prefix.
+pub(crate) fn break_channel(prefix: &str) -> String {
+    format!("polylock:broken:{prefix}")
+}
 
 /// How to reach one server.
-pub(crate) struct Dial {
+pub(crate) struct Endpoint {
     pub(crate) client: Client,
-    /// For errors, metrics and logs: the store's name and the server, without secrets.
+    /// The store's name, for errors, metrics and logs.
     pub(crate) backend: &'static str,
-    pub(crate) place: String,
-    /// How long a connection may take until it can be used.
-    pub(crate) connect: Duration,
-    /// How long a command may take.
-    pub(crate) command: Duration,
-    /// How long it may be silent until the connection counts as broken, if that is longer.
+    /// The server, without secrets.
+    pub(crate) address: String,
+    /// How long it may take until a connection can be used.
+    pub(crate) connect_timeout: Duration,
+    pub(crate) command_timeout: Duration,
+    /// How long a connection may be without a reply until it counts as broken, if that is longer than a command may take.
     pub(crate) silence: Duration,
     pub(crate) allowed: Vec<Allowed>,
-    /// Whether no harm is done if it forgets what it has acknowledged.
+    /// Whether no harm is done if the server forgets what it has acknowledged.
     pub(crate) may_forget: bool,
-    /// What to subscribe to, and who hears it.
+    /// Whether the run id of the server must be known.
+    pub(crate) needs_run: bool,
+    /// The client's own channel, and the handler of its messages.
     pub(crate) channel: String,
-    pub(crate) ear: Ear,
+    pub(crate) on_push: PushHandler,
+    /// See [`break_channel`].
+    pub(crate) break_channel: String,
+    /// Notified when a lock was broken.
+    pub(crate) alerts: Arc<HoldAlerts>,
 }
 
 /// The connection to one server.
 pub(crate) struct Link {
-    dial: Dial,
+    endpoint: Endpoint,
     shared: Arc<Shared>,
-    /// Held by the one who makes a connection.
-    dialling: tokio::sync::Mutex<()>,
+    /// Held while a connection is being made.
+    connecting: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
@@ -81,153 +95,157 @@ struct Shared {
 #[derive(Default)]
 struct State {
     live: Option<Live>,
-    /// How many connections were tried, how many of these tries have ended, and how the last one failed.
-    dials: u64,
+    /// How many connections were tried, how many of these attempts have ended, and the error of the last one.
+    attempts: u64,
     ended: u64,
-    trouble: Option<Trouble>,
+    failed: Option<Cause>,
 }
 
-/// A connection that answers, as far as is known.
+/// The server process at the other end of a connection, which does not outlive it.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    /// The state of the server when the connection was made.
+    pub(crate) health: Health,
+    pub(crate) clock: ServerClock,
+}
+
+/// A connection that works, as far as is known.
 #[derive(Clone)]
 pub(crate) struct Live {
     connection: MultiplexedConnection,
-    dial: u64,
-    pub(crate) health: Health,
-    /// When the server said how it is, or a little before.
-    asked: Moment,
-    /// Since when there was no answer, if one is due.
-    silent: Arc<Mutex<Option<Moment>>>,
+    attempt: u64,
+    pub(crate) peer: Arc<Peer>,
+    /// Since when there was no reply, if one is due.
+    silent_since: Arc<Mutex<Option<Moment>>>,
 }
 
 impl Live {
-    /// For how long the server has run at the least; `None` if it does not tell.
-    pub(crate) fn uptime(&self) -> Option<Duration> {
-        // It counts whole seconds, and may have begun the first of them late.
-        let told = Duration::from_secs(self.health.uptime_s?.saturating_sub(1));
-        Some(told + SystemClock.now().since(self.asked))
+    /// A command is about to be sent.
+    fn sends(&self) {
+        self.silent_since().get_or_insert_with(|| SystemClock.now());
     }
 
-    /// A question is on its way.
-    fn asks(&self) {
-        self.silent().get_or_insert_with(|| SystemClock.now());
+    fn replies(&self) {
+        *self.silent_since() = None;
     }
 
-    fn answers(&self) {
-        *self.silent() = None;
-    }
-
-    /// For how long it owes an answer.
+    /// For how long a reply has been due.
     fn silence(&self) -> Duration {
-        self.silent().map_or(Duration::ZERO, |since| SystemClock.now().since(since))
+        self.silent_since().map_or(Duration::ZERO, |since| SystemClock.now().since(since))
     }
 
-    fn silent(&self) -> MutexGuard<'_, Option<Moment>> {
-        self.silent.lock().unwrap_or_else(PoisonError::into_inner)
+    fn silent_since(&self) -> MutexGuard<'_, Option<Moment>> {
+        self.silent_since.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What a server is asked.
+/// A command for the server.
 #[derive(Clone, Copy)]
-pub(crate) enum Question<'a> {
-    /// To run this script; where the server does not know it (yet, or any more), it is sent as text.
-    Script(&'a ScriptInvocation<'a>),
+pub(crate) enum Call<'a> {
+    /// The script that this function returns for the server at the other end. A server that does not have the script receives its
+    /// text.
+    Script(&'a (dyn Fn(&Peer) -> ScriptInvocation<'a> + Sync)),
     Command(&'a Cmd),
 }
 
-impl Question<'_> {
-    async fn put(self, connection: &mut MultiplexedConnection) -> RedisResult<Value> {
+impl Call<'_> {
+    async fn send(self, live: &mut Live) -> RedisResult<Value> {
         match self {
-            Self::Script(call) => call.invoke_async(connection).await,
-            Self::Command(command) => command.query_async(connection).await,
+            Self::Script(script) => {
+                let invocation = script(&live.peer);
+                invocation.invoke_async(&mut live.connection).await
+            }
+            Self::Command(command) => command.query_async(&mut live.connection).await,
         }
     }
 }
 
-/// What came of a question.
+/// The outcome of a call.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct Reply {
     pub(crate) outcome: Result<Value>,
-    /// Whether it was sent and not answered: the server may still obey, at any time.
+    /// Whether it was sent at least once.
+    pub(crate) was_sent: bool,
+    /// Whether a copy of it was sent and not answered: the server may still carry that out, at any time.
     pub(crate) may_come_late: bool,
-    /// For how long the server that answered has run at the least, if it tells.
-    pub(crate) uptime: Option<Duration>,
+    /// The server that has answered, and a moment before the call was sent to it.
+    pub(crate) peer: Option<(Arc<Peer>, Moment)>,
 }
 
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Link").field("place", &self.dial.place).finish_non_exhaustive()
+        f.debug_struct("Link").field("address", &self.endpoint.address).finish_non_exhaustive()
     }
 }
 
 impl Link {
-    pub(crate) fn new(dial: Dial) -> Self {
-        Self { dial, shared: Arc::default(), dialling: tokio::sync::Mutex::default() }
+    pub(crate) fn new(endpoint: Endpoint) -> Self {
+        Self { endpoint, shared: Arc::default(), connecting: tokio::sync::Mutex::default() }
     }
 
     /// The server, without secrets.
-    pub(crate) fn place(&self) -> &str {
-        &self.dial.place
+    pub(crate) fn address(&self) -> &str {
+        &self.endpoint.address
     }
 
-    /// Whether it owes an answer for longer than a command may take, or there was no connection the last time.
+    /// Whether a reply has been due for longer than a command may take, or the last connection attempt failed.
     pub(crate) fn is_silent(&self) -> bool {
         let state = self.shared.lock();
         match &state.live {
-            Some(live) => live.silence() > self.dial.command,
-            None => state.trouble.is_some() || state.dials > 0,
+            Some(live) => live.silence() > self.endpoint.command_timeout,
+            None => state.failed.is_some() || state.attempts > 0,
         }
     }
 
-    /// Whether somebody is trying to make a connection just now.
-    pub(crate) fn is_dialling(&self) -> bool {
-        self.dialling.try_lock().is_err()
+    /// Whether a connection is being made.
+    pub(crate) fn is_connecting(&self) -> bool {
+        self.connecting.try_lock().is_err()
     }
 
-    /// What the server answers within `patience`, or within the time that a command may take if that is less.
+    /// Sends a command and returns the reply, or an error after `timeout` or the time that a command may take, if that is less.
     ///
-    /// A connection that turns out to be broken is replaced, and the question put again: operations are idempotent. One
-    /// that was made for this question is not.
+    /// A connection that turns out to be broken is replaced, and the command sent again, because operations are idempotent. If it
+    /// fails on a connection that was made for it, the error is returned.
     ///
     /// # Cancel safety
-    /// Dropping it leaves the connection well. The command may be on its way.
-    pub(crate) async fn ask(
-        &self,
-        operation: Operation,
-        patience: Duration,
-        question: Question<'_>,
-    ) -> Answer {
-        let patience = patience.min(self.dial.command);
-        let mut may_come_late = false;
+    /// Dropping it leaves the connection intact. The command may have been sent.
+    pub(crate) async fn call(&self, operation: Operation, timeout: Duration, call: Call<'_>) -> Reply {
+        let timeout = timeout.min(self.endpoint.command_timeout);
+        let (mut was_sent, mut may_come_late) = (false, false);
         loop {
-            let (mut live, fresh) = match self.live().await {
+            let (mut live, is_new) = match self.live().await {
                 Ok(live) => live,
-                Err(trouble) => {
-                    let outcome = Err(self.failed(operation, trouble));
-                    return Answer { outcome, may_come_late, uptime: None };
+                Err(cause) => {
+                    let outcome = Err(self.failed(operation, cause));
+                    return Reply { outcome, was_sent, may_come_late, peer: None };
                 }
             };
-            live.connection.set_response_timeout(patience);
-            live.asks();
-            let error = match question.put(&mut live.connection).await {
+            live.connection.set_response_timeout(timeout);
+            live.sends();
+            was_sent = true;
+            let sent_at = SystemClock.now();
+            let error = match call.send(&mut live).await {
                 Ok(value) => {
-                    live.answers();
-                    return Answer { outcome: Ok(value), may_come_late, uptime: live.uptime() };
+                    live.replies();
+                    let peer = Some((live.peer, sent_at));
+                    return Reply { outcome: Ok(value), was_sent, may_come_late, peer };
                 }
                 Err(error) => error,
             };
             let (answered, timed_out) = (is_answer(&error), error.is_timeout());
-            // One that is only slow keeps its connection, and with it the order of what was sent.
-            let broken = !answered && (!timed_out || live.silence() >= self.dial.silence);
+            // A connection that is only slow is kept, and with it the order of what was sent.
+            let broken = !answered && (!timed_out || live.silence() >= self.endpoint.silence);
             may_come_late |= !answered;
             if answered {
-                live.answers();
+                live.replies();
             }
             if broken {
-                self.shared.give_up(live.dial, &self.dial.ear);
+                self.shared.give_up(live.attempt, &self.endpoint.on_push);
             }
-            if !broken || fresh {
-                let trouble = if timed_out { Trouble::Silent(patience) } else { Trouble::Driver(error) };
-                return Answer { outcome: Err(self.failed(operation, trouble)), may_come_late, uptime: None };
+            if !broken || is_new {
+                let cause = if timed_out { Cause::TimedOut(timeout) } else { Cause::Driver(error) };
+                let outcome = Err(self.failed(operation, cause));
+                return Reply { outcome, was_sent, may_come_late, peer: None };
             }
         }
     }
@@ -235,11 +253,11 @@ impl Link {
     /// A connection, and whether it was made just now.
     ///
     /// # Errors
-    /// Why it can't be made. All who waited for the same try are told the same.
+    /// If none can be made. All who waited for the same attempt receive the same error.
     ///
     /// # Cancel safety
     /// Yes.
-    pub(crate) async fn live(&self) -> Result<(Live, bool), Trouble> {
+    pub(crate) async fn live(&self) -> Result<(Live, bool), Cause> {
         let before = {
             let state = self.shared.lock();
             if let Some(live) = &state.live {
@@ -247,69 +265,95 @@ impl Link {
             }
             state.ended
         };
-        let _one = self.dialling.lock().await;
+        let _one = self.connecting.lock().await;
         let this = {
             let mut state = self.shared.lock();
             if let Some(live) = &state.live {
                 return Ok((live.clone(), true));
             }
-            if let (true, Some(trouble)) = (state.ended != before, &state.trouble) {
-                return Err(trouble.clone());
+            if let (true, Some(cause)) = (state.ended != before, &state.failed) {
+                return Err(cause.clone());
             }
-            state.dials += 1;
-            state.dials
+            state.attempts += 1;
+            state.attempts
         };
-        let dialled = tokio::time::timeout(self.dial.connect, self.dial(this)).await;
-        let dialled = dialled.unwrap_or(Err(Trouble::Silent(self.dial.connect)));
+        let limit = self.endpoint.connect_timeout;
+        let connected = tokio::time::timeout(limit, self.connect(this)).await;
+        let connected = connected.unwrap_or(Err(Cause::TimedOut(limit)));
         let mut state = self.shared.lock();
         state.ended += 1;
-        state.trouble = dialled.as_ref().err().cloned();
-        state.live = dialled.as_ref().ok().cloned();
-        dialled.map(|live| (live, true))
+        state.failed = connected.as_ref().err().cloned();
+        state.live = connected.as_ref().ok().cloned();
+        connected.map(|live| (live, true))
     }
 
-    async fn dial(&self, dial: u64) -> Result<Live, Trouble> {
-        let (ear, shared) = (self.dial.ear.clone(), Arc::downgrade(&self.shared));
+    async fn connect(&self, attempt: u64) -> Result<Live, Cause> {
+        let shared = Arc::downgrade(&self.shared);
+        let (on_push, alerts) = (self.endpoint.on_push.clone(), self.endpoint.alerts.clone());
+        let break_channel = self.endpoint.break_channel.clone();
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
-            .set_response_timeout(Some(self.dial.connect))
+            .set_response_timeout(Some(self.endpoint.connect_timeout))
             .set_push_sender(move |push: PushInfo| {
-                heard(&push, dial, &shared, &ear);
+                receive(&push, attempt, &shared, &on_push, &break_channel, &alerts);
                 Ok::<_, redis::aio::SendError>(())
             });
-        let connection = self.dial.client.get_multiplexed_async_connection_with_config(&config);
-        let mut connection = connection.await.map_err(Trouble::Driver)?;
-        let asked = SystemClock.now();
+        let connection = self.endpoint.client.get_multiplexed_async_connection_with_config(&config);
+        let mut connection = connection.await.map_err(Cause::Driver)?;
         let mut subscriber = connection.clone();
-        let subscribe = async { subscriber.subscribe(&self.dial.channel).await.map_err(Trouble::Driver) };
-        let ask = checkup::ask(&mut connection, &self.dial);
-        let (health, ()) = future::try_join(ask, subscribe).await?;
-        Ok(Live { connection, dial, health, asked, silent: Arc::default() })
+        let channels = [&self.endpoint.channel, &self.endpoint.break_channel];
+        let subscribe = async { subscriber.subscribe(&channels[..]).await.map_err(Cause::Driver) };
+        let check = checkup::check(&mut connection, &self.endpoint);
+        let sent_at = SystemClock.now();
+        let (health, ()) = future::try_join(check, subscribe).await?;
+        if self.endpoint.needs_run && health.run.is_none() {
+            let advice = "this user may not use INFO, so a restart of the server can't be detected: grant +info, or set \
+                polylock.restart=trust if every server keeps what it acknowledges";
+            return Err(Cause::Unusable(Fault::Denied, advice.to_owned()));
+        }
+        let clock = ServerClock::default();
+        clock.observe(sent_at, health.clock_us);
+        let peer = Arc::new(Peer { health, clock });
+        Ok(Live { connection, attempt, peer, silent_since: Arc::default() })
     }
 
-    /// What the server has answered, as it should be.
-    pub(crate) fn read<T: FromRedisValue>(&self, operation: Operation, answer: Value) -> Result<T> {
-        redis::from_redis_value(answer).map_err(|error| self.strange(operation, error))
+    /// Converts the server's reply into the type that it should have.
+    pub(crate) fn read<T: FromRedisValue>(&self, operation: Operation, reply: Value) -> Result<T> {
+        redis::from_redis_value(reply).map_err(|error| self.unexpected(operation, error))
     }
 
-    /// The server has answered something else than it should.
-    pub(crate) fn strange(&self, operation: Operation, what: impl fmt::Display) -> Error {
-        let advice = format!("the server answers with what it never should: {what}");
-        self.failed(operation, Trouble::Unfit(Fault::Permanent, advice))
+    /// The server has sent a reply that it never should.
+    pub(crate) fn unexpected(&self, operation: Operation, what: impl fmt::Display) -> Error {
+        let advice = format!("unexpected reply: {what}");
+        self.failed(operation, Cause::Unusable(Fault::Permanent, advice))
     }
 
     /// `operation` failed for this reason.
-    pub(crate) fn failed(&self, operation: Operation, trouble: Trouble) -> Error {
-        trouble.at(self.dial.backend, operation, &self.dial.place)
+    pub(crate) fn failed(&self, operation: Operation, cause: Cause) -> Error {
+        cause.at(self.endpoint.backend, operation, &self.endpoint.address)
     }
 }
 
-fn heard(push: &PushInfo, dial: u64, shared: &Weak<Shared>, ear: &Ear) {
+fn receive(
+    push: &PushInfo,
+    attempt: u64,
+    shared: &Weak<Shared>,
+    on_push: &PushHandler,
+    break_channel: &str,
+    alerts: &HoldAlerts,
+) {
     match (&push.kind, &push.data[..]) {
-        (PushKind::Message, [_, Value::BulkString(news)]) => ear(News::Published(news)),
+        (PushKind::Message, [Value::BulkString(channel), Value::BulkString(name)])
+            if channel == break_channel.as_bytes() =>
+        {
+            if let Some(name) = str::from_utf8(name).ok().and_then(|name| LockName::new(name).ok()) {
+                alerts.check(&name);
+            }
+        }
+        (PushKind::Message, [_, Value::BulkString(message)]) => on_push(Push::Message(message)),
         (PushKind::Disconnection, _) => {
             if let Some(shared) = shared.upgrade() {
-                shared.give_up(dial, ear);
+                shared.give_up(attempt, on_push);
             }
         }
         _ => {}
@@ -317,14 +361,18 @@ fn heard(push: &PushInfo, dial: u64, shared: &Weak<Shared>, ear: &Ear) {
 }
 
 impl Shared {
-    /// The connection of this number is used no more.
-    fn give_up(&self, dial: u64, ear: &Ear) {
+    /// The connection of this attempt is used no more.
+    fn give_up(&self, attempt: u64, on_push: &PushHandler) {
         let given_up = {
             let mut state = self.lock();
-            if state.live.as_ref().is_some_and(|live| live.dial == dial) { state.live.take() } else { None }
+            if state.live.as_ref().is_some_and(|live| live.attempt == attempt) {
+                state.live.take()
+            } else {
+                None
+            }
         };
         if given_up.is_some() {
-            ear(News::Lost);
+            on_push(Push::Lost);
         }
     }
 

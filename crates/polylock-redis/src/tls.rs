@@ -34,7 +34,7 @@ pub(crate) fn client(server: ConnectionInfo, files: &Certificates) -> Result<Cli
     })
 }
 
-/// They are not.
+/// Stub for builds without the feature `tls`: always an error.
 #[cfg(not(feature = "tls"))]
 pub(crate) fn client(_: ConnectionInfo, _: &Certificates) -> Result<Client, ConfigError> {
     Err(ConfigError::new("store", "encrypted connections are not compiled in: enable feature \"tls\""))

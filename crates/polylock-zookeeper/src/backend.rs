@@ -5,21 +5,22 @@ use std::{fmt, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use futures_util::FutureExt;
 use polylock_core::{
-    Backend, Capabilities, Carrier, Clock, FencingToken, FirstStep, Grant, LostReason, Moment, Operation,
-    Place, Reach, Release, Renewal, Request, Result, Standing, Store, SystemClock, Wake, WakeUp,
+    Backend, Capabilities, Carrier, Clock, FirstStep, Grant, LostReason, Moment, Operation, Place, Reach,
+    Release, Renewal, Request, Result, Standing, Store, SystemClock, Wake, WakeUp,
 };
 
 use crate::{
     NAME,
-    claims::{Claims, Made, Making, Node, Position, Slot, Stage},
+    claims::{Claims, Slot, Stage},
     config::Config,
     error::{Outcome, outcome},
+    making::{Made, Making, Node, Position},
     nodes,
     session::{Session, Sessions, Trouble, none_if_missing},
 };
 
-/// The lease times it gives. What a guard has is two thirds of the session's time-out at the most.
-const TTL: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(24 * 3600);
+/// The shortest lease. The longest one is what the session allows.
+const SHORTEST: Duration = Duration::from_millis(100);
 
 /// When to ask again for a lock whose directory is about to be renewed.
 const RENEWING: Duration = Duration::from_millis(50);
@@ -48,7 +49,7 @@ async fn open(config: Config) -> Result<Store> {
     });
     let looked = looked.await.unwrap_or(Err(zookeeper_client::Error::Timeout));
     looked.map_err(|error| sessions.failed(Operation::Connect, error))?;
-    let mut capabilities = Capabilities::new(NAME, TTL);
+    let mut capabilities = Capabilities::new(NAME, SHORTEST..=session.lease().max(SHORTEST));
     capabilities.reach = Reach::Machines;
     capabilities.wake = WakeUp::Pushed;
     capabilities.carrier = Carrier::Connection;
@@ -56,7 +57,8 @@ async fn open(config: Config) -> Result<Store> {
     let claims: Arc<Claims> = Arc::default();
     let looked_after = claims.clone();
     tokio::spawn(async move { looked_after.look_after().await });
-    Ok(Store::inspectable(Arc::new(Ensemble { capabilities, sessions, claims })))
+    let alerts = sessions.alerts.clone();
+    Ok(Store::inspectable(Arc::new(Ensemble { capabilities, sessions, claims })).alerting(alerts))
 }
 
 /// The locks of one ensemble.
@@ -98,18 +100,20 @@ impl Ensemble {
     }
 
     /// Whether somebody is in the way of a request that would be the last.
-    async fn is_taken(&self, session: &Session, request: &Request, deadline: Moment) -> Result<bool> {
+    async fn is_taken(&self, session: &Arc<Session>, request: &Request, deadline: Moment) -> Result<bool> {
         let directory = nodes::directory(&self.sessions.config.root, &request.name);
         let children = self.answer(Operation::Claim, deadline, session.children_now(&directory)).await?;
-        Ok(nodes::requests(children).iter().any(|child| request.mode.conflicts_with(child.mode)))
+        let requests = nodes::requests(children);
+        session.delete_orphans(&directory, &requests);
+        Ok(requests.iter().any(|child| request.mode.conflicts_with(child.mode)))
     }
 
-    /// Takes the node of a request away, and leaves that to itself if it lasts.
-    async fn withdraw(&self, operation: Operation, slot: &Slot, deadline: Moment) -> Result<()> {
-        let Some(gone) = slot.leave() else { return Ok(()) };
-        self.answer(operation, deadline, gone.map(Ok::<_, Trouble>)).await?;
+    /// Deletes the node of a request. If that lasts longer, it goes on by itself.
+    async fn withdraw(&self, operation: Operation, slot: &Slot, deadline: Moment) -> Result<Release> {
+        let Some(gone) = slot.leave() else { return Ok(Release::Lost(LostReason::Gone)) };
+        let outcome = self.answer(operation, deadline, gone.map(Ok::<_, Trouble>)).await?;
         slot.goes_to(Stage::Out);
-        Ok(())
+        Ok(outcome)
     }
 
     /// The node of a request, made if there is none, and the children of its directory if they have been listed since.
@@ -149,7 +153,9 @@ impl Ensemble {
                     slot.goes_to(Stage::Out);
                 }
                 // It was given up for abandoned.
-                Stage::Leaving(_) => self.withdraw(operation, slot, deadline).await?,
+                Stage::Leaving(_) => {
+                    self.withdraw(operation, slot, deadline).await?;
+                }
             }
         }
     }
@@ -189,7 +195,9 @@ impl Backend for Ensemble {
                     }
                 }
             };
-            let position = node.position(children);
+            let requests = nodes::requests(children);
+            session.delete_orphans(&node.directory, &requests);
+            let position = node.position(requests);
             if node.is_used_up() && position != Position::Gone {
                 self.withdraw(operation, &slot, deadline).await?;
                 return Ok(Standing::Queued(Place::new(None, RENEWING)));
@@ -198,9 +206,10 @@ impl Backend for Ensemble {
                 // Somebody has deleted it, or its session has ended and that was not told yet.
                 Position::Gone => slot.goes_to(Stage::Out),
                 Position::First => {
-                    slot.lasts(request.ttl);
+                    let lease = request.ttl.min(session.lease());
+                    slot.granted(lease);
                     slot.goes_to(Stage::Holding(node.clone()));
-                    return Ok(Standing::Held(Grant::new(node.token, request.ttl.min(session.lease()))));
+                    return Ok(Standing::Held(Grant::new(node.token, lease)));
                 }
                 Position::Behind { ahead, .. } if !request.queues => {
                     self.withdraw(operation, &slot, deadline).await?;
@@ -208,6 +217,7 @@ impl Backend for Ensemble {
                     return Ok(Standing::Queued(Place::new(Some(ahead), Place::MAX_RECHECK)));
                 }
                 Position::Behind { ahead, last } => {
+                    let last = node.path_of(&last);
                     slot.goes_to(Stage::Waiting(node, last));
                     return Ok(Standing::Queued(Place::new(Some(ahead), Place::MAX_RECHECK)));
                 }
@@ -235,33 +245,23 @@ impl Backend for Ensemble {
             return Ok(Renewal::Lost(LostReason::Gone));
         };
         if slot.until() <= SystemClock.now() {
-            slot.leave();
+            slot.expire();
             return Ok(Renewal::Lost(LostReason::Gone));
         }
-        let session = &node.session;
-        let (path, deadline) = (node.path(), SystemClock.now() + session.patience());
-        let Some(answer) = SystemClock.before(deadline, session.client.check_stat(&path)).await else {
-            return Err(self.sessions.failed(Operation::Renew, Trouble::Silent(session.patience())));
-        };
-        match answer {
-            Ok(Some(stat))
-                if session.owns(stat.ephemeral_owner)
-                    && FencingToken::new(stat.czxid) == Some(node.token) =>
-            {
-                slot.lasts(request.ttl);
-                Ok(Renewal::Renewed { lease: request.ttl.min(session.lease()) })
-            }
-            Ok(_) => Ok(Renewal::Lost(LostReason::Gone)),
-            Err(error) if outcome(&error) == Outcome::Ended => Ok(Renewal::Lost(LostReason::SessionEnded)),
-            Err(error) => Err(self.sessions.failed(Operation::Renew, error)),
+        let deadline = SystemClock.now() + node.session.patience();
+        if let Some(reason) = self.answer(Operation::Renew, deadline, node.loss()).await? {
+            return Ok(Renewal::Lost(reason));
         }
+        let lease = request.ttl.min(node.session.lease());
+        slot.lasts(lease);
+        Ok(Renewal::Renewed { lease })
     }
 
     async fn release(&self, request: &Request) -> Result<Release> {
-        let Some(slot) = self.claims.find(request.id) else { return Ok(Release::Released) };
+        let Some(slot) = self.claims.find(request.id) else { return Ok(Release::Lost(LostReason::Gone)) };
         let patience = Session::patience_of(self.sessions.config.session_timeout);
-        self.withdraw(Operation::Release, &slot, SystemClock.now() + patience).await?;
+        let outcome = self.withdraw(Operation::Release, &slot, SystemClock.now() + patience).await?;
         self.claims.forget(request.id);
-        Ok(Release::Released)
+        Ok(outcome)
     }
 }

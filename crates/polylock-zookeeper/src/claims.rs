@@ -1,4 +1,4 @@
-//! Requests and their nodes: how one comes into being, what it is worth, and how it goes.
+//! The requests of this store, and the state of each: creating its node, waiting, holding, or deleting its node.
 //!
 //! The recipe is ZooKeeper's own for [locks], with what it leaves out:
 //!
@@ -20,206 +20,16 @@ use std::{
 };
 
 use futures_util::future::{BoxFuture, FutureExt, Shared};
-use polylock_core::{Clock, FencingToken, LockName, Mode, Moment, Request, RequestId, SystemClock, queue};
-use zookeeper_client::{CreateMode, Error as Failure};
+use polylock_core::{Clock, LostReason, Moment, Release, Request, RequestId, SystemClock};
+use zookeeper_client::Error as Failure;
 
 use crate::{
-    config::Config,
-    error::{Outcome, outcome},
-    nodes::{self, Child, Guid, LAST, RENEWED_FROM},
-    session::{Session, Sessions, Trouble, cut_off, none_if_missing, pause},
+    making::{Making, Node},
+    session::{Session, none_if_missing},
 };
 
 /// How often requests are looked after, at the most and at the least.
 const LOOK: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(200));
-
-/// How often a directory that goes away just when it is needed is made again.
-const AGAIN: usize = 16;
-
-/// The node of a request.
-#[derive(Debug)]
-pub(crate) struct Node {
-    pub(crate) session: Arc<Session>,
-    pub(crate) directory: String,
-    pub(crate) child: Child,
-    pub(crate) token: FencingToken,
-}
-
-impl Node {
-    pub(crate) fn path(&self) -> String {
-        format!("{}/{}", self.directory, self.child.name)
-    }
-
-    /// What the children of the directory mean for this one.
-    pub(crate) fn position(&self, children: Vec<String>) -> Position {
-        let requests = nodes::requests(children);
-        let Some(at) = requests.iter().position(|child| child.name == self.child.name) else {
-            return Position::Gone;
-        };
-        let (standpoints, mode) = (nodes::standpoints(&requests), self.child.mode);
-        let Some(last) = queue::watched(&standpoints, at as u64, mode) else { return Position::First };
-        let ahead = u32::try_from(queue::blockers(&standpoints, at as u64, mode).count()).unwrap_or(u32::MAX);
-        let last = usize::try_from(last.seq).ok().and_then(|last| requests.get(last));
-        last.map_or(Position::Gone, |last| Position::Behind {
-            ahead,
-            last: format!("{}/{}", self.directory, last.name),
-        })
-    }
-
-    /// Whether the numbers of its directory are nearly used up, so that nobody may count on their order.
-    pub(crate) const fn is_used_up(&self) -> bool {
-        self.child.sequence < 0 || self.child.sequence > LAST
-    }
-
-    /// Deletes the node, however long that takes; see [`Session::delete`].
-    pub(crate) async fn delete(&self) {
-        self.session.delete(&self.path()).await;
-        self.renew_directory().await;
-    }
-
-    /// What follows its deletion: a directory that has counted far is deleted if it is empty, so that it counts anew.
-    pub(crate) async fn renew_directory(&self) {
-        if self.child.sequence < 0 || self.child.sequence > RENEWED_FROM {
-            // Not empty, or gone: the last one who leaves, or nobody, has to.
-            self.session.client.delete(&self.directory, None).await.ok();
-        }
-    }
-}
-
-/// Where a node stands among the others of its lock.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Position {
-    /// It is not there any more.
-    Gone,
-    /// Nobody is in its way: it holds the lock.
-    First,
-    /// As many are in its way, of which this is the last.
-    Behind { ahead: u32, last: String },
-}
-
-/// The making of a node. It goes on by itself, to a definite end, whoever waits for it.
-#[derive(Clone)]
-pub(crate) struct Making(Shared<BoxFuture<'static, Result<Made, Trouble>>>);
-
-/// A node, and the children of its directory as they were then.
-#[derive(Debug, Clone)]
-pub(crate) struct Made {
-    pub(crate) node: Arc<Node>,
-    pub(crate) children: Option<Vec<String>>,
-}
-
-impl Making {
-    pub(crate) fn begin(sessions: Arc<Sessions>, session: Arc<Session>, request: &Request) -> Self {
-        let (name, mode, data) = (request.name.clone(), request.mode, nodes::data(request));
-        let made = async move { make(&sessions.config, session, &name, mode, &data).await };
-        let task = tokio::spawn(made);
-        Self(task.map(|made| made.unwrap_or_else(|cut| Err(cut_off(&cut)))).boxed().shared())
-    }
-
-    /// How it ends. An error means that there is no node, and will be none.
-    pub(crate) async fn end(&self) -> Result<Made, Trouble> {
-        self.0.clone().await
-    }
-}
-
-async fn make(
-    config: &Config,
-    session: Arc<Session>,
-    name: &LockName,
-    mode: Mode,
-    data: &[u8],
-) -> Result<Made, Trouble> {
-    let directory = nodes::directory(&config.root, name);
-    let options = CreateMode::EphemeralSequential.with_acls(config.access().acls());
-    let container = CreateMode::Container.with_acls(config.access().acls());
-    let mut missing = false;
-    for _ in 0..AGAIN {
-        let guid = Guid::random();
-        let prefix = nodes::prefix(&directory, guid, mode);
-        // All are sent at once, and the server takes them in this order: whoever deletes empty directories has no time to.
-        let above = missing.then(|| session.client.create(&directory, &[], &container));
-        let create = session.client.create(&prefix, data, &options);
-        let list = session.client.list_children(&directory);
-        let above = async {
-            match above {
-                Some(above) => above.await.map(drop),
-                None => Ok(()),
-            }
-        };
-        let (above, created, listed) = futures_util::join!(above, create, list);
-        let error = match created {
-            Ok((stat, sequence)) => {
-                let child = Child {
-                    name: format!("{guid}_{}_{sequence}", mode.code()),
-                    mode,
-                    sequence: sequence.into_i64(),
-                };
-                return made(session, directory, child, stat.czxid, listed.ok());
-            }
-            Err(error) => error,
-        };
-        match outcome(&error) {
-            Outcome::Refused if error == Failure::NoNode => {
-                missing = true;
-                match above {
-                    Ok(()) | Err(Failure::NodeExists) => {}
-                    Err(Failure::NoNode) => session.make_root(config).await?,
-                    Err(error) => return Err(error.into()),
-                }
-            }
-            Outcome::Refused | Outcome::Ended => return Err(error.into()),
-            Outcome::Unknown => match find(&session, &directory, guid).await? {
-                Some((child, token)) => return made(session, directory, child, token, None),
-                None => return Err(error.into()),
-            },
-        }
-    }
-    Err(Failure::NoNode.into())
-}
-
-fn made(
-    session: Arc<Session>,
-    directory: String,
-    child: Child,
-    token: i64,
-    children: Option<Vec<String>>,
-) -> Result<Made, Trouble> {
-    let strange = || {
-        let advice = "the server answers with what it never should: a negative transaction";
-        Trouble::Ours(polylock_core::Fault::Permanent, advice.to_owned())
-    };
-    let token = FencingToken::new(token).ok_or_else(strange)?;
-    Ok(Made { node: Arc::new(Node { session, directory, child, token }), children })
-}
-
-/// Looks for a node whose making was not answered, as often as it takes.
-///
-/// 1. A sends a create; the server it is connected to dies, or the connection does, before the answer comes.
-/// 2. A's session goes on at another server. Had A looked there at once, the create might still be on its way through the
-///    first one to the leader, or that server might not have heard of it yet: a ghost that blocks everybody.
-/// 3. After a `sync` neither is so: the leader refuses what a session sends through a server that it has left, and this
-///    server has caught up.
-async fn find(session: &Session, directory: &str, guid: Guid) -> Result<Option<(Child, i64)>, Trouble> {
-    loop {
-        let error = match look(session, directory, guid).await {
-            Ok(found) => return Ok(found),
-            Err(error) => error,
-        };
-        if outcome(&error) != Outcome::Unknown {
-            return Err(error.into());
-        }
-        pause().await;
-    }
-}
-
-async fn look(session: &Session, directory: &str, guid: Guid) -> Result<Option<(Child, i64)>, Failure> {
-    let children = session.children_now(directory).await?;
-    let Some(child) = nodes::requests(children).into_iter().find(|child| child.is_of(guid)) else {
-        return Ok(None);
-    };
-    let stat = session.client.check_stat(&format!("{directory}/{}", child.name)).await?;
-    Ok(stat.filter(|stat| session.owns(stat.ephemeral_owner)).map(|stat| (child, stat.czxid)))
-}
 
 /// All requests of this store.
 #[derive(Default)]
@@ -256,8 +66,8 @@ pub(crate) enum Stage {
     Leaving(Leaving),
 }
 
-/// Ends when a node is gone.
-pub(crate) type Leaving = Shared<BoxFuture<'static, ()>>;
+/// Ready when a node is gone, with the outcome of the release.
+pub(crate) type Leaving = Shared<BoxFuture<'static, Release>>;
 
 /// A watch on the node of another request.
 struct Watch {
@@ -288,7 +98,8 @@ impl Claims {
     /// Takes away, for ever, what nobody is interested in any more: the session would keep it alive.
     ///
     /// A holder that does not release its lock, by its own will or because it hangs, is as good as dead when its lease has
-    /// run out, and so is a waiter that does not claim.
+    /// run out, and so is a waiter that does not claim. That also ends a hold that was marked as broken, whose lease is not
+    /// extended any more, and whose holder does not stop.
     ///
     /// When the store is closed, what is held still has been left to expire: the session lives on until then. If the program
     /// ends before, the servers end the session when they have not heard of it for its time-out.
@@ -308,7 +119,7 @@ impl Claims {
         let mut slots = self.slots();
         slots.retain(|_, slot| !slot.has_left());
         for slot in slots.values().filter(|slot| slot.until() <= now) {
-            slot.leave();
+            slot.expire();
         }
         slots.values().map(|slot| slot.until()).min()
     }
@@ -345,18 +156,24 @@ impl Slot {
         Moment::from_nanos(self.until.load(Ordering::Relaxed))
     }
 
+    /// It holds the lock for this time from now on, whatever time its place in the queue had left.
+    pub(crate) fn granted(&self, lease: Duration) {
+        let until = SystemClock.now() + lease;
+        self.until.store(until.as_nanos(), Ordering::Relaxed);
+    }
+
     /// Somebody is interested in it for this time from now on, at the least.
     pub(crate) fn lasts(&self, time: Duration) {
         let until = SystemClock.now() + time;
         self.until.fetch_max(until.as_nanos(), Ordering::Relaxed);
     }
 
-    /// Waits until the node is gone.
+    /// Waits until `node` is gone.
     pub(crate) async fn watched(&self, session: &Arc<Session>, node: &str) -> Result<(), Failure> {
         let mut watch = self.watch.lock().await;
         if watch.as_ref().is_none_or(|watch| watch.node != node) {
             let (session, path) = (session.clone(), node.to_owned());
-            // Reads the data: of a node that is gone this leaves no watch behind, as asking whether it exists would.
+            // Reads the data: of a node that is gone this leaves no watch behind, as a check for its existence would.
             let gone = async move {
                 let Some((_, _, watcher)) = none_if_missing(session.client.get_and_watch_data(&path).await)?
                 else {
@@ -373,8 +190,17 @@ impl Slot {
         gone
     }
 
-    /// Begins to take away whatever the request has, and says what ends when nothing is left; `None` if there is nothing.
+    /// Starts to remove whatever the request has, and returns the outcome of that; `None` if it has nothing.
     pub(crate) fn leave(&self) -> Option<Leaving> {
+        self.remove(|outcome| outcome)
+    }
+
+    /// The same for a request whose lease has run out: a release finds its hold ended.
+    pub(crate) fn expire(&self) {
+        self.remove(|_| Release::Lost(LostReason::Gone));
+    }
+
+    fn remove(&self, outcome: fn(Release) -> Release) -> Option<Leaving> {
         let mut stage = self.stage();
         let node = match &*stage {
             Stage::Out => return None,
@@ -389,11 +215,13 @@ impl Slot {
             }
         };
         let leaving = tokio::spawn(async move {
-            if let Some(node) = node.await {
-                node.delete().await;
+            match node.await {
+                Some(node) => outcome(node.delete().await),
+                None => Release::Lost(LostReason::Gone),
             }
         });
-        let gone = leaving.map(drop).boxed().shared();
+        // A task that was cut off may have deleted it.
+        let gone = leaving.map(|outcome| outcome.unwrap_or(Release::Released)).boxed().shared();
         *stage = Stage::Leaving(gone.clone());
         Some(gone)
     }

@@ -118,7 +118,7 @@ impl Config {
         let accesses = [("open", Access::Open), ("creator", Access::Creator)];
         let client = keys.pair("polylock.tls_cert", "polylock.tls_key")?;
         let client = client.map(|(certificate, key)| (certificate.into(), key.into()));
-        // A lease that is asked for by default is asked of the session, too.
+        // A lock outlives a dead holder for as long as that holder's session lasts.
         let ttl = Options::from_keys(&mut url.keys())?.ttl.clamp(*SESSIONS.start(), *SESSIONS.end());
         let config = Self {
             servers,
@@ -138,7 +138,8 @@ impl Config {
     }
 
     /// For how long the servers keep the session of a client of which they hear nothing, and with it its locks: the
-    /// default TTL (`polylock.ttl`, 30 s) by default. The servers give what is next to it within their own limits.
+    /// default TTL (`polylock.ttl`, 30 s) by default. The servers give what is next to it within their own limits. Two
+    /// thirds of what they give are the longest lease, and the default one.
     #[must_use]
     pub const fn session_timeout(mut self, timeout: Duration) -> Self {
         self.session_timeout = timeout;
@@ -329,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn the_session_lasts_as_long_as_the_default_lease() {
+    fn the_session_lasts_as_long_as_a_lock_outlives_its_holder() {
         let of = |query: &str| {
             let url = StoreUrl::parse(&format!("zk://h{query}")).unwrap();
             let mut keys = url.keys();

@@ -1,6 +1,6 @@
 //! What the driver's errors mean, and what to do about them.
 
-use polylock_core::Fault;
+use polylock_core::{Fault, Operation};
 use zookeeper_client::Error;
 
 /// What is known of an operation that failed.
@@ -37,8 +37,13 @@ pub(crate) const fn outcome(error: &Error) -> Outcome {
 }
 
 /// What kind of fault it is, and what to do.
-pub(crate) fn diagnose(error: &Error) -> (Fault, Option<&'static str>) {
+pub(crate) fn diagnose(error: &Error, operation: Operation) -> (Fault, Option<&'static str>) {
     match error {
+        Error::NoAuth if operation == Operation::Break => {
+            let advice = "its nodes are another user's, and a break writes or deletes them: check the user and the password, or \
+                          see polylock.access";
+            (Fault::Denied, Some(advice))
+        }
         Error::NoAuth => {
             let advice =
                 "its nodes are another user's: check the user and the password, or see polylock.access";

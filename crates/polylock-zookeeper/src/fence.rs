@@ -54,7 +54,7 @@ use zookeeper_client::{CheckWriteError, CheckWriter, Client, Error as Failure, M
 use crate::{
     config,
     error::{Outcome, outcome},
-    nodes::{self, Particulars},
+    nodes::{self, NodeData},
     session::none_if_missing,
 };
 
@@ -152,7 +152,7 @@ impl Fence {
     }
 
     /// The lock's node as the client sees it, for transactions of your own: check it, at any version, in each of them.
-    /// Nobody changes it, and there is never another of that name.
+    /// A break writes its notice into the node, which changes the version. No other node ever has that name.
     #[must_use]
     pub fn path(&self) -> &str {
         &self.path
@@ -184,7 +184,7 @@ async fn node(client: &Client, directory: &str, guard: &Guard) -> Result<Option<
         let ours = found.is_some_and(|(data, stat)| {
             // The owner, too: young ensembles count alike, and this one may be another than the lock's.
             stat.czxid == guard.fencing_token().as_i64()
-                && Particulars::parse(&data).is_some_and(|those| those.owner == *guard.owner())
+                && NodeData::parse(&data).is_some_and(|those| those.owner == *guard.owner())
         });
         Ok::<_, Failure>(ours.then_some(path))
     });

@@ -5,24 +5,29 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use async_trait::async_trait;
 use futures_util::future::try_join_all;
 use polylock_core::{
-    BreakOrder, Clock, Entry, FencingToken, Inspect, LockName, LockStatus, Operation, Request, Result,
-    SystemClock, queue,
+    BreakOrder, Clock, Entry, FencingToken, Inspect, LockName, LockStatus, Operation, OwnerId, Request,
+    Result, SystemClock, queue,
 };
 use zookeeper_client::Stat;
 
 use crate::{
     backend::Ensemble,
-    nodes::{self, Child, Particulars},
+    nodes::{self, Child, NodeData},
     session::{Session, none_if_missing},
 };
 
-/// How long people wait for an answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// The time limit of an operation that a person waits for.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A request that is there, and whether it holds the lock.
-struct Found {
-    path: String,
-    entry: Entry,
+pub(crate) struct Found {
+    pub(crate) child: Child,
+    pub(crate) path: String,
+    pub(crate) data: Vec<u8>,
+    pub(crate) version: i32,
+    /// Whether the data are those of a request of this version or an older one.
+    pub(crate) is_ours: bool,
+    pub(crate) entry: Entry,
     holds: bool,
 }
 
@@ -37,14 +42,25 @@ impl Ensemble {
         let looks = requests.iter().zip(0_u64..).map(|(child, at)| {
             let (path, holds) = (format!("{directory}/{}", child.name), holds(at, child));
             async move {
-                let found = none_if_missing(session.client.get_data(&path).await)?;
-                // It has gone meanwhile, or it is a stranger's that looks like one of ours.
-                let entry = found.and_then(|(data, stat)| entry(child, holds, &data, &stat));
-                Ok::<_, zookeeper_client::Error>(entry.map(|entry| Found { path, entry, holds }))
+                let Some((data, stat)) = none_if_missing(session.client.get_data(&path).await)? else {
+                    return Ok::<_, zookeeper_client::Error>(None);
+                };
+                let parsed = NodeData::parse(&data);
+                let is_ours = parsed.is_some();
+                let entry = entry(child, holds, parsed, &stat);
+                let (child, version) = (child.clone(), stat.version);
+                Ok(entry.map(|entry| Found { child, path, data, version, is_ours, entry, holds }))
             }
         });
         let found = self.answer(operation, deadline, try_join_all(looks)).await?;
         Ok(found.into_iter().flatten().collect())
+    }
+
+    /// Those who hold `name` now.
+    pub(crate) async fn holders(&self, session: &Session, name: &LockName) -> Result<Vec<Found>> {
+        let mut found = self.look(Operation::Break, session, name).await?;
+        found.retain(|found| found.holds);
+        Ok(found)
     }
 
     async fn status(&self, session: &Session, name: &LockName) -> Result<LockStatus> {
@@ -56,14 +72,25 @@ impl Ensemble {
     }
 }
 
-fn entry(child: &Child, holds: bool, data: &[u8], stat: &Stat) -> Option<Entry> {
-    let Particulars { owner, label, ttl } = Particulars::parse(data)?;
+/// What people see of a request. Of a node that only has the name of one it is what its name and the servers say: it keeps others
+/// out all the same.
+fn entry(child: &Child, holds: bool, data: Option<NodeData>, stat: &Stat) -> Option<Entry> {
+    let data = match data {
+        Some(data) => data,
+        None => NodeData {
+            owner: OwnerId::new("unknown").ok()?,
+            label: "the data of its node are not polylock's, or are a newer version's".to_owned(),
+            lease: Duration::ZERO,
+            broken: None,
+        },
+    };
+    let NodeData { owner, label, lease, broken } = data;
     // Until its own process takes it away. If that has died, its session's end does.
     let (token, expires_in) = match holds {
-        true => (Some(FencingToken::new(stat.czxid)?), ttl),
-        false => (None, ttl.min(Request::MAX_PLACE_TTL)),
+        true => (Some(FencingToken::new(stat.czxid)?), lease),
+        false => (None, lease.min(Request::MAX_PLACE_TTL)),
     };
-    Some(Entry::new(child.mode, owner, &label, token, age(stat), expires_in))
+    Some(Entry::new(child.mode, owner, &label, token, age(stat), expires_in).broken(broken))
 }
 
 /// How long a node has been there. The servers do not tell what time it is for them, so this machine's clock is compared with
@@ -93,17 +120,7 @@ impl Inspect for Ensemble {
         Ok(locks.into_iter().filter(|lock| !lock.is_free()).collect())
     }
 
-    async fn break_lock(&self, name: &LockName, _: &BreakOrder) -> Result<Vec<Entry>> {
-        let operation = Operation::Break;
-        let session = self.session(operation).await?;
-        let mut holders = self.look(operation, &session, name).await?;
-        holders.retain(|found| found.holds);
-        let deadline = SystemClock.now() + PATIENCE;
-        let delete = async |found: Found| {
-            none_if_missing(session.client.delete(&found.path, None).await)?;
-            Ok::<_, zookeeper_client::Error>(found.entry)
-        };
-        let broken = try_join_all(holders.into_iter().map(delete));
-        self.answer(operation, deadline, broken).await
+    async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
+        self.break_holds(name, order).await
     }
 }

@@ -1,11 +1,14 @@
 #![doc = include_str!("docs.md")]
 
 mod backend;
+mod break_lock;
+mod breaks;
 mod claims;
 mod config;
 mod error;
 pub mod fence;
 mod inspect;
+mod making;
 mod nodes;
 mod session;
 mod tls;

@@ -6,10 +6,10 @@
 use std::{borrow::Cow, fmt, time::Duration};
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
-use polylock_core::{LockName, Mode, OwnerId, Request, RequestId, queue::Standpoint};
+use polylock_core::{BreakNotice, LockName, Mode, OwnerId, Request, RequestId, queue::Standpoint};
 
 /// All but letters, digits, `_` and `-` are encoded, so no name is another's child, `.`, or what the servers refuse.
-const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'_').remove(b'-');
+pub(crate) const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'_').remove(b'-');
 
 /// The greatest sequence with which a request waits. The servers count the children of a node in 32 bits; near the end the
 /// numbers stand still or turn negative. See `Claims::is_used_up`.
@@ -17,6 +17,9 @@ pub(crate) const LAST: i64 = (1 << 31) - (1 << 20);
 
 /// From here on whoever leaves a lock empty deletes it, so that it counts anew.
 pub(crate) const RENEWED_FROM: i64 = 1 << 30;
+
+/// The half of a guid that is its own.
+const HALF: u128 = u64::MAX as u128;
 
 /// The node of a lock.
 pub(crate) fn directory(root: &str, name: &LockName) -> String {
@@ -31,13 +34,33 @@ pub(crate) fn lock(child: &str) -> Option<LockName> {
     (Cow::from(utf8_percent_encode(name.as_str(), ENCODED)) == child).then_some(name)
 }
 
-/// What tells the node of one attempt from all others, whoever made them and whenever.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// Identifies the node of one attempt: the half that all nodes of one session share, and a random half.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Guid(u128);
 
 impl Guid {
+    /// The length of its text.
+    pub(crate) const DIGITS: usize = 32;
+
     pub(crate) fn random() -> Self {
         Self(u128::from_be_bytes(RequestId::random().to_bytes()))
+    }
+
+    /// A fresh one of the session that `other` is of.
+    pub(crate) fn of_session(other: Self) -> Self {
+        Self((other.0 & !HALF) | (Self::random().0 & HALF))
+    }
+
+    /// Whether both are of one session.
+    pub(crate) const fn is_of_session(self, other: Self) -> bool {
+        self.0 & !HALF == other.0 & !HALF
+    }
+
+    /// Reads the 32 lower-case hexadecimal digits that `Display` writes.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let sound = text.len() == Self::DIGITS
+            && text.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
+        u128::from_str_radix(text, 16).ok().filter(|_| sound).map(Self)
     }
 }
 
@@ -51,6 +74,7 @@ impl fmt::Display for Guid {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Child {
     pub(crate) name: String,
+    pub(crate) guid: Guid,
     pub(crate) mode: Mode,
     pub(crate) sequence: i64,
 }
@@ -62,14 +86,10 @@ impl Child {
         let (guid, mode) = rest.rsplit_once('_')?;
         let digits = sequence.strip_prefix('-').unwrap_or(sequence);
         let sound = (10..=19).contains(&digits.len()) && digits.bytes().all(|digit| digit.is_ascii_digit());
-        let guid = guid.len() == 32 && guid.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
+        let guid = Guid::parse(guid)?;
         let mode = Mode::ALL.into_iter().find(|known| known.code() == mode)?;
-        let sequence = sequence.parse().ok().filter(|_| sound && guid)?;
-        Some(Self { name, mode, sequence })
-    }
-
-    pub(crate) fn is_of(&self, guid: Guid) -> bool {
-        self.name.starts_with(&guid.to_string())
+        let sequence = sequence.parse().ok().filter(|_| sound)?;
+        Some(Self { name, guid, mode, sequence })
     }
 }
 
@@ -94,26 +114,36 @@ pub(crate) fn standpoints(requests: &[Child]) -> Vec<Standpoint> {
     requests.iter().enumerate().map(standpoint).collect()
 }
 
-/// What is in the node of a request, for people: who it is, and for how long it asked.
+/// The data of a request's node: for people, and the notice of a break for its holder.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Particulars {
+pub(crate) struct NodeData {
     pub(crate) owner: OwnerId,
     pub(crate) label: String,
-    pub(crate) ttl: Duration,
+    pub(crate) lease: Duration,
+    /// The notice of the break that has marked the hold.
+    pub(crate) broken: Option<BreakNotice>,
 }
 
-/// The data of a request's node: three lines, as neither owner nor label holds a line's end.
-pub(crate) fn data(request: &Request) -> Vec<u8> {
+/// The data that a request's node is created with: one line each for lease, owner and label, none of which holds a line feed. What
+/// follows them is the notice of a break, see [`marked`].
+pub(crate) fn data(request: &Request, lease: Duration) -> Vec<u8> {
     let label = request.label.as_ref().map_or("", |label| label.as_str());
-    format!("{}\n{}\n{label}", request.ttl.as_millis(), request.owner).into_bytes()
+    format!("{}\n{}\n{label}", lease.as_millis(), request.owner).into_bytes()
 }
 
-impl Particulars {
+/// The same data with the notice of a break behind it. Versions that know no notices read it as part of the label.
+pub(crate) fn marked(data: &[u8], notice: &BreakNotice) -> Vec<u8> {
+    [data, b"\n", notice.to_text().as_bytes()].concat()
+}
+
+impl NodeData {
+    /// `None` if the data are not those of a request's node.
     pub(crate) fn parse(data: &[u8]) -> Option<Self> {
-        let mut lines = str::from_utf8(data).ok()?.splitn(3, '\n');
-        let ttl = Duration::from_millis(lines.next()?.parse().ok()?);
+        let mut lines = str::from_utf8(data).ok()?.splitn(4, '\n');
+        let lease = Duration::from_millis(lines.next()?.parse().ok()?);
         let owner = OwnerId::sanitized(lines.next()?);
-        Some(Self { owner, label: lines.next()?.to_owned(), ttl })
+        let label = lines.next()?.to_owned();
+        Some(Self { owner, label, lease, broken: lines.next().map(BreakNotice::from_text) })
     }
 }
 
@@ -156,11 +186,12 @@ mod tests {
 
     #[test]
     fn a_node_is_found_by_its_guid() {
-        let (mine, other) = (Guid::random(), Guid::random());
+        let mine = Guid::random();
         let name = format!("{}0000000007", prefix("", mine, Mode::Shared)).split_off(1);
         let child = Child::parse(name).unwrap();
-        assert_eq!((child.mode, child.sequence), (Mode::Shared, 7));
-        assert!(child.is_of(mine) && !child.is_of(other));
+        assert_eq!((child.mode, child.sequence, child.guid), (Mode::Shared, 7, mine));
+        let another = Guid::of_session(mine);
+        assert!(another != mine && another.is_of_session(mine) && !Guid::random().is_of_session(mine));
     }
 
     proptest! {
@@ -174,13 +205,20 @@ mod tests {
         }
 
         #[test]
-        fn particulars_survive(owner in "[^\\pC]{1,60}", label in "[^\\pC]{0,60}", millis in 1..100_000_u64) {
+        fn node_data_survive(owner in "[^\\pC\\p{Zl}\\p{Zp}]{1,60}", label in "[^\\pC\\p{Zl}\\p{Zp}]{0,60}", millis in 1..100_000_u64) {
             let ttl = Duration::from_millis(millis);
             let mut request = Request::new(LockName::new("n").unwrap(), Mode::Exclusive, ttl);
             request.owner = OwnerId::new(&owner).unwrap();
             request.label = Some(polylock_core::Label::new(&label).unwrap());
-            let read = Particulars::parse(&data(&request)).unwrap();
-            prop_assert_eq!((read.owner.as_str(), read.label, read.ttl), (owner.as_str(), label, ttl));
+            let data = data(&request, ttl);
+            let read = NodeData::parse(&data).unwrap();
+            prop_assert_eq!((read.owner.as_str(), &read.label, read.lease), (owner.as_str(), &label, ttl));
+            prop_assert_eq!(&read.broken, &None);
+            let reason = request.label.filter(|label| !label.as_str().is_empty());
+            for notice in [BreakNotice::new(request.owner, reason), BreakNotice::default()] {
+                let marked = NodeData::parse(&marked(&data, &notice)).unwrap();
+                prop_assert_eq!(&marked, &NodeData { broken: Some(notice), ..NodeData::parse(&data).unwrap() });
+            }
         }
     }
 }

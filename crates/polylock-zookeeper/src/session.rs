@@ -5,6 +5,7 @@
 //! had been sent, and no longer (see `Session::lease`).
 
 use std::{
+    collections::HashSet,
     fmt,
     pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -15,14 +16,18 @@ use futures_util::{
     FutureExt,
     future::{BoxFuture, Shared, join, join_all},
 };
-use polylock_core::{Clock, ConfigError, Error, Fault, Moment, Operation, Result, SystemClock, failure::At};
+use polylock_core::{
+    Clock, ConfigError, Error, Fault, HoldAlerts, Moment, Operation, Result, SystemClock, failure::At,
+};
 use tokio::net::TcpStream;
-use zookeeper_client::{Client, Connector, CreateMode, Error as Failure};
+use zookeeper_client::{CheckWriteError, Client, Connector, CreateMode, Error as Failure};
 
 use crate::{
     NAME,
+    breaks::{self, Breaks},
     config::{Config, Proof},
     error::{Outcome, diagnose, outcome},
+    nodes::{Child, Guid},
     tls,
 };
 
@@ -56,7 +61,7 @@ impl Trouble {
         let at = At { backend: NAME, operation, place };
         match self {
             Self::Driver(error) => {
-                let (fault, advice) = diagnose(&error);
+                let (fault, advice) = diagnose(&error, operation);
                 at.failed(fault, advice.map(str::to_owned), error)
             }
             Self::Silent(time) => at.ours(Fault::Temporary, format!("no answer in {time:.1?}")),
@@ -75,6 +80,8 @@ impl From<Failure> for Trouble {
 /// How sessions are made, and the one that is in use.
 pub(crate) struct Sessions {
     pub(crate) config: Config,
+    /// Notified of breaks, in whatever session a hold is.
+    pub(crate) alerts: Arc<HoldAlerts>,
     connector: Connector,
     /// For errors and logs, without secrets.
     place: String,
@@ -95,6 +102,41 @@ pub(crate) struct Session {
     pub(crate) client: Client,
     /// What the servers gave.
     pub(crate) timeout: Duration,
+    /// The node that tells of breaks.
+    pub(crate) breaks: String,
+    /// What the guids of its nodes have in common.
+    guid: Guid,
+    /// The requests that have a node in it, or may have one.
+    requests: Mutex<HashSet<Guid>>,
+}
+
+/// The registration of a request that has a node in a session, or may have one. Dropping it removes it.
+pub(crate) struct Known {
+    session: Arc<Session>,
+    pub(crate) guid: Guid,
+}
+
+impl fmt::Debug for Known {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Known({})", self.guid)
+    }
+}
+
+impl Drop for Known {
+    fn drop(&mut self) {
+        self.session.requests().remove(&self.guid);
+    }
+}
+
+/// How a node was removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Removal {
+    /// By this deletion, as far as is known.
+    Done,
+    /// It was not there.
+    Absent,
+    /// The session had ended, and its nodes with it.
+    SessionEnded,
 }
 
 impl fmt::Debug for Session {
@@ -112,7 +154,8 @@ impl fmt::Debug for Sessions {
 impl Sessions {
     pub(crate) fn new(config: Config) -> Result<Arc<Self>, ConfigError> {
         let (connector, place) = (connector(&config)?, config.place());
-        Ok(Arc::new(Self { config, connector, place, state: Mutex::default() }))
+        let (alerts, state) = (Arc::default(), Mutex::default());
+        Ok(Arc::new(Self { config, alerts, connector, place, state }))
     }
 
     /// The session in use; a new one if there is none, or it has ended.
@@ -131,7 +174,8 @@ impl Sessions {
             state.current = None;
             let begin = || {
                 // On a task of its own, so that it is not left half-way by whoever gives up.
-                let opening = tokio::spawn(open(self.config.clone(), self.connector.clone()));
+                let opening = open(self.config.clone(), self.connector.clone(), self.alerts.clone());
+                let opening = tokio::spawn(opening);
                 opening.map(|opened| opened.unwrap_or_else(|cut| Err(cut_off(&cut)))).boxed().shared()
             };
             state.opening.get_or_insert_with(begin).clone()
@@ -179,7 +223,11 @@ fn connector(config: &Config) -> Result<Connector, ConfigError> {
     if config.encrypted { tls::encrypt(connector, &config.certificates) } else { Ok(connector) }
 }
 
-async fn open(config: Config, connector: Connector) -> Result<Arc<Session>, Trouble> {
+async fn open(
+    config: Config,
+    connector: Connector,
+    alerts: Arc<HoldAlerts>,
+) -> Result<Arc<Session>, Trouble> {
     let scheme = if config.encrypted { "tcp+tls" } else { "tcp" };
     let servers: Vec<_> = config.servers.iter().map(|server| format!("{scheme}://{server}")).collect();
     let servers = servers.join(",");
@@ -209,10 +257,13 @@ async fn open(config: Config, connector: Connector) -> Result<Arc<Session>, Trou
         }
     };
     let timeout = client.session_timeout();
-    if timeout != config.session_timeout {
-        tracing::debug!(asked = ?config.session_timeout, given = ?timeout, "the servers limit sessions");
+    if timeout < config.session_timeout {
+        tracing::warn!(asked = ?config.session_timeout, given = ?timeout, "the servers give shorter sessions: see maxSessionTimeout");
     }
-    Ok(Arc::new(Session { client, timeout }))
+    let (breaks, guid, requests) = (breaks::node(&config), Guid::random(), Mutex::default());
+    let session = Arc::new(Session { client, timeout, breaks, guid, requests });
+    tokio::spawn(breaks::follow(Arc::downgrade(&session), alerts));
+    Ok(session)
 }
 
 /// Why no server can be used, as far as that is known by the deadline.
@@ -281,28 +332,85 @@ impl Session {
         owner == self.client.session_id().0
     }
 
-    /// Deletes a node of this session, again and again until it is gone or the session has ended, and its nodes with it.
-    pub(crate) async fn delete(&self, path: &str) {
-        let mut told = false;
-        loop {
-            let error = match self.client.delete(path, None).await {
-                Ok(()) | Err(Failure::NoNode) => return,
-                Err(error) => error,
-            };
-            match outcome(&error) {
-                Outcome::Ended => return,
-                Outcome::Unknown => {}
-                Outcome::Refused if told => {}
-                Outcome::Refused => {
-                    told = true;
-                    tracing::warn!(
-                        node = path,
-                        error = &error as &dyn std::error::Error,
-                        "a node of a lock can't be deleted, trying again until its session ends",
-                    );
+    /// Registers a request whose node is about to be created, and gives it its guid.
+    pub(crate) fn registers(self: &Arc<Self>) -> Known {
+        let guid = Guid::of_session(self.guid);
+        self.requests().insert(guid);
+        Known { session: self.clone(), guid }
+    }
+
+    /// Whether a request has a node of this guid in this session, or may have one.
+    pub(crate) fn knows(&self, guid: Guid) -> bool {
+        self.requests().contains(&guid)
+    }
+
+    /// Deletes those of these requests, of the lock of `directory`, that are nodes of this session and of no request of this
+    /// process: nobody else would, and the session keeps them.
+    ///
+    /// A request is registered from before its create is sent until its node is known to be gone. So no node that is being
+    /// created or deleted is taken for an orphan, whatever the order of the replies.
+    pub(crate) fn delete_orphans(self: &Arc<Self>, directory: &str, requests: &[Child]) {
+        let orphans =
+            requests.iter().filter(|one| one.guid.is_of_session(self.guid) && !self.knows(one.guid));
+        let orphans: Vec<_> = orphans.map(|one| format!("{directory}/{}", one.name)).collect();
+        if orphans.is_empty() {
+            return;
+        }
+        let session = self.clone();
+        tokio::spawn(async move {
+            for node in orphans {
+                // One that is gone by now is none, and anybody may have made one of that name.
+                let stat = session.client.check_stat(&node).await.ok().flatten();
+                if stat.is_some_and(|stat| session.owns(stat.ephemeral_owner)) {
+                    tracing::warn!(node, "deleting a node of this session that no request uses");
+                    session.delete(&node).await;
                 }
             }
-            pause().await;
+        });
+    }
+
+    fn requests(&self) -> MutexGuard<'_, HashSet<Guid>> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The breaks that were announced last, as this session sees them.
+    pub(crate) async fn breaks(&self) -> Result<Breaks, Failure> {
+        let seen = none_if_missing(self.client.get_data(&self.breaks).await)?;
+        Ok(seen.map(|(data, _)| Breaks::parse(&data)).unwrap_or_default())
+    }
+
+    /// Deletes a node of this session, again and again until it is gone or the session has ended, and its nodes with it.
+    pub(crate) async fn delete(&self, path: &str) -> Removal {
+        let (mut told, mut may_be_done) = (false, false);
+        loop {
+            let error = match self.client.delete(path, None).await {
+                Ok(()) => return Removal::Done,
+                Err(error) => error,
+            };
+            let removal = match outcome(&error) {
+                Outcome::Ended => Some(Removal::SessionEnded),
+                Outcome::Refused if error == Failure::NoNode => Some(Removal::Absent),
+                Outcome::Refused => {
+                    if !std::mem::replace(&mut told, true) {
+                        tracing::warn!(
+                            node = path,
+                            error = &error as &dyn std::error::Error,
+                            "a node of a lock can't be deleted, trying again until its session ends",
+                        );
+                    }
+                    None
+                }
+                Outcome::Unknown => {
+                    may_be_done = true;
+                    None
+                }
+            };
+            match removal {
+                // An attempt whose reply was lost may have deleted it.
+                Some(_) if may_be_done => return Removal::Done,
+                Some(removal) => return removal,
+                None => pause().await,
+            }
         }
     }
 
@@ -312,6 +420,25 @@ impl Session {
         let (sync, children) = (self.client.sync(path), self.client.list_children(path));
         let (sync, children) = futures_util::join!(sync, children);
         sync?;
+        none_if_missing(children).map(Option::unwrap_or_default)
+    }
+
+    /// The children of `path` after everything that this session has sent before has been carried out, or will never be.
+    ///
+    /// A transaction that changes nothing goes before the list, on the same connection: it is answered when a majority has
+    /// committed it.
+    pub(crate) async fn children_after_commit(
+        &self,
+        config: &Config,
+        path: &str,
+    ) -> Result<Vec<String>, Failure> {
+        let commit = self.client.new_check_writer(&config.root, None)?.commit();
+        let (commit, children) = futures_util::join!(commit, self.client.list_children(path));
+        match commit {
+            // A check that fails is a transaction, too.
+            Ok(_) | Err(CheckWriteError::CheckFailed { source: Failure::NoNode }) => {}
+            Err(error) => return Err(error.into()),
+        }
         none_if_missing(children).map(Option::unwrap_or_default)
     }
 

@@ -125,10 +125,16 @@ impl LocksBuilder {
     /// # Cancel safety
     /// Dropping the future leaves nothing behind.
     pub async fn connect(self) -> Result<Locks> {
-        let (options, named) = Named::read(&self.url?)?;
+        let url = self.url?;
+        let (mut options, named) = Named::read(&url)?;
+        let takes_nearest = url.keys().text("polylock.ttl").is_none() || named.has_sessions();
         let label = self.label.transpose()?;
         let store = named.open().await?;
-        let metrics = self.metrics.or_else(|| default_metrics(store.backend.capabilities().backend));
+        let can = store.backend.capabilities();
+        if takes_nearest {
+            options.ttl = can.nearest_ttl(options.ttl);
+        }
+        let metrics = self.metrics.or_else(|| default_metrics(can.backend));
         let mut locks = polylock_core::Locks::builder(store).options(options);
         if let Some(owner) = &self.owner {
             locks = locks.owner(owner);
@@ -246,6 +252,15 @@ impl Named {
         };
         keys.finish()?;
         Ok((options, named))
+    }
+
+    /// Whether `polylock.ttl` is how long the servers keep a session, which is longer than the leases in it. It is no wish that
+    /// the store refuses if it can't be met.
+    const fn has_sessions(&self) -> bool {
+        #[cfg(feature = "zookeeper")]
+        return matches!(self, Self::ZooKeeper(_));
+        #[cfg(not(feature = "zookeeper"))]
+        false
     }
 
     async fn open(self) -> Result<Store> {

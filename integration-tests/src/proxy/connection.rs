@@ -281,6 +281,10 @@ impl Connection {
             Some(Fate::SwallowReply) => orders(Order::SwallowReply),
             Some(Fate::Cut) => return Err(End::Reset),
             Some(Fate::Swallow) => line.gap = true,
+            Some(Fate::Late(delay)) => {
+                line.takes(Item::Bytes(request), Flow::Delay(delay));
+                return Ok(());
+            }
             Some(Fate::Answer(answer)) => {
                 orders(Order::Say(answer));
                 return Ok(());

@@ -1,5 +1,7 @@
 //! What becomes of single requests.
 
+use std::time::Duration;
+
 /// What becomes of a request that a test has [chosen](super::Proxy::next).
 ///
 /// With several requests under way on one connection, "the reply" is the next one.
@@ -13,6 +15,8 @@ pub enum Fate {
     Cut,
     /// The server never has it, nor what follows it, and the client never hears of that.
     Swallow,
+    /// The server has it this much later, and after it what follows on the connection.
+    Late(Duration),
     /// The server never has it: this is the reply, and the connection goes on.
     Answer(Vec<u8>),
 }

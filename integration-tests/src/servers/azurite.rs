@@ -4,7 +4,7 @@
 //! nobody. Nor does it accept a version of the protocol that is newer than 2025-11-05, unless `skipApiVersionCheck` says so;
 //! then it answers as if it were of that version, whatever is new in it.
 
-use std::{io, path::Path};
+use std::{io, path::Path, time::Duration};
 
 use async_trait::async_trait;
 use polylock_testkit::Missing;
@@ -46,6 +46,26 @@ pub const TOKEN: &str = "eyJhbGciOiJub25lIiwidHlwIjoiSldUIn0.\
 /// If it does not start, with its log.
 pub fn start(settings: &[&str]) -> Result<Private, Missing> {
     super::start(Azurite::of(settings))
+}
+
+/// The same with the ETags of the real service, which are times, and with a clock that goes [ahead](set_ahead) of this machine's.
+///
+/// # Errors
+/// [`Missing`] if it is not installed.
+///
+/// # Panics
+/// If it does not start, with its log.
+pub fn start_like_the_service(settings: &[&str]) -> Result<Private, Missing> {
+    super::start(Azurite { like_the_service: true, ..Azurite::of(settings) })
+}
+
+/// Sets the clock of one that was started [like the service](start_like_the_service) so much ahead of this machine's.
+///
+/// # Panics
+/// If there is no such server.
+pub fn set_ahead(server: &Private, ahead: Duration) {
+    let file = server.directory().join("ahead");
+    std::fs::write(file, ahead.as_millis().to_string()).unwrap_or_else(|error| panic!("its clock: {error}"));
 }
 
 /// The same with TLS, and nothing else, and for those, too, who have a [`TOKEN`]: `server.crt` in its directory is valid
@@ -95,11 +115,12 @@ const ADVICE: &str = "run scripts/test.sh, which fetches it, or name a server in
 pub(super) struct Azurite {
     settings: Vec<String>,
     tls: bool,
+    like_the_service: bool,
 }
 
 impl Azurite {
     fn of(settings: &[&str]) -> Self {
-        Self { settings: settings.iter().map(|&setting| setting.to_owned()).collect(), tls: false }
+        Self { settings: settings.iter().map(|&setting| setting.to_owned()).collect(), ..Self::default() }
     }
 
     /// Whether it has a place for its data.
@@ -127,6 +148,10 @@ impl Kind for Azurite {
         if self.is_durable() {
             let durable = keeper.write("durable.js", include_str!("../../azurite/durable.js"));
             command.extend(["--require".to_owned(), durable]);
+        }
+        if self.like_the_service {
+            let service = keeper.write("service.js", include_str!("../../azurite/service.js"));
+            command.extend(["--require".to_owned(), service]);
         }
         command.push(program.display().to_string());
         let port = format!("blobPort={port}");

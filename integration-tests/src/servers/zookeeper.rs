@@ -14,7 +14,7 @@ use tokio::{
 
 pub(super) use self::ensemble::assemble;
 pub use self::ensemble::{Ensemble, ensemble};
-use super::{Kind, Private, installed, keeper::Keeper, redlock, tls};
+use super::{Kind, Private, Server, installed, keeper::Keeper, redlock, tls};
 use crate::clock;
 
 /// The user whom one of [`start_sasl`] knows.
@@ -202,6 +202,16 @@ fn encrypted(keeper: &mut Keeper, port: u16) -> Result<String, Missing> {
          ssl.trustStore.type=PEM\n\
          ssl.clientAuth=none\n"
     ))
+}
+
+/// How many packets the server has received since it was started, pings and the question itself included.
+///
+/// # Panics
+/// If it does not tell.
+pub async fn packets(server: &Server) -> u64 {
+    let status = ask(server.url(), None, "mntr").await.unwrap_or_else(|error| panic!("mntr: {error}"));
+    let count = status.lines().find_map(|line| line.strip_prefix("zk_packets_received\t")?.parse().ok());
+    count.unwrap_or_else(|| panic!("no count of packets: {status}"))
 }
 
 /// How long a server may take to answer a word, before it is asked again.

@@ -155,7 +155,7 @@ async fn who_holds_is_told_what_an_administrator_has_done() {
     let began = now();
     spot.deletes("deleted").await;
     spot.breaks("broken").await;
-    let out = there.break_lock("by-us").await.unwrap();
+    let out = there.break_lock("by-us").force().await.unwrap();
     assert_eq!(out.len(), 1);
     // Whoever comes next has it at once, and a greater token.
     for guard in [&broken, &by_us] {
@@ -166,7 +166,8 @@ async fn who_holds_is_told_what_an_administrator_has_done() {
     assert!(next.fencing_token() > deleted.fencing_token());
     let lost = tokio::join!(loss(&deleted), loss(&broken), loss(&by_us));
     println!("after {:.1?}: {lost:?}", now().since(began));
-    assert_eq!(lost.0, LostReason::Gone);
+    assert_eq!((&lost.0, &lost.1), (&LostReason::Gone, &LostReason::Gone));
+    assert!(matches!(lost.2, LostReason::Broken(_)), "{lost:?}");
     assert!(now().since(began) < SHORTEST / 3 + SLACK * 2, "at the next renewal");
     assert!(next.renewed().await.is_some(), "what the first one does harms nobody");
     next.release().await.unwrap();

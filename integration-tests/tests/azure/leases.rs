@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use polylock::{Error, Guard, Locks, Moment};
 use polylock_core::invariant::margin;
-use polylock_integration_tests::clock::now;
+use polylock_integration_tests::{clock::now, servers::azurite};
 
 use crate::{SHORTEST, Spot, is_free, server};
 
@@ -72,6 +72,28 @@ async fn has_a_greater_token_though_the_blob_or_its_container_was_deleted() {
         spot.next_second().await;
     }
     assert!(is_free(&there, "a").await > last);
+}
+
+/// With the ETags of the service it need not wait for another second.
+#[tokio::test(flavor = "multi_thread")]
+async fn has_a_greater_token_though_the_blob_was_deleted_in_the_second_of_its_first_grant() {
+    let server = azurite::start_like_the_service(&[]).unwrap();
+    let spot = Spot::of(&server);
+    let (here, there) = (spot.locks().await, spot.locks().await);
+    let (mut last, mut second, mut within) = (0, String::new(), 0);
+    for round in 0..60 {
+        for locks in [&here, &there, &here] {
+            let token = is_free(locks, "a").await;
+            assert!(token > last, "round {round}: {token} after {last}");
+            last = token;
+        }
+        spot.deletes("a").await;
+        let now = spot.second().await;
+        within += u32::from(now == second);
+        second = now;
+    }
+    println!("{within} of 60 in the second of the one before");
+    assert!(within > 0, "one of them, for it to be a test");
 }
 
 /// Who remembers what it has written notices that others have since.

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod answers;
+mod breaking;
 mod errors;
 mod late;
 mod leases;
@@ -168,7 +169,12 @@ async fn everything_works(url: &str) {
     let guard = waiting.await.unwrap().unwrap();
     assert!(guard.fencing_token() > token);
     assert_eq!(here.break_lock("all").await.unwrap().len(), 1);
-    // That its lock was broken is told when it is renewed, or now.
-    guard.release().await.ok();
-    is_free(&there, "all").await;
+    assert!(here.lock("all").try_acquire().await.unwrap().is_none());
+    // It has found its entry: nobody else had the lock.
+    guard.release().await.unwrap();
+    let guard = there.lock("all").acquire().await.unwrap();
+    assert_eq!(here.break_lock("all").force().await.unwrap().len(), 1);
+    is_free(&here, "all").await;
+    let lost = guard.release().await.unwrap_err();
+    assert!(matches!(lost.lost(), Some(LostReason::Broken(_))), "{lost:?}");
 }

@@ -3,7 +3,10 @@
 use std::{collections::HashSet, time::Duration};
 
 use polylock::{Guard, Locks};
-use polylock_azure::{Bell, Config};
+use polylock_azure::{
+    Bell, Config,
+    azure_core::time::{OffsetDateTime, parse_rfc7231},
+};
 use polylock_integration_tests::{
     clock::{PATIENCE, now, pause},
     proxy::Proxy,
@@ -140,5 +143,34 @@ async fn who_no_longer_waits_asks_no_more_and_leaves_nothing() {
     // Nobody stands in the line before who comes now.
     is_free(&here, "a").await;
     let guard = here.lock("a").acquire().await.unwrap();
+    guard.release().await.unwrap();
+}
+
+/// Each is a write, so it is written no more often than it must be to count all the time.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mark_is_renewed_before_it_counts_no_more_and_not_much_before() {
+    let spot = Spot::of(server());
+    let (here, there) = (spot.locks().await, spot.locks().await);
+    let guard = here.lock("a").acquire().await.unwrap();
+    let waiting = herd(&there, "a", 3);
+    let began = now();
+    let mut written: Vec<OffsetDateTime> = Vec::new();
+    while now().since(began) < Duration::from_secs(20) {
+        let head = spot.ask(&format!("HEAD {}/a_waits", spot.path)).await;
+        if let Some(date) = head.lines().find_map(|line| line.strip_prefix("last-modified: ")) {
+            let date = parse_rfc7231(date).unwrap();
+            if written.last() != Some(&date) {
+                written.push(date);
+            }
+        }
+        pause(Duration::from_millis(50)).await;
+    }
+    let gaps: Vec<_> = written.windows(2).map(|two| (two[1] - two[0]).whole_seconds()).collect();
+    println!("{} marks in twenty seconds, after {gaps:?} s", written.len());
+    assert!(gaps.len() >= 2, "{gaps:?}");
+    // It counts for seven, and the dates are whole seconds. A busy machine is late once.
+    assert!(gaps.iter().all(|gap| *gap >= 5), "{gaps:?}");
+    assert!(gaps.iter().filter(|gap| **gap > 7).count() <= 1, "{gaps:?}");
+    waiting.iter().for_each(JoinHandle::abort);
     guard.release().await.unwrap();
 }

@@ -1,8 +1,10 @@
 //! Server databases under faults, under other settings than their defaults, and behind poolers; and with planted bugs.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod foreign_rows;
 mod mariadb;
 mod pessimistic;
 mod postgres;
+mod search_path;
 
 use polylock_integration_tests::load;

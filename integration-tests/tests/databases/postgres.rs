@@ -3,13 +3,18 @@
 use std::time::Duration;
 
 use polylock::{Fault, Locks};
+use polylock_core::{LockName, Mode, Request, Standing, io};
 use polylock_integration_tests::{
     clock::{self, now, pause},
     refusals::refusal,
     servers::{Server, pgbouncer, postgres},
+    stores,
 };
 use polylock_sql::postgres::{Config, schema};
-use polylock_testkit::history::{self, Rules};
+use polylock_testkit::{
+    Target,
+    history::{self, Rules},
+};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 
 use crate::load::{Load, Outcome};
@@ -92,7 +97,7 @@ async fn plant(server: &Server, url: &str, change: impl Fn(&str) -> String) {
     // The tables first.
     drop(Locks::connect(url).await.unwrap());
     let ddl = schema(&Config::new(url).unwrap()).unwrap();
-    let claim = ddl.split("CREATE OR REPLACE FUNCTION").find(|part| part.contains("_claim_1(")).unwrap();
+    let claim = ddl.split("CREATE OR REPLACE FUNCTION").find(|part| part.contains("_claim_2(")).unwrap();
     let planted = change(claim);
     assert_ne!(planted, claim, "nothing was planted");
     let sql = format!("CREATE OR REPLACE FUNCTION{planted}");
@@ -180,7 +185,8 @@ async fn a_listener_that_is_ended_comes_back_and_no_waiter_is_lost_meanwhile() {
     let (holder, waiter) = (Locks::connect(&here).await.unwrap(), Locks::connect(&here).await.unwrap());
     let mut observer = connection(server).await;
     println!("first {:?}{there}", hand_over(&holder, &waiter, "a").await);
-    clock::until("it listens", async || number(&mut connection(server).await, &listens).await == 1).await;
+    // The holder listens too, for breaks.
+    clock::until("both listen", async || number(&mut connection(server).await, &listens).await == 2).await;
     println!("listening {:?}", hand_over(&holder, &waiter, "a").await);
 
     let guard = holder.lock("b").acquire().await.unwrap();
@@ -188,7 +194,7 @@ async fn a_listener_that_is_ended_comes_back_and_no_waiter_is_lost_meanwhile() {
     clock::until("it waits", async || holder.inspect("b").await.unwrap().waiters.len() == 1).await;
     let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
                WHERE query LIKE 'LISTEN%' AND application_name = 'listens'";
-    assert_eq!(number(&mut observer, end).await, 1);
+    assert_eq!(number(&mut observer, end).await, 2);
     let released = now();
     guard.release().await.unwrap();
     drop(waiting.await.unwrap().unwrap());
@@ -197,7 +203,7 @@ async fn a_listener_that_is_ended_comes_back_and_no_waiter_is_lost_meanwhile() {
 
     let guard = holder.lock("c").acquire().await.unwrap();
     let waiting = tokio::spawn(waiter.lock("c").acquire());
-    clock::until("it listens again", async || number(&mut connection(server).await, &listens).await == 1)
+    clock::until("they listen again", async || number(&mut connection(server).await, &listens).await == 2)
         .await;
     guard.release().await.unwrap();
     drop(waiting.await.unwrap().unwrap());
@@ -223,7 +229,7 @@ async fn at_sixty_four_contenders_an_acquisition_costs_a_constant_number_of_call
         );
         number(&mut connection(&server).await, &sql).await
     };
-    let (claims, releases) = (calls("_claim_1").await, calls("_release_1").await);
+    let (claims, releases) = (calls("_claim_2").await, calls("_release_2").await);
     let acquisitions = f64::from(u32::try_from(outcome.sections.len()).unwrap());
     let each = f64::from(u32::try_from(claims + releases).unwrap()) / acquisitions;
     println!("{claims} claims and {releases} releases for {acquisitions} acquisitions: {each:.2} each");
@@ -276,10 +282,12 @@ async fn what_cannot_be_used_is_refused_with_what_to_do() {
     let (fault, text) = refusal(&url).await;
     assert!(fault == Some(Fault::Permanent) && text.contains("SET LOGGED"), "{text}");
 
-    let later = format!("UPDATE {table}_meta SET value = 9 WHERE key = 'schema'");
-    admin.execute(sqlx::raw_sql(AssertSqlSafe(later))).await.unwrap();
-    let (fault, text) = refusal(&url).await;
-    assert!(fault.is_none() && text.contains("update the program"), "{text}");
+    for (version, words) in [(9, "update the program"), (1, "drop them"), (0, "polylock schema")] {
+        let other = format!("UPDATE {table}_meta SET value = {version} WHERE key = 'schema'");
+        admin.execute(sqlx::raw_sql(AssertSqlSafe(other))).await.unwrap();
+        let (fault, text) = refusal(&url).await;
+        assert!(fault.is_none() && text.contains(words), "{version}: {text}");
+    }
 
     admin.execute("CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0 LOCALE 'C'").await.unwrap();
     let (fault, text) = refusal(&url.replace("/postgres?", "/latin?")).await;
@@ -351,5 +359,79 @@ async fn the_tables_can_be_made_by_many_at_once() {
         .collect();
     for locks in opened {
         locks.await.unwrap().unwrap().lock("a").acquire().await.unwrap().release().await.unwrap();
+    }
+}
+
+/// The server's clock, as the claims see it, is set forward by an hour and back, while a store is open.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_of_the_servers_clock_costs_a_claim_nothing_but_a_round_trip() {
+    let server = postgres().unwrap();
+    let url = url(server, "");
+    let locks = Locks::connect(&url).await.unwrap();
+    locks.lock("a").acquire().await.unwrap().release().await.unwrap();
+    plant(server, &url, |claim| {
+        claim.replace("FROM clock_timestamp()", "FROM clock_timestamp() + interval '1 hour'")
+    })
+    .await;
+    for _ in 0..2 {
+        locks.lock("a").try_acquire().await.unwrap().expect("free").release().await.unwrap();
+    }
+    plant(server, &url, |claim| {
+        claim.replace("FROM clock_timestamp()", "FROM clock_timestamp() + interval '0'")
+    })
+    .await;
+    locks.lock("a").try_acquire().await.unwrap().expect("free").release().await.unwrap();
+}
+
+/// The releaser hands the lock over whether or not the waiter is still there: for as long as its place would have lasted.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_is_handed_to_a_dead_waiter_lasts_for_its_place_alone() {
+    let spot = stores::spot("postgres").await;
+    let (store, locks) = (spot.connect().await.unwrap(), Locks::connect(spot.url()).await.unwrap());
+    let guard = locks.lock("n").acquire().await.unwrap();
+    let dead = Request::new(LockName::new("n").unwrap(), Mode::Exclusive, Duration::from_secs(600));
+    let claim = async move { store.backend.claim(&dead).await };
+    let place = io::run("postgres", claim).await.unwrap().unwrap();
+    assert!(matches!(place, Standing::Queued(_)));
+    guard.release().await.unwrap();
+    let holder = locks.inspect("n").await.unwrap().holders.remove(0);
+    assert!(holder.expires_in <= Request::MAX_PLACE_TTL, "{holder:?}");
+    locks.lock("n").wait(clock::PATIENCE).acquire().await.unwrap().release().await.unwrap();
+}
+
+/// Without a listener a process learns of a hand-over by looking at the tables.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_listener_the_tables_tell_whose_turn_it_is() {
+    let server = postgres::start(&[]).unwrap();
+    let url = url(&server, "&polylock.listen=off");
+    let (holder, waiter) = (Locks::connect(&url).await.unwrap(), Locks::connect(&url).await.unwrap());
+    let mut took = Vec::new();
+    for _ in 0..5 {
+        took.push(hand_over(&holder, &waiter, "a").await);
+    }
+    took.sort();
+    println!("{took:?}");
+    // Far less than the recheck, which is the only other way.
+    assert!(took[2] < Duration::from_millis(400), "{took:?}");
+    let log = server.log();
+    assert!(!log.contains("ERROR"), "{log}");
+}
+
+/// Long before its next renewal.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_break_reaches_a_holder_that_listens() {
+    let server = postgres().unwrap();
+    let url = url(server, "&polylock.ttl=10m&application_name=hears-breaks");
+    let (holder, other) = (Locks::connect(&url).await.unwrap(), Locks::connect(&url).await.unwrap());
+    let guard = holder.lock("n").acquire().await.unwrap();
+    let listens = format!("{LISTENERS}'hears-breaks'");
+    clock::until("it listens", async || number(&mut connection(server).await, &listens).await == 1).await;
+    // The second one, at the latest, is not found by what looks for breaks when the listening begins.
+    let second = holder.lock("second").acquire().await.unwrap();
+    for (name, guard) in [("n", guard), ("second", second)] {
+        let broken = now();
+        other.break_lock(name).await.unwrap();
+        let lost = tokio::time::timeout(clock::PATIENCE, guard.lost()).await.expect("before its renewal");
+        println!("{lost} after {:?}", now().since(broken));
     }
 }

@@ -107,6 +107,7 @@ async fn each_of_it_is_needed_and_missing_it_is_told() {
                 spot.ask::<()>(command("DEL").arg(spot.key(&format!("h:{name}")))).await;
                 spot.ask::<()>(command("DEL").arg(spot.key(&format!("q:{name}")))).await;
                 spot.ask::<()>(command("DEL").arg(spot.key(&format!("w:{name}")))).await;
+                spot.ask::<()>(command("DEL").arg(spot.key(&format!("b:{name}")))).await;
             }
         }
     }

@@ -103,6 +103,55 @@ async fn without_the_list_of_those_who_have_left_it_would_wait() {
     assert_eq!(late_place(true).await, 1);
 }
 
+/// A claim for ten minutes is delivered four seconds after its connection was given up, and its client did not hear of it: its
+/// release has left no note, or was never delivered.
+async fn claim_delivered_after_seconds(retries: bool) -> Vec<String> {
+    const TTL: Duration = Duration::from_secs(600);
+    let scene = Scene::new().await;
+    scene.proxy.set_earlier(Way::ToServer, Flow::Hold);
+    let sent = now();
+    if retries {
+        let guard = scene.held_back.lock("late").ttl(TTL).acquire().await.unwrap();
+        guard.release().await.unwrap();
+        scene.forget_who_has_left().await;
+    } else {
+        scene.proxy.refuse(true);
+        let error = scene.held_back.lock("late").ttl(TTL).try_acquire().await.unwrap_err();
+        assert!(error.is_temporary(), "{error:?}");
+    }
+    pause((sent + Duration::from_secs(4)).since(now())).await;
+    scene.let_through().await;
+    scene.spot.leftovers().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_that_is_delivered_after_seconds_has_expired() {
+    let (retried, tried) =
+        tokio::join!(claim_delivered_after_seconds(true), claim_delivered_after_seconds(false));
+    assert_eq!((retried, tried), (Vec::new(), Vec::new()));
+}
+
+/// The client takes the server's clock for an earlier one, because the reply with it was slow: the claim arrives when it seems to have
+/// expired. It is sent again with the clock that it came back with.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_that_is_taken_for_an_expired_one_is_sent_again() {
+    let server = redis::start(&[]).unwrap();
+    let spot = Spot::of(&server).await;
+    let proxy = Proxy::to(server.port());
+    proxy.set(Way::ToClient, Flow::Delay(Duration::from_millis(1300)));
+    let slow =
+        Locks::connect(&format!("{}&polylock.connect_timeout=30s", proxy.url(&spot.url))).await.unwrap();
+    proxy.set(Way::ToClient, Flow::Pass);
+    proxy.set(Way::ToServer, Flow::Delay(Duration::from_millis(350)));
+    let before = spot.scripts_run().await;
+    let guard = slow.lock("slow").acquire().await.unwrap();
+    // The first is the script's text.
+    assert!(spot.scripts_run().await > before + 1, "it has not expired, and nothing is tested");
+    assert_eq!(entries(&spot.locks().await, "slow").await, [guard.fencing_token().get()]);
+    guard.release().await.unwrap();
+    spot.is_clean().await;
+}
+
 /// Those who hold or wait for the lock, by the tokens of the holders; 0 is a waiter.
 async fn entries(locks: &Locks, name: &str) -> Vec<u64> {
     let status = locks.inspect(name).await.unwrap();

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod access;
+mod breaking;
 mod contention;
 mod crashes;
 mod dead;
@@ -134,9 +135,11 @@ async fn everything_works(url: &str) -> Result<(), Error> {
     guard.release().await?;
     let guard = waiting.await.unwrap()?;
     assert!(guard.fencing_token() > token);
-    assert_eq!(there.break_lock("all").await?.len(), 1);
-    // That its lock was broken is told when it is renewed, or now.
-    guard.release().await.ok();
+    for force in [false, true] {
+        let order = there.break_lock("all");
+        assert_eq!(if force { order.force() } else { order }.await?.len(), 1);
+    }
+    assert!(guard.release().await.is_err_and(|error| error.lost().is_some()), "it was broken");
     let short = Duration::from_millis(300);
     let reads = [here.lock("shared").shared(), there.lock("shared").shared()];
     for reader in reads.map(|reader| reader.ttl(short).acquire()) {

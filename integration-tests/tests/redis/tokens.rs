@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use polylock::{LockStatus, Locks};
+use polylock::{Error, Fault, LockStatus, Locks};
 use polylock_integration_tests::{clock::PATIENCE, servers::redis};
 
-use crate::{Spot, command};
+use crate::{Spot, command, told, waiters};
 
 /// Whether each is greater than the one before.
 fn grow(tokens: &[u64]) -> bool {
@@ -79,6 +79,48 @@ async fn when_the_clock_is_behind_the_last_token_the_next_is_greater_by_one() {
     assert!(grow(&theirs) && theirs[0] == last + 1, "{theirs:?}");
     // Each hand-over draws two, one of which is the place in the queue.
     assert_eq!(theirs[19], last + 1 + 2 * 19);
+}
+
+/// A number that leaves no room for greater ones, or is none.
+const DAMAGED: [&str; 6] = ["9007199254740991", "9007199254740992", "1e300", "not a number", "nan", "-5"];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_greater_number_nobody_is_granted_and_the_error_says_what_to_do() {
+    let server = redis::start(&[]).unwrap();
+    let spot = Spot::of(&server).await;
+    let locks = spot.locks().await;
+    let set = async |last: &str| spot.ask::<()>(command("SET").arg(spot.key("last")).arg(last)).await;
+    let refused = |error: Error, last: &str| {
+        let (fault, text) = told(&error);
+        assert!(fault == Some(Fault::Permanent), "{last}: {fault:?}: {text}");
+        assert!(text.contains(":last") && text.contains("greatest token"), "{last}: {text}");
+    };
+    for last in DAMAGED {
+        // Free; with a holder; with a waiter whose turn comes by the release of the holder.
+        set("0").await;
+        let guard = locks.lock("held").acquire().await.unwrap();
+        let waiting = tokio::spawn(locks.lock("held").acquire());
+        waiters(&locks, "held", 1).await;
+        let reader = locks.lock("read").shared().acquire().await.unwrap();
+        set(last).await;
+        refused(locks.lock("free").try_acquire().await.expect_err(last), last);
+        refused(locks.lock("read").shared().try_acquire().await.expect_err(last), last);
+        refused(locks.lock("held").wait(Duration::from_secs(1)).acquire().await.expect_err(last), last);
+        // What is held is renewed and released.
+        reader.release().await.unwrap();
+        guard.release().await.unwrap();
+        refused(waiting.await.unwrap().expect_err(last), last);
+        assert_eq!(spot.ask::<String>(command("GET").arg(spot.key("last"))).await, last);
+        spot.is_clean().await;
+    }
+    // The last but one number is granted, and then no other.
+    set("9007199254740990").await;
+    let guard = locks.lock("free").acquire().await.unwrap();
+    assert_eq!(guard.fencing_token().get(), 9_007_199_254_740_991);
+    guard.release().await.unwrap();
+    refused(locks.lock("free").try_acquire().await.expect_err("no number is left"), "");
+    spot.ask::<()>(command("DEL").arg(spot.key("last"))).await;
+    locks.lock("free").acquire().await.unwrap().release().await.unwrap();
 }
 
 /// The same rule with the number's own text: the checks above find it out.

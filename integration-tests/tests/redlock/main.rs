@@ -1,9 +1,12 @@
 //! Redlock: a majority of real servers, with the network, the servers and the clients at fault; and with planted bugs.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod breaking;
 mod frozen;
 mod leftovers;
+mod pauses;
 mod quorum;
+mod release;
 mod renewal;
 mod restart;
 mod schedules;

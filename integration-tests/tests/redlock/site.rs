@@ -3,11 +3,13 @@
 use std::{net::ToSocketAddrs, time::Duration};
 
 use polylock::{Error, Locks};
+use polylock_core::url::StoreUrl;
 use polylock_integration_tests::{
     clock::{self, now, pause},
     proxy::{End, Flow, Proxy},
-    servers::{Private, redlock},
+    servers::{self, Private},
 };
+use polylock_redis::redlock::{self, Config};
 use redis::{Client, FromRedisValue, aio::MultiplexedConnection};
 
 /// How soon a lock that nobody has must be free on all nodes that answer.
@@ -26,16 +28,33 @@ pub(crate) struct Site {
 impl Site {
     /// As many of the nodes that all tests share.
     pub(crate) fn shared(count: usize) -> Self {
-        let servers = &redlock().unwrap()[..count];
+        let servers = &servers::redlock().unwrap()[..count];
         let urls = servers.iter().map(|server| server.url().to_owned()).collect();
         Self::of(urls, servers[0].name(), Vec::new())
     }
 
     /// Nodes of its own with these settings.
     pub(crate) fn private(count: usize, settings: &[&str]) -> Self {
-        let nodes = tokio::task::block_in_place(|| redlock::start(count, settings)).unwrap();
+        let nodes = tokio::task::block_in_place(|| servers::redlock::start(count, settings)).unwrap();
         let urls = nodes.iter().map(|node| node.url().to_owned()).collect();
         Self::of(urls, "p".to_owned(), nodes)
+    }
+
+    /// Servers of its own that keep nothing, without proxies, under the default prefix.
+    pub(crate) fn private_direct(count: usize) -> Self {
+        let nodes = tokio::task::block_in_place(|| servers::redlock::start(count, &[])).unwrap();
+        let servers = nodes.iter().map(|node| node.url().to_owned()).collect();
+        Self { servers, prefix: "polylock".to_owned(), proxies: Vec::new(), nodes }
+    }
+
+    /// The URL of the servers themselves, with these options.
+    pub(crate) fn direct_url(&self, options: &str) -> String {
+        format!("{}?{options}", servers::redlock::url(self.servers.iter().map(String::as_str)))
+    }
+
+    /// The servers at `url` were never used before: their votes count at once.
+    pub(crate) async fn admit(&self, url: &str) -> Vec<String> {
+        redlock::admit(config(url)).await.unwrap()
     }
 
     fn of(servers: Vec<String>, prefix: String, nodes: Vec<Private>) -> Self {
@@ -61,7 +80,7 @@ impl Site {
     pub(crate) fn url_without_trust(&self, more: &str) -> String {
         let urls: Vec<String> =
             self.proxies.iter().zip(&self.servers).map(|(proxy, of)| proxy.url(of)).collect();
-        let url = redlock::url(urls.iter().map(String::as_str));
+        let url = servers::redlock::url(urls.iter().map(String::as_str));
         format!("{url}?polylock.prefix={}{more}", self.prefix)
     }
 
@@ -108,9 +127,14 @@ impl Site {
 
     /// How many locks are held on each node, by whomever.
     pub(crate) async fn votes(&self) -> Vec<usize> {
+        self.votes_of(&(0..self.servers.len()).collect::<Vec<_>>()).await
+    }
+
+    /// The same on these servers alone.
+    pub(crate) async fn votes_of(&self, nodes: &[usize]) -> Vec<usize> {
         let mut votes = Vec::new();
-        for node in 0..self.servers.len() {
-            votes.push(self.ask::<Vec<String>>(node, &["KEYS", &self.key("r", "*")]).await.len());
+        for node in nodes {
+            votes.push(self.ask::<Vec<String>>(*node, &["KEYS", &self.key("r", "*")]).await.len());
         }
         votes
     }
@@ -142,6 +166,12 @@ impl Site {
         }
         holders
     }
+}
+
+/// The store's part of a URL.
+pub(crate) fn config(url: &str) -> Config {
+    let url = StoreUrl::parse(url).unwrap();
+    Config::from_url(&url, &mut url.keys()).unwrap()
 }
 
 async fn connection(url: &str) -> MultiplexedConnection {

@@ -1,10 +1,7 @@
 //! What a holder of before sends late is no harm to who holds now.
 
-use std::time::Duration;
-
-use polylock::LostReason;
 use polylock_integration_tests::{
-    clock::{self, now, pause},
+    clock,
     proxy::{Flow, Way},
 };
 
@@ -80,19 +77,4 @@ async fn a_late_undo_leaves_a_later_try_of_the_same_request_alone() {
     assert!(other.lock("n").try_acquire().await.unwrap().is_none());
     guard.release().await.unwrap();
     site.is_free_soon().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn who_was_broken_is_told_and_does_not_come_back() {
-    let site = Site::shared(5);
-    let locks = site.open("&polylock.ttl=1s").await;
-    let guard = locks.lock("n").acquire().await.unwrap();
-    site.has(&[1; 5]).await;
-    let broken = locks.break_lock("n").await.unwrap();
-    assert_eq!(broken.len(), 1);
-    let deadline = guard.deadline();
-    assert_eq!(guard.lost().await, LostReason::Gone);
-    assert!(now() < deadline, "with the next renewal");
-    pause(Duration::from_millis(400)).await;
-    assert_eq!(site.votes().await, [0; 5]);
 }

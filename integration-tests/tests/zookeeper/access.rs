@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use polylock::{Error, Fault, Locks};
+use polylock::{Error, Fault, Locks, LostReason};
 use polylock_integration_tests::{
     servers::{
         Private,
@@ -73,8 +73,16 @@ async fn the_lock_of_another_user_can_be_neither_taken_nor_seen_nor_broken() {
         is_denied(who, locks.lock("a").try_acquire().await);
         is_denied(who, locks.lock("a").acquire().await);
         is_denied(who, locks.inspect("a").await);
-        is_denied(who, locks.break_lock("a").await);
-        // Its own ones it has.
+        for order in [locks.break_lock("a"), locks.break_lock("a").force()] {
+            let error = order.await.expect_err(who);
+            assert!(told(&error).1.contains("or see polylock.access"), "{error:?}");
+            is_denied(who, Err::<(), _>(error));
+        }
+        // Its own ones it has, and may break.
+        let own = locks.lock(who).acquire().await.unwrap();
+        assert_eq!(locks.break_lock(who).await.unwrap().len(), 1);
+        assert!(matches!(own.lost().await, LostReason::Broken(_)));
+        drop(own);
         locks.lock(who).acquire().await.unwrap().release().await.unwrap();
     }
     let raw = spot.raw().await;
@@ -97,8 +105,11 @@ async fn all_who_have_the_password_share_the_locks() {
     let waiting = tokio::spawn(there.lock("a").acquire());
     waiters(&here, "a", 1).await;
     assert_eq!(there.break_lock("a").await.unwrap().len(), 1);
-    waiting.await.unwrap().unwrap().release().await.unwrap();
+    assert!(matches!(guard.lost().await, LostReason::Broken(_)));
     guard.release().await.ok();
+    let next = waiting.await.unwrap().unwrap();
+    assert_eq!(here.break_lock("a").force().await.unwrap().len(), 1);
+    assert!(matches!(next.lost().await, LostReason::Broken(_)));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -129,7 +140,9 @@ async fn a_path_that_is_not_there_is_made() {
     let mut there = raw.list_children(&spot.root).await.unwrap();
     there.sort();
     assert_eq!(there, ["a", "c"]);
-    assert_eq!(raw.list_children(&format!("{}/a/b", spot.root)).await.unwrap(), ["all"]);
+    let mut there = raw.list_children(&format!("{}/a/b", spot.root)).await.unwrap();
+    there.sort();
+    assert_eq!(there, [".breaks", "all"], "the lock, and the announcement of its breaks");
 }
 
 /// Every line that is traced, of which those stay that show a secret.

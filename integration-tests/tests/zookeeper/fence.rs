@@ -245,7 +245,7 @@ async fn all_writes_of_a_holder_are_before_all_of_the_next() {
             place.raw.check_stat(&place.data).await.unwrap().unwrap().version > writes
         })
         .await;
-        place.locks.break_lock(LOCK).await.unwrap();
+        place.locks.break_lock(LOCK).force().await.unwrap();
         let next = place.hold().await;
         // The next one's client, elsewhere, while the other goes on.
         let client = clients[(round + 1) % 3].clone();
@@ -305,12 +305,15 @@ async fn it_is_of_the_very_grant_or_there_is_none() {
     let fences = [place.fence(&guard).await, place.fence(&another).await];
     assert_ne!(fences[0].path(), fences[1].path());
     place.locks.break_lock(LOCK).await.unwrap();
+    // It keeps others out until its holder has stopped, and its writes are what it stops with.
+    place.write(&fences[0], "marked").await.unwrap();
+    place.locks.break_lock(LOCK).force().await.unwrap();
     too_late(place.write(&fences[0], "broken").await);
     place.write(&fences[1], "another").await.unwrap();
     // Nobody has told the guard yet.
     let error = of(&place.raw, root, &guard).await;
     assert!(matches!(error, Error::NotFound { .. } | Error::NoLongerHeld { .. }), "{error:?}");
-    place.holds("another", 1).await;
+    place.holds("another", 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,8 +1,9 @@
-//! What a guard has is the *effective* lease: the least of what was asked for and two thirds of the session's time-out.
+//! A lease lasts for two thirds of the session's time-out at the most. A longer one that was asked for is refused; the default is
+//! what there is.
 
 use std::time::Duration;
 
-use polylock::{Guard, Locks, Moment};
+use polylock::{Error, Guard, Locks, Moment};
 use polylock_integration_tests::{
     clock::{now, pause},
     servers::zookeeper,
@@ -39,27 +40,35 @@ async fn keeps(locks: &Locks, ttl: Option<Duration>, lease: Duration) {
     guard.release().await.unwrap();
 }
 
+/// Nothing is sent, and the error tells what there is.
+async fn refuses(locks: &Locks, ttl: Option<Duration>, longest: Duration) {
+    let lock = ttl.map_or_else(|| locks.lock("a"), |ttl| locks.lock("a").ttl(ttl));
+    let refused = lock.acquire().await.unwrap_err();
+    assert!(matches!(refused, Error::InvalidTtl { max, .. } if max == longest), "{refused:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn is_cut_to_what_the_servers_give() {
+async fn is_no_longer_than_what_the_servers_give() {
     let server = zookeeper::start(&["maxSessionTimeout=1500"]).unwrap();
     let spot = Spot::of(&server);
+    // 30 s are asked for if nothing is said.
     // 30 s are asked for if nothing is said.
     for url in
         [spot.url.clone(), spot.with(Duration::from_secs(60)), format!("{}?polylock.ttl=10m", spot.url)]
     {
         let locks = Locks::connect(&url).await.unwrap();
         keeps(&locks, None, Duration::from_millis(1000)).await;
-        keeps(&locks, Some(Duration::from_secs(5)), Duration::from_millis(1000)).await;
+        refuses(&locks, Some(Duration::from_millis(1001)), Duration::from_millis(1000)).await;
         keeps(&locks, Some(Duration::from_millis(700)), Duration::from_millis(700)).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn is_cut_to_what_the_session_has() {
+async fn is_no_longer_than_what_the_session_allows() {
     let server = zookeeper::start(&[]).unwrap();
     let locks = Locks::connect(&Spot::of(&server).with(Duration::from_millis(1800))).await.unwrap();
     keeps(&locks, None, Duration::from_millis(1200)).await;
-    keeps(&locks, Some(Duration::from_secs(3600)), Duration::from_millis(1200)).await;
+    refuses(&locks, Some(Duration::from_secs(3600)), Duration::from_millis(1200)).await;
     // As asked for, though the session lasts longer.
     keeps(&locks, Some(Duration::from_millis(900)), Duration::from_millis(900)).await;
 }

@@ -3,19 +3,23 @@
 
 mod access;
 mod border;
+mod breaking;
 mod crashes;
 mod deaths;
 mod fence;
 mod herd;
+mod late;
 mod leases;
 mod lost_answers;
+mod orphans;
 mod partitions;
 mod reach;
 mod reaper;
+mod sessions;
 
 use std::time::Duration;
 
-use polylock::Locks;
+use polylock::{Locks, LostReason};
 use polylock_integration_tests::{
     clock, load,
     refusals::{timed_refusal as refusal, told},
@@ -89,7 +93,10 @@ async fn everything_works(url: &str) {
     let guard = waiting.await.unwrap().unwrap();
     assert!(guard.fencing_token() > token);
     assert_eq!(here.break_lock("all").await.unwrap().len(), 1);
-    // That its lock was broken is told when it is renewed, or now.
-    guard.release().await.ok();
-    here.lock("all").shared().acquire().await.unwrap().release().await.unwrap();
+    assert!(matches!(guard.lost().await, LostReason::Broken(_)));
+    drop(guard);
+    let guard = here.lock("all").shared().acquire().await.unwrap();
+    assert_eq!(there.break_lock("all").force().await.unwrap().len(), 1);
+    there.lock("all").acquire().await.unwrap().release().await.unwrap();
+    assert!(matches!(guard.release().await.unwrap_err().lost(), Some(LostReason::Broken(_))));
 }

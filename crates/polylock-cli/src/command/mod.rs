@@ -1,12 +1,14 @@
-//! The commands that look at locks, break them, or describe polylock and its tables.
+//! The commands that inspect locks, break them, or describe polylock and its tables.
 
+mod break_lock;
 mod describe;
-mod look;
+mod inspect;
 
 use polylock::Locks;
 
+pub(crate) use break_lock::break_lock;
 pub(crate) use describe::{completions, man, schema};
-pub(crate) use look::{break_lock, list, status};
+pub(crate) use inspect::{list, status};
 
 use crate::{args::Global, exit::Failure, store};
 

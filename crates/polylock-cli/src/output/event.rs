@@ -6,13 +6,13 @@ use std::{
     path::PathBuf,
 };
 
-use polylock::{FencingToken, Mode, OwnerId};
+use polylock::{BreakNotice, FencingToken, Mode, OwnerId};
 use serde::Serialize;
 
 use super::Output;
 use crate::{
     exit::{CANT_CREATE, Failure},
-    wall,
+    wall_clock,
 };
 
 /// What happened.
@@ -23,6 +23,7 @@ pub(crate) enum What {
     Acquired,
     Renewed,
     Lost,
+    Unkillable,
     Released,
     Expired,
     Broken,
@@ -48,13 +49,22 @@ pub(crate) struct Event {
     pub(crate) exit_code: Option<u8>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
+    /// Whether the lock was broken by force.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) forced: Option<bool>,
+    /// Who broke the lock.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) by: Option<String>,
+    /// For what reason it was broken.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) broken_reason: Option<String>,
 }
 
 impl Event {
     /// The event that `event` happened just now.
     pub(crate) fn new(event: What, name: &str, mode: Mode, owner: &OwnerId, label: &str) -> Self {
         Self {
-            ts: wall::timestamp(),
+            ts: wall_clock::timestamp(),
             event,
             name: name.to_owned(),
             mode: mode.code(),
@@ -67,7 +77,17 @@ impl Event {
             verdict: None,
             exit_code: None,
             reason: None,
+            forced: None,
+            by: None,
+            broken_reason: None,
         }
+    }
+
+    /// Of a lock that was broken.
+    pub(crate) fn broken(mut self, notice: &BreakNotice) -> Self {
+        self.by = notice.by.as_ref().map(ToString::to_string);
+        self.broken_reason = notice.reason.as_ref().map(|reason| reason.as_str().to_owned());
+        self
     }
 
     pub(crate) fn token(mut self, token: Option<FencingToken>) -> Self {

@@ -13,7 +13,7 @@ use std::{
 use anstyle::{AnsiColor, Style};
 
 pub(crate) use event::{Event, Sink, What};
-pub(crate) use table::{lock_object, lock_text, milliseconds};
+pub(crate) use table::{described, lock_object, lock_text, milliseconds, notice_text, seconds};
 pub(crate) use waiting::{Waiting, position};
 
 use crate::{
@@ -92,7 +92,7 @@ impl Output {
             Format::Text => say(ERROR, &failure.message),
             Format::Json | Format::Jsonl => {
                 let what = serde_json::json!({
-                    "ts": crate::wall::timestamp(), "event": "error",
+                    "ts": crate::wall_clock::timestamp(), "event": "error",
                     "exit_code": failure.code, "reason": failure.message,
                 });
                 line(what);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
-use polylock::{Entry, FencingToken, LockStatus};
+use polylock::{BreakNotice, Entry, FencingToken, Label, LockStatus, OwnerId};
 use serde::Serialize;
 
 const NAME: Style = Style::new().bold();
@@ -29,6 +29,14 @@ struct EntryObject<'a> {
     age_ms: u64,
     expires_in_ms: u64,
     position: Option<usize>,
+    broken: Option<BrokenObject<'a>>,
+}
+
+/// Who broke a hold that has not ended yet, and for what reason.
+#[derive(Debug, Serialize)]
+struct BrokenObject<'a> {
+    by: Option<&'a str>,
+    reason: Option<&'a str>,
 }
 
 impl<'a> EntryObject<'a> {
@@ -41,6 +49,10 @@ impl<'a> EntryObject<'a> {
             age_ms: milliseconds(entry.age),
             expires_in_ms: milliseconds(entry.expires_in),
             position,
+            broken: entry.broken.as_ref().map(|notice| BrokenObject {
+                by: notice.by.as_ref().map(OwnerId::as_str),
+                reason: notice.reason.as_ref().map(Label::as_str),
+            }),
         }
     }
 }
@@ -73,12 +85,13 @@ pub(crate) fn lock_text(status: &LockStatus) -> String {
     let mut text = format!("{NAME}{}{NAME:#}: {style}{state}{style:#}\n", status.name);
     for entry in &status.holders {
         text += &format!(
-            "  held by {}{}, {}, for {}, lease {}\n",
+            "  held by {}{}, {}, for {}, lease {}{}\n",
             described(entry),
             entry.token.map_or_else(String::new, |token| format!(", token {token}")),
             entry.mode,
             seconds(entry.age),
-            seconds(entry.expires_in)
+            seconds(entry.expires_in),
+            broken(entry)
         );
     }
     for (index, entry) in status.waiters.iter().enumerate() {
@@ -94,7 +107,7 @@ pub(crate) fn lock_text(status: &LockStatus) -> String {
 }
 
 /// Who it is, with the label if there is one.
-pub(super) fn described(entry: &Entry) -> String {
+pub(crate) fn described(entry: &Entry) -> String {
     if entry.label.is_empty() {
         entry.owner.to_string()
     } else {
@@ -102,8 +115,22 @@ pub(super) fn described(entry: &Entry) -> String {
     }
 }
 
+/// Of a hold that was broken: by whom, for what reason, and when it ends.
+fn broken(entry: &Entry) -> String {
+    entry.broken.as_ref().map_or_else(String::new, |notice| {
+        format!("; {}, until it has stopped, {} at most", notice_text(notice), seconds(entry.expires_in))
+    })
+}
+
+/// `broken by root@host:1 (it hangs)`.
+pub(crate) fn notice_text(notice: &BreakNotice) -> String {
+    let by = notice.by.as_ref().map_or_else(String::new, |by| format!(" by {by}"));
+    let reason = notice.reason.as_ref().map_or_else(String::new, |reason| format!(" ({})", reason.as_str()));
+    format!("broken{by}{reason}")
+}
+
 /// In whole seconds: `2m 3s`.
-pub(super) fn seconds(time: Duration) -> String {
+pub(crate) fn seconds(time: Duration) -> String {
     polylock::duration::format(Duration::from_secs(time.as_secs()))
 }
 
@@ -125,7 +152,35 @@ pub(crate) fn milliseconds(time: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use polylock::{LockName, Mode};
+
     use super::*;
+
+    #[test]
+    fn a_broken_hold_shows_by_whom_and_why_as_text_and_as_json() {
+        let notice =
+            BreakNotice::new(OwnerId::new("root@host-b:7").unwrap(), Some(Label::new("it hangs").unwrap()));
+        let second = Duration::from_secs(1);
+        let holder = Entry::new(
+            Mode::Exclusive,
+            OwnerId::new("host-a:1").unwrap(),
+            "",
+            FencingToken::new(6),
+            3 * second,
+            27 * second,
+        );
+        let mut status = LockStatus::new(LockName::new("x").unwrap(), vec![holder.clone()], Vec::new());
+        assert!(lock_object(&status, "memory").contains("\"broken\":null"));
+        status.holders = vec![holder.broken(Some(notice))];
+        let text = anstream::adapter::strip_str(&lock_text(&status)).to_string();
+        assert_eq!(
+            text,
+            "x: held\n  held by host-a:1, token 6, EX, for 3s, lease 27s; broken by root@host-b:7 (it hangs), until it has \
+             stopped, 27s at most\n"
+        );
+        let object = lock_object(&status, "memory");
+        assert!(object.contains(r#""broken":{"by":"root@host-b:7","reason":"it hangs"}"#), "{object}");
+    }
 
     #[test]
     fn ordinals() {

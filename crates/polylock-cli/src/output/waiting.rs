@@ -7,7 +7,7 @@ use polylock::{LockName, LockStatus, OwnerId};
 
 use super::{
     Output,
-    table::{described, ordinal, seconds},
+    table::{described, notice_text, ordinal, seconds},
 };
 
 /// Without a terminal, how often the curious are told.
@@ -72,8 +72,12 @@ fn line(name: &LockName, status: Option<&LockStatus>, me: &OwnerId, waited: Dura
                 let token = holder.token.map_or_else(String::new, |token| format!(", token {token}"));
                 let others =
                     if others.is_empty() { String::new() } else { format!(" and {} more", others.len()) };
+                let broken = holder
+                    .broken
+                    .as_ref()
+                    .map_or_else(String::new, |notice| format!(", {}", notice_text(notice)));
                 parts.push(format!(
-                    "held by {}{others}{token}, for {}, lease {}",
+                    "held by {}{others}{token}, for {}, lease {}{broken}",
                     described(holder),
                     seconds(holder.age),
                     seconds(holder.expires_in)

@@ -1,14 +1,13 @@
 //! What the command finds in its environment, and what a nested run finds there.
 
-use std::{env, time::Duration};
+use std::{env, process::Command, time::Duration};
 
 use polylock::{Guard, LockName, Locks, Mode};
-use tokio::process::Command;
 
 use crate::{
     exit::{Failure, USAGE},
     output::milliseconds,
-    wall,
+    wall_clock,
 };
 
 const NAME: &str = "POLYLOCK_NAME";
@@ -35,7 +34,7 @@ pub(super) fn describe(
         .env(OWNER, guard.owner().as_str())
         .env("POLYLOCK_BACKEND", backend)
         .env("POLYLOCK_TTL_MS", milliseconds(ttl).to_string())
-        .env("POLYLOCK_EXPIRES_AT_MS", wall::epoch_ms_in(guard.remaining()).to_string());
+        .env("POLYLOCK_EXPIRES_AT_MS", wall_clock::epoch_ms_in(guard.remaining()).to_string());
 }
 
 /// The owners of the runs around this one.

@@ -6,7 +6,7 @@ use polylock::{LostReason, Moment};
 
 use crate::args::OnLost;
 
-/// What a kill may take at most, from the clock to the last process: it begins this much before the deadline.
+/// What is left for a kill at least, from the clock to the last process: it begins this much before the deadline.
 const KILL_TIME: Duration = Duration::from_millis(50);
 
 /// The rules of one run.
@@ -14,9 +14,35 @@ const KILL_TIME: Duration = Duration::from_millis(50);
 pub(super) struct Timeline {
     pub(super) on_lost: OnLost,
     pub(super) grace: Duration,
-    kill_time: Duration,
+    kill_time: KillTime,
     /// When the hold has lasted long enough.
     pub(super) hold_until: Moment,
+}
+
+/// The time that is left for a kill: at least [`KILL_TIME`], and twice what a look at all processes has taken.
+#[derive(Debug, Clone, Copy)]
+struct KillTime {
+    least: Duration,
+    now: Duration,
+    /// More would leave too little time for renewals.
+    most: Duration,
+    /// How often in a row it would have had to be more.
+    exceeded: u32,
+}
+
+impl KillTime {
+    fn new(ttl: Duration) -> Self {
+        let least = KILL_TIME.min(ttl / 20);
+        Self { least, now: least, most: ttl / 10, exceeded: 0 }
+    }
+
+    /// Takes account of a look that took `took`.
+    fn measured(&mut self, took: Duration) {
+        let needed = took * 2;
+        self.exceeded = if needed > self.most { self.exceeded + 1 } else { 0 };
+        // At once when it must be more, and in steps when it may be less.
+        self.now = needed.min(self.most).max(self.now / 2).max(self.least);
+    }
 }
 
 /// Why a command is stopped.
@@ -56,12 +82,24 @@ pub(super) struct Lease {
 impl Timeline {
     /// The rules for a lease of `ttl`.
     pub(super) fn new(on_lost: OnLost, ttl: Duration, grace: Duration, hold_until: Moment) -> Self {
-        Self { on_lost, grace, kill_time: KILL_TIME.min(ttl / 20), hold_until }
+        Self { on_lost, grace, kill_time: KillTime::new(ttl), hold_until }
+    }
+
+    /// Takes account of how long a look at all processes took: a kill takes no less. Returns how much time a kill needs if that is
+    /// more than there is, once, after two looks of that kind.
+    pub(super) fn measured(&mut self, took: Duration) -> Option<Duration> {
+        self.kill_time.measured(took);
+        (self.kill_time.exceeded == 2 && self.on_lost != OnLost::Continue).then_some(took * 2)
+    }
+
+    /// The most that is ever left for a kill.
+    pub(super) fn most_for_a_kill(&self) -> Duration {
+        self.kill_time.most
     }
 
     /// When it must be killed, for a hold that ends at `deadline`.
     pub(super) fn kill_at(&self, deadline: Moment) -> Moment {
-        if self.on_lost == OnLost::Continue { Moment::NEVER } else { deadline - self.kill_time }
+        if self.on_lost == OnLost::Continue { Moment::NEVER } else { deadline - self.kill_time.now }
     }
 
     /// The first lease. Of a lock that was handed over it is what was left of the place in the queue, which may be less
@@ -152,6 +190,27 @@ mod tests {
     fn a_short_lease_leaves_most_of_itself() {
         let rules = Timeline::new(OnLost::Term, ms(200), ms(60), Moment::NEVER);
         assert_eq!(rules.kill_at(at(190)), at(180));
+    }
+
+    #[test]
+    fn a_slow_machine_is_given_more_time_for_a_kill_and_told_when_there_is_not_enough() {
+        let mut rules = rules(OnLost::Term);
+        assert_eq!(rules.measured(ms(10)), None);
+        assert_eq!(rules.kill_at(at(29_700)), at(29_650));
+        assert_eq!(rules.measured(ms(200)), None);
+        assert_eq!(rules.kill_at(at(29_700)), at(29_300));
+        // One quick look proves little.
+        assert_eq!(rules.measured(ms(10)), None);
+        assert_eq!(rules.kill_at(at(29_700)), at(29_500));
+        for _ in 0..9 {
+            rules.measured(ms(10));
+        }
+        assert_eq!(rules.kill_at(at(29_700)), at(29_650));
+        // At most a tenth of the TTL, so that renewals keep their time.
+        assert_eq!((rules.measured(ms(2_000)), rules.most_for_a_kill()), (None, ms(3_000)));
+        assert_eq!(rules.kill_at(at(29_700)), at(26_700));
+        assert_eq!(rules.measured(ms(2_500)), Some(ms(5_000)));
+        assert_eq!(rules.measured(ms(2_500)), None, "told once");
     }
 
     #[test]

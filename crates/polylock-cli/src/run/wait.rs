@@ -8,9 +8,9 @@ use std::{
 use polylock::{Clock, Guard, Lock, LockName, LockStatus, Locks, Moment, OwnerId, SystemClock};
 use rustix::process::Signal;
 
-use super::journal::Journal;
+use super::status_log::StatusLog;
 use crate::{
-    output::{Output, Waiting, What, position},
+    output::{Output, Waiting, position},
     signals::Signals,
 };
 
@@ -34,7 +34,7 @@ pub(super) async fn acquire(
     lock: Lock,
     locks: &Locks,
     output: &Output,
-    journal: &mut Journal,
+    log: &mut StatusLog,
     signals: &mut Signals,
 ) -> Waited {
     // Boxed, so that leaving this function drops it: that leaves the queue.
@@ -43,7 +43,7 @@ pub(super) async fn acquire(
         biased;
         signal = signals.next_end() => Waited::Interrupted(signal),
         answer = &mut attempt => Waited::Answered(answer),
-        never = display(locks, output, journal) => match never {},
+        never = display(locks, output, log) => match never {},
     }
 }
 
@@ -57,10 +57,10 @@ pub(super) async fn pause(time: Duration, signals: &mut Signals) -> Option<Signa
 }
 
 /// Shows the wait and writes it down, until it is dropped.
-async fn display(locks: &Locks, output: &Output, journal: &mut Journal) -> std::convert::Infallible {
+async fn display(locks: &Locks, output: &Output, log: &mut StatusLog) -> std::convert::Infallible {
     let clock = SystemClock;
     let start = clock.now();
-    let (name, me) = (journal.name.clone(), journal.owner.clone());
+    let (name, me) = (log.name.clone(), log.owner.clone());
     clock.sleep_until(start + SILENT).await;
 
     let seen = Look::start(locks.clone(), name.clone());
@@ -70,18 +70,16 @@ async fn display(locks: &Locks, output: &Output, journal: &mut Journal) -> std::
     let mut place = None;
     loop {
         let status = seen.latest();
-        write_place(journal, status.as_ref(), &me, &mut place);
+        write_place(log, status.as_ref(), &me, &mut place);
         waiting.show(&name, status.as_ref(), &me, clock.now().since(start));
         clock.sleep_until(clock.now() + TURN).await;
     }
 }
 
-fn write_place(journal: &mut Journal, status: Option<&LockStatus>, me: &OwnerId, place: &mut Option<usize>) {
+fn write_place(log: &mut StatusLog, status: Option<&LockStatus>, me: &OwnerId, place: &mut Option<usize>) {
     let now = status.and_then(|status| position(status, me));
-    if now.is_some() && now != *place {
-        let mut event = journal.event(What::Queued);
-        event.position = now;
-        journal.write(&event);
+    if let Some(position) = now.filter(|_| now != *place) {
+        log.queued(position);
         *place = now;
     }
 }

@@ -51,6 +51,10 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(400);
 /// The shortest pause before the store is asked again without a notification.
 const SHORTEST_CHECK: Duration = Duration::from_millis(1);
 
+/// The longest pause before the next claim on a store that has stated a delay: it may end early, for instance because an
+/// operator ends it.
+const LONGEST_DELAY: Duration = Duration::from_secs(1);
+
 /// How long an acquisition may last.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
@@ -359,8 +363,10 @@ impl Acquisition<'_> {
                 }
                 Err(error) => error,
             };
-            let since = failing.as_ref().map_or(sent, |(since, _)| *since);
-            let within_outage = self.shared.now().since(since) < self.limits.outage;
+            // A delay that the store states is no outage: it ends an outage, and is waited out within the caller's limit.
+            let delay = error.retry_after().map(|delay| delay.min(LONGEST_DELAY));
+            let since = failing.as_ref().filter(|_| delay.is_none()).map_or(sent, |(since, _)| *since);
+            let within_outage = delay.is_some() || self.shared.now().since(since) < self.limits.outage;
             if !error.is_temporary() || !self.request.queues || !within_outage {
                 return Err(error);
             }
@@ -369,7 +375,8 @@ impl Acquisition<'_> {
                 "store unavailable, retrying",
             );
             failing = Some((since, error));
-            let again = (self.shared.now() + backoff.next()).min(self.give_up);
+            let pause = delay.unwrap_or_else(|| backoff.next());
+            let again = (self.shared.now() + pause).min(self.give_up);
             self.shared.until(again).await;
             if again == self.give_up {
                 return Err(failing.map_or_else(|| self.timed_out(), |(_, error)| error));

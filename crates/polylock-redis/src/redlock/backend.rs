@@ -1,56 +1,52 @@
-//! The store: proposals, and what a majority makes of them.
+//! The store: proposals, renewals and releases, each decided by a majority.
 //!
 //! After Redlock (<https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/>), with numbers: a proposal
-//! carries one, a node accepts only a greater one than before, and the number that a majority has accepted is the token.
-//! Two majorities share a node, which has accepted the one before the other, so no token is given twice; and if one request
-//! had the lock before another asked for it, the node that they share makes the later token the greater one.
+//! carries a number, a server accepts only a greater one than before, and the number that a majority has accepted is the token.
+//! Two majorities share a server, which has accepted the one before the other, so no token is given twice; and if one request
+//! had the lock before another proposed, the server that they share makes the later token the greater one.
 
-use std::{collections::HashMap, fmt, str, sync::Arc, time::Duration};
+use std::{str, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, Capabilities, Clock, FencingToken, Grant, LockName, LostReason, Operation, Place, Release,
-    Renewal, Request, Result, Standing, SystemClock, Wake, line::Line,
+    Backend, BreakNotice, Capabilities, Clock, FencingToken, Grant, LockName, LostReason, Operation, Place,
+    Release, Renewal, Request, Result, Standing, SystemClock, Wake, line::Line,
 };
 
 use super::{
-    attempts::{Attempt, Attempts},
-    node::{Node, Vote},
+    node::{Answer, Ballot, Node, Vote},
     numbers::Numbers,
-    poll::{poll, quorum, too_few},
-    scripts::Scripts,
+    poll::{poll, too_few, unconfirmed},
+    proposals::{Definite, Outcome as Released, Sent, UNKNOWN},
+    tally::{self, Extension, Renewals, Renewed, quorum},
+    withdrawals::Cluster,
 };
-use crate::link::News;
+use crate::{error::no_greater_number, link::Push};
 
-/// How often a waiter asks, though it is told.
+/// How often a waiter claims again, though it is notified.
 const RECHECK: Duration = Duration::from_millis(500);
-/// How long it waits, at random, after votes were split.
+/// For how many ms it waits, at random, after votes were split.
 const SPLIT: std::ops::Range<u64> = 1..20;
 /// How often a number is proposed until a claim has failed.
 const TRIES: u32 = 5;
-/// For how long a vote that is lost on the way, for a lease however short, is asked back.
-const LATE: Duration = Duration::from_secs(60);
-/// The pauses between.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
 
 /// The locks of all servers.
+#[derive(Debug)]
 pub(super) struct Redlock {
     pub(super) capabilities: Capabilities,
-    pub(super) nodes: Vec<Arc<Node>>,
-    pub(super) scripts: Arc<Scripts>,
+    pub(super) cluster: Arc<Cluster>,
     pub(super) numbers: Numbers,
-    pub(super) attempts: Attempts,
     pub(super) waiters: Arc<Line>,
+    /// This client's own channel, and the one for break notices.
     pub(super) channel: String,
-    /// How long a node may take.
-    pub(super) patience: Duration,
+    pub(super) break_channel: String,
 }
 
-/// What a node has told the waiters of this process.
-pub(super) fn hear(waiters: &Line, news: News<'_>) {
-    let name = match news {
-        News::Published(name) => str::from_utf8(name).ok().and_then(|name| LockName::new(name).ok()),
-        News::Lost => None,
+/// Handles a server's push message for the waiters of this process.
+pub(super) fn on_push(waiters: &Line, push: Push<'_>) {
+    let name = match push {
+        Push::Message(name) => str::from_utf8(name).ok().and_then(|name| LockName::new(name).ok()),
+        Push::Lost => None,
     };
     match name {
         Some(name) => waiters.wake(&name),
@@ -58,186 +54,190 @@ pub(super) fn hear(waiters: &Line, news: News<'_>) {
     }
 }
 
-/// What a proposal came to.
+/// The outcome of a proposal.
 enum Outcome {
     Held(Grant),
-    /// Another has it, for at least so long if nobody releases it.
+    /// Another request has a majority, for at least so long unless it is released.
     Taken(Duration),
-    /// Nobody has a majority.
+    /// No request has a majority.
     Split,
     /// The number was too small.
     Outnumbered,
 }
 
-impl fmt::Debug for Redlock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let nodes: Vec<&str> = self.nodes.iter().map(|node| node.place()).collect();
-        f.debug_struct("Redlock").field("nodes", &nodes).finish_non_exhaustive()
+/// The replies of servers to a proposal that has failed.
+#[derive(Default)]
+struct Refusals {
+    /// How many servers have given their vote to another request, by its number; and for how long the first of them.
+    held: Vec<(i64, usize)>,
+    left: Option<Duration>,
+    /// The numbers that servers have accepted.
+    stale: Vec<i64>,
+    /// How many servers cannot be reached, or their votes do not count.
+    unavailable: usize,
+}
+
+impl Refusals {
+    fn of(answers: &[Option<Result<Answer>>]) -> Self {
+        let mut refusals = Self::default();
+        for answer in answers.iter().flatten() {
+            let Ok(Answer { vote, counts }) = answer else {
+                refusals.unavailable += 1;
+                continue;
+            };
+            refusals.unavailable += usize::from(!counts);
+            match vote {
+                Vote::Held(number, left) => {
+                    match refusals.held.iter_mut().find(|(other, _)| other == number) {
+                        Some((_, servers)) => *servers += 1,
+                        None => refusals.held.push((*number, 1)),
+                    }
+                    refusals.left = Some(refusals.left.map_or(*left, |before| before.min(*left)));
+                }
+                Vote::Stale(last) => refusals.stale.push(*last),
+                _ => {}
+            }
+        }
+        refusals
     }
 }
 
 impl Redlock {
-    fn quorum(&self) -> usize {
-        quorum(self.nodes.len())
+    fn servers(&self) -> usize {
+        self.cluster.nodes.len()
     }
 
-    /// Those of the nodes that have told.
+    /// The clocks of the servers that have replied before.
     fn clocks(&self) -> Vec<i64> {
-        self.nodes.iter().filter_map(|node| node.clock_us()).collect()
+        self.cluster.nodes.iter().filter_map(|node| node.clock_us()).collect()
     }
 
-    /// How long a node may take to answer about `request`.
-    fn patience(&self, request: &Request) -> Duration {
-        self.patience.min(request.ttl / 5)
+    /// Notes the outcome of a message that may leave a vote.
+    fn resolve(cluster: &Cluster, sent: Sent, ballot: &Ballot) {
+        let definite = match &ballot.answer {
+            Ok(Answer { vote: Vote::Yes(number, _), .. }) => Definite::Voted(*number),
+            // It has a vote.
+            Ok(Answer { vote: Vote::Marked(_), .. }) => return,
+            Ok(_) if !ballot.may_come_late => Definite::Refused,
+            Err(_) if !ballot.was_sent => Definite::Refused,
+            // Anything may still happen.
+            _ => return,
+        };
+        cluster.proposals().replied(sent, definite);
     }
 
-    /// Proposes a number for `request`, and takes back all votes if they are too few.
-    async fn propose(&self, request: &Request, attempt: &Arc<Attempt>) -> Result<Outcome> {
+    /// Proposes a number for `request`, and withdraws it if too few servers have voted for it; or if it `follows` and another server
+    /// has accepted a greater number that can be followed.
+    async fn propose(&self, request: &Request, follows: bool) -> Result<Outcome> {
         let began = SystemClock.now();
-        let number = self.numbers.next(self.clocks());
-        attempt.proposes(number);
-        let patience = self.patience(request);
-        let channel = if request.queues { self.channel.clone() } else { String::new() };
-        let ask = |index, node: Arc<Node>| {
-            let (scripts, request, attempt, channel) =
-                (self.scripts.clone(), request.clone(), attempt.clone(), channel.clone());
-            let before = attempt.asks(index);
-            async move {
-                let ballot = node.propose(&scripts, &request, number, &channel, patience).await;
-                if !ballot.may_count && !before && attempt.number() == number {
-                    attempt.clear(index);
-                }
-                ballot.vote
-            }
+        let Some(number) = self.numbers.next(&request.name, self.clocks()) else {
+            return Err(no_greater_number(super::NAME, Operation::Claim, "a majority"));
         };
-        let (mut yes, mut others) = (HashMap::<i64, usize>::new(), 0);
-        let votes = poll(Operation::Claim, &self.nodes, patience, ask, |vote| {
-            if let Ok(Vote::Yes(token)) = vote
-                && attempt.counts(*token)
-            {
-                let votes = yes.entry(*token).or_default();
-                *votes += 1;
-                return *votes >= self.quorum();
-            }
-            others += 1;
-            // The rest can't make a majority any more.
-            self.nodes.len() - others < self.quorum()
-        })
-        .await;
-
-        let agreed = yes.iter().find(|(_, votes)| **votes >= self.quorum()).map(|(token, _)| *token);
-        let left = request.ttl.saturating_sub(SystemClock.now().since(began));
-        if let (Some(token), false) = (agreed.and_then(FencingToken::new), left.is_zero()) {
-            attempt.holds(token.as_i64());
-            return Ok(Outcome::Held(Grant::new(token, request.ttl)));
-        }
-        attempt.undoes();
-        let answering = votes.iter().filter(|vote| matches!(vote, Some(Ok(_)))).count();
-        self.take_back(request, attempt, answering).await;
-
-        let (mut held, mut left, mut dead) = (HashMap::<i64, usize>::new(), Duration::MAX, 0);
-        let mut stale = Vec::new();
-        for vote in &votes {
+        let until = Cluster::until(request);
+        let withdrawn = self.cluster.proposals().propose(request.id, &request.name, number, began, until);
+        let timeout = self.cluster.timeout_of(request);
+        let channel = if request.queues { self.channel.as_str() } else { "" };
+        let send = |index, node: Arc<Node>| {
+            let sent = self.cluster.proposals().sends(request.id, index, number)?;
+            let (cluster, request, channel) = (self.cluster.clone(), request.clone(), channel.to_owned());
+            Some(async move {
+                let ballot =
+                    node.propose(&cluster.scripts, &request, number, withdrawn, &channel, timeout).await;
+                Self::resolve(&cluster, sent, &ballot);
+                ballot.answer
+            })
+        };
+        let (mut ballot, mut lease) = (tally::Ballot::new(self.servers()), request.ttl);
+        let votes = poll(Operation::Claim, &self.cluster.nodes, timeout, send, |index, vote| {
             match vote {
-                Some(Ok(Vote::Held(token, for_another))) => {
-                    attempt.waits();
-                    *held.entry(*token).or_default() += 1;
-                    left = left.min(*for_another);
+                Ok(Answer { vote: Vote::Yes(number, left), counts: true }) => {
+                    ballot.vote(index, *number);
+                    lease = lease.min(*left);
                 }
-                Some(Ok(Vote::Stale(last))) => stale.push(*last),
-                Some(Ok(Vote::Young) | Err(_)) => dead += 1,
-                _ => {}
+                _ => ballot.other(index),
             }
-        }
-        self.numbers.saw(&stale, self.nodes.len() - self.quorum(), self.clocks());
-        if self.nodes.len() - dead < self.quorum() {
-            return Err(too_few(Operation::Claim, &self.nodes, votes));
-        }
-        Ok(if held.values().any(|votes| *votes >= self.quorum()) {
-            Outcome::Taken(left)
-        } else if !stale.is_empty() && held.is_empty() {
-            Outcome::Outnumbered
-        } else {
-            Outcome::Split
-        })
-    }
-
-    /// Gives the vote for `number` back to those nodes that have lost it, now that a majority has extended it.
-    fn bring_back(&self, request: &Request, number: i64, votes: &[Option<Result<Vote>>]) {
-        for (node, vote) in self.nodes.iter().zip(votes) {
-            if matches!(vote, Some(Ok(Vote::No))) {
-                let (node, scripts, request) = (node.clone(), self.scripts.clone(), request.clone());
-                let patience = self.patience(&request);
-                // Next time, if it fails. A release that is quicker has the node refuse.
-                tokio::spawn(async move {
-                    drop(node.renew(&scripts, &request, number, true, patience).await.vote);
-                });
-            }
-        }
-    }
-
-    /// Has all nodes take back their votes, and waits for as many as have said something.
-    async fn take_back(&self, request: &Request, attempt: &Arc<Attempt>, mut answering: usize) {
-        self.release_all(request, attempt, "", |answer| {
-            answering -= usize::from(answer.is_ok() && answering > 0);
-            answering == 0
+            ballot.is_decided()
         })
         .await;
+
+        let refusals = Refusals::of(&votes);
+        // A server that was not restarted may know of greater tokens than those that were.
+        let spare = self.servers() - quorum(self.servers());
+        let greatest = self.numbers.follow(&request.name, &refusals.stale, spare, self.clocks());
+        let elected = ballot.elected().filter(|token| greatest <= *token || !follows);
+        let left = lease.saturating_sub(SystemClock.now().since(began));
+        if let (Some(token), false) = (elected.and_then(FencingToken::new), left.is_zero())
+            && self.cluster.proposals().grant(request.id, token.as_i64(), forgotten_at(request))
+        {
+            return Ok(Outcome::Held(Grant::new(token, lease)));
+        }
+        if !refusals.held.is_empty() && request.queues {
+            self.cluster.proposals().note(request.id);
+        }
+        self.withdraw(request, &votes).await;
+        if self.servers() - refusals.unavailable < quorum(self.servers()) {
+            return Err(too_few(Operation::Claim, &self.cluster.nodes, &votes));
+        }
+        let is_taken = refusals.held.iter().any(|(_, servers)| *servers >= quorum(self.servers()));
+        Ok(match refusals.left {
+            Some(left) if is_taken => Outcome::Taken(left),
+            None if !refusals.stale.is_empty() => Outcome::Outnumbered,
+            _ => Outcome::Split,
+        })
     }
 
-    /// Releases `request` on all nodes that may have voted for it, which are asked until they have answered; and on all, if
-    /// `channel` is not empty, which waits no more.
-    async fn release_all(
-        &self,
-        request: &Request,
-        attempt: &Arc<Attempt>,
-        channel: &str,
-        enough: impl FnMut(&Result<()>) -> bool,
-    ) -> Vec<Option<Result<()>>> {
-        let (number, patience) = (attempt.number(), self.patience(request));
-        let release = |index, node: Arc<Node>| {
-            let (scripts, request, attempt, channel) =
-                (self.scripts.clone(), request.clone(), attempt.clone(), channel.to_owned());
-            async move {
-                if !attempt.may_have(index) && channel.is_empty() {
-                    return Ok(());
-                }
-                let released = node.release(&scripts, &request, number, &channel, patience).await;
-                match &released {
-                    Ok(()) if attempt.number() == number => attempt.clear(index),
-                    Err(_) if attempt.may_have(index) => {
-                        tokio::spawn(ask_back(node, scripts, request, attempt, index, patience));
-                    }
-                    _ => {}
-                }
-                released
-            }
+    /// Withdraws the votes for a proposal that has failed, and waits for the servers that have replied to it.
+    async fn withdraw(&self, request: &Request, votes: &[Option<Result<Answer>>]) {
+        let (mut awaited, is_clear) = {
+            let mut proposals = self.cluster.proposals();
+            proposals.withdraw(request.id, Cluster::until(request));
+            let open = proposals.open_servers(request.id);
+            (open.iter().filter(|index| matches!(votes[**index], Some(Ok(_)))).count(), open.is_empty())
         };
-        poll(Operation::Release, &self.nodes, patience, release, enough).await
+        let (cluster, request) = (self.cluster.clone(), request.clone());
+        if is_clear {
+            return;
+        }
+        if awaited == 0 {
+            tokio::spawn(async move { cluster.withdraw(&request, "", |_, _| false).await });
+            return;
+        }
+        cluster
+            .withdraw(&request, "", |_, reply| {
+                awaited -= usize::from(reply.is_ok() && awaited > 0);
+                awaited == 0
+            })
+            .await;
+    }
+
+    /// Has the servers vote again that have lost the vote which a majority has just extended.
+    fn restore(&self, request: &Request, number: i64, votes: &[Option<Result<Answer>>]) {
+        let timeout = self.cluster.timeout_of(request);
+        for (index, vote) in votes.iter().enumerate() {
+            if !matches!(vote, Some(Ok(Answer { vote: Vote::No(_), .. }))) {
+                continue;
+            }
+            // Recorded before it is sent, so that the release goes to this server, too.
+            let Some(sent) = self.cluster.proposals().sends(request.id, index, number) else { return };
+            let (cluster, request) = (self.cluster.clone(), request.clone());
+            // If it fails, the next renewal does it again. A release that overtakes it has the server refuse.
+            tokio::spawn(async move {
+                let node = &cluster.nodes[index];
+                let ballot = node.renew(&cluster.scripts, &request, number, true, timeout).await;
+                Self::resolve(&cluster, sent, &ballot);
+            });
+        }
     }
 }
 
-/// Asks a node for its vote for `request` until it gives it back, or the vote has run out, wherever it was on its way.
-async fn ask_back(
-    node: Arc<Node>,
-    scripts: Arc<Scripts>,
-    request: Request,
-    attempt: Arc<Attempt>,
-    index: usize,
-    patience: Duration,
-) {
-    let (number, until) = (attempt.number(), SystemClock.now() + request.ttl.max(LATE));
-    let mut pause = PAUSES.0;
-    while SystemClock.now() < until && attempt.may_have(index) && attempt.number() == number {
-        SystemClock.sleep_until(SystemClock.now() + pause).await;
-        pause = (pause * 2).min(PAUSES.1);
-        match node.release(&scripts, &request, number, "", patience).await {
-            Ok(()) => return attempt.clear(index),
-            Err(error) => {
-                tracing::debug!(server = node.place(), %error, "a vote could not be taken back yet");
-            }
-        }
-    }
+/// When nobody needs to know any more what `request` held: after its lease, and after core has stopped trying to release it.
+fn forgotten_at(request: &Request) -> polylock_core::Moment {
+    SystemClock.now() + 2 * request.ttl + Duration::from_secs(1)
+}
+
+/// Why a hold ended, by the break notice that a server has returned; empty if none has.
+fn lost(notice: &str) -> LostReason {
+    if notice.is_empty() { LostReason::Gone } else { LostReason::Broken(BreakNotice::from_text(notice)) }
 }
 
 #[async_trait]
@@ -247,19 +247,18 @@ impl Backend for Redlock {
     }
 
     async fn claim(&self, request: &Request) -> Result<Standing> {
-        let holds = self.attempts.find(request.id).is_some_and(|attempt| attempt.token() > 0);
+        let holds = self.cluster.proposals().token(request.id).is_some();
         if request.queues && !holds {
             let before = self.waiters.join(request);
             if before > 0 {
-                // Whoever is first asks for all of them.
+                // Only the head of the local queue sends requests.
                 return Ok(Standing::Queued(Place::new(u32::try_from(before).ok(), Place::MAX_RECHECK)));
             }
         }
-        let attempt = self.attempts.begin(request.id, self.nodes.len());
         let mut tries = 0;
         let recheck = loop {
             tries += 1;
-            match self.propose(request, &attempt).await? {
+            match self.propose(request, tries < TRIES).await? {
                 Outcome::Held(grant) => {
                     self.waiters.leave(request);
                     return Ok(Standing::Held(grant));
@@ -276,7 +275,7 @@ impl Backend for Redlock {
             }
         };
         if !request.queues {
-            self.attempts.forget(request.id);
+            self.cluster.proposals().forget(request.id);
         }
         Ok(Standing::Queued(Place::new(None, recheck)))
     }
@@ -286,57 +285,95 @@ impl Backend for Redlock {
     }
 
     async fn renew(&self, request: &Request) -> Result<Renewal> {
-        // Another process's request can be extended where it is, but not brought back.
-        let number = self.attempts.find(request.id).map_or(0, |attempt| attempt.token());
-        let patience = self.patience(request);
-        let renew = |_, node: Arc<Node>| {
-            let (scripts, request) = (self.scripts.clone(), request.clone());
-            async move { node.renew(&scripts, &request, number, false, patience).await.vote }
+        // A request of another client can be extended where it is, but not restored.
+        let token = self.cluster.proposals().token(request.id);
+        let (number, timeout) = (token.unwrap_or(UNKNOWN), self.cluster.timeout_of(request));
+        let send = |_, node: Arc<Node>| {
+            let (cluster, request) = (self.cluster.clone(), request.clone());
+            Some(async move { node.renew(&cluster.scripts, &request, number, false, timeout).await.answer })
         };
-        let (mut yes, mut no) = (0, 0);
-        let votes = poll(Operation::Renew, &self.nodes, patience, renew, |vote| {
+        let (mut renewals, mut notice) = (Renewals::new(self.servers()), String::new());
+        let votes = poll(Operation::Renew, &self.cluster.nodes, timeout, send, |index, vote| {
             match vote {
-                Ok(Vote::Yes(_)) => yes += 1,
-                Ok(Vote::No) => no += 1,
+                Ok(Answer { vote: Vote::Yes(..), counts: true }) => {
+                    renewals.reply(index, Extension::Extended);
+                }
+                Ok(Answer { vote: Vote::Marked(text), .. }) => {
+                    renewals.reply(index, Extension::Marked);
+                    notice.clone_from(text);
+                }
+                Ok(Answer { vote: Vote::No(text), .. }) => {
+                    renewals.reply(index, Extension::Absent);
+                    if !text.is_empty() {
+                        notice.clone_from(text);
+                    }
+                }
                 _ => {}
             }
-            yes >= self.quorum() || self.nodes.len() - no < self.quorum()
+            renewals.outcome().is_some()
         })
         .await;
-        if yes >= self.quorum() {
-            if number > 0 {
-                self.bring_back(request, number, &votes);
+        match renewals.outcome() {
+            Some(Renewed::Extended) => {
+                if let Some(token) = token {
+                    self.cluster.proposals().extend(request.id, forgotten_at(request));
+                    self.restore(request, token, &votes);
+                }
+                Ok(Renewal::Renewed { lease: request.ttl })
             }
-            return Ok(Renewal::Renewed { lease: request.ttl });
+            Some(Renewed::Lost) => Ok(Renewal::Lost(lost(&notice))),
+            None => Err(too_few(Operation::Renew, &self.cluster.nodes, &votes)),
         }
-        if self.nodes.len() - no < self.quorum() {
-            return Ok(Renewal::Lost(LostReason::Gone));
-        }
-        Err(too_few(Operation::Renew, &self.nodes, votes))
     }
 
     async fn release(&self, request: &Request) -> Result<Release> {
-        let stood_in_line = self.waiters.leave(request);
-        let attempt = match self.attempts.find(request.id) {
-            Some(attempt) => attempt,
-            // No node has heard of it.
-            None if stood_in_line => return Ok(Release::Released),
-            // Another process has asked.
-            None => self.attempts.begin_asked(request.id, self.nodes.len()),
+        let was_waiting = self.waiters.leave(request);
+        let (now, until) = (SystemClock.now(), Cluster::until(request));
+        let is_noted = {
+            let mut proposals = self.cluster.proposals();
+            if proposals.knows(request.id) {
+                proposals.release(request.id, until);
+            } else if was_waiting {
+                // Nothing was sent for it.
+                return Ok(Release::Released);
+            } else {
+                proposals.release_unknown(request.id, &request.name, now, until);
+            }
+            proposals.is_noted(request.id)
         };
-        let waits = self.waiters.waits(&request.name);
-        let channel = if waits || !attempt.may_be_noted() { "" } else { &self.channel };
-        let mut released = 0;
-        let answers = self
-            .release_all(request, &attempt, channel, |answer| {
-                released += usize::from(answer.is_ok());
-                released >= self.quorum()
+        // A server notes one waiter of this client: another one of this process may need it.
+        let channel = if is_noted && !self.waiters.waits(&request.name) { self.channel.as_str() } else { "" };
+        let mut missing = if channel.is_empty() { 0 } else { quorum(self.servers()) };
+        let replies = self
+            .cluster
+            .withdraw(request, channel, |_, reply| {
+                missing -= usize::from(reply.is_ok() && missing > 0);
+                missing == 0 && self.cluster.proposals().outcome(request.id).is_some()
             })
             .await;
-        if released < self.quorum() {
-            return Err(too_few(Operation::Release, &self.nodes, answers));
+        let (outcome, open, reports) = {
+            let mut proposals = self.cluster.proposals();
+            let (open, outcome) = (proposals.open_servers(request.id), proposals.finish(request.id));
+            let reports = outcome.is_none() && proposals.reports(request.id);
+            (outcome, open, reports)
+        };
+        match outcome {
+            Some(Released::Released) => Ok(Release::Released),
+            Some(Released::Lost(notice)) => Ok(Release::Lost(lost(&notice))),
+            None => {
+                if reports {
+                    let servers: Vec<&str> =
+                        open.iter().map(|index| self.cluster.nodes[*index].address()).collect();
+                    tracing::warn!(
+                        lock.name = %request.name,
+                        server = servers.join(", "),
+                        "the release of lock {} is not confirmed, and is tried again: until then, or until the lease has \
+                         expired, the lock may not be free",
+                        request.name
+                    );
+                }
+                Err(unconfirmed(&self.cluster.nodes, &open, replies))
+            }
         }
-        self.attempts.forget(request.id);
-        Ok(Release::Released)
     }
 }

@@ -9,17 +9,18 @@ use polylock_core::{
 
 use crate::{
     Allowed,
-    config::{self, Settings, place},
+    config::{self, Settings, address},
 };
 
-/// What is thought of a server that has restarted.
+/// Whether the votes of a server that was restarted count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Restart {
-    /// It may have forgotten its votes, so it has none until it has run for longer than the longest lease.
+    /// Not before every lease of before has expired, if it may have forgotten votes: if it is new, has lost its data, or was
+    /// restarted and is not durable.
     #[default]
     Delay,
-    /// It remembers all it has acknowledged: every server runs with `appendonly yes` and `appendfsync always`.
+    /// At once: every server runs with `appendonly yes` and `appendfsync always`, and never loses its data.
     Trust,
 }
 
@@ -66,8 +67,8 @@ impl Config {
     pub fn from_url(url: &StoreUrl, keys: &mut Keys) -> Result<Self, ConfigError> {
         let servers = config::servers(url, keys, true)?;
         let mut seen = HashSet::new();
-        if let Some(twice) = servers.iter().find(|server| !seen.insert(place(server))) {
-            let problem = format!("names {} twice: its vote counts once", place(twice));
+        if let Some(twice) = servers.iter().find(|server| !seen.insert(address(server))) {
+            let problem = format!("names {} twice: its vote counts once", address(twice));
             return Err(ConfigError::new("store", problem));
         }
         if servers.len() < Self::MIN_SERVERS {
@@ -95,7 +96,7 @@ impl Config {
         self
     }
 
-    /// How long a connection to a server may take until it can be used: 1 s by default.
+    /// The time limit for a connection that can be used: 1 s by default.
     #[must_use]
     pub const fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.settings.connect_timeout = timeout;
@@ -110,16 +111,16 @@ impl Config {
         self
     }
 
-    /// What is thought of a server that has restarted: that it may have forgotten its votes, by default. All who share a
-    /// lock must use the same.
+    /// Whether the votes of a server that was restarted count: not if it may have forgotten some, by default. All programs
+    /// that share a lock must use the same.
     #[must_use]
     pub const fn restart(mut self, restart: Restart) -> Self {
         self.restart = restart;
         self
     }
 
-    /// The longest lease that is given, and with [`Restart::Delay`] how long a server that has restarted has no vote: 60 s
-    /// by default. All who share a lock must use the same.
+    /// The longest lease, and with [`Restart::Delay`] also the time, but for a second, for which the votes of a server that may have
+    /// forgotten some do not count: 60 s by default. All programs that share a lock must use the same.
     #[must_use]
     pub const fn max_ttl(mut self, max_ttl: Duration) -> Self {
         self.max_ttl = max_ttl;

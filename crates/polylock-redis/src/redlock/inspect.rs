@@ -1,108 +1,177 @@
-//! Looking into the nodes, and breaking a lock.
+//! Inspecting the servers, and breaking a lock.
 
 use std::{cmp::Reverse, collections::HashMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use polylock_core::{
-    BreakOrder, Entry, FencingToken, Inspect, LockName, LockStatus, Mode, Operation, OwnerId, Result,
+    BreakNotice, BreakOrder, Entry, FencingToken, Inspect, LockName, LockStatus, Mode, Operation, OwnerId,
+    Result,
 };
 
 use super::{
     backend::Redlock,
     node::Node,
-    poll::{poll, quorum, too_few},
+    poll::{poll, too_few},
+    tally::quorum,
 };
-use crate::{keys, link::Question};
+use crate::{
+    keys,
+    link::{Call, Peer},
+};
 
-/// How long people wait for those nodes that are slow.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// The time limit for servers that are slow.
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Redlock {
-    /// What all nodes say, of which there must be a majority.
-    async fn hear<T, F>(&self, operation: Operation, ask: impl Fn(usize, Arc<Node>) -> F) -> Result<Vec<T>>
+    /// The replies of all servers, of which there must be a majority.
+    async fn majority<T, F>(
+        &self,
+        operation: Operation,
+        send: impl Fn(usize, Arc<Node>) -> F + Send + Sync,
+    ) -> Result<Vec<T>>
     where
         T: Send + 'static,
         F: Future<Output = Result<T>> + Send + 'static,
     {
-        let answers = poll(operation, &self.nodes, PATIENCE, ask, |_| false).await;
-        if answers.iter().filter(|answer| matches!(answer, Some(Ok(_)))).count() < quorum(self.nodes.len()) {
-            return Err(too_few(operation, &self.nodes, answers));
+        let nodes = &self.cluster.nodes;
+        let replies =
+            poll(operation, nodes, TIMEOUT, |index, node| Some(send(index, node)), |_, _| false).await;
+        if replies.iter().filter(|reply| matches!(reply, Some(Ok(_)))).count() < quorum(nodes.len()) {
+            return Err(too_few(operation, nodes, &replies));
         }
-        Ok(answers.into_iter().flatten().flatten().collect())
+        Ok(replies.into_iter().flatten().flatten().collect())
     }
 }
 
-/// What a node tells of a lock.
-struct Told {
+/// One server's state of a lock.
+struct Status {
     holder: Option<Entry>,
     /// By their channels.
     waiters: Vec<(String, Entry)>,
 }
 
-/// Who has the vote of `node`, and who waits for it.
-async fn told(node: &Node, question: Question<'_>) -> Result<Told> {
-    type Holder = (i64, i64, i64, String, String);
+async fn status(node: &Node, call: Call<'_>) -> Result<Status> {
+    type Holder = (i64, i64, i64, String, String, String);
     type Waiter = (String, i64, i64, String, String);
-    let answer = node.link.ask(Operation::Inspect, PATIENCE, question).await.outcome?;
-    let (holders, waiters): (Vec<Holder>, Vec<Waiter>) = node.link.read(Operation::Inspect, answer)?;
+    let reply = node.link.call(Operation::Inspect, TIMEOUT, call).await.outcome?;
+    let (holders, waiters): (Vec<Holder>, Vec<Waiter>) = node.link.read(Operation::Inspect, reply)?;
     let micros = |us: i64| Duration::from_micros(u64::try_from(us).unwrap_or(0));
     let entry = |token, age, left, owner: String, label: String| {
         let owner = OwnerId::sanitized(&owner);
         Entry::new(Mode::Exclusive, owner, &label, token, micros(age), micros(left))
     };
-    let holder = holders
-        .into_iter()
-        .next()
-        .map(|(token, age, left, owner, label)| entry(FencingToken::new(token), age, left, owner, label));
+    let holder = holders.into_iter().next().map(|(token, age, left, owner, label, notice)| {
+        let broken = (!notice.is_empty()).then(|| BreakNotice::from_text(&notice));
+        entry(FencingToken::new(token), age, left, owner, label).broken(broken)
+    });
     let waiters = waiters
         .into_iter()
         .map(|(channel, age, left, owner, label)| (channel, entry(None, age, left, owner, label)));
-    Ok(Told { holder, waiters: waiters.collect() })
+    Ok(Status { holder, waiters: waiters.collect() })
+}
+
+/// The holder that a majority of `servers` has voted for; of a vote that only a minority has marked, the mark does not count.
+fn elected(votes: Vec<Entry>, servers: usize) -> Option<Entry> {
+    let mut by_token = HashMap::<_, Vec<Entry>>::new();
+    for entry in votes {
+        by_token.entry(entry.token).or_default().push(entry);
+    }
+    // A request with less than a majority is about to withdraw its votes, or its client has died.
+    let votes = by_token.into_values().find(|votes| votes.len() >= quorum(servers))?;
+    let marks = votes.iter().filter_map(|entry| entry.broken.clone());
+    let marked = votes.len() - votes.iter().filter(|entry| entry.broken.is_none()).count();
+    let broken = if marked >= quorum(servers) { most_frequent(marks) } else { None };
+    votes.into_iter().min_by_key(|entry| entry.expires_in).map(|entry| entry.broken(broken))
+}
+
+/// Different servers can have different notices if a break was tried again after it had failed.
+fn most_frequent<T: Eq + std::hash::Hash>(values: impl Iterator<Item = T>) -> Option<T> {
+    let mut counts = HashMap::new();
+    values.for_each(|value| *counts.entry(value).or_insert(0) += 1);
+    counts.into_iter().max_by_key(|(_, count)| *count).map(|(value, _)| value)
 }
 
 #[async_trait]
 impl Inspect for Redlock {
     async fn inspect(&self, name: &LockName) -> Result<LockStatus> {
-        let ask = |_, node: Arc<Node>| {
-            let (scripts, name) = (self.scripts.clone(), name.clone());
-            async move { told(&node, Question::Script(&scripts.inspect(&name))).await }
-        };
-        let (mut votes, mut waiters) = (HashMap::<_, Vec<Entry>>::new(), HashMap::<_, Entry>::new());
-        for told in self.hear(Operation::Inspect, ask).await? {
-            if let Some(entry) = told.holder {
-                votes.entry(entry.token).or_default().push(entry);
+        let send = |_, node: Arc<Node>| {
+            let (cluster, name) = (self.cluster.clone(), name.clone());
+            async move {
+                let call = |_: &Peer| cluster.scripts.inspect(&name);
+                status(&node, Call::Script(&call)).await
             }
-            for (channel, entry) in told.waiters {
+        };
+        let (mut votes, mut waiters) = (Vec::new(), HashMap::<_, Entry>::new());
+        for status in self.majority(Operation::Inspect, send).await? {
+            votes.extend(status.holder);
+            for (channel, entry) in status.waiters {
                 let longest = waiters.entry(channel).or_insert_with(|| entry.clone());
                 if entry.age > longest.age {
                     *longest = entry;
                 }
             }
         }
-        // Who has less than a majority is about to take back its votes, or has died.
-        let holders = votes.into_values().find(|votes| votes.len() >= quorum(self.nodes.len()));
-        let holder = holders.into_iter().flatten().min_by_key(|entry| entry.expires_in);
+        let holder = elected(votes, self.cluster.nodes.len());
         let mut waiters: Vec<Entry> = waiters.into_values().collect();
         waiters.sort_by_key(|entry| Reverse(entry.age));
         Ok(LockStatus::new(name.clone(), holder.into_iter().collect(), waiters))
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockStatus>> {
-        let ask = |_, node: Arc<Node>| {
-            let (scripts, prefix) = (self.scripts.clone(), prefix.to_owned());
-            async move { scripts.keys.in_use(&node.link, "r", &prefix).await }
+        let send = |_, node: Arc<Node>| {
+            let (cluster, prefix) = (self.cluster.clone(), prefix.to_owned());
+            async move { cluster.scripts.keys.in_use(&node.link, "r", &prefix).await }
         };
-        let names = self.hear(Operation::Inspect, ask).await?.into_iter().flatten().collect();
+        let names = self.majority(Operation::Inspect, send).await?.into_iter().flatten().collect();
         keys::in_use_of(self, &names).await
     }
 
-    async fn break_lock(&self, name: &LockName, _: &BreakOrder) -> Result<Vec<Entry>> {
-        let holders = self.inspect(name).await?.holders;
-        let ask = |_, node: Arc<Node>| {
-            let (scripts, name) = (self.scripts.clone(), name.clone());
-            async move { node.tell(Operation::Break, PATIENCE, &scripts.break_lock(&name)).await }
+    /// Breaks the vote for one number on every server. It has failed unless a majority has taken part: then no majority can be left
+    /// with a vote for that number which is not marked, now or later, so the hold ends at its next renewal.
+    async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
+        let holder = self.inspect(name).await?.holders.into_iter().next();
+        if holder.is_none() && !order.force {
+            return Ok(Vec::new());
+        }
+        let number = holder.as_ref().and_then(|holder| holder.token).map_or(0, FencingToken::as_i64);
+        let send = |_, node: Arc<Node>| {
+            let (cluster, name, channel) = (self.cluster.clone(), name.clone(), self.break_channel.clone());
+            let (notice, force) = (order.notice.to_text(), order.force);
+            async move {
+                let call = |_: &Peer| cluster.scripts.break_lock(&name, number, &notice, force, &channel);
+                node.break_lock(TIMEOUT, &call).await
+            }
         };
-        self.hear(Operation::Break, ask).await?;
-        Ok(holders)
+        let notices: Vec<String> =
+            self.majority(Operation::Break, send).await?.into_iter().flatten().collect();
+        if order.force {
+            return Ok(holder.into_iter().collect());
+        }
+        // Without any, the lock was released meanwhile.
+        let notice = most_frequent(notices.into_iter()).map(|notice| BreakNotice::from_text(&notice));
+        Ok(holder.filter(|_| notice.is_some()).map(|holder| holder.broken(notice)).into_iter().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vote(token: i64, notice: Option<&str>) -> Entry {
+        let second = Duration::from_secs(1);
+        let owner = OwnerId::new("o").unwrap();
+        Entry::new(Mode::Exclusive, owner, "", FencingToken::new(token), second, second)
+            .broken(notice.map(BreakNotice::from_text))
+    }
+
+    #[test]
+    fn a_holder_has_a_majority_and_is_broken_by_a_majority() {
+        assert_eq!(elected(vec![vote(7, None), vote(8, None)], 3), None);
+        let holder = |marks: [Option<&str>; 4]| {
+            let votes = marks.map(|mark| vote(7, mark));
+            elected(votes.into(), 5).unwrap().broken.and_then(|notice| notice.by).map(|by| by.to_string())
+        };
+        assert_eq!(holder([Some("a"), Some("a"), None, None]), None);
+        assert_eq!(holder([Some("a"), Some("b"), Some("b"), None]).as_deref(), Some("b"));
     }
 }

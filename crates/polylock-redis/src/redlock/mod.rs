@@ -1,17 +1,22 @@
 #![doc = include_str!("docs.md")]
 
-mod attempts;
 mod backend;
 mod config;
 mod inspect;
+mod membership;
 mod node;
 mod numbers;
 mod open;
 mod poll;
+mod proposals;
+#[cfg(test)]
+mod proposals_tests;
 mod scripts;
+mod tally;
+mod withdrawals;
 
 pub use config::{Config, Restart};
-pub use open::connect;
+pub use open::{admit, connect};
 
 /// The store's name in errors, metrics and URLs.
 const NAME: &str = "redlock";

@@ -1,160 +1,296 @@
 //! One of the servers, and its votes.
 
 use std::{
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use polylock_core::{Clock, Moment, Operation, Request, Result, SystemClock};
+use polylock_core::{Clock, LockName, Moment, Operation, Request, RequestId, Result, SystemClock};
 use redis::ScriptInvocation;
 
-use super::scripts::Scripts;
-use crate::link::{Answer, Link, Question};
+use super::{
+    membership::{Membership, Observed},
+    scripts::{Member, Scripts},
+};
+use crate::{
+    checkup::Health,
+    link::{Call, Link, Peer},
+};
+
+/// The call of a script, for the server at the other end of a connection.
+type ScriptCall<'a> = &'a (dyn Fn(&Peer) -> ScriptInvocation<'a> + Sync);
+
+/// A script's reply: word, number, ms, clock in us, membership, notice. See `scripts/common.lua`.
+type Reply = (i64, i64, i64, i64, Vec<u8>, Vec<u8>);
+
+/// The first number of a reply.
+mod word {
+    pub(super) const HELD: i64 = 0;
+    pub(super) const YES: i64 = 1;
+    pub(super) const STALE: i64 = 2;
+    pub(super) const TOO_FAR: i64 = 3;
+    pub(super) const NO: i64 = 4;
+    pub(super) const MARKED: i64 = 5;
+}
 
 /// One of the servers.
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) link: Link,
-    /// How long it must have run to have a vote.
-    youth: Duration,
+    /// For how long the votes of a server that may have lost some do not count; `None` if restarts are trusted.
+    delay: Option<Duration>,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Its clock, in us since 1970, and when it said so.
+    /// Its clock, in us since 1970, and when the reply with it arrived.
     clock: Option<(Moment, i64)>,
-    /// When it began to have a vote, or will.
-    grown_up: Option<Moment>,
+    membership: Membership,
 }
 
-/// What a node says to a proposal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A server's reply to a proposal or a renewal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Answer {
+    pub(super) vote: Vote,
+    /// Whether the server's votes count.
+    pub(super) counts: bool,
+}
+
+/// A server's vote, or its refusal.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Vote {
-    /// The lock is the request's there, with this token.
-    Yes(i64),
-    /// So it is, but the node has restarted and may have forgotten that it was another's.
-    Young,
-    /// Another request has it, with this token, for this long.
+    /// It has a vote for this number of the request, for this long.
+    Yes(i64, Duration),
+    /// It has a vote that was marked by a break, with this notice.
+    Marked(String),
+    /// Another request has its vote, for this number and this long.
     Held(i64, Duration),
-    /// It has accepted this number, and takes none that is not greater.
+    /// It has accepted this number, and refuses those that are not greater.
     Stale(i64),
     /// The number is far ahead of its clock.
     TooFar,
-    /// The lock is not the request's.
-    No,
+    /// It has no vote for the request; with the notice of a break by force, or empty.
+    No(String),
 }
 
-/// What came of asking a node.
+/// The outcome of a message that may leave a vote.
+#[derive(Debug)]
 pub(super) struct Ballot {
-    pub(super) vote: Result<Vote>,
-    /// Whether the node may have done what it was asked, or may do so yet.
-    pub(super) may_count: bool,
+    pub(super) answer: Result<Answer>,
+    pub(super) was_sent: bool,
+    /// Whether a copy of it may still be carried out, at any time.
+    pub(super) may_come_late: bool,
+}
+
+/// A server's reply to a withdrawal.
+#[derive(Debug)]
+pub(super) struct Withdrawn {
+    /// Whether there was a vote.
+    pub(super) removed: bool,
+    /// Whether an earlier copy of the message may have removed it.
+    pub(super) may_be_repeated: bool,
+    /// Of a break by force, or empty.
+    pub(super) notice: String,
+}
+
+/// The outcome of a withdrawal.
+#[derive(Debug)]
+pub(super) struct Withdrawal {
+    pub(super) reply: Result<Withdrawn>,
+    pub(super) was_sent: bool,
 }
 
 impl Node {
-    /// The server of `link`, which has a vote once it has run for `youth`.
-    pub(super) fn new(link: Link, youth: Duration) -> Self {
-        Self { link, youth, state: Mutex::default() }
+    /// The server of `link`.
+    pub(super) fn new(link: Link, delay: Option<Duration>) -> Self {
+        Self { link, delay, state: Mutex::default() }
     }
 
     /// The server, without secrets.
-    pub(super) fn place(&self) -> &str {
-        self.link.place()
+    pub(super) fn address(&self) -> &str {
+        self.link.address()
     }
 
-    /// Its clock by now, in us since 1970, if it has told.
+    /// Its clock, in us since 1970, if it is known.
     pub(super) fn clock_us(&self) -> Option<i64> {
-        let (told, clock) = self.state.lock().unwrap_or_else(PoisonError::into_inner).clock?;
-        let since = SystemClock.now().since(told).as_micros();
+        let (received, clock) = self.state().clock?;
+        let since = SystemClock.now().since(received).as_micros();
         Some(clock.saturating_add(i64::try_from(since).unwrap_or(i64::MAX)))
     }
 
-    /// How long it has no vote yet, by what its last answer came with.
-    pub(super) fn youth(&self) -> Option<Duration> {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let (now, grown_up) = (SystemClock.now(), state.grown_up?);
-        (grown_up > now).then(|| grown_up.since(now))
+    /// How long it takes until its votes count; `None` if they do, as far as is known.
+    pub(super) fn remaining_delay(&self) -> Option<Duration> {
+        self.state().membership.remaining(self.delay?, SystemClock.now())
     }
 
-    /// Proposes `number` for `request`; `channel` is told when it is worth trying again.
+    /// Connects. Returns the state of the server, and whether its votes count.
+    ///
+    /// # Errors
+    /// If it can't be reached or used.
+    pub(super) async fn meet(&self, scripts: &Scripts, timeout: Duration) -> Result<(Health, Observed)> {
+        let (live, _) =
+            self.link.live().await.map_err(|cause| self.link.failed(Operation::Connect, cause))?;
+        let health = live.peer.health.clone();
+        self.observe_clock(health.clock_us);
+        if self.delay.is_none() {
+            return Ok((health, Observed::Counts));
+        }
+        let call = |peer: &Peer| scripts.member(&self.member(peer));
+        let (_, observed) = self.run(Operation::Connect, timeout, &call).await.outcome?;
+        Ok((health, observed))
+    }
+
+    /// Ends the server's delay, if there is one. Returns whether it did.
+    ///
+    /// # Errors
+    /// If it can't be reached.
+    pub(super) async fn admit(&self, scripts: &Scripts, timeout: Duration) -> Result<bool> {
+        let Some(delay) = self.delay.filter(|_| self.remaining_delay().is_some()) else { return Ok(false) };
+        let call = |peer: &Peer| {
+            let mut member = self.member(peer);
+            if let Some(observed) = self.state().membership.admission(&member.run, &nonce(), delay) {
+                member.observed = observed;
+            }
+            scripts.member(&member)
+        };
+        let (_, observed) = self.run(Operation::Connect, timeout, &call).await.outcome?;
+        Ok(observed == Observed::Counts)
+    }
+
+    /// Proposes `number` for `request`, whose numbers up to `withdrawn` are withdrawn.
     pub(super) async fn propose(
         &self,
         scripts: &Scripts,
         request: &Request,
         number: i64,
+        withdrawn: i64,
         channel: &str,
-        patience: Duration,
+        timeout: Duration,
     ) -> Ballot {
-        self.vote(Operation::Claim, patience, &scripts.propose(request, number, channel)).await
+        let call = |peer: &Peer| scripts.propose(&self.member(peer), request, number, withdrawn, channel);
+        self.vote(Operation::Claim, timeout, &call).await
     }
 
+    /// Extends its vote for `number` of `request`; `restores` for a server that has lost the vote.
     pub(super) async fn renew(
         &self,
         scripts: &Scripts,
         request: &Request,
         number: i64,
-        brings_back: bool,
-        patience: Duration,
+        restores: bool,
+        timeout: Duration,
     ) -> Ballot {
-        self.vote(Operation::Renew, patience, &scripts.renew(request, number, brings_back)).await
+        let call = |peer: &Peer| scripts.renew(&self.member(peer), request, number, restores);
+        self.vote(Operation::Renew, timeout, &call).await
     }
 
-    /// Takes back its vote for `request`, for all numbers up to `number`; `channel` waits no more.
-    pub(super) async fn release(
+    /// Withdraws its votes for numbers of `request` up to `number`; `channel`, unless empty, does not wait any more.
+    pub(super) async fn withdraw(
         &self,
         scripts: &Scripts,
-        request: &Request,
+        request: RequestId,
+        name: &LockName,
         number: i64,
         channel: &str,
-        patience: Duration,
-    ) -> Result<()> {
-        self.tell(Operation::Release, patience, &scripts.release(request, number, channel)).await
-    }
-
-    /// Does as `call` says.
-    pub(super) async fn tell(
-        &self,
-        operation: Operation,
-        patience: Duration,
-        call: &ScriptInvocation<'_>,
-    ) -> Result<()> {
-        let Answer { outcome, uptime, .. } = self.link.ask(operation, patience, Question::Script(call)).await;
-        let _: [i64; 4] = self.link.read(operation, outcome?)?;
-        self.told(uptime);
-        Ok(())
-    }
-
-    async fn vote(&self, operation: Operation, patience: Duration, call: &ScriptInvocation<'_>) -> Ballot {
-        let Answer { outcome, may_come_late, uptime } =
-            self.link.ask(operation, patience, Question::Script(call)).await;
-        let may_count = may_come_late || outcome.is_ok();
-        let vote = outcome.and_then(|answer| self.link.read::<[i64; 4]>(operation, answer)).map(|answer| {
-            let [word, number, left_ms, clock] = answer;
-            let counts = self.told(uptime);
-            self.says(clock);
-            match word {
-                1 if counts => Vote::Yes(number),
-                1 => Vote::Young,
-                0 => Vote::Held(number, Duration::from_millis(u64::try_from(left_ms).unwrap_or(0))),
-                2 => Vote::Stale(number),
-                3 => Vote::TooFar,
-                _ => Vote::No,
-            }
+        timeout: Duration,
+    ) -> Withdrawal {
+        let id = request.to_bytes();
+        let call = |_: &Peer| scripts.release(&id, name, number, channel);
+        let reply = self.link.call(Operation::Release, timeout, Call::Script(&call)).await;
+        let (was_sent, may_be_repeated) = (reply.was_sent, reply.may_come_late);
+        let outcome = reply.outcome.and_then(|value| self.link.read::<Reply>(Operation::Release, value));
+        let reply = outcome.map(|(word, _, _, clock, _, notice)| {
+            self.observe_clock(clock);
+            Withdrawn { removed: word == word::YES, may_be_repeated, notice: text(&notice) }
         });
-        Ballot { vote, may_count }
+        Withdrawal { reply, was_sent }
     }
 
-    /// It has answered, and had run for `uptime` by then; whether it has a vote.
-    pub(super) fn told(&self, uptime: Option<Duration>) -> bool {
+    /// Breaks its vote. Returns the notice that counts; `None` if it had no vote to break.
+    ///
+    /// # Errors
+    /// If it can't be reached.
+    pub(super) async fn break_lock(&self, timeout: Duration, call: ScriptCall<'_>) -> Result<Option<String>> {
+        let value = self.link.call(Operation::Break, timeout, Call::Script(call)).await.outcome?;
+        let (word, _, _, _, _, notice): Reply = self.link.read(Operation::Break, value)?;
+        Ok((word == word::YES).then(|| text(&notice)))
+    }
+
+    async fn vote(&self, operation: Operation, timeout: Duration, call: ScriptCall<'_>) -> Ballot {
+        let Seen { outcome, was_sent, may_come_late } = self.run(operation, timeout, call).await;
+        let answer = outcome.and_then(|((word, number, ms, _, _, notice), observed)| {
+            if observed == (Observed::Delayed { begins: true }) {
+                tracing::warn!(
+                    server = self.address(),
+                    "the server was restarted or has lost its data, and may have forgotten votes: its votes count in \
+                     {:.0?}, when every lease of before has expired",
+                    self.remaining_delay().unwrap_or_default()
+                );
+            }
+            let left = Duration::from_millis(u64::try_from(ms).unwrap_or(0));
+            let vote = match word {
+                word::YES => Vote::Yes(number, left),
+                word::HELD => Vote::Held(number, left),
+                word::STALE => Vote::Stale(number),
+                word::TOO_FAR => Vote::TooFar,
+                word::NO => Vote::No(text(&notice)),
+                word::MARKED => Vote::Marked(text(&notice)),
+                word => return Err(self.link.unexpected(operation, format_args!("vote {word}"))),
+            };
+            Ok(Answer { vote, counts: observed == Observed::Counts })
+        });
+        Ballot { answer, was_sent, may_come_late }
+    }
+
+    /// Runs a script that returns the membership, and notes it.
+    async fn run(&self, operation: Operation, timeout: Duration, call: ScriptCall<'_>) -> Seen {
+        let reply = self.link.call(operation, timeout, Call::Script(call)).await;
+        // The delay of a server counts from here, after the arrival of the reply, and never from the sending.
         let now = SystemClock.now();
-        let youth = self.youth.saturating_sub(uptime.unwrap_or_default());
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).grown_up = Some(now + youth);
-        youth.is_zero()
+        let (was_sent, may_come_late) = (reply.was_sent, reply.may_come_late);
+        let outcome = reply.outcome.and_then(|value| self.link.read::<Reply>(operation, value));
+        let outcome = outcome.map(|seen| {
+            self.observe_clock(seen.3);
+            let run = reply.peer.as_ref().and_then(|(peer, _)| peer.health.run.as_deref());
+            let membership = String::from_utf8_lossy(&seen.4);
+            let observed = self.state().membership.observe(run.unwrap_or_default(), &membership, now);
+            (seen, observed)
+        });
+        Seen { outcome, was_sent, may_come_late }
     }
 
-    /// Its clock said this just now.
-    pub(super) fn says(&self, clock_us: i64) {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).clock = Some((SystemClock.now(), clock_us));
+    fn member(&self, peer: &Peer) -> Member {
+        let is_durable = peer.health.is_durable;
+        let (Some(delay), Some(run)) = (self.delay, peer.health.run.clone()) else {
+            return Member { run: String::new(), is_durable, observed: String::new() };
+        };
+        let observed = self.state().membership.argument(&run, &nonce(), delay, SystemClock.now());
+        Member { run, is_durable, observed }
     }
+
+    fn observe_clock(&self, clock_us: i64) {
+        self.state().clock = Some((SystemClock.now(), clock_us));
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The outcome of a script that returns the membership.
+struct Seen {
+    outcome: Result<(Reply, Observed)>,
+    was_sent: bool,
+    may_come_late: bool,
+}
+
+/// A nonce for a server that has no membership yet.
+fn nonce() -> String {
+    format!("{:016x}", fastrand::u64(..))
+}
+
+/// A text that others may have written.
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
 }

@@ -1,41 +1,77 @@
-//! The numbers that this process proposes: each greater than the last, and about the time.
+//! The numbers that this process proposes: each greater than the last one, and close to the time.
 
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::{
+    collections::HashMap,
+    sync::{Mutex, PoisonError},
+};
 
-/// How far ahead of its clock a node accepts a number, in us.
+use polylock_core::LockName;
+
+/// How far ahead of its clock a server accepts a number, in us.
 const AHEAD: i64 = 60_000_000;
 
-/// The greatest number proposed or heard of.
+/// The greatest number there can be: the scripts count in 64-bit floats, exactly up to 2^53.
+const GREATEST: i64 = 9_007_199_254_740_990;
+
+/// Of how many locks a number far ahead of the clocks is remembered at most.
+const FAR: usize = 1000;
+
+/// The greatest numbers that this process has proposed or received.
 #[derive(Debug, Default)]
-pub(super) struct Numbers(AtomicI64);
+pub(super) struct Numbers(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    last: i64,
+    /// Of locks whose servers have accepted a number far ahead of their clocks: that of one lock is refused for the others.
+    far: HashMap<LockName, i64>,
+}
 
 impl Numbers {
-    /// One that nobody in this process has had; about the time, in us, that most of `clocks` agree on.
+    /// A number that nobody in this process has had for the lock `name`: close to the time, in us, that most of `clocks` agree on, or
+    /// greater than the numbers that were [followed](Self::follow). `None` if there is none.
     ///
-    /// The clocks are the nodes'. This machine's own does not count, and one of theirs that is wrong neither: the number is
+    /// The clocks are the servers'. This machine's own does not count, and a wrong one of theirs does not either: the number is
     /// no more than their median.
-    pub(super) fn next(&self, clocks: Vec<i64>) -> i64 {
+    pub(super) fn next(&self, name: &LockName, clocks: Vec<i64>) -> Option<i64> {
         let time = median(clocks);
-        // By more than the release of the last one raises what nodes have accepted.
-        let next = |last: i64| last.saturating_add(2).max(time);
-        next(self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| Some(next(last))).unwrap_or(0))
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // The withdrawal of the last one raises what servers have accepted by one.
+        state.last = state.last.saturating_add(2).max(time);
+        let mut number = state.last;
+        if let Some(far) = state.far.get_mut(name) {
+            *far = far.saturating_add(2);
+            number = number.max(*far);
+        }
+        (number <= GREATEST).then_some(number)
     }
 
-    /// That many nodes have accepted these.
+    /// Returns the greatest of these numbers, which that many servers have accepted for the lock `name`, that the next proposal will
+    /// exceed; 0 if none.
     ///
-    /// Those far ahead of `clocks` are followed only if more than `spare` nodes have accepted such, so that no majority is
-    /// without them: all others would refuse what follows.
-    pub(super) fn saw(&self, accepted: &[i64], spare: usize, clocks: Vec<i64>) {
-        let end = median(clocks).saturating_add(AHEAD);
-        let far = accepted.iter().filter(|number| **number >= end).count();
-        let followed = accepted.iter().filter(|number| **number < end || far > spare);
-        if let Some(greatest) = followed.max() {
-            self.0.fetch_max(*greatest, Ordering::Relaxed);
+    /// A number far ahead of `clocks` is followed only if more than `spare` servers have accepted such numbers, so that no majority
+    /// is without them: the other servers would refuse it.
+    pub(super) fn follow(&self, name: &LockName, accepted: &[i64], spare: usize, clocks: Vec<i64>) -> i64 {
+        let time = median(clocks);
+        let is_far = |number: i64| number >= time.saturating_add(AHEAD);
+        let (far, near): (Vec<i64>, Vec<i64>) = accepted.iter().partition(|number| is_far(**number));
+        let greatest = |numbers: &[i64]| numbers.iter().copied().max().unwrap_or(0);
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        state.last = state.last.max(greatest(&near));
+        if far.len() <= spare {
+            return greatest(&near);
         }
+        state.far.retain(|_, number| is_far(*number));
+        if state.far.len() >= FAR {
+            state.far.clear();
+        }
+        let followed = state.far.entry(name.clone()).or_default();
+        *followed = greatest(&far).max(*followed);
+        *followed
     }
 }
 
-/// What most clocks agree on; of an even number, the lower one.
+/// The time that most clocks agree on; of an even number, the lower one.
 fn median(mut clocks: Vec<i64>) -> i64 {
     clocks.sort_unstable();
     if clocks.is_empty() { 0 } else { clocks[(clocks.len() - 1) / 2] }
@@ -45,26 +81,46 @@ fn median(mut clocks: Vec<i64>) -> i64 {
 mod tests {
     use super::*;
 
-    #[test]
-    fn they_grow_and_follow_most_clocks() {
-        let numbers = Numbers::default();
-        assert_eq!(numbers.next(vec![1000, 5, 990]), 990);
-        assert_eq!(numbers.next(vec![1000, 5, 990]), 992);
-        assert_eq!(numbers.next(vec![900_000, 2000, 1]), 2000, "neither the fast clock nor the slow one");
-        numbers.saw(&[3000, 2500], 2, vec![2000]);
-        assert_eq!(numbers.next(Vec::new()), 3002);
-        assert_eq!(numbers.next(vec![4000, 9000]), 4000);
+    const HOUR: i64 = 3_600_000_000;
+
+    fn names() -> [LockName; 2] {
+        ["a", "b"].map(|name| LockName::new(name).unwrap())
     }
 
     #[test]
-    fn one_node_far_ahead_is_not_followed_and_most_of_them_are() {
-        let (numbers, hour) = (Numbers::default(), 3_600_000_000);
-        assert_eq!(numbers.next(vec![1000]), 1000);
-        numbers.saw(&[hour, 5000], 2, vec![1000]);
-        assert_eq!(numbers.next(vec![1000]), 5002);
-        numbers.saw(&[hour, 5000, 5000, hour + 1], 2, vec![1000]);
-        assert_eq!(numbers.next(vec![1000]), 5004);
-        numbers.saw(&[hour, 5000, hour + 1, hour], 2, vec![1000]);
-        assert_eq!(numbers.next(vec![1000]), hour + 3);
+    fn they_grow_and_follow_most_clocks() {
+        let (numbers, [a, b]) = (Numbers::default(), names());
+        assert_eq!(numbers.next(&a, vec![1000, 5, 990]), Some(990));
+        assert_eq!(numbers.next(&b, vec![1000, 5, 990]), Some(992));
+        let next = numbers.next(&a, vec![900_000, 2000, 1]);
+        assert_eq!(next, Some(2000), "neither the fast clock nor the slow one");
+        assert_eq!(numbers.follow(&a, &[3000, 2500], 2, vec![2000]), 3000);
+        assert_eq!(numbers.next(&b, Vec::new()), Some(3002));
+        assert_eq!(numbers.next(&a, vec![4000, 9000]), Some(4000));
+    }
+
+    #[test]
+    fn one_server_far_ahead_is_not_followed_and_most_of_them_are() {
+        let (numbers, [a, b]) = (Numbers::default(), names());
+        assert_eq!(numbers.next(&a, vec![1000]), Some(1000));
+        assert_eq!(numbers.follow(&a, &[HOUR, 5000], 2, vec![1000]), 5000);
+        assert_eq!(numbers.next(&a, vec![1000]), Some(5002));
+        assert_eq!(numbers.follow(&a, &[HOUR, 5000, 5000, HOUR + 1], 2, vec![1000]), 5000);
+        assert_eq!(numbers.follow(&a, &[HOUR, 5000, HOUR + 1, HOUR], 2, vec![1000]), HOUR + 1);
+        assert_eq!(numbers.next(&a, vec![1000]), Some(HOUR + 3));
+        assert_eq!(numbers.next(&b, vec![1000]), Some(5006), "another lock does not follow");
+        assert_eq!(numbers.next(&a, vec![1000]), Some(HOUR + 5));
+        assert_eq!(numbers.next(&a, vec![2 * HOUR]), Some(2 * HOUR), "the clocks have caught up");
+    }
+
+    #[test]
+    fn there_is_none_beyond_what_a_script_counts_exactly() {
+        let (numbers, [a, b]) = (Numbers::default(), names());
+        numbers.follow(&a, &[GREATEST - 2; 2], 1, vec![1000]);
+        assert_eq!(numbers.next(&a, vec![1000]), Some(GREATEST));
+        assert_eq!(numbers.next(&a, vec![1000]), None);
+        numbers.follow(&a, &[i64::MAX; 2], 1, vec![1000]);
+        assert_eq!(numbers.next(&a, vec![1000]), None);
+        assert!(numbers.next(&b, vec![1000]).is_some(), "another lock");
     }
 }

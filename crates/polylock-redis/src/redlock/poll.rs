@@ -1,19 +1,20 @@
-//! Asking all nodes at once.
+//! Sending to all servers at once.
 
 use std::{sync::Arc, time::Duration};
 
 use polylock_core::{Clock, Error, Fault, Operation, Result, SystemClock};
 use tokio::sync::mpsc;
 
-use super::{NAME, node::Node};
-use crate::error::Trouble;
+use super::{NAME, node::Node, tally::quorum};
+use crate::error::Cause;
 
-/// The answers by node; `None` where `enough` said so after the others. It is an error if time was up, or if only those are left
+/// Sends to every server for which `send` returns a future, and returns the replies by server. `None` is a server to which nothing
+/// was sent, or one that was still due when `enough` was true. A server is an error if time was up, or if only such servers are left
 /// that were silent before, and the others are a majority: then nothing depends on them.
 ///
-/// Each node is asked in a task of its own that goes on to its end, so whoever is late does its work, too, unheard. One that is
-/// silent, and on which nothing depends, is not asked while somebody else finds out whether it is back, but for a release: there
-/// would be ever more who wait for it.
+/// Each message is a task of its own that goes on to its end, so a late reply still has its effect on the state, but not on the
+/// result. A server that is silent, and on which nothing depends, gets no message while another task finds out whether it is back,
+/// except for a release: more and more tasks would wait for it.
 ///
 /// # Cancel safety
 /// Dropping it stops none of the tasks.
@@ -21,8 +22,8 @@ pub(super) async fn poll<T, F>(
     operation: Operation,
     nodes: &[Arc<Node>],
     within: Duration,
-    ask: impl Fn(usize, Arc<Node>) -> F,
-    mut enough: impl FnMut(&Result<T>) -> bool,
+    send: impl Fn(usize, Arc<Node>) -> Option<F>,
+    mut enough: impl FnMut(usize, &Result<T>) -> bool,
 ) -> Vec<Option<Result<T>>>
 where
     T: Send + 'static,
@@ -31,77 +32,120 @@ where
     let silent: Vec<bool> = nodes.iter().map(|node| node.link.is_silent()).collect();
     let few = silent.iter().filter(|silent| !**silent).count() < quorum(nodes.len());
     let mut awaited: Vec<bool> = silent.iter().map(|silent| few || !silent).collect();
-    let (tell, mut told) = mpsc::unbounded_channel();
+    // A silent server is an error though nothing is sent to it, unless nothing was to be sent.
+    let mut is_concerned = vec![true; nodes.len()];
+    let (replies, mut received) = mpsc::unbounded_channel();
     for (index, node) in nodes.iter().enumerate() {
-        if !awaited[index] && node.link.is_dialling() && operation != Operation::Release {
+        if !awaited[index] && node.link.is_connecting() && operation != Operation::Release {
             continue;
         }
-        let (tell, asking) = (tell.clone(), ask(index, node.clone()));
-        // An error means that nobody listens any more.
-        tokio::spawn(async move { tell.send((index, asking.await)).ok() });
+        let Some(sending) = send(index, node.clone()) else {
+            (awaited[index], is_concerned[index]) = (false, false);
+            continue;
+        };
+        let replies = replies.clone();
+        // An error means that the result was returned before.
+        tokio::spawn(async move { replies.send((index, sending.await)).ok() });
     }
-    drop(tell);
-    let mut answers: Vec<_> = nodes.iter().map(|_| None).collect();
+    drop(replies);
+    let mut results: Vec<_> = nodes.iter().map(|_| None).collect();
     let deadline = SystemClock.now() + within;
     let in_time = loop {
-        let heard = tokio::select! {
+        if !awaited.contains(&true) {
+            break true;
+        }
+        let reply = tokio::select! {
             biased;
-            heard = told.recv() => heard,
+            reply = received.recv() => reply,
             () = SystemClock.sleep_until(deadline) => None,
         };
-        let Some((index, answer)) = heard else { break false };
-        let done = enough(&answer);
-        answers[index] = Some(answer);
+        let Some((index, reply)) = reply else { break false };
+        let is_enough = enough(index, &reply);
+        results[index] = Some(reply);
         awaited[index] = false;
-        if done || !awaited.contains(&true) {
+        if is_enough {
             break true;
         }
     };
     for (index, node) in nodes.iter().enumerate() {
-        if answers[index].is_none() && (silent[index] || !in_time) {
-            answers[index] = Some(Err(node.link.failed(operation, Trouble::Silent(within))));
+        if results[index].is_none() && is_concerned[index] && (silent[index] || !in_time) {
+            results[index] = Some(Err(node.link.failed(operation, Cause::TimedOut(within))));
         }
     }
-    answers
+    results
 }
 
-/// Too few nodes have answered, or have a vote: which, and why.
-pub(super) fn too_few<T>(
-    operation: Operation,
-    nodes: &[Arc<Node>],
-    answers: Vec<Option<Result<T>>>,
-) -> Error {
+/// The error of an operation for which too few servers have replied, or have a vote that counts. It names them with their reasons.
+pub(super) fn too_few<T>(operation: Operation, nodes: &[Arc<Node>], replies: &[Option<Result<T>>]) -> Error {
     let (mut reasons, mut faults) = (Vec::new(), Vec::new());
-    for (node, answer) in nodes.iter().zip(answers) {
-        let (reason, fault) = match answer {
-            Some(Ok(_)) => match node.youth() {
-                Some(left) => (
-                    format!("{} has restarted, and has no vote for another {left:.0?}", node.place()),
-                    Fault::Temporary,
-                ),
-                None => continue,
-            },
-            // It was not waited for, so nothing is said against it.
-            None => continue,
-            Some(Err(Error::Unavailable(failure))) => (failure.source.to_string(), failure.fault),
-            Some(Err(other)) => (format!("{}: {other}", node.place()), Fault::Permanent),
-        };
-        reasons.push(reason);
-        faults.push(fault);
+    let (mut delays, mut delayed) = (Vec::new(), Vec::new());
+    let votes = matches!(operation, Operation::Claim | Operation::Renew);
+    for (node, reply) in nodes.iter().zip(replies) {
+        match reply {
+            Some(Ok(_)) => {
+                if let Some(delay) = node.remaining_delay().filter(|_| votes) {
+                    delays.push(delay);
+                    delayed.push(node.address());
+                }
+            }
+            // Its reply was not waited for.
+            None => {}
+            Some(Err(Error::Unavailable(failure))) => {
+                reasons.push(failure.source.to_string());
+                faults.push(failure.fault);
+            }
+            Some(Err(other)) => {
+                reasons.push(format!("{}: {other}", node.address()));
+                faults.push(Fault::Permanent);
+            }
+        }
     }
-    // What they all agree on is the reason; else another try may find more of them.
+    let (all, quorum) = (nodes.len(), quorum(nodes.len()));
+    let counting = all - reasons.len() - delays.len();
+    // When enough votes count, if the servers that can't be reached stay away.
+    delays.sort_unstable();
+    let missing = quorum.saturating_sub(counting);
+    let retry_after = missing.checked_sub(1).and_then(|last| delays.get(last).copied());
+    if let Some(longest) = delays.last() {
+        faults.push(Fault::Temporary);
+        let left = retry_after.unwrap_or(*longest);
+        reasons.push(format!(
+            "{} of {all} servers are new or have lost their data ({}); their votes count in {left:.0?}, when every lease \
+             of before has expired. Wait, or run polylock admit if these servers were never used for locks before",
+            delayed.len(),
+            delayed.join(", "),
+        ));
+    }
+    // What they all agree on is the reason; else another attempt may find more of them.
     let same = faults.first().copied().filter(|first| faults.iter().all(|fault| fault == first));
+    let advice =
+        format!("{counting} of {all} servers have a vote, and {quorum} must: {}", reasons.join("; "));
+    let error = Cause::Unusable(same.unwrap_or(Fault::Temporary), advice).at(NAME, operation, "a majority");
+    match (error, retry_after) {
+        (Error::Unavailable(unavailable), Some(delay)) => unavailable.retry_after(delay).into(),
+        (error, _) => error,
+    }
+}
+
+/// The error of a release that was confirmed by too few of the servers that may have a vote.
+pub(super) fn unconfirmed<T>(nodes: &[Arc<Node>], open: &[usize], replies: Vec<Option<Result<T>>>) -> Error {
+    let (mut reasons, mut fault) = (Vec::new(), Fault::Temporary);
+    for (index, reply) in replies.into_iter().enumerate().filter(|(index, _)| open.contains(index)) {
+        match reply {
+            Some(Err(Error::Unavailable(failure))) => {
+                reasons.push(failure.source.to_string());
+                if open.len() == 1 {
+                    fault = failure.fault;
+                }
+            }
+            _ => reasons.push(format!("{}: no answer", nodes[index].address())),
+        }
+    }
     let advice = format!(
-        "{} of {} servers have a vote, and {} must: {}",
-        nodes.len() - reasons.len(),
+        "{} of {} servers may still have a vote, and have not confirmed the release: {}",
+        open.len(),
         nodes.len(),
-        quorum(nodes.len()),
         reasons.join("; ")
     );
-    Trouble::Unfit(same.unwrap_or(Fault::Temporary), advice).at(NAME, operation, "a majority")
-}
-
-/// How many are a majority of all, those that do not answer included.
-pub(super) const fn quorum(nodes: usize) -> usize {
-    nodes / 2 + 1
+    Cause::Unusable(fault, advice).at(NAME, Operation::Release, "a majority")
 }

@@ -1,16 +1,17 @@
-//! The scripts, and the keys that they are called with.
+//! The scripts, and the keys and arguments of their calls.
 
 use std::time::Duration;
 
 use polylock_core::{LockName, Request};
 use redis::{Script, ScriptInvocation};
 
+use super::proposals::UNKNOWN;
 use crate::keys::Keys;
 
 /// For how much longer than any lease a number is kept: as much as clocks may differ.
 const NUMBERS_OUTLIVE: Duration = Duration::from_secs(3600);
 
-/// All of them.
+/// All scripts of a server.
 #[derive(Debug)]
 pub(super) struct Scripts {
     pub(super) keys: Keys,
@@ -19,50 +20,95 @@ pub(super) struct Scripts {
     renew: Script,
     release: Script,
     break_lock: Script,
-    pub(super) inspect: Script,
+    inspect: Script,
+    member: Script,
+}
+
+/// What a script needs to tell whether the server's votes count. See `membership.lua`.
+#[derive(Debug, Clone)]
+pub(super) struct Member {
+    /// The run id of the server; empty if restarts are trusted.
+    pub(super) run: String,
+    pub(super) is_durable: bool,
+    pub(super) observed: String,
 }
 
 impl Scripts {
     /// For the keys that begin with `prefix`, and leases up to `max_ttl`.
     pub(super) fn new(prefix: &str, max_ttl: Duration) -> Self {
-        let script = |own: &str| Script::new(&format!("{}{own}", include_str!("scripts/common.lua")));
+        let script =
+            |own: &[&str]| Script::new(&[&[include_str!("scripts/membership.lua")], own].concat().concat());
+        let common = include_str!("scripts/common.lua");
         Self {
             keys: Keys::new(prefix),
             keep_ms: millis(max_ttl + NUMBERS_OUTLIVE),
-            propose: script(include_str!("scripts/propose.lua")),
-            renew: script(include_str!("scripts/renew.lua")),
-            release: script(include_str!("scripts/release.lua")),
-            break_lock: script(include_str!("scripts/break.lua")),
-            inspect: script(include_str!("scripts/inspect.lua")),
+            propose: script(&[common, include_str!("scripts/propose.lua")]),
+            renew: script(&[common, include_str!("scripts/renew.lua")]),
+            release: script(&[common, include_str!("scripts/release.lua")]),
+            break_lock: script(&[common, include_str!("scripts/break.lua")]),
+            inspect: script(&[common, include_str!("scripts/inspect.lua")]),
+            member: script(&[include_str!("scripts/member.lua")]),
         }
     }
 
-    pub(super) fn propose(&self, request: &Request, number: i64, channel: &str) -> ScriptInvocation<'_> {
-        let mut call = self.about(&self.propose, request, number);
+    /// Proposes `number` for `request`, whose numbers up to `withdrawn` are withdrawn. `channel` is notified when a vote becomes
+    /// free; it is empty for a request that does not wait.
+    pub(super) fn propose(
+        &self,
+        member: &Member,
+        request: &Request,
+        number: i64,
+        withdrawn: i64,
+        channel: &str,
+    ) -> ScriptInvocation<'_> {
+        let mut call = self.call(&self.propose, &request.name);
+        about(&mut call, member);
+        call.arg(&request.id.to_bytes()).arg(number).arg(withdrawn).arg(lease_ms(request)).arg(self.keep_ms);
+        owned(&mut call, request);
         call.arg(channel).arg(millis(request.place_ttl()));
         call
     }
 
-    /// `brings_back` is for a node that has lost the vote which others still have.
-    pub(super) fn renew(&self, request: &Request, number: i64, brings_back: bool) -> ScriptInvocation<'_> {
-        let mut call = self.about(&self.renew, request, number);
-        call.arg(u8::from(brings_back));
+    /// Extends the vote for `number`. `restores` is for a server that has lost the vote that others still have.
+    pub(super) fn renew(
+        &self,
+        member: &Member,
+        request: &Request,
+        number: i64,
+        restores: bool,
+    ) -> ScriptInvocation<'_> {
+        let mut call = self.call(&self.renew, &request.name);
+        about(&mut call, member);
+        call.arg(&request.id.to_bytes()).arg(wire(number)).arg(lease_ms(request)).arg(self.keep_ms);
+        owned(&mut call, request);
+        call.arg(u8::from(restores));
         call
     }
 
-    pub(super) fn release(&self, request: &Request, number: i64, channel: &str) -> ScriptInvocation<'_> {
-        let mut call = self.call(&self.release, &request.name);
-        call.arg(&request.id.to_bytes())
-            .arg(number)
-            .arg(self.keep_ms)
-            .arg(channel)
-            .arg(request.name.as_str());
+    /// Withdraws the votes for numbers up to `number`; `channel`, unless empty, does not wait any more.
+    pub(super) fn release(
+        &self,
+        id: &[u8],
+        name: &LockName,
+        number: i64,
+        channel: &str,
+    ) -> ScriptInvocation<'_> {
+        let mut call = self.call(&self.release, name);
+        call.arg(id).arg(wire(number)).arg(self.keep_ms).arg(channel).arg(name.as_str());
         call
     }
 
-    pub(super) fn break_lock(&self, name: &LockName) -> ScriptInvocation<'_> {
+    /// Marks the vote for `number`, or removes any vote with force, and publishes that on `channel`.
+    pub(super) fn break_lock(
+        &self,
+        name: &LockName,
+        number: i64,
+        notice: &str,
+        force: bool,
+        channel: &str,
+    ) -> ScriptInvocation<'_> {
         let mut call = self.call(&self.break_lock, name);
-        call.arg(self.keep_ms).arg(name.as_str());
+        call.arg(number).arg(self.keep_ms).arg(name.as_str()).arg(notice).arg(u8::from(force)).arg(channel);
         call
     }
 
@@ -70,22 +116,40 @@ impl Scripts {
         self.call(&self.inspect, name)
     }
 
-    fn about<'s>(&self, script: &'s Script, request: &Request, number: i64) -> ScriptInvocation<'s> {
-        let mut call = self.call(script, &request.name);
-        // Longer than the holder's lease, by as much as the clocks of nodes may run apart: the margin of the Redlock page.
-        let ttl = request.ttl + request.ttl / 100 + Duration::from_millis(2);
-        call.arg(&request.id.to_bytes()).arg(number).arg(millis(ttl)).arg(self.keep_ms);
-        call.arg(request.owner.as_str()).arg(request.label.as_ref().map_or("", |label| label.as_str()));
+    pub(super) fn member(&self, member: &Member) -> ScriptInvocation<'_> {
+        let mut call = self.member.prepare_invoke();
+        call.key(self.keys.shared("member"));
+        about(&mut call, member);
         call
     }
 
     fn call<'s>(&self, script: &'s Script, name: &LockName) -> ScriptInvocation<'s> {
         let mut call = script.prepare_invoke();
-        for kind in ["r", "n", "w"] {
+        for kind in ["r", "n", "w", "b"] {
             call.key(self.keys.of(kind, name));
         }
+        call.key(self.keys.shared("member"));
         call
     }
+}
+
+fn about(call: &mut ScriptInvocation<'_>, member: &Member) {
+    call.arg(&member.run).arg(u8::from(member.is_durable)).arg(&member.observed);
+}
+
+fn owned(call: &mut ScriptInvocation<'_>, request: &Request) {
+    call.arg(request.owner.as_str()).arg(request.label.as_ref().map_or("", |label| label.as_str()));
+}
+
+/// How long a server keeps a vote: longer than the holder's lease, by as much as the clocks of servers may run apart. It is the
+/// margin of the Redlock page.
+fn lease_ms(request: &Request) -> u64 {
+    millis(request.ttl + request.ttl / 100 + Duration::from_millis(2))
+}
+
+/// A number as the scripts have it.
+const fn wire(number: i64) -> i64 {
+    if number == UNKNOWN { 0 } else { number }
 }
 
 fn millis(duration: Duration) -> u64 {

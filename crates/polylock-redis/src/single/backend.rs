@@ -3,35 +3,42 @@
 use std::{
     collections::HashMap,
     fmt, str,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicI64, Ordering},
+    },
     time::Duration,
 };
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, BreakOrder, Capabilities, Clock, Entry, FencingToken, FirstStep, Grant, Inspect, LockName,
-    LockStatus, LostReason, Mode, Moment, Operation, OwnerId, Place, Reach, Release, Renewal, Request,
-    RequestId, Result, Standing, Store, SystemClock, Wake, WakeUp,
+    Backend, BreakNotice, BreakOrder, Capabilities, Clock, Entry, FencingToken, FirstStep, Grant, HoldAlerts,
+    Inspect, LockName, LockStatus, LostReason, Mode, Moment, Operation, OwnerId, Place, Reach, Release,
+    Renewal, Request, RequestId, Result, Standing, Store, SystemClock, Wake, WakeUp,
     hub::{Handed, Hub},
 };
-use redis::ScriptInvocation;
+use redis::{ScriptInvocation, Value};
 
 use super::{NAME, config::Config, scripts::Scripts};
 use crate::{
     keys,
-    link::{self, Answer, Link, News, PATIENCE, Question},
+    link::{self, Call, INSPECT_TIMEOUT, Link, Peer, Push, Reply},
 };
 
-/// The lease times it gives: above its clock's step and the deadline's margin by far, and at most a day, for which a
-/// holder that died can be waited for.
+/// The lease times it gives: far above its clock's step and the deadline's margin, and at most a day, which is how long one may have
+/// to wait for a holder that has died.
 const TTL: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(24 * 3600);
 
-/// How often a waiter asks, though it is told: with the time that a dead connection takes to be noticed, no wait is longer
+/// How often a waiter claims again, though it is notified: with the time that it takes to notice a dead connection, no wait is longer
 /// than a second past its turn.
 const RECHECK: Duration = Duration::from_millis(500);
 
-/// For how long a claim that was sent on a broken connection may still arrive: longer than the system tries to deliver it.
-const LATE: Duration = Duration::from_secs(60);
+/// For how much longer than the client waits for the reply a claim is valid at the server: more than a reply takes, by which the
+/// estimate of the server's clock may be late.
+const VALIDITY: Duration = Duration::from_secs(1);
+
+/// How often a claim is sent that the server takes for an expired one, because its clock was set forward.
+const TRIES: u32 = 3;
 
 /// Opens the store.
 ///
@@ -47,34 +54,37 @@ pub async fn connect(config: Config) -> Result<Store> {
 
 async fn open(Config(settings): Config) -> Result<Store> {
     settings.check()?;
-    let hub: Arc<Hub> = Arc::default();
-    let channel = link::channel();
-    let ear = {
+    let (hub, alerts) = (Arc::<Hub>::default(), Arc::<HoldAlerts>::default());
+    let channel = link::own_channel();
+    let handler = {
         let hub = hub.clone();
-        Arc::new(move |news: News<'_>| match news {
-            News::Published(news) => match str::from_utf8(news).ok().and_then(Handed::parse) {
+        Arc::new(move |push: Push<'_>| match push {
+            Push::Message(message) => match str::from_utf8(message).ok().and_then(Handed::parse) {
                 Some(handed) => hub.hand_over(handed),
-                // Nothing of ours; waking everybody is allowed at any time.
+                // Not a message of this store. Waking everybody is allowed at any time.
                 None => hub.ring_all(),
             },
-            News::Lost => hub.ring_all(),
+            Push::Lost => hub.ring_all(),
         })
     };
-    let link = Link::new(settings.dial(NAME, 0, channel.clone(), ear)?);
-    link.live().await.map_err(|trouble| link.failed(Operation::Connect, trouble))?;
+    let endpoint = settings.endpoint(NAME, 0, channel.clone(), handler, alerts.clone())?;
+    let link = Link::new(endpoint);
+    link.live().await.map_err(|cause| link.failed(Operation::Connect, cause))?;
     let mut capabilities = Capabilities::new(NAME, TTL);
     capabilities.reach = Reach::Machines;
     capabilities.wake = WakeUp::Pushed;
     capabilities.first_step = FirstStep::Thread;
-    let scripts = Scripts::new(&settings.prefix);
-    Ok(Store::inspectable(Arc::new(Server {
+    let server = Server {
         capabilities,
         link,
         hub,
-        scripts,
+        scripts: Scripts::new(&settings.prefix),
         channel,
-        late: Mutex::default(),
-    })))
+        break_channel: link::break_channel(&settings.prefix),
+        command_timeout: settings.command_timeout,
+        late_claims: Mutex::default(),
+    };
+    Ok(Store::inspectable(Arc::new(server)).alerting(alerts))
 }
 
 /// The locks of one server.
@@ -84,40 +94,90 @@ struct Server {
     hub: Arc<Hub>,
     scripts: Scripts,
     channel: String,
-    /// The requests of which a claim may still arrive, and until when.
-    late: Mutex<HashMap<RequestId, Moment>>,
+    break_channel: String,
+    command_timeout: Duration,
+    /// The requests of which a copy of a claim may still be delivered.
+    late_claims: Mutex<HashMap<RequestId, LateClaim>>,
+}
+
+/// A copy of a claim that may still be delivered.
+#[derive(Debug, Clone, Copy)]
+struct LateClaim {
+    /// When it expires, by the server's clock.
+    expires_us: i64,
+    /// When it has expired in any case.
+    until: Moment,
 }
 
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Redis").field("server", &self.link.place()).finish_non_exhaustive()
+        f.debug_struct("Redis").field("server", &self.link.address()).finish_non_exhaustive()
     }
 }
 
 impl Server {
-    async fn call(&self, operation: Operation, request: &Request, call: &ScriptInvocation<'_>) -> Answer {
-        self.link.ask(operation, patience(request), Question::Script(call)).await
+    async fn call<'s>(
+        &self,
+        operation: Operation,
+        timeout: Duration,
+        call: &'s (dyn Fn(&Peer) -> ScriptInvocation<'s> + Sync),
+    ) -> Reply {
+        self.link.call(operation, timeout, Call::Script(call)).await
     }
 
-    /// The claim of `request` may still arrive when it has been released.
-    fn may_come_late(&self, request: RequestId) {
+    /// How long to wait for a reply about `request` on a connection that may be broken: there must be time for another attempt.
+    fn timeout(&self, request: &Request) -> Duration {
+        (request.ttl / 3).max(Duration::from_millis(50)).min(self.command_timeout)
+    }
+
+    fn late_claims(&self) -> MutexGuard<'_, HashMap<RequestId, LateClaim>> {
+        self.late_claims.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A copy of a claim of `request` may be delivered after its release, until it expires.
+    fn may_come_late(&self, request: &Request, expires_us: i64) {
         let now = SystemClock.now();
-        let mut late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
-        late.retain(|_, until| *until > now);
-        late.insert(request, now + LATE);
+        let until = now + 2 * (self.timeout(request) + VALIDITY);
+        let mut late = self.late_claims();
+        late.retain(|_, claim| claim.until > now);
+        late.insert(request.id, LateClaim { expires_us, until });
+    }
+
+    /// Sends a claim, which expires by the server's clock. The reply is a word, three numbers, and that clock.
+    async fn send_claim(&self, request: &Request, place_ttl: u64, ticket: u64) -> Result<[i64; 5]> {
+        let timeout = self.timeout(request);
+        let expires_us = AtomicI64::new(0);
+        let id = request.id.to_bytes();
+        let label = request.label.as_ref().map_or("", |label| label.as_str());
+        let invoke = |peer: &Peer| {
+            // Right before it is sent, on the connection to the server whose clock it is.
+            let expires = peer.clock.expiry_us(timeout + VALIDITY).unwrap_or(i64::MAX);
+            expires_us.fetch_max(expires, Ordering::Relaxed);
+            let mut call = self.scripts.call(&self.scripts.claim, &request.name);
+            call.arg(&id).arg(request.mode.bit()).arg(request.mode.conflicts());
+            call.arg(in_micros(request.ttl)).arg(place_ttl).arg(&self.channel).arg(ticket);
+            call.arg(request.owner.as_str()).arg(label).arg(expires);
+            call
+        };
+        let Reply { outcome, may_come_late, peer, .. } =
+            self.link.call(Operation::Claim, timeout, Call::Script(&invoke)).await;
+        if may_come_late {
+            self.may_come_late(request, expires_us.load(Ordering::Relaxed));
+        }
+        let reply: [i64; 5] = self.link.read(Operation::Claim, outcome?)?;
+        if let Some((peer, sent_at)) = peer {
+            peer.clock.observe(sent_at, reply[4]);
+        }
+        Ok(reply)
     }
 
     fn entry(&self, operation: Operation, entry: EntryParts) -> Result<Entry> {
-        let (token, mode, age, left, owner, label) = entry;
-        let strange = || self.link.strange(operation, "an entry of a lock that makes no sense");
-        Ok(Entry::new(
-            u8::try_from(mode).ok().and_then(Mode::from_bit).ok_or_else(strange)?,
-            OwnerId::sanitized(&owner),
-            &label,
-            FencingToken::new(token),
-            micros(age),
-            micros(left),
-        ))
+        let (token, mode, age, left, owner, label, notice) = entry;
+        let unexpected = || self.link.unexpected(operation, "an entry of a lock that makes no sense");
+        let mode = u8::try_from(mode).ok().and_then(Mode::from_bit).ok_or_else(unexpected)?;
+        let (owner, token) = (OwnerId::sanitized(&owner), FencingToken::new(token));
+        let broken = (!notice.is_empty()).then(|| BreakNotice::from_text(&notice));
+        Ok(Entry::new(mode, owner, &label, token, micros(age), micros(left)).broken(broken))
     }
 
     fn entries(&self, operation: Operation, entries: Vec<EntryParts>) -> Result<Vec<Entry>> {
@@ -128,13 +188,8 @@ impl Server {
     }
 }
 
-/// Token or -1, mode, age in us, what is left in us, owner, label.
-type EntryParts = (i64, i64, i64, i64, String, String);
-
-/// How long an answer is worth waiting for on a connection that may be broken: there must be time for another.
-fn patience(request: &Request) -> Duration {
-    (request.ttl / 3).max(Duration::from_millis(50))
-}
+/// Token or -1, mode, age in us, what is left in us, owner, label, break notice or empty.
+type EntryParts = (i64, i64, i64, i64, String, String, String);
 
 fn in_micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
@@ -142,6 +197,12 @@ fn in_micros(duration: Duration) -> u64 {
 
 fn micros(number: i64) -> Duration {
     Duration::from_micros(u64::try_from(number).unwrap_or(0))
+}
+
+/// Why a hold ended, if the reply of a script is a break notice.
+fn broken(reply: &Value) -> Option<LostReason> {
+    let Value::BulkString(notice) = reply else { return None };
+    Some(LostReason::Broken(BreakNotice::from_text(&String::from_utf8_lossy(notice))))
 }
 
 #[async_trait]
@@ -153,31 +214,28 @@ impl Backend for Server {
     async fn claim(&self, request: &Request) -> Result<Standing> {
         let (place_ttl, ticket) =
             if request.queues { (in_micros(request.place_ttl()), self.hub.enter(request)) } else { (0, 0) };
-        let mut call = self.scripts.call(&self.scripts.claim, &request.name);
-        call.arg(&request.id.to_bytes()).arg(request.mode.bit()).arg(request.mode.conflicts());
-        call.arg(in_micros(request.ttl)).arg(place_ttl).arg(&self.channel).arg(ticket);
-        call.arg(request.owner.as_str()).arg(request.label.as_ref().map_or("", |label| label.as_str()));
-        let Answer { outcome, may_come_late, .. } = self.call(Operation::Claim, request, &call).await;
-        if may_come_late {
-            self.may_come_late(request.id);
-        }
-        match self.link.read::<Vec<i64>>(Operation::Claim, outcome?)?[..] {
-            [1, token, lease] => {
-                let strange = || self.link.strange(Operation::Claim, "a negative token");
-                let token = FencingToken::new(token).ok_or_else(strange)?;
-                self.hub.forget(request.id);
-                Ok(Standing::Held(Grant::new(token, micros(lease))))
-            }
-            [0, left, ahead, place] => {
-                if request.queues {
-                    self.hub.placed(request, place.unsigned_abs());
+        for _ in 0..TRIES {
+            match self.send_claim(request, place_ttl, ticket).await? {
+                [1, token, lease, ..] => {
+                    let negative = || self.link.unexpected(Operation::Claim, "a negative token");
+                    let token = FencingToken::new(token).ok_or_else(negative)?;
+                    self.hub.forget(request.id);
+                    return Ok(Standing::Held(Grant::new(token, micros(lease))));
                 }
-                // A third of its own time, so that the place is refreshed before it has run out.
-                let recheck = micros(left).min(RECHECK).min(request.place_ttl() / 3);
-                Ok(Standing::Queued(Place::new(u32::try_from(ahead).ok(), recheck)))
+                [0, left, ahead, place, _] => {
+                    if request.queues {
+                        self.hub.placed(request, place.unsigned_abs());
+                    }
+                    // A third of its own time, so that the place is refreshed before it expires.
+                    let recheck = micros(left).min(RECHECK).min(request.place_ttl() / 3);
+                    return Ok(Standing::Queued(Place::new(u32::try_from(ahead).ok(), recheck)));
+                }
+                // It has expired by a clock that was set forward. The reply has corrected the estimate of it.
+                [-1, ..] => {}
+                _ => return Err(self.link.unexpected(Operation::Claim, "neither a grant nor a place")),
             }
-            _ => Err(self.link.strange(Operation::Claim, "neither a grant nor a place")),
         }
+        Err(self.link.failed(Operation::Claim, crate::error::Cause::TimedOut(self.timeout(request))))
     }
 
     async fn wait(&self, request: &Request) -> Result<Wake> {
@@ -189,10 +247,17 @@ impl Backend for Server {
     }
 
     async fn renew(&self, request: &Request) -> Result<Renewal> {
-        let mut call = self.scripts.call(&self.scripts.renew, &request.name);
-        call.arg(&request.id.to_bytes()).arg(in_micros(request.ttl));
-        let answer = self.call(Operation::Renew, request, &call).await.outcome?;
-        Ok(match self.link.read(Operation::Renew, answer)? {
+        let id = request.id.to_bytes();
+        let invoke = |_: &Peer| {
+            let mut call = self.scripts.call(&self.scripts.renew, &request.name);
+            call.arg(&id).arg(in_micros(request.ttl));
+            call
+        };
+        let reply = self.call(Operation::Renew, self.timeout(request), &invoke).await.outcome?;
+        if let Some(reason) = broken(&reply) {
+            return Ok(Renewal::Lost(reason));
+        }
+        Ok(match self.link.read(Operation::Renew, reply)? {
             1 => Renewal::Renewed { lease: request.ttl },
             _ => Renewal::Lost(LostReason::Gone),
         })
@@ -200,24 +265,37 @@ impl Backend for Server {
 
     async fn release(&self, request: &Request) -> Result<Release> {
         self.hub.forget(request.id);
-        let late = self.late.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&request.id);
-        let mut call = self.scripts.call(&self.scripts.release, &request.name);
-        call.arg(&request.id.to_bytes()).arg(if late { in_micros(LATE) } else { 0 });
-        let answer = self.call(Operation::Release, request, &call).await.outcome?;
-        if late {
-            self.late.lock().unwrap_or_else(PoisonError::into_inner).remove(&request.id);
+        let late = self.late_claims().get(&request.id).copied();
+        let id = request.id.to_bytes();
+        let invoke = |_: &Peer| {
+            let mut call = self.scripts.call(&self.scripts.release, &request.name);
+            call.arg(&id).arg(late.map_or(0, |claim| claim.expires_us));
+            call
+        };
+        let reply = self.call(Operation::Release, self.timeout(request), &invoke).await;
+        let value = reply.outcome?;
+        if late.is_some() {
+            self.late_claims().remove(&request.id);
         }
-        self.link.read::<i64>(Operation::Release, answer).map(|_| Release::Released)
+        if let Some(reason) = broken(&value) {
+            return Ok(Release::Lost(reason));
+        }
+        Ok(match self.link.read(Operation::Release, value)? {
+            1 => Release::Released,
+            // A copy that was sent before, on a connection that broke, may have removed the entry.
+            _ if reply.may_come_late => Release::Released,
+            _ => Release::Lost(LostReason::Gone),
+        })
     }
 }
 
 #[async_trait]
 impl Inspect for Server {
     async fn inspect(&self, name: &LockName) -> Result<LockStatus> {
-        let call = self.scripts.call(&self.scripts.inspect, name);
-        let answer = self.link.ask(Operation::Inspect, PATIENCE, Question::Script(&call)).await.outcome?;
+        let invoke = |_: &Peer| self.scripts.call(&self.scripts.inspect, name);
+        let reply = self.call(Operation::Inspect, INSPECT_TIMEOUT, &invoke).await.outcome?;
         let (holders, waiters): (Vec<EntryParts>, Vec<EntryParts>) =
-            self.link.read(Operation::Inspect, answer)?;
+            self.link.read(Operation::Inspect, reply)?;
         let holders = self.entries(Operation::Inspect, holders)?;
         Ok(LockStatus::new(name.clone(), holders, self.entries(Operation::Inspect, waiters)?))
     }
@@ -227,10 +305,15 @@ impl Inspect for Server {
         keys::in_use_of(self, &names).await
     }
 
-    async fn break_lock(&self, name: &LockName, _: &BreakOrder) -> Result<Vec<Entry>> {
-        let call = self.scripts.call(&self.scripts.break_lock, name);
-        let answer = self.link.ask(Operation::Break, PATIENCE, Question::Script(&call)).await.outcome?;
-        let holders = self.link.read(Operation::Break, answer)?;
+    async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
+        let notice = order.notice.to_text();
+        let invoke = |_: &Peer| {
+            let mut call = self.scripts.call(&self.scripts.break_lock, name);
+            call.arg(name.as_str()).arg(&notice).arg(u8::from(order.force)).arg(&self.break_channel);
+            call
+        };
+        let reply = self.call(Operation::Break, INSPECT_TIMEOUT, &invoke).await.outcome?;
+        let holders = self.link.read(Operation::Break, reply)?;
         self.entries(Operation::Break, holders)
     }
 }

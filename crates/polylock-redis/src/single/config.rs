@@ -120,7 +120,7 @@ mod tests {
     fn what_the_server_is_told_is_what_the_url_says() {
         let of = |url: &str| Config::new(url).unwrap().0.servers.remove(0);
         let server = of("redis://a%40b:p%2F%3A%23@[::1]:6380/3");
-        assert_eq!(config::place(&server), "[::1]:6380/3");
+        assert_eq!(config::address(&server), "[::1]:6380/3");
         let redis = server.redis_settings();
         assert_eq!((redis.username(), redis.password(), redis.db()), (Some("a@b"), Some("p/:#"), 3));
         let server = of("unix:///run/redis%20a.sock?db=2&user=u&pass=p");

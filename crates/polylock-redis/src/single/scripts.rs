@@ -1,11 +1,11 @@
-//! The scripts, and the keys that they are called with.
+//! The scripts, and the keys of their calls.
 
 use polylock_core::LockName;
 use redis::{Script, ScriptInvocation};
 
 use crate::keys::Keys;
 
-/// All of them.
+/// All scripts of the server.
 #[derive(Debug)]
 pub(super) struct Scripts {
     pub(super) keys: Keys,
@@ -19,7 +19,7 @@ pub(super) struct Scripts {
 impl Scripts {
     /// For the keys that begin with `prefix`.
     pub(super) fn new(prefix: &str) -> Self {
-        // What most calls need comes first: what the rest is made of takes longer to set up than that to run.
+        // The part that most calls need comes first: setting up the rest takes longer than running that part.
         let script = |at_once: &str, own: &str| {
             Script::new(&[at_once, include_str!("scripts/common.lua"), own].concat())
         };
@@ -42,6 +42,7 @@ impl Scripts {
         for shared in ["last", "gone"] {
             call.key(self.keys.shared(shared));
         }
+        call.key(self.keys.of("b", name));
         call
     }
 }

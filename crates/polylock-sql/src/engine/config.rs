@@ -66,18 +66,6 @@ impl Common {
     }
 }
 
-/// # Errors
-/// [`ConfigError`] if the tables, of version `found`, are later than those that this program knows.
-pub(crate) fn check_version(found: i64, known: i64) -> Result<(), ConfigError> {
-    if found <= known {
-        return Ok(());
-    }
-    let problem = format!(
-        "the tables are of version {found}, and this program knows {known}: update the program, or choose another prefix"
-    );
-    Err(ConfigError::new("polylock.table", problem))
-}
-
 /// What the driver makes of `url`, read under the driver's own `scheme`, with those of `keys` that are the driver's.
 ///
 /// # Errors

@@ -24,8 +24,8 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, BreakOrder, Capabilities, Entry, Grant, Inspect, LockName, LockStatus, LostReason, Mode, Place,
-    Release, Renewal, Request, Result, Standing, Wake, hub::Hub,
+    Backend, BreakOrder, Capabilities, Entry, Grant, HoldAlerts, Inspect, LockName, LockStatus, Mode, Place,
+    Release, Renewal, Request, Result, Standing, Store, Wake, hub::Hub,
 };
 
 use poller::Poller;
@@ -53,13 +53,13 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + 'static {
 
     /// Takes the lock if it is the request's turn; else, if the request queues, joins the queue or keeps its place, and
     /// tells the `hub` whom it waits for, in the order that the hub asks for.
-    async fn claim(&self, request: &Request, hub: &Hub) -> Result<Look>;
+    async fn claim(&self, request: &Request, hub: &Arc<Hub>) -> Result<Look>;
 
-    /// Extends a live hold; false if there is none.
-    async fn renew(&self, request: &Request) -> Result<bool>;
+    /// Extends a live hold, unless it was marked as broken.
+    async fn renew(&self, request: &Request) -> Result<Renewal>;
 
     /// Releases or withdraws, and rings for those of this process who wait for it.
-    async fn release(&self, request: &Request, hub: &Hub) -> Result<()>;
+    async fn release(&self, request: &Request, hub: &Hub) -> Result<Release>;
 
     /// Looks, while somebody waits, whether others have left, and rings. `news` says that somebody has begun to wait
     /// since the last round.
@@ -68,11 +68,14 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + 'static {
     /// Who holds and who waits, live entries only, by name.
     async fn locks(&self, which: Which<'_>) -> Result<Vec<LockStatus>>;
 
-    /// Takes `name` from all who hold it, and rings.
-    async fn break_lock(&self, name: &LockName, hub: &Hub) -> Result<Vec<Entry>>;
+    /// Marks the holds of `name`, or removes them and rings: the entries of its holders.
+    async fn break_lock(&self, name: &LockName, order: &BreakOrder, hub: &Hub) -> Result<Vec<Entry>>;
 
     /// Clears the next stretch of the tables of what has expired.
     async fn sweep(&self) -> Result<()>;
+
+    /// What is called with a lock that was broken, if the database pushes that to the holders' processes.
+    fn alerts(&self) -> Option<&Arc<HoldAlerts>>;
 }
 
 /// Which locks to tell of.
@@ -84,6 +87,11 @@ pub(crate) enum Which<'a> {
 }
 
 impl Which<'_> {
+    /// Whether an entry that cannot be shown is an error: it is not, for a list of all.
+    pub(crate) const fn is_strict(self) -> bool {
+        matches!(self, Self::Named(_))
+    }
+
     /// The names from the first to before the second, as bytes; the second is `None` for the one name alone.
     pub(crate) fn range(self) -> (Vec<u8>, Option<Vec<u8>>) {
         match self {
@@ -124,6 +132,11 @@ pub(crate) fn pairs(
     pairs
 }
 
+/// The break notice as the tables keep it.
+pub(crate) fn notice(order: &BreakOrder) -> String {
+    order.notice.to_text()
+}
+
 /// What is unique about a hold beside its name: nothing if it is exclusive, so that the unique index itself refuses a
 /// second one; itself otherwise.
 pub(crate) fn slot(request: &Request) -> Vec<u8> {
@@ -150,13 +163,25 @@ impl<D: Dialect> fmt::Debug for Engine<D> {
 }
 
 impl<D: Dialect> Engine<D> {
-    pub(crate) fn new(dialect: D) -> Self {
+    fn new(dialect: D) -> Self {
         let (hub, claims, poller) = (Arc::default(), AtomicU32::new(0), Poller::default());
         Self { inner: Arc::new(Inner { dialect, hub, claims, poller }) }
     }
 
+    /// The store over `dialect`, cleared of some of what has expired.
+    pub(crate) async fn open(dialect: D) -> Store {
+        let engine = Self::new(dialect);
+        engine.sweep().await;
+        let alerts = engine.inner.dialect.alerts().cloned();
+        let store = Store::inspectable(Arc::new(engine));
+        match alerts {
+            Some(alerts) => store.alerting(alerts),
+            None => store,
+        }
+    }
+
     /// Clears the next stretch of the tables of what has expired, if that is possible now.
-    pub(crate) async fn sweep(&self) {
+    async fn sweep(&self) {
         if let Err(failure) = self.inner.dialect.sweep().await {
             // It is housekeeping: the next one makes up for it, and the claim is none the worse.
             tracing::debug!(error = %failure, "could not clear expired locks");
@@ -200,17 +225,12 @@ impl<D: Dialect> Backend for Engine<D> {
     }
 
     async fn renew(&self, request: &Request) -> Result<Renewal> {
-        Ok(if self.inner.dialect.renew(request).await? {
-            Renewal::Renewed { lease: request.ttl }
-        } else {
-            Renewal::Lost(LostReason::Gone)
-        })
+        self.inner.dialect.renew(request).await
     }
 
     async fn release(&self, request: &Request) -> Result<Release> {
         self.inner.hub.forget(request.id);
-        self.inner.dialect.release(request, &self.inner.hub).await?;
-        Ok(Release::Released)
+        self.inner.dialect.release(request, &self.inner.hub).await
     }
 }
 
@@ -225,8 +245,12 @@ impl<D: Dialect> Inspect for Engine<D> {
         self.inner.dialect.locks(Which::Under(prefix)).await
     }
 
-    async fn break_lock(&self, name: &LockName, _: &BreakOrder) -> Result<Vec<Entry>> {
-        let mut holders = self.inner.dialect.break_lock(name, &self.inner.hub).await?;
+    async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
+        let mut holders = self.inner.dialect.break_lock(name, order, &self.inner.hub).await?;
+        if let Some(alerts) = self.inner.dialect.alerts() {
+            // The holds of this store, listening or not.
+            alerts.check(name);
+        }
         holders.sort_by_key(|holder| holder.token);
         Ok(holders)
     }

@@ -4,10 +4,18 @@ use std::{fmt, time::Duration};
 
 use backon::{BackoffBuilder, ExponentialBuilder};
 use deadpool::managed::{Manager, Metrics, Object, Pool, PoolError, RecycleResult};
-use polylock_core::{Clock, Error, Fault, Moment, Operation, Result, SystemClock, failure::At};
+use polylock_core::{
+    Clock, Error, Fault, Moment, Operation, Result, SystemClock, failure::At, server_clock::ServerClock,
+};
 use sqlx::{ConnectOptions, Connection, Database, Executor, SqlStr};
 
-use super::literal::{Arg, Literals, Template};
+use super::{
+    literal::{Arg, Literals, Template},
+    rows::Timed,
+};
+
+/// How often an operation that the server refuses as expired is sent: its clock was stepped forward, more than once at the most.
+const EXPIRIES: u32 = 4;
 
 /// What a driver's error means for the connection and the operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +43,8 @@ pub(crate) struct Server<DB: Dial> {
     pub(crate) place: String,
     /// How long an operation may take in all.
     pub(crate) patience: Duration,
+    /// What is known of the server's clock.
+    pub(crate) clock: ServerClock,
 }
 
 impl<DB: Dial> fmt::Debug for Server<DB> {
@@ -110,7 +120,7 @@ where
         )]
         let pool =
             Pool::builder(Dialler { options }).max_size(size).build().expect("a pool without time limits");
-        Self { pool, place, patience }
+        Self { pool, place, patience, clock: ServerClock::default() }
     }
 
     /// What `read` makes of the rows that `template` answers with.
@@ -131,6 +141,43 @@ where
         read(&rows).map_err(|error| self.failed(operation, error))
     }
 
+    /// As [`ask`](Self::ask), for an operation that must have no effect once the client has abandoned it: a message may be
+    /// delivered long after its connection was given up.
+    ///
+    /// The last argument that the statement gets is the time, by the server's clock, at which this call ends at the latest. The
+    /// server compares it with its clock behind the lock that serialises the operation, refuses the operation if it has
+    /// expired, and returns its clock in any case. An operation that was refused although this call goes on, because the clock
+    /// was stepped forward or is not known yet, is sent again with a new expiry.
+    ///
+    /// # Errors
+    /// As [`answer`](Self::answer), or what `read` says.
+    ///
+    /// # Cancel safety
+    /// As [`answer`](Self::answer).
+    pub(crate) async fn ask_expiring<T>(
+        &self,
+        operation: Operation,
+        template: &Template,
+        arguments: &[Arg<'_>],
+        read: impl Fn(&[DB::Row]) -> Result<Timed<T>, sqlx::Error>,
+    ) -> Result<T> {
+        let deadline = SystemClock.now() + self.patience;
+        for _ in 0..EXPIRIES {
+            let sent = SystemClock.now();
+            // Without a sample, a time long past: the refusal brings one.
+            let expiry = self.clock.expiry_us(deadline.since(sent)).unwrap_or(0);
+            let arguments = [arguments, &[Arg::Int(expiry)]].concat();
+            let (rows, _) = self.answer_by(deadline, operation, template, &arguments).await?;
+            let reply = read(&rows).map_err(|error| self.failed(operation, error))?;
+            self.clock.observe(sent, reply.clock_us);
+            if let Some(outcome) = reply.outcome {
+                return Ok(outcome);
+            }
+        }
+        let advice = "the server refuses it as expired: it is busy, or its clock is being set".to_owned();
+        Err(self.at(operation).ours(Fault::Temporary, advice))
+    }
+
     /// The rows that `template` answers with, and whether an answer was lost before: what the server did then was told to
     /// nobody.
     ///
@@ -147,8 +194,17 @@ where
         template: &Template,
         arguments: &[Arg<'_>],
     ) -> Result<(Vec<DB::Row>, bool)> {
+        self.answer_by(SystemClock.now() + self.patience, operation, template, arguments).await
+    }
+
+    async fn answer_by(
+        &self,
+        deadline: Moment,
+        operation: Operation,
+        template: &Template,
+        arguments: &[Arg<'_>],
+    ) -> Result<(Vec<DB::Row>, bool)> {
         let (sql, mut lost) = (template.with::<DB>(arguments), false);
-        let deadline = SystemClock.now() + self.patience;
         let mut pauses = ExponentialBuilder::default()
             .with_min_delay(Duration::from_millis(1))
             .with_max_delay(Duration::from_millis(50))

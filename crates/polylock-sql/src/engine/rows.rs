@@ -2,7 +2,10 @@
 
 use std::{fmt::Write, time::Duration};
 
-use polylock_core::{Entry, FencingToken, LockName, LockStatus, Mode, OwnerId, RequestId};
+use polylock_core::{
+    BreakNotice, Entry, FencingToken, LockName, LockStatus, LostReason, Mode, OwnerId, Release, Renewal,
+    Request, RequestId,
+};
 use sqlx::Error;
 
 /// A time or a distance of times, as microseconds.
@@ -24,6 +27,11 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     text
 }
 
+/// The name that the tables keep as these bytes, if it is one.
+pub(crate) fn name(bytes: Vec<u8>) -> Option<LockName> {
+    LockName::new(String::from_utf8(bytes).ok()?).ok()
+}
+
 /// The bytes that [`hex`] wrote as `digits` into a column.
 #[cfg(feature = "postgres")]
 pub(crate) fn unhex(column: usize, digits: &str) -> Result<Vec<u8>, Error> {
@@ -35,7 +43,8 @@ pub(crate) fn unhex(column: usize, digits: &str) -> Result<Vec<u8>, Error> {
 pub(crate) trait Columns {
     fn int(&self, column: usize) -> Result<Option<i64>, Error>;
     fn bytes(&self, column: usize) -> Result<Vec<u8>, Error>;
-    fn text(&self, column: usize) -> Result<String, Error>;
+    /// A text, which others may have written: what is not UTF-8 in it is replaced.
+    fn text(&self, column: usize) -> Result<Option<String>, Error>;
 }
 
 /// Where a request stands: `Held` from a row (token, what is left of the lease, ...), `Behind` from a row (NULL, what is
@@ -72,32 +81,122 @@ pub(crate) fn requests(rows: &[impl Columns]) -> Result<Vec<RequestId>, Error> {
     rows.iter().map(|row| request(row, 0)).collect()
 }
 
-/// The locks that rows (name, token or NULL, mode, owner, label, age, what is left of the lease) tell of, in their order;
-/// each row from column `first` on.
-pub(crate) fn statuses(rows: &[impl Columns], first: usize) -> Result<Vec<LockStatus>, Error> {
+/// The reply to an operation that expires: the server's clock, and the outcome unless the operation had expired.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) struct Timed<T> {
+    pub(crate) clock_us: i64,
+    pub(crate) outcome: Option<T>,
+}
+
+/// The reply to a claim: a row as [`look`] reads it, with the clock in the fifth column; both of the first are NULL if the claim
+/// had expired.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) fn timed_look(rows: &[impl Columns]) -> Result<Timed<Look>, Error> {
+    let row = rows.first().ok_or(Error::RowNotFound)?;
+    let clock_us = known(4, row.int(4)?)?;
+    let expired = row.int(0)?.is_none() && row.int(1)?.is_none();
+    Ok(Timed { clock_us, outcome: if expired { None } else { Some(look(rows)?) } })
+}
+
+/// The reply to a break: a row (NULL, 1 if it was in time, ..., clock), then the holds.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) fn timed_break(rows: &[impl Columns]) -> Result<Timed<Vec<Entry>>, Error> {
+    let (head, holds) = rows.split_first().ok_or(Error::RowNotFound)?;
+    let clock_us = known(6, head.int(6)?)?;
+    let in_time = head.int(1)? == Some(1);
+    Ok(Timed { clock_us, outcome: if in_time { Some(holders(holds)?) } else { None } })
+}
+
+/// The outcome of a renewal of `request`, from a row (1 if it was extended, break notice or NULL).
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) fn renewal(rows: &[impl Columns], request: &Request) -> Result<Renewal, Error> {
+    let row = rows.first().ok_or(Error::RowNotFound)?;
+    if row.int(0)?.is_some_and(|renewed| renewed > 0) {
+        return Ok(Renewal::Renewed { lease: request.ttl });
+    }
+    Ok(Renewal::Lost(lost(row.text(1)?)))
+}
+
+/// The outcome of a release, from columns (1 if there was an entry, break notice or NULL) of `row`, the first of them at
+/// `first`. After a reply that was lost, a missing entry may be the work of the attempt before.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) fn release(row: Option<&impl Columns>, first: usize, reply_lost: bool) -> Result<Release, Error> {
+    let row = row.ok_or(Error::RowNotFound)?;
+    let found = row.int(first)?.is_some_and(|found| found > 0);
+    let notice = row.text(first + 1)?;
+    Ok(if found || (reply_lost && notice.is_none()) {
+        Release::Released
+    } else {
+        Release::Lost(lost(notice))
+    })
+}
+
+/// Why a hold is gone that has left this notice.
+pub(crate) fn lost(notice: Option<String>) -> LostReason {
+    notice.map_or(LostReason::Gone, |notice| LostReason::Broken(BreakNotice::from_text(&notice)))
+}
+
+/// The locks that rows (name, token or NULL, mode, owner, label, age, what is left of the lease, break notice or NULL) describe,
+/// in their order. A row that polylock cannot have written is an error if it is `strict`, else it is left out, with a warning.
+pub(crate) fn statuses(rows: &[impl Columns], strict: bool) -> Result<Vec<LockStatus>, Error> {
     let mut locks: Vec<LockStatus> = Vec::new();
     for row in rows {
-        let name = String::from_utf8(row.bytes(first)?).ok().and_then(|name| LockName::new(name).ok());
-        let name = known(first, name)?;
-        let holds = row.int(first + 1)?.is_some();
-        let token = if holds { Some(token(row, first + 1)?) } else { None };
-        let mode = row.int(first + 2)?.and_then(|bit| u8::try_from(bit).ok()).and_then(Mode::from_bit);
-        let entry = Entry::new(
-            known(first + 2, mode)?,
-            OwnerId::sanitized(&row.text(first + 3)?),
-            &row.text(first + 4)?,
-            token,
-            duration(row.int(first + 5)?),
-            duration(row.int(first + 6)?),
-        );
+        let (name, entry) = match entry(row, 0) {
+            Ok(entry) => entry,
+            Err(error) if strict => return Err(error),
+            Err(error) => {
+                tracing::warn!(%error, "an entry is left out of the list");
+                continue;
+            }
+        };
         if locks.last().is_none_or(|lock| lock.name != name) {
             locks.push(LockStatus::new(name, Vec::new(), Vec::new()));
         }
         if let Some(lock) = locks.last_mut() {
-            if holds { lock.holders.push(entry) } else { lock.waiters.push(entry) }
+            if entry.token.is_some() { lock.holders.push(entry) } else { lock.waiters.push(entry) }
         }
     }
     Ok(locks)
+}
+
+/// The entries of holds that were broken, from rows as [`statuses`] reads them.
+pub(crate) fn holders(rows: &[impl Columns]) -> Result<Vec<Entry>, Error> {
+    Ok(statuses(rows, false)?.into_iter().flat_map(|lock| lock.holders).collect())
+}
+
+/// One entry, from columns as in [`statuses`], the first of them at `first`.
+///
+/// Others can write to the tables, too: texts are made printable, and anything else that polylock never writes is an error that
+/// names the row.
+fn entry(row: &impl Columns, first: usize) -> Result<(LockName, Entry), Error> {
+    let bytes = row.bytes(first)?;
+    let strange = |what: &str| Error::ColumnDecode {
+        index: what.to_owned(),
+        source: format!(
+            "an entry of the lock {:?} holds what polylock never writes: delete that row",
+            String::from_utf8_lossy(&bytes)
+        )
+        .into(),
+    };
+    let name = name(bytes.clone());
+    let mode = row.int(first + 2)?.and_then(|bit| u8::try_from(bit).ok()).and_then(Mode::from_bit);
+    let token = match row.int(first + 1)? {
+        Some(token) => Some(FencingToken::new(token).ok_or_else(|| strange("token"))?),
+        None => None,
+    };
+    let entry = Entry::new(
+        mode.ok_or_else(|| strange("mode"))?,
+        OwnerId::sanitized(&row.text(first + 3)?.unwrap_or_default()),
+        &row.text(first + 4)?.unwrap_or_default(),
+        token,
+        duration(row.int(first + 5)?),
+        duration(row.int(first + 6)?),
+    );
+    let notice = row.text(first + 7)?;
+    Ok((
+        name.ok_or_else(|| strange("name"))?,
+        entry.broken(notice.map(|notice| BreakNotice::from_text(&notice))),
+    ))
 }
 
 /// A value, or, where polylock can't have written what is there, an error, not a panic.

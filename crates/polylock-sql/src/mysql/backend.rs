@@ -9,8 +9,8 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    Capabilities, Entry, Fencing, LockName, LockStatus, Operation, Reach, Request, RequestId, Result,
-    hub::Hub,
+    BreakOrder, Capabilities, Entry, Fencing, HoldAlerts, LockName, LockStatus, Operation, Reach, Release,
+    Renewal, Request, RequestId, Result, hub::Hub,
 };
 
 use super::{NAME, departed::Departed, statements::Statements};
@@ -18,7 +18,7 @@ use crate::engine::{
     self, Dialect, LONGEST, Look, Pace, Round, SHORTEST, SWEEP_ROWS, Which, bytes, label,
     literal::Arg,
     pool::Server,
-    rows::{self, Columns, micros},
+    rows::{self, Columns, Timed, micros},
     slot,
 };
 
@@ -40,8 +40,8 @@ pub(super) struct Database {
     departed: Departed,
     /// Who was there when the poller looked last.
     present: Mutex<HashSet<RequestId>>,
-    /// The names after which the sweep goes on: of holds, of waiters.
-    sweep: Mutex<(Vec<u8>, Vec<u8>)>,
+    /// The names after which the sweep goes on: of holds, of waiters, of broken holds.
+    sweep: Mutex<[Vec<u8>; 3]>,
 }
 
 impl fmt::Debug for Database {
@@ -85,7 +85,7 @@ impl Dialect for Database {
         Pace { shortest: SHORTEST_PAUSE, longest: self.longest_pause }
     }
 
-    async fn claim(&self, request: &Request, hub: &Hub) -> Result<Look> {
+    async fn claim(&self, request: &Request, hub: &Arc<Hub>) -> Result<Look> {
         let place_ttl = if request.queues { micros(request.place_ttl()) } else { 0 };
         let arguments = [
             Arg::Bytes(bytes(&request.name)),
@@ -100,13 +100,13 @@ impl Dialect for Database {
         ];
         let (look, ahead) = self
             .server
-            .ask(Operation::Claim, &self.statements.claim, &arguments, |rows| {
-                let look = rows::look(rows)?;
-                let ahead = match (&look, rows.first()) {
-                    (Look::Behind { .. }, Some(row)) => Some(rows::request(row, 2)?),
+            .ask_expiring(Operation::Claim, &self.statements.claim, &arguments, |rows| {
+                let Timed { clock_us, outcome } = rows::timed_look(rows)?;
+                let ahead = match (&outcome, rows.first()) {
+                    (Some(Look::Behind { .. }), Some(row)) => Some(rows::request(row, 2)?),
                     _ => None,
                 };
-                Ok((look, ahead))
+                Ok(Timed { clock_us, outcome: outcome.map(|look| (look, ahead)) })
             })
             .await?;
         if let (Some(ahead), true) = (ahead, request.queues) {
@@ -118,7 +118,7 @@ impl Dialect for Database {
         Ok(look)
     }
 
-    async fn renew(&self, request: &Request) -> Result<bool> {
+    async fn renew(&self, request: &Request) -> Result<Renewal> {
         let arguments = [
             Arg::Bytes(bytes(&request.name)),
             Arg::Bytes(&request.id.to_bytes()),
@@ -126,22 +126,21 @@ impl Dialect for Database {
             Arg::Int(micros(request.ttl)),
         ];
         self.server
-            .ask(Operation::Renew, &self.statements.renew, &arguments, |rows| {
-                rows.first().map_or(Ok(false), |row| Ok(row.int(0)?.is_some_and(|renewed| renewed > 0)))
-            })
+            .ask(Operation::Renew, &self.statements.renew, &arguments, |rows| rows::renewal(rows, request))
             .await
     }
 
-    async fn release(&self, request: &Request, hub: &Hub) -> Result<()> {
+    async fn release(&self, request: &Request, hub: &Hub) -> Result<Release> {
         let arguments = [
             Arg::Bytes(bytes(&request.name)),
             Arg::Bytes(&request.id.to_bytes()),
             Arg::Bytes(&slot(request)),
         ];
-        self.server.ask(Operation::Release, &self.statements.release, &arguments, |_| Ok(())).await?;
+        let operation = Operation::Release;
+        let (rows, reply_lost) = self.server.answer(operation, &self.statements.release, &arguments).await?;
         self.departed.push(request.id);
         hub.ring(request.id);
-        Ok(())
+        rows::release(rows.first(), 0, reply_lost).map_err(|error| self.server.failed(operation, error))
     }
 
     async fn round(&self, hub: &Arc<Hub>, _: bool) -> Result<Round> {
@@ -177,30 +176,41 @@ impl Dialect for Database {
             Some(end) => (&self.statements.locks_under, Arg::Bytes(end)),
         };
         let arguments = [Arg::Bytes(&first), end];
-        self.server.ask(Operation::Inspect, template, &arguments, |rows| rows::statuses(rows, 0)).await
+        self.server
+            .ask(Operation::Inspect, template, &arguments, |rows| rows::statuses(rows, which.is_strict()))
+            .await
     }
 
-    async fn break_lock(&self, name: &LockName, hub: &Hub) -> Result<Vec<Entry>> {
-        let arguments = [Arg::Bytes(bytes(name))];
+    async fn break_lock(&self, name: &LockName, order: &BreakOrder, hub: &Hub) -> Result<Vec<Entry>> {
+        let notice = engine::notice(order);
+        let arguments = [Arg::Bytes(bytes(name)), Arg::Text(&notice), Arg::Int(order.force.into())];
         let broken = self
             .server
-            .ask(Operation::Break, &self.statements.break_lock, &arguments, |rows| rows::statuses(rows, 0))
+            .ask_expiring(Operation::Break, &self.statements.break_lock, &arguments, rows::timed_break)
             .await?;
-        // Those of this process hear it at once, the others by looking.
-        hub.ring_all();
-        Ok(broken.into_iter().flat_map(|lock| lock.holders).collect())
+        if order.force {
+            // The waiters of this process claim at once, those of others when their pollers have found it.
+            hub.ring_all();
+        }
+        Ok(broken)
     }
 
     async fn sweep(&self) -> Result<()> {
-        let (holds, waiters) = self.sweep.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let arguments = [Arg::Bytes(&holds), Arg::Bytes(&waiters), Arg::Int(SWEEP_ROWS)];
+        let [holds, waiters, broken] = self.sweep.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let arguments = [Arg::Bytes(&holds), Arg::Bytes(&waiters), Arg::Bytes(&broken), Arg::Int(SWEEP_ROWS)];
         let next = self
             .server
             .ask(Operation::Claim, &self.statements.sweep, &arguments, |rows| {
-                rows.first().map_or(Ok(Default::default()), |row| Ok((row.bytes(0)?, row.bytes(1)?)))
+                rows.first()
+                    .map_or(Ok(Default::default()), |row| Ok([row.bytes(0)?, row.bytes(1)?, row.bytes(2)?]))
             })
             .await?;
         *self.sweep.lock().unwrap_or_else(PoisonError::into_inner) = next;
         Ok(())
+    }
+
+    fn alerts(&self) -> Option<&Arc<HoldAlerts>> {
+        // There is no push, and holders do not poll.
+        None
     }
 }

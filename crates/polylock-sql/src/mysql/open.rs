@@ -14,16 +14,16 @@ use super::{
 use crate::{
     engine::{
         Engine,
-        config::check_version,
         literal::Template,
         pool::{Diagnose, Lent, Server, Trouble},
         rows::Columns,
+        table::check_version,
     },
     pessimistic::{SIDE_CONNECTIONS, Strategy},
 };
 
 /// The version of the tables that this crate writes.
-const SCHEMA: i64 = 1;
+const SCHEMA: i64 = 2;
 
 /// What makes the tables and routines of `config`, for the programs `mysql` and `mariadb`: for an administrator to run
 /// where the program's user may not.
@@ -103,12 +103,10 @@ async fn open(config: Config) -> Result<Store> {
     if pinned {
         let store = pessimistic::store(&config, connect(connections), server, durable);
         store.sweep().await;
-        return Ok(Store::new(Arc::new(store)));
+        return Ok(Store::inspectable(Arc::new(store)));
     }
-    let statements = Statements::new(&config.common.table, config.common.timeout);
-    let engine = Engine::new(Database::new(server, statements, config.poll, durable));
-    engine.sweep().await;
-    Ok(Store::inspectable(Arc::new(engine)))
+    let statements = Statements::new(&config.common.table);
+    Ok(Engine::open(Database::new(server, statements, config.poll, durable)).await)
 }
 
 /// Refuses a server that can't keep locks, and warns of one that may lose some; says whether grants survive a crash of its
@@ -119,7 +117,10 @@ async fn look_at_settings(
     lent: &mut Lent<MySql>,
 ) -> Result<bool> {
     let rows = server.ask_on(lent, &statements::checkup()).await?;
-    let setting = |row: &MySqlRow| Ok((row.text(0)?.to_ascii_lowercase(), row.text(1)?));
+    let setting = |row: &MySqlRow| {
+        let [name, value] = [row.text(0)?, row.text(1)?].map(Option::unwrap_or_default);
+        Ok((name.to_ascii_lowercase(), value))
+    };
     let settings = rows.and_then(|rows| rows.iter().map(setting).collect::<Result<HashMap<_, String>, _>>());
     let settings = Settings(settings.map_err(|error| server.failed(Operation::Connect, error))?);
     if let Some(advice) = settings.refusal(strategy) {
@@ -204,21 +205,26 @@ impl Settings {
 async fn prepare(server: &Server<MySql>, config: &Config, mut lent: Lent<MySql>) -> Result<()> {
     let tables = Tables::of(config);
     let (foreign, others) = &tables.other;
-    let others = server
-        .ask_on(&mut lent, others)
-        .await?
-        .and_then(|rows| rows.first().ok_or(sqlx::Error::RowNotFound)?.int(0));
-    if others.map_err(|error| server.failed(Operation::Connect, error))? != Some(0) {
+    let asked = SystemClock.now();
+    let others = server.ask_on(&mut lent, others).await?.and_then(|rows| {
+        let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
+        Ok((row.int(0)?, row.int(1)?.unwrap_or(0)))
+    });
+    let (others, clock_us) = others.map_err(|error| server.failed(Operation::Connect, error))?;
+    server.clock.observe(asked, clock_us);
+    if others != Some(0) {
         return Err(config.common.in_use(foreign).into());
     }
     let (mut found, wanted) = (version(server, &tables, &mut lent).await?, tables.wanted);
-    if found.is_none_or(|found| found.schema <= wanted.schema && !found.is_whole(wanted)) {
+    // Half made, by a program that was stopped.
+    let unfinished = |found: Found| found.schema == 0 || found.schema == wanted.schema;
+    if found.is_none_or(|found| unfinished(found) && !found.is_whole(wanted)) {
         create(server, &tables, lent).await?;
         lent = server.lend_to_open().await?;
         found = version(server, &tables, &mut lent).await?;
     }
     lent.give_back();
-    Ok(check_version(found.map_or(0, |found| found.schema), wanted.schema)?)
+    Ok(check_version(&config.common.table, found.map_or(0, |found| found.schema), wanted.schema)?)
 }
 
 /// What there is of the tables.
@@ -341,7 +347,7 @@ mod tests {
         let config = Config::new("mysql://db/my%60db").unwrap().table("Jobs");
         let text = schema(&config).unwrap();
         assert!(text.starts_with("USE `my``db`;\n"), "{text}");
-        assert!(text.contains(" jobs_claim_1(") && text.contains("DELIMITER //\n"), "{text}");
+        assert!(text.contains(" jobs_claim_2(") && text.contains("DELIMITER //\n"), "{text}");
         assert!(!text.contains('{') && !text.contains("-- ") && !text.contains("Jobs"), "{text}");
         let text = schema(&config.clone().strategy(Strategy::Pessimistic)).unwrap();
         assert!(text.starts_with("USE `my``db`;\n") && text.ends_with(";\n"), "{text}");

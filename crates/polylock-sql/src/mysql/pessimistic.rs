@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// The version of the tables that this crate writes.
-pub(super) const SCHEMA: i64 = 1;
+pub(super) const SCHEMA: i64 = 2;
 /// How many shards of names have tokens of their own.
 pub(super) const SHARDS: i64 = 64;
 
@@ -25,8 +25,18 @@ const LIMIT: &str = "wait_timeout = greatest(1, ({ms} + 999) DIV 1000) /*!80000 
                      /*M! , max_statement_time = 0, idle_transaction_timeout = 0, idle_write_transaction_timeout = 0, \
                      idle_readonly_transaction_timeout = 0 */";
 
+/// The lock that a session has on its own identity, {1} and {2}: until it ends, or gives it back. No restart repeats it, as it
+/// repeats the numbers of connections.
+const SESSION: &str = "concat('polylock:', lpad(hex({1}), 16, '0'), lpad(hex({2}), 16, '0'))";
+
 /// Locking in share mode without waiting: the two have no form in common.
 const TRY_SHARED: &str = "/*!80001 FOR SHARE SKIP LOCKED */ /*M! LOCK IN SHARE MODE SKIP LOCKED */";
+
+/// Ends a hold, and then the session's identity.
+const LEAVE: &str = "ROLLBACK; DO release_all_locks();";
+
+/// Deletes the record of a hold.
+const FORGET: &str = "DELETE FROM {p}_sessions WHERE name = $1 AND request = $2;";
 
 #[derive(Debug)]
 struct MySql;
@@ -84,29 +94,54 @@ fn texts(prefix: &str) -> Statements {
         let limit = LIMIT.replace("{ms}", limited);
         fill(file, prefix, &[more, &[("{limit}", limit.as_str()), ("{slice}", &slice)]].concat())
     };
+    let session = |first: &str, second: &str| SESSION.replace("{1}", first).replace("{2}", second);
+    let entering = [("{session}", session("$3", "$4")), ("{identity}", "$3, $4".to_owned())];
+    let signal = |what: &str| {
+        let file = include_str!("statements/pessimistic/kill.sql");
+        Template::new(&text(file, "", &[("{what}", what), ("{session}", &session("$1", "$2"))]))
+    };
     let template = |file: &str| Template::new(&text(file, "$1", &[]));
     let strengths = |file: &str| {
         let strength = |how: &str, attempt: &str| {
-            Template::new(&text(file, "$2", &[("{strength}", how), ("{try}", attempt)]))
+            let entering = entering.each_ref().map(|(key, value)| (*key, value.as_str()));
+            let more = [&[("{strength}", how), ("{try}", attempt)], &entering[..]].concat();
+            Template::new(&text(file, "$2", &more))
         };
         Strengths {
             exclusive: strength("FOR UPDATE", "FOR UPDATE SKIP LOCKED"),
             shared: strength("LOCK IN SHARE MODE", TRY_SHARED),
         }
     };
-    let clear = include_str!("statements/pessimistic/clear.sql");
+    let clear = |at_once: &str, inside: &str| {
+        let file = include_str!("statements/pessimistic/clear.sql");
+        text(file, "$1", &[("{forget}", at_once), ("{and_forget}", inside)])
+    };
+    let live = format!("is_used_lock({}) IS NOT NULL", session("session_1", "session_2"));
+    let living =
+        |file: &str, which: &str| Template::new(&text(file, "", &[("{which}", which), ("{live}", &live)]));
+    let holds = include_str!("statements/pessimistic/holds.sql");
     Statements {
         enter: strengths(include_str!("statements/pessimistic/enter.sql")),
         wait: strengths(include_str!("statements/pessimistic/wait.sql")),
         wait_on: strengths(include_str!("statements/pessimistic/wait_on.sql")),
-        confirm: template(include_str!("statements/pessimistic/confirm.sql")),
-        leave: Template::new(&format!("ROLLBACK;\n{}", text(clear, "$1", &[]))),
-        clear: template(clear),
-        sweep: template(include_str!("statements/pessimistic/sweep.sql")),
-        rollback: Template::plain("ROLLBACK".to_owned()),
-        // A connection's number is never another's.
-        cancel: Template::new("KILL QUERY $1"),
-        kill: Template::new("KILL $1"),
+        confirm: Template::new(&text(
+            include_str!("statements/pessimistic/confirm.sql"),
+            "$1",
+            &[("{session}", &session("$2", "$3"))],
+        )),
+        limit: template(include_str!("statements/pessimistic/limit.sql")),
+        // In one transaction, because each waits for the disk.
+        leave: Template::new(&format!("{LEAVE}\n{}", clear("", FORGET))),
+        clear: Template::new(&clear(FORGET, "")),
+        sweep: living(include_str!("statements/pessimistic/sweep.sql"), ""),
+        rollback: Template::plain(LEAVE.to_owned()),
+        commit: Template::plain("COMMIT".to_owned()),
+        cancel: signal("QUERY"),
+        kill: signal("CONNECTION"),
         token: template(include_str!("statements/pessimistic/token.sql")),
+        mark: living(include_str!("statements/pessimistic/mark.sql"), ""),
+        notice: template(include_str!("statements/pessimistic/notice.sql")),
+        holds_named: living(holds, "name = $1"),
+        holds_under: living(holds, "name >= $1 AND name < $2"),
     }
 }

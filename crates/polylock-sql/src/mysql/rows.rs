@@ -14,8 +14,8 @@ impl Columns for MySqlRow {
         self.try_get(column)
     }
 
-    fn text(&self, column: usize) -> Result<String, Error> {
-        String::from_utf8(self.bytes(column)?)
-            .map_err(|error| Error::ColumnDecode { index: column.to_string(), source: error.into() })
+    fn text(&self, column: usize) -> Result<Option<String>, Error> {
+        let bytes: Option<Vec<u8>> = self.try_get(column)?;
+        Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
     }
 }

@@ -2,13 +2,7 @@
 //!
 //! All of it holds under any `sql_mode` and character set of the session, on MySQL and MariaDB alike.
 
-use std::time::Duration;
-
-use crate::engine::{
-    LONGEST,
-    literal::{Literals, Template, filled},
-    rows::micros,
-};
+use crate::engine::literal::{Literals, Template, filled};
 
 /// The database's clock in whole microseconds: of the statement it stands in, in Universal Time, so that no time zone and no
 /// daylight saving comes in.
@@ -23,11 +17,11 @@ const MODE: &str = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITU
 /// What makes the routines, by name. The number at the end of a name is the version of what it does: a program of another
 /// version has routines of its own beside these.
 const ROUTINES: [(&str, &str); 5] = [
-    ("claim_1", include_str!("statements/routines/claim.sql")),
-    ("renew_1", include_str!("statements/routines/renew.sql")),
-    ("release_1", include_str!("statements/routines/release.sql")),
-    ("break_1", include_str!("statements/routines/break.sql")),
-    ("sweep_1", include_str!("statements/routines/sweep.sql")),
+    ("claim_2", include_str!("statements/routines/claim.sql")),
+    ("renew_2", include_str!("statements/routines/renew.sql")),
+    ("release_2", include_str!("statements/routines/release.sql")),
+    ("break_2", include_str!("statements/routines/break.sql")),
+    ("sweep_2", include_str!("statements/routines/sweep.sql")),
 ];
 
 /// How many routines there are.
@@ -113,23 +107,17 @@ pub(super) fn others(prefix: &str, table: &str) -> Template {
 /// routines they never do.
 pub(super) fn fill(file: &str, prefix: &str, more: &[(&str, &str)]) -> String {
     let prefix = prefix.to_ascii_lowercase();
-    let longest = micros(LONGEST).to_string();
-    let own = [("{now}", NOW), ("{max}", MAX), ("{longest}", longest.as_str()), ("{p}", prefix.as_str())];
+    let own = [("{now}", NOW), ("{max}", MAX), ("{p}", prefix.as_str())];
     filled(file, &[more, &own].concat())
 }
 
 impl Statements {
-    /// The statements on tables whose names begin with `prefix`, which must have been checked. A claim that begins to be
-    /// carried out later than half the `patience` after it came is not carried out: it may have been on its way for the other
-    /// half, so nobody waits for its answer any more.
-    pub(super) fn new(prefix: &str, patience: Duration) -> Self {
+    /// The statements on tables whose names begin with `prefix`, which must have been checked.
+    pub(super) fn new(prefix: &str) -> Self {
         let with = |file: &str, more: &[(&str, &str)]| Template::new(&fill(file, prefix, more));
         let locks = include_str!("statements/locks.sql");
         Self {
-            claim: with(
-                include_str!("statements/claim.sql"),
-                &[("{patience}", &micros(patience / 2).to_string())],
-            ),
+            claim: with(include_str!("statements/claim.sql"), &[]),
             renew: with(include_str!("statements/renew.sql"), &[]),
             release: with(include_str!("statements/release.sql"), &[]),
             break_lock: with(include_str!("statements/break.sql"), &[]),
@@ -148,7 +136,7 @@ mod tests {
 
     #[test]
     fn arguments_are_digits_and_a_request_is_looked_for_in_both_places() {
-        let statements = Statements::new("Jobs", Duration::from_secs(5));
+        let statements = Statements::new("Jobs");
         let pairs = [(b"n'".to_vec(), vec![7]), (vec![], vec![8])];
         let text = statements.present.with::<sqlx::MySql>(&[Arg::Pairs(&pairs)]);
         assert_eq!(
@@ -158,7 +146,7 @@ mod tests {
         let arguments = [Arg::Bytes(b"n"), Arg::Bytes(b""), Arg::Text("'")];
         assert_eq!(
             statements.release.with::<sqlx::MySql>(&arguments).as_str(),
-            "CALL jobs_release_1(x'6e', x'', x'27');"
+            "CALL jobs_release_2(x'6e', x'', x'27');"
         );
     }
 

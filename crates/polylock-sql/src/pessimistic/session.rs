@@ -79,7 +79,11 @@ impl Session {
         let operation = Operation::Claim;
         let deadline = SystemClock.now() + host.patience();
         let permit = places.one(&**host).await?;
-        let arguments = [named(&request.name), millis(request.ttl)];
+        // Its next message comes within the time of two operations. A claim that is delivered late, to a server that does not
+        // notice that the client is gone, keeps the lock no longer than that.
+        let silence = request.ttl.min(host.patience() * 2);
+        let [first, second] = Identity::random().arguments();
+        let arguments = [named(&request.name), millis(silence), first, second];
         let text = host.text(host.statements().enter.of(request.mode), &arguments);
         let mut link = host.lend(operation, deadline).await?;
         loop {
@@ -136,24 +140,36 @@ impl Session {
         Err(sqlx::Error::Protocol("the row is gone though it was in use".into()))
     }
 
-    /// Makes sure that the transaction is still the one that was opened, which from now on may be silent for `limit`.
-    pub(super) async fn confirm(&mut self, limit: Duration) -> Result<(), sqlx::Error> {
+    /// Makes sure that the transaction is still the one that was opened, which from now on may be silent for the lease. Returns
+    /// whether the hold is marked as broken.
+    pub(super) async fn confirm(&mut self, request: &Request) -> Result<bool, sqlx::Error> {
         let host = self.host.clone();
-        let facts = self.tell(&host.statements().confirm, &[millis(limit)]).await?;
+        let ([first, second], id) = (self.identity.arguments(), request.id.to_bytes());
+        let arguments = [millis(request.ttl), first, second, named(&request.name), Arg::Bytes(&id)];
+        let facts = self.tell(&host.statements().confirm, &arguments).await?;
         if facts.contains(&Fact::Inside(self.identity)) {
-            return Ok(());
+            return Ok(facts.contains(&Fact::Broken));
         }
         Err(sqlx::Error::Protocol("the connection is in another transaction".into()))
     }
 
-    /// Ends the transaction and leaves nothing; the connection is for others.
-    pub(super) async fn leave(mut self, name: &LockName) -> Result<(), sqlx::Error> {
+    /// From now on it may be silent for `limit`.
+    pub(super) async fn limit(&mut self, limit: Duration) -> Result<(), sqlx::Error> {
         let host = self.host.clone();
-        match self.tell(&host.statements().leave, &[named(name)]).await {
+        // Not for 0 ms, which means for ever.
+        let limit = limit.max(Duration::from_millis(1));
+        self.tell(&host.statements().limit, &[millis(limit)]).await.map(drop)
+    }
+
+    /// Ends the transaction and leaves nothing; the connection is for others.
+    pub(super) async fn leave(mut self, request: &Request) -> Result<(), sqlx::Error> {
+        let host = self.host.clone();
+        let id = request.id.to_bytes();
+        match self.tell(&host.statements().leave, &[named(&request.name), Arg::Bytes(&id)]).await {
             Ok(_) => {}
             // Others use the rows: they delete them when they leave.
             Err(error) if host.is_locked(&error) => {
-                self.tell(&host.statements().rollback, &[]).await?;
+                self.tell(&host.statements().commit, &[]).await?;
             }
             Err(error) => return Err(error),
         }

@@ -12,20 +12,26 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, Capabilities, Clock, FencingToken, Grant, LockName, LostReason, Moment, Operation, Place,
-    Release, Renewal, Request, RequestId, Result, Standing, SystemClock, Wake,
+    Backend, BreakNotice, BreakOrder, Capabilities, Clock, Entry, FencingToken, Grant, Inspect, LockName,
+    LockStatus, LostReason, Moment, Operation, Place, Release, Renewal, Request, RequestId, Result, Standing,
+    SystemClock, Wake,
 };
 use tokio::sync::Notify;
 
 use super::{
-    host::{Fact, Host, Identity},
+    host::{Host, Identity},
     session::{Entered, Places, Session},
     waiter::Waiter,
 };
-use crate::engine::{SWEEP_EVERY, SWEEP_ROWS, bytes, literal::Arg};
+use crate::engine::{SWEEP_EVERY, SWEEP_ROWS, Which, bytes, literal::Arg, notice};
 
 /// How long the server may take to tell a waiter that it has been given a lock that is free.
 const GRANTED: Duration = Duration::from_millis(100);
+/// How long the server may take to end a session that it was told to end.
+const ENDS: Duration = Duration::from_secs(1);
+/// How often the rows of such a session are tried to be deleted, and the pause between two tries.
+const CLEARINGS: u32 = 4;
+const CLEARS: Duration = Duration::from_millis(20);
 /// How long a release waits for a renewal that is under way.
 const MOMENT: Duration = Duration::from_millis(250);
 
@@ -57,10 +63,35 @@ enum Stage {
     /// It holds the lock and has no token yet.
     Locked(Session),
     /// It holds the lock.
-    Held(Session, FencingToken),
+    Held(Hold),
     /// Its connection is closed or broken on this side. Whether it is so on the server's side shows there, or at this
     /// moment at the latest, when the server has not heard of it for its whole lease.
     Adrift(Identity, Moment),
+}
+
+struct Hold {
+    session: Session,
+    token: FencingToken,
+    /// Until when the server keeps it though it is silent, at the earliest.
+    until: Moment,
+    /// The notice with which it was marked as broken. From then on it is not extended.
+    broken: Option<BreakNotice>,
+}
+
+impl Hold {
+    fn grant(&self) -> Standing {
+        Standing::Held(Grant::new(self.token, self.until.since(SystemClock.now())))
+    }
+}
+
+/// Whether a session that holds a lock is still there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Confirmed {
+    /// It is, and may be silent for its lease from now on.
+    Yes,
+    /// The same, but the hold is marked as broken.
+    Broken,
+    No,
 }
 
 impl fmt::Debug for Pessimistic {
@@ -100,31 +131,24 @@ impl Pessimistic {
         });
     }
 
-    /// Deletes the rows of a session that could not do it itself, if that is possible now.
-    async fn clear(&self, name: &LockName) {
-        let arguments = [Arg::Bytes(bytes(name))];
-        let cleared = self.host.aside(Operation::Release, &self.host.statements().clear, &arguments).await;
-        if let Err(failure) = cleared {
-            tracing::debug!(error = %failure, "could not clear unused rows");
+    /// Deletes what a session has left that could not do it itself, if that is possible now: while a session that was ended is
+    /// still on its way out, and as long as others use the name, its rows are locked.
+    async fn clear(&self, request: &Request) {
+        let id = request.id.to_bytes();
+        let arguments = [Arg::Bytes(bytes(&request.name)), Arg::Bytes(&id)];
+        for attempt in 1..=CLEARINGS {
+            let cleared =
+                self.host.aside(Operation::Release, &self.host.statements().clear, &arguments).await;
+            let Err(failure) = cleared else { return };
+            tracing::debug!(error = %failure, attempt, "could not clear unused rows");
+            SystemClock.sleep_until(SystemClock.now() + CLEARS).await;
         }
     }
 
-    /// Ends a session of which this side has no connection any more.
-    async fn kill(&self, operation: Operation, identity: Identity) -> Result<()> {
-        self.host.aside(operation, &self.host.statements().kill, &identity.arguments()).await.map(drop)
-    }
-
-    async fn token(&self, name: &LockName) -> Result<FencingToken> {
-        let arguments = [Arg::Bytes(bytes(name))];
-        let drawn = self.host.aside(Operation::Claim, &self.host.statements().token, &arguments).await?;
-        let token = drawn.iter().find_map(|fact| match fact {
-            Fact::Token(token) => FencingToken::new(*token),
-            _ => None,
-        });
-        token.ok_or_else(|| {
-            let advice = "the server gave no token".to_owned();
-            self.host.busy(Operation::Claim, advice)
-        })
+    /// Ends a session of which this side has no connection any more. Returns whether there was one.
+    async fn kill(&self, operation: Operation, identity: Identity) -> Result<bool> {
+        let killed = self.host.aside(operation, &self.host.statements().kill, &identity.arguments()).await?;
+        Ok(!killed.is_empty())
     }
 
     /// Draws a token for a request that holds the lock.
@@ -136,21 +160,64 @@ impl Pessimistic {
     /// So a token counts only if the transaction is seen open after it was drawn: then nobody else held the lock while it
     /// was. None if it is not.
     async fn grant(&self, request: &Request, stage: &mut Stage) -> Result<Option<Grant>> {
-        let token = self.token(&request.name).await?;
+        let Stage::Locked(session) = &*stage else { return Ok(None) };
+        let token = self.host.token(request, session.identity()).await?;
         let Stage::Locked(mut session) = mem::take(stage) else { return Ok(None) };
-        if !self.confirmed(&mut session, request, self.host.patience()).await {
+        let until = SystemClock.now() + request.ttl;
+        if self.confirmed(&mut session, request, self.host.patience()).await == Confirmed::No {
             *stage = Stage::Adrift(session.identity(), SystemClock.now() + request.ttl);
             return Ok(None);
         }
-        *stage = Stage::Held(session, token);
+        // One that is marked already learns of it with its first renewal.
+        *stage = Stage::Held(Hold { session, token, until, broken: None });
         Ok(Some(Grant::new(token, request.ttl)))
     }
 
+    /// Extends a hold, unless it was marked as broken; false if its session has ended.
+    async fn extend(
+        &self,
+        operation: Operation,
+        hold: &mut Hold,
+        request: &Request,
+        within: Duration,
+    ) -> Result<bool> {
+        if hold.broken.is_some() {
+            return Ok(true);
+        }
+        let sent = SystemClock.now();
+        match self.confirmed(&mut hold.session, request, within).await {
+            Confirmed::Yes => hold.until = sent + request.ttl,
+            Confirmed::Broken => {
+                // Back to the lease that it had. If this fails the connection is broken, and the lock free.
+                let left = hold.until.since(SystemClock.now());
+                let deadline = SystemClock.now() + within;
+                if !matches!(SystemClock.before(deadline, hold.session.limit(left)).await, Some(Ok(()))) {
+                    return Ok(false);
+                }
+                hold.broken = Some(self.host.notice(operation, request).await?.unwrap_or_default());
+            }
+            Confirmed::No => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Why the session of `request` has ended: it was broken by force, or nobody knows.
+    async fn ended(&self, operation: Operation, request: &Request) -> LostReason {
+        match self.host.notice(operation, request).await {
+            Ok(Some(notice)) => LostReason::Broken(notice),
+            Ok(None) => LostReason::SessionEnded,
+            Err(error) => {
+                tracing::debug!(%error, "could not look for a break notice");
+                LostReason::SessionEnded
+            }
+        }
+    }
+
     /// Whether the transaction is still there; from now on it may be silent for the lease.
-    async fn confirmed(&self, session: &mut Session, request: &Request, within: Duration) -> bool {
+    async fn confirmed(&self, session: &mut Session, request: &Request, within: Duration) -> Confirmed {
         let deadline = SystemClock.now() + within;
-        let error = match SystemClock.before(deadline, session.confirm(request.ttl)).await {
-            Some(Ok(())) => return true,
+        let error = match SystemClock.before(deadline, session.confirm(request)).await {
+            Some(Ok(broken)) => return if broken { Confirmed::Broken } else { Confirmed::Yes },
             Some(Err(error)) => self.host.failed(Operation::Renew, error),
             None => self.host.out_of_time(Operation::Renew),
         };
@@ -158,7 +225,7 @@ impl Pessimistic {
             lock.name = %request.name, error = &error as &dyn std::error::Error,
             "the connection that carried a lock is lost",
         );
-        false
+        Confirmed::No
     }
 }
 
@@ -196,12 +263,13 @@ impl Backend for Pessimistic {
                     }
                     Stage::Locked(waiter.outcome().await?)
                 }
-                Stage::Held(mut session, token) => {
-                    if self.confirmed(&mut session, request, self.host.patience()).await {
-                        *stage = Stage::Held(session, token);
-                        return Ok(Standing::Held(Grant::new(token, request.ttl)));
+                Stage::Held(hold) => {
+                    *stage = Stage::Held(hold);
+                    let Stage::Held(hold) = &mut *stage else { continue };
+                    if self.extend(Operation::Claim, hold, request, self.host.patience()).await? {
+                        return Ok(hold.grant());
                     }
-                    Stage::Adrift(session.identity(), SystemClock.now() + request.ttl)
+                    Stage::Adrift(hold.session.identity(), SystemClock.now() + request.ttl)
                 }
                 Stage::Adrift(identity, until) => {
                     *stage = Stage::Adrift(identity, until);
@@ -231,26 +299,30 @@ impl Backend for Pessimistic {
     async fn renew(&self, request: &Request) -> Result<Renewal> {
         let Some(slot) = self.find(request.id) else { return Ok(Renewal::Lost(LostReason::Gone)) };
         let mut stage = slot.stage.lock().await;
-        let session = match &mut *stage {
-            Stage::Held(session, _) => session,
-            Stage::Adrift(..) => return Ok(Renewal::Lost(LostReason::SessionEnded)),
+        let hold = match &mut *stage {
+            Stage::Held(hold) => hold,
+            Stage::Adrift(..) => return Ok(Renewal::Lost(self.ended(Operation::Renew, request).await)),
             _ => return Ok(Renewal::Lost(LostReason::Gone)),
         };
-        let confirmed = tokio::select! {
+        let extended = tokio::select! {
             biased;
             () = slot.cut.notified() => false,
             // A server that stands still for a while need not cost the lock: as long as the lease lasts, there is hope.
-            confirmed = self.confirmed(session, request, request.ttl) => confirmed,
+            extended = self.extend(Operation::Renew, hold, request, request.ttl) => extended?,
         };
-        if confirmed {
-            return Ok(Renewal::Renewed { lease: request.ttl });
+        if extended {
+            return Ok(match &hold.broken {
+                None => Renewal::Renewed { lease: request.ttl },
+                Some(notice) => Renewal::Lost(LostReason::Broken(notice.clone())),
+            });
         }
-        *stage = Stage::Adrift(session.identity(), SystemClock.now() + request.ttl);
-        Ok(Renewal::Lost(LostReason::SessionEnded))
+        *stage = Stage::Adrift(hold.session.identity(), SystemClock.now() + request.ttl);
+        Ok(Renewal::Lost(self.ended(Operation::Renew, request).await))
     }
 
     async fn release(&self, request: &Request) -> Result<Release> {
-        let Some(slot) = self.find(request.id) else { return Ok(Release::Released) };
+        let gone = Release::Lost(LostReason::Gone);
+        let Some(slot) = self.find(request.id) else { return Ok(gone) };
         let mut stage = match SystemClock.before(SystemClock.now() + MOMENT, slot.stage.lock()).await {
             Some(stage) => stage,
             None => {
@@ -259,56 +331,104 @@ impl Backend for Pessimistic {
             }
         };
         let operation = Operation::Release;
-        match mem::take(&mut *stage) {
-            Stage::Out => self.clear(&request.name).await,
+        let ended = match mem::take(&mut *stage) {
+            Stage::Out => {
+                self.clear(request).await;
+                gone
+            }
             Stage::Waiting(mut waiter) => {
                 let deadline = SystemClock.now() + self.host.patience();
                 match SystemClock.before(deadline, waiter.withdraw()).await {
                     Some(Ok(session)) => self.end(operation, session, request, &mut stage).await?,
                     Some(Err(_)) | None => {
-                        self.end_adrift(operation, waiter.identity(), request, &mut stage).await?;
+                        self.end_adrift(operation, waiter.identity(), request, &mut stage).await?
                     }
                 }
             }
-            Stage::Locked(session) | Stage::Held(session, _) => {
-                self.end(operation, session, request, &mut stage).await?;
+            Stage::Locked(session) => self.end(operation, session, request, &mut stage).await?,
+            // If the session had ended before, others may have had the lock since: the reply to its end alone would not tell.
+            Stage::Held(Hold { mut session, .. }) => {
+                if self.confirmed(&mut session, request, self.host.patience()).await == Confirmed::No {
+                    self.end_adrift(operation, session.identity(), request, &mut stage).await?
+                } else {
+                    self.end(operation, session, request, &mut stage).await?
+                }
             }
             Stage::Adrift(identity, _) => self.end_adrift(operation, identity, request, &mut stage).await?,
-        }
+        };
         self.requests().remove(&request.id);
-        Ok(Release::Released)
+        Ok(ended)
     }
 }
 
 impl Pessimistic {
-    /// Ends a session properly, or by force.
+    /// Ends a session of ours, properly or by force.
     async fn end(
         &self,
         operation: Operation,
         session: Session,
         request: &Request,
         stage: &mut Stage,
-    ) -> Result<()> {
+    ) -> Result<Release> {
         let (identity, deadline) = (session.identity(), SystemClock.now() + self.host.patience());
-        match SystemClock.before(deadline, session.leave(&request.name)).await {
-            Some(Ok(())) => Ok(()),
-            Some(Err(_)) | None => self.end_adrift(operation, identity, request, stage).await,
+        if !matches!(SystemClock.before(deadline, session.leave(request)).await, Some(Ok(()))) {
+            // Whether it was still there does not matter: it may have ended as it was asked to.
+            self.end_adrift(operation, identity, request, stage).await?;
         }
+        Ok(Release::Released)
     }
 
-    /// Ends a session by force.
+    /// Ends a session by force, and reports whether it was still there.
     async fn end_adrift(
         &self,
         operation: Operation,
         identity: Identity,
         request: &Request,
         stage: &mut Stage,
-    ) -> Result<()> {
+    ) -> Result<Release> {
         *stage = Stage::Adrift(identity, SystemClock.now() + request.ttl);
-        self.kill(operation, identity).await?;
+        let outcome = if self.kill(operation, identity).await? {
+            Release::Released
+        } else {
+            Release::Lost(self.ended(operation, request).await)
+        };
         *stage = Stage::Out;
-        self.clear(&request.name).await;
-        Ok(())
+        self.clear(request).await;
+        Ok(outcome)
+    }
+}
+
+#[async_trait]
+impl Inspect for Pessimistic {
+    async fn inspect(&self, name: &LockName) -> Result<LockStatus> {
+        let (locks, _) = self.host.holds(Operation::Inspect, Which::Named(name)).await?;
+        let lock = locks.into_iter().next();
+        Ok(lock.unwrap_or_else(|| LockStatus::new(name.clone(), Vec::new(), Vec::new())))
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<LockStatus>> {
+        self.host.holds(Operation::Inspect, Which::Under(prefix)).await.map(|(locks, _)| locks)
+    }
+
+    async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
+        let (operation, which) = (Operation::Break, Which::Named(name));
+        self.host.mark(name, &notice(order)).await?;
+        let (locks, sessions) = self.host.holds(operation, which).await?;
+        if order.force {
+            for session in &sessions {
+                self.kill(operation, *session).await?;
+            }
+            // The server ends them in a moment, and frees the lock then.
+            let deadline = SystemClock.now() + ENDS;
+            while SystemClock.now() < deadline {
+                let (_, left) = self.host.holds(operation, which).await?;
+                if !sessions.iter().any(|session| left.contains(session)) {
+                    break;
+                }
+                SystemClock.sleep_until(SystemClock.now() + Duration::from_millis(2)).await;
+            }
+        }
+        Ok(locks.into_iter().flat_map(|lock| lock.holders).collect())
     }
 }
 

@@ -8,7 +8,8 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    Capabilities, Entry, Fencing, LockName, LockStatus, Operation, Reach, Request, Result, WakeUp,
+    BreakOrder, Capabilities, Entry, Fencing, HoldAlerts, LockName, LockStatus, Operation, Reach, Release,
+    Renewal, Request, Result, WakeUp,
     hub::{Handed, Hub},
 };
 use sqlx::postgres::PgRow;
@@ -23,7 +24,7 @@ use crate::engine::{
     self, Dialect, LONGEST, Look, Pace, Round, SHORTEST, SWEEP_ROWS, Which, bytes, label,
     literal::{Arg, Template},
     pool::Server,
-    rows::{self, Columns, micros},
+    rows::{self, Columns, Timed, micros},
     slot,
 };
 
@@ -45,6 +46,7 @@ pub(super) struct Database {
 struct Sweep {
     holds: Vec<u8>,
     waiters: Vec<u8>,
+    broken: Vec<u8>,
 }
 
 impl fmt::Debug for Database {
@@ -66,7 +68,7 @@ impl Database {
             capabilities.fencing = Fencing::WhileRunning;
         }
         let server = Arc::new(server);
-        let listener = Listener::new(config, server.clone(), statements.notify.clone());
+        let listener = Listener::new(config, server.clone(), &statements);
         Self { capabilities, durable, server, statements, listener, sweep: Mutex::default() }
     }
 
@@ -97,7 +99,7 @@ impl Dialect for Database {
         PACE
     }
 
-    async fn claim(&self, request: &Request, hub: &Hub) -> Result<Look> {
+    async fn claim(&self, request: &Request, hub: &Arc<Hub>) -> Result<Look> {
         let (place_ttl, ticket) =
             if request.queues { (micros(request.place_ttl()), hub.enter(request)) } else { (0, 0) };
         let arguments = [
@@ -116,18 +118,21 @@ impl Dialect for Database {
         ];
         let (look, place) = self
             .server
-            .ask(Operation::Claim, &self.statements.claim, &arguments, |rows| {
+            .ask_expiring(Operation::Claim, &self.statements.claim, &arguments, |rows| {
                 let place = rows.first().map_or(Ok(None), |row| row.int(2))?;
-                Ok((rows::look(rows)?, place))
+                let Timed { clock_us, outcome } = rows::timed_look(rows)?;
+                Ok(Timed { clock_us, outcome: outcome.map(|look| (look, place)) })
             })
             .await?;
-        if let (Look::Behind { .. }, Some(place), true) = (&look, place, request.queues) {
-            hub.placed(request, place.unsigned_abs());
+        match (&look, place) {
+            (Look::Behind { .. }, Some(place)) if request.queues => hub.placed(request, place.unsigned_abs()),
+            (Look::Held(..), _) => self.listener.listen_soon(hub),
+            _ => {}
         }
         Ok(look)
     }
 
-    async fn renew(&self, request: &Request) -> Result<bool> {
+    async fn renew(&self, request: &Request) -> Result<Renewal> {
         let arguments = [
             Arg::Bytes(bytes(&request.name)),
             Arg::Bytes(&request.id.to_bytes()),
@@ -135,28 +140,27 @@ impl Dialect for Database {
             Arg::Bool(self.durable),
         ];
         self.server
-            .ask(Operation::Renew, &self.statements.renew, &arguments, |rows| {
-                rows.first().map_or(Ok(false), |row| Ok(row.int(0)? == Some(1)))
-            })
+            .ask(Operation::Renew, &self.statements.renew, &arguments, |rows| rows::renewal(rows, request))
             .await
     }
 
-    async fn release(&self, request: &Request, hub: &Hub) -> Result<()> {
+    async fn release(&self, request: &Request, hub: &Hub) -> Result<Release> {
         let arguments = [
             Arg::Bytes(bytes(&request.name)),
             Arg::Bytes(&request.id.to_bytes()),
             Arg::Text(self.listener.channel()),
         ];
         match self.server.answer(Operation::Release, &self.statements.release, &arguments).await {
-            Ok((rows, lost)) => {
-                let next: Result<Vec<_>, _> = rows.iter().map(handed).collect();
-                let next = next.map_err(|error| self.server.failed(Operation::Release, error))?;
-                next.into_iter().flatten().for_each(|next| hub.hand_over(next));
-                if lost {
-                    // Whom the lock went to was told to nobody. A claim finds it.
+            Ok((rows, reply_lost)) => {
+                let failed = |error| self.server.failed(Operation::Release, error);
+                let outcome = rows::release(rows.first(), 4, reply_lost).map_err(failed)?;
+                let next: Result<Vec<_>, _> = rows.iter().skip(1).map(handed).collect();
+                next.map_err(failed)?.into_iter().flatten().for_each(|next| hub.hand_over(next));
+                if reply_lost {
+                    // The notification of the next holder may have been in the reply that was lost. A claim finds the grant.
                     hub.ring_all();
                 }
-                Ok(())
+                Ok(outcome)
             }
             Err(error) => {
                 hub.ring_all();
@@ -187,25 +191,41 @@ impl Dialect for Database {
             Some(end) => (&self.statements.locks_under, Arg::Bytes(end)),
         };
         let arguments = [Arg::Bytes(&first), end];
-        self.server.ask(Operation::Inspect, template, &arguments, |rows| rows::statuses(rows, 0)).await
+        self.server
+            .ask(Operation::Inspect, template, &arguments, |rows| rows::statuses(rows, which.is_strict()))
+            .await
     }
 
-    async fn break_lock(&self, name: &LockName, hub: &Hub) -> Result<Vec<Entry>> {
-        let arguments = [Arg::Bytes(bytes(name))];
+    async fn break_lock(&self, name: &LockName, order: &BreakOrder, hub: &Hub) -> Result<Vec<Entry>> {
+        let notice = engine::notice(order);
+        let arguments = [
+            Arg::Bytes(bytes(name)),
+            Arg::Text(&notice),
+            Arg::Bool(order.force),
+            Arg::Text(self.listener.break_channel()),
+        ];
         let broken = self
             .server
-            .ask(Operation::Break, &self.statements.break_lock, &arguments, |rows| rows::statuses(rows, 0))
+            .ask_expiring(Operation::Break, &self.statements.break_lock, &arguments, rows::timed_break)
             .await?;
-        // Those of this process hear it at once, listening or not.
-        hub.ring_all();
-        Ok(broken.into_iter().flat_map(|lock| lock.holders).collect())
+        if order.force {
+            // The waiters of this process claim at once, listening or not.
+            hub.ring_all();
+        }
+        Ok(broken)
     }
 
     async fn sweep(&self) -> Result<()> {
-        let Sweep { holds, waiters } = self.sweep.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let Sweep { holds, waiters, broken } =
+            self.sweep.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let holds = self.clear(&self.statements.sweep_holds, &holds).await?;
         let waiters = self.clear(&self.statements.sweep_waiters, &waiters).await?;
-        *self.sweep.lock().unwrap_or_else(PoisonError::into_inner) = Sweep { holds, waiters };
+        let broken = self.clear(&self.statements.sweep_broken, &broken).await?;
+        *self.sweep.lock().unwrap_or_else(PoisonError::into_inner) = Sweep { holds, waiters, broken };
         Ok(())
+    }
+
+    fn alerts(&self) -> Option<&Arc<HoldAlerts>> {
+        self.listener.alerts()
     }
 }

@@ -1,4 +1,4 @@
-//! The one connection on which this process hears whose turn it is.
+//! The one connection on which this process receives grants for its waiters, and the names of locks that were broken.
 //!
 //! It is believed only after it has heard its own voice, and is asked for it again every few seconds while somebody
 //! waits: a pooler may swallow notifications, and a connection that nobody sends on does not notice that the other end is
@@ -15,7 +15,7 @@ use std::{
 
 use backon::{BackoffBuilder, ExponentialBuilder};
 use polylock_core::{
-    Clock, Moment, Operation, RequestId, SystemClock,
+    Clock, HoldAlerts, Moment, Operation, RequestId, SystemClock,
     hub::{Handed, Hub},
 };
 use sqlx::{
@@ -24,23 +24,29 @@ use sqlx::{
 };
 use tokio::task::JoinHandle;
 
-use super::config::{Config, Listen};
+use super::{
+    config::{Config, Listen},
+    statements::Statements,
+};
 use crate::engine::{
     literal::{Arg, Template},
     pool::Server,
-    rows::hex,
+    rows::{self, Columns, hex, unhex},
 };
 
 /// How long its own voice may take.
 const PROOF: Duration = Duration::from_secs(2);
 /// How often it is asked for it while somebody waits.
 const CHECK: Duration = Duration::from_secs(5);
+/// How long after the first grant a process without waiters listens for breaks: one that only takes a lock for a moment does
+/// without another connection.
+const SOON: Duration = Duration::from_millis(100);
 /// The longest pause before another try.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// What it says to itself.
 const OWN_VOICE: &str = "0";
 
-/// The listening connection, which is made when somebody waits for the first time and kept from then on.
+/// The listening connection, which is made when somebody waits, or holds a lock, for the first time, and kept from then on.
 #[derive(Debug)]
 pub(super) struct Listener {
     /// How to reach the server, or `None` if nobody is to listen.
@@ -59,8 +65,14 @@ struct Task {
 #[derive(Debug)]
 struct Shared {
     channel: String,
+    /// One for all processes that use the same tables, or others of the same name in another schema.
+    break_channel: String,
+    alerts: Arc<HoldAlerts>,
     server: Arc<Server<Postgres>>,
     notify: Template,
+    broken: Template,
+    /// Whether the connection has been asked for.
+    wanted: AtomicBool,
     /// Whether it is believed.
     hears: AtomicBool,
     /// How often it heard its own voice.
@@ -76,7 +88,7 @@ impl Drop for Listener {
 }
 
 impl Listener {
-    pub(super) fn new(config: &Config, server: Arc<Server<Postgres>>, notify: Template) -> Self {
+    pub(super) fn new(config: &Config, server: Arc<Server<Postgres>>, statements: &Statements) -> Self {
         let options = match &config.listen {
             Listen::Auto => Some(&config.options),
             Listen::Off => None,
@@ -84,11 +96,48 @@ impl Listener {
         };
         // Any name that no other process has; random, like a request's.
         let channel = format!("polylock_{}", hex(&RequestId::random().to_bytes()));
-        let (hears, heard) = (AtomicBool::new(false), AtomicU64::new(0));
+        let shared = Shared {
+            channel,
+            // Capitals in a prefix do not count.
+            break_channel: format!("{}_breaks", config.common.table.to_ascii_lowercase()),
+            alerts: Arc::default(),
+            server,
+            notify: statements.notify.clone(),
+            broken: statements.broken.clone(),
+            wanted: AtomicBool::new(false),
+            hears: AtomicBool::new(false),
+            heard: AtomicU64::new(0),
+        };
         Self {
             options: options.map(|options| options.clone().disable_statement_logging()),
-            shared: Arc::new(Shared { channel, server, notify, hears, heard }),
+            shared: Arc::new(shared),
             task: Mutex::default(),
+        }
+    }
+
+    /// What receives the locks that were broken, if anything listens.
+    pub(super) fn alerts(&self) -> Option<&Arc<HoldAlerts>> {
+        self.options.is_some().then_some(&self.shared.alerts)
+    }
+
+    /// Where the processes of holders listen for breaks.
+    pub(super) fn break_channel(&self) -> &str {
+        &self.shared.break_channel
+    }
+
+    /// Starts listening in a moment, for a process that holds a lock.
+    pub(super) fn listen_soon(&self, hub: &Arc<Hub>) {
+        let Some(options) = &self.options else { return };
+        if self.shared.wanted.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
+        if task.running.is_none() {
+            let listening = listen(options.clone(), self.shared.clone(), hub.clone());
+            task.running = Some(tokio::spawn(async move {
+                SystemClock.sleep_until(SystemClock.now() + SOON).await;
+                listening.await;
+            }));
         }
     }
 
@@ -118,6 +167,7 @@ impl Listener {
             if task.running.as_ref().is_none_or(JoinHandle::is_finished) {
                 let listening = listen(options.clone(), self.shared.clone(), hub.clone());
                 task.running = Some(tokio::spawn(listening));
+                self.shared.wanted.store(true, Ordering::Release);
             }
             let due = task.asked.is_none_or(|(when, _)| now.since(when) >= CHECK);
             if due {
@@ -147,6 +197,14 @@ impl Shared {
     }
 
     fn on(&self, notification: &PgNotification, hub: &Hub) {
+        if notification.channel() == self.break_channel {
+            // What is no name is not polylock's.
+            let name = unhex(0, notification.payload()).ok().and_then(rows::name);
+            if let Some(name) = name {
+                self.alerts.check(&name);
+            }
+            return;
+        }
         if notification.payload() == OWN_VOICE {
             self.heard.fetch_add(1, Ordering::AcqRel);
             return;
@@ -158,6 +216,18 @@ impl Shared {
         }
     }
 
+    /// Checks the locks that were broken while nothing was received.
+    async fn find_broken(&self) {
+        let names = self.server.ask(Operation::Wait, &self.broken, &[], |rows| {
+            rows.iter().map(|row| row.bytes(0)).collect::<Result<Vec<_>, _>>()
+        });
+        match names.await {
+            Ok(names) => names.into_iter().filter_map(rows::name).for_each(|name| self.alerts.check(&name)),
+            // Their next renewals find it.
+            Err(error) => tracing::debug!(%error, "could not look for locks that were broken"),
+        }
+    }
+
     /// Listens until the connection is lost; the error says how.
     async fn session(&self, options: &PgConnectOptions, hub: &Hub) -> Result<(), sqlx::Error> {
         let pool = PgPoolOptions::new()
@@ -165,7 +235,7 @@ impl Shared {
             .acquire_timeout(self.server.patience)
             .connect_lazy_with(options.clone());
         let mut listener = PgListener::connect_with(&pool).await?;
-        listener.listen(&self.channel).await?;
+        listener.listen_all([self.channel.as_str(), self.break_channel.as_str()]).await?;
         let before = self.heard.load(Ordering::Acquire);
         self.speak().await;
         while self.heard.load(Ordering::Acquire) == before {
@@ -177,6 +247,7 @@ impl Shared {
         self.hears.store(true, Ordering::Release);
         // Who left before is not told again.
         hub.ring_all();
+        self.find_broken().await;
         while let Some(notification) = listener.try_recv().await? {
             self.on(&notification, hub);
         }

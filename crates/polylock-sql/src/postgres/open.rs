@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use polylock_core::{ConfigError, Fault, Operation, Result, Store};
+use polylock_core::{Clock, ConfigError, Fault, Operation, Result, Store, SystemClock};
 use sqlx::{ConnectOptions, Postgres, Row, postgres::PgRow};
 
 use super::{
@@ -12,13 +12,13 @@ use super::{
     statements::{self, Statements},
 };
 use crate::{
-    engine::{Engine, config::check_version, literal::Template, pool::Server},
+    engine::{Engine, literal::Template, pool::Server, table::check_version},
     pessimistic::{SIDE_CONNECTIONS, Strategy},
 };
 
 /// The version of the tables that this crate writes, and of the functions.
-const SCHEMA: i64 = 1;
-const ROUTINES: i64 = 1;
+const SCHEMA: i64 = 2;
+const ROUTINES: i64 = 2;
 
 /// What makes the tables and functions of `config`: for an administrator to run where the program's user may not.
 ///
@@ -88,22 +88,22 @@ async fn open(config: Config) -> Result<Store> {
     if pinned {
         let store = pessimistic::store(&config, connect(connections), server);
         store.sweep().await;
-        return Ok(Store::new(Arc::new(store)));
+        return Ok(Store::inspectable(Arc::new(store)));
     }
     let statements = Statements::new(&config.schema, &config.common.table, config.common.timeout);
-    let engine = Engine::new(Database::new(&config, server, statements));
-    engine.sweep().await;
-    Ok(Store::inspectable(Arc::new(engine)))
+    Ok(Engine::open(Database::new(&config, server, statements)).await)
 }
 
 /// Looks at the server's settings, and makes what is missing.
 async fn prepare(server: &Server<Postgres>, config: &Config) -> Result<()> {
     let (at, tables) = (server.at(Operation::Connect), Tables::of(config));
     let checkup = statements::checkup(&config.schema, &config.common.table);
+    let asked = SystemClock.now();
     let checkup = first(server, &checkup).await?;
     let read = |error| server.failed(Operation::Connect, error);
     let number = |column: usize| checkup.try_get::<i64, _>(column).map_err(read);
     let text = |column: usize| checkup.try_get::<String, _>(column).map_err(read);
+    server.clock.observe(asked, number(9)?);
     if number(0)? < 120_000 {
         return Err(at.ours(Fault::Permanent, "the server is too old: PostgreSQL 12 or later is needed"));
     }
@@ -130,16 +130,18 @@ async fn prepare(server: &Server<Postgres>, config: &Config) -> Result<()> {
     if schema == wanted && routines < wanted_routines {
         create(server, &tables).await?;
     }
-    check_version(schema, wanted)?;
-    if schema < wanted {
-        let advice =
-            "the tables of this prefix have no version: they are not polylock's; choose another prefix";
-        return Err(at.ours(Fault::Permanent, advice));
-    }
+    check_version(&config.common.table, schema, wanted)?;
     if text(6)? == "u" {
         let advice =
             "the tables are UNLOGGED: a crash of the server would empty them; ALTER TABLE ... SET LOGGED";
         return Err(at.ours(Fault::Permanent, advice));
+    }
+    if number(10)? > 0 {
+        tracing::warn!(
+            server = %server.place, schema = config.schema,
+            "every user of the database may create objects in the schema of the locks, such as tables of their own in the \
+             place of polylock's: REVOKE CREATE ON SCHEMA ... FROM PUBLIC, or choose another polylock.schema"
+        );
     }
     if config.durability == Durability::Full && (text(4)? == "off" || text(5)? == "off") {
         tracing::warn!(
@@ -187,7 +189,7 @@ mod tests {
         let config = Config::new("postgres://db/x").unwrap().schema("Jobs").table("t_1");
         let text = schema(&config).unwrap();
         assert!(text.starts_with("CREATE SCHEMA IF NOT EXISTS \"Jobs\";"), "{text}");
-        assert!(text.contains("FUNCTION \"Jobs\".t_1_claim_1("), "{text}");
+        assert!(text.contains("FUNCTION \"Jobs\".t_1_claim_2("), "{text}");
         assert!(!text.contains('{') && !text.contains("--"), "{text}");
         let text = schema(&config.clone().strategy(Strategy::Pessimistic)).unwrap();
         assert!(text.starts_with("CREATE SCHEMA IF NOT EXISTS \"Jobs\";"), "{text}");

@@ -17,10 +17,16 @@ use crate::{
 };
 
 /// The version of the tables that this crate writes.
-pub(super) const SCHEMA: i64 = 1;
+pub(super) const SCHEMA: i64 = 2;
 
 /// The connection, and when its transaction began, which no other on it did.
 const IDENTITY: &str = "pg_backend_pid()::bigint, (extract(epoch FROM now()) * 1000000)::bigint";
+
+/// Whether the session of an entry is in its transaction still. When a transaction began is shown to its own role and to
+/// monitors alone; that the session has locked rows is shown to everybody.
+const LIVE: &str = "EXISTS (SELECT FROM pg_locks WHERE pid = session_1 AND relation = '{p}_rows'::regclass AND granted) \
+    AND NOT EXISTS (SELECT FROM pg_stat_activity \
+        WHERE pid = session_1 AND (extract(epoch FROM xact_start) * 1000000)::bigint <> session_2)";
 
 #[derive(Debug)]
 struct Postgres;
@@ -84,6 +90,7 @@ fn texts(config: &Config) -> Statements {
             ("{slice}", &slice),
             ("{identity}", IDENTITY),
             ("{durable}", durable),
+            ("{live}", LIVE),
         ];
         fill(file, &config.schema, &config.common.table, &[more, &own].concat())
     };
@@ -96,18 +103,25 @@ fn texts(config: &Config) -> Statements {
         Template::new(&text(include_str!("statements/pessimistic/cancel.sql"), &[("{function}", function)]))
     };
     let clear = include_str!("statements/pessimistic/clear.sql");
+    let holds = include_str!("statements/pessimistic/holds.sql");
     Statements {
         enter: strengths(include_str!("statements/pessimistic/enter.sql")),
         wait: strengths(include_str!("statements/pessimistic/wait.sql")),
         wait_on: strengths(include_str!("statements/pessimistic/wait_on.sql")),
         confirm: template(include_str!("statements/pessimistic/confirm.sql")),
+        limit: template(include_str!("statements/pessimistic/limit.sql")),
         // Nothing in it is to be kept, and a rollback does not wait for the disk.
         leave: Template::new(&format!("ROLLBACK;\n{}", text(clear, &[]))),
         clear: template(clear),
         sweep: template(include_str!("statements/pessimistic/sweep.sql")),
         rollback: Template::plain("ROLLBACK".to_owned()),
+        commit: Template::plain("COMMIT".to_owned()),
         cancel: signal("pg_cancel_backend"),
         kill: signal("pg_terminate_backend"),
         token: template(include_str!("statements/pessimistic/token.sql")),
+        mark: template(include_str!("statements/pessimistic/mark.sql")),
+        notice: template(include_str!("statements/pessimistic/notice.sql")),
+        holds_named: Template::new(&text(holds, &[("{which}", "name = $1")])),
+        holds_under: Template::new(&text(holds, &[("{which}", "name >= $1 AND name < $2")])),
     }
 }

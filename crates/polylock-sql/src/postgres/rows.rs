@@ -14,7 +14,7 @@ impl Columns for PgRow {
         unhex(column, self.try_get(column)?)
     }
 
-    fn text(&self, column: usize) -> Result<String, Error> {
+    fn text(&self, column: usize) -> Result<Option<String>, Error> {
         self.try_get(column)
     }
 }

@@ -12,6 +12,13 @@ const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 /// Behind every place in the queue.
 const MAX: &str = "9223372036854775807";
 
+/// What every function is pinned to: other users may create functions and operators in schemas of a search path, which fit a call
+/// better than the system's own, and would run with the rights of whoever locks.
+const PINNED: &str = "SET search_path = pg_catalog, pg_temp";
+
+/// The same for the transaction of a message.
+const PIN: &str = "SET LOCAL search_path = pg_catalog, pg_temp;";
+
 /// As durable as was asked, whatever the server's default is.
 const DURABLE: &str =
     "PERFORM set_config('synchronous_commit', CASE WHEN a_durable THEN 'on' ELSE 'off' END, true);";
@@ -34,9 +41,10 @@ impl Literals for sqlx::Postgres {
     fn pair(text: &mut String, first: &str, second: &str) {
         text.push('(');
         Self::bytes(text, first);
-        text.push_str(", ");
+        // The type of a column of VALUES is text unless it is stated.
+        text.push_str("::bytea, ");
         Self::bytes(text, second);
-        text.push(')');
+        text.push_str("::bytea)");
     }
 }
 
@@ -52,6 +60,8 @@ pub(super) struct Statements {
     pub(super) locks_under: Template,
     pub(super) sweep_holds: Template,
     pub(super) sweep_waiters: Template,
+    pub(super) sweep_broken: Template,
+    pub(super) broken: Template,
     pub(super) notify: Template,
 }
 
@@ -94,7 +104,7 @@ pub(super) fn with_schema(schema: &str, ddl: &str) -> String {
 /// `ddl` as one transaction behind one lock: two programs that start at once do not meet half-made tables.
 pub(super) fn creation(ddl: &str) -> Template {
     Template::plain(format!(
-        "SET LOCAL client_min_messages = warning;\n\
+        "{PIN}\nSET LOCAL client_min_messages = warning;\n\
          SELECT pg_advisory_xact_lock(hashtextextended('polylock schema', 0));\n{ddl}"
     ))
 }
@@ -104,7 +114,7 @@ pub(super) fn creation(ddl: &str) -> Template {
 pub(super) fn begin(patience: Duration) -> String {
     // Under REPEATABLE READ a claim would judge by what was before it had its turn.
     format!(
-        "SET TRANSACTION ISOLATION LEVEL READ COMMITTED;\nSET LOCAL statement_timeout = {};",
+        "SET TRANSACTION ISOLATION LEVEL READ COMMITTED;\nSET LOCAL statement_timeout = {};\n{PIN}",
         patience.as_millis()
     )
 }
@@ -114,11 +124,14 @@ pub(super) fn fill(file: &str, schema: &str, prefix: &str, more: &[(&str, &str)]
     let qualified = format!("\"{schema}\".{prefix}");
     let all = Mode::Exclusive.conflicts().to_string();
     let own = [
+        ("{pinned}", PINNED),
+        ("{pin}", PIN),
         ("{durable}", DURABLE),
         ("{now}", NOW),
         ("{max}", MAX),
         ("{all}", &all),
         ("{p}", &qualified),
+        ("{s}", schema),
         ("{t}", prefix),
     ];
     filled(file, &[more, &own].concat())
@@ -144,6 +157,8 @@ impl Statements {
             locks_under: with(locks, &[("{which}", "name >= $1 AND name < $2")]),
             sweep_holds: with(sweep, &[("{table}", "holds")]),
             sweep_waiters: with(sweep, &[("{table}", "waiters")]),
+            sweep_broken: with(sweep, &[("{table}", "broken")]),
+            broken: with(include_str!("statements/broken.sql"), &[]),
             notify: with(include_str!("statements/notify.sql"), &[]),
         }
     }

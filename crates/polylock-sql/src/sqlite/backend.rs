@@ -7,7 +7,8 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    Capabilities, Entry, Fencing, FencingToken, LockName, LockStatus, Operation, Request, Result, hub::Hub,
+    BreakOrder, Capabilities, Entry, Fencing, FencingToken, HoldAlerts, LockName, LockStatus, LostReason,
+    Operation, Release, Renewal, Request, Result, hub::Hub,
 };
 use sqlx::{
     Arguments, Encode, Row, SqlStr, Type,
@@ -24,8 +25,8 @@ use super::{
     statements::Statements,
 };
 use crate::engine::{
-    Dialect, LONGEST, Look, Pace, Round, SHORTEST, SWEEP_ROWS, Which, bytes, label,
-    rows::{self, micros},
+    self, Dialect, LONGEST, Look, Pace, Round, SHORTEST, SWEEP_ROWS, Which, bytes, label,
+    rows::{self, Columns, micros},
     slot,
 };
 
@@ -166,7 +167,7 @@ impl Dialect for Sqlite {
         round::PACE
     }
 
-    async fn claim(&self, request: &Request, hub: &Hub) -> Result<Look> {
+    async fn claim(&self, request: &Request, hub: &Arc<Hub>) -> Result<Look> {
         self.follow(Operation::Claim).await?;
         for _ in 0..ROUNDS {
             if let Some(token) = self.take(request).await? {
@@ -181,23 +182,29 @@ impl Dialect for Sqlite {
         Ok(Look::Free)
     }
 
-    async fn renew(&self, request: &Request) -> Result<bool> {
+    async fn renew(&self, request: &Request) -> Result<Renewal> {
         self.follow(Operation::Renew).await?;
         let arguments =
             SqliteArguments::default().with(bytes(&request.name)).with(id(request)).with(micros(request.ttl));
         let sql = &self.statements.renew;
-        Ok(self.changed(Lane::Relaxed, Operation::Renew, sql, arguments).await?.is_some())
+        if self.changed(Lane::Relaxed, Operation::Renew, sql, arguments).await?.is_some() {
+            return Ok(Renewal::Renewed { lease: request.ttl });
+        }
+        let sql = &self.statements.notice;
+        Ok(Renewal::Lost(self.reason(Lane::Reading, Operation::Renew, sql, request).await?))
     }
 
-    async fn release(&self, request: &Request, hub: &Hub) -> Result<()> {
+    async fn release(&self, request: &Request, hub: &Hub) -> Result<Release> {
         for sql in [&self.statements.release, &self.statements.withdraw] {
             let arguments = SqliteArguments::default().with(bytes(&request.name)).with(id(request));
             if self.changed(Lane::Relaxed, Operation::Release, sql, arguments).await?.is_some() {
-                break;
+                hub.ring(request.id);
+                return Ok(Release::Released);
             }
         }
         hub.ring(request.id);
-        Ok(())
+        let sql = &self.statements.forget;
+        Ok(Release::Lost(self.reason(Lane::Relaxed, Operation::Release, sql, request).await?))
     }
 
     async fn round(&self, hub: &Arc<Hub>, news: bool) -> Result<Round> {
@@ -214,25 +221,20 @@ impl Dialect for Sqlite {
                 &self.statements.list
             }
         };
-        self.rows(Lane::Reading, Operation::Inspect, sql, arguments, |rows| rows::statuses(rows, 0)).await
+        self.rows(Lane::Reading, Operation::Inspect, sql, arguments, |rows| {
+            rows::statuses(rows, which.is_strict())
+        })
+        .await
     }
 
-    async fn break_lock(&self, name: &LockName, hub: &Hub) -> Result<Vec<Entry>> {
-        let arguments = SqliteArguments::default().with(bytes(name));
-        let sql = &self.statements.break_lock;
-        let broken = self.rows(Lane::Relaxed, Operation::Break, sql, arguments, |rows| {
-            let mut holders = Vec::new();
-            for row in rows {
-                if row.try_get(1)? {
-                    let lock = rows::statuses(std::slice::from_ref(row), 2)?;
-                    holders.extend(lock.into_iter().flat_map(|lock| lock.holders));
-                }
-            }
-            Ok((rows::requests(rows)?, holders))
-        });
-        let (left, holders) = broken.await?;
-        left.into_iter().for_each(|request| hub.ring(request));
-        Ok(holders)
+    async fn break_lock(&self, name: &LockName, order: &BreakOrder, hub: &Hub) -> Result<Vec<Entry>> {
+        let arguments = SqliteArguments::default().with(bytes(name)).with(engine::notice(order));
+        let sql = if order.force { &self.statements.break_lock } else { &self.statements.mark };
+        let broken = self.rows(Lane::Relaxed, Operation::Break, sql, arguments, rows::holders).await?;
+        if order.force {
+            hub.ring_all();
+        }
+        Ok(broken)
     }
 
     async fn sweep(&self) -> Result<()> {
@@ -246,6 +248,11 @@ impl Dialect for Sqlite {
         let end = |at: usize| ends.get(at).copied().flatten().unwrap_or(0);
         *from = Sweep { token: end(0), place: end(1) };
         Ok(())
+    }
+
+    fn alerts(&self) -> Option<&Arc<HoldAlerts>> {
+        // There is no push, and holders do not poll.
+        None
     }
 }
 
@@ -263,6 +270,20 @@ impl Sqlite {
             read(&answer.rows).map_err(|failure| error::driver(operation, &self.connections.path, failure))
         };
         self.connections.run(lane, operation, Sql::Asks(sql), arguments, read).await
+    }
+
+    /// Why there is no hold of `request` to extend or to release, from the notice that `sql` answers with, if any.
+    async fn reason(
+        &self,
+        lane: Lane,
+        operation: Operation,
+        sql: &SqlStr,
+        request: &Request,
+    ) -> Result<LostReason> {
+        let arguments = SqliteArguments::default().with(bytes(&request.name)).with(id(request));
+        let notice = self
+            .rows(lane, operation, sql, arguments, |rows| rows.first().map_or(Ok(None), |row| row.text(0)));
+        Ok(rows::lost(notice.await?))
     }
 
     /// Runs `sql`, which returns no rows: the number of the row that it inserted, if one; anything, if it changed one.

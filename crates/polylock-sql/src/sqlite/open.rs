@@ -1,8 +1,6 @@
 //! Opening a store: the file, its directories, its tables.
 
-use std::sync::Arc;
-
-use polylock_core::{ConfigError, Fault, Operation, Result, Store};
+use polylock_core::{Fault, Operation, Result, Store};
 use sqlx::{Row, SqlStr, sqlite::SqliteArguments};
 
 use super::{
@@ -12,10 +10,10 @@ use super::{
     error, place,
     statements::Statements,
 };
-use crate::engine::Engine;
+use crate::engine::{Engine, table::check_version};
 
 /// The version of the tables that this crate writes.
-const SCHEMA: i64 = 1;
+const SCHEMA: i64 = 2;
 
 /// Opens the store, and makes the file, its directories and its tables if they are missing.
 ///
@@ -35,9 +33,7 @@ async fn open(config: Config) -> Result<Store> {
     let connections = Connections::new(&config, path);
     let statements = Statements::new(&config.table);
     prepare(&connections, &statements).await?;
-    let engine = Engine::new(Sqlite::new(&config, connections, statements));
-    engine.sweep().await;
-    Ok(Store::inspectable(Arc::new(engine)))
+    Ok(Engine::open(Sqlite::new(&config, connections, statements)).await)
 }
 
 /// Turns the journal to WAL and makes the tables, each only if that was not done before.
@@ -56,23 +52,8 @@ pub(super) async fn prepare(connections: &Connections, statements: &Statements) 
         first_of(connections, &statements.schema, |_| Ok(())).await?;
     }
     connections.found();
-    match first_of(connections, &statements.version, |row| row.try_get::<i64, _>(0)).await? {
-        Some(SCHEMA) => Ok(()),
-        Some(version) if version > SCHEMA => Err(ConfigError::new(
-            "polylock.table",
-            format!(
-                "the tables in this file are of version {version}, and this program knows {SCHEMA}: update the \
-                 program, or choose another prefix"
-            ),
-        )
-        .into()),
-        _ => Err(error::ours(
-            Operation::Connect,
-            &connections.path,
-            Fault::Permanent,
-            "the tables of this prefix have no version: they are not polylock's; choose another prefix",
-        )),
-    }
+    let version = first_of(connections, &statements.version, |row| row.try_get::<i64, _>(0)).await?;
+    Ok(check_version(&statements.prefix, version.unwrap_or(0), SCHEMA)?)
 }
 
 /// What `read` makes of the first row that `sql` answers with.

@@ -13,7 +13,9 @@ impl Columns for SqliteRow {
         self.try_get(column)
     }
 
-    fn text(&self, column: usize) -> Result<String, Error> {
-        self.try_get(column)
+    fn text(&self, column: usize) -> Result<Option<String>, Error> {
+        // As bytes: a text in a file need not be UTF-8.
+        let bytes: Option<Vec<u8>> = self.try_get(column)?;
+        Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
     }
 }

@@ -17,6 +17,7 @@ const PLACE: &str = "coalesce((SELECT seq FROM {p}_waiters WHERE name = ?1 AND r
 /// Every statement, for one prefix of table names.
 #[derive(Debug)]
 pub(super) struct Statements {
+    pub(super) prefix: String,
     pub(super) has_schema: SqlStr,
     pub(super) schema: SqlStr,
     pub(super) version: SqlStr,
@@ -29,7 +30,10 @@ pub(super) struct Statements {
     pub(super) gone: SqlStr,
     pub(super) inspect: SqlStr,
     pub(super) list: SqlStr,
+    pub(super) mark: SqlStr,
     pub(super) break_lock: SqlStr,
+    pub(super) notice: SqlStr,
+    pub(super) forget: SqlStr,
     pub(super) sweep: SqlStr,
     pub(super) data_version: SqlStr,
 }
@@ -40,6 +44,7 @@ impl Statements {
         let look = include_str!("statements/look.sql");
         let fill = |file: &str| fill(file, prefix);
         Self {
+            prefix: prefix.to_owned(),
             has_schema: fill(include_str!("statements/has_schema.sql")),
             schema: fill(include_str!("statements/schema.sql")),
             version: fill(include_str!("statements/version.sql")),
@@ -52,7 +57,10 @@ impl Statements {
             gone: fill(include_str!("statements/gone.sql")),
             inspect: fill(include_str!("statements/inspect.sql")),
             list: fill(include_str!("statements/list.sql")),
+            mark: fill(include_str!("statements/mark.sql")),
             break_lock: fill(include_str!("statements/break.sql")),
+            notice: fill(include_str!("statements/notice.sql")),
+            forget: fill(include_str!("statements/forget.sql")),
             sweep: fill(include_str!("statements/sweep.sql")),
             data_version: fill(include_str!("statements/data_version.sql")),
         }
@@ -69,7 +77,11 @@ fn fill(file: &str, prefix: &str) -> SqlStr {
     }
     text = text
         .replace("{left}", &format!("max(expires_at - {NOW} - {STEP}, 0)"))
-        .replace("{age}", &format!("max({NOW} - since, 0)"))
+        .replace("{age}", &format!("max({NOW} - max(since, 0), 0)"))
+        // Others can write to the file, too: no value makes an answer large.
+        .replace("{owner}", "substr(owner, 1, 256)")
+        .replace("{label}", "substr(label, 1, 256)")
+        .replace("{notice}", "substr(notice, 1, 1024)")
         .replace("{now}", NOW);
     // An `Arc`, because a statement is cloned with every call. Nothing in it comes from outside but the prefix.
     AssertSqlSafe(std::sync::Arc::<str>::from(text)).into_sql_str()
@@ -106,11 +118,18 @@ mod tests {
             gone,
             inspect,
             list,
+            mark,
             break_lock,
+            notice,
+            forget,
             sweep,
             ..
         } = &statements;
-        for sql in [take, look, queue, renew, release, withdraw, gone, inspect, list, break_lock, sweep] {
+        let breaking = [mark, break_lock, notice, forget];
+        for sql in [take, look, queue, renew, release, withdraw, gone, inspect, list, sweep]
+            .into_iter()
+            .chain(breaking)
+        {
             let steps = plan(&mut connection, sql).await;
             assert!(!steps.is_empty());
             for step in &steps {

@@ -237,7 +237,8 @@ async fn inspection_tells_who_holds_and_who_waits_and_breaking_takes_it_from_the
     assert_eq!(inspect.list("").await.unwrap().len(), 1);
     let broken = inspect.break_lock(&name, &BreakOrder::new(BreakNotice::default()).force()).await.unwrap();
     assert_eq!(broken.iter().map(|h| h.token.unwrap()).collect::<Vec<_>>(), tokens);
-    assert_eq!(store.backend.renew(&shared[0]).await.unwrap(), Renewal::Lost(LostReason::Gone));
+    let lost = Renewal::Lost(LostReason::Broken(BreakNotice::default()));
+    assert_eq!(store.backend.renew(&shared[0]).await.unwrap(), lost);
     assert!(held(&other, &writer).await.token > tokens[1]);
 }
 

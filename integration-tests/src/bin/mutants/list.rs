@@ -25,46 +25,60 @@ impl Mutant {
 pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "deadline counted from the reply of the claim",
-        file: "crates/polylock-core/src/engine/turn.rs",
-        from: "                    return Ok(Mine::Granted { grant, sent });
+        file: "crates/polylock-core/src/engine/acquire.rs",
+        from: "                    return Ok(Acquired::New { grant, sent });
                 }
                 Ok(Standing::Held(_))",
-        to: "                    return Ok(Mine::Granted { grant, sent: self.shared.now() });
+        to: "                    return Ok(Acquired::New { grant, sent: self.shared.now() });
                 }
                 Ok(Standing::Held(_))",
         test: ("conformance", "memory::renew::the_deadline_counts_from_the_sending"),
     },
     Mutant {
         name: "deadline counted from the reply of the renewal",
-        file: "crates/polylock-core/src/engine/hold.rs",
-        from: "                    return Ok((sent, lease));",
-        to: "                    return Ok((sent.max(shared.now()), lease));",
+        file: "crates/polylock-core/src/engine/watchdog.rs",
+        from: "                            return Ok((sent, lease));",
+        to: "                            return Ok((sent.max(shared.now()), lease));",
         test: ("conformance", "memory::renew::the_deadline_counts_from_the_sending"),
     },
     Mutant {
         name: "renewal not raced with the deadline",
-        file: "crates/polylock-core/src/engine/hold.rs",
-        from: "                () = shared.until(deadline) => return Err(LostReason::DeadlineReached),
-                Some(answer) = flying.next() => answer,
-                () = shared.until(sent + patience) => (sent, Err(shared.silent(Operation::Renew))),
+        file: "crates/polylock-core/src/engine/watchdog.rs",
+        from: "            let (mut next, mut failed) = (sent + patience, false);
+            loop {
+                let error = tokio::select! {
+                    biased;
+                    () = shared.until(deadline) => return Err(LostReason::DeadlineReached),
 ",
-        to: "                Some(answer) = flying.next() => answer,
+        to: "            let (mut next, mut failed) = (Moment::NEVER.max(sent + patience), false);
+            loop {
+                let error = tokio::select! {
+                    biased;
 ",
         test: ("watchdog", "a_hung_renewal_does_not_delay_the_loss_though_nobody_looks"),
     },
     Mutant {
         name: "renewal raced with its own patience alone",
-        file: "crates/polylock-core/src/engine/hold.rs",
-        from: "                () = shared.until(deadline) => return Err(LostReason::DeadlineReached),
-                Some(answer)",
-        to: "                Some(answer)",
+        file: "crates/polylock-core/src/engine/watchdog.rs",
+        from: "                    () = shared.until(deadline) => return Err(LostReason::DeadlineReached),
+",
+        to: "",
         test: ("watchdog", "a_hung_renewal_does_not_delay_the_loss_though_nobody_looks"),
+    },
+    Mutant {
+        name: "late replies to renewals not received in the pause after a failure",
+        file: "crates/polylock-core/src/engine/watchdog.rs",
+        from: "Some((sent, answer)) = flying.next() => match answer {",
+        to: "Some((sent, answer)) = flying.next(), if !failed => match answer {",
+        test: ("watchdog", "a_late_reply_counts_in_the_pause_before_the_next_attempt"),
     },
     Mutant {
         name: "release without owner check in memory",
         file: "crates/polylock-core/src/memory.rs",
-        from: "entries.retain(|entry| entry.id != request.id)",
-        to: "entries.clear()",
+        from: "            entries.retain(|entry| entry.id != request.id);
+            let outcome",
+        to: "            entries.clear();
+            let outcome",
         test: ("conformance", "memory::idempotence::a_release_of_anothers_changes_nothing"),
     },
     Mutant {
@@ -82,10 +96,169 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         test: ("conformance", "postgres::idempotence::a_release_of_anothers_changes_nothing"),
     },
     Mutant {
+        name: "PostgreSQL: a claim that expired on its way is carried out",
+        file: "crates/polylock-sql/src/postgres/statements/routines/claim.sql",
+        from: "IF v_now > a_expiry THEN",
+        to: "IF v_now < 0 THEN",
+        test: ("late_claims", "postgres::a_late_try_grants_nothing"),
+    },
+    Mutant {
+        name: "MySQL: a claim that expired on its way is carried out",
+        file: "crates/polylock-sql/src/mysql/statements/routines/claim.sql",
+        from: "IF v_now > a_expiry THEN",
+        to: "IF v_now < 0 THEN",
+        test: ("late_claims", "mariadb::a_late_claim_leaves_no_waiter"),
+    },
+    Mutant {
+        name: "SQL: a claim expires after its client has given it up",
+        file: "crates/polylock-sql/src/engine/pool.rs",
+        from: "self.clock.expiry_us(deadline.since(sent))",
+        to: "self.clock.expiry_us(deadline.since(sent) * 60)",
+        test: ("late_claims", "postgres::a_late_claim_of_a_lock_that_was_released_grants_nothing"),
+    },
+    Mutant {
+        name: "SQL: a claim that is refused because the clock was set is not sent again",
+        file: "crates/polylock-sql/src/engine/pool.rs",
+        from: "const EXPIRIES: u32 = 4;",
+        to: "const EXPIRIES: u32 = 1;",
+        test: ("databases", "postgres::a_step_of_the_servers_clock_costs_a_claim_nothing_but_a_round_trip"),
+    },
+    Mutant {
+        name: "MySQL: a grant leaves the expired entries that it overrides",
+        file: "crates/polylock-sql/src/mysql/statements/routines/claim.sql",
+        from: "    IF NOT EXISTS (SELECT 1 FROM {p}_holds WHERE name = a_name)
+        AND NOT EXISTS (SELECT 1 FROM {p}_waiters WHERE name = a_name)
+",
+        to: "    IF NOT EXISTS (SELECT 1 FROM {p}_holds WHERE name = a_name AND expires_at > v_now)
+        AND NOT EXISTS (SELECT 1 FROM {p}_waiters WHERE name = a_name AND expires_at > v_now)
+",
+        test: ("databases", "foreign_rows::mariadb::a_grant_removes_what_it_overrides"),
+    },
+    Mutant {
+        name: "PostgreSQL: a grant leaves the expired entries that it overrides",
+        file: "crates/polylock-sql/src/postgres/statements/routines/claim.sql",
+        from: "        DELETE FROM {p}_waiters WHERE name = a_name AND expires_at <= v_now;
+",
+        to: "",
+        test: ("databases", "foreign_rows::postgres::a_grant_removes_what_it_overrides"),
+    },
+    Mutant {
+        name: "SQLite: a grant leaves the expired entries that it overrides",
+        file: "crates/polylock-sql/src/sqlite/statements/schema.sql",
+        from: "    DELETE FROM {p}_waiters WHERE name = new.name AND expires_at <= {now};
+    DELETE FROM {p}_holds WHERE name = new.name AND expires_at <= {now};
+",
+        to: "",
+        test: ("databases", "foreign_rows::sqlite::a_grant_removes_what_it_overrides"),
+    },
+    Mutant {
+        name: "PostgreSQL: a broken hold is extended",
+        file: "crates/polylock-sql/src/postgres/statements/routines/renew.sql",
+        from: " AND expires_at > v_now AND notice IS NULL;",
+        to: " AND expires_at > v_now;",
+        test: ("conformance", "postgres::breaking::ends_with_the_lease"),
+    },
+    Mutant {
+        name: "MySQL: a broken hold is extended",
+        file: "crates/polylock-sql/src/mysql/statements/routines/renew.sql",
+        from: " AND expires_at > v_now AND notice IS NULL;",
+        to: " AND expires_at > v_now;",
+        test: ("conformance", "mariadb::breaking::ends_with_the_lease"),
+    },
+    Mutant {
+        name: "SQLite: a broken hold is extended",
+        file: "crates/polylock-sql/src/sqlite/statements/renew.sql",
+        from: "AND notice IS NULL;",
+        to: ";",
+        test: ("conformance", "sqlite_full::breaking::ends_with_the_lease"),
+    },
+    Mutant {
+        name: "PostgreSQL: holders are not notified of a break",
+        file: "crates/polylock-sql/src/postgres/statements/routines/break.sql",
+        from: "    PERFORM pg_notify(a_channel, encode(a_name, 'hex'));
+",
+        to: "",
+        test: ("databases", "postgres::a_break_reaches_a_holder_that_listens"),
+    },
+    Mutant {
+        name: "PostgreSQL: breaks that came before the listener are not looked for",
+        file: "crates/polylock-sql/src/postgres/listener.rs",
+        from: "        self.find_broken().await;
+",
+        to: "",
+        test: ("conformance", "postgres::breaking::reaches_the_holder_at_once"),
+    },
+    Mutant {
+        name: "PostgreSQL: the functions leave the search path to their caller",
+        file: "crates/polylock-sql/src/postgres/statements.rs",
+        from: "const PINNED: &str = \"SET search_path = pg_catalog, pg_temp\";",
+        to: "const PINNED: &str = \"\";",
+        test: ("databases", "search_path::every_function_pins_its_own_search_path"),
+    },
+    Mutant {
+        name: "PostgreSQL: messages leave the search path to the role",
+        file: "crates/polylock-sql/src/postgres/statements.rs",
+        from: "const PIN: &str = \"SET LOCAL search_path = pg_catalog, pg_temp;\";",
+        to: "const PIN: &str = \"\";",
+        test: ("databases", "search_path::what_others_create_in_a_schema_of_the_search_path_is_never_run"),
+    },
+    Mutant {
+        name: "PostgreSQL: a call fits overloads of its function",
+        file: "crates/polylock-sql/src/postgres/statements/release.sql",
+        from: "($1::bytea, $2::bytea, $3::text)",
+        to: "($1, $2, $3)",
+        test: ("databases", "search_path::what_others_create_in_a_schema_of_the_search_path_is_never_run"),
+    },
+    Mutant {
+        name: "SQL: a release reports success whatever it found",
+        file: "crates/polylock-sql/src/engine/rows.rs",
+        from: "Ok(if found || (reply_lost && notice.is_none()) {",
+        to: "Ok(if found || first < 9 {",
+        test: ("conformance", "postgres::release::of_a_superseded_hold_is_an_error"),
+    },
+    Mutant {
+        name: "SQL: one strange row fails a list",
+        file: "crates/polylock-sql/src/engine/rows.rs",
+        from: "Err(error) if strict => return Err(error),",
+        to: "Err(error) if strict || !rows.is_empty() => return Err(error),",
+        test: ("databases", "foreign_rows::postgres::a_strange_row_hides_no_other"),
+    },
+    Mutant {
+        name: "pessimistic: a release does not look whether the session had ended before",
+        file: "crates/polylock-sql/src/pessimistic/store.rs",
+        from: "if self.confirmed(&mut session, request, self.host.patience()).await == Confirmed::No {
+                    self.end_adrift(",
+        to: "if self.host.patience().is_zero() {
+                    self.end_adrift(",
+        test: (
+            "databases",
+            "pessimistic::on_mariadb::a_release_after_the_connection_was_ended_reports_the_loss",
+        ),
+    },
+    Mutant {
+        name: "pessimistic: a session of MySQL is identified by its connection's number",
+        file: "crates/polylock-sql/src/mysql/pessimistic.rs",
+        from: "let entering = [(\"{session}\", session(\"$3\", \"$4\")), (\"{identity}\", \"$3, $4\".to_owned())];",
+        to: "let entering = [
+        (\"{session}\", session(\"connection_id()\", \"0\")),
+        (\"{identity}\", \"CAST(connection_id() AS SIGNED), 0\".to_owned()),
+    ];",
+        test: ("databases", "pessimistic::mariadb::the_clean_up_after_a_restart_ends_no_other_session"),
+    },
+    Mutant {
+        name: "pessimistic: the mark of a broken hold is not seen",
+        file: "crates/polylock-sql/src/postgres/statements/pessimistic/confirm.sql",
+        from: "AND request = $5 AND notice IS NOT NULL;",
+        to: "AND request = $5 AND notice IS NULL AND token < 0;",
+        test: ("conformance", "postgres_pessimistic::breaking::ends_with_the_lease"),
+    },
+    Mutant {
         name: "pessimistic: a token counts though the lock was lost before it was drawn",
         file: "crates/polylock-sql/src/pessimistic/store.rs",
-        from: "if !self.confirmed(&mut session, request, self.host.patience()).await {",
-        to: "if self.host.patience().is_zero() {",
+        from: "if self.confirmed(&mut session, request, self.host.patience()).await == Confirmed::No {
+            *stage",
+        to: "if self.host.patience().is_zero() {
+            *stage",
         test: ("databases", "pessimistic::postgres::a_token_drawn_after_the_lock_was_lost_does_not_count"),
     },
     Mutant {
@@ -130,8 +303,54 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         test: ("optimistic", "fences::mysql::an_old_snapshot_never_lets_a_stale_token_pass"),
     },
     Mutant {
+        name: "a retried release that reports the loss of its own first attempt",
+        file: "crates/polylock-core/src/engine/shared.rs",
+        from: "            may_have_released = true;
+",
+        to: "",
+        test: ("conformance", "memory::release::with_its_first_reply_lost_succeeds"),
+    },
+    Mutant {
+        name: "a release that reports success whatever it finds",
+        file: "crates/polylock-core/src/engine/hold.rs",
+        from: "            Release::Lost(reason) => {
+                self.report_loss(&reason);
+                Ended::Lost(reason).into_result(self.name())
+            }",
+        to: "            Release::Lost(_) => Ok(()),",
+        test: ("conformance", "memory::release::of_a_superseded_hold_is_an_error"),
+    },
+    Mutant {
+        name: "a broken hold released before its holder has stopped",
+        file: "crates/polylock-core/src/engine/watchdog.rs",
+        from: "        if hold.is_broken() {",
+        to: "        if false {",
+        test: ("conformance", "memory::breaking::waits_for_the_holder"),
+    },
+    Mutant {
+        name: "a grant kept for an acquire that nobody polls",
+        file: "crates/polylock-core/src/engine/watchdog.rs",
+        from: "    if !hold.pass_on() {",
+        to: "    if true {",
+        test: ("conformance", "memory::wait::an_acquire_that_is_not_polled_is_passed_on"),
+    },
+    Mutant {
+        name: "a try that waits for another task of its owner",
+        file: "crates/polylock-core/src/engine/acquire.rs",
+        from: "            let cell = if self.request.queues {",
+        to: "            let cell = if true {",
+        test: ("conformance", "memory::reentrancy::a_try_never_waits"),
+    },
+    Mutant {
+        name: "run that waits for its release as long as the lease lasts",
+        file: "crates/polylock-core/src/guard.rs",
+        from: "self.release_within(Some(RUN_RELEASE))",
+        to: "self.release_within(None)",
+        test: ("conformance", "memory::lost::run_returns_when_the_work_is_done"),
+    },
+    Mutant {
         name: "claim dropped mid-flight",
-        file: "crates/polylock-core/src/engine/turn.rs",
+        file: "crates/polylock-core/src/engine/acquire.rs",
         from: "        if let Some(mut claim) = self.claim {
             // Its answer does not matter, its end does: see the module.
             drop(claim.answer().await);
@@ -163,15 +382,15 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "release without owner check, in Redis",
         file: "crates/polylock-redis/src/single/scripts/release_at_once.lua",
-        from: "return redis.call('HDEL', KEYS[1], ARGV[1])",
-        to: "return redis.call('DEL', KEYS[1])",
+        from: "local removed = redis.call('HDEL', KEYS[1], ARGV[1])",
+        to: "local removed = redis.call('DEL', KEYS[1])",
         test: ("conformance", "redis::idempotence::a_release_of_anothers_changes_nothing"),
     },
     Mutant {
         name: "claims that come after their release not noted, in Redis",
         file: "crates/polylock-redis/src/single/backend.rs",
         from: "        if may_come_late {
-            self.may_come_late(request.id);
+            self.may_come_late(request, expires_us.load(Ordering::Relaxed));
         }
 ",
         to: "        drop(may_come_late);
@@ -179,19 +398,33 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         test: ("redis", "late::a_claim_that_comes_after_its_release_takes_nothing"),
     },
     Mutant {
+        name: "claims that do not expire, in Redis",
+        file: "crates/polylock-redis/src/single/backend.rs",
+        from: "const VALIDITY: Duration = Duration::from_secs(1);",
+        to: "const VALIDITY: Duration = Duration::from_secs(3600);",
+        test: ("redis", "late::a_claim_that_is_delivered_after_seconds_has_expired"),
+    },
+    Mutant {
+        name: "tokens beyond what a server counts exactly, in Redis",
+        file: "crates/polylock-redis/src/single/scripts/claim_at_once.lua",
+        from: " and number < 9007199254740991",
+        to: "",
+        test: ("redis", "tokens::without_a_greater_number_nobody_is_granted_and_the_error_says_what_to_do"),
+    },
+    Mutant {
+        name: "a broken hold that is extended, in Redis",
+        file: "crates/polylock-redis/src/single/scripts/renew.lua",
+        from: "if entry[8] then",
+        to: "if false then",
+        test: ("conformance", "redis::breaking::ends_with_the_lease"),
+    },
+    Mutant {
         name: "Redlock: a majority of those that answer",
-        file: "crates/polylock-redis/src/redlock/backend.rs",
-        from: "            self.nodes.len() - others < self.quorum()
-        })
-        .await;
-
-        let agreed = yes.iter().find(|(_, votes)| **votes >= self.quorum())",
-        to: "            others > self.nodes.len()
-        })
-        .await;
-
-        let answered = votes.iter().filter(|vote| matches!(vote, Some(Ok(_)))).count();
-        let agreed = yes.iter().find(|(_, votes)| **votes * 2 > answered)",
+        file: "crates/polylock-redis/src/redlock/tally.rs",
+        from: "        let quorum = quorum(self.replies.len());
+        numbers",
+        to: "        let quorum = quorum(self.replies.iter().filter(|reply| **reply > Some(0)).count());
+        numbers",
         test: ("redlock", "quorum::of_two_sides_of_a_partition_only_the_greater_one_gets_the_lock"),
     },
     Mutant {
@@ -203,16 +436,118 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "Redlock: votes that stragglers keep",
-        file: "crates/polylock-redis/src/redlock/backend.rs",
-        from: "    while SystemClock.now() < until",
-        to: "    while false && SystemClock.now() < until",
+        file: "crates/polylock-redis/src/redlock/withdrawals.rs",
+        from: "                    cluster.repeat(index);",
+        to: "",
         test: ("redlock", "leftovers::a_node_that_is_away_at_the_release_is_asked_when_it_is_back"),
+    },
+    Mutant {
+        name: "Redlock: a withdrawal with the number of a live proposal",
+        file: "crates/polylock-redis/src/redlock/proposals.rs",
+        from: "        let owes = record.servers[server].owes(record.withdrawn);
+        owes.then_some(record.withdrawn)
+    }
+
+    /// The requests whose withdrawal `server` has to acknowledge, oldest proposal first.
+    pub(super) fn owed(&self, server: usize, now: Moment) -> Vec<(RequestId, LockName)> {
+        let owes = |record: &Record| record.servers[server].owes(record.withdrawn);",
+        to: "        let owes = record.servers[server].open > 0;
+        owes.then_some(record.number)
+    }
+
+    /// The requests whose withdrawal `server` has to acknowledge, oldest proposal first.
+    pub(super) fn owed(&self, server: usize, now: Moment) -> Vec<(RequestId, LockName)> {
+        let owes = |record: &Record| record.withdrawn > 0 && record.servers[server].open > 0;",
+        test: (
+            "redlock",
+            "schedules::no_schedule_breaks_exclusion_or_the_order_of_tokens_or_leaves_anything",
+        ),
+    },
+    Mutant {
+        name: "Redlock: a withdrawal that removes a later vote",
+        file: "crates/polylock-redis/src/redlock/scripts/release.lua",
+        from: "(number == 0 or entry[1] <= number)",
+        to: "true",
+        test: ("redlock", "stale::a_late_undo_leaves_a_later_try_of_the_same_request_alone"),
+    },
+    Mutant {
+        name: "Redlock: a server that was never asked confirms a release",
+        file: "crates/polylock-redis/src/redlock/proposals.rs",
+        from: "let reply = if server.open == 0 { Reply::Absent } else { Reply::Missing };",
+        to: "let reply = if server.open == 0 { Reply::Removed } else { Reply::Missing };",
+        test: ("redlock", "release::a_server_that_was_never_asked_confirms_nothing"),
+    },
+    Mutant {
+        name: "Redlock: a vote that was restored is forgotten at the release",
+        file: "crates/polylock-redis/src/redlock/proposals.rs",
+        from: "        record.servers[server].sends(number);
+",
+        to: "        if record.phase == Phase::Claims {
+            record.servers[server].sends(number);
+        }
+",
+        test: ("redlock", "release::a_vote_that_was_restored_is_withdrawn"),
+    },
+    Mutant {
+        name: "Redlock: a loss of most votes is released as if nothing had happened",
+        file: "crates/polylock-redis/src/redlock/proposals.rs",
+        from: "let had_vote = removed || may_be_repeated || server.is_uncertain;",
+        to: "let had_vote = true;",
+        test: ("redlock", "release::a_hold_without_a_majority_of_votes_is_reported_as_lost_by_its_release"),
+    },
+    Mutant {
+        name: "Redlock: votes of servers that have forgotten count",
+        file: "crates/polylock-redis/src/redlock/node.rs",
+        from: "counts: observed == Observed::Counts",
+        to: "counts: true",
+        test: ("redlock", "restart::a_server_that_has_forgotten_does_not_give_the_lock_to_another"),
+    },
+    Mutant {
+        name: "Redlock: a server that has forgotten counts from the sending of a command",
+        file: "crates/polylock-redis/src/redlock/node.rs",
+        from: "        let now = SystemClock.now();
+        let (was_sent",
+        to:
+            "        let now = reply.peer.as_ref().map_or_else(|| SystemClock.now(), |(_, sent_at)| *sent_at);
+        let (was_sent",
+        test: ("redlock", "restart::the_delay_does_not_count_from_the_sending_of_a_command_that_was_late"),
+    },
+    Mutant {
+        name: "Redlock: a server that was not durable counts at once after a restart",
+        file: "crates/polylock-redis/src/redlock/scripts/membership.lua",
+        from: "not (was_durable == '1' and durable == '1')",
+        to: "durable ~= '1'",
+        test: (
+            "redlock",
+            "restart::a_server_that_was_not_durable_before_its_restart_has_a_delay_though_it_has_its_data",
+        ),
+    },
+    Mutant {
+        name: "Redlock: a broken vote that is extended",
+        file: "crates/polylock-redis/src/redlock/scripts/renew.lua",
+        from: "    if entry[5] then",
+        to: "    if false then",
+        test: ("conformance", "redlock3::breaking::ends_with_the_lease"),
+    },
+    Mutant {
+        name: "Redlock: a broken vote that is given again",
+        file: "crates/polylock-redis/src/redlock/scripts/break.lua",
+        from: "    accept(number + 1, keep)",
+        to: "",
+        test: ("redlock", "breaking::a_vote_that_was_broken_is_not_given_again"),
+    },
+    Mutant {
+        name: "Redlock: marks on a minority end a hold",
+        file: "crates/polylock-redis/src/redlock/tally.rs",
+        from: "(self.replies.len() - lost < quorum)",
+        to: "(lost > 0)",
+        test: ("redlock", "breaking::a_minority_of_marks_is_a_failed_break_and_does_not_end_the_hold"),
     },
     Mutant {
         name: "Redlock: a wrong number that is followed",
         file: "crates/polylock-redis/src/redlock/numbers.rs",
-        from: "**number < end || far > spare",
-        to: "**number < end || far <= spare",
+        from: "if far.len() <= spare {",
+        to: "if far.is_empty() {",
         test: ("redlock", "tokens::the_wrong_number_of_one_node_locks_out_nobody"),
     },
     Mutant {
@@ -224,14 +559,14 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "ZooKeeper: a node whose making was not answered is not looked for",
-        file: "crates/polylock-zookeeper/src/claims.rs",
-        from: "Outcome::Unknown => match find(&session, &directory, guid).await? {",
-        to: "Outcome::Unknown => match find(&session, &directory, guid).await?.filter(|_| false) {",
+        file: "crates/polylock-zookeeper/src/making.rs",
+        from: "Outcome::Unknown => match find(&session, config, &directory, guid).await? {",
+        to: "Outcome::Unknown => match find(&session, config, &directory, guid).await?.filter(|_| false) {",
         test: ("zookeeper", "lost_answers::of_any_kind_leave_no_ghost"),
     },
     Mutant {
         name: "ZooKeeper: the end of a lock's numbers is not seen",
-        file: "crates/polylock-zookeeper/src/claims.rs",
+        file: "crates/polylock-zookeeper/src/making.rs",
         from: "self.child.sequence < 0 || self.child.sequence > LAST",
         to: "self.child.sequence < 0 && self.child.sequence > LAST",
         test: ("zookeeper", "border::beyond_the_last_number_nobody_is_granted_before_all_others_have_gone"),
@@ -242,6 +577,88 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         from: "self.client.new_check_writer(&self.path, None)",
         to: "self.client.new_check_writer(\"/\", None)",
         test: ("zookeeper", "fence::a_released_lock_writes_nothing"),
+    },
+    Mutant {
+        name: "ZooKeeper: a lost create is looked for behind a sync, which needs no majority",
+        file: "crates/polylock-zookeeper/src/making.rs",
+        from: "session.children_after_commit(config, directory)",
+        to: "session.children_now(Some(directory).filter(|_| !config.root.is_empty()).unwrap_or_default())",
+        test: (
+            "zookeeper",
+            "orphans::a_create_is_not_given_up_for_lost_on_the_word_of_a_leader_without_followers",
+        ),
+    },
+    Mutant {
+        name: "ZooKeeper: a node of the session that no request uses stays",
+        file: "crates/polylock-zookeeper/src/session.rs",
+        from: "one.guid.is_of_session(self.guid) && !self.knows(one.guid)",
+        to: "one.guid.is_of_session(self.guid) && !self.knows(one.guid) && directory.is_empty()",
+        test: (
+            "zookeeper",
+            "orphans::a_node_that_no_request_uses_is_deleted_by_whoever_of_its_session_wants_the_lock",
+        ),
+    },
+    Mutant {
+        name: "ZooKeeper: a node of the session is taken for an orphan though a request uses it",
+        file: "crates/polylock-zookeeper/src/session.rs",
+        from: "one.guid.is_of_session(self.guid) && !self.knows(one.guid)",
+        to: "one.guid.is_of_session(self.guid) && (!self.knows(one.guid) || requests.len() > 1)",
+        test: ("zookeeper", "orphans::a_node_that_no_request_uses_is_deleted_alone"),
+    },
+    Mutant {
+        name: "ZooKeeper: a release that finds no node is taken for one that has deleted it",
+        file: "crates/polylock-zookeeper/src/making.rs",
+        from: "Removal::Absent => Release::Lost(self.why_gone().await),",
+        to: "Removal::Absent => Release::Released,",
+        test: ("conformance", "zookeeper::breaking::by_force_is_reported_by_the_release"),
+    },
+    Mutant {
+        name: "ZooKeeper: a deletion whose reply was lost is not remembered",
+        file: "crates/polylock-zookeeper/src/session.rs",
+        from: "may_be_done = true;",
+        to: "may_be_done = false;",
+        test: ("zookeeper", "lost_answers::of_any_kind_leave_no_ghost"),
+    },
+    Mutant {
+        name: "ZooKeeper: a broken hold is extended",
+        file: "crates/polylock-zookeeper/src/making.rs",
+        from: "Ok(NodeData::parse(&data).and_then(|data| data.broken).map(LostReason::Broken))",
+        to: "Ok(NodeData::parse(&data).and_then(|data| data.broken.filter(|_| false)).map(LostReason::Broken))",
+        test: ("conformance", "zookeeper::breaking::ends_with_the_lease"),
+    },
+    Mutant {
+        name: "ZooKeeper: a hold that its process does not release lasts for as long as its session",
+        file: "crates/polylock-zookeeper/src/claims.rs",
+        from: "            slot.expire();
+",
+        to: "            drop(slot);
+",
+        test: ("zookeeper", "breaking::a_holder_that_does_not_stop_has_the_lock_to_the_end_of_its_lease"),
+    },
+    Mutant {
+        name: "ZooKeeper: a second break overwrites the notice of the first",
+        file: "crates/polylock-zookeeper/src/break_lock.rs",
+        from: "writer.add_set_data(&holder.path, &marked, Some(holder.version))?;",
+        to: "writer.add_set_data(&holder.path, &marked, None)?;",
+        test: ("zookeeper", "breaking::of_two_at_once_one_notice_counts_for_both"),
+    },
+    Mutant {
+        name: "ZooKeeper: a break that is not announced",
+        file: "crates/polylock-zookeeper/src/break_lock.rs",
+        from: "        if announces {",
+        to: "        if announces && order.force {",
+        test: ("conformance", "zookeeper::breaking::reaches_the_holder_at_once"),
+    },
+    Mutant {
+        name: "ZooKeeper: a node with foreign data is not shown",
+        file: "crates/polylock-zookeeper/src/inspect.rs",
+        from: "        None => NodeData {",
+        to: "        None if stat.czxid > 0 => return None,
+        None => NodeData {",
+        test: (
+            "zookeeper",
+            "breaking::a_node_that_only_looks_like_a_request_is_shown_and_deleted_by_force_alone",
+        ),
     },
     Mutant {
         name: "Azure: a renewal that is answered with another's id is believed",
@@ -263,6 +680,129 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         from: "(Some(of) == etag).then(",
         to: "(Some(of) == etag || etag.is_some()).then(",
         test: ("azure", "leases::has_a_greater_token_than_that_of_any_other_process"),
+    },
+    Mutant {
+        name: "Azure: a lease that comes late is released after a while only",
+        file: "crates/polylock-azure/src/backend.rs",
+        from: "Duration::from_millis(700));",
+        to: "Duration::from_secs(10));",
+        test: ("azure", "late::an_acquisition_that_comes_late_is_released_within_a_second_of_its_arrival"),
+    },
+    Mutant {
+        name: "Azure: a release that is refused is taken for one",
+        file: "crates/polylock-azure/src/backend.rs",
+        from: "match queued || trouble.may_have_been_done() {",
+        to: "match queued || trouble.refusal().is_some() {",
+        test: ("conformance", "azure::release::of_a_superseded_hold_is_an_error"),
+    },
+    Mutant {
+        name: "Azure: a release that was sent twice is judged by the second answer",
+        file: "crates/polylock-azure/src/backend.rs",
+        from: "match queued || trouble.may_have_been_done() {",
+        to: "match queued {",
+        test: ("azure", "answers::of_a_release_leave_no_lease"),
+    },
+    Mutant {
+        name: "Azure: a lease that was broken by force is left to its former holder",
+        file: "crates/polylock-azure/src/breaks.rs",
+        from: "                    self.take_away(name).await;
+",
+        to: "",
+        test: ("conformance", "azure::breaking::by_force_is_reported_by_the_release"),
+    },
+    Mutant {
+        name: "Azure: a break that waits for nobody",
+        file: "crates/polylock-azure/src/blobs.rs",
+        from: "break_period: now.then_some(0),",
+        to: "break_period: Some(i32::from(now) * 0),",
+        test: ("conformance", "azure::breaking::waits_for_the_holder"),
+    },
+    Mutant {
+        name: "Azure: a second break overwrites the notice of the first",
+        file: "crates/polylock-azure/src/breaks.rs",
+        from: "Some((earlier, _)) if earlier.grant == broken.grant =>",
+        to: "Some((earlier, _)) if earlier.notice == broken.notice =>",
+        test: ("conformance", "azure::breaking::keeps_the_first_notice"),
+    },
+    Mutant {
+        name: "Azure: a notice is taken for that of any grant",
+        file: "crates/polylock-azure/src/breaks.rs",
+        from: "found.filter(|(broken, _)| broken.grant == *grant)",
+        to: "found.filter(|(broken, _)| broken.grant == *grant || !self.place.is_empty())",
+        test: ("azure", "breaking::a_notice_is_for_one_grant_alone"),
+    },
+    Mutant {
+        name: "Azure: notices that nobody reads stay",
+        file: "crates/polylock-azure/src/breaks.rs",
+        from: "age(now, properties.last_modified) > OLD",
+        to: "age(now, properties.last_modified) > OLD * 10",
+        test: ("azure", "breaking::notices_that_nobody_read_are_deleted_by_a_later_break"),
+    },
+    Mutant {
+        name: "Azure: the first token of a blob is a whole second",
+        file: "crates/polylock-azure/src/tokens.rs",
+        from: "Some(micros.div_euclid(SECOND)) == modified",
+        to: "Some(micros.div_euclid(SECOND)) == modified && *micros < 0",
+        test: (
+            "azure",
+            "leases::has_a_greater_token_though_the_blob_was_deleted_in_the_second_of_its_first_grant",
+        ),
+    },
+    Mutant {
+        name: "command line: a process is signalled by its bare number",
+        file: "crates/polylock-cli/src/run/processes/process.rs",
+        from: "Identity::Descriptor(fd) => rustix::process::pidfd_send_signal(fd, signal),",
+        to: "Identity::Descriptor(_) => kill_process(self.id, signal),",
+        test: ("cli_pid_reuse", "the_numbers_that_a_replaced_warden_knows"),
+    },
+    Mutant {
+        name: "command line: a group is signalled by its bare number",
+        file: "crates/polylock-cli/src/run/processes/mod.rs",
+        from: "self.id != Pid::INIT && self.exists()",
+        to: "self.id != Pid::INIT && (self.exists() || true)",
+        test: ("cli_pid_reuse", "the_numbers_that_a_replaced_warden_knows"),
+    },
+    Mutant {
+        name: "command line: all processes of the machine are read before the group is killed",
+        file: "crates/polylock-cli/src/run/processes/mod.rs",
+        from: "        // One signal, before anything is read:",
+        to: "        drop(Kinship::table());
+        // One signal, after everything was read:",
+        test: ("cli_takeover", "on_a_machine_that_runs_thousands_of_processes"),
+    },
+    Mutant {
+        name: "command line: processes that have lost their parents are left to others",
+        file: "crates/polylock-cli/src/run/processes/mod.rs",
+        from: "rustix::process::set_child_subreaper(Some(getpid())).ok();",
+        to: "rustix::process::set_child_subreaper(None).ok();",
+        test: ("cli_takeover", "a_daemon_by_setsid_f"),
+    },
+    Mutant {
+        name: "command line: a lock is released before everything that the command has started is dead",
+        file: "crates/polylock-cli/src/run/supervise.rs",
+        from: "Some(stop) => self.finish_stop(self.kill_at(Some(stop), lease), lease, signals).await,",
+        to: "Some(stop) if stop.kill_at < Moment::default() => {
+                self.finish_stop(self.kill_at(Some(stop), lease), lease, signals).await
+            }
+            Some(_) => None,",
+        test: ("cli_takeover", "a_daemon_that_is_started_when_the_command_is_asked_to_stop"),
+    },
+    Mutant {
+        name: "command line: a process that can't be killed is taken for a dying one",
+        file: "crates/polylock-cli/src/run/processes/mod.rs",
+        from: "Err(Errno::PERM) => remaining.refused.push(process),",
+        to: "Err(Errno::PERM) => remaining.dying.push(process),",
+        test: (
+            "cli_unkillable",
+            "a_command_that_runs_as_another_user_is_reported_at_once_and_when_it_outlives_the_lock",
+        ),
+    },
+    Mutant {
+        name: "command line: a release that finds no lock is a success",
+        file: "crates/polylock-cli/src/run/finish.rs",
+        from: "Ok(Err(error @ Error::Lost { .. })) => Err(error),",
+        to: "Ok(Err(Error::Lost { .. })) => Ok(()),",
+        test: ("cli_lost_release", "sqlite_full::the_release_of_a_lock_that_was_taken_away_is_a_loss"),
     },
 ];
 

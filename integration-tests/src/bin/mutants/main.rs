@@ -1,43 +1,74 @@
-//! Plants bugs in the library, one at a time, in a copy of the workspace, and runs the one test that must catch each.
+//! Plants bugs in the library, in a copy of the workspace, and runs the tests that must catch them.
 //!
 //! ```text
 //! cargo run -p polylock-integration-tests --bin mutants            # all of them
 //! cargo run -p polylock-integration-tests --bin mutants release    # those with this in their name
+//! cargo run -p polylock-integration-tests --bin mutants -- --some 8 # a part that changes from day to day
+//! cargo run -p polylock-integration-tests --bin mutants -- --list  # what there is, and who catches it
 //! ```
 //!
+//! With `--some`, those in files that the last commit changed come first.
+//!
 //! It fails if a test passes in spite of its bug, if it fails without one, or if a bug can't be planted any more because
-//! the text has changed. The first run builds everything anew below `target/mutants` and takes some minutes; after that
-//! each mutant takes the time to build core and the tests.
+//! the text has changed. Bugs of different stores do not affect each other's tests, so one of each is planted at a time. The copy
+//! is built below `target/mutants`, with what is built of the dependencies already.
 
 mod list;
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
     fs, io,
     path::{Path, PathBuf},
-    process::{Command, ExitCode},
+    process::{Command, ExitCode, Stdio},
 };
 
 use list::{MUTANTS, Mutant};
 use polylock_integration_tests::{cargo::workspace, clock::now};
 
 fn main() -> ExitCode {
-    let wanted = std::env::args().nth(1).unwrap_or_default();
-    let mutants: Vec<&Mutant> = MUTANTS.iter().filter(|mutant| mutant.name.contains(&wanted)).collect();
-    if mutants.is_empty() {
-        eprintln!("no mutant is called {wanted:?}");
-        return ExitCode::FAILURE;
-    }
-    match run(&mutants) {
-        Ok(0) => ExitCode::SUCCESS,
-        Ok(faults) => {
-            eprintln!("{faults} of {} are not as they must be", mutants.len());
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let chosen = match words[..] {
+        ["--list"] => {
+            for Mutant { name, file, test: (program, test), .. } in MUTANTS {
+                println!("{name}\n    {file}\n    {program} {test}");
+            }
+            return ExitCode::SUCCESS;
+        }
+        ["--some", count] => count.parse().map(some).map_err(|_| format!("{count} is no number")),
+        [] => Ok(MUTANTS.iter().collect()),
+        [wanted] => Ok(MUTANTS.iter().filter(|mutant| mutant.name.contains(wanted)).collect()),
+        _ => Err("one part of a name, or --some COUNT, or --list".to_owned()),
+    };
+    let verdict = match chosen {
+        Ok(mutants) if mutants.is_empty() => Err("no mutant is called that".to_owned()),
+        Ok(mutants) => run(&mutants).map(|faults| (faults, mutants.len())).map_err(|error| error.to_string()),
+        Err(why) => Err(why),
+    };
+    match verdict {
+        Ok((0, _)) => ExitCode::SUCCESS,
+        Ok((faults, of)) => {
+            eprintln!("{faults} of {of} are not as they must be");
             ExitCode::FAILURE
         }
-        Err(error) => {
-            eprintln!("{error}");
+        Err(why) => {
+            eprintln!("{why}");
             ExitCode::FAILURE
         }
     }
+}
+
+/// So many of them: those in files that the last commit changed, then others, which ones depends on the day.
+fn some(count: usize) -> Vec<&'static Mutant> {
+    let git = Command::new("git").current_dir(workspace()).args(["diff", "--name-only", "HEAD~1"]).output();
+    let changed = git.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    let (mut first, rest): (Vec<_>, Vec<_>) =
+        MUTANTS.iter().partition(|mutant| changed.lines().any(|file| file == mutant.file));
+    let day = usize::try_from(polylock_integration_tests::clock::day()).unwrap_or(0);
+    let begin = day.wrapping_mul(count) % rest.len().max(1);
+    first.extend(rest[begin..].iter().chain(&rest[..begin]).copied());
+    first.truncate(count);
+    first
 }
 
 fn run(mutants: &[&Mutant]) -> io::Result<usize> {
@@ -45,39 +76,80 @@ fn run(mutants: &[&Mutant]) -> io::Result<usize> {
     let place = workspace().join("target/mutants");
     let copy = place.join("workspace");
     mirror(workspace(), &copy)?;
+    let lab = Lab { copy, target: lend_dependencies(&place)? };
     let mut faults = 0;
     // Without a bug, every test passes.
-    for test in tests(mutants) {
-        let verdict = outcome(&place, &copy, test)?;
-        faults += report("no bug", test, &verdict, &Outcome::Passes);
+    let tests: BTreeSet<_> = mutants.iter().map(|mutant| mutant.test).collect();
+    let outcomes = lab.run(&tests)?;
+    for test in &tests {
+        faults += report("no bug", *test, &outcomes[test], &Outcome::Passes);
     }
-    for mutant in mutants {
-        let file = copy.join(mutant.file);
-        let original = fs::read_to_string(&file)?;
-        let verdict = match mutant.planted(&original) {
-            Ok(planted) => {
-                fs::write(&file, planted)?;
-                let verdict = outcome(&place, &copy, mutant.test);
-                fs::write(&file, original)?;
-                verdict?
+    for group in groups(mutants) {
+        let mut originals = Vec::new();
+        let mut tests = BTreeSet::new();
+        for mutant in &group {
+            let file = lab.copy.join(mutant.file);
+            let original = fs::read_to_string(&file)?;
+            match mutant.planted(&original) {
+                Ok(planted) => {
+                    fs::write(&file, planted)?;
+                    originals.push((file, original));
+                    tests.insert(mutant.test);
+                }
+                Err(why) => {
+                    faults += report(mutant.name, mutant.test, &Outcome::NoResult(why), &Outcome::Fails);
+                }
             }
-            Err(why) => Outcome::NoResult(why),
-        };
-        faults += report(mutant.name, mutant.test, &verdict, &Outcome::Fails);
+        }
+        let outcomes = lab.run(&tests);
+        for (file, original) in originals {
+            fs::write(file, original)?;
+        }
+        let outcomes = outcomes?;
+        for mutant in group.iter().filter(|mutant| tests.contains(&mutant.test)) {
+            faults += report(mutant.name, mutant.test, &outcomes[&mutant.test], &Outcome::Fails);
+        }
     }
-    println!("in {:.0?}", now().since(began));
+    println!("{} in {:.0?}", mutants.len(), now().since(began));
     Ok(faults)
 }
 
-/// Each test once.
-fn tests<'m>(mutants: &[&'m Mutant]) -> Vec<(&'m str, &'m str)> {
-    let mut tests: Vec<_> = mutants.iter().map(|mutant| mutant.test).collect();
-    tests.sort_unstable();
-    tests.dedup();
-    tests
+/// Groups of which no two members are in the same part of the library, nor in one that the other rests on.
+fn groups<'m>(mutants: &[&'m Mutant]) -> Vec<Vec<&'m Mutant>> {
+    let mut groups: Vec<(BTreeSet<String>, Vec<&Mutant>)> = Vec::new();
+    for mutant in mutants {
+        let part = part(mutant.file);
+        let fits = |(parts, members): &&mut (BTreeSet<String>, Vec<&Mutant>)| {
+            let apart = |other: &String| !other.starts_with(&*part) && !part.starts_with(&**other);
+            parts.iter().all(apart) && members.iter().all(|member| member.test != mutant.test)
+        };
+        match groups.iter_mut().find(fits) {
+            Some((parts, members)) => {
+                parts.insert(part);
+                members.push(mutant);
+            }
+            None => groups.push((BTreeSet::from([part]), vec![mutant])),
+        }
+    }
+    groups.into_iter().map(|(_, members)| members).collect()
 }
 
-#[derive(Debug, PartialEq, Eq)]
+/// The part of the library that `file` belongs to: a store, or everything.
+fn part(file: &str) -> String {
+    let folders = ["sqlite", "postgres", "mysql", "optimistic", "single", "redlock"];
+    let parts: Vec<&str> = file.split('/').collect();
+    match parts[..] {
+        ["crates", krate @ ("polylock-zookeeper" | "polylock-azure" | "polylock-cli"), ..] => {
+            krate.to_owned()
+        }
+        ["crates", krate, "src", folder, ..] if folders.contains(&folder) => format!("{krate}/{folder}"),
+        ["crates", krate @ ("polylock-sql" | "polylock-redis"), ..] => krate.to_owned(),
+        // Every store rests on the rest.
+        _ => String::new(),
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Outcome {
     Passes,
     Fails,
@@ -86,30 +158,119 @@ enum Outcome {
 }
 
 /// Prints a line; 1 if it is not as it must be.
-fn report(bug: &str, (binary, test): (&str, &str), found: &Outcome, must: &Outcome) -> usize {
+fn report(bug: &str, (program, test): (&str, &str), found: &Outcome, must: &Outcome) -> usize {
     let right = found == must;
     let verdict = if right { "ok".to_owned() } else { format!("WRONG, {found:?}") };
-    println!("{bug}: {binary} {test} must be {must:?}: {verdict}");
+    println!("{bug}: {program} {test} must be {must:?}: {verdict}");
     usize::from(!right)
 }
 
-/// Runs one test of the copy.
-fn outcome(place: &Path, copy: &Path, (binary, test): (&str, &str)) -> io::Result<Outcome> {
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.current_dir(copy).env("CARGO_TARGET_DIR", place.join("target")).env("RUST_BACKTRACE", "0");
-    cargo.args(["test", "--offline", "-p", "polylock-integration-tests", "--test", binary]);
-    // In words, as the quiet format has none.
-    cargo.args(["--", "--exact", test, "--format", "pretty"]);
-    let output = cargo.output()?;
-    let said = String::from_utf8_lossy(&output.stdout);
-    let ends = |word: &str| said.contains(&format!("test {test} ... {word}"));
-    Ok(if output.status.success() && ends("ok") {
+/// A test: its program and its name.
+type Test<'t> = (&'t str, &'t str);
+
+/// The copy, and where it is built.
+struct Lab {
+    copy: PathBuf,
+    target: PathBuf,
+}
+
+impl Lab {
+    /// Builds the copy and runs these tests, all at once.
+    fn run<'t>(&self, tests: &BTreeSet<Test<'t>>) -> io::Result<BTreeMap<Test<'t>, Outcome>> {
+        let programs: BTreeSet<&str> = tests.iter().map(|(program, _)| *program).collect();
+        let built = match self.build(&programs)? {
+            Ok(built) => built,
+            Err(why) => {
+                return Ok(tests.iter().map(|test| (*test, Outcome::NoResult(why.clone()))).collect());
+            }
+        };
+        let mut running = Vec::new();
+        for test @ (program, name) in tests {
+            let Some(executable) = built.get(*program) else {
+                running.push((*test, Err(format!("there is no program {program}"))));
+                continue;
+            };
+            let mut command = Command::new(executable);
+            // In words, as the quiet format has none.
+            command.args(["--exact", name, "--format", "pretty"]).env("RUST_BACKTRACE", "0");
+            command.current_dir(self.copy.join("integration-tests"));
+            running.push((*test, Ok(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?)));
+        }
+        let mut outcomes = BTreeMap::new();
+        for (test @ (_, name), child) in running {
+            let outcome = match child {
+                Ok(child) => outcome(name, &child.wait_with_output()?),
+                Err(why) => Outcome::NoResult(why),
+            };
+            outcomes.insert(test, outcome);
+        }
+        Ok(outcomes)
+    }
+
+    /// The executables of these test programs, or why there are none.
+    fn build(&self, programs: &BTreeSet<&str>) -> io::Result<Result<BTreeMap<String, PathBuf>, String>> {
+        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.current_dir(&self.copy).env("CARGO_TARGET_DIR", &self.target);
+        cargo.args(["test", "--offline", "--no-run", "--message-format", "json"]);
+        // With the features of the whole workspace, as everything was built before.
+        cargo.args(["--workspace", "--all-features"]);
+        for program in programs {
+            cargo.args(["--test", program]);
+        }
+        let output = cargo.output()?;
+        if !output.status.success() {
+            return Ok(Err(String::from_utf8_lossy(&output.stderr).into_owned()));
+        }
+        let text = String::from_utf8_lossy(&output.stdout);
+        let messages = text.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+        let executable = |message: serde_json::Value| {
+            let name = message["target"]["name"].as_str()?.to_owned();
+            Some((name, PathBuf::from(message["executable"].as_str()?)))
+        };
+        Ok(Ok(messages.filter_map(executable).collect()))
+    }
+}
+
+fn outcome(test: &str, output: &std::process::Output) -> Outcome {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let ends = |word: &str| text.contains(&format!("test {test} ... {word}"));
+    if output.status.success() && ends("ok") {
         Outcome::Passes
     } else if !output.status.success() && ends("FAILED") {
         Outcome::Fails
     } else {
-        Outcome::NoResult(String::from_utf8_lossy(&output.stderr).into_owned())
-    })
+        Outcome::NoResult(text.into_owned())
+    }
+}
+
+/// A target directory for the copy, with hard links to what is built of the dependencies: they are not built again.
+fn lend_dependencies(place: &Path) -> io::Result<PathBuf> {
+    let target = place.join("target");
+    if !target.join("debug").exists() {
+        fs::create_dir_all(&target)?;
+        let built = workspace().join("target/debug");
+        for part in ["deps", "build", ".fingerprint"] {
+            link(&built.join(part), &target.join("debug").join(part))?;
+        }
+    }
+    Ok(target)
+}
+
+fn link(from: &Path, to: &Path) -> io::Result<()> {
+    if !from.exists() {
+        return Ok(());
+    }
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let path = entry?.path();
+        let Some(name) = path.file_name() else { continue };
+        // The workspace's own crates are built anew: the copy is another place.
+        if name.to_string_lossy().contains("polylock") {
+            continue;
+        }
+        if path.is_dir() { link(&path, &to.join(name))? } else { fs::hard_link(&path, to.join(name))? }
+    }
+    Ok(())
 }
 
 /// Makes `to` a copy of `from`, without what was built. What is the same already is left alone, and so need not be built
@@ -139,4 +300,22 @@ fn mirror(from: &Path, to: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_rests_on_each_other_is_not_planted_together() {
+        let groups = groups(&MUTANTS.iter().collect::<Vec<_>>());
+        assert!(groups.len() < MUTANTS.len(), "some go together");
+        for group in groups {
+            let parts: Vec<String> = group.iter().map(|mutant| part(mutant.file)).collect();
+            for (at, one) in parts.iter().enumerate() {
+                let others = parts.iter().enumerate().filter(|(other, _)| *other != at);
+                assert!(others.clone().all(|(_, other)| !one.starts_with(&**other)), "{parts:?}");
+            }
+        }
+    }
 }

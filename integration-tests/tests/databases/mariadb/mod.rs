@@ -60,7 +60,7 @@ async fn plant(server: &Server, url: &str, table: &str, routine: &str, change: i
     // The tables first.
     drop(Locks::connect(url).await.unwrap());
     let script = schema(&Config::new(server.url()).unwrap().table(table)).unwrap();
-    let sound = script.split("//\n").find(|part| part.contains(&format!("_{routine}_1("))).unwrap();
+    let sound = script.split("//\n").find(|part| part.contains(&format!("_{routine}_2("))).unwrap();
     let planted = change(sound);
     assert_ne!(planted, sound, "nothing was planted");
     let (_, body) = planted.rsplit_once("IF NOT EXISTS */ ").unwrap();

@@ -83,9 +83,11 @@ async fn what_cannot_be_used_is_refused_with_what_to_do() {
         run(&mut admin, &format!("SET GLOBAL {back}")).await;
     }
 
-    run(&mut admin, &format!("UPDATE {table}_meta SET value = 9")).await;
-    let (fault, text) = refusal(&url).await;
-    assert!(fault.is_none() && text.contains("update the program"), "{text}");
+    for (version, words) in [(9, "update the program"), (1, "drop them"), (0, "polylock schema")] {
+        run(&mut admin, &format!("UPDATE {table}_meta SET value = {version}")).await;
+        let (fault, text) = refusal(&url).await;
+        assert!(fault.is_none() && text.contains(words), "{version}: {text}");
+    }
 
     let (fault, text) = refusal(&url.replace("/polylock?", "/nowhere?")).await;
     assert!(fault == Some(Fault::Permanent) && text.contains("no such database"), "{text}");

@@ -3,8 +3,12 @@
 use std::time::Duration;
 
 use polylock::Locks;
-use polylock_integration_tests::{clock::pause, servers::mariadb};
+use polylock_integration_tests::{
+    clock::{PATIENCE, pause},
+    servers::{Server, mariadb},
+};
 use polylock_testkit::history::{self, Rules};
+use sqlx::{Connection, Executor, MySqlConnection, Row};
 
 use super::{LONG, Site, a_server_stands_still, tokens_grow};
 use crate::load::Load;
@@ -81,4 +85,93 @@ async fn the_tables_of_the_other_strategy_are_refused() {
         assert!(refused.starts_with("polylock.strategy") && refused.contains(strategies[0]), "{refused}");
         drop(Locks::connect(&first).await.unwrap());
     }
+}
+
+/// Connections of another program, which has nothing to do with locks, with their numbers: one for each number up to this.
+async fn strangers(server: &Server, last: u64) -> Vec<(u64, MySqlConnection)> {
+    let mut strangers = Vec::new();
+    loop {
+        let mut stranger = MySqlConnection::connect(server.url()).await.unwrap();
+        let number = stranger.fetch_one("SELECT CAST(connection_id() AS UNSIGNED)").await.unwrap().get(0);
+        strangers.push((number, stranger));
+        if number > last {
+            return strangers;
+        }
+    }
+}
+
+/// How many of them the server has ended.
+async fn ended(strangers: Vec<(u64, MySqlConnection)>) -> usize {
+    let mut ended = 0;
+    for (_, mut stranger) in strangers {
+        ended += usize::from(stranger.ping().await.is_err());
+    }
+    ended
+}
+
+/// A server that was restarted gives its connections the numbers of those that there were before.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_clean_up_after_a_restart_ends_no_other_session() {
+    let server = mariadb::start(&[]).unwrap();
+    let site = Site::on_mariadb(&server).await;
+    for others_lock in [false, true] {
+        let locks = site.open("&polylock.ttl=3s").await;
+        let mut guards = Vec::new();
+        for name in ["a", "b", "c"] {
+            guards.push(locks.lock(name).acquire().await.unwrap());
+        }
+        let last =
+            "SELECT CAST(max(id) AS SIGNED) FROM information_schema.processlist WHERE id <> connection_id()";
+        let last = site.number(last).await.unsigned_abs();
+        tokio::task::block_in_place(|| server.kill());
+        tokio::task::block_in_place(|| server.restart());
+        // Those who come first have the numbers now: other programs, or others who lock.
+        let (others, mut held) = (site.open("&polylock.ttl=10m&polylock.connections=100").await, Vec::new());
+        let mut strange = if others_lock { Vec::new() } else { strangers(&server, last).await };
+        while others_lock && strange.last().is_none_or(|(number, _)| *number <= last) {
+            held.push(others.lock(held.len().to_string()).acquire().await.unwrap());
+            strange = strangers(&server, 0).await;
+        }
+        for guard in guards {
+            guard.lost().await;
+        }
+        assert!(locks.close(PATIENCE).await, "it has cleaned up");
+        assert_eq!(ended(strange).await, 0, "sessions of another program were ended");
+        for guard in held {
+            guard.release().await.unwrap_or_else(|error| panic!("another's lock was ended: {error}"));
+        }
+    }
+}
+
+/// The same under load. The full form restarts the server 50 times:
+///
+/// ```text
+/// POLYLOCK_TEST_RESTARTS=50 cargo test -p polylock-integration-tests --test databases restarts_under_load
+/// ```
+#[tokio::test(flavor = "multi_thread")]
+async fn restarts_under_load_end_no_other_session_and_give_no_lock_twice() {
+    let restarts: u32 =
+        std::env::var("POLYLOCK_TEST_RESTARTS").map_or(3, |restarts| restarts.parse().unwrap());
+    let server = mariadb::start(&[]).unwrap();
+    let site = Site::on_mariadb(&server).await;
+    let lasts = Duration::from_secs(4) * restarts + Duration::from_secs(4);
+    let load = Load { stores: 16, tasks: 1, lasts, ..Load::default() };
+    let mut victims = 0;
+    let outcome = load
+        .run(&site.with("&polylock.ttl=3s&polylock.connections=4"), async {
+            for _ in 0..restarts {
+                pause(Duration::from_secs(1)).await;
+                tokio::task::block_in_place(|| server.kill());
+                tokio::task::block_in_place(|| server.restart());
+                let strangers = strangers(&server, 60).await;
+                // Longer than it takes until all holders have renewed, and have cleaned up after their sessions of before.
+                pause(Duration::from_millis(1500)).await;
+                victims += ended(strangers).await;
+            }
+        })
+        .await;
+    println!("{restarts} restarts, {} sections, {victims} sessions ended", outcome.sections.len());
+    assert_eq!(victims, 0, "sessions of another program were ended");
+    assert_eq!(history::check(&outcome.sections, Rules::default()), []);
+    assert!(outcome.sections.len() > 100, "it went on: {}", outcome.sections.len());
 }

@@ -38,6 +38,7 @@ macro_rules! on_every_database {
 
 on_every_database! {
     a_connection_that_is_ended_frees_the_lock_at_once_and_its_holder_learns_it
+    a_release_after_the_connection_was_ended_reports_the_loss
     a_killed_holder_frees_the_lock_at_once
     a_stopped_holder_loses_the_lock_by_the_servers_clock
     a_waiter_that_gave_up_is_gone_from_the_server
@@ -76,6 +77,22 @@ async fn a_connection_that_is_ended_frees_the_lock_at_once_and_its_holder_learns
         assert_eq!(refused.lost(), Some(&LostReason::SessionEnded));
         assert!(next.is_held());
         next.release().await.unwrap();
+        site.has(0, "all have left").await;
+    }
+}
+
+async fn a_release_after_the_connection_was_ended_reports_the_loss(site: &Site) {
+    let (here, there) = (site.open(LONG).await, site.open(LONG).await);
+    for next_holds in [false, true] {
+        let guard = here.lock("n").acquire().await.unwrap();
+        assert_eq!(site.kill().await, 1);
+        let next = if next_holds { Some(there.lock("n").acquire().await.unwrap()) } else { None };
+        let refused = guard.release().await.unwrap_err();
+        assert_eq!(refused.lost(), Some(&LostReason::SessionEnded), "another may have held it since");
+        if let Some(next) = next {
+            assert!(next.is_held() && here.lock("n").try_acquire().await.unwrap().is_none());
+            next.release().await.unwrap();
+        }
         site.has(0, "all have left").await;
     }
 }

@@ -1,38 +1,45 @@
--- What every script of a node begins with.
+-- The common part of the scripts that work on a lock. `membership.lua` precedes it.
 --
--- Inputs:    KEYS: the lock, the last number accepted for it, and who waits for it (hash by channel). All have the same hash
---            tag.
--- Atomicity: a script is one step of the node. No script knows of the other nodes.
--- Clock:     the node's, read once. Every answer ends with it, in whole microseconds since 1970.
+-- Inputs:    KEYS: the vote for a lock; the last number accepted for it; its waiters (hash by channel); the notices for requests
+--            whose votes were removed by force (hash by request); the membership of this server. All keys have the same hash tag.
+-- Answers:   {word, number, ms, clock, membership, notice}, except where a script says otherwise.
+-- Atomicity: a script is one step of the server. No script knows of the other servers.
+-- Clock:     the server's, see `membership.lua`. Every answer carries it.
 --
--- The lock's value is the request's id, 16 bytes, and {token, since, owner, label}; a waiter is {since, expires, owner, label},
--- one for each client, whoever of it has waited longest. The number outlives the lock, so that
--- whatever comes late is refused.
-local LOCK, LAST, WAITING = KEYS[1], KEYS[2], KEYS[3]
+-- A vote is the request's id, 16 bytes, and {number, since, owner, label, break notice or nil}. A waiter is {since, expires, owner,
+-- label}: the longest-waiting request of one client. The last number outlives the vote, so that late messages are refused.
+local VOTE, LAST, WAITING, NOTICES = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 
-local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
-
--- A number's own text has 14 digits and an exponent.
-local function text(number)
-    return string.format('%.0f', number)
-end
+local HELD, STALE, TOO_FAR, NO, MARKED = 0, 2, 3, 4, 5
+-- The greatest number: a Lua number counts exactly up to 2^53, and a release accepts one number more than it withdraws.
+local GREATEST = 9007199254740990
 
 local last = tonumber(redis.call('GET', LAST) or '0')
-local value = redis.call('GET', LOCK)
+-- False if the stored number is damaged, or leaves no room for a greater one. The comparison is false for NaN, too.
+local last_is_valid = last and last >= 0 and last < GREATEST
+local value = redis.call('GET', VOTE)
 local entry = value and cmsgpack.unpack(string.sub(value, 17))
 
 local function is_of(id)
     return value and string.sub(value, 1, 16) == id
 end
 
--- Accepts `number`, and nothing that is not greater from now on; for so many ms, if no other is accepted.
+-- Refuses every number up to and including `number` from now on, for `keep` ms unless another number is accepted.
 local function accept(number, keep)
-    last = math.max(last, number)
-    redis.call('SET', LAST, text(last), 'PX', keep)
+    if last_is_valid then
+        last = math.max(last, number)
+        redis.call('SET', LAST, text(last), 'PX', keep)
+    end
 end
 
--- The live waiters, {channel, entry} each, the one who has waited longest first.
+-- The break notice for a request whose vote was removed by force, or ''.
+local function notice_for(id)
+    local packed = redis.call('HGET', NOTICES, id)
+    local notice = packed and cmsgpack.unpack(packed)
+    return notice and notice[2] > now and notice[1] or ''
+end
+
+-- The live waiters, {channel, entry} each, the longest-waiting first.
 local function waiters()
     local live = {}
     local flat = redis.call('HGETALL', WAITING)
@@ -46,8 +53,8 @@ local function waiters()
     return live
 end
 
--- Wakes the one who has waited longest and still listens. If it is too slow, it comes back by itself, as do the others.
-local function ring(name)
+-- Notifies the longest-waiting client that is still connected. If it is too slow, it claims again by itself, as do the others.
+local function notify(name)
     for _, waiter in ipairs(waiters()) do
         redis.call('HDEL', WAITING, waiter[1])
         if redis.call('PUBLISH', waiter[1], name) > 0 then

@@ -1,11 +1,12 @@
--- Who has this node's vote, and who waits.
+-- Returns the request that has this server's vote, and the waiters.
 --
 -- Inputs:    none.
--- Answers:   {holders, waiters}: {token, age in us, what is left in us, owner, label} of the one who has the vote, if anybody;
---            and {channel, age in us, what is left in us, owner, label} of each who waits.
+-- Answers:   {holders, waiters}: {number, age in us, what is left in us, owner, label, break notice} of the request that has the
+--            vote, if there is one; and {channel, age in us, what is left in us, owner, label} of each waiter.
 local holders, waiting = {}, {}
 if value then
-    holders[1] = {entry[1], now - entry[2], redis.call('PTTL', LOCK) * 1000, entry[3], entry[4]}
+    local left = redis.call('PTTL', VOTE) * 1000
+    holders[1] = {entry[1], now - entry[2], left, entry[3], entry[4], entry[5] or ''}
 end
 for _, waiter in ipairs(waiters()) do
     local since, expires, owner, label = unpack(waiter[2])

@@ -1,39 +1,49 @@
--- Gives this node's vote for a request with a number of its own, which becomes the fencing token if a majority agrees.
+-- Gives this server's vote to a request for a number of its own, which becomes the fencing token if a majority does the same.
 --
--- Inputs:    id, number, TTL in ms, how long numbers are kept in ms, owner, label, channel (empty: it
---            does not wait), how long it waits without asking again in ms.
--- Answers:   {1, token, 0, clock}: yes. {0, token, ms left, clock}: another request has the lock. {2, last, 0, clock}: the
---            number is not greater than `last`. {3, 0, 0, clock}: the number is far ahead of this node's clock.
-local id, number, ttl, keep = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+-- Inputs:    run, durable, observed (see `membership`); id, number, the greatest number of this request that is withdrawn, TTL in
+--            ms, how long numbers are kept in ms, owner, label, channel (empty: the request does not wait), for how many ms it is
+--            noted as waiting.
+-- Answers:   YES, number, ms left: the vote is for this number. HELD, number, ms left: another request has the vote. STALE, last: the
+--            number is not greater than `last`. TOO_FAR: the number is far ahead of this server's clock.
+local member = membership(ARGV[1], ARGV[2], ARGV[3])
+local id, number, withdrawn = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
+local ttl, keep = tonumber(ARGV[7]), tonumber(ARGV[8])
 
-if is_of(id) then
-    -- Sent again, because the answer was lost; or by who else knows the request.
-    redis.call('PEXPIRE', LOCK, ttl)
-    accept(entry[1], keep)
-    return {1, entry[1], 0, now}
+if is_of(id) and entry[1] > withdrawn then
+    -- Sent again, because the answer was lost, or by another client that knows the request. The vote is not withdrawn, so it
+    -- stands, whatever the number of this proposal. A vote that was marked by a break is not extended.
+    if not entry[5] then
+        redis.call('PEXPIRE', VOTE, ttl)
+        accept(entry[1], keep)
+    end
+    return {YES, entry[1], redis.call('PTTL', VOTE), now, member, ''}
 end
-if value then
-    if ARGV[7] ~= '' then
-        local before = redis.call('HGET', WAITING, ARGV[7])
+if value and not is_of(id) then
+    if ARGV[11] ~= '' then
+        local before = redis.call('HGET', WAITING, ARGV[11])
         local since = before and cmsgpack.unpack(before)[1] or now
-        local waits = tonumber(ARGV[8])
-        redis.call('HSET', WAITING, ARGV[7], cmsgpack.pack({since, now + waits * 1000, ARGV[5], ARGV[6]}))
+        local waits = tonumber(ARGV[12])
+        redis.call('HSET', WAITING, ARGV[11], cmsgpack.pack({since, now + waits * 1000, ARGV[9], ARGV[10]}))
         if redis.call('PTTL', WAITING) < waits then
             redis.call('PEXPIRE', WAITING, waits)
         end
     end
-    return {0, entry[1], redis.call('PTTL', LOCK), now}
+    return {HELD, entry[1], redis.call('PTTL', VOTE), now, member, ''}
+end
+if not last_is_valid then
+    return redis.error_reply('POLYLOCKLAST ' .. LAST)
 end
 if number <= last then
-    return {2, last, 0, now}
+    return {STALE, last, 0, now, member, ''}
 end
--- One client with a wrong number would have everybody ask twice for as long as numbers are kept.
-if number > now + 60000000 and number > last + 60000000 then
-    return {3, 0, 0, now}
+-- One client with a wrong number would have everybody propose twice for as long as numbers are kept.
+if number > GREATEST or number > now + 60000000 and number > last + 60000000 then
+    return {TOO_FAR, 0, 0, now, member, ''}
 end
+-- A vote for a withdrawn number of the same request is replaced: its withdrawal, which is still under way, leaves this one alone.
 accept(number, keep)
-redis.call('SET', LOCK, id .. cmsgpack.pack({number, now, ARGV[5], ARGV[6]}), 'PX', ttl)
-if ARGV[7] ~= '' then
-    redis.call('HDEL', WAITING, ARGV[7])
+redis.call('SET', VOTE, id .. cmsgpack.pack({number, now, ARGV[9], ARGV[10]}), 'PX', ttl)
+if ARGV[11] ~= '' then
+    redis.call('HDEL', WAITING, ARGV[11])
 end
-return {1, number, 0, now}
+return {YES, number, ttl, now, member, ''}

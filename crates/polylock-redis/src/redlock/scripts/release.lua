@@ -1,16 +1,15 @@
--- Takes back this node's vote, and sees to it that a proposal or a renewal of the request that comes later is refused.
+-- Withdraws this server's vote for a request, for all numbers up to `number`. Proposals and renewals for these numbers that arrive
+-- later are refused. A vote for a greater number stays.
 --
--- Inputs:    id, the greatest number proposed for it (0: not known), how long numbers are kept in ms, channel of a client
---            that waits no more (empty: none), name.
--- Answers:   {1 if the lock was the request's, else 0, 0, 0, clock}.
+-- Inputs:    id, number (0: any, which refuses nothing later), how long numbers are kept in ms, channel of a client that does not
+--            wait any more (empty: none), name.
+-- Answers:   YES: the vote was removed. NO, with the notice of a break by force: there was none.
 local id, number, keep = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
-local removed = 0
--- A release that is late leaves a later proposal of the same request alone.
-if is_of(id) and (number == 0 or entry[1] <= number) then
+local removed = is_of(id) and (number == 0 or entry[1] <= number)
+if removed then
     number = math.max(number, entry[1])
-    redis.call('DEL', LOCK)
-    removed = 1
+    redis.call('DEL', VOTE)
 end
 if number > 0 then
     accept(number + 1, keep)
@@ -18,7 +17,8 @@ end
 if ARGV[4] ~= '' then
     redis.call('HDEL', WAITING, ARGV[4])
 end
-if removed == 1 then
-    ring(ARGV[5])
+if removed then
+    notify(ARGV[5])
+    return {YES, number, 0, now, '', ''}
 end
-return {removed, 0, 0, now}
+return {NO, 0, 0, now, '', notice_for(id)}

@@ -1,28 +1,31 @@
--- Extends the lock if it is the request's. A node that has lost it, by a restart, gets it again if it is told to, unless it has
--- accepted a greater number meanwhile, or the release.
+-- Extends the vote for this number of a request. A server that has lost the vote gives it again if it is told to, unless it has
+-- accepted a greater number meanwhile, the withdrawal or a break.
 --
--- Inputs:    id, number (0: not known), TTL in ms, how long numbers are kept in ms, owner, label, 0 if it may only extend.
--- Answers:   {1, token, 0, clock}: extended. {4, 0, 0, clock}: the lock is not the request's.
-local id, number, ttl, keep = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+-- Inputs:    run, durable, observed (see `membership`); id, number (0: not known), TTL in ms, how long numbers are kept in ms,
+--            owner, label, 1 to give the vote again, else 0.
+-- Answers:   YES, number: extended. MARKED, number, ms left, notice: marked by a break, and not extended. NO, with the notice of a
+--            break by force: there is no such vote.
+local member = membership(ARGV[1], ARGV[2], ARGV[3])
+local id, number, ttl, keep = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 
-if is_of(id) then
-    if number > entry[1] then
-        -- A vote for a number before, whose release has not come yet: it must not take this one.
-        entry[1] = number
-        redis.call('SET', LOCK, id .. cmsgpack.pack(entry))
+if is_of(id) and (number == 0 or entry[1] == number) then
+    if entry[5] then
+        return {MARKED, entry[1], redis.call('PTTL', VOTE), now, member, entry[5]}
     end
-    redis.call('PEXPIRE', LOCK, ttl)
-    if last < entry[1] then
+    redis.call('PEXPIRE', VOTE, ttl)
+    if last_is_valid and last < entry[1] then
         accept(entry[1], keep)
     else
-        -- Which a server that is out of memory still does.
+        -- A server that is out of memory still does this.
         redis.call('PEXPIRE', LAST, keep)
     end
-    return {1, entry[1], 0, now}
+    return {YES, entry[1], ttl, now, member, ''}
 end
-if not value and ARGV[7] ~= '0' and number > 0 and last <= number then
+-- A vote for a smaller number of the same request is withdrawn, and its withdrawal, which is still under way, names that number.
+local may_replace = not value or is_of(id) and entry[1] < number
+if ARGV[10] == '1' and number > 0 and may_replace and last_is_valid and last <= number then
     accept(number, keep)
-    redis.call('SET', LOCK, id .. cmsgpack.pack({number, now, ARGV[5], ARGV[6]}), 'PX', ttl)
-    return {1, number, 0, now}
+    redis.call('SET', VOTE, id .. cmsgpack.pack({number, now, ARGV[8], ARGV[9]}), 'PX', ttl)
+    return {YES, number, ttl, now, member, ''}
 end
-return {4, 0, 0, now}
+return {NO, 0, 0, now, member, notice_for(id)}

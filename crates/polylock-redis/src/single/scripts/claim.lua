@@ -1,40 +1,54 @@
 -- Takes the lock if it is the request's turn; else joins the queue, or keeps its place there.
 --
 -- Inputs:    id, mode, conflicts, TTL in us, how long its place lasts in us (0: it does not queue), channel, ticket, owner,
---            label.
--- Answers:   {1, token, lease in us}; or {0, us until a claim is worth while, those ahead or -1, place}.
+--            label, the time when this claim expires in us.
+-- Answers:   {1, token, lease in us, 0, clock}: granted. {0, us until it is worth claiming again, those ahead or -1, place, clock}:
+--            queued, or refused if it does not queue. {-1, 0, 0, 0, clock}: expired. The clock is in us.
 --
--- A claim that comes after its own release, on a connection that was given up, finds that in GONE and does nothing.
+-- A claim that is delivered late, after its client has given up the connection, has no effect: it has expired, or if it was not
+-- given up for long, its release has left a note.
 local id, mode, conflicts = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local ttl, place_ttl = tonumber(ARGV[4]), tonumber(ARGV[5])
 
-if redis.call('ZSCORE', GONE, id) then
-    return {0, 1000, -1, 0}
+if now > tonumber(ARGV[10]) then
+    return {-1, 0, 0, 0, now}
+end
+if redis.call('ZSCORE', RELEASED, id) or notice_for(id) then
+    return {0, 1000, -1, 0, now}
 end
 local live, ahead, left = holds()
 local mine = live[id]
 if mine then
-    mine[5] = now + ttl
-    hold(id, mine)
-    return {1, mine[1], ttl}
+    -- A hold that was marked by a break is not extended.
+    if not mine[8] then
+        mine[5] = now + ttl
+        hold(id, mine)
+    end
+    return {1, mine[1], mine[5] - now, 0, now}
+end
+if not last_drawn() then
+    return no_greater_number()
 end
 local held = ahead
 mine, ahead = settle(ahead, id, ttl)
 if mine then
-    return {1, mine[1], ttl}
+    return {1, mine[1], ttl, 0, now}
 end
 local place = redis.call('ZSCORE', QUEUE, id)
 if not place and bit.band(mode, ahead) == 0 then
     local token = draw()
+    if not token then
+        return no_greater_number()
+    end
     hold(id, {token, mode, conflicts, now, now + ttl, ARGV[8], ARGV[9]})
-    return {1, token, ttl}
+    return {1, token, ttl, 0, now}
 end
 if bit.band(mode, held) == 0 or not left then
-    -- Waiters are before it; when their turn comes, they are told.
+    -- Waiters are ahead of it; they are notified when their turn comes.
     left = math.max(place_ttl, 1000)
 end
 if place_ttl == 0 then
-    return {0, left, -1, 0}
+    return {0, left, -1, 0, now}
 end
 
 local since = now
@@ -44,6 +58,9 @@ if place then
     since = packed and cmsgpack.unpack(packed)[3] or now
 else
     place = draw()
+    if not place then
+        return no_greater_number()
+    end
     redis.call('ZADD', QUEUE, text(place), id)
 end
 local entry = {mode, conflicts, since, now + place_ttl, ARGV[6], tonumber(ARGV[7]), ARGV[8], ARGV[9]}
@@ -51,8 +68,7 @@ redis.call('HSET', WAITERS, id, cmsgpack.pack(entry))
 keep(QUEUE, place_ttl)
 keep(WAITERS, place_ttl)
 
--- Who conflicts with everybody waits for all before it, but for holders of NL. For the others, it would have to be looked
--- up for each.
+-- An exclusive request waits for all before it, but for holders of NL. For other modes, each entry would have to be compared.
 local before = -1
 if conflicts == EVERYBODY then
     before = redis.call('ZRANK', QUEUE, id)
@@ -62,4 +78,4 @@ if conflicts == EVERYBODY then
         end
     end
 end
-return {0, left, before, place}
+return {0, left, before, place, now}

@@ -1,17 +1,26 @@
 -- Takes a lock that nobody holds or waits for: the rest is for when somebody does.
 --
 -- Inputs, answers, atomicity and clock: as the claim that follows.
-if redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[5]) == 0 then
+if redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[5], KEYS[6]) == 0 then
     local time = redis.call('TIME')
-    local token = time[1] * 1000000 + time[2]
-    local ttl, now = tonumber(ARGV[4]), token
-    local last = redis.call('SET', KEYS[4], string.format('%.0f', token), 'GET')
-    if last and tonumber(last) >= token then
-        token = tonumber(last) + 1
-        redis.call('SET', KEYS[4], string.format('%.0f', token))
+    local now = time[1] * 1000000 + time[2]
+    if now <= tonumber(ARGV[10]) then
+        local token, ttl = now, tonumber(ARGV[4])
+        local last = redis.call('SET', KEYS[4], string.format('%.0f', token), 'GET')
+        if last then
+            local number = tonumber(last)
+            if not (number and number >= 0 and number < 9007199254740991) then
+                redis.call('SET', KEYS[4], last)
+                return redis.error_reply('POLYLOCKLAST ' .. KEYS[4])
+            end
+            if number >= token then
+                token = number + 1
+                redis.call('SET', KEYS[4], string.format('%.0f', token))
+            end
+        end
+        local entry = {token, tonumber(ARGV[2]), tonumber(ARGV[3]), now, now + ttl, ARGV[8], ARGV[9]}
+        redis.call('HSET', KEYS[1], ARGV[1], cmsgpack.pack(entry))
+        redis.call('PEXPIRE', KEYS[1], math.ceil(ttl / 1000) + 1000)
+        return {1, token, ttl, 0, now}
     end
-    local entry = {token, tonumber(ARGV[2]), tonumber(ARGV[3]), now, now + ttl, ARGV[8], ARGV[9]}
-    redis.call('HSET', KEYS[1], ARGV[1], cmsgpack.pack(entry))
-    redis.call('PEXPIRE', KEYS[1], math.ceil(ttl / 1000) + 1000)
-    return {1, token, ttl}
 end

@@ -1,33 +1,46 @@
--- What every script of a lock begins with.
+-- The common part of every script of a lock.
 --
--- Inputs:    KEYS: the lock's holds (hash), its queue (sorted set by place), its waiters (hash), then two keys that all
---            locks of a prefix share: the last number drawn, and the requests that have left (sorted set by time). All
---            have the same hash tag, so they are in one slot of a cluster.
+-- Inputs:    KEYS: the lock's holds (hash), its queue (sorted set by place), its waiters (hash); then two keys that all locks of a
+--            prefix share: the last number drawn, and the requests that were released while a copy of their claim was on its way
+--            (sorted set by the time when that expires); then the notices for requests whose holds were removed by force (hash).
+--            All have the same hash tag, so they are in one slot of a cluster.
 -- Atomicity: a script is one step of the server.
 -- Clock:     the server's, read once. Times are whole microseconds since 1970, which a Lua number holds exactly until 2255.
 --
--- A hold is {token, mode, conflicts, since, expires, owner, label}, a waiter {mode, conflicts, since, expires, channel,
--- ticket, owner, label}; both are known by their request's id. The keys expire by themselves, later than all in them.
-local HOLDS, QUEUE, WAITERS, LAST, GONE = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+-- A hold is {token, mode, conflicts, since, expires, owner, label, break notice or nil}, a waiter {mode, conflicts, since, expires,
+-- channel, ticket, owner, label}; both are known by their request's id. The keys expire by themselves, later than all in them.
+local HOLDS, QUEUE, WAITERS, LAST, RELEASED, NOTICES = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 -- The modes that exclusive conflicts with: all but NL, which conflicts with none.
 local EVERYBODY = 62
+-- The greatest number that can be drawn: a Lua number counts exactly up to it.
+local GREATEST = 9007199254740991
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 
--- A number's own text has 14 digits and an exponent.
+-- The decimal digits of a number: its own conversion to a string has 14 digits and an exponent.
 local function text(number)
     return string.format('%.0f', number)
 end
 
--- A number greater than all before, of any lock: the clock's if that has gone on, so a server that has lost everything
--- begins no lower than it ended.
-local function draw()
+-- The last number drawn; nil if it is damaged or leaves no room for a greater one. The comparison is false for NaN, too.
+local function last_drawn()
     local last = tonumber(redis.call('GET', LAST) or '0')
-    local number = now
-    if number <= last then
-        number = last + 1
+    return last and last >= 0 and last < GREATEST and last or nil
+end
+
+local function no_greater_number()
+    return redis.error_reply('POLYLOCKLAST ' .. LAST)
+end
+
+-- A number greater than all before, of any lock: the clock's if that has gone on, so a server that has lost everything
+-- begins no lower than it ended. Nil if there is none.
+local function draw()
+    local last = last_drawn()
+    if not last then
+        return nil
     end
+    local number = math.max(now, last + 1)
     redis.call('SET', LAST, text(number))
     return number
 end
@@ -50,8 +63,15 @@ local function leave(id)
     return redis.call('ZREM', QUEUE, id)
 end
 
--- The live holds by id, the modes that conflict with one of them, and in how many us the first of them ends. What has
--- expired is removed.
+-- The break notice for a request whose hold was removed by force, or nil.
+local function notice_for(id)
+    local packed = redis.call('HGET', NOTICES, id)
+    local notice = packed and cmsgpack.unpack(packed)
+    return notice and notice[2] > now and notice[1] or nil
+end
+
+-- The live holds by id, the modes that conflict with one of them, and in how many us the first of them expires. Expired holds
+-- are removed.
 local function holds()
     local live, conflicts, left = {}, 0, nil
     local flat = redis.call('HGETALL', HOLDS)
@@ -70,16 +90,16 @@ local function holds()
     return live, conflicts, left
 end
 
--- Hands the lock to every waiter whose turn it is, first come, first served: to each that conflicts neither with a holder
--- nor with a waiter before it. `conflicts` has the modes that conflict with a holder; `own`, if it is among them, is not
--- told but returned with its lease `ttl`. Returns that, and the modes that conflict with somebody.
+-- Hands the lock to every waiter whose turn it is, first come, first served: to each that conflicts neither with a holder nor
+-- with a waiter before it. `conflicts` has the modes that conflict with a holder. The request `own`, if it is among them, is not
+-- notified: its hold with the lease `ttl` is returned. Returns that, and the modes that conflict with a holder or a waiter.
 --
--- Others hold the lock, at first, for what is left of their place in the queue, and extend it when they have heard of it:
--- one that has died holds it no longer than it would have waited. Where nobody listens, the client has died or is about
--- to come back, so it is passed over, and keeps its place as long as that lasts.
+-- Other requests hold the lock, at first, for what is left of their place in the queue, and extend it when they have received the
+-- notification: a client that has died holds it no longer than it would have waited. A request to whose channel nobody is
+-- subscribed is passed over, and keeps its place as long as that lasts: its client has died or is reconnecting.
 local function settle(conflicts, own, ttl)
     local index, mine = 0, nil
-    -- Nobody who can be kept waiting passes somebody whom everybody waits for.
+    -- Only requests in mode NL can pass one that conflicts with all other modes.
     while bit.band(conflicts, EVERYBODY) ~= EVERYBODY do
         local id = redis.call('ZRANGE', QUEUE, index, index, 'WITHSCORES')
         if #id == 0 then
@@ -96,20 +116,23 @@ local function settle(conflicts, own, ttl)
             index = index + 1
         else
             local token, left = draw(), waiter[4] - now
+            if not token then
+                break
+            end
             if id == own then
                 left = ttl
             end
-            -- First of all: who is told holds it, whatever happens to the rest of the script.
+            -- First of all: a request that is notified holds the lock, whatever happens to the rest of the script.
             local entry = {token, waiter[1], waiter[2], now, now + left, waiter[7], waiter[8]}
             hold(id, entry)
-            local told = 1
+            local receivers = 1
             if id == own then
                 mine = entry
             else
-                local news = text(waiter[6]) .. ' ' .. text(tonumber(place)) .. ' ' .. text(token) .. ' ' .. text(left)
-                told = redis.call('PUBLISH', waiter[5], news)
+                local message = text(waiter[6]) .. ' ' .. text(tonumber(place)) .. ' ' .. text(token) .. ' ' .. text(left)
+                receivers = redis.call('PUBLISH', waiter[5], message)
             end
-            if told == 0 then
+            if receivers == 0 then
                 redis.call('HDEL', HOLDS, id)
                 index = index + 1
             else

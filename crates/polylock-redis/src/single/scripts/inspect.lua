@@ -1,20 +1,21 @@
--- Who holds the lock, and who waits for it in order of arrival; live ones only.
+-- Returns the holders of the lock, and its waiters in order of arrival; live entries only.
 --
 -- Inputs:    none.
--- Answers:   {holders, waiters}, each of them {token or -1, mode, age in us, what is left in us, owner, label}.
+-- Answers:   {holders, waiters}, each of them {token or -1, mode, age in us, what is left in us, owner, label, break notice or ''}.
 local holders, waiters = {}, {}
 local flat = redis.call('HGETALL', HOLDS)
 for i = 1, #flat, 2 do
     local entry = cmsgpack.unpack(flat[i + 1])
     if entry[5] > now then
-        table.insert(holders, {entry[1], entry[2], now - entry[4], entry[5] - now, entry[6], entry[7]})
+        local age, left = now - entry[4], entry[5] - now
+        table.insert(holders, {entry[1], entry[2], age, left, entry[6], entry[7], entry[8] or ''})
     end
 end
 for _, id in ipairs(redis.call('ZRANGE', QUEUE, 0, -1)) do
     local packed = redis.call('HGET', WAITERS, id)
     local entry = packed and cmsgpack.unpack(packed)
     if entry and entry[4] > now then
-        table.insert(waiters, {-1, entry[1], now - entry[3], entry[4] - now, entry[7], entry[8]})
+        table.insert(waiters, {-1, entry[1], now - entry[3], entry[4] - now, entry[7], entry[8], ''})
     end
 end
 return {holders, waiters}

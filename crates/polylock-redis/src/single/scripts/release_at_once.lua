@@ -2,5 +2,8 @@
 --
 -- Inputs, answers and atomicity: as the release that follows. Clock: none.
 if ARGV[2] == '0' and redis.call('EXISTS', KEYS[2]) == 0 then
-    return redis.call('HDEL', KEYS[1], ARGV[1])
+    local removed = redis.call('HDEL', KEYS[1], ARGV[1])
+    if removed == 1 or redis.call('EXISTS', KEYS[6]) == 0 then
+        return removed
+    end
 end

@@ -1,2 +1,2 @@
--- Says that everything is there; run last.
-INSERT IGNORE INTO {p}_meta (name, value) VALUES ('schema', 1);
+-- Records that everything is there; run last.
+INSERT IGNORE INTO {p}_meta (name, value) VALUES ('schema', 2);

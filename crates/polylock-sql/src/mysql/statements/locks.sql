@@ -1,13 +1,13 @@
 -- Who holds and who waits, by name, holders first, each in order: (name, token or NULL, mode, owner, label, age, what is
--- left of the lease).
+-- left of the lease, break notice or NULL). Others can write to the tables, too: no value makes it fail.
 --
 -- Inputs:    {which} is a condition on the name: equal to $1, or from $1 to before $2.
 -- Atomicity: reads only; one statement, so one snapshot.
 -- Clock:     read once.
-SELECT name, token, mode, owner, label, {now} - since, expires_at - {now} FROM (
-    SELECT 0 AS waits, token AS seq, name, token, mode, owner, label, since, expires_at FROM {p}_holds
+SELECT name, token, mode, owner, label, {now} - greatest(since, 0), expires_at - {now}, notice FROM (
+    SELECT 0 AS waits, token AS seq, name, token, mode, owner, label, since, expires_at, notice FROM {p}_holds
     WHERE {which} AND expires_at > {now}
     UNION ALL
-    SELECT 1, seq, name, NULL, mode, owner, label, since, expires_at FROM {p}_waiters
+    SELECT 1, seq, name, NULL, mode, owner, label, since, expires_at, NULL FROM {p}_waiters
     WHERE {which} AND expires_at > {now}) AS entries
 ORDER BY name, waits, seq;

@@ -1,2 +1,2 @@
 -- See `routines/renew.sql`.
-CALL {p}_renew_1($1, $2, $3, $4);
+CALL {p}_renew_2($1, $2, $3, $4);

@@ -1,2 +1,2 @@
 -- See `routines/sweep.sql`.
-CALL {p}_sweep_1($1, $2, $3);
+CALL {p}_sweep_2($1, $2, $3, $4);

@@ -1,10 +1,11 @@
 -- What the server is and how it is set: (version number, 1 if it is a replica, encoding of the database, 1 if the tables
 -- are there, fsync, full_page_writes, `u` if the tables are not logged, 1 if there are tables of polylock.strategy=lease, 1 if
--- of pessimistic).
+-- of pessimistic, the clock, 1 if everybody may create objects in the schema).
 --
 -- Inputs:    none.
 -- Atomicity: reads only.
--- Clock:     none.
+-- Clock:     read once.
+{pin}
 SELECT current_setting('server_version_num')::bigint,
     pg_is_in_recovery()::int::bigint,
     current_setting('server_encoding'),
@@ -13,4 +14,7 @@ SELECT current_setting('server_version_num')::bigint,
     current_setting('full_page_writes'),
     coalesce((SELECT relpersistence::text FROM pg_class WHERE oid = to_regclass('{p}_holds')), 'p'),
     (to_regclass('{p}_holds') IS NOT NULL)::int::bigint,
-    (to_regclass('{p}_rows') IS NOT NULL)::int::bigint;
+    (to_regclass('{p}_rows') IS NOT NULL)::int::bigint,
+    {now},
+    (SELECT count(*) FROM pg_namespace, aclexplode(nspacl)
+     WHERE nspname = '{s}' AND grantee = 0 AND privilege_type = 'CREATE');

@@ -1,3 +1,3 @@
--- See `routines/release.sql`.
+-- See `routines/release.sql`. Each argument has its type, so that no function but this one fits.
 {begin}
-SELECT * FROM {p}_release_1($1, $2, $3);
+SELECT * FROM {p}_release_2($1::bytea, $2::bytea, $3::text);

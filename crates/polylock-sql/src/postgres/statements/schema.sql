@@ -1,4 +1,4 @@
--- The tables, version 1.
+-- The tables, version 2.
 --
 -- Inputs:    none.
 -- Atomicity: one transaction, behind a lock of its own: of two programs that start at once the second finds everything
@@ -6,8 +6,9 @@
 -- Clock:     none. Times are whole microseconds since 1970.
 --
 -- A hold has the empty slot if it is exclusive and its own request id otherwise, so the unique index itself refuses a
--- second exclusive holder. `conflicts` has the bits of the modes that conflict with `mode`. Names are bytes: compared byte by byte under any collation. The sequence is a token's
--- source; it must never be reset.
+-- second exclusive holder. `conflicts` has the bits of the modes that conflict with `mode`. Names are bytes: compared byte by
+-- byte under any collation. The sequence is the source of tokens and must never be reset. A hold with a `notice` is marked as
+-- broken.
 CREATE TABLE IF NOT EXISTS {p}_holds (
     token      bigint NOT NULL,
     name       bytea NOT NULL,
@@ -19,8 +20,10 @@ CREATE TABLE IF NOT EXISTS {p}_holds (
     label      text NOT NULL,
     since      bigint NOT NULL,
     expires_at bigint NOT NULL,
+    notice     text,
     PRIMARY KEY (name, slot)
 );
+CREATE INDEX IF NOT EXISTS {t}_holds_broken ON {p}_holds (name) WHERE notice IS NOT NULL;
 CREATE SEQUENCE IF NOT EXISTS {p}_tokens AS bigint;
 -- `channel` and `ticket` are where the waiter wants to hear that the lock was handed to it.
 CREATE TABLE IF NOT EXISTS {p}_waiters (
@@ -40,5 +43,14 @@ CREATE TABLE IF NOT EXISTS {p}_waiters (
     PRIMARY KEY (name, request)
 );
 CREATE INDEX IF NOT EXISTS {t}_waiters_order ON {p}_waiters (name, seq, mode);
+-- The holds that were broken by force, until their leases would have ended: what their holders are told when they renew or
+-- release.
+CREATE TABLE IF NOT EXISTS {p}_broken (
+    name       bytea NOT NULL,
+    request    bytea NOT NULL,
+    notice     text NOT NULL,
+    expires_at bigint NOT NULL,
+    PRIMARY KEY (name, request)
+);
 CREATE TABLE IF NOT EXISTS {p}_meta (key text PRIMARY KEY, value bigint NOT NULL);
-INSERT INTO {p}_meta (key, value) VALUES ('schema', 1) ON CONFLICT DO NOTHING;
+INSERT INTO {p}_meta (key, value) VALUES ('schema', 2) ON CONFLICT DO NOTHING;

@@ -1,7 +1,7 @@
 -- Clears a stretch of a table of what has expired, so that names nobody asks for again leave nothing behind. Answers with
 -- the last name looked at, or no row at the end of the table.
 --
--- Inputs:    $1 name to go on from, $2 length of the stretch; {table} is `holds` or `waiters`.
+-- Inputs:    $1 name to go on from, $2 length of the stretch; {table} is `holds`, `waiters` or `broken`.
 -- Atomicity: one statement. A hold that is extended meanwhile is looked at again and left alone.
 -- Clock:     read for each row.
 {begin}

@@ -1,8 +1,13 @@
--- Takes a lock from all who hold it. Answers with who they were: (request, whether its lease was live, name, token,
--- mode, owner, label, age, what was left of its lease).
+-- Breaks a lock by force: takes it from all who hold it, and keeps the notice for each of them until its lease would have ended.
+-- Answers with the live holds: (name, token, mode, owner, label, age, what was left of the lease, notice).
 --
--- Inputs:    ?1 name.
--- Atomicity: one statement, so one write transaction.
--- Clock:     read once, after the write lock was taken.
-DELETE FROM {p}_holds WHERE name = ?1
-RETURNING request, expires_at > {now}, name, token, mode, owner, label, {age}, {left};
+-- Inputs:    ?1 name, ?2 notice.
+-- Atomicity: one write transaction.
+-- Clock:     read by each statement, after the write lock was taken.
+BEGIN IMMEDIATE;
+INSERT OR REPLACE INTO {p}_broken (name, request, notice, expires_at)
+SELECT name, request, coalesce(notice, ?2), expires_at FROM {p}_holds WHERE name = ?1 AND expires_at > {now};
+SELECT name, token, mode, {owner}, {label}, {age}, {left}, substr(coalesce(notice, ?2), 1, 1024) FROM {p}_holds
+WHERE name = ?1 AND expires_at > {now};
+DELETE FROM {p}_holds WHERE name = ?1;
+COMMIT;

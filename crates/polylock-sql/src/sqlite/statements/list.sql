@@ -3,10 +3,10 @@
 -- Inputs:    ?1 first name, ?2 end of the range (not in it).
 -- Atomicity: reads only; one statement, so one snapshot.
 -- Clock:     read once.
-SELECT name, token, mode, owner, label, {age}, {left} FROM (
-    SELECT 0 AS waits, token AS seq, name, token, mode, owner, label, since, expires_at FROM {p}_holds
+SELECT name, token, mode, {owner}, {label}, {age}, {left}, {notice} FROM (
+    SELECT 0 AS waits, token AS seq, name, token, mode, owner, label, since, expires_at, notice FROM {p}_holds
     WHERE name >= ?1 AND name < ?2 AND expires_at > {now}
     UNION ALL
-    SELECT 1, seq, name, NULL, mode, owner, label, since, expires_at FROM {p}_waiters
+    SELECT 1, seq, name, NULL, mode, owner, label, since, expires_at, NULL FROM {p}_waiters
     WHERE name >= ?1 AND name < ?2 AND expires_at > {now})
 ORDER BY name, waits, seq;

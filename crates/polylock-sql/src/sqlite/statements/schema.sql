@@ -1,4 +1,4 @@
--- The tables, version 1.
+-- The tables, version 2.
 --
 -- Inputs:    none.
 -- Atomicity: one write transaction; run by two processes at once, the second finds everything done.
@@ -6,24 +6,26 @@
 --
 -- A hold has the empty slot if it is exclusive and its own request id otherwise, so the unique index itself
 -- refuses a second exclusive holder. AUTOINCREMENT keeps its high-water mark in `sqlite_sequence`: a token is never
--- given twice, also when all rows are gone. Names are blobs: compared byte by byte in a file of any encoding.
+-- given twice, also when all rows are gone. Names are blobs: compared byte by byte in a file of any encoding. A hold with a
+-- `notice` is marked as broken.
 BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS {p}_holds (
     token      INTEGER PRIMARY KEY AUTOINCREMENT,
     name       BLOB NOT NULL,
     slot       BLOB NOT NULL,
-    request    BLOB NOT NULL,
+    request    BLOB NOT NULL CHECK (length(request) = 16),
     mode       INTEGER NOT NULL,
     owner      TEXT NOT NULL,
     label      TEXT NOT NULL,
     since      INTEGER NOT NULL,
     expires_at INTEGER NOT NULL,
+    notice     TEXT,
     UNIQUE (name, slot)
 ) STRICT;
 CREATE TABLE IF NOT EXISTS {p}_waiters (
     seq        INTEGER PRIMARY KEY AUTOINCREMENT,
     name       BLOB NOT NULL,
-    request    BLOB NOT NULL,
+    request    BLOB NOT NULL CHECK (length(request) = 16),
     mode       INTEGER NOT NULL,
     owner      TEXT NOT NULL,
     label      TEXT NOT NULL,
@@ -42,6 +44,16 @@ CREATE TRIGGER IF NOT EXISTS {p}_granted AFTER INSERT ON {p}_holds BEGIN
     DELETE FROM {p}_waiters WHERE name = new.name AND expires_at <= {now};
     DELETE FROM {p}_holds WHERE name = new.name AND expires_at <= {now};
 END;
+-- The holds that were broken by force, until their leases would have ended: what their holders are told when they renew or
+-- release.
+CREATE TABLE IF NOT EXISTS {p}_broken (
+    name       BLOB NOT NULL,
+    request    BLOB NOT NULL CHECK (length(request) = 16),
+    notice     TEXT NOT NULL,
+    expires_at INTEGER NOT NULL,
+    PRIMARY KEY (name, request)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS {p}_broken_expiry ON {p}_broken (expires_at);
 CREATE TABLE IF NOT EXISTS {p}_meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;
-INSERT OR IGNORE INTO {p}_meta (key, value) VALUES ('schema', 1);
+INSERT OR IGNORE INTO {p}_meta (key, value) VALUES ('schema', 2);
 COMMIT;

@@ -1,4 +1,4 @@
--- Clears a stretch of both tables of what has expired, so that names nobody asks for again leave nothing behind.
+-- Clears a stretch of each table of what has expired, so that names nobody asks for again leave nothing behind.
 -- Answers with the two ends of the stretch: the last token and the last place looked at, each in a row of its own,
 -- NULL at the end of the table.
 --
@@ -10,5 +10,6 @@ DELETE FROM {p}_holds WHERE expires_at <= {now} AND token IN
     (SELECT token FROM {p}_holds WHERE token > ?1 ORDER BY token LIMIT ?3);
 DELETE FROM {p}_waiters WHERE expires_at <= {now} AND seq IN
     (SELECT seq FROM {p}_waiters WHERE seq > ?2 ORDER BY seq LIMIT ?3);
+DELETE FROM {p}_broken WHERE expires_at <= {now};
 SELECT max(token) FROM (SELECT token FROM {p}_holds WHERE token > ?1 ORDER BY token LIMIT ?3);
 SELECT max(seq) FROM (SELECT seq FROM {p}_waiters WHERE seq > ?2 ORDER BY seq LIMIT ?3);

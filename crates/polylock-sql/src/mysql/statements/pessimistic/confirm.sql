@@ -1,9 +1,10 @@
--- Extends the time for which the transaction may be silent. Answers with (1, connection, 0), or with an error if it is not
--- the transaction that holds the lock.
+-- Extends the time for which the transaction may be silent. Answers with (1, identity), or with an error or nothing if it is not
+-- the transaction that holds the lock; and with (4, 0, 0) if the hold is marked as broken.
 --
--- Inputs:    $1 time in ms.
+-- Inputs:    $1 time in ms, $2 and $3 the identity of the session, $4 name, $5 request.
 -- Atomicity: the statement of an open transaction.
 -- Clock:     the server's.
 SET SESSION {limit};
 ROLLBACK TO SAVEPOINT polylock;
-SELECT 1, CAST(connection_id() AS SIGNED), 0;
+SELECT 1, $2, $3 FROM DUAL WHERE is_used_lock({session}) = connection_id();
+SELECT 4, 0, 0 FROM {p}_sessions WHERE name = $4 AND request = $5 AND notice IS NOT NULL;

@@ -1,8 +1,8 @@
--- Joins those who use a name, and takes its lock if it is free. Answers with (1, connection, 0) and, if it holds the lock,
+-- Joins those who use a name, and takes its lock if it is free. Answers with (1, identity) and, if it holds the lock,
 -- (2, 0, 0).
 --
--- Inputs:    $1 name, $2 for how many ms the transaction may be silent, which is rounded up to whole seconds; {try} how to
---            lock without waiting.
+-- Inputs:    $1 name, $2 for how many ms the transaction may be silent, which is rounded up to whole seconds, $3 and $4 the
+--            identity of the session; {try} how to lock without waiting.
 -- Atomicity: two transactions. The first makes the rows for everybody to see. The second stays open: it is the hold, or
 --            the place of one who waits.
 -- Clock:     the server's, which ends a connection that has been silent for too long.
@@ -13,6 +13,8 @@
 -- same transaction.
 SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
 SET SESSION innodb_lock_wait_timeout = 1, {limit};
+DO release_all_locks();
+DO get_lock({session}, 0);
 START TRANSACTION;
 INSERT IGNORE INTO {p}_rows (name, part) SELECT $1, 0 FROM DUAL
 WHERE NOT EXISTS (SELECT 1 FROM {p}_rows WHERE name = $1 AND part = 0);
@@ -20,6 +22,7 @@ INSERT IGNORE INTO {p}_rows (name, part) SELECT $1, 1 FROM DUAL
 WHERE NOT EXISTS (SELECT 1 FROM {p}_rows WHERE name = $1 AND part = 1);
 COMMIT;
 START TRANSACTION;
-SELECT 1, CAST(connection_id() AS SIGNED), 0 FROM {p}_rows WHERE name = $1 AND part = 0 LOCK IN SHARE MODE;
+SELECT 1, {identity} FROM {p}_rows WHERE name = $1 AND part = 0 AND is_used_lock({session}) = connection_id()
+LOCK IN SHARE MODE;
 SAVEPOINT polylock;
 SELECT 2, 0, 0 FROM {p}_rows WHERE name = $1 AND part = 1 {try};

@@ -1,15 +1,17 @@
--- Takes a lock from all who hold it. Answers with who they were, live ones only: (name, token, mode, owner, label, age,
--- what was left of the lease).
+-- Breaks a lock. The first row is (NULL, 1 if it was in time, ..., the clock in the place of what is left of a lease). Then come
+-- the live holds: (name, token, mode, owner, label, age, what is left of the lease, notice).
 --
--- Inputs:    none but the name.
--- Atomicity: takes all holds up to the last token that there is when it begins, in one transaction. A grant that comes
---            meanwhile has a greater one: it is neither told nor taken. The answer is sent before any row is locked, so a
---            client that has stopped keeps nobody out.
+-- Inputs:    a_notice for the holders. With a_force the holds are removed; otherwise they are marked, and keep others out until
+--            their release or the end of their lease. After a_expiry the client has abandoned the break: it does nothing.
+-- Atomicity: works on the holds up to the last token that there is when it begins; a grant that comes meanwhile has a greater
+--            one. The holds are marked in one transaction and removed in another; between them no renewal extends them. Rows
+--            are sent while none is locked, so a client that has stopped keeps nobody out.
 -- Clock:     read once.
-CREATE PROCEDURE /*!80029 IF NOT EXISTS */ /*M! IF NOT EXISTS */ {p}_break_1(a_name VARBINARY(255))
+CREATE PROCEDURE /*!80029 IF NOT EXISTS */ /*M! IF NOT EXISTS */ {p}_break_2(
+    a_name VARBINARY(255), a_notice VARBINARY(1024), a_force BIGINT, a_expiry BIGINT)
 MODIFIES SQL DATA
 SQL SECURITY INVOKER
-BEGIN
+break_lock: BEGIN
     DECLARE v_now BIGINT DEFAULT {now};
     DECLARE v_last BIGINT DEFAULT (SELECT max(token) FROM {p}_holds WHERE name = a_name);
     DECLARE EXIT HANDLER FOR SQLEXCEPTION
@@ -17,10 +19,24 @@ BEGIN
         ROLLBACK;
         RESIGNAL;
     END;
-    SELECT name, token, mode, owner, label, v_now - since, expires_at - v_now FROM {p}_holds
-    WHERE name = a_name AND token <= v_last AND expires_at > v_now;
+    SELECT NULL, v_now <= a_expiry, NULL, NULL, NULL, NULL, v_now, NULL;
+    IF v_now > a_expiry THEN
+        LEAVE break_lock;
+    END IF;
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
     START TRANSACTION;
-    DELETE FROM {p}_holds WHERE name = a_name AND token <= v_last;
+    -- Of two notices the first one stays. From here on no renewal extends them.
+    UPDATE {p}_holds SET notice = coalesce(notice, a_notice) WHERE name = a_name AND token <= v_last AND expires_at > v_now;
     COMMIT;
+    SELECT name, token, mode, owner, label, v_now - greatest(since, 0), expires_at - v_now, notice FROM {p}_holds
+    WHERE name = a_name AND token <= v_last AND expires_at > v_now;
+    IF a_force <> 0 THEN
+        SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
+        START TRANSACTION;
+        REPLACE INTO {p}_broken (name, request, notice, expires_at)
+        SELECT name, request, notice, expires_at FROM {p}_holds
+        WHERE name = a_name AND token <= v_last AND notice IS NOT NULL FOR UPDATE;
+        DELETE FROM {p}_holds WHERE name = a_name AND token <= v_last;
+        COMMIT;
+    END IF;
 END

@@ -1,26 +1,26 @@
 -- Takes the lock if it is the request's turn; else, if it queues, joins the queue or keeps its place. Answers with
 -- (token, lease, ...) if it holds the lock now, otherwise with (NULL, what is left of its lease, request, number of
--- conflicting entries ahead) for the last of those in its way.
+-- conflicting entries ahead) for the last of those in its way. The fifth column is the clock.
 --
--- Inputs:    a_slot is empty for an exclusive request; a_place_ttl is 0 for one that does not queue; after a_patience
---            nobody waits for the answer any more; times in us.
+-- Inputs:    a_slot is empty for an exclusive request; a_place_ttl is 0 for one that does not queue; times in us. After a_expiry
+--            the client has abandoned the claim and has sent the release that undoes it: the claim does nothing, and answers
+--            with NULLs and the clock.
 -- Atomicity: one transaction of its own, at READ COMMITTED, so that each statement sees what was committed before it. The
---            gate is locked first and kept until the end: of the claims of one name there is one at a time. Who renews,
---            releases, breaks or sweeps does not take the gate, and is met at the rows. The answer is sent after the
---            commit, so a client that has stopped keeps nobody out.
+--            gate is locked first and kept until the end: of the claims of one name there is one at a time. Renewals,
+--            releases, breaks and sweeps do not take the gate, and are met at the rows. The answer is sent after the commit, so
+--            a client that has stopped keeps nobody out.
 -- Clock:     read once, after the gate was locked: in a procedure each statement has a time of its own.
 --
 -- The token is drawn with the gate, and is on the disk with the hold: no grant of this name comes between, and none of it is
--- undone without the other.
-CREATE PROCEDURE /*!80029 IF NOT EXISTS */ /*M! IF NOT EXISTS */ {p}_claim_1(
+-- undone without the other. A grant deletes every expired entry of its name: an entry that it overrides must not come back when
+-- the clock is set back.
+CREATE PROCEDURE /*!80029 IF NOT EXISTS */ /*M! IF NOT EXISTS */ {p}_claim_2(
     a_name VARBINARY(255), a_request BINARY(16), a_mode BIGINT, a_conflicts BIGINT, a_slot VARBINARY(16),
-    a_owner VARBINARY(255), a_label VARBINARY(255), a_ttl BIGINT, a_place_ttl BIGINT, a_patience BIGINT)
+    a_owner VARBINARY(255), a_label VARBINARY(255), a_ttl BIGINT, a_place_ttl BIGINT, a_expiry BIGINT)
 MODIFIES SQL DATA
 SQL SECURITY INVOKER
 claim: BEGIN
-    DECLARE v_begun BIGINT DEFAULT {now};
     DECLARE v_shard BIGINT DEFAULT crc32(a_name) & 1023;
-    DECLARE v_quick BOOLEAN DEFAULT FALSE;
     DECLARE v_now, v_token, v_held, v_left, v_seq, v_until, v_ahead BIGINT;
     DECLARE v_behind BINARY(16);
     DECLARE EXIT HANDLER FOR SQLEXCEPTION
@@ -30,37 +30,29 @@ claim: BEGIN
     END;
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
     START TRANSACTION;
-    -- Mostly nobody waits or shares under this gate. Then only an exclusive hold can be in the way of another one, and
-    -- the key refuses that by itself: no need to look.
-    IF a_slot = x'' THEN
-        UPDATE {p}_gates SET token = last_insert_id(token + 1) WHERE shard = v_shard AND busy_until < v_begun;
-        SET v_quick = row_count() > 0;
-    END IF;
-    IF NOT v_quick THEN
-        UPDATE {p}_gates SET token = last_insert_id(token + 1) WHERE shard = v_shard;
-        IF row_count() = 0 THEN
-            SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'rows of the gates are missing';
-        END IF;
+    UPDATE {p}_gates SET token = last_insert_id(token + 1) WHERE shard = v_shard;
+    IF row_count() = 0 THEN
+        SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'rows of the gates are missing';
     END IF;
     SET v_token = last_insert_id();
     SET v_now = {now};
-    IF v_now - v_begun > a_patience THEN
-        -- The release that followed the failed claim has come and gone: a grant now would be nobody's.
-        SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'the claim came too late', MYSQL_ERRNO = 1205;
+    -- Behind the gate: the wait for it counts.
+    IF v_now > a_expiry THEN
+        ROLLBACK;
+        SELECT NULL, NULL, NULL, NULL, v_now;
+        LEAVE claim;
     END IF;
-    IF v_quick THEN
-        BEGIN
-            DECLARE CONTINUE HANDLER FOR 1062 SET v_quick = FALSE;
-            INSERT INTO {p}_holds (name, slot, request, token, mode, owner, label, since, expires_at)
-            VALUES (a_name, a_slot, a_request, v_token, a_mode, a_owner, a_label, v_now, v_now + a_ttl);
-        END;
-        IF v_quick THEN
-            COMMIT;
-            SELECT v_token, a_ttl, NULL, 0;
-            LEAVE claim;
-        END IF;
+    -- Mostly there is nobody: no need to look any closer.
+    IF NOT EXISTS (SELECT 1 FROM {p}_holds WHERE name = a_name)
+        AND NOT EXISTS (SELECT 1 FROM {p}_waiters WHERE name = a_name)
+    THEN
+        INSERT INTO {p}_holds (name, slot, request, token, mode, owner, label, since, expires_at)
+        VALUES (a_name, a_slot, a_request, v_token, a_mode, a_owner, a_label, v_now, v_now + a_ttl);
+        COMMIT;
+        SELECT v_token, a_ttl, NULL, 0, v_now;
+        LEAVE claim;
     END IF;
-    -- Looked for without locks first: who renews or leaves at this moment is waited for only if it may be too late.
+    -- Looked for without locks first: a renewal or release under way is waited for only if it may be too late.
     IF EXISTS (SELECT 1 FROM {p}_holds WHERE name = a_name AND expires_at <= v_now) THEN
         DELETE FROM {p}_holds WHERE name = a_name AND expires_at <= v_now;
     END IF;
@@ -72,7 +64,7 @@ claim: BEGIN
     WHERE name = a_name AND slot = a_slot AND request = a_request;
     IF v_held IS NOT NULL THEN
         COMMIT;
-        SELECT v_held, v_left, NULL, 0;
+        SELECT v_held, v_left, NULL, 0, v_now;
         LEAVE claim;
     END IF;
     SELECT seq, expires_at INTO v_seq, v_until FROM {p}_waiters WHERE name = a_name AND request = a_request;
@@ -97,13 +89,12 @@ claim: BEGIN
             ELSE
                 UPDATE {p}_waiters SET expires_at = v_now + a_place_ttl WHERE name = a_name AND request = a_request;
             END IF;
-            UPDATE {p}_gates SET busy_until = greatest(busy_until, v_now + a_place_ttl) WHERE shard = v_shard;
             COMMIT;
         ELSE
             -- Looking again costs no write and no disk; what had expired is cleared by who is granted the lock.
             ROLLBACK;
         END IF;
-        SELECT NULL, v_left, v_behind, v_ahead;
+        SELECT NULL, v_left, v_behind, v_ahead, v_now;
         LEAVE claim;
     END IF;
     IF v_seq IS NOT NULL THEN
@@ -111,9 +102,6 @@ claim: BEGIN
     END IF;
     INSERT INTO {p}_holds (name, slot, request, token, mode, owner, label, since, expires_at)
     VALUES (a_name, a_slot, a_request, v_token, a_mode, a_owner, a_label, v_now, v_now + a_ttl);
-    IF a_slot <> x'' THEN
-        UPDATE {p}_gates SET busy_until = greatest(busy_until, v_now + a_ttl) WHERE shard = v_shard;
-    END IF;
     COMMIT;
-    SELECT v_token, a_ttl, NULL, 0;
+    SELECT v_token, a_ttl, NULL, 0, v_now;
 END

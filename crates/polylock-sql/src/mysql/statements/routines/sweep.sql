@@ -1,17 +1,17 @@
--- Clears a stretch of both tables of what has expired, so that names nobody asks for again leave nothing behind. Answers
--- with the last names looked at, empty at the end of a table: (of holds, of waiters).
+-- Clears a stretch of each table of what has expired, so that names nobody asks for again leave nothing behind. Answers
+-- with the last names looked at, empty at the end of a table: (of holds, of waiters, of broken holds).
 --
 -- Inputs:    names to go on from, length of the stretch.
 -- Atomicity: each table in a transaction of its own, at READ COMMITTED: no gap between rows is locked. A hold that is
 --            extended meanwhile is looked at again and left alone.
 -- Clock:     read once.
-CREATE PROCEDURE /*!80029 IF NOT EXISTS */ /*M! IF NOT EXISTS */ {p}_sweep_1(
-    a_holds VARBINARY(255), a_waiters VARBINARY(255), a_rows BIGINT)
+CREATE PROCEDURE /*!80029 IF NOT EXISTS */ /*M! IF NOT EXISTS */ {p}_sweep_2(
+    a_holds VARBINARY(255), a_waiters VARBINARY(255), a_broken VARBINARY(255), a_rows BIGINT)
 MODIFIES SQL DATA
 SQL SECURITY INVOKER
 BEGIN
     DECLARE v_now BIGINT DEFAULT {now};
-    DECLARE v_hold, v_waiter VARBINARY(255);
+    DECLARE v_hold, v_waiter, v_broken VARBINARY(255);
     DECLARE EXIT HANDLER FOR SQLEXCEPTION
     BEGIN
         ROLLBACK;
@@ -34,5 +34,13 @@ BEGIN
         DELETE FROM {p}_waiters WHERE name > a_waiters AND name <= v_waiter AND expires_at <= v_now;
         COMMIT;
     END IF;
-    SELECT coalesce(v_hold, x''), coalesce(v_waiter, x'');
+    SELECT max(name) INTO v_broken FROM (
+        SELECT name FROM {p}_broken WHERE name > a_broken ORDER BY name LIMIT a_rows) AS stretch;
+    IF EXISTS (SELECT 1 FROM {p}_broken WHERE name > a_broken AND name <= v_broken AND expires_at <= v_now) THEN
+        SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
+        START TRANSACTION;
+        DELETE FROM {p}_broken WHERE name > a_broken AND name <= v_broken AND expires_at <= v_now;
+        COMMIT;
+    END IF;
+    SELECT coalesce(v_hold, x''), coalesce(v_waiter, x''), coalesce(v_broken, x'');
 END

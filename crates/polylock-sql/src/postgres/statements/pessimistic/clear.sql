@@ -1,12 +1,13 @@
--- Deletes the rows of a name that nobody uses.
+-- Deletes the record of a hold, and the rows of its name if nobody uses them.
 --
--- Inputs:    $1 name.
--- Atomicity: one statement.
+-- Inputs:    $1 name, $2 request.
+-- Atomicity: one transaction.
 -- Clock:     none.
 --
 -- Everybody does this after the end of his transaction. Of those who leave at the same time the last finds part 0 free.
 {begin}
 SET LOCAL synchronous_commit = off;
+DELETE FROM {p}_sessions WHERE name = $1 AND request = $2;
 DELETE FROM {p}_rows AS entry USING (
     SELECT name FROM {p}_rows WHERE name = $1 AND part = 0 FOR UPDATE SKIP LOCKED) AS unused
 WHERE entry.name = unused.name;

@@ -9,11 +9,13 @@
 -- Part 0 first: whoever has it keeps both rows from being deleted, so if part 1 is not to be had, somebody holds it. If
 -- part 0 is not there, somebody has deleted it since it was made; then nothing counts, and all is tried again.
 BEGIN ISOLATION LEVEL READ COMMITTED;
+{pin}
 SET LOCAL synchronous_commit = off;
 SET LOCAL statement_timeout = {patience};
 INSERT INTO {p}_rows (name, part) VALUES ($1, 0), ($1, 1) ON CONFLICT DO NOTHING;
 COMMIT;
 BEGIN ISOLATION LEVEL READ COMMITTED;
+{pin}
 SET LOCAL synchronous_commit = off;
 SET LOCAL statement_timeout = {patience};
 SET LOCAL lock_timeout = 0;

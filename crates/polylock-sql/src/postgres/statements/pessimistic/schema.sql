@@ -1,4 +1,4 @@
--- The tables of polylock.strategy=pessimistic, version 1.
+-- The tables of polylock.strategy=pessimistic, version 2.
 --
 -- Inputs:    none.
 -- Atomicity: one transaction, behind a lock of its own: of two programs that start at once the second finds everything
@@ -9,6 +9,23 @@
 -- name lock FOR SHARE, and of part 1, which its holder locks. Not logged: when the server has crashed, nobody uses any.
 -- The sequence is a token's source; it must never be reset.
 CREATE UNLOGGED TABLE IF NOT EXISTS {p}_rows (name bytea, part smallint, PRIMARY KEY (name, part));
+-- Who holds each lock, for people and for breaks; it grants nothing. A row counts as long as the session that it names lives, or,
+-- with a `notice` of a break, until `expires_at`.
+CREATE UNLOGGED TABLE IF NOT EXISTS {p}_sessions (
+    name       bytea NOT NULL,
+    request    bytea NOT NULL,
+    session_1  bigint NOT NULL,
+    session_2  bigint NOT NULL,
+    token      bigint NOT NULL,
+    mode       bigint NOT NULL,
+    owner      text NOT NULL,
+    label      text NOT NULL,
+    since      bigint NOT NULL,
+    ttl        bigint NOT NULL,
+    notice     text,
+    expires_at bigint,
+    PRIMARY KEY (name, request)
+);
 CREATE SEQUENCE IF NOT EXISTS {p}_tokens AS bigint;
 CREATE TABLE IF NOT EXISTS {p}_meta (key text PRIMARY KEY, value bigint NOT NULL);
-INSERT INTO {p}_meta (key, value) VALUES ('rows', 1) ON CONFLICT DO NOTHING;
+INSERT INTO {p}_meta (key, value) VALUES ('rows', 2) ON CONFLICT DO NOTHING;

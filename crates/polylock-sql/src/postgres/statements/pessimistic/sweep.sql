@@ -1,10 +1,11 @@
--- Deletes rows that nobody uses: those that holders which died have left.
+-- Deletes rows that nobody uses: those that holders which died have left, and notices that they have not fetched in time.
 --
 -- Inputs:    $1 of how many names at the most.
--- Atomicity: one statement.
--- Clock:     none.
+-- Atomicity: one transaction.
+-- Clock:     read for each row.
 {begin}
 SET LOCAL synchronous_commit = off;
 DELETE FROM {p}_rows AS entry USING (
     SELECT name FROM {p}_rows WHERE part = 0 LIMIT $1 FOR UPDATE SKIP LOCKED) AS unused
 WHERE entry.name = unused.name;
+DELETE FROM {p}_sessions AS entry WHERE (notice IS NULL OR expires_at <= {now}) AND NOT ({live});

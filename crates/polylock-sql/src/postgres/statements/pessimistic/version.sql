@@ -3,4 +3,5 @@
 -- Inputs:    none.
 -- Atomicity: reads only.
 -- Clock:     none.
+{pin}
 SELECT coalesce(max(value), 0), 0::bigint FROM {p}_meta WHERE key = 'rows';

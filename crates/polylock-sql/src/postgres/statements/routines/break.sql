@@ -1,12 +1,15 @@
--- Takes a lock from all who hold it, and hands it to those whose turn it is then. Answers with who they were, live ones
--- only: (name, token, mode, owner, label, age, what was left of the lease).
+-- Breaks a lock. The first row is (NULL, 1 if it was in time, ..., the clock in the place of what is left of a lease). Then come
+-- the live holds: (name, token, mode, owner, label, age, what is left of the lease, notice).
 --
--- Inputs:    none but the name.
--- Atomicity: one transaction of its own, behind the advisory lock on the name.
+-- Inputs:    a_notice for the holders. With a_force the holds are removed and the lock is handed to those whose turn it is then;
+--            otherwise they are marked, and keep others out until their release or the end of their lease. a_channel is where
+--            the holders' processes listen for breaks. After a_expiry the client has abandoned the break: it does nothing.
+-- Atomicity: one transaction of its own, behind the advisory lock on the name. It meets renewals at the rows.
 -- Clock:     read once, after the advisory lock was taken.
-CREATE OR REPLACE FUNCTION {p}_break_1(a_name bytea)
-RETURNS TABLE (r_name text, r_token bigint, r_mode bigint, r_owner text, r_label text, r_age bigint, r_left bigint)
-LANGUAGE plpgsql AS $body$
+CREATE OR REPLACE FUNCTION {p}_break_2(a_name bytea, a_notice text, a_force boolean, a_channel text, a_expiry bigint)
+RETURNS TABLE (
+    r_name text, r_token bigint, r_mode bigint, r_owner text, r_label text, r_age bigint, r_left bigint, r_notice text)
+LANGUAGE plpgsql {pinned} AS $body$
 DECLARE
     v_now bigint;
 BEGIN
@@ -15,10 +18,27 @@ BEGIN
     END IF;
     PERFORM pg_advisory_xact_lock(hashtextextended('{p}:' || encode(a_name, 'hex'), 0));
     v_now := {now};
-    RETURN QUERY DELETE FROM {p}_holds WHERE name = a_name AND expires_at > v_now
-    RETURNING encode(name, 'hex'), token, mode, owner, label, v_now - since, expires_at - v_now;
-    DELETE FROM {p}_holds WHERE name = a_name;
-    DELETE FROM {p}_waiters WHERE name = a_name AND expires_at <= v_now;
-    PERFORM pg_notify(s.r_channel, s.r_ticket || ' ' || s.r_place || ' ' || s.r_token || ' ' || s.r_left)
-    FROM {p}_settle_1(a_name, NULL, 0, v_now) AS s;
+    r_token := CASE WHEN v_now > a_expiry THEN 0 ELSE 1 END;
+    r_left := v_now;
+    RETURN NEXT;
+    IF v_now > a_expiry THEN
+        RETURN;
+    END IF;
+    -- Of two notices the first one stays. From here on no renewal extends them.
+    UPDATE {p}_holds SET notice = coalesce(notice, a_notice) WHERE name = a_name AND expires_at > v_now;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    RETURN QUERY SELECT encode(name, 'hex'), token, mode, owner, label, v_now - greatest(since, 0), expires_at - v_now, notice
+    FROM {p}_holds WHERE name = a_name AND expires_at > v_now;
+    PERFORM pg_notify(a_channel, encode(a_name, 'hex'));
+    IF a_force THEN
+        INSERT INTO {p}_broken (name, request, notice, expires_at)
+        SELECT name, request, notice, expires_at FROM {p}_holds WHERE name = a_name AND expires_at > v_now
+        ON CONFLICT (name, request) DO UPDATE SET notice = excluded.notice, expires_at = excluded.expires_at;
+        DELETE FROM {p}_holds WHERE name = a_name;
+        DELETE FROM {p}_waiters WHERE name = a_name AND expires_at <= v_now;
+        PERFORM pg_notify(s.r_channel, s.r_ticket || ' ' || s.r_place || ' ' || s.r_token || ' ' || s.r_left)
+        FROM {p}_settle_2(a_name, NULL, 0, v_now) AS s;
+    END IF;
 END $body$;

@@ -1,19 +1,21 @@
 -- Takes the lock if it is the request's turn; else, if it queues, joins the queue or keeps its place. Answers with
 -- (token, lease) if it holds the lock now, otherwise with (NULL, what is left of the lease of the last of those in its
--- way, place in the queue if it has one, how many conflicting entries are ahead).
+-- way, place in the queue if it has one, how many conflicting entries are ahead). The fifth column is the clock.
 --
--- Inputs:    a_place_ttl is 0 for a request that does not queue; times in us.
+-- Inputs:    a_place_ttl is 0 for a request that does not queue; times in us. After a_expiry the client has abandoned the claim
+--            and has sent the release that undoes it: the claim does nothing, and answers with NULLs and the clock.
 -- Atomicity: one transaction of its own. The advisory lock on the name is taken first and every statement after it
 --            sees what was committed before: that needs READ COMMITTED, so anything else is refused.
 -- Clock:     read once, after the advisory lock was taken: never the transaction's, which may have waited long.
 --
 -- The token is drawn behind the advisory lock, which the transaction keeps until it is committed: no grant of this name
 -- can come between.
-CREATE OR REPLACE FUNCTION {p}_claim_1(
+CREATE OR REPLACE FUNCTION {p}_claim_2(
     a_name bytea, a_request bytea, a_mode bigint, a_conflicts bigint, a_slot bytea, a_owner text, a_label text,
-    a_ttl bigint, a_place_ttl bigint, a_channel text, a_ticket bigint, a_durable boolean)
-RETURNS TABLE (r_token bigint, r_left bigint, r_place bigint, r_ahead bigint)
-LANGUAGE plpgsql AS $body$
+    a_ttl bigint, a_place_ttl bigint, a_channel text, a_ticket bigint, a_durable boolean,
+    a_expiry bigint)
+RETURNS TABLE (r_token bigint, r_left bigint, r_place bigint, r_ahead bigint, r_clock bigint)
+LANGUAGE plpgsql {pinned} AS $body$
 DECLARE
     v_now bigint;
     v_until bigint;
@@ -23,6 +25,12 @@ BEGIN
     END IF;
     PERFORM pg_advisory_xact_lock(hashtextextended('{p}:' || encode(a_name, 'hex'), 0));
     v_now := {now};
+    r_clock := v_now;
+    -- Behind the lock: the wait for it counts.
+    IF v_now > a_expiry THEN
+        RETURN NEXT;
+        RETURN;
+    END IF;
     IF EXISTS (SELECT 1 FROM {p}_holds WHERE name = a_name)
         OR EXISTS (SELECT 1 FROM {p}_waiters WHERE name = a_name)
     THEN
@@ -33,7 +41,7 @@ BEGIN
         -- Who waits may have become the next by what was cleared, this one or others. It is asked each time, so that
         -- a queue mends itself whatever happened to the tables.
         PERFORM pg_notify(s.r_channel, s.r_ticket || ' ' || s.r_place || ' ' || s.r_token || ' ' || s.r_left)
-        FROM {p}_settle_1(a_name, a_request, a_ttl, v_now) AS s WHERE s.r_request <> a_request;
+        FROM {p}_settle_2(a_name, a_request, a_ttl, v_now) AS s WHERE s.r_request <> a_request;
         -- Held: handed over, now or before, or the answer to an earlier claim was lost.
         SELECT token, expires_at - v_now INTO r_token, r_left FROM {p}_holds
         WHERE name = a_name AND slot = a_slot AND request = a_request;

@@ -1,5 +1,6 @@
--- Releases if held, withdraws if waiting, and hands the lock to those whose turn it is then. Answers with (ticket, place,
--- token, lease) for those of them on a_channel; others are notified of the same.
+-- Releases if held, withdraws if waiting, and hands the lock to those whose turn it is then. The first row is (NULL, NULL,
+-- NULL, NULL, 1 if there was an entry or 0, the notice if the hold was broken by force before). Then come (ticket, place, token,
+-- lease) of those on a_channel that were handed the lock; the others are notified of the same.
 --
 -- Inputs:    none but names.
 -- Atomicity: one transaction of its own, behind the advisory lock on the name.
@@ -8,9 +9,10 @@
 -- On the disk when it returns only if it has handed the lock on: if a crash of the server undoes a mere release, the hold
 -- that comes back runs out by itself. Nobody can have been granted the lock meanwhile, because that grant is on the disk
 -- with all that came before it.
-CREATE OR REPLACE FUNCTION {p}_release_1(a_name bytea, a_request bytea, a_channel text)
-RETURNS TABLE (r_ticket bigint, r_place bigint, r_token bigint, r_left bigint)
-LANGUAGE plpgsql AS $body$
+CREATE OR REPLACE FUNCTION {p}_release_2(a_name bytea, a_request bytea, a_channel text)
+RETURNS TABLE (
+    r_ticket bigint, r_place bigint, r_token bigint, r_left bigint, r_found bigint, r_notice text)
+LANGUAGE plpgsql {pinned} AS $body$
 DECLARE
     v_now bigint;
     s record;
@@ -24,11 +26,18 @@ BEGIN
     IF NOT FOUND THEN
         DELETE FROM {p}_waiters WHERE name = a_name AND request = a_request;
     END IF;
+    r_found := CASE WHEN FOUND THEN 1 ELSE 0 END;
+    IF r_found = 0 THEN
+        DELETE FROM {p}_broken WHERE name = a_name AND request = a_request RETURNING notice INTO r_notice;
+    END IF;
+    RETURN NEXT;
+    r_found := NULL;
+    r_notice := NULL;
     IF EXISTS (SELECT 1 FROM {p}_waiters WHERE name = a_name) THEN
         v_now := {now};
         DELETE FROM {p}_holds WHERE name = a_name AND expires_at <= v_now;
         DELETE FROM {p}_waiters WHERE name = a_name AND expires_at <= v_now;
-        FOR s IN SELECT * FROM {p}_settle_1(a_name, NULL, 0, v_now) LOOP
+        FOR s IN SELECT * FROM {p}_settle_2(a_name, NULL, 0, v_now) LOOP
             IF s.r_channel = a_channel THEN
                 r_ticket := s.r_ticket;
                 r_place := s.r_place;

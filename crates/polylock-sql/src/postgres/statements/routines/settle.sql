@@ -6,9 +6,9 @@
 --            than it would have waited.
 -- Atomicity: part of a transaction that holds the advisory lock on the name and has cleared it of what has expired.
 -- Clock:     the caller's.
-CREATE OR REPLACE FUNCTION {p}_settle_1(a_name bytea, a_request bytea, a_ttl bigint, a_now bigint)
+CREATE OR REPLACE FUNCTION {p}_settle_2(a_name bytea, a_request bytea, a_ttl bigint, a_now bigint)
 RETURNS TABLE (r_request bytea, r_channel text, r_ticket bigint, r_place bigint, r_token bigint, r_left bigint)
-LANGUAGE plpgsql AS $body$
+LANGUAGE plpgsql {pinned} AS $body$
 DECLARE
     v_ahead bigint := coalesce((SELECT bit_or(conflicts) FROM {p}_holds WHERE name = a_name), 0);
     w {p}_waiters;

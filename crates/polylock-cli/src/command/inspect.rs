@@ -1,0 +1,40 @@
+//! `status` and `list`.
+
+use polylock::{LockName, LockStatus};
+
+use super::open;
+use crate::{
+    args::{Format, Global},
+    exit::Failure,
+    output::{Output, lock_object, lock_text},
+};
+
+/// Shows one lock.
+pub(crate) async fn status(global: &Global, name: &str, output: &Output) -> Result<u8, Failure> {
+    let name = LockName::new(name)?;
+    let locks = open(global).await?;
+    let status = locks.inspect(&name).await?;
+    output.data(&match output.format {
+        Format::Text => lock_text(&status),
+        Format::Json | Format::Jsonl => format!("{}\n", lock_object(&status, locks.capabilities().backend)),
+    })?;
+    Ok(0)
+}
+
+/// Shows all locks in use.
+pub(crate) async fn list(global: &Global, prefix: &str, output: &Output) -> Result<u8, Failure> {
+    let locks = open(global).await?;
+    let all = locks.list(prefix).await?;
+    let object = |status: &LockStatus| lock_object(status, locks.capabilities().backend);
+    let text = match output.format {
+        Format::Text => all.iter().map(lock_text).collect(),
+        Format::Jsonl => all.iter().map(|status| object(status) + "\n").collect(),
+        Format::Json if all.is_empty() => "[]\n".to_owned(),
+        Format::Json => format!("[\n{}\n]\n", all.iter().map(object).collect::<Vec<_>>().join(",\n")),
+    };
+    output.data(&text)?;
+    if all.is_empty() {
+        output.detail("no lock is in use");
+    }
+    Ok(0)
+}

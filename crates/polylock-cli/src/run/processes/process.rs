@@ -1,0 +1,185 @@
+//! One process, identified by more than its number.
+
+use std::fs;
+
+use rustix::{
+    io::{Errno, Result},
+    process::{Pid, Signal, kill_process, test_kill_process},
+};
+
+/// A process that is not confused with a later one of the same number.
+///
+/// On Linux 5.3 and later it is a pidfd, elsewhere a number and a start time, which is compared immediately before each signal.
+#[derive(Debug, Clone)]
+pub(in crate::run) struct Process {
+    id: Pid,
+    identity: Identity,
+}
+
+#[derive(Debug, Clone)]
+enum Identity {
+    #[cfg(target_os = "linux")]
+    Descriptor(std::sync::Arc<std::os::fd::OwnedFd>),
+    /// `None` where there is no `/proc`.
+    StartTime(Option<u64>),
+}
+
+impl Process {
+    /// The process that has the number `id` now; `None` if there is none.
+    pub(in crate::run) fn open(id: Pid) -> Option<Self> {
+        #[cfg(target_os = "linux")]
+        match rustix::process::pidfd_open(id, rustix::process::PidfdFlags::empty()) {
+            Ok(fd) => return Some(Self { id, identity: Identity::Descriptor(fd.into()) }),
+            Err(Errno::SRCH) => return None,
+            // An old kernel, a filter of system calls, or too many open files.
+            Err(_) => {}
+        }
+        Self::by_start_time(id)
+    }
+
+    fn by_start_time(id: Pid) -> Option<Self> {
+        let started = Stat::of(id).map(|stat| stat.started);
+        let exists = started.is_some() || test_kill_process(id) != Err(Errno::SRCH);
+        exists.then_some(Self { id, identity: Identity::StartTime(started) })
+    }
+
+    pub(in crate::run) fn id(&self) -> Pid {
+        self.id
+    }
+
+    /// Sends `signal` to this process and to no other.
+    ///
+    /// # Errors
+    /// `ESRCH` if it is gone, `EPERM` if it belongs to another user.
+    pub(in crate::run) fn signal(&self, signal: Signal) -> Result<()> {
+        match &self.identity {
+            #[cfg(target_os = "linux")]
+            Identity::Descriptor(fd) => rustix::process::pidfd_send_signal(fd, signal),
+            Identity::StartTime(started) if Stat::of(self.id).map(|stat| stat.started) == *started => {
+                kill_process(self.id, signal)
+            }
+            Identity::StartTime(_) => Err(Errno::SRCH),
+        }
+    }
+
+    /// Whether it has ended: it is gone, or a zombie that its parent has not reaped yet.
+    pub(in crate::run) fn has_ended(&self) -> bool {
+        match &self.identity {
+            #[cfg(target_os = "linux")]
+            Identity::Descriptor(fd) => {
+                use rustix::event::{PollFd, PollFlags, Timespec, poll};
+                let mut fds = [PollFd::new(fd, PollFlags::IN)];
+                poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+            }
+            Identity::StartTime(None) => test_kill_process(self.id) == Err(Errno::SRCH),
+            Identity::StartTime(started) => {
+                !Stat::of(self.id).is_some_and(|now| now.runs && Some(now.started) == *started)
+            }
+        }
+    }
+
+    /// Whether it runs and this process has no right to signal it.
+    pub(in crate::run) fn is_out_of_reach(&self) -> bool {
+        // Sends no signal, so a reused number does no harm; and then this process has ended.
+        test_kill_process(self.id) == Err(Errno::PERM) && !self.has_ended()
+    }
+
+    /// The number of the user that it runs as, if the system shows it.
+    pub(in crate::run) fn user(&self) -> Option<u32> {
+        use std::os::unix::fs::MetadataExt;
+        fs::metadata(format!("/proc/{}", self.id)).ok().map(|entry| entry.uid())
+    }
+}
+
+/// What `/proc/<pid>/stat` says about a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::run) struct Stat {
+    pub(super) id: Pid,
+    /// `None` if it is outside of this container, as the next two may be. rustix' calls for them do not support that case.
+    pub(in crate::run) parent: Option<Pid>,
+    pub(in crate::run) group: Option<Pid>,
+    pub(in crate::run) session: Option<Pid>,
+    /// False for a zombie.
+    runs: bool,
+    /// When it started, in the system's own unit.
+    pub(in crate::run) started: u64,
+}
+
+impl Stat {
+    /// Of the process that has the number `id`; `None` if there is none, or no `/proc`.
+    pub(in crate::run) fn of(id: Pid) -> Option<Self> {
+        Self::parse(&fs::read_to_string(format!("/proc/{id}/stat")).ok()?)
+    }
+
+    /// Parses `4711 (a name) S 1 4711 …`; the name may hold any character.
+    fn parse(stat: &str) -> Option<Self> {
+        let (id, rest) = stat.split_once(' ')?;
+        let mut rest = rest.rsplit_once(") ")?.1.split(' ');
+        let state = rest.next()?;
+        let mut pid = || Some(Pid::from_raw(rest.next()?.parse().ok()?));
+        Some(Self {
+            id: Pid::from_raw(id.parse().ok()?)?,
+            parent: pid()?,
+            group: pid()?,
+            session: pid()?,
+            runs: !matches!(state, "Z" | "X"),
+            started: rest.nth(15)?.parse().ok()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command};
+
+    use super::*;
+
+    fn sleeper() -> (Child, Pid) {
+        let child = Command::new("sleep").arg("60").spawn().unwrap();
+        let id = Pid::from_child(&child);
+        (child, id)
+    }
+
+    /// The process in both forms.
+    fn forms(id: Pid) -> [Process; 2] {
+        [Process::open(id).unwrap(), Process::by_start_time(id).unwrap()]
+    }
+
+    #[test]
+    fn a_name_with_brackets_and_spaces_does_not_confuse() {
+        let stat =
+            Stat::parse("42 (a) b) S (c) S 7 40 0 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 8123 9 9").unwrap();
+        assert_eq!((Some(stat.id), stat.parent), (Pid::from_raw(42), Pid::from_raw(7)));
+        assert_eq!((stat.group, stat.session), (Pid::from_raw(40), None));
+        assert!(stat.runs && stat.started == 8123);
+        assert!(Stat::parse("").is_none() && Stat::parse("1 x").is_none());
+    }
+
+    #[test]
+    fn an_ended_process_is_not_signalled_though_its_number_is_still_taken() {
+        for form in [0, 1] {
+            let (mut child, id) = sleeper();
+            let process = forms(id)[form].clone();
+            assert!(!process.has_ended() && !process.is_out_of_reach());
+            process.signal(Signal::KILL).unwrap();
+            while !process.has_ended() {
+                std::thread::yield_now();
+            }
+            child.wait().unwrap();
+            assert!(process.has_ended());
+            assert_eq!(process.signal(Signal::KILL), Err(Errno::SRCH), "{process:?}");
+        }
+    }
+
+    #[test]
+    fn without_a_descriptor_the_start_time_tells_a_later_process_with_the_same_number() {
+        let (mut child, id) = sleeper();
+        let earlier =
+            Process { id, identity: Identity::StartTime(Stat::of(id).map(|stat| stat.started - 1)) };
+        assert!(earlier.has_ended());
+        assert_eq!(earlier.signal(Signal::KILL), Err(Errno::SRCH));
+        assert_eq!(child.try_wait().unwrap(), None, "another process was signalled");
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}

@@ -1,0 +1,372 @@
+//! The warden process: one thread, no runtime, no store.
+
+use std::{
+    collections::HashMap,
+    ffi::OsString,
+    fs::File,
+    io::{self, IoSliceMut, Read, Write},
+    mem::MaybeUninit,
+    os::{
+        fd::OwnedFd,
+        unix::{net::UnixStream, process::CommandExt},
+    },
+    process::{Child, Command, ExitCode, Stdio},
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
+
+use polylock::{Clock, Moment, SystemClock};
+use rustix::{
+    event::{PollFd, PollFlags},
+    io::{Errno, FdFlags, fcntl_setfd},
+    net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg, send},
+    process::{Pid, WaitId, WaitIdOptions, WaitOptions, waitid, waitpid},
+};
+
+use super::{
+    message::{Adopted, Event, Inbox, LEADER, Order, Place},
+    this_program,
+    timer::Timer,
+    unkillable,
+};
+use crate::{
+    run::processes::{Ancestor, Group, Process, ProcessTree, Stat, become_subreaper, children},
+    signals,
+};
+
+/// How soon a kill is repeated while killed processes are not gone yet.
+const DYING: Duration = Duration::from_millis(2);
+/// How soon a kill is repeated that the system has refused: the process may change its user again.
+const REFUSED: Duration = Duration::from_millis(200);
+/// How long a warden whose polylock is gone stays with processes that were killed and do not end.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The size of unsent events beyond which optional ones are dropped.
+const OUTBOX: usize = 4096;
+
+/// Runs the warden process until its command has ended or was killed.
+pub(crate) fn warden() -> ExitCode {
+    outlive_signals();
+    become_subreaper();
+    match Watch::new().and_then(|mut watch| watch.until_the_end()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+/// Keeps the number of a process group taken, until its warden ends or kills the group.
+pub(crate) fn leader() -> ExitCode {
+    outlive_signals();
+    // Nothing is ever written: the end of the stream means that the warden has ended.
+    io::stdin().read_to_end(&mut Vec::new()).ok();
+    ExitCode::SUCCESS
+}
+
+/// Catches all signals that can be caught and are not ignored. A caught signal has its default effect in a program that is started,
+/// an ignored one stays ignored there.
+fn outlive_signals() {
+    let is_ignored = signals::ignored();
+    for signal in
+        (1..=64).filter(|signal| !signal_hook::consts::FORBIDDEN.contains(signal) && !is_ignored(*signal))
+    {
+        // Fails for numbers that are no signals. The flag is never read.
+        signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false))).ok();
+    }
+}
+
+struct Watch {
+    inbox: Inbox,
+    outbox: Vec<u8>,
+    /// Readable when a child has ended or was stopped.
+    children: UnixStream,
+    timer: Timer,
+    /// Standard input, output and error of the command, until it is started.
+    streams: Vec<OwnedFd>,
+    arguments: Vec<OsString>,
+    /// The command, if this process is its parent. It is not reaped before polylock is done with it, so that its number and
+    /// that of its group are not given to others.
+    command: Option<Pid>,
+    has_ended: bool,
+    leader: Option<Child>,
+    tree: ProcessTree,
+    deadline: Moment,
+    /// Whether the deadline has passed once.
+    has_expired: bool,
+    /// When the connection to polylock was found closed.
+    abandoned: Option<Moment>,
+    is_done: bool,
+    /// The processes that can't be killed, with their users.
+    refused: HashMap<Pid, Option<u32>>,
+    /// Where to report them when polylock is dead.
+    stderr: Option<File>,
+}
+
+impl Watch {
+    fn new() -> io::Result<Self> {
+        let (children, signalled) = UnixStream::pair()?;
+        children.set_nonblocking(true)?;
+        signal_hook::low_level::pipe::register(signal_hook::consts::SIGCHLD, signalled)?;
+        Ok(Self {
+            inbox: Inbox::default(),
+            outbox: Vec::new(),
+            children,
+            timer: Timer::new()?,
+            streams: Vec::new(),
+            arguments: Vec::new(),
+            command: None,
+            has_ended: false,
+            leader: None,
+            tree: ProcessTree::default(),
+            deadline: Moment::NEVER,
+            has_expired: false,
+            abandoned: None,
+            is_done: false,
+            refused: HashMap::new(),
+            stderr: None,
+        })
+    }
+
+    fn until_the_end(&mut self) -> io::Result<()> {
+        loop {
+            // Before the deadline is compared: after a pause of both processes, a later deadline may be waiting in the socket.
+            let received = self.receive();
+            if self.is_done {
+                self.leave();
+                return Ok(());
+            }
+            if received.is_err() && self.abandoned.is_none() {
+                // Without a connection nobody would extend the deadline.
+                self.abandoned = Some(SystemClock.now());
+            }
+            self.attend_children();
+            let again = if self.abandoned.is_some() || SystemClock.now() >= self.deadline {
+                self.kill()
+            } else {
+                None
+            };
+            if self.abandoned.is_some() && again.is_none() {
+                self.leave();
+                self.report_on_stderr();
+                return Ok(());
+            }
+            self.flush();
+            self.wait(again)?;
+        }
+    }
+
+    /// Reads and executes all orders that have arrived.
+    fn receive(&mut self) -> io::Result<()> {
+        while self.abandoned.is_none() {
+            let mut bytes = [0; 4096];
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let into = &mut [IoSliceMut::new(&mut bytes)];
+            let received = recvmsg(io::stdin(), into, &mut control, RecvFlags::DONTWAIT);
+            for message in control.drain() {
+                if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+                    self.streams.extend(descriptors);
+                }
+            }
+            for descriptor in &self.streams {
+                // There is no other thread that could start a program before this.
+                fcntl_setfd(descriptor, FdFlags::CLOEXEC)?;
+            }
+            match received.map(|received| received.bytes) {
+                Ok(0) => self.abandoned = Some(SystemClock.now()),
+                Ok(number) => self.inbox.add(&bytes[..number]),
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            while let Some(line) = self.inbox.line() {
+                if let Some(order) = Order::from_line(&line) {
+                    self.execute(order);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn execute(&mut self, order: Order) {
+        match order {
+            Order::Argument(argument) => self.arguments.push(argument),
+            Order::Start(place) => {
+                let event = match self.start(place) {
+                    Ok(command) => {
+                        Event::Started { command, leader: self.leader.as_ref().map(Pid::from_child) }
+                    }
+                    Err(error) => Event::Failed(error.raw_os_error().unwrap_or(Errno::IO.raw_os_error())),
+                };
+                self.report(event);
+            }
+            Order::Adopt(adopted) => self.adopt(adopted),
+            Order::Deadline(at) => self.deadline = at,
+            Order::Look { sent } => {
+                let refused = self.tree.look();
+                self.report_refused(&refused);
+                // Includes the delay of this process itself: its kill at the deadline is delayed in the same way.
+                self.report(Event::Took(SystemClock.now().since(sent)));
+            }
+            Order::Done => self.is_done = true,
+        }
+    }
+
+    /// Starts the command. It leads no process group, so that it can start a session of its own, as a command of a script can.
+    fn start(&mut self, place: Place) -> io::Result<Pid> {
+        let (Some((program, arguments)), Ok([stdin, stdout, stderr])) =
+            (self.arguments.split_first(), <[OwnedFd; 3]>::try_from(std::mem::take(&mut self.streams)))
+        else {
+            return Err(Errno::INVAL.into());
+        };
+        if SystemClock.now() >= self.deadline {
+            return Err(Errno::TIMEDOUT.into());
+        }
+        self.stderr = stderr.try_clone().ok().map(File::from);
+        let mut command = Command::new(program);
+        command.args(arguments);
+        match place {
+            Place::Own => {
+                let leader = Command::new(this_program()?)
+                    .arg(LEADER)
+                    .process_group(0)
+                    .stdin(Stdio::piped())
+                    .stdout(Stdio::null())
+                    .stderr(Stdio::null())
+                    .spawn()?;
+                command.process_group(Pid::from_child(self.leader.insert(leader)).as_raw_nonzero().get());
+            }
+            Place::Group(group) => {
+                command.process_group(group.as_raw_nonzero().get());
+            }
+            Place::Warden => {}
+        }
+        let command = Pid::from_child(&command.stdin(stdin).stdout(stdout).stderr(stderr).spawn()?);
+        self.command = Some(command);
+        self.tree.ancestors = vec![Ancestor::This];
+        self.tree.command = Process::open(command);
+        if let Some(leader) = &self.leader {
+            let leader = Pid::from_child(leader);
+            self.tree.excluded = vec![leader];
+            self.tree.group = Some(Group::unreaped(leader));
+        }
+        Ok(command)
+    }
+
+    /// Takes over a command that is polylock's child since its own warden was killed.
+    fn adopt(&mut self, Adopted { parent, group, members }: Adopted) {
+        self.stderr = self.streams.drain(..).next_back().map(File::from);
+        if let Some((command, started)) = members.first() {
+            let process = Process::open(*command);
+            // Opened before the start time is compared, so that the time is that of the opened process.
+            self.tree.command =
+                process.filter(|_| Stat::of(*command).is_some_and(|stat| stat.started == *started));
+        }
+        self.tree.excluded = members.iter().skip(1).map(|(leader, _)| *leader).collect();
+        self.tree.ancestors = parent.map(Ancestor::Parent).into_iter().collect();
+        self.tree.group = group.map(|group| Group::while_member(group, members));
+        let refused = self.tree.look();
+        self.report_refused(&refused);
+    }
+
+    /// Reports what has happened to the command, and reaps orphans: processes of the command whose parents have ended.
+    fn attend_children(&mut self) {
+        let mut signals = [0; 64];
+        if !matches!((&self.children).read(&mut signals), Ok(1..)) {
+            return;
+        }
+        if let Some(command) = self.command.filter(|_| !self.has_ended) {
+            let of_command =
+                |options| waitid(WaitId::Pid(command), options | WaitIdOptions::NOHANG).ok().flatten();
+            if let Some(signal) =
+                of_command(WaitIdOptions::STOPPED).and_then(|status| status.stopping_signal())
+            {
+                self.report(Event::Stopped(signal));
+            }
+            if let Some(status) = of_command(WaitIdOptions::EXITED | WaitIdOptions::NOWAIT) {
+                let killed = status.terminating_signal().map(Event::Killed);
+                let event = killed.or(status.exit_status().map(Event::Exited));
+                self.report(event.unwrap_or(Event::Exited(i32::from(u8::MAX))));
+                self.has_ended = true;
+            }
+        }
+        let kept = [self.command, self.leader.as_ref().map(Pid::from_child)];
+        for orphan in children().into_iter().filter(|child| !kept.contains(&Some(*child))) {
+            waitpid(Some(orphan), WaitOptions::NOHANG).ok();
+        }
+    }
+
+    /// Kills all processes of the command. Returns when to repeat it, if some are left.
+    fn kill(&mut self) -> Option<Moment> {
+        let now = SystemClock.now();
+        let left = self.tree.kill();
+        if !std::mem::replace(&mut self.has_expired, true) {
+            self.report(Event::Expired);
+        }
+        self.report_refused(&left.refused);
+        let in_vain = self.abandoned.is_some_and(|since| left.dying.is_empty() || now >= since + PATIENCE);
+        if left.is_empty() || in_vain {
+            self.deadline = Moment::NEVER;
+            return None;
+        }
+        Some(now + if left.dying.is_empty() { REFUSED } else { DYING })
+    }
+
+    fn report_refused(&mut self, refused: &[Process]) {
+        for process in refused {
+            let (process, user) = (process.id(), process.user());
+            if self.refused.insert(process, user).is_none() {
+                self.report(Event::Refused { process, user });
+            }
+        }
+    }
+
+    /// Reports processes that could not be killed on the standard error of the command, in place of a dead polylock.
+    fn report_on_stderr(&mut self) {
+        let alive = |process: &Pid| !Process::open(*process).is_none_or(|process| process.has_ended());
+        let mut refused = self.refused.iter().filter(|(process, _)| alive(process));
+        if let (Some((process, user)), Some(stderr)) = (refused.next(), &mut self.stderr) {
+            // The last step of this process: it may block.
+            let process = unkillable(*process, *user);
+            writeln!(stderr, "polylock: {process}; the next holder of the lock may run beside it").ok();
+        }
+    }
+
+    fn report(&mut self, event: Event) {
+        if self.outbox.len() < OUTBOX || !matches!(event, Event::Took(_) | Event::Stopped(_)) {
+            self.outbox.extend_from_slice(event.to_line().as_bytes());
+        }
+    }
+
+    /// Sends events without blocking.
+    fn flush(&mut self) {
+        while !self.outbox.is_empty() {
+            match send(io::stdin(), &self.outbox, SendFlags::DONTWAIT) {
+                Ok(number) => drop(self.outbox.drain(..number)),
+                Err(Errno::INTR) => {}
+                // Sent later, unless the connection is closed: this is found by the next receive.
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Reaps the command and the leader of its group.
+    fn leave(&mut self) {
+        if let Some(command) = self.command {
+            waitpid(Some(command), WaitOptions::NOHANG).ok();
+        }
+        if let Some(mut leader) = self.leader.take() {
+            leader.kill().ok();
+            leader.wait().ok();
+        }
+    }
+
+    /// Waits for an order, a child, the deadline, or until `again`.
+    fn wait(&self, again: Option<Moment>) -> io::Result<()> {
+        let stdin = io::stdin();
+        let socket = PollFlags::IN | if self.outbox.is_empty() { PollFlags::empty() } else { PollFlags::OUT };
+        let mut fds = vec![PollFd::new(&self.children, PollFlags::IN)];
+        if self.abandoned.is_none() {
+            fds.push(PollFd::new(&stdin, socket));
+        }
+        self.timer.wait(fds, again.unwrap_or(self.deadline))
+    }
+}

@@ -1,0 +1,309 @@
+//! The state machine against servers that do as the scripts say, with messages in any order, repeated and lost.
+
+use std::time::Duration;
+
+use polylock_core::{LockName, Moment, RequestId};
+use proptest::prelude::*;
+
+use super::{
+    proposals::{Definite, Outcome, Proposals, Sent},
+    tally::quorum,
+};
+
+const SERVERS: usize = 3;
+
+fn at(ms: u64) -> Moment {
+    Moment::default() + Duration::from_millis(ms)
+}
+
+fn name() -> LockName {
+    LockName::new("n").unwrap()
+}
+
+/// One server, as far as one request is concerned.
+#[derive(Debug, Clone, Default)]
+struct Server {
+    vote: Option<i64>,
+    last: i64,
+    /// Another request has its vote.
+    taken: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Message {
+    Propose { sent: Sent, number: i64, withdrawn: i64 },
+    Restore { sent: Sent, number: i64 },
+    Withdraw { number: i64 },
+}
+
+struct Run {
+    proposals: Proposals,
+    id: RequestId,
+    servers: Vec<Server>,
+    /// On their way, with the server and whether there are other copies.
+    net: Vec<(usize, Message, bool)>,
+    number: i64,
+    /// The number of a proposal or a hold that is not withdrawn.
+    live: Option<i64>,
+    held: bool,
+    releasing: Option<i64>,
+    /// By server, whether a release has removed a vote.
+    removed: Vec<bool>,
+    finished: bool,
+    lost: bool,
+}
+
+impl Run {
+    fn new() -> Self {
+        Self {
+            proposals: Proposals::new(SERVERS),
+            id: RequestId::from_bytes([7; 16]),
+            servers: vec![Server::default(); SERVERS],
+            net: Vec::new(),
+            number: 0,
+            live: None,
+            held: false,
+            releasing: None,
+            removed: vec![false; SERVERS],
+            finished: false,
+            lost: false,
+        }
+    }
+
+    /// Proposes to the servers in this bit mask: the others are not asked while they are reconnecting.
+    fn propose(&mut self, mask: u8) {
+        if self.live.is_some() || self.releasing.is_some() {
+            return;
+        }
+        self.number += 10;
+        let withdrawn = self.proposals.propose(self.id, &name(), self.number, at(0), at(1000));
+        assert!(withdrawn < self.number);
+        self.live = Some(self.number);
+        for server in (0..SERVERS).filter(|server| mask & (1 << server) != 0) {
+            let sent = self.proposals.sends(self.id, server, self.number).expect("it is live");
+            self.net.push((server, Message::Propose { sent, number: self.number, withdrawn }, false));
+        }
+    }
+
+    fn withdraw(&mut self) {
+        if self.releasing.is_none() && !self.held && self.live.take().is_some() {
+            self.proposals.withdraw(self.id, at(1000));
+            self.send_withdrawals();
+        }
+    }
+
+    fn release(&mut self) {
+        if self.releasing.is_none() && self.number > 0 {
+            self.releasing = Some(if self.held { self.live.expect("it holds") } else { 0 });
+            (self.live, self.held) = (None, false);
+            self.proposals.release(self.id, at(1000));
+        }
+        self.send_withdrawals();
+    }
+
+    fn send_withdrawals(&mut self) {
+        for server in 0..SERVERS {
+            if let Some(number) = self.proposals.withdrawal(self.id, server) {
+                assert!(self.live.is_none_or(|live| number < live), "{number} is live");
+                self.net.push((server, Message::Withdraw { number }, false));
+            }
+        }
+    }
+
+    fn restore(&mut self, server: usize) {
+        if let (true, Some(number)) = (self.held, self.live) {
+            let sent = self.proposals.sends(self.id, server, number).expect("it is live");
+            self.net.push((server, Message::Restore { sent, number }, false));
+        }
+    }
+
+    /// A majority has voted: the client has received the votes for the live number.
+    fn grant(&mut self) {
+        let Some(number) = self.live.filter(|_| !self.held) else { return };
+        let votes = self.servers.iter().filter(|server| server.vote == Some(number)).count();
+        if votes >= quorum(SERVERS) {
+            assert!(self.proposals.grant(self.id, number, at(1000)));
+            self.held = true;
+        }
+    }
+
+    /// The server carries out a message. Its reply arrives, or does not.
+    fn deliver(&mut self, index: usize, repeats: bool, replies: bool) {
+        let (at, message, is_repeated) = self.net[index];
+        self.net[index].2 |= repeats;
+        let is_repeated = is_repeated || repeats;
+        if !repeats {
+            self.net.swap_remove(index);
+        }
+        let server = &mut self.servers[at];
+        match message {
+            Message::Propose { sent, number, withdrawn } => {
+                let reply = match server.vote {
+                    Some(vote) if vote > withdrawn => Definite::Voted(vote),
+                    None if server.taken => Definite::Refused,
+                    _ if number <= server.last => Definite::Refused,
+                    _ => {
+                        (server.vote, server.last) = (Some(number), number);
+                        Definite::Voted(number)
+                    }
+                };
+                if replies && (!is_repeated || reply != Definite::Refused) {
+                    self.proposals.replied(sent, reply);
+                }
+            }
+            Message::Restore { sent, number } => {
+                let free = server.vote.is_none_or(|vote| vote < number) && !server.taken;
+                let reply = if server.vote == Some(number) || free && server.last <= number {
+                    (server.vote, server.last) = (Some(number), number.max(server.last));
+                    Definite::Voted(number)
+                } else {
+                    Definite::Refused
+                };
+                if replies && (!is_repeated || reply != Definite::Refused) {
+                    self.proposals.replied(sent, reply);
+                }
+            }
+            Message::Withdraw { number } => {
+                let removed = server.vote.take_if(|vote| *vote <= number).is_some();
+                server.last = server.last.max(number + 1);
+                self.removed[at] |= removed && self.releasing.is_some_and(|held| number >= held);
+                if replies {
+                    self.proposals.acknowledged(self.id, at, number, removed, is_repeated, "");
+                } else {
+                    self.proposals.unanswered(self.id, at, number);
+                }
+            }
+        }
+    }
+
+    fn check(&mut self) {
+        let open = self.proposals.open_servers(self.id);
+        for (at, server) in self.servers.iter().enumerate() {
+            let may_vote = self.net.iter().any(|(to, message, _)| match message {
+                Message::Propose { number, .. } | Message::Restore { number, .. } => {
+                    *to == at && *number > server.last
+                }
+                Message::Withdraw { .. } => false,
+            });
+            assert!(
+                open.contains(&at) || server.vote.is_none() && !may_vote,
+                "server {at} is taken for one without a vote: {server:?}"
+            );
+        }
+        let removed = self.removed.iter().filter(|removed| **removed).count();
+        // Also those that are removed later.
+        assert!(!self.lost || removed < quorum(SERVERS), "{removed} votes were there until the release");
+        let Some(held) = self.releasing else { return };
+        if self.finished {
+            return;
+        }
+        let left = self.servers.iter().filter(|server| server.vote.is_some()).count();
+        match self.proposals.finish(self.id) {
+            Some(Outcome::Released) => {
+                assert!(SERVERS - left >= quorum(SERVERS), "{left} votes are left");
+                self.finished = true;
+            }
+            Some(Outcome::Lost(_)) => {
+                assert!(
+                    held > 0 && removed < quorum(SERVERS),
+                    "{removed} votes were there until the release"
+                );
+                (self.finished, self.lost) = (true, true);
+            }
+            None => {}
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 3000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_vote_is_forgotten_no_live_vote_is_withdrawn_and_no_release_is_confirmed_falsely(
+        events in prop::collection::vec((0_u8..100, any::<prop::sample::Index>(), 0_u8..100), 1..120),
+    ) {
+        let mut run = Run::new();
+        for (event, index, luck) in events {
+            match event {
+                0..12 => run.propose(if luck < 60 { 7 } else { luck }),
+                12..20 => run.withdraw(),
+                20..26 => run.release(),
+                26..32 => run.restore(index.index(SERVERS)),
+                32..40 => run.grant(),
+                40..44 => run.send_withdrawals(),
+                44..48 => {
+                    let server = &mut run.servers[index.index(SERVERS)];
+                    server.taken = !server.taken && server.vote.is_none();
+                }
+                // Data that is lost without the withdrawals; or a lease that has expired.
+                48..50 => run.servers[index.index(SERVERS)].vote = None,
+                _ if run.net.is_empty() => {}
+                50..54 => drop(run.net.swap_remove(index.index(run.net.len()))),
+                _ => run.deliver(index.index(run.net.len()), luck < 10, luck < 80),
+            }
+            run.check();
+        }
+        // Nothing is lost any more: in the end no vote is left.
+        run.release();
+        while run.number > 0 && (!run.net.is_empty() || !run.proposals.open_servers(run.id).is_empty()) {
+            if run.net.is_empty() {
+                run.send_withdrawals();
+            }
+            run.deliver(0, false, true);
+            run.check();
+        }
+        prop_assert!(run.servers.iter().all(|server| server.vote.is_none()));
+        prop_assert!(!run.proposals.knows(run.id) || !run.finished || run.number == 0);
+    }
+}
+
+#[test]
+fn a_release_that_is_tried_again_remembers_the_replies_to_the_first_attempt() {
+    let mut proposals = Proposals::new(3);
+    let id = RequestId::from_bytes([1; 16]);
+    let hold = |proposals: &mut Proposals| {
+        proposals.propose(id, &name(), 10, at(0), at(1000));
+        for server in 0..2 {
+            let sent = proposals.sends(id, server, 10).unwrap();
+            proposals.replied(sent, Definite::Voted(10));
+        }
+        assert!(proposals.grant(id, 10, at(1000)));
+        proposals.release(id, at(1000));
+    };
+    hold(&mut proposals);
+    proposals.acknowledged(id, 0, 10, true, false, "");
+    proposals.unanswered(id, 1, 10);
+    assert_eq!(proposals.finish(id), None, "the third server was never asked, and confirms nothing");
+    assert!(proposals.reports(id) && !proposals.reports(id), "reported once");
+    proposals.release(id, at(1000));
+    assert_eq!((proposals.withdrawal(id, 0), proposals.withdrawal(id, 1)), (None, Some(10)));
+    // The first attempt may have removed it.
+    proposals.acknowledged(id, 1, 10, false, false, "");
+    assert_eq!(proposals.finish(id), Some(Outcome::Released));
+    assert_eq!(proposals.len(), 0);
+
+    hold(&mut proposals);
+    proposals.acknowledged(id, 0, 10, false, false, "");
+    let lost = Outcome::Lost(String::new());
+    assert_eq!(proposals.finish(id), Some(lost.clone()), "the third server never had a vote");
+    proposals.release(id, at(1000));
+    assert_eq!(proposals.finish(id), Some(lost), "released before");
+}
+
+#[test]
+fn records_of_holds_that_are_left_to_expire_are_forgotten() {
+    let mut proposals = Proposals::new(5);
+    let mut most = 0;
+    for hold in 0..40_000_u64 {
+        let id = RequestId::from_bytes(u128::from(hold).to_be_bytes());
+        let number = i64::try_from(hold).unwrap() + 1;
+        proposals.propose(id, &name(), number, at(hold), at(hold + 60_000));
+        for server in 0..5 {
+            let sent = proposals.sends(id, server, number).unwrap();
+            proposals.replied(sent, Definite::Voted(number));
+        }
+        assert!(proposals.grant(id, number, at(hold + 1000)));
+        most = most.max(proposals.len());
+    }
+    assert!(most < 4000, "{most} records of leases that last a second, one of which begins each millisecond");
+}

@@ -1,0 +1,133 @@
+//! Counting the replies of servers: pure functions, shared by the store and the model of it in the tests.
+
+/// How many of `servers` are a majority, those that do not answer included.
+pub(super) const fn quorum(servers: usize) -> usize {
+    servers / 2 + 1
+}
+
+/// The replies to one proposal. Of several replies of one server, the first one counts.
+#[derive(Debug)]
+pub(super) struct Ballot {
+    /// By server: the number of a vote that counts, or 0 for any other reply.
+    replies: Box<[Option<i64>]>,
+}
+
+impl Ballot {
+    pub(super) fn new(servers: usize) -> Self {
+        Self { replies: vec![None; servers].into() }
+    }
+
+    /// `server` has voted for `number`, and its vote counts.
+    pub(super) fn vote(&mut self, server: usize, number: i64) {
+        self.replies[server].get_or_insert(number);
+    }
+
+    /// `server` has not voted, its vote does not count, or it cannot be reached.
+    pub(super) fn other(&mut self, server: usize) {
+        self.replies[server].get_or_insert(0);
+    }
+
+    /// The number that a majority of all servers has voted for.
+    pub(super) fn elected(&self) -> Option<i64> {
+        let votes = |number| self.replies.iter().filter(|reply| **reply == Some(number)).count();
+        let numbers = self.replies.iter().copied().flatten().filter(|number| *number > 0);
+        let quorum = quorum(self.replies.len());
+        numbers.into_iter().find(|number| votes(*number) >= quorum)
+    }
+
+    /// Whether further replies cannot change the outcome.
+    pub(super) fn is_decided(&self) -> bool {
+        let others = self.replies.iter().filter(|reply| **reply == Some(0)).count();
+        self.elected().is_some() || self.replies.len() - others < quorum(self.replies.len())
+    }
+}
+
+/// The replies to one renewal. Of several replies of one server, the first one counts.
+#[derive(Debug)]
+pub(super) struct Renewals {
+    /// By server.
+    replies: Box<[Option<Extension>]>,
+}
+
+/// A server's reply to a renewal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Extension {
+    /// It has extended its vote, and its vote counts.
+    Extended,
+    /// Its vote was marked by a break.
+    Marked,
+    /// It has no vote for the request.
+    Absent,
+}
+
+/// The outcome of a renewal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Renewed {
+    /// A majority has extended the vote.
+    Extended,
+    /// Too few unmarked votes can be left for a majority.
+    Lost,
+}
+
+impl Renewals {
+    pub(super) fn new(servers: usize) -> Self {
+        Self { replies: vec![None; servers].into() }
+    }
+
+    /// `server` has replied.
+    pub(super) fn reply(&mut self, server: usize, extension: Extension) {
+        self.replies[server].get_or_insert(extension);
+    }
+
+    /// The outcome, as soon as further replies cannot change it.
+    pub(super) fn outcome(&self) -> Option<Renewed> {
+        let replied = |extension| self.replies.iter().filter(|reply| **reply == Some(extension)).count();
+        let quorum = quorum(self.replies.len());
+        if replied(Extension::Extended) >= quorum {
+            return Some(Renewed::Extended);
+        }
+        let lost = replied(Extension::Marked) + replied(Extension::Absent);
+        (self.replies.len() - lost < quorum).then_some(Renewed::Lost)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_majority_is_one_of_all_servers_and_for_one_number() {
+        let mut ballot = Ballot::new(5);
+        for (server, number) in [7, 7, 9, 9].into_iter().enumerate() {
+            ballot.vote(server, number);
+            ballot.vote(server, 9);
+            assert_eq!((ballot.elected(), ballot.is_decided()), (None, false), "one reply of each counts");
+        }
+        ballot.vote(4, 9);
+        assert_eq!((ballot.elected(), ballot.is_decided()), (Some(9), true));
+        let mut ballot = Ballot::new(4);
+        ballot.vote(0, 1);
+        ballot.vote(1, 1);
+        ballot.other(2);
+        assert_eq!((ballot.elected(), ballot.is_decided()), (None, false));
+        ballot.other(3);
+        assert_eq!((ballot.elected(), ballot.is_decided()), (None, true));
+    }
+
+    #[test]
+    fn marks_on_a_minority_do_not_end_a_hold() {
+        let outcome = |replies: &[Extension]| {
+            let mut renewals = Renewals::new(5);
+            for (server, reply) in replies.iter().enumerate() {
+                renewals.reply(server, *reply);
+                renewals.reply(0, Extension::Absent);
+            }
+            renewals.outcome()
+        };
+        let (yes, marked, absent) = (Extension::Extended, Extension::Marked, Extension::Absent);
+        assert_eq!(outcome(&[marked, marked, yes, yes]), None);
+        assert_eq!(outcome(&[marked, marked, yes, yes, yes]), Some(Renewed::Extended));
+        assert_eq!(outcome(&[yes, yes, marked, absent]), None, "the fifth may have an unmarked vote");
+        assert_eq!(outcome(&[yes, yes, marked, absent, marked]), Some(Renewed::Lost));
+    }
+}

@@ -1,0 +1,9 @@
+-- The locks with holds that were broken and have not been released: (name).
+--
+-- Inputs:    none.
+-- Atomicity: reads only; one statement, so one snapshot.
+-- Clock:     none.
+{begin}
+SELECT encode(name, 'hex') FROM {p}_holds WHERE notice IS NOT NULL
+UNION
+SELECT encode(name, 'hex') FROM {p}_broken;

@@ -1,0 +1,9 @@
+-- Marks the live holds of a name as broken: (NULL, 1 if it was in time, ..., clock). Of two notices the first one stays.
+--
+-- Inputs:    $1 name, $2 notice. After $3 the client has abandoned the break: it does nothing.
+-- Atomicity: one statement.
+-- Clock:     read for each row.
+{begin}
+UPDATE {p}_sessions AS entry SET notice = coalesce(notice, $2), expires_at = coalesce(expires_at, {now} + ttl)
+WHERE name = $1 AND {now} <= $3 AND {live};
+SELECT NULL::bigint, ({now} <= $3)::int::bigint, NULL::bigint, NULL::text, NULL::text, NULL::bigint, {now}, NULL::text;

@@ -1,0 +1,6 @@
+-- Deletes the notice that a break by force has left for a hold: (notice), or no row.
+--
+-- Inputs:    ?1 name, ?2 request.
+-- Atomicity: one statement, so one write transaction.
+-- Clock:     none.
+DELETE FROM {p}_broken WHERE name = ?1 AND request = ?2 RETURNING notice;

@@ -1,0 +1,8 @@
+-- Breaks a lock cooperatively: marks its live holds, which keep others out until their release or the end of their leases. Of two
+-- notices the first one stays. Answers with the holds: (name, token, mode, owner, label, age, what is left of the lease, notice).
+--
+-- Inputs:    ?1 name, ?2 notice.
+-- Atomicity: one statement, so one write transaction.
+-- Clock:     read once, after the write lock was taken.
+UPDATE {p}_holds SET notice = coalesce(notice, ?2) WHERE name = ?1 AND expires_at > {now}
+RETURNING name, token, mode, {owner}, {label}, {age}, {left}, {notice};

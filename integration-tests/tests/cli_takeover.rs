@@ -1,0 +1,93 @@
+//! The next holder's command starts after the last sign of life of everything that the command before has started: whatever
+//! that was, and however its polylock was hindered.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::{path::Path, sync::LazyLock, time::Duration};
+
+use polylock_integration_tests::{
+    cargo,
+    takeover::{Fault, IdleProcesses, Outcome, Programs, Trial},
+};
+
+const TTL: Duration = Duration::from_secs(1);
+
+static PROGRAMS: LazyLock<Programs> = LazyLock::new(|| {
+    let takeover = Path::new(env!("CARGO_BIN_EXE_takeover"));
+    Programs { polylock: cargo::program("polylock-cli", "polylock", takeover), takeover: takeover.to_owned() }
+});
+
+/// Hands the lock over from `script` after each of these faults.
+async fn after(faults: &[Fault], script: &str) {
+    for fault in faults {
+        let trial = Trial::start(&PROGRAMS, TTL, *fault, script).await;
+        let Outcome { gap, code } = trial.finish().await;
+        println!("{fault:?}: {gap:.1} ms, code {code:?}");
+        assert!(gap > 0.0, "{fault:?}: both worked at once for {:.1} ms", -gap);
+        match fault {
+            Fault::Kill => assert_eq!(code, None),
+            Fault::Stop | Fault::Break => assert_eq!(code, Some(79), "{fault:?}"),
+            // The command's own, which was killed or has left by itself.
+            Fault::MaxHold => assert!([Some(137), Some(0)].contains(&code), "{code:?}"),
+        }
+    }
+}
+
+/// None of them stops when it is asked to.
+const DEAF: &str = "trap '' TERM HUP; ";
+
+async fn after_all_faults(script: &str) {
+    after(&Fault::ALL, &format!("{DEAF}{script}")).await;
+}
+
+#[tokio::test]
+async fn the_command_itself() {
+    after_all_faults("exec \"$T\" beat life").await;
+}
+
+#[tokio::test]
+async fn a_child_in_the_background() {
+    after_all_faults("\"$T\" beat life & wait").await;
+}
+
+#[tokio::test]
+async fn a_child_under_nohup() {
+    after_all_faults("nohup \"$T\" beat life & wait").await;
+}
+
+#[tokio::test]
+async fn a_child_in_a_session_of_its_own() {
+    after_all_faults("setsid \"$T\" beat life & wait").await;
+}
+
+#[tokio::test]
+async fn a_grandchild_in_a_session_of_its_own() {
+    after_all_faults("setsid sh -c '\"$T\" beat life & wait' & wait").await;
+}
+
+/// Each of the two forks forgets its parent.
+#[tokio::test]
+async fn a_daemon_that_forks_twice() {
+    after_all_faults("(setsid sh -c '\"$T\" beat life &' &); sleep 60").await;
+}
+
+#[tokio::test]
+async fn a_daemon_by_setsid_f() {
+    after_all_faults("setsid -f setsid -f \"$T\" beat life; sleep 60").await;
+}
+
+/// The command has ended when its polylock looks for what is left.
+#[tokio::test]
+async fn a_daemon_that_is_started_when_the_command_is_asked_to_stop() {
+    let script = "trap 'setsid -f \"$T\" beat life; exit 0' TERM; echo > ready; while :; do sleep 0.01; done";
+    after(&[Fault::Break, Fault::MaxHold], script).await;
+}
+
+/// The short form of what the program `takeover` measures.
+#[tokio::test]
+async fn on_a_machine_that_runs_thousands_of_processes() {
+    let idle = IdleProcesses::start(4000).unwrap();
+    for _ in 0..8 {
+        after(&[Fault::Stop], "trap '' TERM; exec \"$T\" beat life").await;
+    }
+    drop(idle);
+}
