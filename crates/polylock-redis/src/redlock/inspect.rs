@@ -12,6 +12,7 @@ use super::{
     backend::Redlock,
     node::Node,
     poll::{poll, too_few},
+    scripts::lease_left,
     tally::quorum,
 };
 use crate::{
@@ -62,7 +63,9 @@ async fn status(node: &Node, call: Call<'_>) -> Result<Status> {
     };
     let holder = holders.into_iter().next().map(|(token, age, left, owner, label, notice)| {
         let broken = (!notice.is_empty()).then(|| BreakNotice::from_text(&notice));
-        entry(FencingToken::new(token), age, left, owner, label).broken(broken)
+        let mut holder = entry(FencingToken::new(token), age, left, owner, label).broken(broken);
+        holder.expires_in = lease_left(holder.expires_in);
+        holder
     });
     let waiters = waiters
         .into_iter()

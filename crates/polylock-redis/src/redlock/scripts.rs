@@ -147,6 +147,11 @@ fn lease_ms(request: &Request) -> u64 {
     millis(request.ttl + request.ttl / 100 + Duration::from_millis(2))
 }
 
+/// What is left of a holder's lease at least, from what is left of a vote: the inverse of [`lease_ms`].
+pub(super) fn lease_left(vote_left: Duration) -> Duration {
+    vote_left.saturating_sub(Duration::from_millis(2)) * 100 / 101
+}
+
 /// A number as the scripts have it.
 const fn wire(number: i64) -> i64 {
     if number == UNKNOWN { 0 } else { number }
