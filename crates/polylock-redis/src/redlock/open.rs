@@ -56,7 +56,7 @@ pub async fn connect(config: Config) -> Result<Store> {
 /// # Cancel safety
 /// Once polled, it is carried out even if it is dropped.
 pub async fn admit(config: Config) -> Result<Vec<String>> {
-    polylock_core::io::run(admit_servers(config)).await?
+    polylock_core::io::run(NAME, admit_servers(config)).await?
 }
 
 /// The servers of a configuration.
