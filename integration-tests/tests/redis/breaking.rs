@@ -27,7 +27,7 @@ async fn a_claim_that_is_repeated_does_not_extend_a_marked_hold() {
     let (backend, inspect) = (store.backend.clone(), store.inspect.clone().unwrap());
     let request = Request::new(LockName::new("n").unwrap(), Mode::Exclusive, TTL);
     let (mine, name) = (request.clone(), request.name.clone());
-    let (granted, until, leases) = io::run(async move {
+    let (granted, until, leases) = io::run("redis", async move {
         let until = now() + TTL;
         let Ok(Standing::Held(grant)) = backend.claim(&mine).await else { panic!("it is free") };
         inspect.break_lock(&name, &order()).await.unwrap();
