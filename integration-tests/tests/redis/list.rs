@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use polylock_integration_tests::{clock::now, servers::redis};
 use ::redis::Script;
+use polylock_integration_tests::{clock::now, servers::redis};
 
 use crate::{SLACK, Spot};
 
