@@ -7,6 +7,7 @@ mod contention;
 mod crashes;
 mod dead;
 mod late;
+mod list;
 mod reach;
 mod settings;
 mod tokens;

@@ -22,12 +22,15 @@ use crate::{
 
 /// The time limit for servers that are slow.
 const TIMEOUT: Duration = Duration::from_secs(1);
+/// The time limit for looking at all keys of the servers. Each step of it has one of its own.
+const LIST_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Redlock {
-    /// The replies of all servers, of which there must be a majority.
+    /// The replies of all servers within this time, of which there must be a majority.
     async fn majority<T, F>(
         &self,
         operation: Operation,
+        within: Duration,
         send: impl Fn(usize, Arc<Node>) -> F + Send + Sync,
     ) -> Result<Vec<T>>
     where
@@ -36,7 +39,7 @@ impl Redlock {
     {
         let nodes = &self.cluster.nodes;
         let replies =
-            poll(operation, nodes, TIMEOUT, |index, node| Some(send(index, node)), |_, _| false).await;
+            poll(operation, nodes, within, |index, node| Some(send(index, node)), |_, _| false).await;
         if replies.iter().filter(|reply| matches!(reply, Some(Ok(_)))).count() < quorum(nodes.len()) {
             return Err(too_few(operation, nodes, &replies));
         }
@@ -105,7 +108,7 @@ impl Inspect for Redlock {
             }
         };
         let (mut votes, mut waiters) = (Vec::new(), HashMap::<_, Entry>::new());
-        for status in self.majority(Operation::Inspect, send).await? {
+        for status in self.majority(Operation::Inspect, TIMEOUT, send).await? {
             votes.extend(status.holder);
             for (channel, entry) in status.waiters {
                 let longest = waiters.entry(channel).or_insert_with(|| entry.clone());
@@ -125,8 +128,8 @@ impl Inspect for Redlock {
             let (cluster, prefix) = (self.cluster.clone(), prefix.to_owned());
             async move { cluster.scripts.keys.in_use(&node.link, "r", &prefix).await }
         };
-        let names = self.majority(Operation::Inspect, send).await?.into_iter().flatten().collect();
-        keys::in_use_of(self, &names).await
+        let names = self.majority(Operation::Inspect, LIST_TIMEOUT, send).await?.into_iter().flatten().collect();
+        keys::in_use_of(self, names).await
     }
 
     /// Breaks the vote for one number on every server. It has failed unless a majority has taken part: then no majority can be left
@@ -146,7 +149,7 @@ impl Inspect for Redlock {
             }
         };
         let notices: Vec<String> =
-            self.majority(Operation::Break, send).await?.into_iter().flatten().collect();
+            self.majority(Operation::Break, TIMEOUT, send).await?.into_iter().flatten().collect();
         if order.force {
             return Ok(holder.into_iter().collect());
         }

@@ -302,7 +302,7 @@ impl Inspect for Server {
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockStatus>> {
         let names = self.scripts.keys.in_use(&self.link, "hq", prefix).await?;
-        keys::in_use_of(self, &names).await
+        keys::in_use_of(self, names).await
     }
 
     async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
