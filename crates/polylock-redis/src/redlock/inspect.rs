@@ -125,7 +125,8 @@ impl Inspect for Redlock {
             let (cluster, prefix) = (self.cluster.clone(), prefix.to_owned());
             async move { cluster.scripts.keys.in_use(&node.link, "r", &prefix).await }
         };
-        let names = self.majority(Operation::Inspect, LIST_TIMEOUT, send).await?.into_iter().flatten().collect();
+        let names =
+            self.majority(Operation::Inspect, LIST_TIMEOUT, send).await?.into_iter().flatten().collect();
         keys::in_use_of(self, names).await
     }
 
