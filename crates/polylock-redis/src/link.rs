@@ -44,9 +44,10 @@ pub(crate) enum Push<'a> {
 /// Called for every push message. Must not block.
 pub(crate) type PushHandler = Arc<dyn Fn(Push<'_>) + Send + Sync>;
 
-/// A channel that no other client has; random, like a request's id.
-pub(crate) fn own_channel() -> String {
-    format!("polylock:{:032x}", u128::from_be_bytes(RequestId::random().to_bytes()))
+/// A channel that no other client has; random, like a request's id. It begins with the prefix, so that the users of one prefix can be
+/// kept from sending grants to those of another.
+pub(crate) fn own_channel(prefix: &str) -> String {
+    format!("polylock:{prefix}:{:032x}", u128::from_be_bytes(RequestId::random().to_bytes()))
 }
 
 /// The channel on which the names of broken locks are published to all clients that use this prefix.

@@ -77,7 +77,7 @@ impl Servers {
     async fn meet(config: &Config) -> Result<Self> {
         config.check()?;
         let (waiters, alerts) = (Arc::<Line>::default(), Arc::<HoldAlerts>::default());
-        let channel = link::own_channel();
+        let channel = link::own_channel(&config.settings.prefix);
         let delay = (config.restart == Restart::Delay).then(|| config.max_ttl + DELAY_MARGIN);
         let node = |index| {
             let waiters = waiters.clone();
