@@ -3,6 +3,7 @@
 
 mod access;
 mod breaking;
+mod clients;
 mod contention;
 mod crashes;
 mod dead;

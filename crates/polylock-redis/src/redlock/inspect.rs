@@ -62,17 +62,15 @@ async fn status(node: &Node, call: Call<'_>) -> Result<Status> {
     let micros = |us: i64| Duration::from_micros(u64::try_from(us).unwrap_or(0));
     let entry = |token, age, left, owner: String, label: String| {
         let owner = OwnerId::sanitized(&owner);
-        Entry::new(Mode::Exclusive, owner, &label, token, micros(age), micros(left))
+        Entry::new(Mode::Exclusive, owner, &label, token, micros(age), left)
     };
     let holder = holders.into_iter().next().map(|(token, age, left, owner, label, notice)| {
         let broken = (!notice.is_empty()).then(|| BreakNotice::from_text(&notice));
-        let mut holder = entry(FencingToken::new(token), age, left, owner, label).broken(broken);
-        holder.expires_in = lease_left(holder.expires_in);
-        holder
+        entry(FencingToken::new(token), age, lease_left(micros(left)), owner, label).broken(broken)
     });
     let waiters = waiters
         .into_iter()
-        .map(|(channel, age, left, owner, label)| (channel, entry(None, age, left, owner, label)));
+        .map(|(channel, age, left, owner, label)| (channel, entry(None, age, micros(left), owner, label)));
     Ok(Status { holder, waiters: waiters.collect() })
 }
 
@@ -128,7 +126,8 @@ impl Inspect for Redlock {
             let (cluster, prefix) = (self.cluster.clone(), prefix.to_owned());
             async move { cluster.scripts.keys.in_use(&node.link, "r", &prefix).await }
         };
-        let names = self.majority(Operation::Inspect, LIST_TIMEOUT, send).await?.into_iter().flatten().collect();
+        let names =
+            self.majority(Operation::Inspect, LIST_TIMEOUT, send).await?.into_iter().flatten().collect();
         keys::in_use_of(self, names).await
     }
 

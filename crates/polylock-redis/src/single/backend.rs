@@ -55,7 +55,7 @@ pub async fn connect(config: Config) -> Result<Store> {
 async fn open(Config(settings): Config) -> Result<Store> {
     settings.check()?;
     let (hub, alerts) = (Arc::<Hub>::default(), Arc::<HoldAlerts>::default());
-    let channel = link::own_channel();
+    let channel = link::own_channel(&settings.prefix);
     let handler = {
         let hub = hub.clone();
         Arc::new(move |push: Push<'_>| match push {
