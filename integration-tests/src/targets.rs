@@ -6,6 +6,7 @@
 //! are never missing. `POLYLOCK_TEST_SQLITE_URL=sqlite:///directory` puts the files on another disk.
 
 mod keys;
+mod log;
 mod znodes;
 
 use std::{sync::LazyLock, time::Duration};
@@ -20,6 +21,8 @@ use sqlx::{
     sqlite::SqliteConnectOptions,
 };
 use tempfile::TempDir;
+
+use log::Log;
 
 use crate::servers::{
     self, Server,
@@ -38,12 +41,30 @@ macro_rules! targets {
     };
 }
 
+/// Calls the macro `$then` with the names of the variants of a target, which share all but the way in which waiters are
+/// notified with that target: of the suite they get [`VARIED`] alone, because the time of a run is limited.
+#[macro_export]
+macro_rules! variants {
+    ($then:ident $($more:tt)*) => {
+        $then! { $($more)* postgres_unheard postgres_pooled }
+    };
+}
+
+/// The groups of cases that depend on how waiters are notified.
+pub const VARIED: &[&str] = &["exclusion", "order", "wait", "lost", "release", "breaking", "inspect"];
+
 macro_rules! list {
     ($($name:ident)*) => {
         /// The names of all targets.
         pub const NAMES: &[&str] = &[$(stringify!($name)),*];
 
-        /// A fresh one of the target `name`.
+        $crate::variants! { makers $($name)* }
+    };
+}
+
+macro_rules! makers {
+    ($($name:ident)*) => {
+        /// A fresh one of the target or variant `name`.
         ///
         /// # Errors
         /// [`Missing`] if its server is not there, or there is no such target.
@@ -64,6 +85,7 @@ pub struct Spot {
     /// For the files of the store, where it has any, and of the test.
     directory: TempDir,
     entries: Entries,
+    log: Option<Log>,
 }
 
 /// What tells how many entries it keeps.
@@ -115,6 +137,28 @@ pub async fn postgres() -> Result<Spot, Missing> {
     tables_of(servers::postgres()?, "postgres")
 }
 
+/// A PostgreSQL database whose notifications nobody listens to.
+///
+/// # Errors
+/// [`Missing`] if there is no server.
+pub async fn postgres_unheard() -> Result<Spot, Missing> {
+    let mut spot = tables_of(servers::postgres()?, "postgres")?;
+    spot.url = spot.url_with("polylock.listen", "off");
+    Ok(spot)
+}
+
+/// A PostgreSQL database behind a pooler in transaction mode, which passes no notifications on.
+///
+/// # Errors
+/// [`Missing`] if there is no server or no pooler.
+pub async fn postgres_pooled() -> Result<Spot, Missing> {
+    let pooled = servers::pgbouncer()?;
+    let (url, table) = url_of(&pooled.pooler, "postgres");
+    let log = Log::of(&pooled.server, &table);
+    // The driver of the tests themselves prepares statements, which does not go through a pooler.
+    Ok(Spot { log, ..spot(url, Entries::Untold)? })
+}
+
 /// A MariaDB or MySQL database.
 ///
 /// # Errors
@@ -128,13 +172,15 @@ pub async fn mariadb() -> Result<Spot, Missing> {
 /// # Errors
 /// [`Missing`] if there is no server.
 pub async fn postgres_pessimistic() -> Result<Spot, Missing> {
-    let (url, table) = url_of(servers::postgres()?, "postgres");
+    let server = servers::postgres()?;
+    let (url, table) = url_of(server, "postgres");
     // Rows, or transactions that have locked some.
     let count = format!(
         "SELECT greatest((SELECT count(*) FROM {table}_rows WHERE part = 1), (SELECT count(*) FROM {table}_sessions), \
          (SELECT count(DISTINCT pid) FROM pg_locks WHERE relation = '{table}_rows'::regclass AND mode = 'RowShareLock'))"
     );
-    spot(format!("{url}{PESSIMISTIC}"), Entries::Rows(count))
+    let log = Log::of(server, &table);
+    Ok(Spot { log, ..spot(format!("{url}{PESSIMISTIC}"), Entries::Rows(count))? })
 }
 
 /// A MariaDB or MySQL database whose locks are those of open transactions.
@@ -281,7 +327,8 @@ pub fn nodes_of<const N: usize>(alive: &[String], dead: [String; N]) -> Result<S
 /// [`Missing`] if there is no place for files.
 pub fn tables_of(server: &Server, scheme: &str) -> Result<Spot, Missing> {
     let (url, table) = url_of(server, scheme);
-    spot(url, Entries::Rows(count_of(&table)))
+    let log = Log::of(server, &table);
+    Ok(Spot { log, ..spot(url, Entries::Rows(count_of(&table)))? })
 }
 
 /// The URL with a prefix of its own for the tables, and the prefix.
@@ -302,7 +349,7 @@ fn count_of(table: &str) -> String {
 
 fn spot(url: String, entries: Entries) -> Result<Spot, Missing> {
     let directory = TempDir::new().map_err(|error| Missing(format!("no directory for a file: {error}")))?;
-    Ok(Spot { url, directory, entries })
+    Ok(Spot { url, directory, entries, log: None })
 }
 
 fn file(durability: &str) -> Result<Spot, Missing> {
@@ -316,7 +363,8 @@ fn file(durability: &str) -> Result<Spot, Missing> {
     let directory = directory.map_err(|error| Missing(format!("no directory for a file: {error}")))?;
     let path = directory.path().join("locks.db");
     let url = format!("sqlite://{}?polylock.durability={durability}", path.display());
-    Ok(Spot { url, directory, entries: Entries::Rows(count_of(sqlite::Config::DEFAULT_TABLE)) })
+    let entries = Entries::Rows(count_of(sqlite::Config::DEFAULT_TABLE));
+    Ok(Spot { url, directory, entries, log: None })
 }
 
 impl Spot {
@@ -405,6 +453,10 @@ impl Target for Spot {
             }
         };
         Ok(Some(entries.unwrap_or_else(|error| panic!("can't count the entries: {error}"))))
+    }
+
+    async fn errors_logged(&self) -> Vec<String> {
+        self.log.as_ref().map_or_else(Vec::new, Log::errors)
     }
 }
 

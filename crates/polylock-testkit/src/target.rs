@@ -32,6 +32,12 @@ pub trait Target: Send + Sync + 'static {
         Ok(None)
     }
 
+    /// The errors that the store's server has logged because of this namespace: statements that it refused, for instance, of
+    /// which no caller is told because they ran in the background. A case fails if there is one; none by default.
+    async fn errors_logged(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// A short lease for the cases that wait until one runs out: 400 ms by default, or the shortest the store gives.
     fn short_ttl(&self, capabilities: &Capabilities) -> Duration {
         Duration::from_millis(400).max(*capabilities.ttl.start())

@@ -6,5 +6,6 @@ mod mariadb;
 mod pessimistic;
 mod postgres;
 mod search_path;
+mod without_listener;
 
 use polylock_integration_tests::load;

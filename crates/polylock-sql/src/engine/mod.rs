@@ -3,6 +3,7 @@
 //! A dialect knows its statements and its connections. The engine knows what a claim's answer means, when to clear up,
 //! who waits in this process and how long.
 
+pub(crate) mod background;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) mod config;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
@@ -28,6 +29,7 @@ use polylock_core::{
     Release, Renewal, Request, Result, Standing, Store, Wake, hub::Hub,
 };
 
+use background::Background;
 use poller::Poller;
 pub(crate) use poller::{Pace, Round};
 pub(crate) use rows::Look;
@@ -154,6 +156,7 @@ pub(crate) struct Inner<D> {
     pub(crate) hub: Arc<Hub>,
     claims: AtomicU32,
     poller: Poller,
+    sweeping: Background,
 }
 
 impl<D: Dialect> fmt::Debug for Engine<D> {
@@ -165,7 +168,8 @@ impl<D: Dialect> fmt::Debug for Engine<D> {
 impl<D: Dialect> Engine<D> {
     fn new(dialect: D) -> Self {
         let (hub, claims, poller) = (Arc::default(), AtomicU32::new(0), Poller::default());
-        Self { inner: Arc::new(Inner { dialect, hub, claims, poller }) }
+        let sweeping = Background::new("could not delete expired locks");
+        Self { inner: Arc::new(Inner { dialect, hub, claims, poller, sweeping }) }
     }
 
     /// The store over `dialect`, cleared of some of what has expired.
@@ -182,9 +186,10 @@ impl<D: Dialect> Engine<D> {
 
     /// Clears the next stretch of the tables of what has expired, if that is possible now.
     async fn sweep(&self) {
-        if let Err(failure) = self.inner.dialect.sweep().await {
-            // It is housekeeping: the next one makes up for it, and the claim is none the worse.
-            tracing::debug!(error = %failure, "could not clear expired locks");
+        match self.inner.dialect.sweep().await {
+            Ok(()) => self.inner.sweeping.succeeded(),
+            // The next sweep makes up for it, and the claim does not depend on it.
+            Err(failure) => self.inner.sweeping.failed(&failure),
         }
     }
 }

@@ -24,6 +24,8 @@ use crate::engine::{
 
 /// The pause between two looks after somebody has left ...
 const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
+/// The least pause, as a multiple of the time that a look took: one with hundreds of waiters costs the server a lot.
+const SHARE: u32 = 8;
 /// ... and while others come and go, so that it may be this process's turn soon.
 const LIVELY_PAUSE: Duration = Duration::from_millis(5);
 
@@ -82,7 +84,7 @@ impl Dialect for Database {
     }
 
     fn pace(&self) -> Pace {
-        Pace { shortest: SHORTEST_PAUSE, longest: self.longest_pause }
+        Pace { shortest: SHORTEST_PAUSE, longest: self.longest_pause, share: SHARE }
     }
 
     async fn claim(&self, request: &Request, hub: &Arc<Hub>) -> Result<Look> {

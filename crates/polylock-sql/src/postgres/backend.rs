@@ -28,8 +28,9 @@ use crate::engine::{
     slot,
 };
 
-/// While nothing is pushed, each round is a question to the server.
-const PACE: Pace = Pace { shortest: Duration::from_millis(2), longest: Duration::from_millis(100) };
+/// While nothing is pushed, each round is a query. Most of the time that it takes is the network's and the server's queue, so the
+/// pause need not be many times as long: a hand-over would wait for it on each of its ways.
+const PACE: Pace = Pace { shortest: Duration::from_millis(2), longest: Duration::from_millis(100), share: 2 };
 
 /// The locks of one database.
 pub(super) struct Database {

@@ -29,6 +29,7 @@ use super::{
     statements::Statements,
 };
 use crate::engine::{
+    background::Background,
     literal::{Arg, Template},
     pool::Server,
     rows::{self, Columns, hex, unhex},
@@ -43,6 +44,8 @@ const CHECK: Duration = Duration::from_secs(5);
 const SOON: Duration = Duration::from_millis(100);
 /// The longest pause before another try.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// How often the sessions of the listening connection and of another one are compared.
+const PROBES: u32 = 3;
 /// What it says to itself.
 const OWN_VOICE: &str = "0";
 
@@ -70,7 +73,10 @@ struct Shared {
     alerts: Arc<HoldAlerts>,
     server: Arc<Server<Postgres>>,
     notify: Template,
+    notifying: Background,
     broken: Template,
+    looking: Background,
+    session: Template,
     /// Whether the connection has been asked for.
     wanted: AtomicBool,
     /// Whether it is believed.
@@ -103,7 +109,10 @@ impl Listener {
             alerts: Arc::default(),
             server,
             notify: statements.notify.clone(),
+            notifying: Background::new("could not send this process a notification"),
             broken: statements.broken.clone(),
+            looking: Background::new("could not look for locks that were broken"),
+            session: statements.session.clone(),
             wanted: AtomicBool::new(false),
             hears: AtomicBool::new(false),
             heard: AtomicU64::new(0),
@@ -191,8 +200,9 @@ impl Shared {
     /// Has the listening connection hear its own voice, over a connection of the pool.
     async fn speak(&self) {
         let arguments = [Arg::Text(&self.channel)];
-        if let Err(error) = self.server.ask(Operation::Wait, &self.notify, &arguments, |_| Ok(())).await {
-            tracing::debug!(%error, "could not notify this process itself");
+        match self.server.ask(Operation::Wait, &self.notify, &arguments, |_| Ok(())).await {
+            Ok(()) => self.notifying.succeeded(),
+            Err(error) => self.notifying.failed(&error),
         }
     }
 
@@ -222,10 +232,33 @@ impl Shared {
             rows.iter().map(|row| row.bytes(0)).collect::<Result<Vec<_>, _>>()
         });
         match names.await {
-            Ok(names) => names.into_iter().filter_map(rows::name).for_each(|name| self.alerts.check(&name)),
+            Ok(names) => {
+                self.looking.succeeded();
+                names.into_iter().filter_map(rows::name).for_each(|name| self.alerts.check(&name));
+            }
             // Their next renewals find it.
-            Err(error) => tracing::debug!(%error, "could not look for locks that were broken"),
+            Err(error) => self.looking.failed(&error),
         }
+    }
+
+    /// Whether a pooler gives each transaction another session: two connections that are open at the same time are in one
+    /// session, or one of them is in two. A `LISTEN` would stay in a session that other programs get, and would send them
+    /// notifications, which some drivers take for a broken connection.
+    async fn shares_sessions(&self, listener: &mut PgListener) -> Result<bool, sqlx::Error> {
+        let session = self.session.with::<Postgres>(&[]);
+        let mut known = None;
+        for _ in 0..PROBES {
+            let rows = sqlx::raw_sql(session.clone()).fetch_all(&mut *listener).await?;
+            let own = rows.first().map_or(Ok(None), |row| row.int(0))?;
+            let other = self.server.ask(Operation::Wait, &self.session, &[], |rows| {
+                rows.first().map_or(Ok(None), |row| row.int(0))
+            });
+            let other = other.await.unwrap_or(None);
+            if own == other || known.replace(own).is_some_and(|before| before != own) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Listens until the connection is lost; the error says how.
@@ -235,6 +268,9 @@ impl Shared {
             .acquire_timeout(self.server.patience)
             .connect_lazy_with(options.clone());
         let mut listener = PgListener::connect_with(&pool).await?;
+        if self.shares_sessions(&mut listener).await? {
+            return Err(sqlx::Error::Protocol("a pooler gives each transaction another session".into()));
+        }
         listener.listen_all([self.channel.as_str(), self.break_channel.as_str()]).await?;
         let before = self.heard.load(Ordering::Acquire);
         self.speak().await;

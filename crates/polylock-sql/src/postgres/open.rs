@@ -1,6 +1,6 @@
 //! Opening a store: the server, its settings, its tables and functions.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use polylock_core::{Clock, ConfigError, Fault, Operation, Result, Store, SystemClock};
 use sqlx::{ConnectOptions, Postgres, Row, postgres::PgRow};
@@ -12,13 +12,20 @@ use super::{
     statements::{self, Statements},
 };
 use crate::{
-    engine::{Engine, literal::Template, pool::Server, table::check_version},
+    engine::{
+        Engine,
+        literal::Template,
+        pool::{Diagnose, Server, Trouble},
+        table::check_version,
+    },
     pessimistic::{SIDE_CONNECTIONS, Strategy},
 };
 
 /// The version of the tables that this crate writes, and of the functions.
 const SCHEMA: i64 = 2;
 const ROUTINES: i64 = 2;
+/// The pause before the tables are made again after a connection was lost.
+const AGAIN: Duration = Duration::from_millis(10);
 
 /// What makes the tables and functions of `config`: for an administrator to run where the program's user may not.
 ///
@@ -166,17 +173,24 @@ async fn first(server: &Server<Postgres>, template: &Template) -> Result<PgRow> 
 }
 
 async fn create(server: &Server<Postgres>, tables: &Tables) -> Result<()> {
-    let mut lent = server.lend_to_open().await?;
-    match server.ask_on(&mut lent, &statements::creation(&tables.ddl)).await? {
-        Ok(_) => {
-            lent.give_back();
-            Ok(())
+    let deadline = SystemClock.now() + server.patience;
+    loop {
+        let mut lent = server.lend_to_open().await?;
+        match server.ask_on(&mut lent, &statements::creation(&tables.ddl)).await? {
+            Ok(_) => {
+                lent.give_back();
+                return Ok(());
+            }
+            // Not allowed to make them, or a schema that is not there.
+            Err(failure) if matches!(error::code(&failure), Some("42501" | "3F000")) => {
+                return Err(server.missing_tables(&tables.ddl, &failure));
+            }
+            // As in `first`. One transaction makes them, so nothing is half made.
+            Err(failure) if Postgres::trouble(&failure) != Trouble::Other && SystemClock.now() < deadline => {
+                SystemClock.sleep_until(SystemClock.now() + AGAIN).await;
+            }
+            Err(failure) => return Err(server.failed(Operation::Connect, failure)),
         }
-        // Not allowed to make them, or a schema that is not there.
-        Err(failure) if matches!(error::code(&failure), Some("42501" | "3F000")) => {
-            Err(server.missing_tables(&tables.ddl, &failure))
-        }
-        Err(failure) => Err(server.failed(Operation::Connect, failure)),
     }
 }
 

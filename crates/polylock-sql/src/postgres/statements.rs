@@ -63,6 +63,7 @@ pub(super) struct Statements {
     pub(super) sweep_broken: Template,
     pub(super) broken: Template,
     pub(super) notify: Template,
+    pub(super) session: Template,
 }
 
 /// What makes the tables and the functions; `schema` and `prefix` must have been checked.
@@ -160,6 +161,7 @@ impl Statements {
             sweep_broken: with(sweep, &[("{table}", "broken")]),
             broken: with(include_str!("statements/broken.sql"), &[]),
             notify: with(include_str!("statements/notify.sql"), &[]),
+            session: with(include_str!("statements/session.sql"), &[]),
         }
     }
 }

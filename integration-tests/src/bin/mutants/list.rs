@@ -181,6 +181,20 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         test: ("databases", "postgres::a_break_reaches_a_holder_that_listens"),
     },
     Mutant {
+        name: "locks that were handed over are looked up by texts, in PostgreSQL",
+        file: "crates/polylock-sql/src/postgres/statements.rs",
+        from: "text.push_str(\"::bytea, \");",
+        to: "text.push_str(\", \");",
+        test: ("conformance", "postgres_unheard::order"),
+    },
+    Mutant {
+        name: "a listener in a session of a pooler, in PostgreSQL",
+        file: "crates/polylock-sql/src/postgres/listener.rs",
+        from: "const PROBES: u32 = 3;",
+        to: "const PROBES: u32 = 0;",
+        test: ("databases", "without_listener::processes_behind_a_pooler_hand_over_quickly"),
+    },
+    Mutant {
         name: "PostgreSQL: breaks that came before the listener are not looked for",
         file: "crates/polylock-sql/src/postgres/listener.rs",
         from: "        self.find_broken().await;
