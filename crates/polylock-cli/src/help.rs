@@ -82,8 +82,9 @@ STATUS FILE, AND --output json
     {\"ts\",\"event\",\"name\",\"mode\",\"owner\",\"label\",
      \"fencing_token\",\"expires_in_ms\",\"position\",\"backend\"}
   event is queued, acquired, renewed, lost, unkillable, released or
-  expired (left to expire by --min-hold). lost and unkillable have
-  \"reason\"; lost has \"by\" and \"broken_reason\" if the lock was
+  expired (left to expire by --min-hold), or dropped with \"dropped\",
+  the number of events that are left out there because the earlier
+  ones had not been read. lost and unkillable have \"reason\"; lost has \"by\" and \"broken_reason\" if the lock was
   broken. The last line has the event verdict with \"verdict\"
   (command, busy, skipped, lost, max_hold, interrupted, reentered,
   error), \"exit_code\" and \"reason\".";

@@ -2,7 +2,7 @@
 
 use std::{
     env,
-    io::{self, IsTerminal, Write as _},
+    io::{self, IsTerminal},
     time::Duration,
 };
 
@@ -25,7 +25,7 @@ pub(crate) async fn break_lock(global: &Global, order: &Break, output: &Output) 
         Label::new(reason).map_err(|error| Failure::new(USAGE, format!("--reason: {}", error.problem)))?;
     }
     let locks = open(global).await?;
-    if !order.yes && !is_confirmed(&locks, &name, order.force).await? {
+    if !order.yes && !is_confirmed(&locks, &name, order.force, output).await? {
         return Ok(0);
     }
     let by = operator();
@@ -112,7 +112,7 @@ fn forced_text(name: &LockName, entry: &Entry) -> String {
 }
 
 /// Shows who holds the lock and asks for a confirmation.
-async fn is_confirmed(locks: &Locks, name: &LockName, force: bool) -> Result<bool, Failure> {
+async fn is_confirmed(locks: &Locks, name: &LockName, force: bool, output: &Output) -> Result<bool, Failure> {
     if !io::stdin().is_terminal() {
         return Err(Failure::new(
             USAGE,
@@ -128,10 +128,9 @@ async fn is_confirmed(locks: &Locks, name: &LockName, force: bool) -> Result<boo
     } else {
         "Its holder is told to stop, and keeps the lock until it has stopped. Break it?"
     };
-    let mut stderr = anstream::stderr();
-    let asked = write!(stderr, "{}{consequence} [y/N] ", lock_text(&status)).and_then(|()| stderr.flush());
+    output.question(&format!("{}{consequence} [y/N] ", lock_text(&status)));
     let mut answer = String::new();
-    let answered = asked.and_then(|()| io::stdin().read_line(&mut answer));
+    let answered = io::stdin().read_line(&mut answer);
     Ok(answered.is_ok() && matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
 }
 

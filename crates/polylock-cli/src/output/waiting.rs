@@ -1,17 +1,84 @@
 //! The waiting display: who holds the lock, where we stand in line, how long we have waited.
 
-use std::time::Duration;
+use std::{
+    fmt::Write as _,
+    io,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
 use polylock::{LockName, LockStatus, OwnerId};
 
 use super::{
-    Output,
+    Output, stderr,
     table::{described, notice_text, ordinal, seconds},
 };
 
 /// Without a terminal, how often the curious are told.
 const REPEAT: Duration = Duration::from_secs(30);
+
+/// How often the display changes in a second at most.
+const FRAMES: u8 = 20;
+
+/// The terminal on stderr, drawn on without waiting for it: a frame that comes while the one before is not written is dropped.
+#[derive(Debug, Default)]
+struct Screen {
+    frame: Mutex<String>,
+}
+
+impl Screen {
+    fn add(&self, text: std::fmt::Arguments<'_>) -> io::Result<()> {
+        self.frame.lock().unwrap_or_else(PoisonError::into_inner).write_fmt(text).map_err(io::Error::other)
+    }
+
+    /// Moves the cursor `number` places in a direction.
+    fn step(&self, number: usize, direction: char) -> io::Result<()> {
+        if number == 0 { Ok(()) } else { self.add(format_args!("\u{1b}[{number}{direction}")) }
+    }
+}
+
+impl TermLike for Screen {
+    fn width(&self) -> u16 {
+        match rustix::termios::tcgetwinsize(io::stderr()) {
+            Ok(size) if size.ws_col > 0 => size.ws_col,
+            _ => 80,
+        }
+    }
+
+    fn move_cursor_up(&self, n: usize) -> io::Result<()> {
+        self.step(n, 'A')
+    }
+
+    fn move_cursor_down(&self, n: usize) -> io::Result<()> {
+        self.step(n, 'B')
+    }
+
+    fn move_cursor_right(&self, n: usize) -> io::Result<()> {
+        self.step(n, 'C')
+    }
+
+    fn move_cursor_left(&self, n: usize) -> io::Result<()> {
+        self.step(n, 'D')
+    }
+
+    fn write_line(&self, s: &str) -> io::Result<()> {
+        self.add(format_args!("{s}\n"))
+    }
+
+    fn write_str(&self, s: &str) -> io::Result<()> {
+        self.add(format_args!("{s}"))
+    }
+
+    fn clear_line(&self) -> io::Result<()> {
+        self.add(format_args!("\r\u{1b}[2K"))
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        stderr::draw(std::mem::take(&mut *self.frame.lock().unwrap_or_else(PoisonError::into_inner)));
+        Ok(())
+    }
+}
 
 /// The display of one wait: a line rewritten in place on a terminal, else a line now and then.
 #[derive(Debug)]
@@ -25,8 +92,9 @@ impl Waiting {
     /// Begins. A terminal gets the spinner.
     pub(crate) fn begin(output: Output) -> Self {
         let hidden = output.is_quiet() || !output.is_text();
-        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-        let spinner = (!hidden && !bar.is_hidden()).then_some(bar);
+        let target = || ProgressDrawTarget::term_like_with_hz(Box::<Screen>::default(), FRAMES);
+        let spinner = (!hidden && !ProgressDrawTarget::stderr().is_hidden())
+            .then(|| ProgressBar::with_draw_target(None, target()));
         if let (Some(bar), Ok(style)) = (&spinner, ProgressStyle::with_template("{spinner} {msg}")) {
             bar.set_style(style);
         }

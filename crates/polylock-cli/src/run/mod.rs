@@ -46,7 +46,7 @@ pub(crate) async fn run(global: &Global, run: &Run, output: &Output) -> Result<u
     let label = run.label.clone().unwrap_or_default();
     let mut log = StatusLog::new(sink, name, run.mode(), OwnerId::unique(), label);
     let verdict = under_lock(global, run, output, &mut log).await;
-    match verdict {
+    let code = match verdict {
         Ok(verdict) => {
             log.verdict(verdict.word, Some(verdict.code), verdict.reason);
             Ok(verdict.code)
@@ -55,7 +55,9 @@ pub(crate) async fn run(global: &Global, run: &Run, output: &Output) -> Result<u
             log.verdict("error", Some(failure.code), Some(failure.message.clone()));
             Err(failure)
         }
-    }
+    };
+    log.finish();
+    code
 }
 
 async fn under_lock(
@@ -84,6 +86,8 @@ async fn under_lock(
     if environment::is_held_outside(&locks, &log.name, log.mode, run.reentrant).await? {
         // The outer run watches over all that runs in here, so this process has nothing left to do.
         log.verdict("reentered", None, None);
+        log.finish();
+        output.finish();
         return Err(command.become_it(&hidden));
     }
     if let Some(jitter) = run.jitter

@@ -68,6 +68,11 @@ impl StatusLog {
         self.sink.write(&event);
     }
 
+    /// Waits until everything was written, as long as somebody reads it.
+    pub(super) fn finish(&self) {
+        self.sink.finish();
+    }
+
     fn event(&self, what: What) -> Event {
         let mut event =
             Event::new(what, self.name.as_str(), self.mode, &self.owner, &self.label).token(self.token);
