@@ -18,12 +18,13 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Everywhere")]
 pub(crate) struct Global {
     /// The store, by URL: sqlite:///path/to/locks.db, redis://host, …; or env:VAR, or file:PATH
     ///
-    /// Without it: $POLYLOCK_STORE, else `store` of the config file, else a SQLite file in your state directory. A URL
+    /// Without it: $POLYLOCK_STORE, else the store of the run around this one, else `store` of the config file, else a SQLite
+    /// file in your state directory. A URL
     /// with a password does not belong on a command line, where everybody can read it: use --store-env, env:VAR or
     /// file:PATH.
     #[arg(short = 'S', long, global = true, value_name = "URL", group = "which_store")]

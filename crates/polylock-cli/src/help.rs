@@ -73,8 +73,14 @@ ENVIRONMENT OF THE COMMAND
   POLYLOCK_NAME, POLYLOCK_MODE, POLYLOCK_FENCING_TOKEN,
   POLYLOCK_OWNER, POLYLOCK_BACKEND, POLYLOCK_TTL_MS,
   POLYLOCK_EXPIRES_AT_MS (of the first lease, milliseconds since
-  1970), POLYLOCK_OUTER (owners of outer runs). The variable that
-  holds the store's URL is taken away unless --keep-store-env.
+  1970), POLYLOCK_OUTER (owners of outer runs), POLYLOCK_OUTER_STORE
+  (the store, without secrets). The variable that holds the store's
+  URL is taken away unless --keep-store-env.
+
+  A `polylock` that the command runs uses the same store, unless it
+  names another one. If the URL holds a password and comes neither
+  from a file (-S file:PATH) nor from the config file, the inner
+  `polylock` must name its store, and is refused otherwise.
 
 STATUS FILE, AND --output json
   One JSON object per line, in the file or descriptor, or with
@@ -93,8 +99,10 @@ pub(crate) const STATUS: &str = "\
 OUTPUT
   With --output jsonl one object per lock and line, with --output json
   one document:
-    {\"name\",\"state\",\"backend\",\"holders\":[ENTRY],\"waiters\":[ENTRY]}
-  where state is free, held or waiting, and ENTRY is
+    {\"name\",\"state\",\"backend\",\"store\",\"holders\":[ENTRY],
+     \"waiters\":[ENTRY]}
+  where state is free, held or waiting, store is the URL without
+  secrets, and ENTRY is
     {\"mode\",\"owner\",\"label\",\"fencing_token\",
      \"age_ms\",\"expires_in_ms\",\"position\",\"broken\"}
   \"broken\" is null, or {\"by\",\"reason\"} of a hold that was broken

@@ -24,7 +24,7 @@ pub(crate) async fn break_lock(global: &Global, order: &Break, output: &Output) 
     if let Some(reason) = &order.reason {
         Label::new(reason).map_err(|error| Failure::new(USAGE, format!("--reason: {}", error.problem)))?;
     }
-    let locks = open(global).await?;
+    let (locks, _) = open(global, output).await?;
     if !order.yes && !is_confirmed(&locks, &name, order.force, output).await? {
         return Ok(0);
     }

@@ -66,7 +66,7 @@ impl Output {
     }
 
     /// What a store warns of: something about it may break locks.
-    fn warning(&self, text: impl fmt::Display) {
+    pub(crate) fn warning(&self, text: impl fmt::Display) {
         if !self.quiet && self.is_text() {
             say(WARNING, format_args!("warning: {text}"), Weight::Ordinary);
         }

@@ -16,6 +16,7 @@ struct LockObject<'a> {
     name: &'a str,
     state: &'static str,
     backend: &'a str,
+    store: &'a str,
     holders: Vec<EntryObject<'a>>,
     waiters: Vec<EntryObject<'a>>,
 }
@@ -57,13 +58,14 @@ impl<'a> EntryObject<'a> {
     }
 }
 
-/// A lock as a JSON object.
-pub(crate) fn lock_object(status: &LockStatus, backend: &str) -> String {
+/// A lock of `store`, which is named without secrets, as a JSON object.
+pub(crate) fn lock_object(status: &LockStatus, backend: &str, store: &str) -> String {
     let waiters = status.waiters.iter().enumerate();
     let object = LockObject {
         name: status.name.as_str(),
         state: state(status),
         backend,
+        store,
         holders: status.holders.iter().map(|entry| EntryObject::new(entry, None)).collect(),
         waiters: waiters.map(|(index, entry)| EntryObject::new(entry, Some(index + 1))).collect(),
     };
@@ -170,7 +172,7 @@ mod tests {
             27 * second,
         );
         let mut status = LockStatus::new(LockName::new("x").unwrap(), vec![holder.clone()], Vec::new());
-        assert!(lock_object(&status, "memory").contains("\"broken\":null"));
+        assert!(lock_object(&status, "memory", "memory:").contains("\"broken\":null"));
         status.holders = vec![holder.broken(Some(notice))];
         let text = anstream::adapter::strip_str(&lock_text(&status)).to_string();
         assert_eq!(
@@ -178,7 +180,7 @@ mod tests {
             "x: held\n  held by host-a:1, token 6, EX, for 3s, lease 27s; broken by root@host-b:7 (it hangs), until it has \
              stopped, 27s at most\n"
         );
-        let object = lock_object(&status, "memory");
+        let object = lock_object(&status, "memory", "memory:");
         assert!(object.contains(r#""broken":{"by":"root@host-b:7","reason":"it hangs"}"#), "{object}");
     }
 

@@ -84,13 +84,15 @@ impl TermLike for Screen {
 #[derive(Debug)]
 pub(crate) struct Waiting {
     output: Output,
+    /// The store, without secrets.
+    store: String,
     spinner: Option<ProgressBar>,
     said: Option<Duration>,
 }
 
 impl Waiting {
     /// Begins. A terminal gets the spinner.
-    pub(crate) fn begin(output: Output) -> Self {
+    pub(crate) fn begin(output: Output, store: &str) -> Self {
         let hidden = output.is_quiet() || !output.is_text();
         let target = || ProgressDrawTarget::term_like_with_hz(Box::<Screen>::default(), FRAMES);
         let spinner = (!hidden && !ProgressDrawTarget::stderr().is_hidden())
@@ -98,7 +100,7 @@ impl Waiting {
         if let (Some(bar), Ok(style)) = (&spinner, ProgressStyle::with_template("{spinner} {msg}")) {
             bar.set_style(style);
         }
-        Self { output, spinner, said: None }
+        Self { output, store: store.to_owned(), spinner, said: None }
     }
 
     /// Shows how it stands after a wait of `waited`.
@@ -110,15 +112,19 @@ impl Waiting {
         waited: Duration,
     ) {
         if let Some(bar) = &self.spinner {
-            bar.set_message(line(name, status, me, waited));
+            bar.set_message(self.line(name, status, me, waited));
             bar.tick();
             return;
         }
         let due = self.said.is_none_or(|said| self.output.is_verbose() && waited >= said + REPEAT);
         if due {
             self.said = Some(waited);
-            self.output.note(format!("waiting for {}", line(name, status, me, waited)));
+            self.output.note(format!("waiting for {}", self.line(name, status, me, waited)));
         }
+    }
+
+    fn line(&self, name: &LockName, status: Option<&LockStatus>, me: &OwnerId, waited: Duration) -> String {
+        format!("{} · in {}", line(name, status, me, waited), self.store)
     }
 }
 

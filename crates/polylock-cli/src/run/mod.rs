@@ -17,7 +17,6 @@ use std::{io, time::Duration};
 use polylock::{Clock, Error, Guard, Label, LockName, Locks, Moment, OwnerId, Reach, SystemClock};
 use rustix::process::Signal;
 
-pub(crate) use self::warden::main as helper;
 use self::{
     command_line::CommandLine,
     finish::{FAREWELL, Verdict},
@@ -28,6 +27,7 @@ use self::{
     wait::Waited,
     warden::{NotStarted, Warden},
 };
+pub(crate) use self::{environment::is_nested, warden::main as helper};
 use crate::{
     args::{Global, Run},
     exit::{Failure, INTERNAL, USAGE},
@@ -68,12 +68,12 @@ async fn under_lock(
 ) -> Result<Verdict, Failure> {
     let mut signals = Signals::listen().map_err(|error| internal("listen for signals", &error))?;
     let orphans = Orphans::start().map_err(|error| internal("listen for signals", &error))?;
-    let store = store::choose(global)?;
-    let hidden = if run.keep_store_env { Vec::new() } else { store.variables };
+    let store = store::choose(global, output)?;
+    let hidden = if run.keep_store_env { Vec::new() } else { store.variables.clone() };
     let locks = tokio::select! {
         biased;
         signal = signals.next_end() => return Ok(Verdict::interrupted(signal)),
-        locks = Locks::from_config(store.config) => locks?,
+        locks = Locks::from_config(store.config.clone()) => locks?,
     };
     log.backend = Some(locks.capabilities().backend);
     if locks.capabilities().reach == Reach::Process {
@@ -103,7 +103,7 @@ async fn under_lock(
     if let Some(wait) = run.wait() {
         lock = lock.wait(wait);
     }
-    let guard = match wait::acquire(lock, &locks, output, log, &mut signals).await {
+    let guard = match wait::acquire(lock, &locks, &store.shown, output, log, &mut signals).await {
         Waited::Answered(Ok(guard)) => guard,
         Waited::Answered(Err(error @ Error::NotAcquired { .. })) => {
             return Ok(finish::not_acquired(run, &locks, output, log, &error).await);
@@ -116,7 +116,12 @@ async fn under_lock(
     };
     let since = SystemClock.now();
     log.held(What::Acquired, &guard);
-    output.detail(format!("lock {} acquired, token {}", guard.name(), guard.fencing_token()));
+    output.detail(format!(
+        "lock {} acquired, token {}, in {}",
+        guard.name(),
+        guard.fencing_token(),
+        store.shown
+    ));
 
     let hold_until = run.max_hold.map_or(Moment::NEVER, |hold| since + hold);
     let holding = Holding {
@@ -127,6 +132,7 @@ async fn under_lock(
         timeline: Timeline::new(run.on_lost, ttl, grace, hold_until),
         ttl,
         hidden: &hidden,
+        outer_store: &store.outer,
         orphans: &orphans,
     };
     let ended = match holding.until_the_end(log, &mut signals).await {
@@ -151,18 +157,20 @@ struct Holding<'a> {
     ttl: Duration,
     /// The variables that the command is not to see.
     hidden: &'a [String],
+    /// What a run inside this one finds the store by.
+    outer_store: &'a str,
     orphans: &'a Orphans,
 }
 
 impl Holding<'_> {
     /// Has a warden start the command, and stays until the end of everything that must end with it.
     async fn until_the_end(self, log: &mut StatusLog, signals: &mut Signals) -> Result<Ended, Failure> {
-        let Self { run, output, guard, command, timeline, ttl, hidden, orphans } = self;
+        let Self { run, output, guard, command, timeline, ttl, hidden, outer_store, orphans } = self;
         let foreground = run.foreground || terminal::is_in_foreground();
         let backend = log.backend.unwrap_or_default();
         let kill_at = timeline.kill_at(guard.deadline());
         let environment = |process: &mut std::process::Command| {
-            environment::describe(process, guard, backend, ttl, hidden);
+            environment::describe(process, guard, backend, ttl, hidden, outer_store);
         };
         let mut warden = match Warden::start(environment, command.words(), foreground, kill_at, orphans).await
         {

@@ -33,6 +33,7 @@ pub(super) enum Waited {
 pub(super) async fn acquire(
     lock: Lock,
     locks: &Locks,
+    store: &str,
     output: &Output,
     log: &mut StatusLog,
     signals: &mut Signals,
@@ -43,7 +44,7 @@ pub(super) async fn acquire(
         biased;
         signal = signals.next_end() => Waited::Interrupted(signal),
         answer = &mut attempt => Waited::Answered(answer),
-        never = display(locks, output, log) => match never {},
+        never = display(locks, store, output, log) => match never {},
     }
 }
 
@@ -57,7 +58,12 @@ pub(super) async fn pause(time: Duration, signals: &mut Signals) -> Option<Signa
 }
 
 /// Shows the wait and writes it down, until it is dropped.
-async fn display(locks: &Locks, output: &Output, log: &mut StatusLog) -> std::convert::Infallible {
+async fn display(
+    locks: &Locks,
+    store: &str,
+    output: &Output,
+    log: &mut StatusLog,
+) -> std::convert::Infallible {
     let clock = SystemClock;
     let start = clock.now();
     let (name, me) = (log.name.clone(), log.owner.clone());
@@ -66,7 +72,7 @@ async fn display(locks: &Locks, output: &Output, log: &mut StatusLog) -> std::co
     let seen = Look::start(locks.clone(), name.clone());
     // The first line should tell who holds the lock.
     seen.first(clock.now() + SILENT).await;
-    let mut waiting = Waiting::begin(*output);
+    let mut waiting = Waiting::begin(*output, store);
     let mut place = None;
     loop {
         let status = seen.latest();
