@@ -146,11 +146,11 @@ pub(crate) struct Run {
     pub(crate) ttl: Option<Duration>,
     /// Keep the lock at least this long, though the command ends sooner
     ///
-    /// Nothing waits for it: the lease, which is made at least this long, is left to run out. So it may end later, by no
-    /// more than the command ran.
+    /// polylock does not wait for it: a last renewal sets the lease to what is left of this time. It does wait if the store can't give
+    /// that lease: where a lock lives in a session (ZooKeeper, polylock.strategy=pessimistic), or beyond the store's longest lease.
     #[arg(long, value_name = "DUR", value_parser = duration, help_heading = HOLDING)]
     pub(crate) min_hold: Option<Duration>,
-    /// Stop the command if it still runs after this long
+    /// Stop the command if it still runs after this long, and exit with 124
     #[arg(long, value_name = "DUR", value_parser = duration, help_heading = HOLDING)]
     pub(crate) max_hold: Option<Duration>,
     /// What it is for, shown to others who look or wait

@@ -20,6 +20,8 @@ pub(crate) const CANT_CREATE: u8 = 73;
 pub(crate) const DENIED: u8 = 77;
 /// A bad or unsupported URL or setting, or a store that was not compiled in.
 pub(crate) const CONFIG: u8 = 78;
+/// The command was stopped because of `--max-hold`, as by timeout(1).
+pub(crate) const MAX_HOLD: u8 = 124;
 /// The command is there but can't be run.
 pub(crate) const CANT_RUN: u8 = 126;
 /// There is no such command.

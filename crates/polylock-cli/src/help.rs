@@ -34,11 +34,12 @@ EXIT CODE
   73   the status file can't be written
   77   access denied
   78   bad or unsupported setting or URL
+  124  the command was stopped because of --max-hold
   126  the command can't be run
   127  there is no such command
   130, 143, …  interrupted while waiting; its place in the queue was given up
 
-  A command may itself exit with 75 or 79: the verdict in the status
+  A command may itself exit with 75, 79 or 124: the verdict in the status
   file tells them apart.
 
 WHEN THE LOCK IS LOST

@@ -79,7 +79,7 @@ async fn under_lock(
     if locks.capabilities().reach == Reach::Process {
         output.note("this store is in the memory of this process alone, so the lock keeps nobody out");
     }
-    let ttl = run.ttl.unwrap_or(locks.options().ttl).max(run.min_hold.unwrap_or_default());
+    let ttl = run.ttl.unwrap_or(locks.options().ttl);
     let grace = grace(run.grace, ttl)?;
     let command = CommandLine::of(run);
 
@@ -144,7 +144,7 @@ async fn under_lock(
         }
     };
     let min_left = run.min_hold.map_or(Duration::ZERO, |hold| (since + hold).since(SystemClock.now()));
-    Ok(finish::finish(run, output, log, guard, ended, min_left).await)
+    Ok(finish::finish(run, output, log, guard, ended, min_left, &mut signals).await)
 }
 
 /// A lock that is held for a command.

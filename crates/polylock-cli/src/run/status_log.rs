@@ -1,5 +1,7 @@
 //! The status log of one run: the lines of the status file.
 
+use std::time::Duration;
+
 use polylock::{FencingToken, Guard, LockName, LostReason, Mode, OwnerId};
 
 use crate::output::{Event, Sink, What, milliseconds};
@@ -32,6 +34,13 @@ impl StatusLog {
         self.token = Some(guard.fencing_token());
         let mut event = self.event(what);
         event.expires_in_ms = Some(milliseconds(guard.remaining()));
+        self.sink.write(&event);
+    }
+
+    /// Writes that the lock is left to expire in `time`.
+    pub(super) fn expires(&mut self, time: Duration) {
+        let mut event = self.event(What::Expired);
+        event.expires_in_ms = Some(milliseconds(time));
         self.sink.write(&event);
     }
 

@@ -323,7 +323,7 @@ fn again_after(left: &Remaining) -> Duration {
 }
 
 /// A time for people.
-fn rounded(time: Duration) -> String {
+pub(super) fn rounded(time: Duration) -> String {
     polylock::duration::format(Duration::from_millis(milliseconds(time)))
 }
 

@@ -14,8 +14,8 @@ use crate::{
     signals::Signals,
 };
 
-/// A wait shorter than this is nobody's business.
-const SILENT: Duration = Duration::from_millis(500);
+/// A shorter wait is not reported.
+pub(super) const SILENT: Duration = Duration::from_millis(500);
 /// How often the spinner turns.
 const TURN: Duration = Duration::from_millis(100);
 /// How often the store is asked who holds the lock.
