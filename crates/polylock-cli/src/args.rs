@@ -122,6 +122,9 @@ pub(crate) struct Run {
     /// Wait at most this long; 0 is --no-wait [default: for ever]
     #[arg(short, long, visible_alias = "timeout", value_name = "DUR", value_parser = duration, help_heading = WAITING)]
     pub(crate) wait: Option<Duration>,
+    /// How long the store may be unreachable before polylock gives up, also at the start [default: 30s]
+    #[arg(long, value_name = "DUR", value_parser = duration, help_heading = WAITING)]
+    pub(crate) outage: Option<Duration>,
     /// Exit with this code if the lock was not acquired
     #[arg(short = 'E', long, value_name = "N", default_value_t = exit::NOT_ACQUIRED, help_heading = WAITING)]
     pub(crate) conflict_exit_code: u8,
@@ -153,7 +156,7 @@ pub(crate) struct Run {
     /// Stop the command if it still runs after this long, and exit with 124
     #[arg(long, value_name = "DUR", value_parser = duration, help_heading = HOLDING)]
     pub(crate) max_hold: Option<Duration>,
-    /// What it is for, shown to others who look or wait
+    /// What it is for, shown to others who look or wait [default: user and command]
     #[arg(long, value_name = "TEXT", help_heading = HOLDING)]
     pub(crate) label: Option<String>,
     /// Inside another `polylock run` of the same lock: run under that one's hold instead of refusing

@@ -8,6 +8,7 @@ mod output;
 mod run;
 mod signals;
 mod store;
+mod user;
 mod wall_clock;
 
 use std::process::ExitCode;

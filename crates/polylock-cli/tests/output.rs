@@ -248,7 +248,7 @@ fn a_password_is_never_shown() {
         "--config bad.toml list".to_owned(),
         "--config half.toml list".to_owned(),
         "--config half.toml --output json run x true".to_owned(),
-        format!("-S postgres://me:{canary}@no-such-host.invalid/x run x true"),
+        format!("-S postgres://me:{canary}@no-such-host.invalid/x run --outage 0 x true"),
         format!("-S postgres://me:{canary}@host/x?polylock.tabel={canary} schema"),
         format!("-S {raw} list"),
         format!("-S {raw} --output json run x true"),

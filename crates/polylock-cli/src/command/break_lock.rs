@@ -1,7 +1,6 @@
 //! `break`.
 
 use std::{
-    env,
     io::{self, IsTerminal},
     time::Duration,
 };
@@ -13,6 +12,7 @@ use crate::{
     args::{Break, Global},
     exit::{Failure, NOT_ACQUIRED, USAGE},
     output::{Event, Output, What, described, lock_text, milliseconds, notice_text, seconds},
+    user,
 };
 
 /// How often `--wait` looks at the lock.
@@ -137,11 +137,7 @@ async fn is_confirmed(locks: &Locks, name: &LockName, force: bool, output: &Outp
 /// `user@host:pid`, as the environment tells the user.
 fn operator() -> OwnerId {
     let process = OwnerId::process();
-    let name = ["LOGNAME", "USER"]
-        .into_iter()
-        .find_map(|variable| env::var(variable).ok().filter(|name| !name.is_empty()));
-    let user = name.unwrap_or_else(|| format!("user {}", rustix::process::getuid().as_raw()));
-    OwnerId::sanitized(&format!("{user}@{process}"))
+    OwnerId::sanitized(&format!("{}@{process}", user::name()))
 }
 
 #[cfg(test)]

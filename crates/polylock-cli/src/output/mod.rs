@@ -17,8 +17,8 @@ use anstyle::{AnsiColor, Style};
 
 pub(crate) use event::{Event, What};
 pub(crate) use sink::Sink;
-pub(crate) use table::{described, lock_object, lock_text, milliseconds, notice_text, seconds};
-pub(crate) use waiting::{Waiting, position};
+pub(crate) use table::{described, lock_object, lock_text, milliseconds, notice_text, rounded, seconds};
+pub(crate) use waiting::{Seen, Waiting, position};
 
 use self::writer::Weight;
 use crate::{

@@ -48,6 +48,11 @@ impl Sink {
         })
     }
 
+    /// Whether the events are written anywhere.
+    pub(crate) fn is_read(&self) -> bool {
+        self.status.is_some() || self.stderr
+    }
+
     /// Writes one line. A reader that has gone away, or does not read, must not end what runs under the lock.
     pub(crate) fn write(&mut self, event: &Event) {
         let (line, weight) = (line(event), event.event.weight());

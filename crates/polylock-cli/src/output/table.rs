@@ -136,6 +136,13 @@ pub(crate) fn seconds(time: Duration) -> String {
     polylock::duration::format(Duration::from_secs(time.as_secs()))
 }
 
+/// For people: milliseconds only if it is short: `4s`, `1m 30s`, `250ms`.
+pub(crate) fn rounded(time: Duration) -> String {
+    let unit = if time < Duration::from_secs(2) { 10 } else { 1000 };
+    let time = (milliseconds(time).saturating_add(unit / 2)) / unit * unit;
+    polylock::duration::format(Duration::from_millis(time))
+}
+
 /// `1st`, `2nd`, `3rd`, `4th`, …, `11th`, …, `21st`.
 pub(super) fn ordinal(number: usize) -> String {
     let ending = match (number % 10, number % 100) {

@@ -5,21 +5,18 @@ use std::{os::unix::process::ExitStatusExt, time::Duration};
 use polylock::{Clock, Error, Guard, Locks, Moment, SystemClock};
 use rustix::process::Signal;
 
-use super::{
-    status_log::StatusLog,
-    supervise::{Ended, rounded},
-    timeline::Why,
-    wait::SILENT,
-};
+use super::{status_log::StatusLog, supervise::Ended, timeline::Why, wait::SILENT};
 use crate::{
     args::Run,
     exit::{MAX_HOLD, SIGNAL},
-    output::{Output, What},
+    output::{Output, What, rounded},
     signals::{self, Signals},
 };
 
 /// How long a release, or leaving the queue, may take before polylock goes without its confirmation.
-pub(super) const FAREWELL: Duration = Duration::from_secs(5);
+pub(super) const FAREWELL: Duration = Duration::from_secs(4);
+/// How long the search for the holder may take that is reported.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// How a run ended, for the last line of the status file.
 #[derive(Debug)]
@@ -169,7 +166,8 @@ pub(super) async fn not_acquired(
     log: &StatusLog,
     error: &Error,
 ) -> Verdict {
-    let status = locks.inspect(&log.name).await.ok();
+    let status = tokio::time::timeout(LOOK, locks.inspect(&log.name)).await;
+    let status = status.ok().and_then(Result::ok);
     let holder =
         status.and_then(|status| status.holders.into_iter().next()).map_or_else(String::new, |holder| {
             let label = if holder.label.is_empty() { String::new() } else { format!(" ({})", holder.label) };

@@ -23,6 +23,11 @@ impl StatusLog {
         Self { sink, name, mode, owner, label, backend: None, token: None }
     }
 
+    /// Whether the events are written anywhere.
+    pub(super) fn is_read(&self) -> bool {
+        self.sink.is_read()
+    }
+
     /// Writes that `what` happened just now.
     pub(super) fn write(&mut self, what: What) {
         let event = self.event(what);
