@@ -8,6 +8,7 @@ mod output;
 mod run;
 mod signals;
 mod store;
+mod user;
 mod wall_clock;
 
 use std::process::ExitCode;
@@ -39,13 +40,12 @@ fn main() -> ExitCode {
         Ok(runtime) => runtime.block_on(dispatch(cli, &output)),
         Err(error) => Err(Failure::new(INTERNAL, format!("the runtime can't start: {error}"))),
     };
-    match done {
-        Ok(code) => code.into(),
-        Err(failure) => {
-            output.error(&failure);
-            failure.code.into()
-        }
-    }
+    let code = done.unwrap_or_else(|failure| {
+        output.error(&failure);
+        failure.code
+    });
+    output.finish();
+    code.into()
 }
 
 async fn dispatch(cli: Cli, output: &Output) -> Result<u8, Failure> {

@@ -1,8 +1,14 @@
 //! Every exit code, and the one line that goes with it.
+#![allow(clippy::unwrap_used, reason = "a failure here fails the test")]
 
 mod support;
 
-use std::{fs, process::Output, time::Duration};
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    process::Output,
+    time::Duration,
+};
 
 use rustix::process::Signal;
 use support::{Place, now, stderr, stdout};
@@ -127,6 +133,50 @@ fn a_store_out_of_reach() {
     );
 }
 
+/// A server that comes up while it is waited for is used, one that does not is waited for no longer than was asked for.
+#[test]
+fn a_store_that_is_away_at_the_start() {
+    let place = Place::new();
+    // Nothing listens there, and nothing else can while this is bound.
+    let reserved = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = reserved.local_addr().unwrap().port();
+    drop(reserved);
+    let url = format!("redis://127.0.0.1:{port}");
+    let away = |flags: &str| {
+        let start = now();
+        let output =
+            place.bare().args(["-S", &url, "run"]).args(flags.split(' ')).args(["x", "true"]).output();
+        (output.unwrap(), now().since(start))
+    };
+    for flags in ["-n", "--outage 0", "-w 0"] {
+        let (output, took) = away(flags);
+        assert_code(&output, 69, "redis could not connect");
+        assert!(took < Duration::from_secs(1), "{flags}: {took:?}");
+    }
+    for flags in ["--outage 2", "-w 2", "-w 2 --outage 1m", "-n --outage 2"] {
+        let (output, took) = away(flags);
+        assert_code(&output, 69, "redis could not connect");
+        let text = stderr(&output);
+        assert!(
+            text.contains("x: store unreachable for 1s, giving up in ") && text.contains("in redis://"),
+            "{text}"
+        );
+        assert!(took > Duration::from_millis(1200) && took < Duration::from_secs(5), "{flags}: {took:?}");
+    }
+    assert_eq!(stderr(&away("-q --outage 1.5").0).lines().count(), 1);
+    let listed = now();
+    assert_code(&place.bare().args(["-S", &url, "list"]).output().unwrap(), 69, "redis could not connect");
+    assert!(now().since(listed) < Duration::from_secs(1));
+    // It can be interrupted.
+    let mut waiting = place.bare();
+    waiting.args(["-S", &url, "run", "x", "true"]);
+    let mut waiting = support::Running::spawn(waiting);
+    let mut said = BufReader::new(waiting.0.as_mut().unwrap().stderr.as_mut().unwrap());
+    said.read_line(&mut String::new()).unwrap();
+    waiting.signal(Signal::INT);
+    assert_eq!(waiting.code(), Some(130));
+}
+
 #[test]
 fn a_status_file_that_cannot_be_written() {
     let place = Place::new();
@@ -135,7 +185,7 @@ fn a_status_file_that_cannot_be_written() {
         73,
         "no/such/file can't be written",
     );
-    assert_code(&place.call("run --status-fd 77 x touch ran"), 73, "/dev/fd/77 can't be written");
+    assert_code(&place.call("run --status-fd 77 x touch ran"), 73, "file descriptor 77 can't be written");
     assert!(!place.path("ran").exists());
 }
 

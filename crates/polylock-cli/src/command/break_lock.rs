@@ -1,8 +1,7 @@
 //! `break`.
 
 use std::{
-    env,
-    io::{self, IsTerminal, Write as _},
+    io::{self, IsTerminal},
     time::Duration,
 };
 
@@ -13,6 +12,7 @@ use crate::{
     args::{Break, Global},
     exit::{Failure, NOT_ACQUIRED, USAGE},
     output::{Event, Output, What, described, lock_text, milliseconds, notice_text, seconds},
+    user,
 };
 
 /// How often `--wait` looks at the lock.
@@ -24,8 +24,8 @@ pub(crate) async fn break_lock(global: &Global, order: &Break, output: &Output) 
     if let Some(reason) = &order.reason {
         Label::new(reason).map_err(|error| Failure::new(USAGE, format!("--reason: {}", error.problem)))?;
     }
-    let locks = open(global).await?;
-    if !order.yes && !is_confirmed(&locks, &name, order.force).await? {
+    let (locks, _) = open(global, output).await?;
+    if !order.yes && !is_confirmed(&locks, &name, order.force, output).await? {
         return Ok(0);
     }
     let by = operator();
@@ -112,7 +112,7 @@ fn forced_text(name: &LockName, entry: &Entry) -> String {
 }
 
 /// Shows who holds the lock and asks for a confirmation.
-async fn is_confirmed(locks: &Locks, name: &LockName, force: bool) -> Result<bool, Failure> {
+async fn is_confirmed(locks: &Locks, name: &LockName, force: bool, output: &Output) -> Result<bool, Failure> {
     if !io::stdin().is_terminal() {
         return Err(Failure::new(
             USAGE,
@@ -128,21 +128,16 @@ async fn is_confirmed(locks: &Locks, name: &LockName, force: bool) -> Result<boo
     } else {
         "Its holder is told to stop, and keeps the lock until it has stopped. Break it?"
     };
-    let mut stderr = anstream::stderr();
-    let asked = write!(stderr, "{}{consequence} [y/N] ", lock_text(&status)).and_then(|()| stderr.flush());
+    output.question(&format!("{}{consequence} [y/N] ", lock_text(&status)));
     let mut answer = String::new();
-    let answered = asked.and_then(|()| io::stdin().read_line(&mut answer));
+    let answered = io::stdin().read_line(&mut answer);
     Ok(answered.is_ok() && matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
 }
 
 /// `user@host:pid`, as the environment tells the user.
 fn operator() -> OwnerId {
     let process = OwnerId::process();
-    let name = ["LOGNAME", "USER"]
-        .into_iter()
-        .find_map(|variable| env::var(variable).ok().filter(|name| !name.is_empty()));
-    let user = name.unwrap_or_else(|| format!("user {}", rustix::process::getuid().as_raw()));
-    OwnerId::sanitized(&format!("{user}@{process}"))
+    OwnerId::sanitized(&format!("{}@{process}", user::name()))
 }
 
 #[cfg(test)]

@@ -198,6 +198,28 @@ impl Hold {
         answer
     }
 
+    /// Sets the lease of a hold that its holder has ended so that it runs out at `end`, and retries until `until`.
+    pub(crate) async fn park(self: Arc<Self>, until: Moment, end: Moment, under_way: Ticket) -> Result<()> {
+        let outcome = self.shared.renew_for_the_last_time(&self.request, until, end).await;
+        let label = match &outcome {
+            Ok(Renewal::Renewed { .. }) => "expired",
+            Ok(Renewal::Lost(_)) => "lost",
+            Err(_) => "error",
+        };
+        self.shared.record(&self.request.name, Measured::Release { outcome: label, via: "expiry" });
+        tracing::debug!(parent: self.span_id(), lock.name = %self.request.name, outcome = label, "left to expire");
+        let lost = match outcome? {
+            Renewal::Renewed { .. } => return Ok(()),
+            Renewal::Lost(reason) => reason,
+        };
+        self.report_loss(&lost);
+        if let LostReason::Broken(_) = lost {
+            // The store keeps others out until then.
+            self.clone().release_broken(under_way).await;
+        }
+        Ended::Lost(lost).into_result(self.name())
+    }
+
     /// Releases in the background a hold that was broken cooperatively: the store keeps others out until then. Does nothing on
     /// any other.
     pub(crate) async fn release_broken(self: Arc<Self>, under_way: Ticket) {

@@ -2,6 +2,7 @@
 
 mod acquire;
 mod backoff;
+mod connect;
 mod gauges;
 mod hold;
 mod pending;
@@ -11,6 +12,7 @@ mod tenure;
 mod watchdog;
 
 pub(crate) use acquire::{Limits, acquire};
+pub use connect::connect_within;
 pub(crate) use hold::{Ended, Hold, Phase};
 pub(crate) use pending::Pending;
 pub(crate) use reentry::Reentry;

@@ -12,8 +12,8 @@ use super::{
     reentry::Reentry,
 };
 use crate::{
-    Clock, Error, Fault, Label, LockName, Moment, Operation, Options, OwnerId, Release, Request, Result,
-    Store, Unavailable,
+    Clock, Error, Fault, Label, LockName, Moment, Operation, Options, OwnerId, Release, Renewal, Request,
+    Result, Store, Unavailable,
     backend::Backend,
     io::{self, Begun, Io},
     metrics::{Measured, Metrics},
@@ -160,6 +160,42 @@ impl Shared {
                 tracing::warn!(
                     lock.name = %request.name, error = &error as &dyn std::error::Error,
                     "release not acknowledged; the lock is free when its lease has run out",
+                );
+                return Err(error);
+            }
+            self.until(again).await;
+        }
+    }
+
+    /// Renews `request` with a lease that ends at `end`, and retries until the store has answered or `until` has come, when the
+    /// present lease has ended.
+    pub(crate) async fn renew_for_the_last_time(
+        self: &Arc<Self>,
+        request: &Arc<Request>,
+        until: Moment,
+        end: Moment,
+    ) -> Result<Renewal> {
+        let mut backoff = Backoff::up_to(request.ttl / 10);
+        let shortest = *self.store.backend.capabilities().ttl.start();
+        loop {
+            let ttl = end.since(self.now()).max(shortest);
+            let last = Arc::new(Request { ttl, ..Request::clone(request) });
+            let mut renewal = self
+                .start(Operation::Renew, &last, |store, request| async move { store.renew(&request).await });
+            let answer = tokio::select! {
+                biased;
+                answer = renewal.answer() => answer,
+                () = self.until(until) => Err(self.silent(Operation::Renew)),
+            };
+            let error = match answer {
+                Ok(outcome) => return Ok(outcome),
+                Err(error) => error,
+            };
+            let again = self.now() + backoff.next();
+            if !error.is_temporary() || again >= until {
+                tracing::warn!(
+                    lock.name = %request.name, error = &error as &dyn std::error::Error,
+                    "last renewal not acknowledged; the lock is free when its present lease has run out",
                 );
                 return Err(error);
             }
