@@ -5,17 +5,22 @@
 //! what is installed; else the target is missing, which fails if `POLYLOCK_TEST_REQUIRE=all` is set. Memory and SQLite
 //! are never missing. `POLYLOCK_TEST_SQLITE_URL=sqlite:///directory` puts the files on another disk.
 
+mod blobs;
 mod keys;
 mod log;
+mod own_server;
 mod znodes;
 
-use std::{sync::LazyLock, time::Duration};
+use std::{
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use polylock_core::{Result, Store, memory, url::StoreUrl};
 use polylock_redis::{redlock, single};
 use polylock_sql::{mysql, postgres, sqlite};
-use polylock_testkit::{Missing, Target};
+use polylock_testkit::{Missing, OwnServer, Target};
 use sqlx::{
     AssertSqlSafe, ColumnIndex, Connection, Database, Decode, Executor, MySql, Postgres, Row, Sqlite, Type,
     sqlite::SqliteConnectOptions,
@@ -101,6 +106,8 @@ enum Entries {
     OfNodes(String, Vec<String>),
     /// The node below which its locks are, and the servers.
     Below(String, String),
+    /// Nothing tells; the blobs are below this path of a server.
+    Blobs(String, String),
 }
 
 /// Locks of this process alone.
@@ -269,9 +276,10 @@ pub async fn azure() -> Result<Spot, Missing> {
 /// [`Missing`] if there is no place for files.
 pub fn blobs_of(server: &Server) -> Result<Spot, Missing> {
     let (container, query) = server.url().split_once('?').unwrap_or((server.url(), ""));
-    let url = format!("{}/{}?{query}", container.trim_end_matches('/'), server.name());
+    let name = server.name();
+    let url = format!("{}/{name}?{query}", container.trim_end_matches('/'));
     // What is left there keeps nobody out; what does, the store lists itself.
-    spot(url, Entries::Untold)
+    spot(url, Entries::Blobs(name, server.url().to_owned()))
 }
 
 /// A path of its own in a ZooKeeper.
@@ -438,9 +446,34 @@ impl Target for Spot {
         }
     }
 
+    async fn empty(&self) -> Result<bool> {
+        let emptied = match &self.entries {
+            // Databases: see the tests of each.
+            Entries::Untold | Entries::Rows(_) => return Ok(false),
+            Entries::Keys(prefix, server) => {
+                keys::delete(std::slice::from_ref(server), prefix).await.map_err(|error| error.to_string())
+            }
+            Entries::OfNodes(prefix, nodes) => {
+                keys::delete(nodes, prefix).await.map_err(|error| error.to_string())
+            }
+            Entries::Below(root, servers) => {
+                znodes::delete(servers, root).await.map_err(|error| error.to_string())
+            }
+            Entries::Blobs(prefix, server) => {
+                blobs::delete(server, prefix).await.map_err(|error| error.to_string())
+            }
+        };
+        emptied.unwrap_or_else(|error| panic!("can't empty the store: {error}"));
+        Ok(true)
+    }
+
+    async fn on_own_server(&self) -> Result<Option<Arc<dyn OwnServer>>> {
+        own_server::like(&self.url)
+    }
+
     async fn leftovers(&self) -> Result<Option<u64>> {
         let entries = match &self.entries {
-            Entries::Untold => return Ok(None),
+            Entries::Untold | Entries::Blobs(..) => return Ok(None),
             Entries::Rows(sql) => self.rows(sql).await.map_err(|error| error.to_string()),
             Entries::Keys(prefix, server) => {
                 keys::in_server(server, prefix).await.map_err(|error| error.to_string())

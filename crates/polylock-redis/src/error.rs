@@ -12,6 +12,10 @@ const NO_GREATER_NUMBER: &str = "the last number that was accepted is damaged or
      one server {polylock}:last, with redlock:// {polylock}:n:NAME, in the prefix that is used) must hold the greatest token \
      that was ever granted, in decimal digits: if a wrong clock or a person has changed it, set it to that number";
 
+const NEEDED_RIGHTS: &str = "this user may not use a command, key or channel: it needs ~{polylock}:* &polylock:polylock:* &polylock:broken:polylock \
+     (with the prefix that is used) and +evalsha +script|load +subscribe +publish +time +info +get +set +del +exists +hget \
+     +hset +hdel +hgetall +zadd +zrem +zrange +zrank +zscore +zremrangebyscore +pttl +pexpire, and +scan to list locks";
+
 /// There is no number greater than the last one.
 pub(crate) fn no_greater_number(backend: &'static str, operation: Operation, address: &str) -> Error {
     Cause::Unusable(Fault::Permanent, NO_GREATER_NUMBER.to_owned()).at(backend, operation, address)
@@ -158,9 +162,7 @@ fn advice(error: &RedisError) -> Option<&'static str> {
         (ErrorKind::AuthenticationFailed, _) | (_, Some("NOAUTH" | "WRONGPASS")) => {
             "check the user and the password, with characters such as @ : / # ? % percent-encoded in the URL"
         }
-        _ if error.kind() == ErrorKind::Server(Server::NoPerm) || is_forbidden(error) => {
-            "this user may not use a command, key or channel: grant what the page of the store lists"
-        }
+        _ if error.kind() == ErrorKind::Server(Server::NoPerm) || is_forbidden(error) => NEEDED_RIGHTS,
         (ErrorKind::RESP3NotSupported, _) => "the server is too old: Redis 6.2 or later is needed",
         (ErrorKind::Server(Server::ReadOnly), _) => "the server is a replica now: connect to the primary",
         (ErrorKind::Server(Server::BusyLoading), _) => "the server is still reading its data from the disk",

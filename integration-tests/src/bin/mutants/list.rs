@@ -433,6 +433,28 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         test: ("conformance", "redis::breaking::ends_with_the_lease"),
     },
     Mutant {
+        name: "channels that all prefixes share, in Redis",
+        file: "crates/polylock-redis/src/link.rs",
+        from: "    format!(\"polylock:{prefix}:{:032x}\",",
+        to: "    drop(prefix.to_owned());
+    format!(\"polylock:{:032x}\",",
+        test: ("redis", "access::a_user_who_may_do_what_the_store_needs_and_no_more"),
+    },
+    Mutant {
+        name: "certificates that are not to be verified, in Redis",
+        file: "crates/polylock-redis/src/driver_keys.rs",
+        from: "&[\"required\", \"CERT_REQUIRED\"]",
+        to: "&[\"required\", \"CERT_REQUIRED\", \"none\"]",
+        test: ("redis", "clients::keys_of_other_drivers_are_applied"),
+    },
+    Mutant {
+        name: "a hold that was deleted is renewed, in Redis",
+        file: "crates/polylock-redis/src/single/scripts/renew.lua",
+        from: "return notice_for(ARGV[1]) or 0",
+        to: "return notice_for(ARGV[1]) or 1",
+        test: ("conformance", "redis::recovery::after_the_store_was_emptied"),
+    },
+    Mutant {
         name: "Redlock: a majority of those that answer",
         file: "crates/polylock-redis/src/redlock/tally.rs",
         from: "        let quorum = quorum(self.replies.len());
