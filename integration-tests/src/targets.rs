@@ -86,6 +86,8 @@ pub struct Spot {
     directory: TempDir,
     entries: Entries,
     log: Option<Log>,
+    /// The statements that empty all its tables.
+    emptying: Option<String>,
 }
 
 /// What tells how many entries it keeps.
@@ -328,7 +330,8 @@ pub fn nodes_of<const N: usize>(alive: &[String], dead: [String; N]) -> Result<S
 pub fn tables_of(server: &Server, scheme: &str) -> Result<Spot, Missing> {
     let (url, table) = url_of(server, scheme);
     let log = Log::of(server, &table);
-    Ok(Spot { log, ..spot(url, Entries::Rows(count_of(&table)))? })
+    let emptying = Some(emptying(&table, if scheme == "mysql" { MYSQL_TABLES } else { TABLES }));
+    Ok(Spot { log, emptying, ..spot(url, Entries::Rows(count_of(&table)))? })
 }
 
 /// The URL with a prefix of its own for the tables, and the prefix.
@@ -342,6 +345,13 @@ fn with_key(url: &str, key: &str, value: &str) -> String {
     format!("{url}{joint}{key}={value}")
 }
 
+const TABLES: &[&str] = &["holds", "waiters", "broken", "meta"];
+const MYSQL_TABLES: &[&str] = &["holds", "waiters", "broken", "gates", "meta"];
+
+fn emptying(prefix: &str, tables: &[&str]) -> String {
+    tables.iter().map(|table| format!("DELETE FROM {prefix}_{table};")).collect()
+}
+
 /// Of entries that are rows.
 fn count_of(table: &str) -> String {
     format!("SELECT (SELECT count(*) FROM {table}_holds) + (SELECT count(*) FROM {table}_waiters)")
@@ -349,7 +359,7 @@ fn count_of(table: &str) -> String {
 
 fn spot(url: String, entries: Entries) -> Result<Spot, Missing> {
     let directory = TempDir::new().map_err(|error| Missing(format!("no directory for a file: {error}")))?;
-    Ok(Spot { url, directory, entries, log: None })
+    Ok(Spot { url, directory, entries, log: None, emptying: None })
 }
 
 fn file(durability: &str) -> Result<Spot, Missing> {
@@ -364,7 +374,8 @@ fn file(durability: &str) -> Result<Spot, Missing> {
     let path = directory.path().join("locks.db");
     let url = format!("sqlite://{}?polylock.durability={durability}", path.display());
     let entries = Entries::Rows(count_of(sqlite::Config::DEFAULT_TABLE));
-    Ok(Spot { url, directory, entries, log: None })
+    let emptying = Some(emptying(sqlite::Config::DEFAULT_TABLE, TABLES));
+    Ok(Spot { url, directory, entries, log: None, emptying })
 }
 
 impl Spot {
@@ -453,6 +464,15 @@ impl Target for Spot {
             }
         };
         Ok(Some(entries.unwrap_or_else(|error| panic!("can't count the entries: {error}"))))
+    }
+
+    async fn empty(&self) -> Result<bool> {
+        let Some(sql) = &self.emptying else { return Ok(false) };
+        // Deletes, and then a row to be read.
+        let zero = if self.url.starts_with("postgres") { "0::bigint" } else { "0" };
+        let counted = self.rows(&format!("{sql} SELECT {zero}")).await;
+        counted.unwrap_or_else(|error| panic!("can't empty the tables: {error}"));
+        Ok(true)
     }
 
     async fn errors_logged(&self) -> Vec<String> {

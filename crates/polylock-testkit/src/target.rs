@@ -32,6 +32,15 @@ pub trait Target: Send + Sync + 'static {
         Ok(None)
     }
 
+    /// Removes every record that the store keeps, its own records included, as emptying all tables of a database does; false if
+    /// that is not offered, which is the default. What the store makes once, such as tables, stays.
+    ///
+    /// # Errors
+    /// If the store can't be asked; every case that empties it fails with it.
+    async fn empty(&self) -> Result<bool> {
+        Ok(false)
+    }
+
     /// The errors that the store's server has logged because of this namespace: statements that it refused, for instance, of
     /// which no caller is told because they ran in the background. A case fails if there is one; none by default.
     async fn errors_logged(&self) -> Vec<String> {

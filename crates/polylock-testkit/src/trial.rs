@@ -98,6 +98,10 @@ impl Trial {
                 let what = "a hold lives in its connection, and no other can speak for it";
                 lack(can.carrier != Carrier::Entry, what)
             }
+            Need::Empty => {
+                // There is nothing in it yet.
+                lack(!self.emptied().await, "the target offers no way to empty it")
+            }
             Need::Inspect => lack(self.bare.inspect.is_none(), "the store can't be inspected"),
             Need::Alerts => lack(self.bare.alerts.is_none(), "the store does not push break notices"),
             Need::Count => {
@@ -105,6 +109,16 @@ impl Trial {
                 lack(lacks, "the store can't be looked into, and the target does not count what it keeps")
             }
         }
+    }
+
+    /// Removes every record that the store keeps.
+    pub(crate) async fn empty(&self) {
+        assert!(self.emptied().await, "the target could be emptied before");
+    }
+
+    async fn emptied(&self) -> bool {
+        let target = self.target.clone();
+        on_io("testkit", async move { target.empty().await }).await
     }
 
     /// A new connection.

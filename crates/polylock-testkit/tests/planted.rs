@@ -42,6 +42,15 @@ impl Target for Planted {
         Ok(Broken::connect(memory::named(&self.name), self.bug, self.state.clone()))
     }
 
+    async fn empty(&self) -> Result<bool> {
+        let inspect = memory::named(&self.name).inspect.expect("the memory store can be inspected");
+        let by = polylock_core::BreakNotice::from_text("");
+        for lock in inspect.list("").await? {
+            inspect.break_lock(&lock.name, &polylock_core::BreakOrder::new(by.clone()).force()).await?;
+        }
+        Ok(true)
+    }
+
     fn short_ttl(&self, _: &Capabilities) -> Duration {
         Duration::from_millis(200)
     }
@@ -108,7 +117,7 @@ planted! {
         "exclusion::names_do_not_exclude_each_other" "names::odd_names_are_locks_of_their_own";
     cuts_names: CutsNames => "names::odd_names_are_locks_of_their_own";
     constant_token: ConstantToken =>
-        "fencing::grows_over_releases" "fencing::grows_over_reconnects" "fencing::grows_over_expiry"
+        "emptied::is_opened_again_with_greater_tokens" "fencing::grows_over_releases" "fencing::grows_over_reconnects" "fencing::grows_over_expiry"
         "fencing::grows_over_a_break" "fencing::holders_together_have_tokens_of_their_own"
         "exclusion::tasks_lose_no_update";
     no_queue: NoQueue =>
@@ -126,7 +135,7 @@ planted! {
         "faults::flaky_leaks" "faults::flaky_cancel" "wait::who_timed_out_wakes_those_behind";
     never_wakes: NeverWakes => "wait::a_push_is_quicker_than_the_recheck";
     forgets_releases: ForgetsReleases =>
-        "exclusion::one_holder_at_a_time" "wait::a_release_wakes_the_next" "leaks::nothing_after_losses"
+        "emptied::ends_the_holds_and_nothing_else" "exclusion::one_holder_at_a_time" "wait::a_release_wakes_the_next" "leaks::nothing_after_losses"
         "leaks::nothing_after_cycles_over_distinct_names" "cancel::at_every_poll_of_a_free_acquire"
         "cancel::at_every_poll_of_a_try" "cancel::at_every_poll_of_a_release" "cancel::at_every_poll_of_a_run"
         "cancel::with_the_claim_on_its_way" "cancel::with_the_release_on_its_way" "cancel::at_many_instants"

@@ -4,6 +4,7 @@ mod blocking;
 mod breaking;
 mod cancel;
 mod drop;
+mod emptied;
 mod exclusion;
 mod faults;
 mod fencing;
@@ -42,6 +43,8 @@ pub(crate) enum Need {
     Alerts,
     /// A way to count what is kept.
     Count,
+    /// A way to remove all of it.
+    Empty,
     /// Wake-ups that are pushed.
     Push,
     /// Holds that any connection can speak for.
@@ -171,6 +174,10 @@ macro_rules! __cases {
                 nothing_after_cancelled_waits [Count]
                 nothing_after_losses [Count]
                 nothing_after_a_thousand_locks [Inspect]
+            }
+            emptied {
+                ends_the_holds_and_nothing_else [Empty]
+                is_opened_again_with_greater_tokens [Empty Tokens]
             }
             inspect {
                 shows_who_holds [Inspect]
