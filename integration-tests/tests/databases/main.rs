@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod credentials;
+mod dropped;
 mod foreign_rows;
 mod mariadb;
 mod pessimistic;

@@ -130,15 +130,3 @@ async fn a_new_file_is_its_owners_alone_and_a_file_that_is_there_keeps_its_right
     held(&file.store().await, &request("m", Mode::Exclusive)).await;
     assert_eq!(rights(&file.path()), 0o660);
 }
-
-#[tokio::test]
-async fn tokens_go_on_growing_when_the_file_was_deleted() {
-    let file = File::new();
-    let mut last = None;
-    for _ in 0..3 {
-        let token = held(&file.store().await, &request("n", Mode::Exclusive)).await.token;
-        assert!(last < Some(token), "{token} after {last:?}");
-        last = Some(token);
-        std::fs::remove_dir_all(file.path().parent().unwrap()).unwrap();
-    }
-}

@@ -5,17 +5,19 @@ use polylock_core::LostReason;
 
 use crate::trial::{Outcome, Trial, acquired, released, tried};
 
-/// The program that is running goes on: its holds are lost, and it acquires anew.
+/// The program that is running goes on: its holds are lost, and it acquires anew, with greater tokens.
 pub(super) async fn ends_the_holds_and_nothing_else(trial: Trial) -> Outcome {
     let locks = trial.locks().await;
     released(acquired(locks.lock("n")).await).await;
     let guard = acquired(locks.lock("n")).await;
+    let token = guard.fencing_token();
     trial.empty().await;
     let release = guard.release().await.expect_err("nothing is left to release");
     assert!(matches!(release.lost(), Some(LostReason::Gone | LostReason::Broken(_))), "{release:?}");
-    for name in ["n", "other"] {
-        released(acquired(locks.lock(name)).await).await;
-    }
+    let next = acquired(locks.lock("n")).await;
+    assert!(next.fencing_token() > token, "{} after {token}", next.fencing_token());
+    released(next).await;
+    released(acquired(locks.lock("other")).await).await;
     Ok(())
 }
 

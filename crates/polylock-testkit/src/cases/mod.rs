@@ -176,7 +176,7 @@ macro_rules! __cases {
                 nothing_after_a_thousand_locks [Inspect]
             }
             emptied {
-                ends_the_holds_and_nothing_else [Empty]
+                ends_the_holds_and_nothing_else [Empty Tokens]
                 is_opened_again_with_greater_tokens [Empty Tokens]
             }
             inspect {

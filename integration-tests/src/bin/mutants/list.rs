@@ -188,6 +188,27 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         test: ("conformance", "postgres_unheard::order"),
     },
     Mutant {
+        name: "a gate that was lost begins with zero, in MySQL",
+        file: "crates/polylock-sql/src/mysql/statements/routines/claim.sql",
+        from: "VALUES (v_shard, {now});",
+        to: "VALUES (v_shard, 0);",
+        test: ("conformance", "mariadb::emptied::ends_the_holds_and_nothing_else"),
+    },
+    Mutant {
+        name: "tokens of a new file begin with one, in SQLite",
+        file: "crates/polylock-sql/src/sqlite/statements/schema.sql",
+        from: "SET seq = max(seq, {now})",
+        to: "SET seq = max(seq, 0)",
+        test: ("databases", "dropped::sqlite_begins_with_greater_tokens"),
+    },
+    Mutant {
+        name: "tokens of new tables begin with one, in PostgreSQL",
+        file: "crates/polylock-sql/src/postgres/statements/schema.sql",
+        from: "greatest(last_value, (",
+        to: "greatest(last_value, 0 * (",
+        test: ("databases", "dropped::postgres_begins_with_greater_tokens"),
+    },
+    Mutant {
         name: "a listener in a session of a pooler, in PostgreSQL",
         file: "crates/polylock-sql/src/postgres/listener.rs",
         from: "const PROBES: u32 = 3;",
