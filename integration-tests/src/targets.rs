@@ -91,6 +91,8 @@ pub struct Spot {
     directory: TempDir,
     entries: Entries,
     log: Option<Log>,
+    /// The statements that empty all its tables.
+    emptying: Option<String>,
 }
 
 /// What tells how many entries it keeps.
@@ -336,7 +338,8 @@ pub fn nodes_of<const N: usize>(alive: &[String], dead: [String; N]) -> Result<S
 pub fn tables_of(server: &Server, scheme: &str) -> Result<Spot, Missing> {
     let (url, table) = url_of(server, scheme);
     let log = Log::of(server, &table);
-    Ok(Spot { log, ..spot(url, Entries::Rows(count_of(&table)))? })
+    let emptying = Some(emptying(&table, if scheme == "mysql" { MYSQL_TABLES } else { TABLES }));
+    Ok(Spot { log, emptying, ..spot(url, Entries::Rows(count_of(&table)))? })
 }
 
 /// The URL with a prefix of its own for the tables, and the prefix.
@@ -350,6 +353,13 @@ fn with_key(url: &str, key: &str, value: &str) -> String {
     format!("{url}{joint}{key}={value}")
 }
 
+const TABLES: &[&str] = &["holds", "waiters", "broken", "meta"];
+const MYSQL_TABLES: &[&str] = &["holds", "waiters", "broken", "gates", "meta"];
+
+fn emptying(prefix: &str, tables: &[&str]) -> String {
+    tables.iter().map(|table| format!("DELETE FROM {prefix}_{table};")).collect()
+}
+
 /// Of entries that are rows.
 fn count_of(table: &str) -> String {
     format!("SELECT (SELECT count(*) FROM {table}_holds) + (SELECT count(*) FROM {table}_waiters)")
@@ -357,7 +367,7 @@ fn count_of(table: &str) -> String {
 
 fn spot(url: String, entries: Entries) -> Result<Spot, Missing> {
     let directory = TempDir::new().map_err(|error| Missing(format!("no directory for a file: {error}")))?;
-    Ok(Spot { url, directory, entries, log: None })
+    Ok(Spot { url, directory, entries, log: None, emptying: None })
 }
 
 fn file(durability: &str) -> Result<Spot, Missing> {
@@ -372,7 +382,8 @@ fn file(durability: &str) -> Result<Spot, Missing> {
     let path = directory.path().join("locks.db");
     let url = format!("sqlite://{}?polylock.durability={durability}", path.display());
     let entries = Entries::Rows(count_of(sqlite::Config::DEFAULT_TABLE));
-    Ok(Spot { url, directory, entries, log: None })
+    let emptying = Some(emptying(sqlite::Config::DEFAULT_TABLE, TABLES));
+    Ok(Spot { url, directory, entries, log: None, emptying })
 }
 
 impl Spot {
@@ -448,8 +459,13 @@ impl Target for Spot {
 
     async fn empty(&self) -> Result<bool> {
         let emptied = match &self.entries {
-            // Databases: see the tests of each.
-            Entries::Untold | Entries::Rows(_) => return Ok(false),
+            Entries::Untold | Entries::Rows(_) => {
+                let Some(sql) = &self.emptying else { return Ok(false) };
+                // Deletes, and then a row to be read.
+                let zero = if self.url.starts_with("postgres") { "0::bigint" } else { "0" };
+                let deleted = self.rows(&format!("{sql} SELECT {zero}")).await;
+                deleted.map(|_| ()).map_err(|error| error.to_string())
+            }
             Entries::Keys(prefix, server) => {
                 keys::delete(std::slice::from_ref(server), prefix).await.map_err(|error| error.to_string())
             }

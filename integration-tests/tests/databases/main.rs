@@ -1,6 +1,8 @@
 //! Server databases under faults, under other settings than their defaults, and behind poolers; and with planted bugs.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod credentials;
+mod dropped;
 mod foreign_rows;
 mod mariadb;
 mod pessimistic;

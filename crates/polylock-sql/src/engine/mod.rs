@@ -12,6 +12,8 @@ mod poller;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) mod pool;
 pub(crate) mod rows;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) mod source;
 pub(crate) mod table;
 
 use std::{
@@ -44,6 +46,9 @@ pub(crate) const SWEEP_EVERY: u32 = 256;
 /// ... so many rows of each table are looked over: more than came in meanwhile, so the sweep gets round.
 pub(crate) const SWEEP_ROWS: i64 = 1024;
 
+/// How many rows of each table one statement of a list returns at most, but for a lock with more waiters.
+pub(crate) const LIST_ROWS: i64 = 1000;
+
 /// What one kind of database does in its own way. Every operation is atomic, idempotent in the request's id and ends in
 /// bounded time, as [`Backend`] asks.
 #[async_trait]
@@ -67,8 +72,12 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + 'static {
     /// since the last round.
     async fn round(&self, hub: &Arc<Hub>, news: bool) -> Result<Round>;
 
-    /// Who holds and who waits, live entries only, by name.
-    async fn locks(&self, which: Which<'_>) -> Result<Vec<LockStatus>>;
+    /// Who holds `name` and who waits for it, live entries only.
+    async fn lock(&self, name: &[u8]) -> Result<Vec<LockStatus>>;
+
+    /// The locks whose names lie between `first` and `end`, which is not in it, by name: from the first
+    /// [`LIST_ROWS`] live entries of each table.
+    async fn page(&self, first: &[u8], end: &[u8]) -> Result<rows::Page>;
 
     /// Marks the holds of `name`, or removes them and rings: the entries of its holders.
     async fn break_lock(&self, name: &LockName, order: &BreakOrder, hub: &Hub) -> Result<Vec<Entry>>;
@@ -80,7 +89,19 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + 'static {
     fn alerts(&self) -> Option<&Arc<HoldAlerts>>;
 }
 
-/// Which locks to tell of.
+/// The names that begin with `prefix`: from the first to before the second, as bytes.
+pub(crate) fn range(prefix: &str) -> (Vec<u8>, Vec<u8>) {
+    // No UTF-8 has the byte FF, so counting up the last byte gives the end of all that begin with it.
+    let mut end = prefix.as_bytes().to_vec();
+    match end.last_mut() {
+        Some(last) => *last += 1,
+        None => end.push(0xff),
+    }
+    (prefix.as_bytes().to_vec(), end)
+}
+
+/// Which locks a statement of the pessimistic strategy returns: all at once, because each of them keeps a connection.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Which<'a> {
     Named(&'a LockName),
@@ -88,6 +109,7 @@ pub(crate) enum Which<'a> {
     Under(&'a str),
 }
 
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 impl Which<'_> {
     /// Whether an entry that cannot be shown is an error: it is not, for a list of all.
     pub(crate) const fn is_strict(self) -> bool {
@@ -99,13 +121,8 @@ impl Which<'_> {
         match self {
             Self::Named(name) => (bytes(name).to_vec(), None),
             Self::Under(prefix) => {
-                // No UTF-8 has the byte FF, so counting up the last byte gives the end of all that begin with it.
-                let mut end = prefix.as_bytes().to_vec();
-                match end.last_mut() {
-                    Some(last) => *last += 1,
-                    None => end.push(0xff),
-                }
-                (prefix.as_bytes().to_vec(), Some(end))
+                let (first, end) = range(prefix);
+                (first, Some(end))
             }
         }
     }
@@ -242,12 +259,27 @@ impl<D: Dialect> Backend for Engine<D> {
 #[async_trait]
 impl<D: Dialect> Inspect for Engine<D> {
     async fn inspect(&self, name: &LockName) -> Result<LockStatus> {
-        let lock = self.inner.dialect.locks(Which::Named(name)).await?.into_iter().next();
+        let lock = self.inner.dialect.lock(bytes(name)).await?.into_iter().next();
         Ok(lock.unwrap_or_else(|| LockStatus::new(name.clone(), Vec::new(), Vec::new())))
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockStatus>> {
-        self.inner.dialect.locks(Which::Under(prefix)).await
+        let (mut first, end) = range(prefix);
+        let mut locks = Vec::new();
+        loop {
+            let page = self.inner.dialect.page(&first, &end).await?;
+            locks.extend(page.locks);
+            match page.next {
+                rows::Next::End => return Ok(locks),
+                rows::Next::From(name) => first = name,
+                rows::Next::Long(name) => {
+                    locks.extend(self.inner.dialect.lock(&name).await?);
+                    // The least of the names behind it.
+                    first = name;
+                    first.push(0);
+                }
+            }
+        }
     }
 
     async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {

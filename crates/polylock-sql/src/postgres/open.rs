@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use polylock_core::{Clock, ConfigError, Fault, Operation, Result, Store, SystemClock};
-use sqlx::{ConnectOptions, Postgres, Row, postgres::PgRow};
+use sqlx::{Postgres, Row, postgres::PgRow};
 
 use super::{
     backend::Database,
@@ -16,7 +16,7 @@ use crate::{
         Engine,
         literal::Template,
         pool::{Diagnose, Server, Trouble},
-        table::check_version,
+        table::{self, check_version},
     },
     pessimistic::{SIDE_CONNECTIONS, Strategy},
 };
@@ -50,6 +50,8 @@ struct Tables {
     version: Template,
     /// ... which must be these; later functions do no harm.
     wanted: (i64, i64),
+    /// The file that makes the tables.
+    schema: &'static str,
 }
 
 impl Tables {
@@ -60,11 +62,13 @@ impl Tables {
                 ddl: statements::ddl(schema, prefix),
                 version: statements::version(schema, prefix),
                 wanted: (SCHEMA, ROUTINES),
+                schema: statements::SCHEMA,
             },
             Strategy::Pessimistic => Self {
                 ddl: pessimistic::ddl(schema, prefix),
                 version: pessimistic::version(schema, prefix),
                 wanted: (pessimistic::SCHEMA, 0),
+                schema: pessimistic::TABLES,
             },
         }
     }
@@ -85,9 +89,8 @@ pub async fn connect(config: Config) -> Result<Store> {
 
 async fn open(config: Config) -> Result<Store> {
     config.check()?;
-    let options = config.options.clone().disable_statement_logging();
     let connect = |connections| {
-        Server::new(options.clone(), connections, place(&config.options), config.common.timeout)
+        Server::new(config.source.clone(), connections, place(&config.source.options), &config.common)
     };
     let (pinned, connections) = (config.common.strategy == Strategy::Pessimistic, config.common.connections);
     let server = connect(if pinned { SIDE_CONNECTIONS } else { connections });
@@ -132,8 +135,16 @@ async fn prepare(server: &Server<Postgres>, config: &Config) -> Result<()> {
     if number(3)? == 0 {
         create(server, &tables).await?;
     }
-    let (schema, routines) = version(server, &tables).await?;
+    let (mut schema, mut routines) = version(server, &tables).await?;
     let (wanted, wanted_routines) = tables.wanted;
+    if schema == 0 && can_be_completed(server, config, &tables).await? {
+        tracing::warn!(
+            server = %server.place, table = config.common.table,
+            "the tables of the locks had been emptied: whatever was held before is free"
+        );
+        create(server, &tables).await?;
+        (schema, routines) = version(server, &tables).await?;
+    }
     if schema == wanted && routines < wanted_routines {
         create(server, &tables).await?;
     }
@@ -157,6 +168,15 @@ async fn prepare(server: &Server<Postgres>, config: &Config) -> Result<()> {
         );
     }
     Ok(())
+}
+
+async fn can_be_completed(server: &Server<Postgres>, config: &Config, tables: &Tables) -> Result<bool> {
+    let (schema, prefix) = (&config.schema, &config.common.table);
+    let sql = statements::columns(schema, prefix);
+    let columns = server.ask(Operation::Connect, &sql, &[], |rows| {
+        rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect::<Result<Vec<_>, _>>()
+    });
+    Ok(table::can_be_completed(tables.schema, prefix, columns.await?))
 }
 
 async fn version(server: &Server<Postgres>, tables: &Tables) -> Result<(i64, i64)> {

@@ -70,7 +70,7 @@ pub(super) struct Statements {
 pub(super) fn ddl(schema: &str, prefix: &str) -> String {
     let mut text = String::new();
     for file in [
-        include_str!("statements/schema.sql"),
+        SCHEMA,
         include_str!("statements/routines/settle.sql"),
         include_str!("statements/routines/claim.sql"),
         include_str!("statements/routines/renew.sql"),
@@ -87,6 +87,14 @@ pub(super) fn ddl(schema: &str, prefix: &str) -> String {
 /// What the server is, and which tables there are.
 pub(super) fn checkup(schema: &str, prefix: &str) -> Template {
     Template::new(&fill(include_str!("statements/checkup.sql"), schema, prefix, &[]))
+}
+
+/// The file that makes the tables.
+pub(super) const SCHEMA: &str = include_str!("statements/schema.sql");
+
+/// The columns that there are.
+pub(super) fn columns(schema: &str, prefix: &str) -> Template {
+    Template::new(&fill(include_str!("statements/columns.sql"), schema, prefix, &[]))
 }
 
 /// The versions of the tables and the functions.
@@ -154,8 +162,15 @@ impl Statements {
             release: with(include_str!("statements/release.sql"), &[]),
             break_lock: with(include_str!("statements/break.sql"), &[]),
             handed: with(include_str!("statements/handed.sql"), &[]),
-            locks_named: with(locks, &[("{which}", "name = $1")]),
-            locks_under: with(locks, &[("{which}", "name >= $1 AND name < $2")]),
+            locks_named: with(locks, &[("{which}", "name = $1"), ("{holds}", ""), ("{waiters}", "")]),
+            locks_under: with(
+                locks,
+                &[
+                    ("{which}", "name >= $1 AND name < $2"),
+                    ("{holds}", "ORDER BY name, slot LIMIT $3"),
+                    ("{waiters}", "ORDER BY name, seq LIMIT $3"),
+                ],
+            ),
             sweep_holds: with(sweep, &[("{table}", "holds")]),
             sweep_waiters: with(sweep, &[("{table}", "waiters")]),
             sweep_broken: with(sweep, &[("{table}", "broken")]),

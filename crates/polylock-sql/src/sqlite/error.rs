@@ -28,6 +28,11 @@ fn code(error: &sqlx::Error) -> Option<u32> {
     Some(extended & 0xff)
 }
 
+/// The log's index could not be made longer, which is what a full disk looks like once the file is there: `SQLITE_IOERR_SHMSIZE`.
+fn is_full(error: &sqlx::Error) -> bool {
+    error.as_database_error().and_then(sqlx::error::DatabaseError::code).as_deref() == Some("4874")
+}
+
 /// Whether another connection is in the way, so that the same statement may succeed a moment later.
 pub(super) fn is_busy(error: &sqlx::Error) -> bool {
     matches!(code(error), Some(BUSY | LOCKED | PROTOCOL))
@@ -36,6 +41,7 @@ pub(super) fn is_busy(error: &sqlx::Error) -> bool {
 /// What helps against `error`.
 fn fault(error: &sqlx::Error) -> Fault {
     match code(error) {
+        Some(_) if is_full(error) => Fault::Permanent,
         // A disk that fails or a table that is being changed may be well again with the next try, on a connection
         // that was opened anew; a full disk or a broken file will not.
         Some(BUSY | LOCKED | PROTOCOL | NOMEM | INTERRUPT | IOERR | CANTOPEN | SCHEMA) => Fault::Temporary,
@@ -51,6 +57,7 @@ fn fault(error: &sqlx::Error) -> Fault {
 /// What to do about it, where the code alone would leave people guessing.
 fn advice(error: &sqlx::Error) -> Option<&'static str> {
     match code(error)? {
+        _ if is_full(error) => Some("the disk is full"),
         BUSY | LOCKED => Some("another process keeps it locked"),
         READONLY => Some("this user may not write to it"),
         CORRUPT => Some("it is damaged: stop everybody who uses it and move it away"),

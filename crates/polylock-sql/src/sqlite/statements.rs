@@ -14,12 +14,16 @@ const STEP: &str = "1000";
 const PLACE: &str = "coalesce((SELECT seq FROM {p}_waiters WHERE name = ?1 AND request = ?2 \
                      AND expires_at > {now}), 9223372036854775807)";
 
+/// The file that makes the tables.
+pub(super) const SCHEMA: &str = include_str!("statements/schema.sql");
+
 /// Every statement, for one prefix of table names.
 #[derive(Debug)]
 pub(super) struct Statements {
     pub(super) prefix: String,
     pub(super) has_schema: SqlStr,
     pub(super) schema: SqlStr,
+    pub(super) columns: SqlStr,
     pub(super) version: SqlStr,
     pub(super) take: SqlStr,
     pub(super) look: SqlStr,
@@ -46,7 +50,8 @@ impl Statements {
         Self {
             prefix: prefix.to_owned(),
             has_schema: fill(include_str!("statements/has_schema.sql")),
-            schema: fill(include_str!("statements/schema.sql")),
+            schema: fill(SCHEMA),
+            columns: fill(include_str!("statements/columns.sql")),
             version: fill(include_str!("statements/version.sql")),
             take: fill(include_str!("statements/take.sql")),
             look: fill(look),
