@@ -68,6 +68,15 @@ fn what_the_command_leaves_running_is_left_alone() {
 }
 
 #[test]
+fn the_signal_that_stops_a_command_can_be_chosen() {
+    let place = Place::new();
+    let script = "trap 'echo INT > got; exit 0' INT; trap '' TERM; echo > held; while :; do sleep 0.05; done";
+    let run = place.start("--max-hold 300ms --signal INT x", script);
+    assert_eq!(run.code(), Some(124));
+    assert_eq!(place.read("got"), "INT\n");
+}
+
+#[test]
 fn max_hold_stops_the_command_and_frees_the_lock() {
     let place = Place::new();
     let run = place.start("--max-hold 300ms --status-file status x", "echo > held; exec sleep 60");
