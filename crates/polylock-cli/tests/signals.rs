@@ -57,6 +57,23 @@ fn under_nohup_a_hang_up_harms_nobody() {
     assert_eq!(run.code(), Some(6));
 }
 
+/// Ctrl-C on a terminal goes to both, and polylock may see it after the end of the command.
+#[test]
+fn a_signal_from_before_the_release_does_not_cut_it_off() {
+    let place = Place::new();
+    let run = place.start("x", "echo $$ > child; exec sleep 60");
+    let child = place.wait_for_pid("child");
+    run.signal(Signal::STOP);
+    rustix::process::kill_process(child, Signal::INT).unwrap();
+    run.signal(Signal::INT);
+    eventually("the end of the command", || !is_alive(child));
+    run.signal(Signal::CONT);
+    let output = run.finish();
+    assert_eq!(output.status.code(), Some(130));
+    assert_eq!(support::stderr(&output), "");
+    assert_eq!(place.status("x")["state"], "free");
+}
+
 #[test]
 fn what_the_command_leaves_running_is_left_alone() {
     let place = Place::new();
