@@ -867,7 +867,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         file: "crates/polylock-core/src/engine/connect.rs",
         from: "if !error.is_temporary() || again >= until {",
         to: "if !error.is_temporary() || again >= until || again > began {",
-        test: ("cli_patience", "a_server_that_comes_up_while_the_store_is_opened_is_used"),
+        test: ("exit_codes", "a_store_that_is_away_at_the_start"),
     },
     Mutant {
         name: "a hold that ends with the process is left to itself",
