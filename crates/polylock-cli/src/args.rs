@@ -95,6 +95,13 @@ pub(crate) enum Command {
     /// Have the holder of a lock stop and release it
     #[command(after_long_help = help::BREAK)]
     Break(Break),
+    /// End the start-up delay of Redlock servers that are known to be new
+    #[command(after_long_help = help::ADMIT)]
+    Admit {
+        /// Don't ask for a confirmation
+        #[arg(short, long)]
+        yes: bool,
+    },
     /// Print the statements that make the store's tables, for an administrator to run
     #[command(after_long_help = help::SCHEMA)]
     Schema,

@@ -135,6 +135,19 @@ RIGHTS OF THE PROGRAM'S USER, BESIDE THAT TO CONNECT
   MySQL and MariaDB (the database is app):
     GRANT SELECT, INSERT, UPDATE, DELETE, EXECUTE ON app.* TO app;";
 
+pub(crate) const ADMIT: &str = "\
+A server of a Redlock whose data is new does not vote until every
+lease of before must have expired: it may have lost its data, and
+with them votes for locks that are held. For a set of servers that
+was never used for locks before, this command ends that delay.
+
+It is refused for other stores, and while any of the servers has a
+vote for a lock.
+
+OUTPUT
+  The servers whose votes count from now on; with --output json or
+  jsonl one object each: {\"event\":\"admitted\",\"server\"}";
+
 pub(crate) const BREAK: &str = "\
 The holder is told to stop: at once if the store can push, else at its
 next renewal, within a third of its TTL. `polylock run` then sends its

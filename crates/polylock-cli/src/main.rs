@@ -2,6 +2,8 @@
 
 mod args;
 mod command;
+#[cfg(test)]
+mod documented;
 mod exit;
 mod help;
 mod output;
@@ -54,6 +56,7 @@ async fn dispatch(cli: Cli, output: &Output) -> Result<u8, Failure> {
         Command::Status { name } => command::status(&cli.global, &name, output).await,
         Command::List { prefix } => command::list(&cli.global, &prefix, output).await,
         Command::Break(order) => command::break_lock(&cli.global, &order, output).await,
+        Command::Admit { yes } => command::admit(&cli.global, yes, output).await,
         Command::Schema => command::schema(&cli.global, output),
         Command::Completions { shell } => command::completions(shell, output),
         Command::Man { command, dir } => command::man(command.as_deref(), dir.as_deref(), output),

@@ -11,7 +11,7 @@ use std::{
 
 use etcetera::BaseStrategy;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use polylock::{LocksConfig, StoreUrl};
+use polylock::{LocksConfig, StoreUrl, core::url::nearest};
 use serde::Deserialize;
 
 pub(crate) use self::nested::OUTER_STORE;
@@ -202,9 +202,26 @@ impl Section {
             };
             Ok((key, text))
         });
-        let keys = keys.collect::<Result<_, _>>()?;
+        let keys: BTreeMap<String, String> = keys.collect::<Result<_, _>>()?;
+        let in_file = |key: &str, problem: &str| {
+            let file = file.map_or_else(String::new, |file| format!("{}: ", file.display()));
+            Failure::new(CONFIG, format!("config: {file}{key}: {}", problem.replace("polylock.", "")))
+        };
+        if let (None, Some(key)) = (&self.store, keys.keys().find(|key| nearest(key, ["store"]).is_some())) {
+            return Err(in_file(key, "unknown key; did you mean store?"));
+        }
         match self.store {
-            Some(store) => Choice::new(&store, keys, file.and_then(|file| nested::in_config(file, profile))),
+            Some(store) => {
+                let names: Vec<String> = keys.keys().cloned().collect();
+                let choice =
+                    Choice::new(&store, keys, file.and_then(|file| nested::in_config(file, profile)))?;
+                let Err(error) = choice.config.clone().schema() else { return Ok(choice) };
+                let key = error.key.strip_prefix("polylock.");
+                match key.filter(|key| names.iter().any(|name| name == key)) {
+                    Some(key) => Err(in_file(key, &error.problem)),
+                    None => Err(error.into()),
+                }
+            }
             None => Choice::new(&default_store()?, keys, None),
         }
     }

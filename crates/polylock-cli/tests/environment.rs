@@ -67,7 +67,12 @@ fn the_store_from_a_file_a_profile_and_a_config_file() {
     assert_eq!(stdout(&place.bare().args(ttl).output().unwrap()), "20000\n");
     fs::write(place.path(".config/polylock/config.toml"), "store = 'memory:'\ntll = 3").unwrap();
     let typo = place.bare().args(["list"]).output().unwrap();
-    assert!(stderr(&typo).contains("did you mean polylock.ttl?"), "{}", stderr(&typo));
+    let text = stderr(&typo);
+    assert!(text.contains("config.toml: tll: unknown key; did you mean ttl?"), "{text}");
+    fs::write(place.path(".config/polylock/config.toml"), "stroe = 'memory:'").unwrap();
+    let typo = place.bare().args(["list"]).output().unwrap();
+    let text = stderr(&typo);
+    assert!(text.contains("config.toml: stroe: unknown key; did you mean store?"), "{text}");
 }
 
 #[test]

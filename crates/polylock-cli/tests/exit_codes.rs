@@ -6,11 +6,13 @@ mod support;
 use std::{
     fs,
     io::{BufRead, BufReader},
-    process::Output,
+    os::unix::fs::PermissionsExt,
+    process::{Command, Output},
     time::Duration,
 };
 
 use rustix::process::Signal;
+use sqlx::Connection;
 use support::{Place, now, stderr, stdout};
 
 #[track_caller]
@@ -81,6 +83,32 @@ fn wrong_usage() {
 }
 
 #[test]
+fn data_that_cannot_be_written() {
+    let place = Place::new();
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let output = place.polylock().args(["completions", "bash"]).stdout(full).output().unwrap();
+    assert_code(&output, 70, "can't write to stdout");
+}
+
+#[test]
+fn only_the_servers_of_a_redlock_are_admitted() {
+    let place = Place::new();
+    for store in ["memory:", "sqlite:///l.db", "redis://127.0.0.1:1"] {
+        let output = place.bare().args(["-S", store, "admit", "--yes"]).output().unwrap();
+        assert_code(&output, 78, "have no start-up delay: only those of redlock do");
+    }
+    let unasked =
+        place.bare().args(["-S", "redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3", "admit"]).output().unwrap();
+    assert_code(&unasked, 64, "add --yes");
+    let away = place
+        .bare()
+        .args(["-S", "redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3", "admit", "-y"])
+        .output()
+        .unwrap();
+    assert_code(&away, 69, "redlock could not connect");
+}
+
+#[test]
 fn help_and_version_are_no_errors() {
     let place = Place::new();
     let help = place.call("run --help");
@@ -114,6 +142,23 @@ fn bad_settings() {
     }
     assert_code(&place.bare().args(["-p", "night", "list"]).output().unwrap(), 78, "there is no \"night\"");
     assert_code(&place.bare().args(["--config", "no.toml", "list"]).output().unwrap(), 78, "no.toml");
+}
+
+#[test]
+fn a_file_without_the_right_to_write() {
+    let place = Place::new();
+    assert_code(&place.call("run x true"), 0, "");
+    for (name, mode) in [(".", 0o755), ("locks.db", 0o444)] {
+        fs::set_permissions(place.path(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let mut run = place.polylock();
+    if rustix::process::getuid().is_root() {
+        // Nothing is refused to this user.
+        run = Command::new("setpriv");
+        run.args(["--reuid", "65534", "--clear-groups", env!("CARGO_BIN_EXE_polylock")]);
+        run.env("POLYLOCK_STORE", place.url()).env_remove("POLYLOCK_OUTER_STORE");
+    }
+    assert_code(&run.args(["run", "x", "true"]).output().unwrap(), 77, "sqlite could not");
 }
 
 #[test]
@@ -203,5 +248,31 @@ fn interrupted_while_waiting() {
         assert_eq!(place.status("x")["waiters"].as_array().unwrap().len(), 0);
     }
     assert!(!place.path("ran").exists());
+    drop(holder);
+}
+
+#[tokio::test]
+async fn a_second_signal_ends_a_waiter_at_once_though_the_store_hangs() {
+    let place = Place::new();
+    let holder = place.start("x", "echo > held; exec sleep 60");
+    place.wait_for_file("held");
+    let mut waiter = place.start("--status-file status x", "true");
+    place.wait_for_waiters("x", 1);
+    // Nobody else can write from now on, so the place in the queue can't be given up.
+    let mut store = sqlx::SqliteConnection::connect(&place.url()).await.unwrap();
+    sqlx::query("BEGIN EXCLUSIVE").execute(&mut store).await.unwrap();
+    waiter.signal(Signal::INT);
+    let signalled = now();
+    while now().since(signalled) < Duration::from_millis(700) {
+        assert!(waiter.0.as_mut().unwrap().try_wait().unwrap().is_none(), "it did not try to leave");
+        std::thread::park_timeout(Duration::from_millis(20));
+    }
+    waiter.signal(Signal::TERM);
+    let signalled = now();
+    assert_eq!(waiter.code(), Some(143));
+    let took = now().since(signalled);
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    assert_eq!(support::lines(&place.read("status")).pop().unwrap()["verdict"], "interrupted");
+    sqlx::query("ROLLBACK").execute(&mut store).await.unwrap();
     drop(holder);
 }

@@ -126,6 +126,17 @@ fn status_and_list_tell_who_holds_and_who_waits() {
     drop(holder);
 }
 
+#[test]
+fn a_run_without_a_label_shows_its_user_and_program() {
+    let place = Place::new();
+    let mut run = place.polylock();
+    run.env("LOGNAME", "deploy").args(["run", "x", "/bin/sh", "-c", "echo > held; exec sleep 60", "secret"]);
+    let run = support::Running::spawn(run);
+    place.wait_for_file("held");
+    assert_eq!(place.status("x")["holders"][0]["label"], "deploy: sh");
+    drop(run);
+}
+
 fn list(place: &Place, format: &str, prefix: &str) -> std::process::Output {
     place.polylock().args(["list", "--output", format, prefix]).output().unwrap()
 }

@@ -57,6 +57,23 @@ fn under_nohup_a_hang_up_harms_nobody() {
     assert_eq!(run.code(), Some(6));
 }
 
+/// Ctrl-C on a terminal goes to both, and polylock may see it after the end of the command.
+#[test]
+fn a_signal_from_before_the_release_does_not_cut_it_off() {
+    let place = Place::new();
+    let run = place.start("x", "echo $$ > child; exec sleep 60");
+    let child = place.wait_for_pid("child");
+    run.signal(Signal::STOP);
+    rustix::process::kill_process(child, Signal::INT).unwrap();
+    run.signal(Signal::INT);
+    eventually("the end of the command", || !is_alive(child));
+    run.signal(Signal::CONT);
+    let output = run.finish();
+    assert_eq!(output.status.code(), Some(130));
+    assert_eq!(support::stderr(&output), "");
+    assert_eq!(place.status("x")["state"], "free");
+}
+
 #[test]
 fn what_the_command_leaves_running_is_left_alone() {
     let place = Place::new();
@@ -65,6 +82,15 @@ fn what_the_command_leaves_running_is_left_alone() {
     assert_eq!(run.code(), Some(0));
     assert!(is_alive(left));
     rustix::process::kill_process(left, Signal::KILL).unwrap();
+}
+
+#[test]
+fn the_signal_that_stops_a_command_can_be_chosen() {
+    let place = Place::new();
+    let script = "trap 'echo INT > got; exit 0' INT; trap '' TERM; echo > held; while :; do sleep 0.05; done";
+    let run = place.start("--max-hold 300ms --signal INT x", script);
+    assert_eq!(run.code(), Some(124));
+    assert_eq!(place.read("got"), "INT\n");
 }
 
 #[test]

@@ -15,7 +15,8 @@ use crate::Moment;
 /// let first = locks.lock("orders/42").acquire().await?;
 /// let progress = Progress::default();
 /// let second = tokio::spawn(locks.lock("orders/42").progress(&progress).acquire());
-/// while progress.queue_position() != Some(1) {
+/// // Behind the holder.
+/// while progress.queue_position() != Some(2) {
 ///     tokio::task::yield_now().await;
 /// }
 /// # second.abort();
@@ -43,8 +44,8 @@ pub struct Outage {
 }
 
 impl Progress {
-    /// The position in the queue, counted from 1 and with the holders, that the store has reported last; `None` before it has,
-    /// and for a store that does not count.
+    /// The position that the store has reported last, counted from 1 with the holders as the first ones; `None` before it has, and
+    /// for a store that does not count.
     #[must_use]
     pub fn queue_position(&self) -> Option<u32> {
         self.state().position

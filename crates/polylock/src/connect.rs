@@ -179,8 +179,8 @@ impl LocksBuilder {
         let can = store.backend.capabilities();
         if let (Some(ttl), true) = (self.ttl, named.has_sessions()) {
             // Two thirds of the session that the servers have given are the longest lease.
-            let longest = *can.ttl.end() * 3 / 2;
-            if ttl > longest + Duration::from_millis(10) {
+            let longest = Duration::from_millis(to_milliseconds(*can.ttl.end() * 3 / 2));
+            if ttl > longest {
                 return Err(Error::InvalidTtl {
                     backend: can.backend,
                     ttl,
@@ -256,6 +256,36 @@ pub fn schema(url: &str) -> Result<Option<String>, ConfigError> {
 
 pub(crate) fn schema_at(url: &StoreUrl) -> Result<Option<String>, ConfigError> {
     Named::read(url)?.1.schema()
+}
+
+fn to_milliseconds(time: Duration) -> u64 {
+    u64::try_from((time + Duration::from_micros(500)).as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Ends the start-up delay of the servers of a Redlock that were never used for locks before, and returns those whose delay was ended:
+/// `polylock_redis::redlock::admit` of the URL's configuration.
+///
+/// Only for servers that are known to be new. Of servers that have lost their data, locks may be held that they have forgotten.
+///
+/// # Errors
+/// [`Error::Config`] on key `store` if the URL names another store, and else as [`Locks::connect`]; [`Error::Unavailable`] if a
+/// lock is held.
+///
+/// # Cancel safety
+/// Once polled, it is carried out even if it is dropped.
+pub async fn admit(url: &str) -> Result<Vec<String>> {
+    admit_at(&StoreUrl::parse(url)?).await
+}
+
+pub(crate) async fn admit_at(url: &StoreUrl) -> Result<Vec<String>> {
+    let (_, _named) = Named::read(url)?;
+    #[cfg(feature = "redis")]
+    if let Named::Redlock(config) = _named {
+        return polylock_redis::redlock::admit(*config).await;
+    }
+    let problem =
+        format!("the servers of a {} store have no start-up delay: only those of redlock do", url.scheme());
+    Err(ConfigError::new("store", problem).into())
 }
 
 /// A store that is named and not yet opened.

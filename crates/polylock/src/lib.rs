@@ -51,7 +51,7 @@ mod config;
 mod connect;
 
 pub use config::LocksConfig;
-pub use connect::{Locks, LocksBuilder, schema, schemes};
+pub use connect::{Locks, LocksBuilder, admit, schema, schemes};
 pub use polylock_core::{
     self as core, BreakLock, BreakNotice, Capabilities, Carrier, Clock, ConfigError, Entry, Error, Fault,
     Fencing, FencingToken, Guard, InvalidName, Label, Lock, LockName, LockStatus, LostReason, Mode, Modes,

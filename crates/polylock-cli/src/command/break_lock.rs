@@ -1,13 +1,10 @@
 //! `break`.
 
-use std::{
-    io::{self, IsTerminal},
-    time::Duration,
-};
+use std::time::Duration;
 
 use polylock::{Clock, Entry, Label, LockName, Locks, OwnerId, SystemClock};
 
-use super::open;
+use super::{is_confirmed, open, require_terminal};
 use crate::{
     args::{Break, Global},
     exit::{Failure, NOT_ACQUIRED, USAGE},
@@ -25,7 +22,7 @@ pub(crate) async fn break_lock(global: &Global, order: &Break, output: &Output) 
         Label::new(reason).map_err(|error| Failure::new(USAGE, format!("--reason: {}", error.problem)))?;
     }
     let (locks, _) = open(global, output).await?;
-    if !order.yes && !is_confirmed(&locks, &name, order.force, output).await? {
+    if !order.yes && !is_wanted(&locks, &name, order.force, output).await? {
         return Ok(0);
     }
     let by = operator();
@@ -112,13 +109,8 @@ fn forced_text(name: &LockName, entry: &Entry) -> String {
 }
 
 /// Shows who holds the lock and asks for a confirmation.
-async fn is_confirmed(locks: &Locks, name: &LockName, force: bool, output: &Output) -> Result<bool, Failure> {
-    if !io::stdin().is_terminal() {
-        return Err(Failure::new(
-            USAGE,
-            "stdin is no terminal to ask for a confirmation: add --yes to break the lock without one",
-        ));
-    }
+async fn is_wanted(locks: &Locks, name: &LockName, force: bool, output: &Output) -> Result<bool, Failure> {
+    require_terminal()?;
     let status = locks.inspect(name).await?;
     if status.holders.is_empty() {
         return Ok(true);
@@ -128,10 +120,7 @@ async fn is_confirmed(locks: &Locks, name: &LockName, force: bool, output: &Outp
     } else {
         "Its holder is told to stop, and keeps the lock until it has stopped. Break it?"
     };
-    output.question(&format!("{}{consequence} [y/N] ", lock_text(&status)));
-    let mut answer = String::new();
-    let answered = io::stdin().read_line(&mut answer);
-    Ok(answered.is_ok() && matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
+    is_confirmed(&format!("{}{consequence}", lock_text(&status)), output)
 }
 
 /// `user@host:pid`, as the environment tells the user.

@@ -51,9 +51,9 @@ fn send(bytes: Vec<u8>, weight: Weight) -> bool {
     }
 }
 
-/// Queues what draws on a terminal, if everything before it was written: of a picture that changes, only the latest counts.
-pub(super) fn draw(text: String) {
-    if writer().is_none_or(Writer::is_idle) {
+/// Queues what draws on a terminal, if it is the last picture or the ones before it were written: only the latest counts.
+pub(super) fn draw(text: String, is_last: bool) {
+    if is_last || writer().is_none_or(Writer::is_idle) {
         send(text.into_bytes(), Weight::Essential);
     }
 }

@@ -3,7 +3,10 @@
 use std::{
     fmt::Write as _,
     io,
-    sync::{Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -28,6 +31,8 @@ const FRAMES: u8 = 20;
 #[derive(Debug, Default)]
 struct Screen {
     frame: Mutex<String>,
+    /// Whether the next frame removes the display.
+    is_last: Arc<AtomicBool>,
 }
 
 impl Screen {
@@ -78,7 +83,8 @@ impl TermLike for Screen {
     }
 
     fn flush(&self) -> io::Result<()> {
-        stderr::draw(std::mem::take(&mut *self.frame.lock().unwrap_or_else(PoisonError::into_inner)));
+        let frame = std::mem::take(&mut *self.frame.lock().unwrap_or_else(PoisonError::into_inner));
+        stderr::draw(frame, self.is_last.load(Ordering::Relaxed));
         Ok(())
     }
 }
@@ -90,6 +96,7 @@ pub(crate) struct Waiting {
     /// The store, without secrets.
     store: String,
     spinner: Option<ProgressBar>,
+    is_last: Arc<AtomicBool>,
     said: Option<Duration>,
     /// Whether the last line told of an outage.
     said_outage: bool,
@@ -99,13 +106,15 @@ impl Waiting {
     /// Begins. A terminal gets the spinner.
     pub(crate) fn begin(output: Output, store: &str) -> Self {
         let hidden = output.is_quiet() || !output.is_text();
-        let target = || ProgressDrawTarget::term_like_with_hz(Box::<Screen>::default(), FRAMES);
+        let screen = Screen::default();
+        let is_last = screen.is_last.clone();
+        let target = || ProgressDrawTarget::term_like_with_hz(Box::new(screen), FRAMES);
         let spinner = (!hidden && !ProgressDrawTarget::stderr().is_hidden())
             .then(|| ProgressBar::with_draw_target(None, target()));
         if let (Some(bar), Ok(style)) = (&spinner, ProgressStyle::with_template("{spinner} {msg}")) {
             bar.set_style(style);
         }
-        Self { output, store: store.to_owned(), spinner, said: None, said_outage: false }
+        Self { output, store: store.to_owned(), spinner, is_last, said: None, said_outage: false }
     }
 
     /// Whether anything is shown.
@@ -192,6 +201,7 @@ impl<'a> Seen<'a> {
 impl Drop for Waiting {
     fn drop(&mut self) {
         if let Some(bar) = &self.spinner {
+            self.is_last.store(true, Ordering::Relaxed);
             bar.finish_and_clear();
         }
     }

@@ -104,6 +104,8 @@ async fn release(
     signals: &mut Signals,
 ) -> Result<(), Error> {
     let name = guard.name().clone();
+    // The terminal sends Ctrl-C to the command and to polylock.
+    signals.forget().await;
     let outcome = tokio::select! {
         biased;
         outcome = tokio::time::timeout(FAREWELL, guard.release()) => outcome.ok(),
@@ -131,6 +133,7 @@ async fn release_after(
 ) -> Result<(), Error> {
     let (name, end) = (guard.name().clone(), SystemClock.now() + delay);
     let left = || end.since(SystemClock.now());
+    signals.forget().await;
     let mut parting = std::pin::pin!(guard.release_after(delay));
     let mut announce_at = SystemClock.now() + SILENT;
     loop {

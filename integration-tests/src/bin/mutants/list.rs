@@ -861,6 +861,85 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         to: "Ok(Err(Error::Lost { .. })) => Ok(()),",
         test: ("cli_lost_release", "sqlite_full::the_release_of_a_lock_that_was_taken_away_is_a_loss"),
     },
+    Mutant {
+        name: "command line: a line of output is waited for",
+        file: "crates/polylock-cli/src/output/writer.rs",
+        from: "        queue.lines.push_back(line);
+        self.0.changed.notify_all();
+",
+        to: "        queue.lines.push_back(line);
+        self.0.changed.notify_all();
+        drop(queue);
+        while !self.is_idle() {
+            thread::yield_now();
+        }
+",
+        test: ("unread", "a_run_outlives_pipes_that_nobody_reads_and_heeds_a_signal_at_once"),
+    },
+    Mutant {
+        name: "command line: a run inside a run uses the default store",
+        file: "crates/polylock-cli/src/store.rs",
+        from: "} else if let Some(outer) = nested::outer_store()? {",
+        to: "} else if let Some(outer) = nested::outer_store()?.filter(|_| false) {",
+        test: ("environment", "a_run_inside_a_run_uses_the_same_store"),
+    },
+    Mutant {
+        name: "command line: a run inside a run guesses its store",
+        file: "crates/polylock-cli/src/store/nested.rs",
+        from: "        hidden => {",
+        to: "        _ if true => return Ok(None),
+        hidden => {",
+        test: ("environment", "a_run_inside_a_run_whose_url_holds_a_password_must_name_its_store"),
+    },
+    Mutant {
+        name: "command line: an empty variable is no variable",
+        file: "crates/polylock-cli/src/store.rs",
+        from: "Ok(text) if text.is_empty() => \"empty\",",
+        to: "Ok(text) if text.is_empty() => return Ok(None),",
+        test: ("environment", "a_variable_that_is_empty_or_no_text_names_no_store"),
+    },
+    Mutant {
+        name: "command line: a command that was cut off is a success",
+        file: "crates/polylock-cli/src/run/finish.rs",
+        from: "Verdict::new(\"max_hold\", MAX_HOLD)",
+        to: "Verdict::new(\"max_hold\", code)",
+        test: ("signals", "max_hold_stops_the_command_and_frees_the_lock"),
+    },
+    Mutant {
+        name: "command line: a second signal is not heeded",
+        file: "crates/polylock-cli/src/run/mod.rs",
+        from: "signal = signals.next_end() => leave_at_once(log, output, signal),",
+        to: "signal = std::future::pending::<Signal>() => leave_at_once(log, output, signal),",
+        test: ("exit_codes", "a_second_signal_ends_a_waiter_at_once_though_the_store_hangs"),
+    },
+    Mutant {
+        name: "command line: the session of ZooKeeper has a time-out of its own",
+        file: "crates/polylock-cli/src/run/mod.rs",
+        from: "connecting = connecting.ttl(ttl);",
+        to: "connecting = connecting.ttl(ttl.max(std::time::Duration::from_secs(20)));",
+        test: ("cli_patience", "on_zookeeper_the_ttl_of_a_run_is_the_time_out_of_its_session"),
+    },
+    Mutant {
+        name: "a store that is away is not tried again",
+        file: "crates/polylock-core/src/engine/connect.rs",
+        from: "if !error.is_temporary() || again >= until {",
+        to: "if !error.is_temporary() || again >= until || again > began {",
+        test: ("exit_codes", "a_store_that_is_away_at_the_start"),
+    },
+    Mutant {
+        name: "a hold that ends with the process is left to itself",
+        file: "crates/polylock-core/src/engine/tenure.rs",
+        from: "Carrier::Connection => (Duration::MAX, Duration::ZERO),",
+        to: "Carrier::Connection => (Duration::ZERO, Duration::MAX),",
+        test: ("engine", "a_release_after_a_delay_keeps_a_hold_that_would_end_with_the_process"),
+    },
+    Mutant {
+        name: "a last renewal for a whole lease",
+        file: "crates/polylock-core/src/engine/shared.rs",
+        from: "let ttl = end.since(self.now()).max(shortest);",
+        to: "let ttl = end.since(self.now()).min(shortest).max(request.ttl);",
+        test: ("engine", "a_release_after_a_delay_leaves_a_lease_of_just_that"),
+    },
 ];
 
 #[cfg(test)]
