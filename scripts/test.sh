@@ -133,8 +133,9 @@ features() {
 
 tests() {
     say "tests"
+    cargo test --workspace --all-features --locked --no-run
     # The servers that test programs share are started once.
-    cargo run --quiet --locked -p polylock-integration-tests --bin server -- \
+    POLYLOCK_TEST_BUILT=1 cargo run --quiet --locked -p polylock-integration-tests --bin server -- \
         around cargo test --workspace --all-features --locked
 }
 

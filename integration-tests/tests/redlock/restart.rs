@@ -37,7 +37,7 @@ async fn the_votes_of_new_servers_count_after_a_delay_that_the_error_states() {
     // Two of three are too many, whatever the third says.
     let new = (0..3).filter(|node| text.contains(&site.address(*node))).count();
     assert!(new >= 2 && text.contains("servers are new or have lost their data"), "{text}");
-    assert!(text.contains("their votes count in 3s") && text.contains("redlock::admit"), "{text}");
+    assert!(text.contains("their votes count in 3s") && text.contains("polylock admit"), "{text}");
     assert!(!text.contains("no answer"), "{text}");
     site.is_free_soon().await;
 

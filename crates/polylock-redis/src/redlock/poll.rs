@@ -111,7 +111,7 @@ pub(super) fn too_few<T>(operation: Operation, nodes: &[Arc<Node>], replies: &[O
         let left = retry_after.unwrap_or(*longest);
         reasons.push(format!(
             "{} of {all} servers are new or have lost their data ({}); their votes count in {left:.0?}, when every lease \
-             of before has expired. Wait, or end it with polylock_redis::redlock::admit if these servers were never used \
+             of before has expired. Wait, or end it with `polylock admit` if these servers were never used \
              for locks before",
             delayed.len(),
             delayed.join(", "),

@@ -43,8 +43,6 @@ pub(crate) enum Need {
     Alerts,
     /// A way to count what is kept.
     Count,
-    /// A way to remove all of it.
-    Empty,
     /// Wake-ups that are pushed.
     Push,
     /// Holds that any connection can speak for.

@@ -208,6 +208,7 @@ impl Lab {
         let mut command = tokio::process::Command::new(executable);
         // In words, as the quiet format has none.
         command.args(["--exact", name, "--format", "pretty"]).env("RUST_BACKTRACE", "0");
+        command.env("POLYLOCK_TEST_BUILT", "1");
         command.current_dir(self.copy.join("integration-tests")).kill_on_drop(true);
         let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
         let outcome = match tokio::time::timeout(TIMEOUT, child.wait_with_output()).await {
@@ -226,6 +227,10 @@ impl Lab {
         cargo.args(["--workspace", "--all-features"]);
         for program in programs {
             cargo.args(["--test", program]);
+        }
+        if programs.iter().any(|program| program.starts_with("cli_")) {
+            // One of its own tests, because the command is built for them.
+            cargo.args(["--test", "exit_codes"]);
         }
         let output = cargo.output()?;
         if !output.status.success() {
