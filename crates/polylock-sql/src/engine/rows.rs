@@ -3,9 +3,10 @@
 use std::{fmt::Write, time::Duration};
 
 use polylock_core::{
-    BreakNotice, Entry, FencingToken, LockName, LockStatus, LostReason, Mode, OwnerId, Release, Renewal,
-    Request, RequestId,
+    BreakNotice, Entry, FencingToken, LockName, LockStatus, LostReason, Mode, OwnerId, RequestId,
 };
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+use polylock_core::{Release, Renewal, Request};
 use sqlx::Error;
 
 /// A time or a distance of times, as microseconds.

@@ -237,11 +237,11 @@ impl Dialect for Sqlite {
         let arguments = SqliteArguments::default().with(from.token).with(from.place).with(SWEEP_ROWS);
         let sql = &self.statements.sweep;
         let ends = self.rows(Lane::Relaxed, Operation::Claim, sql, arguments, |rows| {
-            rows.iter().map(|row| row.try_get::<Option<i64>, _>(0)).collect::<Result<Vec<_>, _>>()
+            let Some(row) = rows.first() else { return Ok(Sweep::default()) };
+            let end = |at: usize| Ok::<_, sqlx::Error>(row.try_get::<Option<i64>, _>(at)?.unwrap_or(0));
+            Ok(Sweep { token: end(0)?, place: end(1)? })
         });
-        let ends = ends.await?;
-        let end = |at: usize| ends.get(at).copied().flatten().unwrap_or(0);
-        *from = Sweep { token: end(0), place: end(1) };
+        *from = ends.await?;
         Ok(())
     }
 

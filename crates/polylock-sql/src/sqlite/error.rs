@@ -107,12 +107,29 @@ pub(super) fn system(file: &Path, error: &io::Error) -> Error {
 fn ask_the_system(file: &Path) -> Option<(Fault, String)> {
     match std::fs::metadata(file) {
         Ok(found) if found.is_dir() => Some((Fault::Permanent, "it is a directory".to_owned())),
-        Ok(_) => None,
+        Ok(_) => ["", "-wal", "-shm"].into_iter().find_map(|suffix| {
+            let mut path = file.as_os_str().to_owned();
+            path.push(suffix);
+            let words = format!("this user may not read and write {path:?}");
+            is_forbidden(Path::new(&path)).then_some((Fault::Denied, words))
+        }),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             Some((Fault::Denied, error.to_string()))
         }
         Err(_) => None,
     }
+}
+
+/// Whether `file` is there and this user may not both read and write it.
+#[cfg(unix)]
+fn is_forbidden(file: &Path) -> bool {
+    use rustix::fs::{Access, access};
+    access(file, Access::READ_OK | Access::WRITE_OK) == Err(rustix::io::Errno::ACCESS)
+}
+
+#[cfg(not(unix))]
+fn is_forbidden(_: &Path) -> bool {
+    false
 }
 
 #[cfg(test)]

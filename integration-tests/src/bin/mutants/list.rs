@@ -857,8 +857,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "command line: a release that finds no lock is a success",
         file: "crates/polylock-cli/src/run/finish.rs",
-        from: "Ok(Err(error @ Error::Lost { .. })) => Err(error),",
-        to: "Ok(Err(Error::Lost { .. })) => Ok(()),",
+        from: "Some(Err(error @ Error::Lost { .. })) => return Err(error),",
+        to: "Some(Err(Error::Lost { .. })) => return Ok(()),",
         test: ("cli_lost_release", "sqlite_full::the_release_of_a_lock_that_was_taken_away_is_a_loss"),
     },
     Mutant {
