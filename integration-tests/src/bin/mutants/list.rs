@@ -479,9 +479,21 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "Redlock: a majority of those that answer",
         file: "crates/polylock-redis/src/redlock/tally.rs",
         from: "        let quorum = quorum(self.replies.len());
-        numbers",
+        numbers.into_iter().find(|number| votes(*number) >= quorum)
+    }
+
+    /// Whether further replies cannot change the outcome.
+    pub(super) fn is_decided(&self) -> bool {
+",
         to: "        let quorum = quorum(self.replies.iter().filter(|reply| **reply > Some(0)).count());
-        numbers",
+        numbers.into_iter().find(|number| votes(*number) >= quorum)
+    }
+
+    pub(super) fn is_decided(&self) -> bool {
+        if self.elected().is_some() || self.replies.contains(&None) {
+            return self.elected().is_some();
+        }
+",
         test: ("redlock", "quorum::of_two_sides_of_a_partition_only_the_greater_one_gets_the_lock"),
     },
     Mutant {
@@ -539,9 +551,10 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         file: "crates/polylock-redis/src/redlock/proposals.rs",
         from: "        record.servers[server].sends(number);
 ",
-        to: "        if record.phase == Phase::Claims {
-            record.servers[server].sends(number);
+        to: "        if record.phase != Phase::Claims {
+            return Some(Sent { request: RequestId::from_bytes([0; 16]), server, number });
         }
+        record.servers[server].sends(number);
 ",
         test: ("redlock", "release::a_vote_that_was_restored_is_withdrawn"),
     },
