@@ -754,8 +754,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "Azure: a lease that comes late is released after a while only",
         file: "crates/polylock-azure/src/backend.rs",
-        from: "Duration::from_millis(700));",
-        to: "Duration::from_secs(10));",
+        from: "(Duration::from_millis(100), Duration::from_millis(700));",
+        to: "(Duration::from_secs(20), Duration::from_secs(20));",
         test: ("azure", "late::an_acquisition_that_comes_late_is_released_within_a_second_of_its_arrival"),
     },
     Mutant {
