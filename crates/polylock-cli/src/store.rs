@@ -115,7 +115,7 @@ impl Choice {
         let caution = names_relative_file(&url).then(|| {
             format!(
                 "the path of the store is relative to the working directory, so processes that run elsewhere use another store; \
-                 write sqlite:///absolute/path.db for {shown}"
+                 write its absolute path: {shown}"
             )
         });
         let outer = nested::without_secrets(&url, absolute.as_deref());

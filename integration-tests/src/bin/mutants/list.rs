@@ -830,7 +830,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         file: "crates/polylock-cli/src/run/processes/mod.rs",
         from: "self.id != Pid::INIT && self.exists()",
         to: "self.id != Pid::INIT && (self.exists() || true)",
-        test: ("cli_pid_reuse", "the_numbers_that_a_replaced_warden_knows"),
+        test: ("units of polylock", "run::processes::tests::a_group_without_a_known_member_is_not_signalled"),
     },
     Mutant {
         name: "command line: all processes of the machine are read before the group is killed",

@@ -29,6 +29,8 @@ use polylock_integration_tests::{cargo::workspace, clock::now};
 
 /// How many tests run at a time.
 const AT_ONCE: usize = 4;
+/// Before the name of a command: the unit tests in it.
+const UNITS: &str = "units of ";
 /// The time limit of a test.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
@@ -202,7 +204,7 @@ impl Lab {
         test: Test<'t>,
     ) -> io::Result<(Test<'t>, Outcome)> {
         let (program, name) = test;
-        let Some(executable) = built.get(program) else {
+        let Some(executable) = built.get(program.trim_start_matches(UNITS)) else {
             return Ok((test, Outcome::NoResult(format!("there is no program {program}"))));
         };
         let mut command = tokio::process::Command::new(executable);
@@ -226,7 +228,10 @@ impl Lab {
         // With the features of the whole workspace, as everything was built before.
         cargo.args(["--workspace", "--all-features"]);
         for program in programs {
-            cargo.args(["--test", program]);
+            match program.strip_prefix(UNITS) {
+                Some(command) => cargo.args(["--bin", command]),
+                None => cargo.args(["--test", program]),
+            };
         }
         if programs.iter().any(|program| program.starts_with("cli_")) {
             // One of its own tests, because the command is built for them.
@@ -239,6 +244,9 @@ impl Lab {
         let text = String::from_utf8_lossy(&output.stdout);
         let messages = text.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
         let executable = |message: serde_json::Value| {
+            if message["profile"]["test"] != true {
+                return None;
+            }
             let name = message["target"]["name"].as_str()?.to_owned();
             Some((name, PathBuf::from(message["executable"].as_str()?)))
         };
