@@ -34,11 +34,12 @@ where
             }
             Err(error) => error,
         };
-        let again = SystemClock.now() + error.retry_after().unwrap_or_else(|| backoff.next());
+        let now = SystemClock.now();
         let Error::Unavailable(unavailable) = &error else { return Err(error) };
-        if !error.is_temporary() || again >= until {
+        if !error.is_temporary() || now >= until {
             return Err(error);
         }
+        let again = (now + error.retry_after().unwrap_or_else(|| backoff.next())).min(until);
         tracing::debug!(error = &error as &dyn std::error::Error, "store unavailable, connecting again");
         progress.failing(began, until, &error);
         // The caller may have no timers.

@@ -40,6 +40,7 @@ impl<O: ConnectOptions> Source<O> {
     }
 
     /// The same for connections that lead elsewhere.
+    #[cfg(feature = "postgres")]
     pub(crate) fn at(&self, options: O) -> Self {
         Self { options, ..self.clone() }
     }
