@@ -3,6 +3,7 @@
 use std::{fs, time::Duration};
 
 use polylock_integration_tests::{
+    clock::pause,
     history::{Flow, at, read_all},
     process::Process,
     servers::{Private, pgbouncer, postgres},
@@ -58,11 +59,17 @@ async fn processes_that_do_not_listen_hand_over_quickly() {
 async fn processes_behind_a_pooler_hand_over_quickly() {
     let server = postgres::start(&[]).unwrap();
     let pooler = pgbouncer::start(&server, &[]).unwrap();
-    is_steady(&compete("PgBouncer", &server, pooler.url()).await);
     // A process that waits tries to listen, and must leave no session listening that others get from the pooler.
     let mut others = PgConnection::connect(pooler.url()).await.unwrap();
-    for _ in 0..20 {
-        let channels = others.fetch_all(sqlx::raw_sql("SELECT pg_listening_channels()")).await.unwrap();
-        assert_eq!(channels.len(), 0, "the pooler's session listens");
-    }
+    let looking = tokio::spawn(async move {
+        loop {
+            let channels = others.fetch_all(sqlx::raw_sql("SELECT pg_listening_channels()")).await.unwrap();
+            assert_eq!(channels.len(), 0, "the pooler's session listens");
+            pause(Duration::from_millis(20)).await;
+        }
+    });
+    let outcome = compete("PgBouncer", &server, pooler.url()).await;
+    assert!(!looking.is_finished(), "see above");
+    looking.abort();
+    is_steady(&outcome);
 }

@@ -185,7 +185,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         file: "crates/polylock-sql/src/postgres/statements.rs",
         from: "text.push_str(\"::bytea, \");",
         to: "text.push_str(\", \");",
-        test: ("conformance", "postgres_unheard::order::first_come_first_served"),
+        test: ("conformance", "postgres_unheard::order"),
     },
     Mutant {
         name: "a gate that was lost begins with zero, in MySQL",
