@@ -175,7 +175,8 @@ impl LocksBuilder {
         let takes_nearest = url.keys().text("polylock.ttl").is_none() || named.has_sessions();
         let label = self.label.transpose()?;
         let limit = options.wait.unwrap_or(Duration::MAX).min(options.outage);
-        let store = connect_within(limit, &self.progress, || named.clone().open()).await?;
+        // On the heap, because the future of a store's connection takes tens of KiB.
+        let store = connect_within(limit, &self.progress, || Box::pin(named.clone().open())).await?;
         let can = store.backend.capabilities();
         if let (Some(ttl), true) = (self.ttl, named.has_sessions()) {
             // Two thirds of the session that the servers have given are the longest lease.
