@@ -2,7 +2,7 @@
 //!
 //! All of it holds under any `sql_mode` and character set of the session, on MySQL and MariaDB alike.
 
-use crate::engine::literal::{Literals, Template, filled};
+use crate::engine::literal::{LOCKS_NAMED, LOCKS_UNDER, Literals, Template, filled};
 
 /// The database's clock in whole microseconds: of the statement it stands in, in Universal Time, so that no time zone and no
 /// daylight saving comes in.
@@ -145,15 +145,8 @@ impl Statements {
             release: with(include_str!("statements/release.sql"), &[]),
             break_lock: with(include_str!("statements/break.sql"), &[]),
             present: with(include_str!("statements/present.sql"), &[]),
-            locks_named: with(locks, &[("{which}", "name = $1"), ("{holds}", ""), ("{waiters}", "")]),
-            locks_under: with(
-                locks,
-                &[
-                    ("{which}", "name >= $1 AND name < $2"),
-                    ("{holds}", "ORDER BY name, slot LIMIT $3"),
-                    ("{waiters}", "ORDER BY name, seq LIMIT $3"),
-                ],
-            ),
+            locks_named: with(locks, &LOCKS_NAMED),
+            locks_under: with(locks, &LOCKS_UNDER),
             sweep: with(include_str!("statements/sweep.sql"), &[]),
         }
     }

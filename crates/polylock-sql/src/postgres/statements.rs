@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use polylock_core::Mode;
 
-use crate::engine::literal::{Literals, Template, filled};
+use crate::engine::literal::{LOCKS_NAMED, LOCKS_UNDER, Literals, Template, filled};
 
 /// The database's clock in whole microseconds: `clock_timestamp()`, because `now()` is when the transaction began.
 const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
@@ -162,15 +162,8 @@ impl Statements {
             release: with(include_str!("statements/release.sql"), &[]),
             break_lock: with(include_str!("statements/break.sql"), &[]),
             handed: with(include_str!("statements/handed.sql"), &[]),
-            locks_named: with(locks, &[("{which}", "name = $1"), ("{holds}", ""), ("{waiters}", "")]),
-            locks_under: with(
-                locks,
-                &[
-                    ("{which}", "name >= $1 AND name < $2"),
-                    ("{holds}", "ORDER BY name, slot LIMIT $3"),
-                    ("{waiters}", "ORDER BY name, seq LIMIT $3"),
-                ],
-            ),
+            locks_named: with(locks, &LOCKS_NAMED),
+            locks_under: with(locks, &LOCKS_UNDER),
             sweep_holds: with(sweep, &[("{table}", "holds")]),
             sweep_waiters: with(sweep, &[("{table}", "waiters")]),
             sweep_broken: with(sweep, &[("{table}", "broken")]),
