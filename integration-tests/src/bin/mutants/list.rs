@@ -935,8 +935,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a store that is away is not tried again",
         file: "crates/polylock-core/src/engine/connect.rs",
-        from: "if !error.is_temporary() || again >= until {",
-        to: "if !error.is_temporary() || again >= until || again > began {",
+        from: "if !error.is_temporary() || now >= until {",
+        to: "if !error.is_temporary() || now >= until || now > began {",
         test: ("exit_codes", "a_store_that_is_away_at_the_start"),
     },
     Mutant {
