@@ -40,7 +40,7 @@ pub async fn timed_refusal(url: &str) -> (Option<Fault>, String, Duration) {
 }
 
 async fn refused(url: &str) -> Error {
-    let opened = tokio::time::timeout(PATIENCE, Locks::connect(url)).await;
+    let opened = tokio::time::timeout(PATIENCE, Locks::builder(url).outage(Duration::ZERO).connect()).await;
     match opened.unwrap_or_else(|_| panic!("not known after {PATIENCE:?}")) {
         Ok(_) => panic!("it opens"),
         Err(error) => error,

@@ -5,21 +5,29 @@
 //! what is installed; else the target is missing, which fails if `POLYLOCK_TEST_REQUIRE=all` is set. Memory and SQLite
 //! are never missing. `POLYLOCK_TEST_SQLITE_URL=sqlite:///directory` puts the files on another disk.
 
+mod blobs;
 mod keys;
+mod log;
+mod own_server;
 mod znodes;
 
-use std::{sync::LazyLock, time::Duration};
+use std::{
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use polylock_core::{Result, Store, memory, url::StoreUrl};
 use polylock_redis::{redlock, single};
 use polylock_sql::{mysql, postgres, sqlite};
-use polylock_testkit::{Missing, Target};
+use polylock_testkit::{Missing, OwnServer, Target};
 use sqlx::{
     AssertSqlSafe, ColumnIndex, Connection, Database, Decode, Executor, MySql, Postgres, Row, Sqlite, Type,
     sqlite::SqliteConnectOptions,
 };
 use tempfile::TempDir;
+
+use log::Log;
 
 use crate::servers::{
     self, Server,
@@ -38,12 +46,30 @@ macro_rules! targets {
     };
 }
 
+/// Calls the macro `$then` with the names of the variants of a target, which share all but the way in which waiters are
+/// notified with that target: of the suite they get [`VARIED`] alone, because the time of a run is limited.
+#[macro_export]
+macro_rules! variants {
+    ($then:ident $($more:tt)*) => {
+        $then! { $($more)* postgres_unheard postgres_pooled }
+    };
+}
+
+/// The groups of cases that depend on how waiters are notified.
+pub const VARIED: &[&str] = &["exclusion", "order", "wait", "lost", "release", "breaking", "inspect"];
+
 macro_rules! list {
     ($($name:ident)*) => {
         /// The names of all targets.
         pub const NAMES: &[&str] = &[$(stringify!($name)),*];
 
-        /// A fresh one of the target `name`.
+        $crate::variants! { makers $($name)* }
+    };
+}
+
+macro_rules! makers {
+    ($($name:ident)*) => {
+        /// A fresh one of the target or variant `name`.
         ///
         /// # Errors
         /// [`Missing`] if its server is not there, or there is no such target.
@@ -64,6 +90,9 @@ pub struct Spot {
     /// For the files of the store, where it has any, and of the test.
     directory: TempDir,
     entries: Entries,
+    log: Option<Log>,
+    /// The statements that empty all its tables.
+    emptying: Option<String>,
 }
 
 /// What tells how many entries it keeps.
@@ -79,6 +108,8 @@ enum Entries {
     OfNodes(String, Vec<String>),
     /// The node below which its locks are, and the servers.
     Below(String, String),
+    /// Nothing tells; the blobs are below this path of a server.
+    Blobs(String, String),
 }
 
 /// Locks of this process alone.
@@ -115,6 +146,28 @@ pub async fn postgres() -> Result<Spot, Missing> {
     tables_of(servers::postgres()?, "postgres")
 }
 
+/// A PostgreSQL database whose notifications nobody listens to.
+///
+/// # Errors
+/// [`Missing`] if there is no server.
+pub async fn postgres_unheard() -> Result<Spot, Missing> {
+    let mut spot = tables_of(servers::postgres()?, "postgres")?;
+    spot.url = spot.url_with("polylock.listen", "off");
+    Ok(spot)
+}
+
+/// A PostgreSQL database behind a pooler in transaction mode, which passes no notifications on.
+///
+/// # Errors
+/// [`Missing`] if there is no server or no pooler.
+pub async fn postgres_pooled() -> Result<Spot, Missing> {
+    let pooled = servers::pgbouncer()?;
+    let (url, table) = url_of(&pooled.pooler, "postgres");
+    let log = Log::of(&pooled.server, &table);
+    // The driver of the tests themselves prepares statements, which does not go through a pooler.
+    Ok(Spot { log, ..spot(url, Entries::Untold)? })
+}
+
 /// A MariaDB or MySQL database.
 ///
 /// # Errors
@@ -128,13 +181,15 @@ pub async fn mariadb() -> Result<Spot, Missing> {
 /// # Errors
 /// [`Missing`] if there is no server.
 pub async fn postgres_pessimistic() -> Result<Spot, Missing> {
-    let (url, table) = url_of(servers::postgres()?, "postgres");
+    let server = servers::postgres()?;
+    let (url, table) = url_of(server, "postgres");
     // Rows, or transactions that have locked some.
     let count = format!(
         "SELECT greatest((SELECT count(*) FROM {table}_rows WHERE part = 1), (SELECT count(*) FROM {table}_sessions), \
          (SELECT count(DISTINCT pid) FROM pg_locks WHERE relation = '{table}_rows'::regclass AND mode = 'RowShareLock'))"
     );
-    spot(format!("{url}{PESSIMISTIC}"), Entries::Rows(count))
+    let log = Log::of(server, &table);
+    Ok(Spot { log, ..spot(format!("{url}{PESSIMISTIC}"), Entries::Rows(count))? })
 }
 
 /// A MariaDB or MySQL database whose locks are those of open transactions.
@@ -223,9 +278,10 @@ pub async fn azure() -> Result<Spot, Missing> {
 /// [`Missing`] if there is no place for files.
 pub fn blobs_of(server: &Server) -> Result<Spot, Missing> {
     let (container, query) = server.url().split_once('?').unwrap_or((server.url(), ""));
-    let url = format!("{}/{}?{query}", container.trim_end_matches('/'), server.name());
+    let name = server.name();
+    let url = format!("{}/{name}?{query}", container.trim_end_matches('/'));
     // What is left there keeps nobody out; what does, the store lists itself.
-    spot(url, Entries::Untold)
+    spot(url, Entries::Blobs(name, server.url().to_owned()))
 }
 
 /// A path of its own in a ZooKeeper.
@@ -281,7 +337,9 @@ pub fn nodes_of<const N: usize>(alive: &[String], dead: [String; N]) -> Result<S
 /// [`Missing`] if there is no place for files.
 pub fn tables_of(server: &Server, scheme: &str) -> Result<Spot, Missing> {
     let (url, table) = url_of(server, scheme);
-    spot(url, Entries::Rows(count_of(&table)))
+    let log = Log::of(server, &table);
+    let emptying = Some(emptying(&table, if scheme == "mysql" { MYSQL_TABLES } else { TABLES }));
+    Ok(Spot { log, emptying, ..spot(url, Entries::Rows(count_of(&table)))? })
 }
 
 /// The URL with a prefix of its own for the tables, and the prefix.
@@ -295,6 +353,13 @@ fn with_key(url: &str, key: &str, value: &str) -> String {
     format!("{url}{joint}{key}={value}")
 }
 
+const TABLES: &[&str] = &["holds", "waiters", "broken", "meta"];
+const MYSQL_TABLES: &[&str] = &["holds", "waiters", "broken", "gates", "meta"];
+
+fn emptying(prefix: &str, tables: &[&str]) -> String {
+    tables.iter().map(|table| format!("DELETE FROM {prefix}_{table};")).collect()
+}
+
 /// Of entries that are rows.
 fn count_of(table: &str) -> String {
     format!("SELECT (SELECT count(*) FROM {table}_holds) + (SELECT count(*) FROM {table}_waiters)")
@@ -302,7 +367,7 @@ fn count_of(table: &str) -> String {
 
 fn spot(url: String, entries: Entries) -> Result<Spot, Missing> {
     let directory = TempDir::new().map_err(|error| Missing(format!("no directory for a file: {error}")))?;
-    Ok(Spot { url, directory, entries })
+    Ok(Spot { url, directory, entries, log: None, emptying: None })
 }
 
 fn file(durability: &str) -> Result<Spot, Missing> {
@@ -316,7 +381,9 @@ fn file(durability: &str) -> Result<Spot, Missing> {
     let directory = directory.map_err(|error| Missing(format!("no directory for a file: {error}")))?;
     let path = directory.path().join("locks.db");
     let url = format!("sqlite://{}?polylock.durability={durability}", path.display());
-    Ok(Spot { url, directory, entries: Entries::Rows(count_of(sqlite::Config::DEFAULT_TABLE)) })
+    let entries = Entries::Rows(count_of(sqlite::Config::DEFAULT_TABLE));
+    let emptying = Some(emptying(sqlite::Config::DEFAULT_TABLE, TABLES));
+    Ok(Spot { url, directory, entries, log: None, emptying })
 }
 
 impl Spot {
@@ -390,9 +457,39 @@ impl Target for Spot {
         }
     }
 
+    async fn empty(&self) -> Result<bool> {
+        let emptied = match &self.entries {
+            Entries::Untold | Entries::Rows(_) => {
+                let Some(sql) = &self.emptying else { return Ok(false) };
+                // Deletes, and then a row to be read.
+                let zero = if self.url.starts_with("postgres") { "0::bigint" } else { "0" };
+                let deleted = self.rows(&format!("{sql} SELECT {zero}")).await;
+                deleted.map(|_| ()).map_err(|error| error.to_string())
+            }
+            Entries::Keys(prefix, server) => {
+                keys::delete(std::slice::from_ref(server), prefix).await.map_err(|error| error.to_string())
+            }
+            Entries::OfNodes(prefix, nodes) => {
+                keys::delete(nodes, prefix).await.map_err(|error| error.to_string())
+            }
+            Entries::Below(root, servers) => {
+                znodes::delete(servers, root).await.map_err(|error| error.to_string())
+            }
+            Entries::Blobs(prefix, server) => {
+                blobs::delete(server, prefix).await.map_err(|error| error.to_string())
+            }
+        };
+        emptied.unwrap_or_else(|error| panic!("can't empty the store: {error}"));
+        Ok(true)
+    }
+
+    async fn on_own_server(&self) -> Result<Option<Arc<dyn OwnServer>>> {
+        own_server::like(&self.url)
+    }
+
     async fn leftovers(&self) -> Result<Option<u64>> {
         let entries = match &self.entries {
-            Entries::Untold => return Ok(None),
+            Entries::Untold | Entries::Blobs(..) => return Ok(None),
             Entries::Rows(sql) => self.rows(sql).await.map_err(|error| error.to_string()),
             Entries::Keys(prefix, server) => {
                 keys::in_server(server, prefix).await.map_err(|error| error.to_string())
@@ -405,6 +502,10 @@ impl Target for Spot {
             }
         };
         Ok(Some(entries.unwrap_or_else(|error| panic!("can't count the entries: {error}"))))
+    }
+
+    async fn errors_logged(&self) -> Vec<String> {
+        self.log.as_ref().map_or_else(Vec::new, Log::errors)
     }
 }
 

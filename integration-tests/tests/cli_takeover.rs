@@ -26,8 +26,7 @@ async fn after(faults: &[Fault], script: &str) {
         match fault {
             Fault::Kill => assert_eq!(code, None),
             Fault::Stop | Fault::Break => assert_eq!(code, Some(79), "{fault:?}"),
-            // The command's own, which was killed or has left by itself.
-            Fault::MaxHold => assert!([Some(137), Some(0)].contains(&code), "{code:?}"),
+            Fault::MaxHold => assert_eq!(code, Some(124)),
         }
     }
 }

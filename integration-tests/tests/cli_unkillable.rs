@@ -83,7 +83,7 @@ fn what_is_left_of_a_command_and_runs_as_another_user_keeps_the_lock() {
     "#) else {
         return;
     };
-    for part in ["x: held", "code 143", "x: free", "can't be killed; the lock is kept until it has ended"] {
+    for part in ["x: held", "code 124", "x: free", "can't be killed; the lock is kept until it has ended"] {
         assert!(text.contains(part), "{part}");
     }
 }

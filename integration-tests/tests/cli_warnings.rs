@@ -10,15 +10,16 @@ use std::{
 use polylock_integration_tests::{
     cargo,
     servers::{
-        postgres,
+        Server, postgres,
         redis::{self, DURABLE},
     },
 };
 
+static POLYLOCK: LazyLock<PathBuf> =
+    LazyLock::new(|| cargo::program("polylock-cli", "polylock", Path::new(env!("CARGO_BIN_EXE_worker"))));
+
 /// What `polylock run` writes to its standard error.
 fn said(url: &str, quiet: &[&str]) -> String {
-    static POLYLOCK: LazyLock<PathBuf> =
-        LazyLock::new(|| cargo::program("polylock-cli", "polylock", Path::new(env!("CARGO_BIN_EXE_worker"))));
     let mut run = Command::new(&*POLYLOCK);
     run.args(["-S", url]).args(quiet).args(["run", "x", "true"]).stdin(Stdio::null());
     let output = run.output().unwrap();
@@ -49,4 +50,44 @@ fn a_schema_in_which_every_user_may_create_objects_is_warned_of() {
     assert_eq!(warned.lines().count(), 1, "{warned}");
     let own = format!("{}?polylock.schema=locks", server.url());
     assert_eq!(said(&own, &[]), "");
+}
+
+fn psql(server: &Server, sql: &str) {
+    assert!(Command::new("psql").args(["-X", "-q", server.url(), "-c", sql]).status().unwrap().success());
+}
+
+/// A statement in the background has no caller: a failure that lasts must be seen in another way.
+#[test]
+fn a_statement_that_fails_in_the_background_is_warned_of_once_with_its_cause() {
+    let server = postgres::start(&[]).unwrap();
+    assert_eq!(said(server.url(), &[]), "");
+    // A user who may claim, and may not look at the tables.
+    psql(&server, "CREATE ROLE weak LOGIN");
+    psql(&server, "GRANT SELECT ON polylock_meta TO weak");
+    for function in [
+        "settle_2(bytea, bytea, bigint, bigint)",
+        "renew_2(bytea, bytea, bigint, boolean)",
+        "release_2(bytea, bytea, text)",
+    ] {
+        psql(&server, &format!("ALTER FUNCTION polylock_{function} SECURITY DEFINER"));
+    }
+    psql(
+        &server,
+        "DO $$ BEGIN EXECUTE (SELECT format('ALTER FUNCTION %s SECURITY DEFINER', oid::regprocedure) FROM pg_proc WHERE proname = 'polylock_claim_2'); END $$",
+    );
+    let url = format!("{}?polylock.listen=off", server.url().replace("postgres@", "weak@"));
+    let mut holder = Command::new(&*POLYLOCK);
+    let mut holder =
+        holder.args(["-S", server.url(), "run", "x", "cat"]).stdin(Stdio::piped()).spawn().unwrap();
+    // It holds the lock when another one does not get it.
+    let tries = ["-S", server.url(), "-q", "run", "-n", "x", "true"];
+    while Command::new(&*POLYLOCK).args(tries).status().unwrap().success() {}
+    let waits = ["-S", &url, "run", "--wait", "2s", "x", "true"];
+    let output = Command::new(&*POLYLOCK).args(waits).stdin(Stdio::null()).output().unwrap();
+    drop(holder.stdin.take());
+    assert!(holder.wait().unwrap().success());
+    let warned = String::from_utf8(output.stderr).unwrap();
+    let line: Vec<&str> =
+        warned.lines().filter(|line| line.contains("releases by other processes")).collect();
+    assert!(line.len() == 1 && line[0].contains("permission denied for table polylock_holds"), "{warned}");
 }

@@ -12,6 +12,47 @@ macro_rules! conform {
 }
 polylock_integration_tests::targets!(conform);
 
+/// A test for each group of cases that a variant of a target gets.
+macro_rules! vary {
+    ($($target:ident)*) => {
+        $(mod $target {
+            vary! { @ $target [exclusion order wait lost release breaking inspect] }
+        })*
+    };
+    (@ $target:ident [$($group:ident)*]) => {
+        pub(super) const GROUPS: &[&str] = &[$(stringify!($group)),*];
+
+        $(#[test]
+        fn $group() {
+            let maker = polylock_testkit::Maker::new(polylock_integration_tests::targets::$target);
+            super::group(stringify!($target), stringify!($group), &maker);
+        })*
+    };
+}
+polylock_integration_tests::variants!(vary);
+
+/// A pooler passes no notifications on, which a store that listens through it does not know when it is opened.
+const PUSHED: (&str, &str) = ("postgres_pooled", "breaking::reaches_the_holder_at_once");
+
+/// Runs the cases of `group`, four at a time: most of them wait.
+fn group(target: &str, group: &str, maker: &polylock_testkit::Maker) {
+    let cases = polylock_testkit::CASES.iter().copied();
+    let cases: Vec<&str> =
+        cases.filter(|case| case.split("::").next() == Some(group) && (target, *case) != PUSHED).collect();
+    assert!(!cases.is_empty(), "there is no group {group:?}");
+    std::thread::scope(|scope| {
+        for some in cases.chunks(cases.len().div_ceil(4)) {
+            scope.spawn(|| some.iter().for_each(|case| polylock_testkit::__test(target, case, maker)));
+        }
+    });
+}
+
+#[test]
+fn every_variant_gets_the_groups_that_depend_on_notifications() {
+    assert_eq!(postgres_unheard::GROUPS, targets::VARIED);
+    assert_eq!(postgres_pooled::GROUPS, targets::VARIED);
+}
+
 /// The pairs of target and case that are in no line of `listed`.
 fn untested(listed: &str) -> Vec<String> {
     let tests: Vec<&str> = listed.lines().filter_map(|line| line.strip_suffix(": test")).collect();

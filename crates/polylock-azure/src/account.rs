@@ -8,7 +8,7 @@ use polylock_core::{
     url::{Keys, StoreUrl},
 };
 
-use crate::signing::SharedKey;
+use crate::{driver_keys::DriverKeys, signing::SharedKey};
 
 /// What the emulator's one account is called, and its key, which is no secret:
 /// <https://learn.microsoft.com/azure/storage/common/storage-use-azurite>.
@@ -48,10 +48,12 @@ impl fmt::Debug for Credential {
 pub(crate) struct Address {
     pub(crate) container: String,
     pub(crate) account: Option<String>,
+    /// Of an account that is named by its host.
+    pub(crate) endpoint: Option<Url>,
     pub(crate) prefix: Option<String>,
 }
 
-/// `//container@account/prefix`.
+/// `//container@account/prefix`, also with the host of the account.
 pub(crate) fn address(url: &StoreUrl) -> Result<Address, ConfigError> {
     let problem = |problem: &str| {
         ConfigError::new("store", format!("{problem}: write {}://container@account/prefix", url.scheme()))
@@ -61,6 +63,15 @@ pub(crate) fn address(url: &StoreUrl) -> Result<Address, ConfigError> {
     let (container, account) = match rest.rsplit_once('@') {
         Some((container, account)) => (container, Some(account)),
         None => (rest, None),
+    };
+    let (account, endpoint) = match account.and_then(|account| account.split_once('.')) {
+        Some((_, host)) if host.starts_with("dfs.") => {
+            return Err(problem(
+                "names the host of Data Lake files, and locks are blobs: write .blob. for .dfs.",
+            ));
+        }
+        Some((name, rest)) => (Some(name), Some(self::url("store", &format!("https://{name}.{rest}/"))?)),
+        None => (account, None),
     };
     let plain = |text: &str| text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
     if container.is_empty() {
@@ -79,6 +90,7 @@ pub(crate) fn address(url: &StoreUrl) -> Result<Address, ConfigError> {
     Ok(Address {
         container: container.to_owned(),
         account: account.map(str::to_owned),
+        endpoint,
         prefix: if prefix.is_empty() { None } else { Some(self::prefix(prefix)?) },
     })
 }
@@ -106,17 +118,35 @@ pub(crate) struct Account {
 }
 
 impl Account {
-    /// The account `named`, or the one of the keys.
-    pub(crate) fn from_keys(named: Option<String>, keys: &mut Keys) -> Result<Self, ConfigError> {
-        let emulator = keys.read("emulator", emulator)?.flatten();
-        let text = keys.text("polylock.connection_string");
-        let own = keys.text("polylock.account_key");
-        let endpoint = keys.read("polylock.endpoint", endpoint)?;
-        let mut sas = Vec::new();
+    /// The account `named`, at this `host`, or the one of the keys.
+    pub(crate) fn from_keys(
+        named: Option<String>,
+        host: Option<Url>,
+        from: &StoreUrl,
+        keys: &mut Keys,
+    ) -> Result<Self, ConfigError> {
+        let mut keys = DriverKeys::new(from, keys)?;
+        let emulator = read(keys.text("emulator")?, emulator)?.flatten();
+        let text = keys.text("polylock.connection_string")?.map(|(_, text)| text);
+        let own = keys.text("polylock.account_key")?.map(|(_, key)| key);
+        let endpoint = read(keys.text("polylock.endpoint")?, endpoint)?.or(host);
+        let named = match (named, keys.text("account")?) {
+            (Some(named), Some((key, other))) if named != other => {
+                return Err(ConfigError::new(key, "names another account than the URL does: keep one"));
+            }
+            (named, other) => named.or(other.map(|(_, name)| name)),
+        };
+        let mut parameters = Vec::new();
         for key in SAS {
-            sas.extend(keys.text(key).map(|value| (key, value)));
+            parameters.extend(keys.own(key).map(|value| (key, value)));
         }
-        let sas = (!sas.is_empty()).then(|| query(&sas));
+        let sas = (!parameters.is_empty()).then(|| query(&parameters));
+        let sas = match (sas, keys.sas()) {
+            (Some(_), Some(_)) => {
+                return Err(ConfigError::new("sig", "is one credential too many: keep one"));
+            }
+            (one, other) => one.or(other),
+        };
 
         let given = [
             ("polylock.account_key", own.is_some()),
@@ -165,6 +195,15 @@ fn home(account: Option<&str>, elsewhere: Option<&Url>) -> Result<Url, ConfigErr
     }
 }
 
+/// The value of a key, if it is given.
+fn read<T>(
+    given: Option<(&'static str, String)>,
+    read: impl FnOnce(&str) -> Result<T, &'static str>,
+) -> Result<Option<T>, ConfigError> {
+    let Some((key, text)) = given else { return Ok(None) };
+    read(&text).map(Some).map_err(|problem| ConfigError::new(key, problem))
+}
+
 fn emulated(at: &str, account: Option<&str>) -> Result<Account, ConfigError> {
     let account = account.unwrap_or(EMULATED.0);
     let endpoint = url("emulator", &format!("{at}/{account}"))?;
@@ -175,8 +214,8 @@ fn emulated(at: &str, account: Option<&str>) -> Result<Account, ConfigError> {
 /// The URL of an emulator, without a slash at its end; `None` if there is to be none.
 fn emulator(text: &str) -> Result<Option<String>, &'static str> {
     match text {
-        "true" => return Ok(Some(EMULATOR.to_owned())),
-        "false" => return Ok(None),
+        "true" | "1" => return Ok(Some(EMULATOR.to_owned())),
+        "false" | "0" => return Ok(None),
         _ => {}
     }
     let url: Url = text.parse().map_err(|_| "must be true, or a URL such as http://127.0.0.1:10000")?;

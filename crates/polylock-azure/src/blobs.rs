@@ -24,7 +24,7 @@ use azure_storage_blob::{
         BlockBlobClientUploadOptions, ListBlobsIncludeItem,
     },
 };
-use futures_util::TryStreamExt;
+use futures_util::{Stream, TryStreamExt, stream};
 use polylock_core::{Clock, ConfigError, LockName, Moment, SystemClock};
 
 use crate::{
@@ -38,6 +38,9 @@ use crate::{
 
 /// The version of the service that is spoken to. Emulators refuse those that they do not know.
 const VERSION: &str = "2023-11-03";
+
+/// How many blobs are listed at a time.
+const PAGE_SIZE: i32 = 500;
 
 /// The container, and which part of it.
 pub(crate) struct Blobs {
@@ -87,6 +90,9 @@ pub(crate) struct Seen {
     /// For how long it has been as it is, to the second.
     pub(crate) age: Duration,
 }
+
+/// Some of the blobs of a list, and the service's clock when they were listed.
+pub(crate) type Page = (Vec<BlobItem>, Option<OffsetDateTime>);
 
 impl Blobs {
     pub(crate) fn new(config: &Config) -> Result<Self, ConfigError> {
@@ -379,25 +385,26 @@ impl Blobs {
         self.answer(patience, blob.delete(Some(options))).await.map(drop)
     }
 
-    /// The blobs whose names begin with `prefix`, with their metadata, each with the service's clock when it was listed.
-    pub(crate) async fn list(
+    /// The blobs whose names begin with `prefix`, with their metadata, one page at a time.
+    pub(crate) fn list(
         &self,
         prefix: String,
         patience: Duration,
-    ) -> Result<Vec<(BlobItem, Option<OffsetDateTime>)>, Trouble> {
+    ) -> Result<impl Stream<Item = Result<Page, Trouble>>, Trouble> {
         let options = BlobContainerClientListBlobsOptions {
             include: Some(vec![ListBlobsIncludeItem::Metadata]),
             prefix: Some(prefix),
+            maxresults: Some(PAGE_SIZE),
+            timeout: limit(patience),
             ..BlobContainerClientListBlobsOptions::default()
         };
-        let mut pages = self.container.list_blobs(Some(options)).map_err(Trouble::from)?.into_pages();
-        let mut found = Vec::new();
-        while let Some(page) = self.answer(patience, pages.try_next()).await? {
+        let pages = self.container.list_blobs(Some(options)).map_err(Trouble::from)?.into_pages();
+        Ok(stream::try_unfold(pages, move |mut pages| async move {
+            let Some(page) = self.answer(patience, pages.try_next()).await? else { return Ok(None) };
             let now = date(page.headers(), "date");
             let items = page.into_model().map_err(Trouble::from)?.blob_items;
-            found.extend(items.into_iter().map(|item| (item, now)));
-        }
-        Ok(found)
+            Ok(Some(((items, now), pages)))
+        }))
     }
 
     pub(crate) async fn make_container(&self, patience: Duration) -> Result<(), Trouble> {

@@ -7,9 +7,10 @@
 //! A notice is deleted by the release of its holder, if that has found it, and by the next break of any lock when it is older than any
 //! lease can be.
 
-use std::time::Duration;
+use std::{pin::pin, time::Duration};
 
 use azure_core::http::Etag;
+use futures_util::TryStreamExt;
 use polylock_core::{BreakNotice, BreakOrder, Entry, Fault, LockName, LostReason, Request, RequestId};
 
 use crate::{
@@ -147,12 +148,15 @@ impl Leases {
 
     /// Deletes the notices that no holder can be waiting for any more.
     pub(crate) async fn drop_old_notices(&self) -> Result<(), Trouble> {
-        for (item, now) in self.blobs.list(names::notices(&self.blobs.prefix), PATIENCE).await? {
-            let (Some(blob), Some(properties)) = (item.name, item.properties) else { continue };
-            let metadata = item.metadata.and_then(|metadata| metadata.values).unwrap_or_default();
-            let is_notice = Broken::read(|key| metadata.get(key).map(String::as_str)).is_some();
-            if is_notice && age(now, properties.last_modified) > OLD {
-                self.blobs.delete(&blob, properties.etag, PATIENCE).await?;
+        let mut pages = pin!(self.blobs.list(names::notices(&self.blobs.prefix), PATIENCE)?);
+        while let Some((items, now)) = pages.try_next().await? {
+            for item in items {
+                let (Some(blob), Some(properties)) = (item.name, item.properties) else { continue };
+                let metadata = item.metadata.and_then(|metadata| metadata.values).unwrap_or_default();
+                let is_notice = Broken::read(|key| metadata.get(key).map(String::as_str)).is_some();
+                if is_notice && age(now, properties.last_modified) > OLD {
+                    self.blobs.delete(&blob, properties.etag, PATIENCE).await?;
+                }
             }
         }
         Ok(())

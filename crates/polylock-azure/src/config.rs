@@ -82,8 +82,8 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] on what makes no sense.
     pub fn from_url(url: &StoreUrl, keys: &mut Keys) -> Result<Self, ConfigError> {
-        let Address { container, account, prefix } = account::address(url)?;
-        let account = account::Account::from_keys(account, keys)?;
+        let Address { container, account, endpoint, prefix } = account::address(url)?;
+        let account = account::Account::from_keys(account, endpoint, url, keys)?;
         let yes_or_no = [("true", true), ("false", false)];
         let config = Self {
             container,
@@ -131,8 +131,20 @@ impl Config {
         self
     }
 
-    /// Shows tokens of Microsoft Entra ID that `credential` gets, for instance one of the crate `azure_identity`. The account
-    /// must be reached by https.
+    /// Authorizes requests with the tokens of Microsoft Entra ID that `credential` returns, for instance one of the crate
+    /// `azure_identity`: a managed identity, a workload identity. The SDK asks it for a new token before the old one expires. The
+    /// account must be reached by https.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use polylock_azure::{Config, azure_core::credentials::TokenCredential};
+    ///
+    /// # async fn open(credential: Arc<dyn TokenCredential>) -> polylock_core::Result<()> {
+    /// // let credential = azure_identity::ManagedIdentityCredential::new(None)?;
+    /// let config = Config::new("az://locks@myaccount/app")?.credential(credential);
+    /// let locks = polylock_core::Locks::new(polylock_azure::connect(config).await?);
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn credential(mut self, credential: Arc<dyn TokenCredential>) -> Self {
         self.credential = Some(Credential::Token(credential));
@@ -261,8 +273,43 @@ mod tests {
     }
 
     #[test]
+    fn keys_of_other_drivers_are_applied_or_refused() {
+        let key = format!("polylock.account_key={KEY}");
+        for (url, same) in [
+            (format!("az://locks?account_name=acc1&account_key={KEY}"), format!("az://locks@acc1?{key}")),
+            (format!("az://locks@acc1?azure_storage_account_key={KEY}"), format!("az://locks@acc1?{key}")),
+            ("az://locks@acc1?sas_token=?sv=1%26sig=x".to_owned(), "az://locks@acc1?sv=1&sig=x".to_owned()),
+            ("az://locks?use_emulator=true".to_owned(), "az://locks?emulator=true".to_owned()),
+            (
+                format!("az://locks@acc1.blob.core.windows.net/p?{key}"),
+                format!("az://locks@acc1/p?polylock.endpoint=https://acc1.blob.core.windows.net/&{key}"),
+            ),
+        ] {
+            let credential = |url: &str| match Config::new(url).unwrap().credential {
+                Some(Credential::Sas(sas)) => sas,
+                other => format!("{other:?}"),
+            };
+            assert_eq!((shown(&url), credential(&url)), (shown(&same), credential(&same)), "{url}");
+        }
+        for (url, wanted, word) in [
+            ("az://locks@acc1?client_id=x&tenant_id=y", "client_id", "Config::credential"),
+            ("az://locks@acc1?skip_signature=true", "skip_signature", "credentials"),
+            ("az://locks@acc1?container_name=x", "container_name", "az://container@account"),
+            ("az://locks@acc1.dfs.core.windows.net", "store", ".blob."),
+            ("az://locks@acc1?account_name=acc2", "account_name", "another account"),
+            ("az://locks@acc1?account_key=eA&polylock.account_key=eA", "account_key", "keep one"),
+            ("az://locks@acc1?sig=x&sas_token=sig=y", "sig", "keep one"),
+        ] {
+            let error = Config::new(url).unwrap_err();
+            assert!(error.key == wanted && error.problem.contains(word), "{url}: {error}");
+        }
+    }
+
+    #[test]
     fn no_credential_is_shown() {
         for query in [
+            format!("account_key={KEY}"),
+            "sas_token=sv%3D2021-06-08%26sig%3DY2FuYXJ5".to_owned(),
             format!("polylock.account_key={KEY}"),
             "sv=2021-06-08&sp=rw&sig=Y2FuYXJ5".to_owned(),
             format!("polylock.connection_string=AccountName%3Dacc1%3BAccountKey%3D{KEY}"),

@@ -1,10 +1,11 @@
 //! Looking into the container, and breaking locks.
 
-use std::time::Duration;
+use std::{pin::pin, time::Duration};
 
 use async_trait::async_trait;
 use azure_core::time::OffsetDateTime;
 use azure_storage_blob::models::{BlobItem, LeaseState};
+use futures_util::TryStreamExt;
 use polylock_core::{BreakOrder, Entry, Inspect, LockName, LockStatus, Mode, Operation, OwnerId, Result};
 
 use crate::{
@@ -68,8 +69,11 @@ impl Leases {
 
     async fn all(&self, prefix: &str) -> Result<Vec<LockStatus>, Trouble> {
         let mut found = Vec::new();
-        for (item, now) in self.blobs.list(names::under(&self.blobs.prefix, prefix), PATIENCE).await? {
-            found.extend(self.in_use(item, now).await?);
+        let mut pages = pin!(self.blobs.list(names::under(&self.blobs.prefix, prefix), PATIENCE)?);
+        while let Some((items, now)) = pages.try_next().await? {
+            for item in items {
+                found.extend(self.in_use(item, now).await?);
+            }
         }
         found.sort_by(|a: &LockStatus, b| a.name.cmp(&b.name));
         Ok(found)

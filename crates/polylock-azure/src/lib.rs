@@ -7,6 +7,7 @@ mod bell;
 mod blobs;
 mod breaks;
 mod config;
+mod driver_keys;
 mod error;
 mod grants;
 mod inspect;

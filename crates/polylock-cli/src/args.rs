@@ -18,12 +18,13 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Everywhere")]
 pub(crate) struct Global {
     /// The store, by URL: sqlite:///path/to/locks.db, redis://host, …; or env:VAR, or file:PATH
     ///
-    /// Without it: $POLYLOCK_STORE, else `store` of the config file, else a SQLite file in your state directory. A URL
+    /// Without it: $POLYLOCK_STORE, else the store of the run around this one, else `store` of the config file, else a SQLite
+    /// file in your state directory. A URL
     /// with a password does not belong on a command line, where everybody can read it: use --store-env, env:VAR or
     /// file:PATH.
     #[arg(short = 'S', long, global = true, value_name = "URL", group = "which_store")]
@@ -94,6 +95,13 @@ pub(crate) enum Command {
     /// Have the holder of a lock stop and release it
     #[command(after_long_help = help::BREAK)]
     Break(Break),
+    /// End the start-up delay of Redlock servers that are known to be new
+    #[command(after_long_help = help::ADMIT)]
+    Admit {
+        /// Don't ask for a confirmation
+        #[arg(short, long)]
+        yes: bool,
+    },
     /// Print the statements that make the store's tables, for an administrator to run
     #[command(after_long_help = help::SCHEMA)]
     Schema,
@@ -121,6 +129,9 @@ pub(crate) struct Run {
     /// Wait at most this long; 0 is --no-wait [default: for ever]
     #[arg(short, long, visible_alias = "timeout", value_name = "DUR", value_parser = duration, help_heading = WAITING)]
     pub(crate) wait: Option<Duration>,
+    /// How long the store may be unreachable before polylock gives up, also at the start [default: 30s]
+    #[arg(long, value_name = "DUR", value_parser = duration, help_heading = WAITING)]
+    pub(crate) outage: Option<Duration>,
     /// Exit with this code if the lock was not acquired
     #[arg(short = 'E', long, value_name = "N", default_value_t = exit::NOT_ACQUIRED, help_heading = WAITING)]
     pub(crate) conflict_exit_code: u8,
@@ -145,14 +156,14 @@ pub(crate) struct Run {
     pub(crate) ttl: Option<Duration>,
     /// Keep the lock at least this long, though the command ends sooner
     ///
-    /// Nothing waits for it: the lease, which is made at least this long, is left to run out. So it may end later, by no
-    /// more than the command ran.
+    /// polylock does not wait for it: a last renewal sets the lease to what is left of this time. It does wait if the store can't give
+    /// that lease: where a lock lives in a session (ZooKeeper, polylock.strategy=pessimistic), or beyond the store's longest lease.
     #[arg(long, value_name = "DUR", value_parser = duration, help_heading = HOLDING)]
     pub(crate) min_hold: Option<Duration>,
-    /// Stop the command if it still runs after this long
+    /// Stop the command if it still runs after this long, and exit with 124
     #[arg(long, value_name = "DUR", value_parser = duration, help_heading = HOLDING)]
     pub(crate) max_hold: Option<Duration>,
-    /// What it is for, shown to others who look or wait
+    /// What it is for, shown to others who look or wait [default: user and command]
     #[arg(long, value_name = "TEXT", help_heading = HOLDING)]
     pub(crate) label: Option<String>,
     /// Inside another `polylock run` of the same lock: run under that one's hold instead of refusing

@@ -1,7 +1,5 @@
 //! Exit codes, and errors as people read them: one line, with the causes and what to do next.
 
-use std::error::Error as _;
-
 use polylock::{ConfigError, Error, Fault, InvalidName};
 
 /// Wrong use of the command line.
@@ -20,6 +18,8 @@ pub(crate) const CANT_CREATE: u8 = 73;
 pub(crate) const DENIED: u8 = 77;
 /// A bad or unsupported URL or setting, or a store that was not compiled in.
 pub(crate) const CONFIG: u8 = 78;
+/// The command was stopped because of `--max-hold`, as by timeout(1).
+pub(crate) const MAX_HOLD: u8 = 124;
 /// The command is there but can't be run.
 pub(crate) const CANT_RUN: u8 = 126;
 /// There is no such command.
@@ -54,26 +54,7 @@ impl From<Error> for Failure {
             Error::InvalidName(_) | Error::InvalidTtl { .. } | Error::Reentry { .. } => (USAGE, ""),
             _ => (INTERNAL, ""),
         };
-        let mut message = error.to_string();
-        let mut cause = error.source();
-        while let Some(error) = cause {
-            let text = one_line(&error.to_string());
-            if !text.is_empty() && !message.ends_with(&text) {
-                message = format!("{message}: {text}");
-            }
-            cause = error.source();
-        }
-        Self { code, message: message + hint }
-    }
-}
-
-/// A cause without what makes it long: the statements that somebody is to run are printed by `polylock schema`.
-fn one_line(text: &str) -> String {
-    match text.split_once('\n') {
-        None => text.to_owned(),
-        // Announces the other lines, and says nothing by itself.
-        Some((first, _)) if first.trim_end().ends_with(':') => String::new(),
-        Some((first, _)) => first.trim_end().to_owned(),
+        Self { code, message: error.chain() + hint }
     }
 }
 

@@ -34,11 +34,12 @@ EXIT CODE
   73   the status file can't be written
   77   access denied
   78   bad or unsupported setting or URL
+  124  the command was stopped because of --max-hold
   126  the command can't be run
   127  there is no such command
   130, 143, …  interrupted while waiting; its place in the queue was given up
 
-  A command may itself exit with 75 or 79: the verdict in the status
+  A command may itself exit with 75, 79 or 124: the verdict in the status
   file tells them apart.
 
 WHEN THE LOCK IS LOST
@@ -73,8 +74,14 @@ ENVIRONMENT OF THE COMMAND
   POLYLOCK_NAME, POLYLOCK_MODE, POLYLOCK_FENCING_TOKEN,
   POLYLOCK_OWNER, POLYLOCK_BACKEND, POLYLOCK_TTL_MS,
   POLYLOCK_EXPIRES_AT_MS (of the first lease, milliseconds since
-  1970), POLYLOCK_OUTER (owners of outer runs). The variable that
-  holds the store's URL is taken away unless --keep-store-env.
+  1970), POLYLOCK_OUTER (owners of outer runs), POLYLOCK_OUTER_STORE
+  (the store, without secrets). The variable that holds the store's
+  URL is taken away unless --keep-store-env.
+
+  A `polylock` that the command runs uses the same store, unless it
+  names another one. If the URL holds a password and comes neither
+  from a file (-S file:PATH) nor from the config file, the inner
+  `polylock` must name its store, and is refused otherwise.
 
 STATUS FILE, AND --output json
   One JSON object per line, in the file or descriptor, or with
@@ -82,8 +89,9 @@ STATUS FILE, AND --output json
     {\"ts\",\"event\",\"name\",\"mode\",\"owner\",\"label\",
      \"fencing_token\",\"expires_in_ms\",\"position\",\"backend\"}
   event is queued, acquired, renewed, lost, unkillable, released or
-  expired (left to expire by --min-hold). lost and unkillable have
-  \"reason\"; lost has \"by\" and \"broken_reason\" if the lock was
+  expired (left to expire by --min-hold), or dropped with \"dropped\",
+  the number of events that are left out there because the earlier
+  ones had not been read. lost and unkillable have \"reason\"; lost has \"by\" and \"broken_reason\" if the lock was
   broken. The last line has the event verdict with \"verdict\"
   (command, busy, skipped, lost, max_hold, interrupted, reentered,
   error), \"exit_code\" and \"reason\".";
@@ -92,8 +100,10 @@ pub(crate) const STATUS: &str = "\
 OUTPUT
   With --output jsonl one object per lock and line, with --output json
   one document:
-    {\"name\",\"state\",\"backend\",\"holders\":[ENTRY],\"waiters\":[ENTRY]}
-  where state is free, held or waiting, and ENTRY is
+    {\"name\",\"state\",\"backend\",\"store\",\"holders\":[ENTRY],
+     \"waiters\":[ENTRY]}
+  where state is free, held or waiting, store is the URL without
+  secrets, and ENTRY is
     {\"mode\",\"owner\",\"label\",\"fencing_token\",
      \"age_ms\",\"expires_in_ms\",\"position\",\"broken\"}
   \"broken\" is null, or {\"by\",\"reason\"} of a hold that was broken
@@ -124,6 +134,19 @@ RIGHTS OF THE PROGRAM'S USER, BESIDE THAT TO CONNECT
 
   MySQL and MariaDB (the database is app):
     GRANT SELECT, INSERT, UPDATE, DELETE, EXECUTE ON app.* TO app;";
+
+pub(crate) const ADMIT: &str = "\
+A server of a Redlock whose data is new does not vote until every
+lease of before must have expired: it may have lost its data, and
+with them votes for locks that are held. For a set of servers that
+was never used for locks before, this command ends that delay.
+
+It is refused for other stores, and while any of the servers has a
+vote for a lock.
+
+OUTPUT
+  The servers whose votes count from now on; with --output json or
+  jsonl one object each: {\"event\":\"admitted\",\"server\"}";
 
 pub(crate) const BREAK: &str = "\
 The holder is told to stop: at once if the store can push, else at its

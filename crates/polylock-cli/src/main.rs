@@ -2,12 +2,15 @@
 
 mod args;
 mod command;
+#[cfg(test)]
+mod documented;
 mod exit;
 mod help;
 mod output;
 mod run;
 mod signals;
 mod store;
+mod user;
 mod wall_clock;
 
 use std::process::ExitCode;
@@ -39,13 +42,12 @@ fn main() -> ExitCode {
         Ok(runtime) => runtime.block_on(dispatch(cli, &output)),
         Err(error) => Err(Failure::new(INTERNAL, format!("the runtime can't start: {error}"))),
     };
-    match done {
-        Ok(code) => code.into(),
-        Err(failure) => {
-            output.error(&failure);
-            failure.code.into()
-        }
-    }
+    let code = done.unwrap_or_else(|failure| {
+        output.error(&failure);
+        failure.code
+    });
+    output.finish();
+    code.into()
 }
 
 async fn dispatch(cli: Cli, output: &Output) -> Result<u8, Failure> {
@@ -54,6 +56,7 @@ async fn dispatch(cli: Cli, output: &Output) -> Result<u8, Failure> {
         Command::Status { name } => command::status(&cli.global, &name, output).await,
         Command::List { prefix } => command::list(&cli.global, &prefix, output).await,
         Command::Break(order) => command::break_lock(&cli.global, &order, output).await,
+        Command::Admit { yes } => command::admit(&cli.global, yes, output).await,
         Command::Schema => command::schema(&cli.global, output),
         Command::Completions { shell } => command::completions(shell, output),
         Command::Man { command, dir } => command::man(command.as_deref(), dir.as_deref(), output),

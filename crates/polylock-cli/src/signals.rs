@@ -36,6 +36,15 @@ impl Signals {
         .await
     }
 
+    /// Forgets those that have arrived.
+    pub(crate) async fn forget(&mut self) {
+        tokio::select! {
+            biased;
+            never = async { loop { self.next().await; } } => never,
+            () = std::future::ready(()) => {}
+        }
+    }
+
     /// The next one that asks to end.
     pub(crate) async fn next_end(&mut self) -> Signal {
         loop {

@@ -1,5 +1,7 @@
 //! What the command gets: its environment, stdin and stdout; and where the store comes from.
 
+#![allow(clippy::unwrap_used, reason = "a failure here fails the test")]
+
 mod support;
 
 use std::{
@@ -65,7 +67,12 @@ fn the_store_from_a_file_a_profile_and_a_config_file() {
     assert_eq!(stdout(&place.bare().args(ttl).output().unwrap()), "20000\n");
     fs::write(place.path(".config/polylock/config.toml"), "store = 'memory:'\ntll = 3").unwrap();
     let typo = place.bare().args(["list"]).output().unwrap();
-    assert!(stderr(&typo).contains("did you mean polylock.ttl?"), "{}", stderr(&typo));
+    let text = stderr(&typo);
+    assert!(text.contains("config.toml: tll: unknown key; did you mean ttl?"), "{text}");
+    fs::write(place.path(".config/polylock/config.toml"), "stroe = 'memory:'").unwrap();
+    let typo = place.bare().args(["list"]).output().unwrap();
+    let text = stderr(&typo);
+    assert!(text.contains("config.toml: stroe: unknown key; did you mean store?"), "{text}");
 }
 
 #[test]
@@ -136,7 +143,7 @@ fn a_run_inside_a_run_of_the_same_lock_is_refused_or_enters_it() {
     let polylock = env!("CARGO_BIN_EXE_polylock");
     let nested = |outer: &str, inner: &str| {
         let mut run = place.polylock();
-        run.args(["run", "--keep-store-env"]).args(outer.split(' ')).args([polylock, "run", "-w", "20"]);
+        run.args(["run"]).args(outer.split(' ')).args([polylock, "run", "-w", "20"]);
         run.args(inner.split(' ')).output().unwrap()
     };
     let refused = nested("x", "x echo inner");
@@ -153,9 +160,116 @@ fn a_run_inside_a_run_of_the_same_lock_is_refused_or_enters_it() {
     let other = nested("x", "y echo inner");
     assert_eq!(stdout(&other), "inner\n", "{}", stderr(&other));
     // Through a run of another lock, too.
-    let deep = nested("x", &format!("--keep-store-env y {polylock} run x true"));
+    let deep = nested("x", &format!("y {polylock} run x true"));
     assert_eq!(deep.status.code(), Some(64), "{}", stderr(&deep));
     assert_eq!(place.status("x")["state"], "free");
+}
+
+/// `polylock` inside a run of `outer`, both with a home in which the default store is.
+fn inside(place: &Place, outer: &[&str], variables: &[(&str, &str)], inner: &str) -> std::process::Output {
+    let mut run = place.bare();
+    run.args(outer).envs(variables.iter().copied()).args(["sh", "-c"]);
+    run.arg(inner.replace("polylock", env!("CARGO_BIN_EXE_polylock"))).output().unwrap()
+}
+
+#[test]
+fn a_run_inside_a_run_uses_the_same_store() {
+    let place = Place::new();
+    // A path that looks like a user and a password is not passed on itself, but where it was found.
+    let secret = format!("sqlite://{}/me:kanarienvogel@/locks.db", place.directory.path().display());
+    fs::write(place.path("url"), &secret).unwrap();
+    let config =
+        format!("store = '{}'\n[profiles.a]\nttl = '20s'\n[profiles.b]\nstore = '{secret}'", place.url());
+    fs::write(place.path("locks.toml"), config).unwrap();
+    fs::create_dir(place.path("elsewhere")).unwrap();
+    let url = place.url();
+    for (outer, variables) in [
+        (&["run", "x"][..], &[("POLYLOCK_STORE", url.as_str())][..]),
+        (&["-S", &url, "run", "x"], &[]),
+        (&["-S", "sqlite:locks.db", "run", "x"], &[]),
+        (&["-S", "file:url", "run", "x"], &[]),
+        (&["--store-env", "DB", "run", "x"], &[("DB", &url)]),
+        (&["--config", "locks.toml", "run", "x"], &[]),
+        (&["--config", "locks.toml", "-p", "a", "run", "x"], &[]),
+        (&["--config", "locks.toml", "-p", "b", "run", "x"], &[]),
+    ] {
+        // Another directory, where a relative path leads elsewhere.
+        let refused = inside(&place, outer, variables, "cd elsewhere; polylock run -n x true");
+        assert_eq!(refused.status.code(), Some(64), "{outer:?}: {}", stderr(&refused));
+        assert!(stderr(&refused).contains("would wait for itself"), "{outer:?}: {}", stderr(&refused));
+        let same = inside(&place, outer, variables, "cd elsewhere; polylock status --output json x");
+        assert!(stdout(&same).contains("\"state\":\"held\""), "{outer:?}: {}", stdout(&same));
+    }
+    assert!(!place.path(".local").exists(), "the default store was made");
+    // Another store can be named.
+    let other =
+        inside(&place, &["-S", &url, "run", "x"], &[], "polylock -S sqlite:other.db run -n x echo in");
+    assert_eq!(stdout(&other), "in\n");
+}
+
+#[test]
+fn a_run_inside_a_run_whose_url_holds_a_password_must_name_its_store() {
+    let place = Place::new();
+    let secret = format!("sqlite://me:kanarienvogel@{}", place.path("locks.db").display());
+    let run = ["-S", secret.as_str(), "run", "x"];
+    fs::create_dir_all(
+        place.path("me:kanarienvogel@").join(place.directory.path().strip_prefix("/").unwrap()),
+    )
+    .unwrap();
+    let refused = inside(&place, &run, &[], "env; polylock run -n x true");
+    assert_eq!(refused.status.code(), Some(78), "{}", stderr(&refused));
+    assert!(stderr(&refused).contains("names no store"), "{}", stderr(&refused));
+    assert!(!stdout(&refused).contains("kanarienvogel"), "{}", stdout(&refused));
+    assert!(!stderr(&refused).contains("kanarienvogel"), "{}", stderr(&refused));
+    // A stale hint of a run further out is not passed on.
+    let deep = format!("polylock -S {} run y polylock run -n z true", place.url());
+    assert_eq!(inside(&place, &run, &[], &deep).status.code(), Some(0));
+    let deep = format!("polylock -S '{secret}' run y polylock run -n z true");
+    assert_eq!(inside(&place, &["-S", &place.url(), "run", "x"], &[], &deep).status.code(), Some(78));
+}
+
+#[test]
+fn a_variable_that_is_empty_or_no_text_names_no_store() {
+    use std::os::unix::ffi::OsStrExt;
+    let place = Place::new();
+    let odd = std::ffi::OsStr::from_bytes(b"redis://h\xff");
+    for (value, says) in [("".as_ref(), "POLYLOCK_STORE is empty"), (odd, "POLYLOCK_STORE is no UTF-8")] {
+        for arguments in ["run x touch ran", "status x"] {
+            let output =
+                place.bare().env("POLYLOCK_STORE", value).args(arguments.split(' ')).output().unwrap();
+            assert_eq!(output.status.code(), Some(78), "{}", stderr(&output));
+            assert!(stderr(&output).contains(says), "{}", stderr(&output));
+        }
+        let named = place.bare().env("DB", value).args(["--store-env", "DB", "list"]).output().unwrap();
+        assert_eq!(named.status.code(), Some(78), "{}", stderr(&named));
+        // One that is not asked does not matter.
+        let other =
+            place.bare().env("POLYLOCK_STORE", value).args(["-S", "memory:", "list"]).output().unwrap();
+        assert_eq!(other.status.code(), Some(0), "{}", stderr(&other));
+    }
+    assert!(!place.path("ran").exists() && !place.path(".local").exists());
+}
+
+#[test]
+fn the_store_is_named() {
+    let place = Place::new();
+    let path = place.path("locks.db").display().to_string();
+    assert!(stderr(&place.call("run -v x true")).contains(&format!("in sqlite://{path}")));
+    assert!(stdout(&place.call("status x")).contains(&format!("  store: sqlite://{path}\n")));
+    assert_eq!(place.status("x")["store"], format!("sqlite://{path}"));
+    let holder = place.start("x", "echo > held; exec sleep 60");
+    place.wait_for_file("held");
+    let waited = stderr(&place.call("run -w 1.2 x true"));
+    assert!(waited.contains("waiting for x") && waited.contains(&format!("in sqlite://{path}")), "{waited}");
+    drop(holder);
+    for relative in ["sqlite:l.db", "sqlite://l.db"] {
+        let output = place.bare().args(["-S", relative, "run", "-v", "x", "true"]).output().unwrap();
+        let text = stderr(&output);
+        assert!(text.contains("relative to the working directory"), "{text}");
+        assert!(text.contains(&format!("in sqlite://{}", place.path("l.db").display())), "{text}");
+        let quiet = place.bare().args(["-S", relative, "-q", "run", "x", "true"]).output().unwrap();
+        assert_eq!(stderr(&quiet), "");
+    }
 }
 
 #[test]
@@ -164,6 +278,6 @@ fn two_runs_beside_each_other_inside_a_run_wait_for_each_other() {
     let polylock = env!("CARGO_BIN_EXE_polylock");
     let both =
         format!("{polylock} run y sh -c 'echo a; echo a' & {polylock} run y sh -c 'echo b; echo b'; wait");
-    let output = place.polylock().args(["run", "--keep-store-env", "x", "-c", &both]).output().unwrap();
+    let output = place.polylock().args(["run", "x", "-c", &both]).output().unwrap();
     assert!(["a\na\nb\nb\n", "b\nb\na\na\n"].contains(&stdout(&output).as_str()), "{output:?}");
 }

@@ -1,10 +1,18 @@
 //! Every exit code, and the one line that goes with it.
+#![allow(clippy::unwrap_used, reason = "a failure here fails the test")]
 
 mod support;
 
-use std::{fs, process::Output, time::Duration};
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    os::unix::fs::PermissionsExt,
+    process::{Command, Output},
+    time::Duration,
+};
 
 use rustix::process::Signal;
+use sqlx::Connection;
 use support::{Place, now, stderr, stdout};
 
 #[track_caller]
@@ -75,6 +83,32 @@ fn wrong_usage() {
 }
 
 #[test]
+fn data_that_cannot_be_written() {
+    let place = Place::new();
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let output = place.polylock().args(["completions", "bash"]).stdout(full).output().unwrap();
+    assert_code(&output, 70, "can't write to stdout");
+}
+
+#[test]
+fn only_the_servers_of_a_redlock_are_admitted() {
+    let place = Place::new();
+    for store in ["memory:", "sqlite:///l.db", "redis://127.0.0.1:1"] {
+        let output = place.bare().args(["-S", store, "admit", "--yes"]).output().unwrap();
+        assert_code(&output, 78, "have no start-up delay: only those of redlock do");
+    }
+    let unasked =
+        place.bare().args(["-S", "redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3", "admit"]).output().unwrap();
+    assert_code(&unasked, 64, "add --yes");
+    let away = place
+        .bare()
+        .args(["-S", "redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3", "admit", "-y"])
+        .output()
+        .unwrap();
+    assert_code(&away, 69, "redlock could not connect");
+}
+
+#[test]
 fn help_and_version_are_no_errors() {
     let place = Place::new();
     let help = place.call("run --help");
@@ -111,6 +145,23 @@ fn bad_settings() {
 }
 
 #[test]
+fn a_file_without_the_right_to_write() {
+    let place = Place::new();
+    assert_code(&place.call("run x true"), 0, "");
+    for (name, mode) in [(".", 0o755), ("locks.db", 0o444)] {
+        fs::set_permissions(place.path(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let mut run = place.polylock();
+    if rustix::process::getuid().is_root() {
+        // Nothing is refused to this user.
+        run = Command::new("setpriv");
+        run.args(["--reuid", "65534", "--clear-groups", env!("CARGO_BIN_EXE_polylock")]);
+        run.env("POLYLOCK_STORE", place.url()).env_remove("POLYLOCK_OUTER_STORE");
+    }
+    assert_code(&run.args(["run", "x", "true"]).output().unwrap(), 77, "sqlite could not");
+}
+
+#[test]
 fn a_store_out_of_reach() {
     let place = Place::new();
     fs::write(place.path("text.db"), "this is no database, but long enough to be asked: ".repeat(100))
@@ -127,6 +178,50 @@ fn a_store_out_of_reach() {
     );
 }
 
+/// A server that comes up while it is waited for is used, one that does not is waited for no longer than was asked for.
+#[test]
+fn a_store_that_is_away_at_the_start() {
+    let place = Place::new();
+    // Nothing listens there, and nothing else can while this is bound.
+    let reserved = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = reserved.local_addr().unwrap().port();
+    drop(reserved);
+    let url = format!("redis://127.0.0.1:{port}");
+    let away = |flags: &str| {
+        let start = now();
+        let output =
+            place.bare().args(["-S", &url, "run"]).args(flags.split(' ')).args(["x", "true"]).output();
+        (output.unwrap(), now().since(start))
+    };
+    for flags in ["-n", "--outage 0", "-w 0"] {
+        let (output, took) = away(flags);
+        assert_code(&output, 69, "redis could not connect");
+        assert!(took < Duration::from_secs(1), "{flags}: {took:?}");
+    }
+    for flags in ["--outage 2", "-w 2", "-w 2 --outage 1m", "-n --outage 2"] {
+        let (output, took) = away(flags);
+        assert_code(&output, 69, "redis could not connect");
+        let text = stderr(&output);
+        assert!(
+            text.contains("x: store unreachable for 1s, giving up in ") && text.contains("in redis://"),
+            "{text}"
+        );
+        assert!(took > Duration::from_millis(1200) && took < Duration::from_secs(5), "{flags}: {took:?}");
+    }
+    assert_eq!(stderr(&away("-q --outage 1.5").0).lines().count(), 1);
+    let listed = now();
+    assert_code(&place.bare().args(["-S", &url, "list"]).output().unwrap(), 69, "redis could not connect");
+    assert!(now().since(listed) < Duration::from_secs(1));
+    // It can be interrupted.
+    let mut waiting = place.bare();
+    waiting.args(["-S", &url, "run", "x", "true"]);
+    let mut waiting = support::Running::spawn(waiting);
+    let mut said = BufReader::new(waiting.0.as_mut().unwrap().stderr.as_mut().unwrap());
+    said.read_line(&mut String::new()).unwrap();
+    waiting.signal(Signal::INT);
+    assert_eq!(waiting.code(), Some(130));
+}
+
 #[test]
 fn a_status_file_that_cannot_be_written() {
     let place = Place::new();
@@ -135,7 +230,7 @@ fn a_status_file_that_cannot_be_written() {
         73,
         "no/such/file can't be written",
     );
-    assert_code(&place.call("run --status-fd 77 x touch ran"), 73, "/dev/fd/77 can't be written");
+    assert_code(&place.call("run --status-fd 77 x touch ran"), 73, "file descriptor 77 can't be written");
     assert!(!place.path("ran").exists());
 }
 
@@ -153,5 +248,31 @@ fn interrupted_while_waiting() {
         assert_eq!(place.status("x")["waiters"].as_array().unwrap().len(), 0);
     }
     assert!(!place.path("ran").exists());
+    drop(holder);
+}
+
+#[tokio::test]
+async fn a_second_signal_ends_a_waiter_at_once_though_the_store_hangs() {
+    let place = Place::new();
+    let holder = place.start("x", "echo > held; exec sleep 60");
+    place.wait_for_file("held");
+    let mut waiter = place.start("--status-file status x", "true");
+    place.wait_for_waiters("x", 1);
+    // Nobody else can write from now on, so the place in the queue can't be given up.
+    let mut store = sqlx::SqliteConnection::connect(&place.url()).await.unwrap();
+    sqlx::query("BEGIN EXCLUSIVE").execute(&mut store).await.unwrap();
+    waiter.signal(Signal::INT);
+    let signalled = now();
+    while now().since(signalled) < Duration::from_millis(700) {
+        assert!(waiter.0.as_mut().unwrap().try_wait().unwrap().is_none(), "it did not try to leave");
+        std::thread::park_timeout(Duration::from_millis(20));
+    }
+    waiter.signal(Signal::TERM);
+    let signalled = now();
+    assert_eq!(waiter.code(), Some(143));
+    let took = now().since(signalled);
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    assert_eq!(support::lines(&place.read("status")).pop().unwrap()["verdict"], "interrupted");
+    sqlx::query("ROLLBACK").execute(&mut store).await.unwrap();
     drop(holder);
 }

@@ -152,7 +152,7 @@ fn children_that_polylock_had_before_are_not_killed() {
     let run = Running::spawn(command);
     let (sibling, warden) = (place.wait_for_pid("sibling"), settled_warden(&place));
     kill_process(warden, Signal::KILL).unwrap();
-    assert_eq!(run.code(), Some(137));
+    assert_eq!(run.code(), Some(124));
     assert!(is_alive(sibling));
     kill_process(sibling, Signal::KILL).unwrap();
 }

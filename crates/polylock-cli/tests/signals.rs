@@ -57,6 +57,23 @@ fn under_nohup_a_hang_up_harms_nobody() {
     assert_eq!(run.code(), Some(6));
 }
 
+/// Ctrl-C on a terminal goes to both, and polylock may see it after the end of the command.
+#[test]
+fn a_signal_from_before_the_release_does_not_cut_it_off() {
+    let place = Place::new();
+    let run = place.start("x", "echo $$ > child; exec sleep 60");
+    let child = place.wait_for_pid("child");
+    run.signal(Signal::STOP);
+    rustix::process::kill_process(child, Signal::INT).unwrap();
+    run.signal(Signal::INT);
+    eventually("the end of the command", || !is_alive(child));
+    run.signal(Signal::CONT);
+    let output = run.finish();
+    assert_eq!(output.status.code(), Some(130));
+    assert_eq!(support::stderr(&output), "");
+    assert_eq!(place.status("x")["state"], "free");
+}
+
 #[test]
 fn what_the_command_leaves_running_is_left_alone() {
     let place = Place::new();
@@ -68,31 +85,87 @@ fn what_the_command_leaves_running_is_left_alone() {
 }
 
 #[test]
+fn the_signal_that_stops_a_command_can_be_chosen() {
+    let place = Place::new();
+    let script = "trap 'echo INT > got; exit 0' INT; trap '' TERM; echo > held; while :; do sleep 0.05; done";
+    let run = place.start("--max-hold 300ms --signal INT x", script);
+    assert_eq!(run.code(), Some(124));
+    assert_eq!(place.read("got"), "INT\n");
+}
+
+#[test]
 fn max_hold_stops_the_command_and_frees_the_lock() {
     let place = Place::new();
     let run = place.start("--max-hold 300ms --status-file status x", "echo > held; exec sleep 60");
-    assert_eq!(run.code(), Some(143));
+    assert_eq!(run.code(), Some(124));
     assert_eq!(lines(&place.read("status")).pop().unwrap()["verdict"], "max_hold");
     assert_eq!(place.status("x")["state"], "free");
     // What does not heed the signal is killed after the grace.
     let run = place.start("--max-hold 200ms --grace 200ms x", "trap '' TERM; while :; do sleep 60; done");
-    assert_eq!(run.code(), Some(137));
+    assert_eq!(run.code(), Some(124));
+    assert_eq!(place.status("x")["state"], "free");
+    // A command that ends well when it is asked to was cut off all the same.
+    let run = place.start("--max-hold 200ms x", "trap 'exit 0' TERM; while :; do sleep 0.05; done");
+    assert_eq!(run.code(), Some(124));
+}
+
+#[test]
+fn min_hold_keeps_the_lock_for_that_time_without_waiting_for_it() {
+    let hold = Duration::from_secs(2);
+    for ttl in ["30s", "500ms"] {
+        let place = Place::new();
+        let start = now();
+        let run = place.start(&format!("--ttl {ttl} --min-hold 2s --status-file status x"), "exit 3");
+        assert_eq!(run.code(), Some(3));
+        assert!(now().since(start) < hold * 3 / 4, "it waited");
+        assert_eq!(place.status("x")["state"], "held");
+        let events = lines(&place.read("status"));
+        let expired = &events[events.len() - 2];
+        assert!(
+            expired["event"] == "expired" && expired["expires_in_ms"].as_u64().unwrap() <= 2000,
+            "{expired}"
+        );
+        assert_eq!(place.start("-w 20 x", "true").code(), Some(0));
+        let free_after = now().since(start);
+        println!("{ttl}: free after {free_after:?}");
+        assert!(free_after >= hold, "{free_after:?}");
+        // Waiters look at least once a second.
+        assert!(free_after < hold + Duration::from_secs(3), "{free_after:?}");
+    }
+}
+
+#[test]
+fn min_hold_does_not_change_the_ttl() {
+    let place = Place::new();
+    let run = place.start("--ttl 1s --min-hold 1h x", "echo $POLYLOCK_TTL_MS > ttl; exec sleep 60");
+    place.wait_for_file("ttl");
+    assert_eq!(place.read("ttl"), "1000\n");
+    run.signal(Signal::KILL);
+    let killed = now();
+    assert_eq!(place.start("-w 20 x", "true").code(), Some(0));
+    assert!(now().since(killed) < Duration::from_secs(5), "{:?}", now().since(killed));
+    // After a longer command nothing is left of it.
+    let run = place.start("--min-hold 100ms x", "sleep 0.3");
+    assert_eq!(run.code(), Some(0));
     assert_eq!(place.status("x")["state"], "free");
 }
 
 #[test]
-fn min_hold_leaves_the_lock_taken_without_waiting_for_it() {
+fn a_signal_ends_a_min_hold_that_needs_this_process() {
     let place = Place::new();
-    let start = now();
-    let run = place.start("--ttl 1s --min-hold 3s --status-file status x", "exit 3");
-    assert_eq!(run.code(), Some(3));
-    assert!(now().since(start) < Duration::from_secs(2), "it waited");
-    assert_eq!(place.status("x")["state"], "held");
-    let events = lines(&place.read("status"));
-    assert_eq!(events[events.len() - 2]["event"], "expired");
-    let next = place.start("-w 20 x", "true");
-    assert_eq!(next.code(), Some(0));
-    assert!(now().since(start) >= Duration::from_secs(3), "it was free too soon");
+    // Longer than the longest lease of the store.
+    let run = place.start("--min-hold 48h x", "exit 3");
+    eventually("the lock", || place.status("x")["state"] == "held");
+    eventually("the end of the command", || {
+        let held = place.status("x");
+        held["holders"][0]["age_ms"].as_u64().unwrap() > 1500
+    });
+    run.signal(Signal::TERM);
+    let output = run.finish();
+    assert_eq!(output.status.code(), Some(3));
+    let text = support::stderr(&output);
+    assert!(text.contains("is kept for another") && text.contains("before the time of --min-hold"), "{text}");
+    assert_eq!(place.status("x")["state"], "free");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use crate::{BreakNotice, InvalidName, LockName, Mode, OwnerId};
+use crate::{BreakNotice, InvalidName, LockName, Mode, OwnerId, duration};
 
 /// A result with polylock's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -60,7 +60,9 @@ pub enum Error {
     #[error(transparent)]
     InvalidName(#[from] InvalidName),
     /// A lease time that this store can't give.
-    #[error("a TTL of {ttl:?} is out of range: {backend} gives {min:?} to {max:?}")]
+    #[error(
+        "a TTL of {} is out of range: {backend} gives {} to {}", duration::format(*ttl), duration::format(*min), duration::format(*max)
+    )]
     InvalidTtl {
         /// Which store.
         backend: &'static str,
@@ -98,10 +100,37 @@ impl Error {
         matches!(self, Self::NotAcquired { .. })
     }
 
+    /// This error with its causes, in one line. It never shows a secret.
+    ///
+    /// A cause that says what the text before it says is left out, and so are the further lines of a long one.
+    #[must_use]
+    pub fn chain(&self) -> String {
+        let mut message = self.to_string();
+        let mut cause = std::error::Error::source(self);
+        while let Some(error) = cause {
+            let text = one_line(&error.to_string());
+            if !text.is_empty() && !message.ends_with(&text) {
+                message = format!("{message}: {text}");
+            }
+            cause = error.source();
+        }
+        message
+    }
+
     /// Why the lock was lost, if that is what happened.
     #[must_use]
     pub const fn lost(&self) -> Option<&LostReason> {
         if let Self::Lost { reason, .. } = self { Some(reason) } else { None }
+    }
+}
+
+/// A cause without what makes it long, such as the statements that somebody is to run.
+fn one_line(text: &str) -> String {
+    match text.split_once('\n') {
+        None => text.to_owned(),
+        // Announces the other lines, and says nothing by itself.
+        Some((first, _)) if first.trim_end().ends_with(':') => String::new(),
+        Some((first, _)) => first.trim_end().to_owned(),
     }
 }
 

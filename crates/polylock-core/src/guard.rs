@@ -198,6 +198,39 @@ impl Guard {
         self.hold().leave_to_expire()
     }
 
+    /// Keeps the lock for another `delay`, then releases it. Returns as soon as this process is not needed for that.
+    ///
+    /// Where a hold is an entry in the store ([`Carrier::Entry`](crate::Carrier::Entry)) and `delay` is in the range of the store's
+    /// lease times, a last renewal sets the lease to what is left, and this returns when the store has confirmed it: the store
+    /// frees the lock by itself. Otherwise the lock is renewed until that is so, or until `delay` is over, and then released.
+    ///
+    /// A renewal that was not answered before may reach the store after the last one and extend the lease to the TTL again.
+    ///
+    /// Of several guards that entered reentrantly, the last one does this, the others return at once.
+    ///
+    /// # Errors
+    /// As [`release`](Self::release). If the last renewal is not confirmed before the deadline, the lock ends with the lease that it
+    /// had.
+    ///
+    /// # Cancel safety
+    /// Dropping this releases the lock, unless the last renewal was sent: that goes on.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// # let locks = polylock_core::Locks::new(polylock_core::memory::connect());
+    /// // Nobody else does it within the next second, though it was done at once.
+    /// let guard = locks.lock("nightly").acquire().await?;
+    /// guard.release_after(Duration::from_secs(1)).await?;
+    /// assert!(locks.lock("nightly").try_acquire().await?.is_none());
+    /// # Ok::<(), polylock_core::Error>(()) }).unwrap();
+    /// ```
+    pub async fn release_after(self, delay: Duration) -> Result<()> {
+        let end = self.hold().shared.now() + delay;
+        let Some(tenure) = Arc::into_inner(self.tenure) else { return Ok(()) };
+        tenure.release_at(end).await
+    }
+
     fn lost_by(&self, ended: Ended) -> Error {
         let reason = match ended {
             Ended::Lost(reason) => reason,

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    Error, Guard, InvalidName, Label, LockName, Mode, Options, OwnerId, Request, Result,
+    Error, Guard, InvalidName, Label, LockName, Mode, Options, OwnerId, Progress, Request, Result,
     engine::{self, Front, Limits},
     error::ConfigError,
 };
@@ -32,6 +32,7 @@ pub struct Lock {
     owner: OwnerId,
     reentrant: bool,
     label: Option<Result<Label, ConfigError>>,
+    progress: Option<Progress>,
 }
 
 impl Lock {
@@ -43,6 +44,7 @@ impl Lock {
             owner: front.0.owner.clone().unwrap_or_else(OwnerId::process),
             reentrant: false,
             label: front.0.label.clone().map(Ok),
+            progress: None,
             front,
         }
     }
@@ -81,6 +83,12 @@ impl Lock {
     /// What it is for, for people who look at the store: at most 255 bytes without control characters.
     pub fn label(mut self, label: impl AsRef<str>) -> Self {
         self.label = Some(Label::new(label));
+        self
+    }
+
+    /// Where to note the progress of the acquisition, for a display.
+    pub fn progress(mut self, progress: &Progress) -> Self {
+        self.progress = Some(progress.clone());
         self
     }
 
@@ -151,6 +159,6 @@ impl Lock {
         // Zero means no queueing; it can't be the time that the store has for its answer.
         let wait = self.options.wait.filter(|wait| !wait.is_zero());
         let limits = Limits { wait, outage: self.options.outage };
-        engine::acquire(self.front, request, self.reentrant, limits).await.map(Guard::new)
+        engine::acquire(self.front, request, self.reentrant, limits, self.progress).await.map(Guard::new)
     }
 }

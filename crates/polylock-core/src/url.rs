@@ -59,6 +59,11 @@ impl StoreUrl {
         Ok(())
     }
 
+    /// Sets a key, in place of the value that the URL has for it.
+    pub fn replace(&mut self, key: impl Into<String>, value: impl Into<String>) {
+        self.keys.insert(key.into(), value.into());
+    }
+
     /// The scheme, in lower case.
     #[must_use]
     pub fn scheme(&self) -> &str {

@@ -4,8 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, BreakNotice, Capabilities, Clock, Error, Fault, KeepAlive, Locks, LostReason, Mode, Moment,
-    Operation, Options, OwnerId, Release, Request, Standing, Store, SystemClock, Unavailable, Wake, memory,
+    Backend, BreakNotice, Capabilities, Carrier, Clock, Error, Fault, KeepAlive, Locks, LostReason, Mode,
+    Moment, Operation, Options, OwnerId, Release, Request, Standing, Store, SystemClock, Unavailable, Wake,
+    memory,
 };
 
 fn locks() -> Locks {
@@ -191,4 +192,81 @@ async fn a_delay_is_waited_out_within_the_callers_limit_and_then_reported() {
     assert!(left < Duration::from_secs(60) && left > Duration::from_secs(50), "{left:?}");
     let error = locks.lock("a").try_acquire().await.unwrap_err();
     assert!(remaining(error) > Duration::from_secs(50), "a try does not wait");
+}
+
+/// The in-memory store, as one whose holds end with the process.
+#[derive(Debug)]
+struct InSession(Store, Capabilities);
+
+#[async_trait]
+impl Backend for InSession {
+    fn capabilities(&self) -> &Capabilities {
+        &self.1
+    }
+
+    async fn claim(&self, request: &Request) -> polylock_core::Result<Standing> {
+        self.0.backend.claim(request).await
+    }
+
+    async fn wait(&self, request: &Request) -> polylock_core::Result<Wake> {
+        self.0.backend.wait(request).await
+    }
+
+    async fn keep_alive(&self, requests: &[Arc<Request>]) -> polylock_core::Result<Vec<KeepAlive>> {
+        self.0.backend.keep_alive(requests).await
+    }
+
+    async fn release(&self, request: &Request) -> polylock_core::Result<Release> {
+        self.0.backend.release(request).await
+    }
+}
+
+#[tokio::test]
+async fn a_release_after_a_delay_leaves_a_lease_of_just_that() {
+    let (locks, delay) = (locks(), Duration::from_millis(400));
+    for ttl in [Duration::from_millis(50), Duration::from_secs(3600)] {
+        let guard = locks.lock("a").ttl(ttl).acquire().await.unwrap();
+        let began = SystemClock.now();
+        guard.release_after(delay).await.unwrap();
+        assert!(SystemClock.now().since(began) < delay / 2, "it need not wait");
+        locks.lock("a").acquire().await.unwrap().release().await.unwrap();
+        let free_after = SystemClock.now().since(began);
+        assert!(free_after >= delay && free_after < delay + Duration::from_secs(1), "{free_after:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_release_after_a_delay_keeps_a_hold_that_would_end_with_the_process() {
+    let store = memory::connect();
+    let mut can = store.backend.capabilities().clone();
+    can.carrier = Carrier::Connection;
+    let locks = Locks::new(Store::new(Arc::new(InSession(store, can))));
+    let delay = Duration::from_millis(400);
+    let guard = locks.lock("a").ttl(Duration::from_millis(90)).acquire().await.unwrap();
+    let began = SystemClock.now();
+    let mut parting = Box::pin(guard.release_after(delay));
+    tokio::select! {
+        _ = &mut parting => panic!("it did not wait"),
+        () = SystemClock.sleep_until(began + delay / 2) => {}
+    }
+    assert!(locks.lock("a").try_acquire().await.unwrap().is_none(), "it was not renewed");
+    parting.await.unwrap();
+    assert!(SystemClock.now().since(began) >= delay);
+    locks.lock("a").try_acquire().await.unwrap().unwrap().release().await.unwrap();
+
+    // Dropped, it releases the lock at once.
+    let guard = locks.lock("a").acquire().await.unwrap();
+    let parting =
+        tokio::time::timeout(Duration::from_millis(20), guard.release_after(Duration::from_secs(3600)));
+    parting.await.unwrap_err();
+    locks.lock("a").wait(Duration::from_secs(20)).acquire().await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_release_after_a_delay_of_a_lock_that_is_gone_is_a_loss() {
+    let locks = locks();
+    let guard = locks.lock("a").acquire().await.unwrap();
+    locks.break_lock("a").force().await.unwrap();
+    let outcome = guard.release_after(Duration::from_secs(1)).await;
+    assert!(outcome.as_ref().is_err_and(|error| error.lost().is_some()), "{outcome:?}");
 }

@@ -31,6 +31,9 @@ pub(crate) async fn check(
     for setting in ["appendfsync", "active-replica", "multi-master"] {
         questions.cmd("CONFIG").arg("GET").arg(setting);
     }
+    if let Some(name) = &endpoint.client_name {
+        questions.cmd("CLIENT").arg("SETNAME").arg(name);
+    }
     // Each may be forbidden, and managed servers know no CONFIG.
     let replies: Vec<RedisResult<Value>> =
         questions.ignore_errors().query_async(connection).await.map_err(Cause::Driver)?;
@@ -91,13 +94,13 @@ fn judge(value: &dyn Fn(&str) -> Option<String>, allowed: &[Allowed]) -> Result<
                 .to_owned(),
         );
     }
-    if value("role").is_some_and(|role| role != "master") {
-        return unusable("this is a replica: connect to the primary".to_owned());
-    }
     // Valkey has another name for it.
     match value("redis_mode").or_else(|| value("server_mode")).as_deref() {
         Some("sentinel") => {
-            return unusable("this is a Sentinel, which keeps no data: connect to the primary".to_owned());
+            return unusable(format!(
+                "this is a Sentinel, which keeps no data: connect to the primary itself{}",
+                watched(value)
+            ));
         }
         Some("cluster") if !allowed.contains(&Allowed::Cluster) => {
             return unusable(
@@ -107,6 +110,11 @@ fn judge(value: &dyn Fn(&str) -> Option<String>, allowed: &[Allowed]) -> Result<
             );
         }
         _ => {}
+    }
+    if value("role").is_some_and(|role| role != "master") {
+        let primary = value("master_host").zip(value("master_port"));
+        let primary = primary.map_or(String::new(), |(host, port)| format!(", which is {host}:{port}"));
+        return unusable(format!("this is a replica: connect to the primary{primary}"));
     }
     let evicting = value("maxmemory_policy").filter(|policy| policy != "noeviction");
     if let (Some(policy), false) = (evicting, allowed.contains(&Allowed::Eviction)) {
@@ -120,6 +128,16 @@ fn judge(value: &dyn Fn(&str) -> Option<String>, allowed: &[Allowed]) -> Result<
         is_durable: is("aof_enabled", "1") && is("appendfsync", "always") && !was_replica(value),
         clock_us: 0,
     })
+}
+
+/// The primaries that a Sentinel watches, as it states them: `name=orders,status=ok,address=10.0.0.7:6379,…`.
+fn watched(value: &dyn Fn(&str) -> Option<String>) -> String {
+    let primaries = (0..).map_while(|index| value(&format!("master{index}"))).filter_map(|primary| {
+        let part = |key: &str| primary.split(',').find_map(|part| part.strip_prefix(key)).map(str::to_owned);
+        Some(format!("{} is {}", part("name=")?, part("address=")?))
+    });
+    let primaries: Vec<_> = primaries.collect();
+    if primaries.is_empty() { String::new() } else { format!(" ({})", primaries.join(", ")) }
 }
 
 /// Whether the server was a replica before it became a primary: replication is asynchronous, so it lacks what the former primary

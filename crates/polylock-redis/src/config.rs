@@ -1,18 +1,21 @@
 //! The settings that one server and many have in common.
 
-use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
+use std::{fmt, path::PathBuf, pin::Pin, sync::Arc, time::Duration};
 
+use futures_util::Stream;
 use polylock_core::{
     ConfigError, HoldAlerts,
     url::{Keys, StoreUrl},
 };
 use redis::{
     Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo,
-    RedisError,
+    RedisError, RedisResult,
+    auth::{BasicAuth, StreamingCredentialsProvider},
     io::tcp::{TcpSettings, socket2::TcpKeepalive},
 };
 
 use crate::{
+    driver_keys::DriverKeys,
     link::{self, Endpoint, PushHandler},
     tls,
 };
@@ -48,10 +51,31 @@ pub(crate) struct Certificates {
     pub(crate) client: Option<(PathBuf, PathBuf)>,
 }
 
+impl Certificates {
+    const fn are_named(&self) -> bool {
+        self.ca.is_some() || self.client.is_some()
+    }
+}
+
+/// Where the user and the password come from, if they change.
+#[derive(Clone)]
+pub(crate) struct Credentials(Arc<dyn StreamingCredentialsProvider>);
+
+impl StreamingCredentialsProvider for Credentials {
+    fn subscribe(&self) -> Pin<Box<dyn Stream<Item = RedisResult<BasicAuth>> + Send + 'static>> {
+        self.0.subscribe()
+    }
+}
+
 /// Settings that both kinds of store have.
 #[derive(Clone)]
 pub(crate) struct Settings {
     pub(crate) servers: Vec<ConnectionInfo>,
+    /// Whether the servers are those of clients that the program has made, whose TLS settings count.
+    of_clients: bool,
+    credentials: Option<Credentials>,
+    /// Shown in the server's list of clients.
+    client_name: Option<String>,
     pub(crate) prefix: String,
     pub(crate) connect_timeout: Duration,
     pub(crate) command_timeout: Duration,
@@ -63,14 +87,15 @@ pub(crate) const DEFAULT_PREFIX: &str = "polylock";
 pub(crate) const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 const PREFIX_LENGTH: std::ops::RangeInclusive<usize> = 1..=64;
-const TIMEOUTS: std::ops::RangeInclusive<Duration> = Duration::from_millis(5)..=Duration::from_secs(60);
+pub(crate) const TIMEOUTS: std::ops::RangeInclusive<Duration> =
+    Duration::from_millis(5)..=Duration::from_secs(60);
 
 /// How long the system goes on trying to deliver what was sent to a server that does not acknowledge it.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(10);
 
 impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { servers, prefix, connect_timeout, command_timeout, certificates, allowed } = self;
+        let Self { servers, prefix, connect_timeout, command_timeout, certificates, allowed, .. } = self;
         f.debug_struct("Settings")
             .field("servers", &servers.iter().map(address).collect::<Vec<_>>())
             .field("prefix", prefix)
@@ -78,7 +103,7 @@ impl fmt::Debug for Settings {
             .field("command_timeout", command_timeout)
             .field("certificates", certificates)
             .field("allowed", allowed)
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 
@@ -97,24 +122,64 @@ pub(crate) fn address(server: &ConnectionInfo) -> String {
 }
 
 impl Settings {
-    /// Reads the keys that both have.
+    /// Reads the servers and the keys that both have.
     pub(crate) fn read(
-        servers: Vec<ConnectionInfo>,
+        url: &StoreUrl,
+        many: bool,
         command_timeout: Duration,
         keys: &mut Keys,
     ) -> Result<Self, ConfigError> {
+        let (servers, driver) = servers(url, keys, many)?;
         let client = keys.pair("polylock.tls_cert", "polylock.tls_key")?;
         let client = client.map(|(certificate, key)| (certificate.into(), key.into()));
+        let timeouts = [
+            (keys.duration("polylock.connect_timeout")?, driver.connect_timeout, DEFAULT_CONNECT_TIMEOUT),
+            (keys.duration("polylock.command_timeout")?, driver.command_timeout, command_timeout),
+        ];
+        let [connect_timeout, command_timeout] =
+            timeouts.map(|(own, drivers, default)| own.or(drivers).unwrap_or(default));
         let settings = Self {
-            servers,
+            client_name: driver.client_name,
             prefix: keys.text("polylock.prefix").unwrap_or_else(|| DEFAULT_PREFIX.to_owned()),
-            connect_timeout: keys.duration("polylock.connect_timeout")?.unwrap_or(DEFAULT_CONNECT_TIMEOUT),
-            command_timeout: keys.duration("polylock.command_timeout")?.unwrap_or(command_timeout),
-            certificates: Certificates { ca: keys.text("polylock.tls_ca").map(PathBuf::from), client },
+            connect_timeout,
+            command_timeout,
+            certificates: Certificates {
+                ca: keys.text("polylock.tls_ca").map(PathBuf::from).or(driver.ca),
+                client: client.or(driver.client),
+            },
             allowed: keys.read("polylock.allow", Allowed::parse)?.unwrap_or_default(),
+            ..Self::new(servers, command_timeout)
         };
         settings.check()?;
         Ok(settings)
+    }
+
+    /// The servers of clients that the program has made.
+    pub(crate) fn of_clients<'c>(
+        clients: impl IntoIterator<Item = &'c Client>,
+        command_timeout: Duration,
+    ) -> Self {
+        let servers = clients.into_iter().map(|client| client.get_connection_info().clone()).collect();
+        Self { of_clients: true, ..Self::new(servers, command_timeout) }
+    }
+
+    fn new(servers: Vec<ConnectionInfo>, command_timeout: Duration) -> Self {
+        Self {
+            servers,
+            of_clients: false,
+            credentials: None,
+            client_name: None,
+            prefix: DEFAULT_PREFIX.to_owned(),
+            connect_timeout: DEFAULT_CONNECT_TIMEOUT,
+            command_timeout,
+            certificates: Certificates::default(),
+            allowed: Vec::new(),
+        }
+    }
+
+    /// The user and the password come from `provider`.
+    pub(crate) fn credentials(&mut self, provider: impl StreamingCredentialsProvider + 'static) {
+        self.credentials = Some(Credentials(Arc::new(provider)));
     }
 
     /// What setters did not look at.
@@ -134,9 +199,8 @@ impl Settings {
                 return Err(ConfigError::new(key, "must be 5ms to 1m"));
             }
         }
-        let named = self.certificates.ca.is_some() || self.certificates.client.is_some();
         let encrypted = |server: &ConnectionInfo| matches!(server.addr(), ConnectionAddr::TcpTls { .. });
-        if named && !self.servers.iter().all(encrypted) {
+        if self.certificates.are_named() && !self.servers.iter().all(encrypted) {
             let problem = "certificates are for encrypted connections: write rediss:// (or polylock.tls=on with redlock://)";
             return Err(ConfigError::new("polylock.tls_ca", problem));
         }
@@ -160,6 +224,9 @@ impl Settings {
             client: self.client(server)?,
             backend,
             address: address(server),
+            encrypted: matches!(server.addr(), ConnectionAddr::TcpTls { .. }),
+            credentials: self.credentials.clone(),
+            client_name: self.client_name.clone(),
             connect_timeout: self.connect_timeout,
             command_timeout: self.command_timeout,
             silence: Duration::ZERO,
@@ -185,7 +252,8 @@ impl Settings {
         let redis = redis.set_lib_name("polylock", env!("CARGO_PKG_VERSION"));
         let server = server.clone().set_tcp_settings(tcp).set_redis_settings(redis);
         if matches!(server.addr(), ConnectionAddr::TcpTls { .. }) {
-            return tls::client(server, &self.certificates);
+            let own = self.of_clients && !self.certificates.are_named();
+            return tls::client(server, (!own).then_some(&self.certificates));
         }
         Client::open(server).map_err(|error| unreadable(&error))
     }
@@ -193,15 +261,15 @@ impl Settings {
 
 /// The servers of a URL: `scheme://user:password@host1:port,host2:port/database`, with one host if `many` is false; or
 /// `unix:///path`, with the keys `db`, `user` and `pass`.
-pub(crate) fn servers(
+fn servers(
     url: &StoreUrl,
     keys: &mut Keys,
     many: bool,
-) -> Result<Vec<ConnectionInfo>, ConfigError> {
+) -> Result<(Vec<ConnectionInfo>, DriverKeys), ConfigError> {
     let problem =
         |problem: &str| Err(ConfigError::new("store", format!("{problem}: write {}", example(url, many))));
     let scheme = match url.scheme() {
-        "unix" | "redis+unix" | "valkey+unix" => return socket(url, keys).map(|server| vec![server]),
+        "unix" | "redis+unix" | "valkey+unix" => return socket(url, keys),
         "rediss" | "valkeys" => "rediss",
         _ if many && keys.choice("polylock.tls", &[("on", true), ("off", false)])?.unwrap_or(false) => {
             "rediss"
@@ -220,6 +288,14 @@ pub(crate) fn servers(
     }
     let (user, rest) = rest.rsplit_once('@').map_or(("", rest), |(user, rest)| (user, rest));
     let (hosts, database) = rest.split_once('/').unwrap_or((rest, ""));
+    let driver = DriverKeys::read(url, scheme == "rediss", keys)?;
+    let database = match (driver.database.map(|database| database.to_string()), database) {
+        (Some(named), "") => named,
+        (Some(named), other) if named != other => {
+            return Err(ConfigError::new("db", "names another database than the path does: keep one"));
+        }
+        (_, other) => other.to_owned(),
+    };
     let hosts: Vec<&str> = hosts.split(',').collect();
     if !many && hosts.len() > 1 {
         return problem("names several servers, and a redis:// store is one (several are redlock://)");
@@ -235,7 +311,7 @@ pub(crate) fn servers(
             ConfigError::new(key, format!("{problem}: write {}", example(url, many)))
         })
     };
-    hosts.iter().map(read).collect()
+    Ok((hosts.iter().map(read).collect::<Result<_, _>>()?, driver))
 }
 
 fn example(url: &StoreUrl, many: bool) -> String {
@@ -246,11 +322,9 @@ fn example(url: &StoreUrl, many: bool) -> String {
     )
 }
 
-fn socket(url: &StoreUrl, keys: &mut Keys) -> Result<ConnectionInfo, ConfigError> {
-    let mut redis = RedisConnectionInfo::default();
-    if let Some(database) = keys.read("db", str::parse)? {
-        redis = redis.set_db(database);
-    }
+fn socket(url: &StoreUrl, keys: &mut Keys) -> Result<(Vec<ConnectionInfo>, DriverKeys), ConfigError> {
+    let driver = DriverKeys::read(url, false, keys)?;
+    let mut redis = RedisConnectionInfo::default().set_db(driver.database.unwrap_or(0));
     if let Some(user) = keys.text("user") {
         redis = redis.set_username(user);
     }
@@ -258,7 +332,7 @@ fn socket(url: &StoreUrl, keys: &mut Keys) -> Result<ConnectionInfo, ConfigError
         redis = redis.set_password(password);
     }
     let server = ConnectionAddr::Unix(url.file()?.into()).into_connection_info();
-    Ok(server.map_err(|error| unreadable(&error))?.set_redis_settings(redis))
+    Ok((vec![server.map_err(|error| unreadable(&error))?.set_redis_settings(redis)], driver))
 }
 
 /// What the driver says is about the form, and holds no part of the text.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use polylock_core::{Error, Fault, Operation, failure::At};
+use polylock_core::{ConfigError, Error, Fault, Operation, failure::At};
 use redis::{ErrorKind, RedisError, ServerErrorKind as Server};
 
 /// The error code of a script that cannot draw a greater number.
@@ -11,6 +11,10 @@ const LAST_NUMBER: &str = "POLYLOCKLAST";
 const NO_GREATER_NUMBER: &str = "the last number that was accepted is damaged or leaves no room for a greater one, so fencing tokens can't grow. Its key (on \
      one server {polylock}:last, with redlock:// {polylock}:n:NAME, in the prefix that is used) must hold the greatest token \
      that was ever granted, in decimal digits: if a wrong clock or a person has changed it, set it to that number";
+
+const NEEDED_RIGHTS: &str = "this user may not use a command, key or channel: it needs ~{polylock}:* &polylock:polylock:* &polylock:broken:polylock \
+     (with the prefix that is used) and +evalsha +script|load +subscribe +publish +time +info +get +set +del +exists +hget \
+     +hset +hdel +hgetall +zadd +zrem +zrange +zrank +zscore +zremrangebyscore +pttl +pexpire, and +scan to list locks";
 
 /// There is no number greater than the last one.
 pub(crate) fn no_greater_number(backend: &'static str, operation: Operation, address: &str) -> Error {
@@ -26,9 +30,23 @@ pub(crate) enum Cause {
     Unusable(Fault, String),
     /// No reply within this time.
     TimedOut(Duration),
+    /// No connection that can be used, encrypted or not.
+    Connecting(Box<Self>, Encryption),
+}
+
+/// Whether a connection is encrypted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Encryption {
+    Tls,
+    Plain,
 }
 
 impl Cause {
+    /// The same for a connection that could not be made. A server that expects the other kind of connection does not say so.
+    pub(crate) fn of_connecting(self, encrypted: bool) -> Self {
+        Self::Connecting(Box::new(self), if encrypted { Encryption::Tls } else { Encryption::Plain })
+    }
+
     /// As an error of `operation` at the server `address`.
     pub(crate) fn at(self, backend: &'static str, operation: Operation, address: &str) -> Error {
         let at = At { backend, operation, place: address };
@@ -40,8 +58,55 @@ impl Cause {
                     format!("no answer within {timeout:?}: the server is busy, hangs or can't be reached");
                 at.ours(Fault::Temporary, advice)
             }
+            Self::Connecting(cause, encryption) => match *cause {
+                Self::Driver(error) if is_no_database(&error) => {
+                    let problem = "names a database that the server does not have: see its setting `databases`, 16 by default";
+                    ConfigError::new("store", format!("{address}: {problem}")).into()
+                }
+                Self::Driver(error) if is_cut_off(&error) => {
+                    at.failed(fault(&error), Some(encryption.advice().to_owned()), error)
+                }
+                Self::TimedOut(timeout) if encryption == Encryption::Tls => {
+                    let advice = format!(
+                        "no answer within {timeout:?}: the server is busy, hangs or can't be reached, or this port has no TLS: \
+                         write redis:// then (polylock.tls=off with redlock://)"
+                    );
+                    at.ours(Fault::Temporary, advice)
+                }
+                cause => cause.at(backend, operation, address),
+            },
         }
     }
+}
+
+impl Encryption {
+    /// What to do when the other side ends a new connection.
+    const fn advice(self) -> &'static str {
+        match self {
+            Self::Tls => {
+                "the connection was ended before it could be used: check host and port, and whether this port has TLS \
+                 (write redis:// if not, or polylock.tls=off with redlock://)"
+            }
+            Self::Plain => {
+                "the connection was ended before it could be used: check host and port, and whether this port expects TLS \
+                 (write rediss://, or polylock.tls=on with redlock://) or is no Redis server's; or the server has no connection \
+                 left (maxclients)"
+            }
+        }
+    }
+}
+
+/// The database of the URL is beyond the server's last one.
+fn is_no_database(error: &RedisError) -> bool {
+    error.detail().is_some_and(|detail| detail.contains("DB index is out of range"))
+}
+
+/// The other side has ended a connection, or has sent something that is not part of it.
+fn is_cut_off(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Io
+        && !is_distrusted(error)
+        && (error.is_connection_dropped() && !error.is_connection_refusal()
+            || error.to_string().contains("InvalidContentType"))
 }
 
 /// Whether the server has replied: then the connection works, and the command has had its effect or none.
@@ -97,9 +162,7 @@ fn advice(error: &RedisError) -> Option<&'static str> {
         (ErrorKind::AuthenticationFailed, _) | (_, Some("NOAUTH" | "WRONGPASS")) => {
             "check the user and the password, with characters such as @ : / # ? % percent-encoded in the URL"
         }
-        _ if error.kind() == ErrorKind::Server(Server::NoPerm) || is_forbidden(error) => {
-            "this user may not use a command, key or channel: grant what the page of the store lists"
-        }
+        _ if error.kind() == ErrorKind::Server(Server::NoPerm) || is_forbidden(error) => NEEDED_RIGHTS,
         (ErrorKind::RESP3NotSupported, _) => "the server is too old: Redis 6.2 or later is needed",
         (ErrorKind::Server(Server::ReadOnly), _) => "the server is a replica now: connect to the primary",
         (ErrorKind::Server(Server::BusyLoading), _) => "the server is still reading its data from the disk",

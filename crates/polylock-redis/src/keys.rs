@@ -2,10 +2,15 @@
 
 use std::{collections::BTreeSet, str};
 
-use futures_util::future;
+use futures_util::{StreamExt, TryStreamExt, future, stream};
 use polylock_core::{Inspect, LockName, LockStatus, Operation, Result};
 
 use crate::link::{Call, INSPECT_TIMEOUT, Link};
+
+/// How many locks of a list are inspected at a time: few enough that other operations on the same connection do not wait for them.
+const AT_ONCE: usize = 32;
+/// How many keys a server looks at in one step of a list.
+const KEYS_AT_ONCE: usize = 1000;
 
 /// Those of one prefix.
 #[derive(Debug)]
@@ -42,7 +47,7 @@ impl Keys {
         let (mut cursor, mut found, pattern) = (0, BTreeSet::new(), self.pattern(kinds, names));
         loop {
             let mut scan = redis::cmd("SCAN");
-            scan.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(1000);
+            scan.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(KEYS_AT_ONCE);
             let reply = link.call(Operation::Inspect, INSPECT_TIMEOUT, Call::Command(&scan)).await.outcome?;
             let (next, keys): (u64, Vec<Vec<u8>>) = link.read(Operation::Inspect, reply)?;
             let keys = keys.iter().filter_map(|key| str::from_utf8(key).ok());
@@ -61,13 +66,14 @@ impl Keys {
     }
 }
 
-/// The status of those of `names` that are in use.
+/// The status of those of `names` that are in use, in the order of their names. A few are inspected at a time, each with a time
+/// limit of its own.
 ///
 /// # Errors
 /// If the store is unavailable.
-pub(crate) async fn in_use_of(store: &impl Inspect, names: &BTreeSet<LockName>) -> Result<Vec<LockStatus>> {
-    let locks = future::try_join_all(names.iter().map(|name| store.inspect(name))).await?;
-    Ok(locks.into_iter().filter(|lock| !lock.is_free()).collect())
+pub(crate) async fn in_use_of(store: &impl Inspect, names: BTreeSet<LockName>) -> Result<Vec<LockStatus>> {
+    let locks = stream::iter(names).map(async move |name| store.inspect(&name).await).buffered(AT_ONCE);
+    locks.try_filter(|lock| future::ready(!lock.is_free())).try_collect().await
 }
 
 /// `text` as a pattern that matches only itself.

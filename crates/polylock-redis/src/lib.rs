@@ -9,6 +9,7 @@
 
 mod checkup;
 mod config;
+mod driver_keys;
 mod error;
 mod keys;
 mod link;
@@ -17,3 +18,4 @@ pub mod single;
 mod tls;
 
 pub use config::Allowed;
+pub use redis;

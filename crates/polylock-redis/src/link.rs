@@ -25,6 +25,7 @@ use redis::{
 use crate::{
     Allowed,
     checkup::{self, Health},
+    config::Credentials,
     error::{Cause, is_answer},
 };
 
@@ -43,9 +44,10 @@ pub(crate) enum Push<'a> {
 /// Called for every push message. Must not block.
 pub(crate) type PushHandler = Arc<dyn Fn(Push<'_>) + Send + Sync>;
 
-/// A channel that no other client has; random, like a request's id.
-pub(crate) fn own_channel() -> String {
-    format!("polylock:{:032x}", u128::from_be_bytes(RequestId::random().to_bytes()))
+/// A channel that no other client has; random, like a request's id. It begins with the prefix, so that the users of one prefix can be
+/// kept from sending grants to those of another.
+pub(crate) fn own_channel(prefix: &str) -> String {
+    format!("polylock:{prefix}:{:032x}", u128::from_be_bytes(RequestId::random().to_bytes()))
 }
 
 /// The channel on which the names of broken locks are published to all clients that use this prefix.
@@ -60,6 +62,9 @@ pub(crate) struct Endpoint {
     pub(crate) backend: &'static str,
     /// The server, without secrets.
     pub(crate) address: String,
+    pub(crate) encrypted: bool,
+    pub(crate) credentials: Option<Credentials>,
+    pub(crate) client_name: Option<String>,
     /// How long it may take until a connection can be used.
     pub(crate) connect_timeout: Duration,
     pub(crate) command_timeout: Duration,
@@ -280,6 +285,7 @@ impl Link {
         let limit = self.endpoint.connect_timeout;
         let connected = tokio::time::timeout(limit, self.connect(this)).await;
         let connected = connected.unwrap_or(Err(Cause::TimedOut(limit)));
+        let connected = connected.map_err(|cause| cause.of_connecting(self.endpoint.encrypted));
         let mut state = self.shared.lock();
         state.ended += 1;
         state.failed = connected.as_ref().err().cloned();
@@ -291,13 +297,16 @@ impl Link {
         let shared = Arc::downgrade(&self.shared);
         let (on_push, alerts) = (self.endpoint.on_push.clone(), self.endpoint.alerts.clone());
         let break_channel = self.endpoint.break_channel.clone();
-        let config = AsyncConnectionConfig::new()
+        let mut config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
             .set_response_timeout(Some(self.endpoint.connect_timeout))
             .set_push_sender(move |push: PushInfo| {
                 receive(&push, attempt, &shared, &on_push, &break_channel, &alerts);
                 Ok::<_, redis::aio::SendError>(())
             });
+        if let Some(credentials) = &self.endpoint.credentials {
+            config = config.set_credentials_provider(credentials.clone());
+        }
         let connection = self.endpoint.client.get_multiplexed_async_connection_with_config(&config);
         let mut connection = connection.await.map_err(Cause::Driver)?;
         let mut subscriber = connection.clone();

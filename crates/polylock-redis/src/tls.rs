@@ -5,9 +5,9 @@ use redis::{Client, ConnectionInfo};
 
 use crate::config::Certificates;
 
-/// A client of an encrypted server.
+/// A client of an encrypted server, with these certificates, or with those that `server` has.
 #[cfg(feature = "tls")]
-pub(crate) fn client(server: ConnectionInfo, files: &Certificates) -> Result<Client, ConfigError> {
+pub(crate) fn client(server: ConnectionInfo, files: Option<&Certificates>) -> Result<Client, ConfigError> {
     use redis::{ClientTlsConfig, TlsCertificates};
     use rustls::crypto::{CryptoProvider, ring};
 
@@ -16,6 +16,10 @@ pub(crate) fn client(server: ConnectionInfo, files: &Certificates) -> Result<Cli
         // If another thread was quicker, its one is as good.
         ring::default_provider().install_default().ok();
     }
+    let problem = |error: redis::RedisError| {
+        ConfigError::new("polylock.tls_ca", format!("the certificates can't be used: {error}"))
+    };
+    let Some(files) = files else { return Client::open(server).map_err(problem) };
     let read = |key: &str, file: &std::path::Path| {
         std::fs::read(file)
             .map_err(|error| ConfigError::new(key, format!("can't read {}: {error}", file.display())))
@@ -29,13 +33,11 @@ pub(crate) fn client(server: ConnectionInfo, files: &Certificates) -> Result<Cli
     };
     let root_cert = files.ca.as_ref().map(|ca| read("polylock.tls_ca", ca)).transpose()?;
     let client = Client::build_with_tls(server, TlsCertificates { client_tls, root_cert });
-    client.map_err(|error| {
-        ConfigError::new("polylock.tls_ca", format!("the certificates can't be used: {error}"))
-    })
+    client.map_err(problem)
 }
 
 /// Stub for builds without the feature `tls`: always an error.
 #[cfg(not(feature = "tls"))]
-pub(crate) fn client(_: ConnectionInfo, _: &Certificates) -> Result<Client, ConfigError> {
+pub(crate) fn client(_: ConnectionInfo, _: Option<&Certificates>) -> Result<Client, ConfigError> {
     Err(ConfigError::new("store", "encrypted connections are not compiled in: enable feature \"tls\""))
 }

@@ -63,7 +63,7 @@ pub use clock::ManualClock;
 #[doc(hidden)]
 pub use runner::test as __test;
 pub use runner::{Failure, Verdict, check};
-pub use target::{Made, Maker, Missing, Target};
+pub use target::{Made, Maker, Missing, OwnServer, Target};
 #[doc(hidden)]
 pub use trial::set_patience as __set_patience;
 

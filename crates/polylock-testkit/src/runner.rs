@@ -111,7 +111,7 @@ fn run_here(case: &cases::Case, maker: &Maker, news: &mpsc::Sender<News>) -> Ver
         };
         let limit = scaled(target.time_limit());
         news.send(News::Limit(limit)).ok();
-        let trial = Trial::new(target).await;
+        let trial = Trial::new(target.clone()).await;
         news.send(News::Limit(limit + 40 * trial.short())).ok();
         for need in case.needs {
             if let Some(lack) = trial.lacks(*need).await {
@@ -120,7 +120,11 @@ fn run_here(case: &cases::Case, maker: &Maker, news: &mpsc::Sender<News>) -> Ver
         }
         // On a worker of the runtime, as a user's tasks are.
         match tokio::spawn((case.run)(trial)).await {
-            Ok(Ok(())) => Verdict::Passed,
+            Ok(Ok(())) => {
+                let logged = target.errors_logged().await;
+                assert!(logged.is_empty(), "the server has logged errors:\n{}", logged.join("\n"));
+                Verdict::Passed
+            }
             Ok(Err(unsupported)) => Verdict::Unsupported(unsupported.0),
             Err(cut) => match cut.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),

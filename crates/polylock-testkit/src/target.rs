@@ -32,6 +32,30 @@ pub trait Target: Send + Sync + 'static {
         Ok(None)
     }
 
+    /// The errors that the store's server has logged because of this namespace: statements that it refused, for instance, of
+    /// which no caller is told because they ran in the background. A case fails if there is one; none by default.
+    async fn errors_logged(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Deletes everything that the store keeps in this namespace while programs use it, counters for tokens included, as an operator
+    /// or the clean-up of a test may do. Returns whether it has; `false` if the target has no way to, which is the default.
+    ///
+    /// # Errors
+    /// If it fails; the case fails with it.
+    async fn empty(&self) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// A place in the same kind of store on a server of its own, which keeps on its disk what it has acknowledged and may be killed;
+    /// `None` if there is none, which is the default.
+    ///
+    /// # Errors
+    /// If it can't be started; the case fails with it.
+    async fn on_own_server(&self) -> Result<Option<Arc<dyn OwnServer>>> {
+        Ok(None)
+    }
+
     /// A short lease for the cases that wait until one runs out: 400 ms by default, or the shortest the store gives.
     fn short_ttl(&self, capabilities: &Capabilities) -> Duration {
         Duration::from_millis(400).max(*capabilities.ttl.start())
@@ -46,6 +70,13 @@ pub trait Target: Send + Sync + 'static {
     fn secrets(&self) -> Vec<String> {
         Vec::new()
     }
+}
+
+/// A target on a server of its own.
+#[async_trait]
+pub trait OwnServer: Target {
+    /// Kills the server without a warning, starts it again with what it has kept, and waits until it answers.
+    async fn restart(&self);
 }
 
 /// Makes a new target for every case.

@@ -19,7 +19,7 @@ use polylock_core::{
 };
 
 use crate::{
-    ManualClock, Target,
+    ManualClock, OwnServer, Target,
     cases::Need,
     faults::{self, Recording},
 };
@@ -114,6 +114,19 @@ impl Trial {
             Some(wrapper) => Store { backend: wrapper(store.backend), ..store },
             None => store,
         }
+    }
+
+    /// Everything that the store keeps is deleted; false if the target has no way to.
+    pub(crate) async fn empty(&self) -> bool {
+        let target = self.target.clone();
+        self.on_io(async move { target.empty().await }).await
+    }
+
+    /// The same on a server of its own, if the target has one.
+    pub(crate) async fn on_own_server(&self) -> Option<(Self, Arc<dyn OwnServer>)> {
+        let own = self.target.on_own_server().await;
+        let own = own.unwrap_or_else(|error| panic!("the server: {}", chain(&error)))?;
+        Some((Self::new(own.clone()).await, own))
     }
 
     /// Locks on a new connection, with a long lease.

@@ -20,7 +20,7 @@ use std::{
 
 use bugs::{Broken, Bug, State};
 use polylock_core::{Capabilities, Result, Store, memory};
-use polylock_testkit::{CASES, Failure, Maker, Missing, Target, Verdict, check};
+use polylock_testkit::{CASES, Failure, Maker, Missing, OwnServer, Target, Verdict, check};
 
 struct Planted {
     name: String,
@@ -42,6 +42,18 @@ impl Target for Planted {
         Ok(Broken::connect(memory::named(&self.name), self.bug, self.state.clone()))
     }
 
+    async fn empty(&self) -> Result<bool> {
+        let (store, holders) = (memory::named(&self.name), self.state.lock().unwrap().holders());
+        for holder in holders {
+            store.backend.release(&holder).await?;
+        }
+        Ok(true)
+    }
+
+    async fn on_own_server(&self) -> Result<Option<Arc<dyn OwnServer>>> {
+        Ok(Some(Arc::new(Self::new(self.bug))))
+    }
+
     fn short_ttl(&self, _: &Capabilities) -> Duration {
         Duration::from_millis(200)
     }
@@ -49,6 +61,12 @@ impl Target for Planted {
     fn time_limit(&self) -> Duration {
         Duration::from_secs(45)
     }
+}
+
+#[async_trait::async_trait]
+impl OwnServer for Planted {
+    /// Memory has no server, and keeps what it has.
+    async fn restart(&self) {}
 }
 
 fn verdict(bug: Bug, case: &str) -> Result<Verdict, Failure> {
@@ -110,7 +128,8 @@ planted! {
     constant_token: ConstantToken =>
         "fencing::grows_over_releases" "fencing::grows_over_reconnects" "fencing::grows_over_expiry"
         "fencing::grows_over_a_break" "fencing::holders_together_have_tokens_of_their_own"
-        "exclusion::tasks_lose_no_update";
+        "exclusion::tasks_lose_no_update" "recovery::after_the_store_was_emptied"
+        "recovery::after_a_restart_of_the_server";
     no_queue: NoQueue =>
         "order::first_come_first_served" "order::a_newcomer_does_not_overtake_a_waiter"
         "order::readers_do_not_starve_a_writer" "modes::every_triple_keeps_the_queue_rule"
@@ -157,7 +176,8 @@ planted! {
         "idempotence::a_renewal_extends_the_lease" "idempotence::a_renewal_elsewhere_extends_the_lease"
         "idempotence::a_renewal_never_grants_to_a_waiter"
         "renew::a_short_lease_is_kept_for_many_ttls" "renew::a_blocked_executor_does_not_starve_renewals"
-        "lost::a_release_never_fires_it" "idempotence::a_renewal_never_creates";
+        "lost::a_release_never_fires_it" "idempotence::a_renewal_never_creates"
+        "recovery::after_the_store_was_emptied";
     tries_queue: TriesQueue =>
         "wait::zero_tries_once" "idempotence::a_claim_that_does_not_queue_leaves_nothing";
     never_expires: NeverExpires =>

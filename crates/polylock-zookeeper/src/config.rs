@@ -9,6 +9,8 @@ use polylock_core::{
 };
 use zookeeper_client::Acls;
 
+use crate::driver_keys::DriverKeys;
+
 const SESSIONS: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(300)..=Duration::from_secs(24 * 3600);
 const CONNECT: std::ops::RangeInclusive<Duration> = Duration::from_millis(5)..=Duration::from_secs(600);
@@ -113,7 +115,14 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] on what makes no sense.
     pub fn from_url(url: &StoreUrl, keys: &mut Keys) -> Result<Self, ConfigError> {
-        let Address { servers, root, credentials } = address(url)?;
+        let Address { mut servers, root, mut credentials } = address(url)?;
+        let encrypted = url.scheme().ends_with("+tls");
+        let driver = DriverKeys::read(url, encrypted, keys)?;
+        servers.extend(driver.servers);
+        if let (Some(_), Some(_)) = (&credentials, &driver.credentials) {
+            return Err(ConfigError::new("username", "the URL names a user, too: keep one"));
+        }
+        credentials = credentials.or(driver.credentials);
         let proofs = [("digest", Proof::Digest), ("sasl-digest-md5", Proof::SaslDigestMd5)];
         let accesses = [("open", Access::Open), ("creator", Access::Creator)];
         let client = keys.pair("polylock.tls_cert", "polylock.tls_key")?;
@@ -122,14 +131,18 @@ impl Config {
         let ttl = Options::from_keys(&mut url.keys())?.ttl.clamp(*SESSIONS.start(), *SESSIONS.end());
         let config = Self {
             servers,
-            encrypted: url.scheme().ends_with("+tls"),
+            encrypted,
             root,
             credentials,
             proof: keys.choice("polylock.auth", &proofs)?.unwrap_or(Proof::Digest),
             access: keys.choice("polylock.access", &accesses)?,
-            session_timeout: keys.duration("polylock.session_timeout")?.unwrap_or(ttl),
+            session_timeout: keys
+                .duration("polylock.session_timeout")?
+                .or(driver.session_timeout)
+                .unwrap_or(ttl),
             connect_timeout: keys
                 .duration("polylock.connect_timeout")?
+                .or(driver.connect_timeout)
                 .unwrap_or(Self::DEFAULT_CONNECT_TIMEOUT),
             certificates: Certificates { ca: keys.text("polylock.tls_ca").map(PathBuf::from), client },
         };
@@ -273,7 +286,7 @@ fn address(url: &StoreUrl) -> Result<Address, ConfigError> {
 }
 
 /// A server as `host:port`.
-fn server(text: &str) -> Result<String, &'static str> {
+pub(crate) fn server(text: &str) -> Result<String, &'static str> {
     let (host, port) = match text.rsplit_once(':') {
         // The last colon of `[::1]` is not before a port.
         Some((host, port)) if !port.ends_with(']') => (host, Some(port)),

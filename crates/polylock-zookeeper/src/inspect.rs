@@ -3,10 +3,10 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
-use futures_util::future::try_join_all;
+use futures_util::{StreamExt, TryStreamExt, future, stream};
 use polylock_core::{
-    BreakOrder, Clock, Entry, FencingToken, Inspect, LockName, LockStatus, Operation, OwnerId, Request,
-    Result, SystemClock, queue,
+    BreakOrder, Clock, Entry, FencingToken, Inspect, LockName, LockStatus, Moment, Operation, OwnerId,
+    Request, Result, SystemClock, queue,
 };
 use zookeeper_client::Stat;
 
@@ -18,6 +18,11 @@ use crate::{
 
 /// The time limit of an operation that a person waits for.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How many requests of one lock are read at a time.
+const READS: usize = 64;
+/// How many locks of a list are inspected at a time.
+const LOCKS: usize = 16;
 
 /// A request that is there, and whether it holds the lock.
 pub(crate) struct Found {
@@ -32,14 +37,27 @@ pub(crate) struct Found {
 }
 
 impl Ensemble {
+    /// The requests of a lock, as they are now.
     async fn look(&self, operation: Operation, session: &Session, name: &LockName) -> Result<Vec<Found>> {
         let directory = nodes::directory(&self.sessions.config.root, name);
         let deadline = SystemClock.now() + PATIENCE;
         let children = self.answer(operation, deadline, session.children_now(&directory)).await?;
+        self.read(operation, session, &directory, children, deadline).await
+    }
+
+    /// The requests of a lock that has these nodes.
+    async fn read(
+        &self,
+        operation: Operation,
+        session: &Session,
+        directory: &str,
+        children: Vec<String>,
+        deadline: Moment,
+    ) -> Result<Vec<Found>> {
         let requests = nodes::requests(children);
         let standpoints = nodes::standpoints(&requests);
         let holds = |at: u64, child: &Child| queue::blockers(&standpoints, at, child.mode).next().is_none();
-        let looks = requests.iter().zip(0_u64..).map(|(child, at)| {
+        let reads = requests.iter().zip(0_u64..).map(|(child, at)| {
             let (path, holds) = (format!("{directory}/{}", child.name), holds(at, child));
             async move {
                 let Some((data, stat)) = none_if_missing(session.client.get_data(&path).await)? else {
@@ -52,8 +70,9 @@ impl Ensemble {
                 Ok(entry.map(|entry| Found { child, path, data, version, is_ours, entry, holds }))
             }
         });
-        let found = self.answer(operation, deadline, try_join_all(looks)).await?;
-        Ok(found.into_iter().flatten().collect())
+        let reads: Vec<_> = reads.collect();
+        let found = stream::iter(reads).buffered(READS).try_filter_map(future::ok).try_collect();
+        self.answer(operation, deadline, found).await
     }
 
     /// Those who hold `name` now.
@@ -63,13 +82,22 @@ impl Ensemble {
         Ok(found)
     }
 
-    async fn status(&self, session: &Session, name: &LockName) -> Result<LockStatus> {
-        let found = self.look(Operation::Inspect, session, name).await?;
-        let (mut holders, waiters): (Vec<_>, Vec<_>) = found.into_iter().partition(|found| found.holds);
-        holders.sort_by_key(|found| found.entry.token);
-        let entries = |found: Vec<Found>| found.into_iter().map(|found| found.entry).collect();
-        Ok(LockStatus::new(name.clone(), entries(holders), entries(waiters)))
+    /// A lock, as this session sees it.
+    async fn listed(&self, session: &Session, name: LockName) -> Result<LockStatus> {
+        let directory = nodes::directory(&self.sessions.config.root, &name);
+        let deadline = SystemClock.now() + PATIENCE;
+        let children = async { none_if_missing(session.client.list_children(&directory).await) };
+        let children = self.answer(Operation::Inspect, deadline, children).await?.unwrap_or_default();
+        let found = self.read(Operation::Inspect, session, &directory, children, deadline).await?;
+        Ok(status(name, found))
     }
+}
+
+fn status(name: LockName, found: Vec<Found>) -> LockStatus {
+    let (mut holders, waiters): (Vec<_>, Vec<_>) = found.into_iter().partition(|found| found.holds);
+    holders.sort_by_key(|found| found.entry.token);
+    let entries = |found: Vec<Found>| found.into_iter().map(|found| found.entry).collect();
+    LockStatus::new(name, entries(holders), entries(waiters))
 }
 
 /// What people see of a request. Of a node that only has the name of one it is what its name and the servers say: it keeps others
@@ -105,19 +133,22 @@ fn age(stat: &Stat) -> Duration {
 impl Inspect for Ensemble {
     async fn inspect(&self, name: &LockName) -> Result<LockStatus> {
         let session = self.session(Operation::Inspect).await?;
-        self.status(&session, name).await
+        Ok(status(name.clone(), self.look(Operation::Inspect, &session, name).await?))
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockStatus>> {
         let session = self.session(Operation::Inspect).await?;
         let deadline = SystemClock.now() + PATIENCE;
+        // What the session reads after this is no older, so the locks themselves need no `sync`.
         let children = session.children_now(&self.sessions.config.root);
         let children = self.answer(Operation::Inspect, deadline, children).await?;
         let mut names: Vec<_> = children.iter().filter_map(|child| nodes::lock(child)).collect();
         names.retain(|name| name.as_str().starts_with(prefix));
         names.sort();
-        let locks = try_join_all(names.iter().map(|name| self.status(&session, name))).await?;
-        Ok(locks.into_iter().filter(|lock| !lock.is_free()).collect())
+        let session = &*session;
+        let locks =
+            stream::iter(names).map(async move |name| self.listed(session, name).await).buffered(LOCKS);
+        locks.try_filter(|lock| future::ready(!lock.is_free())).try_collect().await
     }
 
     async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {

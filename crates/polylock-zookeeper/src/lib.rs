@@ -5,6 +5,7 @@ mod break_lock;
 mod breaks;
 mod claims;
 mod config;
+mod driver_keys;
 mod error;
 pub mod fence;
 mod inspect;

@@ -56,6 +56,17 @@ impl LocksConfig {
     pub fn schema(self) -> Result<Option<String>, ConfigError> {
         crate::connect::schema_at(&self.into_url()?)
     }
+
+    /// Ends the start-up delay of the servers of this Redlock: [`admit`](crate::admit) of the same URL.
+    ///
+    /// # Errors
+    /// As [`admit`](crate::admit).
+    ///
+    /// # Cancel safety
+    /// Once polled, it is carried out even if it is dropped.
+    pub async fn admit(self) -> polylock_core::Result<Vec<String>> {
+        crate::connect::admit_at(&self.into_url()?).await
+    }
 }
 
 impl fmt::Debug for LocksConfig {

@@ -3,7 +3,8 @@
 use std::{ops::Deref, sync::Arc, time::Duration};
 
 use polylock_core::{
-    Clock, ConfigError, Label, Options, OwnerId, Result, Store, memory,
+    Clock, ConfigError, Error, Label, Options, OwnerId, Progress, Result, Store, connect_within, duration,
+    memory,
     metrics::Metrics,
     url::{StoreUrl, nearest},
 };
@@ -21,7 +22,8 @@ impl Locks {
     ///
     /// # Errors
     /// [`Error::Config`](crate::Error::Config) on key `store` for a scheme that nobody knows or that was not compiled
-    /// in, and on the key of the URL that is unknown or makes no sense. Else what the store says.
+    /// in, and on the key of the URL that is unknown or makes no sense. Else the error of the store, if it can't be opened for
+    /// good, or remains unreachable for as long as `polylock.outage` (30 s by default) and `polylock.wait` allow.
     ///
     /// # Cancel safety
     /// Dropping the future leaves nothing behind.
@@ -85,11 +87,53 @@ pub struct LocksBuilder {
     label: Option<Result<Label, ConfigError>>,
     clock: Option<Arc<dyn Clock>>,
     metrics: Option<Arc<dyn Metrics>>,
+    progress: Progress,
+    ttl: Option<Duration>,
 }
 
 impl LocksBuilder {
-    const fn new(url: Result<StoreUrl, ConfigError>) -> Self {
-        Self { url, owner: None, label: None, clock: None, metrics: None }
+    fn new(url: Result<StoreUrl, ConfigError>) -> Self {
+        Self {
+            url,
+            owner: None,
+            label: None,
+            clock: None,
+            metrics: None,
+            progress: Progress::default(),
+            ttl: None,
+        }
+    }
+
+    /// How long a lock outlives a holder that dies, unless a lock says otherwise: `polylock.ttl` of the URL, in place of the one that
+    /// it has. With ZooKeeper it is the time-out of the session that carries the locks.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = Some(ttl);
+        self.set("polylock.ttl", ttl)
+    }
+
+    /// How long to wait for a lock, and for the store when it is opened: `polylock.wait` of the URL, in place of the one that it has.
+    /// With [`Duration::ZERO`], each is tried once.
+    pub fn wait(self, wait: Duration) -> Self {
+        self.set("polylock.wait", wait)
+    }
+
+    /// How long the store may be unreachable, without a break, also when it is opened: `polylock.outage` of the URL, in place of the
+    /// one that it has.
+    pub fn outage(self, outage: Duration) -> Self {
+        self.set("polylock.outage", outage)
+    }
+
+    /// Where to note the progress of [`connect`](Self::connect), for a display: an outage of the store.
+    pub fn progress(mut self, progress: &Progress) -> Self {
+        self.progress = progress.clone();
+        self
+    }
+
+    fn set(mut self, key: &str, value: Duration) -> Self {
+        if let Ok(url) = &mut self.url {
+            url.replace(key, duration::format(value));
+        }
+        self
     }
 
     /// Who acquires, unless a lock says otherwise: `host:pid` by default.
@@ -117,7 +161,8 @@ impl LocksBuilder {
         self
     }
 
-    /// Opens the store.
+    /// Opens the store. One that is unreachable for the moment is tried again for as long as an [`outage`](Self::outage) may
+    /// last, and a [`wait`](Self::wait).
     ///
     /// # Errors
     /// As [`Locks::connect`], and [`Error::Config`](crate::Error::Config) on key `label`.
@@ -129,8 +174,22 @@ impl LocksBuilder {
         let (mut options, named) = Named::read(&url)?;
         let takes_nearest = url.keys().text("polylock.ttl").is_none() || named.has_sessions();
         let label = self.label.transpose()?;
-        let store = named.open().await?;
+        let limit = options.wait.unwrap_or(Duration::MAX).min(options.outage);
+        // On the heap, because the future of a store's connection takes tens of KiB.
+        let store = connect_within(limit, &self.progress, || Box::pin(named.clone().open())).await?;
         let can = store.backend.capabilities();
+        if let (Some(ttl), true) = (self.ttl, named.has_sessions()) {
+            // Two thirds of the session that the servers have given are the longest lease.
+            let longest = Duration::from_millis(to_milliseconds(*can.ttl.end() * 3 / 2));
+            if ttl > longest {
+                return Err(Error::InvalidTtl {
+                    backend: can.backend,
+                    ttl,
+                    min: *can.ttl.start(),
+                    max: longest,
+                });
+            }
+        }
         if takes_nearest {
             options.ttl = can.nearest_ttl(options.ttl);
         }
@@ -200,7 +259,38 @@ pub(crate) fn schema_at(url: &StoreUrl) -> Result<Option<String>, ConfigError> {
     Named::read(url)?.1.schema()
 }
 
+fn to_milliseconds(time: Duration) -> u64 {
+    u64::try_from((time + Duration::from_micros(500)).as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Ends the start-up delay of the servers of a Redlock that were never used for locks before, and returns those whose delay was ended:
+/// `polylock_redis::redlock::admit` of the URL's configuration.
+///
+/// Only for servers that are known to be new. Of servers that have lost their data, locks may be held that they have forgotten.
+///
+/// # Errors
+/// [`Error::Config`] on key `store` if the URL names another store, and else as [`Locks::connect`]; [`Error::Unavailable`] if a
+/// lock is held.
+///
+/// # Cancel safety
+/// Once polled, it is carried out even if it is dropped.
+pub async fn admit(url: &str) -> Result<Vec<String>> {
+    admit_at(&StoreUrl::parse(url)?).await
+}
+
+pub(crate) async fn admit_at(url: &StoreUrl) -> Result<Vec<String>> {
+    let (_, _named) = Named::read(url)?;
+    #[cfg(feature = "redis")]
+    if let Named::Redlock(config) = _named {
+        return polylock_redis::redlock::admit(*config).await;
+    }
+    let problem =
+        format!("the servers of a {} store have no start-up delay: only those of redlock do", url.scheme());
+    Err(ConfigError::new("store", problem).into())
+}
+
 /// A store that is named and not yet opened.
+#[derive(Clone)]
 enum Named {
     Memory(String),
     #[cfg(feature = "sqlite")]

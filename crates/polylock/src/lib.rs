@@ -51,12 +51,12 @@ mod config;
 mod connect;
 
 pub use config::LocksConfig;
-pub use connect::{Locks, LocksBuilder, schema, schemes};
+pub use connect::{Locks, LocksBuilder, admit, schema, schemes};
 pub use polylock_core::{
     self as core, BreakLock, BreakNotice, Capabilities, Carrier, Clock, ConfigError, Entry, Error, Fault,
     Fencing, FencingToken, Guard, InvalidName, Label, Lock, LockName, LockStatus, LostReason, Mode, Modes,
-    Moment, NotAcquired, Operation, Options, Order, OwnerId, Reach, Result, Store, SystemClock, Unavailable,
-    UnknownMode, WakeUp, duration, metrics, url::StoreUrl,
+    Moment, NotAcquired, Operation, Options, Order, Outage, OwnerId, Progress, Reach, Result, Store,
+    SystemClock, Unavailable, UnknownMode, WakeUp, duration, metrics, url::StoreUrl,
 };
 
 /// Tables of your own that refuse late writes: see [`polylock_sql::optimistic`].

@@ -1,6 +1,6 @@
 //! Real servers for tests.
 //!
-//! - One that all tests of a process share: [`postgres()`], [`mariadb()`], [`redis()`], [`valkey()`], [`zookeeper()`],
+//! - One that all tests of a process share: [`postgres()`], [`pgbouncer()`], [`mariadb()`], [`redis()`], [`valkey()`], [`zookeeper()`],
 //!   the three of [`zookeeper_ensemble()`], the five of [`redlock()`], and [`azurite()`]. Each test takes a
 //!   [`name`](Server::name) of its own for its tables, keys, nodes or blobs. `POLYLOCK_TEST_POSTGRES_URL`, `_MYSQL_URL`,
 //!   `_REDIS_URL`, `_VALKEY_URL`, `_ZOOKEEPER_URL`, `_ZOOKEEPER_ENSEMBLE_URL`, `_REDLOCK_URL` and `_AZURE_URL` name one to
@@ -41,7 +41,7 @@ use std::{
     iter,
     net::TcpListener,
     ops::Deref,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
         Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -67,6 +67,18 @@ use keeper::Keeper;
 pub fn postgres() -> Result<&'static Server, Missing> {
     static SHARED: Shared = Shared::new();
     shared(&SHARED, "POLYLOCK_TEST_POSTGRES_URL", || begin(postgres::Postgres::default()))
+}
+
+/// A PgBouncer in transaction mode that the tests of this process share, in front of a PostgreSQL server of its own.
+///
+/// # Errors
+/// [`Missing`] if one of them is not installed.
+///
+/// # Panics
+/// If one does not start, with its log.
+pub fn pgbouncer() -> Result<&'static pgbouncer::Pooled, Missing> {
+    static SHARED: OnceLock<Result<pgbouncer::Pooled, Missing>> = OnceLock::new();
+    SHARED.get_or_init(pgbouncer::Pooled::start).as_ref().map_err(Clone::clone)
 }
 
 /// The MariaDB server that the tests of this process share.
@@ -161,6 +173,8 @@ const START: Duration = Duration::from_secs(60);
 #[derive(Clone)]
 pub struct Server {
     url: String,
+    /// The file that it logs to, unless it was attached to.
+    log: Option<PathBuf>,
 }
 
 impl fmt::Debug for Server {
@@ -175,6 +189,12 @@ impl Server {
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    /// The file that it logs to; `None` for a server that was attached to.
+    #[must_use]
+    pub fn log_file(&self) -> Option<&Path> {
+        self.log.as_deref()
     }
 
     /// A short name that nobody else uses in this server, for tables, users or databases.
@@ -213,7 +233,7 @@ impl Private {
 
     /// Its directory, with its data, its configuration and its `log`.
     #[must_use]
-    pub fn directory(&self) -> std::path::PathBuf {
+    pub fn directory(&self) -> PathBuf {
         self.keeper().directory().to_owned()
     }
 
@@ -308,7 +328,7 @@ fn shared<T: Deref<Target = Server>>(
     start: impl FnOnce() -> Result<T, Failure>,
 ) -> Result<&'static Server, Missing> {
     let server = shared.get_or_init(|| match env::var(variable) {
-        Ok(url) => Ok((Server { url }, None)),
+        Ok(url) => Ok((Server { url, log: None }, None)),
         Err(_) => start().map(|own| (Server::clone(&own), Some(own))),
     });
     server.as_ref().map(|(server, _)| server).map_err(|failure| missing(failure.clone()))
@@ -355,7 +375,7 @@ fn launch(kind: Arc<dyn Kind>, port: u16) -> Result<Private, Failure> {
     let mut keeper = Keeper::new(kind.name(), kind.users());
     let command = kind.prepare(&mut keeper, port).map_err(Failure::Missing)?;
     keeper.start(&command);
-    let server = Server { url: kind.url(port) };
+    let server = Server { url: kind.url(port), log: Some(keeper.directory().join("log")) };
     Ok(Private { server, kind, port, keeper: Mutex::new(keeper), command })
 }
 
@@ -461,7 +481,7 @@ mod tests {
 
     #[test]
     fn a_password_is_not_shown() {
-        let server = Server { url: "postgres://me:secret@127.0.0.1/postgres".to_owned() };
+        let server = Server { url: "postgres://me:secret@127.0.0.1/postgres".to_owned(), log: None };
         let shown = format!("{server:?}");
         assert!(shown.contains("127.0.0.1") && !shown.contains("secret"), "{shown}");
     }

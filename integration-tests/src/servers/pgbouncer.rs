@@ -22,6 +22,22 @@ pub fn start(server: &Private, settings: &[&str]) -> Result<Private, Missing> {
     })
 }
 
+/// One and the server behind it.
+#[derive(Debug)]
+pub struct Pooled {
+    /// The pooler.
+    pub pooler: Private,
+    /// The server.
+    pub server: Private,
+}
+
+impl Pooled {
+    pub(super) fn start() -> Result<Self, Missing> {
+        let server = postgres::start(&[])?;
+        Ok(Self { pooler: start(&server, &[])?, server })
+    }
+}
+
 #[derive(Debug)]
 struct PgBouncer {
     port: u16,

@@ -4,7 +4,7 @@ use std::{fmt::Write as _, fs, path::Path};
 
 use async_trait::async_trait;
 use polylock_testkit::Missing;
-use redis::{Client, RedisResult, TlsCertificates};
+use redis::{Client, InfoDict, RedisResult, TlsCertificates};
 
 use super::{Kind, Private, installed, keeper::Keeper, tls};
 
@@ -46,6 +46,18 @@ pub fn start_tls(settings: &[&str]) -> Result<Private, Missing> {
     super::start(Redis { tls: true, ..Redis::of(&REDIS, settings) })
 }
 
+/// A Sentinel that watches the server at `primary`, a port of 127.0.0.1, under the name `orders`.
+///
+/// # Errors
+/// [`Missing`] if Redis is not installed.
+///
+/// # Panics
+/// If it does not start, with its log.
+pub fn start_sentinel(primary: u16) -> Result<Private, Missing> {
+    let watch = format!("sentinel monitor orders 127.0.0.1 {primary} 1");
+    super::start(Redis { sentinel: true, ..Redis::of(&REDIS, &[&watch]) })
+}
+
 /// A program that is one.
 #[derive(Debug)]
 pub(super) struct Make {
@@ -67,11 +79,12 @@ pub(super) struct Redis {
     /// What its URL has before the host.
     user: String,
     tls: bool,
+    sentinel: bool,
 }
 
 impl Redis {
     pub(super) fn of(make: &'static Make, settings: &[&str]) -> Self {
-        Self { make, settings: settings.join("\n"), user: String::new(), tls: false }
+        Self { make, settings: settings.join("\n"), user: String::new(), tls: false, sentinel: false }
     }
 }
 
@@ -94,10 +107,11 @@ impl Kind for Redis {
         let mut config = format!(
             "bind 127.0.0.1\n\
              dir {home}/data\n\
-             set-proc-title no\n\
-             save \"\"\n\
-             appendonly no\n",
+             set-proc-title no\n",
         );
+        if !self.sentinel {
+            config.push_str("save \"\"\nappendonly no\n");
+        }
         if self.tls {
             tls::certify(keeper)?;
             let home = keeper.directory().display();
@@ -116,7 +130,15 @@ impl Kind for Redis {
         }
         config.push_str(&self.settings);
         config.push('\n');
-        Ok(vec![program.display().to_string(), keeper.write("redis.conf", &config)])
+        let program = program.display().to_string();
+        let file = keeper.write("redis.conf", &config);
+        if self.sentinel {
+            // It writes to its file what it finds out.
+            keeper.run_as_user(["cp", &file, "data/sentinel.conf"]);
+            let file = keeper.directory().join("data/sentinel.conf");
+            return Ok(vec![program, file.display().to_string(), "--sentinel".to_owned()]);
+        }
+        Ok(vec![program, file])
     }
 
     fn url(&self, port: u16) -> String {
@@ -125,8 +147,18 @@ impl Kind for Redis {
 
     async fn whereabouts(&self, url: &str, home: &Path) -> Result<String, String> {
         let authority = self.tls.then(|| fs::read(home.join("ca.crt")).unwrap_or_default());
+        if self.sentinel {
+            return configuration(url).await.map_err(|error| error.to_string());
+        }
         whereabouts(url, authority).await.map_err(|error| error.to_string())
     }
+}
+
+/// The file that a server has read its settings from.
+async fn configuration(url: &str) -> RedisResult<String> {
+    let mut connection = Client::open(url)?.get_multiplexed_async_connection().await?;
+    let info: InfoDict = redis::cmd("INFO").arg("server").query_async(&mut connection).await?;
+    Ok(info.get("config_file").unwrap_or_default())
 }
 
 async fn whereabouts(url: &str, authority: Option<Vec<u8>>) -> RedisResult<String> {

@@ -30,7 +30,7 @@ pub fn url<'a>(nodes: impl IntoIterator<Item = &'a str>) -> String {
 /// The servers that are the nodes of the Redlock at `url`.
 pub(super) fn nodes(url: &str) -> Vec<Server> {
     let (user, hosts, rest) = apart(url);
-    hosts.split(',').map(|host| Server { url: format!("redis://{user}{host}{rest}") }).collect()
+    hosts.split(',').map(|host| Server { url: format!("redis://{user}{host}{rest}"), log: None }).collect()
 }
 
 /// What stands before the hosts of a URL, they, and what stands behind.

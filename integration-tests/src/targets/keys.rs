@@ -26,6 +26,19 @@ pub(super) async fn in_nodes(nodes: &[String], prefix: &str) -> RedisResult<u64>
     Ok(most)
 }
 
+/// Deletes all keys below `prefix` on each of these servers.
+pub(super) async fn delete(servers: &[String], prefix: &str) -> RedisResult<()> {
+    for server in servers {
+        let mut server = open(server).await?;
+        let keys: Vec<Vec<u8>> =
+            redis::cmd("KEYS").arg(format!("{{{prefix}}}:*")).query_async(&mut server).await?;
+        if !keys.is_empty() {
+            redis::cmd("DEL").arg(keys).exec_async(&mut server).await?;
+        }
+    }
+    Ok(())
+}
+
 /// What `command` says of each of the keys that begin with this, added up.
 async fn sum(server: &mut MultiplexedConnection, command: &str, beginning: &str) -> RedisResult<u64> {
     // Nothing in it is special in a pattern: a prefix is a name that a server gave.

@@ -2,11 +2,11 @@
 
 use zookeeper_client::{Client, Error};
 
+use crate::clock;
+
 /// The holds and waiters below `root`.
 pub(super) async fn below(url: &str, root: &str) -> Result<u64, Error> {
-    let (_, servers) = url.split_once("://").unwrap_or_default();
-    let client = Client::connect(servers.trim_end_matches('/')).await?;
-    client.sync("/").await?;
+    let client = open(url).await?;
     let locks = match client.list_children(root).await {
         Err(Error::NoNode) => return Ok(0),
         locks => locks?,
@@ -20,4 +20,38 @@ pub(super) async fn below(url: &str, root: &str) -> Result<u64, Error> {
         }
     }
     Ok(count)
+}
+
+/// Deletes `root` and everything below it in one transaction, so that nothing that is made in between is deleted.
+pub(super) async fn delete(url: &str, root: &str) -> Result<(), Error> {
+    let client = open(url).await?;
+    let children = async |path: &str| match client.list_children(path).await {
+        Err(Error::NoNode) => Ok(Vec::new()),
+        children => children,
+    };
+    clock::until("everything is deleted", async || {
+        let all = async {
+            let mut writer = client.new_multi_writer();
+            for lock in children(root).await? {
+                let lock = format!("{root}/{lock}");
+                for request in children(&lock).await? {
+                    writer.add_delete(&format!("{lock}/{request}"), None)?;
+                }
+                writer.add_delete(&lock, None)?;
+            }
+            writer.add_delete(root, None)?;
+            Ok::<_, Error>(writer.commit().await)
+        };
+        // It fails if a node was made or deleted meanwhile.
+        matches!(all.await, Ok(Ok(_)))
+    })
+    .await;
+    Ok(())
+}
+
+async fn open(url: &str) -> Result<Client, Error> {
+    let (_, servers) = url.split_once("://").unwrap_or_default();
+    let client = Client::connect(servers.trim_end_matches('/')).await?;
+    client.sync("/").await?;
+    Ok(client)
 }

@@ -9,6 +9,7 @@ mod breaking;
 mod errors;
 mod late;
 mod leases;
+mod list;
 mod secrets;
 mod silence;
 mod turns;

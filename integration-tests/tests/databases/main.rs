@@ -1,10 +1,13 @@
 //! Server databases under faults, under other settings than their defaults, and behind poolers; and with planted bugs.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod credentials;
+mod dropped;
 mod foreign_rows;
 mod mariadb;
 mod pessimistic;
 mod postgres;
 mod search_path;
+mod without_listener;
 
 use polylock_integration_tests::load;

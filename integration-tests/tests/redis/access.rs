@@ -60,7 +60,9 @@ async fn with_user(start: Start, allowed: impl Iterator<Item = &&'static str>) -
     let server = start(&[]).unwrap();
     let spot = Spot::of(&server).await;
     let mut user = command("ACL SETUSER app reset on");
-    user.arg(format!(">{PASSWORD}")).arg(format!("~{}", spot.key("*"))).arg("&polylock:*");
+    user.arg(format!(">{PASSWORD}")).arg(format!("~{}", spot.key("*")));
+    // Not those of other prefixes, whose users could send it grants that were never made.
+    user.arg(format!("&polylock:{}:*", spot.prefix)).arg(format!("&polylock:broken:{}", spot.prefix));
     for name in allowed {
         user.arg(format!("+{name}"));
     }

@@ -3,10 +3,12 @@
 
 mod access;
 mod breaking;
+mod clients;
 mod contention;
 mod crashes;
 mod dead;
 mod late;
+mod list;
 mod reach;
 mod settings;
 mod tokens;

@@ -11,7 +11,7 @@ use polylock::{Fault, Locks};
 use polylock_integration_tests::{
     clock::now,
     proxy::{End, Flow, Proxy},
-    servers::{redis, redlock::Dead, valkey},
+    servers::{self, redis, redlock::Dead, valkey},
 };
 
 use crate::{SLACK, everything_works, refusal, waiters};
@@ -42,7 +42,7 @@ async fn a_valkey_under_its_own_scheme() {
 async fn encrypted_with_an_authority_of_its_own_and_not_without() {
     let server = redis::start_tls(&[]).unwrap();
     let other = redis::start_tls(&[]).unwrap();
-    let of = |server: &polylock_integration_tests::servers::Private, url: &str| {
+    let of = |server: &servers::Private, url: &str| {
         format!("{url}?polylock.tls_ca={}", server.directory().join("ca.crt").display())
     };
     everything_works(&of(&server, server.url())).await.unwrap();
@@ -54,15 +54,25 @@ async fn encrypted_with_an_authority_of_its_own_and_not_without() {
         let (fault, text) = refusal(&url).await;
         assert!(fault == Some(Fault::Permanent) && text.contains("polylock.tls_ca"), "{fault:?}: {text}");
     }
-    // Each with the other's way of speaking, of which nothing more can be known.
-    let plain = server.url().replace("rediss:", "redis:");
-    let (fault, text) = refusal(&plain).await;
-    println!("plain to encrypted: {fault:?}: {text}");
-    assert!(fault.is_some(), "{text}");
+    // Each with the other kind of connection, which neither server reports.
+    let (fault, text) = refusal(&server.url().replace("rediss:", "redis:")).await;
+    assert!(
+        fault == Some(Fault::Temporary) && text.contains("whether this port expects TLS (write rediss://"),
+        "{text}"
+    );
     let unencrypted = redis::start(&[]).unwrap();
     let (fault, text) = refusal(&unencrypted.url().replace("redis:", "rediss:")).await;
-    println!("encrypted to plain: {fault:?}: {text}");
-    assert!(fault.is_some(), "{text}");
+    assert!(fault == Some(Fault::Temporary) && text.contains("no TLS: write redis://"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_server_that_is_no_redis() {
+    let port = servers::postgres().unwrap().url().rsplit(':').next().unwrap();
+    let port = port.split('/').next().unwrap();
+    for (scheme, word) in [("redis", "is no Redis server's"), ("rediss", "whether this port has TLS")] {
+        let (fault, text) = refusal(&format!("{scheme}://127.0.0.1:{port}")).await;
+        assert!(fault.is_some() && text.contains(word), "{fault:?}: {text}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,6 +4,7 @@
 mod breaking;
 mod frozen;
 mod leftovers;
+mod list;
 mod pauses;
 mod quorum;
 mod release;

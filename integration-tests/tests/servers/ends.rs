@@ -37,9 +37,14 @@ impl Elsewhere {
     fn start(&self, what: &[&str]) -> Process {
         let temporary = format!("TMPDIR={}", self.temporary.path().display());
         let cache = format!("POLYLOCK_TEST_CACHE={}", self.cache.path().display());
-        // A process group of its own.
-        let program = ["env", &temporary, &cache, env!("CARGO_BIN_EXE_server")];
-        Process::start("setsid", program.iter().chain(what))
+        // A process group of its own, and a server of its own where this run shares one.
+        let shared = std::env::vars().map(|(name, _)| name);
+        let shared = shared.filter(|name| name.starts_with("POLYLOCK_TEST_") && name.ends_with("_URL"));
+        let shared: Vec<String> = shared.map(|name| format!("--unset={name}")).collect();
+        let mut arguments = vec!["env"];
+        arguments.extend(shared.iter().map(String::as_str));
+        arguments.extend([&temporary, &cache, env!("CARGO_BIN_EXE_server")]);
+        Process::start("setsid", arguments.iter().chain(what))
     }
 
     /// What is in the directory for servers.

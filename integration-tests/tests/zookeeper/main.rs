@@ -10,6 +10,7 @@ mod fence;
 mod herd;
 mod late;
 mod leases;
+mod list;
 mod lost_answers;
 mod orphans;
 mod partitions;

@@ -1,18 +1,15 @@
 //! `break`.
 
-use std::{
-    env,
-    io::{self, IsTerminal, Write as _},
-    time::Duration,
-};
+use std::time::Duration;
 
 use polylock::{Clock, Entry, Label, LockName, Locks, OwnerId, SystemClock};
 
-use super::open;
+use super::{is_confirmed, open, require_terminal};
 use crate::{
     args::{Break, Global},
     exit::{Failure, NOT_ACQUIRED, USAGE},
     output::{Event, Output, What, described, lock_text, milliseconds, notice_text, seconds},
+    user,
 };
 
 /// How often `--wait` looks at the lock.
@@ -24,8 +21,8 @@ pub(crate) async fn break_lock(global: &Global, order: &Break, output: &Output) 
     if let Some(reason) = &order.reason {
         Label::new(reason).map_err(|error| Failure::new(USAGE, format!("--reason: {}", error.problem)))?;
     }
-    let locks = open(global).await?;
-    if !order.yes && !is_confirmed(&locks, &name, order.force).await? {
+    let (locks, _) = open(global, output).await?;
+    if !order.yes && !is_wanted(&locks, &name, order.force, output).await? {
         return Ok(0);
     }
     let by = operator();
@@ -112,13 +109,8 @@ fn forced_text(name: &LockName, entry: &Entry) -> String {
 }
 
 /// Shows who holds the lock and asks for a confirmation.
-async fn is_confirmed(locks: &Locks, name: &LockName, force: bool) -> Result<bool, Failure> {
-    if !io::stdin().is_terminal() {
-        return Err(Failure::new(
-            USAGE,
-            "stdin is no terminal to ask for a confirmation: add --yes to break the lock without one",
-        ));
-    }
+async fn is_wanted(locks: &Locks, name: &LockName, force: bool, output: &Output) -> Result<bool, Failure> {
+    require_terminal()?;
     let status = locks.inspect(name).await?;
     if status.holders.is_empty() {
         return Ok(true);
@@ -128,21 +120,13 @@ async fn is_confirmed(locks: &Locks, name: &LockName, force: bool) -> Result<boo
     } else {
         "Its holder is told to stop, and keeps the lock until it has stopped. Break it?"
     };
-    let mut stderr = anstream::stderr();
-    let asked = write!(stderr, "{}{consequence} [y/N] ", lock_text(&status)).and_then(|()| stderr.flush());
-    let mut answer = String::new();
-    let answered = asked.and_then(|()| io::stdin().read_line(&mut answer));
-    Ok(answered.is_ok() && matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
+    is_confirmed(&format!("{}{consequence}", lock_text(&status)), output)
 }
 
 /// `user@host:pid`, as the environment tells the user.
 fn operator() -> OwnerId {
     let process = OwnerId::process();
-    let name = ["LOGNAME", "USER"]
-        .into_iter()
-        .find_map(|variable| env::var(variable).ok().filter(|name| !name.is_empty()));
-    let user = name.unwrap_or_else(|| format!("user {}", rustix::process::getuid().as_raw()));
-    OwnerId::sanitized(&format!("{user}@{process}"))
+    OwnerId::sanitized(&format!("{}@{process}", user::name()))
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use crate::{
 
 /// Prints what makes the store's tables, and asks the store nothing.
 pub(crate) fn schema(global: &Global, output: &Output) -> Result<u8, Failure> {
-    match store::choose(global)?.config.schema()? {
+    match store::choose(global, output)?.config.schema()? {
         Some(statements) => output.data(&statements)?,
         None => output.note("this store needs nothing made for it: whoever opens it makes its tables"),
     }

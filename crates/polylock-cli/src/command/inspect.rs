@@ -12,20 +12,22 @@ use crate::{
 /// Shows one lock.
 pub(crate) async fn status(global: &Global, name: &str, output: &Output) -> Result<u8, Failure> {
     let name = LockName::new(name)?;
-    let locks = open(global).await?;
+    let (locks, store) = open(global, output).await?;
     let status = locks.inspect(&name).await?;
     output.data(&match output.format {
-        Format::Text => lock_text(&status),
-        Format::Json | Format::Jsonl => format!("{}\n", lock_object(&status, locks.capabilities().backend)),
+        Format::Text => format!("{}  store: {store}\n", lock_text(&status)),
+        Format::Json | Format::Jsonl => {
+            format!("{}\n", lock_object(&status, locks.capabilities().backend, &store))
+        }
     })?;
     Ok(0)
 }
 
 /// Shows all locks in use.
 pub(crate) async fn list(global: &Global, prefix: &str, output: &Output) -> Result<u8, Failure> {
-    let locks = open(global).await?;
+    let (locks, store) = open(global, output).await?;
     let all = locks.list(prefix).await?;
-    let object = |status: &LockStatus| lock_object(status, locks.capabilities().backend);
+    let object = |status: &LockStatus| lock_object(status, locks.capabilities().backend, &store);
     let text = match output.format {
         Format::Text => all.iter().map(lock_text).collect(),
         Format::Jsonl => all.iter().map(|status| object(status) + "\n").collect(),

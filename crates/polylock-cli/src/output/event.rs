@@ -1,19 +1,10 @@
 //! Events as JSON lines: stable, documented in `polylock run --help`.
 
-use std::{
-    fs::{File, OpenOptions},
-    io::Write,
-    path::PathBuf,
-};
-
 use polylock::{BreakNotice, FencingToken, Mode, OwnerId};
 use serde::Serialize;
 
-use super::Output;
-use crate::{
-    exit::{CANT_CREATE, Failure},
-    wall_clock,
-};
+use super::writer::Weight;
+use crate::wall_clock;
 
 /// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -27,7 +18,20 @@ pub(crate) enum What {
     Released,
     Expired,
     Broken,
+    Dropped,
     Verdict,
+}
+
+impl What {
+    /// Whether the event may be left out when its reader is too slow.
+    pub(super) const fn weight(self) -> Weight {
+        match self {
+            Self::Queued | Self::Acquired | Self::Renewed | Self::Unkillable | Self::Broken => {
+                Weight::Ordinary
+            }
+            Self::Lost | Self::Released | Self::Expired | Self::Dropped | Self::Verdict => Weight::Essential,
+        }
+    }
 }
 
 /// One line. The first ten keys are always there.
@@ -58,6 +62,9 @@ pub(crate) struct Event {
     /// For what reason it was broken.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) broken_reason: Option<String>,
+    /// How many events were left out here, because nobody read those before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) dropped: Option<u64>,
 }
 
 impl Event {
@@ -80,6 +87,7 @@ impl Event {
             forced: None,
             by: None,
             broken_reason: None,
+            dropped: None,
         }
     }
 
@@ -98,52 +106,5 @@ impl Event {
     /// As one line of JSON, without the line's end.
     pub(crate) fn to_json(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
-    }
-}
-
-/// Where events go: the status file or descriptor, and stderr with `--output json`.
-#[derive(Debug)]
-pub(crate) struct Sink {
-    file: Option<File>,
-    stderr: bool,
-}
-
-impl Sink {
-    /// Opens the status descriptor, or empties or makes the status file.
-    pub(crate) fn open(fd: Option<u32>, path: Option<PathBuf>, output: &Output) -> Result<Self, Failure> {
-        let file = match (fd, path) {
-            (Some(fd), _) => {
-                // Opening its name is the way to a descriptor from outside without raw descriptors.
-                let name = PathBuf::from(format!("/dev/fd/{fd}"));
-                Some((OpenOptions::new().append(true).open(&name), name))
-            }
-            (None, Some(path)) => {
-                let made = File::create(&path).and_then(|_| OpenOptions::new().append(true).open(&path));
-                Some((made, path))
-            }
-            (None, None) => None,
-        };
-        let file = match file {
-            Some((Err(error), name)) => {
-                let problem = format!("status: {} can't be written: {error}", name.display());
-                return Err(Failure::new(CANT_CREATE, problem));
-            }
-            Some((Ok(file), _)) => Some(file),
-            None => None,
-        };
-        Ok(Self { file, stderr: !output.is_text() })
-    }
-
-    /// Writes one line. A reader that has gone away must not end what runs under the lock.
-    pub(crate) fn write(&mut self, event: &Event) {
-        let line = event.to_json() + "\n";
-        if self.stderr {
-            std::io::stderr().write_all(line.as_bytes()).ok();
-        }
-        if let Some(file) = &mut self.file
-            && file.write_all(line.as_bytes()).is_err()
-        {
-            self.file = None;
-        }
     }
 }

@@ -1,9 +1,12 @@
 //! What polylock says: notes and errors on stderr, data on stdout, events as JSON lines.
 
 mod event;
+mod sink;
+mod stderr;
 mod table;
 mod waiting;
 mod warnings;
+mod writer;
 
 use std::{
     fmt,
@@ -12,10 +15,12 @@ use std::{
 
 use anstyle::{AnsiColor, Style};
 
-pub(crate) use event::{Event, Sink, What};
-pub(crate) use table::{described, lock_object, lock_text, milliseconds, notice_text, seconds};
-pub(crate) use waiting::{Waiting, position};
+pub(crate) use event::{Event, What};
+pub(crate) use sink::Sink;
+pub(crate) use table::{described, lock_object, lock_text, milliseconds, notice_text, rounded, seconds};
+pub(crate) use waiting::{Seen, Waiting, position};
 
+use self::writer::Weight;
 use crate::{
     args::{Color, Format, Global},
     exit::{Failure, INTERNAL},
@@ -41,6 +46,8 @@ impl Output {
             Color::Never => anstream::ColorChoice::Never,
         };
         choice.write_global();
+        // A panic is reported without waiting for a reader of stderr either: unwinding then releases the lock.
+        std::panic::set_hook(Box::new(|panic| say(ERROR, panic, Weight::Essential)));
         let output = Self { format: global.output, quiet: global.quiet, verbose: global.verbose };
         warnings::show(output);
         output
@@ -59,23 +66,23 @@ impl Output {
     }
 
     /// What a store warns of: something about it may break locks.
-    fn warning(&self, text: impl fmt::Display) {
+    pub(crate) fn warning(&self, text: impl fmt::Display) {
         if !self.quiet && self.is_text() {
-            say(WARNING, format_args!("warning: {text}"));
+            say(WARNING, format_args!("warning: {text}"), Weight::Ordinary);
         }
     }
 
     /// What is good to know.
     pub(crate) fn note(&self, text: impl fmt::Display) {
         if !self.quiet && self.is_text() {
-            say(NOTE, text);
+            say(NOTE, text, Weight::Ordinary);
         }
     }
 
     /// What must be known, also by those who asked for quiet.
     pub(crate) fn warn(&self, text: impl fmt::Display) {
         if self.is_text() {
-            say(ERROR, text);
+            say(ERROR, text, Weight::Ordinary);
         }
     }
 
@@ -89,15 +96,26 @@ impl Output {
     /// What went wrong.
     pub(crate) fn error(&self, failure: &Failure) {
         match self.format {
-            Format::Text => say(ERROR, &failure.message),
+            Format::Text => say(ERROR, &failure.message, Weight::Essential),
             Format::Json | Format::Jsonl => {
                 let what = serde_json::json!({
                     "ts": crate::wall_clock::timestamp(), "event": "error",
                     "exit_code": failure.code, "reason": failure.message,
                 });
-                line(what);
+                stderr::json(&what.to_string(), Weight::Essential);
             }
         }
+    }
+
+    /// A question on stderr, written when this returns.
+    pub(crate) fn question(&self, text: &str) {
+        stderr::text(text.to_owned(), Weight::Essential);
+        stderr::flush();
+    }
+
+    /// Waits until everything was written, as long as somebody reads it.
+    pub(crate) fn finish(&self) {
+        stderr::flush();
     }
 
     /// Data on stdout. A reader that has gone away is no error: it has had what it wanted.
@@ -112,12 +130,7 @@ impl Output {
     }
 }
 
-/// One line on stderr. If that is gone, nobody is left to tell.
-fn say(style: Style, text: impl fmt::Display) {
-    writeln!(anstream::stderr(), "{style}polylock:{style:#} {text}").ok();
-}
-
-/// One line of JSON on stderr.
-fn line(object: impl fmt::Display) {
-    writeln!(io::stderr(), "{object}").ok();
+/// Queues one line for stderr.
+fn say(style: Style, text: impl fmt::Display, weight: Weight) {
+    stderr::line(&format!("{style}polylock:{style:#} {text}"), weight);
 }

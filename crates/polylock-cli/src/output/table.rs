@@ -16,6 +16,7 @@ struct LockObject<'a> {
     name: &'a str,
     state: &'static str,
     backend: &'a str,
+    store: &'a str,
     holders: Vec<EntryObject<'a>>,
     waiters: Vec<EntryObject<'a>>,
 }
@@ -57,13 +58,14 @@ impl<'a> EntryObject<'a> {
     }
 }
 
-/// A lock as a JSON object.
-pub(crate) fn lock_object(status: &LockStatus, backend: &str) -> String {
+/// A lock of `store`, which is named without secrets, as a JSON object.
+pub(crate) fn lock_object(status: &LockStatus, backend: &str, store: &str) -> String {
     let waiters = status.waiters.iter().enumerate();
     let object = LockObject {
         name: status.name.as_str(),
         state: state(status),
         backend,
+        store,
         holders: status.holders.iter().map(|entry| EntryObject::new(entry, None)).collect(),
         waiters: waiters.map(|(index, entry)| EntryObject::new(entry, Some(index + 1))).collect(),
     };
@@ -134,6 +136,13 @@ pub(crate) fn seconds(time: Duration) -> String {
     polylock::duration::format(Duration::from_secs(time.as_secs()))
 }
 
+/// For people: milliseconds only if it is short: `4s`, `1m 30s`, `250ms`.
+pub(crate) fn rounded(time: Duration) -> String {
+    let unit = if time < Duration::from_secs(2) { 10 } else { 1000 };
+    let time = (milliseconds(time).saturating_add(unit / 2)) / unit * unit;
+    polylock::duration::format(Duration::from_millis(time))
+}
+
 /// `1st`, `2nd`, `3rd`, `4th`, …, `11th`, …, `21st`.
 pub(super) fn ordinal(number: usize) -> String {
     let ending = match (number % 10, number % 100) {
@@ -170,7 +179,7 @@ mod tests {
             27 * second,
         );
         let mut status = LockStatus::new(LockName::new("x").unwrap(), vec![holder.clone()], Vec::new());
-        assert!(lock_object(&status, "memory").contains("\"broken\":null"));
+        assert!(lock_object(&status, "memory", "memory:").contains("\"broken\":null"));
         status.holders = vec![holder.broken(Some(notice))];
         let text = anstream::adapter::strip_str(&lock_text(&status)).to_string();
         assert_eq!(
@@ -178,7 +187,7 @@ mod tests {
             "x: held\n  held by host-a:1, token 6, EX, for 3s, lease 27s; broken by root@host-b:7 (it hangs), until it has \
              stopped, 27s at most\n"
         );
-        let object = lock_object(&status, "memory");
+        let object = lock_object(&status, "memory", "memory:");
         assert!(object.contains(r#""broken":{"by":"root@host-b:7","reason":"it hangs"}"#), "{object}");
     }
 

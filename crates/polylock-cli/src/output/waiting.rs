@@ -1,95 +1,225 @@
 //! The waiting display: who holds the lock, where we stand in line, how long we have waited.
 
-use std::time::Duration;
+use std::{
+    fmt::Write as _,
+    io,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use polylock::{LockName, LockStatus, OwnerId};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
+use polylock::{Clock, LockName, LockStatus, Outage, OwnerId, SystemClock};
 
 use super::{
-    Output,
-    table::{described, notice_text, ordinal, seconds},
+    Output, stderr,
+    table::{described, notice_text, ordinal, rounded, seconds},
 };
 
 /// Without a terminal, how often the curious are told.
 const REPEAT: Duration = Duration::from_secs(30);
 
+/// An outage that is shorter than this is not reported where there is no terminal.
+const OUTAGE: Duration = Duration::from_secs(1);
+
+/// How often the display changes in a second at most.
+const FRAMES: u8 = 20;
+
+/// The terminal on stderr, drawn on without waiting for it: a frame that comes while the one before is not written is dropped.
+#[derive(Debug, Default)]
+struct Screen {
+    frame: Mutex<String>,
+    /// Whether the next frame removes the display.
+    is_last: Arc<AtomicBool>,
+}
+
+impl Screen {
+    fn add(&self, text: std::fmt::Arguments<'_>) -> io::Result<()> {
+        self.frame.lock().unwrap_or_else(PoisonError::into_inner).write_fmt(text).map_err(io::Error::other)
+    }
+
+    /// Moves the cursor `number` places in a direction.
+    fn step(&self, number: usize, direction: char) -> io::Result<()> {
+        if number == 0 { Ok(()) } else { self.add(format_args!("\u{1b}[{number}{direction}")) }
+    }
+}
+
+impl TermLike for Screen {
+    fn width(&self) -> u16 {
+        match rustix::termios::tcgetwinsize(io::stderr()) {
+            Ok(size) if size.ws_col > 0 => size.ws_col,
+            _ => 80,
+        }
+    }
+
+    fn move_cursor_up(&self, n: usize) -> io::Result<()> {
+        self.step(n, 'A')
+    }
+
+    fn move_cursor_down(&self, n: usize) -> io::Result<()> {
+        self.step(n, 'B')
+    }
+
+    fn move_cursor_right(&self, n: usize) -> io::Result<()> {
+        self.step(n, 'C')
+    }
+
+    fn move_cursor_left(&self, n: usize) -> io::Result<()> {
+        self.step(n, 'D')
+    }
+
+    fn write_line(&self, s: &str) -> io::Result<()> {
+        self.add(format_args!("{s}\n"))
+    }
+
+    fn write_str(&self, s: &str) -> io::Result<()> {
+        self.add(format_args!("{s}"))
+    }
+
+    fn clear_line(&self) -> io::Result<()> {
+        self.add(format_args!("\r\u{1b}[2K"))
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        let frame = std::mem::take(&mut *self.frame.lock().unwrap_or_else(PoisonError::into_inner));
+        stderr::draw(frame, self.is_last.load(Ordering::Relaxed));
+        Ok(())
+    }
+}
+
 /// The display of one wait: a line rewritten in place on a terminal, else a line now and then.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     output: Output,
+    /// The store, without secrets.
+    store: String,
     spinner: Option<ProgressBar>,
+    is_last: Arc<AtomicBool>,
     said: Option<Duration>,
+    /// Whether the last line told of an outage.
+    said_outage: bool,
 }
 
 impl Waiting {
     /// Begins. A terminal gets the spinner.
-    pub(crate) fn begin(output: Output) -> Self {
+    pub(crate) fn begin(output: Output, store: &str) -> Self {
         let hidden = output.is_quiet() || !output.is_text();
-        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-        let spinner = (!hidden && !bar.is_hidden()).then_some(bar);
+        let screen = Screen::default();
+        let is_last = screen.is_last.clone();
+        let target = || ProgressDrawTarget::term_like_with_hz(Box::new(screen), FRAMES);
+        let spinner = (!hidden && !ProgressDrawTarget::stderr().is_hidden())
+            .then(|| ProgressBar::with_draw_target(None, target()));
         if let (Some(bar), Ok(style)) = (&spinner, ProgressStyle::with_template("{spinner} {msg}")) {
             bar.set_style(style);
         }
-        Self { output, spinner, said: None }
+        Self { output, store: store.to_owned(), spinner, is_last, said: None, said_outage: false }
     }
 
-    /// Shows how it stands after a wait of `waited`.
-    pub(crate) fn show(
-        &mut self,
-        name: &LockName,
-        status: Option<&LockStatus>,
-        me: &OwnerId,
-        waited: Duration,
-    ) {
+    /// Whether anything is shown.
+    pub(crate) fn is_shown(&self) -> bool {
+        !self.output.is_quiet() && self.output.is_text()
+    }
+
+    /// Whether it is shown more than once.
+    pub(crate) fn is_repeated(&self) -> bool {
+        self.spinner.is_some() || self.is_shown() && self.output.is_verbose()
+    }
+
+    /// Shows the wait.
+    pub(crate) fn show(&mut self, seen: &Seen<'_>) {
+        let line = format!("{} · in {}", seen.line(), self.store);
         if let Some(bar) = &self.spinner {
-            bar.set_message(line(name, status, me, waited));
+            bar.set_message(line);
             bar.tick();
             return;
         }
-        let due = self.said.is_none_or(|said| self.output.is_verbose() && waited >= said + REPEAT);
-        if due {
-            self.said = Some(waited);
-            self.output.note(format!("waiting for {}", line(name, status, me, waited)));
+        let is_due = self.said.is_none_or(|said| self.output.is_verbose() && seen.waited >= said + REPEAT);
+        // Once for each outage that lasts.
+        let begins = seen.outage.is_some_and(|outage| SystemClock.now().since(outage.since) >= OUTAGE);
+        if is_due || begins && !self.said_outage {
+            self.said = Some(seen.waited);
+            self.output.note(format!("waiting for {line}"));
         }
+        self.said_outage = begins;
+    }
+}
+
+/// The state of a wait.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Seen<'a> {
+    name: &'a LockName,
+    /// With the owner of this process.
+    status: Option<(&'a LockStatus, &'a OwnerId)>,
+    waited: Duration,
+    limit: Option<Duration>,
+    outage: Option<&'a Outage>,
+}
+
+impl<'a> Seen<'a> {
+    pub(crate) fn new(
+        name: &'a LockName,
+        status: Option<(&'a LockStatus, &'a OwnerId)>,
+        waited: Duration,
+        limit: Option<Duration>,
+    ) -> Self {
+        Self { name, status, waited, limit, outage: None }
+    }
+
+    /// The same during an outage of the store.
+    pub(crate) fn during<'b>(self, outage: &'b Outage) -> Seen<'b>
+    where
+        'a: 'b,
+    {
+        Seen { outage: Some(outage), ..self }
+    }
+
+    /// `orders: held by host-a:4711 (nightly report), token 41, for 2m 3s, lease 27s · you are 2nd of 3 · waited 12s of 5m`
+    fn line(&self) -> String {
+        let mut parts = Vec::new();
+        if let Some(outage) = self.outage {
+            let now = SystemClock.now();
+            parts.push(format!(
+                "store unreachable for {}, giving up in {} ({})",
+                seconds(now.since(outage.since)),
+                seconds(outage.until.since(now)),
+                outage.error
+            ));
+        } else if let Some((status, me)) = self.status {
+            parts.extend(holders(status));
+            if let Some(index) = position(status, me) {
+                parts.push(format!("you are {} of {}", ordinal(index), status.waiters.len()));
+            }
+        }
+        let limit = self.limit.map_or_else(String::new, |limit| format!(" of {}", rounded(limit)));
+        parts.push(format!("waited {}{limit}", seconds(self.waited)));
+        format!("{}: {}", self.name, parts.join(" · "))
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
         if let Some(bar) = &self.spinner {
+            self.is_last.store(true, Ordering::Relaxed);
             bar.finish_and_clear();
         }
     }
 }
 
-/// `orders: held by host-a:4711 (nightly report), token 41, for 2m 3s, lease 27s · you are 2nd of 3 · waited 12s`
-fn line(name: &LockName, status: Option<&LockStatus>, me: &OwnerId, waited: Duration) -> String {
-    let mut parts = Vec::new();
-    if let Some(status) = status {
-        match status.holders.as_slice() {
-            [] => {}
-            [holder, others @ ..] => {
-                let token = holder.token.map_or_else(String::new, |token| format!(", token {token}"));
-                let others =
-                    if others.is_empty() { String::new() } else { format!(" and {} more", others.len()) };
-                let broken = holder
-                    .broken
-                    .as_ref()
-                    .map_or_else(String::new, |notice| format!(", {}", notice_text(notice)));
-                parts.push(format!(
-                    "held by {}{others}{token}, for {}, lease {}{broken}",
-                    described(holder),
-                    seconds(holder.age),
-                    seconds(holder.expires_in)
-                ));
-            }
-        }
-        if let Some(index) = position(status, me) {
-            parts.push(format!("you are {} of {}", ordinal(index), status.waiters.len()));
-        }
-    }
-    parts.push(format!("waited {}", seconds(waited)));
-    format!("{name}: {}", parts.join(" · "))
+/// Who holds the lock, if anybody does.
+fn holders(status: &LockStatus) -> Option<String> {
+    let (holder, others) = status.holders.split_first()?;
+    let token = holder.token.map_or_else(String::new, |token| format!(", token {token}"));
+    let others = if others.is_empty() { String::new() } else { format!(" and {} more", others.len()) };
+    let broken =
+        holder.broken.as_ref().map_or_else(String::new, |notice| format!(", {}", notice_text(notice)));
+    Some(format!(
+        "held by {}{others}{token}, for {}, lease {}{broken}",
+        described(holder),
+        seconds(holder.age),
+        seconds(holder.expires_in)
+    ))
 }
 
 /// Where `me` stands in line, counted from one.
@@ -122,11 +252,15 @@ mod tests {
             vec![entry("host-a:4711", "nightly report", Some(41))],
             vec![entry("b:1", "", None), entry("me:2", "", None), entry("c:3", "", None)],
         );
-        let text = line(&name, Some(&status), &owner("me:2"), Duration::from_millis(12_345));
+        let me = owner("me:2");
+        let waited = Duration::from_millis(12_345);
+        let seen = Seen::new(&name, Some((&status, &me)), waited, None);
+        let text = seen.line();
         assert_eq!(
             text,
             "orders: held by host-a:4711 (nightly report), token 41, for 2m 3s, lease 27s · you are 2nd of 3 · waited 12s"
         );
-        assert_eq!(line(&name, None, &owner("me:2"), Duration::ZERO), "orders: waited 0s");
+        let limit = Some(Duration::from_secs(300));
+        assert_eq!(Seen::new(&name, None, Duration::ZERO, limit).line(), "orders: waited 0s of 5m");
     }
 }

@@ -7,6 +7,7 @@ use polylock::{Guard, LockName, Locks, Mode};
 use crate::{
     exit::{Failure, USAGE},
     output::milliseconds,
+    store::OUTER_STORE,
     wall_clock,
 };
 
@@ -15,13 +16,14 @@ const OWNER: &str = "POLYLOCK_OWNER";
 /// The owners of all runs around this one but the innermost, one a line: an owner holds no line's end.
 const OUTER: &str = "POLYLOCK_OUTER";
 
-/// Tells `command` about the hold, and takes away the variables in `hidden`.
+/// Describes the hold and the store in the environment of `command`, and removes the variables in `hidden`.
 pub(super) fn describe(
     command: &mut Command,
     guard: &Guard,
     backend: &str,
     ttl: Duration,
     hidden: &[String],
+    outer_store: &str,
 ) {
     for variable in hidden {
         command.env_remove(variable);
@@ -33,8 +35,14 @@ pub(super) fn describe(
         .env(OUTER, outer_owners().join("\n"))
         .env(OWNER, guard.owner().as_str())
         .env("POLYLOCK_BACKEND", backend)
+        .env(OUTER_STORE, outer_store)
         .env("POLYLOCK_TTL_MS", milliseconds(ttl).to_string())
         .env("POLYLOCK_EXPIRES_AT_MS", wall_clock::epoch_ms_in(guard.remaining()).to_string());
+}
+
+/// Whether this process runs under the lock of another `polylock run`.
+pub(crate) fn is_nested() -> bool {
+    !outer_owners().is_empty()
 }
 
 /// The owners of the runs around this one.

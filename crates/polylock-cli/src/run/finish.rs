@@ -5,16 +5,18 @@ use std::{os::unix::process::ExitStatusExt, time::Duration};
 use polylock::{Clock, Error, Guard, Locks, Moment, SystemClock};
 use rustix::process::Signal;
 
-use super::{status_log::StatusLog, supervise::Ended, timeline::Why};
+use super::{status_log::StatusLog, supervise::Ended, timeline::Why, wait::SILENT};
 use crate::{
     args::Run,
-    exit::SIGNAL,
-    output::{Output, What},
-    signals,
+    exit::{MAX_HOLD, SIGNAL},
+    output::{Output, What, rounded},
+    signals::{self, Signals},
 };
 
 /// How long a release, or leaving the queue, may take before polylock goes without its confirmation.
-pub(super) const FAREWELL: Duration = Duration::from_secs(5);
+pub(super) const FAREWELL: Duration = Duration::from_secs(4);
+/// How long the search for the holder may take that is reported.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// How a run ended, for the last line of the status file.
 #[derive(Debug)]
@@ -48,6 +50,7 @@ pub(super) async fn finish(
     guard: Guard,
     ended: Ended,
     min_left: Duration,
+    signals: &mut Signals,
 ) -> Verdict {
     let Ended { status, why, alive } = ended;
     let lost = |reason: String| {
@@ -68,23 +71,9 @@ pub(super) async fn finish(
     }
     let name = guard.name().clone();
     let released = if min_left.is_zero() {
-        match tokio::time::timeout(FAREWELL, guard.release()).await {
-            Ok(Ok(())) => {
-                log.write(What::Released);
-                Ok(())
-            }
-            Ok(Err(error @ Error::Lost { .. })) => Err(error),
-            Ok(Err(_)) | Err(_) => {
-                output.note(format!(
-                    "the release of lock {name} was not confirmed; it ends with its lease at the latest"
-                ));
-                Ok(())
-            }
-        }
+        release(guard, output, log, signals).await
     } else {
-        keep_until(&guard, SystemClock.now() + min_left).await;
-        log.held(What::Expired, &guard);
-        guard.leave_to_expire()
+        release_after(min_left, guard, output, log, signals).await
     };
     if let Err(Error::Lost { reason, .. }) = released {
         // Another may have held it while the command still ran.
@@ -101,24 +90,73 @@ pub(super) async fn finish(
         Some(_) => {
             let reason = "held for as long as --max-hold allows".to_owned();
             let reason = alive.iter().fold(reason, |reason, alive| format!("{reason}; {alive}"));
-            Verdict::new("max_hold", code).because(reason)
+            Verdict::new("max_hold", MAX_HOLD).because(reason)
         }
         None => Verdict::new("command", code),
     }
 }
 
-/// Waits, if the lease will have run out by `end`, for the renewal that makes it a whole one: the first one of a lock that
-/// was handed over is short.
-async fn keep_until(guard: &Guard, end: Moment) {
-    loop {
-        let renewed = guard.renewed();
-        let left = guard.remaining();
-        // The store's own count ends a margin after the deadline, and began a round trip after this one's.
-        if end.since(SystemClock.now()) <= left + left / 32 {
-            return;
+/// Releases the lock, and waits for the confirmation until a signal comes.
+async fn release(
+    guard: Guard,
+    output: &Output,
+    log: &mut StatusLog,
+    signals: &mut Signals,
+) -> Result<(), Error> {
+    let name = guard.name().clone();
+    // The terminal sends Ctrl-C to the command and to polylock.
+    signals.forget().await;
+    let outcome = tokio::select! {
+        biased;
+        outcome = tokio::time::timeout(FAREWELL, guard.release()) => outcome.ok(),
+        _ = signals.next_end() => None,
+    };
+    match outcome {
+        Some(Ok(())) => log.write(What::Released),
+        Some(Err(error @ Error::Lost { .. })) => return Err(error),
+        Some(Err(_)) | None => {
+            output.note(format!(
+                "the release of lock {name} was not confirmed; it ends with its lease at the latest"
+            ));
         }
-        if renewed.await.is_none() {
-            return;
+    }
+    Ok(())
+}
+
+/// Has the lock released when `--min-hold` is over, and waits only if the store needs this process for that.
+async fn release_after(
+    delay: Duration,
+    guard: Guard,
+    output: &Output,
+    log: &mut StatusLog,
+    signals: &mut Signals,
+) -> Result<(), Error> {
+    let (name, end) = (guard.name().clone(), SystemClock.now() + delay);
+    let left = || end.since(SystemClock.now());
+    signals.forget().await;
+    let mut parting = std::pin::pin!(guard.release_after(delay));
+    let mut announce_at = SystemClock.now() + SILENT;
+    loop {
+        tokio::select! {
+            biased;
+            outcome = &mut parting => {
+                match outcome {
+                    Ok(()) if left().is_zero() => log.write(What::Released),
+                    Ok(()) => log.expires(left()),
+                    Err(error @ Error::Lost { .. }) => return Err(error),
+                    Err(_) => output.note(format!("lock {name} may be free before the time of --min-hold: the store did not answer")),
+                }
+                return Ok(());
+            }
+            signal = signals.next_end() => {
+                let (signal, left) = (signals::name(signal), rounded(left()));
+                output.note(format!("{signal}: lock {name} is released {left} before the time of --min-hold"));
+                return Ok(());
+            }
+            () = SystemClock.sleep_until(announce_at) => {
+                output.note(format!("the command has ended; lock {name} is kept for another {} (--min-hold)", rounded(left())));
+                announce_at = Moment::NEVER;
+            }
         }
     }
 }
@@ -131,7 +169,8 @@ pub(super) async fn not_acquired(
     log: &StatusLog,
     error: &Error,
 ) -> Verdict {
-    let status = locks.inspect(&log.name).await.ok();
+    let status = tokio::time::timeout(LOOK, locks.inspect(&log.name)).await;
+    let status = status.ok().and_then(Result::ok);
     let holder =
         status.and_then(|status| status.holders.into_iter().next()).map_or_else(String::new, |holder| {
             let label = if holder.label.is_empty() { String::new() } else { format!(" ({})", holder.label) };

@@ -1,5 +1,7 @@
 //! The status log of one run: the lines of the status file.
 
+use std::time::Duration;
+
 use polylock::{FencingToken, Guard, LockName, LostReason, Mode, OwnerId};
 
 use crate::output::{Event, Sink, What, milliseconds};
@@ -21,6 +23,11 @@ impl StatusLog {
         Self { sink, name, mode, owner, label, backend: None, token: None }
     }
 
+    /// Whether the events are written anywhere.
+    pub(super) fn is_read(&self) -> bool {
+        self.sink.is_read()
+    }
+
     /// Writes that `what` happened just now.
     pub(super) fn write(&mut self, what: What) {
         let event = self.event(what);
@@ -32,6 +39,13 @@ impl StatusLog {
         self.token = Some(guard.fencing_token());
         let mut event = self.event(what);
         event.expires_in_ms = Some(milliseconds(guard.remaining()));
+        self.sink.write(&event);
+    }
+
+    /// Writes that the lock is left to expire in `time`.
+    pub(super) fn expires(&mut self, time: Duration) {
+        let mut event = self.event(What::Expired);
+        event.expires_in_ms = Some(milliseconds(time));
         self.sink.write(&event);
     }
 
@@ -66,6 +80,11 @@ impl StatusLog {
         event.exit_code = exit_code;
         event.reason = reason;
         self.sink.write(&event);
+    }
+
+    /// Waits until everything was written, as long as somebody reads it.
+    pub(super) fn finish(&self) {
+        self.sink.finish();
     }
 
     fn event(&self, what: What) -> Event {

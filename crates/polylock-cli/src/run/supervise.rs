@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     args::OnLost,
-    output::{Output, What, milliseconds},
+    output::{Output, What, rounded},
     signals::{self, Signals},
 };
 
@@ -320,11 +320,6 @@ impl Supervision<'_> {
 /// When to kill again what was left.
 fn again_after(left: &Remaining) -> Duration {
     if left.dying.is_empty() { LOOK_AT_UNKILLABLE } else { LOOK_AGAIN }
-}
-
-/// A time for people.
-fn rounded(time: Duration) -> String {
-    polylock::duration::format(Duration::from_millis(milliseconds(time)))
 }
 
 /// Waits for `future` if it is still to come.

@@ -33,8 +33,8 @@ use super::{
     tenure::Tenure,
 };
 use crate::{
-    Error, Grant, KeepAlive, Moment, NotAcquired, Operation, Order, Place, Request, Result, Standing, Wake,
-    invariant, io, metrics::Measured,
+    Error, Grant, KeepAlive, Moment, NotAcquired, Operation, Order, Place, Progress, Request, Result,
+    Standing, Wake, invariant, io, metrics::Measured,
 };
 
 /// The time the store has for its first answer, even if the caller would wait less: a wait of 5 ms means that long in the queue,
@@ -68,6 +68,7 @@ pub(crate) async fn acquire(
     mut request: Request,
     reentrant: bool,
     mut limits: Limits,
+    progress: Option<Progress>,
 ) -> Result<Arc<Tenure>> {
     let began = front.0.now();
     let span = tracing::info_span!(
@@ -83,7 +84,7 @@ pub(crate) async fn acquire(
         otel.status_code = tracing::field::Empty,
     );
     loop {
-        let outcome = once(&front, request.clone(), reentrant, limits, &span).await;
+        let outcome = once(&front, request.clone(), reentrant, limits, progress.clone(), &span).await;
         if let Ok(tenure) = &outcome
             && !span.in_scope(|| tenure.hold().receive())
         {
@@ -108,6 +109,7 @@ async fn once(
     request: Request,
     reentrant: bool,
     limits: Limits,
+    progress: Option<Progress>,
     span: &Span,
 ) -> Result<Arc<Tenure>> {
     let (reply, answer) = oneshot::channel();
@@ -121,6 +123,7 @@ async fn once(
         reply,
         given_up,
         position: position.clone(),
+        progress,
         span: span.id(),
     });
     front.0.begin(Operation::Claim, acquisition)?;
@@ -169,12 +172,14 @@ struct Parts {
     given_up: Arc<OnceLock<Ticket>>,
     /// The last queue position that the store has reported, counted from 1; 0 for none.
     position: Arc<AtomicU32>,
+    /// Where the caller reads how far it is.
+    progress: Option<Progress>,
     /// The parent of what is logged.
     span: Option<span::Id>,
 }
 
 async fn run(parts: Parts) {
-    let Parts { front, request, reentrant, limits, mut reply, given_up, position, span } = parts;
+    let Parts { front, request, reentrant, limits, mut reply, given_up, position, progress, span } = parts;
     let shared = front.0.clone();
     let began = shared.now();
     let slot = reentrant.then(|| shared.reentry.slot(&request));
@@ -189,6 +194,7 @@ async fn run(parts: Parts) {
         waiting: None,
         local: None,
         position: &position,
+        progress: progress.as_ref(),
         span: span.clone(),
     };
     let mut entered = None;
@@ -280,6 +286,7 @@ struct Acquisition<'a> {
     /// The position among the waiters of this process.
     local: Option<LocalPosition>,
     position: &'a AtomicU32,
+    progress: Option<&'a Progress>,
     span: Option<span::Id>,
 }
 
@@ -347,6 +354,9 @@ impl Acquisition<'_> {
                 }
                 Ok(Standing::Queued(place)) => {
                     failing = None;
+                    if let Some(progress) = self.progress {
+                        progress.queued(place.ahead);
+                    }
                     match self.wait(&place, sent).await? {
                         Ok(Woken::Stale) => {
                             backoff.reset();
@@ -374,6 +384,9 @@ impl Acquisition<'_> {
                 parent: self.span.clone(), lock.name = %self.request.name, error = &error as &dyn std::error::Error,
                 "store unavailable, retrying",
             );
+            if let (Some(progress), None) = (self.progress, delay) {
+                progress.failing(since, self.give_up.min(since + self.limits.outage), &error);
+            }
             failing = Some((since, error));
             let pause = delay.unwrap_or_else(|| backoff.next());
             let again = (self.shared.now() + pause).min(self.give_up);

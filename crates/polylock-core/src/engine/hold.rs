@@ -7,8 +7,8 @@ use tracing::Span;
 
 use super::{pending::Ticket, shared::Shared};
 use crate::{
-    Error, FencingToken, Grant, LockName, LostReason, Mode, Moment, Release, Request, Result, invariant,
-    metrics::Measured, observer,
+    Error, FencingToken, Grant, KeepAlive, LockName, LostReason, Mode, Moment, Release, Request, Result,
+    invariant, metrics::Measured, observer,
 };
 
 /// The state of a hold.
@@ -193,6 +193,29 @@ impl Hold {
         });
         drop(under_way);
         answer
+    }
+
+    /// Sets the lease of a hold that its holder has ended so that it runs out at `end`, and retries until `until`.
+    pub(crate) async fn park(self: Arc<Self>, until: Moment, end: Moment, under_way: Ticket) -> Result<()> {
+        let outcome = self.shared.renew_until(&self.request, until, end).await;
+        let label = match &outcome {
+            Ok(KeepAlive::Held(_)) => "expired",
+            Ok(_) => "lost",
+            Err(_) => "error",
+        };
+        self.shared.record(&self.request.name, Measured::Release { outcome: label, via: "expiry" });
+        tracing::debug!(parent: self.span_id(), lock.name = %self.request.name, outcome = label, "left to expire");
+        let lost = match outcome? {
+            KeepAlive::Held(_) => return Ok(()),
+            KeepAlive::Lost(reason) => reason,
+            KeepAlive::Queued => LostReason::Gone,
+        };
+        self.report_loss(&lost);
+        if let LostReason::Broken(_) = lost {
+            // The store keeps others out until then.
+            self.clone().release_broken(under_way).await;
+        }
+        Ended::Lost(lost).into_result(self.name())
     }
 
     /// Releases in the background a hold that was broken cooperatively: the store keeps others out until then. Does nothing on

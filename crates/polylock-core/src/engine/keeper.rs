@@ -357,18 +357,9 @@ fn keep_alive(shared: &Arc<Shared>, batch: Vec<Arc<Request>>) {
     let mut sending = shared
         .start(Operation::Renew, name.as_ref(), |store| async move { store.keep_alive(&requests).await });
     tokio::spawn(async move {
-        let reply = sending.answer().await.and_then(|outcomes| complete(&shared, &batch, outcomes));
+        let reply = sending.answer().await.and_then(|outcomes| shared.complete(batch.len(), outcomes));
         shared.keeper.apply(&shared, sent, &batch, reply);
     });
-}
-
-/// An error if the store has not answered for each request: which outcome is whose is not known then.
-fn complete(shared: &Shared, batch: &[Arc<Request>], outcomes: Vec<KeepAlive>) -> Result<Vec<KeepAlive>> {
-    if outcomes.len() == batch.len() {
-        return Ok(outcomes);
-    }
-    let cause = format!("the store has answered for {} of {} requests", outcomes.len(), batch.len());
-    Err(io::failed(shared.backend(), Operation::Renew, cause))
 }
 
 impl Keeper {

@@ -2,6 +2,7 @@
 
 mod acquire;
 mod backoff;
+mod connect;
 mod gauges;
 mod hold;
 mod keeper;
@@ -12,6 +13,7 @@ mod shared;
 mod tenure;
 
 pub(crate) use acquire::{Limits, acquire};
+pub use connect::connect_within;
 pub(crate) use hold::{Ended, Hold, Phase};
 pub(crate) use keeper::Keeper;
 pub(crate) use pending::Pending;

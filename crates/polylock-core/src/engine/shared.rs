@@ -16,8 +16,8 @@ use super::{
     reentry::Reentry,
 };
 use crate::{
-    Clock, Error, Fault, Label, LockName, Moment, Operation, Options, OwnerId, Release, Request, Result,
-    Store, Unavailable,
+    Clock, Error, Fault, KeepAlive, Label, LockName, Moment, Operation, Options, OwnerId, Release, Request,
+    Result, Store, Unavailable,
     backend::Backend,
     io::{self, Begun, Io},
     metrics::{Measured, Metrics},
@@ -144,34 +144,79 @@ impl Shared {
         request: &Arc<Request>,
         until: Moment,
     ) -> Result<Release> {
+        let mut attempts = 0;
+        let released = self.retry_until(until, Operation::Release, request, |store| {
+            attempts += 1;
+            let request = request.clone();
+            async move { store.release(&request).await }
+        });
+        match released.await? {
+            Release::Lost(_) if attempts > 1 => Ok(Release::Released),
+            outcome => Ok(outcome),
+        }
+    }
+
+    /// Renews the hold `request` with a lease that ends at `end`, and retries until the store has answered or `until` has come, when
+    /// the present lease has ended.
+    pub(crate) async fn renew_until(
+        self: &Arc<Self>,
+        request: &Arc<Request>,
+        until: Moment,
+        end: Moment,
+    ) -> Result<KeepAlive> {
+        let shortest = *self.store.backend.capabilities().ttl.start();
+        let renewed = self.retry_until(until, Operation::Renew, request, |store| {
+            let ttl = end.since(self.now()).max(shortest);
+            let last = [Arc::new(Request { ttl, ..Request::clone(request) })];
+            async move { store.keep_alive(&last).await }
+        });
+        Ok(self.complete(1, renewed.await?)?.remove(0))
+    }
+
+    /// Starts an operation that ends the hold or the queue entry of `request`, and retries it until the store has answered or `until`
+    /// has come.
+    async fn retry_until<T, F>(
+        self: &Arc<Self>,
+        until: Moment,
+        operation: Operation,
+        request: &Request,
+        mut call: impl FnMut(Arc<dyn Backend>) -> F,
+    ) -> Result<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
         let mut backoff = Backoff::up_to(request.ttl / 10);
-        let mut may_have_released = false;
         loop {
-            let releasing = request.clone();
-            let mut release = self.start(Operation::Release, Some(&request.name), |store| async move {
-                store.release(&releasing).await
-            });
+            let mut attempt = self.start(operation, Some(&request.name), &mut call);
             let answer = tokio::select! {
                 biased;
-                answer = release.answer() => answer,
-                () = self.until(until) => Err(self.silent(Operation::Release)),
+                answer = attempt.answer() => answer,
+                () = self.until(until) => Err(self.silent(operation)),
             };
             let error = match answer {
-                Ok(Release::Lost(_)) if may_have_released => return Ok(Release::Released),
                 Ok(outcome) => return Ok(outcome),
                 Err(error) => error,
             };
-            may_have_released = true;
             let again = self.now() + backoff.next();
             if !error.is_temporary() || again >= until {
                 tracing::warn!(
-                    lock.name = %request.name, error = &error as &dyn std::error::Error,
-                    "release not acknowledged; the lock is free when its lease has run out",
+                    lock.name = %request.name, %operation, error = &error as &dyn std::error::Error,
+                    "not acknowledged; the lock is free when its present lease has run out",
                 );
                 return Err(error);
             }
             self.until(again).await;
         }
+    }
+
+    /// Checks that the store has answered for each of `count` requests: otherwise the outcomes can't be assigned to them.
+    pub(crate) fn complete(&self, count: usize, outcomes: Vec<KeepAlive>) -> Result<Vec<KeepAlive>> {
+        if outcomes.len() == count {
+            return Ok(outcomes);
+        }
+        let cause = format!("the store has answered for {} of {count} requests", outcomes.len());
+        Err(io::failed(self.backend(), Operation::Renew, cause))
     }
 
     /// The store has not answered in time.

@@ -4,8 +4,12 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::{FutureExt, future::BoxFuture};
 
-use super::{hold::Hold, reentry::Slot, shared::Front};
-use crate::{Grant, Moment, Operation, Request, Result, io};
+use super::{
+    hold::{Hold, Phase},
+    reentry::Slot,
+    shared::Front,
+};
+use crate::{Carrier, Grant, Moment, Operation, Request, Result, io};
 
 #[derive(Debug)]
 pub(crate) struct Tenure {
@@ -56,6 +60,52 @@ impl Tenure {
             .end()
             .await
             .unwrap_or_else(|cause| Err(io::failed(hold.shared.backend(), Operation::Release, cause)))
+    }
+
+    /// Keeps the lock until `end`: by a lease that ends then, as soon as the store can give it, else by renewals and a release.
+    pub(crate) async fn release_at(mut self, end: Moment) -> Result<()> {
+        let hold = self.hold.clone();
+        let can = hold.shared.store.backend.capabilities();
+        let (shortest, longest) = match can.carrier {
+            Carrier::Entry => (*can.ttl.start(), *can.ttl.end()),
+            // It would end with this process.
+            Carrier::Connection => (Duration::MAX, Duration::ZERO),
+        };
+        let left = || end.since(hold.shared.now());
+        if left() > longest {
+            self.keep_until(end - longest).await?;
+        }
+        if left() < shortest {
+            self.keep_until(end).await?;
+            return self.release(None).await;
+        }
+        let until =
+            hold.leave().or_else(|ended| ended.into_result(hold.name()).map(|()| Moment::default()))?;
+        let under_way = self.front.0.pending.begin();
+        self.released = true;
+        let mut parting = hold.shared.begin(Operation::Renew, hold.clone().park(until, end, under_way))?;
+        parting
+            .end()
+            .await
+            .unwrap_or_else(|cause| Err(io::failed(hold.shared.backend(), Operation::Renew, cause)))
+    }
+
+    /// Waits until `at` while the lock is renewed.
+    ///
+    /// # Errors
+    /// If it is lost meanwhile.
+    async fn keep_until(&self, at: Moment) -> Result<()> {
+        let hold = self.hold.clone();
+        let mut kept = self.hold.shared.begin(Operation::Renew, async move {
+            let mut phase = hold.watch();
+            tokio::select! {
+                // Also when the caller is not interested any more.
+                _ = phase.wait_for(|phase| !matches!(phase, Phase::Held { .. })) => {}
+                () = hold.shared.until(at) => {}
+            }
+        })?;
+        kept.end().await.ok();
+        self.hold.check().map(|_| ()).or_else(|ended| ended.into_result(self.hold.name()))
     }
 }
 

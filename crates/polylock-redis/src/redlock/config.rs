@@ -6,6 +6,7 @@ use polylock_core::{
     ConfigError,
     url::{self, Keys, StoreUrl},
 };
+use redis::{Client, auth::StreamingCredentialsProvider};
 
 use crate::{
     Allowed,
@@ -65,28 +66,33 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] on what makes no sense.
     pub fn from_url(url: &StoreUrl, keys: &mut Keys) -> Result<Self, ConfigError> {
-        let servers = config::servers(url, keys, true)?;
-        let mut seen = HashSet::new();
-        if let Some(twice) = servers.iter().find(|server| !seen.insert(address(server))) {
-            let problem = format!("names {} twice: its vote counts once", address(twice));
-            return Err(ConfigError::new("store", problem));
-        }
-        if servers.len() < Self::MIN_SERVERS {
-            let problem = format!(
-                "names {} of the at least {} independent servers that a majority needs; five survive the loss of two",
-                servers.len(),
-                Self::MIN_SERVERS
-            );
-            return Err(ConfigError::new("store", problem));
-        }
         let restarts = [("delay", Restart::Delay), ("trust", Restart::Trust)];
         let config = Self {
-            settings: Settings::read(servers, Self::DEFAULT_COMMAND_TIMEOUT, keys)?,
+            settings: Settings::read(url, true, Self::DEFAULT_COMMAND_TIMEOUT, keys)?,
             restart: keys.choice("polylock.restart", &restarts)?.unwrap_or_default(),
             max_ttl: keys.duration("polylock.max_ttl")?.unwrap_or(Self::DEFAULT_MAX_TTL),
         };
         config.check()?;
         Ok(config)
+    }
+
+    /// The servers of clients that the program has made, with the users, passwords, databases and TLS settings of each. The store makes
+    /// connections of its own. At least three; see [`single::Config::of`](crate::single::Config::of) for an example.
+    #[must_use]
+    pub fn of<'c>(clients: impl IntoIterator<Item = &'c Client>) -> Self {
+        Self {
+            settings: Settings::of_clients(clients, Self::DEFAULT_COMMAND_TIMEOUT),
+            restart: Restart::default(),
+            max_ttl: Self::DEFAULT_MAX_TTL,
+        }
+    }
+
+    /// The user and the password of all servers come from `provider`; see
+    /// [`single::Config::credentials`](crate::single::Config::credentials).
+    #[must_use]
+    pub fn credentials(mut self, provider: impl StreamingCredentialsProvider + 'static) -> Self {
+        self.settings.credentials(provider);
+        self
     }
 
     /// What the keys of the store begin with, in braces: 1 to 64 letters, digits or one of `_-.:/`. `polylock` by default.
@@ -152,6 +158,19 @@ impl Config {
     /// What the setters did not look at.
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         self.settings.check()?;
+        let (servers, mut seen) = (&self.settings.servers, HashSet::new());
+        if let Some(twice) = servers.iter().find(|server| !seen.insert(address(server))) {
+            let problem = format!("names {} twice: its vote counts once", address(twice));
+            return Err(ConfigError::new("store", problem));
+        }
+        if servers.len() < Self::MIN_SERVERS {
+            let problem = format!(
+                "names {} of the at least {} independent servers that a majority needs; five survive the loss of two",
+                servers.len(),
+                Self::MIN_SERVERS
+            );
+            return Err(ConfigError::new("store", problem));
+        }
         if !(Duration::from_secs(1)..=Duration::from_secs(24 * 3600)).contains(&self.max_ttl) {
             return Err(ConfigError::new("polylock.max_ttl", "must be 1s to 24h"));
         }

@@ -12,6 +12,7 @@ use super::{
     backend::Redlock,
     node::Node,
     poll::{poll, too_few},
+    scripts::lease_left,
     tally::quorum,
 };
 use crate::{
@@ -21,12 +22,15 @@ use crate::{
 
 /// The time limit for servers that are slow.
 const TIMEOUT: Duration = Duration::from_secs(1);
+/// The time limit for looking at all keys of the servers. Each step of it has one of its own.
+const LIST_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Redlock {
-    /// The replies of all servers, of which there must be a majority.
+    /// The replies of all servers within this time, of which there must be a majority.
     async fn majority<T, F>(
         &self,
         operation: Operation,
+        within: Duration,
         send: impl Fn(usize, Arc<Node>) -> F + Send + Sync,
     ) -> Result<Vec<T>>
     where
@@ -35,7 +39,7 @@ impl Redlock {
     {
         let nodes = &self.cluster.nodes;
         let replies =
-            poll(operation, nodes, TIMEOUT, |index, node| Some(send(index, node)), |_, _| false).await;
+            poll(operation, nodes, within, |index, node| Some(send(index, node)), |_, _| false).await;
         if replies.iter().filter(|reply| matches!(reply, Some(Ok(_)))).count() < quorum(nodes.len()) {
             return Err(too_few(operation, nodes, &replies));
         }
@@ -58,15 +62,15 @@ async fn status(node: &Node, call: Call<'_>) -> Result<Status> {
     let micros = |us: i64| Duration::from_micros(u64::try_from(us).unwrap_or(0));
     let entry = |token, age, left, owner: String, label: String| {
         let owner = OwnerId::sanitized(&owner);
-        Entry::new(Mode::Exclusive, owner, &label, token, micros(age), micros(left))
+        Entry::new(Mode::Exclusive, owner, &label, token, micros(age), left)
     };
     let holder = holders.into_iter().next().map(|(token, age, left, owner, label, notice)| {
         let broken = (!notice.is_empty()).then(|| BreakNotice::from_text(&notice));
-        entry(FencingToken::new(token), age, left, owner, label).broken(broken)
+        entry(FencingToken::new(token), age, lease_left(micros(left)), owner, label).broken(broken)
     });
     let waiters = waiters
         .into_iter()
-        .map(|(channel, age, left, owner, label)| (channel, entry(None, age, left, owner, label)));
+        .map(|(channel, age, left, owner, label)| (channel, entry(None, age, micros(left), owner, label)));
     Ok(Status { holder, waiters: waiters.collect() })
 }
 
@@ -102,7 +106,7 @@ impl Inspect for Redlock {
             }
         };
         let (mut votes, mut waiters) = (Vec::new(), HashMap::<_, Entry>::new());
-        for status in self.majority(Operation::Inspect, send).await? {
+        for status in self.majority(Operation::Inspect, TIMEOUT, send).await? {
             votes.extend(status.holder);
             for (channel, entry) in status.waiters {
                 let longest = waiters.entry(channel).or_insert_with(|| entry.clone());
@@ -122,8 +126,9 @@ impl Inspect for Redlock {
             let (cluster, prefix) = (self.cluster.clone(), prefix.to_owned());
             async move { cluster.scripts.keys.in_use(&node.link, "r", &prefix).await }
         };
-        let names = self.majority(Operation::Inspect, send).await?.into_iter().flatten().collect();
-        keys::in_use_of(self, &names).await
+        let names =
+            self.majority(Operation::Inspect, LIST_TIMEOUT, send).await?.into_iter().flatten().collect();
+        keys::in_use_of(self, names).await
     }
 
     /// Breaks the vote for one number on every server. It has failed unless a majority has taken part: then no majority can be left
@@ -143,7 +148,7 @@ impl Inspect for Redlock {
             }
         };
         let notices: Vec<String> =
-            self.majority(Operation::Break, send).await?.into_iter().flatten().collect();
+            self.majority(Operation::Break, TIMEOUT, send).await?.into_iter().flatten().collect();
         if order.force {
             return Ok(holder.into_iter().collect());
         }

@@ -77,7 +77,7 @@ impl Servers {
     async fn meet(config: &Config) -> Result<Self> {
         config.check()?;
         let (waiters, alerts) = (Arc::<Line>::default(), Arc::<HoldAlerts>::default());
-        let channel = link::own_channel();
+        let channel = link::own_channel(&config.settings.prefix);
         let delay = (config.restart == Restart::Delay).then(|| config.max_ttl + DELAY_MARGIN);
         let node = |index| {
             let waiters = waiters.clone();
@@ -167,8 +167,7 @@ async fn meet(cluster: &Cluster, config: &Config) -> Result<Vec<Health>> {
     }
     for reply in &mut replies {
         // A fault that does not pass by itself is to be found now, and not when the server is needed.
-        let lasting =
-            |error: &Error| matches!(error, Error::Unavailable(failure) if failure.fault != Fault::Temporary);
+        let lasting = |error: &Error| !matches!(error, Error::Unavailable(failure) if failure.fault == Fault::Temporary);
         if let Some(Err(error)) = reply.take_if(|reply| reply.as_ref().is_err_and(lasting)) {
             return Err(error);
         }

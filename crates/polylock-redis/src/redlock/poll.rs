@@ -111,15 +111,16 @@ pub(super) fn too_few<T>(operation: Operation, nodes: &[Arc<Node>], replies: &[O
         let left = retry_after.unwrap_or(*longest);
         reasons.push(format!(
             "{} of {all} servers are new or have lost their data ({}); their votes count in {left:.0?}, when every lease \
-             of before has expired. Wait, or run polylock admit if these servers were never used for locks before",
+             of before has expired. Wait, or end it with `polylock admit` if these servers were never used \
+             for locks before",
             delayed.len(),
             delayed.join(", "),
         ));
     }
     // What they all agree on is the reason; else another attempt may find more of them.
     let same = faults.first().copied().filter(|first| faults.iter().all(|fault| fault == first));
-    let advice =
-        format!("{counting} of {all} servers have a vote, and {quorum} must: {}", reasons.join("; "));
+    let did = if votes { "have a vote that counts" } else { "have answered" };
+    let advice = format!("{counting} of {all} servers {did}, and {quorum} must: {}", reasons.join("; "));
     let error = Cause::Unusable(same.unwrap_or(Fault::Temporary), advice).at(NAME, operation, "a majority");
     match (error, retry_after) {
         (Error::Unavailable(unavailable), Some(delay)) => unavailable.retry_after(delay).into(),

@@ -63,7 +63,7 @@ impl Scripts {
     ) -> ScriptInvocation<'_> {
         let mut call = self.call(&self.propose, &request.name);
         about(&mut call, member);
-        call.arg(&request.id.to_bytes()).arg(number).arg(withdrawn).arg(lease_ms(request)).arg(self.keep_ms);
+        call.arg(&request.id.to_bytes()).arg(number).arg(withdrawn).arg(vote_ms(request)).arg(self.keep_ms);
         owned(&mut call, request);
         call.arg(channel).arg(millis(request.place_ttl()));
         call
@@ -79,7 +79,7 @@ impl Scripts {
     ) -> ScriptInvocation<'_> {
         let mut call = self.call(&self.renew, &request.name);
         about(&mut call, member);
-        call.arg(&request.id.to_bytes()).arg(wire(number)).arg(lease_ms(request)).arg(self.keep_ms);
+        call.arg(&request.id.to_bytes()).arg(wire(number)).arg(vote_ms(request)).arg(self.keep_ms);
         owned(&mut call, request);
         call.arg(u8::from(restores));
         call
@@ -141,10 +141,18 @@ fn owned(call: &mut ScriptInvocation<'_>, request: &Request) {
     call.arg(request.owner.as_str()).arg(request.label.as_ref().map_or("", |label| label.as_str()));
 }
 
+/// The part of a vote's time by which it exceeds the holder's lease, besides a hundredth of it.
+const ROUNDING: Duration = Duration::from_millis(2);
+
 /// How long a server keeps a vote: longer than the holder's lease, by as much as the clocks of servers may run apart. It is the
 /// margin of the Redlock page.
-fn lease_ms(request: &Request) -> u64 {
-    millis(request.ttl + request.ttl / 100 + Duration::from_millis(2))
+fn vote_ms(request: &Request) -> u64 {
+    millis(request.ttl + request.ttl / 100 + ROUNDING)
+}
+
+/// The time that is left of a lease whose vote has this much left.
+pub(super) fn lease_left(vote: Duration) -> Duration {
+    vote.saturating_sub(ROUNDING) * 100 / 101
 }
 
 /// A number as the scripts have it.

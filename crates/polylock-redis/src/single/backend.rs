@@ -55,7 +55,7 @@ pub async fn connect(config: Config) -> Result<Store> {
 async fn open(Config(settings): Config) -> Result<Store> {
     settings.check()?;
     let (hub, alerts) = (Arc::<Hub>::default(), Arc::<HoldAlerts>::default());
-    let channel = link::own_channel();
+    let channel = link::own_channel(&settings.prefix);
     let handler = {
         let hub = hub.clone();
         Arc::new(move |push: Push<'_>| match push {
@@ -302,7 +302,7 @@ impl Inspect for Server {
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockStatus>> {
         let names = self.scripts.keys.in_use(&self.link, "hq", prefix).await?;
-        keys::in_use_of(self, &names).await
+        keys::in_use_of(self, names).await
     }
 
     async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {

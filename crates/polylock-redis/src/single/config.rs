@@ -6,6 +6,7 @@ use polylock_core::{
     ConfigError,
     url::{self, Keys, StoreUrl},
 };
+use redis::{Client, auth::StreamingCredentialsProvider};
 
 use crate::{
     Allowed,
@@ -45,8 +46,58 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] on what makes no sense.
     pub fn from_url(url: &StoreUrl, keys: &mut Keys) -> Result<Self, ConfigError> {
-        let servers = config::servers(url, keys, false)?;
-        Settings::read(servers, Self::DEFAULT_COMMAND_TIMEOUT, keys).map(Self)
+        Settings::read(url, false, Self::DEFAULT_COMMAND_TIMEOUT, keys).map(Self)
+    }
+
+    /// The server of a client that the program has made, with its user, its password, its database and its TLS settings. The store
+    /// makes a connection of its own, because it needs the push messages.
+    ///
+    /// ```
+    /// use polylock_redis::{redis, single};
+    ///
+    /// # async fn open() -> Result<(), Box<dyn std::error::Error>> {
+    /// let client = redis::Client::open("redis://cache.example.com/1")?;
+    /// let locks = polylock_core::Locks::new(single::connect(single::Config::of(&client)).await?);
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn of(client: &Client) -> Self {
+        Self(Settings::of_clients([client], Self::DEFAULT_COMMAND_TIMEOUT))
+    }
+
+    /// The user and the password come from `provider`, for credentials that change: the tokens of a cloud's identity service, or
+    /// passwords that a vault rotates. Each connection begins with the newest ones, and is authenticated again when there are newer
+    /// ones.
+    ///
+    /// ```
+    /// use polylock_redis::{redis::auth::{BasicAuth, StreamingCredentialsProvider}, single::Config};
+    /// # use std::pin::Pin;
+    /// # use futures_util::{Stream, StreamExt, stream};
+    /// # use polylock_redis::redis::RedisResult;
+    ///
+    /// /// Yields the password now, and each one that follows.
+    /// struct Vault(tokio::sync::watch::Receiver<String>);
+    ///
+    /// impl StreamingCredentialsProvider for Vault {
+    ///     fn subscribe(&self) -> Pin<Box<dyn Stream<Item = RedisResult<BasicAuth>> + Send>> {
+    ///         let mut passwords = self.0.clone();
+    ///         passwords.mark_changed();
+    ///         Box::pin(stream::unfold(passwords, async |mut passwords| {
+    ///             passwords.changed().await.ok()?;
+    ///             let password = passwords.borrow_and_update().clone();
+    ///             Some((Ok(BasicAuth::new("app".to_owned(), password)), passwords))
+    ///         }))
+    ///     }
+    /// }
+    ///
+    /// # fn config(vault: Vault) -> Result<Config, polylock_core::ConfigError> {
+    /// let config = Config::new("redis://cache.example.com")?.credentials(vault);
+    /// # Ok(config) }
+    /// ```
+    #[must_use]
+    pub fn credentials(mut self, provider: impl StreamingCredentialsProvider + 'static) -> Self {
+        self.0.credentials(provider);
+        self
     }
 
     /// What the keys of the store begin with, in braces: 1 to 64 letters, digits or one of `_-.:/`. `polylock` by default.

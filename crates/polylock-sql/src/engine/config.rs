@@ -23,6 +23,20 @@ pub(crate) struct Common {
     pub(crate) timeout: Duration,
     pub(crate) connections: u32,
     pub(crate) strategy: Strategy,
+    /// How long a connection may take to be made, if not as long as an operation.
+    pub(crate) connect_timeout: Option<Duration>,
+}
+
+impl Default for Common {
+    fn default() -> Self {
+        Self {
+            table: table::DEFAULT.to_owned(),
+            timeout: Self::DEFAULT_TIMEOUT,
+            connections: Self::DEFAULT_CONNECTIONS,
+            strategy: Strategy::default(),
+            connect_timeout: None,
+        }
+    }
 }
 
 impl Common {
@@ -39,6 +53,7 @@ impl Common {
             timeout: keys.duration("polylock.timeout")?.unwrap_or(Self::DEFAULT_TIMEOUT),
             connections: keys.read("polylock.connections", str::parse)?.unwrap_or(Self::DEFAULT_CONNECTIONS),
             strategy: keys.choice("polylock.strategy", &Strategy::WORDS)?.unwrap_or_default(),
+            connect_timeout: keys.read("connect_timeout", seconds)?.flatten(),
         })
     }
 
@@ -66,6 +81,57 @@ impl Common {
     }
 }
 
+/// Whole seconds, as in the URLs of other programs; 0 is no limit.
+fn seconds(text: &str) -> Result<Option<Duration>, &'static str> {
+    let seconds: u64 = text.parse().map_err(|_| "must be a number of seconds")?;
+    Ok((seconds > 0).then(|| Duration::from_secs(seconds)))
+}
+
+/// A key of URLs that other drivers and programs read, and this one has no use for.
+pub(crate) struct ForeignKey {
+    pub(crate) key: &'static str,
+    /// The values that change nothing here; all of them if there is none.
+    pub(crate) harmless: &'static [&'static str],
+    /// Why any other value is refused, with what to write instead.
+    pub(crate) otherwise: &'static str,
+}
+
+/// One that changes nothing here, whatever its value is.
+pub(crate) const fn harmless(key: &'static str) -> ForeignKey {
+    ForeignKey { key, harmless: &[], otherwise: "" }
+}
+
+/// One of which only these values change nothing.
+pub(crate) const fn only(
+    key: &'static str,
+    harmless: &'static [&'static str],
+    otherwise: &'static str,
+) -> ForeignKey {
+    ForeignKey { key, harmless, otherwise }
+}
+
+/// One that is always refused.
+pub(crate) const fn refused(key: &'static str, otherwise: &'static str) -> ForeignKey {
+    only(key, &[""], otherwise)
+}
+
+/// Takes the keys of other programs.
+///
+/// # Errors
+/// [`ConfigError`] on one whose meaning would be lost.
+fn take_foreign(url: &StoreUrl, keys: &mut Keys, foreign: &'static [ForeignKey]) -> Result<(), ConfigError> {
+    // Those that are not there are not taken, so that none of them is proposed for a slip.
+    let given = url.keys();
+    for ForeignKey { key, harmless, otherwise } in foreign {
+        let Some(value) = given.clone().text(key) else { continue };
+        keys.text(key);
+        if !harmless.is_empty() && !harmless.iter().any(|known| value.eq_ignore_ascii_case(known)) {
+            return Err(ConfigError::new(*key, *otherwise));
+        }
+    }
+    Ok(())
+}
+
 /// What the driver makes of `url`, read under the driver's own `scheme`, with those of `keys` that are the driver's.
 ///
 /// # Errors
@@ -75,10 +141,18 @@ pub(crate) fn driver_options<O: FromStr<Err = sqlx::Error>>(
     url: &StoreUrl,
     keys: &mut Keys,
     passed: &[&'static str],
+    foreign: &'static [ForeignKey],
 ) -> Result<O, ConfigError> {
+    take_foreign(url, keys, foreign)?;
     let example = || format!("write {scheme}://user:password@host/database");
     if !url.rest().starts_with("//") {
         return Err(ConfigError::new("store", format!("names no server: {}", example())));
+    }
+    let authority = url.rest()[2..].split('/').next().unwrap_or_default();
+    if authority.rsplit('@').next().unwrap_or_default().contains(',') {
+        let problem =
+            "names several servers: name the primary alone, or a name or an address that follows a failover";
+        return Err(ConfigError::new("store", problem));
     }
     let mut text = format!("{scheme}:{}", url.rest());
     let mut joint = '?';

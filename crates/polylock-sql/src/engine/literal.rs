@@ -11,6 +11,17 @@ use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
 
 use super::rows::hex;
 
+/// The parts of a server's `locks.sql` for one lock: its name is `$1`.
+pub(crate) const LOCKS_NAMED: [(&str, &str); 3] =
+    [("{which}", "name = $1"), ("{holds}", ""), ("{waiters}", "")];
+
+/// The parts of a server's `locks.sql` for a page: the names from `$1` to before `$2`, at most `$3` rows of each table.
+pub(crate) const LOCKS_UNDER: [(&str, &str); 3] = [
+    ("{which}", "name >= $1 AND name < $2"),
+    ("{holds}", "ORDER BY name, slot LIMIT $3"),
+    ("{waiters}", "ORDER BY name, seq LIMIT $3"),
+];
+
 /// An argument.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Arg<'a> {

@@ -3,6 +3,7 @@
 //! A dialect knows its statements and its connections. The engine knows what a claim's answer means, when to clear up,
 //! who waits in this process and how long.
 
+pub(crate) mod background;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) mod config;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
@@ -11,6 +12,8 @@ mod poller;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) mod pool;
 pub(crate) mod rows;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) mod source;
 pub(crate) mod table;
 
 use std::{
@@ -28,6 +31,7 @@ use polylock_core::{
     Release, Renewal, Request, Result, Standing, Store, Wake, hub::Hub,
 };
 
+use background::Background;
 use poller::Poller;
 pub(crate) use poller::{Pace, Round};
 pub(crate) use rows::Look;
@@ -41,6 +45,9 @@ pub(crate) const LONGEST: Duration = Duration::from_secs(24 * 3600);
 pub(crate) const SWEEP_EVERY: u32 = 256;
 /// ... so many rows of each table are looked over: more than came in meanwhile, so the sweep gets round.
 pub(crate) const SWEEP_ROWS: i64 = 1024;
+
+/// How many rows of each table one statement of a list returns at most, but for a lock with more waiters.
+pub(crate) const LIST_ROWS: i64 = 1000;
 
 /// What one kind of database does in its own way. Every operation is atomic, idempotent in the request's id and ends in
 /// bounded time, as [`Backend`] asks.
@@ -65,8 +72,12 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + 'static {
     /// since the last round.
     async fn round(&self, hub: &Arc<Hub>, news: bool) -> Result<Round>;
 
-    /// Who holds and who waits, live entries only, by name.
-    async fn locks(&self, which: Which<'_>) -> Result<Vec<LockStatus>>;
+    /// Who holds `name` and who waits for it, live entries only.
+    async fn lock(&self, name: &[u8]) -> Result<Vec<LockStatus>>;
+
+    /// The locks whose names lie between `first` and `end`, which is not in it, by name: from the first
+    /// [`LIST_ROWS`] live entries of each table.
+    async fn page(&self, first: &[u8], end: &[u8]) -> Result<rows::Page>;
 
     /// Marks the holds of `name`, or removes them and rings: the entries of its holders.
     async fn break_lock(&self, name: &LockName, order: &BreakOrder, hub: &Hub) -> Result<Vec<Entry>>;
@@ -78,7 +89,19 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + 'static {
     fn alerts(&self) -> Option<&Arc<HoldAlerts>>;
 }
 
-/// Which locks to tell of.
+/// The names that begin with `prefix`: from the first to before the second, as bytes.
+pub(crate) fn range(prefix: &str) -> (Vec<u8>, Vec<u8>) {
+    // No UTF-8 has the byte FF, so counting up the last byte gives the end of all that begin with it.
+    let mut end = prefix.as_bytes().to_vec();
+    match end.last_mut() {
+        Some(last) => *last += 1,
+        None => end.push(0xff),
+    }
+    (prefix.as_bytes().to_vec(), end)
+}
+
+/// Which locks a statement of the pessimistic strategy returns: all at once, because each of them keeps a connection.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Which<'a> {
     Named(&'a LockName),
@@ -86,6 +109,7 @@ pub(crate) enum Which<'a> {
     Under(&'a str),
 }
 
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 impl Which<'_> {
     /// Whether an entry that cannot be shown is an error: it is not, for a list of all.
     pub(crate) const fn is_strict(self) -> bool {
@@ -97,13 +121,8 @@ impl Which<'_> {
         match self {
             Self::Named(name) => (bytes(name).to_vec(), None),
             Self::Under(prefix) => {
-                // No UTF-8 has the byte FF, so counting up the last byte gives the end of all that begin with it.
-                let mut end = prefix.as_bytes().to_vec();
-                match end.last_mut() {
-                    Some(last) => *last += 1,
-                    None => end.push(0xff),
-                }
-                (prefix.as_bytes().to_vec(), Some(end))
+                let (first, end) = range(prefix);
+                (first, Some(end))
             }
         }
     }
@@ -154,6 +173,7 @@ pub(crate) struct Inner<D> {
     pub(crate) hub: Arc<Hub>,
     claims: AtomicU32,
     poller: Poller,
+    sweeping: Background,
 }
 
 impl<D: Dialect> fmt::Debug for Engine<D> {
@@ -165,7 +185,8 @@ impl<D: Dialect> fmt::Debug for Engine<D> {
 impl<D: Dialect> Engine<D> {
     fn new(dialect: D) -> Self {
         let (hub, claims, poller) = (Arc::default(), AtomicU32::new(0), Poller::default());
-        Self { inner: Arc::new(Inner { dialect, hub, claims, poller }) }
+        let sweeping = Background::new("could not delete expired locks");
+        Self { inner: Arc::new(Inner { dialect, hub, claims, poller, sweeping }) }
     }
 
     /// The store over `dialect`, cleared of some of what has expired.
@@ -182,9 +203,10 @@ impl<D: Dialect> Engine<D> {
 
     /// Clears the next stretch of the tables of what has expired, if that is possible now.
     async fn sweep(&self) {
-        if let Err(failure) = self.inner.dialect.sweep().await {
-            // It is housekeeping: the next one makes up for it, and the claim is none the worse.
-            tracing::debug!(error = %failure, "could not clear expired locks");
+        match self.inner.dialect.sweep().await {
+            Ok(()) => self.inner.sweeping.succeeded(),
+            // The next sweep makes up for it, and the claim does not depend on it.
+            Err(failure) => self.inner.sweeping.failed(&failure),
         }
     }
 }
@@ -237,12 +259,27 @@ impl<D: Dialect> Backend for Engine<D> {
 #[async_trait]
 impl<D: Dialect> Inspect for Engine<D> {
     async fn inspect(&self, name: &LockName) -> Result<LockStatus> {
-        let lock = self.inner.dialect.locks(Which::Named(name)).await?.into_iter().next();
+        let lock = self.inner.dialect.lock(bytes(name)).await?.into_iter().next();
         Ok(lock.unwrap_or_else(|| LockStatus::new(name.clone(), Vec::new(), Vec::new())))
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockStatus>> {
-        self.inner.dialect.locks(Which::Under(prefix)).await
+        let (mut first, end) = range(prefix);
+        let mut locks = Vec::new();
+        loop {
+            let page = self.inner.dialect.page(&first, &end).await?;
+            locks.extend(page.locks);
+            match page.next {
+                rows::Next::End => return Ok(locks),
+                rows::Next::From(name) => first = name,
+                rows::Next::Long(name) => {
+                    locks.extend(self.inner.dialect.lock(&name).await?);
+                    // The least of the names behind it.
+                    first = name;
+                    first.push(0);
+                }
+            }
+        }
     }
 
     async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {

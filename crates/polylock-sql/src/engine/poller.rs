@@ -19,10 +19,8 @@ use std::{
 use polylock_core::{Clock, SystemClock};
 use tokio::task::JoinHandle;
 
-use super::{Dialect, Inner};
+use super::{Dialect, Inner, background::Background};
 
-/// The least pause, as a multiple of what the round took: the poller uses no more of a core than one part in so many.
-const SHARE: u32 = 8;
 /// The pause after a failure.
 const AFTER_FAILURE: Duration = Duration::from_millis(250);
 
@@ -40,6 +38,8 @@ pub(crate) struct Pace {
     pub(crate) shortest: Duration,
     /// In the end: the most that a hand-over between processes waits for a round.
     pub(crate) longest: Duration,
+    /// The least pause, as a multiple of the time that the round took.
+    pub(crate) share: u32,
 }
 
 /// What a round found.
@@ -53,11 +53,19 @@ pub(crate) enum Round {
 }
 
 /// The running task, if there is one.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Poller {
     /// Whether someone waits who was not looked after yet.
     news: AtomicBool,
     running: Mutex<Option<JoinHandle<()>>>,
+    rounds: Background,
+}
+
+impl Default for Poller {
+    fn default() -> Self {
+        let rounds = Background::new("could not look for releases by other processes");
+        Self { news: AtomicBool::default(), running: Mutex::default(), rounds }
+    }
 }
 
 impl<D: Dialect> Inner<D> {
@@ -102,17 +110,21 @@ async fn poll<D: Dialect>(store: Weak<Inner<D>>) {
         }
         let (pace, began) = (store.dialect.pace(), SystemClock.now());
         let news = store.poller.news.swap(false, Ordering::Acquire);
-        pause = match store.dialect.round(&store.hub, news).await {
+        let round = store.dialect.round(&store.hub, news).await;
+        if round.is_ok() {
+            store.poller.rounds.succeeded();
+        }
+        pause = match round {
             Ok(Round::Soon(next)) => next,
             Ok(Round::Quiet) => (pause + pause / GROWTH).min(pace.longest),
             Err(failure) => {
-                // Let the waiters claim, who will meet the fault themselves or find it mended.
-                tracing::debug!(error = %failure, "could not look for releases of other processes");
+                // The waiters claim, and meet the fault themselves or find it mended.
+                store.poller.rounds.failed(&failure);
                 store.hub.ring_all();
                 AFTER_FAILURE
             }
         };
         // A long look, because hundreds wait, is taken less often.
-        pause = pause.max(SystemClock.now().since(began) * SHARE);
+        pause = pause.max(SystemClock.now().since(began) * pace.share);
     }
 }

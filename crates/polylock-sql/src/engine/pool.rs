@@ -5,13 +5,16 @@ use std::{fmt, time::Duration};
 use backon::{BackoffBuilder, ExponentialBuilder};
 use deadpool::managed::{Manager, Metrics, Object, Pool, PoolError, RecycleResult};
 use polylock_core::{
-    Clock, Error, Fault, Moment, Operation, Result, SystemClock, failure::At, server_clock::ServerClock,
+    Clock, ConfigError, Error, Fault, Moment, Operation, Result, SystemClock, failure::At,
+    server_clock::ServerClock,
 };
 use sqlx::{ConnectOptions, Connection, Database, Executor, SqlStr};
 
 use super::{
+    config::Common,
     literal::{Arg, Literals, Template},
     rows::Timed,
+    source::{Source, lacks_credentials},
 };
 
 /// How often an operation that the server refuses as expired is sent: its clock was stepped forward, more than once at the most.
@@ -34,6 +37,35 @@ pub(crate) trait Diagnose {
     fn trouble(error: &sqlx::Error) -> Trouble;
     fn fault(error: &sqlx::Error) -> Fault;
     fn advice(error: &sqlx::Error) -> Option<String>;
+    /// Whether the server has no database of that name.
+    fn lacks_database(error: &sqlx::Error) -> bool;
+    /// The server's words, without what only the server's authors understand.
+    fn words(error: &sqlx::Error) -> Option<String>;
+}
+
+/// A driver's error, as people should read it: the driver names the lines of the server's sources, and repeats the cause of an I/O
+/// error, which is its source already.
+#[derive(Debug)]
+struct DriverError {
+    words: String,
+    /// Shown by `Debug` alone.
+    #[expect(dead_code, reason = "for `Debug`")]
+    error: sqlx::Error,
+}
+
+impl fmt::Display for DriverError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.words)
+    }
+}
+
+impl std::error::Error for DriverError {}
+
+fn words<DB: Diagnose>(error: &sqlx::Error) -> String {
+    match error {
+        sqlx::Error::Io(error) => error.to_string(),
+        error => DB::words(error).unwrap_or_else(|| error.to_string()),
+    }
 }
 
 /// The connections to one server.
@@ -62,7 +94,8 @@ pub(crate) trait Dial:
 
 /// Makes connections for the pool.
 struct Dialler<DB: Dial> {
-    options: DB::Options,
+    source: Source<DB::Options>,
+    timeout: Option<Duration>,
 }
 
 impl<DB: Dial> Manager for Dialler<DB> {
@@ -70,7 +103,10 @@ impl<DB: Dial> Manager for Dialler<DB> {
     type Error = sqlx::Error;
 
     async fn create(&self) -> Result<DB::Connection, sqlx::Error> {
-        self.options.connect().await
+        let options = self.source.next().await?;
+        let Some(timeout) = self.timeout else { return options.connect().await };
+        let connected = SystemClock.before(SystemClock.now() + timeout, options.connect()).await;
+        connected.unwrap_or_else(|| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()))
     }
 
     async fn recycle(&self, _: &mut DB::Connection, _: &Metrics) -> RecycleResult<sqlx::Error> {
@@ -112,15 +148,17 @@ where
     for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
 {
     /// At most `connections` at once, made when they are needed and kept.
-    pub(crate) fn new(options: DB::Options, connections: u32, place: String, patience: Duration) -> Self {
+    pub(crate) fn new(source: Source<DB::Options>, connections: u32, place: String, common: &Common) -> Self {
         let size = usize::try_from(connections).unwrap_or(usize::MAX);
         #[expect(
             clippy::expect_used,
             reason = "only time limits of the pool's own, which are not set, can fail"
         )]
-        let pool =
-            Pool::builder(Dialler { options }).max_size(size).build().expect("a pool without time limits");
-        Self { pool, place, patience, clock: ServerClock::default() }
+        let pool = Pool::builder(Dialler { source, timeout: common.connect_timeout })
+            .max_size(size)
+            .build()
+            .expect("a pool without time limits");
+        Self { pool, place, patience: common.timeout, clock: ServerClock::default() }
     }
 
     /// What `read` makes of the rows that `template` answers with.
@@ -261,8 +299,18 @@ where
 
     /// `operation` failed for what the driver says.
     pub(crate) fn failed(&self, operation: Operation, error: sqlx::Error) -> Error {
-        let advice = DB::advice(&error);
-        self.at(operation).failed(DB::fault(&error), advice, error)
+        if operation == Operation::Connect && DB::lacks_database(&error) {
+            let problem = format!("{}: there is no such database: create it, or correct the URL", self.place);
+            return ConfigError::new("store", problem).into();
+        }
+        let advice = match &error {
+            sqlx::Error::Io(error) if lacks_credentials(error) => {
+                Some("the callback of the configuration returned no credentials".to_owned())
+            }
+            error => DB::advice(error),
+        };
+        let fault = DB::fault(&error);
+        self.at(operation).failed(fault, advice, DriverError { words: words::<DB>(&error), error })
     }
 
     /// The tables are missing and can't be made, because of the `refusal`: says what would make them, for somebody who may.
@@ -270,6 +318,7 @@ where
         let advice = "the tables are missing or old, and this user may not make them: have somebody who may run the \
             statements that `polylock schema` prints for the same URL";
         // The statements come last, because they are many lines.
+        let refusal = words::<DB>(refusal);
         let source = format!("{refusal}\nthe statements are:\n{statements}");
         self.at(Operation::Connect).failed(Fault::Denied, Some(advice.to_owned()), source)
     }

@@ -3,9 +3,10 @@
 use std::{fmt::Write, time::Duration};
 
 use polylock_core::{
-    BreakNotice, Entry, FencingToken, LockName, LockStatus, LostReason, Mode, OwnerId, Release, Renewal,
-    Request, RequestId,
+    BreakNotice, Entry, FencingToken, LockName, LockStatus, LostReason, Mode, OwnerId, RequestId,
 };
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+use polylock_core::{Release, Renewal, Request};
 use sqlx::Error;
 
 /// A time or a distance of times, as microseconds.
@@ -157,6 +158,41 @@ pub(crate) fn statuses(rows: &[impl Columns], strict: bool) -> Result<Vec<LockSt
         }
     }
     Ok(locks)
+}
+
+/// A part of a list of locks.
+pub(crate) struct Page {
+    pub(crate) locks: Vec<LockStatus>,
+    pub(crate) next: Next,
+}
+
+/// What follows a page.
+pub(crate) enum Next {
+    End,
+    /// The page that begins with this name.
+    From(Vec<u8>),
+    /// The lock of this name, which has more entries than a page.
+    Long(Vec<u8>),
+}
+
+/// Reads a page from rows as [`statuses`] reads them, of which the holders and the waiters may each have been cut off after
+/// `limit` of them.
+pub(crate) fn page(rows: &[impl Columns], limit: i64) -> Result<Page, Error> {
+    let (mut counts, mut last) = ([0, 0], [Vec::new(), Vec::new()]);
+    for row in rows {
+        let table = usize::from(row.int(1)?.is_none());
+        counts[table] += 1;
+        last[table] = row.bytes(0)?;
+    }
+    // Of the last name of a table that was cut off, and of those behind it, entries may be missing.
+    let cut = counts.iter().zip(last).filter(|(count, _)| **count >= limit).map(|(_, name)| name).min();
+    let Some(cut) = cut else { return Ok(Page { locks: statuses(rows, false)?, next: Next::End }) };
+    let mut whole = 0;
+    while whole < rows.len() && rows[whole].bytes(0)? < cut {
+        whole += 1;
+    }
+    let next = if whole == 0 { Next::Long(cut) } else { Next::From(cut) };
+    Ok(Page { locks: statuses(&rows[..whole], false)?, next })
 }
 
 /// The entries of holds that were broken, from rows as [`statuses`] reads them.

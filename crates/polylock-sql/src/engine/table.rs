@@ -1,5 +1,7 @@
 //! The prefix of the tables' names, the same rule for every database.
 
+use std::collections::BTreeSet;
+
 use polylock_core::ConfigError;
 
 /// The prefix if nothing is said.
@@ -26,6 +28,57 @@ pub(crate) fn is_plain(name: &str) -> bool {
         && name.len() <= MAX_BYTES
 }
 
+/// A table without the prefix, and one of its columns; in lower case.
+pub(crate) type Column = (String, String);
+
+/// The columns of the tables that `schema`, a file in `statements/`, makes.
+pub(crate) fn columns(schema: &str) -> BTreeSet<Column> {
+    const CONSTRAINTS: [&str; 4] = ["PRIMARY", "UNIQUE", "KEY", "CHECK"];
+    let mut columns = BTreeSet::new();
+    for table in schema.split("TABLE IF NOT EXISTS {p}_").skip(1) {
+        let Some((name, body)) = table.split_once(" (") else { continue };
+        let (mut depth, mut starts) = (0_u32, true);
+        for word in body.split_inclusive([' ', '\n', ',', '(', ')']) {
+            let (text, end) = word.split_at(word.len() - word.chars().next_back().map_or(0, char::len_utf8));
+            if depth == 0 && starts && !text.is_empty() {
+                starts = false;
+                if !CONSTRAINTS.contains(&text) {
+                    columns.insert((name.to_owned(), text.to_ascii_lowercase()));
+                }
+            }
+            match end {
+                "(" => depth += 1,
+                ")" if depth == 0 => break,
+                ")" => depth -= 1,
+                "," if depth == 0 => starts = true,
+                _ => {}
+            }
+        }
+    }
+    columns
+}
+
+/// Whether tables without a version can be completed: none of them lacks a column that `schema` makes. `found` are the columns of
+/// tables whose names begin with `prefix`.
+///
+/// Tables have lost their version if they were emptied or were restored without their rows, and never had one if their making
+/// was interrupted. Those of another version, or of somebody else, have other columns.
+pub(crate) fn can_be_completed(schema: &str, prefix: &str, found: impl IntoIterator<Item = Column>) -> bool {
+    let prefix = format!("{}_", prefix.to_ascii_lowercase());
+    let found: BTreeSet<Column> = found
+        .into_iter()
+        .filter_map(|(table, column)| {
+            let table = table.to_ascii_lowercase();
+            Some((table.strip_prefix(&prefix)?.to_owned(), column.to_ascii_lowercase()))
+        })
+        .collect();
+    let tables: BTreeSet<&str> = found.iter().map(|(table, _)| table.as_str()).collect();
+    columns(schema)
+        .iter()
+        .filter(|(table, _)| tables.contains(table.as_str()))
+        .all(|column| found.contains(column))
+}
+
 /// Checks the version of the tables named `prefix`, which is 0 if they have none.
 ///
 /// # Errors
@@ -39,11 +92,12 @@ pub(crate) fn check_version(prefix: &str, found: i64, known: i64) -> Result<(), 
         ),
         1.. => format!(
             "the tables named {prefix:?} were made by an earlier version of polylock (theirs is {found}, this program's \
-             {known}): stop every program that uses them and drop them, or choose another polylock.table"
+             {known}): stop every program that uses them, drop them, and start the new ones, which make their own with tokens that \
+             go on growing; or choose another polylock.table"
         ),
         _ => format!(
-            "the tables named {prefix:?} have no version: they are not polylock's, or were emptied; choose another \
-             polylock.table, or have the statements run that `polylock schema` prints"
+            "the tables named {prefix:?} have no version and not the columns of polylock's: choose another polylock.table, or \
+             drop them if they are of an earlier polylock"
         ),
     };
     Err(ConfigError::new("polylock.table", problem))
@@ -54,9 +108,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_columns_of_a_schema_are_read_and_looked_for() {
+        let schema = "-- A file.\nCREATE TABLE IF NOT EXISTS {p}_holds (\n    name BLOB NOT NULL CHECK (length(name) = 1),\n    \
+                      slot  VARBINARY(16) NOT NULL,\n    PRIMARY KEY (name, slot)\n) STRICT;\n\
+                      CREATE INDEX x ON {p}_holds (name);\nCREATE TABLE IF NOT EXISTS {p}_meta (key text PRIMARY KEY);";
+        let column = |table: &str, column: &str| (table.to_owned(), column.to_owned());
+        let all = [column("holds", "name"), column("holds", "slot"), column("meta", "key")];
+        assert_eq!(columns(schema), all.clone().into());
+        let found = all.map(|(table, name)| (format!("T_1_{table}"), name.to_ascii_uppercase()));
+        assert!(can_be_completed(schema, "t_1", found.clone()));
+        assert!(can_be_completed(schema, "t_1", found.clone().into_iter().skip(2)), "a table is missing");
+        assert!(!can_be_completed(schema, "t_1", found.into_iter().skip(1)), "a column is missing");
+    }
+
+    #[test]
     fn tables_of_another_version_are_refused_with_what_to_do() {
         assert!(check_version("t", 2, 2).is_ok());
-        for (found, words) in [(3, "update the program"), (1, "drop them"), (0, "polylock schema")] {
+        for (found, words) in [(3, "update the program"), (1, "drop them"), (0, "not the columns")] {
             let refused = check_version("t", found, 2).unwrap_err().to_string();
             assert!(refused.starts_with("polylock.table") && refused.contains(words), "{refused}");
         }

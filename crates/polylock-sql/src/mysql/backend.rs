@@ -15,7 +15,7 @@ use polylock_core::{
 
 use super::{NAME, departed::Departed, statements::Statements};
 use crate::engine::{
-    self, Dialect, LONGEST, Look, Pace, Round, SHORTEST, SWEEP_ROWS, Which, bytes, label,
+    self, Dialect, LIST_ROWS, LONGEST, Look, Pace, Round, SHORTEST, SWEEP_ROWS, bytes, label,
     literal::Arg,
     pool::Server,
     rows::{self, Columns, Timed, micros},
@@ -24,6 +24,8 @@ use crate::engine::{
 
 /// The pause between two looks after somebody has left ...
 const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
+/// The least pause, as a multiple of the time that a look took: one with hundreds of waiters costs the server a lot.
+const SHARE: u32 = 8;
 /// ... and while others come and go, so that it may be this process's turn soon.
 const LIVELY_PAUSE: Duration = Duration::from_millis(5);
 
@@ -82,7 +84,7 @@ impl Dialect for Database {
     }
 
     fn pace(&self) -> Pace {
-        Pace { shortest: SHORTEST_PAUSE, longest: self.longest_pause }
+        Pace { shortest: SHORTEST_PAUSE, longest: self.longest_pause, share: SHARE }
     }
 
     async fn claim(&self, request: &Request, hub: &Arc<Hub>) -> Result<Look> {
@@ -169,16 +171,15 @@ impl Dialect for Database {
         Ok(round)
     }
 
-    async fn locks(&self, which: Which<'_>) -> Result<Vec<LockStatus>> {
-        let (first, end) = which.range();
-        let (template, end) = match &end {
-            None => (&self.statements.locks_named, Arg::Int(0)),
-            Some(end) => (&self.statements.locks_under, Arg::Bytes(end)),
-        };
-        let arguments = [Arg::Bytes(&first), end];
-        self.server
-            .ask(Operation::Inspect, template, &arguments, |rows| rows::statuses(rows, which.is_strict()))
-            .await
+    async fn lock(&self, name: &[u8]) -> Result<Vec<LockStatus>> {
+        let (template, arguments) = (&self.statements.locks_named, [Arg::Bytes(name)]);
+        self.server.ask(Operation::Inspect, template, &arguments, |rows| rows::statuses(rows, true)).await
+    }
+
+    async fn page(&self, first: &[u8], end: &[u8]) -> Result<rows::Page> {
+        let arguments = [Arg::Bytes(first), Arg::Bytes(end), Arg::Int(LIST_ROWS)];
+        let template = &self.statements.locks_under;
+        self.server.ask(Operation::Inspect, template, &arguments, |rows| rows::page(rows, LIST_ROWS)).await
     }
 
     async fn break_lock(&self, name: &LockName, order: &BreakOrder, hub: &Hub) -> Result<Vec<Entry>> {

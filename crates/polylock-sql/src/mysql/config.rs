@@ -8,9 +8,11 @@ use polylock_core::{
 };
 use sqlx::mysql::MySqlConnectOptions;
 
+use super::foreign_keys::FOREIGN;
 use crate::{
     engine::{
         config::{self, Common},
+        source::Source,
         table,
     },
     pessimistic::Strategy,
@@ -49,16 +51,16 @@ const POLLS: RangeInclusive<Duration> = Duration::from_millis(2)..=Duration::fro
 /// ```
 #[derive(Clone)]
 pub struct Config {
-    pub(super) options: MySqlConnectOptions,
+    pub(super) source: Source<MySqlConnectOptions>,
     pub(super) poll: Duration,
     pub(super) common: Common,
 }
 
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { options, poll, common } = self;
+        let Self { source, poll, common } = self;
         f.debug_struct("Config")
-            .field("server", &place(options))
+            .field("server", &place(&source.options))
             .field("poll", poll)
             .field("common", common)
             .finish_non_exhaustive()
@@ -77,6 +79,16 @@ pub(super) fn place(options: &MySqlConnectOptions) -> String {
 /// The database's name; [`Config::from_url`] has seen to it that there is one.
 pub(super) fn database(options: &MySqlConnectOptions) -> &str {
     options.get_database().unwrap_or_default()
+}
+
+/// Nothing is asked of the session, so that a connection costs no round trip more and a pooler may give each statement another one.
+fn plain(options: MySqlConnectOptions) -> Result<MySqlConnectOptions, ConfigError> {
+    if database(&options).is_empty() {
+        let problem =
+            "names no database, in which the tables would be: write mysql://user:password@host/database";
+        return Err(ConfigError::new("store", problem));
+    }
+    Ok(options.pipes_as_concat(false).no_engine_substitution(false).timezone(None).set_names(false))
 }
 
 impl Config {
@@ -103,25 +115,49 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] on what makes no sense.
     pub fn from_url(url: &StoreUrl, keys: &mut Keys) -> Result<Self, ConfigError> {
-        let options: MySqlConnectOptions = config::driver_options("mysql", url, keys, PASSED)?;
-        if database(&options).is_empty() {
-            let problem =
-                "names no database, in which the tables would be: write mysql://user:password@host/database";
-            return Err(ConfigError::new("store", problem));
-        }
+        let options: MySqlConnectOptions = config::driver_options("mysql", url, keys, PASSED, FOREIGN)?;
         let config = Self {
-            // Nothing is asked of the session, so that a connection costs no round trip more and a pooler may give
-            // each statement another one.
-            options: options
-                .pipes_as_concat(false)
-                .no_engine_substitution(false)
-                .timezone(None)
-                .set_names(false),
+            source: Source::new(plain(options)?),
             poll: keys.duration("polylock.poll")?.unwrap_or(Self::DEFAULT_POLL),
             common: Common::read(keys)?,
         };
         config.check()?;
         Ok(config)
+    }
+
+    /// The database that a program reaches with these options of the driver, which may be those of its own pool
+    /// (`pool.connect_options()`). Connections of that pool are not used: the store keeps some of its own.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if they name no database.
+    pub fn from_options(options: MySqlConnectOptions) -> Result<Self, ConfigError> {
+        Ok(Self { source: Source::new(plain(options)?), poll: Self::DEFAULT_POLL, common: Common::default() })
+    }
+
+    /// Calls `credentials` before each connection is made, with the options that were configured, and uses the options that it
+    /// returns: for passwords and tokens that expire. An error counts as an outage of the server, and the next operation calls it
+    /// again. It runs on the library's own thread, must not block it, and counts as part of the operation's time.
+    ///
+    /// ```
+    /// use polylock_sql::mysql::Config;
+    ///
+    /// # async fn token() -> std::io::Result<String> { Ok("short-lived".to_owned()) }
+    /// let config = Config::new("mysql://app@db.example.com/app?ssl-mode=verify_identity")?
+    ///     .credentials(|options| async move { Ok(options.password(&token().await?)) });
+    /// # Ok::<_, polylock_core::ConfigError>(())
+    /// ```
+    #[must_use]
+    pub fn credentials<F>(
+        mut self,
+        credentials: impl Fn(MySqlConnectOptions) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Result<MySqlConnectOptions, Box<dyn std::error::Error + Send + Sync>>>
+            + Send
+            + 'static,
+    {
+        self.source.completed_by(credentials);
+        self
     }
 
     /// What the names of the tables and routines begin with: a letter or `_`, then up to 40 letters, digits or `_`;
@@ -214,9 +250,26 @@ mod tests {
             ("mysql://db/x?polylock.strategy=get_lock", "polylock.strategy"),
             ("mysql://db/x?polylock.tabel=x", "polylock.tabel"),
             ("mysql://db/x?ssl-mod=required", "ssl-mod"),
+            ("mysql://db1,db2/x", "store"),
+            ("mysql://db/x?useSSL=true", "useSSL"),
+            ("mysql://db/x?tls=true", "tls"),
+            ("mysql://db/x?connectTimeout=3000", "connectTimeout"),
+            ("mysql://db/x?connect_timeout=3s", "connect_timeout"),
         ] {
             assert_eq!(Config::new(url).unwrap_err().key, key, "{url}");
         }
+    }
+
+    #[test]
+    fn urls_of_other_programs_are_understood() {
+        for more in [
+            "charset=utf8mb4&allowPublicKeyRetrieval=true&connect_timeout=10&parseTime=true&loc=UTC",
+            "serverTimezone=UTC&useUnicode=true&characterEncoding=utf8&rewriteBatchedStatements=true",
+        ] {
+            Config::new(&format!("mysql://app@db/x?{more}")).unwrap();
+        }
+        let refused = Config::new("mysql://db/x?useSSL=true").unwrap_err();
+        assert!(refused.problem.contains("ssl-mode=required"), "{refused}");
     }
 
     #[test]

@@ -70,6 +70,14 @@ impl Diagnose for MySql {
         }
     }
 
+    fn lacks_database(error: &Error) -> bool {
+        number(error) == Some(1049)
+    }
+
+    fn words(error: &Error) -> Option<String> {
+        error.as_database_error().map(ToString::to_string)
+    }
+
     fn advice(error: &Error) -> Option<String> {
         let advice = match (number(error), error) {
             (Some(1045 | 1698), _) => {

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use polylock_core::{Clock, ConfigError, Fault, Operation, Result, Store, SystemClock};
-use sqlx::{ConnectOptions, MySql, mysql::MySqlRow};
+use sqlx::{MySql, mysql::MySqlRow};
 
 use super::{
     backend::Database,
@@ -17,7 +17,7 @@ use crate::{
         literal::Template,
         pool::{Diagnose, Lent, Server, Trouble},
         rows::Columns,
-        table::check_version,
+        table::{self, check_version},
     },
     pessimistic::{SIDE_CONNECTIONS, Strategy},
 };
@@ -41,12 +41,35 @@ pub fn schema(config: &Config) -> Result<String, ConfigError> {
     Ok(Tables::of(config).script)
 }
 
+/// The same as [`schema`], one statement each, for programs that send statements: tools for migrations, for instance, which do not
+/// know `DELIMITER`. They must be sent in one session, one after the other, unprepared, to the database of `config`.
+///
+/// # Errors
+/// [`ConfigError`] if a name in `config` makes no sense.
+///
+/// ```
+/// let config = polylock_sql::mysql::Config::new("mysql://db/app")?;
+/// let statements = polylock_sql::mysql::schema_statements(&config)?;
+/// assert!(statements.iter().any(|one| one.starts_with("CREATE PROCEDURE") && one.ends_with("END")));
+/// # Ok::<_, polylock_core::ConfigError>(())
+/// ```
+pub fn schema_statements(config: &Config) -> Result<Vec<String>, ConfigError> {
+    config.check()?;
+    let prefix = &config.common.table;
+    Ok(match config.common.strategy {
+        Strategy::Lease => statements::one_by_one(prefix),
+        Strategy::Pessimistic => statements::split(&pessimistic::ddl(prefix)),
+    })
+}
+
 /// The tables of a strategy.
 struct Tables {
     /// What makes them, for people.
     script: String,
     /// The same, to be sent one after the other.
     create: Vec<Template>,
+    /// The file that makes the tables.
+    schema: &'static str,
     version: Template,
     wanted: Found,
     /// The other strategy, and what tells whether there are tables of it.
@@ -55,11 +78,12 @@ struct Tables {
 
 impl Tables {
     fn of(config: &Config) -> Self {
-        let (database, prefix) = (database(&config.options), &config.common.table);
+        let (database, prefix) = (database(&config.source.options), &config.common.table);
         match config.common.strategy {
             Strategy::Lease => Self {
                 script: statements::script(database, prefix),
                 create: statements::creation(prefix),
+                schema: statements::SCHEMA,
                 version: statements::version(prefix),
                 wanted: Found { schema: SCHEMA, gates: GATE_COUNT, routines: ROUTINE_COUNT },
                 other: ("pessimistic", statements::others(prefix, "rows")),
@@ -67,6 +91,7 @@ impl Tables {
             Strategy::Pessimistic => Self {
                 script: format!("{}{}\n", statements::heading(database), pessimistic::ddl(prefix)),
                 create: vec![Template::plain(pessimistic::ddl(prefix))],
+                schema: pessimistic::TABLES,
                 version: pessimistic::version(prefix),
                 wanted: Found { schema: pessimistic::SCHEMA, gates: pessimistic::SHARDS, routines: 0 },
                 other: ("lease", statements::others(prefix, "holds")),
@@ -91,9 +116,8 @@ pub async fn connect(config: Config) -> Result<Store> {
 
 async fn open(config: Config) -> Result<Store> {
     config.check()?;
-    let options = config.options.clone().disable_statement_logging();
     let connect = |connections| {
-        Server::new(options.clone(), connections, place(&config.options), config.common.timeout)
+        Server::new(config.source.clone(), connections, place(&config.source.options), &config.common)
     };
     let (pinned, connections) = (config.common.strategy == Strategy::Pessimistic, config.common.connections);
     let server = connect(if pinned { SIDE_CONNECTIONS } else { connections });
@@ -216,15 +240,35 @@ async fn prepare(server: &Server<MySql>, config: &Config, mut lent: Lent<MySql>)
         return Err(config.common.in_use(foreign).into());
     }
     let (mut found, wanted) = (version(server, &tables, &mut lent).await?, tables.wanted);
-    // Half made, by a program that was stopped.
-    let unfinished = |found: Found| found.schema == 0 || found.schema == wanted.schema;
-    if found.is_none_or(|found| unfinished(found) && !found.is_whole(wanted)) {
+    let unfinished = match found {
+        None => true,
+        // Half made, by a program that was stopped, or emptied.
+        Some(found) if found.schema == 0 => can_be_completed(server, config, &tables, &mut lent).await?,
+        Some(found) => found.schema == wanted.schema && !found.is_whole(wanted),
+    };
+    if unfinished {
         create(server, &tables, lent).await?;
         lent = server.lend_to_open().await?;
         found = version(server, &tables, &mut lent).await?;
     }
     lent.give_back();
     Ok(check_version(&config.common.table, found.map_or(0, |found| found.schema), wanted.schema)?)
+}
+
+async fn can_be_completed(
+    server: &Server<MySql>,
+    config: &Config,
+    tables: &Tables,
+    lent: &mut Lent<MySql>,
+) -> Result<bool> {
+    let prefix = &config.common.table;
+    let columns = server.ask_on(lent, &statements::columns(prefix)).await?.and_then(|rows| {
+        let column =
+            |row: &MySqlRow| Ok((row.text(0)?.unwrap_or_default(), row.text(1)?.unwrap_or_default()));
+        rows.iter().map(column).collect::<Result<Vec<_>, sqlx::Error>>()
+    });
+    let columns = columns.map_err(|error| server.failed(Operation::Connect, error))?;
+    Ok(table::can_be_completed(tables.schema, prefix, columns))
 }
 
 /// What there is of the tables.

@@ -13,6 +13,8 @@ use crate::{
 
 /// The version of the tables that this crate writes.
 pub(super) const SCHEMA: i64 = 2;
+/// The file that makes them.
+pub(super) const TABLES: &str = include_str!("statements/pessimistic/schema.sql");
 /// How many shards of names have tokens of their own.
 pub(super) const SHARDS: i64 = 64;
 
@@ -60,7 +62,7 @@ impl Wording for MySql {
 
 /// What makes the tables; `prefix` must have been checked.
 pub(super) fn ddl(prefix: &str) -> String {
-    fill(include_str!("statements/pessimistic/schema.sql"), prefix, &[])
+    fill(TABLES, prefix, &[])
 }
 
 /// What tells the version of the tables.

@@ -2,7 +2,7 @@
 //!
 //! All of it holds under any `sql_mode` and character set of the session, on MySQL and MariaDB alike.
 
-use crate::engine::literal::{Literals, Template, filled};
+use crate::engine::literal::{LOCKS_NAMED, LOCKS_UNDER, Literals, Template, filled};
 
 /// The database's clock in whole microseconds: of the statement it stands in, in Universal Time, so that no time zone and no
 /// daylight saving comes in.
@@ -61,7 +61,7 @@ pub(super) struct Statements {
 /// What makes the tables and the routines, for `mysql` and `mariadb`, the programs; `prefix` must have been checked.
 pub(super) fn script(database: &str, prefix: &str) -> String {
     let mut text = heading(database);
-    text.push_str(&fill(include_str!("statements/schema.sql"), prefix, &[]));
+    text.push_str(&fill(SCHEMA, prefix, &[]));
     // What a routine is made of has semicolons, too.
     text.push_str("\nDELIMITER //\n");
     for (_, file) in ROUTINES {
@@ -81,15 +81,38 @@ pub(super) fn heading(database: &str) -> String {
 
 /// What makes the tables and the routines, to be sent one after the other.
 pub(super) fn creation(prefix: &str) -> Vec<Template> {
-    let mut create = vec![MODE.to_owned(), fill(include_str!("statements/schema.sql"), prefix, &[])];
+    let mut create = vec![MODE.to_owned(), fill(SCHEMA, prefix, &[])];
     create.extend(ROUTINES.map(|(_, file)| fill(file, prefix, &[])));
     create.push(fill(include_str!("statements/installed.sql"), prefix, &[]));
     create.into_iter().map(Template::plain).collect()
 }
 
+/// The same, each statement by itself.
+pub(super) fn one_by_one(prefix: &str) -> Vec<String> {
+    let mut statements = vec![MODE.trim_end_matches(';').to_owned()];
+    statements.extend(split(&fill(SCHEMA, prefix, &[])));
+    statements.extend(ROUTINES.map(|(_, file)| fill(file, prefix, &[]).trim().to_owned()));
+    statements.extend(split(&fill(include_str!("statements/installed.sql"), prefix, &[])));
+    statements
+}
+
+/// The statements of `script`, which has no semicolon within one.
+pub(super) fn split(script: &str) -> Vec<String> {
+    let statements = script.split(';').map(str::trim);
+    statements.filter(|statement| !statement.is_empty()).map(ToOwned::to_owned).collect()
+}
+
 /// How the server is set.
 pub(super) fn checkup() -> Template {
     Template::new(&fill(include_str!("statements/checkup.sql"), "", &[]))
+}
+
+/// The file that makes the tables.
+pub(super) const SCHEMA: &str = include_str!("statements/schema.sql");
+
+/// The columns that there are.
+pub(super) fn columns(prefix: &str) -> Template {
+    Template::new(&fill(include_str!("statements/columns.sql"), prefix, &[]))
 }
 
 /// What there is of the tables and the routines.
@@ -122,8 +145,8 @@ impl Statements {
             release: with(include_str!("statements/release.sql"), &[]),
             break_lock: with(include_str!("statements/break.sql"), &[]),
             present: with(include_str!("statements/present.sql"), &[]),
-            locks_named: with(locks, &[("{which}", "name = $1")]),
-            locks_under: with(locks, &[("{which}", "name >= $1 AND name < $2")]),
+            locks_named: with(locks, &LOCKS_NAMED),
+            locks_under: with(locks, &LOCKS_UNDER),
             sweep: with(include_str!("statements/sweep.sql"), &[]),
         }
     }

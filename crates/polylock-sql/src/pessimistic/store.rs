@@ -23,7 +23,7 @@ use super::{
     session::{Entered, Places, Session},
     waiter::Waiter,
 };
-use crate::engine::{SWEEP_EVERY, SWEEP_ROWS, Which, bytes, literal::Arg, notice};
+use crate::engine::{SWEEP_EVERY, SWEEP_ROWS, Which, background::Background, bytes, literal::Arg, notice};
 
 /// How long the server may take to tell a waiter that it has been given a lock that is free.
 const GRANTED: Duration = Duration::from_millis(100);
@@ -42,6 +42,7 @@ pub(crate) struct Pessimistic {
     places: Places,
     requests: Mutex<HashMap<RequestId, Arc<Slot>>>,
     claims: AtomicU32,
+    sweeping: Background,
 }
 
 /// One request. Core has one operation on it at a time, but for renewals that hang.
@@ -104,7 +105,14 @@ impl fmt::Debug for Pessimistic {
 impl Pessimistic {
     pub(crate) fn new(capabilities: Capabilities, host: Arc<dyn Host>, connections: u32) -> Self {
         let (places, claims) = (Places::new(connections), AtomicU32::new(0));
-        Self { capabilities, host, places, requests: Mutex::default(), claims }
+        Self {
+            capabilities,
+            host,
+            places,
+            requests: Mutex::default(),
+            claims,
+            sweeping: Background::new("could not delete unused rows"),
+        }
     }
 
     fn requests(&self) -> MutexGuard<'_, HashMap<RequestId, Arc<Slot>>> {
@@ -119,9 +127,10 @@ impl Pessimistic {
     pub(crate) async fn sweep(&self) {
         let arguments = [Arg::Int(SWEEP_ROWS)];
         let swept = self.host.aside(Operation::Claim, &self.host.statements().sweep, &arguments).await;
-        if let Err(failure) = swept {
-            // It is housekeeping: the next one makes up for it, and the claim is none the worse.
-            tracing::debug!(error = %failure, "could not clear unused rows");
+        match swept {
+            Ok(_) => self.sweeping.succeeded(),
+            // The next sweep makes up for it, and the claim does not depend on it.
+            Err(failure) => self.sweeping.failed(&failure),
         }
         // What nobody has released because the server was away for longer than a lease.
         let now = SystemClock.now();

@@ -21,15 +21,16 @@ use super::{
     statements::Statements,
 };
 use crate::engine::{
-    self, Dialect, LONGEST, Look, Pace, Round, SHORTEST, SWEEP_ROWS, Which, bytes, label,
+    self, Dialect, LIST_ROWS, LONGEST, Look, Pace, Round, SHORTEST, SWEEP_ROWS, bytes, label,
     literal::{Arg, Template},
     pool::Server,
     rows::{self, Columns, Timed, micros},
     slot,
 };
 
-/// While nothing is pushed, each round is a question to the server.
-const PACE: Pace = Pace { shortest: Duration::from_millis(2), longest: Duration::from_millis(100) };
+/// While nothing is pushed, each round is a query. Most of the time that it takes is the network's and the server's queue, so the
+/// pause need not be many times as long: a hand-over would wait for it on each of its ways.
+const PACE: Pace = Pace { shortest: Duration::from_millis(2), longest: Duration::from_millis(100), share: 2 };
 
 /// The locks of one database.
 pub(super) struct Database {
@@ -184,16 +185,15 @@ impl Dialect for Database {
         Ok(if handed.is_empty() { Round::Quiet } else { Round::Soon(PACE.shortest) })
     }
 
-    async fn locks(&self, which: Which<'_>) -> Result<Vec<LockStatus>> {
-        let (first, end) = which.range();
-        let (template, end) = match &end {
-            None => (&self.statements.locks_named, Arg::Int(0)),
-            Some(end) => (&self.statements.locks_under, Arg::Bytes(end)),
-        };
-        let arguments = [Arg::Bytes(&first), end];
-        self.server
-            .ask(Operation::Inspect, template, &arguments, |rows| rows::statuses(rows, which.is_strict()))
-            .await
+    async fn lock(&self, name: &[u8]) -> Result<Vec<LockStatus>> {
+        let (template, arguments) = (&self.statements.locks_named, [Arg::Bytes(name)]);
+        self.server.ask(Operation::Inspect, template, &arguments, |rows| rows::statuses(rows, true)).await
+    }
+
+    async fn page(&self, first: &[u8], end: &[u8]) -> Result<rows::Page> {
+        let arguments = [Arg::Bytes(first), Arg::Bytes(end), Arg::Int(LIST_ROWS)];
+        let template = &self.statements.locks_under;
+        self.server.ask(Operation::Inspect, template, &arguments, |rows| rows::page(rows, LIST_ROWS)).await
     }
 
     async fn break_lock(&self, name: &LockName, order: &BreakOrder, hub: &Hub) -> Result<Vec<Entry>> {

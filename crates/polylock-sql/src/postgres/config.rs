@@ -8,9 +8,11 @@ use polylock_core::{
 };
 use sqlx::postgres::PgConnectOptions;
 
+use super::foreign_keys::FOREIGN;
 use crate::{
     engine::{
         config::{self, Common},
+        source::Source,
         table,
     },
     pessimistic::Strategy,
@@ -43,7 +45,7 @@ const PASSED: &[&str] = &[
 /// ```
 #[derive(Clone)]
 pub struct Config {
-    pub(super) options: PgConnectOptions,
+    pub(super) source: Source<PgConnectOptions>,
     pub(super) schema: String,
     pub(super) durability: Durability,
     pub(super) listen: Listen,
@@ -88,9 +90,9 @@ impl fmt::Debug for Listen {
 
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { options, schema, durability, listen, common } = self;
+        let Self { source, schema, durability, listen, common } = self;
         f.debug_struct("Config")
-            .field("server", &place(options))
+            .field("server", &place(&source.options))
             .field("schema", schema)
             .field("durability", durability)
             .field("listen", listen)
@@ -106,6 +108,11 @@ pub(super) fn place(options: &PgConnectOptions) -> String {
         Some(socket) => format!("database {database:?} on socket {socket:?}"),
         None => format!("database {database:?} on {}:{}", options.get_host(), options.get_port()),
     }
+}
+
+/// A pooler refuses what it does not know, and nothing here is a fraction.
+fn plain(options: PgConnectOptions) -> PgConnectOptions {
+    options.extra_float_digits(None)
 }
 
 impl Config {
@@ -132,11 +139,10 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] on what makes no sense.
     pub fn from_url(url: &StoreUrl, keys: &mut Keys) -> Result<Self, ConfigError> {
-        let options: PgConnectOptions = config::driver_options("postgres", url, keys, PASSED)?;
+        let options: PgConnectOptions = config::driver_options("postgres", url, keys, PASSED, FOREIGN)?;
         let durabilities = [("full", Durability::Full), ("relaxed", Durability::Relaxed)];
         let config = Self {
-            // A pooler refuses what it does not know, and nothing here is a fraction.
-            options: options.extra_float_digits(None),
+            source: Source::new(plain(options)),
             schema: keys.text("polylock.schema").unwrap_or_else(|| Self::DEFAULT_SCHEMA.to_owned()),
             durability: keys.choice("polylock.durability", &durabilities)?.unwrap_or_default(),
             listen: keys.read("polylock.listen", listen)?.unwrap_or_default(),
@@ -144,6 +150,47 @@ impl Config {
         };
         config.check()?;
         Ok(config)
+    }
+
+    /// The database that a program reaches with these options of the driver, which may be those of its own pool
+    /// (`pool.connect_options()`). Connections of that pool are not used: the store keeps some of its own.
+    ///
+    /// # Errors
+    /// Never, so far.
+    pub fn from_options(options: PgConnectOptions) -> Result<Self, ConfigError> {
+        Ok(Self {
+            source: Source::new(plain(options)),
+            schema: Self::DEFAULT_SCHEMA.to_owned(),
+            durability: Durability::default(),
+            listen: Listen::default(),
+            common: Common::default(),
+        })
+    }
+
+    /// Calls `credentials` before each connection is made, with the options that were configured, and uses the options that it
+    /// returns: for passwords and tokens that expire. An error counts as an outage of the server, and the next operation calls it
+    /// again. It runs on the library's own thread, must not block it, and counts as part of the operation's time.
+    ///
+    /// ```
+    /// use polylock_sql::postgres::Config;
+    ///
+    /// # async fn token() -> std::io::Result<String> { Ok("short-lived".to_owned()) }
+    /// let config = Config::new("postgres://app@db.example.com/app?sslmode=verify-full")?
+    ///     .credentials(|options| async move { Ok(options.password(&token().await?)) });
+    /// # Ok::<_, polylock_core::ConfigError>(())
+    /// ```
+    #[must_use]
+    pub fn credentials<F>(
+        mut self,
+        credentials: impl Fn(PgConnectOptions) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Result<PgConnectOptions, Box<dyn std::error::Error + Send + Sync>>>
+            + Send
+            + 'static,
+    {
+        self.source.completed_by(credentials);
+        self
     }
 
     /// The schema that the tables and functions are in: a letter or `_`, then up to 40 letters, digits or `_`; capitals
@@ -216,7 +263,7 @@ impl Listen {
     /// # Errors
     /// [`ConfigError`] on what makes no sense.
     pub fn at(url: &str) -> Result<Self, ConfigError> {
-        Config::new(url).map(|config| Self::At(Box::new(config.options)))
+        Config::new(url).map(|config| Self::At(Box::new(config.source.options)))
     }
 }
 
@@ -273,9 +320,31 @@ mod tests {
             ("postgres://db/x?polylock.strategy=advisory", "polylock.strategy"),
             ("postgres://db/x?polylock.tabel=x", "polylock.tabel"),
             ("postgres://db/x?sslmod=require", "sslmod"),
+            ("postgres://db1,db2/x", "store"),
+            ("postgres://db/x?connect_timeout=2s", "connect_timeout"),
+            ("postgres://db/x?channel_binding=require", "channel_binding"),
+            ("postgres://db/x?target_session_attrs=standby", "target_session_attrs"),
+            ("postgres://db/x?schema=app", "schema"),
+            ("postgres://db/x?pool_size=3", "pool_size"),
+            ("postgres://db/x?chanel_binding=prefer", "chanel_binding"),
         ] {
             assert_eq!(Config::new(url).unwrap_err().key, key, "{url}");
         }
+    }
+
+    #[test]
+    fn urls_of_other_programs_are_understood() {
+        for more in [
+            "sslmode=prefer&application_name=app&options=-c%20statement_timeout%3D5s&connect_timeout=10",
+            "target_session_attrs=read-write&channel_binding=prefer&gssencmode=disable&keepalives=1&keepalives_idle=30",
+            "pgbouncer=true&statement-cache-capacity=0&client_encoding=UTF8&fallback_application_name=psql",
+        ] {
+            Config::new(&format!("postgres://app@db/x?{more}")).unwrap();
+        }
+        let refused = Config::new("postgres://db/x?channel_binding=require").unwrap_err();
+        assert!(refused.problem.contains("sslmode=verify-full"), "{refused}");
+        let wait = Config::new("postgres://db/x?connect_timeout=3").unwrap().common.connect_timeout;
+        assert_eq!(wait, Some(Duration::from_secs(3)));
     }
 
     #[test]

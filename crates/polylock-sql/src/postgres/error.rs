@@ -54,6 +54,16 @@ impl Diagnose for Postgres {
         }
     }
 
+    fn lacks_database(error: &Error) -> bool {
+        code(error) == Some("3D000")
+    }
+
+    fn words(error: &Error) -> Option<String> {
+        let error = error.as_database_error()?.try_downcast_ref::<PgDatabaseError>()?;
+        let detail = error.detail().map_or_else(String::new, |detail| format!(" ({detail})"));
+        Some(format!("{}{detail} [SQLSTATE {}]", error.message(), error.code()))
+    }
+
     fn advice(error: &Error) -> Option<String> {
         let advice = match (code(error), error) {
             (Some("28000" | "28P01"), _) => "check the user and the password",

@@ -19,7 +19,7 @@ use polylock_core::{
     hub::{Handed, Hub},
 };
 use sqlx::{
-    ConnectOptions, Postgres,
+    Postgres,
     postgres::{PgConnectOptions, PgListener, PgNotification, PgPoolOptions},
 };
 use tokio::task::JoinHandle;
@@ -29,9 +29,11 @@ use super::{
     statements::Statements,
 };
 use crate::engine::{
+    background::Background,
     literal::{Arg, Template},
     pool::Server,
     rows::{self, Columns, hex, unhex},
+    source::Source,
 };
 
 /// How long its own voice may take.
@@ -43,6 +45,8 @@ const CHECK: Duration = Duration::from_secs(5);
 const SOON: Duration = Duration::from_millis(100);
 /// The longest pause before another try.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// How often the sessions of the listening connection and of another one are compared.
+const PROBES: u32 = 3;
 /// What it says to itself.
 const OWN_VOICE: &str = "0";
 
@@ -50,7 +54,7 @@ const OWN_VOICE: &str = "0";
 #[derive(Debug)]
 pub(super) struct Listener {
     /// How to reach the server, or `None` if nobody is to listen.
-    options: Option<PgConnectOptions>,
+    source: Option<Source<PgConnectOptions>>,
     shared: Arc<Shared>,
     task: Mutex<Task>,
 }
@@ -70,7 +74,10 @@ struct Shared {
     alerts: Arc<HoldAlerts>,
     server: Arc<Server<Postgres>>,
     notify: Template,
+    notifying: Background,
     broken: Template,
+    looking: Background,
+    session: Template,
     /// Whether the connection has been asked for.
     wanted: AtomicBool,
     /// Whether it is believed.
@@ -89,10 +96,10 @@ impl Drop for Listener {
 
 impl Listener {
     pub(super) fn new(config: &Config, server: Arc<Server<Postgres>>, statements: &Statements) -> Self {
-        let options = match &config.listen {
-            Listen::Auto => Some(&config.options),
+        let source = match &config.listen {
+            Listen::Auto => Some(config.source.clone()),
             Listen::Off => None,
-            Listen::At(options) => Some(&**options),
+            Listen::At(options) => Some(config.source.at(PgConnectOptions::clone(options))),
         };
         // Any name that no other process has; random, like a request's.
         let channel = format!("polylock_{}", hex(&RequestId::random().to_bytes()));
@@ -103,21 +110,20 @@ impl Listener {
             alerts: Arc::default(),
             server,
             notify: statements.notify.clone(),
+            notifying: Background::new("could not send this process a notification"),
             broken: statements.broken.clone(),
+            looking: Background::new("could not look for locks that were broken"),
+            session: statements.session.clone(),
             wanted: AtomicBool::new(false),
             hears: AtomicBool::new(false),
             heard: AtomicU64::new(0),
         };
-        Self {
-            options: options.map(|options| options.clone().disable_statement_logging()),
-            shared: Arc::new(shared),
-            task: Mutex::default(),
-        }
+        Self { source, shared: Arc::new(shared), task: Mutex::default() }
     }
 
     /// What receives the locks that were broken, if anything listens.
     pub(super) fn alerts(&self) -> Option<&Arc<HoldAlerts>> {
-        self.options.is_some().then_some(&self.shared.alerts)
+        self.source.is_some().then_some(&self.shared.alerts)
     }
 
     /// Where the processes of holders listen for breaks.
@@ -127,13 +133,13 @@ impl Listener {
 
     /// Starts listening in a moment, for a process that holds a lock.
     pub(super) fn listen_soon(&self, hub: &Arc<Hub>) {
-        let Some(options) = &self.options else { return };
+        let Some(source) = &self.source else { return };
         if self.shared.wanted.swap(true, Ordering::AcqRel) {
             return;
         }
         let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
         if task.running.is_none() {
-            let listening = listen(options.clone(), self.shared.clone(), hub.clone());
+            let listening = listen(source.clone(), self.shared.clone(), hub.clone());
             task.running = Some(tokio::spawn(async move {
                 SystemClock.sleep_until(SystemClock.now() + SOON).await;
                 listening.await;
@@ -148,7 +154,7 @@ impl Listener {
 
     /// Whether notifications come in. Starts listening if nobody has, and gives up a connection that has become deaf.
     pub(super) async fn hears(&self, hub: &Arc<Hub>) -> bool {
-        let Some(options) = &self.options else { return false };
+        let Some(source) = &self.source else { return false };
         let ask = {
             let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
             let (now, heard) = (SystemClock.now(), self.shared.heard.load(Ordering::Acquire));
@@ -165,7 +171,7 @@ impl Listener {
                 }
             }
             if task.running.as_ref().is_none_or(JoinHandle::is_finished) {
-                let listening = listen(options.clone(), self.shared.clone(), hub.clone());
+                let listening = listen(source.clone(), self.shared.clone(), hub.clone());
                 task.running = Some(tokio::spawn(listening));
                 self.shared.wanted.store(true, Ordering::Release);
             }
@@ -191,8 +197,9 @@ impl Shared {
     /// Has the listening connection hear its own voice, over a connection of the pool.
     async fn speak(&self) {
         let arguments = [Arg::Text(&self.channel)];
-        if let Err(error) = self.server.ask(Operation::Wait, &self.notify, &arguments, |_| Ok(())).await {
-            tracing::debug!(%error, "could not notify this process itself");
+        match self.server.ask(Operation::Wait, &self.notify, &arguments, |_| Ok(())).await {
+            Ok(()) => self.notifying.succeeded(),
+            Err(error) => self.notifying.failed(&error),
         }
     }
 
@@ -222,19 +229,45 @@ impl Shared {
             rows.iter().map(|row| row.bytes(0)).collect::<Result<Vec<_>, _>>()
         });
         match names.await {
-            Ok(names) => names.into_iter().filter_map(rows::name).for_each(|name| self.alerts.check(&name)),
+            Ok(names) => {
+                self.looking.succeeded();
+                names.into_iter().filter_map(rows::name).for_each(|name| self.alerts.check(&name));
+            }
             // Their next renewals find it.
-            Err(error) => tracing::debug!(%error, "could not look for locks that were broken"),
+            Err(error) => self.looking.failed(&error),
         }
     }
 
+    /// Whether a pooler gives each transaction another session: two connections that are open at the same time are in one
+    /// session, or one of them is in two. A `LISTEN` would stay in a session that other programs get, and would send them
+    /// notifications, which some drivers take for a broken connection.
+    async fn shares_sessions(&self, listener: &mut PgListener) -> Result<bool, sqlx::Error> {
+        let session = self.session.with::<Postgres>(&[]);
+        let mut known = None;
+        for _ in 0..PROBES {
+            let rows = sqlx::raw_sql(session.clone()).fetch_all(&mut *listener).await?;
+            let own = rows.first().map_or(Ok(None), |row| row.int(0))?;
+            let other = self.server.ask(Operation::Wait, &self.session, &[], |rows| {
+                rows.first().map_or(Ok(None), |row| row.int(0))
+            });
+            let other = other.await.unwrap_or(None);
+            if own == other || known.replace(own).is_some_and(|before| before != own) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Listens until the connection is lost; the error says how.
-    async fn session(&self, options: &PgConnectOptions, hub: &Hub) -> Result<(), sqlx::Error> {
+    async fn session(&self, source: &Source<PgConnectOptions>, hub: &Hub) -> Result<(), sqlx::Error> {
         let pool = PgPoolOptions::new()
             .max_connections(1)
             .acquire_timeout(self.server.patience)
-            .connect_lazy_with(options.clone());
+            .connect_lazy_with(source.next().await?);
         let mut listener = PgListener::connect_with(&pool).await?;
+        if self.shares_sessions(&mut listener).await? {
+            return Err(sqlx::Error::Protocol("a pooler gives each transaction another session".into()));
+        }
         listener.listen_all([self.channel.as_str(), self.break_channel.as_str()]).await?;
         let before = self.heard.load(Ordering::Acquire);
         self.speak().await;
@@ -255,7 +288,7 @@ impl Shared {
     }
 }
 
-async fn listen(options: PgConnectOptions, shared: Arc<Shared>, hub: Arc<Hub>) {
+async fn listen(source: Source<PgConnectOptions>, shared: Arc<Shared>, hub: Arc<Hub>) {
     let pauses = || {
         let pauses = ExponentialBuilder::default().with_min_delay(Duration::from_millis(50));
         pauses.with_max_delay(LONGEST_PAUSE).without_max_times().with_jitter().build()
@@ -263,7 +296,7 @@ async fn listen(options: PgConnectOptions, shared: Arc<Shared>, hub: Arc<Hub>) {
     let mut next = pauses();
     let mut told = false;
     loop {
-        let end = shared.session(&options, &hub).await;
+        let end = shared.session(&source, &hub).await;
         if shared.hears.swap(false, Ordering::AcqRel) {
             // It was well: what was under way is lost, and the next try may be at once.
             hub.ring_all();

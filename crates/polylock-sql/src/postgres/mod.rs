@@ -3,6 +3,7 @@
 mod backend;
 mod config;
 mod error;
+mod foreign_keys;
 mod listener;
 mod open;
 mod pessimistic;

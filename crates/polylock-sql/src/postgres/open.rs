@@ -1,9 +1,9 @@
 //! Opening a store: the server, its settings, its tables and functions.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use polylock_core::{Clock, ConfigError, Fault, Operation, Result, Store, SystemClock};
-use sqlx::{ConnectOptions, Postgres, Row, postgres::PgRow};
+use sqlx::{Postgres, Row, postgres::PgRow};
 
 use super::{
     backend::Database,
@@ -12,13 +12,20 @@ use super::{
     statements::{self, Statements},
 };
 use crate::{
-    engine::{Engine, literal::Template, pool::Server, table::check_version},
+    engine::{
+        Engine,
+        literal::Template,
+        pool::{Diagnose, Server, Trouble},
+        table::{self, check_version},
+    },
     pessimistic::{SIDE_CONNECTIONS, Strategy},
 };
 
 /// The version of the tables that this crate writes, and of the functions.
 const SCHEMA: i64 = 2;
 const ROUTINES: i64 = 2;
+/// The pause before the tables are made again after a connection was lost.
+const AGAIN: Duration = Duration::from_millis(10);
 
 /// What makes the tables and functions of `config`: for an administrator to run where the program's user may not.
 ///
@@ -43,6 +50,8 @@ struct Tables {
     version: Template,
     /// ... which must be these; later functions do no harm.
     wanted: (i64, i64),
+    /// The file that makes the tables.
+    schema: &'static str,
 }
 
 impl Tables {
@@ -53,11 +62,13 @@ impl Tables {
                 ddl: statements::ddl(schema, prefix),
                 version: statements::version(schema, prefix),
                 wanted: (SCHEMA, ROUTINES),
+                schema: statements::SCHEMA,
             },
             Strategy::Pessimistic => Self {
                 ddl: pessimistic::ddl(schema, prefix),
                 version: pessimistic::version(schema, prefix),
                 wanted: (pessimistic::SCHEMA, 0),
+                schema: pessimistic::TABLES,
             },
         }
     }
@@ -78,9 +89,8 @@ pub async fn connect(config: Config) -> Result<Store> {
 
 async fn open(config: Config) -> Result<Store> {
     config.check()?;
-    let options = config.options.clone().disable_statement_logging();
     let connect = |connections| {
-        Server::new(options.clone(), connections, place(&config.options), config.common.timeout)
+        Server::new(config.source.clone(), connections, place(&config.source.options), &config.common)
     };
     let (pinned, connections) = (config.common.strategy == Strategy::Pessimistic, config.common.connections);
     let server = connect(if pinned { SIDE_CONNECTIONS } else { connections });
@@ -125,8 +135,16 @@ async fn prepare(server: &Server<Postgres>, config: &Config) -> Result<()> {
     if number(3)? == 0 {
         create(server, &tables).await?;
     }
-    let (schema, routines) = version(server, &tables).await?;
+    let (mut schema, mut routines) = version(server, &tables).await?;
     let (wanted, wanted_routines) = tables.wanted;
+    if schema == 0 && can_be_completed(server, config, &tables).await? {
+        tracing::warn!(
+            server = %server.place, table = config.common.table,
+            "the tables of the locks had been emptied: whatever was held before is free"
+        );
+        create(server, &tables).await?;
+        (schema, routines) = version(server, &tables).await?;
+    }
     if schema == wanted && routines < wanted_routines {
         create(server, &tables).await?;
     }
@@ -152,6 +170,15 @@ async fn prepare(server: &Server<Postgres>, config: &Config) -> Result<()> {
     Ok(())
 }
 
+async fn can_be_completed(server: &Server<Postgres>, config: &Config, tables: &Tables) -> Result<bool> {
+    let (schema, prefix) = (&config.schema, &config.common.table);
+    let sql = statements::columns(schema, prefix);
+    let columns = server.ask(Operation::Connect, &sql, &[], |rows| {
+        rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect::<Result<Vec<_>, _>>()
+    });
+    Ok(table::can_be_completed(tables.schema, prefix, columns.await?))
+}
+
 async fn version(server: &Server<Postgres>, tables: &Tables) -> Result<(i64, i64)> {
     let row = first(server, &tables.version).await?;
     let read = |column: usize| row.try_get(column).map_err(|error| server.failed(Operation::Connect, error));
@@ -166,17 +193,24 @@ async fn first(server: &Server<Postgres>, template: &Template) -> Result<PgRow> 
 }
 
 async fn create(server: &Server<Postgres>, tables: &Tables) -> Result<()> {
-    let mut lent = server.lend_to_open().await?;
-    match server.ask_on(&mut lent, &statements::creation(&tables.ddl)).await? {
-        Ok(_) => {
-            lent.give_back();
-            Ok(())
+    let deadline = SystemClock.now() + server.patience;
+    loop {
+        let mut lent = server.lend_to_open().await?;
+        match server.ask_on(&mut lent, &statements::creation(&tables.ddl)).await? {
+            Ok(_) => {
+                lent.give_back();
+                return Ok(());
+            }
+            // Not allowed to make them, or a schema that is not there.
+            Err(failure) if matches!(error::code(&failure), Some("42501" | "3F000")) => {
+                return Err(server.missing_tables(&tables.ddl, &failure));
+            }
+            // As in `first`. One transaction makes them, so nothing is half made.
+            Err(failure) if Postgres::trouble(&failure) != Trouble::Other && SystemClock.now() < deadline => {
+                SystemClock.sleep_until(SystemClock.now() + AGAIN).await;
+            }
+            Err(failure) => return Err(server.failed(Operation::Connect, failure)),
         }
-        // Not allowed to make them, or a schema that is not there.
-        Err(failure) if matches!(error::code(&failure), Some("42501" | "3F000")) => {
-            Err(server.missing_tables(&tables.ddl, &failure))
-        }
-        Err(failure) => Err(server.failed(Operation::Connect, failure)),
     }
 }
 

@@ -18,6 +18,8 @@ use crate::{
 
 /// The version of the tables that this crate writes.
 pub(super) const SCHEMA: i64 = 2;
+/// The file that makes them.
+pub(super) const TABLES: &str = include_str!("statements/pessimistic/schema.sql");
 
 /// The connection, and when its transaction began, which no other on it did.
 const IDENTITY: &str = "pg_backend_pid()::bigint, (extract(epoch FROM now()) * 1000000)::bigint";
@@ -50,7 +52,7 @@ impl Wording for Postgres {
 
 /// What makes the tables; `schema` and `prefix` must have been checked.
 pub(super) fn ddl(schema: &str, prefix: &str) -> String {
-    let tables = fill(include_str!("statements/pessimistic/schema.sql"), schema, prefix, &[]);
+    let tables = fill(TABLES, schema, prefix, &[]);
     statements::with_schema(schema, &format!("{tables}\n"))
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use polylock_core::Mode;
 
-use crate::engine::literal::{Literals, Template, filled};
+use crate::engine::literal::{LOCKS_NAMED, LOCKS_UNDER, Literals, Template, filled};
 
 /// The database's clock in whole microseconds: `clock_timestamp()`, because `now()` is when the transaction began.
 const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
@@ -63,13 +63,14 @@ pub(super) struct Statements {
     pub(super) sweep_broken: Template,
     pub(super) broken: Template,
     pub(super) notify: Template,
+    pub(super) session: Template,
 }
 
 /// What makes the tables and the functions; `schema` and `prefix` must have been checked.
 pub(super) fn ddl(schema: &str, prefix: &str) -> String {
     let mut text = String::new();
     for file in [
-        include_str!("statements/schema.sql"),
+        SCHEMA,
         include_str!("statements/routines/settle.sql"),
         include_str!("statements/routines/claim.sql"),
         include_str!("statements/routines/renew.sql"),
@@ -86,6 +87,14 @@ pub(super) fn ddl(schema: &str, prefix: &str) -> String {
 /// What the server is, and which tables there are.
 pub(super) fn checkup(schema: &str, prefix: &str) -> Template {
     Template::new(&fill(include_str!("statements/checkup.sql"), schema, prefix, &[]))
+}
+
+/// The file that makes the tables.
+pub(super) const SCHEMA: &str = include_str!("statements/schema.sql");
+
+/// The columns that there are.
+pub(super) fn columns(schema: &str, prefix: &str) -> Template {
+    Template::new(&fill(include_str!("statements/columns.sql"), schema, prefix, &[]))
 }
 
 /// The versions of the tables and the functions.
@@ -153,13 +162,14 @@ impl Statements {
             release: with(include_str!("statements/release.sql"), &[]),
             break_lock: with(include_str!("statements/break.sql"), &[]),
             handed: with(include_str!("statements/handed.sql"), &[]),
-            locks_named: with(locks, &[("{which}", "name = $1")]),
-            locks_under: with(locks, &[("{which}", "name >= $1 AND name < $2")]),
+            locks_named: with(locks, &LOCKS_NAMED),
+            locks_under: with(locks, &LOCKS_UNDER),
             sweep_holds: with(sweep, &[("{table}", "holds")]),
             sweep_waiters: with(sweep, &[("{table}", "waiters")]),
             sweep_broken: with(sweep, &[("{table}", "broken")]),
             broken: with(include_str!("statements/broken.sql"), &[]),
             notify: with(include_str!("statements/notify.sql"), &[]),
+            session: with(include_str!("statements/session.sql"), &[]),
         }
     }
 }

@@ -25,7 +25,7 @@ use super::{
     statements::Statements,
 };
 use crate::engine::{
-    self, Dialect, LONGEST, Look, Pace, Round, SHORTEST, SWEEP_ROWS, Which, bytes, label,
+    self, Dialect, LIST_ROWS, LONGEST, Look, Pace, Round, SHORTEST, SWEEP_ROWS, bytes, label,
     rows::{self, Columns, micros},
     slot,
 };
@@ -211,20 +211,15 @@ impl Dialect for Sqlite {
         self.look_around(hub, news).await
     }
 
-    async fn locks(&self, which: Which<'_>) -> Result<Vec<LockStatus>> {
-        let (first, end) = which.range();
-        let mut arguments = SqliteArguments::default().with(first);
-        let sql = match end {
-            None => &self.statements.inspect,
-            Some(end) => {
-                arguments = arguments.with(end);
-                &self.statements.list
-            }
-        };
-        self.rows(Lane::Reading, Operation::Inspect, sql, arguments, |rows| {
-            rows::statuses(rows, which.is_strict())
-        })
-        .await
+    async fn lock(&self, name: &[u8]) -> Result<Vec<LockStatus>> {
+        let (sql, arguments) = (&self.statements.inspect, SqliteArguments::default().with(name));
+        self.rows(Lane::Reading, Operation::Inspect, sql, arguments, |rows| rows::statuses(rows, true)).await
+    }
+
+    async fn page(&self, first: &[u8], end: &[u8]) -> Result<rows::Page> {
+        let arguments = SqliteArguments::default().with(first).with(end).with(LIST_ROWS);
+        let sql = &self.statements.list;
+        self.rows(Lane::Reading, Operation::Inspect, sql, arguments, |rows| rows::page(rows, LIST_ROWS)).await
     }
 
     async fn break_lock(&self, name: &LockName, order: &BreakOrder, hub: &Hub) -> Result<Vec<Entry>> {
@@ -242,11 +237,11 @@ impl Dialect for Sqlite {
         let arguments = SqliteArguments::default().with(from.token).with(from.place).with(SWEEP_ROWS);
         let sql = &self.statements.sweep;
         let ends = self.rows(Lane::Relaxed, Operation::Claim, sql, arguments, |rows| {
-            rows.iter().map(|row| row.try_get::<Option<i64>, _>(0)).collect::<Result<Vec<_>, _>>()
+            let Some(row) = rows.first() else { return Ok(Sweep::default()) };
+            let end = |at: usize| Ok::<_, sqlx::Error>(row.try_get::<Option<i64>, _>(at)?.unwrap_or(0));
+            Ok(Sweep { token: end(0)?, place: end(1)? })
         });
-        let ends = ends.await?;
-        let end = |at: usize| ends.get(at).copied().flatten().unwrap_or(0);
-        *from = Sweep { token: end(0), place: end(1) };
+        *from = ends.await?;
         Ok(())
     }
 

@@ -28,6 +28,11 @@ fn code(error: &sqlx::Error) -> Option<u32> {
     Some(extended & 0xff)
 }
 
+/// The log's index could not be made longer, which is what a full disk looks like once the file is there: `SQLITE_IOERR_SHMSIZE`.
+fn is_full(error: &sqlx::Error) -> bool {
+    error.as_database_error().and_then(sqlx::error::DatabaseError::code).as_deref() == Some("4874")
+}
+
 /// Whether another connection is in the way, so that the same statement may succeed a moment later.
 pub(super) fn is_busy(error: &sqlx::Error) -> bool {
     matches!(code(error), Some(BUSY | LOCKED | PROTOCOL))
@@ -36,6 +41,7 @@ pub(super) fn is_busy(error: &sqlx::Error) -> bool {
 /// What helps against `error`.
 fn fault(error: &sqlx::Error) -> Fault {
     match code(error) {
+        Some(_) if is_full(error) => Fault::Permanent,
         // A disk that fails or a table that is being changed may be well again with the next try, on a connection
         // that was opened anew; a full disk or a broken file will not.
         Some(BUSY | LOCKED | PROTOCOL | NOMEM | INTERRUPT | IOERR | CANTOPEN | SCHEMA) => Fault::Temporary,
@@ -51,6 +57,7 @@ fn fault(error: &sqlx::Error) -> Fault {
 /// What to do about it, where the code alone would leave people guessing.
 fn advice(error: &sqlx::Error) -> Option<&'static str> {
     match code(error)? {
+        _ if is_full(error) => Some("the disk is full"),
         BUSY | LOCKED => Some("another process keeps it locked"),
         READONLY => Some("this user may not write to it"),
         CORRUPT => Some("it is damaged: stop everybody who uses it and move it away"),
@@ -100,12 +107,29 @@ pub(super) fn system(file: &Path, error: &io::Error) -> Error {
 fn ask_the_system(file: &Path) -> Option<(Fault, String)> {
     match std::fs::metadata(file) {
         Ok(found) if found.is_dir() => Some((Fault::Permanent, "it is a directory".to_owned())),
-        Ok(_) => None,
+        Ok(_) => ["", "-wal", "-shm"].into_iter().find_map(|suffix| {
+            let mut path = file.as_os_str().to_owned();
+            path.push(suffix);
+            let words = format!("this user may not read and write {path:?}");
+            is_forbidden(Path::new(&path)).then_some((Fault::Denied, words))
+        }),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             Some((Fault::Denied, error.to_string()))
         }
         Err(_) => None,
     }
+}
+
+/// Whether `file` is there and this user may not both read and write it.
+#[cfg(unix)]
+fn is_forbidden(file: &Path) -> bool {
+    use rustix::fs::{Access, access};
+    access(file, Access::READ_OK | Access::WRITE_OK) == Err(rustix::io::Errno::ACCESS)
+}
+
+#[cfg(not(unix))]
+fn is_forbidden(_: &Path) -> bool {
+    false
 }
 
 #[cfg(test)]

@@ -8,9 +8,12 @@ use super::{
     config::Config,
     connection::{Answer, Connections, Lane, Sql},
     error, place,
-    statements::Statements,
+    statements::{self, Statements},
 };
-use crate::engine::{Engine, table::check_version};
+use crate::engine::{
+    Engine,
+    table::{self, check_version},
+};
 
 /// The version of the tables that this crate writes.
 const SCHEMA: i64 = 2;
@@ -38,6 +41,7 @@ async fn open(config: Config) -> Result<Store> {
 
 /// Turns the journal to WAL and makes the tables, each only if that was not done before.
 pub(super) async fn prepare(connections: &Connections, statements: &Statements) -> Result<()> {
+    place::make_private(&connections.path).await;
     let journal = SqlStr::from_static("PRAGMA journal_mode = WAL");
     let journal = first_of(connections, &journal, |row| row.try_get::<String, _>(0)).await?;
     if journal.as_deref() != Some("wal") {
@@ -52,8 +56,25 @@ pub(super) async fn prepare(connections: &Connections, statements: &Statements) 
         first_of(connections, &statements.schema, |_| Ok(())).await?;
     }
     connections.found();
-    let version = first_of(connections, &statements.version, |row| row.try_get::<i64, _>(0)).await?;
-    Ok(check_version(&statements.prefix, version.unwrap_or(0), SCHEMA)?)
+    let version = || first_of(connections, &statements.version, |row| row.try_get::<i64, _>(0));
+    let mut found = version().await?;
+    if found.is_none() && can_be_completed(connections, statements).await? {
+        tracing::warn!(file = ?connections.path, "the tables of the locks had been emptied: whatever was held before is free");
+        first_of(connections, &statements.schema, |_| Ok(())).await?;
+        found = version().await?;
+    }
+    Ok(check_version(&statements.prefix, found.unwrap_or(0), SCHEMA)?)
+}
+
+async fn can_be_completed(connections: &Connections, statements: &Statements) -> Result<bool> {
+    let read = |answer: Answer| {
+        let columns = answer.rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?)));
+        let columns = columns.collect::<Result<Vec<_>, sqlx::Error>>();
+        columns.map_err(|failure| error::driver(Operation::Connect, &connections.path, failure))
+    };
+    let (sql, arguments) = (Sql::Asks(&statements.columns), SqliteArguments::default());
+    let columns = connections.run(Lane::Reading, Operation::Connect, sql, arguments, read).await?;
+    Ok(table::can_be_completed(statements::SCHEMA, &statements.prefix, columns))
 }
 
 /// What `read` makes of the first row that `sql` answers with.

@@ -5,9 +5,16 @@ use std::{
     path::{Path, PathBuf},
 };
 
+#[cfg(unix)]
+use polylock_core::RequestId;
 use polylock_core::{ConfigError, Result};
 
 use super::error;
+#[cfg(unix)]
+use crate::engine::rows;
+
+/// May lead anywhere: to another machine, or to the disk.
+const FUSE: &str = "FUSE";
 
 /// What tells a file from another that is put in its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +48,13 @@ pub(super) async fn made(path: PathBuf) -> Result<PathBuf> {
     let (path, file_system) = made
         .unwrap_or_else(|failure| Err(io::Error::other(failure)))
         .map_err(|failure| error::system(&asked, &failure))?;
-    if let Some(file_system) = file_system {
+    if file_system == Some(FUSE) {
+        tracing::warn!(
+            file = ?path,
+            "the file lies on a FUSE file system: if that leads to another machine, as sshfs does, SQLite's locks are not kept, and \
+             locks are given twice; put it on a local disk"
+        );
+    } else if let Some(file_system) = file_system {
         return Err(ConfigError::new(
             "store",
             format!(
@@ -56,11 +69,41 @@ pub(super) async fn made(path: PathBuf) -> Result<PathBuf> {
 
 fn make(path: &Path) -> io::Result<(PathBuf, Option<&'static str>)> {
     let path = std::path::absolute(path)?;
+    if std::fs::metadata(&path).is_ok_and(|found| !found.is_file() && !found.is_dir()) {
+        return Err(io::Error::other("it is no regular file"));
+    }
     let directory = path.parent().unwrap_or(&path);
     std::fs::create_dir_all(directory)?;
     let file_system = network(directory);
     Ok((path, file_system))
 }
+
+/// Makes the file at `path`, if there is none, for its owner alone: whoever may read it knows how to release the locks of others.
+/// SQLite gives the files beside it the same rights.
+///
+/// It is made under another name and then linked: closing a file that others have begun to use would drop their locks.
+#[cfg(unix)]
+pub(super) async fn make_private(path: &Path) {
+    let path = path.to_owned();
+    let made = tokio::task::spawn_blocking(move || -> io::Result<()> {
+        use std::os::unix::fs::OpenOptionsExt;
+        if path.try_exists()? {
+            return Ok(());
+        }
+        let mut draft = path.clone().into_os_string();
+        draft.push(format!("-new-{}", rows::hex(&RequestId::random().to_bytes())));
+        drop(std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?);
+        let linked = std::fs::hard_link(&draft, &path);
+        std::fs::remove_file(&draft)?;
+        linked
+    });
+    // Another program was quicker, or the file system knows no links: SQLite makes it, with what the umask leaves. What is wrong
+    // with the place, SQLite says, too.
+    made.await.ok();
+}
+
+#[cfg(not(unix))]
+pub(super) async fn make_private(_: &Path) {}
 
 /// The name of the network file system that `directory` lies on, if it does and the system tells.
 #[cfg(target_os = "linux")]
@@ -86,6 +129,9 @@ fn named(number: u64) -> Option<&'static str> {
         0x0116_1970 => "GFS2",
         0x7461_636f => "OCFS2",
         0x7375_7245 => "Coda",
+        0x0102_1997 => "9P",
+        0x786f_4256 => "a shared folder of VirtualBox",
+        0x6573_5546 => FUSE,
         _ => return None,
     })
 }
@@ -97,6 +143,7 @@ mod tests {
     #[test]
     fn network_file_systems_are_known_by_their_numbers_and_local_ones_pass() {
         assert_eq!(named(0x6969), Some("NFS"));
+        assert_eq!((named(0x0102_1997), named(0x6573_5546)), (Some("9P"), Some(FUSE)));
         // As a signed 32-bit number that was widened.
         assert_eq!(named(0xffff_ffff_ff53_4d42), Some("SMB"));
         for local in [0xef53, 0x0102_1994, 0x9123_683e, 0x5846_5342, 0x794c_7630, 0x2fc1_2fc1] {

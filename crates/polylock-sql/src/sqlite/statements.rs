@@ -14,12 +14,16 @@ const STEP: &str = "1000";
 const PLACE: &str = "coalesce((SELECT seq FROM {p}_waiters WHERE name = ?1 AND request = ?2 \
                      AND expires_at > {now}), 9223372036854775807)";
 
+/// The file that makes the tables.
+pub(super) const SCHEMA: &str = include_str!("statements/schema.sql");
+
 /// Every statement, for one prefix of table names.
 #[derive(Debug)]
 pub(super) struct Statements {
     pub(super) prefix: String,
     pub(super) has_schema: SqlStr,
     pub(super) schema: SqlStr,
+    pub(super) columns: SqlStr,
     pub(super) version: SqlStr,
     pub(super) take: SqlStr,
     pub(super) look: SqlStr,
@@ -46,7 +50,8 @@ impl Statements {
         Self {
             prefix: prefix.to_owned(),
             has_schema: fill(include_str!("statements/has_schema.sql")),
-            schema: fill(include_str!("statements/schema.sql")),
+            schema: fill(SCHEMA),
+            columns: fill(include_str!("statements/columns.sql")),
             version: fill(include_str!("statements/version.sql")),
             take: fill(include_str!("statements/take.sql")),
             look: fill(look),
@@ -101,6 +106,32 @@ mod tests {
             steps.extend(rows.iter().map(|row| row.get::<String, _>("detail")));
         }
         steps
+    }
+
+    /// Inserts three expired holds, a live one and an expired waiter.
+    const ROWS: &str = "
+        INSERT INTO polylock_holds (token, name, slot, request, mode, owner, label, since, expires_at)
+        SELECT column1, CAST('n' || column1 AS BLOB), x'', zeroblob(16), 5, '', '', 0, iif(column1 = 2, 1 << 60, 0)
+        FROM (VALUES (1), (2), (3), (4));
+        INSERT INTO polylock_waiters VALUES (7, x'00', zeroblob(16), 5, '', '', 0, 0);";
+
+    #[tokio::test]
+    async fn a_sweep_continues_where_the_last_one_ended() {
+        let statements = Statements::new("polylock");
+        let mut connection = SqliteConnectOptions::new().in_memory(true).connect().await.unwrap();
+        connection.execute(statements.schema.clone()).await.unwrap();
+        connection.execute(ROWS).await.unwrap();
+        let mut from = (0, 0);
+        let mut ends = Vec::new();
+        for _ in 0..3 {
+            let sweep = sqlx::query(statements.sweep.clone()).bind(from.0).bind(from.1).bind(2);
+            let row = sweep.fetch_one(&mut connection).await.unwrap();
+            from = (row.get::<Option<i64>, _>(0).unwrap_or(0), row.get::<Option<i64>, _>(1).unwrap_or(0));
+            ends.push(from);
+        }
+        let left = connection.fetch_all("SELECT token FROM polylock_holds").await.unwrap();
+        let left: Vec<i64> = left.iter().map(|row| row.get(0)).collect();
+        assert_eq!(left, [2], "the live hold stays: {ends:?}");
     }
 
     #[tokio::test]

@@ -197,3 +197,9 @@ async fn capabilities_say_what_a_power_cut_costs() {
     let relaxed = connect(file.config().durability(Durability::Normal)).await.unwrap();
     assert_eq!(relaxed.backend.capabilities().fencing, polylock_core::Fencing::WhileRunning);
 }
+
+#[tokio::test]
+async fn what_is_no_file_is_refused_for_good() {
+    let (fault, text) = fault(connect(Config::new("/dev/null")).await);
+    assert!(fault == Fault::Permanent && text.contains("no regular file"), "{text}");
+}

@@ -6,6 +6,8 @@ use polylock_core::{
     BreakNotice, BreakOrder, Clock, LockName, LostReason, Mode, Renewal, Request, Standing, SystemClock,
 };
 
+use sqlx::Executor;
+
 use crate::common::{File, held, lasting, queued, request};
 
 #[tokio::test]
@@ -252,4 +254,58 @@ async fn no_request_id_is_shown() {
     let id: String = a.id.to_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
     let shown = format!("{store:?} {status:?} {a:?}");
     assert!(!shown.to_lowercase().contains(&id), "{shown}");
+}
+
+/// More than any of them returns at once.
+#[tokio::test]
+async fn a_long_list_comes_in_parts_and_whole() {
+    let file = File::new();
+    let store = file.store().await;
+    let mut raw = file.raw().await;
+    let rows = |count: u32, table: &str, columns: &str, values: &str| {
+        format!(
+            "INSERT INTO polylock_{table} ({columns}, name, request, mode, owner, label, since, expires_at) \
+             WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count}) \
+             SELECT {values}, randomblob(16), 32, 'o', '', 0, 9000000000000000 FROM n"
+        )
+    };
+    for sql in [
+        // 2,500 locks, one of which has 2,500 waiters and is followed by others that are waited for.
+        rows(2500, "holds", "slot", "x'', CAST(printf('a%05d', i) AS BLOB)"),
+        rows(2500, "waiters", "seq", "i, CAST('a01500' AS BLOB)"),
+        rows(1000, "waiters", "seq", "i + 5000, CAST(printf('a%05d', i + 1499) AS BLOB)"),
+        // Nobody but polylock writes there, and yet one that is no name hides no other.
+        "UPDATE polylock_holds SET name = x'6130ff' WHERE name = CAST('a01000' AS BLOB)".to_owned(),
+    ] {
+        raw.execute(sqlx::AssertSqlSafe(sql)).await.unwrap();
+    }
+    let inspect = store.inspect.unwrap();
+    for (prefix, count) in [("", 2499), ("a", 2499), ("a01", 999), ("b", 0)] {
+        let prefix = prefix.to_owned();
+        let inspect = inspect.clone();
+        let locks = polylock_core::io::run("sqlite", async move { inspect.list(&prefix).await })
+            .await
+            .unwrap()
+            .unwrap();
+        assert_eq!(locks.len(), count);
+        assert!(
+            locks.windows(2).all(|pair| pair[0].name.as_str() < pair[1].name.as_str()),
+            "by name, each once"
+        );
+        assert!(locks.iter().all(|lock| lock.holders.len() == 1));
+        if count > 2000 {
+            let waiters =
+                |name: &str| locks.iter().find(|lock| lock.name.as_str() == name).unwrap().waiters.len();
+            assert_eq!(
+                (
+                    waiters("a01499"),
+                    waiters("a01500"),
+                    waiters("a01501"),
+                    waiters("a02499"),
+                    waiters("a02500")
+                ),
+                (0, 2501, 1, 1, 0)
+            );
+        }
+    }
 }

@@ -110,3 +110,23 @@ async fn the_poller_ends_when_nobody_waits_and_starts_again() {
         }
     }
 }
+
+/// Whoever may read the file knows the requests by which locks are released.
+#[cfg(unix)]
+#[tokio::test]
+async fn a_new_file_is_its_owners_alone_and_a_file_that_is_there_keeps_its_rights() {
+    use std::{fs::Permissions, os::unix::fs::PermissionsExt};
+    let file = File::new();
+    let store = file.store().await;
+    held(&store, &request("n", Mode::Exclusive)).await;
+    let rights = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    for entry in std::fs::read_dir(file.path().parent().unwrap()).unwrap() {
+        let path = entry.unwrap().path();
+        assert_eq!(rights(&path), 0o600, "{path:?}");
+        assert!(!path.to_string_lossy().contains("-new-"), "{path:?}");
+    }
+    drop(store);
+    std::fs::set_permissions(file.path(), Permissions::from_mode(0o660)).unwrap();
+    held(&file.store().await, &request("m", Mode::Exclusive)).await;
+    assert_eq!(rights(&file.path()), 0o660);
+}

@@ -15,6 +15,7 @@ mod lost;
 mod modes;
 mod names;
 mod order;
+mod recovery;
 mod reentrancy;
 mod release;
 mod renew;
@@ -200,6 +201,10 @@ macro_rules! __cases {
                 of_a_waiter_reports_it_too [Order]
                 of_a_superseded_hold_is_an_error [Anywhere]
                 with_its_first_reply_lost_succeeds []
+            }
+            recovery {
+                after_the_store_was_emptied [Tokens]
+                after_a_restart_of_the_server [Tokens]
             }
             secrets {
                 appear_in_nothing_public []

@@ -121,6 +121,12 @@ pub struct State {
     last_notice: Option<BreakNotice>,
 }
 
+impl State {
+    pub fn holders(&self) -> Vec<Request> {
+        self.holders.values().cloned().collect()
+    }
+}
+
 impl Broken {
     pub fn connect(inner: Store, bug: Bug, state: Arc<Mutex<State>>) -> Store {
         let mut capabilities = inner.backend.capabilities().clone();

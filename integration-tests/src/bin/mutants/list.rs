@@ -181,6 +181,41 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         test: ("databases", "postgres::a_break_reaches_a_holder_that_listens"),
     },
     Mutant {
+        name: "locks that were handed over are looked up by texts, in PostgreSQL",
+        file: "crates/polylock-sql/src/postgres/statements.rs",
+        from: "text.push_str(\"::bytea, \");",
+        to: "text.push_str(\", \");",
+        test: ("conformance", "postgres_unheard::order"),
+    },
+    Mutant {
+        name: "a gate that was lost begins with zero, in MySQL",
+        file: "crates/polylock-sql/src/mysql/statements/routines/claim.sql",
+        from: "VALUES (v_shard, {now});",
+        to: "VALUES (v_shard, 0);",
+        test: ("conformance", "mariadb::recovery::after_the_store_was_emptied"),
+    },
+    Mutant {
+        name: "tokens of a new file begin with one, in SQLite",
+        file: "crates/polylock-sql/src/sqlite/statements/schema.sql",
+        from: "SET seq = max(seq, {now})",
+        to: "SET seq = max(seq, 0)",
+        test: ("databases", "dropped::sqlite_begins_with_greater_tokens"),
+    },
+    Mutant {
+        name: "tokens of new tables begin with one, in PostgreSQL",
+        file: "crates/polylock-sql/src/postgres/statements/schema.sql",
+        from: "greatest(last_value, (",
+        to: "greatest(last_value, 0 * (",
+        test: ("databases", "dropped::postgres_begins_with_greater_tokens"),
+    },
+    Mutant {
+        name: "a listener in a session of a pooler, in PostgreSQL",
+        file: "crates/polylock-sql/src/postgres/listener.rs",
+        from: "const PROBES: u32 = 3;",
+        to: "const PROBES: u32 = 0;",
+        test: ("databases", "without_listener::processes_behind_a_pooler_hand_over_quickly"),
+    },
+    Mutant {
         name: "PostgreSQL: breaks that came before the listener are not looked for",
         file: "crates/polylock-sql/src/postgres/listener.rs",
         from: "        self.find_broken().await;
@@ -419,12 +454,46 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         test: ("conformance", "redis::breaking::ends_with_the_lease"),
     },
     Mutant {
+        name: "channels that all prefixes share, in Redis",
+        file: "crates/polylock-redis/src/link.rs",
+        from: "    format!(\"polylock:{prefix}:{:032x}\",",
+        to: "    drop(prefix.to_owned());
+    format!(\"polylock:{:032x}\",",
+        test: ("redis", "access::a_user_who_may_do_what_the_store_needs_and_no_more"),
+    },
+    Mutant {
+        name: "certificates that are not to be verified, in Redis",
+        file: "crates/polylock-redis/src/driver_keys.rs",
+        from: "&[\"required\", \"CERT_REQUIRED\"]",
+        to: "&[\"required\", \"CERT_REQUIRED\", \"none\"]",
+        test: ("redis", "clients::keys_of_other_drivers_are_applied"),
+    },
+    Mutant {
+        name: "a hold that was deleted is renewed, in Redis",
+        file: "crates/polylock-redis/src/single/scripts/renew.lua",
+        from: "return notice_for(ARGV[1]) or 0",
+        to: "return notice_for(ARGV[1]) or 1",
+        test: ("conformance", "redis::recovery::after_the_store_was_emptied"),
+    },
+    Mutant {
         name: "Redlock: a majority of those that answer",
         file: "crates/polylock-redis/src/redlock/tally.rs",
         from: "        let quorum = quorum(self.replies.len());
-        numbers",
+        numbers.into_iter().find(|number| votes(*number) >= quorum)
+    }
+
+    /// Whether further replies cannot change the outcome.
+    pub(super) fn is_decided(&self) -> bool {
+",
         to: "        let quorum = quorum(self.replies.iter().filter(|reply| **reply > Some(0)).count());
-        numbers",
+        numbers.into_iter().find(|number| votes(*number) >= quorum)
+    }
+
+    pub(super) fn is_decided(&self) -> bool {
+        if self.elected().is_some() || self.replies.contains(&None) {
+            return self.elected().is_some();
+        }
+",
         test: ("redlock", "quorum::of_two_sides_of_a_partition_only_the_greater_one_gets_the_lock"),
     },
     Mutant {
@@ -482,9 +551,10 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         file: "crates/polylock-redis/src/redlock/proposals.rs",
         from: "        record.servers[server].sends(number);
 ",
-        to: "        if record.phase == Phase::Claims {
-            record.servers[server].sends(number);
+        to: "        if record.phase != Phase::Claims {
+            return Some(Sent { request: RequestId::from_bytes([0; 16]), server, number });
         }
+        record.servers[server].sends(number);
 ",
         test: ("redlock", "release::a_vote_that_was_restored_is_withdrawn"),
     },
@@ -684,8 +754,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "Azure: a lease that comes late is released after a while only",
         file: "crates/polylock-azure/src/backend.rs",
-        from: "Duration::from_millis(700));",
-        to: "Duration::from_secs(10));",
+        from: "(Duration::from_millis(100), Duration::from_millis(700));",
+        to: "(Duration::from_secs(20), Duration::from_secs(20));",
         test: ("azure", "late::an_acquisition_that_comes_late_is_released_within_a_second_of_its_arrival"),
     },
     Mutant {
@@ -760,7 +830,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         file: "crates/polylock-cli/src/run/processes/mod.rs",
         from: "self.id != Pid::INIT && self.exists()",
         to: "self.id != Pid::INIT && (self.exists() || true)",
-        test: ("cli_pid_reuse", "the_numbers_that_a_replaced_warden_knows"),
+        test: ("units of polylock", "run::processes::tests::a_group_without_a_known_member_is_not_signalled"),
     },
     Mutant {
         name: "command line: all processes of the machine are read before the group is killed",
@@ -800,9 +870,88 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "command line: a release that finds no lock is a success",
         file: "crates/polylock-cli/src/run/finish.rs",
-        from: "Ok(Err(error @ Error::Lost { .. })) => Err(error),",
-        to: "Ok(Err(Error::Lost { .. })) => Ok(()),",
+        from: "Some(Err(error @ Error::Lost { .. })) => return Err(error),",
+        to: "Some(Err(Error::Lost { .. })) => return Ok(()),",
         test: ("cli_lost_release", "sqlite_full::the_release_of_a_lock_that_was_taken_away_is_a_loss"),
+    },
+    Mutant {
+        name: "command line: a line of output is waited for",
+        file: "crates/polylock-cli/src/output/writer.rs",
+        from: "        queue.lines.push_back(line);
+        self.0.changed.notify_all();
+",
+        to: "        queue.lines.push_back(line);
+        self.0.changed.notify_all();
+        drop(queue);
+        while !self.is_idle() {
+            thread::yield_now();
+        }
+",
+        test: ("unread", "a_run_outlives_pipes_that_nobody_reads_and_heeds_a_signal_at_once"),
+    },
+    Mutant {
+        name: "command line: a run inside a run uses the default store",
+        file: "crates/polylock-cli/src/store.rs",
+        from: "} else if let Some(outer) = nested::outer_store()? {",
+        to: "} else if let Some(outer) = nested::outer_store()?.filter(|_| false) {",
+        test: ("environment", "a_run_inside_a_run_uses_the_same_store"),
+    },
+    Mutant {
+        name: "command line: a run inside a run guesses its store",
+        file: "crates/polylock-cli/src/store/nested.rs",
+        from: "        hidden => {",
+        to: "        _ if true => return Ok(None),
+        hidden => {",
+        test: ("environment", "a_run_inside_a_run_whose_url_holds_a_password_must_name_its_store"),
+    },
+    Mutant {
+        name: "command line: an empty variable is no variable",
+        file: "crates/polylock-cli/src/store.rs",
+        from: "Ok(text) if text.is_empty() => \"empty\",",
+        to: "Ok(text) if text.is_empty() => return Ok(None),",
+        test: ("environment", "a_variable_that_is_empty_or_no_text_names_no_store"),
+    },
+    Mutant {
+        name: "command line: a command that was cut off is a success",
+        file: "crates/polylock-cli/src/run/finish.rs",
+        from: "Verdict::new(\"max_hold\", MAX_HOLD)",
+        to: "Verdict::new(\"max_hold\", code)",
+        test: ("signals", "max_hold_stops_the_command_and_frees_the_lock"),
+    },
+    Mutant {
+        name: "command line: a second signal is not heeded",
+        file: "crates/polylock-cli/src/run/mod.rs",
+        from: "signal = signals.next_end() => leave_at_once(log, output, signal),",
+        to: "signal = std::future::pending::<Signal>() => leave_at_once(log, output, signal),",
+        test: ("exit_codes", "a_second_signal_ends_a_waiter_at_once_though_the_store_hangs"),
+    },
+    Mutant {
+        name: "command line: the session of ZooKeeper has a time-out of its own",
+        file: "crates/polylock-cli/src/run/mod.rs",
+        from: "connecting = connecting.ttl(ttl);",
+        to: "connecting = connecting.ttl(ttl.max(std::time::Duration::from_secs(20)));",
+        test: ("cli_patience", "on_zookeeper_the_ttl_of_a_run_is_the_time_out_of_its_session"),
+    },
+    Mutant {
+        name: "a store that is away is not tried again",
+        file: "crates/polylock-core/src/engine/connect.rs",
+        from: "if !error.is_temporary() || now >= until {",
+        to: "if !error.is_temporary() || now >= until || now > began {",
+        test: ("exit_codes", "a_store_that_is_away_at_the_start"),
+    },
+    Mutant {
+        name: "a hold that ends with the process is left to itself",
+        file: "crates/polylock-core/src/engine/tenure.rs",
+        from: "Carrier::Connection => (Duration::MAX, Duration::ZERO),",
+        to: "Carrier::Connection => (Duration::ZERO, Duration::MAX),",
+        test: ("engine", "a_release_after_a_delay_keeps_a_hold_that_would_end_with_the_process"),
+    },
+    Mutant {
+        name: "a last renewal for a whole lease",
+        file: "crates/polylock-core/src/engine/shared.rs",
+        from: "let ttl = end.since(self.now()).max(shortest);",
+        to: "let ttl = end.since(self.now()).min(shortest).max(request.ttl);",
+        test: ("engine", "a_release_after_a_delay_leaves_a_lease_of_just_that"),
     },
 ];
 

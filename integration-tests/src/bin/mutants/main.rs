@@ -20,10 +20,19 @@ use std::{
     fs, io,
     path::{Path, PathBuf},
     process::{Command, ExitCode, Stdio},
+    time::Duration,
 };
 
+use futures_util::{StreamExt, TryStreamExt, stream};
 use list::{MUTANTS, Mutant};
 use polylock_integration_tests::{cargo::workspace, clock::now};
+
+/// How many tests run at a time.
+const AT_ONCE: usize = 4;
+/// Before the name of a command: the unit tests in it.
+const UNITS: &str = "units of ";
+/// The time limit of a test.
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -175,7 +184,7 @@ struct Lab {
 }
 
 impl Lab {
-    /// Builds the copy and runs these tests, all at once.
+    /// Builds the copy and runs these tests, a few at a time.
     fn run<'t>(&self, tests: &BTreeSet<Test<'t>>) -> io::Result<BTreeMap<Test<'t>, Outcome>> {
         let programs: BTreeSet<&str> = tests.iter().map(|(program, _)| *program).collect();
         let built = match self.build(&programs)? {
@@ -184,27 +193,31 @@ impl Lab {
                 return Ok(tests.iter().map(|test| (*test, Outcome::NoResult(why.clone()))).collect());
             }
         };
-        let mut running = Vec::new();
-        for test @ (program, name) in tests {
-            let Some(executable) = built.get(*program) else {
-                running.push((*test, Err(format!("there is no program {program}"))));
-                continue;
-            };
-            let mut command = Command::new(executable);
-            // In words, as the quiet format has none.
-            command.args(["--exact", name, "--format", "pretty"]).env("RUST_BACKTRACE", "0");
-            command.current_dir(self.copy.join("integration-tests"));
-            running.push((*test, Ok(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?)));
-        }
-        let mut outcomes = BTreeMap::new();
-        for (test @ (_, name), child) in running {
-            let outcome = match child {
-                Ok(child) => outcome(name, &child.wait_with_output()?),
-                Err(why) => Outcome::NoResult(why),
-            };
-            outcomes.insert(test, outcome);
-        }
-        Ok(outcomes)
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let outcomes = stream::iter(tests).map(|test| self.run_one(&built, *test)).buffer_unordered(AT_ONCE);
+        runtime.block_on(outcomes.try_collect())
+    }
+
+    async fn run_one<'t>(
+        &self,
+        built: &BTreeMap<String, PathBuf>,
+        test: Test<'t>,
+    ) -> io::Result<(Test<'t>, Outcome)> {
+        let (program, name) = test;
+        let Some(executable) = built.get(program.trim_start_matches(UNITS)) else {
+            return Ok((test, Outcome::NoResult(format!("there is no program {program}"))));
+        };
+        let mut command = tokio::process::Command::new(executable);
+        // In words, as the quiet format has none.
+        command.args(["--exact", name, "--format", "pretty"]).env("RUST_BACKTRACE", "0");
+        command.env("POLYLOCK_TEST_BUILT", "1");
+        command.current_dir(self.copy.join("integration-tests")).kill_on_drop(true);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+        let outcome = match tokio::time::timeout(TIMEOUT, child.wait_with_output()).await {
+            Ok(output) => outcome(name, &output?),
+            Err(_) => Outcome::NoResult(format!("not within {TIMEOUT:?}")),
+        };
+        Ok((test, outcome))
     }
 
     /// The executables of these test programs, or why there are none.
@@ -215,7 +228,14 @@ impl Lab {
         // With the features of the whole workspace, as everything was built before.
         cargo.args(["--workspace", "--all-features"]);
         for program in programs {
-            cargo.args(["--test", program]);
+            match program.strip_prefix(UNITS) {
+                Some(command) => cargo.args(["--bin", command]),
+                None => cargo.args(["--test", program]),
+            };
+        }
+        if programs.iter().any(|program| program.starts_with("cli_")) {
+            // One of its own tests, because the command is built for them.
+            cargo.args(["--test", "exit_codes"]);
         }
         let output = cargo.output()?;
         if !output.status.success() {
@@ -224,6 +244,9 @@ impl Lab {
         let text = String::from_utf8_lossy(&output.stdout);
         let messages = text.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
         let executable = |message: serde_json::Value| {
+            if message["profile"]["test"] != true {
+                return None;
+            }
             let name = message["target"]["name"].as_str()?.to_owned();
             Some((name, PathBuf::from(message["executable"].as_str()?)))
         };

@@ -52,9 +52,11 @@ async fn add_one(file: &Path) {
     fs::write(file, (number + 1).to_string()).unwrap();
 }
 
-/// `contend URL NAME HISTORY TASKS MILLIS`: as many tasks take the lock again and again and do nothing with it.
+/// `contend URL NAME HISTORY TASKS MILLIS [HOLD]`: as many tasks take the lock again and again, for so many milliseconds in all,
+/// and hold it for HOLD of them each time, or do nothing with it.
 pub(crate) async fn contend(task: &Task) {
     let (history, tasks, lasts) = (task.text(0), task.number(1), Duration::from_millis(task.number(2)));
+    let held = (task.more.len() > 3).then(|| Duration::from_millis(task.number(3)));
     let locks = task.locks().await;
     let recorder = Recorder::new();
     say("ready");
@@ -68,7 +70,11 @@ pub(crate) async fn contend(task: &Task) {
                 while clock::now() < until {
                     let attempt = recorder.invoke(&name, &me, Mode::Exclusive);
                     let guard = locks.lock(&name).acquire().await.unwrap();
-                    attempt.acquired(&guard).releasing(&guard);
+                    let hold = attempt.acquired(&guard);
+                    if let Some(held) = held {
+                        clock::pause(held).await;
+                    }
+                    hold.releasing(&guard);
                     guard.release().await.unwrap();
                 }
             })

@@ -94,7 +94,7 @@ pub(in super::super) fn assemble(count: usize, settings: &[&str]) -> Result<Ense
             Ok(()) => {
                 let hosts: Vec<String> =
                     members.iter().map(|member| format!("127.0.0.1:{}", member.port())).collect();
-                let server = Server { url: format!("zookeeper://{}", hosts.join(",")) };
+                let server = Server { url: format!("zookeeper://{}", hosts.join(",")), log: None };
                 return Ok(Ensemble { server, members });
             }
             Err(_) if members.iter().any(Private::has_no_port) => (),

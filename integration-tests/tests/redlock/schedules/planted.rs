@@ -113,6 +113,13 @@ fn planted_a_renewal_after_the_release_is_found() {
 }
 
 #[test]
+fn planted_a_marked_vote_that_is_extended_is_found() {
+    const CHANGES: &[Change] =
+        &[Change { script: Script::Renew, from: "if entry[5] then", to: "if false then" }];
+    is_found("extended after the break", 2, Rules { breaks: 5, changes: CHANGES, ..SOUND });
+}
+
+#[test]
 fn planted_a_number_that_is_not_greater_and_accepted_is_found() {
     is_found(
         "token",

@@ -127,6 +127,8 @@ pub(super) struct Warden {
     /// Whether the end of the command was reported.
     has_ended: bool,
     has_killed: bool,
+    /// Whether a replacement of the warden is to be reported.
+    was_replaced: bool,
     /// Whether polylock has no children but those of the command and its wardens.
     only_child: bool,
     child_signals: Signals,
@@ -185,6 +187,7 @@ impl Warden {
             adopted: false,
             has_ended: false,
             has_killed: false,
+            was_replaced: false,
             only_child,
             child_signals,
             orphans,
@@ -256,6 +259,9 @@ impl Warden {
     /// May be dropped at any point.
     pub(super) async fn next(&mut self) -> io::Result<Report> {
         loop {
+            if std::mem::take(&mut self.was_replaced) {
+                return Ok(Report::Replaced);
+            }
             while let Some(line) = self.inbox.line() {
                 if let Some(report) = Event::from_line(&line).and_then(|event| self.report(event)) {
                     return Ok(report);
@@ -267,7 +273,6 @@ impl Warden {
             tokio::select! {
                 received = receive(&self.socket, &mut self.inbox) => if received.is_err() {
                     self.replace().await?;
-                    return Ok(Report::Replaced);
                 },
                 () = SystemClock.sleep_until(self.silent.map_or(Moment::NEVER, |since| since + PATIENCE)), if !self.adopted => {
                     // When it has ended, the command is polylock's child, whose status can be read.
@@ -376,6 +381,7 @@ impl Warden {
         socket.try_write(text.as_bytes())?;
         self.socket = socket;
         self.process = Some(spawn(its, |_| {}, false, &self.orphans)?);
+        self.was_replaced = true;
         Ok(())
     }
 }

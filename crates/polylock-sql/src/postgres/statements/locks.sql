@@ -1,16 +1,17 @@
 -- Who holds and who waits, by name, holders first, each in order: (name, token or NULL, mode, owner, label, age, what is
 -- left of the lease, break notice or NULL). Others can write to the tables, too: no value makes it fail, or its reply large.
 --
--- Inputs:    {which} is a condition on the name: equal to $1, or from $1 to before $2.
+-- Inputs:    {which} is a condition on the name: equal to $1, or from $1 to before $2; then {holds} and {waiters} limit the
+--            entries of each table to $3, the first ones by name.
 -- Atomicity: reads only; one statement, so one snapshot.
 -- Clock:     read for each row.
 {begin}
 SELECT encode(name, 'hex'), token, mode, left(owner, 256), left(label, 256), {now} - greatest(since, 0), expires_at - {now},
     left(notice, 1024)
 FROM (
-    SELECT 0 AS waits, token AS seq, name, token, mode, owner, label, since, expires_at, notice FROM {p}_holds
-    WHERE {which} AND expires_at > {now}
+    (SELECT 0 AS waits, token AS seq, name, token, mode, owner, label, since, expires_at, notice FROM {p}_holds
+    WHERE {which} AND expires_at > {now} {holds})
     UNION ALL
-    SELECT 1, seq, name, NULL, mode, owner, label, since, expires_at, NULL FROM {p}_waiters
-    WHERE {which} AND expires_at > {now}) AS entries
+    (SELECT 1, seq, name, NULL, mode, owner, label, since, expires_at, NULL FROM {p}_waiters
+    WHERE {which} AND expires_at > {now} {waiters})) AS entries
 ORDER BY entries.name, waits, seq;

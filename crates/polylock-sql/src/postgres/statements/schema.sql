@@ -3,7 +3,7 @@
 -- Inputs:    none.
 -- Atomicity: one transaction, behind a lock of its own: of two programs that start at once the second finds everything
 --            done.
--- Clock:     none. Times are whole microseconds since 1970.
+-- Clock:     read for the first token. Times are whole microseconds since 1970.
 --
 -- A hold has the empty slot if it is exclusive and its own request id otherwise, so the unique index itself refuses a
 -- second exclusive holder. `conflicts` has the bits of the modes that conflict with `mode`. Names are bytes: compared byte by
@@ -53,4 +53,9 @@ CREATE TABLE IF NOT EXISTS {p}_broken (
     PRIMARY KEY (name, request)
 );
 CREATE TABLE IF NOT EXISTS {p}_meta (key text PRIMARY KEY, value bigint NOT NULL);
+-- Tokens begin with the time, so that they go on growing if the tables are dropped and made anew: one is given less often than
+-- once in a microsecond. Whatever other users have created in schemas of the search path, only the system's own is called.
+SELECT pg_catalog.setval('{p}_tokens'::regclass, greatest(last_value, (pg_catalog.date_part('epoch'::text,
+    pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000000::double precision)::bigint), true)
+FROM {p}_tokens WHERE NOT EXISTS (SELECT 1 FROM {p}_meta WHERE key OPERATOR(pg_catalog.=) 'schema'::text);
 INSERT INTO {p}_meta (key, value) VALUES ('schema', 2) ON CONFLICT DO NOTHING;

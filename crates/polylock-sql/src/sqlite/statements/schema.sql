@@ -2,7 +2,7 @@
 --
 -- Inputs:    none.
 -- Atomicity: one write transaction; run by two processes at once, the second finds everything done.
--- Clock:     read by the trigger. Times are whole microseconds since 1970.
+-- Clock:     read by the trigger, and for the first token. Times are whole microseconds since 1970.
 --
 -- A hold has the empty slot if it is exclusive and its own request id otherwise, so the unique index itself
 -- refuses a second exclusive holder. AUTOINCREMENT keeps its high-water mark in `sqlite_sequence`: a token is never
@@ -55,5 +55,11 @@ CREATE TABLE IF NOT EXISTS {p}_broken (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS {p}_broken_expiry ON {p}_broken (expires_at);
 CREATE TABLE IF NOT EXISTS {p}_meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;
+-- Tokens begin with the time, so that they go on growing if the file is deleted or the tables are dropped: one is given less often
+-- than once in a microsecond.
+INSERT INTO sqlite_sequence (name, seq) SELECT '{p}_holds', 0
+WHERE NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = '{p}_holds');
+UPDATE sqlite_sequence SET seq = max(seq, {now})
+WHERE name = '{p}_holds' AND NOT EXISTS (SELECT 1 FROM {p}_meta WHERE key = 'schema');
 INSERT OR IGNORE INTO {p}_meta (key, value) VALUES ('schema', 2);
 COMMIT;

@@ -1,6 +1,5 @@
 -- Clears a stretch of each table of what has expired, so that names nobody asks for again leave nothing behind.
--- Answers with the two ends of the stretch: the last token and the last place looked at, each in a row of its own,
--- NULL at the end of the table.
+-- Returns the two ends of the stretch, the last token and the last queue number looked at; NULL at the end of the table.
 --
 -- Inputs:    ?1 token and ?2 place to go on from, ?3 length of the stretch.
 -- Atomicity: each statement is a transaction of its own; what happens between them only leaves more or fewer
@@ -11,5 +10,6 @@ DELETE FROM {p}_holds WHERE expires_at <= {now} AND token IN
 DELETE FROM {p}_waiters WHERE expires_at <= {now} AND seq IN
     (SELECT seq FROM {p}_waiters WHERE seq > ?2 ORDER BY seq LIMIT ?3);
 DELETE FROM {p}_broken WHERE expires_at <= {now};
-SELECT max(token) FROM (SELECT token FROM {p}_holds WHERE token > ?1 ORDER BY token LIMIT ?3);
-SELECT max(seq) FROM (SELECT seq FROM {p}_waiters WHERE seq > ?2 ORDER BY seq LIMIT ?3);
+-- One statement, because the driver leaves arguments behind a gap in the numbers unbound from the fourth statement on.
+SELECT (SELECT max(token) FROM (SELECT token FROM {p}_holds WHERE token > ?1 ORDER BY token LIMIT ?3)),
+       (SELECT max(seq) FROM (SELECT seq FROM {p}_waiters WHERE seq > ?2 ORDER BY seq LIMIT ?3));

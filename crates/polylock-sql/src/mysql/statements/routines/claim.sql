@@ -32,7 +32,10 @@ claim: BEGIN
     START TRANSACTION;
     UPDATE {p}_gates SET token = last_insert_id(token + 1) WHERE shard = v_shard;
     IF row_count() = 0 THEN
-        SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'rows of the gates are missing';
+        -- The table of gates was emptied. Of several claims that make the gate anew the first one inserts it, behind the others'
+        -- backs until it commits. Its number begins with the time, as in `schema.sql`.
+        INSERT IGNORE INTO {p}_gates (shard, token) VALUES (v_shard, {now});
+        UPDATE {p}_gates SET token = last_insert_id(token + 1) WHERE shard = v_shard;
     END IF;
     SET v_token = last_insert_id();
     SET v_now = {now};

@@ -3,7 +3,7 @@
 -- Inputs:    none.
 -- Atomicity: one transaction, behind a lock of its own: of two programs that start at once the second finds everything
 --            done.
--- Clock:     none.
+-- Clock:     read for the first token.
 --
 -- Each name in use has two rows, which hold nothing and are only there to be locked: of part 0, which all who use the
 -- name lock FOR SHARE, and of part 1, which its holder locks. Not logged: when the server has crashed, nobody uses any.
@@ -28,4 +28,9 @@ CREATE UNLOGGED TABLE IF NOT EXISTS {p}_sessions (
 );
 CREATE SEQUENCE IF NOT EXISTS {p}_tokens AS bigint;
 CREATE TABLE IF NOT EXISTS {p}_meta (key text PRIMARY KEY, value bigint NOT NULL);
+-- Tokens begin with the time, so that they go on growing if the tables are dropped and made anew: one is given less often than
+-- once in a microsecond. Whatever other users have created in schemas of the search path, only the system's own is called.
+SELECT pg_catalog.setval('{p}_tokens'::regclass, greatest(last_value, (pg_catalog.date_part('epoch'::text,
+    pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000000::double precision)::bigint), true)
+FROM {p}_tokens WHERE NOT EXISTS (SELECT 1 FROM {p}_meta WHERE key OPERATOR(pg_catalog.=) 'rows'::text);
 INSERT INTO {p}_meta (key, value) VALUES ('rows', 2) ON CONFLICT DO NOTHING;

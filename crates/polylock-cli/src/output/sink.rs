@@ -1,0 +1,125 @@
+//! Where events go: the status file or descriptor, and stderr with `--output json`.
+
+use std::{
+    fs::{File, OpenOptions},
+    io,
+    path::PathBuf,
+};
+
+use rustix::fs::{OFlags, fcntl_getfl};
+
+use super::{
+    Event, Output, What, stderr,
+    writer::{Weight, Writer},
+};
+use crate::exit::{CANT_CREATE, Failure};
+
+/// Writes events, without ever waiting for a reader.
+#[derive(Debug)]
+pub(crate) struct Sink {
+    status: Option<Writer>,
+    stderr: bool,
+    output: Output,
+    /// Whether it was reported that the status file or descriptor is not read.
+    is_reported: bool,
+}
+
+impl Sink {
+    /// Opens the status descriptor, or empties or makes the status file.
+    pub(crate) fn open(fd: Option<u32>, path: Option<PathBuf>, output: &Output) -> Result<Self, Failure> {
+        let file = match (fd, path) {
+            (Some(fd), _) => Some((descriptor(fd), format!("file descriptor {fd}"))),
+            (None, Some(path)) => {
+                let made = File::create(&path).and_then(|_| OpenOptions::new().append(true).open(&path));
+                Some((made, path.display().to_string()))
+            }
+            (None, None) => None,
+        };
+        let status = file.map(|(file, name)| {
+            file.and_then(Writer::start).map_err(|error| {
+                Failure::new(CANT_CREATE, format!("status: {name} can't be written: {error}"))
+            })
+        });
+        Ok(Self {
+            status: status.transpose()?,
+            stderr: !output.is_text(),
+            output: *output,
+            is_reported: false,
+        })
+    }
+
+    /// Whether the events are written anywhere.
+    pub(crate) fn is_read(&self) -> bool {
+        self.status.is_some() || self.stderr
+    }
+
+    /// Writes one line. A reader that has gone away, or does not read, must not end what runs under the lock.
+    pub(crate) fn write(&mut self, event: &Event) {
+        let (line, weight) = (line(event), event.event.weight());
+        let report = |dropped: u64| {
+            let mut report = Event { event: What::Dropped, ..event.clone() };
+            report.dropped = Some(dropped);
+            line_of_report(report)
+        };
+        if self.stderr {
+            match stderr::dropped(weight) {
+                0 => {}
+                dropped => drop(stderr::event(report(dropped), Weight::Essential)),
+            }
+            stderr::event(line.clone(), weight);
+        }
+        let Some(status) = &self.status else { return };
+        match status.dropped(weight) {
+            0 => {}
+            dropped => drop(status.send(report(dropped), Weight::Essential)),
+        }
+        if !status.send(line, weight) && !std::mem::replace(&mut self.is_reported, true) {
+            self.output.warn("the events in the status file or descriptor are not read; further ones are left out until they are");
+        }
+    }
+
+    /// Waits until everything was written, as long as somebody reads it.
+    pub(crate) fn finish(&self) {
+        if let Some(status) = &self.status {
+            status.flush();
+        }
+    }
+}
+
+fn line(event: &Event) -> Vec<u8> {
+    (event.to_json() + "\n").into_bytes()
+}
+
+/// A report has nothing of the event that it is written before but the first ten keys.
+fn line_of_report(mut report: Event) -> Vec<u8> {
+    (report.verdict, report.exit_code, report.reason) = (None, None, None);
+    (report.forced, report.by, report.broken_reason) = (None, None, None);
+    (report.expires_in_ms, report.position) = (None, None);
+    line(&report)
+}
+
+/// The descriptor of this number, which this process has inherited.
+fn descriptor(number: u32) -> io::Result<File> {
+    // To open its name would fail for a socket, and for a file that this user can't open.
+    let file = copy(number).or_else(|error| match error.raw_os_error() {
+        Some(number) if number == rustix::io::Errno::BADF.raw_os_error() => Err(error),
+        // An old kernel, or a filter of system calls.
+        _ => OpenOptions::new().append(true).open(format!("/dev/fd/{number}")),
+    })?;
+    let mode = fcntl_getfl(&file)? & OFlags::RWMODE;
+    if mode == OFlags::RDONLY { Err(io::Error::other("it is open for reading only")) } else { Ok(file) }
+}
+
+/// A copy of a descriptor that is known by its number alone.
+#[cfg(target_os = "linux")]
+fn copy(number: u32) -> io::Result<File> {
+    use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
+    let number = i32::try_from(number).map_err(|_| io::Error::from(rustix::io::Errno::BADF))?;
+    let this = pidfd_open(getpid(), PidfdFlags::empty())?;
+    Ok(pidfd_getfd(this, number, PidfdGetfdFlags::empty())?.into())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn copy(_: u32) -> io::Result<File> {
+    Err(io::ErrorKind::Unsupported.into())
+}

@@ -1,0 +1,200 @@
+//! Lines written by a thread of their own, so that a pipe or a terminal that nobody reads delays nothing but itself.
+
+use std::{
+    collections::VecDeque,
+    fs::File,
+    io::{self, Write as _},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread,
+    time::Duration,
+};
+
+use polylock::{Clock, SystemClock};
+use rustix::event::{PollFd, PollFlags, poll};
+
+/// The size of unwritten lines beyond which further ones are dropped.
+const LIMIT: usize = 16 * 1024;
+/// How long the end of the program waits for a reader that reads nothing.
+const STALLED: Duration = Duration::from_millis(500);
+/// How long it waits for a slow one.
+const SLOW: Duration = Duration::from_secs(3);
+
+/// Whether a line may be dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Weight {
+    Ordinary,
+    /// There are few of these, and they are always queued.
+    Essential,
+}
+
+/// A queue of lines and the thread that writes them. Clones share both.
+#[derive(Debug, Clone)]
+pub(super) struct Writer(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    /// The first one is being written.
+    lines: VecDeque<Vec<u8>>,
+    bytes: usize,
+    written: u64,
+    is_dropping: bool,
+    /// How many were dropped since the last report.
+    dropped: u64,
+    /// Whether the reader has gone away.
+    is_closed: bool,
+}
+
+impl Writer {
+    /// Starts a thread that writes to `file`.
+    ///
+    /// # Errors
+    /// If the system starts no thread.
+    pub(super) fn start(file: File) -> io::Result<Self> {
+        let shared = Arc::new(Shared { queue: Mutex::default(), changed: Condvar::new() });
+        let its = shared.clone();
+        thread::Builder::new().name("polylock-output".to_owned()).spawn(move || its.write(file))?;
+        Ok(Self(shared))
+    }
+
+    /// Queues `line` and returns at once. Returns false if it was dropped, because too much is waiting for the reader.
+    pub(super) fn send(&self, line: Vec<u8>, weight: Weight) -> bool {
+        let mut queue = self.0.queue();
+        if queue.is_closed {
+            return true;
+        }
+        // Resumed at the half, so that the gaps are few.
+        queue.is_dropping = queue.bytes + line.len() > if queue.is_dropping { LIMIT / 2 } else { LIMIT };
+        if queue.is_dropping && weight == Weight::Ordinary {
+            queue.dropped += 1;
+            return false;
+        }
+        queue.bytes += line.len();
+        queue.lines.push_back(line);
+        self.0.changed.notify_all();
+        true
+    }
+
+    /// Returns how many lines have been dropped since the last call, if a line of `weight` is queued again; else 0.
+    pub(super) fn dropped(&self, weight: Weight) -> u64 {
+        let mut queue = self.0.queue();
+        let is_due = weight == Weight::Essential || queue.bytes <= LIMIT / 2;
+        if is_due { std::mem::take(&mut queue.dropped) } else { 0 }
+    }
+
+    /// Whether everything has been written.
+    pub(super) fn is_idle(&self) -> bool {
+        self.0.queue().lines.is_empty()
+    }
+
+    /// Waits until everything has been written. Gives up on a reader that reads nothing for a while.
+    pub(super) fn flush(&self) {
+        let began = SystemClock.now();
+        let (mut queue, mut progress) = (self.0.queue(), began);
+        let mut written = queue.written;
+        while !queue.lines.is_empty() {
+            let left = (progress + STALLED).min(began + SLOW).since(SystemClock.now());
+            if left.is_zero() {
+                return;
+            }
+            queue = self.0.changed.wait_timeout(queue, left).unwrap_or_else(PoisonError::into_inner).0;
+            if queue.written != written {
+                (written, progress) = (queue.written, SystemClock.now());
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes lines until the reader goes away. Ends with the program.
+    fn write(&self, mut file: File) {
+        let mut queue = self.queue();
+        loop {
+            let Some(line) = queue.lines.front_mut().map(std::mem::take) else {
+                queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            drop(queue);
+            let outcome = write_all(&mut file, &line);
+            queue = self.queue();
+            queue.lines.pop_front();
+            queue.bytes -= line.len();
+            queue.written += 1;
+            if outcome.is_err() {
+                (queue.is_closed, queue.bytes) = (true, 0);
+                queue.lines.clear();
+            }
+            self.changed.notify_all();
+        }
+    }
+}
+
+/// As [`Write::write_all`](io::Write::write_all), also if another owner of the descriptor has made it non-blocking.
+fn write_all(file: &mut File, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match file.write(bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(number) => bytes = &bytes[number..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                poll(&mut [PollFd::new(file, PollFlags::OUT)], None)?;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{io::Read, os::fd::OwnedFd};
+
+    use super::*;
+
+    fn pipe() -> (io::PipeReader, Writer) {
+        let (reader, writer) = io::pipe().unwrap();
+        (reader, Writer::start(OwnedFd::from(writer).into()).unwrap())
+    }
+
+    #[test]
+    fn what_does_not_fit_is_counted_and_essential_lines_are_queued() {
+        let (mut reader, writer) = pipe();
+        let line = || vec![b'x'; 1024];
+        let mut sent = 0;
+        while writer.send(line(), Weight::Ordinary) {
+            sent += 1;
+            assert!(sent < 1000);
+        }
+        assert!(writer.send(b"essential".to_vec(), Weight::Essential));
+        assert!(!writer.send(line(), Weight::Ordinary));
+        assert_eq!(writer.dropped(Weight::Ordinary), 0, "not before there is room again");
+        let began = SystemClock.now();
+        writer.flush();
+        assert!(SystemClock.now().since(began) < SLOW, "a reader that reads nothing is not waited for");
+        let mut bytes = vec![0; sent * 1024 + 9];
+        reader.read_exact(&mut bytes).unwrap();
+        assert!(bytes.ends_with(b"xessential"));
+        writer.flush();
+        assert!(writer.is_idle() && writer.send(line(), Weight::Ordinary));
+        assert_eq!((writer.dropped(Weight::Ordinary), writer.dropped(Weight::Ordinary)), (2, 0));
+    }
+
+    #[test]
+    fn a_reader_that_has_gone_away_is_forgotten() {
+        let (reader, writer) = pipe();
+        drop(reader);
+        for _ in 0..1000 {
+            assert!(writer.send(vec![b'x'; 1024], Weight::Ordinary));
+            writer.flush();
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! The store of a run that is nested in another one and names none: the outer one's, or an error.
+//!
+//! The outer run hides the variable that holds its URL, because of the password. Without another hint, a run inside it would use the
+//! default store, where the same lock is free.
+
+use std::path::{Path, PathBuf};
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use polylock::StoreUrl;
+
+use super::{Choice, Settings, variable};
+use crate::{
+    args::Global,
+    exit::{CONFIG, Failure},
+    run::is_nested,
+};
+
+/// The variable that tells a nested run its store: a URL without secrets, `file:PATH`, `config:PATH`, `config:PATH#PROFILE`, or a
+/// URL whose secrets are replaced by `***`.
+pub(crate) const OUTER_STORE: &str = "POLYLOCK_OUTER_STORE";
+
+/// The keys of a URL that hold no secret. A URL with others is not passed on.
+const PUBLIC: [&str; 13] = [
+    "polylock.ttl",
+    "polylock.wait",
+    "polylock.outage",
+    "polylock.prefix",
+    "polylock.table",
+    "polylock.schema",
+    "polylock.strategy",
+    "polylock.durability",
+    "polylock.busy_timeout",
+    "polylock.connect_timeout",
+    "polylock.session_timeout",
+    "polylock.command_timeout",
+    "polylock.max_ttl",
+];
+
+/// What is written as it is in a path or a value.
+const PLAIN: AsciiSet = NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+
+/// The store of the run around this one.
+pub(super) enum Outer {
+    Named(String),
+    InConfig { file: PathBuf, profile: Option<String> },
+}
+
+/// Returns the store of the run around this one, if there is one.
+///
+/// # Errors
+/// If that store is not known here, because its URL holds a password.
+pub(super) fn outer_store() -> Result<Option<Outer>, Failure> {
+    let text = match variable(OUTER_STORE)? {
+        Some(text) if !text.contains("***") => text,
+        None if !is_nested() => return Ok(None),
+        hidden => {
+            let of = hidden.map_or_else(String::new, |shown| format!(" of the store {shown}"));
+            let problem = format!(
+                "store: this command runs under a lock{of} and names no store: give it one with -S, or the outer run \
+                 --keep-store-env"
+            );
+            return Err(Failure::new(CONFIG, problem));
+        }
+    };
+    let Some(place) = text.strip_prefix("config:") else { return Ok(Some(Outer::Named(text))) };
+    let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
+    let (file, profile) = place.split_once('#').map_or((place, None), |(file, name)| (file, Some(name)));
+    Ok(Some(Outer::InConfig { file: decoded(file).into(), profile: profile.map(decoded) }))
+}
+
+impl Outer {
+    pub(super) fn choice(self, global: &Global) -> Result<Choice, Failure> {
+        match self {
+            Self::Named(text) => Choice::new(&text, Default::default(), None),
+            Self::InConfig { file, profile } => {
+                let global = Global { config: Some(file), ..global.clone() };
+                let (settings, file) = Settings::read(&global)?;
+                let section = match &profile {
+                    Some(profile) => settings.profile(profile)?,
+                    None => settings.top,
+                };
+                section.choice(file.as_deref(), profile.as_deref())
+            }
+        }
+    }
+}
+
+/// The name of a section of the config file, for a nested run.
+pub(super) fn in_config(file: &Path, profile: Option<&str>) -> Option<String> {
+    let file = std::path::absolute(file).ok()?;
+    let encoded = |text: &str| utf8_percent_encode(text, &PLAIN).to_string();
+    let profile = profile.map_or_else(String::new, |profile| format!("#{}", encoded(profile)));
+    Some(format!("config:{}{profile}", encoded(file.to_str()?)))
+}
+
+/// The URL as text, with the absolute path of a relative file, if it holds no secret.
+pub(super) fn without_secrets(url: &StoreUrl, absolute: Option<&Path>) -> Option<String> {
+    // A container of Azure stands where others have a user and a password.
+    let may_have_user = url.rest().contains('@') && !matches!(url.scheme(), "az" | "azblob");
+    if may_have_user || url.rest().contains("***") {
+        return None;
+    }
+    let mut keys = url.keys();
+    let public: Vec<_> = PUBLIC.into_iter().filter_map(|key| Some((key, keys.text(key)?))).collect();
+    keys.finish().ok()?;
+    let mut text = match absolute {
+        Some(path) => format!("{}://{}", url.scheme(), utf8_percent_encode(path.to_str()?, &PLAIN)),
+        None => format!("{}:{}", url.scheme(), url.rest()),
+    };
+    for (index, (key, value)) in public.iter().enumerate() {
+        let mark = if index == 0 { '?' } else { '&' };
+        text += &format!("{mark}{key}={}", utf8_percent_encode(value, &PLAIN));
+    }
+    Some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn passed_on(url: &str) -> Option<String> {
+        without_secrets(&StoreUrl::parse(url).unwrap(), None)
+    }
+
+    #[test]
+    fn a_url_is_passed_on_unless_it_holds_a_secret() {
+        for url in [
+            "sqlite:///a%20b/locks.db",
+            "redis://host:1/0?polylock.ttl=5s&polylock.prefix=a%2Fb",
+            "az://locks@account/path",
+            "zookeeper://a,b:1,c/path",
+        ] {
+            let text = passed_on(url).unwrap();
+            assert_eq!(StoreUrl::parse(&text).unwrap(), StoreUrl::parse(url).unwrap(), "{text}");
+        }
+        for url in [
+            "redis://:secret@host/0",
+            "postgres://me@host/x",
+            "postgres://host/x?password=secret",
+            "az://locks@account/path?polylock.account_key=secret",
+            "redis://host/0?pass=secret",
+        ] {
+            assert_eq!(passed_on(url), None, "{url}");
+        }
+    }
+
+    #[test]
+    fn a_relative_file_is_passed_on_by_its_absolute_path() {
+        let url = StoreUrl::parse("sqlite:l.db?polylock.ttl=5s").unwrap();
+        let text = without_secrets(&url, Some(Path::new("/a b/l.db"))).unwrap();
+        assert_eq!(text, "sqlite:///a%20b/l.db?polylock.ttl=5s");
+        assert_eq!(StoreUrl::parse(&text).unwrap().file().unwrap(), "/a b/l.db");
+    }
+}

@@ -1,0 +1,42 @@
+//! Blobs of a store in Azure, deleted past the store.
+
+use std::io;
+
+use polylock_core::url::StoreUrl;
+
+use crate::{
+    clock,
+    servers::azurite::{self, ACCOUNT},
+};
+
+/// Deletes all blobs below `prefix`, leased or not. It waits for the emulator's next second: two blobs of one name that are both made
+/// within one second are not distinguished there.
+pub(super) async fn delete(url: &str, prefix: &str) -> io::Result<()> {
+    let parsed = StoreUrl::parse(url).map_err(io::Error::other)?;
+    let container = parsed.rest().trim_start_matches('/').split(['@', '/']).next().unwrap_or_default();
+    let container = format!("/{ACCOUNT}/{container}");
+    let list = format!("GET {container}?restype=container&comp=list&prefix={prefix}/");
+    let second = date(&azurite::ask(url, &list).await?)?;
+    clock::until("the next second", async || {
+        azurite::ask(url, &list).await.and_then(|listed| date(&listed)).is_ok_and(|now| now != second)
+    })
+    .await;
+    let listed = azurite::ask(url, &list).await?;
+    for blob in listed.split("<Name>").skip(1).filter_map(|rest| rest.split_once("</Name>")) {
+        let blob = format!("{container}/{}", blob.0);
+        let end = "x-ms-lease-action: break\nx-ms-lease-break-period: 0";
+        // One that is not leased refuses that.
+        azurite::ask(url, &format!("PUT {blob}?comp=lease\n{end}")).await?;
+        let deleted = azurite::ask(url, &format!("DELETE {blob}")).await?;
+        if !deleted.contains(" 202 ") {
+            return Err(io::Error::other(deleted));
+        }
+    }
+    Ok(())
+}
+
+fn date(answer: &str) -> io::Result<String> {
+    let mut headers = answer.lines().filter_map(|line| line.split_once(": "));
+    let date = headers.find(|(name, _)| name.eq_ignore_ascii_case("date")).map(|(_, date)| date.to_owned());
+    date.ok_or_else(|| io::Error::other(format!("no date: {answer}")))
+}

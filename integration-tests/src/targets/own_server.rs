@@ -1,0 +1,56 @@
+//! Targets on servers of their own, which may be killed.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use polylock_core::{Result, Store};
+use polylock_testkit::{Missing, OwnServer, Target};
+use tokio::task::block_in_place;
+
+use super::{Spot, blobs_of, keys_of, path_of};
+use crate::servers::{Private, azurite, redis, valkey, zookeeper};
+
+#[derive(Debug)]
+struct Own {
+    spot: Spot,
+    server: Private,
+}
+
+/// One like the target at `url`, if there is a kind of server for it that one can restart here.
+pub(super) fn like(url: &str) -> Result<Option<Arc<dyn OwnServer>>> {
+    let own = block_in_place(|| match url.split_once(':').map(|(scheme, _)| scheme) {
+        Some("redis") => Some(of(redis::start(redis::DURABLE), |server| keys_of(server, "redis"))),
+        Some("valkey") => Some(of(valkey::start(redis::DURABLE), |server| keys_of(server, "valkey"))),
+        // An ensemble, too: a majority that is killed is as good as the one server.
+        Some("zookeeper") => Some(of(zookeeper::start(&[]), path_of)),
+        Some("az") => Some(of(azurite::start(azurite::DURABLE), blobs_of)),
+        _ => None,
+    });
+    Ok(own.map(|own| Arc::new(own) as Arc<dyn OwnServer>))
+}
+
+fn of(
+    server: Result<Private, Missing>,
+    spot: impl FnOnce(&crate::servers::Server) -> Result<Spot, Missing>,
+) -> Own {
+    let own = server.and_then(|server| Ok(Own { spot: spot(&server)?, server }));
+    own.unwrap_or_else(|Missing(why)| panic!("the target is there, and its server is missing: {why}"))
+}
+
+#[async_trait]
+impl Target for Own {
+    async fn connect(&self) -> Result<Store> {
+        self.spot.connect().await
+    }
+
+    async fn leftovers(&self) -> Result<Option<u64>> {
+        self.spot.leftovers().await
+    }
+}
+
+#[async_trait]
+impl OwnServer for Own {
+    async fn restart(&self) {
+        block_in_place(|| self.server.restart());
+    }
+}
