@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, Capabilities, Clock, LostReason, Moment, Operation, Place, Release, Renewal, Request, Result,
+    Backend, Capabilities, Clock, KeepAlive, LostReason, Moment, Operation, Place, Release, Request, Result,
     Standing, SystemClock, Wake, line::Line,
 };
 
@@ -83,19 +83,19 @@ impl Leases {
         }
     }
 
-    async fn extend(&self, request: &Request) -> Result<Renewal, Trouble> {
+    async fn extend(&self, request: &Request) -> Result<KeepAlive, Trouble> {
         let (lease_id, patience) = (LeaseId::of(request.id), self.patience(request));
         self.blobs.calm(request.ttl / 6).await;
         let Some(mut lease) = self.holds(request, patience).await? else {
-            return Ok(Renewal::Lost(self.lost(request, None).await));
+            return Ok(KeepAlive::Lost(self.lost(request, None).await));
         };
         let mut sent = SystemClock.now();
         match self.blobs.renew(&request.name, &lease_id, patience).await {
             Ok(true) => {}
             // The emulator answers so when the lease was another's and has run out.
-            Ok(false) => return Ok(Renewal::Lost(self.lost(request, None).await)),
+            Ok(false) => return Ok(KeepAlive::Lost(self.lost(request, None).await)),
             Err(trouble) if is_gone(&trouble) => {
-                return Ok(Renewal::Lost(self.lost(request, trouble.refusal()).await));
+                return Ok(KeepAlive::Lost(self.lost(request, trouble.refusal()).await));
             }
             Err(trouble) => return Err(trouble),
         }
@@ -110,7 +110,7 @@ impl Leases {
             attempt.may_hold = true;
             attempt.held = Some((lease, sent + lease));
         });
-        Ok(Renewal::Renewed { lease })
+        Ok(KeepAlive::Held { lease })
     }
 
     /// Returns why `request` holds the lock no longer, or only until its release.
@@ -282,8 +282,10 @@ impl Backend for Leases {
         Ok(wake)
     }
 
-    async fn renew(&self, request: &Request) -> Result<Renewal> {
-        self.extend(request).await.map_err(|trouble| self.failed(Operation::Renew, trouble))
+    async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
+        let [request] = requests else { return Ok(Vec::new()) };
+        let outcome = self.extend(request).await.map_err(|trouble| self.failed(Operation::Renew, trouble))?;
+        Ok(vec![outcome])
     }
 
     async fn release(&self, request: &Request) -> Result<Release> {

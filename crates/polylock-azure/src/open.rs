@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use polylock_core::{
-    Capabilities, Clock, FirstStep, LockName, Modes, Operation, Order, Reach, Result, Store, SystemClock,
-    line::Line,
+    Capabilities, Clock, FirstStep, LockName, Modes, Operation, Order, QueueLease, Reach, Result, Store,
+    SystemClock, line::Line,
 };
 
 use crate::{
@@ -79,6 +79,8 @@ fn store(config: &Config, blobs: Blobs) -> Store {
     capabilities.order = Order::Unordered;
     capabilities.reach = Reach::Machines;
     capabilities.first_step = FirstStep::Thread;
+    capabilities.queue_lease = QueueLease::Absent;
+    capabilities.keep_alive_batch = 1;
     let waiters: Arc<Line> = Arc::default();
     config.bell.hangs_at(&waiters);
     Store::inspectable(Arc::new(Leases {

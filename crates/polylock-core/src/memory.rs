@@ -167,9 +167,9 @@ impl Space {
             };
             match (mine.token, &mine.broken) {
                 (_, Some(notice)) => KeepAlive::Lost(LostReason::Broken(notice.clone())),
-                (Some(token), None) => {
+                (Some(_), None) => {
                     mine.expires = now + request.ttl;
-                    KeepAlive::Held(Grant::new(token, request.ttl))
+                    KeepAlive::Held { lease: request.ttl }
                 }
                 (None, None) => {
                     mine.expires = now + request.place_ttl();

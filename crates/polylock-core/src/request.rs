@@ -168,9 +168,12 @@ pub enum Wake {
 /// The outcome of a keep-alive for one request. A fault is none of these: that is an error, and means *unknown*.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeepAlive {
-    /// The request holds the lock, for this long from the moment the keep-alive was sent. Core may have known it as a waiter: then
-    /// the notification of the grant was missed.
-    Held(Grant),
+    /// The request holds the lock, for this long from the moment the keep-alive was sent. If core has it in the queue, the
+    /// notification of the grant was missed, and core claims again.
+    Held {
+        /// How long.
+        lease: Duration,
+    },
     /// The request is in the queue, and its entry was extended.
     Queued,
     /// The lock is definitely no longer this request's, or was marked as broken: then the request still holds it, is not

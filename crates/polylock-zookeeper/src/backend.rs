@@ -5,8 +5,8 @@ use std::{fmt, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use futures_util::FutureExt;
 use polylock_core::{
-    Backend, Capabilities, Carrier, Clock, FirstStep, Grant, LostReason, Moment, Operation, Place, Reach,
-    Release, Renewal, Request, Result, Standing, Store, SystemClock, Wake, WakeUp,
+    Backend, Capabilities, Carrier, Clock, FirstStep, Grant, KeepAlive, LostReason, Moment, Operation, Place,
+    QueueLease, Reach, Release, Request, Result, Standing, Store, SystemClock, Wake, WakeUp,
 };
 
 use crate::{
@@ -54,6 +54,8 @@ async fn open(config: Config) -> Result<Store> {
     capabilities.wake = WakeUp::Pushed;
     capabilities.carrier = Carrier::Connection;
     capabilities.first_step = FirstStep::Thread;
+    capabilities.queue_lease = QueueLease::Absent;
+    capabilities.keep_alive_batch = 1;
     let claims: Arc<Claims> = Arc::default();
     let looked_after = claims.clone();
     tokio::spawn(async move { looked_after.look_after().await });
@@ -159,6 +161,25 @@ impl Ensemble {
             }
         }
     }
+
+    /// Extends a hold, unless it is marked as broken: the session keeps its node.
+    async fn keep_hold_alive(&self, request: &Request) -> Result<KeepAlive> {
+        let slot = self.claims.find(request.id);
+        let Some((slot, Stage::Holding(node))) = slot.map(|slot| (slot.clone(), slot.at())) else {
+            return Ok(KeepAlive::Lost(LostReason::Gone));
+        };
+        if slot.until() <= SystemClock.now() {
+            slot.expire();
+            return Ok(KeepAlive::Lost(LostReason::Gone));
+        }
+        let deadline = SystemClock.now() + node.session.patience();
+        if let Some(reason) = self.answer(Operation::Renew, deadline, node.loss()).await? {
+            return Ok(KeepAlive::Lost(reason));
+        }
+        let lease = request.ttl.min(node.session.lease());
+        slot.lasts(lease);
+        Ok(KeepAlive::Held { lease })
+    }
 }
 
 #[async_trait]
@@ -239,22 +260,9 @@ impl Backend for Ensemble {
         Ok(Wake::Stale)
     }
 
-    async fn renew(&self, request: &Request) -> Result<Renewal> {
-        let slot = self.claims.find(request.id);
-        let Some((slot, Stage::Holding(node))) = slot.map(|slot| (slot.clone(), slot.at())) else {
-            return Ok(Renewal::Lost(LostReason::Gone));
-        };
-        if slot.until() <= SystemClock.now() {
-            slot.expire();
-            return Ok(Renewal::Lost(LostReason::Gone));
-        }
-        let deadline = SystemClock.now() + node.session.patience();
-        if let Some(reason) = self.answer(Operation::Renew, deadline, node.loss()).await? {
-            return Ok(Renewal::Lost(reason));
-        }
-        let lease = request.ttl.min(node.session.lease());
-        slot.lasts(lease);
-        Ok(Renewal::Renewed { lease })
+    async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
+        let [request] = requests else { return Ok(Vec::new()) };
+        self.keep_hold_alive(request).await.map(|outcome| vec![outcome])
     }
 
     async fn release(&self, request: &Request) -> Result<Release> {

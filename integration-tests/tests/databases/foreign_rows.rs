@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use polylock::Locks;
 use polylock_core::{
-    BreakNotice, BreakOrder, LockName, Mode, OwnerId, Renewal, Request, Standing, Store, io,
+    BreakNotice, BreakOrder, KeepAlive, LockName, Mode, OwnerId, Request, Standing, Store, io,
 };
 use polylock_integration_tests::{clock::until, stores, targets::Spot};
 use polylock_testkit::Target;
@@ -63,8 +63,8 @@ async fn a_grant_removes_what_it_overrides(store: &str) {
     let status = on_io(&store, async move { inspect.inspect(&name).await }).await;
     assert_eq!((status.holders.len(), status.waiters.len()), (1, 0), "back again: {status:?}");
     let backend = store.backend.clone();
-    let renewal = on_io(&store, async move { backend.renew(&reader).await }).await;
-    assert!(matches!(renewal, Renewal::Lost(_)), "{renewal:?}");
+    let renewal = on_io(&store, async move { backend.keep_alive(&[reader.into()]).await }).await;
+    assert!(matches!(renewal.as_slice(), [KeepAlive::Lost(_)]), "{renewal:?}");
 }
 
 /// A holder that was broken by force and never comes back leaves its notice until its lease would have ended.

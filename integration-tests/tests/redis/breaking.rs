@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use polylock::Locks;
 use polylock_core::{
-    BreakNotice, BreakOrder, LockName, LostReason, Mode, OwnerId, Renewal, Request, Standing, io,
+    BreakNotice, BreakOrder, KeepAlive, LockName, LostReason, Mode, OwnerId, Request, Standing, io,
 };
 use polylock_integration_tests::{
     clock::{self, now, pause},
@@ -37,8 +37,8 @@ async fn a_claim_that_is_repeated_does_not_extend_a_marked_hold() {
             let Ok(Standing::Held(again)) = backend.claim(&mine).await else { panic!("it has the lock") };
             assert_eq!(again.token, grant.token);
             leases.push(again.lease);
-            let lost = Renewal::Lost(LostReason::Broken(order().notice));
-            assert_eq!(backend.renew(&mine).await.unwrap(), lost);
+            let lost = KeepAlive::Lost(LostReason::Broken(order().notice));
+            assert_eq!(backend.keep_alive(&[mine.clone().into()]).await.unwrap(), [lost]);
         }
         (grant.token, until, leases)
     })

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use polylock::{Locks, LostReason};
-use polylock_core::{Backend, LockName, Mode, Release, Renewal, Request, Result, Standing, io};
+use polylock_core::{Backend, KeepAlive, LockName, Mode, Release, Request, Result, Standing, io};
 use polylock_integration_tests::{
     clock::{PATIENCE, until},
     proxy::{Fate, Proxy},
@@ -103,8 +103,8 @@ async fn a_hold_whose_session_has_ended_is_reported_as_lost() {
         assert_eq!(spot.requests(&raw).await, 0);
         if renews {
             let (renews, renewed) = (store.clone(), request.clone());
-            let renewal = on_io(async move { renews.renew(&renewed).await }).await.unwrap();
-            assert_eq!(renewal, Renewal::Lost(LostReason::SessionEnded));
+            let renewal = on_io(async move { renews.keep_alive(&[renewed]).await }).await.unwrap();
+            assert_eq!(renewal, [KeepAlive::Lost(LostReason::SessionEnded)]);
         }
         let releases = store.clone();
         let release = on_io(async move { releases.release(&request).await }).await.unwrap();

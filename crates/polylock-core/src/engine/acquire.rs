@@ -25,7 +25,7 @@ use tracing::{Span, span};
 use super::{
     backoff::Backoff,
     gauges::Gauge,
-    keeper::Inbox,
+    keeper::QueueEntry,
     local_queue::LocalPosition,
     pending::Ticket,
     reentry::{Entered, Slot},
@@ -33,8 +33,8 @@ use super::{
     tenure::Tenure,
 };
 use crate::{
-    Error, Grant, KeepAlive, Moment, NotAcquired, Operation, Order, Place, Progress, Request, Result,
-    Standing, Wake, invariant, io, metrics::Measured,
+    Error, Grant, Moment, NotAcquired, Operation, Order, Place, Progress, Request, Result, Standing, Wake,
+    invariant, io, metrics::Measured,
 };
 
 /// The time the store has for its first answer, even if the caller would wait less: a wait of 5 ms means that long in the queue,
@@ -450,7 +450,7 @@ impl Acquisition<'_> {
             self.position.store(ahead.saturating_add(1), Ordering::Relaxed);
         }
         let (shared, request) = (self.shared, self.request);
-        shared.keeper.wait(shared, request, &waiting.inbox, sent);
+        shared.keeper.wait(shared, request, &waiting.entry, sent);
         let local = self.local.get_or_insert_with(|| shared.local_queues.join(&request.name));
         let bound = Place::MAX_RECHECK.min(request.place_ttl() / 3).max(SHORTEST_CHECK);
         let check = async {
@@ -466,12 +466,9 @@ impl Acquisition<'_> {
             biased;
             woken = shared.store.backend.wait(request) => Ok(woken.map(|wake| match wake {
                 Wake::Stale => Woken::Stale,
-                Wake::Granted(grant) => Woken::Granted { grant, sent },
+                Wake::Granted(grant) => Woken::Granted { grant, sent: waiting.entry.granted_after(sent) },
             })),
-            (sent, outcome) = waiting.inbox.receive() => Ok(Ok(match outcome {
-                KeepAlive::Held(grant) => Woken::Granted { grant, sent },
-                KeepAlive::Queued | KeepAlive::Lost(_) => Woken::Stale,
-            })),
+            () = waiting.entry.left() => Ok(Ok(Woken::Stale)),
             () = check => Ok(Ok(Woken::Stale)),
             () = shared.until(self.give_up) => Err(self.timed_out()),
         }
@@ -507,13 +504,13 @@ enum Woken {
 struct Waiting {
     shared: Arc<Shared>,
     request: Arc<Request>,
-    inbox: Arc<Inbox>,
+    entry: Arc<QueueEntry>,
 }
 
 impl Waiting {
     fn begin(shared: &Arc<Shared>, request: &Arc<Request>) -> Arc<Self> {
         shared.gauges.change(shared, Gauge::Waiting, &request.name, 1);
-        Arc::new(Self { shared: shared.clone(), request: request.clone(), inbox: Arc::default() })
+        Arc::new(Self { shared: shared.clone(), request: request.clone(), entry: Arc::default() })
     }
 }
 

@@ -199,14 +199,14 @@ impl Hold {
     pub(crate) async fn park(self: Arc<Self>, until: Moment, end: Moment, under_way: Ticket) -> Result<()> {
         let outcome = self.shared.renew_until(&self.request, until, end).await;
         let label = match &outcome {
-            Ok(KeepAlive::Held(_)) => "expired",
+            Ok(KeepAlive::Held { .. }) => "expired",
             Ok(_) => "lost",
             Err(_) => "error",
         };
         self.shared.record(&self.request.name, Measured::Release { outcome: label, via: "expiry" });
         tracing::debug!(parent: self.span_id(), lock.name = %self.request.name, outcome = label, "left to expire");
         let lost = match outcome? {
-            KeepAlive::Held(_) => return Ok(()),
+            KeepAlive::Held { .. } => return Ok(()),
             KeepAlive::Lost(reason) => reason,
             KeepAlive::Queued => LostReason::Gone,
         };

@@ -26,7 +26,7 @@ use super::{
     shared::Shared,
 };
 use crate::{
-    Grant, KeepAlive, LockName, LostReason, Moment, Operation, Request, RequestId, Result, invariant, io,
+    KeepAlive, LockName, LostReason, Moment, Operation, Request, RequestId, Result, invariant, io,
     metrics::Measured,
 };
 use due::Due;
@@ -92,7 +92,7 @@ struct Kept {
 #[derive(Debug)]
 struct Waiter {
     request: Arc<Request>,
-    inbox: Weak<Inbox>,
+    entry: Weak<QueueEntry>,
     timer: Moment,
     in_flight: bool,
 }
@@ -106,27 +106,40 @@ impl Waiter {
     }
 }
 
-/// What the keeper has to report to an acquisition that waits.
+/// The entry of a request in the queue, as its keep-alives have found it.
 #[derive(Debug, Default)]
-pub(crate) struct Inbox {
-    news: Mutex<Option<(Moment, KeepAlive)>>,
-    notify: Notify,
+pub(crate) struct QueueEntry {
+    /// When the last keep-alive was sent that found the request in the queue.
+    queued_at: Mutex<Option<Moment>>,
+    left: Notify,
 }
 
-impl Inbox {
-    /// The outcome of a keep-alive, and when that was sent: a grant whose notification was missed, or that the entry has gone.
-    pub(crate) async fn receive(&self) -> (Moment, KeepAlive) {
-        loop {
-            self.notify.notified().await;
-            if let Some(news) = self.news.lock().unwrap_or_else(PoisonError::into_inner).take() {
-                return news;
-            }
+impl QueueEntry {
+    /// Ready when a keep-alive has not found the request in the queue: it holds the lock and has missed the notification, or has no
+    /// entry any more. The next claim finds out which.
+    pub(crate) async fn left(&self) {
+        self.left.notified().await;
+    }
+
+    /// The time from which the lease of a grant counts whose notification has arrived now, after a claim that was sent at `claimed`
+    /// and returned a queue position. The store has granted the lock after it received the claim, and after it received every
+    /// keep-alive that found the request in the queue.
+    pub(crate) fn granted_after(&self, claimed: Moment) -> Moment {
+        self.queued_at().map_or(claimed, |queued_at| queued_at.max(claimed))
+    }
+
+    /// Notes the outcome of a keep-alive that was sent at `sent`.
+    fn apply(&self, sent: Moment, outcome: &KeepAlive) {
+        if *outcome == KeepAlive::Queued {
+            let mut queued_at = self.queued_at();
+            *queued_at = queued_at.max(Some(sent));
+        } else {
+            self.left.notify_one();
         }
     }
 
-    fn deliver(&self, sent: Moment, outcome: KeepAlive) {
-        *self.news.lock().unwrap_or_else(PoisonError::into_inner) = Some((sent, outcome));
-        self.notify.notify_one();
+    fn queued_at(&self) -> MutexGuard<'_, Option<Moment>> {
+        self.queued_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -156,12 +169,12 @@ impl Keeper {
         self.look_by(state, shared, at);
     }
 
-    /// Keeps the queue entry of `request`, whose claim was sent at `sent`, until the inbox is dropped.
+    /// Keeps the queue entry of `request`, whose claim was sent at `sent`, until `entry` is dropped.
     pub(super) fn wait(
         &self,
         shared: &Arc<Shared>,
         request: &Arc<Request>,
-        inbox: &Arc<Inbox>,
+        entry: &Arc<QueueEntry>,
         sent: Moment,
     ) {
         let ttl = request.place_ttl();
@@ -180,7 +193,7 @@ impl Keeper {
             crate::QueueLease::Absent => return,
         }
         let waiter =
-            Waiter { request: request.clone(), inbox: Arc::downgrade(inbox), timer: at, in_flight: false };
+            Waiter { request: request.clone(), entry: Arc::downgrade(entry), timer: at, in_flight: false };
         if let Some(before) = state.waiters.insert(request.id, waiter) {
             state.timers.remove(&(before.timer, request.id));
         }
@@ -421,17 +434,15 @@ impl State {
             timers.remove(&(waiter.timer, request.id));
             (waiter.timer, waiter.in_flight) = (sent + request.place_ttl() / 3, false);
             timers.insert((waiter.timer, request.id));
-            match (outcome, waiter.inbox.upgrade()) {
-                (KeepAlive::Queued, Some(_)) => {}
-                (outcome, Some(inbox)) => inbox.deliver(sent, outcome),
-                (_, None) => {}
+            if let Some(entry) = waiter.entry.upgrade() {
+                entry.apply(sent, &outcome);
             }
             return None;
         }
         let kept = holds.get_mut(&request.id)?;
         kept.in_flight = false;
         let reason = match outcome {
-            KeepAlive::Held(Grant { lease, .. }) => {
+            KeepAlive::Held { lease } => {
                 shared.record(&request.name, Measured::Renewal("renewed"));
                 if sent < kept.sent {
                     // An earlier one, whose reply was overtaken.

@@ -9,8 +9,8 @@ use std::{str, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, BreakNotice, Capabilities, Clock, FencingToken, Grant, LockName, LostReason, Operation, Place,
-    Release, Renewal, Request, Result, Standing, SystemClock, Wake, line::Line,
+    Backend, BreakNotice, Capabilities, Clock, FencingToken, Grant, KeepAlive, LockName, LostReason,
+    Operation, Place, Release, Request, Result, Standing, SystemClock, Wake, line::Line,
 };
 
 use super::{
@@ -210,6 +210,48 @@ impl Redlock {
             .await;
     }
 
+    async fn renew(&self, request: &Request) -> Result<KeepAlive> {
+        // A request of another client can be extended where it is, but not restored.
+        let token = self.cluster.proposals().token(request.id);
+        let (number, timeout) = (token.unwrap_or(UNKNOWN), self.cluster.timeout_of(request));
+        let send = |_, node: Arc<Node>| {
+            let (cluster, request) = (self.cluster.clone(), request.clone());
+            Some(async move { node.renew(&cluster.scripts, &request, number, false, timeout).await.answer })
+        };
+        let (mut renewals, mut notice) = (Renewals::new(self.servers()), String::new());
+        let votes = poll(Operation::Renew, &self.cluster.nodes, timeout, send, |index, vote| {
+            match vote {
+                Ok(Answer { vote: Vote::Yes(..), counts: true }) => {
+                    renewals.reply(index, Extension::Extended);
+                }
+                Ok(Answer { vote: Vote::Marked(text), .. }) => {
+                    renewals.reply(index, Extension::Marked);
+                    notice.clone_from(text);
+                }
+                Ok(Answer { vote: Vote::No(text), .. }) => {
+                    renewals.reply(index, Extension::Absent);
+                    if !text.is_empty() {
+                        notice.clone_from(text);
+                    }
+                }
+                _ => {}
+            }
+            renewals.outcome().is_some()
+        })
+        .await;
+        match renewals.outcome() {
+            Some(Renewed::Extended) => {
+                if let Some(token) = token {
+                    self.cluster.proposals().extend(request.id, forgotten_at(request));
+                    self.restore(request, token, &votes);
+                }
+                Ok(KeepAlive::Held { lease: request.ttl })
+            }
+            Some(Renewed::Lost) => Ok(KeepAlive::Lost(lost(&notice))),
+            None => Err(too_few(Operation::Renew, &self.cluster.nodes, &votes)),
+        }
+    }
+
     /// Has the servers vote again that have lost the vote which a majority has just extended.
     fn restore(&self, request: &Request, number: i64, votes: &[Option<Result<Answer>>]) {
         let timeout = self.cluster.timeout_of(request);
@@ -284,46 +326,9 @@ impl Backend for Redlock {
         Ok(self.waiters.rung(request).await)
     }
 
-    async fn renew(&self, request: &Request) -> Result<Renewal> {
-        // A request of another client can be extended where it is, but not restored.
-        let token = self.cluster.proposals().token(request.id);
-        let (number, timeout) = (token.unwrap_or(UNKNOWN), self.cluster.timeout_of(request));
-        let send = |_, node: Arc<Node>| {
-            let (cluster, request) = (self.cluster.clone(), request.clone());
-            Some(async move { node.renew(&cluster.scripts, &request, number, false, timeout).await.answer })
-        };
-        let (mut renewals, mut notice) = (Renewals::new(self.servers()), String::new());
-        let votes = poll(Operation::Renew, &self.cluster.nodes, timeout, send, |index, vote| {
-            match vote {
-                Ok(Answer { vote: Vote::Yes(..), counts: true }) => {
-                    renewals.reply(index, Extension::Extended);
-                }
-                Ok(Answer { vote: Vote::Marked(text), .. }) => {
-                    renewals.reply(index, Extension::Marked);
-                    notice.clone_from(text);
-                }
-                Ok(Answer { vote: Vote::No(text), .. }) => {
-                    renewals.reply(index, Extension::Absent);
-                    if !text.is_empty() {
-                        notice.clone_from(text);
-                    }
-                }
-                _ => {}
-            }
-            renewals.outcome().is_some()
-        })
-        .await;
-        match renewals.outcome() {
-            Some(Renewed::Extended) => {
-                if let Some(token) = token {
-                    self.cluster.proposals().extend(request.id, forgotten_at(request));
-                    self.restore(request, token, &votes);
-                }
-                Ok(Renewal::Renewed { lease: request.ttl })
-            }
-            Some(Renewed::Lost) => Ok(Renewal::Lost(lost(&notice))),
-            None => Err(too_few(Operation::Renew, &self.cluster.nodes, &votes)),
-        }
+    async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
+        let [request] = requests else { return Ok(Vec::new()) };
+        self.renew(request).await.map(|outcome| vec![outcome])
     }
 
     async fn release(&self, request: &Request) -> Result<Release> {

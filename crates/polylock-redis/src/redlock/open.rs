@@ -3,8 +3,8 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use polylock_core::{
-    Capabilities, ConfigError, Error, Fault, Fencing, FirstStep, HoldAlerts, Modes, Operation, Order, Reach,
-    Result, Store, WakeUp, line::Line,
+    Capabilities, ConfigError, Error, Fault, Fencing, FirstStep, HoldAlerts, Modes, Operation, Order,
+    QueueLease, Reach, Result, Store, WakeUp, line::Line,
 };
 
 use super::{
@@ -105,6 +105,8 @@ async fn open(config: Config) -> Result<Store> {
     capabilities.reach = Reach::Machines;
     capabilities.wake = WakeUp::Pushed;
     capabilities.first_step = FirstStep::Thread;
+    capabilities.queue_lease = QueueLease::Absent;
+    capabilities.keep_alive_batch = 1;
     if !healths.iter().all(|health| health.is_durable) {
         // A server that forgets its numbers continues from its clock.
         capabilities.fencing = Fencing::WhileRunning;

@@ -13,8 +13,8 @@ use std::{
 use async_trait::async_trait;
 use polylock_core::{
     Backend, BreakNotice, BreakOrder, Capabilities, Clock, Entry, FencingToken, FirstStep, Grant, HoldAlerts,
-    Inspect, LockName, LockStatus, LostReason, Mode, Moment, Operation, OwnerId, Place, Reach, Release,
-    Renewal, Request, RequestId, Result, Standing, Store, SystemClock, Wake, WakeUp,
+    Inspect, KeepAlive, LockName, LockStatus, LostReason, Mode, Moment, Operation, OwnerId, Place, Reach,
+    Release, Request, RequestId, Result, Standing, Store, SystemClock, Wake, WakeUp,
     hub::{Handed, Hub},
 };
 use redis::{ScriptInvocation, Value};
@@ -74,6 +74,7 @@ async fn open(Config(settings): Config) -> Result<Store> {
     capabilities.reach = Reach::Machines;
     capabilities.wake = WakeUp::Pushed;
     capabilities.first_step = FirstStep::Thread;
+    capabilities.keep_alive_batch = 1;
     let server = Server {
         capabilities,
         link,
@@ -171,6 +172,23 @@ impl Server {
         Ok(reply)
     }
 
+    async fn renew(&self, request: &Request) -> Result<KeepAlive> {
+        let id = request.id.to_bytes();
+        let invoke = |_: &Peer| {
+            let mut call = self.scripts.call(&self.scripts.renew, &request.name);
+            call.arg(&id).arg(in_micros(request.ttl));
+            call
+        };
+        let reply = self.call(Operation::Renew, self.timeout(request), &invoke).await.outcome?;
+        if let Some(reason) = broken(&reply) {
+            return Ok(KeepAlive::Lost(reason));
+        }
+        Ok(match self.link.read(Operation::Renew, reply)? {
+            1 => KeepAlive::Held { lease: request.ttl },
+            _ => KeepAlive::Lost(LostReason::Gone),
+        })
+    }
+
     fn entry(&self, operation: Operation, entry: EntryParts) -> Result<Entry> {
         let (token, mode, age, left, owner, label, notice) = entry;
         let unexpected = || self.link.unexpected(operation, "an entry of a lock that makes no sense");
@@ -246,23 +264,10 @@ impl Backend for Server {
         Ok(wake)
     }
 
-    async fn renew(&self, request: &Request) -> Result<Renewal> {
-        let id = request.id.to_bytes();
-        let invoke = |_: &Peer| {
-            let mut call = self.scripts.call(&self.scripts.renew, &request.name);
-            call.arg(&id).arg(in_micros(request.ttl));
-            call
-        };
-        let reply = self.call(Operation::Renew, self.timeout(request), &invoke).await.outcome?;
-        if let Some(reason) = broken(&reply) {
-            return Ok(Renewal::Lost(reason));
-        }
-        Ok(match self.link.read(Operation::Renew, reply)? {
-            1 => Renewal::Renewed { lease: request.ttl },
-            _ => Renewal::Lost(LostReason::Gone),
-        })
+    async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
+        let [request] = requests else { return Ok(Vec::new()) };
+        self.renew(request).await.map(|outcome| vec![outcome])
     }
-
     async fn release(&self, request: &Request) -> Result<Release> {
         self.hub.forget(request.id);
         let late = self.late_claims().get(&request.id).copied();

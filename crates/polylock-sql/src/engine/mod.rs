@@ -27,8 +27,8 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, BreakOrder, Capabilities, Entry, Grant, HoldAlerts, Inspect, LockName, LockStatus, Mode, Place,
-    Release, Renewal, Request, Result, Standing, Store, Wake, hub::Hub,
+    Backend, BreakOrder, Capabilities, Entry, Grant, HoldAlerts, Inspect, KeepAlive, LockName, LockStatus,
+    Mode, Place, Release, Request, Result, Standing, Store, Wake, hub::Hub,
 };
 
 use background::Background;
@@ -63,7 +63,7 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + 'static {
     async fn claim(&self, request: &Request, hub: &Arc<Hub>) -> Result<Look>;
 
     /// Extends a live hold, unless it was marked as broken.
-    async fn renew(&self, request: &Request) -> Result<Renewal>;
+    async fn renew(&self, request: &Request) -> Result<KeepAlive>;
 
     /// Releases or withdraws, and rings for those of this process who wait for it.
     async fn release(&self, request: &Request, hub: &Hub) -> Result<Release>;
@@ -246,8 +246,12 @@ impl<D: Dialect> Backend for Engine<D> {
         Ok(wake)
     }
 
-    async fn renew(&self, request: &Request) -> Result<Renewal> {
-        self.inner.dialect.renew(request).await
+    async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
+        let mut outcomes = Vec::new();
+        for request in requests {
+            outcomes.push(self.inner.dialect.renew(request).await?);
+        }
+        Ok(outcomes)
     }
 
     async fn release(&self, request: &Request) -> Result<Release> {

@@ -6,7 +6,7 @@ use polylock_core::{
     BreakNotice, Entry, FencingToken, LockName, LockStatus, LostReason, Mode, OwnerId, RequestId,
 };
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-use polylock_core::{Release, Renewal, Request};
+use polylock_core::{KeepAlive, Release, Request};
 use sqlx::Error;
 
 /// A time or a distance of times, as microseconds.
@@ -110,12 +110,12 @@ pub(crate) fn timed_break(rows: &[impl Columns]) -> Result<Timed<Vec<Entry>>, Er
 
 /// The outcome of a renewal of `request`, from a row (1 if it was extended, break notice or NULL).
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(crate) fn renewal(rows: &[impl Columns], request: &Request) -> Result<Renewal, Error> {
+pub(crate) fn renewal(rows: &[impl Columns], request: &Request) -> Result<KeepAlive, Error> {
     let row = rows.first().ok_or(Error::RowNotFound)?;
     if row.int(0)?.is_some_and(|renewed| renewed > 0) {
-        return Ok(Renewal::Renewed { lease: request.ttl });
+        return Ok(KeepAlive::Held { lease: request.ttl });
     }
-    Ok(Renewal::Lost(lost(row.text(1)?)))
+    Ok(KeepAlive::Lost(lost(row.text(1)?)))
 }
 
 /// The outcome of a release, from columns (1 if there was an entry, break notice or NULL) of `row`, the first of them at

@@ -9,8 +9,8 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    BreakOrder, Capabilities, Entry, Fencing, HoldAlerts, LockName, LockStatus, Operation, Reach, Release,
-    Renewal, Request, RequestId, Result, hub::Hub,
+    BreakOrder, Capabilities, Entry, Fencing, HoldAlerts, KeepAlive, LockName, LockStatus, Operation, Reach,
+    Release, Request, RequestId, Result, hub::Hub,
 };
 
 use super::{NAME, departed::Departed, statements::Statements};
@@ -120,7 +120,7 @@ impl Dialect for Database {
         Ok(look)
     }
 
-    async fn renew(&self, request: &Request) -> Result<Renewal> {
+    async fn renew(&self, request: &Request) -> Result<KeepAlive> {
         let arguments = [
             Arg::Bytes(bytes(&request.name)),
             Arg::Bytes(&request.id.to_bytes()),

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use polylock_core::{Capabilities, Carrier, Fencing, Modes, Order, Reach, WakeUp};
+use polylock_core::{Capabilities, Carrier, Fencing, Modes, Order, QueueLease, Reach, WakeUp};
 use sqlx::Error;
 
 use super::{NAME, config::Config, error, statements::fill};
@@ -82,6 +82,8 @@ pub(super) fn store(
     capabilities.order = Order::Unordered;
     capabilities.wake = WakeUp::Pushed;
     capabilities.carrier = Carrier::Connection;
+    capabilities.queue_lease = QueueLease::Absent;
+    capabilities.keep_alive_batch = 1;
     capabilities.reach = Reach::Machines;
     if !durable {
         capabilities.fencing = Fencing::WhileRunning;

@@ -12,9 +12,9 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, BreakNotice, BreakOrder, Capabilities, Clock, Entry, FencingToken, Grant, Inspect, LockName,
-    LockStatus, LostReason, Moment, Operation, Place, Release, Renewal, Request, RequestId, Result, Standing,
-    SystemClock, Wake,
+    Backend, BreakNotice, BreakOrder, Capabilities, Clock, Entry, FencingToken, Grant, Inspect, KeepAlive,
+    LockName, LockStatus, LostReason, Moment, Operation, Place, Release, Request, RequestId, Result,
+    Standing, SystemClock, Wake,
 };
 use tokio::sync::Notify;
 
@@ -236,6 +236,31 @@ impl Pessimistic {
         );
         Confirmed::No
     }
+
+    /// Extends a hold with a statement on its own connection.
+    async fn keep_hold_alive(&self, request: &Request) -> Result<KeepAlive> {
+        let Some(slot) = self.find(request.id) else { return Ok(KeepAlive::Lost(LostReason::Gone)) };
+        let mut stage = slot.stage.lock().await;
+        let hold = match &mut *stage {
+            Stage::Held(hold) => hold,
+            Stage::Adrift(..) => return Ok(KeepAlive::Lost(self.ended(Operation::Renew, request).await)),
+            _ => return Ok(KeepAlive::Lost(LostReason::Gone)),
+        };
+        let extended = tokio::select! {
+            biased;
+            () = slot.cut.notified() => false,
+            // A server that stands still for a while need not cost the lock: as long as the lease lasts, there is hope.
+            extended = self.extend(Operation::Renew, hold, request, request.ttl) => extended?,
+        };
+        if extended {
+            return Ok(match &hold.broken {
+                None => KeepAlive::Held { lease: request.ttl },
+                Some(notice) => KeepAlive::Lost(LostReason::Broken(notice.clone())),
+            });
+        }
+        *stage = Stage::Adrift(hold.session.identity(), SystemClock.now() + request.ttl);
+        Ok(KeepAlive::Lost(self.ended(Operation::Renew, request).await))
+    }
 }
 
 #[async_trait]
@@ -305,28 +330,9 @@ impl Backend for Pessimistic {
         Ok(Wake::Stale)
     }
 
-    async fn renew(&self, request: &Request) -> Result<Renewal> {
-        let Some(slot) = self.find(request.id) else { return Ok(Renewal::Lost(LostReason::Gone)) };
-        let mut stage = slot.stage.lock().await;
-        let hold = match &mut *stage {
-            Stage::Held(hold) => hold,
-            Stage::Adrift(..) => return Ok(Renewal::Lost(self.ended(Operation::Renew, request).await)),
-            _ => return Ok(Renewal::Lost(LostReason::Gone)),
-        };
-        let extended = tokio::select! {
-            biased;
-            () = slot.cut.notified() => false,
-            // A server that stands still for a while need not cost the lock: as long as the lease lasts, there is hope.
-            extended = self.extend(Operation::Renew, hold, request, request.ttl) => extended?,
-        };
-        if extended {
-            return Ok(match &hold.broken {
-                None => Renewal::Renewed { lease: request.ttl },
-                Some(notice) => Renewal::Lost(LostReason::Broken(notice.clone())),
-            });
-        }
-        *stage = Stage::Adrift(hold.session.identity(), SystemClock.now() + request.ttl);
-        Ok(Renewal::Lost(self.ended(Operation::Renew, request).await))
+    async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
+        let [request] = requests else { return Ok(Vec::new()) };
+        self.keep_hold_alive(request).await.map(|outcome| vec![outcome])
     }
 
     async fn release(&self, request: &Request) -> Result<Release> {

@@ -8,8 +8,8 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    BreakOrder, Capabilities, Entry, Fencing, HoldAlerts, LockName, LockStatus, Operation, Reach, Release,
-    Renewal, Request, Result, WakeUp,
+    BreakOrder, Capabilities, Entry, Fencing, HoldAlerts, KeepAlive, LockName, LockStatus, Operation, Reach,
+    Release, Request, Result, WakeUp,
     hub::{Handed, Hub},
 };
 use sqlx::postgres::PgRow;
@@ -133,7 +133,7 @@ impl Dialect for Database {
         Ok(look)
     }
 
-    async fn renew(&self, request: &Request) -> Result<Renewal> {
+    async fn renew(&self, request: &Request) -> Result<KeepAlive> {
         let arguments = [
             Arg::Bytes(bytes(&request.name)),
             Arg::Bytes(&request.id.to_bytes()),

@@ -7,8 +7,8 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    BreakOrder, Capabilities, Entry, Fencing, FencingToken, HoldAlerts, LockName, LockStatus, LostReason,
-    Operation, Release, Renewal, Request, Result, hub::Hub,
+    BreakOrder, Capabilities, Entry, Fencing, FencingToken, HoldAlerts, KeepAlive, LockName, LockStatus,
+    LostReason, Operation, Release, Request, Result, hub::Hub,
 };
 use sqlx::{
     Arguments, Encode, Row, SqlStr, Type,
@@ -182,16 +182,16 @@ impl Dialect for Sqlite {
         Ok(Look::Free)
     }
 
-    async fn renew(&self, request: &Request) -> Result<Renewal> {
+    async fn renew(&self, request: &Request) -> Result<KeepAlive> {
         self.follow(Operation::Renew).await?;
         let arguments =
             SqliteArguments::default().with(bytes(&request.name)).with(id(request)).with(micros(request.ttl));
         let sql = &self.statements.renew;
         if self.changed(Lane::Relaxed, Operation::Renew, sql, arguments).await?.is_some() {
-            return Ok(Renewal::Renewed { lease: request.ttl });
+            return Ok(KeepAlive::Held { lease: request.ttl });
         }
         let sql = &self.statements.notice;
-        Ok(Renewal::Lost(self.reason(Lane::Reading, Operation::Renew, sql, request).await?))
+        Ok(KeepAlive::Lost(self.reason(Lane::Reading, Operation::Renew, sql, request).await?))
     }
 
     async fn release(&self, request: &Request, hub: &Hub) -> Result<Release> {

@@ -207,7 +207,7 @@ impl fmt::Debug for Broken {
 impl Broken {
     async fn keep(&self, request: &Request) -> Result<KeepAlive> {
         let misread = self.misread(request);
-        let held = |lease| KeepAlive::Held(Grant::new(FencingToken::new(1).unwrap(), lease));
+        let held = |lease| KeepAlive::Held { lease };
         match self.bug {
             Bug::RenewalSaysYes => return Ok(held(request.ttl)),
             Bug::ForgetsToKeepWaiters if self.state().queued.contains(&request.id) => {
@@ -219,14 +219,14 @@ impl Broken {
         Ok(match (self.bug, outcome) {
             (Bug::RenewalCreates, KeepAlive::Lost(reason)) => match self.inner.backend.claim(&misread).await?
             {
-                Standing::Held(grant) => KeepAlive::Held(grant),
+                Standing::Held(grant) => held(grant.lease),
                 Standing::Queued(_) => KeepAlive::Lost(reason),
             },
             (Bug::RenewsBroken, KeepAlive::Lost(LostReason::Broken(_))) => held(request.ttl),
             (Bug::KeepsTheLastNotice, KeepAlive::Lost(LostReason::Broken(_))) => {
                 KeepAlive::Lost(LostReason::Broken(self.state().last_notice.clone().unwrap()))
             }
-            (Bug::ExaggeratesLeases, KeepAlive::Held(grant)) => KeepAlive::Held(self.as_told(request, grant)),
+            (Bug::ExaggeratesLeases, KeepAlive::Held { lease }) => held(lease * 2),
             (_, outcome) => outcome,
         })
     }

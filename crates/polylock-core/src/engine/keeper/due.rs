@@ -23,7 +23,7 @@ pub(super) fn take(state: &mut State, now: Moment, can: &Capabilities) -> Due {
     while let Some((at, id)) = state.timers.first().copied().filter(|(at, _)| *at <= now) {
         state.timers.remove(&(at, id));
         if let Some(waiter) = state.waiters.get_mut(&id) {
-            if waiter.inbox.strong_count() == 0 {
+            if waiter.entry.strong_count() == 0 {
                 state.waiters.remove(&id);
                 continue;
             }
@@ -85,7 +85,7 @@ fn take_soon(state: &mut State, now: Moment, window: Moment, soon: &mut Soon) {
     let ids = state.timers.range(..=(window, RequestId::LAST)).map(|(_, id)| *id).collect::<Vec<_>>();
     for id in ids {
         if let Some(waiter) = state.waiters.get_mut(&id) {
-            if !waiter.in_flight && waiter.inbox.strong_count() > 0 {
+            if !waiter.in_flight && waiter.entry.strong_count() > 0 {
                 soon.waiters.push(waiter.request.clone());
                 state.timers.remove(&(waiter.timer, id));
                 waiter.sent(now, &mut state.timers);
