@@ -72,7 +72,7 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// It may overlap with itself and with a release, and may arrive after the release: then it changes nothing.
     ///
     /// # Errors
-    /// An error means *unknown* for all of them: core retries until their deadlines. Only [`KeepAlive::Lost`] means lost.
+    /// An error means [`KeepAlive::Unknown`] for all of them. Only [`KeepAlive::Lost`] means lost.
     async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>>;
 
     /// Releases if held, withdraws if waiting. Returns [`Release::Lost`] if there was no entry of the request and no earlier

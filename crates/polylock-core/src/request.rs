@@ -165,7 +165,7 @@ pub enum Wake {
     Granted(Grant),
 }
 
-/// The outcome of a keep-alive for one request. A fault is none of these: that is an error, and means *unknown*.
+/// The outcome of a keep-alive for one request. A fault that concerns all requests is an error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeepAlive {
     /// The request holds the lock, for this long from the moment the keep-alive was sent. If core has it in the queue, the
@@ -179,6 +179,8 @@ pub enum KeepAlive {
     /// The lock is definitely no longer this request's, or was marked as broken: then the request still holds it, is not
     /// extended, and ends with its release or its lease. For a waiter, its entry has gone.
     Lost(LostReason),
+    /// The store has found out nothing about this request, and may or may not have extended it: core retries until the deadline.
+    Unknown,
 }
 
 /// The outcome of a release. A fault is neither: that is an error, and means *unknown*.

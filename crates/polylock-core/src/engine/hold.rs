@@ -208,7 +208,7 @@ impl Hold {
         let lost = match outcome? {
             KeepAlive::Held { .. } => return Ok(()),
             KeepAlive::Lost(reason) => reason,
-            KeepAlive::Queued => LostReason::Gone,
+            KeepAlive::Queued | KeepAlive::Unknown => LostReason::Gone,
         };
         self.report_loss(&lost);
         if let LostReason::Broken(_) = lost {

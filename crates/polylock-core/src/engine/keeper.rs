@@ -429,6 +429,11 @@ impl State {
         request: &Request,
         outcome: KeepAlive,
     ) -> Option<Kept> {
+        if outcome == KeepAlive::Unknown {
+            tracing::debug!(lock.name = %request.name, "renewal not confirmed, retrying");
+            self.failed(shared, now, request.id);
+            return None;
+        }
         let Self { holds, waiters, timers, .. } = self;
         if let Some(waiter) = waiters.get_mut(&request.id) {
             timers.remove(&(waiter.timer, request.id));
@@ -463,7 +468,7 @@ impl State {
                 reason
             }
             // A holder is never in the queue.
-            KeepAlive::Queued => LostReason::Gone,
+            KeepAlive::Queued | KeepAlive::Unknown => LostReason::Gone,
         };
         kept.hold.lose(reason);
         let kept = holds.remove(&request.id)?;

@@ -166,11 +166,16 @@ impl Shared {
     ) -> Result<KeepAlive> {
         let shortest = *self.store.backend.capabilities().ttl.start();
         let renewed = self.retry_until(until, Operation::Renew, request, |store| {
-            let ttl = end.since(self.now()).max(shortest);
+            let (shared, ttl) = (self.clone(), end.since(self.now()).max(shortest));
             let last = [Arc::new(Request { ttl, ..Request::clone(request) })];
-            async move { store.keep_alive(&last).await }
+            async move {
+                match shared.complete(1, store.keep_alive(&last).await?)?.remove(0) {
+                    KeepAlive::Unknown => Err(shared.silent(Operation::Renew)),
+                    outcome => Ok(outcome),
+                }
+            }
         });
-        Ok(self.complete(1, renewed.await?)?.remove(0))
+        renewed.await
     }
 
     /// Starts an operation that ends the hold or the queue entry of `request`, and retries it until the store has answered or `until`

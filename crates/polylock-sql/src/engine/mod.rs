@@ -28,13 +28,13 @@ use std::{
 use async_trait::async_trait;
 use polylock_core::{
     Backend, BreakOrder, Capabilities, Entry, Grant, HoldAlerts, Inspect, KeepAlive, LockName, LockStatus,
-    Mode, Place, Release, Request, Result, Standing, Store, Wake, hub::Hub,
+    LostReason, Mode, Place, Release, Request, Result, Standing, Store, Wake, hub::Hub,
 };
 
 use background::Background;
 use poller::Poller;
 pub(crate) use poller::{Pace, Round};
-pub(crate) use rows::Look;
+pub(crate) use rows::{Look, State};
 
 /// The lease times a database gives: above its clock's step and the deadline's margin by far, and at most a day, for
 /// which a holder that died can be waited for.
@@ -62,8 +62,12 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + 'static {
     /// tells the `hub` whom it waits for, in the order that the hub asks for.
     async fn claim(&self, request: &Request, hub: &Arc<Hub>) -> Result<Look>;
 
-    /// Extends a live hold, unless it was marked as broken.
-    async fn renew(&self, request: &Request) -> Result<KeepAlive>;
+    /// Extends the live holds among `requests`, unless they were marked as broken, and the live queue entries. One state for each
+    /// request, in their order; `requests` is not empty.
+    async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<State>>;
+
+    /// Why a request has lost its hold: a break that left a notice, or nothing that is known.
+    async fn loss(&self, request: &Request) -> Result<LostReason>;
 
     /// Releases or withdraws, and rings for those of this process who wait for it.
     async fn release(&self, request: &Request, hub: &Hub) -> Result<Release>;
@@ -149,6 +153,23 @@ pub(crate) fn pairs(
         pairs.extend(requests.iter().map(|request| (bytes(&name).to_vec(), request.to_bytes().to_vec())));
     }
     pairs
+}
+
+/// The requests of a keep-alive, as its routine reads them: of each one byte for the length of its name, the name, its id, a byte
+/// that is 1 if it is exclusive, its TTL and the TTL of its queue entry in us, in eight bytes each, the most significant first.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) fn packed(requests: &[Arc<Request>]) -> Vec<u8> {
+    let mut packed = Vec::with_capacity(requests.len() * 64);
+    for request in requests {
+        let name = bytes(&request.name);
+        packed.push(u8::try_from(name.len()).unwrap_or(u8::MAX));
+        packed.extend(name);
+        packed.extend(request.id.to_bytes());
+        packed.push(u8::from(request.mode == Mode::Exclusive));
+        packed.extend(rows::micros(request.ttl).to_be_bytes());
+        packed.extend(rows::micros(request.place_ttl()).to_be_bytes());
+    }
+    packed
 }
 
 /// The break notice as the tables keep it.
@@ -247,9 +268,17 @@ impl<D: Dialect> Backend for Engine<D> {
     }
 
     async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
-        let mut outcomes = Vec::new();
-        for request in requests {
-            outcomes.push(self.inner.dialect.renew(request).await?);
+        let dialect = &self.inner.dialect;
+        let states = if requests.is_empty() { Vec::new() } else { dialect.keep_alive(requests).await? };
+        let mut outcomes = Vec::with_capacity(states.len());
+        for (request, state) in requests.iter().zip(states) {
+            outcomes.push(match state {
+                State::Held => KeepAlive::Held { lease: request.ttl },
+                State::Queued => KeepAlive::Queued,
+                State::Gone => KeepAlive::Lost(LostReason::Gone),
+                State::Broken => dialect.loss(request).await.map_or(KeepAlive::Unknown, KeepAlive::Lost),
+                State::Contested => KeepAlive::Unknown,
+            });
         }
         Ok(outcomes)
     }

@@ -2,11 +2,11 @@
 
 use std::{fmt::Write, time::Duration};
 
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+use polylock_core::Release;
 use polylock_core::{
     BreakNotice, Entry, FencingToken, LockName, LockStatus, LostReason, Mode, OwnerId, RequestId,
 };
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-use polylock_core::{KeepAlive, Release, Request};
 use sqlx::Error;
 
 /// A time or a distance of times, as microseconds.
@@ -59,6 +59,40 @@ pub(crate) enum Look {
     Free,
 }
 
+/// What a keep-alive has found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    /// A hold, which was extended.
+    Held,
+    /// A queue entry, which was extended.
+    Queued,
+    /// A hold that was marked or removed by a break.
+    Broken,
+    /// Neither a hold nor a queue entry.
+    Gone,
+    /// An entry that another transaction is changing.
+    Contested,
+}
+
+/// The reply to a keep-alive: a row whose first column has a letter for each request.
+pub(crate) fn states(rows: &[impl Columns]) -> Result<Vec<State>, Error> {
+    let letters = rows.first().ok_or(Error::RowNotFound)?.text(0)?.unwrap_or_default();
+    let state = |letter| match letter {
+        'H' => Some(State::Held),
+        'Q' => Some(State::Queued),
+        'B' => Some(State::Broken),
+        'G' => Some(State::Gone),
+        'C' => Some(State::Contested),
+        _ => None,
+    };
+    known(0, letters.chars().map(state).collect())
+}
+
+/// Why a request has lost its hold, from a row (notice of a break or NULL) if there is one.
+pub(crate) fn loss(rows: &[impl Columns]) -> Result<LostReason, Error> {
+    Ok(lost(rows.first().map_or(Ok(None), |row| row.text(0))?))
+}
+
 pub(crate) fn look(rows: &[impl Columns]) -> Result<Look, Error> {
     let Some(row) = rows.first() else { return Ok(Look::Free) };
     let left = duration(row.int(1)?);
@@ -106,16 +140,6 @@ pub(crate) fn timed_break(rows: &[impl Columns]) -> Result<Timed<Vec<Entry>>, Er
     let clock_us = known(6, head.int(6)?)?;
     let in_time = head.int(1)? == Some(1);
     Ok(Timed { clock_us, outcome: if in_time { Some(holders(holds)?) } else { None } })
-}
-
-/// The outcome of a renewal of `request`, from a row (1 if it was extended, break notice or NULL).
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(crate) fn renewal(rows: &[impl Columns], request: &Request) -> Result<KeepAlive, Error> {
-    let row = rows.first().ok_or(Error::RowNotFound)?;
-    if row.int(0)?.is_some_and(|renewed| renewed > 0) {
-        return Ok(KeepAlive::Held { lease: request.ttl });
-    }
-    Ok(KeepAlive::Lost(lost(row.text(1)?)))
 }
 
 /// The outcome of a release, from columns (1 if there was an entry, break notice or NULL) of `row`, the first of them at

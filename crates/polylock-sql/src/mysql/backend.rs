@@ -9,13 +9,13 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    BreakOrder, Capabilities, Entry, Fencing, HoldAlerts, KeepAlive, LockName, LockStatus, Operation, Reach,
+    BreakOrder, Capabilities, Entry, Fencing, HoldAlerts, LockName, LockStatus, LostReason, Operation, Reach,
     Release, Request, RequestId, Result, hub::Hub,
 };
 
 use super::{NAME, departed::Departed, statements::Statements};
 use crate::engine::{
-    self, Dialect, LIST_ROWS, LONGEST, Look, Pace, Round, SHORTEST, SWEEP_ROWS, bytes, label,
+    self, Dialect, LIST_ROWS, LONGEST, Look, Pace, Round, SHORTEST, SWEEP_ROWS, State, bytes, label,
     literal::Arg,
     pool::Server,
     rows::{self, Columns, Timed, micros},
@@ -120,16 +120,18 @@ impl Dialect for Database {
         Ok(look)
     }
 
-    async fn renew(&self, request: &Request) -> Result<KeepAlive> {
+    async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<State>> {
+        let arguments = [Arg::Bytes(&engine::packed(requests))];
+        self.server.ask(Operation::Renew, &self.statements.keep_alive, &arguments, rows::states).await
+    }
+
+    async fn loss(&self, request: &Request) -> Result<LostReason> {
         let arguments = [
             Arg::Bytes(bytes(&request.name)),
             Arg::Bytes(&request.id.to_bytes()),
             Arg::Bytes(&slot(request)),
-            Arg::Int(micros(request.ttl)),
         ];
-        self.server
-            .ask(Operation::Renew, &self.statements.renew, &arguments, |rows| rows::renewal(rows, request))
-            .await
+        self.server.ask(Operation::Renew, &self.statements.notice, &arguments, rows::loss).await
     }
 
     async fn release(&self, request: &Request, hub: &Hub) -> Result<Release> {

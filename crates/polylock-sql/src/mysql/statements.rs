@@ -18,7 +18,7 @@ const MODE: &str = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITU
 /// version has routines of its own beside these.
 const ROUTINES: [(&str, &str); 5] = [
     ("claim_2", include_str!("statements/routines/claim.sql")),
-    ("renew_2", include_str!("statements/routines/renew.sql")),
+    ("keep_alive_2", include_str!("statements/routines/keep_alive.sql")),
     ("release_2", include_str!("statements/routines/release.sql")),
     ("break_2", include_str!("statements/routines/break.sql")),
     ("sweep_2", include_str!("statements/routines/sweep.sql")),
@@ -49,7 +49,8 @@ impl Literals for sqlx::MySql {
 #[derive(Debug)]
 pub(super) struct Statements {
     pub(super) claim: Template,
-    pub(super) renew: Template,
+    pub(super) keep_alive: Template,
+    pub(super) notice: Template,
     pub(super) release: Template,
     pub(super) break_lock: Template,
     pub(super) present: Template,
@@ -141,7 +142,8 @@ impl Statements {
         let locks = include_str!("statements/locks.sql");
         Self {
             claim: with(include_str!("statements/claim.sql"), &[]),
-            renew: with(include_str!("statements/renew.sql"), &[]),
+            keep_alive: with(include_str!("statements/keep_alive.sql"), &[]),
+            notice: with(include_str!("statements/notice.sql"), &[]),
             release: with(include_str!("statements/release.sql"), &[]),
             break_lock: with(include_str!("statements/break.sql"), &[]),
             present: with(include_str!("statements/present.sql"), &[]),

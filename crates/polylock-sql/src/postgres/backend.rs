@@ -8,7 +8,7 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    BreakOrder, Capabilities, Entry, Fencing, HoldAlerts, KeepAlive, LockName, LockStatus, Operation, Reach,
+    BreakOrder, Capabilities, Entry, Fencing, HoldAlerts, LockName, LockStatus, LostReason, Operation, Reach,
     Release, Request, Result, WakeUp,
     hub::{Handed, Hub},
 };
@@ -21,7 +21,7 @@ use super::{
     statements::Statements,
 };
 use crate::engine::{
-    self, Dialect, LIST_ROWS, LONGEST, Look, Pace, Round, SHORTEST, SWEEP_ROWS, bytes, label,
+    self, Dialect, LIST_ROWS, LONGEST, Look, Pace, Round, SHORTEST, SWEEP_ROWS, State, bytes, label,
     literal::{Arg, Template},
     pool::Server,
     rows::{self, Columns, Timed, micros},
@@ -133,16 +133,14 @@ impl Dialect for Database {
         Ok(look)
     }
 
-    async fn renew(&self, request: &Request) -> Result<KeepAlive> {
-        let arguments = [
-            Arg::Bytes(bytes(&request.name)),
-            Arg::Bytes(&request.id.to_bytes()),
-            Arg::Int(micros(request.ttl)),
-            Arg::Bool(self.durable),
-        ];
-        self.server
-            .ask(Operation::Renew, &self.statements.renew, &arguments, |rows| rows::renewal(rows, request))
-            .await
+    async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<State>> {
+        let arguments = [Arg::Bytes(&engine::packed(requests)), Arg::Bool(self.durable)];
+        self.server.ask(Operation::Renew, &self.statements.keep_alive, &arguments, rows::states).await
+    }
+
+    async fn loss(&self, request: &Request) -> Result<LostReason> {
+        let arguments = [Arg::Bytes(bytes(&request.name)), Arg::Bytes(&request.id.to_bytes())];
+        self.server.ask(Operation::Renew, &self.statements.notice, &arguments, rows::loss).await
     }
 
     async fn release(&self, request: &Request, hub: &Hub) -> Result<Release> {

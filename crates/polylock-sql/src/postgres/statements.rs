@@ -52,7 +52,8 @@ impl Literals for sqlx::Postgres {
 #[derive(Debug)]
 pub(super) struct Statements {
     pub(super) claim: Template,
-    pub(super) renew: Template,
+    pub(super) keep_alive: Template,
+    pub(super) notice: Template,
     pub(super) release: Template,
     pub(super) break_lock: Template,
     pub(super) handed: Template,
@@ -73,7 +74,7 @@ pub(super) fn ddl(schema: &str, prefix: &str) -> String {
         SCHEMA,
         include_str!("statements/routines/settle.sql"),
         include_str!("statements/routines/claim.sql"),
-        include_str!("statements/routines/renew.sql"),
+        include_str!("statements/routines/keep_alive.sql"),
         include_str!("statements/routines/release.sql"),
         include_str!("statements/routines/break.sql"),
         include_str!("statements/routines/installed.sql"),
@@ -158,7 +159,8 @@ impl Statements {
         let sweep = include_str!("statements/sweep.sql");
         Self {
             claim: with(include_str!("statements/claim.sql"), &[]),
-            renew: with(include_str!("statements/renew.sql"), &[]),
+            keep_alive: with(include_str!("statements/keep_alive.sql"), &[]),
+            notice: with(include_str!("statements/notice.sql"), &[]),
             release: with(include_str!("statements/release.sql"), &[]),
             break_lock: with(include_str!("statements/break.sql"), &[]),
             handed: with(include_str!("statements/handed.sql"), &[]),

@@ -7,8 +7,8 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    BreakOrder, Capabilities, Entry, Fencing, FencingToken, HoldAlerts, KeepAlive, LockName, LockStatus,
-    LostReason, Operation, Release, Request, Result, hub::Hub,
+    BreakOrder, Capabilities, Entry, Fencing, FencingToken, HoldAlerts, LockName, LockStatus, LostReason,
+    Operation, Release, Request, Result, hub::Hub,
 };
 use sqlx::{
     Arguments, Encode, Row, SqlStr, Type,
@@ -25,8 +25,8 @@ use super::{
     statements::Statements,
 };
 use crate::engine::{
-    self, Dialect, LIST_ROWS, LONGEST, Look, Pace, Round, SHORTEST, SWEEP_ROWS, bytes, label,
-    rows::{self, Columns, micros},
+    self, Dialect, LIST_ROWS, LONGEST, Look, Pace, Round, SHORTEST, SWEEP_ROWS, State, bytes, label,
+    rows::{self, micros},
     slot,
 };
 
@@ -73,6 +73,16 @@ impl With for SqliteArguments {
 
 fn id(request: &Request) -> Vec<u8> {
     request.id.to_bytes().to_vec()
+}
+
+/// The requests of a keep-alive as a JSON array of rows: name and request as hexadecimal digits, TTL and the TTL of the queue entry
+/// in us.
+fn batch(requests: &[Arc<Request>]) -> String {
+    let row = |request: &Arc<Request>| {
+        let (name, id) = (rows::hex(bytes(&request.name)), rows::hex(&request.id.to_bytes()));
+        format!(r#"["{name}","{id}",{},{}]"#, micros(request.ttl), micros(request.place_ttl()))
+    };
+    format!("[{}]", requests.iter().map(row).collect::<Vec<_>>().join(","))
 }
 
 impl Sqlite {
@@ -182,16 +192,15 @@ impl Dialect for Sqlite {
         Ok(Look::Free)
     }
 
-    async fn renew(&self, request: &Request) -> Result<KeepAlive> {
+    async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<State>> {
         self.follow(Operation::Renew).await?;
-        let arguments =
-            SqliteArguments::default().with(bytes(&request.name)).with(id(request)).with(micros(request.ttl));
-        let sql = &self.statements.renew;
-        if self.changed(Lane::Relaxed, Operation::Renew, sql, arguments).await?.is_some() {
-            return Ok(KeepAlive::Held { lease: request.ttl });
-        }
-        let sql = &self.statements.notice;
-        Ok(KeepAlive::Lost(self.reason(Lane::Reading, Operation::Renew, sql, request).await?))
+        let arguments = SqliteArguments::default().with(batch(requests));
+        let sql = &self.statements.keep_alive;
+        self.rows(Lane::Relaxed, Operation::Renew, sql, arguments, rows::states).await
+    }
+
+    async fn loss(&self, request: &Request) -> Result<LostReason> {
+        self.reason(Lane::Reading, Operation::Renew, &self.statements.notice, request).await
     }
 
     async fn release(&self, request: &Request, hub: &Hub) -> Result<Release> {
@@ -276,9 +285,7 @@ impl Sqlite {
         request: &Request,
     ) -> Result<LostReason> {
         let arguments = SqliteArguments::default().with(bytes(&request.name)).with(id(request));
-        let notice = self
-            .rows(lane, operation, sql, arguments, |rows| rows.first().map_or(Ok(None), |row| row.text(0)));
-        Ok(rows::lost(notice.await?))
+        self.rows(lane, operation, sql, arguments, rows::loss).await
     }
 
     /// Runs `sql`, which returns no rows: the number of the row that it inserted, if one; anything, if it changed one.

@@ -28,7 +28,7 @@ pub(super) struct Statements {
     pub(super) take: SqlStr,
     pub(super) look: SqlStr,
     pub(super) queue: SqlStr,
-    pub(super) renew: SqlStr,
+    pub(super) keep_alive: SqlStr,
     pub(super) release: SqlStr,
     pub(super) withdraw: SqlStr,
     pub(super) gone: SqlStr,
@@ -56,7 +56,7 @@ impl Statements {
             take: fill(include_str!("statements/take.sql")),
             look: fill(look),
             queue: fill(&include_str!("statements/queue.sql").replace("\n{look}\n", &format!("\n{look}\n"))),
-            renew: fill(include_str!("statements/renew.sql")),
+            keep_alive: fill(include_str!("statements/keep_alive.sql")),
             release: fill(include_str!("statements/release.sql")),
             withdraw: fill(include_str!("statements/withdraw.sql")),
             gone: fill(include_str!("statements/gone.sql")),
@@ -76,7 +76,7 @@ impl Statements {
 fn fill(file: &str, prefix: &str) -> SqlStr {
     let code: Vec<&str> = file.lines().filter(|line| !line.starts_with("--")).collect();
     let mut text = code.join("\n").replace("{place}", PLACE).replace("{p}", prefix);
-    for parameter in ["?3", "?7", "?8"] {
+    for parameter in ["?7", "?8", "ttl"] {
         let until = format!("{NOW} + {parameter} + {STEP}");
         text = text.replace(&format!("{{until {parameter}}}"), &until);
     }
@@ -143,7 +143,7 @@ mod tests {
             take,
             look,
             queue,
-            renew,
+            keep_alive,
             release,
             withdraw,
             gone,
@@ -157,7 +157,7 @@ mod tests {
             ..
         } = &statements;
         let breaking = [mark, break_lock, notice, forget];
-        for sql in [take, look, queue, renew, release, withdraw, gone, inspect, list, sweep]
+        for sql in [take, look, queue, keep_alive, release, withdraw, gone, inspect, list, sweep]
             .into_iter()
             .chain(breaking)
         {

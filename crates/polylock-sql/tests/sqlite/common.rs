@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use polylock_core::{Grant, LockName, Mode, Place, Request, Standing, Store};
+use polylock_core::{Grant, KeepAlive, LockName, Mode, Place, Request, Standing, Store};
 use polylock_sql::sqlite::{Config, connect};
 use sqlx::{Connection, SqliteConnection, sqlite::SqliteConnectOptions};
 use tempfile::TempDir;
@@ -87,4 +87,13 @@ pub(crate) async fn acquire(store: &Store, request: &Request) -> Grant {
             }
         }
     }
+}
+
+/// Keeps one request alive.
+pub(crate) async fn keep_alive(store: &Store, request: &Request) -> polylock_core::Result<KeepAlive> {
+    store
+        .backend
+        .keep_alive(&[std::sync::Arc::new(request.clone())])
+        .await
+        .map(|mut outcomes| outcomes.remove(0))
 }

@@ -2,11 +2,13 @@
 
 use std::{error::Error as _, time::Duration};
 
-use polylock_core::{Clock, Error, Fault, LostReason, Mode, Operation, Renewal, Result, Store, SystemClock};
+use polylock_core::{
+    Clock, Error, Fault, KeepAlive, LostReason, Mode, Operation, Result, Store, SystemClock,
+};
 use polylock_sql::sqlite::{Config, Durability, connect};
 use sqlx::Executor;
 
-use crate::common::{File, held, queued, request};
+use crate::common::{File, held, keep_alive, queued, request};
 
 /// The fault of a store that can't be used, and all that is said about it.
 fn fault(result: Result<Store>) -> (Fault, String) {
@@ -87,7 +89,7 @@ async fn a_foreign_writer_is_waited_for_and_told_of_in_the_end() {
     let start = SystemClock.now();
     let failures = futures_util::future::join3(
         async { store.backend.claim(&b).await.unwrap_err() },
-        async { store.backend.renew(&a).await.unwrap_err() },
+        async { keep_alive(&store, &a).await.unwrap_err() },
         async { store.backend.release(&b).await.unwrap_err() },
     );
     let (claim, renew, release) = failures.await;
@@ -118,7 +120,7 @@ async fn a_file_that_is_deleted_in_use_is_left_for_the_one_in_its_place() {
         std::fs::remove_file(format!("{}{suffix}", file.path().display())).unwrap();
     }
     held(&two, &b).await;
-    assert_eq!(one.backend.renew(&a).await.unwrap(), Renewal::Lost(LostReason::Gone));
+    assert_eq!(keep_alive(&one, &a).await.unwrap(), KeepAlive::Lost(LostReason::Gone));
     assert_eq!(queued(&one, &c).await.ahead, Some(1));
     two.backend.release(&b).await.unwrap();
     held(&one, &c).await;
@@ -133,7 +135,7 @@ async fn tables_that_vanish_are_an_error_and_never_a_grant() {
     raw.execute("DROP TABLE polylock_holds").await.unwrap();
     let a = request("n", Mode::Exclusive);
     assert!(store.backend.claim(&a).await.is_err());
-    assert!(store.backend.renew(&a).await.is_err());
+    assert!(keep_alive(&store, &a).await.is_err());
     assert!(store.backend.release(&a).await.is_err());
 }
 

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use polylock_core::{
-    BreakNotice, BreakOrder, Clock, LockName, LostReason, Mode, Renewal, Request, Standing, SystemClock,
+    BreakNotice, BreakOrder, Clock, KeepAlive, LockName, LostReason, Mode, Request, Standing, SystemClock,
 };
 
 use sqlx::Executor;
 
-use crate::common::{File, held, lasting, queued, request};
+use crate::common::{File, held, keep_alive, lasting, queued, request};
 
 #[tokio::test]
 async fn a_claim_repeated_finds_its_own_grant_and_what_is_left_of_it() {
@@ -63,7 +63,7 @@ async fn a_release_is_idempotent_and_harms_nobody() {
     store.backend.release(&a).await.unwrap();
     held(&store, &b).await;
     store.backend.release(&a).await.unwrap();
-    assert!(matches!(store.backend.renew(&b).await.unwrap(), Renewal::Renewed { .. }));
+    assert!(matches!(keep_alive(&store, &b).await.unwrap(), KeepAlive::Held { .. }));
     store.backend.release(&b).await.unwrap();
     assert_eq!(file.rows().await, 0);
 }
@@ -89,9 +89,9 @@ async fn an_expired_holder_is_taken_over_with_a_greater_token_and_told_so() {
         SystemClock.sleep_until(sent + a.ttl + Duration::from_millis(5)).await;
         let second = held(&two, &b).await;
         assert!(second.token > first.token);
-        assert_eq!(one.backend.renew(&a).await.unwrap(), Renewal::Lost(LostReason::Gone));
+        assert_eq!(keep_alive(&one, &a).await.unwrap(), KeepAlive::Lost(LostReason::Gone));
         one.backend.release(&a).await.unwrap();
-        assert!(matches!(two.backend.renew(&b).await.unwrap(), Renewal::Renewed { .. }));
+        assert!(matches!(keep_alive(&two, &b).await.unwrap(), KeepAlive::Held { .. }));
         two.backend.release(&b).await.unwrap();
         assert_eq!(file.rows().await, 0);
     }
@@ -134,15 +134,15 @@ async fn a_renewal_keeps_a_hold_and_makes_none() {
     let file = File::new();
     let store = file.store().await;
     let a = lasting("n", Mode::Exclusive, Duration::from_millis(500));
-    assert_eq!(store.backend.renew(&a).await.unwrap(), Renewal::Lost(LostReason::Gone));
+    assert_eq!(keep_alive(&store, &a).await.unwrap(), KeepAlive::Lost(LostReason::Gone));
     held(&store, &a).await;
     let start = SystemClock.now();
     while SystemClock.now() < start + Duration::from_millis(900) {
-        assert_eq!(store.backend.renew(&a).await.unwrap(), Renewal::Renewed { lease: a.ttl });
+        assert_eq!(keep_alive(&store, &a).await.unwrap(), KeepAlive::Held { lease: a.ttl });
         SystemClock.sleep_until(SystemClock.now() + Duration::from_millis(20)).await;
     }
     SystemClock.sleep_until(SystemClock.now() + Duration::from_millis(505)).await;
-    assert_eq!(store.backend.renew(&a).await.unwrap(), Renewal::Lost(LostReason::Gone), "revived");
+    assert_eq!(keep_alive(&store, &a).await.unwrap(), KeepAlive::Lost(LostReason::Gone), "revived");
 }
 
 #[tokio::test]
@@ -239,8 +239,8 @@ async fn inspection_tells_who_holds_and_who_waits_and_breaking_takes_it_from_the
     assert_eq!(inspect.list("").await.unwrap().len(), 1);
     let broken = inspect.break_lock(&name, &BreakOrder::new(BreakNotice::default()).force()).await.unwrap();
     assert_eq!(broken.iter().map(|h| h.token.unwrap()).collect::<Vec<_>>(), tokens);
-    let lost = Renewal::Lost(LostReason::Broken(BreakNotice::default()));
-    assert_eq!(store.backend.renew(&shared[0]).await.unwrap(), lost);
+    let lost = KeepAlive::Lost(LostReason::Broken(BreakNotice::default()));
+    assert_eq!(keep_alive(&store, &shared[0]).await.unwrap(), lost);
     assert!(held(&other, &writer).await.token > tokens[1]);
 }
 

@@ -1,0 +1,2 @@
+-- See `routines/keep_alive.sql`.
+CALL {p}_keep_alive_2($1);

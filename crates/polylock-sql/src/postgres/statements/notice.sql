@@ -1,0 +1,10 @@
+-- The notice of a hold that was broken and is gone or marked: (notice), or no row.
+--
+-- Inputs:    $1 name, $2 request.
+-- Atomicity: reads only; one statement, so one snapshot.
+-- Clock:     none.
+{begin}
+SELECT notice FROM {p}_holds
+WHERE name = $1::bytea AND slot IN ('', $2::bytea) AND request = $2::bytea AND notice IS NOT NULL
+UNION ALL
+SELECT notice FROM {p}_broken WHERE name = $1::bytea AND request = $2::bytea;

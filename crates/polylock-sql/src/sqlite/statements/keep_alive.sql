@@ -1,0 +1,23 @@
+-- Extends live holds that are not marked as broken, and live queue entries. Answers with a letter for each request, in their order:
+-- H held, Q queued, B broken, G gone.
+--
+-- Inputs:    ?1 a JSON array with a row [name, request, TTL in us, TTL of the queue entry in us] for each; bytes as hexadecimal
+--            digits.
+-- Atomicity: one write transaction.
+-- Clock:     read by each statement, after the write lock was taken.
+BEGIN IMMEDIATE;
+UPDATE {p}_holds SET expires_at = {until ttl} FROM (
+    SELECT unhex(value ->> 0) AS b_name, unhex(value ->> 1) AS b_request, value ->> 2 AS ttl FROM json_each(?1))
+WHERE name = b_name AND slot IN (x'', b_request) AND request = b_request AND expires_at > {now} AND notice IS NULL;
+UPDATE {p}_waiters SET expires_at = {until ttl} FROM (
+    SELECT unhex(value ->> 0) AS b_name, unhex(value ->> 1) AS b_request, value ->> 3 AS ttl FROM json_each(?1))
+WHERE name = b_name AND request = b_request AND expires_at > {now};
+SELECT group_concat(CASE
+    WHEN EXISTS (SELECT 1 FROM {p}_holds WHERE name = b_name AND slot IN (x'', b_request) AND request = b_request
+        AND expires_at > {now} AND notice IS NULL) THEN 'H'
+    WHEN EXISTS (SELECT 1 FROM {p}_waiters WHERE name = b_name AND request = b_request AND expires_at > {now}) THEN 'Q'
+    WHEN EXISTS (SELECT 1 FROM {p}_holds WHERE name = b_name AND slot IN (x'', b_request) AND request = b_request
+        AND notice IS NOT NULL) OR EXISTS (SELECT 1 FROM {p}_broken WHERE name = b_name AND request = b_request) THEN 'B'
+    ELSE 'G' END, '' ORDER BY ord)
+FROM (SELECT key AS ord, unhex(value ->> 0) AS b_name, unhex(value ->> 1) AS b_request FROM json_each(?1));
+COMMIT;
