@@ -299,12 +299,20 @@ impl Raw {
         outcomes.remove(0)
     }
 
-    /// A keep-alive for several.
+    /// Keep-alives for several, in batches of the size that the store takes.
     pub(crate) async fn keep_alive(&self, requests: &[&Request]) -> Vec<KeepAlive> {
-        let backend = self.0.clone();
+        let (backend, capabilities) = (self.0.clone(), self.0.capabilities());
         let requests: Vec<Arc<Request>> =
             requests.iter().map(|request| Arc::new((*request).clone())).collect();
-        on_io(self.0.capabilities().backend, async move { backend.keep_alive(&requests).await }).await
+        let size = capabilities.keep_alive_batch;
+        on_io(capabilities.backend, async move {
+            let mut outcomes = Vec::new();
+            for batch in requests.chunks(size) {
+                outcomes.extend(backend.keep_alive(batch).await?);
+            }
+            Ok(outcomes)
+        })
+        .await
     }
 
     pub(crate) async fn release(&self, request: &Request) -> Release {

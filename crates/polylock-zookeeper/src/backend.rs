@@ -3,10 +3,10 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use futures_util::FutureExt;
+use futures_util::{FutureExt, future::join_all};
 use polylock_core::{
     Backend, Capabilities, Carrier, Clock, FirstStep, Grant, KeepAlive, LostReason, Moment, Operation, Place,
-    QueueLease, Reach, Release, Request, Result, Standing, Store, SystemClock, Wake, WakeUp,
+    Reach, Release, Request, Result, Standing, Store, SystemClock, Wake, WakeUp,
 };
 
 use crate::{
@@ -54,8 +54,6 @@ async fn open(config: Config) -> Result<Store> {
     capabilities.wake = WakeUp::Pushed;
     capabilities.carrier = Carrier::Connection;
     capabilities.first_step = FirstStep::Thread;
-    capabilities.queue_lease = QueueLease::Absent;
-    capabilities.keep_alive_batch = 1;
     let claims: Arc<Claims> = Arc::default();
     let looked_after = claims.clone();
     tokio::spawn(async move { looked_after.look_after().await });
@@ -162,16 +160,22 @@ impl Ensemble {
         }
     }
 
-    /// Extends a hold, unless it is marked as broken: the session keeps its node.
-    async fn keep_hold_alive(&self, request: &Request) -> Result<KeepAlive> {
-        let slot = self.claims.find(request.id);
-        let Some((slot, Stage::Holding(node))) = slot.map(|slot| (slot.clone(), slot.at())) else {
-            return Ok(KeepAlive::Lost(LostReason::Gone));
-        };
+    /// Extends a hold, unless it is marked as broken, or a place in the queue: the session keeps their nodes.
+    async fn keep_one_alive(&self, request: &Request) -> Result<KeepAlive> {
+        let gone = Ok(KeepAlive::Lost(LostReason::Gone));
+        let Some(slot) = self.claims.find(request.id) else { return gone };
+        let stage = slot.at();
+        if matches!(stage, Stage::Leaving(_)) {
+            return gone;
+        }
         if slot.until() <= SystemClock.now() {
             slot.expire();
-            return Ok(KeepAlive::Lost(LostReason::Gone));
+            return gone;
         }
+        let Stage::Holding(node) = stage else {
+            slot.lasts(request.place_ttl());
+            return Ok(KeepAlive::Queued);
+        };
         let deadline = SystemClock.now() + node.session.patience();
         if let Some(reason) = self.answer(Operation::Renew, deadline, node.loss()).await? {
             return Ok(KeepAlive::Lost(reason));
@@ -253,16 +257,20 @@ impl Backend for Ensemble {
                 let gone = slot.watched(&node.session, &last).await;
                 gone.map_err(|error| self.sessions.failed(Operation::Wait, error))?;
             }
-            // Its directory is about to be renewed: nothing tells when.
-            Stage::Out => std::future::pending().await,
+            // Its directory is about to be renewed, and no watch can tell when.
+            Stage::Out => SystemClock.sleep_until(SystemClock.now() + RENEWING).await,
             _ => {}
         }
         Ok(Wake::Stale)
     }
 
     async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
-        let [request] = requests else { return Ok(Vec::new()) };
-        self.keep_hold_alive(request).await.map(|outcome| vec![outcome])
+        // The reads of all nodes are sent at once, on one connection.
+        let replies = join_all(requests.iter().map(|request| self.keep_one_alive(request))).await;
+        if replies.iter().all(Result::is_err) {
+            return replies.into_iter().collect();
+        }
+        Ok(replies.into_iter().map(|reply| reply.unwrap_or(KeepAlive::Unknown)).collect())
     }
 
     async fn release(&self, request: &Request) -> Result<Release> {

@@ -98,7 +98,7 @@ impl Claims {
     /// Takes away, for ever, what nobody is interested in any more: the session would keep it alive.
     ///
     /// A holder that does not release its lock, by its own will or because it hangs, is as good as dead when its lease has
-    /// run out, and so is a waiter that does not claim. That also ends a hold that was marked as broken, whose lease is not
+    /// run out, and so is a waiter that is not kept alive. That also ends a hold that was marked as broken, whose lease is not
     /// extended any more, and whose holder does not stop.
     ///
     /// When the store is closed, what is held still has been left to expire: the session lives on until then. If the program
