@@ -76,6 +76,11 @@ impl Trial {
         self.bare.backend.capabilities()
     }
 
+    /// How many of `count` requests for one lock that wait in one process claim it: the first alone if the store keeps no queue.
+    pub(crate) fn in_queue(&self, count: usize) -> usize {
+        if self.capabilities().order == Order::Arrival { count } else { count.min(1) }
+    }
+
     /// The modes that the store grants, weakest first.
     pub(crate) fn modes(&self) -> impl Iterator<Item = Mode> + Clone {
         let modes = self.capabilities().modes;

@@ -77,7 +77,7 @@ pub(super) async fn nothing_after_cancelled_waits(trial: Trial) -> Outcome {
     let holder = acquired(locks.lock("n")).await;
     let count = at_once(&trial, 200);
     let waits: Vec<_> = (0..count).map(|_| tokio::spawn(locks.lock("n").acquire())).collect();
-    soon("all wait", recording.queued(&lock_name("n"), count)).await;
+    soon("all wait", recording.queued(&lock_name("n"), trial.in_queue(count))).await;
     for wait in &waits {
         wait.abort();
     }

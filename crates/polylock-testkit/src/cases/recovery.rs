@@ -24,7 +24,7 @@ pub(super) async fn after_the_store_was_emptied(trial: Trial) -> Outcome {
             token
         });
     }
-    soon("both wait", recording.queued(&lock_name("n"), 2)).await;
+    soon("both wait", recording.queued(&lock_name("n"), trial.in_queue(2))).await;
 
     let began = SystemClock.now();
     if !trial.empty().await {
