@@ -175,11 +175,11 @@ pub(super) async fn a_waiter_that_was_stopped_comes_back(trial: Trial) -> Outcom
     let (store, recording) = watched(store, Recording::new);
     let there = trial.open(store);
     let holder = acquired(here.lock("n")).await;
-    let stopped = tokio::spawn(acquired(there.lock("n").ttl(trial.short())));
+    let stopped = tokio::spawn(acquired(there.lock("n").ttl(trial.renewable())));
     soon("it waits", recording.queued(&lock_name("n"), 1)).await;
     gate.freeze();
     released(holder).await;
-    let limit = trial.short().min(Request::MAX_PLACE_TTL) + SOON;
+    let limit = trial.renewable().min(Request::MAX_PLACE_TTL) + SOON;
     let next = within(limit, "the next, past a waiter that has stopped", acquired(here.lock("n"))).await;
     gate.thaw();
     released(next).await;
