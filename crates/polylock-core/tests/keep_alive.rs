@@ -1,0 +1,125 @@
+//! What core makes of the outcomes of keep-alives, and from when the lease of a grant counts.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use polylock_core::{
+    Backend, Capabilities, Clock, FencingToken, Grant, KeepAlive, Locks, Moment, Place, Release, Request,
+    Result, Standing, Store, SystemClock, Wake, memory,
+};
+
+const TTL: Duration = Duration::from_millis(900);
+
+fn locks(backend: Arc<dyn Backend>) -> Locks {
+    Locks::new(Store::new(backend))
+}
+
+/// The in-memory store, whose every other keep-alive is without a result.
+#[derive(Debug)]
+struct Vague {
+    inner: Arc<dyn Backend>,
+    calls: AtomicU32,
+}
+
+#[async_trait]
+impl Backend for Vague {
+    fn capabilities(&self) -> &Capabilities {
+        self.inner.capabilities()
+    }
+
+    async fn claim(&self, request: &Request) -> Result<Standing> {
+        self.inner.claim(request).await
+    }
+
+    async fn wait(&self, request: &Request) -> Result<Wake> {
+        self.inner.wait(request).await
+    }
+
+    async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
+        if self.calls.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) {
+            return Ok(vec![KeepAlive::Unknown; requests.len()]);
+        }
+        self.inner.keep_alive(requests).await
+    }
+
+    async fn release(&self, request: &Request) -> Result<Release> {
+        self.inner.release(request).await
+    }
+}
+
+#[tokio::test]
+async fn a_keep_alive_without_a_result_is_retried() {
+    let vague = Arc::new(Vague { inner: memory::connect().backend, calls: AtomicU32::new(0) });
+    let locks = locks(vague.clone());
+    let guard = locks.lock("a").ttl(TTL).acquire().await.unwrap();
+    let waiter = tokio::spawn(locks.lock("a").ttl(TTL).acquire());
+    let end = SystemClock.now() + 3 * TTL;
+    while SystemClock.now() < end {
+        guard.ensure_held().unwrap();
+        tokio::time::sleep(TTL / 20).await;
+    }
+    assert!(vague.calls.load(Ordering::Relaxed) >= 4);
+    assert!(!waiter.is_finished());
+    guard.release().await.unwrap();
+    waiter.await.unwrap().unwrap().release().await.unwrap();
+}
+
+/// A store that keeps a request in its queue, and reports a grant with a short lease long after the claim.
+#[derive(Debug)]
+struct Slow {
+    capabilities: Capabilities,
+    /// When the notification is delivered.
+    notified_at: Moment,
+    /// When the last claim or keep-alive was received that found the request in the queue.
+    queued_at: Mutex<Moment>,
+}
+
+#[async_trait]
+impl Backend for Slow {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    async fn claim(&self, _: &Request) -> Result<Standing> {
+        *self.queued_at.lock().unwrap() = SystemClock.now();
+        Ok(Standing::Queued(Place::new(None, Place::MAX_RECHECK)))
+    }
+
+    async fn wait(&self, _: &Request) -> Result<Wake> {
+        SystemClock.sleep_until(self.notified_at).await;
+        Ok(Wake::Granted(Grant::new(FencingToken::new(7).unwrap(), TTL)))
+    }
+
+    async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
+        *self.queued_at.lock().unwrap() = SystemClock.now();
+        Ok(vec![KeepAlive::Queued; requests.len()])
+    }
+
+    async fn release(&self, _: &Request) -> Result<Release> {
+        Ok(Release::Released)
+    }
+}
+
+/// 1. A request is queued, and its entry is kept alive for longer than its TTL.
+/// 2. The store grants the lock, with a lease from then, and its notification is delivered at some time after that.
+///
+/// The grant came after the last reply with a queue position, and may have come right after it.
+#[tokio::test]
+async fn the_lease_of_a_notified_grant_counts_from_the_last_keep_alive_of_the_queue_entry() {
+    let mut capabilities = memory::connect().backend.capabilities().clone();
+    capabilities.backend = "slow";
+    let queued_at = Mutex::new(SystemClock.now());
+    let slow = Slow { capabilities, notified_at: SystemClock.now() + 2 * TTL, queued_at };
+    let slow = Arc::new(slow);
+    let guard = locks(slow.clone()).lock("a").ttl(TTL).acquire().await.unwrap();
+    assert_eq!(guard.fencing_token().get(), 7);
+    let latest = *slow.queued_at.lock().unwrap() + TTL;
+    assert!(guard.deadline() <= latest, "{:?} after {latest:?}", guard.deadline());
+}
