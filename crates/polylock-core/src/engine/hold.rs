@@ -242,9 +242,14 @@ impl Hold {
         self.phase.borrow().clone()
     }
 
-    /// Whether it has not been ended. A deadline that has passed has not done that by itself.
-    pub(super) fn is_live(&self) -> bool {
-        matches!(*self.phase.borrow(), Phase::Held { .. })
+    /// Whether it was released, left to expire, or passed on.
+    pub(super) fn has_left(&self) -> bool {
+        matches!(*self.phase.borrow(), Phase::Left)
+    }
+
+    /// Whether it has ended without that. A deadline that has passed has not done that by itself.
+    pub(super) fn is_lost(&self) -> bool {
+        matches!(*self.phase.borrow(), Phase::Lost(_))
     }
 
     /// Whether the caller has received the guard.

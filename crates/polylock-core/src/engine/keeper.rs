@@ -299,7 +299,7 @@ async fn run(shared: Arc<Shared>) {
     let cause = io::panicked(&*panic);
     tracing::error!(cause, "the task that renews the locks of a store has failed: they are lost");
     let state = std::mem::take(&mut *shared.keeper.lock());
-    for kept in state.holds.into_values() {
+    for kept in state.holds.into_values().filter(|kept| !kept.hold.has_left()) {
         if kept.hold.lose(LostReason::WatchdogFailed) {
             kept.hold.report_loss(&LostReason::WatchdogFailed);
         }
@@ -446,6 +446,10 @@ impl State {
         }
         let kept = holds.get_mut(&request.id)?;
         kept.in_flight = false;
+        if kept.hold.has_left() {
+            // Whoever has ended it releases it, and is about to have it forgotten.
+            return None;
+        }
         let reason = match outcome {
             KeepAlive::Held { lease } => {
                 shared.record(&request.name, Measured::Renewal("renewed"));
@@ -470,7 +474,9 @@ impl State {
             // A holder is never in the queue.
             KeepAlive::Queued | KeepAlive::Unknown => LostReason::Gone,
         };
-        kept.hold.lose(reason);
+        if !kept.hold.lose(reason) && kept.hold.has_left() {
+            return None;
+        }
         let kept = holds.remove(&request.id)?;
         timers.remove(&(kept.timer, request.id));
         Some(kept)

@@ -50,21 +50,25 @@ pub(super) async fn extends_a_full_batch(trial: Trial) -> Outcome {
     Ok(())
 }
 
-/// A waiter keeps its place for many times its lease, though it does not claim: one that comes later is served later.
+/// A waiter keeps its place for many times its lease, though it does not claim: one that has come later is served later.
 pub(super) async fn keeps_a_waiter_in_its_place(trial: Trial) -> Outcome {
-    let (here, (there, recording)) = (trial.locks().await, trial.recorded().await);
+    let ((here, late), (there, early)) = (trial.recorded().await, trial.recorded().await);
     let holder = acquired(here.lock("n")).await;
     let ttl = trial.renewable();
-    let first = tokio::spawn(acquired(there.lock("n").ttl(ttl)));
-    soon("it waits", recording.queued(&lock_name("n"), 1)).await;
-    let second = tokio::spawn(acquired(there.lock("n").ttl(ttl)));
-    soon("the second waits", recording.queued(&lock_name("n"), 2)).await;
-    pass(3 * ttl.min(Request::MAX_PLACE_TTL)).await;
-    let late = tokio::spawn(acquired(here.lock("n")));
-    released(holder).await;
-    for (waiter, which) in [(first, "the first"), (second, "the second"), (late, "the last")] {
-        released(within(SOON, which, join(waiter)).await).await;
+    let mut waiters = Vec::new();
+    for (locks, recording, number) in [(&there, &early, 1), (&there, &early, 2), (&here, &late, 1)] {
+        waiters.push(tokio::spawn(acquired(locks.lock("n").ttl(ttl))));
+        soon("it waits", recording.queued(&lock_name("n"), number)).await;
     }
+    pass(3 * ttl.min(Request::MAX_PLACE_TTL)).await;
+    released(holder).await;
+    let mut tokens = Vec::new();
+    for waiter in waiters {
+        let guard = within(SOON, "a waiter", join(waiter)).await;
+        tokens.push(guard.fencing_token());
+        released(guard).await;
+    }
+    assert!(tokens.is_sorted(), "in order of arrival: {tokens:?}");
     trial.nothing_left(&["n"], "after all").await;
     Ok(())
 }

@@ -31,6 +31,10 @@ pub(super) fn take(state: &mut State, now: Moment, can: &Capabilities) -> Due {
             soon.waiters.push(waiter.request.clone());
             waiter.sent(now, &mut state.timers);
         } else if let Some(kept) = state.holds.get_mut(&id) {
+            if kept.hold.has_left() {
+                // Whoever has ended it releases it, and is about to have it forgotten.
+                continue;
+            }
             if kept.has_ended(now) {
                 due.ended.extend(state.holds.remove(&id));
                 continue;
@@ -93,6 +97,7 @@ fn take_soon(state: &mut State, now: Moment, window: Moment, soon: &mut Soon) {
         } else if let Some(kept) = state.holds.get_mut(&id)
             && !kept.in_flight
             && kept.renew_at <= window
+            && !kept.hold.has_left()
         {
             soon.holds.push(kept.hold.request.clone());
             kept.sent(now);
@@ -106,6 +111,6 @@ impl Kept {
         if self.deadline() <= now {
             self.hold.lose(LostReason::DeadlineReached);
         }
-        !self.hold.is_live() || (self.receive_by() <= now && self.hold.pass_on())
+        self.hold.is_lost() || (self.receive_by() <= now && self.hold.pass_on())
     }
 }
