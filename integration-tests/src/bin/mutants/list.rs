@@ -448,7 +448,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "a broken hold that is extended, in Redis",
-        file: "crates/polylock-redis/src/single/scripts/renew.lua",
+        file: "crates/polylock-redis/src/single/scripts/keep_alive.lua",
         from: "if entry[8] then",
         to: "if false then",
         test: ("conformance", "redis::breaking::ends_with_the_lease"),
@@ -470,10 +470,38 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "a hold that was deleted is renewed, in Redis",
-        file: "crates/polylock-redis/src/single/scripts/renew.lua",
-        from: "return notice_for(ARGV[1]) or 0",
-        to: "return notice_for(ARGV[1]) or 1",
+        file: "crates/polylock-redis/src/single/scripts/keep_alive.lua",
+        from: "return notice_for(id) or 0",
+        to: "return notice_for(id) or 1",
         test: ("conformance", "redis::recovery::after_the_store_was_emptied"),
+    },
+    Mutant {
+        name: "a queue entry that has expired is revived, in Redis",
+        file: "crates/polylock-redis/src/single/scripts/keep_alive.lua",
+        from: "if entry and entry[4] > now then",
+        to: "if entry then",
+        test: ("redis", "keeping::an_entry_that_has_expired_is_not_revived"),
+    },
+    Mutant {
+        name: "the key of a queue expires though its entries are kept alive, in Redis",
+        file: "crates/polylock-redis/src/single/scripts/keep_alive.lua",
+        from: "        prolong(QUEUE, place_ttl)
+",
+        to: "",
+        test: ("redis", "keeping::entries_outlive_the_first_expiry_of_their_keys_without_a_claim"),
+    },
+    Mutant {
+        name: "a full server refuses to keep a queue entry alive, in Redis",
+        file: "crates/polylock-redis/src/single/scripts/keep_alive.lua",
+        from: "        prolong(QUEUE, place_ttl)
+        prolong(WAITERS, place_ttl)
+        redis.call('HSET', WAITERS, id, cmsgpack.pack(entry))
+",
+        to: "        redis.call('HSET', WAITERS, id, cmsgpack.pack(entry))
+        prolong(QUEUE, place_ttl)
+        prolong(WAITERS, place_ttl)
+",
+        test: ("redis", "keeping::a_server_that_is_full_keeps_holds_and_queue_entries_alive"),
     },
     Mutant {
         name: "Redlock: a majority of those that answer",
