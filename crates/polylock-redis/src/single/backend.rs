@@ -19,7 +19,11 @@ use polylock_core::{
 };
 use redis::{ScriptInvocation, Value};
 
-use super::{NAME, config::Config, scripts::{Scripts, in_micros}};
+use super::{
+    NAME,
+    config::Config,
+    scripts::{Scripts, in_micros},
+};
 use crate::{
     keys,
     link::{self, Call, INSPECT_TIMEOUT, Link, Peer, Push, Reply},
@@ -179,7 +183,9 @@ impl Server {
             Value::Int(0) => KeepAlive::Lost(LostReason::Gone),
             reply => match broken(reply) {
                 Some(reason) => KeepAlive::Lost(reason),
-                None => return Err(self.link.unexpected(Operation::Renew, "an unknown outcome of a renewal")),
+                None => {
+                    return Err(self.link.unexpected(Operation::Renew, "an unknown outcome of a renewal"));
+                }
             },
         })
     }

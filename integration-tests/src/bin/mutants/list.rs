@@ -622,9 +622,9 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "Redlock: a broken vote that is extended",
-        file: "crates/polylock-redis/src/redlock/scripts/renew.lua",
-        from: "    if entry[5] then",
-        to: "    if false then",
+        file: "crates/polylock-redis/src/redlock/scripts/keep_alive.lua",
+        from: "if entry[5] then",
+        to: "if false then",
         test: ("conformance", "redlock3::breaking::ends_with_the_lease"),
     },
     Mutant {
