@@ -8,7 +8,7 @@ pub(crate) struct Mutant {
     from: &'static str,
     /// ... and what shall.
     to: &'static str,
-    /// Test binary and name of the test that must fail.
+    /// Test binary and name of the test that must fail; or `units of` a command or a `library`, and the name of the unit test.
     pub(crate) test: (&'static str, &'static str),
 }
 
@@ -626,6 +626,50 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         from: "if entry[5] then",
         to: "if false then",
         test: ("conformance", "redlock3::breaking::ends_with_the_lease"),
+    },
+    Mutant {
+        name: "Redlock: a lock of which nothing is known fails its batch",
+        file: "crates/polylock-redis/src/redlock/keep_alive.rs",
+        from: "if unknown == outcomes.len() {",
+        to: "if unknown > 0 {",
+        test: ("redlock", "keeping::a_lock_of_which_nothing_is_known_does_not_fail_the_others_of_its_batch"),
+    },
+    Mutant {
+        name: "Redlock: a renewal without a majority counts",
+        file: "crates/polylock-redis/src/redlock/keep_alive.rs",
+        from: "None => KeepAlive::Unknown,",
+        to: "None => KeepAlive::Held { lease: request.ttl },",
+        test: ("redlock", "keeping::a_lock_of_which_nothing_is_known_does_not_fail_the_others_of_its_batch"),
+    },
+    Mutant {
+        name: "Redlock: a message for each renewal",
+        file: "crates/polylock-redis/src/redlock/open.rs",
+        from: "    capabilities.queue_lease = QueueLease::Absent;
+",
+        to: "    capabilities.queue_lease = QueueLease::Absent;
+    capabilities.keep_alive_batch = 1;
+",
+        test: ("redlock", "keeping::of_many_locks_none_is_lost_while_the_servers_are_well"),
+    },
+    Mutant {
+        name: "Redis: a time-out that measures this client's own queue",
+        file: "crates/polylock-redis/src/flow.rs",
+        from: "let next = (replied + timeout).max(",
+        to: "let next = (replied.min(self.sent_at) + timeout).max(",
+        test: (
+            "units of library polylock_redis",
+            "flow::tests::a_server_that_replies_to_others_is_not_silent",
+        ),
+    },
+    Mutant {
+        name: "Redis: claims before releases",
+        file: "crates/polylock-redis/src/flow.rs",
+        from: "places.waiting.iter_mut().find_map(",
+        to: "places.waiting.iter_mut().rev().find_map(",
+        test: (
+            "units of library polylock_redis",
+            "flow::tests::places_go_to_releases_first_and_to_nobody_who_has_left",
+        ),
     },
     Mutant {
         name: "Redlock: a broken vote that is given again",
