@@ -491,6 +491,13 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         test: ("redis", "keeping::entries_outlive_the_first_expiry_of_their_keys_without_a_claim"),
     },
     Mutant {
+        name: "each waiter of a client that is gone is granted and taken back, in Redis",
+        file: "crates/polylock-redis/src/single/scripts/common.lua",
+        from: "absent[waiter[5]] = true",
+        to: "",
+        test: ("redis", "dead::many_waiters_of_a_client_that_is_cut_off_are_passed_over_with_one_message"),
+    },
+    Mutant {
         name: "a full server refuses to keep a queue entry alive, in Redis",
         file: "crates/polylock-redis/src/single/scripts/keep_alive.lua",
         from: "        prolong(QUEUE, place_ttl)
