@@ -102,7 +102,12 @@ async fn many_waiters_of_a_client_that_is_cut_off_are_passed_over_with_one_messa
     let (here, proxy) = (spot.locks().await, Proxy::to(server.port()));
     let there = Locks::connect(&proxy.url(&spot.url)).await.unwrap();
     let guard = here.lock("n").acquire().await.unwrap();
-    let waiting: Vec<_> = (0..GONE).map(|_| tokio::spawn(there.lock("n").acquire())).collect();
+    let waiting: Vec<_> = (0..GONE)
+        .map(|_| {
+            let lock = there.lock("n");
+            tokio::spawn(async move { lock.acquire().await.unwrap().release().await.unwrap() })
+        })
+        .collect();
     waiters(&here, "n", GONE).await;
     let next = tokio::spawn(here.lock("n").acquire());
     waiters(&here, "n", GONE + 1).await;
@@ -120,7 +125,7 @@ async fn many_waiters_of_a_client_that_is_cut_off_are_passed_over_with_one_messa
     tokio::task::block_in_place(|| proxy.refuse(false));
     next.release().await.unwrap();
     for waiter in waiting {
-        waiter.await.unwrap().unwrap().release().await.unwrap();
+        waiter.await.unwrap();
     }
     spot.is_clean().await;
 }
