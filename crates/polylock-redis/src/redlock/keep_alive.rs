@@ -9,6 +9,7 @@ use super::{
     node::{Ballot, Extensions, Node},
     poll::{poll, too_few},
     proposals::{Definite, Sent, UNKNOWN},
+    scripts::Renewal,
     tally::{Extension, Renewals, Renewed},
     withdrawals::Cluster,
 };
@@ -40,11 +41,13 @@ impl Redlock {
             return Ok(Vec::new());
         };
         let (nodes, servers) = (&self.cluster.nodes, self.cluster.nodes.len());
-        let batch: Arc<[(Arc<Request>, i64)]> = {
+        let batch: Arc<[Renewal]> = {
             let proposals = self.cluster.proposals();
             // A request of another client can be extended where it is, but not restored.
             let number = |request: &Request| proposals.token(request.id).unwrap_or(UNKNOWN);
-            requests.iter().map(|request| (request.clone(), number(request))).collect()
+            let renewal =
+                |request: &Arc<Request>| Renewal { request: request.clone(), number: number(request) };
+            requests.iter().map(renewal).collect()
         };
         let send = |_, node: Arc<Node>| {
             let (cluster, batch) = (self.cluster.clone(), batch.clone());
@@ -87,13 +90,14 @@ impl Redlock {
     /// Records the leases that a majority has just extended, and has the servers vote again that have lost the vote.
     fn restore(
         &self,
-        batch: &[(Arc<Request>, i64)],
+        batch: &[Renewal],
         outcomes: &[Option<Renewed>],
         replies: &[Option<Result<Extensions>>],
     ) {
-        let mut lost: BTreeMap<usize, Vec<(Sent, (Arc<Request>, i64))>> = BTreeMap::new();
+        let mut lost: BTreeMap<usize, Vec<(Sent, Renewal)>> = BTreeMap::new();
         let mut proposals = self.cluster.proposals();
-        for (at, (request, number)) in batch.iter().enumerate() {
+        for (at, renewal) in batch.iter().enumerate() {
+            let Renewal { request, number } = renewal;
             if outcomes[at] != Some(Renewed::Extended) || *number == UNKNOWN {
                 continue;
             }
@@ -105,7 +109,7 @@ impl Redlock {
                 }
                 // Recorded before it is sent, so that the release goes to this server, too.
                 if let Some(sent) = proposals.sends(request.id, server, *number) {
-                    lost.entry(server).or_default().push((sent, (request.clone(), *number)));
+                    lost.entry(server).or_default().push((sent, renewal.clone()));
                 }
             }
         }
@@ -119,13 +123,13 @@ impl Redlock {
 }
 
 /// Has `server` give these votes again.
-async fn give_again(cluster: &Cluster, server: usize, votes: Vec<(Sent, (Arc<Request>, i64))>) {
+async fn give_again(cluster: &Cluster, server: usize, votes: Vec<(Sent, Renewal)>) {
     let (sent, batch): (Vec<Sent>, Vec<_>) = votes.into_iter().unzip();
-    let timeout = batch.iter().map(|(request, _)| cluster.timeout_of(request)).max().unwrap_or_default();
+    let timeout = batch.iter().map(|renewal| cluster.timeout_of(&renewal.request)).max().unwrap_or_default();
     let ballot = cluster.nodes[server].keep_alive(&cluster.scripts, &batch, true, timeout).await;
     let mut proposals = cluster.proposals();
-    for (at, (sent, (_, number))) in sent.into_iter().zip(batch).enumerate() {
-        if let Some(reply) = definite(&ballot, at, number) {
+    for (at, (sent, renewal)) in sent.into_iter().zip(batch).enumerate() {
+        if let Some(reply) = definite(&ballot, at, renewal.number) {
             proposals.replied(sent, reply);
         }
     }

@@ -1,7 +1,7 @@
 //! One of the servers, and its votes.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -10,7 +10,7 @@ use redis::{FromRedisValue, ScriptInvocation};
 
 use super::{
     membership::{Membership, Observed},
-    scripts::{Member, Scripts},
+    scripts::{Member, Renewal, Scripts},
     tally::Extension,
 };
 use crate::{
@@ -182,7 +182,7 @@ impl Node {
     pub(super) async fn keep_alive(
         &self,
         scripts: &Scripts,
-        batch: &[(Arc<Request>, i64)],
+        batch: &[Renewal],
         restores: bool,
         timeout: Duration,
     ) -> Ballot<Extensions> {
@@ -190,12 +190,10 @@ impl Node {
         let Seen { outcome, was_sent, may_come_late } =
             self.run::<Vec<(i64, Vec<u8>)>>(Operation::Renew, timeout, &call).await;
         let answer = outcome.and_then(|((.., outcomes), observed)| {
-            self.warn_of_delay(observed);
+            let counts = self.counts(observed);
             let each = outcomes.iter().map(|(word, notice)| Some((extension(*word)?, text(notice))));
             match each.collect::<Option<Vec<_>>>() {
-                Some(each) if each.len() == batch.len() => {
-                    Ok(Extensions { each, counts: observed == Observed::Counts })
-                }
+                Some(each) if each.len() == batch.len() => Ok(Extensions { each, counts }),
                 _ => Err(self
                     .link
                     .unexpected(Operation::Renew, "the outcomes of a renewal that make no sense")),
@@ -239,7 +237,7 @@ impl Node {
     async fn vote(&self, operation: Operation, timeout: Duration, call: ScriptCall<'_>) -> Ballot {
         let Seen { outcome, was_sent, may_come_late } = self.run::<Vec<u8>>(operation, timeout, call).await;
         let answer = outcome.and_then(|((word, number, ms, ..), observed)| {
-            self.warn_of_delay(observed);
+            let counts = self.counts(observed);
             let left = Duration::from_millis(u64::try_from(ms).unwrap_or(0));
             let vote = match word {
                 word::YES => Vote::Yes(number, left),
@@ -248,12 +246,13 @@ impl Node {
                 word::TOO_FAR => Vote::TooFar,
                 word => return Err(self.link.unexpected(operation, format_args!("vote {word}"))),
             };
-            Ok(Answer { vote, counts: observed == Observed::Counts })
+            Ok(Answer { vote, counts })
         });
         Ballot { answer, was_sent, may_come_late }
     }
 
-    fn warn_of_delay(&self, observed: Observed) {
+    /// Whether the server's votes count. Warns if they do not any more.
+    fn counts(&self, observed: Observed) -> bool {
         if observed == (Observed::Delayed { begins: true }) {
             tracing::warn!(
                 server = self.address(),
@@ -262,6 +261,7 @@ impl Node {
                 self.remaining_delay().unwrap_or_default()
             );
         }
+        observed == Observed::Counts
     }
 
     /// Runs a script that returns the membership, and notes it.

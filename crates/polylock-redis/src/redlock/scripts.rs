@@ -36,6 +36,14 @@ pub(super) struct Member {
     pub(super) observed: String,
 }
 
+/// A request whose vote for a number is to be extended.
+#[derive(Debug, Clone)]
+pub(super) struct Renewal {
+    pub(super) request: Arc<Request>,
+    /// [`UNKNOWN`] for a request of another client.
+    pub(super) number: i64,
+}
+
 impl Scripts {
     /// For the keys that begin with `prefix`, and leases up to `max_ttl`.
     pub(super) fn new(prefix: &str, max_ttl: Duration) -> Self {
@@ -76,13 +84,13 @@ impl Scripts {
     pub(super) fn keep_alive(
         &self,
         member: &Member,
-        batch: &[(Arc<Request>, i64)],
+        batch: &[Renewal],
         restores: bool,
     ) -> ScriptInvocation<'_> {
         let mut call = self.keep_alive.prepare_invoke();
         about(&mut call, member);
         call.arg(self.keep_ms).arg(u8::from(restores));
-        for (request, number) in batch {
+        for Renewal { request, number } in batch {
             for kind in &KEYS[..3] {
                 call.key(self.keys.of(kind, &request.name));
             }

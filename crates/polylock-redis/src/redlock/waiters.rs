@@ -12,15 +12,24 @@ use tokio::sync::Notify;
 
 /// The waiting requests of all locks.
 #[derive(Debug, Default)]
-pub(super) struct Waiters(Mutex<HashMap<LockName, Vec<(RequestId, Arc<Notify>)>>>);
+pub(super) struct Waiters(Mutex<Locks>);
+
+/// In order of arrival.
+type Locks = HashMap<LockName, Vec<Waiter>>;
+
+#[derive(Debug)]
+struct Waiter {
+    request: RequestId,
+    notify: Arc<Notify>,
+}
 
 impl Waiters {
     /// Adds `request`, unless it is there. Notifications are kept for it from now on.
     pub(super) fn enter(&self, request: &Request) {
         let mut locks = self.lock();
         let waiting = locks.entry(request.name.clone()).or_default();
-        if waiting.iter().all(|(id, _)| *id != request.id) {
-            waiting.push((request.id, Arc::default()));
+        if waiting.iter().all(|waiter| waiter.request != request.id) {
+            waiting.push(Waiter { request: request.id, notify: Arc::default() });
         }
     }
 
@@ -28,7 +37,7 @@ impl Waiters {
     pub(super) fn leave(&self, request: &Request) {
         let mut locks = self.lock();
         if let Some(waiting) = locks.get_mut(&request.name) {
-            waiting.retain(|(id, _)| *id != request.id);
+            waiting.retain(|waiter| waiter.request != request.id);
             if waiting.is_empty() {
                 locks.remove(&request.name);
             }
@@ -41,7 +50,7 @@ impl Waiters {
     /// Yes: a notification that has come is kept for the next call.
     pub(super) async fn notified(&self, request: &Request) {
         let notify = self.lock().get(&request.name).and_then(|waiting| {
-            waiting.iter().find(|(id, _)| *id == request.id).map(|(_, notify)| notify.clone())
+            waiting.iter().find(|waiter| waiter.request == request.id).map(|waiter| waiter.notify.clone())
         });
         if let Some(notify) = notify {
             notify.notified().await;
@@ -50,15 +59,15 @@ impl Waiters {
 
     /// The lock may be free: notifies its first waiter.
     pub(super) fn notify(&self, name: &LockName) {
-        if let Some((_, first)) = self.lock().get(name).and_then(|waiting| waiting.first()) {
-            first.notify_one();
+        if let Some(first) = self.lock().get(name).and_then(|waiting| waiting.first()) {
+            first.notify.notify_one();
         }
     }
 
     /// Any lock may be free: notifies all waiters.
     pub(super) fn notify_all(&self) {
-        for (_, notify) in self.lock().values().flatten() {
-            notify.notify_one();
+        for waiter in self.lock().values().flatten() {
+            waiter.notify.notify_one();
         }
     }
 
@@ -67,7 +76,7 @@ impl Waiters {
         self.lock().contains_key(name)
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<LockName, Vec<(RequestId, Arc<Notify>)>>> {
+    fn lock(&self) -> MutexGuard<'_, Locks> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -603,8 +603,10 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "Redlock: votes of servers that have forgotten count",
         file: "crates/polylock-redis/src/redlock/node.rs",
-        from: "counts: observed == Observed::Counts",
-        to: "counts: true",
+        from: "        observed == Observed::Counts
+    }",
+        to: "        true
+    }",
         test: ("redlock", "restart::a_server_that_has_forgotten_does_not_give_the_lock_to_another"),
     },
     Mutant {
