@@ -263,6 +263,12 @@ impl Kept {
         invariant::deadline(self.sent, self.lease)
     }
 
+    /// Whether its holder has ended it and is about to call [`forget_hold`](Keeper::forget_hold): the holder releases it. A second
+    /// release would find nothing, or have the holder's find nothing, which would report a loss.
+    fn is_left(&self) -> bool {
+        matches!(self.hold.phase(), Phase::Left)
+    }
+
     /// When the hold is passed on, unless the caller has received the guard.
     fn receive_by(&self) -> Moment {
         if self.hold.is_received() { Moment::NEVER } else { self.receive_by }
@@ -444,7 +450,7 @@ impl State {
             }
             return None;
         }
-        let kept = holds.get_mut(&request.id)?;
+        let kept = holds.get_mut(&request.id).filter(|kept| !kept.is_left())?;
         kept.in_flight = false;
         let reason = match outcome {
             KeepAlive::Held { lease } => {

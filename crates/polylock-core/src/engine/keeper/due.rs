@@ -31,6 +31,9 @@ pub(super) fn take(state: &mut State, now: Moment, can: &Capabilities) -> Due {
             soon.waiters.push(waiter.request.clone());
             waiter.sent(now, &mut state.timers);
         } else if let Some(kept) = state.holds.get_mut(&id) {
+            if kept.is_left() {
+                continue;
+            }
             if kept.has_ended(now) {
                 due.ended.extend(state.holds.remove(&id));
                 continue;
