@@ -11,6 +11,7 @@ mod checkup;
 mod config;
 mod driver_keys;
 mod error;
+mod flow;
 mod keys;
 mod link;
 pub mod redlock;

@@ -7,7 +7,9 @@
 //! subscription that failed.
 
 use std::{
-    fmt, str,
+    fmt,
+    pin::pin,
+    str,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
@@ -27,10 +29,14 @@ use crate::{
     checkup::{self, Health},
     config::Credentials,
     error::{Cause, is_answer},
+    flow::{Flow, Permit, Traffic},
 };
 
 /// The time limit of operations that people wait for.
 pub(crate) const INSPECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The longest that a command waits for others of this client before it is sent.
+const LONGEST_QUEUE: Duration = Duration::from_secs(10);
 
 /// A push message of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,6 +96,7 @@ pub(crate) struct Link {
     shared: Arc<Shared>,
     /// Held while a connection is being made.
     connecting: tokio::sync::Mutex<()>,
+    flow: Flow,
 }
 
 #[derive(Default)]
@@ -120,28 +127,7 @@ pub(crate) struct Live {
     connection: MultiplexedConnection,
     attempt: u64,
     pub(crate) peer: Arc<Peer>,
-    /// Since when there was no reply, if one is due.
-    silent_since: Arc<Mutex<Option<Moment>>>,
-}
-
-impl Live {
-    /// A command is about to be sent.
-    fn sends(&self) {
-        self.silent_since().get_or_insert_with(|| SystemClock.now());
-    }
-
-    fn replies(&self) {
-        *self.silent_since() = None;
-    }
-
-    /// For how long a reply has been due.
-    fn silence(&self) -> Duration {
-        self.silent_since().map_or(Duration::ZERO, |since| SystemClock.now().since(since))
-    }
-
-    fn silent_since(&self) -> MutexGuard<'_, Option<Moment>> {
-        self.silent_since.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+    traffic: Arc<Traffic>,
 }
 
 /// A command for the server.
@@ -154,13 +140,10 @@ pub(crate) enum Call<'a> {
 }
 
 impl Call<'_> {
-    async fn send(self, live: &mut Live) -> RedisResult<Value> {
+    async fn send(self, peer: &Peer, mut connection: MultiplexedConnection) -> RedisResult<Value> {
         match self {
-            Self::Script(script) => {
-                let invocation = script(&live.peer);
-                invocation.invoke_async(&mut live.connection).await
-            }
-            Self::Command(command) => command.query_async(&mut live.connection).await,
+            Self::Script(script) => script(peer).invoke_async(&mut connection).await,
+            Self::Command(command) => command.query_async(&mut connection).await,
         }
     }
 }
@@ -185,7 +168,8 @@ impl fmt::Debug for Link {
 
 impl Link {
     pub(crate) fn new(endpoint: Endpoint) -> Self {
-        Self { endpoint, shared: Arc::default(), connecting: tokio::sync::Mutex::default() }
+        let (connecting, flow) = (tokio::sync::Mutex::default(), Flow::default());
+        Self { endpoint, shared: Arc::default(), connecting, flow }
     }
 
     /// The server, without secrets.
@@ -197,7 +181,7 @@ impl Link {
     pub(crate) fn is_silent(&self) -> bool {
         let state = self.shared.lock();
         match &state.live {
-            Some(live) => live.silence() > self.endpoint.command_timeout,
+            Some(live) => live.traffic.silence() > self.endpoint.command_timeout,
             None => state.failed.is_some() || state.attempts > 0,
         }
     }
@@ -207,7 +191,13 @@ impl Link {
         self.connecting.try_lock().is_err()
     }
 
-    /// Sends a command and returns the reply, or an error after `timeout` or the time that a command may take, if that is less.
+    /// Whether it has replied to anything since then, on the present connection.
+    pub(crate) fn replied_since(&self, since: Moment) -> bool {
+        self.shared.lock().live.as_ref().is_some_and(|live| live.traffic.replied_since(since))
+    }
+
+    /// Sends a command and returns the reply, or an error if the server is silent for `timeout` or the time that a command may take, if
+    /// that is less. The time in which the command waits for others of this client does not count.
     ///
     /// A connection that turns out to be broken is replaced, and the command sent again, because operations are idempotent. If it
     /// fails on a connection that was made for it, the error is returned.
@@ -217,40 +207,61 @@ impl Link {
     pub(crate) async fn call(&self, operation: Operation, timeout: Duration, call: Call<'_>) -> Reply {
         let timeout = timeout.min(self.endpoint.command_timeout);
         let (mut was_sent, mut may_come_late) = (false, false);
+        let Some(_permit) = self.enter(operation, timeout).await else {
+            let outcome = Err(self.failed(operation, Cause::TimedOut(timeout)));
+            return Reply { outcome, was_sent, may_come_late, peer: None };
+        };
         loop {
-            let (mut live, is_new) = match self.live().await {
+            let (live, is_new) = match self.live().await {
                 Ok(live) => live,
                 Err(cause) => {
                     let outcome = Err(self.failed(operation, cause));
                     return Reply { outcome, was_sent, may_come_late, peer: None };
                 }
             };
-            live.connection.set_response_timeout(timeout);
-            live.sends();
             was_sent = true;
-            let sent_at = SystemClock.now();
-            let error = match call.send(&mut live).await {
-                Ok(value) => {
-                    live.replies();
-                    let peer = Some((live.peer, sent_at));
-                    return Reply { outcome: Ok(value), was_sent, may_come_late, peer };
-                }
-                Err(error) => error,
-            };
-            let (answered, timed_out) = (is_answer(&error), error.is_timeout());
+            let due = live.traffic.sends();
+            let sent_at = due.sent_at();
+            let (answered, cause) =
+                match due.wait(timeout, call.send(&live.peer, live.connection.clone())).await {
+                    Some(Ok(value)) => {
+                        due.replied();
+                        let peer = Some((live.peer, sent_at));
+                        return Reply { outcome: Ok(value), was_sent, may_come_late, peer };
+                    }
+                    Some(Err(error)) => (is_answer(&error), Cause::Driver(error)),
+                    None => (false, Cause::TimedOut(timeout)),
+                };
             // A connection that is only slow is kept, and with it the order of what was sent.
-            let broken = !answered && (!timed_out || live.silence() >= self.endpoint.silence);
+            let timed_out = matches!(cause, Cause::TimedOut(_));
+            let broken = !answered && (!timed_out || live.traffic.silence() >= self.endpoint.silence);
             may_come_late |= !answered;
             if answered {
-                live.replies();
+                due.replied();
             }
             if broken {
                 self.shared.give_up(live.attempt, &self.endpoint.on_push);
             }
             if !broken || is_new {
-                let cause = if timed_out { Cause::TimedOut(timeout) } else { Cause::Driver(error) };
                 let outcome = Err(self.failed(operation, cause));
                 return Reply { outcome, was_sent, may_come_late, peer: None };
+            }
+        }
+    }
+
+    /// A place in flight; `None` if the server is silent for `timeout` meanwhile.
+    async fn enter(&self, operation: Operation, timeout: Duration) -> Option<Permit> {
+        let mut entering = pin!(self.flow.enter(operation));
+        let longest = SystemClock.now() + LONGEST_QUEUE;
+        loop {
+            let silence =
+                self.shared.lock().live.as_ref().map_or(Duration::ZERO, |live| live.traffic.silence());
+            let look_at = SystemClock.now() + timeout.saturating_sub(silence);
+            if let Some(permit) = SystemClock.before(look_at.min(longest), entering.as_mut()).await {
+                return Some(permit);
+            }
+            if silence >= timeout || SystemClock.now() >= longest {
+                return None;
             }
         }
     }
@@ -299,7 +310,8 @@ impl Link {
         let break_channel = self.endpoint.break_channel.clone();
         let mut config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
-            .set_response_timeout(Some(self.endpoint.connect_timeout))
+            // Each call has a time limit of its own, and so has a connection attempt as a whole.
+            .set_response_timeout(None)
             .set_push_sender(move |push: PushInfo| {
                 receive(&push, attempt, &shared, &on_push, &break_channel, &alerts);
                 Ok::<_, redis::aio::SendError>(())
@@ -323,7 +335,7 @@ impl Link {
         let clock = ServerClock::default();
         clock.observe(sent_at, health.clock_us);
         let peer = Arc::new(Peer { health, clock });
-        Ok(Live { connection, attempt, peer, silent_since: Arc::default() })
+        Ok(Live { connection, attempt, peer, traffic: Arc::default() })
     }
 
     /// Converts the server's reply into the type that it should have.

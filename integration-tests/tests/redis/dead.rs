@@ -6,6 +6,7 @@ use polylock::Locks;
 use polylock_integration_tests::{
     clock::now,
     process::Process,
+    proxy::{End, Proxy},
     servers::{Server, redis},
 };
 
@@ -90,4 +91,41 @@ async fn what_the_dead_leave_goes_by_itself() {
     println!("gone after {took:.1?}");
     // A key lasts a second longer than what is in it.
     assert!(took < Duration::from_secs(2) + SLACK, "{took:?}");
+}
+
+/// Of many requests of one client, the first one finds out that nobody receives what is published to it.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_waiters_of_a_client_that_is_cut_off_are_passed_over_with_one_message() {
+    const GONE: usize = 100;
+    let server = redis::start(&[]).unwrap();
+    let spot = Spot::of(&server).await;
+    let (here, proxy) = (spot.locks().await, Proxy::to(server.port()));
+    let there = Locks::connect(&proxy.url(&spot.url)).await.unwrap();
+    let guard = here.lock("n").acquire().await.unwrap();
+    let waiting: Vec<_> = (0..GONE)
+        .map(|_| {
+            let lock = there.lock("n");
+            tokio::spawn(async move { lock.acquire().await.unwrap().release().await.unwrap() })
+        })
+        .collect();
+    waiters(&here, "n", GONE).await;
+    let next = tokio::spawn(here.lock("n").acquire());
+    waiters(&here, "n", GONE + 1).await;
+    tokio::task::block_in_place(|| {
+        proxy.refuse(true);
+        proxy.cut(End::Reset);
+    });
+    let published = async || spot.calls().await.get("publish").copied().unwrap_or(0);
+    let before = published().await;
+    guard.release().await.unwrap();
+    let next = next.await.unwrap().unwrap();
+    let messages = published().await - before;
+    // The claims of the one that waits may publish, too.
+    assert!(messages < 8, "{messages} messages for {GONE} waiters");
+    tokio::task::block_in_place(|| proxy.refuse(false));
+    next.release().await.unwrap();
+    for waiter in waiting {
+        waiter.await.unwrap();
+    }
+    spot.is_clean().await;
 }

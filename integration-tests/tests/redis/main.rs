@@ -7,6 +7,7 @@ mod clients;
 mod contention;
 mod crashes;
 mod dead;
+mod keeping;
 mod late;
 mod list;
 mod reach;

@@ -3,6 +3,7 @@
 
 mod breaking;
 mod frozen;
+mod keeping;
 mod leftovers;
 mod list;
 mod pauses;

@@ -10,15 +10,16 @@ use std::{str, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use polylock_core::{
     Backend, BreakNotice, Capabilities, Clock, FencingToken, Grant, KeepAlive, LockName, LostReason,
-    Operation, Place, Release, Request, Result, Standing, SystemClock, Wake, line::Line,
+    Operation, Place, Release, Request, Result, Standing, SystemClock, Wake,
 };
 
 use super::{
     node::{Answer, Ballot, Node, Vote},
     numbers::Numbers,
     poll::{poll, too_few, unconfirmed},
-    proposals::{Definite, Outcome as Released, Sent, UNKNOWN},
-    tally::{self, Extension, Renewals, Renewed, quorum},
+    proposals::{Definite, Outcome as Released, Sent},
+    tally::{self, quorum},
+    waiters::Waiters,
     withdrawals::Cluster,
 };
 use crate::{error::no_greater_number, link::Push};
@@ -36,21 +37,21 @@ pub(super) struct Redlock {
     pub(super) capabilities: Capabilities,
     pub(super) cluster: Arc<Cluster>,
     pub(super) numbers: Numbers,
-    pub(super) waiters: Arc<Line>,
+    pub(super) waiters: Arc<Waiters>,
     /// This client's own channel, and the one for break notices.
     pub(super) channel: String,
     pub(super) break_channel: String,
 }
 
 /// Handles a server's push message for the waiters of this process.
-pub(super) fn on_push(waiters: &Line, push: Push<'_>) {
+pub(super) fn on_push(waiters: &Waiters, push: Push<'_>) {
     let name = match push {
         Push::Message(name) => str::from_utf8(name).ok().and_then(|name| LockName::new(name).ok()),
         Push::Lost => None,
     };
     match name {
-        Some(name) => waiters.wake(&name),
-        None => waiters.wake_all(),
+        Some(name) => waiters.notify(&name),
+        None => waiters.notify_all(),
     }
 }
 
@@ -116,8 +117,6 @@ impl Redlock {
     fn resolve(cluster: &Cluster, sent: Sent, ballot: &Ballot) {
         let definite = match &ballot.answer {
             Ok(Answer { vote: Vote::Yes(number, _), .. }) => Definite::Voted(*number),
-            // It has a vote.
-            Ok(Answer { vote: Vote::Marked(_), .. }) => return,
             Ok(_) if !ballot.may_come_late => Definite::Refused,
             Err(_) if !ballot.was_sent => Definite::Refused,
             // Anything may still happen.
@@ -209,76 +208,15 @@ impl Redlock {
             })
             .await;
     }
-
-    async fn renew(&self, request: &Request) -> Result<KeepAlive> {
-        // A request of another client can be extended where it is, but not restored.
-        let token = self.cluster.proposals().token(request.id);
-        let (number, timeout) = (token.unwrap_or(UNKNOWN), self.cluster.timeout_of(request));
-        let send = |_, node: Arc<Node>| {
-            let (cluster, request) = (self.cluster.clone(), request.clone());
-            Some(async move { node.renew(&cluster.scripts, &request, number, false, timeout).await.answer })
-        };
-        let (mut renewals, mut notice) = (Renewals::new(self.servers()), String::new());
-        let votes = poll(Operation::Renew, &self.cluster.nodes, timeout, send, |index, vote| {
-            match vote {
-                Ok(Answer { vote: Vote::Yes(..), counts: true }) => {
-                    renewals.reply(index, Extension::Extended);
-                }
-                Ok(Answer { vote: Vote::Marked(text), .. }) => {
-                    renewals.reply(index, Extension::Marked);
-                    notice.clone_from(text);
-                }
-                Ok(Answer { vote: Vote::No(text), .. }) => {
-                    renewals.reply(index, Extension::Absent);
-                    if !text.is_empty() {
-                        notice.clone_from(text);
-                    }
-                }
-                _ => {}
-            }
-            renewals.outcome().is_some()
-        })
-        .await;
-        match renewals.outcome() {
-            Some(Renewed::Extended) => {
-                if let Some(token) = token {
-                    self.cluster.proposals().extend(request.id, forgotten_at(request));
-                    self.restore(request, token, &votes);
-                }
-                Ok(KeepAlive::Held { lease: request.ttl })
-            }
-            Some(Renewed::Lost) => Ok(KeepAlive::Lost(lost(&notice))),
-            None => Err(too_few(Operation::Renew, &self.cluster.nodes, &votes)),
-        }
-    }
-
-    /// Has the servers vote again that have lost the vote which a majority has just extended.
-    fn restore(&self, request: &Request, number: i64, votes: &[Option<Result<Answer>>]) {
-        let timeout = self.cluster.timeout_of(request);
-        for (index, vote) in votes.iter().enumerate() {
-            if !matches!(vote, Some(Ok(Answer { vote: Vote::No(_), .. }))) {
-                continue;
-            }
-            // Recorded before it is sent, so that the release goes to this server, too.
-            let Some(sent) = self.cluster.proposals().sends(request.id, index, number) else { return };
-            let (cluster, request) = (self.cluster.clone(), request.clone());
-            // If it fails, the next renewal does it again. A release that overtakes it has the server refuse.
-            tokio::spawn(async move {
-                let node = &cluster.nodes[index];
-                let ballot = node.renew(&cluster.scripts, &request, number, true, timeout).await;
-                Self::resolve(&cluster, sent, &ballot);
-            });
-        }
-    }
 }
 
 /// When nobody needs to know any more what `request` held: after its lease, and after core has stopped trying to release it.
-fn forgotten_at(request: &Request) -> polylock_core::Moment {
+pub(super) fn forgotten_at(request: &Request) -> polylock_core::Moment {
     SystemClock.now() + 2 * request.ttl + Duration::from_secs(1)
 }
 
 /// Why a hold ended, by the break notice that a server has returned; empty if none has.
-fn lost(notice: &str) -> LostReason {
+pub(super) fn lost(notice: &str) -> LostReason {
     if notice.is_empty() { LostReason::Gone } else { LostReason::Broken(BreakNotice::from_text(notice)) }
 }
 
@@ -291,11 +229,7 @@ impl Backend for Redlock {
     async fn claim(&self, request: &Request) -> Result<Standing> {
         let holds = self.cluster.proposals().token(request.id).is_some();
         if request.queues && !holds {
-            let before = self.waiters.join(request);
-            if before > 0 {
-                // Only the head of the local queue sends requests.
-                return Ok(Standing::Queued(Place::new(u32::try_from(before).ok(), Place::MAX_RECHECK)));
-            }
+            self.waiters.enter(request);
         }
         let mut tries = 0;
         let recheck = loop {
@@ -323,24 +257,21 @@ impl Backend for Redlock {
     }
 
     async fn wait(&self, request: &Request) -> Result<Wake> {
-        Ok(self.waiters.rung(request).await)
+        self.waiters.notified(request).await;
+        Ok(Wake::Stale)
     }
 
     async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
-        let [request] = requests else { return Ok(Vec::new()) };
-        self.renew(request).await.map(|outcome| vec![outcome])
+        self.extend(requests).await
     }
 
     async fn release(&self, request: &Request) -> Result<Release> {
-        let was_waiting = self.waiters.leave(request);
+        self.waiters.leave(request);
         let (now, until) = (SystemClock.now(), Cluster::until(request));
         let is_noted = {
             let mut proposals = self.cluster.proposals();
             if proposals.knows(request.id) {
                 proposals.release(request.id, until);
-            } else if was_waiting {
-                // Nothing was sent for it.
-                return Ok(Release::Released);
             } else {
                 proposals.release_unknown(request.id, &request.name, now, until);
             }

@@ -3,6 +3,7 @@
 mod backend;
 mod config;
 mod inspect;
+mod keep_alive;
 mod membership;
 mod node;
 mod numbers;
@@ -13,6 +14,7 @@ mod proposals;
 mod proposals_tests;
 mod scripts;
 mod tally;
+mod waiters;
 mod withdrawals;
 
 pub use config::{Config, Restart};

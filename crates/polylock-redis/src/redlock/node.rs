@@ -6,11 +6,12 @@ use std::{
 };
 
 use polylock_core::{Clock, LockName, Moment, Operation, Request, RequestId, Result, SystemClock};
-use redis::ScriptInvocation;
+use redis::{FromRedisValue, ScriptInvocation};
 
 use super::{
     membership::{Membership, Observed},
-    scripts::{Member, Scripts},
+    scripts::{Member, Renewal, Scripts},
+    tally::Extension,
 };
 use crate::{
     checkup::Health,
@@ -20,8 +21,8 @@ use crate::{
 /// The call of a script, for the server at the other end of a connection.
 type ScriptCall<'a> = &'a (dyn Fn(&Peer) -> ScriptInvocation<'a> + Sync);
 
-/// A script's reply: word, number, ms, clock in us, membership, notice. See `scripts/common.lua`.
-type Reply = (i64, i64, i64, i64, Vec<u8>, Vec<u8>);
+/// A script's reply: word, number, ms, clock in us, membership, and the notice or the outcomes. See `scripts/common.lua`.
+type Reply<T = Vec<u8>> = (i64, i64, i64, i64, Vec<u8>, T);
 
 /// The first number of a reply.
 mod word {
@@ -49,7 +50,7 @@ struct State {
     membership: Membership,
 }
 
-/// A server's reply to a proposal or a renewal.
+/// A server's reply to a proposal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) vote: Vote,
@@ -62,22 +63,27 @@ pub(super) struct Answer {
 pub(super) enum Vote {
     /// It has a vote for this number of the request, for this long.
     Yes(i64, Duration),
-    /// It has a vote that was marked by a break, with this notice.
-    Marked(String),
     /// Another request has its vote, for this number and this long.
     Held(i64, Duration),
     /// It has accepted this number, and refuses those that are not greater.
     Stale(i64),
     /// The number is far ahead of its clock.
     TooFar,
-    /// It has no vote for the request; with the notice of a break by force, or empty.
-    No(String),
 }
 
-/// The outcome of a message that may leave a vote.
+/// A server's reply to a renewal of several requests.
 #[derive(Debug)]
-pub(super) struct Ballot {
-    pub(super) answer: Result<Answer>,
+pub(super) struct Extensions {
+    /// Of each request, with a break notice or an empty text.
+    pub(super) each: Vec<(Extension, String)>,
+    /// Whether the server's votes count.
+    pub(super) counts: bool,
+}
+
+/// The outcome of a message that may leave votes.
+#[derive(Debug)]
+pub(super) struct Ballot<T = Answer> {
+    pub(super) answer: Result<T>,
     pub(super) was_sent: bool,
     /// Whether a copy of it may still be carried out, at any time.
     pub(super) may_come_late: bool,
@@ -137,7 +143,7 @@ impl Node {
             return Ok((health, Observed::Counts));
         }
         let call = |peer: &Peer| scripts.member(&self.member(peer));
-        let (_, observed) = self.run(Operation::Connect, timeout, &call).await.outcome?;
+        let (_, observed) = self.run::<Vec<u8>>(Operation::Connect, timeout, &call).await.outcome?;
         Ok((health, observed))
     }
 
@@ -154,7 +160,7 @@ impl Node {
             }
             scripts.member(&member)
         };
-        let (_, observed) = self.run(Operation::Connect, timeout, &call).await.outcome?;
+        let (_, observed) = self.run::<Vec<u8>>(Operation::Connect, timeout, &call).await.outcome?;
         Ok(observed == Observed::Counts)
     }
 
@@ -172,17 +178,28 @@ impl Node {
         self.vote(Operation::Claim, timeout, &call).await
     }
 
-    /// Extends its vote for `number` of `request`; `restores` for a server that has lost the vote.
-    pub(super) async fn renew(
+    /// Extends its votes for these numbers of requests; `restores` for a server that has lost the votes.
+    pub(super) async fn keep_alive(
         &self,
         scripts: &Scripts,
-        request: &Request,
-        number: i64,
+        batch: &[Renewal],
         restores: bool,
         timeout: Duration,
-    ) -> Ballot {
-        let call = |peer: &Peer| scripts.renew(&self.member(peer), request, number, restores);
-        self.vote(Operation::Renew, timeout, &call).await
+    ) -> Ballot<Extensions> {
+        let call = |peer: &Peer| scripts.keep_alive(&self.member(peer), batch, restores);
+        let Seen { outcome, was_sent, may_come_late } =
+            self.run::<Vec<(i64, Vec<u8>)>>(Operation::Renew, timeout, &call).await;
+        let answer = outcome.and_then(|((.., outcomes), observed)| {
+            let counts = self.counts(observed);
+            let each = outcomes.iter().map(|(word, notice)| Some((extension(*word)?, text(notice))));
+            match each.collect::<Option<Vec<_>>>() {
+                Some(each) if each.len() == batch.len() => Ok(Extensions { each, counts }),
+                _ => Err(self
+                    .link
+                    .unexpected(Operation::Renew, "the outcomes of a renewal that make no sense")),
+            }
+        });
+        Ballot { answer, was_sent, may_come_late }
     }
 
     /// Withdraws its votes for numbers of `request` up to `number`; `channel`, unless empty, does not wait any more.
@@ -218,38 +235,47 @@ impl Node {
     }
 
     async fn vote(&self, operation: Operation, timeout: Duration, call: ScriptCall<'_>) -> Ballot {
-        let Seen { outcome, was_sent, may_come_late } = self.run(operation, timeout, call).await;
-        let answer = outcome.and_then(|((word, number, ms, _, _, notice), observed)| {
-            if observed == (Observed::Delayed { begins: true }) {
-                tracing::warn!(
-                    server = self.address(),
-                    "the server was restarted or has lost its data, and may have forgotten votes: its votes count in \
-                     {:.0?}, when every lease of before has expired",
-                    self.remaining_delay().unwrap_or_default()
-                );
-            }
+        let Seen { outcome, was_sent, may_come_late } = self.run::<Vec<u8>>(operation, timeout, call).await;
+        let answer = outcome.and_then(|((word, number, ms, ..), observed)| {
+            let counts = self.counts(observed);
             let left = Duration::from_millis(u64::try_from(ms).unwrap_or(0));
             let vote = match word {
                 word::YES => Vote::Yes(number, left),
                 word::HELD => Vote::Held(number, left),
                 word::STALE => Vote::Stale(number),
                 word::TOO_FAR => Vote::TooFar,
-                word::NO => Vote::No(text(&notice)),
-                word::MARKED => Vote::Marked(text(&notice)),
                 word => return Err(self.link.unexpected(operation, format_args!("vote {word}"))),
             };
-            Ok(Answer { vote, counts: observed == Observed::Counts })
+            Ok(Answer { vote, counts })
         });
         Ballot { answer, was_sent, may_come_late }
     }
 
+    /// Whether the server's votes count. Warns if they do not any more.
+    fn counts(&self, observed: Observed) -> bool {
+        if observed == (Observed::Delayed { begins: true }) {
+            tracing::warn!(
+                server = self.address(),
+                "the server was restarted or has lost its data, and may have forgotten votes: its votes count in {:.0?}, \
+                 when every lease of before has expired",
+                self.remaining_delay().unwrap_or_default()
+            );
+        }
+        observed == Observed::Counts
+    }
+
     /// Runs a script that returns the membership, and notes it.
-    async fn run(&self, operation: Operation, timeout: Duration, call: ScriptCall<'_>) -> Seen {
+    async fn run<T: FromRedisValue>(
+        &self,
+        operation: Operation,
+        timeout: Duration,
+        call: ScriptCall<'_>,
+    ) -> Seen<T> {
         let reply = self.link.call(operation, timeout, Call::Script(call)).await;
         // The delay of a server counts from here, after the arrival of the reply, and never from the sending.
         let now = SystemClock.now();
         let (was_sent, may_come_late) = (reply.was_sent, reply.may_come_late);
-        let outcome = reply.outcome.and_then(|value| self.link.read::<Reply>(operation, value));
+        let outcome = reply.outcome.and_then(|value| self.link.read::<Reply<T>>(operation, value));
         let outcome = outcome.map(|seen| {
             self.observe_clock(seen.3);
             let run = reply.peer.as_ref().and_then(|(peer, _)| peer.health.run.as_deref());
@@ -279,10 +305,20 @@ impl Node {
 }
 
 /// The outcome of a script that returns the membership.
-struct Seen {
-    outcome: Result<(Reply, Observed)>,
+struct Seen<T> {
+    outcome: Result<(Reply<T>, Observed)>,
     was_sent: bool,
     may_come_late: bool,
+}
+
+/// The outcome of a renewal of one request, by the word of the script.
+const fn extension(word: i64) -> Option<Extension> {
+    match word {
+        word::YES => Some(Extension::Extended),
+        word::MARKED => Some(Extension::Marked),
+        word::NO => Some(Extension::Absent),
+        _ => None,
+    }
 }
 
 /// A nonce for a server that has no membership yet.

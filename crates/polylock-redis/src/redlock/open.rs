@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use polylock_core::{
     Capabilities, ConfigError, Error, Fault, Fencing, FirstStep, HoldAlerts, Modes, Operation, Order,
-    QueueLease, Reach, Result, Store, WakeUp, line::Line,
+    QueueLease, Reach, Result, Store, WakeUp,
 };
 
 use super::{
@@ -16,6 +16,7 @@ use super::{
     poll::{poll, too_few},
     scripts::Scripts,
     tally::quorum,
+    waiters::Waiters,
     withdrawals::Cluster,
 };
 use crate::{
@@ -62,7 +63,7 @@ pub async fn admit(config: Config) -> Result<Vec<String>> {
 /// The servers of a configuration.
 struct Servers {
     cluster: Cluster,
-    waiters: Arc<Line>,
+    waiters: Arc<Waiters>,
     alerts: Arc<HoldAlerts>,
     channel: String,
     /// Of those that have replied.
@@ -76,7 +77,7 @@ impl Servers {
     /// If there are too few, or one of them can't be used.
     async fn meet(config: &Config) -> Result<Self> {
         config.check()?;
-        let (waiters, alerts) = (Arc::<Line>::default(), Arc::<HoldAlerts>::default());
+        let (waiters, alerts) = (Arc::<Waiters>::default(), Arc::<HoldAlerts>::default());
         let channel = link::own_channel(&config.settings.prefix);
         let delay = (config.restart == Restart::Delay).then(|| config.max_ttl + DELAY_MARGIN);
         let node = |index| {
@@ -106,7 +107,6 @@ async fn open(config: Config) -> Result<Store> {
     capabilities.wake = WakeUp::Pushed;
     capabilities.first_step = FirstStep::Thread;
     capabilities.queue_lease = QueueLease::Absent;
-    capabilities.keep_alive_batch = 1;
     if !healths.iter().all(|health| health.is_durable) {
         // A server that forgets its numbers continues from its clock.
         capabilities.fencing = Fencing::WhileRunning;

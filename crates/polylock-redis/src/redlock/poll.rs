@@ -6,11 +6,15 @@ use polylock_core::{Clock, Error, Fault, Operation, Result, SystemClock};
 use tokio::sync::mpsc;
 
 use super::{NAME, node::Node, tally::quorum};
-use crate::error::Cause;
+use crate::{
+    error::Cause,
+    flow::{LONGEST, grace},
+};
 
 /// Sends to every server for which `send` returns a future, and returns the replies by server. `None` is a server to which nothing
-/// was sent, or one that was still due when `enough` was true. A server is an error if time was up, or if only such servers are left
-/// that were silent before, and the others are a majority: then nothing depends on them.
+/// was sent, or one that was still due when `enough` was true. A server is an error if it was silent for `within`, or if only such
+/// servers are left that were silent before, and the others are a majority: then nothing depends on them. A server that replies to
+/// other messages of this client meanwhile is not silent, and is waited for several times as long.
 ///
 /// Each message is a task of its own that goes on to its end, so a late reply still has its effect on the state, but not on the
 /// result. A server that is silent, and on which nothing depends, gets no message while another task finds out whether it is back,
@@ -49,7 +53,8 @@ where
     }
     drop(replies);
     let mut results: Vec<_> = nodes.iter().map(|_| None).collect();
-    let deadline = SystemClock.now() + within;
+    let began = SystemClock.now();
+    let (mut deadline, longest) = (began + within, began + LONGEST * within);
     let in_time = loop {
         if !awaited.contains(&true) {
             break true;
@@ -57,7 +62,16 @@ where
         let reply = tokio::select! {
             biased;
             reply = received.recv() => reply,
-            () = SystemClock.sleep_until(deadline) => None,
+            () = SystemClock.sleep_until(deadline) => {
+                let now = SystemClock.now();
+                let replies = |index: usize| awaited[index] && nodes[index].link.replied_since(now - within);
+                let more = if (0..nodes.len()).any(replies) { within / 4 } else { Duration::ZERO };
+                deadline = (now + more.max(grace(deadline, now, within))).min(longest);
+                if deadline > now {
+                    continue;
+                }
+                None
+            }
         };
         let Some((index, reply)) = reply else { break false };
         let is_enough = enough(index, &reply);

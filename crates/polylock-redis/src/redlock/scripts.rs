@@ -1,6 +1,6 @@
 //! The scripts, and the keys and arguments of their calls.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use polylock_core::{LockName, Request};
 use redis::{Script, ScriptInvocation};
@@ -11,13 +11,16 @@ use crate::keys::Keys;
 /// For how much longer than any lease a number is kept: as much as clocks may differ.
 const NUMBERS_OUTLIVE: Duration = Duration::from_secs(3600);
 
+/// The kinds of the keys of a lock: the vote, the last number, the notices, the waiters.
+const KEYS: [&str; 4] = ["r", "n", "b", "w"];
+
 /// All scripts of a server.
 #[derive(Debug)]
 pub(super) struct Scripts {
     pub(super) keys: Keys,
     keep_ms: u64,
     propose: Script,
-    renew: Script,
+    keep_alive: Script,
     release: Script,
     break_lock: Script,
     inspect: Script,
@@ -33,6 +36,14 @@ pub(super) struct Member {
     pub(super) observed: String,
 }
 
+/// A request whose vote for a number is to be extended.
+#[derive(Debug, Clone)]
+pub(super) struct Renewal {
+    pub(super) request: Arc<Request>,
+    /// [`UNKNOWN`] for a request of another client.
+    pub(super) number: i64,
+}
+
 impl Scripts {
     /// For the keys that begin with `prefix`, and leases up to `max_ttl`.
     pub(super) fn new(prefix: &str, max_ttl: Duration) -> Self {
@@ -43,7 +54,7 @@ impl Scripts {
             keys: Keys::new(prefix),
             keep_ms: millis(max_ttl + NUMBERS_OUTLIVE),
             propose: script(&[common, include_str!("scripts/propose.lua")]),
-            renew: script(&[common, include_str!("scripts/renew.lua")]),
+            keep_alive: script(&[common, include_str!("scripts/keep_alive.lua")]),
             release: script(&[common, include_str!("scripts/release.lua")]),
             break_lock: script(&[common, include_str!("scripts/break.lua")]),
             inspect: script(&[common, include_str!("scripts/inspect.lua")]),
@@ -69,19 +80,28 @@ impl Scripts {
         call
     }
 
-    /// Extends the vote for `number`. `restores` is for a server that has lost the vote that others still have.
-    pub(super) fn renew(
+    /// Extends the votes for these numbers of requests. `restores` is for a server that has lost the votes that others still have.
+    pub(super) fn keep_alive(
         &self,
         member: &Member,
-        request: &Request,
-        number: i64,
+        batch: &[Renewal],
         restores: bool,
     ) -> ScriptInvocation<'_> {
-        let mut call = self.call(&self.renew, &request.name);
+        let mut call = self.keep_alive.prepare_invoke();
         about(&mut call, member);
-        call.arg(&request.id.to_bytes()).arg(wire(number)).arg(vote_ms(request)).arg(self.keep_ms);
-        owned(&mut call, request);
-        call.arg(u8::from(restores));
+        call.arg(self.keep_ms).arg(u8::from(restores));
+        for Renewal { request, number } in batch {
+            for kind in &KEYS[..3] {
+                call.key(self.keys.of(kind, &request.name));
+            }
+            call.arg(&request.id.to_bytes()).arg(wire(*number)).arg(vote_ms(request));
+            if restores {
+                owned(&mut call, request);
+            } else {
+                call.arg("").arg("");
+            }
+        }
+        call.key(self.keys.shared("member"));
         call
     }
 
@@ -125,7 +145,7 @@ impl Scripts {
 
     fn call<'s>(&self, script: &'s Script, name: &LockName) -> ScriptInvocation<'s> {
         let mut call = script.prepare_invoke();
-        for kind in ["r", "n", "w", "b"] {
+        for kind in KEYS {
             call.key(self.keys.of(kind, name));
         }
         call.key(self.keys.shared("member"));

@@ -19,7 +19,11 @@ use polylock_core::{
 };
 use redis::{ScriptInvocation, Value};
 
-use super::{NAME, config::Config, scripts::Scripts};
+use super::{
+    NAME,
+    config::Config,
+    scripts::{Scripts, in_micros},
+};
 use crate::{
     keys,
     link::{self, Call, INSPECT_TIMEOUT, Link, Peer, Push, Reply},
@@ -74,7 +78,6 @@ async fn open(Config(settings): Config) -> Result<Store> {
     capabilities.reach = Reach::Machines;
     capabilities.wake = WakeUp::Pushed;
     capabilities.first_step = FirstStep::Thread;
-    capabilities.keep_alive_batch = 1;
     let server = Server {
         capabilities,
         link,
@@ -172,20 +175,18 @@ impl Server {
         Ok(reply)
     }
 
-    async fn renew(&self, request: &Request) -> Result<KeepAlive> {
-        let id = request.id.to_bytes();
-        let invoke = |_: &Peer| {
-            let mut call = self.scripts.call(&self.scripts.renew, &request.name);
-            call.arg(&id).arg(in_micros(request.ttl));
-            call
-        };
-        let reply = self.call(Operation::Renew, self.timeout(request), &invoke).await.outcome?;
-        if let Some(reason) = broken(&reply) {
-            return Ok(KeepAlive::Lost(reason));
-        }
-        Ok(match self.link.read(Operation::Renew, reply)? {
-            1 => KeepAlive::Held { lease: request.ttl },
-            _ => KeepAlive::Lost(LostReason::Gone),
+    /// The outcome of a keep-alive of `request`, by the script's reply about it.
+    fn kept(&self, request: &Request, reply: &Value) -> Result<KeepAlive> {
+        Ok(match reply {
+            Value::Int(1) => KeepAlive::Held { lease: request.ttl },
+            Value::Int(2) => KeepAlive::Queued,
+            Value::Int(0) => KeepAlive::Lost(LostReason::Gone),
+            reply => match broken(reply) {
+                Some(reason) => KeepAlive::Lost(reason),
+                None => {
+                    return Err(self.link.unexpected(Operation::Renew, "an unknown outcome of a renewal"));
+                }
+            },
         })
     }
 
@@ -208,10 +209,6 @@ impl Server {
 
 /// Token or -1, mode, age in us, what is left in us, owner, label, break notice or empty.
 type EntryParts = (i64, i64, i64, i64, String, String, String);
-
-fn in_micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
-}
 
 fn micros(number: i64) -> Duration {
     Duration::from_micros(u64::try_from(number).unwrap_or(0))
@@ -265,9 +262,15 @@ impl Backend for Server {
     }
 
     async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
-        let [request] = requests else { return Ok(Vec::new()) };
-        self.renew(request).await.map(|outcome| vec![outcome])
+        let Some(timeout) = requests.iter().map(|request| self.timeout(request)).max() else {
+            return Ok(Vec::new());
+        };
+        let invoke = |_: &Peer| self.scripts.keep_alive(requests);
+        let reply = self.call(Operation::Renew, timeout, &invoke).await.outcome?;
+        let replies: Vec<Value> = self.link.read(Operation::Renew, reply)?;
+        requests.iter().zip(&replies).map(|(request, reply)| self.kept(request, reply)).collect()
     }
+
     async fn release(&self, request: &Request) -> Result<Release> {
         self.hub.forget(request.id);
         let late = self.late_claims().get(&request.id).copied();

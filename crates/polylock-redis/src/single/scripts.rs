@@ -1,6 +1,8 @@
 //! The scripts, and the keys of their calls.
 
-use polylock_core::LockName;
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use polylock_core::{LockName, Request};
 use redis::{Script, ScriptInvocation};
 
 use crate::keys::Keys;
@@ -10,7 +12,7 @@ use crate::keys::Keys;
 pub(super) struct Scripts {
     pub(super) keys: Keys,
     pub(super) claim: Script,
-    pub(super) renew: Script,
+    keep_alive: Script,
     pub(super) release: Script,
     pub(super) break_lock: Script,
     pub(super) inspect: Script,
@@ -26,11 +28,29 @@ impl Scripts {
         Self {
             keys: Keys::new(prefix),
             claim: script(include_str!("scripts/claim_at_once.lua"), include_str!("scripts/claim.lua")),
-            renew: script("", include_str!("scripts/renew.lua")),
+            keep_alive: script("", include_str!("scripts/keep_alive.lua")),
             release: script(include_str!("scripts/release_at_once.lua"), include_str!("scripts/release.lua")),
             break_lock: script("", include_str!("scripts/break.lua")),
             inspect: script("", include_str!("scripts/inspect.lua")),
         }
+    }
+
+    /// A call that extends what `requests` have.
+    pub(super) fn keep_alive(&self, requests: &[Arc<Request>]) -> ScriptInvocation<'_> {
+        let mut call = self.keep_alive.prepare_invoke();
+        let mut locks: HashMap<&LockName, usize> = HashMap::new();
+        for request in requests {
+            let (next, name) = (locks.len(), &request.name);
+            let lock = *locks.entry(name).or_insert_with(|| {
+                for kind in ["h", "q", "w", "b"] {
+                    call.key(self.keys.of(kind, name));
+                }
+                next
+            });
+            call.arg(lock).arg(&request.id.to_bytes());
+            call.arg(in_micros(request.ttl)).arg(in_micros(request.place_ttl()));
+        }
+        call
     }
 
     /// A call of `script`, with the keys of the lock `name`.
@@ -45,4 +65,9 @@ impl Scripts {
         call.key(self.keys.of("b", name));
         call
     }
+}
+
+/// A duration as the scripts have it.
+pub(super) fn in_micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }

@@ -8,7 +8,7 @@ pub(crate) struct Mutant {
     from: &'static str,
     /// ... and what shall.
     to: &'static str,
-    /// Test binary and name of the test that must fail.
+    /// Test binary and name of the test that must fail; or `units of` a command or a `library`, and the name of the unit test.
     pub(crate) test: (&'static str, &'static str),
 }
 
@@ -432,7 +432,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "a broken hold that is extended, in Redis",
-        file: "crates/polylock-redis/src/single/scripts/renew.lua",
+        file: "crates/polylock-redis/src/single/scripts/keep_alive.lua",
         from: "if entry[8] then",
         to: "if false then",
         test: ("conformance", "redis::breaking::ends_with_the_lease"),
@@ -454,10 +454,45 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "a hold that was deleted is renewed, in Redis",
-        file: "crates/polylock-redis/src/single/scripts/renew.lua",
-        from: "return notice_for(ARGV[1]) or 0",
-        to: "return notice_for(ARGV[1]) or 1",
+        file: "crates/polylock-redis/src/single/scripts/keep_alive.lua",
+        from: "return notice_for(id) or 0",
+        to: "return notice_for(id) or 1",
         test: ("conformance", "redis::recovery::after_the_store_was_emptied"),
+    },
+    Mutant {
+        name: "a queue entry that has expired is revived, in Redis",
+        file: "crates/polylock-redis/src/single/scripts/keep_alive.lua",
+        from: "if entry and entry[4] > now then",
+        to: "if entry then",
+        test: ("redis", "keeping::an_entry_that_has_expired_is_not_revived"),
+    },
+    Mutant {
+        name: "the key of a queue expires though its entries are kept alive, in Redis",
+        file: "crates/polylock-redis/src/single/scripts/keep_alive.lua",
+        from: "        prolong(QUEUE, place_ttl)
+",
+        to: "",
+        test: ("redis", "keeping::entries_outlive_the_first_expiry_of_their_keys_without_a_claim"),
+    },
+    Mutant {
+        name: "each waiter of a client that is gone is granted and taken back, in Redis",
+        file: "crates/polylock-redis/src/single/scripts/common.lua",
+        from: "absent[waiter[5]] = true",
+        to: "",
+        test: ("redis", "dead::many_waiters_of_a_client_that_is_cut_off_are_passed_over_with_one_message"),
+    },
+    Mutant {
+        name: "a full server refuses to keep a queue entry alive, in Redis",
+        file: "crates/polylock-redis/src/single/scripts/keep_alive.lua",
+        from: "        prolong(QUEUE, place_ttl)
+        prolong(WAITERS, place_ttl)
+        redis.call('HSET', WAITERS, id, cmsgpack.pack(entry))
+",
+        to: "        redis.call('HSET', WAITERS, id, cmsgpack.pack(entry))
+        prolong(QUEUE, place_ttl)
+        prolong(WAITERS, place_ttl)
+",
+        test: ("redis", "keeping::a_server_that_is_full_keeps_holds_and_queue_entries_alive"),
     },
     Mutant {
         name: "Redlock: a majority of those that answer",
@@ -552,8 +587,10 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "Redlock: votes of servers that have forgotten count",
         file: "crates/polylock-redis/src/redlock/node.rs",
-        from: "counts: observed == Observed::Counts",
-        to: "counts: true",
+        from: "        observed == Observed::Counts
+    }",
+        to: "        true
+    }",
         test: ("redlock", "restart::a_server_that_has_forgotten_does_not_give_the_lock_to_another"),
     },
     Mutant {
@@ -578,10 +615,54 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "Redlock: a broken vote that is extended",
-        file: "crates/polylock-redis/src/redlock/scripts/renew.lua",
-        from: "    if entry[5] then",
-        to: "    if false then",
+        file: "crates/polylock-redis/src/redlock/scripts/keep_alive.lua",
+        from: "if entry[5] then",
+        to: "if false then",
         test: ("conformance", "redlock3::breaking::ends_with_the_lease"),
+    },
+    Mutant {
+        name: "Redlock: a lock of which nothing is known fails its batch",
+        file: "crates/polylock-redis/src/redlock/keep_alive.rs",
+        from: "if unknown == outcomes.len() {",
+        to: "if unknown > 0 {",
+        test: ("redlock", "keeping::a_lock_of_which_nothing_is_known_does_not_fail_the_others_of_its_batch"),
+    },
+    Mutant {
+        name: "Redlock: a renewal without a majority counts",
+        file: "crates/polylock-redis/src/redlock/keep_alive.rs",
+        from: "None => KeepAlive::Unknown,",
+        to: "None => KeepAlive::Held { lease: request.ttl },",
+        test: ("redlock", "keeping::a_lock_of_which_nothing_is_known_does_not_fail_the_others_of_its_batch"),
+    },
+    Mutant {
+        name: "Redlock: a message for each renewal",
+        file: "crates/polylock-redis/src/redlock/open.rs",
+        from: "    capabilities.queue_lease = QueueLease::Absent;
+",
+        to: "    capabilities.queue_lease = QueueLease::Absent;
+    capabilities.keep_alive_batch = 1;
+",
+        test: ("redlock", "keeping::of_many_locks_none_is_lost_while_the_servers_are_well"),
+    },
+    Mutant {
+        name: "Redis: a time-out that measures this client's own queue",
+        file: "crates/polylock-redis/src/flow.rs",
+        from: "let next = (replied + timeout).max(",
+        to: "let next = (replied.min(self.sent_at) + timeout).max(",
+        test: (
+            "units of library polylock_redis",
+            "flow::tests::a_server_that_replies_to_others_is_not_silent",
+        ),
+    },
+    Mutant {
+        name: "Redis: claims before releases",
+        file: "crates/polylock-redis/src/flow.rs",
+        from: "places.waiting.iter_mut().find_map(",
+        to: "places.waiting.iter_mut().rev().find_map(",
+        test: (
+            "units of library polylock_redis",
+            "flow::tests::places_go_to_releases_first_and_to_nobody_who_has_left",
+        ),
     },
     Mutant {
         name: "Redlock: a broken vote that is given again",

@@ -29,8 +29,9 @@ use polylock_integration_tests::{cargo::workspace, clock::now};
 
 /// How many tests run at a time.
 const AT_ONCE: usize = 4;
-/// Before the name of a command: the unit tests in it.
+/// Before the name of a command, or of a library with [`LIBRARY`] before it: the unit tests in it.
 const UNITS: &str = "units of ";
+const LIBRARY: &str = "library ";
 /// The time limit of a test.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
@@ -229,9 +230,16 @@ impl Lab {
         cargo.args(["--workspace", "--all-features"]);
         for program in programs {
             match program.strip_prefix(UNITS) {
+                Some(library) if library.starts_with(LIBRARY) => continue,
                 Some(command) => cargo.args(["--bin", command]),
                 None => cargo.args(["--test", program]),
             };
+        }
+        if programs
+            .iter()
+            .any(|program| program.strip_prefix(UNITS).is_some_and(|of| of.starts_with(LIBRARY)))
+        {
+            cargo.arg("--lib");
         }
         if programs.iter().any(|program| program.starts_with("cli_")) {
             // One of its own tests, because the command is built for them.
@@ -247,7 +255,9 @@ impl Lab {
             if message["profile"]["test"] != true {
                 return None;
             }
-            let name = message["target"]["name"].as_str()?.to_owned();
+            let name = message["target"]["name"].as_str()?;
+            let is_library = message["target"]["kind"][0] == "lib";
+            let name = if is_library { format!("{LIBRARY}{name}") } else { name.to_owned() };
             Some((name, PathBuf::from(message["executable"].as_str()?)))
         };
         Ok(Ok(messages.filter_map(executable).collect()))

@@ -24,7 +24,7 @@ pub(super) struct Change {
 pub(super) enum Script {
     Membership,
     Propose,
-    Renew,
+    KeepAlive,
     Release,
     Break,
 }
@@ -110,7 +110,7 @@ impl Nodes {
         let first = text(Script::Membership, lua!("membership.lua")) + lua!("common.lua");
         let scripts = [
             text(Script::Propose, lua!("propose.lua")),
-            text(Script::Renew, lua!("renew.lua")),
+            text(Script::KeepAlive, lua!("keep_alive.lua")),
             text(Script::Release, lua!("release.lua")),
             text(Script::Break, lua!("break.lua")),
         ];
@@ -178,7 +178,12 @@ impl Nodes {
             Call::Break { .. } => &self.hashes[3],
         };
         let mut command = redis::cmd("EVALSHA");
-        command.arg(hash).arg(keys.len()).arg(keys.as_slice());
+        let keys: Vec<&String> = match call {
+            // A batch of one.
+            Call::Renew { .. } => keys.iter().take(3).chain(keys.last()).collect(),
+            _ => keys.iter().collect(),
+        };
+        command.arg(hash).arg(keys.len()).arg(&keys);
         if matches!(call, Call::Propose { .. } | Call::Renew { .. }) {
             command.arg(&member.run).arg(0).arg(&member.observed);
         }
@@ -189,16 +194,23 @@ impl Nodes {
                 command.arg("owner").arg("").arg("").arg(5000)
             }
             Call::Renew { id, number, restores } => {
-                command.arg(&id).arg(number).arg(600_000).arg(900_000);
-                command.arg("owner").arg("").arg(u8::from(restores))
+                command.arg(900_000).arg(u8::from(restores));
+                command.arg(&id).arg(number).arg(600_000).arg("owner").arg("")
             }
             Call::Release { id, number } => command.arg(&id).arg(number).arg(900_000).arg("").arg("name"),
             Call::Break { number } => {
                 command.arg(number).arg(900_000).arg("name").arg("notice").arg(0).arg("channel")
             }
         };
-        let (word, number, _, _, membership, _): (i64, i64, i64, i64, String, String) =
-            command.query(&mut self.server).unwrap();
+        let (word, number, membership) = if let Call::Renew { number, .. } = call {
+            type Reply = (i64, i64, i64, i64, String, Vec<(i64, String)>);
+            let (.., membership, outcomes): Reply = command.query(&mut self.server).unwrap();
+            (outcomes[0].0, number, membership)
+        } else {
+            type Reply = (i64, i64, i64, i64, String, String);
+            let (word, number, _, _, membership, _): Reply = command.query(&mut self.server).unwrap();
+            (word, number, membership)
+        };
         let vote = match word {
             1 => Vote::Yes(number),
             0 => Vote::Held,
@@ -219,6 +231,6 @@ impl Nodes {
 
     fn keys(&self, node: usize) -> [String; 5] {
         let prefix = format!("{{{}-{node}}}", self.prefix);
-        ["r", "n", "w", "b", "member"].map(|kind| format!("{prefix}:{kind}"))
+        ["r", "n", "b", "w", "member"].map(|kind| format!("{prefix}:{kind}"))
     }
 }

@@ -108,14 +108,17 @@ fn planted_a_renewal_after_the_release_is_found() {
     is_found(
         "left behind",
         2,
-        Rules { changes: &[Change { script: Script::Renew, from: " and last <= number", to: "" }], ..SOUND },
+        Rules {
+            changes: &[Change { script: Script::KeepAlive, from: " and last <= number", to: "" }],
+            ..SOUND
+        },
     );
 }
 
 #[test]
 fn planted_a_marked_vote_that_is_extended_is_found() {
     const CHANGES: &[Change] =
-        &[Change { script: Script::Renew, from: "if entry[5] then", to: "if false then" }];
+        &[Change { script: Script::KeepAlive, from: "if entry[5] then", to: "if false then" }];
     is_found("extended after the break", 2, Rules { breaks: 5, changes: CHANGES, ..SOUND });
 }
 

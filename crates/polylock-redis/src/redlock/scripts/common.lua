@@ -1,24 +1,34 @@
 -- The common part of the scripts that work on a lock. `membership.lua` precedes it.
 --
--- Inputs:    KEYS: the vote for a lock; the last number accepted for it; its waiters (hash by channel); the notices for requests
---            whose votes were removed by force (hash by request); the membership of this server. All keys have the same hash tag.
+-- Inputs:    KEYS: the vote for a lock; the last number accepted for it; the notices for requests whose votes were removed by force
+--            (hash by request); its waiters (hash by channel); the membership of this server. All keys have the same hash tag.
 -- Answers:   {word, number, ms, clock, membership, notice}, except where a script says otherwise.
 -- Atomicity: a script is one step of the server. No script knows of the other servers.
 -- Clock:     the server's, see `membership.lua`. Every answer carries it.
 --
 -- A vote is the request's id, 16 bytes, and {number, since, owner, label, break notice or nil}. A waiter is {since, expires, owner,
 -- label}: the longest-waiting request of one client. The last number outlives the vote, so that late messages are refused.
-local VOTE, LAST, WAITING, NOTICES = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local VOTE, LAST, NOTICES
+-- Of a script on one lock.
+local WAITING = KEYS[4]
 
 local HELD, STALE, TOO_FAR, NO, MARKED = 0, 2, 3, 4, 5
 -- The greatest number: a Lua number counts exactly up to 2^53, and a release accepts one number more than it withdraws.
 local GREATEST = 9007199254740990
 
-local last = tonumber(redis.call('GET', LAST) or '0')
--- False if the stored number is damaged, or leaves no room for a greater one. The comparison is false for NaN, too.
-local last_is_valid = last and last >= 0 and last < GREATEST
-local value = redis.call('GET', VOTE)
-local entry = value and cmsgpack.unpack(string.sub(value, 17))
+-- The vote for a lock, unpacked too, and the last number. `last_is_valid` is false if the stored number is damaged, or leaves no room
+-- for a greater one. The comparison is false for NaN, too.
+local value, entry, last, last_is_valid
+
+-- Reads the state of the lock whose keys begin with KEYS[first].
+local function read(first)
+    VOTE, LAST, NOTICES = KEYS[first], KEYS[first + 1], KEYS[first + 2]
+    last = tonumber(redis.call('GET', LAST) or '0')
+    last_is_valid = last and last >= 0 and last < GREATEST
+    value = redis.call('GET', VOTE)
+    entry = value and cmsgpack.unpack(string.sub(value, 17))
+end
+read(1)
 
 local function is_of(id)
     return value and string.sub(value, 1, 16) == id

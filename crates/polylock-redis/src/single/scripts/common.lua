@@ -98,7 +98,7 @@ end
 -- notification: a client that has died holds it no longer than it would have waited. A request to whose channel nobody is
 -- subscribed is passed over, and keeps its place as long as that lasts: its client has died or is reconnecting.
 local function settle(conflicts, own, ttl)
-    local index, mine = 0, nil
+    local index, mine, absent = 0, nil, {}
     -- Only requests in mode NL can pass one that conflicts with all other modes.
     while bit.band(conflicts, EVERYBODY) ~= EVERYBODY do
         local id = redis.call('ZRANGE', QUEUE, index, index, 'WITHSCORES')
@@ -113,6 +113,9 @@ local function settle(conflicts, own, ttl)
             leave(id)
         elseif bit.band(waiter[1], conflicts) ~= 0 then
             conflicts = bit.bor(conflicts, waiter[2])
+            index = index + 1
+        elseif absent[waiter[5]] and id ~= own then
+            -- Another request of the same client.
             index = index + 1
         else
             local token, left = draw(), waiter[4] - now
@@ -133,6 +136,7 @@ local function settle(conflicts, own, ttl)
                 receivers = redis.call('PUBLISH', waiter[5], message)
             end
             if receivers == 0 then
+                absent[waiter[5]] = true
                 redis.call('HDEL', HOLDS, id)
                 index = index + 1
             else

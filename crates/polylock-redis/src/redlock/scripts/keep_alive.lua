@@ -1,0 +1,44 @@
+-- Extends the votes for numbers of requests. A server that has lost a vote gives it again if it is told to, unless it has accepted a
+-- greater number meanwhile, the withdrawal or a break.
+--
+-- Inputs:    KEYS: of each request the vote for its lock, the last number, the notices. ARGV: run, durable, observed (see
+--            `membership`); how long numbers are kept in ms, 1 to give votes again, else 0; then of each request id, number (0: not
+--            known), TTL in ms, owner, label. Owner and label are for votes that are given again.
+-- Answers:   {YES, 0, 0, clock, membership, outcomes}, with two outcomes for each request, a word and a notice. YES: extended.
+--            MARKED: marked by a break with this notice, and not extended. NO, with the notice of a break by force or '': there is
+--            no such vote.
+local member = membership(ARGV[1], ARGV[2], ARGV[3])
+local keep, restores = tonumber(ARGV[4]), ARGV[5] == '1'
+
+local function extend(id, number, ttl, owner, label)
+    if is_of(id) and (number == 0 or entry[1] == number) then
+        if entry[5] then
+            return MARKED, entry[5]
+        end
+        redis.call('PEXPIRE', VOTE, ttl)
+        if last_is_valid and last < entry[1] then
+            accept(entry[1], keep)
+        else
+            -- A server that is out of memory still does this.
+            redis.call('PEXPIRE', LAST, keep)
+        end
+        return YES, ''
+    end
+    -- A vote for a smaller number of the same request is withdrawn, and its withdrawal, which is still under way, names that number.
+    local may_replace = not value or is_of(id) and entry[1] < number
+    if restores and number > 0 and may_replace and last_is_valid and last <= number then
+        accept(number, keep)
+        redis.call('SET', VOTE, id .. cmsgpack.pack({number, now, owner, label}), 'PX', ttl)
+        return YES, ''
+    end
+    return NO, notice_for(id)
+end
+
+local outcomes = {}
+for i = 6, #ARGV, 5 do
+    read(3 * (i - 6) / 5 + 1)
+    local word, notice = extend(ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2], ARGV[i + 3], ARGV[i + 4])
+    outcomes[#outcomes + 1] = word
+    outcomes[#outcomes + 1] = notice
+end
+return {YES, 0, 0, now, member, outcomes}

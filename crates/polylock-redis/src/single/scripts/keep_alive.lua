@@ -1,0 +1,51 @@
+-- Extends live holds to their TTLs and live queue entries to their place TTLs; never makes or revives one.
+--
+-- Inputs:    KEYS: of each lock its holds, queue, waiters and notices. ARGV: of each request the number of its lock in KEYS, from 0;
+--            id, TTL in us, how long its place lasts in us.
+-- Answers:   of each request 1: it holds the lock, for its TTL. 2: it is in the queue. 0: neither. A text: the notice of a break,
+--            which has marked the hold or removed it by force.
+
+-- How long each key lasts at least, in ms, by what this script has done.
+local lasts = {}
+
+-- `key` lasts a second longer than what ends in so many microseconds. Comes before HSET: a server that is out of memory refuses to
+-- store more, but lets a script go on that has changed something, so what is held can be renewed.
+local function prolong(key, left)
+    local ms = math.ceil(left / 1000) + 1000
+    if ms > (lasts[key] or 0) then
+        lasts[key] = math.max(redis.call('PTTL', key), ms)
+        redis.call('PEXPIRE', key, lasts[key])
+    end
+end
+
+local function extend(id, ttl, place_ttl)
+    local packed = redis.call('HGET', HOLDS, id)
+    local entry = packed and cmsgpack.unpack(packed)
+    if entry and entry[5] > now then
+        if entry[8] then
+            return entry[8]
+        end
+        entry[5] = now + ttl
+        prolong(HOLDS, ttl)
+        redis.call('HSET', HOLDS, id, cmsgpack.pack(entry))
+        return 1
+    end
+    packed = redis.call('HGET', WAITERS, id)
+    entry = packed and cmsgpack.unpack(packed)
+    if entry and entry[4] > now then
+        entry[4] = now + place_ttl
+        prolong(QUEUE, place_ttl)
+        prolong(WAITERS, place_ttl)
+        redis.call('HSET', WAITERS, id, cmsgpack.pack(entry))
+        return 2
+    end
+    return notice_for(id) or 0
+end
+
+local answers = {}
+for i = 1, #ARGV, 4 do
+    local first = 4 * ARGV[i]
+    HOLDS, QUEUE, WAITERS, NOTICES = KEYS[first + 1], KEYS[first + 2], KEYS[first + 3], KEYS[first + 4]
+    answers[#answers + 1] = extend(ARGV[i + 1], tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3]))
+end
+return answers

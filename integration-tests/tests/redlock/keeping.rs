@@ -1,0 +1,123 @@
+//! Keeping many locks alive: one message to each server, an outcome for each lock, and no loss while the servers are well.
+
+use std::{env, sync::Arc, time::Duration};
+
+use futures_util::{StreamExt, stream};
+use polylock_core::{Backend, KeepAlive, LockName, Mode, Request, Standing, io};
+use polylock_integration_tests::clock::{self, now, pause};
+use polylock_redis::redlock::connect;
+
+use crate::site::{Site, config};
+
+fn request(name: &str, ttl: Duration) -> Arc<Request> {
+    Arc::new(Request::new(LockName::new(name).unwrap(), Mode::Exclusive, ttl))
+}
+
+async fn on_thread<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
+    io::run("redlock", work).await.unwrap()
+}
+
+/// The store, which holds `requests`.
+async fn holding(site: &Site, requests: &[Arc<Request>]) -> Arc<dyn Backend> {
+    let backend = connect(config(&site.url(""))).await.unwrap().backend;
+    for request in requests {
+        let (backend, request) = (backend.clone(), request.clone());
+        let standing = on_thread(async move { backend.claim(&request).await.unwrap() }).await;
+        assert!(matches!(standing, Standing::Held(_)), "{standing:?}");
+    }
+    backend
+}
+
+async fn keep_alive(backend: &Arc<dyn Backend>, requests: &[Arc<Request>]) -> Vec<KeepAlive> {
+    let (backend, requests) = (backend.clone(), requests.to_vec());
+    on_thread(async move { backend.keep_alive(&requests).await.unwrap() }).await
+}
+
+async fn release(backend: Arc<dyn Backend>, requests: Vec<Arc<Request>>) {
+    on_thread(async move {
+        for request in &requests {
+            backend.release(request).await.ok();
+        }
+    })
+    .await;
+}
+
+/// Of three servers, one has lost the vote for a lock and the second is frozen: the outcome for that lock is unknown until it
+/// replies. Another lock has its majority.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_of_which_nothing_is_known_does_not_fail_the_others_of_its_batch() {
+    const TTL: Duration = Duration::from_secs(20);
+    let site = Site::shared(3);
+    let requests = [request("whole", TTL), request("torn", TTL), request("also-whole", TTL)];
+    let backend = holding(&site, &requests).await;
+    site.has(&[3; 3]).await;
+    site.ask::<()>(0, &["DEL", &site.key("r", "torn")]).await;
+    // It does not give the vote again.
+    site.ask::<()>(0, &["SET", &site.key("n", "torn"), "9000000000000000"]).await;
+    site.freeze(2);
+    let held = || KeepAlive::Held { lease: TTL };
+    assert_eq!(keep_alive(&backend, &requests).await, [held(), KeepAlive::Unknown, held()]);
+    site.thaw(2);
+    // It counts as silent until it has replied once.
+    clock::until("two of three extend it", || async {
+        keep_alive(&backend, &requests).await == [held(), held(), held()]
+    })
+    .await;
+    release(backend, requests.to_vec()).await;
+    site.is_free_soon().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn votes_that_a_server_has_lost_are_given_again_in_one_message() {
+    const LOCKS: usize = 40;
+    let site = Site::private(3, &[]);
+    let requests: Vec<_> =
+        (0..LOCKS).map(|n| request(&format!("lock-{n}"), Duration::from_secs(20))).collect();
+    let backend = holding(&site, &requests).await;
+    site.has(&[LOCKS; 3]).await;
+    site.ask::<()>(1, &["FLUSHALL"]).await;
+    site.ask::<()>(1, &["CONFIG", "RESETSTAT"]).await;
+    keep_alive(&backend, &requests).await;
+    site.has(&[LOCKS; 3]).await;
+    let stats: String = site.ask(1, &["INFO", "commandstats"]).await;
+    let scripts = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls=")).unwrap();
+    // Both may find the script missing first.
+    let scripts: usize = scripts.split(',').next().unwrap().parse().unwrap();
+    assert!(scripts <= 4, "{scripts} scripts for {LOCKS} locks");
+    release(backend, requests).await;
+    site.is_free_soon().await;
+}
+
+/// Ten thousand with `POLYLOCK_TEST_HELD=10000`, for a minute with `POLYLOCK_TEST_SECONDS=60`.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_many_locks_none_is_lost_while_the_servers_are_well() {
+    const TTL: Duration = Duration::from_secs(2);
+    let number = |key, default| env::var(key).map_or(default, |number| number.parse().unwrap());
+    let (count, seconds) = (number("POLYLOCK_TEST_HELD", 1_500), number("POLYLOCK_TEST_SECONDS", 4));
+    let ttl = if count > 2_000 { 3 * TTL } else { TTL };
+    let site = Site::private_direct(5);
+    let options = format!("polylock.restart=trust&polylock.ttl={}ms", ttl.as_millis());
+    let locks = polylock::Locks::connect(&site.direct_url(&options)).await.unwrap();
+    let guards: Vec<_> = stream::iter(0..count)
+        .map(|number| locks.lock(format!("lock-{number}")).acquire())
+        .buffer_unordered(64)
+        .map(Result::unwrap)
+        .collect()
+        .await;
+    let (until, mut least) = (now() + Duration::from_secs(seconds), ttl);
+    while now() < until {
+        pause(ttl / 20).await;
+        least = guards.iter().map(polylock::Guard::remaining).min().unwrap_or_default().min(least);
+        let lost = guards.iter().filter(|guard| !guard.is_held()).count();
+        assert_eq!(lost, 0, "of {count}");
+    }
+    println!("{count} locks: the least that remained of a lease of {ttl:?} was {least:?}");
+    let failures: Vec<_> = stream::iter(guards)
+        .map(polylock::Guard::release)
+        .buffer_unordered(64)
+        .filter_map(|released| std::future::ready(released.err()))
+        .collect()
+        .await;
+    assert!(failures.is_empty(), "{failures:?}");
+    site.is_free_soon().await;
+}
