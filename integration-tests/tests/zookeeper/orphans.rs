@@ -103,7 +103,7 @@ async fn a_hold_whose_session_has_ended_is_reported_as_lost() {
         assert_eq!(spot.requests(&raw).await, 0);
         if renews {
             let (renews, renewed) = (store.clone(), request.clone());
-            let renewal = on_io(async move { renews.keep_alive(&[renewed]).await }).await.unwrap();
+            let renewal = on_io(async move { renews.keep_alive(&[renewed.into()]).await }).await.unwrap();
             assert_eq!(renewal, [KeepAlive::Lost(LostReason::SessionEnded)]);
         }
         let releases = store.clone();
