@@ -8,6 +8,7 @@ mod mariadb;
 mod pessimistic;
 mod postgres;
 mod search_path;
+mod upgrade;
 mod without_listener;
 
 use polylock_integration_tests::load;

@@ -283,7 +283,7 @@ async fn what_cannot_be_used_is_refused_with_what_to_do() {
     assert!(fault == Some(Fault::Permanent) && text.contains("SET LOGGED"), "{text}");
 
     for (version, words) in [(9, "update the program"), (1, "drop them")] {
-        let other = format!("UPDATE {table}_meta SET value = {version} WHERE key = 'schema'");
+        let other = format!("UPDATE {table}_meta SET value = {version}");
         admin.execute(sqlx::raw_sql(AssertSqlSafe(other))).await.unwrap();
         let (fault, text) = refusal(&url).await;
         assert!(fault.is_none() && text.contains(words), "{version}: {text}");

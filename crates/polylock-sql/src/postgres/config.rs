@@ -1,6 +1,6 @@
 //! Where the database is and how it is used.
 
-use std::{fmt, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use polylock_core::{
     ConfigError,
@@ -14,6 +14,7 @@ use crate::{
         config::{self, Common},
         source::Source,
         table,
+        version::Next,
     },
     pessimistic::Strategy,
 };
@@ -241,6 +242,14 @@ impl Config {
     #[must_use]
     pub const fn strategy(mut self, strategy: Strategy) -> Self {
         self.common.strategy = strategy;
+        self
+    }
+
+    /// One version of the tables more.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn next_version(mut self, next: Next) -> Self {
+        self.common.next = Some(Arc::new(next));
         self
     }
 
