@@ -8,6 +8,7 @@ mod mariadb;
 mod pessimistic;
 mod postgres;
 mod search_path;
+mod tls;
 mod upgrade;
 mod without_listener;
 

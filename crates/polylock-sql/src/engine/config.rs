@@ -144,6 +144,29 @@ fn take_foreign(url: &StoreUrl, keys: &mut Keys, foreign: &'static [ForeignKey])
     Ok(())
 }
 
+/// Refuses the file of an authority that the mode of encryption does not check the server against: other programs check it in some of
+/// these cases.
+///
+/// # Errors
+/// [`ConfigError`] on the one of `authorities`, which are keys, that is there though nothing is `verified`.
+pub(crate) fn check_authority(
+    url: &StoreUrl,
+    authorities: &[&'static str],
+    verified: bool,
+    instead: &'static str,
+) -> Result<(), ConfigError> {
+    let key = authorities.iter().find(|key| url.keys().text(key).is_some());
+    match key {
+        Some(key) if !verified => {
+            let problem = format!(
+                "has no effect, because the server's certificate is not checked: write {instead}, too"
+            );
+            Err(ConfigError::new(*key, problem))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// What the driver makes of `url`, read under the driver's own `scheme`, with those of `keys` that are the driver's.
 ///
 /// # Errors

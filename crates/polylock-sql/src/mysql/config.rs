@@ -6,7 +6,7 @@ use polylock_core::{
     ConfigError,
     url::{self, Keys, StoreUrl},
 };
-use sqlx::mysql::MySqlConnectOptions;
+use sqlx::mysql::{MySqlConnectOptions, MySqlSslMode};
 
 use super::foreign_keys::FOREIGN;
 use crate::{
@@ -117,6 +117,9 @@ impl Config {
     /// [`ConfigError`] on what makes no sense.
     pub fn from_url(url: &StoreUrl, keys: &mut Keys) -> Result<Self, ConfigError> {
         let options: MySqlConnectOptions = config::driver_options("mysql", url, keys, PASSED, FOREIGN)?;
+        let verified =
+            matches!(options.get_ssl_mode(), MySqlSslMode::VerifyCa | MySqlSslMode::VerifyIdentity);
+        config::check_authority(url, &["ssl-ca", "sslca"], verified, "ssl-mode=verify_identity")?;
         let config = Self {
             source: Source::new(plain(options)?),
             poll: keys.duration("polylock.poll")?.unwrap_or(Self::DEFAULT_POLL),

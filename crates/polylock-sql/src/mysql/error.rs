@@ -34,6 +34,10 @@ pub(super) const fn is_refusal(number: u16) -> bool {
 
 impl Dial for MySql {
     type Options = MySqlConnectOptions;
+
+    fn is_local(options: &MySqlConnectOptions) -> bool {
+        options.get_socket().is_some()
+    }
 }
 
 impl Diagnose for MySql {

@@ -6,7 +6,7 @@ use polylock_core::{
     ConfigError,
     url::{self, Keys, StoreUrl},
 };
-use sqlx::postgres::PgConnectOptions;
+use sqlx::postgres::{PgConnectOptions, PgSslMode};
 
 use super::foreign_keys::FOREIGN;
 use crate::{
@@ -141,6 +141,8 @@ impl Config {
     /// [`ConfigError`] on what makes no sense.
     pub fn from_url(url: &StoreUrl, keys: &mut Keys) -> Result<Self, ConfigError> {
         let options: PgConnectOptions = config::driver_options("postgres", url, keys, PASSED, FOREIGN)?;
+        let verified = matches!(options.get_ssl_mode(), PgSslMode::VerifyCa | PgSslMode::VerifyFull);
+        config::check_authority(url, &["sslrootcert"], verified, "sslmode=verify-full")?;
         let durabilities = [("full", Durability::Full), ("relaxed", Durability::Relaxed)];
         let config = Self {
             source: Source::new(plain(options)),

@@ -198,6 +198,8 @@ mod tests {
         assert!(text.starts_with("CREATE SCHEMA IF NOT EXISTS \"Jobs\";"), "{text}");
         assert!(text.contains("FUNCTION \"Jobs\".t_1_claim_2("), "{text}");
         assert!(!text.contains('{') && !text.contains("--"), "{text}");
+        let shouted = schema(&config.clone().table("T_1")).unwrap();
+        assert_eq!(shouted, text, "the same tables, and so the same advisory locks");
         let text = schema(&config.clone().strategy(Strategy::Pessimistic)).unwrap();
         assert!(text.starts_with("CREATE SCHEMA IF NOT EXISTS \"Jobs\";"), "{text}");
         assert!(text.contains("TABLE IF NOT EXISTS \"Jobs\".t_1_rows (") && text.ends_with(";\n"), "{text}");

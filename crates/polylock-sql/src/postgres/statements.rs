@@ -184,9 +184,9 @@ pub(super) fn begin(patience: Duration) -> String {
     )
 }
 
-/// The tables' names are not quoted, so capitals do not count; the schema's is, so they do.
+/// The tables' names are not quoted, so capitals do not count, in the keys of advisory locks neither; the schema's is, so they do.
 pub(super) fn fill(file: &str, config: &Config, more: &[(&str, &str)]) -> String {
-    let (schema, prefix) = (config.schema.as_str(), config.common.table.as_str());
+    let (schema, prefix) = (config.schema.as_str(), config.common.table.to_ascii_lowercase());
     let qualified = format!("\"{schema}\".{prefix}");
     let all = Mode::Exclusive.conflicts().to_string();
     let own = [
@@ -198,7 +198,7 @@ pub(super) fn fill(file: &str, config: &Config, more: &[(&str, &str)]) -> String
         ("{all}", &all),
         ("{p}", &qualified),
         ("{s}", schema),
-        ("{t}", prefix),
+        ("{t}", prefix.as_str()),
     ];
     config.common.edited(filled(file, &[more, &own].concat()))
 }

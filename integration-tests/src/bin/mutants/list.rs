@@ -281,6 +281,20 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         ),
     },
     Mutant {
+        name: "a certificate that is not accepted counts as an outage, in PostgreSQL",
+        file: "crates/polylock-sql/src/engine/pool.rs",
+        from: "cause.kind() == ErrorKind::InvalidData =>",
+        to: "cause.kind() == ErrorKind::InvalidInput =>",
+        test: ("databases", "tls::modes_of_postgres"),
+    },
+    Mutant {
+        name: "an authority that checks nothing is taken, in MySQL",
+        file: "crates/polylock-sql/src/engine/config.rs",
+        from: "        Some(key) if !verified => {",
+        to: "        Some(key) if !verified && instead.is_empty() => {",
+        test: ("databases", "tls::modes_of_mariadb"),
+    },
+    Mutant {
         name: "a listener in a session of a pooler, in PostgreSQL",
         file: "crates/polylock-sql/src/postgres/listener.rs",
         from: "const PROBES: u32 = 3;",
