@@ -295,6 +295,13 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         test: ("databases", "tls::modes_of_mariadb"),
     },
     Mutant {
+        name: "a full disk counts as a lock in the way, in SQLite",
+        file: "crates/polylock-sql/src/sqlite/error.rs",
+        from: "matches!(code(error), Some(BUSY | LOCKED | PROTOCOL))",
+        to: "matches!(code(error), Some(BUSY | LOCKED | PROTOCOL | FULL))",
+        test: ("sqlite", "full::a_full_disk_grants_nothing_and_harms_nothing"),
+    },
+    Mutant {
         name: "a listener in a session of a pooler, in PostgreSQL",
         file: "crates/polylock-sql/src/postgres/listener.rs",
         from: "const PROBES: u32 = 3;",
