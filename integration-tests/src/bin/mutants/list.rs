@@ -295,10 +295,10 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         test: ("databases", "tls::modes_of_mariadb"),
     },
     Mutant {
-        name: "a full disk counts as a lock in the way, in SQLite",
+        name: "a full disk is not told from other errors, in SQLite",
         file: "crates/polylock-sql/src/sqlite/error.rs",
-        from: "matches!(code(error), Some(BUSY | LOCKED | PROTOCOL))",
-        to: "matches!(code(error), Some(BUSY | LOCKED | PROTOCOL | FULL))",
+        from: "        FULL => Some(\"the disk is full\"),",
+        to: "        FULL => None,",
         test: ("sqlite", "full::a_full_disk_grants_nothing_and_harms_nothing"),
     },
     Mutant {
