@@ -66,7 +66,7 @@ fn a_statement_that_fails_in_the_background_is_warned_of_once_with_its_cause() {
     psql(&server, "GRANT SELECT ON polylock_meta TO weak");
     for function in [
         "settle_2(bytea, bytea, bigint, bigint)",
-        "renew_2(bytea, bytea, bigint, boolean)",
+        "keep_alive_2(bytea, boolean)",
         "release_2(bytea, bytea, text)",
     ] {
         psql(&server, &format!("ALTER FUNCTION polylock_{function} SECURITY DEFINER"));

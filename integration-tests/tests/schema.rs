@@ -14,9 +14,11 @@ use std::{
 
 use polylock::Locks;
 use polylock_integration_tests::{cargo, clock::until, on_stores, process::Process, servers, stores};
+use polylock_sql::{Next, mysql, postgres as pg};
 
 on_stores! {
     who_may_not_make_tables_is_told_what_to_do_and_then_locks
+    who_may_not_change_tables_is_told_what_to_do_at_an_upgrade
     the_pessimistic_strategy_has_tables_of_its_own
 }
 
@@ -224,6 +226,49 @@ async fn who_may_not_make_tables_is_told_what_to_do_and_then_locks(store: &str) 
     assert!(said(&place.polylock(&["list"])).starts_with("x: held"));
     assert!(said(&place.polylock(&["break", "--yes", "x"])).starts_with("x: told "));
     assert_eq!(next.ends().code(), Some(79));
+}
+
+/// A program of the next version of the tables, at `url`: what makes its tables, and the store.
+async fn next(url: &str) -> (String, Result<Locks, polylock::Error>) {
+    let step = |kind| format!("ALTER TABLE {{p}}_holds ADD COLUMN made_by {kind} NOT NULL DEFAULT 'old';");
+    let with_claim = |next: Next| next.edit("_claim_2", "_claim_3");
+    let (script, store) = if url.starts_with("postgres") {
+        let config = pg::Config::new(url).unwrap();
+        let config = config.next_version(with_claim(Next::compatible(&step("text"))));
+        (pg::schema(&config).unwrap(), pg::connect(config).await)
+    } else {
+        let config = mysql::Config::new(url).unwrap();
+        let config = config.next_version(with_claim(Next::compatible(&step("VARBINARY(9)"))));
+        (mysql::schema(&config).unwrap(), mysql::connect(config).await)
+    };
+    (script, store.map(Locks::new))
+}
+
+async fn who_may_not_change_tables_is_told_what_to_do_at_an_upgrade(store: &str) {
+    // Elsewhere nobody else makes the tables.
+    let Some(place) = Place::make(store) else { return };
+    place.administer(&said(&place.polylock(&["schema"])));
+    if place.is_postgres() {
+        place.grants().iter().for_each(|grant| place.administer(grant));
+    }
+    let uses = async |locks: &Locks| locks.lock("x").acquire().await.unwrap().release().await.unwrap();
+    let old = Locks::connect(&place.weak).await.unwrap();
+    uses(&old).await;
+    let (script, refused) = next(&place.weak).await;
+    let error = refused.unwrap_err();
+    let chain = iter::successors(Some(&error as &(dyn Error + 'static)), |error| (*error).source());
+    let causes: Vec<String> = chain.map(ToString::to_string).collect();
+    let causes = causes.join("\n");
+    assert!(causes.contains("the statements that `polylock schema` prints"), "{causes}");
+    assert!(causes.contains(&script), "{causes}");
+    uses(&old).await;
+    uses(&Locks::connect(&place.weak).await.unwrap()).await;
+    for _ in 0..2 {
+        place.administer(&script);
+    }
+    uses(&next(&place.weak).await.1.unwrap()).await;
+    uses(&old).await;
+    uses(&Locks::connect(&place.weak).await.unwrap()).await;
 }
 
 async fn the_pessimistic_strategy_has_tables_of_its_own(store: &str) {

@@ -24,3 +24,7 @@ pub mod pessimistic;
 pub mod postgres;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+
+#[doc(hidden)]
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+pub use engine::version::Next;

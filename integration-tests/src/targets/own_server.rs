@@ -7,8 +7,8 @@ use polylock_core::{Result, Store};
 use polylock_testkit::{Missing, OwnServer, Target};
 use tokio::task::block_in_place;
 
-use super::{Spot, blobs_of, keys_of, path_of};
-use crate::servers::{Private, azurite, redis, valkey, zookeeper};
+use super::{PESSIMISTIC, Spot, blobs_of, keys_of, path_of, tables_of};
+use crate::servers::{Private, azurite, mariadb, postgres, redis, valkey, zookeeper};
 
 #[derive(Debug)]
 struct Own {
@@ -24,6 +24,11 @@ pub(super) fn like(url: &str) -> Result<Option<Arc<dyn OwnServer>>> {
         // An ensemble, too: a majority that is killed is as good as the one server.
         Some("zookeeper") => Some(of(zookeeper::start(&[]), path_of)),
         Some("az") => Some(of(azurite::start(azurite::DURABLE), blobs_of)),
+        // Their locks end with the connections, and so with the server; memory and SQLite have no server. A process that is killed
+        // in the middle of a write to a file has tests of its own.
+        _ if url.contains(PESSIMISTIC) => None,
+        Some("postgres") => Some(of(postgres::start(&[]), |server| tables_of(server, "postgres"))),
+        Some("mysql") => Some(of(mariadb::start(&[]), |server| tables_of(server, "mysql"))),
         _ => None,
     });
     Ok(own.map(|own| Arc::new(own) as Arc<dyn OwnServer>))

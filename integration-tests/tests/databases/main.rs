@@ -8,6 +8,8 @@ mod mariadb;
 mod pessimistic;
 mod postgres;
 mod search_path;
+mod tls;
+mod upgrade;
 mod without_listener;
 
 use polylock_integration_tests::load;

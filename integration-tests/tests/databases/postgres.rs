@@ -283,7 +283,7 @@ async fn what_cannot_be_used_is_refused_with_what_to_do() {
     assert!(fault == Some(Fault::Permanent) && text.contains("SET LOGGED"), "{text}");
 
     for (version, words) in [(9, "update the program"), (1, "drop them")] {
-        let other = format!("UPDATE {table}_meta SET value = {version} WHERE key = 'schema'");
+        let other = format!("UPDATE {table}_meta SET value = {version}");
         admin.execute(sqlx::raw_sql(AssertSqlSafe(other))).await.unwrap();
         let (fault, text) = refusal(&url).await;
         assert!(fault.is_none() && text.contains(words), "{version}: {text}");
@@ -309,19 +309,6 @@ async fn what_cannot_be_used_is_refused_with_what_to_do() {
     let (fault, text) = refusal(&url).await;
     assert!(fault == Some(Fault::Temporary) && text.contains("can't be reached"), "{text}");
     assert_eq!(text.matches("refused").count(), 1, "{text}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn encrypted_connections_are_checked_as_far_as_was_asked() {
-    let server = postgres::start_tls(&[]).unwrap();
-    let ca = server.directory().join("ca.crt");
-    let good = url(&server, &format!("&sslmode=verify-full&sslrootcert={}", ca.display()));
-    let locks = Locks::connect(&good).await.unwrap();
-    locks.lock("a").acquire().await.unwrap().release().await.unwrap();
-
-    let unknown = url(&server, "&sslmode=verify-full");
-    let (_, text) = refusal(&unknown).await;
-    assert!(text.contains("certificate"), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -435,5 +422,38 @@ async fn a_break_reaches_a_holder_that_listens() {
         other.break_lock(name).await.unwrap();
         let lost = tokio::time::timeout(clock::PATIENCE, guard.lost()).await.expect("before its renewal");
         println!("{lost} after {:?}", now().since(broken));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_keeps_the_advisory_lock_of_a_name_stops_claims_and_no_renewals() {
+    let server = postgres().unwrap();
+    let url = url(server, "&polylock.timeout=300ms&polylock.ttl=1s");
+    let (_, rest) = url.split_once("polylock.table=").unwrap();
+    let table = rest.split('&').next().unwrap();
+    let locks = Locks::connect(&url).await.unwrap();
+    let held = locks.lock("orders/42").acquire().await.unwrap();
+    let mut other = connection(server).await;
+    // As the page has it.
+    let key = |name: &str| {
+        format!("hashtextextended('\"public\".{table}:' || encode(convert_to('{name}', 'UTF8'), 'hex'), 0)")
+    };
+    let keys = [key("orders/42"), key("free")];
+    for key in &keys {
+        other.execute(sqlx::raw_sql(AssertSqlSafe(format!("SELECT pg_advisory_lock({key})")))).await.unwrap();
+    }
+    let error = locks.lock("free").wait(Duration::from_secs(2)).acquire().await.unwrap_err();
+    assert!(error.is_temporary() && matches!(error, polylock::Error::Unavailable(_)), "{error:?}");
+    locks.lock("orders/43").acquire().await.unwrap().release().await.unwrap();
+    assert!(held.is_held(), "it was renewed");
+    for key in &keys {
+        other
+            .execute(sqlx::raw_sql(AssertSqlSafe(format!("SELECT pg_advisory_unlock({key})"))))
+            .await
+            .unwrap();
+    }
+    held.release().await.unwrap();
+    for name in ["orders/42", "free"] {
+        locks.lock(name).acquire().await.unwrap().release().await.unwrap();
     }
 }

@@ -1,9 +1,10 @@
 //! Servers that forget, in a restart or without one, and for how long their votes do not count then.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use polylock::{Error, Fault, Locks, Mode};
 use polylock_integration_tests::{
+    cargo,
     clock::{self, now, pause},
     proxy::Fate,
     servers::{self, redis},
@@ -70,6 +71,33 @@ async fn an_operator_ends_the_delay_of_new_servers_but_not_while_a_lock_is_held(
     guard.release().await.unwrap();
     site.is_free_soon().await;
     assert_eq!(site.admit(&url).await, [site.address(1)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_command_line_admits_new_servers_once() {
+    let site = Site::private(3, &[]);
+    let url = site.url_without_trust("&polylock.max_ttl=60s");
+    let admit = |format: &'static [&'static str]| {
+        let polylock = cargo::program("polylock-cli", "polylock", Path::new(env!("CARGO_BIN_EXE_worker")));
+        let mut polylock = std::process::Command::new(polylock);
+        polylock.args(["-S", &url, "admit", "--yes"]).args(format);
+        let output = tokio::task::block_in_place(|| polylock.output()).unwrap();
+        let [stdout, stderr] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+        assert_eq!(output.status.code(), Some(0), "{stdout}{stderr}");
+        (stdout, stderr)
+    };
+    let addresses = (0..3).map(|node| site.address(node));
+    let lines: Vec<String> = addresses.map(|address| format!("{address}: its votes count now\n")).collect();
+    assert_eq!(admit(&[]).0, lines.concat());
+    let locks = Locks::connect(&url).await.unwrap();
+    assert!(locks.lock("n").try_acquire().await.unwrap().is_some());
+    let (stdout, stderr) = admit(&[]);
+    assert_eq!(stdout, "");
+    assert!(stderr.contains("count already"), "{stderr}");
+
+    tokio::task::block_in_place(|| site.nodes[1].restart());
+    let line = format!("{{\"event\":\"admitted\",\"server\":\"{}\"}}\n", site.address(1));
+    assert_eq!(admit(&["--output", "jsonl"]).0, line);
 }
 
 /// Each waits for less than the delay.

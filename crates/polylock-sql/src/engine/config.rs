@@ -1,6 +1,6 @@
 //! What the configurations of the stores on servers have in common.
 
-use std::{str::FromStr, time::Duration};
+use std::{str::FromStr, sync::Arc, time::Duration};
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use polylock_core::{
@@ -8,7 +8,7 @@ use polylock_core::{
     url::{Keys, StoreUrl},
 };
 
-use super::table;
+use super::{table, version::Next};
 use crate::pessimistic::Strategy;
 
 /// The limits of `polylock.timeout`.
@@ -25,6 +25,8 @@ pub(crate) struct Common {
     pub(crate) strategy: Strategy,
     /// How long a connection may take to be made, if not as long as an operation.
     pub(crate) connect_timeout: Option<Duration>,
+    /// One version of the tables more, in tests.
+    pub(crate) next: Option<Arc<Next>>,
 }
 
 impl Default for Common {
@@ -35,6 +37,7 @@ impl Default for Common {
             connections: Self::DEFAULT_CONNECTIONS,
             strategy: Strategy::default(),
             connect_timeout: None,
+            next: None,
         }
     }
 }
@@ -54,6 +57,7 @@ impl Common {
             connections: keys.read("polylock.connections", str::parse)?.unwrap_or(Self::DEFAULT_CONNECTIONS),
             strategy: keys.choice("polylock.strategy", &Strategy::WORDS)?.unwrap_or_default(),
             connect_timeout: keys.read("connect_timeout", seconds)?.flatten(),
+            next: None,
         })
     }
 
@@ -68,6 +72,14 @@ impl Common {
             return Err(ConfigError::new("polylock.connections", "must be 1 to 1000"));
         }
         Ok(())
+    }
+
+    /// `text` as the next version has it, if there is one.
+    pub(crate) fn edited(&self, text: String) -> String {
+        match &self.next {
+            Some(next) => next.edited(text),
+            None => text,
+        }
     }
 
     /// There are tables of another strategy, `foreign`.
@@ -130,6 +142,29 @@ fn take_foreign(url: &StoreUrl, keys: &mut Keys, foreign: &'static [ForeignKey])
         }
     }
     Ok(())
+}
+
+/// Refuses the file of an authority that the mode of encryption does not check the server against: other programs check it in some of
+/// these cases.
+///
+/// # Errors
+/// [`ConfigError`] on the one of `authorities`, which are keys, that is there though nothing is `verified`.
+pub(crate) fn check_authority(
+    url: &StoreUrl,
+    authorities: &[&'static str],
+    verified: bool,
+    instead: &'static str,
+) -> Result<(), ConfigError> {
+    let key = authorities.iter().find(|key| url.keys().text(key).is_some());
+    match key {
+        Some(key) if !verified => {
+            let problem = format!(
+                "has no effect, because the server's certificate is not checked: write {instead}, too"
+            );
+            Err(ConfigError::new(*key, problem))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// What the driver makes of `url`, read under the driver's own `scheme`, with those of `keys` that are the driver's.

@@ -15,6 +15,7 @@ pub(crate) mod rows;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) mod source;
 pub(crate) mod table;
+pub(crate) mod version;
 
 use std::{
     fmt,

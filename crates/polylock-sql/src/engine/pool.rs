@@ -1,6 +1,10 @@
 //! Connections to a server: lent for one operation, given back only when nothing of it is left on them.
 
-use std::{fmt, time::Duration};
+use std::{
+    fmt,
+    io::{self, ErrorKind},
+    time::Duration,
+};
 
 use backon::{BackoffBuilder, ExponentialBuilder};
 use deadpool::managed::{Manager, Metrics, Object, Pool, PoolError, RecycleResult};
@@ -90,6 +94,21 @@ pub(crate) trait Dial:
     Database<Connection: Connection<Options = Self::Options>> + Diagnose + Literals
 {
     type Options: ConnectOptions<Connection = Self::Connection>;
+
+    /// Whether the server is reached over a socket of this machine's file system.
+    fn is_local(options: &Self::Options) -> bool;
+}
+
+/// `error` as one of encryption if it is one: the driver reports a certificate that is not accepted, and a file with certificates
+/// that is not there, as errors of the connection, which another try might mend.
+fn of_encryption(error: sqlx::Error, is_local: bool) -> sqlx::Error {
+    match error {
+        sqlx::Error::Io(cause) if cause.kind() == ErrorKind::InvalidData => sqlx::Error::Tls(cause.into()),
+        sqlx::Error::Io(cause) if cause.kind() == ErrorKind::NotFound && !is_local => {
+            sqlx::Error::Tls(cause.into())
+        }
+        error => error,
+    }
 }
 
 /// Makes connections for the pool.
@@ -104,9 +123,15 @@ impl<DB: Dial> Manager for Dialler<DB> {
 
     async fn create(&self) -> Result<DB::Connection, sqlx::Error> {
         let options = self.source.next().await?;
-        let Some(timeout) = self.timeout else { return options.connect().await };
-        let connected = SystemClock.before(SystemClock.now() + timeout, options.connect()).await;
-        connected.unwrap_or_else(|| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()))
+        let connecting = options.connect();
+        let connected = match self.timeout {
+            None => connecting.await,
+            Some(timeout) => SystemClock
+                .before(SystemClock.now() + timeout, connecting)
+                .await
+                .unwrap_or_else(|| Err(io::Error::from(ErrorKind::TimedOut).into())),
+        };
+        connected.map_err(|error| of_encryption(error, DB::is_local(&options)))
     }
 
     async fn recycle(&self, _: &mut DB::Connection, _: &Metrics) -> RecycleResult<sqlx::Error> {

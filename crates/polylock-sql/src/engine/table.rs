@@ -79,30 +79,6 @@ pub(crate) fn can_be_completed(schema: &str, prefix: &str, found: impl IntoItera
         .all(|column| found.contains(column))
 }
 
-/// Checks the version of the tables named `prefix`, which is 0 if they have none.
-///
-/// # Errors
-/// [`ConfigError`] on key `polylock.table` if the tables are not those that this program knows, with what to do.
-pub(crate) fn check_version(prefix: &str, found: i64, known: i64) -> Result<(), ConfigError> {
-    let problem = match found {
-        _ if found == known => return Ok(()),
-        _ if found > known => format!(
-            "the tables named {prefix:?} were made by a later version of polylock (theirs is {found}, this program's {known}): \
-             update the program, or choose another polylock.table"
-        ),
-        1.. => format!(
-            "the tables named {prefix:?} were made by an earlier version of polylock (theirs is {found}, this program's \
-             {known}): stop every program that uses them, drop them, and start the new ones, which make their own with tokens that \
-             go on growing; or choose another polylock.table"
-        ),
-        _ => format!(
-            "the tables named {prefix:?} have no version and not the columns of polylock's: choose another polylock.table, or \
-             drop them if they are of an earlier polylock"
-        ),
-    };
-    Err(ConfigError::new("polylock.table", problem))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -119,14 +95,5 @@ mod tests {
         assert!(can_be_completed(schema, "t_1", found.clone()));
         assert!(can_be_completed(schema, "t_1", found.clone().into_iter().skip(2)), "a table is missing");
         assert!(!can_be_completed(schema, "t_1", found.into_iter().skip(1)), "a column is missing");
-    }
-
-    #[test]
-    fn tables_of_another_version_are_refused_with_what_to_do() {
-        assert!(check_version("t", 2, 2).is_ok());
-        for (found, words) in [(3, "update the program"), (1, "drop them"), (0, "not the columns")] {
-            let refused = check_version("t", found, 2).unwrap_err().to_string();
-            assert!(refused.starts_with("polylock.table") && refused.contains(words), "{refused}");
-        }
     }
 }

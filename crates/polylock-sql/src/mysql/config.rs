@@ -1,12 +1,12 @@
 //! Where the database is and how it is used.
 
-use std::{fmt, ops::RangeInclusive, time::Duration};
+use std::{fmt, ops::RangeInclusive, sync::Arc, time::Duration};
 
 use polylock_core::{
     ConfigError,
     url::{self, Keys, StoreUrl},
 };
-use sqlx::mysql::MySqlConnectOptions;
+use sqlx::mysql::{MySqlConnectOptions, MySqlSslMode};
 
 use super::foreign_keys::FOREIGN;
 use crate::{
@@ -14,6 +14,7 @@ use crate::{
         config::{self, Common},
         source::Source,
         table,
+        version::Next,
     },
     pessimistic::Strategy,
 };
@@ -116,6 +117,9 @@ impl Config {
     /// [`ConfigError`] on what makes no sense.
     pub fn from_url(url: &StoreUrl, keys: &mut Keys) -> Result<Self, ConfigError> {
         let options: MySqlConnectOptions = config::driver_options("mysql", url, keys, PASSED, FOREIGN)?;
+        let verified =
+            matches!(options.get_ssl_mode(), MySqlSslMode::VerifyCa | MySqlSslMode::VerifyIdentity);
+        config::check_authority(url, &["ssl-ca", "sslca"], verified, "ssl-mode=verify_identity")?;
         let config = Self {
             source: Source::new(plain(options)?),
             poll: keys.duration("polylock.poll")?.unwrap_or(Self::DEFAULT_POLL),
@@ -193,6 +197,14 @@ impl Config {
     #[must_use]
     pub const fn strategy(mut self, strategy: Strategy) -> Self {
         self.common.strategy = strategy;
+        self
+    }
+
+    /// One version of the tables more.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn next_version(mut self, next: Next) -> Self {
+        self.common.next = Some(Arc::new(next));
         self
     }
 

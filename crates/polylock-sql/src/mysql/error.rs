@@ -21,6 +21,11 @@ pub(super) const ROUTINE_EXISTS: u16 = 1304;
 /// A table is not there.
 pub(super) const NO_TABLE: u16 = 1146;
 
+/// Whether a column or an index is there already.
+pub(super) const fn was_added(number: u16) -> bool {
+    matches!(number, 1060 | 1061)
+}
+
 /// Whether this user may not do it.
 pub(super) const fn is_refusal(number: u16) -> bool {
     // The database, the account, the table, the column, something else, the routine, its change.
@@ -29,6 +34,10 @@ pub(super) const fn is_refusal(number: u16) -> bool {
 
 impl Dial for MySql {
     type Options = MySqlConnectOptions;
+
+    fn is_local(options: &MySqlConnectOptions) -> bool {
+        options.get_socket().is_some()
+    }
 }
 
 impl Diagnose for MySql {

@@ -7,9 +7,9 @@ use sqlx::{MySql, mysql::MySqlRow};
 
 use super::{
     backend::Database,
-    config::{Config, database, place},
+    config::{Config, place},
     error, pessimistic,
-    statements::{self, GATE_COUNT, ROUTINE_COUNT, Statements},
+    statements::{self, Statements},
 };
 use crate::{
     engine::{
@@ -17,13 +17,11 @@ use crate::{
         literal::Template,
         pool::{Diagnose, Lent, Server, Trouble},
         rows::Columns,
-        table::{self, check_version},
+        table,
+        version::{Found, Verdict, Version},
     },
     pessimistic::{SIDE_CONNECTIONS, Strategy},
 };
-
-/// The version of the tables that this crate writes.
-const SCHEMA: i64 = 2;
 
 /// What makes the tables and routines of `config`, for the programs `mysql` and `mariadb`: for an administrator to run
 /// where the program's user may not.
@@ -38,7 +36,7 @@ const SCHEMA: i64 = 2;
 /// ```
 pub fn schema(config: &Config) -> Result<String, ConfigError> {
     config.check()?;
-    Ok(Tables::of(config).script)
+    Ok(statements::script(config))
 }
 
 /// The same as [`schema`], one statement each, for programs that send statements: tools for migrations, for instance, which do not
@@ -55,49 +53,7 @@ pub fn schema(config: &Config) -> Result<String, ConfigError> {
 /// ```
 pub fn schema_statements(config: &Config) -> Result<Vec<String>, ConfigError> {
     config.check()?;
-    let prefix = &config.common.table;
-    Ok(match config.common.strategy {
-        Strategy::Lease => statements::one_by_one(prefix),
-        Strategy::Pessimistic => statements::split(&pessimistic::ddl(prefix)),
-    })
-}
-
-/// The tables of a strategy.
-struct Tables {
-    /// What makes them, for people.
-    script: String,
-    /// The same, to be sent one after the other.
-    create: Vec<Template>,
-    /// The file that makes the tables.
-    schema: &'static str,
-    version: Template,
-    wanted: Found,
-    /// The other strategy, and what tells whether there are tables of it.
-    other: (&'static str, Template),
-}
-
-impl Tables {
-    fn of(config: &Config) -> Self {
-        let (database, prefix) = (database(&config.source.options), &config.common.table);
-        match config.common.strategy {
-            Strategy::Lease => Self {
-                script: statements::script(database, prefix),
-                create: statements::creation(prefix),
-                schema: statements::SCHEMA,
-                version: statements::version(prefix),
-                wanted: Found { schema: SCHEMA, gates: GATE_COUNT, routines: ROUTINE_COUNT },
-                other: ("pessimistic", statements::others(prefix, "rows")),
-            },
-            Strategy::Pessimistic => Self {
-                script: format!("{}{}\n", statements::heading(database), pessimistic::ddl(prefix)),
-                create: vec![Template::plain(pessimistic::ddl(prefix))],
-                schema: pessimistic::TABLES,
-                version: pessimistic::version(prefix),
-                wanted: Found { schema: pessimistic::SCHEMA, gates: pessimistic::SHARDS, routines: 0 },
-                other: ("lease", statements::others(prefix, "holds")),
-            },
-        }
-    }
+    Ok(statements::one_by_one(config))
 }
 
 /// Opens the store, and makes its tables and routines if they are missing.
@@ -129,7 +85,7 @@ async fn open(config: Config) -> Result<Store> {
         store.sweep().await;
         return Ok(Store::inspectable(Arc::new(store)));
     }
-    let statements = Statements::new(&config.common.table);
+    let statements = Statements::new(&config);
     Ok(Engine::open(Database::new(server, statements, config.poll, durable)).await)
 }
 
@@ -227,92 +183,98 @@ impl Settings {
 
 /// Makes what is missing.
 async fn prepare(server: &Server<MySql>, config: &Config, mut lent: Lent<MySql>) -> Result<()> {
-    let tables = Tables::of(config);
-    let (foreign, others) = &tables.other;
     let asked = SystemClock.now();
-    let others = server.ask_on(&mut lent, others).await?.and_then(|rows| {
+    let others = server.ask_on(&mut lent, &statements::others(config)).await?.and_then(|rows| {
         let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
         Ok((row.int(0)?, row.int(1)?.unwrap_or(0)))
     });
     let (others, clock_us) = others.map_err(|error| server.failed(Operation::Connect, error))?;
     server.clock.observe(asked, clock_us);
     if others != Some(0) {
-        return Err(config.common.in_use(foreign).into());
+        return Err(config.common.in_use(statements::tables(config).other.0).into());
     }
-    let (mut found, wanted) = (version(server, &tables, &mut lent).await?, tables.wanted);
-    let unfinished = match found {
-        None => true,
-        // Half made, by a program that was stopped, or emptied.
-        Some(found) if found.schema == 0 => can_be_completed(server, config, &tables, &mut lent).await?,
-        Some(found) => found.schema == wanted.schema && !found.is_whole(wanted),
-    };
-    if unfinished {
-        create(server, &tables, lent).await?;
+    if is_behind(server, config, &mut lent).await? {
+        create(server, config, lent).await?;
         lent = server.lend_to_open().await?;
-        found = version(server, &tables, &mut lent).await?;
+        if is_behind(server, config, &mut lent).await? {
+            return Err(Version::unknown(&config.common.table).into());
+        }
     }
     lent.give_back();
-    Ok(check_version(&config.common.table, found.map_or(0, |found| found.schema), wanted.schema)?)
+    Ok(())
 }
 
-async fn can_be_completed(
+/// Whether the tables lack something that this program makes, or are not there at all.
+///
+/// # Errors
+/// [`ConfigError`] if this program must not use them.
+async fn is_behind(server: &Server<MySql>, config: &Config, lent: &mut Lent<MySql>) -> Result<bool> {
+    let (tables, prefix) = (statements::tables(config), &config.common.table);
+    let Some(row) = numbers(server, &statements::version(config), lent).await? else { return Ok(true) };
+    let [number, oldest, routines] = row;
+    let raise = |oldest| statements::raise(config, oldest);
+    match statements::known(config).verdict(prefix, Found { number, oldest }, raise)? {
+        Verdict::Behind => return Ok(true),
+        Verdict::Current => {}
+        // Half made, by a program that was stopped, or emptied.
+        Verdict::Unversioned if can_be_completed(server, config, lent).await? => return Ok(true),
+        Verdict::Unversioned => return Err(Version::unknown(prefix).into()),
+    }
+    let shards = numbers(server, &statements::shards(config), lent).await?;
+    let is_whole = shards.is_some_and(|[shards]| shards >= tables.shards.1)
+        && usize::try_from(routines).is_ok_and(|count| count >= tables.routines.len());
+    Ok(!is_whole)
+}
+
+/// The numbers in the first row of the answer, or `None` if a table is missing.
+async fn numbers<const N: usize>(
     server: &Server<MySql>,
-    config: &Config,
-    tables: &Tables,
+    template: &Template,
     lent: &mut Lent<MySql>,
-) -> Result<bool> {
-    let prefix = &config.common.table;
-    let columns = server.ask_on(lent, &statements::columns(prefix)).await?.and_then(|rows| {
+) -> Result<Option<[i64; N]>> {
+    let answer = server.ask_on(lent, template).await?;
+    if answer.as_ref().is_err_and(|failure| error::number(failure) == Some(error::NO_TABLE)) {
+        return Ok(None);
+    }
+    let read = answer.and_then(|rows| {
+        let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
+        let mut numbers = [0; N];
+        for (column, number) in numbers.iter_mut().enumerate() {
+            *number = row.int(column)?.unwrap_or(0);
+        }
+        Ok(numbers)
+    });
+    read.map(Some).map_err(|failure| server.failed(Operation::Connect, failure))
+}
+
+async fn can_be_completed(server: &Server<MySql>, config: &Config, lent: &mut Lent<MySql>) -> Result<bool> {
+    let columns = server.ask_on(lent, &statements::columns(config)).await?.and_then(|rows| {
         let column =
             |row: &MySqlRow| Ok((row.text(0)?.unwrap_or_default(), row.text(1)?.unwrap_or_default()));
         rows.iter().map(column).collect::<Result<Vec<_>, sqlx::Error>>()
     });
     let columns = columns.map_err(|error| server.failed(Operation::Connect, error))?;
-    Ok(table::can_be_completed(tables.schema, prefix, columns))
-}
-
-/// What there is of the tables.
-#[derive(Debug, Clone, Copy)]
-struct Found {
-    schema: i64,
-    gates: i64,
-    routines: i64,
-}
-
-impl Found {
-    const fn is_whole(self, wanted: Self) -> bool {
-        self.schema == wanted.schema && self.gates >= wanted.gates && self.routines >= wanted.routines
-    }
-}
-
-/// What there is of the tables, or `None` if some are missing.
-async fn version(server: &Server<MySql>, tables: &Tables, lent: &mut Lent<MySql>) -> Result<Option<Found>> {
-    let answer = server.ask_on(lent, &tables.version).await?;
-    if answer.as_ref().is_err_and(|failure| error::number(failure) == Some(error::NO_TABLE)) {
-        return Ok(None);
-    }
-    let found = answer.and_then(|rows| {
-        let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
-        let read = |column| Ok::<_, sqlx::Error>(row.int(column)?.unwrap_or(0));
-        Ok(Found { schema: read(0)?, gates: read(1)?, routines: read(2)? })
-    });
-    found.map(Some).map_err(|failure| server.failed(Operation::Connect, failure))
+    Ok(table::can_be_completed(statements::tables(config).schema, &config.common.table, columns))
 }
 
 /// Closes the connection: its session has another `sql_mode` then.
-async fn create(server: &Server<MySql>, tables: &Tables, mut lent: Lent<MySql>) -> Result<()> {
+async fn create(server: &Server<MySql>, config: &Config, mut lent: Lent<MySql>) -> Result<()> {
     let deadline = SystemClock.now() + server.patience;
-    for part in &tables.create {
+    for part in &statements::creation(config) {
         loop {
             match server.ask_on(&mut lent, part).await? {
                 Ok(_) => break,
                 // Not every MySQL 8.0 knows how to leave it alone.
                 Err(failure) if error::number(&failure) == Some(error::ROUTINE_EXISTS) => break,
+                // Another program has added it since this one looked: what follows in this part is still to be done.
+                Err(failure)
+                    if error::number(&failure).is_some_and(error::was_added)
+                        && SystemClock.now() < deadline => {}
                 // Another program that makes them at the same time.
                 Err(failure)
                     if MySql::trouble(&failure) == Trouble::Contention && SystemClock.now() < deadline => {}
                 Err(failure) if error::number(&failure).is_some_and(error::is_refusal) => {
-                    return Err(server.missing_tables(&tables.script, &failure));
+                    return Err(server.missing_tables(&statements::script(config), &failure));
                 }
                 Err(failure) => return Err(server.failed(Operation::Connect, failure)),
             }

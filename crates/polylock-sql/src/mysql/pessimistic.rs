@@ -5,18 +5,26 @@ use std::{sync::Arc, time::Duration};
 use polylock_core::{Capabilities, Carrier, Fencing, Modes, Order, QueueLease, Reach, WakeUp};
 use sqlx::Error;
 
-use super::{NAME, config::Config, error, statements::fill};
+use super::{
+    NAME,
+    config::Config,
+    error,
+    statements::{Tables, fill},
+};
 use crate::{
-    engine::{LONGEST, literal::Template, pool::Server},
+    engine::{LONGEST, literal::Template, pool::Server, version::Version},
     pessimistic::{Pessimistic, SLICE, Servers, Statements, Strengths, Wording},
 };
 
-/// The version of the tables that this crate writes.
-pub(super) const SCHEMA: i64 = 2;
-/// The file that makes them.
-pub(super) const TABLES: &str = include_str!("statements/pessimistic/schema.sql");
-/// How many shards of names have tokens of their own.
-pub(super) const SHARDS: i64 = 64;
+/// The tables.
+pub(super) const TABLES: Tables = Tables {
+    // The steps are in `statements/pessimistic/upgrade/`.
+    version: Version { row: "rows", first: 2, steps: &[], oldest: 2, next: None },
+    schema: include_str!("statements/pessimistic/schema.sql"),
+    routines: &[],
+    shards: ("tokens", 64),
+    other: ("lease", "holds"),
+};
 
 /// The server counts silence in whole seconds.
 const SHORTEST: Duration = Duration::from_secs(1);
@@ -60,16 +68,6 @@ impl Wording for MySql {
     }
 }
 
-/// What makes the tables; `prefix` must have been checked.
-pub(super) fn ddl(prefix: &str) -> String {
-    fill(TABLES, prefix, &[])
-}
-
-/// What tells the version of the tables.
-pub(super) fn version(prefix: &str) -> Template {
-    Template::new(&fill(include_str!("statements/pessimistic/version.sql"), prefix, &[]))
-}
-
 /// The store over a server that has been looked at.
 pub(super) fn store(
     config: &Config,
@@ -88,15 +86,15 @@ pub(super) fn store(
     if !durable {
         capabilities.fencing = Fencing::WhileRunning;
     }
-    let host = Servers::<MySql> { own, shared, statements: texts(&config.common.table) };
+    let host = Servers::<MySql> { own, shared, statements: texts(config) };
     Pessimistic::new(capabilities, Arc::new(host), config.common.connections)
 }
 
-fn texts(prefix: &str) -> Statements {
+fn texts(config: &Config) -> Statements {
     let slice = SLICE.as_secs().to_string();
     let text = |file: &str, limited: &str, more: &[(&str, &str)]| {
         let limit = LIMIT.replace("{ms}", limited);
-        fill(file, prefix, &[more, &[("{limit}", limit.as_str()), ("{slice}", &slice)]].concat())
+        fill(file, config, &[more, &[("{limit}", limit.as_str()), ("{slice}", &slice)]].concat())
     };
     let session = |first: &str, second: &str| SESSION.replace("{1}", first).replace("{2}", second);
     let entering = [("{session}", session("$3", "$4")), ("{identity}", "$3, $4".to_owned())];

@@ -2,7 +2,14 @@
 //!
 //! All of it holds under any `sql_mode` and character set of the session, on MySQL and MariaDB alike.
 
-use crate::engine::literal::{LOCKS_NAMED, LOCKS_UNDER, Literals, Template, filled};
+use super::{Config, config::database, pessimistic};
+use crate::{
+    engine::{
+        literal::{LOCKS_NAMED, LOCKS_UNDER, Literals, Template, filled},
+        version::{Added, Version, with_added},
+    },
+    pessimistic::Strategy,
+};
 
 /// The database's clock in whole microseconds: of the statement it stands in, in Universal Time, so that no time zone and no
 /// daylight saving comes in.
@@ -11,23 +18,53 @@ const NOW: &str = "timestampdiff(MICROSECOND, '1970-01-01', utc_timestamp(6))";
 /// Behind every place in the queue.
 const MAX: &str = "9223372036854775807";
 
-/// A routine keeps the mode in which it was made: nothing is cut off silently, no other dialect, no other engine.
-const MODE: &str = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION';";
+/// A routine keeps the mode in which it was made: nothing is cut off silently, no other dialect, no other engine. And a change of a
+/// table waits no longer than this for those who use it, before it lets others pass and is tried again.
+const MODE: &str =
+    "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', lock_wait_timeout = 1;";
 
-/// What makes the routines, by name. The number at the end of a name is the version of what it does: a program of another
-/// version has routines of its own beside these.
-const ROUTINES: [(&str, &str); 5] = [
-    ("claim_2", include_str!("statements/routines/claim.sql")),
-    ("keep_alive_2", include_str!("statements/routines/keep_alive.sql")),
-    ("release_2", include_str!("statements/routines/release.sql")),
-    ("break_2", include_str!("statements/routines/break.sql")),
-    ("sweep_2", include_str!("statements/routines/sweep.sql")),
-];
+/// A set of tables, with the routines on them.
+pub(super) struct Tables {
+    pub(super) version: Version<'static>,
+    /// The file that makes the tables of the first version.
+    pub(super) schema: &'static str,
+    /// What makes the routines, by name. The number at the end of a name is the version of what the routine does: a program of
+    /// another version has routines of its own beside these.
+    pub(super) routines: &'static [(&'static str, &'static str)],
+    /// The table with a row for each shard, and how many there are.
+    pub(super) shards: (&'static str, i64),
+    /// The other strategy, and a table of it.
+    pub(super) other: (&'static str, &'static str),
+}
 
-/// How many routines there are.
-pub(super) const ROUTINE_COUNT: i64 = 5;
-/// How many gates there are.
-pub(super) const GATE_COUNT: i64 = 1024;
+/// Those of leases.
+const LEASE: Tables = Tables {
+    // The steps are in `statements/upgrade/`.
+    version: Version { row: "schema", first: 2, steps: &[], oldest: 2, next: None },
+    schema: include_str!("statements/schema.sql"),
+    routines: &[
+        ("claim_2", include_str!("statements/routines/claim.sql")),
+        ("keep_alive_2", include_str!("statements/routines/keep_alive.sql")),
+        ("release_2", include_str!("statements/routines/release.sql")),
+        ("break_2", include_str!("statements/routines/break.sql")),
+        ("sweep_2", include_str!("statements/routines/sweep.sql")),
+    ],
+    shards: ("gates", 1024),
+    other: ("pessimistic", "rows"),
+};
+
+/// Those of `config`.
+pub(super) const fn tables(config: &Config) -> &'static Tables {
+    match config.common.strategy {
+        Strategy::Lease => &LEASE,
+        Strategy::Pessimistic => &pessimistic::TABLES,
+    }
+}
+
+/// The version of them.
+pub(super) fn known(config: &Config) -> Version<'_> {
+    tables(config).version.with(config.common.next.as_deref())
+}
 
 impl Literals for sqlx::MySql {
     fn bytes(text: &mut String, digits: &str) {
@@ -59,86 +96,136 @@ pub(super) struct Statements {
     pub(super) sweep: Template,
 }
 
-/// What makes the tables and the routines, for `mysql` and `mariadb`, the programs; `prefix` must have been checked.
-pub(super) fn script(database: &str, prefix: &str) -> String {
-    let mut text = heading(database);
-    text.push_str(&fill(SCHEMA, prefix, &[]));
-    // What a routine is made of has semicolons, too.
-    text.push_str("\nDELIMITER //\n");
-    for (_, file) in ROUTINES {
-        text.push_str(&fill(file, prefix, &[]));
-        text.push_str("\n//\n");
+/// What makes the tables and the routines of `config`, which must have been checked, or leads to them from any earlier version from
+/// which there are steps. Wherever it was done already, wholly or in part, it may be done again.
+struct Parts {
+    /// Several statements each.
+    tables: Vec<String>,
+    /// One each.
+    routines: Vec<String>,
+    installed: String,
+}
+
+impl Parts {
+    fn of(config: &Config) -> Self {
+        let (tables, version) = (tables(config), known(config));
+        let numbers = version.numbers();
+        let numbers = numbers.each_ref().map(|(key, number)| (*key, number.as_str()));
+        let fill = |file: &str| fill(file, config, &numbers);
+        let steps = version.steps().map(|(_, step)| fill(&with_added(step, add)));
+        Self {
+            tables: std::iter::once(fill(tables.schema)).chain(steps).collect(),
+            routines: tables.routines.iter().map(|(_, file)| fill(file)).collect(),
+            installed: fill(include_str!("statements/installed.sql")),
+        }
     }
-    text.push_str("DELIMITER ;\n");
-    text.push_str(&fill(include_str!("statements/installed.sql"), prefix, &[]));
-    text.push('\n');
+}
+
+fn add(added: &Added<'_>) -> String {
+    let statement = added.statement.replace('\'', "''");
+    let (look, column) = if added.is_key { ("statistics", "index_name") } else { ("columns", "column_name") };
+    let more = [
+        ("{look}", look),
+        ("{column}", column),
+        ("{table}", added.table),
+        ("{name}", added.name),
+        ("{statement}", &statement),
+    ];
+    filled(include_str!("statements/add.sql"), &more)
+}
+
+/// What makes the tables and the routines, for `mysql` and `mariadb`, the programs.
+pub(super) fn script(config: &Config) -> String {
+    let Parts { tables, routines, installed } = Parts::of(config);
+    let mut text = format!("USE `{}`;\n{MODE}\n", database(&config.source.options).replace('`', "``"));
+    for table in tables {
+        text.extend([&table, "\n"]);
+    }
+    if !routines.is_empty() {
+        // What a routine is made of has semicolons, too.
+        text.push_str("DELIMITER //\n");
+        for routine in routines {
+            text.extend([&routine, "\n//\n"]);
+        }
+        text.push_str("DELIMITER ;\n");
+    }
+    text.extend([&installed, "\n"]);
     text
 }
 
-/// What a script begins with.
-pub(super) fn heading(database: &str) -> String {
-    format!("USE `{}`;\n{MODE}\n", database.replace('`', "``"))
-}
-
-/// What makes the tables and the routines, to be sent one after the other.
-pub(super) fn creation(prefix: &str) -> Vec<Template> {
-    let mut create = vec![MODE.to_owned(), fill(SCHEMA, prefix, &[])];
-    create.extend(ROUTINES.map(|(_, file)| fill(file, prefix, &[])));
-    create.push(fill(include_str!("statements/installed.sql"), prefix, &[]));
-    create.into_iter().map(Template::plain).collect()
+/// The same, to be sent one after the other.
+pub(super) fn creation(config: &Config) -> Vec<Template> {
+    let Parts { tables, routines, installed } = Parts::of(config);
+    let all = [vec![MODE.to_owned()], tables, routines, vec![installed]].concat();
+    all.into_iter().map(Template::plain).collect()
 }
 
 /// The same, each statement by itself.
-pub(super) fn one_by_one(prefix: &str) -> Vec<String> {
+pub(super) fn one_by_one(config: &Config) -> Vec<String> {
+    let Parts { tables, routines, installed } = Parts::of(config);
     let mut statements = vec![MODE.trim_end_matches(';').to_owned()];
-    statements.extend(split(&fill(SCHEMA, prefix, &[])));
-    statements.extend(ROUTINES.map(|(_, file)| fill(file, prefix, &[]).trim().to_owned()));
-    statements.extend(split(&fill(include_str!("statements/installed.sql"), prefix, &[])));
+    statements.extend(tables.iter().flat_map(|table| split(table)));
+    statements.extend(routines.iter().map(|routine| routine.trim().to_owned()));
+    statements.extend(split(&installed));
     statements
 }
 
 /// The statements of `script`, which has no semicolon within one.
-pub(super) fn split(script: &str) -> Vec<String> {
+fn split(script: &str) -> Vec<String> {
     let statements = script.split(';').map(str::trim);
     statements.filter(|statement| !statement.is_empty()).map(ToOwned::to_owned).collect()
 }
 
 /// How the server is set.
 pub(super) fn checkup() -> Template {
-    Template::new(&fill(include_str!("statements/checkup.sql"), "", &[]))
+    Template::new(&filled(include_str!("statements/checkup.sql"), &[]))
 }
 
-/// The file that makes the tables.
-pub(super) const SCHEMA: &str = include_str!("statements/schema.sql");
-
 /// The columns that there are.
-pub(super) fn columns(prefix: &str) -> Template {
-    Template::new(&fill(include_str!("statements/columns.sql"), prefix, &[]))
+pub(super) fn columns(config: &Config) -> Template {
+    Template::new(&fill(include_str!("statements/columns.sql"), config, &[]))
 }
 
 /// What there is of the tables and the routines.
-pub(super) fn version(prefix: &str) -> Template {
-    let names = ROUTINES.map(|(name, _)| format!("'{{p}}_{name}'")).join(", ");
-    Template::new(&fill(include_str!("statements/version.sql"), prefix, &[("{routines}", &names)]))
+pub(super) fn version(config: &Config) -> Template {
+    let Tables { version, routines, .. } = tables(config);
+    let mut names: Vec<String> = routines.iter().map(|(name, _)| format!("'{{p}}_{name}'")).collect();
+    // A list has one member at least.
+    names.push("''".to_owned());
+    let names = names.join(", ");
+    let more = [("{routines}", names.as_str()), ("{row}", version.row)];
+    Template::new(&fill(include_str!("statements/version.sql"), config, &more))
 }
 
-/// Whether there is a table whose name ends with this.
-pub(super) fn others(prefix: &str, table: &str) -> Template {
-    Template::new(&fill(include_str!("statements/others.sql"), prefix, &[("{table}", table)]))
+/// How many shards there are.
+pub(super) fn shards(config: &Config) -> Template {
+    let (shards, _) = tables(config).shards;
+    Template::new(&fill(include_str!("statements/shards.sql"), config, &[("{shards}", shards)]))
+}
+
+/// Whether there is a table of the other strategy.
+pub(super) fn others(config: &Config) -> Template {
+    let (_, table) = tables(config).other;
+    Template::new(&fill(include_str!("statements/others.sql"), config, &[("{table}", table)]))
+}
+
+/// What sets the oldest version whose programs may use the tables.
+pub(super) fn raise(config: &Config, oldest: i64) -> String {
+    fill(&format!("UPDATE {{p}}_meta SET value = {oldest} WHERE name = 'oldest'"), config, &[])
 }
 
 /// Capitals in a prefix do not count: in names of tables it is the server's file system that would decide, and in names of
 /// routines they never do.
-pub(super) fn fill(file: &str, prefix: &str, more: &[(&str, &str)]) -> String {
-    let prefix = prefix.to_ascii_lowercase();
+pub(super) fn fill(file: &str, config: &Config, more: &[(&str, &str)]) -> String {
+    let prefix = config.common.table.to_ascii_lowercase();
     let own = [("{now}", NOW), ("{max}", MAX), ("{p}", prefix.as_str())];
-    filled(file, &[more, &own].concat())
+    config.common.edited(filled(file, &[more, &own].concat()))
 }
 
 impl Statements {
-    /// The statements on tables whose names begin with `prefix`, which must have been checked.
-    pub(super) fn new(prefix: &str) -> Self {
-        let with = |file: &str, more: &[(&str, &str)]| Template::new(&fill(file, prefix, more));
+    /// The statements on the tables of `config`, which must have been checked.
+    pub(super) fn new(config: &Config) -> Self {
+        let with = |file: &str, more: &[(&str, &str)]| Template::new(&fill(file, config, more));
         let locks = include_str!("statements/locks.sql");
         Self {
             claim: with(include_str!("statements/claim.sql"), &[]),
@@ -161,7 +248,7 @@ mod tests {
 
     #[test]
     fn arguments_are_digits_and_a_request_is_looked_for_in_both_places() {
-        let statements = Statements::new("Jobs");
+        let statements = Statements::new(&Config::new("mysql://db/app").unwrap().table("Jobs"));
         let pairs = [(b"n'".to_vec(), vec![7]), (vec![], vec![8])];
         let text = statements.present.with::<sqlx::MySql>(&[Arg::Pairs(&pairs)]);
         assert_eq!(
@@ -176,9 +263,8 @@ mod tests {
     }
 
     #[test]
-    fn all_routines_are_counted() {
-        assert_eq!(usize::try_from(ROUTINE_COUNT), Ok(ROUTINES.len()));
-        for (name, file) in ROUTINES {
+    fn all_routines_are_made_under_their_names() {
+        for (name, file) in LEASE.routines {
             assert!(
                 file.contains(&format!(
                     "CREATE PROCEDURE /*!80029 IF NOT EXISTS */ /*M! IF NOT EXISTS */ {{p}}_{name}("

@@ -1,12 +1,12 @@
 //! Where the database is and how it is used.
 
-use std::{fmt, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use polylock_core::{
     ConfigError,
     url::{self, Keys, StoreUrl},
 };
-use sqlx::postgres::PgConnectOptions;
+use sqlx::postgres::{PgConnectOptions, PgSslMode};
 
 use super::foreign_keys::FOREIGN;
 use crate::{
@@ -14,6 +14,7 @@ use crate::{
         config::{self, Common},
         source::Source,
         table,
+        version::Next,
     },
     pessimistic::Strategy,
 };
@@ -140,6 +141,8 @@ impl Config {
     /// [`ConfigError`] on what makes no sense.
     pub fn from_url(url: &StoreUrl, keys: &mut Keys) -> Result<Self, ConfigError> {
         let options: PgConnectOptions = config::driver_options("postgres", url, keys, PASSED, FOREIGN)?;
+        let verified = matches!(options.get_ssl_mode(), PgSslMode::VerifyCa | PgSslMode::VerifyFull);
+        config::check_authority(url, &["sslrootcert"], verified, "sslmode=verify-full")?;
         let durabilities = [("full", Durability::Full), ("relaxed", Durability::Relaxed)];
         let config = Self {
             source: Source::new(plain(options)),
@@ -241,6 +244,14 @@ impl Config {
     #[must_use]
     pub const fn strategy(mut self, strategy: Strategy) -> Self {
         self.common.strategy = strategy;
+        self
+    }
+
+    /// One version of the tables more.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn next_version(mut self, next: Next) -> Self {
+        self.common.next = Some(Arc::new(next));
         self
     }
 

@@ -17,6 +17,11 @@ pub(super) fn code(error: &Error) -> Option<&str> {
 
 impl Dial for Postgres {
     type Options = PgConnectOptions;
+
+    fn is_local(options: &PgConnectOptions) -> bool {
+        // Also as a host that is a directory.
+        options.get_socket().is_some() || options.get_host().starts_with('/')
+    }
 }
 
 impl Diagnose for Postgres {

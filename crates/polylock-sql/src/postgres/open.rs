@@ -16,14 +16,12 @@ use crate::{
         Engine,
         literal::Template,
         pool::{Diagnose, Server, Trouble},
-        table::{self, check_version},
+        table,
+        version::{Found, Verdict, Version},
     },
     pessimistic::{SIDE_CONNECTIONS, Strategy},
 };
 
-/// The version of the tables that this crate writes, and of the functions.
-const SCHEMA: i64 = 2;
-const ROUTINES: i64 = 2;
 /// The pause before the tables are made again after a connection was lost.
 const AGAIN: Duration = Duration::from_millis(10);
 
@@ -39,39 +37,7 @@ const AGAIN: Duration = Duration::from_millis(10);
 /// ```
 pub fn schema(config: &Config) -> Result<String, ConfigError> {
     config.check()?;
-    Ok(Tables::of(config).ddl)
-}
-
-/// The tables of a strategy.
-struct Tables {
-    /// What makes them, with the functions.
-    ddl: String,
-    /// Asks for the versions of the tables and of the functions ...
-    version: Template,
-    /// ... which must be these; later functions do no harm.
-    wanted: (i64, i64),
-    /// The file that makes the tables.
-    schema: &'static str,
-}
-
-impl Tables {
-    fn of(config: &Config) -> Self {
-        let (schema, prefix) = (&config.schema, &config.common.table);
-        match config.common.strategy {
-            Strategy::Lease => Self {
-                ddl: statements::ddl(schema, prefix),
-                version: statements::version(schema, prefix),
-                wanted: (SCHEMA, ROUTINES),
-                schema: statements::SCHEMA,
-            },
-            Strategy::Pessimistic => Self {
-                ddl: pessimistic::ddl(schema, prefix),
-                version: pessimistic::version(schema, prefix),
-                wanted: (pessimistic::SCHEMA, 0),
-                schema: pessimistic::TABLES,
-            },
-        }
-    }
+    Ok(statements::ddl(config))
 }
 
 /// Opens the store, and makes its tables and functions if they are missing.
@@ -100,14 +66,14 @@ async fn open(config: Config) -> Result<Store> {
         store.sweep().await;
         return Ok(Store::inspectable(Arc::new(store)));
     }
-    let statements = Statements::new(&config.schema, &config.common.table, config.common.timeout);
+    let statements = Statements::new(&config);
     Ok(Engine::open(Database::new(&config, server, statements)).await)
 }
 
 /// Looks at the server's settings, and makes what is missing.
 async fn prepare(server: &Server<Postgres>, config: &Config) -> Result<()> {
-    let (at, tables) = (server.at(Operation::Connect), Tables::of(config));
-    let checkup = statements::checkup(&config.schema, &config.common.table);
+    let at = server.at(Operation::Connect);
+    let checkup = statements::checkup(config);
     let asked = SystemClock.now();
     let checkup = first(server, &checkup).await?;
     let read = |error| server.failed(Operation::Connect, error);
@@ -132,23 +98,12 @@ async fn prepare(server: &Server<Postgres>, config: &Config) -> Result<()> {
     if let Some(foreign) = foreign {
         return Err(config.common.in_use(foreign).into());
     }
-    if number(3)? == 0 {
-        create(server, &tables).await?;
+    if number(3)? == 0 || is_behind(server, config).await? {
+        create(server, config).await?;
+        if is_behind(server, config).await? {
+            return Err(Version::unknown(&config.common.table).into());
+        }
     }
-    let (mut schema, mut routines) = version(server, &tables).await?;
-    let (wanted, wanted_routines) = tables.wanted;
-    if schema == 0 && can_be_completed(server, config, &tables).await? {
-        tracing::warn!(
-            server = %server.place, table = config.common.table,
-            "the tables of the locks had been emptied: whatever was held before is free"
-        );
-        create(server, &tables).await?;
-        (schema, routines) = version(server, &tables).await?;
-    }
-    if schema == wanted && routines < wanted_routines {
-        create(server, &tables).await?;
-    }
-    check_version(&config.common.table, schema, wanted)?;
     if text(6)? == "u" {
         let advice =
             "the tables are UNLOGGED: a crash of the server would empty them; ALTER TABLE ... SET LOGGED";
@@ -170,19 +125,37 @@ async fn prepare(server: &Server<Postgres>, config: &Config) -> Result<()> {
     Ok(())
 }
 
-async fn can_be_completed(server: &Server<Postgres>, config: &Config, tables: &Tables) -> Result<bool> {
-    let (schema, prefix) = (&config.schema, &config.common.table);
-    let sql = statements::columns(schema, prefix);
+/// Whether the tables lack something that this program makes.
+///
+/// # Errors
+/// [`ConfigError`] if this program must not use them.
+async fn is_behind(server: &Server<Postgres>, config: &Config) -> Result<bool> {
+    let row = first(server, &statements::version(config)).await?;
+    let read = |column: usize| row.try_get(column).map_err(|error| server.failed(Operation::Connect, error));
+    let (found, routines): (_, i64) = (Found { number: read(0)?, oldest: read(1)? }, read(2)?);
+    let raise = |oldest| statements::raise(config, oldest);
+    match statements::known(config).verdict(&config.common.table, found, raise)? {
+        Verdict::Behind => Ok(true),
+        Verdict::Current => {
+            Ok(usize::try_from(routines).is_ok_and(|count| count < statements::tables(config).routines.len()))
+        }
+        Verdict::Unversioned if can_be_completed(server, config).await? => {
+            tracing::warn!(
+                server = %server.place, table = config.common.table,
+                "the tables of the locks had been emptied: whatever was held before is free"
+            );
+            Ok(true)
+        }
+        Verdict::Unversioned => Err(Version::unknown(&config.common.table).into()),
+    }
+}
+
+async fn can_be_completed(server: &Server<Postgres>, config: &Config) -> Result<bool> {
+    let sql = statements::columns(config);
     let columns = server.ask(Operation::Connect, &sql, &[], |rows| {
         rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect::<Result<Vec<_>, _>>()
     });
-    Ok(table::can_be_completed(tables.schema, prefix, columns.await?))
-}
-
-async fn version(server: &Server<Postgres>, tables: &Tables) -> Result<(i64, i64)> {
-    let row = first(server, &tables.version).await?;
-    let read = |column: usize| row.try_get(column).map_err(|error| server.failed(Operation::Connect, error));
-    Ok((read(0)?, read(1)?))
+    Ok(table::can_be_completed(statements::tables(config).schema, &config.common.table, columns.await?))
 }
 
 /// The first row of the answer. Tried again on another connection if need be: behind a pooler, a notification for somebody else
@@ -192,18 +165,18 @@ async fn first(server: &Server<Postgres>, template: &Template) -> Result<PgRow> 
     rows.into_iter().next().ok_or_else(|| server.failed(Operation::Connect, sqlx::Error::RowNotFound))
 }
 
-async fn create(server: &Server<Postgres>, tables: &Tables) -> Result<()> {
+async fn create(server: &Server<Postgres>, config: &Config) -> Result<()> {
     let deadline = SystemClock.now() + server.patience;
     loop {
         let mut lent = server.lend_to_open().await?;
-        match server.ask_on(&mut lent, &statements::creation(&tables.ddl)).await? {
+        match server.ask_on(&mut lent, &statements::creation(config)).await? {
             Ok(_) => {
                 lent.give_back();
                 return Ok(());
             }
             // Not allowed to make them, or a schema that is not there.
             Err(failure) if matches!(error::code(&failure), Some("42501" | "3F000")) => {
-                return Err(server.missing_tables(&tables.ddl, &failure));
+                return Err(server.missing_tables(&statements::ddl(config), &failure));
             }
             // As in `first`. One transaction makes them, so nothing is half made.
             Err(failure) if Postgres::trouble(&failure) != Trouble::Other && SystemClock.now() < deadline => {
@@ -225,6 +198,8 @@ mod tests {
         assert!(text.starts_with("CREATE SCHEMA IF NOT EXISTS \"Jobs\";"), "{text}");
         assert!(text.contains("FUNCTION \"Jobs\".t_1_claim_2("), "{text}");
         assert!(!text.contains('{') && !text.contains("--"), "{text}");
+        let shouted = schema(&config.clone().table("T_1")).unwrap();
+        assert_eq!(shouted, text, "the same tables, and so the same advisory locks");
         let text = schema(&config.clone().strategy(Strategy::Pessimistic)).unwrap();
         assert!(text.starts_with("CREATE SCHEMA IF NOT EXISTS \"Jobs\";"), "{text}");
         assert!(text.contains("TABLE IF NOT EXISTS \"Jobs\".t_1_rows (") && text.ends_with(";\n"), "{text}");

@@ -9,17 +9,20 @@ use super::{
     NAME,
     config::{Config, Durability},
     error,
-    statements::{self, begin, fill},
+    statements::{Tables, begin, fill},
 };
 use crate::{
-    engine::{LONGEST, SHORTEST, literal::Template, pool::Server},
+    engine::{LONGEST, SHORTEST, literal::Template, pool::Server, version::Version},
     pessimistic::{Pessimistic, SLICE, Servers, Statements, Strengths, Wording},
 };
 
-/// The version of the tables that this crate writes.
-pub(super) const SCHEMA: i64 = 2;
-/// The file that makes them.
-pub(super) const TABLES: &str = include_str!("statements/pessimistic/schema.sql");
+/// The tables.
+pub(super) const TABLES: Tables = Tables {
+    // The steps are in `statements/pessimistic/upgrade/`.
+    version: Version { row: "rows", first: 2, steps: &[], oldest: 2, next: None },
+    schema: include_str!("statements/pessimistic/schema.sql"),
+    routines: &[],
+};
 
 /// The connection, and when its transaction began, which no other on it did.
 const IDENTITY: &str = "pg_backend_pid()::bigint, (extract(epoch FROM now()) * 1000000)::bigint";
@@ -48,17 +51,6 @@ impl Wording for Postgres {
         // It has failed, or there is none with a savepoint.
         matches!(error::code(error), Some("25P01" | "25P02" | "3B001"))
     }
-}
-
-/// What makes the tables; `schema` and `prefix` must have been checked.
-pub(super) fn ddl(schema: &str, prefix: &str) -> String {
-    let tables = fill(TABLES, schema, prefix, &[]);
-    statements::with_schema(schema, &format!("{tables}\n"))
-}
-
-/// What tells the version of the tables.
-pub(super) fn version(schema: &str, prefix: &str) -> Template {
-    Template::new(&fill(include_str!("statements/pessimistic/version.sql"), schema, prefix, &[]))
 }
 
 /// The store over a server that has been looked at.
@@ -96,7 +88,7 @@ fn texts(config: &Config) -> Statements {
             ("{durable}", durable),
             ("{live}", LIVE),
         ];
-        fill(file, &config.schema, &config.common.table, &[more, &own].concat())
+        fill(file, config, &[more, &own].concat())
     };
     let template = |file: &str| Template::new(&text(file, &[]));
     let strengths = |file: &str| Strengths {

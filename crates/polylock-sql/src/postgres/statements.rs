@@ -4,7 +4,14 @@ use std::time::Duration;
 
 use polylock_core::Mode;
 
-use crate::engine::literal::{LOCKS_NAMED, LOCKS_UNDER, Literals, Template, filled};
+use super::{Config, pessimistic};
+use crate::{
+    engine::{
+        literal::{LOCKS_NAMED, LOCKS_UNDER, Literals, Template, filled},
+        version::{Version, with_added},
+    },
+    pessimistic::Strategy,
+};
 
 /// The database's clock in whole microseconds: `clock_timestamp()`, because `now()` is when the transaction began.
 const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
@@ -67,55 +74,104 @@ pub(super) struct Statements {
     pub(super) session: Template,
 }
 
-/// What makes the tables and the functions; `schema` and `prefix` must have been checked.
-pub(super) fn ddl(schema: &str, prefix: &str) -> String {
-    let mut text = String::new();
-    for file in [
-        SCHEMA,
-        include_str!("statements/routines/settle.sql"),
-        include_str!("statements/routines/claim.sql"),
-        include_str!("statements/routines/keep_alive.sql"),
-        include_str!("statements/routines/release.sql"),
-        include_str!("statements/routines/break.sql"),
-        include_str!("statements/routines/installed.sql"),
-    ] {
-        text.push_str(&fill(file, schema, prefix, &[]));
-        text.push('\n');
+/// A set of tables, with the functions on them.
+pub(super) struct Tables {
+    pub(super) version: Version<'static>,
+    /// The file that makes the tables of the first version.
+    pub(super) schema: &'static str,
+    /// What makes the functions, by name. The number at the end of a name is the version of what the function does: a program of
+    /// another version has functions of its own beside these.
+    pub(super) routines: &'static [(&'static str, &'static str)],
+}
+
+/// Those of leases.
+const LEASE: Tables = Tables {
+    // The steps are in `statements/upgrade/`.
+    version: Version { row: "schema", first: 2, steps: &[], oldest: 2, next: None },
+    schema: include_str!("statements/schema.sql"),
+    routines: &[
+        ("settle_2", include_str!("statements/routines/settle.sql")),
+        ("claim_2", include_str!("statements/routines/claim.sql")),
+        ("keep_alive_2", include_str!("statements/routines/keep_alive.sql")),
+        ("release_2", include_str!("statements/routines/release.sql")),
+        ("break_2", include_str!("statements/routines/break.sql")),
+    ],
+};
+
+/// Those of `config`.
+pub(super) const fn tables(config: &Config) -> &'static Tables {
+    match config.common.strategy {
+        Strategy::Lease => &LEASE,
+        Strategy::Pessimistic => &pessimistic::TABLES,
     }
-    with_schema(schema, &text)
+}
+
+/// The version of them.
+pub(super) fn known(config: &Config) -> Version<'_> {
+    tables(config).version.with(config.common.next.as_deref())
+}
+
+/// What makes the tables and the functions of `config`, which must have been checked, or leads to them from any earlier version from
+/// which there are steps. Wherever it was done already, wholly or in part, it may be done again.
+pub(super) fn ddl(config: &Config) -> String {
+    let (tables, version) = (tables(config), known(config));
+    let numbers = version.numbers();
+    let numbers = numbers.each_ref().map(|(key, number)| (*key, number.as_str()));
+    let mut text = String::new();
+    if config.schema != Config::DEFAULT_SCHEMA {
+        text = format!("CREATE SCHEMA IF NOT EXISTS \"{}\";\n", config.schema);
+    }
+    let mut add = |file: &str| {
+        text.push_str(&fill(file, config, &numbers));
+        text.push('\n');
+    };
+    add(tables.schema);
+    for (_, step) in version.steps() {
+        add(&with_added(step, |added| {
+            added.statement.replacen("ADD COLUMN", "ADD COLUMN IF NOT EXISTS", 1) + ";"
+        }));
+    }
+    tables.routines.iter().for_each(|(_, routine)| add(routine));
+    add(include_str!("statements/installed.sql"));
+    text
 }
 
 /// What the server is, and which tables there are.
-pub(super) fn checkup(schema: &str, prefix: &str) -> Template {
-    Template::new(&fill(include_str!("statements/checkup.sql"), schema, prefix, &[]))
+pub(super) fn checkup(config: &Config) -> Template {
+    Template::new(&fill(include_str!("statements/checkup.sql"), config, &[]))
 }
-
-/// The file that makes the tables.
-pub(super) const SCHEMA: &str = include_str!("statements/schema.sql");
 
 /// The columns that there are.
-pub(super) fn columns(schema: &str, prefix: &str) -> Template {
-    Template::new(&fill(include_str!("statements/columns.sql"), schema, prefix, &[]))
+pub(super) fn columns(config: &Config) -> Template {
+    Template::new(&fill(include_str!("statements/columns.sql"), config, &[]))
 }
 
-/// The versions of the tables and the functions.
-pub(super) fn version(schema: &str, prefix: &str) -> Template {
-    Template::new(&fill(include_str!("statements/version.sql"), schema, prefix, &[]))
+/// The versions that there are.
+pub(super) fn version(config: &Config) -> Template {
+    let Tables { version, routines, .. } = tables(config);
+    // As the server folds it.
+    let prefix = config.common.table.to_ascii_lowercase();
+    let names: Vec<String> = routines.iter().map(|(name, _)| format!("'{prefix}_{name}'")).collect();
+    let more = [("{routines}", names.join(", ")), ("{row}", version.row.to_owned())];
+    let more = more.each_ref().map(|(key, value)| (*key, value.as_str()));
+    Template::new(&fill(include_str!("statements/version.sql"), config, &more))
 }
 
-/// Makes the schema before `ddl`, where it is one of its own.
-pub(super) fn with_schema(schema: &str, ddl: &str) -> String {
-    if schema == super::Config::DEFAULT_SCHEMA {
-        return ddl.to_owned();
-    }
-    format!("CREATE SCHEMA IF NOT EXISTS \"{schema}\";\n{ddl}")
+/// What sets the oldest version whose programs may use the tables.
+pub(super) fn raise(config: &Config, oldest: i64) -> String {
+    fill(&format!("UPDATE {{p}}_meta SET value = {oldest} WHERE key = 'oldest'"), config, &[])
 }
+
+/// How long the making of the tables waits for those who use them, before it lets others pass and tries again.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// `ddl` as one transaction behind one lock: two programs that start at once do not meet half-made tables.
-pub(super) fn creation(ddl: &str) -> Template {
+pub(super) fn creation(config: &Config) -> Template {
     Template::plain(format!(
-        "{PIN}\nSET LOCAL client_min_messages = warning;\n\
-         SELECT pg_advisory_xact_lock(hashtextextended('polylock schema', 0));\n{ddl}"
+        "{PIN}\nSET LOCAL client_min_messages = warning;\nSET LOCAL lock_timeout = {};\n\
+         SELECT pg_advisory_xact_lock(hashtextextended('polylock schema', 0));\n{}",
+        LOCK_TIMEOUT.as_millis(),
+        ddl(config)
     ))
 }
 
@@ -129,8 +185,9 @@ pub(super) fn begin(patience: Duration) -> String {
     )
 }
 
-/// The tables' names are not quoted, so capitals do not count; the schema's is, so they do.
-pub(super) fn fill(file: &str, schema: &str, prefix: &str, more: &[(&str, &str)]) -> String {
+/// The tables' names are not quoted, so capitals do not count, in the keys of advisory locks neither; the schema's is, so they do.
+pub(super) fn fill(file: &str, config: &Config, more: &[(&str, &str)]) -> String {
+    let (schema, prefix) = (config.schema.as_str(), config.common.table.to_ascii_lowercase());
     let qualified = format!("\"{schema}\".{prefix}");
     let all = Mode::Exclusive.conflicts().to_string();
     let own = [
@@ -142,18 +199,18 @@ pub(super) fn fill(file: &str, schema: &str, prefix: &str, more: &[(&str, &str)]
         ("{all}", &all),
         ("{p}", &qualified),
         ("{s}", schema),
-        ("{t}", prefix),
+        ("{t}", prefix.as_str()),
     ];
-    filled(file, &[more, &own].concat())
+    config.common.edited(filled(file, &[more, &own].concat()))
 }
 
 impl Statements {
-    /// The statements on tables of `schema` whose names begin with `prefix`, both of which must have been checked.
-    pub(super) fn new(schema: &str, prefix: &str, patience: Duration) -> Self {
-        let begin = begin(patience);
+    /// The statements on the tables of `config`, which must have been checked.
+    pub(super) fn new(config: &Config) -> Self {
+        let begin = begin(config.common.timeout);
         let with = |file: &str, more: &[(&str, &str)]| {
             let more = [more, &[("{begin}", begin.as_str())]].concat();
-            Template::new(&fill(file, schema, prefix, &more))
+            Template::new(&fill(file, config, &more))
         };
         let locks = include_str!("statements/locks.sql");
         let sweep = include_str!("statements/sweep.sql");

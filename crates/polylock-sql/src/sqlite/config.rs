@@ -2,6 +2,7 @@
 
 use std::{
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -10,7 +11,7 @@ use polylock_core::{
     url::{Keys, StoreUrl},
 };
 
-use crate::engine::table;
+use crate::engine::{table, version::Next};
 
 /// Where the file is and how it is used. See the [module](super) for what each option means.
 ///
@@ -25,6 +26,8 @@ pub struct Config {
     pub(super) table: String,
     pub(super) durability: Durability,
     pub(super) busy_timeout: Duration,
+    /// One version of the tables more, in tests.
+    pub(super) next: Option<Arc<Next>>,
 }
 
 /// What a grant survives.
@@ -55,6 +58,7 @@ impl Config {
             table: Self::DEFAULT_TABLE.to_owned(),
             durability: Durability::default(),
             busy_timeout: Self::DEFAULT_BUSY_TIMEOUT,
+            next: None,
         }
     }
 
@@ -105,6 +109,14 @@ impl Config {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// One version of the tables more.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn next_version(mut self, next: Next) -> Self {
+        self.next = Some(Arc::new(next));
+        self
     }
 
     /// What the setters did not look at.

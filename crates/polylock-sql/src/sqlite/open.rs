@@ -1,7 +1,10 @@
 //! Opening a store: the file, its directories, its tables.
 
 use polylock_core::{Fault, Operation, Result, Store};
-use sqlx::{Row, SqlStr, sqlite::SqliteArguments};
+use sqlx::{
+    Row, SqlStr,
+    sqlite::{SqliteArguments, SqliteRow},
+};
 
 use super::{
     backend::Sqlite,
@@ -12,11 +15,9 @@ use super::{
 };
 use crate::engine::{
     Engine,
-    table::{self, check_version},
+    table::{self, Column},
+    version::{Found, Verdict, Version},
 };
-
-/// The version of the tables that this crate writes.
-const SCHEMA: i64 = 2;
 
 /// Opens the store, and makes the file, its directories and its tables if they are missing.
 ///
@@ -34,7 +35,7 @@ async fn open(config: Config) -> Result<Store> {
     config.check()?;
     let path = place::made(config.path.clone()).await?;
     let connections = Connections::new(&config, path);
-    let statements = Statements::new(&config.table);
+    let statements = Statements::new(&config.table, config.next.as_ref());
     prepare(&connections, &statements).await?;
     Ok(Engine::open(Sqlite::new(&config, connections, statements)).await)
 }
@@ -52,36 +53,57 @@ pub(super) async fn prepare(connections: &Connections, statements: &Statements) 
             "this file system can't keep a write-ahead log: put the file on a local disk",
         ));
     }
-    if first_of(connections, &statements.has_schema, |row| row.try_get::<i64, _>(0)).await?.is_none() {
-        first_of(connections, &statements.schema, |_| Ok(())).await?;
-    }
+    let mut found = found(connections, statements).await?;
     connections.found();
-    let version = || first_of(connections, &statements.version, |row| row.try_get::<i64, _>(0));
-    let mut found = version().await?;
-    if found.is_none() && can_be_completed(connections, statements).await? {
-        tracing::warn!(file = ?connections.path, "the tables of the locks had been emptied: whatever was held before is free");
-        first_of(connections, &statements.schema, |_| Ok(())).await?;
-        found = version().await?;
+    loop {
+        let raise = |oldest| statements.raise(oldest);
+        let verdict = statements.known().verdict(&statements.prefix, found.unwrap_or_default(), raise)?;
+        if verdict == Verdict::Current {
+            return Ok(());
+        }
+        let columns = columns(connections, statements).await?;
+        if verdict == Verdict::Unversioned && found.is_some() {
+            if !table::can_be_completed(statements::SCHEMA, &statements.prefix, columns.iter().cloned()) {
+                return Err(Version::unknown(&statements.prefix).into());
+            }
+            tracing::warn!(file = ?connections.path, "the tables of the locks had been emptied: whatever was held before is free");
+        }
+        let creation = statements.creation(found.unwrap_or_default().number, &columns);
+        let made = first_of(connections, &creation, |_| Ok(())).await;
+        let now = self::found(connections, statements).await?;
+        if now == found {
+            made?;
+            return Err(Version::unknown(&statements.prefix).into());
+        }
+        // It was made, here or by another process, whose version may be another.
+        found = now;
     }
-    Ok(check_version(&statements.prefix, found.unwrap_or(0), SCHEMA)?)
 }
 
-async fn can_be_completed(connections: &Connections, statements: &Statements) -> Result<bool> {
+/// What the tables say about their version, or `None` if there are none.
+async fn found(connections: &Connections, statements: &Statements) -> Result<Option<Found>> {
+    if first_of(connections, &statements.has_schema, |row| row.try_get::<i64, _>(0)).await?.is_none() {
+        return Ok(None);
+    }
+    let read = |row: &SqliteRow| Ok(Found { number: row.try_get(0)?, oldest: row.try_get(1)? });
+    first_of(connections, &statements.version, read).await
+}
+
+async fn columns(connections: &Connections, statements: &Statements) -> Result<Vec<Column>> {
     let read = |answer: Answer| {
         let columns = answer.rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?)));
         let columns = columns.collect::<Result<Vec<_>, sqlx::Error>>();
         columns.map_err(|failure| error::driver(Operation::Connect, &connections.path, failure))
     };
     let (sql, arguments) = (Sql::Asks(&statements.columns), SqliteArguments::default());
-    let columns = connections.run(Lane::Reading, Operation::Connect, sql, arguments, read).await?;
-    Ok(table::can_be_completed(statements::SCHEMA, &statements.prefix, columns))
+    connections.run(Lane::Reading, Operation::Connect, sql, arguments, read).await
 }
 
 /// What `read` makes of the first row that `sql` answers with.
 async fn first_of<T: Send>(
     connections: &Connections,
     sql: &SqlStr,
-    read: impl Fn(&sqlx::sqlite::SqliteRow) -> Result<T, sqlx::Error> + Send,
+    read: impl Fn(&SqliteRow) -> Result<T, sqlx::Error> + Send,
 ) -> Result<Option<T>> {
     let read = |answer: Answer| {
         let first = answer.rows.first().map(read).transpose();

@@ -116,21 +116,27 @@ fn network(_: &Path) -> Option<&'static str> {
     None
 }
 
-/// The numbers are those of `statfs(2)`.
+/// The numbers are those of `statfs(2)`, of `linux/magic.h`, and of the file systems that coreutils' `stat` counts as remote.
 #[cfg(target_os = "linux")]
 fn named(number: u64) -> Option<&'static str> {
     Some(match number & 0xffff_ffff {
         0x6969 => "NFS",
         0x517b | 0xff53_4d42 | 0xfe53_4d42 => "SMB",
+        0x564c => "NCP",
         0x5346_414f | 0x6b41_4653 => "AFS",
         0x00c3_6400 => "Ceph",
         0x0bd0_0bd0 => "Lustre",
+        0x1983_0326 => "BeeGFS",
+        0x2003_0528 => "OrangeFS",
+        0xaad7_aaea => "PanFS",
         0x4750_4653 => "GPFS",
         0x0116_1970 => "GFS2",
         0x7461_636f => "OCFS2",
         0x7375_7245 => "Coda",
         0x0102_1997 => "9P",
         0x786f_4256 => "a shared folder of VirtualBox",
+        0xbacb_acbc => "a shared folder of VMware",
+        0x7c7c_6673 => "a shared folder of Parallels",
         0x6573_5546 => FUSE,
         _ => return None,
     })
@@ -142,8 +148,32 @@ mod tests {
 
     #[test]
     fn network_file_systems_are_known_by_their_numbers_and_local_ones_pass() {
-        assert_eq!(named(0x6969), Some("NFS"));
-        assert_eq!((named(0x0102_1997), named(0x6573_5546)), (Some("9P"), Some(FUSE)));
+        for (number, name) in [
+            (0x6969, "NFS"),
+            (0x517b, "SMB"),
+            (0xff53_4d42, "SMB"),
+            (0xfe53_4d42, "SMB"),
+            (0x564c, "NCP"),
+            // Their names, in letters.
+            (u64::from(u32::from_be_bytes(*b"SFAO")), "AFS"),
+            (u64::from(u32::from_be_bytes(*b"kAFS")), "AFS"),
+            (u64::from(u32::from_be_bytes(*b"GPFS")), "GPFS"),
+            (u64::from(u32::from_be_bytes(*b"taco")), "OCFS2"),
+            (u64::from(u32::from_be_bytes(*b"surE")), "Coda"),
+            (u64::from(u32::from_be_bytes(*b"xoBV")), "a shared folder of VirtualBox"),
+            (u64::from(u32::from_be_bytes(*b"esUF")), FUSE),
+            (0x00c3_6400, "Ceph"),
+            (0x0bd0_0bd0, "Lustre"),
+            (0x1983_0326, "BeeGFS"),
+            (0x2003_0528, "OrangeFS"),
+            (0xaad7_aaea, "PanFS"),
+            (0x0116_1970, "GFS2"),
+            (0x0102_1997, "9P"),
+            (0xbacb_acbc, "a shared folder of VMware"),
+            (0x7c7c_6673, "a shared folder of Parallels"),
+        ] {
+            assert_eq!(named(number), Some(name));
+        }
         // As a signed 32-bit number that was widened.
         assert_eq!(named(0xffff_ffff_ff53_4d42), Some("SMB"));
         for local in [0xef53, 0x0102_1994, 0x9123_683e, 0x5846_5342, 0x794c_7630, 0x2fc1_2fc1] {

@@ -1,6 +1,13 @@
 //! The SQL of the store, from the files in `statements/`, with the tables' names and the clock filled in.
 
+use std::sync::Arc;
+
 use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
+
+use crate::engine::{
+    table::Column,
+    version::{Added, Next, Version, with_added},
+};
 
 /// The database's clock in whole microseconds. SQLite reads it in steps of a millisecond, rounded down, once per
 /// statement and after it has its lock. The rounding repairs the division that made it a fraction of a second.
@@ -14,15 +21,18 @@ const STEP: &str = "1000";
 const PLACE: &str = "coalesce((SELECT seq FROM {p}_waiters WHERE name = ?1 AND request = ?2 \
                      AND expires_at > {now}), 9223372036854775807)";
 
-/// The file that makes the tables.
+/// The file that makes the tables of the first version.
 pub(super) const SCHEMA: &str = include_str!("statements/schema.sql");
+
+/// The version of the tables. The steps are in `statements/upgrade/`.
+const VERSION: Version<'_> = Version { row: "schema", first: 2, steps: &[], oldest: 2, next: None };
 
 /// Every statement, for one prefix of table names.
 #[derive(Debug)]
 pub(super) struct Statements {
     pub(super) prefix: String,
+    next: Option<Arc<Next>>,
     pub(super) has_schema: SqlStr,
-    pub(super) schema: SqlStr,
     pub(super) columns: SqlStr,
     pub(super) version: SqlStr,
     pub(super) take: SqlStr,
@@ -44,13 +54,14 @@ pub(super) struct Statements {
 
 impl Statements {
     /// The statements on tables whose names begin with `prefix`, which must have been checked: it is not quoted.
-    pub(super) fn new(prefix: &str) -> Self {
+    pub(super) fn new(prefix: &str, next: Option<&Arc<Next>>) -> Self {
         let look = include_str!("statements/look.sql");
-        let fill = |file: &str| fill(file, prefix);
+        let known = VERSION.with(next.map(Arc::as_ref));
+        let fill = |file: &str| fill(file, prefix, known, &[]);
         Self {
             prefix: prefix.to_owned(),
+            next: next.cloned(),
             has_schema: fill(include_str!("statements/has_schema.sql")),
-            schema: fill(SCHEMA),
             columns: fill(include_str!("statements/columns.sql")),
             version: fill(include_str!("statements/version.sql")),
             take: fill(include_str!("statements/take.sql")),
@@ -70,10 +81,41 @@ impl Statements {
             data_version: fill(include_str!("statements/data_version.sql")),
         }
     }
+
+    /// The version of the tables.
+    pub(super) fn known(&self) -> Version<'_> {
+        VERSION.with(self.next.as_deref())
+    }
+
+    /// What makes the tables, or leads to them from version `found`, 0 if there is none; `columns` are those that are there. It fails,
+    /// and has done nothing, if they are of another version meanwhile.
+    pub(super) fn creation(&self, found: i64, columns: &[Column]) -> SqlStr {
+        let is_there = |added: &Added<'_>| {
+            let table = format!("{}_{}", self.prefix, added.table);
+            let mut columns = columns.iter();
+            columns
+                .any(|(t, column)| t.eq_ignore_ascii_case(&table) && column.eq_ignore_ascii_case(added.name))
+        };
+        let mut script = format!("BEGIN IMMEDIATE;\n{SCHEMA}\n");
+        for (_, step) in self.known().steps() {
+            let add = |added: &Added<'_>| {
+                if is_there(added) { String::new() } else { format!("{};", added.statement) }
+            };
+            script.extend([with_added(step, add).as_str(), "\n"]);
+        }
+        script.push_str(include_str!("statements/installed.sql"));
+        script.push_str("COMMIT;");
+        fill(&script, &self.prefix, self.known(), &[("{found}", found.to_string())])
+    }
+
+    /// What sets the oldest version whose programs may use the tables.
+    pub(super) fn raise(&self, oldest: i64) -> String {
+        format!("UPDATE {}_meta SET value = {oldest} WHERE key = 'oldest'", self.prefix)
+    }
 }
 
 /// Drops the comments, which the driver would hash and compare with every call, and fills in the rest.
-fn fill(file: &str, prefix: &str) -> SqlStr {
+fn fill(file: &str, prefix: &str, known: Version<'_>, more: &[(&str, String)]) -> SqlStr {
     let code: Vec<&str> = file.lines().filter(|line| !line.starts_with("--")).collect();
     let mut text = code.join("\n").replace("{place}", PLACE).replace("{p}", prefix);
     for parameter in ["?7", "?8", "ttl"] {
@@ -88,8 +130,14 @@ fn fill(file: &str, prefix: &str) -> SqlStr {
         .replace("{label}", "substr(label, 1, 256)")
         .replace("{notice}", "substr(notice, 1, 1024)")
         .replace("{now}", NOW);
+    for (key, value) in known.numbers().iter().chain(more) {
+        text = text.replace(key, value);
+    }
+    if let Some(next) = known.next {
+        text = next.edited(text);
+    }
     // An `Arc`, because a statement is cloned with every call. Nothing in it comes from outside but the prefix.
-    AssertSqlSafe(std::sync::Arc::<str>::from(text)).into_sql_str()
+    AssertSqlSafe(Arc::<str>::from(text)).into_sql_str()
 }
 
 #[cfg(test)]
@@ -117,9 +165,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_sweep_continues_where_the_last_one_ended() {
-        let statements = Statements::new("polylock");
+        let statements = Statements::new("polylock", None);
         let mut connection = SqliteConnectOptions::new().in_memory(true).connect().await.unwrap();
-        connection.execute(statements.schema.clone()).await.unwrap();
+        connection.execute(statements.creation(0, &[])).await.unwrap();
         connection.execute(ROWS).await.unwrap();
         let mut from = (0, 0);
         let mut ends = Vec::new();
@@ -136,9 +184,9 @@ mod tests {
 
     #[tokio::test]
     async fn no_statement_scans_a_table_and_no_waiter_looks_at_all_others() {
-        let statements = Statements::new("polylock");
+        let statements = Statements::new("polylock", None);
         let mut connection = SqliteConnectOptions::new().in_memory(true).connect().await.unwrap();
-        connection.execute(statements.schema.clone()).await.unwrap();
+        connection.execute(statements.creation(0, &[])).await.unwrap();
         let Statements {
             take,
             look,

@@ -4,6 +4,7 @@
 
 mod common;
 mod faults;
+mod full;
 mod grants;
 mod leftovers;
 mod order;

@@ -191,17 +191,3 @@ async fn what_the_dead_have_left_is_cleared_by_who_opens_the_store() {
         drop(Locks::connect(&url).await.unwrap());
     }
 }
-
-#[tokio::test(flavor = "multi_thread")]
-async fn encrypted_connections_are_checked_as_far_as_was_asked() {
-    let server = mariadb::start_tls(&["require_secure_transport=ON"]).unwrap();
-    let ca = server.directory().join("ca.crt");
-    let good = tables(&server, &format!("&ssl-mode=verify_identity&ssl-ca={}", ca.display())).0;
-    let locks = Locks::connect(&good).await.unwrap();
-    locks.lock("a").acquire().await.unwrap().release().await.unwrap();
-
-    let (_, text) = refusal(&tables(&server, "&ssl-mode=verify_identity").0).await;
-    assert!(text.contains("certificate"), "{text}");
-    let (fault, text) = refusal(&tables(&server, "&ssl-mode=disabled").0).await;
-    assert!(fault == Some(Fault::Denied) && text.contains("ssl-mode"), "{text}");
-}

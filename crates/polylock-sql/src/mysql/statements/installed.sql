@@ -1,2 +1,2 @@
--- Records that everything is there; run last.
-INSERT IGNORE INTO {p}_meta (name, value) VALUES ('schema', 2);
+-- Records the version, when everything is there; run last. It never goes back.
+INSERT INTO {p}_meta (name, value) VALUES ('{row}', {version}) ON DUPLICATE KEY UPDATE value = greatest(value, {version});

@@ -1,4 +1,4 @@
--- The tables, version 2.
+-- The tables, version 2. Later versions: `upgrade/`.
 --
 -- Inputs:    none.
 -- Atomicity: one transaction, behind a lock of its own: of two programs that start at once the second finds everything
@@ -9,6 +9,15 @@
 -- second exclusive holder. `conflicts` has the bits of the modes that conflict with `mode`. Names are bytes: compared byte by
 -- byte under any collation. The sequence is the source of tokens and must never be reset. A hold with a `notice` is marked as
 -- broken.
+-- `{row}` is the version, `oldest` the oldest version whose programs may use the tables. The first program decides on the latter, before
+-- it makes anything else.
+CREATE TABLE IF NOT EXISTS {p}_meta (key text PRIMARY KEY, value bigint NOT NULL);
+INSERT INTO {p}_meta (key, value) VALUES ('oldest', {oldest}) ON CONFLICT DO NOTHING;
+DO $guard$ BEGIN
+    IF EXISTS (SELECT 1 FROM {p}_meta WHERE key OPERATOR(pg_catalog.=) 'oldest'::text AND value OPERATOR(pg_catalog.<) {oldest}::bigint) THEN
+        RAISE EXCEPTION 'programs of versions before {oldest} may use these tables: stop them, and set oldest to {oldest} in {t}_meta';
+    END IF;
+END $guard$;
 CREATE TABLE IF NOT EXISTS {p}_holds (
     token      bigint NOT NULL,
     name       bytea NOT NULL,
@@ -52,10 +61,8 @@ CREATE TABLE IF NOT EXISTS {p}_broken (
     expires_at bigint NOT NULL,
     PRIMARY KEY (name, request)
 );
-CREATE TABLE IF NOT EXISTS {p}_meta (key text PRIMARY KEY, value bigint NOT NULL);
 -- Tokens begin with the time, so that they go on growing if the tables are dropped and made anew: one is given less often than
 -- once in a microsecond. Whatever other users have created in schemas of the search path, only the system's own is called.
 SELECT pg_catalog.setval('{p}_tokens'::regclass, greatest(last_value, (pg_catalog.date_part('epoch'::text,
     pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000000::double precision)::bigint), true)
-FROM {p}_tokens WHERE NOT EXISTS (SELECT 1 FROM {p}_meta WHERE key OPERATOR(pg_catalog.=) 'schema'::text);
-INSERT INTO {p}_meta (key, value) VALUES ('schema', 2) ON CONFLICT DO NOTHING;
+FROM {p}_tokens WHERE NOT EXISTS (SELECT 1 FROM {p}_meta WHERE key OPERATOR(pg_catalog.=) '{row}'::text);

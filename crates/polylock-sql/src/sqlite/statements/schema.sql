@@ -1,14 +1,19 @@
--- The tables, version 2.
+-- The tables, version 2. Later versions: `upgrade/`.
 --
--- Inputs:    none.
--- Atomicity: one write transaction; run by two processes at once, the second finds everything done.
+-- Inputs:    {found} is the version that was found, 0 if none.
+-- Atomicity: part of a write transaction, with the steps to later versions. It fails if another process has changed the version, or
+--            the oldest version whose programs may use the tables, since this one looked.
 -- Clock:     read by the trigger, and for the first token. Times are whole microseconds since 1970.
 --
 -- A hold has the empty slot if it is exclusive and its own request id otherwise, so the unique index itself
 -- refuses a second exclusive holder. AUTOINCREMENT keeps its high-water mark in `sqlite_sequence`: a token is never
 -- given twice, also when all rows are gone. Names are blobs: compared byte by byte in a file of any encoding. A hold with a
 -- `notice` is marked as broken.
-BEGIN IMMEDIATE;
+-- `{row}` is the version, `oldest` the oldest version whose programs may use the tables. The update fails where it changes something: the
+-- tables are strict.
+CREATE TABLE IF NOT EXISTS {p}_meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;
+INSERT OR IGNORE INTO {p}_meta (key, value) VALUES ('oldest', {oldest});
+UPDATE {p}_meta SET value = 'changed meanwhile' WHERE (key = '{row}' AND value <> {found}) OR (key = 'oldest' AND value < {oldest});
 CREATE TABLE IF NOT EXISTS {p}_holds (
     token      INTEGER PRIMARY KEY AUTOINCREMENT,
     name       BLOB NOT NULL,
@@ -54,12 +59,9 @@ CREATE TABLE IF NOT EXISTS {p}_broken (
     PRIMARY KEY (name, request)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS {p}_broken_expiry ON {p}_broken (expires_at);
-CREATE TABLE IF NOT EXISTS {p}_meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;
 -- Tokens begin with the time, so that they go on growing if the file is deleted or the tables are dropped: one is given less often
 -- than once in a microsecond.
 INSERT INTO sqlite_sequence (name, seq) SELECT '{p}_holds', 0
 WHERE NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = '{p}_holds');
 UPDATE sqlite_sequence SET seq = max(seq, {now})
-WHERE name = '{p}_holds' AND NOT EXISTS (SELECT 1 FROM {p}_meta WHERE key = 'schema');
-INSERT OR IGNORE INTO {p}_meta (key, value) VALUES ('schema', 2);
-COMMIT;
+WHERE name = '{p}_holds' AND NOT EXISTS (SELECT 1 FROM {p}_meta WHERE key = '{row}');

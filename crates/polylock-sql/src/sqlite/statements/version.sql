@@ -1,6 +1,7 @@
--- The version of the tables.
+-- The version of the tables, and the oldest version whose programs may use them, each 0 if it is not there: (version, oldest).
 --
 -- Inputs:    none.
 -- Atomicity: reads only.
 -- Clock:     none.
-SELECT value FROM {p}_meta WHERE key = 'schema';
+SELECT coalesce(max(value) FILTER (WHERE key = '{row}'), 0), coalesce(max(value) FILTER (WHERE key = 'oldest'), 0)
+FROM {p}_meta;

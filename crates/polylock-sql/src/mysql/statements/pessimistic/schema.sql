@@ -1,4 +1,4 @@
--- The tables of polylock.strategy=pessimistic, version 2.
+-- The tables of polylock.strategy=pessimistic, version 2. Later versions: `upgrade/`.
 --
 -- Inputs:    none.
 -- Atomicity: none: each statement is its own transaction, and is harmless where its work is done already, so programs that
@@ -7,6 +7,11 @@
 --
 -- Each name in use has two rows, which hold nothing and are only there to be locked: of part 0, which all who use the
 -- name lock in share mode, and of part 1, which its holder locks.
+-- `{row}` is the version, `oldest` the oldest version whose programs may use the tables. The first program decides on the latter, before
+-- it makes anything else. The update fails where programs may use the tables that this version can't share locks with.
+CREATE TABLE IF NOT EXISTS {p}_meta (name VARBINARY(64) NOT NULL PRIMARY KEY, value BIGINT NOT NULL) ENGINE=InnoDB;
+INSERT IGNORE INTO {p}_meta (name, value) VALUES ('oldest', {oldest});
+UPDATE {p}_meta SET value = 'stop the programs of versions before {oldest}, and set oldest to {oldest}' WHERE name = 'oldest' AND value < {oldest};
 CREATE TABLE IF NOT EXISTS {p}_rows (
     name VARBINARY(255) NOT NULL, part TINYINT NOT NULL, PRIMARY KEY (name, part)) ENGINE=InnoDB;
 -- Who holds each lock, for people and for breaks; it grants nothing. A row counts as long as the session that it names lives, or,
@@ -33,5 +38,3 @@ INSERT IGNORE INTO {p}_tokens (shard, token) SELECT a.n + 4 * b.n + 16 * c.n, {n
     (SELECT 0 AS n UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3) AS a,
     (SELECT 0 AS n UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3) AS b,
     (SELECT 0 AS n UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3) AS c;
-CREATE TABLE IF NOT EXISTS {p}_meta (name VARBINARY(64) NOT NULL PRIMARY KEY, value BIGINT NOT NULL) ENGINE=InnoDB;
-INSERT IGNORE INTO {p}_meta (name, value) VALUES ('rows', 2);
