@@ -182,16 +182,15 @@ impl Hub {
         self.lock().waiters.is_empty()
     }
 
-    /// Whom the waiters of this process wait for, by lock: what a poller has to look after.
+    /// The requests that waiters of this process wait for, by lock, without those that wait in this process themselves: a poller has to
+    /// look whether they have left. [`ring`](Self::ring) is called for the others when they leave.
     #[must_use]
     pub fn watched(&self) -> HashMap<LockName, Vec<RequestId>> {
         let mut names: HashMap<LockName, Vec<RequestId>> = HashMap::new();
-        let state = self.lock();
-        for waiter in state.waiters.values() {
-            let Some(watches) = waiter.watches else { continue };
-            let watched = names.entry(waiter.name.clone()).or_default();
-            if !watched.contains(&watches) {
-                watched.push(watches);
+        let State { waiters, behind, .. } = &*self.lock();
+        for (watched, followers) in behind.iter().filter(|(watched, _)| !waiters.contains_key(watched)) {
+            if let Some(waiter) = followers.first().and_then(|follower| waiters.get(follower)) {
+                names.entry(waiter.name.clone()).or_default().push(*watched);
             }
         }
         names

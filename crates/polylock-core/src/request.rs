@@ -70,6 +70,8 @@ pub struct Request {
     pub ttl: Duration,
     /// Whether it waits its turn. If not, a claim that can't be granted at once leaves nothing in the store.
     pub queues: bool,
+    /// Whether [`Place::ahead`] is of use. Where counting costs more with each waiter, a store need not do it otherwise.
+    pub wants_position: bool,
     /// Who asks, for people and for inspection.
     pub owner: OwnerId,
     /// Why, for people.
@@ -89,6 +91,7 @@ impl Request {
             mode,
             ttl,
             queues: true,
+            wants_position: true,
             owner: OwnerId::process(),
             label: None,
         }

@@ -139,7 +139,7 @@ async fn every_function_pins_its_own_search_path() {
     for call in [
         format!(
             "claim_2({name}, {request}, 32::bigint, 62::bigint, ''::bytea, 'o'::text, ''::text, 60000000::bigint, \
-             0::bigint, 'c'::text, 0::bigint, true, {far}::bigint)"
+             0::bigint, 'c'::text, 0::bigint, true, true, {far}::bigint)"
         ),
         // The length of the name, the name, the request, exclusive, a minute, five seconds.
         "keep_alive_2('\\x016100112233445566778899aabbccddeeff01000000000393870000000000004c4b40'::bytea, true)"

@@ -83,6 +83,7 @@ pub(crate) async fn acquire(
         otel.kind = "client",
         otel.status_code = tracing::field::Empty,
     );
+    request.wants_position = progress.is_some() || tracing::enabled!(tracing::Level::DEBUG);
     loop {
         let outcome = once(&front, request.clone(), reentrant, limits, progress.clone(), &span).await;
         if let Ok(tenure) = &outcome

@@ -254,7 +254,7 @@ impl<D: Dialect> Backend for Engine<D> {
                 }
                 // A third of its own time, so that the place is refreshed before it has run out.
                 let recheck = left.min(request.place_ttl() / 3);
-                Standing::Queued(Place::new(Some(ahead), recheck))
+                Standing::Queued(Place::new(ahead, recheck))
             }
             Look::Free => Standing::Queued(Place::new(None, Duration::from_millis(1))),
         })
@@ -276,7 +276,11 @@ impl<D: Dialect> Backend for Engine<D> {
             outcomes.push(match state {
                 State::Held => KeepAlive::Held { lease: request.ttl },
                 State::Queued => KeepAlive::Queued,
-                State::Gone => KeepAlive::Lost(LostReason::Gone),
+                State::Gone => {
+                    // If it was a waiter, it joins the queue at its end, and those behind it wait for another one.
+                    self.inner.hub.ring(request.id);
+                    KeepAlive::Lost(LostReason::Gone)
+                }
                 State::Broken => dialect.loss(request).await.map_or(KeepAlive::Unknown, KeepAlive::Lost),
                 State::Contested => KeepAlive::Unknown,
             });

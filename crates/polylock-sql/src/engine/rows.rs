@@ -53,8 +53,8 @@ pub(crate) trait Columns {
 pub(crate) enum Look {
     /// It holds the lock, for this long.
     Held(FencingToken, Duration),
-    /// It waits for one whose lease lasts this long, behind so many.
-    Behind { left: Duration, ahead: u32 },
+    /// It waits for one whose lease lasts this long, behind so many, if they were counted.
+    Behind { left: Duration, ahead: Option<u32> },
     /// Nobody is in its way.
     Free,
 }
@@ -99,7 +99,7 @@ pub(crate) fn look(rows: &[impl Columns]) -> Result<Look, Error> {
     if row.int(0)?.is_some() {
         return Ok(Look::Held(token(row, 0)?, left));
     }
-    let ahead = u32::try_from(row.int(3)?.unwrap_or(0)).unwrap_or(u32::MAX);
+    let ahead = row.int(3)?.map(|ahead| u32::try_from(ahead).unwrap_or(u32::MAX));
     Ok(Look::Behind { left, ahead })
 }
 

@@ -99,6 +99,7 @@ impl Dialect for Database {
             Arg::Text(label(request)),
             Arg::Int(micros(request.ttl)),
             Arg::Int(place_ttl),
+            Arg::Int(request.wants_position.into()),
         ];
         let (look, ahead) = self
             .server

@@ -116,6 +116,7 @@ impl Dialect for Database {
             Arg::Text(self.listener.channel()),
             Arg::Int(i64::try_from(ticket).unwrap_or(0)),
             Arg::Bool(self.durable),
+            Arg::Bool(request.wants_position),
         ];
         let (look, place) = self
             .server

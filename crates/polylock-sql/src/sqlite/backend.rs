@@ -126,6 +126,7 @@ impl Sqlite {
             .with(id(request))
             .with(request.mode.bit())
             .with(request.mode.conflicts())
+            .with(request.wants_position)
             .with(request.owner.as_str())
             .with(label(request))
             .with(micros(request.place_ttl()));
@@ -147,7 +148,8 @@ impl Sqlite {
             .with(bytes(&request.name))
             .with(id(request))
             .with(request.mode.bit())
-            .with(request.mode.conflicts());
+            .with(request.mode.conflicts())
+            .with(request.wants_position);
         let sql = &self.statements.look;
         self.rows(Lane::Reading, Operation::Claim, sql, arguments, rows::look).await
     }

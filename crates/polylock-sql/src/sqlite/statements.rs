@@ -118,7 +118,7 @@ impl Statements {
 fn fill(file: &str, prefix: &str, known: Version<'_>, more: &[(&str, String)]) -> SqlStr {
     let code: Vec<&str> = file.lines().filter(|line| !line.starts_with("--")).collect();
     let mut text = code.join("\n").replace("{place}", PLACE).replace("{p}", prefix);
-    for parameter in ["?7", "?8", "ttl"] {
+    for parameter in ["?8", "ttl"] {
         let until = format!("{NOW} + {parameter} + {STEP}");
         text = text.replace(&format!("{{until {parameter}}}"), &until);
     }

@@ -1,8 +1,9 @@
 -- Where a request stands: a row (token, what is left of the lease, NULL, NULL) if it holds the lock, then a row
--- (NULL, what is left of its lease, request, number of conflicting entries ahead) for the last of those it waits for.
+-- (NULL, what is left of its lease, request, number of conflicting entries ahead if it is wanted) for the last of those that it
+-- waits for.
 -- No row at all: the lock is its own to take.
 --
--- Inputs:    ?1 name, ?2 request, ?4 conflict mask. A request that does not wait stands at the end of the queue.
+-- Inputs:    ?1 name, ?2 request, ?4 conflict mask, ?5 whether to count. A request that does not wait stands at the end of the queue.
 -- Atomicity: reads only; one statement, so one snapshot.
 -- Clock:     read once.
 SELECT token, {left}, NULL, NULL FROM {p}_holds
@@ -20,10 +21,10 @@ SELECT NULL, left, request, ahead FROM (
         ORDER BY seq DESC LIMIT 1)
     ORDER BY waits DESC LIMIT 1)
 CROSS JOIN (
-    SELECT (
+    SELECT CASE WHEN ?5 THEN (
         SELECT count(*) FROM {p}_holds
         WHERE name = ?1 AND mode & ?4 <> 0 AND request <> ?2 AND expires_at > {now}
     ) + (
         SELECT count(*) FROM {p}_waiters
         WHERE name = ?1 AND mode & ?4 <> 0 AND expires_at > {now} AND seq < {place}
-    ) AS ahead);
+    ) END AS ahead);

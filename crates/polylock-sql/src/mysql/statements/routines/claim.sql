@@ -1,6 +1,6 @@
 -- Takes the lock if it is the request's turn; else, if it queues, joins the queue or keeps its place. Answers with
 -- (token, lease, ...) if it holds the lock now, otherwise with (NULL, what is left of its lease, request, number of
--- conflicting entries ahead) for the last of those in its way. The fifth column is the clock.
+-- conflicting entries ahead if a_counts is 1) for the last of those in its way. The fifth column is the clock.
 --
 -- Inputs:    a_slot is empty for an exclusive request; a_place_ttl is 0 for one that does not queue; times in us. After a_expiry
 --            the client has abandoned the claim and has sent the release that undoes it: the claim does nothing, and answers
@@ -12,11 +12,11 @@
 -- Clock:     read once, after the gate was locked: in a procedure each statement has a time of its own.
 --
 -- The token is drawn with the gate, and is on the disk with the hold: no grant of this name comes between, and none of it is
--- undone without the other. A grant deletes every expired entry of its name: an entry that it overrides must not come back when
--- the clock is set back.
+-- undone without the other. A grant deletes every expired hold of its name: a hold that it overrides must not come back when
+-- the clock is set back. Expired waiters are passed over, and deleted by the sweep.
 CREATE PROCEDURE /*!80029 IF NOT EXISTS */ /*M! IF NOT EXISTS */ {p}_claim_2(
     a_name VARBINARY(255), a_request BINARY(16), a_mode BIGINT, a_conflicts BIGINT, a_slot VARBINARY(16),
-    a_owner VARBINARY(255), a_label VARBINARY(255), a_ttl BIGINT, a_place_ttl BIGINT, a_expiry BIGINT)
+    a_owner VARBINARY(255), a_label VARBINARY(255), a_ttl BIGINT, a_place_ttl BIGINT, a_counts BIGINT, a_expiry BIGINT)
 MODIFIES SQL DATA
 SQL SECURITY INVOKER
 claim: BEGIN
@@ -59,9 +59,6 @@ claim: BEGIN
     IF EXISTS (SELECT 1 FROM {p}_holds WHERE name = a_name AND expires_at <= v_now) THEN
         DELETE FROM {p}_holds WHERE name = a_name AND expires_at <= v_now;
     END IF;
-    IF EXISTS (SELECT 1 FROM {p}_waiters WHERE name = a_name AND expires_at <= v_now) THEN
-        DELETE FROM {p}_waiters WHERE name = a_name AND expires_at <= v_now;
-    END IF;
     -- Held already: the answer to an earlier claim was lost. Committing makes sure that it is on the disk by now.
     SELECT token, expires_at - v_now INTO v_held, v_left FROM {p}_holds
     WHERE name = a_name AND slot = a_slot AND request = a_request;
@@ -73,7 +70,7 @@ claim: BEGIN
     SELECT seq, expires_at INTO v_seq, v_until FROM {p}_waiters WHERE name = a_name AND request = a_request;
     -- The last of those in its way: of the waiters before it, else of the holders.
     SELECT request, expires_at - v_now INTO v_behind, v_left FROM {p}_waiters
-    WHERE name = a_name AND mode & a_conflicts <> 0 AND seq < coalesce(v_seq, {max})
+    WHERE name = a_name AND mode & a_conflicts <> 0 AND seq < coalesce(v_seq, {max}) AND expires_at > v_now
     ORDER BY seq DESC LIMIT 1;
     IF v_behind IS NULL THEN
         SELECT request, expires_at - v_now INTO v_behind, v_left FROM {p}_holds
@@ -81,9 +78,12 @@ claim: BEGIN
         ORDER BY token DESC LIMIT 1;
     END IF;
     IF v_behind IS NOT NULL THEN
-        SET v_ahead = (SELECT count(*) FROM {p}_holds WHERE name = a_name AND mode & a_conflicts <> 0)
-            + (SELECT count(*) FROM {p}_waiters
-               WHERE name = a_name AND mode & a_conflicts <> 0 AND seq < coalesce(v_seq, {max}));
+        IF a_counts = 1 THEN
+            SET v_ahead = (SELECT count(*) FROM {p}_holds WHERE name = a_name AND mode & a_conflicts <> 0)
+                + (SELECT count(*) FROM {p}_waiters
+                   WHERE name = a_name AND mode & a_conflicts <> 0 AND seq < coalesce(v_seq, {max})
+                   AND expires_at > v_now);
+        END IF;
         IF a_place_ttl > 0 AND (v_seq IS NULL OR v_until - v_now < a_place_ttl DIV 2) THEN
             IF v_seq IS NULL THEN
                 SET v_seq = coalesce((SELECT max(seq) FROM {p}_waiters WHERE name = a_name), 0) + 1;

@@ -37,7 +37,6 @@ BEGIN
         SELECT name, request, notice, expires_at FROM {p}_holds WHERE name = a_name AND expires_at > v_now
         ON CONFLICT (name, request) DO UPDATE SET notice = excluded.notice, expires_at = excluded.expires_at;
         DELETE FROM {p}_holds WHERE name = a_name;
-        DELETE FROM {p}_waiters WHERE name = a_name AND expires_at <= v_now;
         PERFORM pg_notify(s.r_channel, s.r_ticket || ' ' || s.r_place || ' ' || s.r_token || ' ' || s.r_left)
         FROM {p}_settle_2(a_name, NULL, 0, v_now) AS s;
     END IF;

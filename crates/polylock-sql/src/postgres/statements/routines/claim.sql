@@ -1,18 +1,19 @@
 -- Takes the lock if it is the request's turn; else, if it queues, joins the queue or keeps its place. Answers with
 -- (token, lease) if it holds the lock now, otherwise with (NULL, what is left of the lease of the last of those in its
--- way, place in the queue if it has one, how many conflicting entries are ahead). The fifth column is the clock.
+-- way, place in the queue if it has one, how many conflicting entries are ahead if a_counts). The fifth column is the clock.
 --
 -- Inputs:    a_place_ttl is 0 for a request that does not queue; times in us. After a_expiry the client has abandoned the claim
 --            and has sent the release that undoes it: the claim does nothing, and answers with NULLs and the clock.
 -- Atomicity: one transaction of its own. The advisory lock on the name is taken first and every statement after it
 --            sees what was committed before: that needs READ COMMITTED, so anything else is refused.
+-- Cost:      does not depend on the number of waiters, unless they are counted.
 -- Clock:     read once, after the advisory lock was taken: never the transaction's, which may have waited long.
 --
 -- The token is drawn behind the advisory lock, which the transaction keeps until it is committed: no grant of this name
 -- can come between.
 CREATE OR REPLACE FUNCTION {p}_claim_2(
     a_name bytea, a_request bytea, a_mode bigint, a_conflicts bigint, a_slot bytea, a_owner text, a_label text,
-    a_ttl bigint, a_place_ttl bigint, a_channel text, a_ticket bigint, a_durable boolean,
+    a_ttl bigint, a_place_ttl bigint, a_channel text, a_ticket bigint, a_durable boolean, a_counts boolean,
     a_expiry bigint)
 RETURNS TABLE (r_token bigint, r_left bigint, r_place bigint, r_ahead bigint, r_clock bigint)
 LANGUAGE plpgsql {pinned} AS $body$
@@ -37,7 +38,6 @@ BEGIN
         -- A place in the queue need not survive a crash of the server: it is taken again.
         PERFORM set_config('synchronous_commit', 'off', true);
         DELETE FROM {p}_holds WHERE name = a_name AND expires_at <= v_now;
-        DELETE FROM {p}_waiters WHERE name = a_name AND expires_at <= v_now;
         -- Who waits may have become the next by what was cleared, this one or others. It is asked each time, so that
         -- a queue mends itself whatever happened to the tables.
         PERFORM pg_notify(s.r_channel, s.r_ticket || ' ' || s.r_place || ' ' || s.r_token || ' ' || s.r_left)
@@ -52,7 +52,7 @@ BEGIN
         SELECT seq, expires_at INTO r_place, v_until FROM {p}_waiters WHERE name = a_name AND request = a_request;
         -- The last of those in its way: of the waiters before it, else of the holders.
         SELECT expires_at - v_now INTO r_left FROM {p}_waiters
-        WHERE name = a_name AND mode & a_conflicts <> 0 AND seq < coalesce(r_place, {max})
+        WHERE name = a_name AND mode & a_conflicts <> 0 AND seq < coalesce(r_place, {max}) AND expires_at > v_now
         ORDER BY seq DESC LIMIT 1;
         IF NOT FOUND THEN
             SELECT expires_at - v_now INTO r_left FROM {p}_holds
@@ -60,9 +60,11 @@ BEGIN
             ORDER BY token DESC LIMIT 1;
         END IF;
         IF FOUND THEN
-            r_ahead := (SELECT count(*) FROM {p}_holds WHERE name = a_name AND mode & a_conflicts <> 0)
-                + (SELECT count(*) FROM {p}_waiters
-                   WHERE name = a_name AND mode & a_conflicts <> 0 AND seq < coalesce(r_place, {max}));
+            IF a_counts THEN
+                r_ahead := (SELECT count(*) FROM {p}_holds WHERE name = a_name AND mode & a_conflicts <> 0)
+                    + (SELECT count(*) FROM {p}_waiters
+                       WHERE name = a_name AND mode & a_conflicts <> 0 AND seq < coalesce(r_place, {max}));
+            END IF;
             IF r_place IS NULL AND a_place_ttl > 0 THEN
                 INSERT INTO {p}_waiters
                     (name, request, slot, mode, conflicts, owner, label, durable, channel, ticket, since, expires_at)

@@ -36,7 +36,6 @@ BEGIN
     IF EXISTS (SELECT 1 FROM {p}_waiters WHERE name = a_name) THEN
         v_now := {now};
         DELETE FROM {p}_holds WHERE name = a_name AND expires_at <= v_now;
-        DELETE FROM {p}_waiters WHERE name = a_name AND expires_at <= v_now;
         FOR s IN SELECT * FROM {p}_settle_2(a_name, NULL, 0, v_now) LOOP
             IF s.r_channel = a_channel THEN
                 r_ticket := s.r_ticket;

@@ -4,7 +4,9 @@
 -- Inputs:    a_request, if it is among them, gets a_ttl: it is there to take it. The others get what is left of their
 --            place in the queue and extend it when they have heard of it, so one that has died holds the lock no longer
 --            than it would have waited.
--- Atomicity: part of a transaction that holds the advisory lock on the name and has cleared it of what has expired.
+-- Atomicity: part of a transaction that holds the advisory lock on the name and has deleted its expired holds.
+-- Cost:      looks at those that are handed the lock, at the expired ones between them, and at the next one. Expired waiters behind
+--            it stay: a later call or the sweep deletes them.
 -- Clock:     the caller's.
 CREATE OR REPLACE FUNCTION {p}_settle_2(a_name bytea, a_request bytea, a_ttl bigint, a_now bigint)
 RETURNS TABLE (r_request bytea, r_channel text, r_ticket bigint, r_place bigint, r_token bigint, r_left bigint)
@@ -16,6 +18,12 @@ BEGIN
     FOR w IN SELECT * FROM {p}_waiters WHERE name = a_name ORDER BY seq LOOP
         -- Nobody who can be kept waiting passes somebody who waits for everybody.
         EXIT WHEN v_ahead & {all} = {all};
+        IF w.expires_at <= a_now THEN
+            DELETE FROM {p}_waiters WHERE name = a_name AND request = w.request AND expires_at <= a_now;
+            -- A keep-alive may have extended it since it was read.
+            w.expires_at := (SELECT expires_at FROM {p}_waiters WHERE name = a_name AND request = w.request);
+            CONTINUE WHEN w.expires_at IS NULL;
+        END IF;
         IF w.mode & v_ahead = 0 THEN
             DELETE FROM {p}_waiters WHERE name = a_name AND request = w.request;
             r_left := CASE WHEN w.request = a_request THEN a_ttl ELSE w.expires_at - a_now END;
