@@ -34,6 +34,13 @@
 //! renewals and the release run on a thread of the library's own ([`io`]), so they go on when the caller's future is dropped,
 //! its executor is blocked or its runtime ends.
 //!
+//! # Tests with a paused clock
+//!
+//! `tokio::time::pause` and `start_paused` advance the clock of a runtime to its next timer as soon as the runtime is idle, and a
+//! runtime that waits for the library's thread is idle. So a `tokio::time::timeout` around [`Lock::acquire`] ends at once, whatever
+//! its duration. Limit the waiting with [`Lock::wait`] instead: the library's timers run on its own thread and are not affected. A
+//! test that controls the leases passes a `ManualClock` of `polylock-testkit` to [`LocksBuilder::clock`].
+//!
 //! # The two sides
 //!
 //! Users see [`Locks`], [`Lock`] and [`Guard`]. Authors of a store implement [`Backend`] (five methods; see [`backend`] for the

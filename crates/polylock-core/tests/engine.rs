@@ -270,3 +270,16 @@ async fn a_release_after_a_delay_of_a_lock_that_is_gone_is_a_loss() {
     let outcome = guard.release_after(Duration::from_secs(1)).await;
     assert!(outcome.as_ref().is_err_and(|error| error.lost().is_some()), "{outcome:?}");
 }
+
+/// A runtime whose clock is paused advances it whenever it waits for the library's thread: only the library's own limit holds.
+#[tokio::test(start_paused = true)]
+async fn a_limit_of_the_lock_holds_under_a_paused_clock() {
+    let locks = locks();
+    let holder = locks.lock("a").acquire().await.unwrap();
+    let began = SystemClock.now();
+    let error = locks.lock("a").wait(Duration::from_millis(200)).acquire().await.unwrap_err();
+    let took = SystemClock.now().since(began);
+    assert!(error.is_not_acquired() && took >= Duration::from_millis(190), "{error:?} after {took:?}");
+    holder.release().await.unwrap();
+    locks.lock("a").wait(Duration::from_secs(60)).acquire().await.unwrap().release().await.unwrap();
+}

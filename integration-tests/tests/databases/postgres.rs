@@ -55,7 +55,7 @@ async fn a_server_that_is_killed_under_load_gives_no_lock_twice_and_no_smaller_t
         })
         .await;
     clean(&outcome);
-    assert!(outcome.sections.len() > 500, "it went on");
+    assert!(outcome.sections.len() > 50, "it went on");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -87,7 +87,7 @@ async fn under_every_default_isolation_and_read_only_default_it_holds() {
         let server = postgres::start(&[&format!("default_transaction_isolation={isolation}")]).unwrap();
         let outcome = Load::default().run(&url(&server, ""), async {}).await;
         clean(&outcome);
-        assert!(outcome.sections.len() > 500, "{isolation}");
+        assert!(outcome.sections.len() > 50, "{isolation}");
         assert_eq!((outcome.failures, outcome.losses), (0, 0), "{isolation}");
     }
 }

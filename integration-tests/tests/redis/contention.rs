@@ -40,7 +40,7 @@ async fn connections_that_are_killed_all_the_time_harm_nobody() {
     assert_eq!(check(&outcome.sections, Rules::default()), []);
     // A broken connection is no loss, and no failure: another one goes on.
     assert_eq!((outcome.failures, outcome.losses), (0, 0));
-    assert!(outcome.sections.len() > 500, "it went on");
+    assert!(outcome.sections.len() > 50, "it went on");
     spot.is_clean().await;
 }
 
@@ -80,7 +80,7 @@ async fn through_a_network_that_does_its_worst() {
     let Outcome { sections, failures, losses } = &outcome;
     println!("{} sections, {failures} failures, {losses} losses, {:?}", sections.len(), proxy.counts());
     assert_eq!(check(sections, Rules::default()), []);
-    assert!(sections.len() > 200 && proxy.counts().cut_replies > 2, "it went on");
+    assert!(sections.len() > 50 && proxy.counts().cut_replies > 2, "it went on");
     spot.is_clean().await;
 }
 

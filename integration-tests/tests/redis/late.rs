@@ -215,7 +215,7 @@ async fn a_server_that_stands_still_for_longer_than_the_lease_gives_no_lock_twic
     let sections = outcome.sections.len();
     println!("{sections} sections, {} failures, {} losses", outcome.failures, outcome.losses);
     assert_eq!(history::check(&outcome.sections, Rules::default()), []);
-    assert!(sections > 100, "it went on");
+    assert!(sections > 30, "it went on");
     spot.is_clean().await;
 }
 

@@ -10,7 +10,9 @@ use polylock_core::{Clock, Mode, Request, SystemClock};
 use crate::{
     faults::{Gate, Recording},
     history::{self, Recorder},
-    trial::{Outcome, SOON, Trial, acquired, join, lock_name, pass, released, soon, tried, watched, within},
+    trial::{
+        Outcome, SOON, Trial, acquired, chain, join, lock_name, pass, released, soon, tried, watched, within,
+    },
 };
 
 pub(super) async fn first_come_first_served(trial: Trial) -> Outcome {
@@ -175,17 +177,19 @@ pub(super) async fn a_waiter_that_was_stopped_comes_back(trial: Trial) -> Outcom
     let (store, recording) = watched(store, Recording::new);
     let there = trial.open(store);
     let holder = acquired(here.lock("n")).await;
-    let stopped = tokio::spawn(acquired(there.lock("n").ttl(trial.renewable())));
+    let stopped = tokio::spawn(acquired(there.lock("n").ttl(trial.short())));
     soon("it waits", recording.queued(&lock_name("n"), 1)).await;
     gate.freeze();
     released(holder).await;
-    let limit = trial.renewable().min(Request::MAX_PLACE_TTL) + SOON;
+    let limit = trial.short().min(Request::MAX_PLACE_TTL) + SOON;
     let next = within(limit, "the next, past a waiter that has stopped", acquired(here.lock("n"))).await;
     gate.thaw();
     released(next).await;
     let guard = within(limit, "the waiter that was stopped", join(stopped)).await;
-    assert!(guard.is_held());
-    released(guard).await;
+    // On a busy machine so short a lease may have ended by now.
+    if let Err(error) = soon("its release", guard.release()).await {
+        assert!(error.lost().is_some(), "{}", chain(&error));
+    }
     trial.nothing_left(&["n"], "after all").await;
     Ok(())
 }

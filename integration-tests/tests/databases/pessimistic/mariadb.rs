@@ -71,7 +71,7 @@ async fn a_server_that_is_killed_under_load_gives_no_smaller_token() {
         })
         .await;
     tokens_grow(&outcome);
-    assert!(outcome.sections.len() > 200, "it went on: {}", outcome.sections.len());
+    assert!(outcome.sections.len() > 50, "it went on: {}", outcome.sections.len());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -173,5 +173,5 @@ async fn restarts_under_load_end_no_other_session_and_give_no_lock_twice() {
     println!("{restarts} restarts, {} sections, {victims} sessions ended", outcome.sections.len());
     assert_eq!(victims, 0, "sessions of another program were ended");
     assert_eq!(history::check(&outcome.sections, Rules::default()), []);
-    assert!(outcome.sections.len() > 100, "it went on: {}", outcome.sections.len());
+    assert!(outcome.sections.len() > 30, "it went on: {}", outcome.sections.len());
 }
