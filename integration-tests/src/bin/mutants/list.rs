@@ -119,10 +119,14 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "PostgreSQL: a grant leaves the expired entries that it overrides",
-        file: "crates/polylock-sql/src/postgres/statements/routines/claim.sql",
-        from: "        DELETE FROM {p}_waiters WHERE name = a_name AND expires_at <= v_now;
+        file: "crates/polylock-sql/src/postgres/statements/routines/settle.sql",
+        from: "            DELETE FROM {p}_waiters WHERE name = a_name AND request = w.request AND expires_at <= a_now;
+            -- A keep-alive may have extended it since it was read.
+            w.expires_at := (SELECT expires_at FROM {p}_waiters WHERE name = a_name AND request = w.request);
+            CONTINUE WHEN w.expires_at IS NULL;
 ",
-        to: "",
+        to: "            CONTINUE;
+",
         test: ("databases", "foreign_rows::postgres::a_grant_removes_what_it_overrides"),
     },
     Mutant {

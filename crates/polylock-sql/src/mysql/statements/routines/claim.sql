@@ -12,8 +12,8 @@
 -- Clock:     read once, after the gate was locked: in a procedure each statement has a time of its own.
 --
 -- The token is drawn with the gate, and is on the disk with the hold: no grant of this name comes between, and none of it is
--- undone without the other. A grant deletes every expired hold of its name: a hold that it overrides must not come back when
--- the clock is set back. Expired waiters are passed over, and deleted by the sweep.
+-- undone without the other. A grant deletes every expired hold of its name, and every expired waiter before it: what it overrides must
+-- not come back when the clock is set back. Expired waiters behind it are deleted by a later grant or the sweep.
 CREATE PROCEDURE /*!80029 IF NOT EXISTS */ /*M! IF NOT EXISTS */ {p}_claim_2(
     a_name VARBINARY(255), a_request BINARY(16), a_mode BIGINT, a_conflicts BIGINT, a_slot VARBINARY(16),
     a_owner VARBINARY(255), a_label VARBINARY(255), a_ttl BIGINT, a_place_ttl BIGINT, a_counts BIGINT, a_expiry BIGINT)
@@ -99,6 +99,9 @@ claim: BEGIN
         END IF;
         SELECT NULL, v_left, v_behind, v_ahead, v_now;
         LEAVE claim;
+    END IF;
+    IF EXISTS (SELECT 1 FROM {p}_waiters WHERE name = a_name AND seq < coalesce(v_seq, {max}) AND expires_at <= v_now) THEN
+        DELETE FROM {p}_waiters WHERE name = a_name AND seq < coalesce(v_seq, {max}) AND expires_at <= v_now;
     END IF;
     IF v_seq IS NOT NULL THEN
         DELETE FROM {p}_waiters WHERE name = a_name AND request = a_request;
