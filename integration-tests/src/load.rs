@@ -1,11 +1,20 @@
 //! Many who use a few locks at once, through whatever happens, and what is said of it afterwards.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use polylock::{Error, Locks, Mode};
 use polylock_testkit::history::{self, Attempt, Recorder, Rules, Section};
 
 use crate::clock::{now, pause};
+
+/// How many times as long a load may last on a machine that is busy with something else.
+pub const LONGER: u32 = 4;
 
 /// How many use how much for how long.
 #[derive(Debug, Clone, Copy)]
@@ -20,6 +29,8 @@ pub struct Load {
     pub names: usize,
     /// How long it goes on.
     pub lasts: Duration,
+    /// It goes on until there were more holds than this, but not for longer than [`LONGER`] times as long.
+    pub more_than: usize,
     /// Whether every third hold is a shared one.
     pub readers: bool,
     /// For how long each waits for its turn.
@@ -34,6 +45,7 @@ impl Default for Load {
             name: "lock",
             names: 2,
             lasts: Duration::from_secs(3),
+            more_than: 0,
             readers: true,
             wait: Duration::from_secs(10),
         }
@@ -94,21 +106,27 @@ impl Load {
     /// If a task does.
     pub async fn on(self, stores: Vec<Locks>, trouble: impl Future<Output = ()>) -> Outcome {
         let recorder = Recorder::new();
-        let until = now() + self.lasts;
+        let (until, latest) = (now() + self.lasts, now() + self.lasts * LONGER);
+        let holds = Arc::new(AtomicUsize::new(0));
         let mut tasks = Vec::new();
         for (store, locks) in stores.into_iter().enumerate() {
             for task in 0..self.tasks {
                 let client = format!("{store}.{task}");
-                let (locks, recorder) = (locks.clone(), recorder.clone());
+                let (locks, recorder, holds) = (locks.clone(), recorder.clone(), holds.clone());
                 tasks.push(tokio::spawn(async move {
                     let (mut failures, mut losses, mut turn) = (0, 0, store + task);
-                    while now() < until {
+                    let is_over = || match now() {
+                        now if now < until => false,
+                        now => now >= latest || holds.load(Ordering::Relaxed) > self.more_than,
+                    };
+                    while !is_over() {
                         turn += 1;
                         let name = self.name_of(turn);
                         let mode = if self.readers && turn % 3 == 0 { Mode::Shared } else { Mode::Exclusive };
-                        match hold(&locks, self.wait, recorder.invoke(&name, &client, mode), &name, mode)
-                            .await
-                        {
+                        let attempt = recorder.invoke(&name, &client, mode);
+                        let held = hold(&locks, self.wait, attempt, &name, mode).await;
+                        holds.fetch_add(usize::from(held.is_ok()), Ordering::Relaxed);
+                        match held {
                             Ok(true) => {}
                             Ok(false) => losses += 1,
                             Err(Error::NotAcquired { .. }) if self.wait.is_zero() => {}

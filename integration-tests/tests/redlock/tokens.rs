@@ -10,7 +10,7 @@ use polylock_integration_tests::{
 };
 
 use crate::{
-    load,
+    load::{self, Load},
     site::{Site, told},
 };
 
@@ -21,7 +21,7 @@ async fn they_grow_while_nodes_are_killed_and_come_back() {
     for _ in 0..8 {
         stores.push(site.open("&polylock.ttl=2s").await);
     }
-    let outcome = load::one("n", Duration::from_secs(8))
+    let outcome = Load { more_than: 100, ..load::one("n", Duration::from_secs(8)) }
         .on(stores, async {
             for node in [0, 1, 2, 3, 4, 0, 2] {
                 pause(Duration::from_millis(400)).await;
@@ -32,7 +32,7 @@ async fn they_grow_while_nodes_are_killed_and_come_back() {
         })
         .await;
     outcome.is_clean();
-    assert!(outcome.sections.len() > 30, "it goes on");
+    assert!(outcome.sections.len() > 100, "it goes on");
     for store in 0..8 {
         assert!(outcome.of(store) > 0, "{store} never had it");
     }

@@ -38,13 +38,13 @@ async fn who_delete_empty_nodes_disturb_nobody() {
     let server = zookeeper::start(&OFTEN).unwrap();
     let spot = Spot::of(&server);
     // Most locks are free at any time, and so prey.
-    let load = Load { names: 60, lasts: Duration::from_secs(6), ..Load::default() };
+    let load = Load { names: 60, lasts: Duration::from_secs(6), more_than: 200, ..Load::default() };
     let outcome = load.run(&spot.url, async {}).await;
     let reaped = reaped(&server.log());
     println!("{} sections, {reaped} times a node was to be deleted", outcome.sections.len());
     assert_eq!((outcome.failures, outcome.losses), (0, 0));
     assert_eq!(history::check(&outcome.sections, Rules::default()), []);
-    assert!(outcome.sections.len() > 50 && reaped > 20, "they met");
+    assert!(outcome.sections.len() > 200 && reaped > 20, "they met");
     let raw = spot.raw().await;
     clock::until("not even the nodes of locks are left", async || {
         raw.list_children(&spot.root).await.unwrap().is_empty()

@@ -20,7 +20,7 @@ use crate::{
 pub(super) const TABLES: Tables = Tables {
     // The steps are in `statements/pessimistic/upgrade/`.
     version: Version { row: "rows", first: 2, steps: &[], oldest: 2, next: None },
-    schema: include_str!("statements/pessimistic/schema.sql"),
+    schema: concat!(include_str!("statements/meta.sql"), include_str!("statements/pessimistic/schema.sql")),
     routines: &[],
     shards: ("tokens", 64),
     other: ("lease", "holds"),

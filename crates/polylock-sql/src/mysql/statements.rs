@@ -41,7 +41,7 @@ pub(super) struct Tables {
 const LEASE: Tables = Tables {
     // The steps are in `statements/upgrade/`.
     version: Version { row: "schema", first: 2, steps: &[], oldest: 2, next: None },
-    schema: include_str!("statements/schema.sql"),
+    schema: concat!(include_str!("statements/meta.sql"), include_str!("statements/schema.sql")),
     routines: &[
         ("claim_2", include_str!("statements/routines/claim.sql")),
         ("keep_alive_2", include_str!("statements/routines/keep_alive.sql")),

@@ -213,14 +213,14 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "an administrator upgrades beside programs that can't share locks, in PostgreSQL",
-        file: "crates/polylock-sql/src/postgres/statements/schema.sql",
+        file: "crates/polylock-sql/src/postgres/statements/meta.sql",
         from: "RAISE EXCEPTION 'programs of",
         to: "RAISE NOTICE 'programs of",
         test: ("databases", "upgrade::postgres::versions_that_can_not_share_locks_never_meet"),
     },
     Mutant {
         name: "an administrator upgrades beside programs that can't share locks, in MySQL",
-        file: "crates/polylock-sql/src/mysql/statements/schema.sql",
+        file: "crates/polylock-sql/src/mysql/statements/meta.sql",
         from: "WHERE name = 'oldest' AND value < {oldest};",
         to: "WHERE name = 'youngest' AND value < {oldest};",
         test: ("databases", "upgrade::mariadb::versions_that_can_not_share_locks_never_meet"),

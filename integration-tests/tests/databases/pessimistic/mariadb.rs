@@ -60,7 +60,7 @@ async fn a_server_that_stands_still_costs_the_lock_at_its_deadline_and_not_befor
 async fn a_server_that_is_killed_under_load_gives_no_smaller_token() {
     let server = mariadb::start(&[]).unwrap();
     let site = Site::on_mariadb(&server).await;
-    let outcome = Load { lasts: Duration::from_secs(10), ..Load::default() }
+    let outcome = Load { lasts: Duration::from_secs(10), more_than: 200, ..Load::default() }
         .run(&site.with("&polylock.ttl=2s&polylock.connections=20"), async {
             for _ in 0..2 {
                 pause(Duration::from_secs(2)).await;
@@ -71,7 +71,7 @@ async fn a_server_that_is_killed_under_load_gives_no_smaller_token() {
         })
         .await;
     tokens_grow(&outcome);
-    assert!(outcome.sections.len() > 50, "it went on: {}", outcome.sections.len());
+    assert!(outcome.sections.len() > 200, "it went on: {}", outcome.sections.len());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -155,7 +155,7 @@ async fn restarts_under_load_end_no_other_session_and_give_no_lock_twice() {
     let server = mariadb::start(&[]).unwrap();
     let site = Site::on_mariadb(&server).await;
     let lasts = Duration::from_secs(4) * restarts + Duration::from_secs(4);
-    let load = Load { stores: 16, tasks: 1, lasts, ..Load::default() };
+    let load = Load { stores: 16, tasks: 1, lasts, more_than: 100, ..Load::default() };
     let mut victims = 0;
     let outcome = load
         .run(&site.with("&polylock.ttl=3s&polylock.connections=4"), async {
@@ -173,5 +173,5 @@ async fn restarts_under_load_end_no_other_session_and_give_no_lock_twice() {
     println!("{restarts} restarts, {} sections, {victims} sessions ended", outcome.sections.len());
     assert_eq!(victims, 0, "sessions of another program were ended");
     assert_eq!(history::check(&outcome.sections, Rules::default()), []);
-    assert!(outcome.sections.len() > 30, "it went on: {}", outcome.sections.len());
+    assert!(outcome.sections.len() > 100, "it went on: {}", outcome.sections.len());
 }

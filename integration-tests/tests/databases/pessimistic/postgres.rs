@@ -68,7 +68,7 @@ async fn a_server_that_stands_still_costs_the_lock_at_its_deadline_and_not_befor
 async fn a_server_that_is_killed_under_load_gives_no_smaller_token() {
     let server = postgres::start(&[]).unwrap();
     let site = Site::on_postgres(&server);
-    let outcome = Load { lasts: Duration::from_secs(8), ..Load::default() }
+    let outcome = Load { lasts: Duration::from_secs(8), more_than: 200, ..Load::default() }
         .run(&site.with("&polylock.ttl=2s&polylock.connections=20"), async {
             for _ in 0..2 {
                 pause(Duration::from_secs(2)).await;
@@ -79,7 +79,7 @@ async fn a_server_that_is_killed_under_load_gives_no_smaller_token() {
         })
         .await;
     tokens_grow(&outcome);
-    assert!(outcome.sections.len() > 50, "it went on: {}", outcome.sections.len());
+    assert!(outcome.sections.len() > 200, "it went on: {}", outcome.sections.len());
 }
 
 /// What another transaction, still open, has written of the sequence covers our token too, and is not on the disk yet.

@@ -8,11 +8,6 @@
 -- Everything is bytes, compared byte by byte under any character set. A hold has the empty slot if it is exclusive and
 -- its own request id otherwise, so the primary key itself refuses a second exclusive holder. A hold with a `notice` is marked as
 -- broken.
--- `{row}` is the version, `oldest` the oldest version whose programs may use the tables. The first program decides on the latter, before
--- it makes anything else. The update fails where programs may use the tables that this version can't share locks with.
-CREATE TABLE IF NOT EXISTS {p}_meta (name VARBINARY(64) NOT NULL PRIMARY KEY, value BIGINT NOT NULL) ENGINE=InnoDB;
-INSERT IGNORE INTO {p}_meta (name, value) VALUES ('oldest', {oldest});
-UPDATE {p}_meta SET value = 'stop the programs of versions before {oldest}, and set oldest to {oldest}' WHERE name = 'oldest' AND value < {oldest};
 CREATE TABLE IF NOT EXISTS {p}_holds (
     name       VARBINARY(255) NOT NULL,
     slot       VARBINARY(16) NOT NULL,

@@ -9,15 +9,6 @@
 -- second exclusive holder. `conflicts` has the bits of the modes that conflict with `mode`. Names are bytes: compared byte by
 -- byte under any collation. The sequence is the source of tokens and must never be reset. A hold with a `notice` is marked as
 -- broken.
--- `{row}` is the version, `oldest` the oldest version whose programs may use the tables. The first program decides on the latter, before
--- it makes anything else.
-CREATE TABLE IF NOT EXISTS {p}_meta (key text PRIMARY KEY, value bigint NOT NULL);
-INSERT INTO {p}_meta (key, value) VALUES ('oldest', {oldest}) ON CONFLICT DO NOTHING;
-DO $guard$ BEGIN
-    IF EXISTS (SELECT 1 FROM {p}_meta WHERE key OPERATOR(pg_catalog.=) 'oldest'::text AND value OPERATOR(pg_catalog.<) {oldest}::bigint) THEN
-        RAISE EXCEPTION 'programs of versions before {oldest} may use these tables: stop them, and set oldest to {oldest} in {t}_meta';
-    END IF;
-END $guard$;
 CREATE TABLE IF NOT EXISTS {p}_holds (
     token      bigint NOT NULL,
     name       bytea NOT NULL,

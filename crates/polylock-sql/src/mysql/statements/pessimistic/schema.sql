@@ -7,11 +7,6 @@
 --
 -- Each name in use has two rows, which hold nothing and are only there to be locked: of part 0, which all who use the
 -- name lock in share mode, and of part 1, which its holder locks.
--- `{row}` is the version, `oldest` the oldest version whose programs may use the tables. The first program decides on the latter, before
--- it makes anything else. The update fails where programs may use the tables that this version can't share locks with.
-CREATE TABLE IF NOT EXISTS {p}_meta (name VARBINARY(64) NOT NULL PRIMARY KEY, value BIGINT NOT NULL) ENGINE=InnoDB;
-INSERT IGNORE INTO {p}_meta (name, value) VALUES ('oldest', {oldest});
-UPDATE {p}_meta SET value = 'stop the programs of versions before {oldest}, and set oldest to {oldest}' WHERE name = 'oldest' AND value < {oldest};
 CREATE TABLE IF NOT EXISTS {p}_rows (
     name VARBINARY(255) NOT NULL, part TINYINT NOT NULL, PRIMARY KEY (name, part)) ENGINE=InnoDB;
 -- Who holds each lock, for people and for breaks; it grants nothing. A row counts as long as the session that it names lives, or,

@@ -8,15 +8,6 @@
 -- Each name in use has two rows, which hold nothing and are only there to be locked: of part 0, which all who use the
 -- name lock FOR SHARE, and of part 1, which its holder locks. Not logged: when the server has crashed, nobody uses any.
 -- The sequence is a token's source; it must never be reset.
--- `{row}` is the version, `oldest` the oldest version whose programs may use the tables. The first program decides on the latter, before
--- it makes anything else.
-CREATE TABLE IF NOT EXISTS {p}_meta (key text PRIMARY KEY, value bigint NOT NULL);
-INSERT INTO {p}_meta (key, value) VALUES ('oldest', {oldest}) ON CONFLICT DO NOTHING;
-DO $guard$ BEGIN
-    IF EXISTS (SELECT 1 FROM {p}_meta WHERE key OPERATOR(pg_catalog.=) 'oldest'::text AND value OPERATOR(pg_catalog.<) {oldest}::bigint) THEN
-        RAISE EXCEPTION 'programs of versions before {oldest} may use these tables: stop them, and set oldest to {oldest} in {t}_meta';
-    END IF;
-END $guard$;
 CREATE UNLOGGED TABLE IF NOT EXISTS {p}_rows (name bytea, part smallint, PRIMARY KEY (name, part));
 -- Who holds each lock, for people and for breaks; it grants nothing. A row counts as long as the session that it names lives, or,
 -- with a `notice` of a break, until `expires_at`.
