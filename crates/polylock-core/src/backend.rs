@@ -21,7 +21,7 @@
 //! Core gives in return: claim, wait and release of one request never overlap, and a release is the last of them; the first
 //! waiter of a lock in a process claims again every second at least, and where [`Order::Unordered`](crate::Order) is declared only
 //! the first one claims at all; not more than [`Capabilities::claims_at_once`] claims are under way; a claim or a release is never
-//! dropped half-way; names, modes and lease times have been checked against
+//! dropped half-way, unless the caller drives it ([`Backend::here`]); names, modes and lease times have been checked against
 //! [`Capabilities`]; everything belongs to the store's I/O thread (see [`io`](crate::io)), where connections must be
 //! made, too. The first poll of an operation may come from the caller, in that thread's context; it must not block. So a
 //! store need not be cancel-safe, but in `wait`.
@@ -42,6 +42,16 @@ use crate::{
 pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// What this store can do.
     fn capabilities(&self) -> &Capabilities;
+
+    /// The same store on a connection that belongs to the runtime of the present context, if there is one and it works. Then core has
+    /// the task of the caller drive a claim or a release on it, which saves two wake-ups of threads. `None` by default.
+    ///
+    /// A store that has such connections keeps them in a [`PerRuntime`](crate::PerRuntime). A claim or a release on one of them may be
+    /// dropped at any point. Then core calls it again, on the store itself and on the I/O thread. So an attempt that was dropped may
+    /// arrive later than what follows it: a claim that does must not grant anything after the release of its request.
+    fn here(&self) -> Option<Arc<dyn Backend>> {
+        None
+    }
 
     /// Joins the queue if absent, refreshes the place if waiting, takes the lock if it is its turn.
     ///

@@ -7,7 +7,7 @@ use tokio::sync::Semaphore;
 use crate::{
     BreakLock, Capabilities, Clock, Error, Inspect, Label, Lock, LockName, LockStatus, Operation, Options,
     OwnerId, Result, Store, SystemClock,
-    engine::{Front, Keeper, Pending, Reentry, Shared},
+    engine::{Foreground, Front, Keeper, Pending, Reentry, Shared},
     io,
     metrics::Metrics,
     observer,
@@ -206,7 +206,8 @@ impl LocksBuilder {
             io: Default::default(),
             keeper: Keeper::default(),
             local_queues: Default::default(),
-            claims: Semaphore::new(claims_at_once),
+            claims: Arc::new(Semaphore::new(claims_at_once)),
+            foreground: Foreground::default(),
         };
         let shared = Arc::new(shared);
         if let Some(alerts) = &shared.store.alerts {

@@ -233,6 +233,7 @@ impl Settings {
             allowed: self.allowed.clone(),
             may_forget: false,
             needs_run: false,
+            subscribes: true,
             channel,
             on_push,
             break_channel: link::break_channel(&self.prefix),

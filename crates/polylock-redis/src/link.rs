@@ -62,6 +62,7 @@ pub(crate) fn break_channel(prefix: &str) -> String {
 }
 
 /// How to reach one server.
+#[derive(Clone)]
 pub(crate) struct Endpoint {
     pub(crate) client: Client,
     /// The store's name, for errors, metrics and logs.
@@ -81,6 +82,8 @@ pub(crate) struct Endpoint {
     pub(crate) may_forget: bool,
     /// Whether the run id of the server must be known.
     pub(crate) needs_run: bool,
+    /// Whether connections receive messages.
+    pub(crate) subscribes: bool,
     /// The client's own channel, and the handler of its messages.
     pub(crate) channel: String,
     pub(crate) on_push: PushHandler,
@@ -175,6 +178,26 @@ impl Link {
     /// The server, without secrets.
     pub(crate) fn address(&self) -> &str {
         &self.endpoint.address
+    }
+
+    /// Another link to the same server, whose connections receive no messages, with an open connection that belongs to the present
+    /// runtime.
+    pub(crate) async fn open_another(endpoint: Endpoint) -> Result<Self> {
+        let on_push: PushHandler = Arc::new(|_| {});
+        let link = Self::new(Endpoint { subscribes: false, on_push, ..endpoint });
+        link.live().await.map_err(|cause| link.failed(Operation::Connect, cause))?;
+        Ok(link)
+    }
+
+    /// How it reaches the server.
+    pub(crate) const fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// Whether there is a connection, and no reply has been due for longer than a command may take.
+    pub(crate) fn is_live(&self) -> bool {
+        let state = self.shared.lock();
+        state.live.as_ref().is_some_and(|live| live.traffic.silence() <= self.endpoint.command_timeout)
     }
 
     /// Whether a reply has been due for longer than a command may take, or the last connection attempt failed.
@@ -323,7 +346,12 @@ impl Link {
         let mut connection = connection.await.map_err(Cause::Driver)?;
         let mut subscriber = connection.clone();
         let channels = [&self.endpoint.channel, &self.endpoint.break_channel];
-        let subscribe = async { subscriber.subscribe(&channels[..]).await.map_err(Cause::Driver) };
+        let subscribe = async {
+            if self.endpoint.subscribes {
+                subscriber.subscribe(&channels[..]).await.map_err(Cause::Driver)?;
+            }
+            Ok(())
+        };
         let check = checkup::check(&mut connection, &self.endpoint);
         let sent_at = SystemClock.now();
         let (health, ()) = future::try_join(check, subscribe).await?;

@@ -1,13 +1,14 @@
 //! The acquisition of a lock: from the first claim until the lock is held or the acquisition is given up.
 //!
-//! An acquisition belongs to the store's I/O thread (the caller takes its first step), so that dropping the caller's future at
-//! any point stops nothing half-way. Why that matters, step by step:
+//! An acquisition belongs to the store's I/O thread, so that dropping the caller's future at any point stops nothing half-way. Why
+//! that matters, step by step:
 //! 1. `acquire` sends a claim;
 //! 2. the caller drops its future;
 //! 3. a release is sent on another connection and overtakes the claim: it finds nothing to undo;
 //! 4. the claim arrives and takes a lock that nobody owns: it blocks everybody for a lease.
 //!
-//! Here the release is sent only after the claim has answered.
+//! Here the release is sent only after the claim has answered. The exception is the first claim on a store that lets the caller drive
+//! it (see [`foreground`](super::foreground)): if the caller drops that one, the release makes the store refuse it from then on.
 
 use std::{
     panic::AssertUnwindSafe,
@@ -19,7 +20,7 @@ use std::{
 };
 
 use futures_util::FutureExt;
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tracing::{Span, span};
 
 use super::{
@@ -33,7 +34,7 @@ use super::{
     tenure::Tenure,
 };
 use crate::{
-    Error, Grant, Moment, NotAcquired, Operation, Order, Place, Progress, Request, Result, Standing, Wake,
+    Backend, Error, Grant, Moment, NotAcquired, Operation, Order, Place, Progress, Request, Result, Standing, Wake,
     invariant, io, metrics::Measured,
 };
 
@@ -116,19 +117,29 @@ async fn once(
     let (reply, answer) = oneshot::channel();
     let (given_up, position) = (Arc::new(OnceLock::new()), Arc::new(AtomicU32::new(0)));
     let caller = Caller { front: front.clone(), given_up: given_up.clone(), answered: false };
-    let acquisition = run(Parts {
+    let parts = Parts {
         front: front.clone(),
         request: Arc::new(request),
         reentrant,
         limits,
+        began: front.0.now(),
+        first: FirstClaim::NotSent,
         reply,
         given_up,
         position: position.clone(),
         progress,
         span: span.id(),
-    });
-    front.0.begin(Operation::Claim, acquisition)?;
-    let outcome = caller.receive(answer).await;
+    };
+    let outcome = match parts.claims_here() {
+        Some((store, permit)) => match claim_here(parts, store, permit).await {
+            Some(outcome) => caller.receives(outcome),
+            None => caller.receive(answer).await,
+        },
+        None => {
+            front.0.begin(Operation::Claim, run(parts))?;
+            caller.receive(answer).await
+        }
+    };
     match position.load(Ordering::Relaxed) {
         0 => {}
         position => drop(span.record("lock.queue_position", position)),
@@ -144,13 +155,17 @@ struct Caller {
 }
 
 impl Caller {
-    async fn receive(mut self, answer: oneshot::Receiver<Result<Arc<Tenure>>>) -> Result<Arc<Tenure>> {
-        let answer = answer.await;
-        self.answered = true;
-        answer.unwrap_or_else(|_| {
+    async fn receive(self, answer: oneshot::Receiver<Result<Arc<Tenure>>>) -> Result<Arc<Tenure>> {
+        let outcome = answer.await.unwrap_or_else(|_| {
             let cause = "the acquisition ended without an answer".to_owned();
             Err(io::failed(self.front.0.backend(), Operation::Claim, cause))
-        })
+        });
+        self.receives(outcome)
+    }
+
+    fn receives(mut self, outcome: Result<Arc<Tenure>>) -> Result<Arc<Tenure>> {
+        self.answered = true;
+        outcome
     }
 }
 
@@ -169,6 +184,8 @@ struct Parts {
     request: Arc<Request>,
     reentrant: bool,
     limits: Limits,
+    began: Moment,
+    first: FirstClaim,
     reply: oneshot::Sender<Result<Arc<Tenure>>>,
     given_up: Arc<OnceLock<Ticket>>,
     /// The last queue position that the store has reported, counted from 1; 0 for none.
@@ -179,10 +196,77 @@ struct Parts {
     span: Option<span::Id>,
 }
 
+/// The claim that the caller has driven.
+#[derive(Debug)]
+enum FirstClaim {
+    NotSent,
+    /// It may have reached the store, and its outcome is unknown.
+    Unknown,
+    /// It was sent at that time.
+    Answered(Moment, Result<Standing>),
+}
+
+impl Parts {
+    /// The store and the permit for the first claim if the caller is to drive it.
+    ///
+    /// A waiter behind another one of this process, where that matters, and a reentrant holder begin on the I/O thread.
+    fn claims_here(&self) -> Option<(Arc<dyn Backend>, OwnedSemaphorePermit)> {
+        let shared = &self.front.0;
+        let ordered = shared.store.backend.capabilities().order == Order::Arrival;
+        if self.reentrant || !ordered && self.request.queues {
+            return None;
+        }
+        let store = shared.foreground.store(shared)?;
+        Some((store, shared.claims.clone().try_acquire_owned().ok()?))
+    }
+}
+
+/// Sends the first claim, driven by the caller. Unless that decides the acquisition, it goes on, on the I/O thread.
+async fn claim_here(
+    parts: Parts,
+    store: Arc<dyn Backend>,
+    permit: OwnedSemaphorePermit,
+) -> Option<Result<Arc<Tenure>>> {
+    let (shared, request, sent) = (parts.front.0.clone(), parts.request.clone(), parts.began);
+    let claim = {
+        let request = request.clone();
+        let claim = async move { store.claim(&request).await };
+        shared.measured(Operation::Claim, Some(&parts.request.name), claim)
+    };
+    let driven =
+        shared.foreground.begin(&shared, Operation::Claim, claim, (parts, permit), |(parts, permit)| {
+            drop(permit);
+            go_on(parts, FirstClaim::Unknown);
+        });
+    let (answer, (parts, permit)) = driven.await?;
+    drop(permit);
+    match answer {
+        Ok(Standing::Held(grant)) if invariant::deadline(sent, grant.lease) > shared.now() => {
+            record_acquire(&shared, &request, sent, "acquired");
+            Some(Ok(Tenure::begin(parts.front, request, None, grant, sent)))
+        }
+        Ok(Standing::Queued(_)) if !request.queues => {
+            record_acquire(&shared, &request, sent, "busy");
+            Some(Err(Error::NotAcquired { name: request.name.clone(), reason: NotAcquired::Busy }))
+        }
+        answer => {
+            go_on(parts, FirstClaim::Answered(sent, answer));
+            None
+        }
+    }
+}
+
+/// Has the I/O thread continue an acquisition whose first claim was driven by the caller.
+fn go_on(parts: Parts, first: FirstClaim) {
+    let shared = parts.front.0.clone();
+    // An error means that there is no thread, and the caller sees that there is no answer.
+    shared.spawn(Operation::Claim, run(Parts { first, ..parts })).ok();
+}
+
 async fn run(parts: Parts) {
-    let Parts { front, request, reentrant, limits, mut reply, given_up, position, progress, span } = parts;
+    let Parts { front, request, reentrant, limits, began, first, mut reply, given_up, position, progress, span } =
+        parts;
     let shared = front.0.clone();
-    let began = shared.now();
     let slot = reentrant.then(|| shared.reentry.slot(&request));
     let mut acquisition = Acquisition {
         shared: &shared,
@@ -191,7 +275,8 @@ async fn run(parts: Parts) {
         began,
         give_up: limits.wait.map_or(Moment::NEVER, |wait| began + wait),
         claim: None,
-        may_have_entry: false,
+        may_have_entry: !matches!(first, FirstClaim::NotSent),
+        first,
         waiting: None,
         local: None,
         position: &position,
@@ -208,10 +293,7 @@ async fn run(parts: Parts) {
             Err(panic) => Err(io::failed(shared.backend(), Operation::Wait, io::panicked(&*panic))),
         },
     };
-    shared.record(
-        &request.name,
-        Measured::Acquire { took: shared.now().since(began), outcome: outcome_label(&outcome) },
-    );
+    record_acquire(&shared, &request, began, outcome_label(&outcome));
     let rollback = acquisition.stop();
     let answer = match outcome {
         Ok(Some(Acquired::Reentered(tenure))) => Ok(tenure),
@@ -253,6 +335,10 @@ async fn run(parts: Parts) {
     drop(given_up);
 }
 
+fn record_acquire(shared: &Arc<Shared>, request: &Request, began: Moment, outcome: &'static str) {
+    shared.record(&request.name, Measured::Acquire { took: shared.now().since(began), outcome });
+}
+
 fn outcome_label(outcome: &Result<Option<Acquired>>) -> &'static str {
     match outcome {
         Ok(Some(_)) => "acquired",
@@ -278,6 +364,8 @@ struct Acquisition<'a> {
     limits: Limits,
     began: Moment,
     give_up: Moment,
+    /// The claim that the caller has driven, until it is taken into account.
+    first: FirstClaim,
     /// The claim in flight.
     claim: Option<Running<Standing>>,
     /// Whether the store may hold an entry of this request.
@@ -305,7 +393,7 @@ impl Rollback {
         }
         if self.needed {
             // A failure has been logged; the lease ends it in any case.
-            shared.release_until(request, shared.now() + request.ttl).await.ok();
+            shared.release_until(request, shared.now() + request.ttl, 0).await.ok();
         }
     }
 }
@@ -343,7 +431,10 @@ impl Acquisition<'_> {
         let mut backoff = Backoff::up_to(LONGEST_PAUSE.min(self.request.place_ttl() / 4));
         let mut failing: Option<(Moment, Error)> = None;
         loop {
-            let (sent, answer) = self.claim(failing.is_some()).await?;
+            let (sent, answer) = match std::mem::replace(&mut self.first, FirstClaim::NotSent) {
+                FirstClaim::Answered(sent, answer) => (sent, answer),
+                FirstClaim::NotSent | FirstClaim::Unknown => self.claim(failing.is_some()).await?,
+            };
             let error = match answer {
                 Ok(Standing::Held(grant)) if invariant::deadline(sent, grant.lease) > self.shared.now() => {
                     return Ok(Acquired::New { grant, sent });

@@ -43,7 +43,9 @@ struct HoldSpan(Span);
 impl Drop for HoldSpan {
     fn drop(&mut self) {
         let span = std::mem::replace(&mut self.0, Span::none());
-        observer::report(move || drop(span));
+        if !span.is_disabled() {
+            observer::report(move || drop(span));
+        }
     }
 }
 
@@ -165,14 +167,25 @@ impl Hold {
         Ok(())
     }
 
-    /// Releases a hold that its holder has ended, and retries until `until`.
+    /// Releases a hold that its holder has ended, and retries until `until`. `attempts` were made before.
     pub(crate) async fn release(
         self: Arc<Self>,
         until: Moment,
         via: &'static str,
+        attempts: u32,
         under_way: Ticket,
     ) -> Result<()> {
-        let answer = self.shared.release_until(&self.request, until).await;
+        let answer = self.shared.release_until(&self.request, until, attempts).await;
+        self.released(answer, via, under_way)
+    }
+
+    /// The outcome of a release for its holder.
+    pub(crate) fn released(
+        &self,
+        answer: Result<Release>,
+        via: &'static str,
+        under_way: Ticket,
+    ) -> Result<()> {
         let outcome = match &answer {
             Ok(Release::Released) => "released",
             Ok(Release::Lost(_)) => "lost",
@@ -221,7 +234,7 @@ impl Hold {
     /// Releases in the background a hold that was broken cooperatively: the store keeps others out until then. Does nothing on
     /// any other.
     pub(crate) async fn release_broken(self: Arc<Self>, under_way: Ticket) {
-        self.shared.release_until(&self.request, self.shared.now() + self.request.ttl).await.ok();
+        self.shared.release_until(&self.request, self.shared.now() + self.request.ttl, 0).await.ok();
         drop(under_way);
     }
 

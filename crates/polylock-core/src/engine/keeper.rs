@@ -357,7 +357,7 @@ fn after_loss(shared: &Arc<Shared>, kept: Kept) {
     let under_way = shared.pending.begin();
     tokio::spawn(async move {
         // A keep-alive without a reply may have been carried out: what it extended blocks others for nothing.
-        shared.release_until(&hold.request, shared.now() + kept.lease).await.ok();
+        shared.release_until(&hold.request, shared.now() + kept.lease, 0).await.ok();
         drop(under_way);
     });
 }

@@ -3,6 +3,7 @@
 mod acquire;
 mod backoff;
 mod connect;
+mod foreground;
 mod gauges;
 mod hold;
 mod keeper;
@@ -14,6 +15,7 @@ mod tenure;
 
 pub(crate) use acquire::{Limits, acquire};
 pub use connect::connect_within;
+pub(crate) use foreground::Foreground;
 pub(crate) use hold::{Ended, Hold, Phase};
 pub(crate) use keeper::Keeper;
 pub(crate) use pending::Pending;

@@ -9,6 +9,7 @@ use tokio::sync::Semaphore;
 
 use super::{
     backoff::Backoff,
+    foreground::Foreground,
     gauges::Gauges,
     keeper::Keeper,
     local_queue::LocalQueues,
@@ -42,8 +43,10 @@ pub(crate) struct Shared {
     pub(crate) keeper: Keeper,
     pub(crate) local_queues: Arc<LocalQueues>,
     /// As many permits as claims may be under way.
-    pub(crate) claims: Semaphore,
-    /// The thread that everything of this store runs on, once it was needed.
+    pub(crate) claims: Arc<Semaphore>,
+    /// The operations that callers drive themselves.
+    pub(crate) foreground: Foreground,
+    /// The thread that everything else of this store runs on, once it was needed.
     pub(crate) io: OnceLock<&'static Io>,
 }
 
@@ -109,6 +112,26 @@ impl Shared {
         }
     }
 
+    /// `work` on the store, whose time is recorded.
+    pub(crate) fn measured<T, F>(
+        self: &Arc<Self>,
+        operation: Operation,
+        name: Option<&LockName>,
+        work: F,
+    ) -> impl Future<Output = Result<T>> + Send + use<T, F>
+    where
+        F: Future<Output = Result<T>> + Send,
+    {
+        let (shared, name) = (self.clone(), name.cloned());
+        async move {
+            let (Some(name), true) = (name, shared.metrics.is_some()) else { return work.await };
+            let began = shared.now();
+            let answer = work.await;
+            shared.record(&name, Measured::Operation { operation, took: shared.now().since(began) });
+            answer
+        }
+    }
+
     /// Starts an operation on the store: it goes on to its end though nobody waits for it, and a panic in it is an answer
     /// like any other. The request is on its way when this returns, if the store can send it at once.
     pub(crate) fn start<T, F>(
@@ -122,14 +145,7 @@ impl Shared {
         F: Future<Output = Result<T>> + Send + 'static,
     {
         let work = call(self.store.backend.clone());
-        let (shared, name) = (self.clone(), name.cloned());
-        let task = self.begin(operation, async move {
-            let (Some(name), true) = (name, shared.metrics.is_some()) else { return work.await };
-            let began = shared.now();
-            let answer = work.await;
-            shared.record(&name, Measured::Operation { operation, took: shared.now().since(began) });
-            answer
-        });
+        let task = self.begin(operation, self.measured(operation, name, work));
         let task = task.unwrap_or_else(|error| Begun::Ended(Some(Err(error.to_string()))));
         Running { backend: self.backend(), operation, task }
     }
@@ -138,13 +154,13 @@ impl Shared {
     /// ended it.
     ///
     /// Only the first attempt that is sent can report [`Release::Lost`]: after one whose reply was lost, a missing entry may be
-    /// that one's work.
+    /// that one's work. `attempts` were made before.
     pub(crate) async fn release_until(
         self: &Arc<Self>,
         request: &Arc<Request>,
         until: Moment,
+        mut attempts: u32,
     ) -> Result<Release> {
-        let mut attempts = 0;
         let released = self.retry_until(until, Operation::Release, request, |store| {
             attempts += 1;
             let request = request.clone();

@@ -3,13 +3,15 @@
 use std::{sync::Arc, time::Duration};
 
 use futures_util::{FutureExt, future::BoxFuture};
+use tokio::sync::oneshot;
 
 use super::{
     hold::{Hold, Phase},
+    pending::Ticket,
     reentry::Slot,
     shared::Front,
 };
-use crate::{Carrier, Grant, Moment, Operation, Request, Result, io};
+use crate::{Backend, Carrier, Grant, Moment, Operation, Release, Request, Result, io};
 
 #[derive(Debug)]
 pub(crate) struct Tenure {
@@ -41,25 +43,36 @@ impl Tenure {
     /// Releases the lock and waits until the store has confirmed it, or for `limit`: then the release goes on in the background.
     pub(crate) async fn release(mut self, limit: Option<Duration>) -> Result<()> {
         let hold = self.hold.clone();
+        let shared = hold.shared.clone();
         let under_way = self.front.0.pending.begin();
-        let releasing = match hold.leave() {
-            Ok(until) => hold.clone().release(until, "explicit", under_way).boxed(),
+        let leaving = hold.leave();
+        self.released = leaving.is_ok() || hold.is_broken();
+        let (reply, outcome) = oneshot::channel();
+        match leaving {
+            Ok(until) => {
+                let releasing = Releasing { hold: hold.clone(), until, limit, under_way, reply };
+                match shared.foreground.store(&shared) {
+                    Some(store) => {
+                        if let Some((answer, releasing)) = releasing.here(store).await {
+                            return hold.released(answer, EXPLICIT, releasing.under_way);
+                        }
+                    }
+                    None => releasing.begin(0)?,
+                }
+            }
             Err(ended) if hold.is_broken() => {
                 let refused = ended.into_result(hold.name());
-                hold.clone().release_broken(under_way).map(|()| refused).boxed()
+                let released = hold.clone().release_broken(under_way);
+                let released = briefly(hold.clone(), limit, released.map(|()| refused).boxed());
+                shared.begin(Operation::Release, released.map(|outcome| drop(reply.send(outcome))))?;
             }
             Err(ended) => return ended.into_result(hold.name()),
+        }
+        let failed = |_| {
+            let cause = "the release ended without an answer".to_owned();
+            Err(io::failed(shared.backend(), Operation::Release, cause))
         };
-        self.released = true;
-        let releasing = match limit {
-            Some(limit) => briefly(hold.clone(), limit, releasing).boxed(),
-            None => releasing,
-        };
-        let mut releasing = hold.shared.begin(Operation::Release, releasing)?;
-        releasing
-            .end()
-            .await
-            .unwrap_or_else(|cause| Err(io::failed(hold.shared.backend(), Operation::Release, cause)))
+        outcome.await.unwrap_or_else(failed)
     }
 
     /// Keeps the lock until `end`: by a lease that ends then, as soon as the store can give it, else by renewals and a release.
@@ -109,8 +122,59 @@ impl Tenure {
     }
 }
 
+/// What an explicit release is called in the metrics.
+const EXPLICIT: &str = "explicit";
+
+/// An explicit release.
+struct Releasing {
+    hold: Arc<Hold>,
+    /// Until when it is retried.
+    until: Moment,
+    /// For how long the holder waits for it.
+    limit: Option<Duration>,
+    under_way: Ticket,
+    reply: oneshot::Sender<Result<()>>,
+}
+
+impl Releasing {
+    /// Releases once, driven by the caller. Unless that succeeds, the I/O thread goes on.
+    async fn here(self, store: Arc<dyn Backend>) -> Option<(Result<Release>, Self)> {
+        let (shared, request) = (self.hold.shared.clone(), self.hold.request.clone());
+        let release = {
+            let request = request.clone();
+            async move { store.release(&request).await }
+        };
+        let release = shared.measured(Operation::Release, Some(&request.name), release);
+        let driven = shared.foreground.begin(&shared, Operation::Release, release, self, |releasing| {
+            // An error means that there is no thread, and the caller sees that there is no answer.
+            releasing.begin(1).ok();
+        });
+        match driven.await? {
+            (Err(error), releasing) if error.is_temporary() => {
+                releasing.begin(1).ok();
+                None
+            }
+            ended => Some(ended),
+        }
+    }
+
+    /// Begins the release on the I/O thread, after `attempts`.
+    fn begin(self, attempts: u32) -> Result<()> {
+        let Self { hold, until, limit, under_way, reply } = self;
+        let shared = hold.shared.clone();
+        let releasing = hold.clone().release(until, EXPLICIT, attempts, under_way).boxed();
+        let releasing = briefly(hold, limit, releasing).map(|outcome| drop(reply.send(outcome)));
+        shared.begin(Operation::Release, releasing).map(drop)
+    }
+}
+
 /// The outcome of `releasing`, if it comes within `limit`; it goes on in any case.
-async fn briefly(hold: Arc<Hold>, limit: Duration, releasing: BoxFuture<'static, Result<()>>) -> Result<()> {
+async fn briefly(
+    hold: Arc<Hold>,
+    limit: Option<Duration>,
+    releasing: BoxFuture<'static, Result<()>>,
+) -> Result<()> {
+    let Some(limit) = limit else { return releasing.await };
     let releasing = tokio::spawn(releasing);
     tokio::select! {
         outcome = releasing => outcome.unwrap_or(Ok(())),
@@ -126,7 +190,7 @@ impl Drop for Tenure {
         let releasing = match self.hold.leave() {
             Ok(until) => {
                 let under_way = self.front.0.pending.begin();
-                self.hold.clone().release(until, "drop", under_way).map(drop).boxed()
+                self.hold.clone().release(until, "drop", 0, under_way).map(drop).boxed()
             }
             Err(_) if self.hold.is_broken() => {
                 self.hold.clone().release_broken(self.front.0.pending.begin()).boxed()

@@ -13,8 +13,8 @@ use std::{
 use async_trait::async_trait;
 use polylock_core::{
     Backend, BreakNotice, BreakOrder, Capabilities, Clock, Entry, FencingToken, FirstStep, Grant, HoldAlerts,
-    Inspect, KeepAlive, LockName, LockStatus, LostReason, Mode, Moment, Operation, OwnerId, Place, Reach,
-    Release, Request, RequestId, Result, Standing, Store, SystemClock, Wake, WakeUp,
+    Inspect, KeepAlive, LockName, LockStatus, LostReason, Mode, Moment, Operation, OwnerId, PerRuntime, Place,
+    Reach, Release, Request, RequestId, Result, Standing, Store, SystemClock, Wake, WakeUp,
     hub::{Handed, Hub},
 };
 use redis::{ScriptInvocation, Value};
@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     keys,
-    link::{self, Call, INSPECT_TIMEOUT, Link, Peer, Push, Reply},
+    link::{self, Call, Endpoint, INSPECT_TIMEOUT, Link, Peer, Push, Reply},
 };
 
 /// The lease times it gives: far above its clock's step and the deadline's margin, and at most a day, which is how long one may have
@@ -78,9 +78,8 @@ async fn open(Config(settings): Config) -> Result<Store> {
     capabilities.reach = Reach::Machines;
     capabilities.wake = WakeUp::Pushed;
     capabilities.first_step = FirstStep::Thread;
-    let server = Server {
+    let shared = Shared {
         capabilities,
-        link,
         hub,
         scripts: Scripts::new(&settings.prefix),
         channel,
@@ -88,13 +87,21 @@ async fn open(Config(settings): Config) -> Result<Store> {
         command_timeout: settings.command_timeout,
         late_claims: Mutex::default(),
     };
+    let server = Server { shared: Arc::new(shared), link, callers: PerRuntime::default() };
     Ok(Store::inspectable(Arc::new(server)).alerting(alerts))
 }
 
-/// The locks of one server.
+/// The locks of one server, on one connection.
 struct Server {
-    capabilities: Capabilities,
+    shared: Arc<Shared>,
     link: Link,
+    /// The same on connections of the callers' runtimes.
+    callers: PerRuntime<Self>,
+}
+
+/// What all connections of the store share.
+struct Shared {
+    capabilities: Capabilities,
     hub: Arc<Hub>,
     scripts: Scripts,
     channel: String,
@@ -129,13 +136,19 @@ impl Server {
         self.link.call(operation, timeout, Call::Script(call)).await
     }
 
+    /// The same store on a connection of the present runtime.
+    async fn open_another(shared: Arc<Shared>, endpoint: Endpoint) -> Result<Self> {
+        let link = Link::open_another(endpoint).await?;
+        Ok(Self { shared, link, callers: PerRuntime::default() })
+    }
+
     /// How long to wait for a reply about `request` on a connection that may be broken: there must be time for another attempt.
     fn timeout(&self, request: &Request) -> Duration {
-        (request.ttl / 3).max(Duration::from_millis(50)).min(self.command_timeout)
+        (request.ttl / 3).max(Duration::from_millis(50)).min(self.shared.command_timeout)
     }
 
     fn late_claims(&self) -> MutexGuard<'_, HashMap<RequestId, LateClaim>> {
-        self.late_claims.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.late_claims.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A copy of a claim of `request` may be delivered after its release, until it expires.
@@ -157,17 +170,16 @@ impl Server {
             // Right before it is sent, on the connection to the server whose clock it is.
             let expires = peer.clock.expiry_us(timeout + VALIDITY).unwrap_or(i64::MAX);
             expires_us.fetch_max(expires, Ordering::Relaxed);
-            let mut call = self.scripts.call(&self.scripts.claim, &request.name);
+            let mut call = self.shared.scripts.call(&self.shared.scripts.claim, &request.name);
             call.arg(&id).arg(request.mode.bit()).arg(request.mode.conflicts());
-            call.arg(in_micros(request.ttl)).arg(place_ttl).arg(&self.channel).arg(ticket);
+            call.arg(in_micros(request.ttl)).arg(place_ttl).arg(&self.shared.channel).arg(ticket);
             call.arg(request.owner.as_str()).arg(label).arg(expires);
             call
         };
-        let Reply { outcome, may_come_late, peer, .. } =
-            self.link.call(Operation::Claim, timeout, Call::Script(&invoke)).await;
-        if may_come_late {
-            self.may_come_late(request, expires_us.load(Ordering::Relaxed));
-        }
+        let mut unanswered = Unanswered { server: self, request, expires_us: &expires_us, is_answered: false };
+        let Reply { outcome, may_come_late, peer, .. } = self.call(Operation::Claim, timeout, &invoke).await;
+        unanswered.is_answered = !may_come_late;
+        drop(unanswered);
         let reply: [i64; 5] = self.link.read(Operation::Claim, outcome?)?;
         if let Some((peer, sent_at)) = peer {
             peer.clock.observe(sent_at, reply[4]);
@@ -207,6 +219,24 @@ impl Server {
     }
 }
 
+/// A claim that was sent and not answered yet. Dropping it notes that the claim may be delivered late.
+struct Unanswered<'a> {
+    server: &'a Server,
+    request: &'a Request,
+    /// Zero until it is sent.
+    expires_us: &'a AtomicI64,
+    is_answered: bool,
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        let expires_us = self.expires_us.load(Ordering::Relaxed);
+        if !self.is_answered && expires_us != 0 {
+            self.server.may_come_late(self.request, expires_us);
+        }
+    }
+}
+
 /// Token or -1, mode, age in us, what is left in us, owner, label, break notice or empty.
 type EntryParts = (i64, i64, i64, i64, String, String, String);
 
@@ -223,23 +253,32 @@ fn broken(reply: &Value) -> Option<LostReason> {
 #[async_trait]
 impl Backend for Server {
     fn capabilities(&self) -> &Capabilities {
-        &self.capabilities
+        &self.shared.capabilities
+    }
+
+    fn here(&self) -> Option<Arc<dyn Backend>> {
+        // This connection receives the grants of those who wait.
+        if !self.link.is_live() {
+            return None;
+        }
+        let open = || Self::open_another(self.shared.clone(), self.link.endpoint().clone());
+        self.callers.get(|caller| caller.link.is_live(), open).map(|caller| caller as _)
     }
 
     async fn claim(&self, request: &Request) -> Result<Standing> {
         let (place_ttl, ticket) =
-            if request.queues { (in_micros(request.place_ttl()), self.hub.enter(request)) } else { (0, 0) };
+            if request.queues { (in_micros(request.place_ttl()), self.shared.hub.enter(request)) } else { (0, 0) };
         for _ in 0..TRIES {
             match self.send_claim(request, place_ttl, ticket).await? {
                 [1, token, lease, ..] => {
                     let negative = || self.link.unexpected(Operation::Claim, "a negative token");
                     let token = FencingToken::new(token).ok_or_else(negative)?;
-                    self.hub.forget(request.id);
+                    self.shared.hub.forget(request.id);
                     return Ok(Standing::Held(Grant::new(token, micros(lease))));
                 }
                 [0, left, ahead, place, _] => {
                     if request.queues {
-                        self.hub.placed(request, place.unsigned_abs());
+                        self.shared.hub.placed(request, place.unsigned_abs());
                     }
                     // A third of its own time, so that the place is refreshed before it expires.
                     let recheck = micros(left).min(RECHECK).min(request.place_ttl() / 3);
@@ -254,9 +293,9 @@ impl Backend for Server {
     }
 
     async fn wait(&self, request: &Request) -> Result<Wake> {
-        let wake = self.hub.rung(request.id).await;
+        let wake = self.shared.hub.rung(request.id).await;
         if let Wake::Granted(_) = wake {
-            self.hub.forget(request.id);
+            self.shared.hub.forget(request.id);
         }
         Ok(wake)
     }
@@ -265,18 +304,18 @@ impl Backend for Server {
         let Some(timeout) = requests.iter().map(|request| self.timeout(request)).max() else {
             return Ok(Vec::new());
         };
-        let invoke = |_: &Peer| self.scripts.keep_alive(requests);
+        let invoke = |_: &Peer| self.shared.scripts.keep_alive(requests);
         let reply = self.call(Operation::Renew, timeout, &invoke).await.outcome?;
         let replies: Vec<Value> = self.link.read(Operation::Renew, reply)?;
         requests.iter().zip(&replies).map(|(request, reply)| self.kept(request, reply)).collect()
     }
 
     async fn release(&self, request: &Request) -> Result<Release> {
-        self.hub.forget(request.id);
+        self.shared.hub.forget(request.id);
         let late = self.late_claims().get(&request.id).copied();
         let id = request.id.to_bytes();
         let invoke = |_: &Peer| {
-            let mut call = self.scripts.call(&self.scripts.release, &request.name);
+            let mut call = self.shared.scripts.call(&self.shared.scripts.release, &request.name);
             call.arg(&id).arg(late.map_or(0, |claim| claim.expires_us));
             call
         };
@@ -300,7 +339,7 @@ impl Backend for Server {
 #[async_trait]
 impl Inspect for Server {
     async fn inspect(&self, name: &LockName) -> Result<LockStatus> {
-        let invoke = |_: &Peer| self.scripts.call(&self.scripts.inspect, name);
+        let invoke = |_: &Peer| self.shared.scripts.call(&self.shared.scripts.inspect, name);
         let reply = self.call(Operation::Inspect, INSPECT_TIMEOUT, &invoke).await.outcome?;
         let (holders, waiters): (Vec<EntryParts>, Vec<EntryParts>) =
             self.link.read(Operation::Inspect, reply)?;
@@ -309,15 +348,15 @@ impl Inspect for Server {
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockStatus>> {
-        let names = self.scripts.keys.in_use(&self.link, "hq", prefix).await?;
+        let names = self.shared.scripts.keys.in_use(&self.link, "hq", prefix).await?;
         keys::in_use_of(self, names).await
     }
 
     async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
         let notice = order.notice.to_text();
         let invoke = |_: &Peer| {
-            let mut call = self.scripts.call(&self.scripts.break_lock, name);
-            call.arg(name.as_str()).arg(&notice).arg(u8::from(order.force)).arg(&self.break_channel);
+            let mut call = self.shared.scripts.call(&self.shared.scripts.break_lock, name);
+            call.arg(name.as_str()).arg(&notice).arg(u8::from(order.force)).arg(&self.shared.break_channel);
             call
         };
         let reply = self.call(Operation::Break, INSPECT_TIMEOUT, &invoke).await.outcome?;
