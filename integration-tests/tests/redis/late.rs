@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use polylock::{Locks, Mode};
 use polylock_integration_tests::{
     clock::{self, now, pause},
@@ -36,6 +37,17 @@ impl Scene {
         Self { _server: server, spot, proxy, direct, held_back }
     }
 
+    /// Uses the lock until this task has a connection of its own, besides that of the I/O thread, and a free lock is taken through it.
+    async fn warm(self) -> Self {
+        let by = now() + Duration::from_secs(20);
+        while self.proxy.counts().open < 2 {
+            assert!(now() < by, "this runtime has no connection of its own");
+            self.held_back.lock("first").acquire().await.unwrap().release().await.unwrap();
+        }
+        self.held_back.lock("first").acquire().await.unwrap().release().await.unwrap();
+        self
+    }
+
     /// Lets through what was held back, and waits until the server has run a script of it.
     async fn let_through(&self) {
         let before = self.spot.scripts_run().await;
@@ -50,8 +62,7 @@ impl Scene {
 }
 
 /// What a claim does that was sent on a connection given up, and comes after its own release.
-async fn late_claim(planted: bool) -> Vec<String> {
-    let scene = Scene::new().await;
+async fn late_claim(scene: Scene, planted: bool) -> Vec<String> {
     scene.proxy.set_earlier(Way::ToServer, Flow::Hold);
     let began = now();
     let guard = scene.held_back.lock("late").acquire().await.unwrap();
@@ -67,12 +78,37 @@ async fn late_claim(planted: bool) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_claim_that_comes_after_its_release_takes_nothing() {
-    assert_eq!(late_claim(false).await, [""; 0]);
+    assert_eq!(late_claim(Scene::new().await, false).await, [""; 0]);
+    assert_eq!(late_claim(Scene::new().await.warm().await, false).await, [""; 0]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_list_of_those_who_have_left_it_would() {
-    assert_eq!(late_claim(true).await.len(), 1);
+    assert_eq!(late_claim(Scene::new().await, true).await.len(), 1);
+}
+
+/// What a claim does that this task has sent on its own connection before it dropped the acquisition, and that comes after the release
+/// by the I/O thread.
+async fn late_claim_of_a_dropped_acquisition(planted: bool) -> Vec<String> {
+    let scene = Scene::new().await.warm().await;
+    scene.proxy.set_earlier(Way::ToServer, Flow::Hold);
+    assert!(scene.held_back.lock("late").acquire().now_or_never().is_none());
+    assert!(scene.held_back.clone().close(Duration::from_secs(20)).await, "it is withdrawn");
+    if planted {
+        scene.forget_who_has_left().await;
+    }
+    scene.let_through().await;
+    scene.spot.leftovers().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_of_a_dropped_acquisition_takes_nothing() {
+    assert_eq!(late_claim_of_a_dropped_acquisition(false).await, [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_list_of_those_who_have_left_a_dropped_claim_would_take_the_lock() {
+    assert_eq!(late_claim_of_a_dropped_acquisition(true).await.len(), 1);
 }
 
 /// The same for a place in the queue, of one that no longer waits.

@@ -5,15 +5,18 @@ use std::time::Duration;
 use polylock::{Error, Fault, Locks};
 use polylock_integration_tests::{
     clock,
-    servers::{redis, valkey},
+    servers::{self, valkey},
 };
+
+use redis::Client;
 
 use crate::{Spot, command, everything_works, refusal, told};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_may_evict_locks_is_refused_unless_that_is_accepted() {
     for policy in ["allkeys-lru", "volatile-ttl"] {
-        let server = redis::start(&["maxmemory 100mb", &format!("maxmemory-policy {policy}")]).unwrap();
+        let server =
+            servers::redis::start(&["maxmemory 100mb", &format!("maxmemory-policy {policy}")]).unwrap();
         let url = Spot::of(&server).await.url;
         let (fault, text) = refusal(&url).await;
         assert_eq!(fault, Some(Fault::Permanent));
@@ -44,7 +47,7 @@ async fn a_replica_is_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sentinel_is_refused_and_names_the_primary() {
-    let primary = redis::start(&[]).unwrap();
+    let primary = servers::redis::start(&[]).unwrap();
     let sentinel = redis::start_sentinel(primary.port()).unwrap();
     let address = format!("orders is 127.0.0.1:{}", primary.port());
     let others = format!("{0},{0}", format_args!("127.0.0.1:{}", primary.port()));
@@ -82,7 +85,7 @@ async fn a_node_of_a_cluster_is_refused_unless_that_is_accepted_and_then_all_wor
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_is_full_says_so_and_keeps_what_it_has() {
     const TTL: Duration = Duration::from_secs(1);
-    let server = redis::start(&[]).unwrap();
+    let server = servers::redis::start(&[]).unwrap();
     let spot = Spot::of(&server).await;
     let locks = spot.locks().await;
     let guard = locks.lock("held").ttl(TTL).acquire().await.unwrap();
@@ -105,7 +108,7 @@ async fn a_server_that_is_full_says_so_and_keeps_what_it_has() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_database_and_each_prefix_has_locks_of_its_own() {
-    let server = redis::start(&[]).unwrap();
+    let server = servers::redis::start(&[]).unwrap();
     let mut guards = Vec::new();
     for place in ["/0", "/1", "/1?polylock.prefix=other", "/15?polylock.prefix=a:b/c"] {
         let locks = Locks::connect(&format!("{}{place}", server.url())).await.unwrap();
@@ -126,7 +129,7 @@ async fn each_database_and_each_prefix_has_locks_of_its_own() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_can_do_nothing_for_the_moment_says_why() {
-    let server = redis::start(&["maxclients 4"]).unwrap();
+    let server = servers::redis::start(&["maxclients 8"]).unwrap();
     let spot = Spot::of(&server).await;
     let locks = spot.locks().await;
     locks.lock("a").acquire().await.unwrap().release().await.unwrap();
@@ -156,7 +159,11 @@ async fn a_server_that_can_do_nothing_for_the_moment_says_why() {
     assert!(endless.await.unwrap().is_err());
     locks.lock("a").acquire().await.unwrap().release().await.unwrap();
 
-    let more = [crate::raw(server.url()).await, crate::raw(server.url()).await];
+    let client = Client::open(server.url()).unwrap();
+    let mut more = Vec::new();
+    while let Ok(connection) = client.get_multiplexed_async_connection().await {
+        more.push(connection);
+    }
     let (fault, text) = refusal(&spot.url).await;
     // The reset behind the server's words may overtake them.
     let told = text.contains("maxclients");

@@ -34,8 +34,8 @@ use super::{
     tenure::Tenure,
 };
 use crate::{
-    Backend, Error, Grant, Moment, NotAcquired, Operation, Order, Place, Progress, Request, Result, Standing, Wake,
-    invariant, io, metrics::Measured,
+    Backend, Error, Grant, Moment, NotAcquired, Operation, Order, Place, Progress, Request, Result, Standing,
+    Wake, invariant, io, metrics::Measured,
 };
 
 /// The time the store has for its first answer, even if the caller would wait less: a wait of 5 ms means that long in the queue,
@@ -264,8 +264,19 @@ fn go_on(parts: Parts, first: FirstClaim) {
 }
 
 async fn run(parts: Parts) {
-    let Parts { front, request, reentrant, limits, began, first, mut reply, given_up, position, progress, span } =
-        parts;
+    let Parts {
+        front,
+        request,
+        reentrant,
+        limits,
+        began,
+        first,
+        mut reply,
+        given_up,
+        position,
+        progress,
+        span,
+    } = parts;
     let shared = front.0.clone();
     let slot = reentrant.then(|| shared.reentry.slot(&request));
     let mut acquisition = Acquisition {

@@ -20,7 +20,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak},
-    task::{Context, Poll},
+    task::{Context, Poll, Waker},
     time::Duration,
 };
 
@@ -70,7 +70,7 @@ impl Foreground {
         T: Send + 'static,
         R: Send + 'static,
     {
-        let work = Work { future: Box::pin(future), rest, hand_over };
+        let work = Work { future: Box::pin(future), polled_by: None, rest, hand_over };
         let backend = shared.backend();
         let slot = Arc::new(Slot { backend, operation, work: Mutex::new(Some(work)) });
         let attempt: Weak<dyn Attempt> = Arc::downgrade(&slot) as _;
@@ -153,16 +153,21 @@ struct Slot<T, R> {
 
 struct Work<T, R> {
     future: Pin<Box<dyn Future<Output = Result<T>> + Send>>,
+    /// The task that has polled it last.
+    polled_by: Option<Waker>,
     rest: R,
     hand_over: fn(R),
 }
 
 impl<T, R> Work<T, R> {
     fn hand_over(self) {
-        let Self { future, rest, hand_over } = self;
+        let Self { future, polled_by, rest, hand_over } = self;
         // First, so that the store knows that its request may come late.
         drop(future);
         hand_over(rest);
+        if let Some(caller) = polled_by {
+            caller.wake();
+        }
     }
 }
 
@@ -200,8 +205,6 @@ impl<T, R> Slot<T, R> {
 }
 
 /// An attempt under way. Its output is the outcome and the rest; `None` if the I/O thread has taken it over. Dropping it hands it over.
-///
-/// A take-over does not wake the task that polls this: it waits for the outcome of the operation that replaces the attempt, too.
 #[derive(Debug)]
 pub(crate) struct Driven<T, R>(Arc<Slot<T, R>>);
 
@@ -212,7 +215,13 @@ impl<T, R> Future for Driven<T, R> {
         let mut slot = self.0.lock();
         let Some(work) = &mut *slot else { return Poll::Ready(None) };
         let outcome = match catch_unwind(AssertUnwindSafe(|| work.future.as_mut().poll(cx))) {
-            Ok(Poll::Pending) => return Poll::Pending,
+            Ok(Poll::Pending) => {
+                match &mut work.polled_by {
+                    Some(waker) => waker.clone_from(cx.waker()),
+                    None => work.polled_by = Some(cx.waker().clone()),
+                }
+                return Poll::Pending;
+            }
             Ok(Poll::Ready(outcome)) => outcome,
             Err(panic) => Err(self.0.panicked(&*panic)),
         };

@@ -13,8 +13,8 @@ use std::{
 use async_trait::async_trait;
 use polylock_core::{
     Backend, BreakNotice, BreakOrder, Capabilities, Clock, Entry, FencingToken, FirstStep, Grant, HoldAlerts,
-    Inspect, KeepAlive, LockName, LockStatus, LostReason, Mode, Moment, Operation, OwnerId, PerRuntime, Place,
-    Reach, Release, Request, RequestId, Result, Standing, Store, SystemClock, Wake, WakeUp,
+    Inspect, KeepAlive, LockName, LockStatus, LostReason, Mode, Moment, Operation, OwnerId, PerRuntime,
+    Place, Reach, Release, Request, RequestId, Result, Standing, Store, SystemClock, Wake, WakeUp,
     hub::{Handed, Hub},
 };
 use redis::{ScriptInvocation, Value};
@@ -176,7 +176,8 @@ impl Server {
             call.arg(request.owner.as_str()).arg(label).arg(expires);
             call
         };
-        let mut unanswered = Unanswered { server: self, request, expires_us: &expires_us, is_answered: false };
+        let mut unanswered =
+            Unanswered { server: self, request, expires_us: &expires_us, is_answered: false };
         let Reply { outcome, may_come_late, peer, .. } = self.call(Operation::Claim, timeout, &invoke).await;
         unanswered.is_answered = !may_come_late;
         drop(unanswered);
@@ -266,8 +267,11 @@ impl Backend for Server {
     }
 
     async fn claim(&self, request: &Request) -> Result<Standing> {
-        let (place_ttl, ticket) =
-            if request.queues { (in_micros(request.place_ttl()), self.shared.hub.enter(request)) } else { (0, 0) };
+        let (place_ttl, ticket) = if request.queues {
+            (in_micros(request.place_ttl()), self.shared.hub.enter(request))
+        } else {
+            (0, 0)
+        };
         for _ in 0..TRIES {
             match self.send_claim(request, place_ttl, ticket).await? {
                 [1, token, lease, ..] => {

@@ -33,24 +33,25 @@ pub enum Trouble {
 }
 
 /// Fails operations: a share of them by a seed, or the next ones of a kind on demand.
+#[derive(Clone)]
 pub struct Flaky {
     inner: Arc<dyn Backend>,
-    seeded: Option<(u8, Mutex<Random>)>,
-    next: Mutex<VecDeque<(Operation, Trouble)>>,
-    failed: AtomicU64,
+    seeded: Option<(u8, Arc<Mutex<Random>>)>,
+    next: Arc<Mutex<VecDeque<(Operation, Trouble)>>>,
+    failed: Arc<AtomicU64>,
 }
 
 impl Flaky {
     /// Nothing fails yet: see [`next`](Self::next).
     #[must_use]
     pub fn new(inner: Arc<dyn Backend>) -> Self {
-        Self { inner, seeded: None, next: Mutex::default(), failed: AtomicU64::new(0) }
+        Self { inner, seeded: None, next: Arc::default(), failed: Arc::default() }
     }
 
     /// `percent` of a hundred operations fail with a temporary error, half of them after they took effect.
     #[must_use]
     pub fn seeded(inner: Arc<dyn Backend>, seed: u64, percent: u8) -> Self {
-        Self { seeded: Some((percent, Mutex::new(Random::new(seed)))), ..Self::new(inner) }
+        Self { seeded: Some((percent, Arc::new(Mutex::new(Random::new(seed))))), ..Self::new(inner) }
     }
 
     /// The next `times` operations of this kind meet this `trouble`.
@@ -115,6 +116,10 @@ impl fmt::Debug for Flaky {
 impl Backend for Flaky {
     fn capabilities(&self) -> &Capabilities {
         self.inner.capabilities()
+    }
+
+    fn here(&self) -> Option<Arc<dyn Backend>> {
+        self.inner.here().map(|inner| Arc::new(Self { inner, ..self.clone() }) as _)
     }
 
     async fn claim(&self, request: &Request) -> Result<Standing> {

@@ -18,7 +18,7 @@ pub enum Side {
 }
 
 /// Holds operations up until it opens. All of them at once make a frozen store: [`freeze`](Self::freeze).
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Gate {
     inner: Arc<dyn Backend>,
     state: watch::Sender<State>,
@@ -127,6 +127,10 @@ impl Drop for Standee<'_> {
 impl Backend for Gate {
     fn capabilities(&self) -> &Capabilities {
         self.inner.capabilities()
+    }
+
+    fn here(&self) -> Option<Arc<dyn Backend>> {
+        self.inner.here().map(|inner| Arc::new(Self { inner, ..self.clone() }) as _)
     }
 
     async fn claim(&self, request: &Request) -> Result<Standing> {

@@ -13,7 +13,7 @@ use super::sent;
 ///
 /// A release that is sent before its own claim has answered lands first and finds nothing. Then the claim lands, and
 /// leaves an entry that nobody owns.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Overtaking {
     inner: Arc<dyn Backend>,
     delay: Duration,
@@ -32,6 +32,10 @@ impl Overtaking {
 impl Backend for Overtaking {
     fn capabilities(&self) -> &Capabilities {
         self.inner.capabilities()
+    }
+
+    fn here(&self) -> Option<Arc<dyn Backend>> {
+        self.inner.here().map(|inner| Arc::new(Self { inner, ..self.clone() }) as _)
     }
 
     async fn claim(&self, request: &Request) -> Result<Standing> {

@@ -22,17 +22,18 @@ const HARMLESS: Duration = Duration::from_millis(1);
 
 /// Measures every poll, and keeps those that have blocked their thread: where the system tells, those in which the thread gave
 /// up its processor by itself (to sleep, or to wait for a disk or a lock); elsewhere, those that took long.
+#[derive(Clone)]
 pub struct Polls {
     inner: Arc<dyn Backend>,
-    operations: AtomicUsize,
-    blocked: Mutex<Vec<Duration>>,
+    operations: Arc<AtomicUsize>,
+    blocked: Arc<Mutex<Vec<Duration>>>,
 }
 
 impl Polls {
     /// Measures the polls of `inner`.
     #[must_use]
     pub fn new(inner: Arc<dyn Backend>) -> Self {
-        Self { inner, operations: AtomicUsize::new(0), blocked: Mutex::default() }
+        Self { inner, operations: Arc::default(), blocked: Arc::default() }
     }
 
     /// How many operations were carried out.
@@ -84,6 +85,10 @@ impl fmt::Debug for Polls {
 impl Backend for Polls {
     fn capabilities(&self) -> &Capabilities {
         self.inner.capabilities()
+    }
+
+    fn here(&self) -> Option<Arc<dyn Backend>> {
+        self.inner.here().map(|inner| Arc::new(Self { inner, ..self.clone() }) as _)
     }
 
     async fn claim(&self, request: &Request) -> Result<Standing> {

@@ -10,6 +10,7 @@ use polylock_core::{
 use tokio::sync::watch;
 
 /// Writes down every operation that core asks for, when it was sent and when it was answered.
+#[derive(Clone)]
 pub struct Recording {
     inner: Arc<dyn Backend>,
     calls: watch::Sender<Vec<Call>>,
@@ -129,6 +130,10 @@ impl fmt::Debug for Recording {
 impl Backend for Recording {
     fn capabilities(&self) -> &Capabilities {
         self.inner.capabilities()
+    }
+
+    fn here(&self) -> Option<Arc<dyn Backend>> {
+        self.inner.here().map(|inner| Arc::new(Self { inner, ..self.clone() }) as _)
     }
 
     async fn claim(&self, request: &Request) -> Result<Standing> {

@@ -15,12 +15,12 @@ use super::sent;
 use crate::random::Random;
 
 /// Delays requests before they take effect and replies after it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Slow {
     inner: Arc<dyn Backend>,
     request: Duration,
     reply: Duration,
-    jitter: Option<Mutex<Random>>,
+    jitter: Option<Arc<Mutex<Random>>>,
 }
 
 impl Slow {
@@ -33,7 +33,7 @@ impl Slow {
     /// Each delay is a part of the full one, at random by `seed`, so that requests pass each other on the way.
     #[must_use]
     pub fn jitter(mut self, seed: u64) -> Self {
-        self.jitter = Some(Mutex::new(Random::new(seed)));
+        self.jitter = Some(Arc::new(Mutex::new(Random::new(seed))));
         self
     }
 
@@ -64,6 +64,10 @@ impl Slow {
 impl Backend for Slow {
     fn capabilities(&self) -> &Capabilities {
         self.inner.capabilities()
+    }
+
+    fn here(&self) -> Option<Arc<dyn Backend>> {
+        self.inner.here().map(|inner| Arc::new(Self { inner, ..self.clone() }) as _)
     }
 
     async fn claim(&self, request: &Request) -> Result<Standing> {

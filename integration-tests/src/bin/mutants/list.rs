@@ -505,12 +505,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "claims that come after their release not noted, in Redis",
         file: "crates/polylock-redis/src/single/backend.rs",
-        from: "        if may_come_late {
-            self.may_come_late(request, expires_us.load(Ordering::Relaxed));
-        }
-",
-        to: "        drop(may_come_late);
-",
+        from: "unanswered.is_answered = !may_come_late;",
+        to: "unanswered.is_answered = may_come_late || !may_come_late;",
         test: ("redis", "late::a_claim_that_comes_after_its_release_takes_nothing"),
     },
     Mutant {
@@ -1155,6 +1151,36 @@ pub(crate) const MUTANTS: &[Mutant] = &[
             "keep_alive",
             "the_lease_of_a_notified_grant_counts_from_the_last_keep_alive_of_the_queue_entry",
         ),
+    },
+    Mutant {
+        name: "what a caller drops half-way is not handed over",
+        file: "crates/polylock-core/src/engine/foreground.rs",
+        from: "        let work = self.0.lock().take();
+        if let Some(work) = work {",
+        to: "        let work = self.0.lock().take();
+        if let Some(work) = work.filter(|_| false) {",
+        test: ("foreground", "what_a_caller_drops_half_way_is_undone_or_ended"),
+    },
+    Mutant {
+        name: "nobody takes over what a caller does not poll",
+        file: "crates/polylock-core/src/engine/foreground.rs",
+        from: "        let next = shared.foreground.take_over(now);",
+        to: "        let next = shared.foreground.take_over(Moment::default());",
+        test: ("foreground", "a_lock_whose_caller_is_not_polled_is_passed_on"),
+    },
+    Mutant {
+        name: "a claim that the caller has dropped is not withdrawn",
+        file: "crates/polylock-core/src/engine/acquire.rs",
+        from: "may_have_entry: !matches!(first, FirstClaim::NotSent),",
+        to: "may_have_entry: false,",
+        test: ("foreground", "what_a_caller_drops_half_way_is_undone_or_ended"),
+    },
+    Mutant {
+        name: "Redis: a claim that was dropped without a reply is forgotten",
+        file: "crates/polylock-redis/src/single/backend.rs",
+        from: "        if !self.is_answered && expires_us != 0 {",
+        to: "        if !self.is_answered && expires_us == 0 {",
+        test: ("redis", "late::a_claim_of_a_dropped_acquisition_takes_nothing"),
     },
 ];
 
