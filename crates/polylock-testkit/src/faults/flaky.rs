@@ -15,7 +15,7 @@ use polylock_core::{
     Backend, Capabilities, Fault, KeepAlive, Operation, Release, Request, Result, Standing, Unavailable, Wake,
 };
 
-use super::{planted, sent};
+use super::{Driver, planted};
 use crate::random::Random;
 
 /// What goes wrong with one operation.
@@ -36,6 +36,7 @@ pub enum Trouble {
 #[derive(Clone)]
 pub struct Flaky {
     inner: Arc<dyn Backend>,
+    driver: Driver,
     seeded: Option<(u8, Arc<Mutex<Random>>)>,
     next: Arc<Mutex<VecDeque<(Operation, Trouble)>>>,
     failed: Arc<AtomicU64>,
@@ -45,7 +46,7 @@ impl Flaky {
     /// Nothing fails yet: see [`next`](Self::next).
     #[must_use]
     pub fn new(inner: Arc<dyn Backend>) -> Self {
-        Self { inner, seeded: None, next: Arc::default(), failed: Arc::default() }
+        Self { inner, driver: Driver::Thread, seeded: None, next: Arc::default(), failed: Arc::default() }
     }
 
     /// `percent` of a hundred operations fail with a temporary error, half of them after they took effect.
@@ -90,10 +91,10 @@ impl Flaky {
     ) -> Result<T> {
         let backend = self.capabilities().backend;
         match self.trouble(operation) {
-            None => sent(backend, operation, future).await,
+            None => self.driver.send(backend, operation, future).await,
             Some(Trouble::RequestLost) => Err(planted(backend, operation, "the request was lost")),
             Some(Trouble::ReplyLost) => {
-                sent(backend, operation, future).await?;
+                self.driver.send(backend, operation, future).await?;
                 Err(planted(backend, operation, "the reply was lost"))
             }
             Some(Trouble::Permanent) => {
@@ -119,7 +120,7 @@ impl Backend for Flaky {
     }
 
     fn here(&self) -> Option<Arc<dyn Backend>> {
-        self.inner.here().map(|inner| Arc::new(Self { inner, ..self.clone() }) as _)
+        self.inner.here().map(|inner| Arc::new(Self { inner, driver: Driver::Caller, ..self.clone() }) as _)
     }
 
     async fn claim(&self, request: &Request) -> Result<Standing> {

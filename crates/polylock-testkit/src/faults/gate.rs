@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use polylock_core::{Backend, Capabilities, KeepAlive, Operation, Release, Request, Result, Standing, Wake};
 use tokio::sync::watch;
 
-use super::sent;
+use super::Driver;
 
 /// On which side of its effect an operation is held up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -21,6 +21,7 @@ pub enum Side {
 #[derive(Debug, Clone)]
 pub struct Gate {
     inner: Arc<dyn Backend>,
+    driver: Driver,
     state: watch::Sender<State>,
 }
 
@@ -37,7 +38,7 @@ impl Gate {
     /// An open one before `inner`.
     #[must_use]
     pub fn new(inner: Arc<dyn Backend>) -> Self {
-        Self { inner, state: watch::Sender::new(State::default()) }
+        Self { inner, driver: Driver::Thread, state: watch::Sender::new(State::default()) }
     }
 
     /// Holds up every `operation` from now on.
@@ -82,13 +83,14 @@ impl Gate {
         future: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
         let state = self.state.clone();
-        sent(self.capabilities().backend, operation, async move {
-            pass(&state, operation, Side::Request).await;
-            let answer = future.await;
-            pass(&state, operation, Side::Reply).await;
-            answer
-        })
-        .await
+        self.driver
+            .send(self.capabilities().backend, operation, async move {
+                pass(&state, operation, Side::Request).await;
+                let answer = future.await;
+                pass(&state, operation, Side::Reply).await;
+                answer
+            })
+            .await
     }
 }
 
@@ -130,7 +132,7 @@ impl Backend for Gate {
     }
 
     fn here(&self) -> Option<Arc<dyn Backend>> {
-        self.inner.here().map(|inner| Arc::new(Self { inner, ..self.clone() }) as _)
+        self.inner.here().map(|inner| Arc::new(Self { inner, driver: Driver::Caller, ..self.clone() }) as _)
     }
 
     async fn claim(&self, request: &Request) -> Result<Standing> {

@@ -10,7 +10,8 @@
 //! | [`Polls`] | measures which operations block the thread that polls them |
 //!
 //! A request that has been sent can't be called back. So an operation that is dropped goes on here, as it would over
-//! a network, and takes its effect later. Only [`Backend::wait`] ends when it is dropped, as the contract has it.
+//! a network, and takes its effect later. Only [`Backend::wait`] ends when it is dropped, as the contract has it; and what a caller
+//! drives on a connection of its own ([`Backend::here`]), which has not been sent before the store sends it.
 //!
 //! A wrapper hides nothing that the store promises, so a store that passes the suite passes it behind [`Overtaking`],
 //! [`Flaky`] and [`Slow`], too; the suite tries it for every store.
@@ -58,16 +59,31 @@ pub fn wrap<B: Backend>(store: Store, wrapper: impl FnOnce(Arc<dyn Backend>) -> 
     Store { backend: wrapper(backend), inspect, alerts }
 }
 
-/// Runs `operation` to its end even if the caller drops this: it has been sent.
-async fn sent<T: Send + 'static>(
-    backend: &'static str,
-    operation: Operation,
-    future: impl Future<Output = Result<T>> + Send + 'static,
-) -> Result<T> {
-    match tokio::spawn(future).await {
-        Ok(outcome) => outcome,
-        Err(cut) if cut.is_panic() => std::panic::resume_unwind(cut.into_panic()),
-        Err(cut) => Err(Unavailable::new(backend, operation, Fault::Temporary, cut).into()),
+/// Who drives the operations of a wrapper.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Driver {
+    /// The I/O thread: an operation runs to its end even if it is dropped.
+    Thread,
+    /// The caller, which may drop an operation: the part that the store has not sent by then is not sent.
+    Caller,
+}
+
+impl Driver {
+    /// Sends an operation.
+    async fn send<T: Send + 'static>(
+        self,
+        backend: &'static str,
+        operation: Operation,
+        future: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        if self == Self::Caller {
+            return future.await;
+        }
+        match tokio::spawn(future).await {
+            Ok(outcome) => outcome,
+            Err(cut) if cut.is_panic() => std::panic::resume_unwind(cut.into_panic()),
+            Err(cut) => Err(Unavailable::new(backend, operation, Fault::Temporary, cut).into()),
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use polylock_core::{
     Backend, Capabilities, Clock, KeepAlive, Operation, Release, Request, Result, Standing, SystemClock, Wake,
 };
 
-use super::sent;
+use super::Driver;
 
 /// Holds every claim back on its way to the store; everything else goes straight through.
 ///
@@ -16,6 +16,7 @@ use super::sent;
 #[derive(Debug, Clone)]
 pub struct Overtaking {
     inner: Arc<dyn Backend>,
+    driver: Driver,
     delay: Duration,
 }
 
@@ -23,7 +24,7 @@ impl Overtaking {
     /// Claims reach `inner` after `delay`.
     #[must_use]
     pub fn new(inner: Arc<dyn Backend>, delay: Duration) -> Self {
-        Self { inner, delay }
+        Self { inner, driver: Driver::Thread, delay }
     }
 }
 
@@ -35,16 +36,17 @@ impl Backend for Overtaking {
     }
 
     fn here(&self) -> Option<Arc<dyn Backend>> {
-        self.inner.here().map(|inner| Arc::new(Self { inner, ..self.clone() }) as _)
+        self.inner.here().map(|inner| Arc::new(Self { inner, driver: Driver::Caller, ..self.clone() }) as _)
     }
 
     async fn claim(&self, request: &Request) -> Result<Standing> {
         let (inner, request, delay) = (self.inner.clone(), request.clone(), self.delay);
-        sent(self.capabilities().backend, Operation::Claim, async move {
-            SystemClock.sleep_until(SystemClock.now() + delay).await;
-            inner.claim(&request).await
-        })
-        .await
+        self.driver
+            .send(self.capabilities().backend, Operation::Claim, async move {
+                SystemClock.sleep_until(SystemClock.now() + delay).await;
+                inner.claim(&request).await
+            })
+            .await
     }
 
     async fn wait(&self, request: &Request) -> Result<Wake> {

@@ -11,13 +11,14 @@ use polylock_core::{
     Backend, Capabilities, Clock, KeepAlive, Operation, Release, Request, Result, Standing, SystemClock, Wake,
 };
 
-use super::sent;
+use super::Driver;
 use crate::random::Random;
 
 /// Delays requests before they take effect and replies after it.
 #[derive(Debug, Clone)]
 pub struct Slow {
     inner: Arc<dyn Backend>,
+    driver: Driver,
     request: Duration,
     reply: Duration,
     jitter: Option<Arc<Mutex<Random>>>,
@@ -27,7 +28,7 @@ impl Slow {
     /// Every request takes `request` to reach `inner`, every answer `reply` to come back.
     #[must_use]
     pub fn new(inner: Arc<dyn Backend>, request: Duration, reply: Duration) -> Self {
-        Self { inner, request, reply, jitter: None }
+        Self { inner, driver: Driver::Thread, request, reply, jitter: None }
     }
 
     /// Each delay is a part of the full one, at random by `seed`, so that requests pass each other on the way.
@@ -49,13 +50,14 @@ impl Slow {
         future: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
         let (there, back) = (self.delay(self.request), self.delay(self.reply));
-        sent(self.capabilities().backend, operation, async move {
-            SystemClock.sleep_until(SystemClock.now() + there).await;
-            let answer = future.await;
-            SystemClock.sleep_until(SystemClock.now() + back).await;
-            answer
-        })
-        .await
+        self.driver
+            .send(self.capabilities().backend, operation, async move {
+                SystemClock.sleep_until(SystemClock.now() + there).await;
+                let answer = future.await;
+                SystemClock.sleep_until(SystemClock.now() + back).await;
+                answer
+            })
+            .await
     }
 }
 
@@ -67,7 +69,7 @@ impl Backend for Slow {
     }
 
     fn here(&self) -> Option<Arc<dyn Backend>> {
-        self.inner.here().map(|inner| Arc::new(Self { inner, ..self.clone() }) as _)
+        self.inner.here().map(|inner| Arc::new(Self { inner, driver: Driver::Caller, ..self.clone() }) as _)
     }
 
     async fn claim(&self, request: &Request) -> Result<Standing> {
