@@ -497,14 +497,14 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "release without owner check, in Redis",
-        file: "crates/polylock-redis/src/single/scripts/release_at_once.lua",
+        file: "crates/polylock-redis/src/queue/scripts/release_at_once.lua",
         from: "local removed = redis.call('HDEL', KEYS[1], ARGV[1])",
         to: "local removed = redis.call('DEL', KEYS[1])",
         test: ("conformance", "redis::idempotence::a_release_of_anothers_changes_nothing"),
     },
     Mutant {
         name: "claims that come after their release not noted, in Redis",
-        file: "crates/polylock-redis/src/single/backend.rs",
+        file: "crates/polylock-redis/src/queue/backend.rs",
         from: "        if may_come_late {
             self.may_come_late(request, expires_us.load(Ordering::Relaxed));
         }
@@ -515,21 +515,21 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "claims that do not expire, in Redis",
-        file: "crates/polylock-redis/src/single/backend.rs",
+        file: "crates/polylock-redis/src/queue/backend.rs",
         from: "const VALIDITY: Duration = Duration::from_secs(1);",
         to: "const VALIDITY: Duration = Duration::from_secs(3600);",
         test: ("redis", "late::a_claim_that_is_delivered_after_seconds_has_expired"),
     },
     Mutant {
         name: "tokens beyond what a server counts exactly, in Redis",
-        file: "crates/polylock-redis/src/single/scripts/claim_at_once.lua",
+        file: "crates/polylock-redis/src/queue/scripts/claim_at_once.lua",
         from: " and number < 9007199254740991",
         to: "",
         test: ("redis", "tokens::without_a_greater_number_nobody_is_granted_and_the_error_says_what_to_do"),
     },
     Mutant {
         name: "a broken hold that is extended, in Redis",
-        file: "crates/polylock-redis/src/single/scripts/keep_alive.lua",
+        file: "crates/polylock-redis/src/queue/scripts/keep_alive.lua",
         from: "if entry[8] then",
         to: "if false then",
         test: ("conformance", "redis::breaking::ends_with_the_lease"),
@@ -537,9 +537,9 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "channels that all prefixes share, in Redis",
         file: "crates/polylock-redis/src/link.rs",
-        from: "    format!(\"polylock:{prefix}:{:032x}\",",
+        from: "    format!(\"polylock:{prefix}:{client}\")",
         to: "    drop(prefix.to_owned());
-    format!(\"polylock:{:032x}\",",
+    format!(\"polylock:{client}\")",
         test: ("redis", "access::a_user_who_may_do_what_the_store_needs_and_no_more"),
     },
     Mutant {
@@ -551,21 +551,21 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "a hold that was deleted is renewed, in Redis",
-        file: "crates/polylock-redis/src/single/scripts/keep_alive.lua",
+        file: "crates/polylock-redis/src/queue/scripts/keep_alive.lua",
         from: "return notice_for(id) or 0",
         to: "return notice_for(id) or 1",
         test: ("conformance", "redis::recovery::after_the_store_was_emptied"),
     },
     Mutant {
         name: "a queue entry that has expired is revived, in Redis",
-        file: "crates/polylock-redis/src/single/scripts/keep_alive.lua",
+        file: "crates/polylock-redis/src/queue/scripts/keep_alive.lua",
         from: "if entry and entry[4] > now then",
         to: "if entry then",
         test: ("redis", "keeping::an_entry_that_has_expired_is_not_revived"),
     },
     Mutant {
         name: "the key of a queue expires though its entries are kept alive, in Redis",
-        file: "crates/polylock-redis/src/single/scripts/keep_alive.lua",
+        file: "crates/polylock-redis/src/queue/scripts/keep_alive.lua",
         from: "        prolong(QUEUE, place_ttl)
 ",
         to: "",
@@ -573,14 +573,14 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "each waiter of a client that is gone is granted and taken back, in Redis",
-        file: "crates/polylock-redis/src/single/scripts/common.lua",
+        file: "crates/polylock-redis/src/queue/scripts/common.lua",
         from: "absent[waiter[5]] = true",
         to: "",
         test: ("redis", "dead::many_waiters_of_a_client_that_is_cut_off_are_passed_over_with_one_message"),
     },
     Mutant {
         name: "a full server refuses to keep a queue entry alive, in Redis",
-        file: "crates/polylock-redis/src/single/scripts/keep_alive.lua",
+        file: "crates/polylock-redis/src/queue/scripts/keep_alive.lua",
         from: "        prolong(QUEUE, place_ttl)
         prolong(WAITERS, place_ttl)
         redis.call('HSET', WAITERS, id, cmsgpack.pack(entry))
