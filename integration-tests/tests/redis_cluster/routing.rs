@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use polylock::{Fault, Locks};
 use polylock_integration_tests::{
+    clock::now,
     refusals::{refusal, timed_refusal},
     servers::{redis, redis_cluster, redlock::Dead},
 };
@@ -71,4 +72,28 @@ async fn the_cluster_is_found_by_any_node_and_nothing_else_is_one() {
     assert!(fault == Some(Fault::Permanent) && text.contains("polylock.allow=eviction"), "{fault:?}: {text}");
     assert!(text.contains(&nodes[1]), "{text}");
     Locks::connect(&format!("{}&polylock.allow=eviction", crate::url(&cluster))).await.unwrap();
+}
+
+/// Each of many hand-overs would take half a second if waiters looked for themselves.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_notifies_the_next_waiter_in_another_process() {
+    const WAITERS: usize = 24;
+    let cluster = redis_cluster::start(&[]).unwrap();
+    let url = crate::url(&cluster);
+    let stores = [Locks::connect(&url).await.unwrap(), Locks::connect(&url).await.unwrap()];
+    let guard = stores[0].lock("next").acquire().await.unwrap();
+    let mut waiting = Vec::new();
+    for number in 0..WAITERS {
+        let lock = stores[number % 2].lock("next");
+        waiting.push(tokio::spawn(async move { lock.acquire().await.unwrap().release().await.unwrap() }));
+        crate::waiters(&stores[0], "next", number + 1).await;
+    }
+    let began = now();
+    guard.release().await.unwrap();
+    for waiting in waiting {
+        waiting.await.unwrap();
+    }
+    let took = now().since(began);
+    println!("{WAITERS} hand-overs in {took:?}");
+    assert!(took < Duration::from_secs(3), "{took:?}");
 }
