@@ -18,7 +18,7 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{Result, Store, memory, url::StoreUrl};
-use polylock_redis::{redlock, single};
+use polylock_redis::{cluster, redlock, sentinel, single};
 use polylock_sql::{mysql, postgres, sqlite};
 use polylock_testkit::{Missing, OwnServer, Target};
 use sqlx::{
@@ -40,18 +40,18 @@ macro_rules! targets {
     ($then:ident) => {
         $then! {
             memory sqlite_full sqlite_normal postgres mariadb postgres_pessimistic mariadb_pessimistic
-            redis valkey redlock3 redlock5 redlock5_two_dead zookeeper zookeeper_ensemble
+            redis valkey redis_cluster redlock3 redlock5 redlock5_two_dead zookeeper zookeeper_ensemble
             azure
         }
     };
 }
 
 /// Calls the macro `$then` with the names of the variants of a target, which share all but the way in which waiters are
-/// notified with that target: of the suite they get [`VARIED`] alone, because the time of a run is limited.
+/// notified, or the server is found, with that target: of the suite they get [`VARIED`] alone, because the time of a run is limited.
 #[macro_export]
 macro_rules! variants {
     ($then:ident $($more:tt)*) => {
-        $then! { $($more)* postgres_unheard postgres_pooled }
+        $then! { $($more)* postgres_unheard postgres_pooled redis_sentinel }
     };
 }
 
@@ -106,6 +106,8 @@ enum Entries {
     Keys(String, String),
     /// The same with nodes that answer.
     OfNodes(String, Vec<String>),
+    /// The same with the primaries of a cluster.
+    OfCluster(String, Vec<String>),
     /// The node below which its locks are, and the servers.
     Below(String, String),
     /// Nothing tells; the blobs are below this path of a server.
@@ -221,6 +223,28 @@ pub async fn redis() -> Result<Spot, Missing> {
 /// [`Missing`] if there is none.
 pub async fn valkey() -> Result<Spot, Missing> {
     keys_of(servers::valkey()?, "valkey")
+}
+
+/// A Redis Cluster.
+///
+/// # Errors
+/// [`Missing`] if there is none.
+pub async fn redis_cluster() -> Result<Spot, Missing> {
+    let cluster = servers::redis_cluster()?;
+    let prefix = cluster.name();
+    let url = with_key(cluster.url(), "polylock.prefix", &prefix);
+    let nodes = nodes::nodes(cluster.url());
+    spot(url, Entries::OfCluster(prefix, urls(&nodes)))
+}
+
+/// The primary that Sentinels name.
+///
+/// # Errors
+/// [`Missing`] if there are none.
+pub async fn redis_sentinel() -> Result<Spot, Missing> {
+    let sentinels = servers::redis_sentinel()?;
+    let url = with_key(sentinels.url(), "polylock.prefix", &sentinels.name());
+    spot(url, Entries::Untold)
 }
 
 /// Three independent Redis servers.
@@ -446,6 +470,8 @@ impl Target for Spot {
             "postgres" => postgres::connect(postgres::Config::from_url(&url, &mut keys)?).await,
             "mysql" => mysql::connect(mysql::Config::from_url(&url, &mut keys)?).await,
             "redis" | "valkey" => single::connect(single::Config::from_url(&url, &mut keys)?).await,
+            "redis-cluster" => cluster::connect(cluster::Config::from_url(&url, &mut keys)?).await,
+            "redis+sentinel" => sentinel::connect(sentinel::Config::from_url(&url, &mut keys)?).await,
             "redlock" => redlock::connect(redlock::Config::from_url(&url, &mut keys)?).await,
             "zookeeper" => {
                 // As long as the longest leases of the suite, so that a guard has what it asked for.
@@ -469,7 +495,7 @@ impl Target for Spot {
             Entries::Keys(prefix, server) => {
                 keys::delete(std::slice::from_ref(server), prefix).await.map_err(|error| error.to_string())
             }
-            Entries::OfNodes(prefix, nodes) => {
+            Entries::OfNodes(prefix, nodes) | Entries::OfCluster(prefix, nodes) => {
                 keys::delete(nodes, prefix).await.map_err(|error| error.to_string())
             }
             Entries::Below(root, servers) => {
@@ -496,6 +522,9 @@ impl Target for Spot {
             }
             Entries::OfNodes(prefix, nodes) => {
                 keys::in_nodes(nodes, prefix).await.map_err(|error| error.to_string())
+            }
+            Entries::OfCluster(prefix, nodes) => {
+                keys::in_cluster(nodes, prefix).await.map_err(|error| error.to_string())
             }
             Entries::Below(root, servers) => {
                 znodes::below(servers, root).await.map_err(|error| error.to_string())

@@ -51,6 +51,7 @@ fn group(target: &str, group: &str, maker: &polylock_testkit::Maker) {
 fn every_variant_gets_the_groups_that_depend_on_notifications() {
     assert_eq!(postgres_unheard::GROUPS, targets::VARIED);
     assert_eq!(postgres_pooled::GROUPS, targets::VARIED);
+    assert_eq!(redis_sentinel::GROUPS, targets::VARIED);
 }
 
 /// The pairs of target and case that are in no line of `listed`.

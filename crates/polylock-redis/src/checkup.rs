@@ -5,7 +5,11 @@ use std::collections::HashMap;
 use polylock_core::Fault;
 use redis::{InfoDict, RedisResult, Value, aio::MultiplexedConnection};
 
-use crate::{Allowed, error::Cause, link::Endpoint};
+use crate::{
+    Allowed,
+    error::Cause,
+    link::{Endpoint, Expected},
+};
 
 /// The state of a server, as far as it matters.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -47,7 +51,7 @@ pub(crate) async fn check(
     let info = info.and_then(Result::ok);
     let value = |key: &str| info.as_ref()?.get(key).or_else(|| settings.get(key).cloned());
     // Before the clock: a Sentinel has none, and is refused with advice.
-    let health = judge(&value, &endpoint.allowed)?;
+    let health = judge(&value, endpoint.expected, &endpoint.allowed)?;
     let time = time.map_err(Cause::Driver)?;
     let (seconds, micros): (i64, i64) =
         redis::from_redis_value(time).map_err(|error| Cause::Driver(error.into()))?;
@@ -80,7 +84,11 @@ fn forgets(value: &dyn Fn(&str) -> Option<String>) -> Option<&'static str> {
 }
 
 /// Judges the server by `value`, which returns what it states for a key of INFO or CONFIG.
-fn judge(value: &dyn Fn(&str) -> Option<String>, allowed: &[Allowed]) -> Result<Health, Cause> {
+fn judge(
+    value: &dyn Fn(&str) -> Option<String>,
+    expected: Expected,
+    allowed: &[Allowed],
+) -> Result<Health, Cause> {
     let unusable = |why: String| Err(Cause::Unusable(Fault::Permanent, why));
     let is = |key: &str, expected: &str| value(key).is_some_and(|value| value == expected);
     let version = value("redis_version").unwrap_or_default();
@@ -95,17 +103,35 @@ fn judge(value: &dyn Fn(&str) -> Option<String>, allowed: &[Allowed]) -> Result<
         );
     }
     // Valkey has another name for it.
-    match value("redis_mode").or_else(|| value("server_mode")).as_deref() {
-        Some("sentinel") => {
+    let mode = value("redis_mode").or_else(|| value("server_mode"));
+    match (mode.as_deref(), expected) {
+        (Some("sentinel"), _) => {
             return unusable(format!(
-                "this is a Sentinel, which keeps no data: connect to the primary itself{}",
+                "this is a Sentinel, which keeps no data: write redis+sentinel:// with this address and the name of the \
+                 primary as path{}",
                 watched(value)
             ));
         }
-        Some("cluster") if !allowed.contains(&Allowed::Cluster) => {
+        (Some("cluster"), Expected::ClusterNode) if version_of(&version).is_some_and(|it| it < (7, 0)) => {
+            return unusable(format!(
+                "the node is too old: it is {version}, and a cluster needs Redis 7.0 or later, for messages in the slot of \
+                 a lock"
+            ));
+        }
+        (Some("cluster"), Expected::Primary) if !allowed.contains(&Allowed::Cluster) => {
             return unusable(
-                "this is a node of a Redis Cluster, whose failover forgets the last grants: use a single primary or \
-                 redlock://, or set polylock.allow=cluster and connect to the node that serves the prefix"
+                "this is a node of a Redis Cluster: write redis-cluster:// (or rediss-cluster://), and see there what a \
+                 failover may forget; to use one node alone, connect to the one that serves the prefix, and set \
+                 polylock.allow=cluster"
+                    .to_owned(),
+            );
+        }
+        (Some("cluster"), Expected::NamedPrimary) => {
+            return unusable("this is a node of a Redis Cluster: write redis-cluster://".to_owned());
+        }
+        (Some("standalone"), Expected::ClusterNode) => {
+            return unusable(
+                "this server is not part of a Redis Cluster (cluster-enabled is no): write redis://"
                     .to_owned(),
             );
         }
@@ -114,7 +140,14 @@ fn judge(value: &dyn Fn(&str) -> Option<String>, allowed: &[Allowed]) -> Result<
     if value("role").is_some_and(|role| role != "master") {
         let primary = value("master_host").zip(value("master_port"));
         let primary = primary.map_or(String::new(), |(host, port)| format!(", which is {host}:{port}"));
-        return unusable(format!("this is a replica: connect to the primary{primary}"));
+        return match expected {
+            Expected::Primary => unusable(format!("this is a replica: connect to the primary{primary}")),
+            // A failover is under way, or this client does not know of it yet.
+            Expected::ClusterNode | Expected::NamedPrimary => Err(Cause::Unusable(
+                Fault::Temporary,
+                format!("this is a replica now, and another server the primary{primary}"),
+            )),
+        };
     }
     let evicting = value("maxmemory_policy").filter(|policy| policy != "noeviction");
     if let (Some(policy), false) = (evicting, allowed.contains(&Allowed::Eviction)) {
@@ -171,7 +204,7 @@ mod tests {
             }
             FIT.iter().find(|(key, _)| *key == asked).map(|(_, value)| (*value).to_owned())
         };
-        judge(&value, allowed).map_err(|cause| match cause {
+        judge(&value, Expected::Primary, allowed).map_err(|cause| match cause {
             Cause::Unusable(Fault::Permanent, why) => why,
             other => panic!("{other:?}"),
         })
@@ -180,7 +213,11 @@ mod tests {
     #[test]
     fn a_fit_server_is_fit() {
         assert_eq!(judged("", "", &[]), Ok(Health { run: Some("5c1e".to_owned()), ..Health::default() }));
-        assert_eq!(judge(&|_| None, &[]).unwrap(), Health::default(), "one that says nothing");
+        assert_eq!(
+            judge(&|_| None, Expected::Primary, &[]).unwrap(),
+            Health::default(),
+            "one that says nothing"
+        );
     }
 
     #[test]
@@ -191,13 +228,35 @@ mod tests {
             ("role", "active-replica", "redlock://"),
             ("active-replica", "yes", "redlock://"),
             ("multi-master", "yes", "redlock://"),
-            ("redis_mode", "sentinel", "Sentinel"),
-            ("redis_mode", "cluster", "polylock.allow=cluster"),
+            ("redis_mode", "sentinel", "redis+sentinel://"),
+            ("redis_mode", "cluster", "redis-cluster://"),
             ("maxmemory_policy", "allkeys-lru", "polylock.allow=eviction"),
             ("maxmemory_policy", "volatile-ttl", "noeviction"),
         ] {
             let why = judged(key, value, &[]).unwrap_err();
             assert!(why.contains(word), "{key}={value}: {why}");
+        }
+    }
+
+    #[test]
+    fn a_node_of_a_cluster_is_expected_to_be_one() {
+        let judged = |settings: &[(&str, &str)], expected| {
+            let value = |asked: &str| {
+                settings.iter().find(|(key, _)| *key == asked).map(|(_, value)| (*value).to_owned())
+            };
+            judge(&value, expected, &[])
+        };
+        let node = [("redis_version", "7.0.15"), ("redis_mode", "cluster"), ("role", "master")];
+        assert!(judged(&node, Expected::ClusterNode).is_ok());
+        let (old, alone) = ([("redis_version", "6.2.0"), node[1], node[2]], [("redis_mode", "standalone")]);
+        for settings in [&old[..], &alone[..]] {
+            let refused = judged(settings, Expected::ClusterNode);
+            assert!(matches!(refused, Err(Cause::Unusable(Fault::Permanent, _))), "{refused:?}");
+        }
+        // A failover passes.
+        for (mode, expected) in [("cluster", Expected::ClusterNode), ("standalone", Expected::NamedPrimary)] {
+            let replica = judged(&[("redis_mode", mode), ("role", "slave")], expected);
+            assert!(matches!(replica, Err(Cause::Unusable(Fault::Temporary, _))), "{replica:?}");
         }
     }
 
@@ -228,7 +287,7 @@ mod tests {
             let value = |asked: &str| {
                 settings.iter().find(|(key, _)| *key == asked).map(|(_, value)| (*value).to_owned())
             };
-            judge(&value, &[]).unwrap().is_durable
+            judge(&value, Expected::Primary, &[]).unwrap().is_durable
         };
         assert!(durable("0000000000"));
         assert!(!durable("00000000a0"), "promoted");
@@ -237,8 +296,8 @@ mod tests {
     #[test]
     fn valkey_says_it_in_its_own_words() {
         let value = |key: &str| (key == "server_mode").then(|| "cluster".to_owned());
-        assert!(judge(&value, &[]).is_err());
-        assert!(judge(&value, &[Allowed::Cluster]).is_ok());
+        assert!(judge(&value, Expected::Primary, &[]).is_err());
+        assert!(judge(&value, Expected::Primary, &[Allowed::Cluster]).is_ok());
     }
 
     #[test]

@@ -3,20 +3,21 @@
 use std::{fmt, path::PathBuf, pin::Pin, sync::Arc, time::Duration};
 
 use futures_util::Stream;
+use percent_encoding::percent_decode_str;
 use polylock_core::{
     ConfigError, HoldAlerts,
     url::{Keys, StoreUrl},
 };
 use redis::{
-    Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo,
-    RedisError, RedisResult,
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion,
+    RedisConnectionInfo, RedisError, RedisResult,
     auth::{BasicAuth, StreamingCredentialsProvider},
     io::tcp::{TcpSettings, socket2::TcpKeepalive},
 };
 
 use crate::{
-    driver_keys::DriverKeys,
-    link::{self, Endpoint, PushHandler},
+    driver_keys::{DriverKeys, PRIMARY_KEYS},
+    link::{self, Endpoint, Expected, PushHandler, Route},
     tls,
 };
 
@@ -26,7 +27,8 @@ use crate::{
 pub enum Allowed {
     /// A `maxmemory-policy` that evicts keys: it may evict a lock that is held, so that another is granted it.
     Eviction,
-    /// A node of a Redis Cluster, whose failover forgets the last grants. It must be the node that serves the prefix.
+    /// A node of a Redis Cluster, used as if it were a server of its own. It must be the node that serves the prefix, and its
+    /// failover forgets the last grants. [`cluster`](crate::cluster) uses all nodes.
     Cluster,
 }
 
@@ -67,7 +69,31 @@ impl StreamingCredentialsProvider for Credentials {
     }
 }
 
-/// Settings that both kinds of store have.
+/// What the servers of a URL are to each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    One,
+    /// Independent servers.
+    Redlock,
+    /// Some nodes of a cluster.
+    Cluster,
+    /// Sentinels.
+    Sentinel,
+}
+
+impl Form {
+    /// The part of a URL behind the user, as an example.
+    const fn example(self) -> &'static str {
+        match self {
+            Self::One => "host:port/0",
+            Self::Redlock => "host1:port,host2:port,host3:port/0",
+            Self::Cluster => "host1:port,host2:port,host3:port",
+            Self::Sentinel => "sentinel1:port,sentinel2:port,sentinel3:port/primary/0",
+        }
+    }
+}
+
+/// Settings that all kinds of store have.
 #[derive(Clone)]
 pub(crate) struct Settings {
     pub(crate) servers: Vec<ConnectionInfo>,
@@ -125,11 +151,21 @@ impl Settings {
     /// Reads the servers and the keys that both have.
     pub(crate) fn read(
         url: &StoreUrl,
-        many: bool,
+        form: Form,
         command_timeout: Duration,
         keys: &mut Keys,
     ) -> Result<Self, ConfigError> {
-        let (servers, driver) = servers(url, keys, many)?;
+        Self::of_hosts(url, form, command_timeout, keys).map(|(settings, _)| settings)
+    }
+
+    /// The same, with the name that the path of a URL of Sentinels has.
+    pub(crate) fn of_hosts(
+        url: &StoreUrl,
+        form: Form,
+        command_timeout: Duration,
+        keys: &mut Keys,
+    ) -> Result<(Self, Option<String>), ConfigError> {
+        let Hosts { servers, driver, primary } = servers(url, keys, form)?;
         let client = keys.pair("polylock.tls_cert", "polylock.tls_key")?;
         let client = client.map(|(certificate, key)| (certificate.into(), key.into()));
         let timeouts = [
@@ -151,7 +187,7 @@ impl Settings {
             ..Self::new(servers, command_timeout)
         };
         settings.check()?;
-        Ok(settings)
+        Ok((settings, primary))
     }
 
     /// The servers of clients that the program has made.
@@ -207,21 +243,21 @@ impl Settings {
         Ok(())
     }
 
-    /// How to reach the server of this index. Messages on `channel` go to `on_push`, break notices to `alerts`.
+    /// How to reach `server`, which is an independent primary. Messages on `channel` go to `on_push`, break notices to `alerts`.
     ///
     /// # Errors
     /// If a certificate can't be read.
     pub(crate) fn endpoint(
         &self,
         backend: &'static str,
-        index: usize,
-        channel: String,
+        server: &ConnectionInfo,
+        channel: Option<String>,
         on_push: PushHandler,
         alerts: Arc<HoldAlerts>,
     ) -> Result<Endpoint, ConfigError> {
-        let server = &self.servers[index];
         Ok(Endpoint {
-            client: self.client(server)?,
+            route: Route::To(Box::new(self.client(server, ProtocolVersion::RESP3)?)),
+            expected: Expected::Primary,
             backend,
             address: address(server),
             encrypted: matches!(server.addr(), ConnectionAddr::TcpTls { .. }),
@@ -241,15 +277,27 @@ impl Settings {
         })
     }
 
-    fn client(&self, server: &ConnectionInfo) -> Result<Client, ConfigError> {
+    /// The driver's settings for a connection.
+    pub(crate) fn connection(&self) -> AsyncConnectionConfig {
+        link::connection(self.credentials.as_ref())
+    }
+
+    /// A client of `server`, with the TLS settings of all.
+    ///
+    /// # Errors
+    /// If a certificate can't be read.
+    pub(crate) fn client(
+        &self,
+        server: &ConnectionInfo,
+        protocol: ProtocolVersion,
+    ) -> Result<Client, ConfigError> {
         // A connection to a machine that is gone ends soon.
         let tcp = TcpSettings::default()
             .set_nodelay(true)
             .set_keepalive(TcpKeepalive::new().with_time(UNACKNOWLEDGED).with_interval(UNACKNOWLEDGED / 4));
         #[cfg(target_os = "linux")]
         let tcp = tcp.set_user_timeout(UNACKNOWLEDGED);
-        // Commands and push messages on one connection.
-        let redis = server.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+        let redis = server.redis_settings().clone().set_protocol(protocol);
         let redis = redis.set_lib_name("polylock", env!("CARGO_PKG_VERSION"));
         let server = server.clone().set_tcp_settings(tcp).set_redis_settings(redis);
         if matches!(server.addr(), ConnectionAddr::TcpTls { .. }) {
@@ -260,19 +308,37 @@ impl Settings {
     }
 }
 
-/// The servers of a URL: `scheme://user:password@host1:port,host2:port/database`, with one host if `many` is false; or
-/// `unix:///path`, with the keys `db`, `user` and `pass`.
-fn servers(
-    url: &StoreUrl,
-    keys: &mut Keys,
-    many: bool,
-) -> Result<(Vec<ConnectionInfo>, DriverKeys), ConfigError> {
+/// The same server at another address.
+pub(crate) fn moved_to(server: &ConnectionInfo, host: &str, port: u16) -> ConnectionInfo {
+    let host = host.to_owned();
+    let address = match server.addr() {
+        ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+            ConnectionAddr::TcpTls { host, port, insecure: *insecure, tls_params: tls_params.clone() }
+        }
+        _ => ConnectionAddr::Tcp(host, port),
+    };
+    server.clone().set_addr(address)
+}
+
+/// The servers that a URL names.
+struct Hosts {
+    servers: Vec<ConnectionInfo>,
+    driver: DriverKeys,
+    /// The name of the primary that Sentinels watch.
+    primary: Option<String>,
+}
+
+/// The servers of a URL: `scheme://user:password@host1:port,host2:port/database`, with one host unless the form has several;
+/// `scheme://…/primary/database` for Sentinels; or `unix:///path`, with the keys `db`, `user` and `pass`.
+fn servers(url: &StoreUrl, keys: &mut Keys, form: Form) -> Result<Hosts, ConfigError> {
     let problem =
-        |problem: &str| Err(ConfigError::new("store", format!("{problem}: write {}", example(url, many))));
+        |problem: &str| Err(ConfigError::new("store", format!("{problem}: write {}", example(url, form))));
     let scheme = match url.scheme() {
         "unix" | "redis+unix" | "valkey+unix" => return socket(url, keys),
-        "rediss" | "valkeys" => "rediss",
-        _ if many && keys.choice("polylock.tls", &[("on", true), ("off", false)])?.unwrap_or(false) => {
+        scheme if scheme.starts_with("rediss") || scheme.starts_with("valkeys") => "rediss",
+        _ if form == Form::Redlock
+            && keys.choice("polylock.tls", &[("on", true), ("off", false)])?.unwrap_or(false) =>
+        {
             "rediss"
         }
         _ => "redis",
@@ -288,7 +354,11 @@ fn servers(
         return problem("has a # in it, which must be percent-encoded in a user or password");
     }
     let (user, rest) = rest.rsplit_once('@').map_or(("", rest), |(user, rest)| (user, rest));
-    let (hosts, database) = rest.split_once('/').unwrap_or((rest, ""));
+    let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let (primary, database) = match form {
+        Form::Sentinel => primary_and_database(path, keys)?,
+        _ => (None, path),
+    };
     let driver = DriverKeys::read(url, scheme == "rediss", keys)?;
     let database = match (driver.database.map(|database| database.to_string()), database) {
         (Some(named), "") => named,
@@ -297,33 +367,67 @@ fn servers(
         }
         (_, other) => other.to_owned(),
     };
+    if form == Form::Cluster && !matches!(database.as_str(), "" | "0") {
+        return problem("names a database, and a cluster has number 0 alone");
+    }
     let hosts: Vec<&str> = hosts.split(',').collect();
-    if !many && hosts.len() > 1 {
-        return problem("names several servers, and a redis:// store is one (several are redlock://)");
+    if form == Form::One && hosts.len() > 1 {
+        return problem(
+            "names several servers, and a redis:// store is one (several are redlock://, redis-cluster:// or redis+sentinel://)",
+        );
     }
     if hosts.iter().any(|host| host.is_empty() || host.starts_with(':')) {
         return problem("names a server without a host");
     }
     let read = |host: &&str| {
         let at = if user.is_empty() { "" } else { "@" };
-        let text = format!("{scheme}://{user}{at}{host}/{database}");
+        let has_port = host.rsplit(']').next().is_some_and(|rest| rest.contains(':'));
+        let port = if form == Form::Sentinel && !has_port { ":26379" } else { "" };
+        let text = format!("{scheme}://{user}{at}{host}{port}/{database}");
         text.as_str().into_connection_info().map_err(|error| {
             let ConfigError { key, problem } = unreadable(&error);
-            ConfigError::new(key, format!("{problem}: write {}", example(url, many)))
+            ConfigError::new(key, format!("{problem}: write {}", example(url, form)))
         })
     };
-    Ok((hosts.iter().map(read).collect::<Result<_, _>>()?, driver))
+    Ok(Hosts { servers: hosts.iter().map(read).collect::<Result<_, _>>()?, driver, primary })
 }
 
-fn example(url: &StoreUrl, many: bool) -> String {
-    let hosts = if many { "host1:port,host2:port,host3:port" } else { "host:port" };
+/// The name of the primary and the database in the `path` of a URL of Sentinels. The name may be in one of the keys that other drivers
+/// have for it; then the path is the database.
+fn primary_and_database<'p>(
+    path: &'p str,
+    keys: &mut Keys,
+) -> Result<(Option<String>, &'p str), ConfigError> {
+    let named = PRIMARY_KEYS.into_iter().filter_map(|key| keys.text(key).map(|name| (key, name)));
+    let named: Vec<_> = named.collect();
+    let (primary, database) = path.split_once('/').unwrap_or((path, ""));
+    match &named[..] {
+        [] => {
+            let primary = percent_decode_str(primary).decode_utf8_lossy().into_owned();
+            Ok(((!primary.is_empty()).then_some(primary), database))
+        }
+        [(key, name)] if database.is_empty() && primary.chars().all(|digit| digit.is_ascii_digit()) => {
+            if name.is_empty() {
+                return Err(ConfigError::new(*key, "names no primary"));
+            }
+            Ok((Some(name.clone()), primary))
+        }
+        [(_, name), ..] if name == primary => Ok((Some(name.clone()), database)),
+        [(key, _), ..] => {
+            Err(ConfigError::new(*key, "the path or another key names the primary, too: keep one"))
+        }
+    }
+}
+
+fn example(url: &StoreUrl, form: Form) -> String {
     format!(
-        "{}://user:password@{hosts}/0, with characters such as @ : / # ? % in a user or password percent-encoded",
-        url.scheme()
+        "{}://user:password@{}, with characters such as @ : / # ? % in a user or password percent-encoded",
+        url.scheme(),
+        form.example()
     )
 }
 
-fn socket(url: &StoreUrl, keys: &mut Keys) -> Result<(Vec<ConnectionInfo>, DriverKeys), ConfigError> {
+fn socket(url: &StoreUrl, keys: &mut Keys) -> Result<Hosts, ConfigError> {
     let driver = DriverKeys::read(url, false, keys)?;
     let mut redis = RedisConnectionInfo::default().set_db(driver.database.unwrap_or(0));
     if let Some(user) = keys.text("user") {
@@ -333,10 +437,75 @@ fn socket(url: &StoreUrl, keys: &mut Keys) -> Result<(Vec<ConnectionInfo>, Drive
         redis = redis.set_password(password);
     }
     let server = ConnectionAddr::Unix(url.file()?.into()).into_connection_info();
-    Ok((vec![server.map_err(|error| unreadable(&error))?.set_redis_settings(redis)], driver))
+    let servers = vec![server.map_err(|error| unreadable(&error))?.set_redis_settings(redis)];
+    Ok(Hosts { servers, driver, primary: None })
 }
 
 /// What the driver says is about the form, and holds no part of the text.
 fn unreadable(error: &RedisError) -> ConfigError {
     ConfigError::new("store", format!("can't be read ({error})"))
 }
+
+/// The setters of a store's `Config` that are the same for all stores on a queue. The settings are its field `settings`.
+macro_rules! setters {
+    () => {
+        /// The user and the password of the servers come from `provider`; see
+        /// [`single::Config::credentials`](crate::single::Config::credentials).
+        #[must_use]
+        pub fn credentials(
+            mut self,
+            provider: impl redis::auth::StreamingCredentialsProvider + 'static,
+        ) -> Self {
+            self.settings.credentials(provider);
+            self
+        }
+
+        /// What the keys of the store begin with, in braces: 1 to 64 letters, digits or one of `_-.:/`. `polylock` by default.
+        #[must_use]
+        pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+            self.settings.prefix = prefix.into();
+            self
+        }
+
+        /// The time limit for a connection that can be used: 1 s by default.
+        #[must_use]
+        pub const fn connect_timeout(mut self, timeout: std::time::Duration) -> Self {
+            self.settings.connect_timeout = timeout;
+            self
+        }
+
+        /// How long a server may be silent until the connection counts as broken: 500 ms by default.
+        #[must_use]
+        pub const fn command_timeout(mut self, timeout: std::time::Duration) -> Self {
+            self.settings.command_timeout = timeout;
+            self
+        }
+
+        /// The certificate, in a PEM file, of the authority that signed those of the servers, for encrypted connections: the system's
+        /// authorities by default.
+        #[must_use]
+        pub fn tls_ca(mut self, file: impl Into<std::path::PathBuf>) -> Self {
+            self.settings.certificates.ca = Some(file.into());
+            self
+        }
+
+        /// The client's own certificate and its key, in PEM files, for encrypted connections: none by default.
+        #[must_use]
+        pub fn tls_client(
+            mut self,
+            certificate: impl Into<std::path::PathBuf>,
+            key: impl Into<std::path::PathBuf>,
+        ) -> Self {
+            self.settings.certificates.client = Some((certificate.into(), key.into()));
+            self
+        }
+
+        /// Accepts a property of the servers that breaks locks; none by default.
+        #[must_use]
+        pub fn allow(mut self, property: crate::Allowed) -> Self {
+            self.settings.allowed.push(property);
+            self
+        }
+    };
+}
+pub(crate) use setters;

@@ -46,24 +46,25 @@ const NO_EFFECT: [&str; 30] = [
     "max_redirects",
 ];
 
+/// Keys that name the primary that Sentinels watch.
+pub(crate) const PRIMARY_KEYS: [&str; 6] = [
+    "sentinelMasterId",
+    "sentinel_master",
+    "sentinel_master_id",
+    "master_name",
+    "masterName",
+    "service_name",
+];
+
 /// Keys that are refused, and what to write instead.
 const REFUSED: [(&[&str], &str); 4] = [
     (
-        &[
-            "sentinelMasterId",
-            "sentinel_master",
-            "sentinel_master_id",
-            "master_name",
-            "masterName",
-            "service_name",
-        ],
-        "Sentinel is not followed, because a failover forgets the last grants: name the address of the primary, or use \
-         redlock:// with independent servers",
+        &PRIMARY_KEYS,
+        "only Sentinels know a primary by name: write redis+sentinel://sentinel1:26379,sentinel2:26379/NAME",
     ),
     (
         &["cluster", "cluster_enabled", "cluster_mode"],
-        "a Redis Cluster is not followed, because a failover forgets the last grants: use a single primary or redlock://, or \
-         name the node that serves the prefix and set polylock.allow=cluster",
+        "the scheme says whether the servers are a Redis Cluster: write redis-cluster:// if they are, and leave this key out",
     ),
     (
         &["replica", "readonly", "read_only", "read_from_replicas", "readFrom", "replicaSet"],
@@ -215,8 +216,8 @@ mod tests {
             ("ssl_cert_reqs=none", "ssl_cert_reqs", "polylock.tls_ca"),
             ("skip_verify=true", "skip_verify", "polylock.tls_ca"),
             ("ssl=true", "ssl", "rediss://"),
-            ("sentinelMasterId=m", "sentinelMasterId", "redlock://"),
-            ("cluster=true", "cluster", "polylock.allow=cluster"),
+            ("sentinelMasterId=m", "sentinelMasterId", "redis+sentinel://"),
+            ("cluster=true", "cluster", "redis-cluster://"),
             ("readonly=true", "readonly", "primary"),
             ("keyPrefix=x", "keyPrefix", "polylock.prefix"),
             ("db=a", "db", "number"),

@@ -16,6 +16,9 @@ const NEEDED_RIGHTS: &str = "this user may not use a command, key or channel: it
      (with the prefix that is used) and +evalsha +script|load +subscribe +publish +time +info +get +set +del +exists +hget \
      +hset +hdel +hgetall +zadd +zrem +zrange +zrank +zscore +zremrangebyscore +pttl +pexpire, and +scan to list locks";
 
+const SLOT_MOVES: &str =
+    "the slot of this lock is being moved to another node: claims and releases work again when that is done";
+
 /// There is no number greater than the last one.
 pub(crate) fn no_greater_number(backend: &'static str, operation: Operation, address: &str) -> Error {
     Cause::Unusable(Fault::Permanent, NO_GREATER_NUMBER.to_owned()).at(backend, operation, address)
@@ -30,6 +33,8 @@ pub(crate) enum Cause {
     Unusable(Fault, String),
     /// No reply within this time.
     TimedOut(Duration),
+    /// A slot that this client was subscribed to has left the server, and the replies on that connection are lost.
+    SlotLeft,
     /// No connection that can be used, encrypted or not.
     Connecting(Box<Self>, Encryption),
 }
@@ -47,6 +52,18 @@ impl Cause {
         Self::Connecting(Box::new(self), if encrypted { Encryption::Tls } else { Encryption::Plain })
     }
 
+    /// The same for a Sentinel, which may have users of its own.
+    pub(crate) fn of_sentinel(self) -> Self {
+        match &self {
+            Self::Driver(error) if fault(error) == Fault::Denied => {
+                let advice = "a Sentinel refuses the user: its name and password are sentinel_username and sentinel_password, those \
+                              before the @ are for the primary";
+                Self::Unusable(Fault::Denied, format!("{advice} ({error})"))
+            }
+            _ => self,
+        }
+    }
+
     /// As an error of `operation` at the server `address`.
     pub(crate) fn at(self, backend: &'static str, operation: Operation, address: &str) -> Error {
         let at = At { backend, operation, place: address };
@@ -58,6 +75,7 @@ impl Cause {
                     format!("no answer within {timeout:?}: the server is busy, hangs or can't be reached");
                 at.ours(Fault::Temporary, advice)
             }
+            Self::SlotLeft => at.ours(Fault::Temporary, SLOT_MOVES),
             Self::Connecting(cause, encryption) => match *cause {
                 Self::Driver(error) if is_no_database(&error) => {
                     let problem = "names a database that the server does not have: see its setting `databases`, 16 by default";
@@ -166,8 +184,12 @@ fn advice(error: &RedisError) -> Option<&'static str> {
         (ErrorKind::RESP3NotSupported, _) => "the server is too old: Redis 6.2 or later is needed",
         (ErrorKind::Server(Server::ReadOnly), _) => "the server is a replica now: connect to the primary",
         (ErrorKind::Server(Server::BusyLoading), _) => "the server is still reading its data from the disk",
-        (ErrorKind::Server(Server::Moved | Server::Ask | Server::CrossSlot | Server::ClusterDown), _) => {
-            "the server is a node of a Redis Cluster that does not serve these keys: connect to the one that does"
+        (ErrorKind::Server(Server::Moved | Server::Ask | Server::CrossSlot), _) => {
+            "the server is a node of a Redis Cluster that does not serve these keys: write redis-cluster://"
+        }
+        (ErrorKind::Server(Server::TryAgain), _) => SLOT_MOVES,
+        (ErrorKind::Server(Server::ClusterDown), _) => {
+            "a slot of the cluster has no node that serves it, or the node can't reach the majority: see CLUSTER INFO"
         }
         (_, Some(LAST_NUMBER)) => NO_GREATER_NUMBER,
         (_, Some("OOM")) => "the server is out of memory: raise its maxmemory",

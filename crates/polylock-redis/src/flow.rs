@@ -47,7 +47,9 @@ impl Flow {
     pub(crate) async fn enter(&self, operation: Operation) -> Permit {
         match operation {
             Operation::Renew => self.renewals.enter(Priority::High).await,
-            Operation::Release | Operation::Break => self.others.enter(Priority::High).await,
+            Operation::Release | Operation::Break | Operation::Connect => {
+                self.others.enter(Priority::High).await
+            }
             _ => self.others.enter(Priority::Low).await,
         }
     }

@@ -1,42 +1,118 @@
-//! The names of the keys: `{prefix}:kind:lock`.
+//! The names of the keys: `{prefix}:kind:lock` on one server, and `{prefix:bucket}:kind:lock` in a cluster.
+//!
+//! A cluster serves keys by slot, and the slot of a key is that of the text in its first braces. So all locks of one bucket are in one
+//! slot, and the buckets of a prefix are spread over the nodes.
 
-use std::{collections::BTreeSet, str};
+use std::{collections::BTreeSet, fmt, str};
 
+use crc::{CRC_16_XMODEM, Crc};
 use futures_util::{StreamExt, TryStreamExt, future, stream};
 use polylock_core::{Inspect, LockName, LockStatus, Operation, Result};
 
 use crate::link::{Call, INSPECT_TIMEOUT, Link};
+
+/// The checksum that a cluster's slots are made of.
+const CRC: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
+/// How many slots a cluster has.
+const SLOTS: u16 = 16_384;
 
 /// How many locks of a list are inspected at a time: few enough that other operations on the same connection do not wait for them.
 const AT_ONCE: usize = 32;
 /// How many keys a server looks at in one step of a list.
 const KEYS_AT_ONCE: usize = 1000;
 
+/// The locks of a prefix in a cluster that are served together. This is part of the format of the keys and never changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Bucket(u8);
+
+impl Bucket {
+    /// How many there are.
+    pub(crate) const COUNT: usize = 256;
+
+    /// The bucket of the lock `name`: the lower half of a checksum of the name.
+    pub(crate) fn of(name: &LockName) -> Self {
+        let [_, lower] = CRC.checksum(name.as_str().as_bytes()).to_be_bytes();
+        Self(lower)
+    }
+
+    /// All of them, in order.
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        (0..=u8::MAX).map(Self)
+    }
+
+    /// Its place among all.
+    pub(crate) fn index(self) -> usize {
+        usize::from(self.0)
+    }
+
+    /// The text in the braces of its keys.
+    fn tag(self, prefix: &str) -> String {
+        format!("{prefix}:{self}")
+    }
+
+    /// The slot of a cluster that its keys are in.
+    pub(crate) fn slot(self, prefix: &str) -> u16 {
+        CRC.checksum(self.tag(prefix).as_bytes()) % SLOTS
+    }
+
+    /// The channel of the client `client` for messages about locks of this bucket; in the same slot as the keys.
+    pub(crate) fn channel(self, prefix: &str, client: &str) -> String {
+        format!("{{{}}}:{client}", self.tag(prefix))
+    }
+}
+
+impl fmt::Display for Bucket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:02x}", self.0)
+    }
+}
+
 /// Those of one prefix.
 #[derive(Debug)]
 pub(crate) struct Keys {
     prefix: String,
+    /// Whether they are in the slots of a cluster.
+    bucketed: bool,
 }
 
 impl Keys {
+    /// On one server: all keys have the same tag.
     pub(crate) fn new(prefix: &str) -> Self {
-        // All in one slot of a cluster: they share what stands in the first braces.
-        Self { prefix: format!("{{{prefix}}}:") }
+        Self { prefix: prefix.to_owned(), bucketed: false }
+    }
+
+    /// In a cluster: each bucket has a tag.
+    pub(crate) fn bucketed(prefix: &str) -> Self {
+        Self { prefix: prefix.to_owned(), bucketed: true }
+    }
+
+    /// The beginning of the keys of the lock `name`.
+    fn beginning(&self, name: &LockName) -> String {
+        if self.bucketed {
+            return format!("{{{}}}:", Bucket::of(name).tag(&self.prefix));
+        }
+        format!("{{{}}}:", self.prefix)
     }
 
     /// Of this kind, of the lock `name`.
     pub(crate) fn of(&self, kind: &str, name: &LockName) -> String {
-        format!("{}{kind}:{}", self.prefix, name.as_str())
+        format!("{}{kind}:{}", self.beginning(name), name.as_str())
     }
 
-    /// Of this kind, shared by all locks.
+    /// Of this kind, shared by all locks; on one server.
     pub(crate) fn shared(&self, kind: &str) -> String {
-        format!("{}{kind}", self.prefix)
+        format!("{{{}}}:{kind}", self.prefix)
+    }
+
+    /// Of this kind, shared by the lock `name` and all others in its slot.
+    pub(crate) fn shared_with(&self, name: &LockName, kind: &str) -> String {
+        format!("{}{kind}", self.beginning(name))
     }
 
     /// The pattern of the keys of these kinds, of all locks whose names begin with `names`.
     pub(crate) fn pattern(&self, kinds: &str, names: &str) -> String {
-        format!("{}[{kinds}]:{}*", literally(&self.prefix), literally(names))
+        let bucket = if self.bucketed { ":[0-9a-f][0-9a-f]" } else { "" };
+        format!("{{{}{bucket}}}:[{kinds}]:{}*", literally(&self.prefix), literally(names))
     }
 
     /// The names that begin with `names`, of all locks that have a key of these kinds in the server of `link`.
@@ -61,8 +137,12 @@ impl Keys {
 
     /// The name of the lock that `key` belongs to.
     pub(crate) fn name(&self, key: &str) -> Option<LockName> {
-        let (_, name) = key.strip_prefix(&self.prefix)?.split_once(':')?;
-        LockName::new(name).ok()
+        let tag = key.strip_prefix('{')?.strip_prefix(&self.prefix)?;
+        let (bucket, kind) = tag.split_once("}:")?;
+        let (_, name) = kind.split_once(':')?;
+        let name = LockName::new(name).ok()?;
+        let expected = if self.bucketed { format!(":{}", Bucket::of(&name)) } else { String::new() };
+        (bucket == expected).then_some(name)
     }
 }
 
@@ -100,6 +180,30 @@ mod tests {
         assert_eq!(keys.name(&keys.of("h", &name)), Some(name));
         assert_eq!(keys.name("{app}:h:a"), None);
         assert_eq!(keys.name(&keys.shared("last")), None);
+    }
+
+    #[test]
+    fn in_a_cluster_the_keys_of_a_lock_are_in_the_slot_of_its_bucket() {
+        let keys = Keys::bucketed("polylock");
+        let name = LockName::new("orders/42").unwrap();
+        let bucket = Bucket::of(&name);
+        // Fixed for ever: another version would use other keys for the same lock.
+        assert_eq!((bucket.to_string(), bucket.slot("polylock")), ("05".to_owned(), 10_410));
+        assert_eq!(keys.of("h", &name), format!("{{polylock:{bucket}}}:h:orders/42"));
+        assert_eq!(keys.shared_with(&name, "last"), format!("{{polylock:{bucket}}}:last"));
+        assert_eq!(bucket.channel("polylock", "c"), format!("{{polylock:{bucket}}}:c"));
+        assert_eq!(keys.name(&keys.of("h", &name)), Some(name.clone()));
+        assert_eq!(keys.name(&Keys::new("polylock").of("h", &name)), None);
+        assert_eq!(keys.name("{polylock:zz}:h:orders/42"), None);
+        assert_eq!(keys.pattern("hq", "a"), "{polylock:[0-9a-f][0-9a-f]}:[hq]:a*");
+        assert_eq!(Bucket::all().count(), Bucket::COUNT);
+    }
+
+    #[test]
+    fn the_checksum_is_that_of_the_specification() {
+        assert_eq!(CRC.checksum(b"123456789"), 0x31C3);
+        // CLUSTER KEYSLOT of these keys.
+        assert_eq!(CRC.checksum(b"foo") % SLOTS, 12_182);
     }
 
     #[test]

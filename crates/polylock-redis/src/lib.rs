@@ -3,18 +3,23 @@
 //! | URL | store | module |
 //! |---|---|---|
 //! | `redis://`, `rediss://`, `valkey://`, `valkeys://`, `unix://` | one server: queues, hand-over, six modes | [`single`] |
+//! | `redis+sentinel://`, `redis-sentinel://`, `valkey+sentinel://` | the primary that Sentinels name, also after a failover | [`sentinel`] |
+//! | `redis-cluster://`, `valkey-cluster://` | a cluster: the locks are spread over its nodes | [`cluster`] |
 //! | `redlock://` | N independent servers, of which a majority decides | [`redlock`] |
 //!
 //! The feature `tls` encrypts connections.
 
 mod checkup;
+pub mod cluster;
 mod config;
 mod driver_keys;
 mod error;
 mod flow;
 mod keys;
 mod link;
+mod queue;
 pub mod redlock;
+pub mod sentinel;
 pub mod single;
 mod tls;
 

@@ -7,10 +7,14 @@
 //! subscription that failed.
 
 use std::{
+    collections::HashSet,
     fmt,
     pin::pin,
     str,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -20,8 +24,8 @@ use polylock_core::{
     server_clock::ServerClock,
 };
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, FromRedisValue, PushInfo, PushKind, RedisResult, ScriptInvocation,
-    Value, aio::MultiplexedConnection,
+    AsyncConnectionConfig, Client, Cmd, ErrorKind, FromRedisValue, Pipeline, PushInfo, PushKind, RedisError,
+    RedisResult, ScriptInvocation, ServerErrorKind, Value, aio::MultiplexedConnection,
 };
 
 use crate::{
@@ -30,6 +34,7 @@ use crate::{
     config::Credentials,
     error::{Cause, is_answer},
     flow::{Flow, Permit, Traffic},
+    sentinel::Sentinels,
 };
 
 /// The time limit of operations that people wait for.
@@ -50,10 +55,15 @@ pub(crate) enum Push<'a> {
 /// Called for every push message. Must not block.
 pub(crate) type PushHandler = Arc<dyn Fn(Push<'_>) + Send + Sync>;
 
-/// A channel that no other client has; random, like a request's id. It begins with the prefix, so that the users of one prefix can be
-/// kept from sending grants to those of another.
-pub(crate) fn own_channel(prefix: &str) -> String {
-    format!("polylock:{prefix}:{:032x}", u128::from_be_bytes(RequestId::random().to_bytes()))
+/// A text that no other client has; random, like a request's id.
+pub(crate) fn client_id() -> String {
+    format!("{:032x}", u128::from_be_bytes(RequestId::random().to_bytes()))
+}
+
+/// The channel of a client on one server. It begins with the prefix, so that the users of one prefix can be kept from sending grants to
+/// those of another.
+pub(crate) fn own_channel(prefix: &str, client: &str) -> String {
+    format!("polylock:{prefix}:{client}")
 }
 
 /// The channel on which the names of broken locks are published to all clients that use this prefix.
@@ -61,10 +71,29 @@ pub(crate) fn break_channel(prefix: &str) -> String {
     format!("polylock:broken:{prefix}")
 }
 
+/// Which kind of server is expected at the other end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Expected {
+    /// A primary that stays one.
+    Primary,
+    /// A node of a cluster.
+    ClusterNode,
+    /// The primary that a Sentinel has named, which may be another one soon.
+    NamedPrimary,
+}
+
+/// How a server is found.
+#[derive(Clone)]
+pub(crate) enum Route {
+    To(Box<Client>),
+    Watched(Arc<Sentinels>),
+}
+
 /// How to reach one server.
 #[derive(Clone)]
 pub(crate) struct Endpoint {
-    pub(crate) client: Client,
+    pub(crate) route: Route,
+    pub(crate) expected: Expected,
     /// The store's name, for errors, metrics and logs.
     pub(crate) backend: &'static str,
     /// The server, without secrets.
@@ -84,8 +113,8 @@ pub(crate) struct Endpoint {
     pub(crate) needs_run: bool,
     /// Whether connections receive messages.
     pub(crate) subscribes: bool,
-    /// The client's own channel, and the handler of its messages.
-    pub(crate) channel: String,
+    /// The client's own channel, unless it has one in each slot, and the handler of its messages.
+    pub(crate) channel: Option<String>,
     pub(crate) on_push: PushHandler,
     /// See [`break_channel`].
     pub(crate) break_channel: String,
@@ -131,6 +160,35 @@ pub(crate) struct Live {
     attempt: u64,
     pub(crate) peer: Arc<Peer>,
     traffic: Arc<Traffic>,
+    slots: Arc<SlotChannels>,
+}
+
+/// The channels of a cluster's slots that a connection is subscribed to.
+#[derive(Debug, Default)]
+struct SlotChannels {
+    subscribed: Mutex<HashSet<String>>,
+    /// Whether the server has ended a subscription by itself. The driver takes that message for the reply to the oldest command in
+    /// flight, so no reply that it returns from then on belongs to its command.
+    garbled: AtomicBool,
+}
+
+impl SlotChannels {
+    fn lock(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.subscribed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_garbled(&self) -> bool {
+        self.garbled.load(Ordering::Acquire)
+    }
+}
+
+/// How a call reaches its server in a cluster.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Via<'a> {
+    /// Whether the server is about to receive the slot, and serves it only to those who ask for that.
+    pub(crate) asking: bool,
+    /// The channel in the slot that the client must be subscribed to when the call is carried out.
+    pub(crate) channel: Option<&'a str>,
 }
 
 /// A command for the server.
@@ -140,21 +198,63 @@ pub(crate) enum Call<'a> {
     /// text.
     Script(&'a (dyn Fn(&Peer) -> ScriptInvocation<'a> + Sync)),
     Command(&'a Cmd),
+    /// Commands of which each has a reply of its own, in one message. The reply is an array of theirs, errors included.
+    Batch(&'a Pipeline),
 }
 
 impl Call<'_> {
-    async fn send(self, peer: &Peer, mut connection: MultiplexedConnection) -> RedisResult<Value> {
-        match self {
-            Self::Script(script) => script(peer).invoke_async(&mut connection).await,
-            Self::Command(command) => command.query_async(&mut connection).await,
+    async fn send(self, live: &Live, via: Via<'_>) -> RedisResult<Value> {
+        let Some(channel) = via.channel.filter(|channel| live.slots.lock().insert((*channel).to_owned()))
+        else {
+            return self.carry_out(live, via.asking).await;
+        };
+        let (mut subscriber, mut subscribe) = (live.connection.clone(), redis::cmd("SSUBSCRIBE"));
+        subscribe.arg(channel);
+        // Sent first, so the server carries it out first.
+        let (subscribed, reply) =
+            future::join(subscribe.exec_async(&mut subscriber), self.carry_out(live, via.asking)).await;
+        if let Err(error) = subscribed {
+            live.slots.lock().remove(channel);
+            return Err(error);
         }
+        reply
+    }
+
+    async fn carry_out(self, live: &Live, asking: bool) -> RedisResult<Value> {
+        let mut connection = live.connection.clone();
+        match self {
+            Self::Script(script) if asking => ask(&script(&live.peer), &mut connection).await,
+            Self::Script(script) => script(&live.peer).invoke_async(&mut connection).await,
+            Self::Command(command) => command.query_async(&mut connection).await,
+            Self::Batch(commands) => {
+                connection.send_packed_commands(commands, 0, commands.len()).await.map(Value::Array)
+            }
+        }
+    }
+}
+
+/// Calls a script whose slot the server is about to receive. `ASKING` is for the next command of the connection, so both are in one
+/// message.
+async fn ask(script: &ScriptInvocation<'_>, connection: &mut MultiplexedConnection) -> RedisResult<Value> {
+    let mut both = redis::pipe();
+    both.cmd("ASKING").invoke_script(script);
+    let mut is_loaded = false;
+    loop {
+        let reply = connection.send_packed_commands(&both, 1, 1).await?.pop().unwrap_or(Value::Nil);
+        let Value::ServerError(error) = reply else { return Ok(reply) };
+        let error = RedisError::from(error);
+        if is_loaded || error.kind() != ErrorKind::Server(ServerErrorKind::NoScript) {
+            return Err(error);
+        }
+        script.load_async(connection).await?;
+        is_loaded = true;
     }
 }
 
 /// The outcome of a call.
 #[derive(Debug)]
-pub(crate) struct Reply {
-    pub(crate) outcome: Result<Value>,
+pub(crate) struct Reply<E = Error> {
+    pub(crate) outcome: Result<Value, E>,
     /// Whether it was sent at least once.
     pub(crate) was_sent: bool,
     /// Whether a copy of it was sent and not answered: the server may still carry that out, at any time.
@@ -200,11 +300,22 @@ impl Link {
         state.live.as_ref().is_some_and(|live| live.traffic.silence() <= self.endpoint.command_timeout)
     }
 
+    /// The name or the number of the server's machine.
+    pub(crate) fn host(&self) -> &str {
+        let host = self.address().rsplit_once(':').map_or(self.address(), |(host, _)| host);
+        host.trim_start_matches('[').trim_end_matches(']')
+    }
+
     /// Whether a reply has been due for longer than a command may take, or the last connection attempt failed.
     pub(crate) fn is_silent(&self) -> bool {
+        self.is_silent_for(self.endpoint.command_timeout)
+    }
+
+    /// Whether a reply has been due for longer than this, or there is no connection and one was tried.
+    pub(crate) fn is_silent_for(&self, limit: Duration) -> bool {
         let state = self.shared.lock();
         match &state.live {
-            Some(live) => live.traffic.silence() > self.endpoint.command_timeout,
+            Some(live) => live.traffic.silence() > limit,
             None => state.failed.is_some() || state.attempts > 0,
         }
     }
@@ -228,33 +339,48 @@ impl Link {
     /// # Cancel safety
     /// Dropping it leaves the connection intact. The command may have been sent.
     pub(crate) async fn call(&self, operation: Operation, timeout: Duration, call: Call<'_>) -> Reply {
+        let Reply { outcome, was_sent, may_come_late, peer } =
+            self.attempt(operation, timeout, call, Via::default()).await;
+        let outcome = outcome.map_err(|cause| self.failed(operation, cause));
+        Reply { outcome, was_sent, may_come_late, peer }
+    }
+
+    /// Does what [`call`](Self::call) does, by another way, and returns the cause of a failure.
+    ///
+    /// # Cancel safety
+    /// As [`call`](Self::call).
+    pub(crate) async fn attempt(
+        &self,
+        operation: Operation,
+        timeout: Duration,
+        call: Call<'_>,
+        via: Via<'_>,
+    ) -> Reply<Cause> {
         let timeout = timeout.min(self.endpoint.command_timeout);
         let (mut was_sent, mut may_come_late) = (false, false);
         let Some(_permit) = self.enter(operation, timeout).await else {
-            let outcome = Err(self.failed(operation, Cause::TimedOut(timeout)));
-            return Reply { outcome, was_sent, may_come_late, peer: None };
+            return Reply { outcome: Err(Cause::TimedOut(timeout)), was_sent, may_come_late, peer: None };
         };
         loop {
             let (live, is_new) = match self.live().await {
                 Ok(live) => live,
                 Err(cause) => {
-                    let outcome = Err(self.failed(operation, cause));
-                    return Reply { outcome, was_sent, may_come_late, peer: None };
+                    return Reply { outcome: Err(cause), was_sent, may_come_late, peer: None };
                 }
             };
             was_sent = true;
             let due = live.traffic.sends();
             let sent_at = due.sent_at();
-            let (answered, cause) =
-                match due.wait(timeout, call.send(&live.peer, live.connection.clone())).await {
-                    Some(Ok(value)) => {
-                        due.replied();
-                        let peer = Some((live.peer, sent_at));
-                        return Reply { outcome: Ok(value), was_sent, may_come_late, peer };
-                    }
-                    Some(Err(error)) => (is_answer(&error), Cause::Driver(error)),
-                    None => (false, Cause::TimedOut(timeout)),
-                };
+            let (answered, cause) = match due.wait(timeout, call.send(&live, via)).await {
+                Some(_) if live.slots.is_garbled() => (false, Cause::SlotLeft),
+                Some(Ok(value)) => {
+                    due.replied();
+                    let peer = Some((live.peer, sent_at));
+                    return Reply { outcome: Ok(value), was_sent, may_come_late, peer };
+                }
+                Some(Err(error)) => (is_answer(&error), Cause::Driver(error)),
+                None => (false, Cause::TimedOut(timeout)),
+            };
             // A connection that is only slow is kept, and with it the order of what was sent.
             let timed_out = matches!(cause, Cause::TimedOut(_));
             let broken = !answered && (!timed_out || live.traffic.silence() >= self.endpoint.silence);
@@ -266,8 +392,7 @@ impl Link {
                 self.shared.give_up(live.attempt, &self.endpoint.on_push);
             }
             if !broken || is_new {
-                let outcome = Err(self.failed(operation, cause));
-                return Reply { outcome, was_sent, may_come_late, peer: None };
+                return Reply { outcome: Err(cause), was_sent, may_come_late, peer: None };
             }
         }
     }
@@ -328,24 +453,36 @@ impl Link {
     }
 
     async fn connect(&self, attempt: u64) -> Result<Live, Cause> {
+        match &self.endpoint.route {
+            Route::To(client) => self.connect_to(client, attempt).await,
+            Route::Watched(sentinels) => {
+                let mut failed = None;
+                for client in sentinels.primary().await? {
+                    match self.connect_to(&client, attempt).await {
+                        Ok(live) => return Ok(live),
+                        Err(cause) => failed = Some(cause),
+                    }
+                }
+                Err(failed.unwrap_or(Cause::TimedOut(self.endpoint.connect_timeout)))
+            }
+        }
+    }
+
+    async fn connect_to(&self, client: &Client, attempt: u64) -> Result<Live, Cause> {
         let shared = Arc::downgrade(&self.shared);
         let (on_push, alerts) = (self.endpoint.on_push.clone(), self.endpoint.alerts.clone());
         let break_channel = self.endpoint.break_channel.clone();
-        let mut config = AsyncConnectionConfig::new()
-            .set_connection_timeout(None)
-            // Each call has a time limit of its own, and so has a connection attempt as a whole.
-            .set_response_timeout(None)
-            .set_push_sender(move |push: PushInfo| {
-                receive(&push, attempt, &shared, &on_push, &break_channel, &alerts);
-                Ok::<_, redis::aio::SendError>(())
-            });
-        if let Some(credentials) = &self.endpoint.credentials {
-            config = config.set_credentials_provider(credentials.clone());
-        }
-        let connection = self.endpoint.client.get_multiplexed_async_connection_with_config(&config);
+        let slots = Arc::<SlotChannels>::default();
+        let own_slots = slots.clone();
+        let config = connection(self.endpoint.credentials.as_ref()).set_push_sender(move |push: PushInfo| {
+            receive(&push, attempt, &shared, &slots, &on_push, &break_channel, &alerts);
+            Ok::<_, redis::aio::SendError>(())
+        });
+        let connection = client.get_multiplexed_async_connection_with_config(&config);
         let mut connection = connection.await.map_err(Cause::Driver)?;
         let mut subscriber = connection.clone();
-        let channels = [&self.endpoint.channel, &self.endpoint.break_channel];
+        let own = self.endpoint.channel.as_ref();
+        let channels: Vec<&String> = own.into_iter().chain([&self.endpoint.break_channel]).collect();
         let subscribe = async {
             if self.endpoint.subscribes {
                 subscriber.subscribe(&channels[..]).await.map_err(Cause::Driver)?;
@@ -363,7 +500,7 @@ impl Link {
         let clock = ServerClock::default();
         clock.observe(sent_at, health.clock_us);
         let peer = Arc::new(Peer { health, clock });
-        Ok(Live { connection, attempt, peer, traffic: Arc::default() })
+        Ok(Live { connection, attempt, peer, traffic: Arc::default(), slots: own_slots })
     }
 
     /// Converts the server's reply into the type that it should have.
@@ -383,10 +520,20 @@ impl Link {
     }
 }
 
+/// The driver's settings for a connection. Each call has a time limit of its own, and so has a connection attempt as a whole.
+pub(crate) fn connection(credentials: Option<&Credentials>) -> AsyncConnectionConfig {
+    let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+    match credentials {
+        Some(credentials) => config.set_credentials_provider(credentials.clone()),
+        None => config,
+    }
+}
+
 fn receive(
     push: &PushInfo,
     attempt: u64,
     shared: &Weak<Shared>,
+    slots: &SlotChannels,
     on_push: &PushHandler,
     break_channel: &str,
     alerts: &HoldAlerts,
@@ -399,7 +546,16 @@ fn receive(
                 alerts.check(&name);
             }
         }
-        (PushKind::Message, [_, Value::BulkString(message)]) => on_push(Push::Message(message)),
+        (PushKind::Message | PushKind::SMessage, [_, Value::BulkString(message)]) => {
+            on_push(Push::Message(message));
+        }
+        (PushKind::SUnsubscribe, _) => {
+            // The slot has left the server. This comes before the driver matches the message with a command.
+            slots.garbled.store(true, Ordering::Release);
+            if let Some(shared) = shared.upgrade() {
+                shared.give_up(attempt, on_push);
+            }
+        }
         (PushKind::Disconnection, _) => {
             if let Some(shared) = shared.upgrade() {
                 shared.give_up(attempt, on_push);

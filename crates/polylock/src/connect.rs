@@ -302,6 +302,10 @@ enum Named {
     #[cfg(feature = "redis")]
     Redis(Box<polylock_redis::single::Config>),
     #[cfg(feature = "redis")]
+    RedisCluster(Box<polylock_redis::cluster::Config>),
+    #[cfg(feature = "redis")]
+    RedisSentinel(Box<polylock_redis::sentinel::Config>),
+    #[cfg(feature = "redis")]
     Redlock(Box<polylock_redis::redlock::Config>),
     #[cfg(feature = "zookeeper")]
     ZooKeeper(Box<polylock_zookeeper::Config>),
@@ -329,6 +333,15 @@ impl Named {
             #[cfg(feature = "redis")]
             "redis" | "rediss" | "valkey" | "valkeys" | "unix" | "redis+unix" | "valkey+unix" => {
                 Self::Redis(Box::new(polylock_redis::single::Config::from_url(url, &mut keys)?))
+            }
+            #[cfg(feature = "redis")]
+            "redis-cluster" | "rediss-cluster" | "valkey-cluster" | "valkeys-cluster" => {
+                Self::RedisCluster(Box::new(polylock_redis::cluster::Config::from_url(url, &mut keys)?))
+            }
+            #[cfg(feature = "redis")]
+            "redis+sentinel" | "rediss+sentinel" | "redis-sentinel" | "rediss-sentinel"
+            | "valkey+sentinel" | "valkeys+sentinel" => {
+                Self::RedisSentinel(Box::new(polylock_redis::sentinel::Config::from_url(url, &mut keys)?))
             }
             #[cfg(feature = "redis")]
             "redlock" => Self::Redlock(Box::new(polylock_redis::redlock::Config::from_url(url, &mut keys)?)),
@@ -366,6 +379,10 @@ impl Named {
             #[cfg(feature = "redis")]
             Self::Redis(config) => polylock_redis::single::connect(*config).await,
             #[cfg(feature = "redis")]
+            Self::RedisCluster(config) => polylock_redis::cluster::connect(*config).await,
+            #[cfg(feature = "redis")]
+            Self::RedisSentinel(config) => polylock_redis::sentinel::connect(*config).await,
+            #[cfg(feature = "redis")]
             Self::Redlock(config) => polylock_redis::redlock::connect(*config).await,
             #[cfg(feature = "zookeeper")]
             Self::ZooKeeper(config) => polylock_zookeeper::connect(*config).await,
@@ -385,7 +402,7 @@ impl Named {
             #[cfg(feature = "mysql")]
             Self::MySql(config) => polylock_sql::mysql::schema(config).map(Some),
             #[cfg(feature = "redis")]
-            Self::Redis(_) | Self::Redlock(_) => Ok(None),
+            Self::Redis(_) | Self::RedisCluster(_) | Self::RedisSentinel(_) | Self::Redlock(_) => Ok(None),
             #[cfg(feature = "zookeeper")]
             Self::ZooKeeper(_) => Ok(None),
             #[cfg(feature = "azure")]
@@ -395,7 +412,7 @@ impl Named {
 }
 
 /// Every scheme there is, with the feature that brings it and whether it was compiled in.
-const SCHEMES: [(&str, &str, bool); 20] = [
+const SCHEMES: [(&str, &str, bool); 30] = [
     ("memory", "", true),
     ("sqlite", "sqlite", cfg!(feature = "sqlite")),
     ("postgres", "postgres", cfg!(feature = "postgres")),
@@ -409,6 +426,16 @@ const SCHEMES: [(&str, &str, bool); 20] = [
     ("unix", "redis", cfg!(feature = "redis")),
     ("redis+unix", "redis", cfg!(feature = "redis")),
     ("valkey+unix", "redis", cfg!(feature = "redis")),
+    ("redis-cluster", "redis", cfg!(feature = "redis")),
+    ("rediss-cluster", "redis", cfg!(feature = "redis")),
+    ("valkey-cluster", "redis", cfg!(feature = "redis")),
+    ("valkeys-cluster", "redis", cfg!(feature = "redis")),
+    ("redis+sentinel", "redis", cfg!(feature = "redis")),
+    ("rediss+sentinel", "redis", cfg!(feature = "redis")),
+    ("redis-sentinel", "redis", cfg!(feature = "redis")),
+    ("rediss-sentinel", "redis", cfg!(feature = "redis")),
+    ("valkey+sentinel", "redis", cfg!(feature = "redis")),
+    ("valkeys+sentinel", "redis", cfg!(feature = "redis")),
     ("redlock", "redis", cfg!(feature = "redis")),
     ("zookeeper", "zookeeper", cfg!(feature = "zookeeper")),
     ("zk", "zookeeper", cfg!(feature = "zookeeper")),

@@ -24,6 +24,8 @@
 //! | `postgres://user:password@host/database` | `postgres` | programs on many machines |
 //! | `mysql://user:password@host/database`, also `mariadb:` | `mysql` | programs on many machines |
 //! | `redis://user:password@host/0`, also `rediss:`, `valkey:`, `valkeys:`, `unix:///socket` | `redis` | programs on many machines |
+//! | `redis+sentinel://user:password@sentinel1,sentinel2,sentinel3/primary/0`, also `rediss+sentinel:`, `redis-sentinel:`, `rediss-sentinel:`, `valkey+sentinel:`, `valkeys+sentinel:` | `redis` | programs on many machines |
+//! | `redis-cluster://user:password@host1,host2,host3`, also `rediss-cluster:`, `valkey-cluster:`, `valkeys-cluster:` | `redis` | programs on many machines |
 //! | `redlock://user:password@host1,host2,host3/0` | `redis` | programs on many machines |
 //! | `zookeeper://user:password@host1,host2,host3/path`, also `zk:`, `zookeeper+tls:`, `zk+tls:` | `zookeeper` | programs on many machines |
 //! | `az://container@account/path`, also `azblob:` | `azure`; but for its emulator with `tls` | programs on many machines |

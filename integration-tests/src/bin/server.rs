@@ -1,6 +1,7 @@
 //! `server postgres`, or `mariadb`, `redis`, `valkey`, `zookeeper`, `azurite`: a server to try things with, which is gone
 //! when the input ends.
-//! `server redlock`: five nodes; `zookeeper-ensemble`: three members; `zookeeper-tls`, `zookeeper-sasl`, `azurite-tls`. What
+//! `server redlock`: five nodes; `redis-cluster`: three primaries with a replica each; `redis-sentinel`: a primary, a replica and three
+//! Sentinels; `zookeeper-ensemble`: three members; `zookeeper-tls`, `zookeeper-sasl`, `azurite-tls`. What
 //! follows are settings, such as `server redis 'appendonly yes'`.
 //! `server shared postgres`: the one that a test process would use.
 //! `server around COMMAND …`: starts every shared server once, and runs a command whose test processes attach to them.
@@ -31,7 +32,7 @@ fn main() -> ExitCode {
 /// that the environment names already is not started.
 fn around(command: &mut Command) -> Result<ExitCode, Missing> {
     type Start = fn() -> Result<String, Missing>;
-    let all: [(&str, Start); 8] = [
+    let all: [(&str, Start); 10] = [
         ("POLYLOCK_TEST_POSTGRES_URL", || Ok(servers::postgres()?.url().to_owned())),
         ("POLYLOCK_TEST_MYSQL_URL", || Ok(servers::mariadb()?.url().to_owned())),
         ("POLYLOCK_TEST_REDIS_URL", || Ok(servers::redis()?.url().to_owned())),
@@ -39,6 +40,8 @@ fn around(command: &mut Command) -> Result<ExitCode, Missing> {
         ("POLYLOCK_TEST_ZOOKEEPER_URL", || Ok(zookeeper()?.url().to_owned())),
         ("POLYLOCK_TEST_ZOOKEEPER_ENSEMBLE_URL", || Ok(servers::zookeeper_ensemble()?.url().to_owned())),
         ("POLYLOCK_TEST_AZURE_URL", || Ok(azurite()?.url().to_owned())),
+        ("POLYLOCK_TEST_REDIS_CLUSTER_URL", || Ok(servers::redis_cluster()?.url().to_owned())),
+        ("POLYLOCK_TEST_REDIS_SENTINEL_URL", || Ok(servers::redis_sentinel()?.url().to_owned())),
         ("POLYLOCK_TEST_REDLOCK_URL", || Ok(redlock::url(redlock()?.iter().map(Server::url)))),
     ];
     let starting = all.map(|(variable, url)| (variable, thread::spawn(url)));
@@ -63,6 +66,12 @@ fn serve(words: &[&str]) -> Result<(), Missing> {
         ["shared", "zookeeper-ensemble"] => return say(servers::zookeeper_ensemble()?.url()),
         ["shared", "azurite"] => return say(azurite()?.url()),
         ["shared", "redlock"] => return say(&redlock::url(redlock()?.iter().map(Server::url))),
+        ["shared", "redis-cluster"] => return say(servers::redis_cluster()?.url()),
+        ["shared", "redis-sentinel"] => return say(servers::redis_sentinel()?.url()),
+        ["redis-cluster", ref settings @ ..] => return say(servers::redis_cluster::start(settings)?.url()),
+        ["redis-sentinel", ref settings @ ..] => {
+            return say(servers::redis_sentinel::start(settings, &[])?.url());
+        }
         ["redlock", ref settings @ ..] => {
             let nodes = redlock::start(5, settings)?;
             return say(&redlock::url(nodes.iter().map(|node| node.url())));

@@ -1,13 +1,14 @@
 //! Real servers for tests.
 //!
 //! - One that all tests of a process share: [`postgres()`], [`pgbouncer()`], [`mariadb()`], [`redis()`], [`valkey()`], [`zookeeper()`],
-//!   the three of [`zookeeper_ensemble()`], the five of [`redlock()`], and [`azurite()`]. Each test takes a
-//!   [`name`](Server::name) of its own for its tables, keys, nodes or blobs. `POLYLOCK_TEST_POSTGRES_URL`, `_MYSQL_URL`,
-//!   `_REDIS_URL`, `_VALKEY_URL`, `_ZOOKEEPER_URL`, `_ZOOKEEPER_ENSEMBLE_URL`, `_REDLOCK_URL` and `_AZURE_URL` name one to
-//!   attach to instead.
+//!   the three of [`zookeeper_ensemble()`], the five of [`redlock()`], the six of [`redis_cluster()`], those of
+//!   [`redis_sentinel()`], and [`azurite()`]. Each test takes a [`name`](Server::name) of its own for its tables, keys, nodes or
+//!   blobs. `POLYLOCK_TEST_POSTGRES_URL`, `_MYSQL_URL`, `_REDIS_URL`, `_VALKEY_URL`, `_ZOOKEEPER_URL`,
+//!   `_ZOOKEEPER_ENSEMBLE_URL`, `_REDLOCK_URL`, `_REDIS_CLUSTER_URL`, `_REDIS_SENTINEL_URL` and `_AZURE_URL` name one to attach to
+//!   instead.
 //! - One that a test may hurt: [`postgres::start`], [`mariadb::start`], [`pgbouncer::start`], [`redis::start`],
-//!   [`valkey::start`], [`zookeeper::start`], [`zookeeper::ensemble`], [`redlock::start`], [`azurite::start`] give a
-//!   [`Private`] one, or several, to be killed, restarted, frozen and thawed.
+//!   [`valkey::start`], [`zookeeper::start`], [`zookeeper::ensemble`], [`redlock::start`], [`redis_cluster::start`],
+//!   [`redis_sentinel::start`], [`azurite::start`] give a [`Private`] one, or several, to be killed, restarted, frozen and thawed.
 //!
 //! They are started from what is installed, on a free port of 127.0.0.1, and have answered in their own protocol when
 //! they are handed out. What is not installed is [`Missing`]; what is, and does not start, is a panic with its log.
@@ -30,6 +31,8 @@ pub mod mariadb;
 pub mod pgbouncer;
 pub mod postgres;
 pub mod redis;
+pub mod redis_cluster;
+pub mod redis_sentinel;
 pub mod redlock;
 mod tls;
 pub mod valkey;
@@ -152,6 +155,30 @@ pub fn redlock() -> Result<&'static [Server], Missing> {
     static SHARED: OnceLock<Result<redlock::Five, Failure>> = OnceLock::new();
     let nodes = SHARED.get_or_init(|| redlock::five(env::var("POLYLOCK_TEST_REDLOCK_URL").ok().as_deref()));
     nodes.as_ref().map(|(servers, _)| &servers[..]).map_err(|failure| missing(failure.clone()))
+}
+
+/// The Redis Cluster that the tests of this process share. Its nodes are [durable](redis::DURABLE).
+///
+/// # Errors
+/// [`Missing`] if Redis is not installed.
+///
+/// # Panics
+/// If it does not start, with a log.
+pub fn redis_cluster() -> Result<&'static Server, Missing> {
+    static SHARED: Shared<redis_cluster::Cluster> = Shared::new();
+    shared(&SHARED, "POLYLOCK_TEST_REDIS_CLUSTER_URL", redis_cluster::shared)
+}
+
+/// The Sentinels that the tests of this process share, with a primary and a replica that are [durable](redis::DURABLE).
+///
+/// # Errors
+/// [`Missing`] if Redis is not installed.
+///
+/// # Panics
+/// If one does not start, with its log.
+pub fn redis_sentinel() -> Result<&'static Server, Missing> {
+    static SHARED: Shared<redis_sentinel::Watched> = Shared::new();
+    shared(&SHARED, "POLYLOCK_TEST_REDIS_SENTINEL_URL", redis_sentinel::shared)
 }
 
 /// The Azurite that the tests of this process share. It keeps nothing when it ends.

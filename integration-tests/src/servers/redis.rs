@@ -55,7 +55,7 @@ pub fn start_tls(settings: &[&str]) -> Result<Private, Missing> {
 /// If it does not start, with its log.
 pub fn start_sentinel(primary: u16) -> Result<Private, Missing> {
     let watch = format!("sentinel monitor orders 127.0.0.1 {primary} 1");
-    super::start(Redis { sentinel: true, ..Redis::of(&REDIS, &[&watch]) })
+    super::start(Redis::sentinel(&[&watch]))
 }
 
 /// A program that is one.
@@ -85,6 +85,11 @@ pub(super) struct Redis {
 impl Redis {
     pub(super) fn of(make: &'static Make, settings: &[&str]) -> Self {
         Self { make, settings: settings.join("\n"), user: String::new(), tls: false, sentinel: false }
+    }
+
+    /// A Sentinel.
+    pub(super) fn sentinel(settings: &[&str]) -> Self {
+        Self { sentinel: true, ..Self::of(&REDIS, settings) }
     }
 }
 

@@ -27,8 +27,9 @@ pub fn url<'a>(nodes: impl IntoIterator<Item = &'a str>) -> String {
     format!("redlock://{user}{}{rest}", hosts.join(","))
 }
 
-/// The servers that are the nodes of the Redlock at `url`.
-pub(super) fn nodes(url: &str) -> Vec<Server> {
+/// The servers that are named in the URL of a Redlock, or of another store with several.
+#[must_use]
+pub fn nodes(url: &str) -> Vec<Server> {
     let (user, hosts, rest) = apart(url);
     hosts.split(',').map(|host| Server { url: format!("redis://{user}{host}{rest}"), log: None }).collect()
 }

@@ -6,12 +6,26 @@ use crate::clock::PATIENCE;
 
 /// The holds and waiters of a single server below `prefix`.
 pub(super) async fn in_server(url: &str, prefix: &str) -> RedisResult<u64> {
+    below(url, &format!("{{{prefix}}}")).await
+}
+
+/// The same of a cluster with these primaries.
+pub(super) async fn in_cluster(nodes: &[String], prefix: &str) -> RedisResult<u64> {
+    let mut sum = 0;
+    for node in nodes {
+        sum += below(node, &format!("{{{prefix}:??}}")).await?;
+    }
+    Ok(sum)
+}
+
+/// The same in a server, of keys that begin with what matches `tag`.
+async fn below(url: &str, tag: &str) -> RedisResult<u64> {
     let mut server = open(url).await?;
     // A waiter has its place in one and its particulars in the other; one that is in only one of them counts as well.
     let (holds, places, waiters) = (
-        sum(&mut server, "HLEN", &format!("{{{prefix}}}:h:")).await?,
-        sum(&mut server, "ZCARD", &format!("{{{prefix}}}:q:")).await?,
-        sum(&mut server, "HLEN", &format!("{{{prefix}}}:w:")).await?,
+        sum(&mut server, "HLEN", &format!("{tag}:h:")).await?,
+        sum(&mut server, "ZCARD", &format!("{tag}:q:")).await?,
+        sum(&mut server, "HLEN", &format!("{tag}:w:")).await?,
     );
     Ok(holds + places.max(waiters))
 }
@@ -30,10 +44,13 @@ pub(super) async fn in_nodes(nodes: &[String], prefix: &str) -> RedisResult<u64>
 pub(super) async fn delete(servers: &[String], prefix: &str) -> RedisResult<()> {
     for server in servers {
         let mut server = open(server).await?;
-        let keys: Vec<Vec<u8>> =
-            redis::cmd("KEYS").arg(format!("{{{prefix}}}:*")).query_async(&mut server).await?;
-        if !keys.is_empty() {
-            redis::cmd("DEL").arg(keys).exec_async(&mut server).await?;
+        // In a cluster each bucket has braces of its own.
+        for tag in [format!("{{{prefix}}}"), format!("{{{prefix}:??}}")] {
+            let keys: Vec<Vec<u8>> =
+                redis::cmd("KEYS").arg(format!("{tag}:*")).query_async(&mut server).await?;
+            for key in keys {
+                redis::cmd("DEL").arg(key).exec_async(&mut server).await?;
+            }
         }
     }
     Ok(())

@@ -77,13 +77,23 @@ async fn votes_that_a_server_has_lost_are_given_again_in_one_message() {
     site.has(&[LOCKS; 3]).await;
     site.ask::<()>(1, &["FLUSHALL"]).await;
     site.ask::<()>(1, &["CONFIG", "RESETSTAT"]).await;
-    keep_alive(&backend, &requests).await;
-    site.has(&[LOCKS; 3]).await;
+    let mut rounds = 0;
+    loop {
+        // A majority of the others may reply first; then the next renewal finds the votes missing.
+        rounds += 1;
+        assert!(rounds < 50, "votes {:?}", site.votes().await);
+        keep_alive(&backend, &requests).await;
+        if site.votes().await == [LOCKS; 3] {
+            break;
+        }
+        pause(Duration::from_millis(20)).await;
+    }
     let stats: String = site.ask(1, &["INFO", "commandstats"]).await;
     let scripts = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls=")).unwrap();
-    // Both may find the script missing first.
+    // A renewal and the votes that it has missed, each round; both may find the script missing first.
     let scripts: usize = scripts.split(',').next().unwrap().parse().unwrap();
-    assert!(scripts <= 4, "{scripts} scripts for {LOCKS} locks");
+    assert!(scripts <= 2 * rounds + 2, "{scripts} scripts for {LOCKS} locks in {rounds} rounds");
+    assert!(scripts < LOCKS, "{scripts} scripts for {LOCKS} locks");
     release(backend, requests).await;
     site.is_free_soon().await;
 }

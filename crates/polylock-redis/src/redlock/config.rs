@@ -10,7 +10,7 @@ use redis::{Client, auth::StreamingCredentialsProvider};
 
 use crate::{
     Allowed,
-    config::{self, Settings, address},
+    config::{self, Form, Settings, address},
 };
 
 /// Whether the votes of a server that was restarted count.
@@ -68,7 +68,7 @@ impl Config {
     pub fn from_url(url: &StoreUrl, keys: &mut Keys) -> Result<Self, ConfigError> {
         let restarts = [("delay", Restart::Delay), ("trust", Restart::Trust)];
         let config = Self {
-            settings: Settings::read(url, true, Self::DEFAULT_COMMAND_TIMEOUT, keys)?,
+            settings: Settings::read(url, Form::Redlock, Self::DEFAULT_COMMAND_TIMEOUT, keys)?,
             restart: keys.choice("polylock.restart", &restarts)?.unwrap_or_default(),
             max_ttl: keys.duration("polylock.max_ttl")?.unwrap_or(Self::DEFAULT_MAX_TTL),
         };

@@ -78,19 +78,19 @@ impl Servers {
     async fn meet(config: &Config) -> Result<Self> {
         config.check()?;
         let (waiters, alerts) = (Arc::<Waiters>::default(), Arc::<HoldAlerts>::default());
-        let channel = link::own_channel(&config.settings.prefix);
+        let channel = link::own_channel(&config.settings.prefix, &link::client_id());
         let delay = (config.restart == Restart::Delay).then(|| config.max_ttl + DELAY_MARGIN);
-        let node = |index| {
+        let node = |server| {
             let waiters = waiters.clone();
             let handler = Arc::new(move |push: Push<'_>| on_push(&waiters, push));
             let mut endpoint =
-                config.settings.endpoint(NAME, index, channel.clone(), handler, alerts.clone())?;
+                config.settings.endpoint(NAME, server, Some(channel.clone()), handler, alerts.clone())?;
             endpoint.silence = SILENCE;
             endpoint.may_forget = delay.is_some();
             endpoint.needs_run = delay.is_some();
             Ok::<_, ConfigError>(Arc::new(Node::new(Link::new(endpoint), delay)))
         };
-        let nodes = (0..config.settings.servers.len()).map(node).collect::<Result<Vec<_>, _>>()?;
+        let nodes = config.settings.servers.iter().map(node).collect::<Result<Vec<_>, _>>()?;
         let scripts = Scripts::new(&config.settings.prefix, config.max_ttl);
         let cluster = Cluster::new(nodes, scripts, config.settings.command_timeout);
         let healths = meet(&cluster, config).await?;

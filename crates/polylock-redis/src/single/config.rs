@@ -10,7 +10,7 @@ use redis::{Client, auth::StreamingCredentialsProvider};
 
 use crate::{
     Allowed,
-    config::{self, Settings},
+    config::{self, Form, Settings},
 };
 
 /// Where the server is and how it is used. See the [module](super) for what each option means.
@@ -23,7 +23,7 @@ use crate::{
 /// # Ok::<_, polylock_core::ConfigError>(())
 /// ```
 #[derive(Debug, Clone)]
-pub struct Config(pub(super) Settings);
+pub struct Config(Settings);
 
 impl Config {
     /// The default of [`prefix`](Self::prefix).
@@ -46,7 +46,7 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] on what makes no sense.
     pub fn from_url(url: &StoreUrl, keys: &mut Keys) -> Result<Self, ConfigError> {
-        Settings::read(url, false, Self::DEFAULT_COMMAND_TIMEOUT, keys).map(Self)
+        Settings::read(url, Form::One, Self::DEFAULT_COMMAND_TIMEOUT, keys).map(Self)
     }
 
     /// The server of a client that the program has made, with its user, its password, its database and its TLS settings. The store
@@ -141,6 +141,10 @@ impl Config {
     pub fn allow(mut self, property: Allowed) -> Self {
         self.0.allowed.push(property);
         self
+    }
+
+    pub(super) fn into_settings(self) -> Settings {
+        self.0
     }
 }
 

@@ -497,35 +497,35 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "release without owner check, in Redis",
-        file: "crates/polylock-redis/src/single/scripts/release_at_once.lua",
+        file: "crates/polylock-redis/src/queue/scripts/release_at_once.lua",
         from: "local removed = redis.call('HDEL', KEYS[1], ARGV[1])",
         to: "local removed = redis.call('DEL', KEYS[1])",
         test: ("conformance", "redis::idempotence::a_release_of_anothers_changes_nothing"),
     },
     Mutant {
         name: "claims that come after their release not noted, in Redis",
-        file: "crates/polylock-redis/src/single/backend.rs",
+        file: "crates/polylock-redis/src/queue/backend.rs",
         from: "unanswered.is_answered = !may_come_late;",
         to: "unanswered.is_answered = may_come_late || !may_come_late;",
         test: ("redis", "late::a_claim_that_comes_after_its_release_takes_nothing"),
     },
     Mutant {
         name: "claims that do not expire, in Redis",
-        file: "crates/polylock-redis/src/single/backend.rs",
+        file: "crates/polylock-redis/src/queue/backend.rs",
         from: "const VALIDITY: Duration = Duration::from_secs(1);",
         to: "const VALIDITY: Duration = Duration::from_secs(3600);",
         test: ("redis", "late::a_claim_that_is_delivered_after_seconds_has_expired"),
     },
     Mutant {
         name: "tokens beyond what a server counts exactly, in Redis",
-        file: "crates/polylock-redis/src/single/scripts/claim_at_once.lua",
+        file: "crates/polylock-redis/src/queue/scripts/claim_at_once.lua",
         from: " and number < 9007199254740991",
         to: "",
         test: ("redis", "tokens::without_a_greater_number_nobody_is_granted_and_the_error_says_what_to_do"),
     },
     Mutant {
         name: "a broken hold that is extended, in Redis",
-        file: "crates/polylock-redis/src/single/scripts/keep_alive.lua",
+        file: "crates/polylock-redis/src/queue/scripts/keep_alive.lua",
         from: "if entry[8] then",
         to: "if false then",
         test: ("conformance", "redis::breaking::ends_with_the_lease"),
@@ -533,9 +533,9 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "channels that all prefixes share, in Redis",
         file: "crates/polylock-redis/src/link.rs",
-        from: "    format!(\"polylock:{prefix}:{:032x}\",",
+        from: "    format!(\"polylock:{prefix}:{client}\")",
         to: "    drop(prefix.to_owned());
-    format!(\"polylock:{:032x}\",",
+    format!(\"polylock:{client}\")",
         test: ("redis", "access::a_user_who_may_do_what_the_store_needs_and_no_more"),
     },
     Mutant {
@@ -547,21 +547,21 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "a hold that was deleted is renewed, in Redis",
-        file: "crates/polylock-redis/src/single/scripts/keep_alive.lua",
+        file: "crates/polylock-redis/src/queue/scripts/keep_alive.lua",
         from: "return notice_for(id) or 0",
         to: "return notice_for(id) or 1",
         test: ("conformance", "redis::recovery::after_the_store_was_emptied"),
     },
     Mutant {
         name: "a queue entry that has expired is revived, in Redis",
-        file: "crates/polylock-redis/src/single/scripts/keep_alive.lua",
+        file: "crates/polylock-redis/src/queue/scripts/keep_alive.lua",
         from: "if entry and entry[4] > now then",
         to: "if entry then",
         test: ("redis", "keeping::an_entry_that_has_expired_is_not_revived"),
     },
     Mutant {
         name: "the key of a queue expires though its entries are kept alive, in Redis",
-        file: "crates/polylock-redis/src/single/scripts/keep_alive.lua",
+        file: "crates/polylock-redis/src/queue/scripts/keep_alive.lua",
         from: "        prolong(QUEUE, place_ttl)
 ",
         to: "",
@@ -569,14 +569,14 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "each waiter of a client that is gone is granted and taken back, in Redis",
-        file: "crates/polylock-redis/src/single/scripts/common.lua",
+        file: "crates/polylock-redis/src/queue/scripts/common.lua",
         from: "absent[waiter[5]] = true",
         to: "",
         test: ("redis", "dead::many_waiters_of_a_client_that_is_cut_off_are_passed_over_with_one_message"),
     },
     Mutant {
         name: "a full server refuses to keep a queue entry alive, in Redis",
-        file: "crates/polylock-redis/src/single/scripts/keep_alive.lua",
+        file: "crates/polylock-redis/src/queue/scripts/keep_alive.lua",
         from: "        prolong(QUEUE, place_ttl)
         prolong(WAITERS, place_ttl)
         redis.call('HSET', WAITERS, id, cmsgpack.pack(entry))
@@ -586,6 +586,86 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         prolong(WAITERS, place_ttl)
 ",
         test: ("redis", "keeping::a_server_that_is_full_keeps_holds_and_queue_entries_alive"),
+    },
+    Mutant {
+        name: "Redis Cluster: MOVED is not followed",
+        file: "crates/polylock-redis/src/cluster/nodes.rs",
+        from: "Step::Moved(address) => self.moved(bucket, &address, &link),",
+        to: "Step::Moved(_) => false,",
+        test: ("redis_cluster", "moving::a_hold_is_kept_while_its_slot_moves_and_waiters_are_served_after_that"),
+    },
+    Mutant {
+        name: "Redis Cluster: ASK without ASKING",
+        file: "crates/polylock-redis/src/cluster/nodes.rs",
+        from: "let via = Via { asking: asked.is_some(),",
+        to: "let via = Via { asking: false,",
+        test: ("redis_cluster", "moving::a_hold_is_kept_while_its_slot_moves_and_waiters_are_served_after_that"),
+    },
+    Mutant {
+        name: "Redis Cluster: a hold whose slot moves is not renewed",
+        file: "crates/polylock-redis/src/cluster/keep_alive.rs",
+        from: "Err((_, cause)) if is_being_moved(&cause) => {",
+        to: "Err((_, cause)) if is_being_moved(&cause) && timeout.is_zero() => {",
+        test: ("redis_cluster", "moving::a_hold_is_kept_while_its_slot_moves_and_waiters_are_served_after_that"),
+    },
+    Mutant {
+        name: "Redis Cluster: the end of a subscription is taken for a reply",
+        file: "crates/polylock-redis/src/link.rs",
+        from: "            slots.garbled.store(true, Ordering::Release);
+",
+        to: "",
+        test: ("redis_cluster", "moving::the_end_of_a_subscription_is_no_reply_to_a_command"),
+    },
+    Mutant {
+        name: "Redis Cluster: a batch is sent to one node alone",
+        file: "crates/polylock-redis/src/cluster/keep_alive.rs",
+        from: "self.by_owner(requests).into_iter().enumerate() {",
+        to: "self.by_owner(requests).into_iter().enumerate().take(1) {",
+        test: ("redis_cluster", "failover::a_primary_that_stands_still_delays_no_other_and_is_replaced"),
+    },
+    Mutant {
+        name: "Redis Cluster: a silent node delays the renewals at the others",
+        file: "crates/polylock-redis/src/cluster/keep_alive.rs",
+        from: "if under_way.iter().all(",
+        to: "if shortest.is_zero() && under_way.iter().all(",
+        test: ("redis_cluster", "failover::a_primary_that_stands_still_delays_no_other_and_is_replaced"),
+    },
+    Mutant {
+        name: "Redis Cluster: the table is not looked at again",
+        file: "crates/polylock-redis/src/cluster/nodes.rs",
+        from: "Step::LookAgain if !looked => {",
+        to: "Step::LookAgain if !looked && timeout.is_zero() => {",
+        test: ("redis_cluster", "failover::a_primary_that_stands_still_delays_no_other_and_is_replaced"),
+    },
+    Mutant {
+        name: "Redis Cluster: messages that only clients of the same node count as received",
+        file: "crates/polylock-redis/src/queue/scripts/common.lua",
+        from: "is_in_slot and 'SPUBLISH' or 'PUBLISH'",
+        to: "is_in_slot and 'PUBLISH' or 'PUBLISH'",
+        test: ("redis_cluster", "routing::a_release_notifies_the_next_waiter_in_another_process"),
+    },
+    Mutant {
+        name: "Redis Cluster: locks are listed of one node alone",
+        file: "crates/polylock-redis/src/cluster/nodes.rs",
+        from: "let found = links.iter().map(|link|",
+        to: "let found = links.iter().take(1).map(|link|",
+        test: ("redis_cluster", "routing::locks_are_spread_over_the_primaries_each_in_the_slot_of_its_bucket"),
+    },
+    Mutant {
+        name: "Redis Sentinel: the first primary is kept for ever",
+        file: "crates/polylock-redis/src/link.rs",
+        from: "                for client in sentinels.primary().await? {",
+        to: "                static FIRST: tokio::sync::OnceCell<Vec<Client>> = tokio::sync::OnceCell::const_new();
+                for client in FIRST.get_or_try_init(|| sentinels.primary()).await?.clone() {",
+        test: ("redis_sentinel", "a_failover_is_followed_by_holders_and_waiters_and_tokens_grow"),
+    },
+    Mutant {
+        name: "Redis Sentinel: a server that is no primary any more is used",
+        file: "crates/polylock-redis/src/checkup.rs",
+        from: "            Expected::ClusterNode | Expected::NamedPrimary => Err(Cause::Unusable(",
+        to: "            Expected::NamedPrimary => Ok(Health::default()),
+            Expected::ClusterNode => Err(Cause::Unusable(",
+        test: ("redis_sentinel", "a_server_that_is_no_primary_any_more_is_not_used"),
     },
     Mutant {
         name: "Redlock: a majority of those that answer",
@@ -1177,7 +1257,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "Redis: a claim that was dropped without a reply is forgotten",
-        file: "crates/polylock-redis/src/single/backend.rs",
+        file: "crates/polylock-redis/src/queue/backend.rs",
         from: "        if !self.is_answered && expires_us != 0 {",
         to: "        if !self.is_answered && expires_us == 0 {",
         test: ("redis", "late::a_claim_of_a_dropped_acquisition_takes_nothing"),

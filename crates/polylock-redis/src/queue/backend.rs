@@ -1,4 +1,4 @@
-//! The store of one server.
+//! The store: queues with hand-over, on one server or in a cluster.
 
 use std::{
     collections::HashMap,
@@ -12,21 +12,23 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, BreakNotice, BreakOrder, Capabilities, Clock, Entry, FencingToken, FirstStep, Grant, HoldAlerts,
-    Inspect, KeepAlive, LockName, LockStatus, LostReason, Mode, Moment, Operation, OwnerId, PerRuntime,
-    Place, Reach, Release, Request, RequestId, Result, Standing, Store, SystemClock, Wake, WakeUp,
+    Backend, BreakNotice, BreakOrder, Capabilities, Clock, Entry, Fencing, FencingToken, FirstStep, Grant,
+    HoldAlerts, Inspect, KeepAlive, LockName, LockStatus, LostReason, Mode, Moment, Operation, OwnerId,
+    PerRuntime, Place, Reach, Release, Request, RequestId, Result, Standing, Store, SystemClock, Wake,
+    WakeUp,
     hub::{Handed, Hub},
 };
 use redis::{ScriptInvocation, Value};
 
 use super::{
-    NAME,
-    config::Config,
     scripts::{Scripts, in_micros},
+    servers::Servers,
 };
 use crate::{
-    keys,
-    link::{self, Call, Endpoint, INSPECT_TIMEOUT, Link, Peer, Push, Reply},
+    cluster::Nodes,
+    config::Settings,
+    keys::{self, Keys},
+    link::{self, Call, Endpoint, INSPECT_TIMEOUT, Link, Peer, Push, PushHandler, Reply},
 };
 
 /// The lease times it gives: far above its clock's step and the deadline's margin, and at most a day, which is how long one may have
@@ -44,67 +46,110 @@ const VALIDITY: Duration = Duration::from_secs(1);
 /// How often a claim is sent that the server takes for an expired one, because its clock was set forward.
 const TRIES: u32 = 3;
 
-/// Opens the store.
-///
-/// # Errors
-/// [`polylock_core::Error::Config`] if the configuration makes no sense, [`polylock_core::Error::Unavailable`] if the server
-/// can't be reached, refuses the user, or has a setting that breaks locks.
-///
-/// # Cancel safety
-/// Yes: nothing is left behind.
-pub async fn connect(config: Config) -> Result<Store> {
-    polylock_core::io::run(NAME, open(config)).await?
+/// What the connections of a store share.
+#[derive(Clone)]
+pub(crate) struct Client {
+    /// What no other client has.
+    pub(crate) id: String,
+    pub(crate) on_push: PushHandler,
+    pub(crate) alerts: Arc<HoldAlerts>,
 }
 
-async fn open(Config(settings): Config) -> Result<Store> {
-    settings.check()?;
-    let (hub, alerts) = (Arc::<Hub>::default(), Arc::<HoldAlerts>::default());
-    let channel = link::own_channel(&settings.prefix);
-    let handler = {
-        let hub = hub.clone();
-        Arc::new(move |push: Push<'_>| match push {
-            Push::Message(message) => match str::from_utf8(message).ok().and_then(Handed::parse) {
-                Some(handed) => hub.hand_over(handed),
-                // Not a message of this store. Waking everybody is allowed at any time.
-                None => hub.ring_all(),
-            },
-            Push::Lost => hub.ring_all(),
-        })
-    };
-    let endpoint = settings.endpoint(NAME, 0, channel.clone(), handler, alerts.clone())?;
-    let link = Link::new(endpoint);
-    link.live().await.map_err(|cause| link.failed(Operation::Connect, cause))?;
-    let mut capabilities = Capabilities::new(NAME, TTL);
-    capabilities.reach = Reach::Machines;
-    capabilities.wake = WakeUp::Pushed;
-    capabilities.first_step = FirstStep::Thread;
-    let shared = Shared {
-        capabilities,
-        hub,
-        scripts: Scripts::new(&settings.prefix),
-        channel,
-        break_channel: link::break_channel(&settings.prefix),
-        command_timeout: settings.command_timeout,
-        late_claims: Mutex::default(),
-    };
-    let server = Server { shared: Arc::new(shared), link, callers: PerRuntime::default() };
-    Ok(Store::inspectable(Arc::new(server)).alerting(alerts))
+/// A store whose servers are not found yet.
+pub(crate) struct Opening {
+    backend: &'static str,
+    settings: Settings,
+    hub: Arc<Hub>,
+    pub(crate) client: Client,
 }
 
-/// The locks of one server, on one connection.
+impl Opening {
+    /// # Errors
+    /// [`polylock_core::Error::Config`] if the settings make no sense.
+    pub(crate) fn new(backend: &'static str, settings: Settings) -> Result<Self> {
+        settings.check()?;
+        let (hub, alerts) = (Arc::<Hub>::default(), Arc::<HoldAlerts>::default());
+        let on_push = {
+            let hub = hub.clone();
+            Arc::new(move |push: Push<'_>| match push {
+                Push::Message(message) => match str::from_utf8(message).ok().and_then(Handed::parse) {
+                    Some(handed) => hub.hand_over(handed),
+                    // Not a message of this store. Waking everybody is allowed at any time.
+                    None => hub.ring_all(),
+                },
+                Push::Lost => hub.ring_all(),
+            })
+        };
+        let client = Client { id: link::client_id(), on_push, alerts };
+        Ok(Self { backend, settings, hub, client })
+    }
+
+    /// How to reach the one server that has all locks, if it is this one.
+    ///
+    /// # Errors
+    /// If a certificate can't be read.
+    pub(crate) fn endpoint(&self) -> Result<Endpoint> {
+        let Client { id, on_push, alerts } = self.client.clone();
+        let channel = link::own_channel(&self.settings.prefix, &id);
+        let server = &self.settings.servers[0];
+        Ok(self.settings.endpoint(self.backend, server, Some(channel), on_push, alerts)?)
+    }
+
+    /// The store in the one server at this end of a connection.
+    ///
+    /// # Errors
+    /// If it can't be reached, or used.
+    pub(crate) async fn on_one(self, endpoint: Endpoint, fencing: Fencing) -> Result<Store> {
+        let link = Link::new(endpoint);
+        link.live().await.map_err(|cause| link.failed(Operation::Connect, cause))?;
+        let channel = link::own_channel(&self.settings.prefix, &self.client.id);
+        let keys = Keys::new(&self.settings.prefix);
+        Ok(self.store(Servers::One { link: Box::new(link), channel }, keys, fencing))
+    }
+
+    /// The store in a cluster.
+    ///
+    /// # Errors
+    /// If it can't be reached, or used.
+    pub(crate) async fn in_cluster(self) -> Result<Store> {
+        let nodes = Nodes::connect(self.backend, self.settings.clone(), self.client.clone()).await?;
+        let keys = Keys::bucketed(&self.settings.prefix);
+        // A replica whose clock is behind may become a primary.
+        Ok(self.store(Servers::Cluster(nodes), keys, Fencing::WhileRunning))
+    }
+
+    fn store(self, servers: Servers, keys: Keys, fencing: Fencing) -> Store {
+        let mut capabilities = Capabilities::new(self.backend, TTL);
+        capabilities.reach = Reach::Machines;
+        capabilities.wake = WakeUp::Pushed;
+        capabilities.first_step = FirstStep::Thread;
+        capabilities.fencing = fencing;
+        let shared = Shared {
+            capabilities,
+            hub: self.hub,
+            scripts: Arc::new(Scripts::new(keys)),
+            break_channel: link::break_channel(&self.settings.prefix),
+            command_timeout: self.settings.command_timeout,
+            late_claims: Mutex::default(),
+        };
+        let server = Server { shared: Arc::new(shared), servers, callers: PerRuntime::default() };
+        Store::inspectable(Arc::new(server)).alerting(self.client.alerts)
+    }
+}
+
+/// The locks of one server or of a cluster, on the connections of one runtime.
 struct Server {
     shared: Arc<Shared>,
-    link: Link,
+    servers: Servers,
     /// The same on connections of the callers' runtimes.
     callers: PerRuntime<Self>,
 }
 
-/// What all connections of the store share.
+/// What a store has whatever the connection.
 struct Shared {
     capabilities: Capabilities,
     hub: Arc<Hub>,
-    scripts: Scripts,
-    channel: String,
+    scripts: Arc<Scripts>,
     break_channel: String,
     command_timeout: Duration,
     /// The requests of which a copy of a claim may still be delivered.
@@ -122,24 +167,19 @@ struct LateClaim {
 
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Redis").field("server", &self.link.address()).finish_non_exhaustive()
+        f.debug_struct("Redis").field("servers", &self.servers).finish_non_exhaustive()
     }
 }
 
 impl Server {
     async fn call<'s>(
         &self,
+        name: &LockName,
         operation: Operation,
         timeout: Duration,
         call: &'s (dyn Fn(&Peer) -> ScriptInvocation<'s> + Sync),
     ) -> Reply {
-        self.link.call(operation, timeout, Call::Script(call)).await
-    }
-
-    /// The same store on a connection of the present runtime.
-    async fn open_another(shared: Arc<Shared>, endpoint: Endpoint) -> Result<Self> {
-        let link = Link::open_another(endpoint).await?;
-        Ok(Self { shared, link, callers: PerRuntime::default() })
+        self.servers.call(name, operation, timeout, Call::Script(call), false).await
     }
 
     /// How long to wait for a reply about `request` on a connection that may be broken: there must be time for another attempt.
@@ -166,22 +206,26 @@ impl Server {
         let expires_us = AtomicI64::new(0);
         let id = request.id.to_bytes();
         let label = request.label.as_ref().map_or("", |label| label.as_str());
+        let channel = self.servers.channel(&request.name);
         let invoke = |peer: &Peer| {
             // Right before it is sent, on the connection to the server whose clock it is.
             let expires = peer.clock.expiry_us(timeout + VALIDITY).unwrap_or(i64::MAX);
             expires_us.fetch_max(expires, Ordering::Relaxed);
             let mut call = self.shared.scripts.call(&self.shared.scripts.claim, &request.name);
             call.arg(&id).arg(request.mode.bit()).arg(request.mode.conflicts());
-            call.arg(in_micros(request.ttl)).arg(place_ttl).arg(&self.shared.channel).arg(ticket);
+            call.arg(in_micros(request.ttl)).arg(place_ttl).arg(&*channel).arg(ticket);
             call.arg(request.owner.as_str()).arg(label).arg(expires);
             call
         };
         let mut unanswered =
             Unanswered { server: self, request, expires_us: &expires_us, is_answered: false };
-        let Reply { outcome, may_come_late, peer, .. } = self.call(Operation::Claim, timeout, &invoke).await;
+        let Reply { outcome, may_come_late, peer, .. } = self
+            .servers
+            .call(&request.name, Operation::Claim, timeout, Call::Script(&invoke), place_ttl > 0)
+            .await;
         unanswered.is_answered = !may_come_late;
         drop(unanswered);
-        let reply: [i64; 5] = self.link.read(Operation::Claim, outcome?)?;
+        let reply: [i64; 5] = self.servers.read(Operation::Claim, outcome?)?;
         if let Some((peer, sent_at)) = peer {
             peer.clock.observe(sent_at, reply[4]);
         }
@@ -197,15 +241,50 @@ impl Server {
             reply => match broken(reply) {
                 Some(reason) => KeepAlive::Lost(reason),
                 None => {
-                    return Err(self.link.unexpected(Operation::Renew, "an unknown outcome of a renewal"));
+                    return Err(self.servers.unexpected(Operation::Renew, "an unknown outcome of a renewal"));
                 }
             },
         })
     }
 
+    /// Extends what `requests` have in a cluster. The outcome for a request whose node does not reply is unknown; it is an error if
+    /// that is so for all of them.
+    async fn keep_alive_in(
+        &self,
+        nodes: &Arc<Nodes>,
+        requests: &[Arc<Request>],
+        longest: Duration,
+    ) -> Result<Vec<KeepAlive>> {
+        let shortest = requests.iter().map(|request| self.timeout(request)).min().unwrap_or(longest);
+        let replies = nodes.keep_alive(&self.shared.scripts, requests, [shortest, longest]).await;
+        let (mut failed, mut known) = (None, 0);
+        let outcomes = requests.iter().zip(replies).map(|(request, reply)| {
+            Ok(match reply {
+                Ok(reply) => {
+                    known += 1;
+                    self.kept(request, &reply)?
+                }
+                Err(error) => {
+                    failed.get_or_insert(error);
+                    KeepAlive::Unknown
+                }
+            })
+        });
+        let outcomes = outcomes.collect::<Result<Vec<_>>>()?;
+        match failed {
+            Some(error) if known == 0 => Err(error),
+            Some(error) => {
+                let unknown = outcomes.len() - known;
+                tracing::warn!(unknown, %error, "some renewals of a batch are unknown, retrying these");
+                Ok(outcomes)
+            }
+            None => Ok(outcomes),
+        }
+    }
+
     fn entry(&self, operation: Operation, entry: EntryParts) -> Result<Entry> {
         let (token, mode, age, left, owner, label, notice) = entry;
-        let unexpected = || self.link.unexpected(operation, "an entry of a lock that makes no sense");
+        let unexpected = || self.servers.unexpected(operation, "an entry of a lock that makes no sense");
         let mode = u8::try_from(mode).ok().and_then(Mode::from_bit).ok_or_else(unexpected)?;
         let (owner, token) = (OwnerId::sanitized(&owner), FencingToken::new(token));
         let broken = (!notice.is_empty()).then(|| BreakNotice::from_text(&notice));
@@ -258,12 +337,22 @@ impl Backend for Server {
     }
 
     fn here(&self) -> Option<Arc<dyn Backend>> {
+        // A node of a cluster follows from the lock, so a runtime would need a connection to each of them.
+        let Servers::One { link, channel } = &self.servers else { return None };
         // This connection receives the grants of those who wait.
-        if !self.link.is_live() {
+        if !link.is_live() {
             return None;
         }
-        let open = || Self::open_another(self.shared.clone(), self.link.endpoint().clone());
-        self.callers.get(|caller| caller.link.is_live(), open).map(|caller| caller as _)
+        let is_usable =
+            |caller: &Self| matches!(&caller.servers, Servers::One { link, .. } if link.is_live());
+        let open = || {
+            let (shared, endpoint, channel) = (self.shared.clone(), link.endpoint().clone(), channel.clone());
+            async {
+                let link = Box::new(Link::open_another(endpoint).await?);
+                Ok(Self { shared, servers: Servers::One { link, channel }, callers: PerRuntime::default() })
+            }
+        };
+        self.callers.get(is_usable, open).map(|caller| caller as _)
     }
 
     async fn claim(&self, request: &Request) -> Result<Standing> {
@@ -275,7 +364,7 @@ impl Backend for Server {
         for _ in 0..TRIES {
             match self.send_claim(request, place_ttl, ticket).await? {
                 [1, token, lease, ..] => {
-                    let negative = || self.link.unexpected(Operation::Claim, "a negative token");
+                    let negative = || self.servers.unexpected(Operation::Claim, "a negative token");
                     let token = FencingToken::new(token).ok_or_else(negative)?;
                     self.shared.hub.forget(request.id);
                     return Ok(Standing::Held(Grant::new(token, micros(lease))));
@@ -290,10 +379,10 @@ impl Backend for Server {
                 }
                 // It has expired by a clock that was set forward. The reply has corrected the estimate of it.
                 [-1, ..] => {}
-                _ => return Err(self.link.unexpected(Operation::Claim, "neither a grant nor a place")),
+                _ => return Err(self.servers.unexpected(Operation::Claim, "neither a grant nor a place")),
             }
         }
-        Err(self.link.failed(Operation::Claim, crate::error::Cause::TimedOut(self.timeout(request))))
+        Err(self.servers.failed(Operation::Claim, crate::error::Cause::TimedOut(self.timeout(request))))
     }
 
     async fn wait(&self, request: &Request) -> Result<Wake> {
@@ -308,9 +397,13 @@ impl Backend for Server {
         let Some(timeout) = requests.iter().map(|request| self.timeout(request)).max() else {
             return Ok(Vec::new());
         };
+        let link = match &self.servers {
+            Servers::One { link, .. } => link,
+            Servers::Cluster(nodes) => return self.keep_alive_in(nodes, requests, timeout).await,
+        };
         let invoke = |_: &Peer| self.shared.scripts.keep_alive(requests);
-        let reply = self.call(Operation::Renew, timeout, &invoke).await.outcome?;
-        let replies: Vec<Value> = self.link.read(Operation::Renew, reply)?;
+        let reply = link.call(Operation::Renew, timeout, Call::Script(&invoke)).await.outcome?;
+        let replies: Vec<Value> = link.read(Operation::Renew, reply)?;
         requests.iter().zip(&replies).map(|(request, reply)| self.kept(request, reply)).collect()
     }
 
@@ -323,7 +416,7 @@ impl Backend for Server {
             call.arg(&id).arg(late.map_or(0, |claim| claim.expires_us));
             call
         };
-        let reply = self.call(Operation::Release, self.timeout(request), &invoke).await;
+        let reply = self.call(&request.name, Operation::Release, self.timeout(request), &invoke).await;
         let value = reply.outcome?;
         if late.is_some() {
             self.late_claims().remove(&request.id);
@@ -331,7 +424,7 @@ impl Backend for Server {
         if let Some(reason) = broken(&value) {
             return Ok(Release::Lost(reason));
         }
-        Ok(match self.link.read(Operation::Release, value)? {
+        Ok(match self.servers.read(Operation::Release, value)? {
             1 => Release::Released,
             // A copy that was sent before, on a connection that broke, may have removed the entry.
             _ if reply.may_come_late => Release::Released,
@@ -344,15 +437,15 @@ impl Backend for Server {
 impl Inspect for Server {
     async fn inspect(&self, name: &LockName) -> Result<LockStatus> {
         let invoke = |_: &Peer| self.shared.scripts.call(&self.shared.scripts.inspect, name);
-        let reply = self.call(Operation::Inspect, INSPECT_TIMEOUT, &invoke).await.outcome?;
+        let reply = self.call(name, Operation::Inspect, INSPECT_TIMEOUT, &invoke).await.outcome?;
         let (holders, waiters): (Vec<EntryParts>, Vec<EntryParts>) =
-            self.link.read(Operation::Inspect, reply)?;
+            self.servers.read(Operation::Inspect, reply)?;
         let holders = self.entries(Operation::Inspect, holders)?;
         Ok(LockStatus::new(name.clone(), holders, self.entries(Operation::Inspect, waiters)?))
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockStatus>> {
-        let names = self.shared.scripts.keys.in_use(&self.link, "hq", prefix).await?;
+        let names = self.servers.in_use(&self.shared.scripts.keys, "hq", prefix).await?;
         keys::in_use_of(self, names).await
     }
 
@@ -363,8 +456,8 @@ impl Inspect for Server {
             call.arg(name.as_str()).arg(&notice).arg(u8::from(order.force)).arg(&self.shared.break_channel);
             call
         };
-        let reply = self.call(Operation::Break, INSPECT_TIMEOUT, &invoke).await.outcome?;
-        let holders = self.link.read(Operation::Break, reply)?;
+        let reply = self.call(name, Operation::Break, INSPECT_TIMEOUT, &invoke).await.outcome?;
+        let holders = self.servers.read(Operation::Break, reply)?;
         self.entries(Operation::Break, holders)
     }
 }

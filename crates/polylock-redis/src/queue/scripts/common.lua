@@ -63,6 +63,13 @@ local function leave(id)
     return redis.call('ZREM', QUEUE, id)
 end
 
+-- Publishes to the channel of a client, and returns how many receive it. In a cluster the channel is in the slot of the lock, and the
+-- client is subscribed to it at the node that serves the slot. PUBLISH counts only the receivers at this node, and goes to all.
+local function publish(channel, message)
+    local is_in_slot = string.sub(channel, 1, 1) == '{'
+    return redis.call(is_in_slot and 'SPUBLISH' or 'PUBLISH', channel, message)
+end
+
 -- The break notice for a request whose hold was removed by force, or nil.
 local function notice_for(id)
     local packed = redis.call('HGET', NOTICES, id)
@@ -133,7 +140,7 @@ local function settle(conflicts, own, ttl)
                 mine = entry
             else
                 local message = text(waiter[6]) .. ' ' .. text(tonumber(place)) .. ' ' .. text(token) .. ' ' .. text(left)
-                receivers = redis.call('PUBLISH', waiter[5], message)
+                receivers = publish(waiter[5], message)
             end
             if receivers == 0 then
                 absent[waiter[5]] = true

@@ -1,9 +1,10 @@
 -- Extends live holds to their TTLs and live queue entries to their place TTLs; never makes or revives one.
 --
 -- Inputs:    KEYS: of each lock its holds, queue, waiters and notices. ARGV: of each request the number of its lock in KEYS, from 0;
---            id, TTL in us, how long its place lasts in us.
+--            id, TTL in us, how long its place lasts in us. While the slot of a lock is being moved to another node of a cluster,
+--            the key of its holds comes alone, because a node serves only calls all of whose keys it has.
 -- Answers:   of each request 1: it holds the lock, for its TTL. 2: it is in the queue. 0: neither. A text: the notice of a break,
---            which has marked the hold or removed it by force.
+--            which has marked the hold or removed it by force. -1: it does not hold the lock, and the other keys were not given.
 
 -- How long each key lasts at least, in ms, by what this script has done.
 local lasts = {}
@@ -29,6 +30,9 @@ local function extend(id, ttl, place_ttl)
         prolong(HOLDS, ttl)
         redis.call('HSET', HOLDS, id, cmsgpack.pack(entry))
         return 1
+    end
+    if not WAITERS then
+        return -1
     end
     packed = redis.call('HGET', WAITERS, id)
     entry = packed and cmsgpack.unpack(packed)

@@ -9,24 +9,24 @@ use crate::keys::Keys;
 
 /// All scripts of the server.
 #[derive(Debug)]
-pub(super) struct Scripts {
-    pub(super) keys: Keys,
-    pub(super) claim: Script,
+pub(crate) struct Scripts {
+    pub(crate) keys: Keys,
+    pub(crate) claim: Script,
     keep_alive: Script,
-    pub(super) release: Script,
-    pub(super) break_lock: Script,
-    pub(super) inspect: Script,
+    pub(crate) release: Script,
+    pub(crate) break_lock: Script,
+    pub(crate) inspect: Script,
 }
 
 impl Scripts {
-    /// For the keys that begin with `prefix`.
-    pub(super) fn new(prefix: &str) -> Self {
+    /// For these keys.
+    pub(crate) fn new(keys: Keys) -> Self {
         // The part that most calls need comes first: setting up the rest takes longer than running that part.
         let script = |at_once: &str, own: &str| {
             Script::new(&[at_once, include_str!("scripts/common.lua"), own].concat())
         };
         Self {
-            keys: Keys::new(prefix),
+            keys,
             claim: script(include_str!("scripts/claim_at_once.lua"), include_str!("scripts/claim.lua")),
             keep_alive: script("", include_str!("scripts/keep_alive.lua")),
             release: script(include_str!("scripts/release_at_once.lua"), include_str!("scripts/release.lua")),
@@ -36,7 +36,10 @@ impl Scripts {
     }
 
     /// A call that extends what `requests` have.
-    pub(super) fn keep_alive(&self, requests: &[Arc<Request>]) -> ScriptInvocation<'_> {
+    pub(crate) fn keep_alive<'r>(
+        &self,
+        requests: impl IntoIterator<Item = &'r Arc<Request>>,
+    ) -> ScriptInvocation<'_> {
         let mut call = self.keep_alive.prepare_invoke();
         let mut locks: HashMap<&LockName, usize> = HashMap::new();
         for request in requests {
@@ -47,27 +50,40 @@ impl Scripts {
                 }
                 next
             });
-            call.arg(lock).arg(&request.id.to_bytes());
-            call.arg(in_micros(request.ttl)).arg(in_micros(request.place_ttl()));
+            extended(&mut call, lock, request);
         }
         call
     }
 
+    /// The same for a hold, with the key of the holds alone.
+    pub(crate) fn keep_hold(&self, request: &Request) -> ScriptInvocation<'_> {
+        let mut call = self.keep_alive.prepare_invoke();
+        call.key(self.keys.of("h", &request.name));
+        extended(&mut call, 0, request);
+        call
+    }
+
     /// A call of `script`, with the keys of the lock `name`.
-    pub(super) fn call<'s>(&self, script: &'s Script, name: &LockName) -> ScriptInvocation<'s> {
+    pub(crate) fn call<'s>(&self, script: &'s Script, name: &LockName) -> ScriptInvocation<'s> {
         let mut call = script.prepare_invoke();
         for kind in ["h", "q", "w"] {
             call.key(self.keys.of(kind, name));
         }
         for shared in ["last", "gone"] {
-            call.key(self.keys.shared(shared));
+            call.key(self.keys.shared_with(name, shared));
         }
         call.key(self.keys.of("b", name));
         call
     }
 }
 
+/// Adds what the script needs to know about a request.
+fn extended(call: &mut ScriptInvocation<'_>, lock: usize, request: &Request) {
+    call.arg(lock).arg(&request.id.to_bytes());
+    call.arg(in_micros(request.ttl)).arg(in_micros(request.place_ttl()));
+}
+
 /// A duration as the scripts have it.
-pub(super) fn in_micros(duration: Duration) -> u64 {
+pub(crate) fn in_micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }

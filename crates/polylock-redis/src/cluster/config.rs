@@ -1,0 +1,121 @@
+//! Where the cluster is and how it is used.
+
+use std::time::Duration;
+
+use polylock_core::{
+    ConfigError,
+    url::{self, Keys, StoreUrl},
+};
+use redis::Client;
+
+use crate::{
+    Allowed,
+    config::{self, Form, Settings, setters},
+    single,
+};
+
+/// Where some nodes of the cluster are and how it is used. See the [module](super) for what each option means.
+///
+/// ```
+/// use polylock_redis::cluster::Config;
+///
+/// let config = Config::new("redis-cluster://app:secret@a:6379,b:6379,c:6379")?.prefix("app");
+/// assert!(!format!("{config:?}").contains("secret"));
+/// # Ok::<_, polylock_core::ConfigError>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Config {
+    settings: Settings,
+}
+
+impl Config {
+    /// The default of [`prefix`](Self::prefix).
+    pub const DEFAULT_PREFIX: &str = config::DEFAULT_PREFIX;
+    /// The default of [`connect_timeout`](Self::connect_timeout).
+    pub const DEFAULT_CONNECT_TIMEOUT: Duration = config::DEFAULT_CONNECT_TIMEOUT;
+    /// The default of [`command_timeout`](Self::command_timeout).
+    pub const DEFAULT_COMMAND_TIMEOUT: Duration = single::Config::DEFAULT_COMMAND_TIMEOUT;
+
+    /// Some nodes of a URL, `redis-cluster://user:password@host1:port,host2:port?key=value`. The others are found by asking these.
+    ///
+    /// # Errors
+    /// [`ConfigError`] on what makes no sense.
+    pub fn new(url: &str) -> Result<Self, ConfigError> {
+        url::read(url, Self::from_url)
+    }
+
+    /// Reads a URL as [`new`](Self::new) does, and takes the store's keys from `keys`.
+    ///
+    /// # Errors
+    /// [`ConfigError`] on what makes no sense.
+    pub fn from_url(url: &StoreUrl, keys: &mut Keys) -> Result<Self, ConfigError> {
+        let settings = Settings::read(url, Form::Cluster, Self::DEFAULT_COMMAND_TIMEOUT, keys)?;
+        if settings.allowed.contains(&Allowed::Cluster) {
+            let problem = "cluster is for one node alone, with redis://: leave it out";
+            return Err(ConfigError::new("polylock.allow", problem));
+        }
+        Ok(Self { settings })
+    }
+
+    /// Some nodes, of clients that the program has made, with the user, the password and the TLS settings of the first one.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if there is no client.
+    pub fn of<'c>(clients: impl IntoIterator<Item = &'c Client>) -> Result<Self, ConfigError> {
+        let settings = Settings::of_clients(clients, Self::DEFAULT_COMMAND_TIMEOUT);
+        if settings.servers.is_empty() {
+            return Err(ConfigError::new("store", "no node of the cluster is named"));
+        }
+        Ok(Self { settings })
+    }
+
+    setters!();
+
+    pub(super) fn into_settings(self) -> Settings {
+        self.settings
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(url: &str) -> String {
+        format!("{:?}", Config::new(url).unwrap())
+    }
+
+    #[test]
+    fn a_url_gives_what_the_setters_give() {
+        let url = "redis-cluster://app:canary@a:1,b,[::1]:3/0?polylock.prefix=p&polylock.connect_timeout=2s\
+                   &polylock.command_timeout=50ms&polylock.allow=eviction";
+        let set = Config::new("valkey-cluster://app:canary@a:1,b,[::1]:3")
+            .unwrap()
+            .prefix("p")
+            .connect_timeout(Duration::from_secs(2))
+            .command_timeout(Duration::from_millis(50))
+            .allow(Allowed::Eviction);
+        assert_eq!(shown(url), format!("{set:?}"));
+        assert!(shown(url).contains(r#"["a:1", "b:6379", "[::1]:3"]"#), "{}", shown(url));
+        assert!(!shown(url).contains("canary"));
+    }
+
+    #[test]
+    fn what_makes_no_sense_names_its_key() {
+        for (url, key) in [
+            ("redis-cluster:a", "store"),
+            ("redis-cluster://", "store"),
+            ("redis-cluster://a,,b", "store"),
+            ("redis-cluster://a/1", "store"),
+            ("redis-cluster://a?db=1", "store"),
+            ("redis-cluster://a:port", "store"),
+            ("redis-cluster://a?polylock.allow=cluster", "polylock.allow"),
+            ("redis-cluster://a?cluster=true", "cluster"),
+            ("redis-cluster://a?polylock.tls=on", "polylock.tls"),
+            ("redis-cluster://a?polylock.tls_ca=/ca.crt", "polylock.tls_ca"),
+        ] {
+            assert_eq!(Config::new(url).unwrap_err().key, key, "{url}");
+        }
+        #[cfg(feature = "tls")]
+        assert!(Config::new("rediss-cluster://h?polylock.tls_ca=/ca.crt").is_ok());
+    }
+}

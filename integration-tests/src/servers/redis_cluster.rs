@@ -1,0 +1,253 @@
+//! A Redis Cluster: three primaries with a replica each.
+
+use std::ops::Deref;
+
+use polylock_testkit::Missing;
+use redis::{Client, FromRedisValue, RedisResult};
+
+use super::{Failure, Private, Server, blocking, redis as server};
+use crate::clock;
+
+/// How many primaries there are.
+pub const PRIMARIES: usize = 3;
+/// How many slots there are.
+pub const SLOTS: usize = 16_384;
+
+/// Starts one with `settings`: lines of each node's `redis.conf`. A primary that does not reply for a second is replaced by its
+/// replica.
+///
+/// # Errors
+/// [`Missing`] if Redis is not installed.
+///
+/// # Panics
+/// If it does not start, with a log.
+pub fn start(settings: &[&str]) -> Result<Cluster, Missing> {
+    begin(settings).map_err(super::missing)
+}
+
+/// The one that the tests of a process share: durable.
+pub(super) fn shared() -> Result<Cluster, Failure> {
+    begin(server::DURABLE)
+}
+
+/// A cluster, of which the first [`PRIMARIES`] nodes were made primaries. It is killed when this is dropped.
+#[derive(Debug)]
+pub struct Cluster {
+    nodes: Vec<Private>,
+    server: Server,
+}
+
+impl Deref for Cluster {
+    type Target = Server;
+
+    fn deref(&self) -> &Server {
+        &self.server
+    }
+}
+
+impl Cluster {
+    /// All nodes; that of index `n + PRIMARIES` is the replica of that of index `n` until a failover.
+    #[must_use]
+    pub fn nodes(&self) -> &[Private] {
+        &self.nodes
+    }
+
+    /// Asks a node past the store.
+    ///
+    /// # Panics
+    /// If it fails.
+    pub async fn ask<T: FromRedisValue>(&self, node: usize, command: &[&str]) -> T {
+        let answer = ask(self.nodes[node].url(), command).await;
+        answer.unwrap_or_else(|error| panic!("{command:?} of node {node}: {error}"))
+    }
+
+    /// The id of a node.
+    ///
+    /// # Panics
+    /// If it does not answer.
+    pub async fn id(&self, node: usize) -> String {
+        self.ask(node, &["CLUSTER", "MYID"]).await
+    }
+
+    /// Waits until every node that runs has the cluster for healthy and knows that `primary` serves `slot`.
+    ///
+    /// # Panics
+    /// If that takes too long.
+    pub async fn agrees(&self, slot: u16, primary: usize) {
+        let id = self.id(primary).await;
+        clock::until(&format!("node {primary} serves slot {slot}"), || async {
+            for node in self.nodes.iter().filter(|node| node.id().is_some()) {
+                let table = ask::<String>(node.url(), &["CLUSTER", "NODES"]).await.unwrap_or_default();
+                let served = table.lines().any(|line| line.starts_with(&id) && serves(line, slot));
+                if !served || !is_healthy(node.url()).await {
+                    return false;
+                }
+            }
+            true
+        })
+        .await;
+    }
+
+    /// The index of the node that serves `slot`, in the view of the node `asked`.
+    ///
+    /// # Panics
+    /// If none does, or that does not answer.
+    pub async fn primary_of(&self, slot: u16, asked: usize) -> Option<usize> {
+        let table: String = self.ask(asked, &["CLUSTER", "NODES"]).await;
+        let line = table.lines().find(|line| serves(line, slot))?;
+        let address = line.split([' ', '@']).nth(1)?;
+        self.nodes.iter().position(|node| node.url().ends_with(address))
+    }
+
+    /// The keys of `slot` that a node has.
+    ///
+    /// # Panics
+    /// If it does not answer.
+    pub async fn keys_in(&self, node: usize, slot: u16) -> Vec<String> {
+        self.ask(node, &["CLUSTER", "GETKEYSINSLOT", &slot.to_string(), "1000"]).await
+    }
+
+    /// Has `slot` begin to move between nodes: from now on, each key is on one of them.
+    ///
+    /// # Panics
+    /// If one refuses.
+    pub async fn begin_move(&self, slot: u16, from: usize, to: usize) {
+        let (slot, source, target) = (slot.to_string(), self.id(from).await, self.id(to).await);
+        self.ask::<()>(to, &["CLUSTER", "SETSLOT", &slot, "IMPORTING", &source]).await;
+        self.ask::<()>(from, &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &target]).await;
+    }
+
+    /// Moves these keys of a slot that is being moved.
+    ///
+    /// # Panics
+    /// If one can't be moved.
+    pub async fn move_keys(&self, keys: &[String], from: usize, to: usize) {
+        let port = self.nodes[to].port().to_string();
+        for key in keys {
+            // One that has expired meanwhile is not there.
+            self.ask::<String>(from, &["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]).await;
+        }
+    }
+
+    /// Ends the move of `slot`.
+    ///
+    /// # Panics
+    /// If a node refuses.
+    pub async fn end_move(&self, slot: u16, from: usize, to: usize) {
+        let (text, target) = (slot.to_string(), self.id(to).await);
+        for node in [to, from] {
+            self.ask::<()>(node, &["CLUSTER", "SETSLOT", &text, "NODE", &target]).await;
+        }
+    }
+
+    /// Moves `slot` with all that is in it.
+    ///
+    /// # Panics
+    /// If a node refuses.
+    pub async fn move_slot(&self, slot: u16, from: usize, to: usize) {
+        self.begin_move(slot, from, to).await;
+        loop {
+            let keys = self.keys_in(from, slot).await;
+            if keys.is_empty() {
+                break;
+            }
+            self.move_keys(&keys, from, to).await;
+        }
+        self.end_move(slot, from, to).await;
+    }
+}
+
+/// Whether the node in this line of `CLUSTER NODES` serves `slot`.
+fn serves(line: &str, slot: u16) -> bool {
+    line.split(' ').skip(8).any(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let number = |text: &str| text.parse::<u16>().ok();
+        number(first).zip(number(last)).is_some_and(|(first, last)| (first..=last).contains(&slot))
+    })
+}
+
+fn begin(settings: &[&str]) -> Result<Cluster, Failure> {
+    let nodes: Vec<Private> = (0..2 * PRIMARIES).map(|_| node(settings)).collect::<Result<_, _>>()?;
+    let hosts: Vec<String> =
+        nodes[..PRIMARIES].iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
+    let url = format!("redis-cluster://{}", hosts.join(","));
+    let cluster = Cluster { nodes, server: Server { url, log: None } };
+    let joined = blocking(async { join(&cluster).await.map_err(|error| error.to_string()) });
+    joined
+        .and_then(|joined| joined)
+        .map_err(|why| Failure::Broken(format!("can't make a cluster: {why}\n{}", cluster.nodes[0].log())))?;
+    Ok(cluster)
+}
+
+fn node(settings: &[&str]) -> Result<Private, Failure> {
+    let bus = super::ports().next().ok_or_else(super::no_port)?;
+    let bus = format!("cluster-port {bus}");
+    let cluster = [
+        "cluster-enabled yes",
+        &bus,
+        "cluster-node-timeout 1000",
+        "cluster-replica-validity-factor 0",
+        "repl-diskless-sync-delay 0",
+    ];
+    super::begin(server::Redis::of(&server::REDIS, &[&cluster[..], settings].concat()))
+}
+
+/// Makes one cluster of them.
+async fn join(cluster: &Cluster) -> RedisResult<()> {
+    let nodes = &cluster.nodes;
+    for (index, node) in nodes.iter().enumerate() {
+        let epoch = (index + 1).to_string();
+        ask::<()>(node.url(), &["CLUSTER", "SET-CONFIG-EPOCH", &epoch]).await?;
+    }
+    for (index, node) in nodes[..PRIMARIES].iter().enumerate() {
+        let (first, last) = (index * SLOTS / PRIMARIES, (index + 1) * SLOTS / PRIMARIES - 1);
+        ask::<()>(node.url(), &["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()]).await?;
+    }
+    for node in &nodes[1..] {
+        let bus: (String, String) = ask(node.url(), &["CONFIG", "GET", "cluster-port"]).await?;
+        let port = node.port().to_string();
+        ask::<()>(nodes[0].url(), &["CLUSTER", "MEET", "127.0.0.1", &port, &bus.1]).await?;
+    }
+    clock::until("every node knows all", || async {
+        for node in nodes {
+            let table = ask::<String>(node.url(), &["CLUSTER", "NODES"]).await.unwrap_or_default();
+            if table.lines().count() < nodes.len() || table.contains("handshake") {
+                return false;
+            }
+        }
+        true
+    })
+    .await;
+    for (index, node) in nodes[PRIMARIES..].iter().enumerate() {
+        let primary: String = ask(nodes[index].url(), &["CLUSTER", "MYID"]).await?;
+        ask::<()>(node.url(), &["CLUSTER", "REPLICATE", &primary]).await?;
+    }
+    clock::until("the cluster is healthy", || async {
+        for (index, node) in nodes.iter().enumerate() {
+            let replication = ask::<String>(node.url(), &["INFO", "replication"]).await.unwrap_or_default();
+            let replicates = replication.contains("master_link_status:up");
+            if (index >= PRIMARIES) != replicates || !is_healthy(node.url()).await {
+                return false;
+            }
+            let slots = ask::<Vec<redis::Value>>(node.url(), &["CLUSTER", "SLOTS"]).await;
+            // With the replica of each.
+            let complete =
+                |range: &redis::Value| matches!(range, redis::Value::Array(parts) if parts.len() == 4);
+            if !slots.is_ok_and(|slots| slots.len() == PRIMARIES && slots.iter().all(complete)) {
+                return false;
+            }
+        }
+        true
+    })
+    .await;
+    Ok(())
+}
+
+async fn is_healthy(url: &str) -> bool {
+    ask::<String>(url, &["CLUSTER", "INFO"]).await.is_ok_and(|info| info.contains("cluster_state:ok"))
+}
+
+async fn ask<T: FromRedisValue>(url: &str, command: &[&str]) -> RedisResult<T> {
+    let mut connection = Client::open(url)?.get_multiplexed_async_connection().await?;
+    redis::cmd(command[0]).arg(&command[1..]).query_async(&mut connection).await
+}

@@ -1,0 +1,50 @@
+//! A Redis Cluster: the way of each lock to its node, slots that move, nodes that fail.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod failover;
+mod moving;
+mod routing;
+
+use std::collections::BTreeMap;
+
+use polylock::Locks;
+use polylock_integration_tests::{clock, servers::redis_cluster::Cluster};
+
+/// The URL of a store in a cluster.
+fn url(cluster: &Cluster) -> String {
+    format!("{}?polylock.prefix=p", cluster.url())
+}
+
+/// A name of a lock, and the slot of its bucket, for each of the three primaries in order.
+async fn names(cluster: &Cluster) -> Vec<(String, u16)> {
+    let locks = Locks::connect(&format!("{}?polylock.prefix=names", cluster.url())).await.unwrap();
+    let mut found: BTreeMap<usize, (String, u16)> = BTreeMap::new();
+    for number in 0.. {
+        let name = format!("lock-{number}");
+        let guard = locks.lock(&name).acquire().await.unwrap();
+        for node in 0..3 {
+            let keys: Vec<String> = cluster.ask(node, &["KEYS", &format!("*:h:{name}")]).await;
+            if let Some(key) = keys.first() {
+                // The bucket is that of the name, whatever the prefix.
+                let bucket = key.trim_start_matches("{names:").split('}').next().unwrap();
+                let slot: u16 = cluster.ask(node, &["CLUSTER", "KEYSLOT", &format!("{{p:{bucket}}}")]).await;
+                if let Some(primary) = cluster.primary_of(slot, 0).await {
+                    found.entry(primary).or_insert((name.clone(), slot));
+                }
+            }
+        }
+        guard.release().await.unwrap();
+        if found.len() == 3 {
+            return found.into_values().collect();
+        }
+    }
+    unreachable!()
+}
+
+/// Waits until so many stand in the queue.
+async fn waiters(locks: &Locks, name: &str, count: usize) {
+    clock::until("they wait", async || {
+        locks.inspect(name).await.is_ok_and(|status| status.waiters.len() == count)
+    })
+    .await;
+}
