@@ -97,11 +97,16 @@ impl Io {
 
     /// An error in a child process made by `fork`, where the thread does not exist and every wait for it would last for ever.
     fn check_process(&self) -> Result<()> {
-        if self.process == process::id() {
+        if self.is_own_process() {
             return Ok(());
         }
         let cause = "this process was forked from the one that uses the store: open the store after the fork";
         Err(Unavailable::new(self.backend, Operation::Connect, Fault::Permanent, cause).into())
+    }
+
+    /// Whether this process has started the thread.
+    pub(crate) fn is_own_process(&self) -> bool {
+        self.process == process::id()
     }
 
     /// How long things took on the thread.

@@ -2,20 +2,22 @@
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod twofold;
+
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     time::Duration,
 };
 
 use fork::{Fork, fork};
-use polylock_core::{Clock, Error, Locks, SystemClock, memory};
+use polylock_core::{Clock, Error, Locks, SystemClock};
 
 fn blocking<F: Future>(future: F) -> F::Output {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
 
 /// What a child process finds; a message if it is not as it should be.
-fn child(locks: &Locks, guard: polylock_core::Guard) -> Result<(), String> {
+fn child(locks: &Locks, connection: &twofold::Here, guard: polylock_core::Guard) -> Result<(), String> {
     let began = SystemClock.now();
     let refused = blocking(locks.lock("other").wait(Duration::from_millis(500)).acquire());
     let Err(Error::Unavailable(failure)) = refused else { return Err(format!("acquired: {refused:?}")) };
@@ -27,17 +29,21 @@ fn child(locks: &Locks, guard: polylock_core::Guard) -> Result<(), String> {
     }
     // Its parent holds it, and goes on holding it.
     drop(guard);
+    if connection.driven() != 1 {
+        return Err("a connection of the parent was used".to_owned());
+    }
     let took = SystemClock.now().since(began);
     if took > Duration::from_secs(2) { Err(format!("took {took:?}")) } else { Ok(()) }
 }
 
 #[test]
 fn use_after_a_fork_is_an_error_at_once_and_harms_nothing() {
-    let locks = Locks::new(memory::connect());
+    let (locks, connection) = twofold::locks(twofold::Reply::Comes);
     let guard = blocking(locks.lock("held").acquire()).unwrap();
+    assert_eq!(connection.driven(), 1);
     match fork().unwrap() {
         Fork::Child => {
-            let found = catch_unwind(AssertUnwindSafe(|| child(&locks, guard)));
+            let found = catch_unwind(AssertUnwindSafe(|| child(&locks, &connection, guard)));
             let code = match found {
                 Ok(Ok(())) => 0,
                 Ok(Err(why)) => {

@@ -51,10 +51,13 @@ struct State {
 }
 
 impl Foreground {
-    /// The store on a connection on which the caller is to drive its next operation; `None` if the I/O thread is to do that.
+    /// The store on a connection on which the caller is to drive its next operation; `None` if the I/O thread is to do that. A child
+    /// process made by `fork` must not touch the connections of its parent.
     pub(crate) fn store(&self, shared: &Shared) -> Option<Arc<dyn Backend>> {
-        let store = shared.store.backend.here()?;
-        (self.lock().resume <= shared.now()).then_some(store)
+        if !shared.is_own_process() || shared.now() < self.lock().resume {
+            return None;
+        }
+        shared.store.backend.here()
     }
 
     /// An attempt that the caller drives. If the caller drops it, or the I/O thread takes it over, `hand_over` is called with `rest`.

@@ -89,6 +89,11 @@ impl Shared {
         Ok(self.io.get_or_init(|| io))
     }
 
+    /// Whether the store was opened by this process, and not by the one that it was forked from.
+    pub(crate) fn is_own_process(&self) -> bool {
+        self.io().is_ok_and(Io::is_own_process)
+    }
+
     pub(crate) fn now(&self) -> Moment {
         self.clock.now()
     }

@@ -1242,6 +1242,13 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         test: ("foreground", "what_a_caller_drops_half_way_is_undone_or_ended"),
     },
     Mutant {
+        name: "a connection of the parent is used after a fork",
+        file: "crates/polylock-core/src/engine/foreground.rs",
+        from: "if !shared.is_own_process() || shared.now()",
+        to: "if shared.now()",
+        test: ("fork", "use_after_a_fork_is_an_error_at_once_and_harms_nothing"),
+    },
+    Mutant {
         name: "nobody takes over what a caller does not poll",
         file: "crates/polylock-core/src/engine/foreground.rs",
         from: "        let next = shared.foreground.take_over(now);",
