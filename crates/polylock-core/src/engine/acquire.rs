@@ -117,13 +117,14 @@ async fn once(
     let (reply, answer) = oneshot::channel();
     let (given_up, position) = (Arc::new(OnceLock::new()), Arc::new(AtomicU32::new(0)));
     let caller = Caller { front: front.clone(), given_up: given_up.clone(), answered: false };
-    let parts = Parts {
+    let mut parts = Parts {
         front: front.clone(),
         request: Arc::new(request),
         reentrant,
         limits,
         began: front.0.now(),
         first: FirstClaim::NotSent,
+        local: None,
         reply,
         given_up,
         position: position.clone(),
@@ -186,6 +187,8 @@ struct Parts {
     limits: Limits,
     began: Moment,
     first: FirstClaim,
+    /// The position among the waiters of this process, where it is joined before the first claim.
+    local: Option<LocalPosition>,
     reply: oneshot::Sender<Result<Arc<Tenure>>>,
     given_up: Arc<OnceLock<Ticket>>,
     /// The last queue position that the store has reported, counted from 1; 0 for none.
@@ -209,14 +212,20 @@ enum FirstClaim {
 impl Parts {
     /// The store and the permit for the first claim if the caller is to drive it.
     ///
-    /// A waiter behind another one of this process, where that matters, and a reentrant holder begin on the I/O thread.
-    fn claims_here(&self) -> Option<(Arc<dyn Backend>, OwnedSemaphorePermit)> {
+    /// A reentrant holder begins on the I/O thread, and so does a waiter that must not claim because another one of this process is
+    /// ahead.
+    fn claims_here(&mut self) -> Option<(Arc<dyn Backend>, OwnedSemaphorePermit)> {
         let shared = &self.front.0;
-        let ordered = shared.store.backend.capabilities().order == Order::Arrival;
-        if self.reentrant || !ordered && self.request.queues {
+        if self.reentrant {
             return None;
         }
         let store = shared.foreground.store(shared)?;
+        if self.request.queues && shared.store.backend.capabilities().order == Order::Unordered {
+            let position = self.local.insert(shared.local_queues.join(&self.request.name));
+            if !position.is_first() {
+                return None;
+            }
+        }
         Some((store, shared.claims.clone().try_acquire_owned().ok()?))
     }
 }
@@ -271,6 +280,7 @@ async fn run(parts: Parts) {
         limits,
         began,
         first,
+        local,
         mut reply,
         given_up,
         position,
@@ -289,7 +299,7 @@ async fn run(parts: Parts) {
         may_have_entry: !matches!(first, FirstClaim::NotSent),
         first,
         waiting: None,
-        local: None,
+        local,
         position: &position,
         progress: progress.as_ref(),
         span: span.clone(),
@@ -502,7 +512,8 @@ impl Acquisition<'_> {
 
     /// Waits until no other request of this process is ahead, for a store that keeps no queue.
     async fn first_in_line(&mut self) -> Result<()> {
-        let position = self.shared.local_queues.join(&self.request.name);
+        let join = || self.shared.local_queues.join(&self.request.name);
+        let position = self.local.take().unwrap_or_else(join);
         if !position.is_first() {
             let waiting = self.begin_waiting(None);
             tokio::select! {
