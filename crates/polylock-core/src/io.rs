@@ -1,5 +1,5 @@
-//! The library's own threads: every store operation, renewal and background release runs on one of them. (The first step of an
-//! operation may be taken by the caller, in that thread's context; the rest never is.)
+//! The library's own threads: every store operation, renewal and background release belongs to one of them. What a caller waits for
+//! may be polled by the caller, in the context of the thread; the thread takes it over if the caller drops it or does not poll it.
 //!
 //! There is one thread for each kind of store that the process uses, named `polylock-<store>`. A store whose code blocks delays its
 //! own locks and no others. The end of the user's runtime can't cut a release short there, and a blocked executor can't starve a
@@ -12,8 +12,10 @@ use std::{
     any::Any,
     cell::Cell,
     collections::BTreeMap,
-    future::Future,
+    fmt,
+    future::{Future, poll_fn},
     panic::{AssertUnwindSafe, catch_unwind},
+    pin::Pin,
     process,
     sync::{Mutex, PoisonError},
     task::{Context, Poll, Waker},
@@ -123,11 +125,10 @@ impl Io {
         Ok(self.runtime.spawn(self.delays.measured(what, future)))
     }
 
-    /// Begins `future` here, unless the thread is to take the first step, and leaves the rest to the thread: it is polled once by
-    /// the caller, in the thread's context, and if that does not end it, it goes on there and never here again.
+    /// Begins `future`: it is polled once, in the thread's context, unless the thread is to take the first step.
     ///
-    /// What ends at once, as the in-memory store does, saves two hops between threads, and any other operation one: its request is
-    /// on its way before the thread has woken up. Nothing is left to the mercy of the caller's executor.
+    /// What ends at once, as the in-memory store does, needs no other thread, and the request of any other operation is on its way
+    /// before this returns.
     pub(crate) fn begin<F>(
         &'static self,
         what: &'static str,
@@ -138,36 +139,89 @@ impl Io {
         F: Future<Output: Send> + Send + 'static,
     {
         if first_step == FirstStep::Thread && !is_current() {
-            return self.spawn(what, future).map(Begun::GoesOn);
+            return self.spawn(what, future).map(Begun::OnThread);
         }
-        self.check_process()?;
-        let _context = self.runtime.enter();
-        let mut future = Box::pin(self.delays.measured(what, future));
-        // Nothing has to be woken: the thread polls it again at once when it takes it over.
-        let mut nothing = Context::from_waker(Waker::noop());
-        Ok(match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut nothing))) {
-            Ok(Poll::Ready(output)) => Begun::Ended(Some(Ok(output))),
-            Ok(Poll::Pending) => Begun::GoesOn(tokio::spawn(future)),
-            Err(panic) => Begun::Ended(Some(Err(panicked(&*panic)))),
+        let mut here = Here::new(self, what, future)?;
+        // Nothing has to be woken: whoever waits for it polls it again.
+        Ok(match here.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(output) => Begun::Ended(Some(output)),
+            Poll::Pending => Begun::Here(here),
         })
+    }
+}
+
+/// A future that belongs to an I/O thread, and is polled by whoever waits for it, in the thread's context. If it is dropped before its
+/// end, it goes on, on the thread.
+pub(crate) struct Here<T: Send + 'static> {
+    io: &'static Io,
+    what: &'static str,
+    /// Empty once it has ended, or goes on elsewhere.
+    future: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
+}
+
+impl<T: Send + 'static> Here<T> {
+    /// # Errors
+    /// In a child process made by `fork`.
+    pub(crate) fn new(
+        io: &'static Io,
+        what: &'static str,
+        future: impl Future<Output = T> + Send + 'static,
+    ) -> Result<Self> {
+        io.check_process()?;
+        Ok(Self { io, what, future: Some(Box::pin(future)) })
+    }
+
+    /// Its output, or why there is none.
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<T, String>> {
+        let Some(future) = &mut self.future else {
+            return Poll::Ready(Err("returned before".to_owned()));
+        };
+        let _context = (!is_current()).then(|| self.io.runtime.enter());
+        let output = match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
+            Ok(Poll::Pending) => return Poll::Pending,
+            Ok(Poll::Ready(output)) => Ok(output),
+            Err(panic) => Err(panicked(&*panic)),
+        };
+        self.future = None;
+        Poll::Ready(output)
+    }
+
+    /// Has the thread go on with it; `None` if it has ended.
+    pub(crate) fn go_on(&mut self) -> Option<JoinHandle<T>> {
+        let future = self.future.take()?;
+        Some(self.io.runtime.spawn(self.io.delays.measured(self.what, future)))
+    }
+}
+
+impl<T: Send + 'static> Drop for Here<T> {
+    fn drop(&mut self) {
+        self.go_on();
+    }
+}
+
+impl<T: Send + 'static> fmt::Debug for Here<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Here").field("what", &self.what).finish_non_exhaustive()
     }
 }
 
 /// A future that was begun. Dropping it stops nothing.
 #[derive(Debug)]
-pub(crate) enum Begun<T> {
+pub(crate) enum Begun<T: Send + 'static> {
     /// It has ended, or panicked; empty once its output was returned.
     Ended(Option<Result<T, String>>),
-    /// It goes on, on the thread.
-    GoesOn(JoinHandle<T>),
+    /// Whoever waits for it polls it.
+    Here(Here<T>),
+    OnThread(JoinHandle<T>),
 }
 
-impl<T> Begun<T> {
+impl<T: Send + 'static> Begun<T> {
     /// Its output, or why there is none. May be dropped and called again until it has returned.
     pub(crate) async fn end(&mut self) -> Result<T, String> {
         match self {
             Self::Ended(output) => output.take().unwrap_or_else(|| Err("returned before".to_owned())),
-            Self::GoesOn(task) => task.await.map_err(cut_off),
+            Self::Here(here) => poll_fn(|context| here.poll(context)).await,
+            Self::OnThread(task) => task.await.map_err(cut_off),
         }
     }
 }
@@ -182,7 +236,7 @@ pub(crate) fn failed(backend: &'static str, operation: Operation, cause: String)
     Unavailable::new(backend, operation, Fault::Permanent, cause).into()
 }
 
-fn cut_off(error: JoinError) -> String {
+pub(crate) fn cut_off(error: JoinError) -> String {
     match error.try_into_panic() {
         Ok(panic) => panicked(&*panic),
         Err(error) => error.to_string(),

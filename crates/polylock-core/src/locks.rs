@@ -138,11 +138,7 @@ where
     let Some(inspect) = shared.store.inspect.clone() else {
         return Err(Error::Unsupported { backend, capability: "inspection" });
     };
-    shared
-        .begin(operation, call(inspect))?
-        .end()
-        .await
-        .map_err(|cause| io::failed(backend, operation, cause))?
+    shared.begin(operation, call(inspect))?.await.map_err(|cause| io::failed(backend, operation, cause))?
 }
 
 /// Sets up [`Locks`].

@@ -242,3 +242,87 @@ mod connections {
         assert!(SystemClock.now().since(began) >= Duration::from_secs(1));
     }
 }
+
+mod moving {
+    use std::sync::Arc;
+
+    use async_trait::async_trait;
+    use polylock_core::{
+        Backend, Capabilities, KeepAlive, Release, Request, Result, Standing, Store, Wake, memory,
+    };
+    use tokio::sync::Mutex;
+
+    use super::*;
+
+    /// The in-memory store, over one connection that each operation keeps for a while.
+    #[derive(Debug)]
+    struct Narrow {
+        inner: Arc<dyn Backend>,
+        connection: Mutex<()>,
+    }
+
+    impl Narrow {
+        async fn carry_out<T>(&self, operation: impl Future<Output = Result<T>>) -> Result<T> {
+            let _connection = self.connection.lock().await;
+            SystemClock.sleep_until(SystemClock.now() + Duration::from_millis(5)).await;
+            operation.await
+        }
+    }
+
+    #[async_trait]
+    impl Backend for Narrow {
+        fn capabilities(&self) -> &Capabilities {
+            self.inner.capabilities()
+        }
+
+        async fn claim(&self, request: &Request) -> Result<Standing> {
+            self.carry_out(self.inner.claim(request)).await
+        }
+
+        async fn wait(&self, request: &Request) -> Result<Wake> {
+            self.inner.wait(request).await
+        }
+
+        async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
+            self.carry_out(self.inner.keep_alive(requests)).await
+        }
+
+        async fn release(&self, request: &Request) -> Result<Release> {
+            self.carry_out(self.inner.release(request)).await
+        }
+    }
+
+    fn narrow() -> Locks {
+        let inner = memory::connect();
+        let inspect = inner.inspect.clone();
+        let store = Narrow { inner: inner.backend, connection: Mutex::default() };
+        Locks::new(Store { inspect, ..Store::new(Arc::new(store)) })
+    }
+
+    #[test]
+    fn a_caller_that_is_not_polled_keeps_no_connection() {
+        let locks = narrow();
+        // No runtime at all: its timers and wake-ups are those of the I/O thread.
+        let mut unpolled = pin!(locks.lock("a").acquire());
+        assert!(unpolled.as_mut().now_or_never().is_none());
+        let runtime = Runtime::new().unwrap();
+        runtime.block_on(async {
+            let other = locks.lock("b").wait(Duration::from_secs(20)).acquire().await.unwrap();
+            let mut releasing = Box::pin(other.release());
+            assert!(releasing.as_mut().now_or_never().is_none());
+            locks.lock("b").wait(Duration::from_secs(20)).acquire().await.unwrap();
+            releasing.await.unwrap();
+            unpolled.await.unwrap().release().await.unwrap();
+        });
+    }
+
+    #[tokio::test]
+    async fn what_is_dropped_half_way_goes_on_and_is_undone() {
+        let locks = narrow();
+        assert!(locks.lock("a").ttl(Duration::from_secs(60)).acquire().now_or_never().is_none());
+        free(&locks).await;
+        let guard = locks.lock("a").ttl(Duration::from_secs(60)).acquire().await.unwrap();
+        assert!(guard.release().now_or_never().is_none());
+        free(&locks).await;
+    }
+}

@@ -137,8 +137,9 @@ async fn once(
             None => caller.receive(answer).await,
         },
         None => {
-            front.0.begin(Operation::Claim, run(parts))?;
-            caller.receive(answer).await
+            let mut acquisition = front.0.begin(Operation::Claim, run(parts))?;
+            let polled = async { drop((&mut acquisition).await) };
+            caller.receive(polled_beside(answer, polled)).await
         }
     };
     match position.load(Ordering::Relaxed) {
@@ -146,6 +147,17 @@ async fn once(
         position => drop(span.record("lock.queue_position", position)),
     }
     outcome
+}
+
+/// The output of `answer`, while `work` that brings it is polled.
+async fn polled_beside<T>(answer: impl Future<Output = T>, work: impl Future<Output = ()>) -> T {
+    let mut answer = std::pin::pin!(answer);
+    tokio::select! {
+        biased;
+        answer = &mut answer => return answer,
+        () = work => {}
+    }
+    answer.await
 }
 
 /// The caller's end of an acquisition. Dropped before the answer, it counts what is still to be undone as pending.
@@ -156,7 +168,10 @@ struct Caller {
 }
 
 impl Caller {
-    async fn receive(self, answer: oneshot::Receiver<Result<Arc<Tenure>>>) -> Result<Arc<Tenure>> {
+    async fn receive<E>(
+        self,
+        answer: impl Future<Output = Result<Result<Arc<Tenure>>, E>>,
+    ) -> Result<Arc<Tenure>> {
         let outcome = answer.await.unwrap_or_else(|_| {
             let cause = "the acquisition ended without an answer".to_owned();
             Err(io::failed(self.front.0.backend(), Operation::Claim, cause))

@@ -1,21 +1,28 @@
-//! Operations that the task of the caller drives, on a connection of its own runtime.
+//! What the task of the caller drives, and how the I/O thread takes it over.
 //!
 //! An operation on the I/O thread costs two wake-ups of threads: one of that thread, one of the caller. They take as long as a fast
-//! server. So the caller drives an operation itself where the store has a connection for that
-//! ([`Backend::here`]), and the I/O thread takes over whatever does not end soon:
-//! 1. The caller begins the operation and polls it.
-//! 2. The operation ends, and the caller has its outcome. The I/O thread takes no part.
-//! 3. Or the caller drops the operation, or its runtime ends and drops it. The drop hands it over.
-//! 4. Or the operation has not ended after [`PATIENCE`], because the caller is not polled, its runtime is blocked, or the server is
-//!    slow. The watch on the I/O thread takes it over.
+//! server. So the caller polls an operation itself as long as that is of use to it. There are two ways:
 //!
-//! A hand-over drops the attempt and starts the operation anew on the I/O thread, which uses a connection of its own. That is safe,
-//! because operations are idempotent, and because a claim that arrives after its own release grants nothing. An attempt and the
-//! operation that replaces it never run at the same time: whoever takes the attempt out of its slot is the only one who goes on.
+//! * **[`Moving`]**: the caller polls the future of the operation in the context of the I/O thread, to which its sockets and timers
+//!   belong. The I/O thread can go on with the same future at any time.
+//! * **[`Driven`]**: the caller drives a claim or a release on a connection of its own runtime ([`Backend::here`]), and the I/O thread
+//!   is not needed for the reply either. A future that uses such a connection can't move. The I/O thread starts the operation anew, on
+//!   its own connection. That is safe, because operations are idempotent, and because a claim that arrives after its own release
+//!   grants nothing.
+//!
+//! In both ways:
+//! 1. The caller begins the operation and polls it.
+//! 2. The operation ends, and the caller has its outcome.
+//! 3. Or the caller drops the operation, or its runtime ends and drops it. The drop hands it over.
+//! 4. Or the operation has not ended after [`PATIENCE`], because the caller is not polled, its runtime is blocked, the server is slow,
+//!    or the lock is taken. The watch on the I/O thread takes it over.
+//!
+//! The caller and the I/O thread never drive an operation at the same time: whoever takes it out of its slot goes on alone.
 
 use std::{
     any::Any,
     collections::VecDeque,
+    fmt,
     future::Future,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
@@ -24,8 +31,13 @@ use std::{
     time::Duration,
 };
 
+use tokio::task::JoinHandle;
+
 use super::shared::Shared;
-use crate::{Backend, Error, Moment, Operation, Result, io};
+use crate::{
+    Backend, Error, Moment, Operation, Result,
+    io::{self, Here},
+};
 
 /// The time an attempt has until the I/O thread takes it over: far more than a server takes where two wake-ups matter, and far less
 /// than the shortest lease.
@@ -76,7 +88,24 @@ impl Foreground {
         let work = Work { future: Box::pin(future), polled_by: None, rest, hand_over };
         let backend = shared.backend();
         let slot = Arc::new(Slot { backend, operation, work: Mutex::new(Some(work)) });
-        let attempt: Weak<dyn Attempt> = Arc::downgrade(&slot) as _;
+        self.watch(shared, operation, Arc::downgrade(&slot) as _);
+        Driven(slot)
+    }
+
+    /// A future that the caller polls, in the context of the I/O thread.
+    pub(crate) fn poll<T: Send + 'static>(
+        &self,
+        shared: &Arc<Shared>,
+        operation: Operation,
+        here: Here<T>,
+    ) -> Moving<T> {
+        let site = Arc::new(Site(Mutex::new(Stage::Here { here, polled_by: None })));
+        self.watch(shared, operation, Arc::downgrade(&site) as _);
+        Moving(site)
+    }
+
+    /// Has the I/O thread take `attempt` over when it is due.
+    fn watch(&self, shared: &Arc<Shared>, operation: Operation, attempt: Weak<dyn Attempt>) {
         let mut state = self.lock();
         state.attempts.push_back((shared.now() + PATIENCE, attempt));
         if !std::mem::replace(&mut state.is_watched, true) {
@@ -84,7 +113,6 @@ impl Foreground {
             // Without the thread there are no locks either.
             shared.spawn(operation, watch(shared.clone())).ok();
         }
-        Driven(slot)
     }
 
     /// Takes over what is due. Returns when the watch looks again.
@@ -101,8 +129,8 @@ impl Foreground {
             // The hand-over spawns a task, and the drop of the attempt calls the store.
             drop(state);
             match attempt.take_over() {
-                TakenOver::Yes => self.lock().resume = now + PAUSE,
-                TakenOver::HasEnded => {}
+                TakenOver::StartsAnew => self.lock().resume = now + PAUSE,
+                TakenOver::HasMoved | TakenOver::HasEnded => {}
                 TakenOver::IsPolled => {
                     self.lock().attempts.push_back((now + PATIENCE, Arc::downgrade(&attempt)));
                 }
@@ -136,12 +164,13 @@ async fn watch(shared: Arc<Shared>) {
 }
 
 /// What the watch sees of an attempt.
-trait Attempt: std::fmt::Debug + Send + Sync {
+trait Attempt: fmt::Debug + Send + Sync {
     fn take_over(&self) -> TakenOver;
 }
 
 enum TakenOver {
-    Yes,
+    StartsAnew,
+    HasMoved,
     HasEnded,
     /// The caller polls it at this moment.
     IsPolled,
@@ -174,9 +203,103 @@ impl<T, R> Work<T, R> {
     }
 }
 
-impl<T, R> std::fmt::Debug for Slot<T, R> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl<T, R> fmt::Debug for Slot<T, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Slot").field("operation", &self.operation).finish_non_exhaustive()
+    }
+}
+
+/// Where a future is that can move.
+enum Stage<T: Send + 'static> {
+    Here {
+        here: Here<T>,
+        /// The task that has polled it last.
+        polled_by: Option<Waker>,
+    },
+    OnThread(JoinHandle<T>),
+    Ended,
+}
+
+struct Site<T: Send + 'static>(Mutex<Stage<T>>);
+
+impl<T: Send + 'static> Site<T> {
+    fn lock(&self) -> MutexGuard<'_, Stage<T>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T: Send + 'static> fmt::Debug for Site<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Site").finish_non_exhaustive()
+    }
+}
+
+impl<T: Send + 'static> Attempt for Site<T> {
+    fn take_over(&self) -> TakenOver {
+        let mut stage = match self.0.try_lock() {
+            Ok(stage) => stage,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return TakenOver::IsPolled,
+        };
+        let Stage::Here { here, polled_by } = &mut *stage else { return TakenOver::HasEnded };
+        let (task, polled_by) = (here.go_on(), polled_by.take());
+        *stage = task.map_or(Stage::Ended, Stage::OnThread);
+        drop(stage);
+        if let Some(caller) = polled_by {
+            caller.wake();
+        }
+        TakenOver::HasMoved
+    }
+}
+
+/// A future that its caller polls until the I/O thread takes it over. Its output is that of the future, or why there is none. Dropping
+/// it moves it to the I/O thread.
+#[derive(Debug)]
+pub(crate) struct Moving<T: Send + 'static>(Arc<Site<T>>);
+
+impl<T: Send + 'static> Moving<T> {
+    /// Of a task that the I/O thread has begun.
+    pub(crate) fn on_thread(task: JoinHandle<T>) -> Self {
+        Self(Arc::new(Site(Mutex::new(Stage::OnThread(task)))))
+    }
+}
+
+impl<T: Send + 'static> Future for Moving<T> {
+    type Output = Result<T, String>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut stage = self.0.lock();
+        let output = match &mut *stage {
+            Stage::Here { here, polled_by } => {
+                let poll = here.poll(context);
+                if poll.is_pending() {
+                    remember(polled_by, context);
+                }
+                poll
+            }
+            Stage::OnThread(task) => Pin::new(task).poll(context).map_err(io::cut_off),
+            Stage::Ended => Poll::Ready(Err("returned before".to_owned())),
+        };
+        if output.is_ready() {
+            *stage = Stage::Ended;
+        }
+        output
+    }
+}
+
+impl<T: Send + 'static> Drop for Moving<T> {
+    fn drop(&mut self) {
+        // What has not ended goes on, on the thread.
+        let stage = std::mem::replace(&mut *self.0.lock(), Stage::Ended);
+        drop(stage);
+    }
+}
+
+/// Notes the task that polls.
+fn remember(polled_by: &mut Option<Waker>, context: &Context<'_>) {
+    match polled_by {
+        Some(waker) => waker.clone_from(context.waker()),
+        None => *polled_by = Some(context.waker().clone()),
     }
 }
 
@@ -190,7 +313,7 @@ impl<T: Send, R: Send> Attempt for Slot<T, R> {
         match work {
             Some(work) => {
                 work.hand_over();
-                TakenOver::Yes
+                TakenOver::StartsAnew
             }
             None => TakenOver::HasEnded,
         }
@@ -219,10 +342,7 @@ impl<T, R> Future for Driven<T, R> {
         let Some(work) = &mut *slot else { return Poll::Ready(None) };
         let outcome = match catch_unwind(AssertUnwindSafe(|| work.future.as_mut().poll(cx))) {
             Ok(Poll::Pending) => {
-                match &mut work.polled_by {
-                    Some(waker) => waker.clone_from(cx.waker()),
-                    None => work.polled_by = Some(cx.waker().clone()),
-                }
+                remember(&mut work.polled_by, cx);
                 return Poll::Pending;
             }
             Ok(Poll::Ready(outcome)) => outcome,

@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 
 use super::{
     backoff::Backoff,
-    foreground::Foreground,
+    foreground::{Foreground, Moving},
     gauges::Gauges,
     keeper::Keeper,
     local_queue::LocalQueues,
@@ -17,10 +17,10 @@ use super::{
     reentry::Reentry,
 };
 use crate::{
-    Clock, Error, Fault, KeepAlive, Label, LockName, Moment, Operation, Options, OwnerId, Release, Request,
-    Result, Store, Unavailable,
+    Clock, Error, Fault, FirstStep, KeepAlive, Label, LockName, Moment, Operation, Options, OwnerId, Release,
+    Request, Result, Store, Unavailable,
     backend::Backend,
-    io::{self, Begun, Io},
+    io::{self, Begun, Here, Io},
     metrics::{Measured, Metrics},
     observer,
 };
@@ -65,12 +65,17 @@ impl Shared {
         self.store.backend.capabilities().backend
     }
 
-    /// Begins `future`, which belongs to the store's I/O thread from then on.
-    pub(crate) fn begin<F>(&self, what: Operation, future: F) -> Result<Begun<F::Output>>
+    /// Begins `future`, which belongs to the store's I/O thread, for a caller that waits for it.
+    pub(crate) fn begin<F>(self: &Arc<Self>, what: Operation, future: F) -> Result<Moving<F::Output>>
     where
         F: Future<Output: Send> + Send + 'static,
     {
-        self.io()?.begin(what.as_str(), self.store.backend.capabilities().first_step, future)
+        let io = self.io()?;
+        if self.store.backend.capabilities().first_step == FirstStep::Thread || io::is_current() {
+            return io.spawn(what.as_str(), future).map(Moving::on_thread);
+        }
+        let here = Here::new(io, what.as_str(), future)?;
+        Ok(self.foreground.poll(self, what, here))
     }
 
     /// Starts `future` on the store's I/O thread.
@@ -150,7 +155,9 @@ impl Shared {
         F: Future<Output = Result<T>> + Send + 'static,
     {
         let work = call(self.store.backend.clone());
-        let task = self.begin(operation, self.measured(operation, name, work));
+        let work = self.measured(operation, name, work);
+        let first_step = self.store.backend.capabilities().first_step;
+        let task = self.io().and_then(|io| io.begin(operation.as_str(), first_step, work));
         let task = task.unwrap_or_else(|error| Begun::Ended(Some(Err(error.to_string()))));
         Running { backend: self.backend(), operation, task }
     }
@@ -253,13 +260,13 @@ impl Shared {
 
 /// An operation under way. Dropping it does not stop it.
 #[derive(Debug)]
-pub(crate) struct Running<T> {
+pub(crate) struct Running<T: Send + 'static> {
     backend: &'static str,
     operation: Operation,
     task: Begun<Result<T>>,
 }
 
-impl<T> Running<T> {
+impl<T: Send + 'static> Running<T> {
     /// What the store answers. May be dropped and called again until it has answered.
     pub(crate) async fn answer(&mut self) -> Result<T> {
         self.task.end().await.map_err(|cause| io::failed(self.backend, self.operation, cause))?

@@ -11,7 +11,7 @@ use super::{
     reentry::Slot,
     shared::Front,
 };
-use crate::{Backend, Carrier, Grant, Moment, Operation, Release, Request, Result, io};
+use crate::{Backend, Carrier, Grant, Moment, Operation, Request, Result, io};
 
 #[derive(Debug)]
 pub(crate) struct Tenure {
@@ -45,34 +45,26 @@ impl Tenure {
         let hold = self.hold.clone();
         let shared = hold.shared.clone();
         let under_way = self.front.0.pending.begin();
-        let leaving = hold.leave();
-        self.released = leaving.is_ok() || hold.is_broken();
-        let (reply, outcome) = oneshot::channel();
-        match leaving {
+        let releasing = match hold.leave() {
             Ok(until) => {
-                let releasing = Releasing { hold: hold.clone(), until, limit, under_way, reply };
-                match shared.foreground.store(&shared) {
-                    Some(store) => {
-                        if let Some((answer, releasing)) = releasing.here(store).await {
-                            return hold.released(answer, EXPLICIT, releasing.under_way);
-                        }
-                    }
-                    None => releasing.begin(0)?,
+                self.released = true;
+                let releasing = Releasing { hold: hold.clone(), until, limit, under_way };
+                if let Some(store) = shared.foreground.store(&shared) {
+                    return releasing.here(store).await;
                 }
+                releasing.until_released(0).boxed()
             }
             Err(ended) if hold.is_broken() => {
+                self.released = true;
                 let refused = ended.into_result(hold.name());
-                let released = hold.clone().release_broken(under_way);
-                let released = briefly(hold.clone(), limit, released.map(|()| refused).boxed());
-                shared.begin(Operation::Release, released.map(|outcome| drop(reply.send(outcome))))?;
+                let released = hold.clone().release_broken(under_way).map(|()| refused);
+                briefly(hold.clone(), limit, released.boxed()).boxed()
             }
             Err(ended) => return ended.into_result(hold.name()),
-        }
-        let failed = |_| {
-            let cause = "the release ended without an answer".to_owned();
-            Err(io::failed(shared.backend(), Operation::Release, cause))
         };
-        outcome.await.unwrap_or_else(failed)
+        let releasing = shared.begin(Operation::Release, releasing)?;
+        let failed = |cause| Err(io::failed(shared.backend(), Operation::Release, cause));
+        releasing.await.unwrap_or_else(failed)
     }
 
     /// Keeps the lock until `end`: by a lease that ends then, as soon as the store can give it, else by renewals and a release.
@@ -96,11 +88,8 @@ impl Tenure {
             hold.leave().or_else(|ended| ended.into_result(hold.name()).map(|()| Moment::default()))?;
         let under_way = self.front.0.pending.begin();
         self.released = true;
-        let mut parting = hold.shared.begin(Operation::Renew, hold.clone().park(until, end, under_way))?;
-        parting
-            .end()
-            .await
-            .unwrap_or_else(|cause| Err(io::failed(hold.shared.backend(), Operation::Renew, cause)))
+        let parting = hold.shared.begin(Operation::Renew, hold.clone().park(until, end, under_way))?;
+        parting.await.unwrap_or_else(|cause| Err(io::failed(hold.shared.backend(), Operation::Renew, cause)))
     }
 
     /// Waits until `at` while the lock is renewed.
@@ -109,7 +98,7 @@ impl Tenure {
     /// If it is lost meanwhile.
     async fn keep_until(&self, at: Moment) -> Result<()> {
         let hold = self.hold.clone();
-        let mut kept = self.hold.shared.begin(Operation::Renew, async move {
+        let kept = self.hold.shared.begin(Operation::Renew, async move {
             let mut phase = hold.watch();
             tokio::select! {
                 // Also when the caller is not interested any more.
@@ -117,7 +106,7 @@ impl Tenure {
                 () = hold.shared.until(at) => {}
             }
         })?;
-        kept.end().await.ok();
+        kept.await.ok();
         self.hold.check().map(|_| ()).or_else(|ended| ended.into_result(self.hold.name()))
     }
 }
@@ -133,38 +122,40 @@ struct Releasing {
     /// For how long the holder waits for it.
     limit: Option<Duration>,
     under_way: Ticket,
-    reply: oneshot::Sender<Result<()>>,
 }
 
 impl Releasing {
-    /// Releases once, driven by the caller. Unless that succeeds, the I/O thread goes on.
-    async fn here(self, store: Arc<dyn Backend>) -> Option<(Result<Release>, Self)> {
-        let (shared, request) = (self.hold.shared.clone(), self.hold.request.clone());
+    /// Releases on `store`, driven by the caller. Unless that succeeds at once, the I/O thread goes on.
+    async fn here(self, store: Arc<dyn Backend>) -> Result<()> {
+        let (hold, shared) = (self.hold.clone(), self.hold.shared.clone());
         let release = {
-            let request = request.clone();
+            let request = hold.request.clone();
             async move { store.release(&request).await }
         };
-        let release = shared.measured(Operation::Release, Some(&request.name), release);
-        let driven = shared.foreground.begin(&shared, Operation::Release, release, self, |releasing| {
+        let release = shared.measured(Operation::Release, Some(hold.name()), release);
+        let (reply, outcome) = oneshot::channel();
+        let go_on = |(releasing, reply): (Self, oneshot::Sender<_>)| {
+            let shared = releasing.hold.shared.clone();
+            let releasing = releasing.until_released(1).map(|outcome| drop(reply.send(outcome)));
             // An error means that there is no thread, and the caller sees that there is no answer.
-            releasing.begin(1).ok();
-        });
-        match driven.await? {
-            (Err(error), releasing) if error.is_temporary() => {
-                releasing.begin(1).ok();
-                None
-            }
-            ended => Some(ended),
+            shared.spawn(Operation::Release, releasing).ok();
+        };
+        match shared.foreground.begin(&shared, Operation::Release, release, (self, reply), go_on).await {
+            Some((Err(error), rest)) if error.is_temporary() => go_on(rest),
+            Some((answer, (releasing, _))) => return hold.released(answer, EXPLICIT, releasing.under_way),
+            None => {}
         }
+        outcome.await.unwrap_or_else(|_| {
+            let cause = "the release ended without an answer".to_owned();
+            Err(io::failed(shared.backend(), Operation::Release, cause))
+        })
     }
 
-    /// Begins the release on the I/O thread, after `attempts`.
-    fn begin(self, attempts: u32) -> Result<()> {
-        let Self { hold, until, limit, under_way, reply } = self;
-        let shared = hold.shared.clone();
+    /// The outcome for the holder; `attempts` were made before.
+    fn until_released(self, attempts: u32) -> impl Future<Output = Result<()>> + Send + use<> {
+        let Self { hold, until, limit, under_way } = self;
         let releasing = hold.clone().release(until, EXPLICIT, attempts, under_way).boxed();
-        let releasing = briefly(hold, limit, releasing).map(|outcome| drop(reply.send(outcome)));
-        shared.begin(Operation::Release, releasing).map(drop)
+        briefly(hold, limit, releasing)
     }
 }
 

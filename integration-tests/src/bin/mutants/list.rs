@@ -1249,6 +1249,24 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         test: ("fork", "use_after_a_fork_is_an_error_at_once_and_harms_nothing"),
     },
     Mutant {
+        name: "nobody takes over a connection of a caller that is not polled",
+        file: "crates/polylock-core/src/engine/foreground.rs",
+        from: "        self.watch(shared, operation, Arc::downgrade(&site) as _);
+",
+        to: "        drop((shared, operation));
+",
+        test: ("foreground", "moving::a_caller_that_is_not_polled_keeps_no_connection"),
+    },
+    Mutant {
+        name: "an operation that the caller drops half-way ends there",
+        file: "crates/polylock-core/src/io.rs",
+        from: "    fn drop(&mut self) {
+        self.go_on();",
+        to: "    fn drop(&mut self) {
+        self.future = None;",
+        test: ("foreground", "moving::what_is_dropped_half_way_goes_on_and_is_undone"),
+    },
+    Mutant {
         name: "nobody takes over what a caller does not poll",
         file: "crates/polylock-core/src/engine/foreground.rs",
         from: "        let next = shared.foreground.take_over(now);",
