@@ -310,7 +310,7 @@ mod moving {
             let other = locks.lock("b").wait(Duration::from_secs(20)).acquire().await.unwrap();
             let mut releasing = Box::pin(other.release());
             assert!(releasing.as_mut().now_or_never().is_none());
-            locks.lock("b").wait(Duration::from_secs(20)).acquire().await.unwrap();
+            drop(locks.lock("b").wait(Duration::from_secs(20)).acquire().await.unwrap());
             releasing.await.unwrap();
             unpolled.await.unwrap().release().await.unwrap();
         });
