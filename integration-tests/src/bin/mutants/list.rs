@@ -1267,6 +1267,13 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         test: ("foreground", "moving::what_is_dropped_half_way_goes_on_and_is_undone"),
     },
     Mutant {
+        name: "a late reply about a queue entry ends the hold",
+        file: "crates/polylock-core/src/engine/keeper.rs",
+        from: "        if sent < kept.since && !matches!",
+        to: "        if sent > now && !matches!",
+        test: ("keep_alive", "a_reply_from_the_time_in_the_queue_does_not_end_a_hold"),
+    },
+    Mutant {
         name: "nobody takes over what a caller does not poll",
         file: "crates/polylock-core/src/engine/foreground.rs",
         from: "        let next = shared.foreground.take_over(now);",
