@@ -1,6 +1,10 @@
 //! The door to a store's locks.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
 
 use tokio::sync::Semaphore;
 
@@ -207,6 +211,7 @@ impl LocksBuilder {
             keeper: Keeper::default(),
             local_queues: Default::default(),
             claims: Semaphore::new(claims_at_once),
+            answers: AtomicU64::default(),
         };
         let shared = Arc::new(shared);
         if let Some(alerts) = &shared.store.alerts {

@@ -21,6 +21,7 @@ use crate::site::{Site, Store};
 /// Has `count` tasks wait for one lock for `lasts`, and then lets each have it in turn.
 pub(crate) async fn measure(site: &Site, count: usize, lasts: Duration) -> Value {
     let locks = site.open("polylock.ttl=30s").await;
+    let usual_pairs = pairs(&locks, Duration::from_secs(2)).await;
     let first = locks.lock("n").acquire().await.unwrap();
     let other = locks.lock("other").ttl(Duration::from_secs(4)).acquire().await.unwrap();
     let began = now();
@@ -35,13 +36,13 @@ pub(crate) async fn measure(site: &Site, count: usize, lasts: Duration) -> Value
             })
         })
         .collect();
-    while site.store == Store::Redis && site.queued("n").await < count {
+    while site.store != Store::Redlock && site.queued("n").await < count {
         pause(Duration::from_millis(20)).await;
     }
     let queued = now().since(began);
     let before = site.used().await;
     let idle_pairs = pairs(&locks, lasts).await;
-    let (_, idle_own, idle_servers, idle_scripts, idle_commands) = site.used().await.since(&before);
+    let idle = site.used().await.since(&before);
 
     let before = site.used().await;
     let (began, is_done) = (now(), Arc::new(AtomicBool::new(false)));
@@ -53,22 +54,22 @@ pub(crate) async fn measure(site: &Site, count: usize, lasts: Duration) -> Value
     let drained = now().since(began);
     is_done.store(true, Ordering::Relaxed);
     let drain_pairs = pairs_beside.await.unwrap();
-    let (_, own, servers, scripts, commands) = site.used().await.since(&before);
+    let used = site.used().await.since(&before);
     let order = order.lock().unwrap().clone();
     let inversions = order.windows(2).filter(|pair| pair[0] > pair[1]).count();
-    // Each pair of the other task is two scripts at each server.
-    let beside = drain_pairs.len() * if site.store == Store::Redis { 2 } else { 10 };
-    let idle_beside = idle_pairs.len() * if site.store == Store::Redis { 2 } else { 10 };
+    let of_pairs = |pairs: &Histogram<u64>| pairs.len() * site.scripts_of_a_pair() as u64;
+    let (beside, idle_beside) = (of_pairs(&drain_pairs), of_pairs(&idle_pairs));
     json!({
         "measured": "waiters", "store": site.store.name(), "count": count, "queued_in_s": queued.as_secs_f64(),
-        "idle_own_cpu_percent": idle_own, "idle_servers_cpu_percent": idle_servers,
-        "idle_scripts_per_s": per_second(idle_scripts.saturating_sub(idle_beside), lasts),
-        "idle_commands_per_s": per_second(idle_commands, lasts),
+        "idle_own_cpu_percent": idle.own, "idle_servers_cpu_percent": idle.servers,
+        "idle_scripts_per_s": per_second(idle.scripts.saturating_sub(idle_beside), lasts),
+        "idle_commands_per_s": per_second(idle.commands, lasts),
+        "usual_pair_p50_us": micros(&usual_pairs, 0.5), "usual_pair_p99_us": micros(&usual_pairs, 0.99),
         "idle_pair_p50_us": micros(&idle_pairs, 0.5), "idle_pair_p99_us": micros(&idle_pairs, 0.99),
         "drained_in_s": drained.as_secs_f64(), "inversions": inversions,
-        "drain_own_cpu_percent": own, "drain_servers_cpu_percent": servers,
-        "scripts_per_acquisition": ratio(scripts.saturating_sub(beside), count),
-        "commands_per_acquisition": ratio(commands, count),
+        "drain_own_cpu_percent": used.own, "drain_servers_cpu_percent": used.servers,
+        "scripts_per_acquisition": ratio(used.scripts.saturating_sub(beside), count),
+        "commands_per_acquisition": ratio(used.commands, count),
         "drain_pair_p50_us": micros(&drain_pairs, 0.5), "drain_pair_p99_us": micros(&drain_pairs, 0.99),
         "drain_pair_max_us": micros(&drain_pairs, 1.0), "other_lock_held": other.is_held(),
     })

@@ -2,7 +2,10 @@
 
 use std::{
     future::Future,
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use tokio::sync::Semaphore;
@@ -43,6 +46,8 @@ pub(crate) struct Shared {
     pub(crate) local_queues: Arc<LocalQueues>,
     /// As many permits as claims may be under way.
     pub(crate) claims: Semaphore,
+    /// How many operations the store has answered: while it grows, the store is not unavailable.
+    pub(crate) answers: AtomicU64,
     /// The thread that everything of this store runs on, once it was needed.
     pub(crate) io: OnceLock<&'static Io>,
 }
@@ -124,10 +129,14 @@ impl Shared {
         let work = call(self.store.backend.clone());
         let (shared, name) = (self.clone(), name.cloned());
         let task = self.begin(operation, async move {
-            let (Some(name), true) = (name, shared.metrics.is_some()) else { return work.await };
-            let began = shared.now();
+            let began = shared.metrics.is_some().then(|| shared.now());
             let answer = work.await;
-            shared.record(&name, Measured::Operation { operation, took: shared.now().since(began) });
+            if answer.is_ok() {
+                shared.answers.fetch_add(1, Ordering::Relaxed);
+            }
+            if let (Some(name), Some(began)) = (name, began) {
+                shared.record(&name, Measured::Operation { operation, took: shared.now().since(began) });
+            }
             answer
         });
         let task = task.unwrap_or_else(|error| Begun::Ended(Some(Err(error.to_string()))));

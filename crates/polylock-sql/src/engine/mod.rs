@@ -6,6 +6,7 @@
 pub(crate) mod background;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) mod config;
+pub(crate) mod gate;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) mod literal;
 mod poller;

@@ -62,6 +62,7 @@ impl Database {
     ) -> Self {
         let mut capabilities = Capabilities::new(NAME, SHORTEST..=LONGEST);
         capabilities.reach = Reach::Machines;
+        capabilities.claims_at_once = server.claims_at_once();
         if !durable {
             capabilities.fencing = Fencing::WhileRunning;
         }

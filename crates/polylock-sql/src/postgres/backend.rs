@@ -60,6 +60,7 @@ impl Database {
     pub(super) fn new(config: &Config, server: Server<sqlx::Postgres>, statements: Statements) -> Self {
         let mut capabilities = Capabilities::new(NAME, SHORTEST..=LONGEST);
         capabilities.reach = Reach::Machines;
+        capabilities.claims_at_once = server.claims_at_once();
         if !matches!(config.listen, Listen::Off) {
             capabilities.wake = WakeUp::Pushed;
         }

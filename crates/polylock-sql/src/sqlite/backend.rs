@@ -34,6 +34,10 @@ use crate::engine::{
 /// queue is its own from the first round on, so a second is hardly ever needed.
 const ROUNDS: u32 = 3;
 
+/// How many claims may be under way at once. One is at the file; each of the others waits for all before it, and the first one of a
+/// request has half a second.
+const CLAIMS: usize = 8;
+
 /// The locks of one file.
 pub(super) struct Sqlite {
     capabilities: Capabilities,
@@ -88,6 +92,7 @@ fn batch(requests: &[Arc<Request>]) -> String {
 impl Sqlite {
     pub(super) fn new(config: &Config, connections: Connections, statements: Statements) -> Self {
         let mut capabilities = Capabilities::new(NAME, SHORTEST..=LONGEST);
+        capabilities.claims_at_once = CLAIMS;
         if config.durability == Durability::Normal {
             // The last grants may be undone by a power cut.
             capabilities.fencing = Fencing::WhileRunning;
