@@ -3,6 +3,7 @@
 use std::{
     collections::HashSet,
     fmt,
+    pin::Pin,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -86,6 +87,10 @@ impl Dialect for Database {
 
     fn pace(&self) -> Pace {
         Pace { shortest: SHORTEST_PAUSE, longest: self.longest_pause, share: SHARE }
+    }
+
+    fn wakeups(&self, _: &Arc<Hub>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(std::future::pending())
     }
 
     async fn claim(&self, request: &Request, hub: &Arc<Hub>) -> Result<Look> {

@@ -2,6 +2,7 @@
 
 use std::{
     fmt,
+    pin::Pin,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -99,6 +100,10 @@ impl Dialect for Database {
 
     fn pace(&self) -> Pace {
         PACE
+    }
+
+    fn wakeups(&self, _: &Arc<Hub>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(std::future::pending())
     }
 
     async fn claim(&self, request: &Request, hub: &Arc<Hub>) -> Result<Look> {
