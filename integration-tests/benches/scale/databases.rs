@@ -3,7 +3,10 @@
 use std::{fs, time::Duration};
 
 use polylock_integration_tests::servers::Private;
-use sqlx::{ConnectOptions, Connection, Row, mysql::MySqlConnectOptions, postgres::PgConnectOptions};
+use sqlx::{
+    AssertSqlSafe, ConnectOptions, Connection, Row, mysql::MySqlConnectOptions, postgres::PgConnectOptions,
+    sqlite::SqliteConnectOptions,
+};
 
 /// What a server has done so far.
 #[derive(Debug, Default)]
@@ -40,29 +43,24 @@ pub(crate) async fn mariadb(server: &Private) -> Done {
     }
 }
 
-/// How many wait for the lock.
-pub(crate) async fn queued(url: &str, name: &str) -> usize {
-    let sql = "SELECT count(*) FROM polylock_waiters WHERE name = ";
-    let name = name.bytes().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"));
-    let count: i64 = if url.starts_with("postgres") {
+/// The labels of those who wait for the lock `n`, in their order.
+pub(crate) async fn queue(url: &str) -> Vec<String> {
+    let sql = "SELECT label FROM polylock_waiters WHERE name = ";
+    if url.starts_with("postgres") {
         let mut connection = url.parse::<PgConnectOptions>().unwrap().connect().await.unwrap();
-        let sql = sqlx::AssertSqlSafe(format!(r"{sql}'\x{name}'"));
-        sqlx::query_scalar(sql).fetch_one(&mut connection).await.unwrap()
+        let sql = AssertSqlSafe(format!(r"{sql}'\x6e' ORDER BY seq"));
+        sqlx::query_scalar(sql).fetch_all(&mut connection).await.unwrap()
     } else if url.starts_with("mysql") {
         let mut connection = url.parse::<MySqlConnectOptions>().unwrap().connect().await.unwrap();
-        sqlx::query_scalar(sqlx::AssertSqlSafe(format!("{sql}x'{name}'")))
-            .fetch_one(&mut connection)
-            .await
-            .unwrap()
+        let sql =
+            AssertSqlSafe(format!("{sql}'n' ORDER BY seq").replace("label", "CONVERT(label USING utf8mb4)"));
+        sqlx::query_scalar(sql).fetch_all(&mut connection).await.unwrap()
     } else {
-        let options = url.parse::<sqlx::sqlite::SqliteConnectOptions>().unwrap();
+        let options = url.parse::<SqliteConnectOptions>().unwrap();
         let mut connection = options.busy_timeout(Duration::from_secs(30)).connect().await.unwrap();
-        sqlx::query_scalar(sqlx::AssertSqlSafe(format!("{sql}x'{name}'")))
-            .fetch_one(&mut connection)
-            .await
-            .unwrap()
-    };
-    usize::try_from(count).unwrap()
+        let sql = AssertSqlSafe(format!("{sql}x'6e' ORDER BY seq"));
+        sqlx::query_scalar(sql).fetch_all(&mut connection).await.unwrap()
+    }
 }
 
 /// CPU time of a process, of its children, and of those that have ended.

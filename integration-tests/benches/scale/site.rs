@@ -154,11 +154,16 @@ impl Site {
         used
     }
 
-    /// How many requests are in the queue of the lock, where the store has one.
-    pub(crate) async fn queued(&self, name: &str) -> usize {
-        if matches!(self.store, Store::Postgres | Store::MariaDb | Store::Sqlite) {
-            return databases::queued(&self.url(), name).await;
+    /// The labels of those who wait for the lock `n`, in their order, where the store has a queue that can be read.
+    pub(crate) async fn queue(&self) -> Option<Vec<String>> {
+        match self.store {
+            Store::Postgres | Store::MariaDb | Store::Sqlite => Some(databases::queue(&self.url()).await),
+            Store::Redis | Store::Redlock => None,
         }
+    }
+
+    /// How many requests are in the queue of the lock, as the server of one Redis has it.
+    pub(crate) async fn queued(&self, name: &str) -> usize {
         let mut connection = connection(self.servers[0].url()).await;
         redis::cmd("ZCARD").arg(format!("{{polylock}}:q:{name}")).query_async(&mut connection).await.unwrap()
     }

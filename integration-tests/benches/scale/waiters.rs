@@ -28,7 +28,7 @@ pub(crate) async fn measure(site: &Site, count: usize, lasts: Duration) -> Value
     let order = Arc::new(Mutex::new(Vec::with_capacity(count)));
     let tasks: Vec<_> = (0..count)
         .map(|number| {
-            let (acquisition, order) = (locks.lock("n").acquire(), order.clone());
+            let (acquisition, order) = (locks.lock("n").label(number.to_string()).acquire(), order.clone());
             tokio::spawn(async move {
                 let guard = acquisition.await.unwrap();
                 order.lock().unwrap().push(number);
@@ -36,8 +36,23 @@ pub(crate) async fn measure(site: &Site, count: usize, lasts: Duration) -> Value
             })
         })
         .collect();
-    while site.store != Store::Redlock && site.queued("n").await < count {
-        pause(Duration::from_millis(20)).await;
+    // In the order of arrival at the store, if that can be read: claims of one process may overtake each other on the way.
+    let mut arrivals: Vec<usize> = (0..count).collect();
+    loop {
+        let queued = match site.queue().await {
+            Some(queue) => {
+                if queue.len() == count {
+                    arrivals = queue.iter().map(|label| label.parse().unwrap()).collect();
+                }
+                queue.len()
+            }
+            None if site.store == Store::Redis => site.queued("n").await,
+            None => count,
+        };
+        if queued >= count {
+            break;
+        }
+        pause(Duration::from_millis(200)).await;
     }
     let queued = now().since(began);
     let before = site.used().await;
@@ -56,7 +71,9 @@ pub(crate) async fn measure(site: &Site, count: usize, lasts: Duration) -> Value
     let drain_pairs = pairs_beside.await.unwrap();
     let used = site.used().await.since(&before);
     let order = order.lock().unwrap().clone();
-    let inversions = order.windows(2).filter(|pair| pair[0] > pair[1]).count();
+    let mut places = vec![0; count];
+    arrivals.iter().enumerate().for_each(|(place, number)| places[*number] = place);
+    let inversions = order.windows(2).filter(|pair| places[pair[0]] > places[pair[1]]).count();
     let of_pairs = |pairs: &Histogram<u64>| pairs.len() * site.scripts_of_a_pair() as u64;
     let (beside, idle_beside) = (of_pairs(&drain_pairs), of_pairs(&idle_pairs));
     json!({

@@ -142,9 +142,9 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "PostgreSQL: a broken hold is extended",
         file: "crates/polylock-sql/src/postgres/statements/routines/keep_alive.sql",
         from: " AND notice IS NULL
-            FOR UPDATE SKIP LOCKED);",
+            LIMIT 1 FOR UPDATE SKIP LOCKED) AS hold",
         to: "
-            FOR UPDATE SKIP LOCKED);",
+            LIMIT 1 FOR UPDATE SKIP LOCKED) AS hold",
         test: ("conformance", "postgres::breaking::ends_with_the_lease"),
     },
     Mutant {
@@ -1126,8 +1126,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "PostgreSQL: queue entries are not kept alive",
         file: "crates/polylock-sql/src/postgres/statements/routines/keep_alive.sql",
-        from: "SET expires_at = v_now + v_place_ttl WHERE",
-        to: "SET expires_at = expires_at WHERE",
+        from: "UPDATE {p}_waiters SET expires_at = v_now + ttl FROM",
+        to: "UPDATE {p}_waiters SET expires_at = expires_at FROM",
         test: ("conformance", "postgres::keep_alive::keeps_a_waiter_in_its_place"),
     },
     Mutant {

@@ -6,18 +6,23 @@
 --            than it would have waited.
 -- Atomicity: part of a transaction that holds the advisory lock on the name and has deleted its expired holds.
 -- Cost:      looks at those that are handed the lock, at the expired ones between them, and at the next one. Expired waiters behind
---            it stay: a later call or the sweep deletes them.
+--            it stay: a later call or the sweep deletes them. Each is fetched by a query of its own with a limit of one row: without
+--            statistics of a queue that has just grown, the planner would read and sort all of it for a query without a limit.
 -- Clock:     the caller's.
 CREATE OR REPLACE FUNCTION {p}_settle_2(a_name bytea, a_request bytea, a_ttl bigint, a_now bigint)
 RETURNS TABLE (r_request bytea, r_channel text, r_ticket bigint, r_place bigint, r_token bigint, r_left bigint)
 LANGUAGE plpgsql {pinned} AS $body$
 DECLARE
     v_ahead bigint := coalesce((SELECT bit_or(conflicts) FROM {p}_holds WHERE name = a_name), 0);
+    v_seq bigint := 0;
     w {p}_waiters;
 BEGIN
-    FOR w IN SELECT * FROM {p}_waiters WHERE name = a_name ORDER BY seq LOOP
+    LOOP
         -- Nobody who can be kept waiting passes somebody who waits for everybody.
         EXIT WHEN v_ahead & {all} = {all};
+        SELECT * INTO w FROM {p}_waiters WHERE name = a_name AND seq > v_seq ORDER BY seq LIMIT 1;
+        EXIT WHEN NOT FOUND;
+        v_seq := w.seq;
         IF w.expires_at <= a_now THEN
             DELETE FROM {p}_waiters WHERE name = a_name AND request = w.request AND expires_at <= a_now;
             -- A keep-alive may have extended it since it was read.
