@@ -283,12 +283,7 @@ impl Dialect for Sqlite {
 
     async fn release(&self, request: &Request, hub: &Hub) -> Result<Release> {
         let arguments = || SqliteArguments::default().with(bytes(&request.name)).with(id(request));
-        if hub.is_watched(request.id) {
-            // A waiter of this process is behind it: one step.
-            if self.hand_over(request, hub).await? {
-                return Ok(Release::Released);
-            }
-        } else {
+        if !hub.is_watched(request.id) {
             // The hand-over, which must be on the disk, comes after the release, which need not be.
             let sql = &self.statements.release;
             let is_awaited = self.rows(Lane::Relaxed, Operation::Release, sql, arguments(), |rows| {
@@ -309,6 +304,11 @@ impl Dialect for Sqlite {
                 hub.ring(request.id);
                 return Ok(Release::Released);
             }
+        }
+        // With a waiter of this process behind it, in one step; and when both tables had no entry of it one after the other, because
+        // another release may have granted it the lock in between.
+        if self.hand_over(request, hub).await? {
+            return Ok(Release::Released);
         }
         hub.ring(request.id);
         let sql = &self.statements.forget;

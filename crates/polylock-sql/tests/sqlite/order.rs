@@ -139,3 +139,19 @@ async fn a_waiter_that_goes_on_claiming_keeps_its_place_without_writing_each_tim
     expiries.dedup();
     assert!((3..=5).contains(&expiries.len()), "{} refreshes in {claims} claims", expiries.len());
 }
+
+/// The holder and the waiter leave at the same time, in different processes. Whichever step of the one comes between two steps of the
+/// other, nothing is left behind.
+#[tokio::test]
+async fn a_waiter_that_leaves_while_it_is_granted_the_lock_keeps_nothing() {
+    let file = File::new();
+    let (one, two) = (file.store().await, file.store().await);
+    for _ in 0..150 {
+        let (a, b) = (request("n", Mode::Exclusive), request("n", Mode::Exclusive));
+        held(&one, &a).await;
+        queued(&two, &b).await;
+        let (released, withdrawn) = tokio::join!(one.backend.release(&a), two.backend.release(&b));
+        assert_eq!((released.unwrap(), withdrawn.unwrap()), (Release::Released, Release::Released));
+        assert_eq!(file.rows().await, 0);
+    }
+}

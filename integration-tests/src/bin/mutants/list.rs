@@ -1145,6 +1145,19 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         test: ("sqlite", "order::grants_are_those_of_the_rule"),
     },
     Mutant {
+        name: "SQLite: a waiter that leaves while it is granted the lock keeps it",
+        file: "crates/polylock-sql/src/sqlite/backend.rs",
+        from: "if self.hand_over(request, hub).await? {
+            return Ok(Release::Released);
+        }
+        hub.ring(request.id);",
+        to: "if hub.is_watched(request.id) && self.hand_over(request, hub).await? {
+            return Ok(Release::Released);
+        }
+        hub.ring(request.id);",
+        test: ("sqlite", "order::a_waiter_that_leaves_while_it_is_granted_the_lock_keeps_nothing"),
+    },
+    Mutant {
         name: "SQLite: a withdrawn waiter is granted the lock",
         file: "crates/polylock-sql/src/sqlite/statements/hand_over.sql",
         from: "DELETE FROM {p}_waiters WHERE name = ?1 AND request = ?2 RETURNING 1;",
