@@ -162,6 +162,35 @@ impl Hub {
         }
     }
 
+    /// Whether the last claim of `request` has left it in a place in the queue, which a claim can look up.
+    #[must_use]
+    pub fn is_placed(&self, request: RequestId) -> bool {
+        self.lock().waiters.get(&request).is_some_and(|waiter| waiter.place.is_some())
+    }
+
+    /// Whether a waiter of this process waits for `request` to leave.
+    #[must_use]
+    pub fn is_watched(&self, request: RequestId) -> bool {
+        self.lock().behind.contains_key(&request)
+    }
+
+    /// Wakes `request`, if it still waits, with what the store has granted to its place: as [`hand_over`](Self::hand_over), for a
+    /// release in the process of the waiter.
+    pub fn grant(&self, request: RequestId, place: u64, grant: Grant) {
+        if let Some(waiter) = self.lock().waiters.get_mut(&request) {
+            waiter.granted = Some((place, grant));
+            waiter.bell.notify_one();
+        }
+    }
+
+    /// Wakes the waiter of the ticket, if it still waits: it may hold the lock.
+    pub fn wake_ticket(&self, ticket: u64) {
+        let state = self.lock();
+        if let Some(waiter) = state.tickets.get(&ticket).and_then(|request| state.waiters.get(request)) {
+            waiter.bell.notify_one();
+        }
+    }
+
     /// Wakes `request`, if it still waits: it may hold the lock.
     pub fn wake(&self, request: RequestId) {
         if let Some(waiter) = self.lock().waiters.get(&request) {

@@ -1,6 +1,10 @@
 //! The door to a store's locks.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
 
 use tokio::sync::Semaphore;
 
@@ -204,6 +208,7 @@ impl LocksBuilder {
             local_queues: Default::default(),
             claims: Arc::new(Semaphore::new(claims_at_once)),
             foreground: Foreground::default(),
+            answers: AtomicU64::default(),
         };
         let shared = Arc::new(shared);
         if let Some(alerts) = &shared.store.alerts {

@@ -28,7 +28,7 @@ pub(crate) async fn measure(site: &Site, count: usize, lasts: Duration) -> Value
         let remaining = guards.iter().filter(|guard| guard.is_held()).map(polylock::Guard::remaining).min();
         least = least.min(remaining.unwrap_or_default());
     }
-    let (seconds, own, servers, scripts, commands) = site.used().await.since(&before);
+    let used = site.used().await.since(&before);
     let lost = guards.iter().filter(|guard| !guard.is_held()).count();
     let began = now();
     let failed = stream::iter(guards)
@@ -38,9 +38,10 @@ pub(crate) async fn measure(site: &Site, count: usize, lasts: Duration) -> Value
         .count();
     let failed = failed.await;
     json!({
-        "measured": "held", "store": site.store.name(), "count": count, "ttl_s": TTL.as_secs(), "held_s": seconds,
+        "measured": "held", "store": site.store.name(), "count": count, "ttl_s": TTL.as_secs(), "held_s": used.seconds,
         "acquired_in_s": acquired.as_secs_f64(), "released_in_s": now().since(began).as_secs_f64(),
         "lost": lost, "releases_failed": failed, "least_remaining_s": least.as_secs_f64(),
-        "own_cpu_percent": own, "servers_cpu_percent": servers, "scripts": scripts, "commands": commands,
+        "own_cpu_percent": used.own, "servers_cpu_percent": used.servers, "scripts": used.scripts,
+        "commands": used.commands,
     })
 }

@@ -1,9 +1,12 @@
-//! Ten thousand of each: locks that one process holds, and waiters of one lock, on private servers of Redis.
+//! Ten thousand of each: locks that one process holds, waiters of one lock, and locks that are taken at once, on private servers.
 //!
 //! `cargo bench -p polylock-integration-tests --bench scale` prints a line of JSON for each measurement; behind `--`, words select some:
-//! `redis`, `redlock`, `held`, `waiters`, a number of locks or waiters, and `seconds=60` sets how long locks are held and waiters wait.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark")]
+//! the name of a store, `held`, `waiters`, `tries`, `acquires`, a number of locks or waiters, and `seconds=60` sets how long locks are
+//! held and waiters wait.
+#![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr, reason = "a benchmark")]
 
+mod burst;
+mod databases;
 mod held;
 mod site;
 mod waiters;
@@ -15,12 +18,16 @@ use site::{Site, Store};
 /// How many locks or waiters, unless the command line says otherwise.
 const COUNTS: [usize; 3] = [100, 1_000, 10_000];
 
+/// What is measured.
+const MEASURED: [&str; 4] = ["held", "waiters", "tries", "acquires"];
+
 fn main() {
     // What cargo says is an option.
     let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
     let mut counts: Vec<usize> = words.iter().filter_map(|word| word.parse().ok()).collect();
+    let stores = Store::ALL.map(Store::name);
     let is_known = |word: &String| {
-        ["redis", "redlock", "held", "waiters"].contains(&word.as_str()) || word.starts_with("seconds=")
+        stores.contains(&word.as_str()) || MEASURED.contains(&word.as_str()) || word.starts_with("seconds=")
     };
     if !words.is_empty() && counts.is_empty() && !words.iter().any(is_known) {
         // They select tables of another benchmark.
@@ -36,22 +43,24 @@ fn main() {
     let lasts = Duration::from_secs(seconds.unwrap_or(5));
     // All requests of a process come in the order in which they were made.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    for store in
-        [Store::Redis, Store::Redlock].into_iter().filter(|store| is(store.name(), &["redis", "redlock"]))
-    {
+    for store in Store::ALL.into_iter().filter(|store| is(store.name(), &stores)) {
         for count in &counts {
-            for (what, is_held) in [("held", true), ("waiters", false)] {
-                if is(what, &["held", "waiters"]) {
-                    let site = Site::start(store);
-                    let measured = runtime.block_on(async {
-                        if is_held {
-                            held::measure(&site, *count, lasts).await
-                        } else {
-                            waiters::measure(&site, *count, lasts).await
-                        }
-                    });
-                    println!("{measured}");
-                }
+            for what in MEASURED.into_iter().filter(|what| is(what, &MEASURED)) {
+                let site = match Site::start(store) {
+                    Ok(site) => site,
+                    Err(missing) => {
+                        eprintln!("{}: not measured: {missing:?}", store.name());
+                        continue;
+                    }
+                };
+                let measured = runtime.block_on(async {
+                    match what {
+                        "held" => held::measure(&site, *count, lasts).await,
+                        "waiters" => waiters::measure(&site, *count, lasts).await,
+                        _ => burst::measure(&site, *count, what == "tries").await,
+                    }
+                });
+                println!("{measured}");
             }
         }
     }

@@ -7,7 +7,11 @@ use polylock_integration_tests::{
     clock::now,
     servers::{self, Private},
 };
+use polylock_testkit::Missing;
 use redis::{Client, InfoDict, aio::MultiplexedConnection};
+use tempfile::TempDir;
+
+use crate::databases::{self, Done};
 
 /// The store that is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,22 +20,32 @@ pub(crate) enum Store {
     Redis,
     /// Five.
     Redlock,
+    Postgres,
+    MariaDb,
+    Sqlite,
 }
 
 impl Store {
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Redis, Self::Redlock, Self::Postgres, Self::MariaDb, Self::Sqlite];
+
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Redis => "redis",
             Self::Redlock => "redlock",
+            Self::Postgres => "postgres",
+            Self::MariaDb => "mariadb",
+            Self::Sqlite => "sqlite",
         }
     }
 }
 
-/// Private servers that keep nothing.
+/// Private servers, which keep nothing where they need not, and a directory.
 #[derive(Debug)]
 pub(crate) struct Site {
     pub(crate) store: Store,
     servers: Vec<Private>,
+    directory: TempDir,
 }
 
 /// What was used up to a moment.
@@ -45,16 +59,55 @@ pub(crate) struct Used {
     calls: HashMap<String, u64>,
 }
 
+/// What was used in a span of time.
+#[derive(Debug)]
+pub(crate) struct Usage {
+    pub(crate) seconds: f64,
+    /// Percents of a core.
+    pub(crate) own: f64,
+    pub(crate) servers: f64,
+    /// Scripts, or calls of routines.
+    pub(crate) scripts: u64,
+    /// All commands; within scripts, too, where the server counts those.
+    pub(crate) commands: u64,
+}
+
 impl Site {
-    pub(crate) fn start(store: Store) -> Self {
-        let count = if store == Store::Redis { 1 } else { 5 };
-        Self { store, servers: servers::redlock::start(count, &[]).unwrap() }
+    /// The servers of `store`, unless they are not installed.
+    pub(crate) fn start(store: Store) -> Result<Self, Missing> {
+        let servers = match store {
+            Store::Redis => servers::redlock::start(1, &[])?,
+            Store::Redlock => servers::redlock::start(5, &[])?,
+            Store::Postgres => vec![servers::postgres::start(&[])?],
+            Store::MariaDb => vec![servers::mariadb::start(&[])?],
+            Store::Sqlite => Vec::new(),
+        };
+        Ok(Self { store, servers, directory: TempDir::new().unwrap() })
+    }
+
+    /// How often a claim and a release of an uncontended lock call a script or a routine.
+    pub(crate) const fn scripts_of_a_pair(&self) -> usize {
+        match self.store {
+            Store::Redis | Store::Postgres | Store::MariaDb => 2,
+            Store::Redlock => 10,
+            Store::Sqlite => 0,
+        }
+    }
+
+    /// The URL of the first server, or of the file.
+    fn url(&self) -> String {
+        self.servers.first().map_or_else(
+            || format!("sqlite://{}", self.directory.path().join("locks.db").display()),
+            |server| server.url().to_owned(),
+        )
     }
 
     /// The store with this option.
     pub(crate) async fn open(&self, option: &str) -> Locks {
         let url = match self.store {
-            Store::Redis => format!("{}?{option}", self.servers[0].url()),
+            Store::Redis | Store::Postgres | Store::MariaDb | Store::Sqlite => {
+                format!("{}?{option}", self.url())
+            }
             Store::Redlock => {
                 let url = servers::redlock::url(self.servers.iter().map(|server| server.url()));
                 format!("{url}?polylock.restart=trust&{option}")
@@ -65,6 +118,18 @@ impl Site {
 
     pub(crate) async fn used(&self) -> Used {
         let mut used = Used { at: now().as_nanos(), own: own_cpu(), ..Used::default() };
+        let done = match self.store {
+            Store::Redis | Store::Redlock => None,
+            Store::Postgres => Some(databases::postgres(&self.servers[0]).await),
+            Store::MariaDb => Some(databases::mariadb(&self.servers[0]).await),
+            Store::Sqlite => Some(Done::default()),
+        };
+        if let Some(Done { cpu, calls, statements }) = done {
+            used.servers = cpu;
+            let others = statements.saturating_sub(calls);
+            used.calls.extend([("evalsha".to_owned(), calls), ("others".to_owned(), others)]);
+            return used;
+        }
         for server in &self.servers {
             let mut connection = connection(server.url()).await;
             let mut info = async |section: &str| -> InfoDict {
@@ -89,6 +154,14 @@ impl Site {
         used
     }
 
+    /// The labels of those who wait for the lock `n`, in their order, where the store has a queue that can be read.
+    pub(crate) async fn queue(&self) -> Option<Vec<String>> {
+        match self.store {
+            Store::Postgres | Store::MariaDb | Store::Sqlite => Some(databases::queue(&self.url()).await),
+            Store::Redis | Store::Redlock => None,
+        }
+    }
+
     /// How many requests are in the queue of the lock, as the server of one Redis has it.
     pub(crate) async fn queued(&self, name: &str) -> usize {
         let mut connection = connection(self.servers[0].url()).await;
@@ -97,8 +170,8 @@ impl Site {
 }
 
 impl Used {
-    /// What was used since `before`: seconds, percents of a core, scripts, and commands within scripts and without.
-    pub(crate) fn since(&self, before: &Self) -> (f64, f64, f64, u64, u64) {
+    /// What was used since `before`.
+    pub(crate) fn since(&self, before: &Self) -> Usage {
         let seconds = Duration::from_nanos(self.at - before.at).as_secs_f64();
         let percent = |now: Duration, then: Duration| 100.0 * (now - then).as_secs_f64() / seconds;
         let calls = |name: &str| {
@@ -106,7 +179,7 @@ impl Used {
         };
         let all: u64 = self.calls.keys().filter(|name| *name != "info").map(|name| calls(name)).sum();
         let (own, servers) = (percent(self.own, before.own), percent(self.servers, before.servers));
-        (seconds, own, servers, calls("evalsha"), all)
+        Usage { seconds, own, servers, scripts: calls("evalsha"), commands: all }
     }
 }
 

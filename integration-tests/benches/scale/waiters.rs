@@ -21,13 +21,14 @@ use crate::site::{Site, Store};
 /// Has `count` tasks wait for one lock for `lasts`, and then lets each have it in turn.
 pub(crate) async fn measure(site: &Site, count: usize, lasts: Duration) -> Value {
     let locks = site.open("polylock.ttl=30s").await;
+    let usual_pairs = pairs(&locks, Duration::from_secs(2)).await;
     let first = locks.lock("n").acquire().await.unwrap();
     let other = locks.lock("other").ttl(Duration::from_secs(4)).acquire().await.unwrap();
     let began = now();
     let order = Arc::new(Mutex::new(Vec::with_capacity(count)));
     let tasks: Vec<_> = (0..count)
         .map(|number| {
-            let (acquisition, order) = (locks.lock("n").acquire(), order.clone());
+            let (acquisition, order) = (locks.lock("n").label(number.to_string()).acquire(), order.clone());
             tokio::spawn(async move {
                 let guard = acquisition.await.unwrap();
                 order.lock().unwrap().push(number);
@@ -35,13 +36,28 @@ pub(crate) async fn measure(site: &Site, count: usize, lasts: Duration) -> Value
             })
         })
         .collect();
-    while site.store == Store::Redis && site.queued("n").await < count {
-        pause(Duration::from_millis(20)).await;
+    // In the order of arrival at the store, if that can be read: claims of one process may overtake each other on the way.
+    let mut arrivals: Vec<usize> = (0..count).collect();
+    loop {
+        let queued = match site.queue().await {
+            Some(queue) => {
+                if queue.len() == count {
+                    arrivals = queue.iter().map(|label| label.parse().unwrap()).collect();
+                }
+                queue.len()
+            }
+            None if site.store == Store::Redis => site.queued("n").await,
+            None => count,
+        };
+        if queued >= count {
+            break;
+        }
+        pause(Duration::from_millis(200)).await;
     }
     let queued = now().since(began);
     let before = site.used().await;
     let idle_pairs = pairs(&locks, lasts).await;
-    let (_, idle_own, idle_servers, idle_scripts, idle_commands) = site.used().await.since(&before);
+    let idle = site.used().await.since(&before);
 
     let before = site.used().await;
     let (began, is_done) = (now(), Arc::new(AtomicBool::new(false)));
@@ -53,22 +69,24 @@ pub(crate) async fn measure(site: &Site, count: usize, lasts: Duration) -> Value
     let drained = now().since(began);
     is_done.store(true, Ordering::Relaxed);
     let drain_pairs = pairs_beside.await.unwrap();
-    let (_, own, servers, scripts, commands) = site.used().await.since(&before);
+    let used = site.used().await.since(&before);
     let order = order.lock().unwrap().clone();
-    let inversions = order.windows(2).filter(|pair| pair[0] > pair[1]).count();
-    // Each pair of the other task is two scripts at each server.
-    let beside = drain_pairs.len() * if site.store == Store::Redis { 2 } else { 10 };
-    let idle_beside = idle_pairs.len() * if site.store == Store::Redis { 2 } else { 10 };
+    let mut places = vec![0; count];
+    arrivals.iter().enumerate().for_each(|(place, number)| places[*number] = place);
+    let inversions = order.windows(2).filter(|pair| places[pair[0]] > places[pair[1]]).count();
+    let of_pairs = |pairs: &Histogram<u64>| pairs.len() * site.scripts_of_a_pair() as u64;
+    let (beside, idle_beside) = (of_pairs(&drain_pairs), of_pairs(&idle_pairs));
     json!({
         "measured": "waiters", "store": site.store.name(), "count": count, "queued_in_s": queued.as_secs_f64(),
-        "idle_own_cpu_percent": idle_own, "idle_servers_cpu_percent": idle_servers,
-        "idle_scripts_per_s": per_second(idle_scripts.saturating_sub(idle_beside), lasts),
-        "idle_commands_per_s": per_second(idle_commands, lasts),
+        "idle_own_cpu_percent": idle.own, "idle_servers_cpu_percent": idle.servers,
+        "idle_scripts_per_s": per_second(idle.scripts.saturating_sub(idle_beside), lasts),
+        "idle_commands_per_s": per_second(idle.commands, lasts),
+        "usual_pair_p50_us": micros(&usual_pairs, 0.5), "usual_pair_p99_us": micros(&usual_pairs, 0.99),
         "idle_pair_p50_us": micros(&idle_pairs, 0.5), "idle_pair_p99_us": micros(&idle_pairs, 0.99),
         "drained_in_s": drained.as_secs_f64(), "inversions": inversions,
-        "drain_own_cpu_percent": own, "drain_servers_cpu_percent": servers,
-        "scripts_per_acquisition": ratio(scripts.saturating_sub(beside), count),
-        "commands_per_acquisition": ratio(commands, count),
+        "drain_own_cpu_percent": used.own, "drain_servers_cpu_percent": used.servers,
+        "scripts_per_acquisition": ratio(used.scripts.saturating_sub(beside), count),
+        "commands_per_acquisition": ratio(used.commands, count),
         "drain_pair_p50_us": micros(&drain_pairs, 0.5), "drain_pair_p99_us": micros(&drain_pairs, 0.99),
         "drain_pair_max_us": micros(&drain_pairs, 1.0), "other_lock_held": other.is_held(),
     })

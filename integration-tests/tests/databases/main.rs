@@ -7,6 +7,7 @@ mod foreign_rows;
 mod mariadb;
 mod pessimistic;
 mod postgres;
+mod precedence;
 mod search_path;
 mod tls;
 mod upgrade;

@@ -1,6 +1,6 @@
 //! What is PostgreSQL's own.
 
-use std::time::Duration;
+use std::{sync::Mutex, time::Duration};
 
 use polylock::{Fault, Locks};
 use polylock_core::{LockName, Mode, Request, Standing, io};
@@ -8,7 +8,7 @@ use polylock_integration_tests::{
     clock::{self, now, pause},
     refusals::refusal,
     servers::{Server, pgbouncer, postgres},
-    stores,
+    stores, trace,
 };
 use polylock_sql::postgres::{Config, schema};
 use polylock_testkit::{
@@ -456,4 +456,31 @@ async fn who_keeps_the_advisory_lock_of_a_name_stops_claims_and_no_renewals() {
     for name in ["orders/42", "free"] {
         locks.lock(name).acquire().await.unwrap().release().await.unwrap();
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn opening_the_store_warns_of_a_transaction_that_keeps_deleted_rows() {
+    static WARNINGS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    trace::listen(|_, line| {
+        if line.contains("an old transaction is open") {
+            WARNINGS.lock().unwrap().push(line.to_owned());
+        }
+    });
+    let server = postgres::start(&[]).unwrap();
+    // The shortest age that the query tells from none.
+    let config = || Config::new(&url(&server, "")).unwrap().old_snapshot(Duration::from_secs(1));
+    polylock_sql::postgres::connect(config()).await.unwrap();
+    assert_eq!(WARNINGS.lock().unwrap().len(), 0);
+    let mut report = connection(&server).await;
+    let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_class";
+    report.execute(sqlx::raw_sql(begin)).await.unwrap();
+    clock::until("a warning", || async {
+        polylock_sql::postgres::connect(config()).await.unwrap();
+        !WARNINGS.lock().unwrap().is_empty()
+    })
+    .await;
+    report.execute(sqlx::raw_sql("COMMIT")).await.unwrap();
+    WARNINGS.lock().unwrap().clear();
+    polylock_sql::postgres::connect(config()).await.unwrap();
+    assert_eq!(WARNINGS.lock().unwrap().len(), 0);
 }

@@ -12,6 +12,7 @@
 
 use std::{
     panic::AssertUnwindSafe,
+    pin::pin,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicU32, Ordering},
@@ -20,7 +21,7 @@ use std::{
 };
 
 use futures_util::FutureExt;
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, SemaphorePermit, oneshot};
 use tracing::{Span, span};
 
 use super::{
@@ -349,7 +350,7 @@ async fn run(parts: Parts) {
         Err(error) => {
             let undoing = rollback.needed.then(|| shared.pending.begin());
             drop(entered);
-            let mut rollback = std::pin::pin!(rollback.run(&shared, &request));
+            let mut rollback = pin!(rollback.run(&shared, &request));
             if error.is_not_acquired() {
                 // A caller that has waited long enough is out of the queue when it learns that, if the store answers.
                 tokio::select! {
@@ -434,7 +435,7 @@ impl Rollback {
     }
 }
 
-impl Acquisition<'_> {
+impl<'a> Acquisition<'a> {
     fn stop(self) -> Rollback {
         Rollback { needed: self.may_have_entry, claim: self.claim }
     }
@@ -545,13 +546,7 @@ impl Acquisition<'_> {
     async fn claim(&mut self, failing: bool) -> Result<(Moment, Result<Standing>)> {
         // Until the store has answered once, it is not known whether another holds the lock.
         let known = self.waiting.is_some() && !failing;
-        let _permit = tokio::select! {
-            biased;
-            permit = self.shared.claims.acquire() => permit.ok(),
-            () = self.shared.until(self.give_up) => {
-                return Err(if known { self.timed_out() } else { self.shared.silent(Operation::Claim) });
-            }
-        };
+        let _permit = self.permit(known).await?;
         let sent = self.shared.now();
         let by = if known { self.give_up } else { self.give_up.max(sent + FIRST_ANSWER) };
         self.may_have_entry = true;
@@ -570,6 +565,23 @@ impl Acquisition<'_> {
         };
         self.claim = None;
         Ok((sent, answer))
+    }
+
+    /// Waits until one more claim may be under way. If that takes too long although the store answers, the claims ahead are this
+    /// process's own, and the store is not unavailable: the caller's wait has ended.
+    async fn permit(&self, known: bool) -> Result<Option<SemaphorePermit<'a>>> {
+        let shared = self.shared;
+        let answers = || shared.answers.load(Ordering::Relaxed);
+        let (seen, first_answer) = (answers(), shared.now() + FIRST_ANSWER);
+        let by = if known { self.give_up } else { self.give_up.max(first_answer) };
+        tokio::select! {
+            biased;
+            permit = shared.claims.acquire() => Ok(permit.ok()),
+            () = shared.until(by) => {
+                let is_available = known || answers() != seen;
+                Err(if is_available { self.timed_out() } else { shared.silent(Operation::Claim) })
+            }
+        }
     }
 
     /// Waits for a wake-up after a claim that was sent at `sent`. The outer error ends the acquisition, the inner one is the store's.

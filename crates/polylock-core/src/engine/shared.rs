@@ -2,7 +2,10 @@
 
 use std::{
     future::Future,
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use tokio::sync::Semaphore;
@@ -44,6 +47,8 @@ pub(crate) struct Shared {
     pub(crate) local_queues: Arc<LocalQueues>,
     /// As many permits as claims may be under way.
     pub(crate) claims: Arc<Semaphore>,
+    /// How many operations the store has answered: while it grows, the store is not unavailable.
+    pub(crate) answers: AtomicU64,
     /// The operations that callers drive themselves.
     pub(crate) foreground: Foreground,
     /// The thread that everything else of this store runs on, once it was needed.
@@ -122,7 +127,7 @@ impl Shared {
         }
     }
 
-    /// `work` on the store, whose time is recorded.
+    /// `work` on the store, which is counted and whose time is recorded.
     pub(crate) fn measured<T, F>(
         self: &Arc<Self>,
         operation: Operation,
@@ -134,10 +139,14 @@ impl Shared {
     {
         let (shared, name) = (self.clone(), name.cloned());
         async move {
-            let (Some(name), true) = (name, shared.metrics.is_some()) else { return work.await };
-            let began = shared.now();
+            let began = shared.metrics.is_some().then(|| shared.now());
             let answer = work.await;
-            shared.record(&name, Measured::Operation { operation, took: shared.now().since(began) });
+            if answer.is_ok() {
+                shared.answers.fetch_add(1, Ordering::Relaxed);
+            }
+            if let (Some(name), Some(began)) = (name, began) {
+                shared.record(&name, Measured::Operation { operation, took: shared.now().since(began) });
+            }
             answer
         }
     }

@@ -6,6 +6,7 @@
 pub(crate) mod background;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) mod config;
+pub(crate) mod gate;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) mod literal;
 mod poller;
@@ -19,6 +20,7 @@ pub(crate) mod version;
 
 use std::{
     fmt,
+    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicU32, Ordering},
@@ -58,6 +60,10 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + 'static {
 
     /// How often a [`round`](Self::round) is due.
     fn pace(&self) -> Pace;
+
+    /// Wakes waiters whenever another process reports that it is their turn, and never ends. May be dropped at any time. It keeps no
+    /// store alive.
+    fn wakeups(&self, hub: &Arc<Hub>) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 
     /// Takes the lock if it is the request's turn; else, if the request queues, joins the queue or keeps its place, and
     /// tells the `hub` whom it waits for, in the order that the hub asks for.

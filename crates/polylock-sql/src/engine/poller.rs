@@ -103,7 +103,11 @@ async fn poll<D: Dialect>(store: Weak<Inner<D>>) {
         None => return,
     };
     loop {
-        SystemClock.sleep_until(SystemClock.now() + pause).await;
+        let wakeups = match store.upgrade() {
+            Some(store) => store.dialect.wakeups(&store.hub),
+            None => return,
+        };
+        SystemClock.before(SystemClock.now() + pause, wakeups).await;
         let Some(store) = store.upgrade() else { return };
         if store.rests() {
             return;

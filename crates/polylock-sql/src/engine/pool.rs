@@ -3,6 +3,7 @@
 use std::{
     fmt,
     io::{self, ErrorKind},
+    sync::Arc,
     time::Duration,
 };
 
@@ -16,6 +17,7 @@ use sqlx::{ConnectOptions, Connection, Database, Executor, SqlStr};
 
 use super::{
     config::Common,
+    gate::{Gate, Permit},
     literal::{Arg, Literals, Template},
     rows::Timed,
     source::{Source, lacks_credentials},
@@ -75,6 +77,7 @@ fn words<DB: Diagnose>(error: &sqlx::Error) -> String {
 /// The connections to one server.
 pub(crate) struct Server<DB: Dial> {
     pool: Pool<Dialler<DB>>,
+    gate: Arc<Gate>,
     /// Where it is, without secrets.
     pub(crate) place: String,
     /// How long an operation may take in all.
@@ -183,7 +186,12 @@ where
             .max_size(size)
             .build()
             .expect("a pool without time limits");
-        Self { pool, place, patience: common.timeout, clock: ServerClock::default() }
+        Self { pool, gate: Gate::new(size), place, patience: common.timeout, clock: ServerClock::default() }
+    }
+
+    /// How many claims it takes at once, without one of them waiting for another.
+    pub(crate) fn claims_at_once(&self) -> usize {
+        self.gate.for_claims()
     }
 
     /// What `read` makes of the rows that `template` answers with.
@@ -224,13 +232,14 @@ where
         arguments: &[Arg<'_>],
         read: impl Fn(&[DB::Row]) -> Result<Timed<T>, sqlx::Error>,
     ) -> Result<T> {
+        let permit = self.enter(operation).await?;
         let deadline = SystemClock.now() + self.patience;
         for _ in 0..EXPIRIES {
             let sent = SystemClock.now();
             // Without a sample, a time long past: the refusal brings one.
             let expiry = self.clock.expiry_us(deadline.since(sent)).unwrap_or(0);
             let arguments = [arguments, &[Arg::Int(expiry)]].concat();
-            let (rows, _) = self.answer_by(deadline, operation, template, &arguments).await?;
+            let (rows, _) = self.answer_by(&permit, deadline, operation, template, &arguments).await?;
             let reply = read(&rows).map_err(|error| self.failed(operation, error))?;
             self.clock.observe(sent, reply.clock_us);
             if let Some(outcome) = reply.outcome {
@@ -247,7 +256,7 @@ where
     /// Others in the way and broken connections are tried again: operations are idempotent.
     ///
     /// # Errors
-    /// Temporary when the patience is out, at the latest.
+    /// Temporary when the patience is out, at the latest; it begins when a connection is free.
     ///
     /// # Cancel safety
     /// The connection is closed; what the server was told it may still do.
@@ -257,11 +266,19 @@ where
         template: &Template,
         arguments: &[Arg<'_>],
     ) -> Result<(Vec<DB::Row>, bool)> {
-        self.answer_by(SystemClock.now() + self.patience, operation, template, arguments).await
+        let permit = self.enter(operation).await?;
+        self.answer_by(&permit, SystemClock.now() + self.patience, operation, template, arguments).await
+    }
+
+    /// Waits until a connection is free for `operation`, by the precedence of the [`gate`](super::gate).
+    async fn enter(&self, operation: Operation) -> Result<Permit> {
+        let permit = self.gate.enter(operation, self.patience).await;
+        permit.ok_or_else(|| self.out_of_time(operation))
     }
 
     async fn answer_by(
         &self,
+        permit: &Permit,
         deadline: Moment,
         operation: Operation,
         template: &Template,
@@ -280,6 +297,7 @@ where
                 None => return Err(self.out_of_time(operation)),
                 Some(Ok(rows)) => {
                     lent.give_back();
+                    permit.answered();
                     return Ok((rows, lost));
                 }
                 Some(Err(error)) => error,

@@ -15,7 +15,7 @@ pub(crate) fn micros(time: Duration) -> i64 {
     i64::try_from(time.as_nanos().div_ceil(1000)).unwrap_or(i64::MAX)
 }
 
-fn duration(micros: Option<i64>) -> Duration {
+pub(crate) fn duration(micros: Option<i64>) -> Duration {
     Duration::from_micros(micros.unwrap_or(0).max(0).unsigned_abs())
 }
 

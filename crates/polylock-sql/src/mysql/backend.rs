@@ -3,6 +3,7 @@
 use std::{
     collections::HashSet,
     fmt,
+    pin::Pin,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -24,10 +25,11 @@ use crate::engine::{
 
 /// The pause between two looks after somebody has left ...
 const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
-/// The least pause, as a multiple of the time that a look took: one with hundreds of waiters costs the server a lot.
-const SHARE: u32 = 8;
+/// The least pause, as a multiple of the time that a look took. A look is a query for a few keys, because only those are looked for that
+/// the first waiters of this process wait for; most of its time is the network's and the server's queue.
+const SHARE: u32 = 2;
 /// ... and while others come and go, so that it may be this process's turn soon.
-const LIVELY_PAUSE: Duration = Duration::from_millis(5);
+const LIVELY_PAUSE: Duration = Duration::from_millis(2);
 
 /// So many are looked up by one statement: with two keys each, fewer than those for which MariaDB reads the whole table
 /// instead, and a message that every server takes.
@@ -62,6 +64,7 @@ impl Database {
     ) -> Self {
         let mut capabilities = Capabilities::new(NAME, SHORTEST..=LONGEST);
         capabilities.reach = Reach::Machines;
+        capabilities.claims_at_once = server.claims_at_once();
         if !durable {
             capabilities.fencing = Fencing::WhileRunning;
         }
@@ -85,6 +88,10 @@ impl Dialect for Database {
 
     fn pace(&self) -> Pace {
         Pace { shortest: SHORTEST_PAUSE, longest: self.longest_pause, share: SHARE }
+    }
+
+    fn wakeups(&self, _: &Arc<Hub>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(std::future::pending())
     }
 
     async fn claim(&self, request: &Request, hub: &Arc<Hub>) -> Result<Look> {

@@ -2,6 +2,7 @@
 
 use std::{
     fmt,
+    pin::Pin,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -60,6 +61,7 @@ impl Database {
     pub(super) fn new(config: &Config, server: Server<sqlx::Postgres>, statements: Statements) -> Self {
         let mut capabilities = Capabilities::new(NAME, SHORTEST..=LONGEST);
         capabilities.reach = Reach::Machines;
+        capabilities.claims_at_once = server.claims_at_once();
         if !matches!(config.listen, Listen::Off) {
             capabilities.wake = WakeUp::Pushed;
         }
@@ -98,6 +100,10 @@ impl Dialect for Database {
 
     fn pace(&self) -> Pace {
         PACE
+    }
+
+    fn wakeups(&self, _: &Arc<Hub>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(std::future::pending())
     }
 
     async fn claim(&self, request: &Request, hub: &Arc<Hub>) -> Result<Look> {

@@ -51,7 +51,12 @@ pub struct Config {
     pub(super) durability: Durability,
     pub(super) listen: Listen,
     pub(super) common: Common,
+    /// The age from which a transaction that keeps deleted rows is warned of.
+    pub(super) old_snapshot: Duration,
 }
+
+/// A report or a dump may last this long; the locks of a busy program leave some ten thousand rows meanwhile.
+const OLD_SNAPSHOT: Duration = Duration::from_secs(60);
 
 /// What a grant survives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -91,7 +96,7 @@ impl fmt::Debug for Listen {
 
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { source, schema, durability, listen, common } = self;
+        let Self { source, schema, durability, listen, common, old_snapshot: _ } = self;
         f.debug_struct("Config")
             .field("server", &place(&source.options))
             .field("schema", schema)
@@ -150,6 +155,7 @@ impl Config {
             durability: keys.choice("polylock.durability", &durabilities)?.unwrap_or_default(),
             listen: keys.read("polylock.listen", listen)?.unwrap_or_default(),
             common: Common::read(keys)?,
+            old_snapshot: OLD_SNAPSHOT,
         };
         config.check()?;
         Ok(config)
@@ -167,6 +173,7 @@ impl Config {
             durability: Durability::default(),
             listen: Listen::default(),
             common: Common::default(),
+            old_snapshot: OLD_SNAPSHOT,
         })
     }
 
@@ -252,6 +259,14 @@ impl Config {
     #[must_use]
     pub fn next_version(mut self, next: Next) -> Self {
         self.common.next = Some(Arc::new(next));
+        self
+    }
+
+    /// The age from which opening the store warns of a transaction that keeps deleted rows, for tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn old_snapshot(mut self, age: Duration) -> Self {
+        self.old_snapshot = age;
         self
     }
 

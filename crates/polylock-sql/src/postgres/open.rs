@@ -116,6 +116,23 @@ async fn prepare(server: &Server<Postgres>, config: &Config) -> Result<()> {
              place of polylock's: REVOKE CREATE ON SCHEMA ... FROM PUBLIC, or choose another polylock.schema"
         );
     }
+    let oldest = checkup.try_get::<Option<i64>, _>(11).map_err(read)?;
+    let oldest = Duration::from_secs(oldest.unwrap_or(0).max(0).unsigned_abs());
+    if oldest >= config.old_snapshot {
+        tracing::warn!(
+            server = %server.place, age = ?oldest,
+            "an old transaction is open in the database of the locks: as long as it is, the server keeps the rows of all locks that \
+             were released since, and each claim costs more than the one before: end it (pg_stat_activity, pg_prepared_xacts), or \
+             use a database of its own for locks"
+        );
+    }
+    if number(12)? > 0 {
+        tracing::warn!(
+            server = %server.place,
+            "a replication slot keeps deleted rows of many transactions: each claim costs more than the one before: see xmin in \
+             pg_replication_slots"
+        );
+    }
     if config.durability == Durability::Full && (text(4)? == "off" || text(5)? == "off") {
         tracing::warn!(
             server = %server.place,

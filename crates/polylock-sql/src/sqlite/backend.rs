@@ -2,6 +2,7 @@
 
 use std::{
     fmt,
+    pin::Pin,
     sync::{Arc, Mutex},
 };
 
@@ -20,19 +21,25 @@ use super::{
     config::{Config, Durability},
     connection::{Answer, Connections, Lane, Sql},
     error,
+    hand_over::{Granted, HandOver},
     open::prepare,
     round,
     statements::Statements,
+    wakeups::Wakeups,
 };
 use crate::engine::{
     self, Dialect, LIST_ROWS, LONGEST, Look, Pace, Round, SHORTEST, SWEEP_ROWS, State, bytes, label,
-    rows::{self, micros},
+    rows::{self, Columns, micros},
     slot,
 };
 
 /// How often a claim goes round if the one it waits for leaves between the two steps of a round. Its place in the
 /// queue is its own from the first round on, so a second is hardly ever needed.
 const ROUNDS: u32 = 3;
+
+/// How many claims may be under way at once. One is at the file; each of the others waits for all before it, and the first one of a
+/// request has half a second.
+const CLAIMS: usize = 8;
 
 /// The locks of one file.
 pub(super) struct Sqlite {
@@ -41,6 +48,7 @@ pub(super) struct Sqlite {
     returning: tokio::sync::Mutex<()>,
     pub(super) connections: Connections,
     pub(super) statements: Statements,
+    pub(super) wakeups: Arc<Wakeups>,
     /// The last version of the file that was looked at, and the connection that counted it.
     pub(super) seen: Mutex<Option<(u64, i64)>>,
 }
@@ -85,9 +93,20 @@ fn batch(requests: &[Arc<Request>]) -> String {
     format!("[{}]", requests.iter().map(row).collect::<Vec<_>>().join(","))
 }
 
+/// The arguments of `look.sql`.
+fn looking(request: &Request) -> SqliteArguments {
+    SqliteArguments::default()
+        .with(bytes(&request.name))
+        .with(id(request))
+        .with(request.mode.bit())
+        .with(request.mode.conflicts())
+        .with(request.wants_position)
+}
+
 impl Sqlite {
     pub(super) fn new(config: &Config, connections: Connections, statements: Statements) -> Self {
         let mut capabilities = Capabilities::new(NAME, SHORTEST..=LONGEST);
+        capabilities.claims_at_once = CLAIMS;
         if config.durability == Durability::Normal {
             // The last grants may be undone by a power cut.
             capabilities.fencing = Fencing::WhileRunning;
@@ -98,6 +117,7 @@ impl Sqlite {
             returning: tokio::sync::Mutex::default(),
             connections,
             statements,
+            wakeups: Arc::default(),
             seen: Mutex::default(),
         }
     }
@@ -121,6 +141,9 @@ impl Sqlite {
 
     /// Joins the queue, or keeps the place in it.
     async fn queue(&self, request: &Request, hub: &Hub) -> Result<Look> {
+        // Known before the claim is sent, so that it is found by whoever hands the lock over right after it.
+        let ticket = i64::try_from(hub.enter(request)).ok();
+        let channel = self.wakeups.channel();
         let arguments = SqliteArguments::default()
             .with(bytes(&request.name))
             .with(id(request))
@@ -129,29 +152,71 @@ impl Sqlite {
             .with(request.wants_position)
             .with(request.owner.as_str())
             .with(label(request))
-            .with(micros(request.place_ttl()));
+            .with(micros(request.place_ttl()))
+            .with(channel)
+            .with(ticket);
         let sql = &self.statements.queue;
         self.rows(Lane::Relaxed, Operation::Claim, sql, arguments, |rows| {
             let look = rows::look(rows)?;
             if let (Look::Behind { .. }, Some(row)) = (&look, rows.first()) {
                 // Behind the turnstile still, so no release of this process comes between.
                 hub.expect(request, rows::request(row, 2)?);
+                if let Some(place) = row.int(4)? {
+                    hub.placed(request, place.unsigned_abs());
+                }
             }
             Ok(look)
         })
         .await
     }
 
+    /// Looks where a request stands that has a place in the queue, without a write. `None` if that is not enough: it has no place any
+    /// more, or one that must be refreshed, or nobody is in its way.
+    async fn look_again(&self, request: &Request, hub: &Hub) -> Result<Option<Look>> {
+        let sql = &self.statements.look;
+        self.rows(Lane::Reading, Operation::Claim, sql, looking(request), |rows| {
+            let look = rows::look(rows)?;
+            match (&look, rows.first()) {
+                (Look::Held(..), _) => Ok(Some(look)),
+                (Look::Behind { .. }, Some(row))
+                    if row.int(4)?.is_some() && rows::duration(row.int(5)?) > request.place_ttl() / 2 =>
+                {
+                    // A release of this process may have come between; the next round finds that out.
+                    hub.expect(request, rows::request(row, 2)?);
+                    Ok(Some(look))
+                }
+                _ => Ok(None),
+            }
+        })
+        .await
+    }
+
     /// Looks where a request stands that leaves nothing behind.
     async fn look(&self, request: &Request) -> Result<Look> {
-        let arguments = SqliteArguments::default()
-            .with(bytes(&request.name))
-            .with(id(request))
-            .with(request.mode.bit())
-            .with(request.mode.conflicts())
-            .with(request.wants_position);
         let sql = &self.statements.look;
-        self.rows(Lane::Reading, Operation::Claim, sql, arguments, rows::look).await
+        self.rows(Lane::Reading, Operation::Claim, sql, looking(request), rows::look).await
+    }
+
+    /// Releases or withdraws, in one step with the grants to those whose turn it is then: whether there was an entry.
+    async fn hand_over(&self, request: &Request, hub: &Hub) -> Result<bool> {
+        let arguments = SqliteArguments::default().with(bytes(&request.name)).with(id(request));
+        let sql = &self.statements.hand_over;
+        self.rows(Lane::Durable, Operation::Release, sql, arguments, |rows| {
+            let HandOver { released, grants } = HandOver::read(rows)?;
+            if grants.is_empty() {
+                hub.ring(request.id);
+            }
+            for Granted { waiter, grant } in grants {
+                match waiter.channel.as_deref() {
+                    Some(channel) if Some(channel) != self.wakeups.channel() => {
+                        self.wakeups.wake(channel, waiter.ticket);
+                    }
+                    _ => hub.grant(waiter.request, waiter.place, grant),
+                }
+            }
+            Ok(released)
+        })
+        .await
     }
 
     /// Goes over to what is at the path now, if that is another file than before.
@@ -176,11 +241,22 @@ impl Dialect for Sqlite {
     }
 
     fn pace(&self) -> Pace {
-        round::PACE
+        round::pace(self.wakeups.channel().is_some())
+    }
+
+    fn wakeups(&self, hub: &Arc<Hub>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let (wakeups, hub) = (self.wakeups.clone(), hub.clone());
+        Box::pin(async move { wakeups.receive(&hub).await })
     }
 
     async fn claim(&self, request: &Request, hub: &Arc<Hub>) -> Result<Look> {
         self.follow(Operation::Claim).await?;
+        if request.queues
+            && hub.is_placed(request.id)
+            && let Some(look) = self.look_again(request, hub).await?
+        {
+            return Ok(look);
+        }
         for _ in 0..ROUNDS {
             if let Some(token) = self.take(request).await? {
                 return Ok(Look::Held(token, request.ttl));
@@ -206,12 +282,33 @@ impl Dialect for Sqlite {
     }
 
     async fn release(&self, request: &Request, hub: &Hub) -> Result<Release> {
-        for sql in [&self.statements.release, &self.statements.withdraw] {
-            let arguments = SqliteArguments::default().with(bytes(&request.name)).with(id(request));
-            if self.changed(Lane::Relaxed, Operation::Release, sql, arguments).await?.is_some() {
+        let arguments = || SqliteArguments::default().with(bytes(&request.name)).with(id(request));
+        if !hub.is_watched(request.id) {
+            // The hand-over, which must be on the disk, comes after the release, which need not be.
+            let sql = &self.statements.release;
+            let is_awaited = self.rows(Lane::Relaxed, Operation::Release, sql, arguments(), |rows| {
+                rows.first().map_or(Ok(None), |row| row.int(0))
+            });
+            if let Some(is_awaited) = is_awaited.await? {
+                hub.ring(request.id);
+                // If it fails, the waiters find out themselves that it is their turn.
+                if is_awaited != 0
+                    && let Err(error) = self.hand_over(request, hub).await
+                {
+                    tracing::debug!(error = &error as &dyn std::error::Error, "not handed over");
+                }
+                return Ok(Release::Released);
+            }
+            let sql = &self.statements.withdraw;
+            if self.changed(Lane::Relaxed, Operation::Release, sql, arguments()).await?.is_some() {
                 hub.ring(request.id);
                 return Ok(Release::Released);
             }
+        }
+        // With a waiter of this process behind it, in one step; and when both tables had no entry of it one after the other, because
+        // another release may have granted it the lock in between.
+        if self.hand_over(request, hub).await? {
+            return Ok(Release::Released);
         }
         hub.ring(request.id);
         let sql = &self.statements.forget;

@@ -1,7 +1,7 @@
 //! The connections to one file: one writer at a time, first come first served, and every answer in bounded time.
 //!
 //! SQLite allows one writer and makes the others sleep and try again, which starves some of them. So the writers of
-//! this process queue at a turnstile before they meet those of other processes.
+//! this process queue at a turnstile before they meet those of other processes, in the order of the [`gate`](crate::engine::gate).
 
 use std::{
     path::PathBuf,
@@ -22,6 +22,7 @@ use super::{
     error,
     place::Identity,
 };
+use crate::engine::gate::{Gate, Permit};
 
 /// How long SQLite itself sleeps in the face of a foreign lock. Its sleeps grow, to 100 ms in the end; cut off here
 /// they stay below 5 ms, and no process starves beside one that sleeps less.
@@ -45,6 +46,7 @@ pub(super) enum Lane {
 pub(super) struct Connections {
     pub(super) path: PathBuf,
     patience: Duration,
+    gate: Arc<Gate>,
     writers: Arc<Mutex<Writers>>,
     reader: Arc<Mutex<Slot>>,
     /// Which file the connections lead to.
@@ -69,7 +71,7 @@ struct Slot {
 
 /// A lane for the time of one operation.
 enum Turn {
-    Writing(Lane, OwnedMutexGuard<Writers>),
+    Writing(Lane, OwnedMutexGuard<Writers>, Permit),
     Reading(OwnedMutexGuard<Slot>),
 }
 
@@ -111,6 +113,7 @@ impl Connections {
         };
         Self {
             patience: config.busy_timeout,
+            gate: Gate::new(1),
             writers: Arc::new(Mutex::new(writers)),
             reader: Arc::new(Mutex::new(slot(SqliteSynchronous::Normal))),
             file: std::sync::Mutex::default(),
@@ -134,8 +137,14 @@ impl Connections {
         arguments: SqliteArguments,
         read: impl FnOnce(Answer) -> Result<T> + Send,
     ) -> Result<T> {
+        let permit = match lane {
+            Lane::Reading => None,
+            _ => Some(
+                self.gate.enter(operation, self.patience).await.ok_or_else(|| self.out_of_time(operation))?,
+            ),
+        };
         let deadline = SystemClock.now() + self.patience;
-        let Some(turn) = before(deadline, self.turn(lane)).await else {
+        let Some(turn) = before(deadline, self.turn(lane, permit)).await else {
             return Err(self.out_of_time(operation));
         };
         let (sql, asks) = match sql {
@@ -151,6 +160,7 @@ impl Connections {
             return Err(self.out_of_time(operation));
         };
         let answer = result.map_err(|failure| error::driver(operation, &self.path, failure))?;
+        turn.answered();
         let outcome = read(answer);
         drop(turn);
         outcome
@@ -184,10 +194,10 @@ impl Connections {
         Ok(())
     }
 
-    async fn turn(&self, lane: Lane) -> Turn {
-        match lane {
-            Lane::Reading => Turn::Reading(self.reader.clone().lock_owned().await),
-            lane => Turn::Writing(lane, self.writers.clone().lock_owned().await),
+    async fn turn(&self, lane: Lane, permit: Option<Permit>) -> Turn {
+        match permit {
+            None => Turn::Reading(self.reader.clone().lock_owned().await),
+            Some(permit) => Turn::Writing(lane, self.writers.clone().lock_owned().await, permit),
         }
     }
 
@@ -215,7 +225,7 @@ async fn work(
     loop {
         let slot = match &mut turn {
             Turn::Reading(slot) => slot,
-            Turn::Writing(lane, writers) => match &mut writers.relaxed {
+            Turn::Writing(lane, writers, _) => match &mut writers.relaxed {
                 Some(relaxed) if *lane == Lane::Relaxed => relaxed,
                 _ => &mut writers.durable,
             },
@@ -228,6 +238,15 @@ async fn work(
                 SystemClock.sleep_until(SystemClock.now() + pause).await;
             }
             _ => return (turn, result),
+        }
+    }
+}
+
+impl Turn {
+    /// The database has answered.
+    fn answered(&self) {
+        if let Self::Writing(_, _, permit) = self {
+            permit.answered();
         }
     }
 }

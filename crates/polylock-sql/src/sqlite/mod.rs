@@ -4,11 +4,13 @@ mod backend;
 mod config;
 mod connection;
 mod error;
+mod hand_over;
 mod open;
 mod place;
 mod round;
 mod rows;
 mod statements;
+mod wakeups;
 
 pub use config::{Config, Durability};
 pub use open::connect;

@@ -1,4 +1,5 @@
-//! How waiters learn of what other processes do.
+//! How waiters learn of what other processes do, if they are not woken ([`wakeups`](super::wakeups)): because a hold or a place in the
+//! queue has expired or was withdrawn, or the other process can't wake them.
 //!
 //! Each round asks for SQLite's `data_version`, a number in shared memory that changes with every commit, and only if it
 //! has changed, or somebody has begun to wait, looks which of those that are waited for have left. The number is taken
@@ -23,15 +24,15 @@ use crate::engine::{
     rows::{self, hex},
 };
 
-/// A round costs next to nothing, so they follow each other closely.
-pub(super) const PACE: Pace = Pace {
-    shortest: Duration::from_millis(1),
-    longest: Duration::from_millis(20),
-    // The rounds run in this process: they use an eighth of a core at most.
-    share: 8,
-};
-/// The pause while others come and go, so that it may be this process's turn soon.
-const LIVELY_PAUSE: Duration = Duration::from_millis(2);
+/// A round costs next to nothing, so they follow each other closely; less so where hand-overs are reported.
+pub(super) const fn pace(is_woken: bool) -> Pace {
+    Pace {
+        shortest: Duration::from_millis(if is_woken { 4 } else { 1 }),
+        longest: Duration::from_millis(20),
+        // The rounds run in this process: they use an eighth of a core at most.
+        share: 8,
+    }
+}
 
 impl Sqlite {
     /// One round.
@@ -51,10 +52,12 @@ impl Sqlite {
         };
         *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(version);
         gone.iter().for_each(|gone| hub.ring(*gone));
+        let Pace { shortest, .. } = pace(self.wakeups.channel().is_some());
         Ok(match (look, gone.is_empty()) {
             (false, _) => Round::Quiet,
-            (true, true) => Round::Soon(LIVELY_PAUSE),
-            (true, false) => Round::Soon(PACE.shortest),
+            // Others come and go, so that it may be this process's turn soon.
+            (true, true) => Round::Soon(2 * shortest),
+            (true, false) => Round::Soon(shortest),
         })
     }
 

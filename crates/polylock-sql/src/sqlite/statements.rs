@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use polylock_core::Mode;
 use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
 
 use crate::engine::{
@@ -25,7 +26,13 @@ const PLACE: &str = "coalesce((SELECT seq FROM {p}_waiters WHERE name = ?1 AND r
 pub(super) const SCHEMA: &str = include_str!("statements/schema.sql");
 
 /// The version of the tables. The steps are in `statements/upgrade/`.
-const VERSION: Version<'_> = Version { row: "schema", first: 2, steps: &[], oldest: 2, next: None };
+const VERSION: Version<'_> = Version {
+    row: "schema",
+    first: 2,
+    steps: &[include_str!("statements/upgrade/3.sql")],
+    oldest: 2,
+    next: None,
+};
 
 /// Every statement, for one prefix of table names.
 #[derive(Debug)]
@@ -40,6 +47,7 @@ pub(super) struct Statements {
     pub(super) queue: SqlStr,
     pub(super) keep_alive: SqlStr,
     pub(super) release: SqlStr,
+    pub(super) hand_over: SqlStr,
     pub(super) withdraw: SqlStr,
     pub(super) gone: SqlStr,
     pub(super) inspect: SqlStr,
@@ -69,6 +77,10 @@ impl Statements {
             queue: fill(&include_str!("statements/queue.sql").replace("\n{look}\n", &format!("\n{look}\n"))),
             keep_alive: fill(include_str!("statements/keep_alive.sql")),
             release: fill(include_str!("statements/release.sql")),
+            hand_over: fill(
+                &include_str!("statements/hand_over.sql")
+                    .replace("{next}", &code(include_str!("statements/next.sql"))),
+            ),
             withdraw: fill(include_str!("statements/withdraw.sql")),
             gone: fill(include_str!("statements/gone.sql")),
             inspect: fill(include_str!("statements/inspect.sql")),
@@ -114,10 +126,20 @@ impl Statements {
     }
 }
 
+/// The statements of a file, without its comments.
+fn code(file: &str) -> String {
+    file.lines().filter(|line| !line.starts_with("--")).collect::<Vec<_>>().join("\n")
+}
+
 /// Drops the comments, which the driver would hash and compare with every call, and fills in the rest.
 fn fill(file: &str, prefix: &str, known: Version<'_>, more: &[(&str, String)]) -> SqlStr {
-    let code: Vec<&str> = file.lines().filter(|line| !line.starts_with("--")).collect();
-    let mut text = code.join("\n").replace("{place}", PLACE).replace("{p}", prefix);
+    let mut text = code(file).replace("{place}", PLACE).replace("{p}", prefix);
+    let by_mode = Mode::ALL.map(|mode| format!(" WHEN {} THEN {}", mode.bit(), mode.conflicts())).concat();
+    let (exclusive, all) = (Mode::Exclusive.bit().to_string(), Mode::Exclusive.conflicts().to_string());
+    text = text
+        .replace("{conflicts walk.mode}", &format!("CASE walk.mode{by_mode} ELSE 0 END"))
+        .replace("{exclusive}", &exclusive)
+        .replace("{all}", &all);
     for parameter in ["?8", "ttl"] {
         let until = format!("{NOW} + {parameter} + {STEP}");
         text = text.replace(&format!("{{until {parameter}}}"), &until);
@@ -161,7 +183,7 @@ mod tests {
         INSERT INTO polylock_holds (token, name, slot, request, mode, owner, label, since, expires_at)
         SELECT column1, CAST('n' || column1 AS BLOB), x'', zeroblob(16), 5, '', '', 0, iif(column1 = 2, 1 << 60, 0)
         FROM (VALUES (1), (2), (3), (4));
-        INSERT INTO polylock_waiters VALUES (7, x'00', zeroblob(16), 5, '', '', 0, 0);";
+        INSERT INTO polylock_waiters VALUES (7, x'00', zeroblob(16), 5, '', '', 0, 0, NULL, NULL);";
 
     #[tokio::test]
     async fn a_sweep_continues_where_the_last_one_ended() {
@@ -193,6 +215,7 @@ mod tests {
             queue,
             keep_alive,
             release,
+            hand_over,
             withdraw,
             gone,
             inspect,
@@ -205,15 +228,16 @@ mod tests {
             ..
         } = &statements;
         let breaking = [mark, break_lock, notice, forget];
-        for sql in [take, look, queue, keep_alive, release, withdraw, gone, inspect, list, sweep]
+        for sql in [take, look, queue, keep_alive, release, hand_over, withdraw, gone, inspect, list, sweep]
             .into_iter()
             .chain(breaking)
         {
             let steps = plan(&mut connection, sql).await;
             assert!(!steps.is_empty());
             for step in &steps {
-                let scans =
-                    ["SCAN polylock_", "SCAN hold", "SCAN waiter"].iter().any(|scan| step.starts_with(scan));
+                let scans = ["SCAN polylock_", "SCAN hold", "SCAN waiter", "SCAN behind"]
+                    .iter()
+                    .any(|scan| step.starts_with(scan));
                 assert!(!scans, "{step}: {sql:?}");
                 // By name alone would be every row of a lock that hundreds wait for.
                 let all = step.contains("_waiters USING") && step.ends_with("(name=?)");

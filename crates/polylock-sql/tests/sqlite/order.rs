@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use polylock_core::{
-    Clock, Mode, Request, Standing, Store, SystemClock, invariant,
+    Clock, FencingToken, Mode, Release, Request, Standing, Store, SystemClock, invariant,
     queue::{Standpoint, blockers},
 };
 use proptest::prelude::*;
@@ -14,24 +14,30 @@ use crate::common::{File, held, lasting, queued, request};
 struct Entry {
     request: Request,
     standpoint: Standpoint,
+    /// Once a claim has returned it: a release may have handed the lock over before.
+    token: Option<FencingToken>,
 }
 
 /// One random history on a lock: `Some(mode)` is a newcomer, `None` picks someone who claims again or leaves.
 async fn history(stores: &[Store], steps: &[(Option<Mode>, prop::sample::Index, bool)]) {
-    let (mut entries, mut last_token): (Vec<Entry>, _) = (Vec::new(), None);
+    let mut entries: Vec<Entry> = Vec::new();
+    // The modes and tokens of former holders.
+    let mut former: Vec<(Mode, FencingToken)> = Vec::new();
     for (round, (newcomer, which, leaves)) in steps.iter().enumerate() {
         let store = &stores[round % stores.len()];
         let at = match newcomer {
             Some(mode) => {
                 let standpoint = Standpoint { seq: round as u64 + 1, mode: *mode, held: false };
-                entries.push(Entry { request: request("n", *mode), standpoint });
+                entries.push(Entry { request: request("n", *mode), standpoint, token: None });
                 entries.len() - 1
             }
             None if entries.is_empty() => continue,
             None => which.index(entries.len()),
         };
         if newcomer.is_none() && *leaves {
-            store.backend.release(&entries.remove(at).request).await.unwrap();
+            let Entry { request, token, .. } = entries.remove(at);
+            assert_eq!(store.backend.release(&request).await.unwrap(), Release::Released);
+            former.extend(token.map(|token| (request.mode, token)));
             continue;
         }
         let all: Vec<Standpoint> = entries.iter().map(|entry| entry.standpoint).collect();
@@ -40,10 +46,10 @@ async fn history(stores: &[Store], steps: &[(Option<Mode>, prop::sample::Index, 
         match store.backend.claim(&entries[at].request).await.unwrap() {
             Standing::Held(grant) => {
                 assert!(me.held || ahead == 0, "{me:?} overtook one of {all:?}");
-                if !me.held {
-                    assert!(Some(grant.token) > last_token, "{grant:?} after {last_token:?}");
-                    last_token = Some(grant.token);
+                for (mode, token) in former.iter().filter(|(mode, _)| mode.conflicts_with(me.mode)) {
+                    assert!(grant.token > *token, "{grant:?} after {token:?} of {mode:?}");
                 }
+                assert!(entries[at].token.replace(grant.token).is_none_or(|token| token == grant.token));
                 entries[at].standpoint.held = true;
             }
             Standing::Queued(place) => {
@@ -72,7 +78,7 @@ proptest! {
             (prop::option::of(prop::sample::select(&Mode::ALL[..])), any::<prop::sample::Index>(), any::<bool>()),
             1..40),
     ) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let file = File::new();
             history(&[file.store().await, file.store().await], &steps).await;
@@ -132,4 +138,20 @@ async fn a_waiter_that_goes_on_claiming_keeps_its_place_without_writing_each_tim
     let claims = expiries.len();
     expiries.dedup();
     assert!((3..=5).contains(&expiries.len()), "{} refreshes in {claims} claims", expiries.len());
+}
+
+/// The holder and the waiter leave at the same time, in different processes. Whichever step of the one comes between two steps of the
+/// other, nothing is left behind.
+#[tokio::test]
+async fn a_waiter_that_leaves_while_it_is_granted_the_lock_keeps_nothing() {
+    let file = File::new();
+    let (one, two) = (file.store().await, file.store().await);
+    for _ in 0..150 {
+        let (a, b) = (request("n", Mode::Exclusive), request("n", Mode::Exclusive));
+        held(&one, &a).await;
+        queued(&two, &b).await;
+        let (released, withdrawn) = tokio::join!(one.backend.release(&a), two.backend.release(&b));
+        assert_eq!((released.unwrap(), withdrawn.unwrap()), (Release::Released, Release::Released));
+        assert_eq!(file.rows().await, 0);
+    }
 }

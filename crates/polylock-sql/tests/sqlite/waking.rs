@@ -9,7 +9,7 @@ use tokio::sync::Mutex;
 use crate::common::{File, acquire, held, queued, request};
 
 #[tokio::test]
-async fn a_release_in_the_same_store_wakes_the_next_at_once_and_nobody_else() {
+async fn a_release_in_the_same_store_hands_the_lock_to_the_next_at_once_and_wakes_nobody_else() {
     let file = File::new();
     let store = file.store().await;
     let [a, b, c] = [(); 3].map(|()| request("n", Mode::Exclusive));
@@ -18,9 +18,11 @@ async fn a_release_in_the_same_store_wakes_the_next_at_once_and_nobody_else() {
     queued(&store, &c).await;
     assert!(store.backend.wait(&b).now_or_never().is_none());
     store.backend.release(&a).await.unwrap();
-    assert_eq!(store.backend.wait(&b).now_or_never().unwrap().unwrap(), Wake::Stale);
+    let Wake::Granted(granted) = store.backend.wait(&b).now_or_never().unwrap().unwrap() else {
+        panic!("not handed over")
+    };
     assert!(store.backend.wait(&c).now_or_never().is_none());
-    held(&store, &b).await;
+    assert_eq!(held(&store, &b).await.token, granted.token);
 }
 
 #[tokio::test]

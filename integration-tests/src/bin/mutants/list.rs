@@ -67,8 +67,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "release without owner check in SQLite",
         file: "crates/polylock-sql/src/sqlite/statements/release.sql",
-        from: "name = ?1 AND request = ?2;",
-        to: "name = ?1 AND ?2 IS NOT NULL;",
+        from: "name = ?1 AND request = ?2\nRETURNING",
+        to: "name = ?1 AND ?2 IS NOT NULL\nRETURNING",
         test: ("conformance", "sqlite_full::idempotence::a_release_of_anothers_changes_nothing"),
     },
     Mutant {
@@ -142,9 +142,9 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "PostgreSQL: a broken hold is extended",
         file: "crates/polylock-sql/src/postgres/statements/routines/keep_alive.sql",
         from: " AND notice IS NULL
-            FOR UPDATE SKIP LOCKED);",
+            LIMIT 1 FOR UPDATE SKIP LOCKED) AS hold",
         to: "
-            FOR UPDATE SKIP LOCKED);",
+            LIMIT 1 FOR UPDATE SKIP LOCKED) AS hold",
         test: ("conformance", "postgres::breaking::ends_with_the_lease"),
     },
     Mutant {
@@ -1202,9 +1202,43 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "PostgreSQL: queue entries are not kept alive",
         file: "crates/polylock-sql/src/postgres/statements/routines/keep_alive.sql",
-        from: "SET expires_at = v_now + v_place_ttl WHERE",
-        to: "SET expires_at = expires_at WHERE",
+        from: "UPDATE {p}_waiters SET expires_at = v_now + ttl FROM",
+        to: "UPDATE {p}_waiters SET expires_at = expires_at FROM",
         test: ("conformance", "postgres::keep_alive::keeps_a_waiter_in_its_place"),
+    },
+    Mutant {
+        name: "SQL: claims that hang take all connections",
+        file: "crates/polylock-sql/src/engine/gate.rs",
+        from: "Self::Claim => 2,",
+        to: "Self::Claim => 0,",
+        test: ("databases", "precedence::postgres_keeps_a_lock_while_claims_hang"),
+    },
+    Mutant {
+        name: "SQLite: a hand-over passes a waiter that conflicts",
+        file: "crates/polylock-sql/src/sqlite/statements/next.sql",
+        from: "WHERE walk.mode & walk.ahead = 0 AND",
+        to: "WHERE",
+        test: ("sqlite", "order::grants_are_those_of_the_rule"),
+    },
+    Mutant {
+        name: "SQLite: a waiter that leaves while it is granted the lock keeps it",
+        file: "crates/polylock-sql/src/sqlite/backend.rs",
+        from: "if self.hand_over(request, hub).await? {
+            return Ok(Release::Released);
+        }
+        hub.ring(request.id);",
+        to: "if hub.is_watched(request.id) && self.hand_over(request, hub).await? {
+            return Ok(Release::Released);
+        }
+        hub.ring(request.id);",
+        test: ("sqlite", "order::a_waiter_that_leaves_while_it_is_granted_the_lock_keeps_nothing"),
+    },
+    Mutant {
+        name: "SQLite: a withdrawn waiter is granted the lock",
+        file: "crates/polylock-sql/src/sqlite/statements/hand_over.sql",
+        from: "DELETE FROM {p}_waiters WHERE name = ?1 AND request = ?2 RETURNING 1;",
+        to: "SELECT 1;",
+        test: ("sqlite", "order::grants_are_those_of_the_rule"),
     },
     Mutant {
         name: "MySQL: queue entries are not kept alive",

@@ -1,6 +1,8 @@
 -- What the server is and how it is set: (version number, 1 if it is a replica, encoding of the database, 1 if the tables
 -- are there, fsync, full_page_writes, `u` if the tables are not logged, 1 if there are tables of polylock.strategy=lease, 1 if
--- of pessimistic, the clock, 1 if everybody may create objects in the schema).
+-- of pessimistic, the clock, 1 if everybody may create objects in the schema, the age in seconds of the oldest transaction of the
+-- database that keeps deleted rows, the number of replication slots that have kept those of many transactions). The last two see only
+-- sessions of the same user without the rights of `pg_read_all_stats`.
 --
 -- Inputs:    none.
 -- Atomicity: reads only.
@@ -17,4 +19,11 @@ SELECT current_setting('server_version_num')::bigint,
     (to_regclass('{p}_rows') IS NOT NULL)::int::bigint,
     {now},
     (SELECT count(*) FROM pg_namespace, aclexplode(nspacl)
-     WHERE nspname = '{s}' AND grantee = 0 AND privilege_type = 'CREATE');
+     WHERE nspname = '{s}' AND grantee = 0 AND privilege_type = 'CREATE'),
+    (SELECT extract(epoch FROM clock_timestamp() - min(began))::bigint FROM (
+        SELECT xact_start AS began FROM pg_stat_activity
+        WHERE datname = current_database() AND pid <> pg_backend_pid()
+        AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)
+        UNION ALL
+        SELECT prepared FROM pg_prepared_xacts WHERE database = current_database()) AS snapshots),
+    (SELECT count(*) FROM pg_replication_slots WHERE age(xmin) > 100000);

@@ -5,66 +5,81 @@
 --            exclusive, its TTL and that of its queue entry in us, in eight bytes each.
 -- Atomicity: one transaction, which never waits for a row: two that wait for each other would cost one of them its work. An entry
 --            meets a claim that clears what has expired, and a break, at its row: one of the two finds the other's change.
--- Clock:     read before each entry.
+-- Cost:      three statements for the whole batch. Each entry is found by its key, whatever the planner knows of the tables: a queue may
+--            have grown to thousands of entries since they were analysed.
+-- Clock:     read before the first entry is locked.
 --
 -- As durable as the grants: a crash of the server must not take back time that a holder counts on.
 CREATE OR REPLACE FUNCTION {p}_keep_alive_2(a_batch bytea, a_durable boolean)
 RETURNS TABLE (r_states text)
-LANGUAGE plpgsql {pinned} AS $body$
+LANGUAGE plpgsql {pinned} SET enable_seqscan = off AS $body$
 DECLARE
     v_at integer := 1;
     v_length integer;
-    v_name bytea;
-    v_request bytea;
-    v_slot bytea;
-    v_ttl bigint;
-    v_place_ttl bigint;
+    v_entry integer := 0;
+    v_names bytea[];
+    v_requests bytea[];
+    v_slots bytea[];
+    v_ttls bigint[];
+    v_place_ttls bigint[];
     v_now bigint;
-    v_holds boolean := false;
+    v_held bigint[];
+    v_queued bigint[];
 BEGIN
     PERFORM set_config('synchronous_commit', 'off', true);
-    r_states := '';
     WHILE v_at <= length(a_batch) LOOP
+        v_entry := v_entry + 1;
         v_length := get_byte(a_batch, v_at - 1);
-        v_name := substring(a_batch FROM v_at + 1 FOR v_length);
+        v_names[v_entry] := substring(a_batch FROM v_at + 1 FOR v_length);
         v_at := v_at + 1 + v_length;
-        v_request := substring(a_batch FROM v_at FOR 16);
-        v_slot := CASE WHEN get_byte(a_batch, v_at + 15) = 1 THEN ''::bytea ELSE v_request END;
-        v_ttl := ('x' || encode(substring(a_batch FROM v_at + 17 FOR 8), 'hex'))::bit(64)::bigint;
-        v_place_ttl := ('x' || encode(substring(a_batch FROM v_at + 25 FOR 8), 'hex'))::bit(64)::bigint;
+        v_requests[v_entry] := substring(a_batch FROM v_at FOR 16);
+        v_slots[v_entry] := CASE WHEN get_byte(a_batch, v_at + 15) = 1 THEN ''::bytea ELSE v_requests[v_entry] END;
+        v_ttls[v_entry] := ('x' || encode(substring(a_batch FROM v_at + 17 FOR 8), 'hex'))::bit(64)::bigint;
+        v_place_ttls[v_entry] := ('x' || encode(substring(a_batch FROM v_at + 25 FOR 8), 'hex'))::bit(64)::bigint;
         v_at := v_at + 33;
-        v_now := {now};
-
-        UPDATE {p}_holds SET expires_at = v_now + v_ttl WHERE (name, slot) = (
-            SELECT name, slot FROM {p}_holds
-            WHERE name = v_name AND slot = v_slot AND request = v_request AND expires_at > v_now AND notice IS NULL
-            FOR UPDATE SKIP LOCKED);
-        IF FOUND THEN
-            r_states := r_states || 'H';
-            v_holds := true;
-            CONTINUE;
-        END IF;
-        UPDATE {p}_waiters SET expires_at = v_now + v_place_ttl WHERE (name, request) = (
-            SELECT name, request FROM {p}_waiters
-            WHERE name = v_name AND request = v_request AND expires_at > v_now
-            FOR UPDATE SKIP LOCKED);
-        IF FOUND THEN
-            r_states := r_states || 'Q';
-            CONTINUE;
-        END IF;
-        -- Each statement sees what was committed before it: an entry that is there now was locked, or has only just become a hold.
-        r_states := r_states || CASE
-            WHEN EXISTS (SELECT 1 FROM {p}_holds WHERE name = v_name AND slot = v_slot AND request = v_request
-                AND expires_at > v_now AND notice IS NULL)
-                OR EXISTS (SELECT 1 FROM {p}_waiters WHERE name = v_name AND request = v_request AND expires_at > v_now)
-                THEN 'C'
-            WHEN EXISTS (SELECT 1 FROM {p}_holds WHERE name = v_name AND slot = v_slot AND request = v_request
-                AND notice IS NOT NULL)
-                OR EXISTS (SELECT 1 FROM {p}_broken WHERE name = v_name AND request = v_request)
-                THEN 'B'
-            ELSE 'G' END;
     END LOOP;
-    IF v_holds THEN
+    v_now := {now};
+
+    WITH locked AS MATERIALIZED (
+        SELECT ord, ttl, id FROM unnest(v_names, v_requests, v_slots, v_ttls) WITH ORDINALITY
+            AS entry (b_name, b_request, b_slot, ttl, ord)
+        CROSS JOIN LATERAL (
+            SELECT ctid AS id FROM {p}_holds
+            WHERE name = b_name AND slot = b_slot AND request = b_request AND expires_at > v_now AND notice IS NULL
+            LIMIT 1 FOR UPDATE SKIP LOCKED) AS hold
+    ), extended AS (
+        UPDATE {p}_holds SET expires_at = v_now + ttl FROM locked WHERE {p}_holds.ctid = id RETURNING ord)
+    SELECT array_agg(ord) INTO v_held FROM extended;
+    WITH locked AS MATERIALIZED (
+        SELECT ord, ttl, id FROM unnest(v_names, v_requests, v_place_ttls) WITH ORDINALITY
+            AS entry (b_name, b_request, ttl, ord)
+        CROSS JOIN LATERAL (
+            SELECT ctid AS id FROM {p}_waiters
+            WHERE name = b_name AND request = b_request AND expires_at > v_now
+            LIMIT 1 FOR UPDATE SKIP LOCKED) AS waiter
+    ), extended AS (
+        UPDATE {p}_waiters SET expires_at = v_now + ttl FROM locked WHERE {p}_waiters.ctid = id RETURNING ord)
+    SELECT array_agg(ord) INTO v_queued FROM extended;
+
+    -- Each statement sees what was committed before it: an entry that is there now, and was not extended, was locked or changed
+    -- meanwhile, or has only just become a hold.
+    SELECT string_agg(CASE
+            WHEN held.ord IS NOT NULL THEN 'H'
+            WHEN queued.ord IS NOT NULL THEN 'Q'
+            WHEN EXISTS (SELECT 1 FROM {p}_holds WHERE name = b_name AND slot = b_slot AND request = b_request
+                AND expires_at > v_now AND notice IS NULL)
+                OR EXISTS (SELECT 1 FROM {p}_waiters WHERE name = b_name AND request = b_request AND expires_at > v_now)
+                THEN 'C'
+            WHEN EXISTS (SELECT 1 FROM {p}_holds WHERE name = b_name AND slot = b_slot AND request = b_request
+                AND notice IS NOT NULL)
+                OR EXISTS (SELECT 1 FROM {p}_broken WHERE name = b_name AND request = b_request)
+                THEN 'B'
+            ELSE 'G' END, '' ORDER BY entry.ord)
+    INTO r_states
+    FROM unnest(v_names, v_requests, v_slots) WITH ORDINALITY AS entry (b_name, b_request, b_slot, ord)
+    LEFT JOIN unnest(v_held) AS held (ord) ON held.ord = entry.ord
+    LEFT JOIN unnest(v_queued) AS queued (ord) ON queued.ord = entry.ord;
+    IF v_held IS NOT NULL THEN
         {durable}
     END IF;
     RETURN NEXT;

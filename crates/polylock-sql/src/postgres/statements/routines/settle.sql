@@ -6,18 +6,24 @@
 --            than it would have waited.
 -- Atomicity: part of a transaction that holds the advisory lock on the name and has deleted its expired holds.
 -- Cost:      looks at those that are handed the lock, at the expired ones between them, and at the next one. Expired waiters behind
---            it stay: a later call or the sweep deletes them.
--- Clock:     the caller's.
+--            it stay: a later call or the sweep deletes them. Each is fetched by a query of its own with a limit of one row: without
+--            statistics of a queue that has just grown, the planner would read and sort all of it for a query without a limit.
+-- Clock:     the caller's, and read again for each grant.
 CREATE OR REPLACE FUNCTION {p}_settle_2(a_name bytea, a_request bytea, a_ttl bigint, a_now bigint)
 RETURNS TABLE (r_request bytea, r_channel text, r_ticket bigint, r_place bigint, r_token bigint, r_left bigint)
 LANGUAGE plpgsql {pinned} AS $body$
 DECLARE
     v_ahead bigint := coalesce((SELECT bit_or(conflicts) FROM {p}_holds WHERE name = a_name), 0);
+    v_seq bigint := 0;
+    v_until bigint;
     w {p}_waiters;
 BEGIN
-    FOR w IN SELECT * FROM {p}_waiters WHERE name = a_name ORDER BY seq LOOP
+    LOOP
         -- Nobody who can be kept waiting passes somebody who waits for everybody.
         EXIT WHEN v_ahead & {all} = {all};
+        SELECT * INTO w FROM {p}_waiters WHERE name = a_name AND seq > v_seq ORDER BY seq LIMIT 1;
+        EXIT WHEN NOT FOUND;
+        v_seq := w.seq;
         IF w.expires_at <= a_now THEN
             DELETE FROM {p}_waiters WHERE name = a_name AND request = w.request AND expires_at <= a_now;
             -- A keep-alive may have extended it since it was read.
@@ -25,12 +31,19 @@ BEGIN
             CONTINUE WHEN w.expires_at IS NULL;
         END IF;
         IF w.mode & v_ahead = 0 THEN
-            DELETE FROM {p}_waiters WHERE name = a_name AND request = w.request;
-            r_left := CASE WHEN w.request = a_request THEN a_ttl ELSE w.expires_at - a_now END;
+            -- A keep-alive may have extended it since it was read, and its client counts the lease from the sending of that: so what is
+            -- left is counted from a time after it.
+            DELETE FROM {p}_waiters WHERE name = a_name AND request = w.request RETURNING expires_at INTO v_until;
+            IF w.request = a_request THEN
+                v_until := a_now + a_ttl;
+                r_left := a_ttl;
+            ELSE
+                r_left := greatest(v_until - {now}, 0);
+            END IF;
             INSERT INTO {p}_holds
                 (token, name, slot, request, mode, conflicts, owner, label, since, expires_at)
             VALUES (nextval('{p}_tokens'), a_name, w.slot, w.request, w.mode, w.conflicts, w.owner, w.label, a_now,
-                a_now + r_left)
+                v_until)
             RETURNING token INTO r_token;
             IF w.durable THEN
                 PERFORM set_config('synchronous_commit', 'on', true);

@@ -1,0 +1,71 @@
+//! Renewals and releases do not wait behind claims for a connection.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use polylock::Locks;
+use polylock_integration_tests::{
+    clock::{now, pause},
+    stores,
+    targets::Spot,
+};
+use sqlx::{AssertSqlSafe, Connection, Executor, MySqlConnection, PgConnection};
+
+const TTL: Duration = Duration::from_secs(2);
+
+/// More claims for the lock `stuck` than the store has connections, all of which hang, and which are given up one after the other.
+/// Meanwhile a lock with a short TTL is kept, and another one is released.
+async fn keeps_a_lock_while_claims_hang(url: &str) {
+    let locks = Locks::connect(url).await.unwrap();
+    let kept = locks.lock("kept").ttl(TTL).acquire().await.unwrap();
+    let released = locks.lock("released").acquire().await.unwrap();
+    let claims = (0..60).map(|_| {
+        let lock = locks.lock("stuck").wait(Duration::from_millis(10));
+        tokio::spawn(async move { lock.acquire().await.unwrap_err() })
+    });
+    let claims: Vec<_> = claims.collect();
+    let until = now() + 2 * TTL;
+    while now() < until {
+        kept.ensure_held().unwrap();
+        pause(Duration::from_millis(50)).await;
+    }
+    let began = now();
+    released.release().await.unwrap();
+    let took = now().since(began);
+    assert!(took < Duration::from_secs(2), "the release waited for {took:?}");
+    kept.release().await.unwrap();
+    drop(join_all(claims).await);
+}
+
+/// The URL of a store of its own, that of its server, and the prefix of its tables.
+async fn store(kind: &str) -> (Spot, String, String, String) {
+    let spot = stores::spot(kind).await;
+    let (server, query) = spot.url().split_once('?').unwrap();
+    let prefix = query.split('&').find_map(|pair| pair.strip_prefix("polylock.table=")).unwrap();
+    let (url, server, prefix) =
+        (spot.url_with("polylock.timeout", "8s"), server.to_owned(), prefix.to_owned());
+    // The tables are there once the store was opened.
+    drop(Locks::connect(&url).await.unwrap());
+    (spot, url, server, prefix)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn postgres_keeps_a_lock_while_claims_hang() {
+    let (_spot, url, server, prefix) = store("postgres").await;
+    // What a claim for the lock takes first.
+    let mut other = PgConnection::connect(&server).await.unwrap();
+    let key = format!("hashtextextended('\"public\".{prefix}:' || encode('stuck', 'hex'), 0)");
+    other.execute(AssertSqlSafe(format!("SELECT pg_advisory_lock({key})"))).await.unwrap();
+    keeps_a_lock_while_claims_hang(&url).await;
+    other.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mariadb_keeps_a_lock_while_claims_hang() {
+    let (_spot, url, server, prefix) = store("mariadb").await;
+    let mut other = MySqlConnection::connect(&server).await.unwrap();
+    let gate = format!("BEGIN; SELECT * FROM {prefix}_gates WHERE shard = crc32('stuck') & 1023 FOR UPDATE");
+    other.execute(sqlx::raw_sql(AssertSqlSafe(gate))).await.unwrap();
+    keeps_a_lock_while_claims_hang(&url).await;
+    other.close().await.unwrap();
+}
