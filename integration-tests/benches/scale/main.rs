@@ -10,6 +10,7 @@ mod databases;
 mod held;
 mod site;
 mod waiters;
+mod zookeeper;
 
 use std::time::Duration;
 
