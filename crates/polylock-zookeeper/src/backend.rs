@@ -13,10 +13,11 @@ use crate::{
     NAME,
     claims::{Claims, Slot, Stage},
     config::Config,
+    directory::{Position, Predecessor},
     error::{Outcome, outcome},
-    making::{Made, Making, Node, Position},
+    making::{Made, Making, Node},
     nodes,
-    session::{Session, Sessions, Trouble, none_if_missing},
+    session::{Session, Sessions, Trouble},
 };
 
 /// The shortest lease. The longest one is what the session allows.
@@ -116,8 +117,8 @@ impl Ensemble {
         Ok(outcome)
     }
 
-    /// The node of a request, made if there is none, and the children of its directory if they have been listed since.
-    async fn node(&self, slot: &Slot, request: &Request) -> Result<Option<(Arc<Node>, Option<Vec<String>>)>> {
+    /// The node of a request, made if there is none, and whether a list that was sent since has shown it.
+    async fn node(&self, slot: &Slot, request: &Request) -> Result<Option<(Arc<Node>, bool)>> {
         let operation = Operation::Claim;
         let mut began = false;
         loop {
@@ -135,19 +136,21 @@ impl Ensemble {
                     let Some(made) = SystemClock.before(deadline, making.end()).await else {
                         return Err(self.sessions.failed(operation, Trouble::Silent(session.patience())));
                     };
-                    let Made { node, children } = match made {
+                    let Made { node, is_listed } = match made {
                         Ok(made) => made,
                         Err(trouble) => {
                             slot.goes_to(Stage::Out);
                             return Err(self.sessions.failed(operation, trouble));
                         }
                     };
-                    // Of an earlier claim they say nothing about the session now.
-                    return Ok(Some((node, children.filter(|_| began))));
+                    if slot.stays_as(Stage::Waiting(node.clone(), None)) {
+                        // The list of an earlier claim says nothing about the session now.
+                        return Ok(Some((node, is_listed && began)));
+                    }
                 }
                 Stage::Waiting(node, _) | Stage::Holding(node) => {
                     if !node.session.is_over() {
-                        return Ok(Some((node, None)));
+                        return Ok(Some((node, false)));
                     }
                     tracing::warn!(lock.name = %request.name, "the session has ended, and with it a place in the queue");
                     slot.goes_to(Stage::Out);
@@ -193,38 +196,26 @@ impl Backend for Ensemble {
     }
 
     async fn claim(&self, request: &Request) -> Result<Standing> {
-        let operation = Operation::Claim;
         let slot = self.claims.enter(request);
         loop {
-            let Some((node, children)) = self.node(&slot, request).await? else {
+            let Some((node, is_shown)) = self.node(&slot, request).await? else {
                 self.claims.forget(request.id);
                 return Ok(Standing::Queued(Place::new(None, Place::MAX_RECHECK)));
             };
             let session = &node.session;
             let deadline = SystemClock.now() + session.patience();
-            if !matches!(slot.at(), Stage::Holding(_)) {
-                slot.goes_to(Stage::Waiting(node.clone(), node.path()));
-            }
-            let children = match children {
-                Some(children) => children,
+            let before = slot.waits_for();
+            let position = node.position(before.as_ref(), is_shown, request.wants_position);
+            let position = match SystemClock.before(deadline, position).await {
+                Some(Ok(position)) => position,
+                Some(Err(error)) if outcome(&error) == Outcome::Ended => continue,
+                Some(Err(error)) => return Err(self.sessions.failed(Operation::Claim, error)),
                 None => {
-                    let listed = session.client.list_children(&node.directory);
-                    let listed = async { none_if_missing(listed.await) };
-                    match SystemClock.before(deadline, listed).await {
-                        Some(Ok(children)) => children.unwrap_or_default(),
-                        Some(Err(error)) if outcome(&error) == Outcome::Ended => continue,
-                        Some(Err(error)) => return Err(self.sessions.failed(operation, error)),
-                        None => {
-                            return Err(self.sessions.failed(operation, Trouble::Silent(session.patience())));
-                        }
-                    }
+                    return Err(self.sessions.failed(Operation::Claim, Trouble::Silent(session.patience())));
                 }
             };
-            let requests = nodes::requests(children);
-            session.delete_orphans(&node.directory, &requests);
-            let position = node.position(requests);
-            if node.is_used_up() && position != Position::Gone {
-                self.withdraw(operation, &slot, deadline).await?;
+            if node.is_used_up() && !matches!(position, Position::Gone) {
+                self.withdraw(Operation::Claim, &slot, deadline).await?;
                 return Ok(Standing::Queued(Place::new(None, RENEWING)));
             }
             match position {
@@ -233,18 +224,19 @@ impl Backend for Ensemble {
                 Position::First => {
                     let lease = request.ttl.min(session.lease());
                     slot.granted(lease);
-                    slot.goes_to(Stage::Holding(node.clone()));
-                    return Ok(Standing::Held(Grant::new(node.token, lease)));
+                    if slot.stays_as(Stage::Holding(node.clone())) {
+                        return Ok(Standing::Held(Grant::new(node.token, lease)));
+                    }
                 }
                 Position::Behind { ahead, .. } if !request.queues => {
-                    self.withdraw(operation, &slot, deadline).await?;
+                    self.withdraw(Operation::Claim, &slot, deadline).await?;
                     self.claims.forget(request.id);
-                    return Ok(Standing::Queued(Place::new(Some(ahead), Place::MAX_RECHECK)));
+                    return Ok(Standing::Queued(Place::new(ahead, Place::MAX_RECHECK)));
                 }
                 Position::Behind { ahead, last } => {
-                    let last = node.path_of(&last);
-                    slot.goes_to(Stage::Waiting(node, last));
-                    return Ok(Standing::Queued(Place::new(Some(ahead), Place::MAX_RECHECK)));
+                    if slot.stays_as(Stage::Waiting(node, Some(last))) {
+                        return Ok(Standing::Queued(Place::new(ahead, Place::MAX_RECHECK)));
+                    }
                 }
             }
         }
@@ -253,9 +245,10 @@ impl Backend for Ensemble {
     async fn wait(&self, request: &Request) -> Result<Wake> {
         let Some(slot) = self.claims.find(request.id) else { return Ok(Wake::Stale) };
         match slot.at() {
-            Stage::Waiting(node, last) => {
-                let gone = slot.watched(&node.session, &last).await;
-                gone.map_err(|error| self.sessions.failed(Operation::Wait, error))?;
+            Stage::Waiting(_, Some(Predecessor::Own(_, mut gone))) => drop(gone.changed().await),
+            Stage::Waiting(node, Some(Predecessor::Other(other))) => {
+                let watched = slot.watched(&node, &other).await;
+                watched.map_err(|error| self.sessions.failed(Operation::Wait, error))?;
             }
             // Its directory is about to be renewed, and no watch can tell when.
             Stage::Out => SystemClock.sleep_until(SystemClock.now() + RENEWING).await,

@@ -26,8 +26,10 @@ use crate::{
     NAME,
     breaks::{self, Breaks},
     config::{Config, Proof},
+    directory::{Directories, Directory},
     error::{Outcome, diagnose, outcome},
-    nodes::{Child, Guid},
+    janitor,
+    nodes::{self, Child, Guid},
     tls,
 };
 
@@ -106,6 +108,8 @@ pub(crate) struct Session {
     pub(crate) breaks: String,
     /// What the guids of its nodes have in common.
     guid: Guid,
+    /// The locks that they are in.
+    pub(crate) directories: Arc<Directories>,
     /// The requests that have a node in it, or may have one.
     requests: Mutex<HashSet<Guid>>,
 }
@@ -261,8 +265,17 @@ async fn open(
         tracing::warn!(asked = ?config.session_timeout, given = ?timeout, "the servers give shorter sessions: see maxSessionTimeout");
     }
     let (breaks, guid, requests) = (breaks::node(&config), Guid::random(), Mutex::default());
-    let session = Arc::new(Session { client, timeout, breaks, guid, requests });
+    let directories = Arc::<Directories>::default();
+    let mut states = client.state_watcher();
+    let session =
+        Arc::new(Session { client, timeout, breaks, guid, directories: directories.clone(), requests });
     tokio::spawn(breaks::follow(Arc::downgrade(&session), alerts));
+    tokio::spawn(janitor::run(Arc::downgrade(&session), directories.clone()));
+    tokio::spawn(async move {
+        // The last state is one of these, whoever ends the session.
+        while !states.changed().await.is_terminated() {}
+        directories.end();
+    });
     Ok(session)
 }
 
@@ -342,6 +355,13 @@ impl Session {
     /// Whether a request has a node of this guid in this session, or may have one.
     pub(crate) fn knows(&self, guid: Guid) -> bool {
         self.requests().contains(&guid)
+    }
+
+    /// Applies a list of the children of `directory`.
+    pub(crate) fn listed(self: &Arc<Self>, directory: &Directory, number: u64, children: Vec<String>) {
+        let requests = nodes::requests(children);
+        self.delete_orphans(&directory.path, &requests);
+        directory.apply(number, &requests);
     }
 
     /// Deletes those of these requests, of the lock of `directory`, that are nodes of this session and of no request of this
