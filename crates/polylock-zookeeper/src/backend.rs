@@ -1,12 +1,12 @@
 //! The store: what core asks, put to nodes.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use futures_util::{FutureExt, future::join_all};
 use polylock_core::{
     Backend, Capabilities, Carrier, Clock, FirstStep, Grant, KeepAlive, LostReason, Moment, Operation, Place,
-    Reach, Release, Request, Result, Standing, Store, SystemClock, Wake, WakeUp,
+    QueueLease, Reach, Release, Request, Result, Standing, Store, SystemClock, Wake, WakeUp,
 };
 
 use crate::{
@@ -55,6 +55,7 @@ async fn open(config: Config) -> Result<Store> {
     capabilities.wake = WakeUp::Pushed;
     capabilities.carrier = Carrier::Connection;
     capabilities.first_step = FirstStep::Thread;
+    capabilities.queue_lease = QueueLease::Shared;
     let claims: Arc<Claims> = Arc::default();
     let looked_after = claims.clone();
     tokio::spawn(async move { looked_after.look_after().await });
@@ -163,30 +164,50 @@ impl Ensemble {
         }
     }
 
-    /// Extends a hold, unless it is marked as broken, or a place in the queue: the session keeps their nodes.
-    async fn keep_one_alive(&self, request: &Request) -> Result<KeepAlive> {
-        let gone = Ok(KeepAlive::Lost(LostReason::Gone));
+    /// The outcome of a keep-alive for a request, or the hold that is to be read first.
+    fn kept(&self, request: &Request) -> Kept {
+        let gone = Kept::Known(KeepAlive::Lost(LostReason::Gone));
         let Some(slot) = self.claims.find(request.id) else { return gone };
-        let stage = slot.at();
-        if matches!(stage, Stage::Leaving(_)) {
-            return gone;
+        match slot.at() {
+            Stage::Leaving(_) => gone,
+            Stage::Holding(_) if slot.until() <= SystemClock.now() => {
+                slot.expire();
+                gone
+            }
+            Stage::Holding(node) => Kept::Hold(slot, node),
+            _ => Kept::Known(KeepAlive::Queued),
         }
-        if slot.until() <= SystemClock.now() {
-            slot.expire();
-            return gone;
-        }
-        let Stage::Holding(node) = stage else {
-            slot.lasts(request.place_ttl());
-            return Ok(KeepAlive::Queued);
-        };
-        let deadline = SystemClock.now() + node.session.patience();
-        if let Some(reason) = self.answer(Operation::Renew, deadline, node.loss()).await? {
-            return Ok(KeepAlive::Lost(reason));
-        }
-        let lease = request.ttl.min(node.session.lease());
-        slot.lasts(lease);
-        Ok(KeepAlive::Held { lease })
     }
+
+    /// Extends those of these holds that are not lost. All are in `session`.
+    async fn extend(&self, session: &Session, holds: &[(&Request, &Slot, &Node)]) -> Vec<Result<KeepAlive>> {
+        let deadline = SystemClock.now() + session.patience();
+        let nodes: Vec<_> = holds.iter().map(|(_, _, node)| *node).collect();
+        let losses = async {
+            let read = session.read(&nodes).await;
+            join_all(read.into_iter().zip(&nodes).map(|(read, node)| node.loss(read))).await
+        };
+        let failed = |trouble: Trouble| self.sessions.failed(Operation::Renew, trouble);
+        let Some(losses) = SystemClock.before(deadline, losses).await else {
+            return nodes.iter().map(|_| Err(failed(Trouble::Silent(session.patience())))).collect();
+        };
+        let extended = losses.into_iter().zip(holds).map(|(loss, (request, slot, _))| match loss {
+            Err(error) => Err(failed(error.into())),
+            Ok(Some(reason)) => Ok(KeepAlive::Lost(reason)),
+            Ok(None) => {
+                let lease = request.ttl.min(session.lease());
+                slot.lasts(lease);
+                Ok(KeepAlive::Held { lease })
+            }
+        });
+        extended.collect()
+    }
+}
+
+/// What is known of a request that is to be kept alive.
+enum Kept {
+    Known(KeepAlive),
+    Hold(Arc<Slot>, Arc<Node>),
 }
 
 #[async_trait]
@@ -258,8 +279,34 @@ impl Backend for Ensemble {
     }
 
     async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
-        // The reads of all nodes are sent at once, on one connection.
-        let replies = join_all(requests.iter().map(|request| self.keep_one_alive(request))).await;
+        self.claims.keep_waiters();
+        let kept: Vec<_> = requests.iter().map(|request| self.kept(request)).collect();
+        let holds = requests.iter().zip(&kept).filter_map(|(request, kept)| match kept {
+            Kept::Hold(slot, node) => Some((&**request, &**slot, &**node)),
+            Kept::Known(_) => None,
+        });
+        // Nearly always there is one session; when it has just ended, there may be a hold of it beside those of the next one.
+        let mut sessions: Vec<(&Session, Vec<_>)> = Vec::new();
+        for hold in holds {
+            let session = &*hold.2.session;
+            match sessions.iter_mut().find(|(other, _)| std::ptr::eq(*other, session)) {
+                Some((_, holds)) => holds.push(hold),
+                None => sessions.push((session, vec![hold])),
+            }
+        }
+        let extended = sessions.iter().map(async |(session, holds)| {
+            let outcomes = self.extend(session, holds).await;
+            holds.iter().map(|(request, ..)| request.id).zip(outcomes).collect::<Vec<_>>()
+        });
+        let mut extended: HashMap<_, _> = join_all(extended).await.into_iter().flatten().collect();
+        let replies: Vec<Result<KeepAlive>> = requests
+            .iter()
+            .zip(kept)
+            .map(|(request, kept)| match kept {
+                Kept::Known(outcome) => Ok(outcome),
+                Kept::Hold(..) => extended.remove(&request.id).unwrap_or(Ok(KeepAlive::Unknown)),
+            })
+            .collect();
         if replies.iter().all(Result::is_err) {
             return replies.into_iter().collect();
         }

@@ -40,6 +40,8 @@ pub(crate) struct Claims {
     /// There is something to look after, or there will be nothing any more.
     some: tokio::sync::Notify,
     closed: AtomicBool,
+    /// Until when those who wait are worth something to the process, in nanoseconds.
+    waiters_until: AtomicU64,
 }
 
 /// One request. Core has one operation on it at a time, but for renewals that hang.
@@ -97,10 +99,16 @@ impl Claims {
         self.slots().remove(&id);
     }
 
+    /// The process is alive, and so are all its waiters.
+    pub(crate) fn keep_waiters(&self) {
+        let until = SystemClock.now() + Request::MAX_PLACE_TTL;
+        self.waiters_until.fetch_max(until.as_nanos(), Ordering::Relaxed);
+    }
+
     /// Takes away, for ever, what nobody is interested in any more: the session would keep it alive.
     ///
     /// A holder that does not release its lock, by its own will or because it hangs, is as good as dead when its lease has
-    /// run out, and so is a waiter that is not kept alive. That also ends a hold that was marked as broken, whose lease is not
+    /// run out, and so are all waiters if none is kept alive. That also ends a hold that was marked as broken, whose lease is not
     /// extended any more, and whose holder does not stop.
     ///
     /// When the store is closed, what is held still has been left to expire: the session lives on until then. If the program
@@ -120,10 +128,12 @@ impl Claims {
         let now = SystemClock.now();
         let mut slots = self.slots();
         slots.retain(|_, slot| !slot.has_left());
-        for slot in slots.values().filter(|slot| slot.until() <= now) {
+        let waiters = Moment::from_nanos(self.waiters_until.load(Ordering::Relaxed));
+        let until = |slot: &Slot| if slot.holds() { slot.until() } else { slot.until().max(waiters) };
+        for slot in slots.values().filter(|slot| until(slot) <= now) {
             slot.expire();
         }
-        slots.values().map(|slot| slot.until()).min()
+        slots.values().map(|slot| until(slot)).min()
     }
 
     pub(crate) fn close(&self) {
@@ -165,6 +175,10 @@ impl Slot {
             Stage::Waiting(_, before) => before.clone(),
             _ => None,
         }
+    }
+
+    fn holds(&self) -> bool {
+        matches!(&*self.stage(), Stage::Holding(_))
     }
 
     fn has_left(&self) -> bool {

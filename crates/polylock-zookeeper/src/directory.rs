@@ -32,13 +32,29 @@ const LIST_AGAIN: Duration = Duration::from_millis(1);
 /// With so many requests in a lock, those that come are not listed with their create, but together.
 const MANY: usize = 16;
 
-/// The locks in which a session has requests, and those that it has left.
+/// For how long a lock must have been unused until its node is looked at, and the longest pause between two looks.
+const UNUSED: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
+
+/// The locks in which a session has requests, and those whose nodes it has created.
 #[derive(Debug, Default)]
 pub(crate) struct Directories {
     used: Mutex<HashMap<String, Weak<Directory>>>,
-    left: Mutex<HashMap<String, Moment>>,
-    /// There are some that were left, or the session has ended.
-    pub(crate) some_left: Notify,
+    created: Mutex<HashMap<String, Look>>,
+    /// One was created, or the session has ended.
+    pub(crate) some_created: Notify,
+}
+
+/// When a lock's node is to be looked at next, unless it is in use, and the pause before that look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Look {
+    at: Moment,
+    pause: Duration,
+}
+
+impl Look {
+    fn after(pause: Duration) -> Self {
+        Self { at: SystemClock.now() + pause, pause }
+    }
 }
 
 /// The node of one lock, while a request of this session is in it or about to be.
@@ -136,43 +152,55 @@ impl Directories {
     pub(crate) fn end(&self) {
         let used: Vec<_> = self.used().values().filter_map(Weak::upgrade).collect();
         used.iter().for_each(|directory| directory.state().known.clear());
-        self.left().clear();
-        self.some_left.notify_one();
+        self.created().clear();
+        self.some_created.notify_one();
     }
 
-    /// Takes out the locks that this session has not used for this time, and when it left the next one; `None` if there is none.
-    pub(crate) fn take_left(&self, unused: Duration) -> (Vec<String>, Option<Moment>) {
-        let now = SystemClock.now();
-        let mut left = self.left();
-        let taken: Vec<_> = left.extract_if(|_, at| now.since(*at) >= unused).map(|(path, _)| path).collect();
-        let next = left.values().min().copied();
-        drop(left);
+    /// The session has created the node of a lock.
+    pub(crate) fn add_created(&self, path: &str) {
+        let mut created = self.created();
+        if created.is_empty() {
+            self.some_created.notify_one();
+        }
+        created.insert(path.to_owned(), Look::after(UNUSED.0));
+    }
+
+    /// Takes out the nodes that are to be looked at by `now`, and are not in use. Returns also when to look next; `None` if there are no
+    /// others.
+    pub(crate) fn take_unused(&self, now: Moment) -> (Vec<(String, Look)>, Option<Moment>) {
+        let mut created = self.created();
         let used = self.used();
-        (taken.into_iter().filter(|path| !used.contains_key(path)).collect(), next)
+        let taken = created.extract_if(|path, look| look.at <= now && !used.contains_key(path)).collect();
+        drop(used);
+        // Those in use are looked at when they have been left.
+        let next = created.values().map(|look| look.at.max(now + UNUSED.0 / 10)).min();
+        (taken, next)
+    }
+
+    /// Others use the node of `path` still, which was just looked at.
+    pub(crate) fn look_again(&self, path: String, look: Look) {
+        self.created().entry(path).or_insert_with(|| Look::after((look.pause * 2).min(UNUSED.1)));
     }
 
     fn used(&self) -> MutexGuard<'_, HashMap<String, Weak<Directory>>> {
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn left(&self) -> MutexGuard<'_, HashMap<String, Moment>> {
-        self.left.lock().unwrap_or_else(PoisonError::into_inner)
+    fn created(&self) -> MutexGuard<'_, HashMap<String, Look>> {
+        self.created.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Directory {
     fn drop(&mut self) {
+        if let Some(look) = self.directories.created().get_mut(&self.path) {
+            *look = Look::after(UNUSED.0);
+        }
         let mut used = self.directories.used();
         // It may be in use again already.
         if used.get(&self.path).is_some_and(|other| other.strong_count() == 0) {
             used.remove(&self.path);
         }
-        drop(used);
-        let mut left = self.directories.left();
-        if left.is_empty() {
-            self.directories.some_left.notify_one();
-        }
-        left.insert(std::mem::take(&mut self.path), SystemClock.now());
     }
 }
 
@@ -472,17 +500,28 @@ mod tests {
     }
 
     #[test]
-    fn locks_that_are_left_are_taken_once_and_not_while_they_are_used() {
+    fn nodes_are_looked_at_when_they_have_been_left_and_seldom_while_others_use_them() {
         let directories = Arc::<Directories>::default();
-        let (a, b) = (directories.enter("/a".to_owned()), directories.enter("/b".to_owned()));
+        let [a, b] = ["/a", "/b"].map(|path| directories.enter(path.to_owned()));
         assert!(Arc::ptr_eq(&a, &directories.enter("/a".to_owned())));
-        drop((a, b));
-        let b = directories.enter("/b".to_owned());
-        let (left, next) = directories.take_left(Duration::from_secs(60));
-        assert!(left.is_empty() && next.is_some());
-        assert_eq!(directories.take_left(Duration::ZERO), (vec!["/a".to_owned()], None));
+        directories.add_created("/a");
         drop(b);
-        assert_eq!(directories.take_left(Duration::ZERO), (vec!["/b".to_owned()], None));
+        let soon = SystemClock.now() + UNUSED.0 * 2;
+        assert!(
+            directories.take_unused(soon).0.is_empty(),
+            "one is in use, and the other one is another session's"
+        );
+        drop(a);
+        let mut pause = UNUSED.0;
+        while pause < UNUSED.1 {
+            let now = SystemClock.now();
+            let (taken, next) = directories.take_unused(now + UNUSED.1 * 2);
+            let [(path, look)] = &taken[..] else { panic!("{taken:?}") };
+            assert_eq!((path.as_str(), next, look.pause), ("/a", None, pause));
+            assert!(directories.take_unused(now + UNUSED.1 * 2).0.is_empty());
+            directories.look_again(path.clone(), *look);
+            pause = (pause * 2).min(UNUSED.1);
+        }
         assert!(directories.used().is_empty());
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures_util::future::{BoxFuture, FutureExt, Shared};
 use polylock_core::{Fault, FencingToken, LostReason, Mode, Release, Request};
-use zookeeper_client::{CreateMode, Error as Failure};
+use zookeeper_client::{CreateMode, Error as Failure, Stat};
 
 use crate::{
     config::Config,
@@ -104,12 +104,15 @@ impl Node {
         self.child.sequence < 0 || self.child.sequence > LAST
     }
 
-    /// Returns why the node is a hold no longer, or `None` if it still is one.
+    /// Returns why the node, of which this was read, is a hold no longer, or `None` if it still is one.
     ///
     /// # Errors
     /// If the servers did not answer: then it may be one or not.
-    pub(crate) async fn loss(&self) -> Result<Option<LostReason>, Failure> {
-        match self.session.client.get_data(&self.path()).await {
+    pub(crate) async fn loss(
+        &self,
+        read: Result<(Vec<u8>, Stat), Failure>,
+    ) -> Result<Option<LostReason>, Failure> {
+        match read {
             Ok((data, stat))
                 if self.session.owns(stat.ephemeral_owner)
                     && FencingToken::new(stat.czxid) == Some(self.token) =>
@@ -218,6 +221,9 @@ async fn make(
             Some((number, list.await.ok()?))
         };
         let (above, created, listed) = futures_util::join!(above, create, list);
+        if missing && above.is_ok() {
+            session.directories.add_created(path);
+        }
         let error = match created {
             Ok((stat, sequence)) => {
                 let child = Child {

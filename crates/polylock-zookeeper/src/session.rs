@@ -20,7 +20,9 @@ use polylock_core::{
     Clock, ConfigError, Error, Fault, HoldAlerts, Moment, Operation, Result, SystemClock, failure::At,
 };
 use tokio::net::TcpStream;
-use zookeeper_client::{CheckWriteError, Client, Connector, CreateMode, Error as Failure};
+use zookeeper_client::{
+    CheckWriteError, Client, Connector, CreateMode, Error as Failure, MultiReadResult, Stat,
+};
 
 use crate::{
     NAME,
@@ -29,6 +31,7 @@ use crate::{
     directory::{Directories, Directory},
     error::{Outcome, diagnose, outcome},
     janitor,
+    making::Node,
     nodes::{self, Child, Guid},
     tls,
 };
@@ -434,6 +437,25 @@ impl Session {
         }
     }
 
+    /// Reads these nodes of this session, in one request if the servers can (from ZooKeeper 3.6 on). What each read came to, in their
+    /// order.
+    pub(crate) async fn read(&self, nodes: &[&Node]) -> Vec<Result<(Vec<u8>, Stat), Failure>> {
+        let one_by_one = async || join_all(nodes.iter().map(|node| self.client.get_data(&node.path()))).await;
+        if nodes.len() < 2 {
+            return one_by_one().await;
+        }
+        let mut reader = self.client.new_multi_reader();
+        if nodes.iter().any(|node| reader.add_get_data(&node.path()).is_err()) {
+            return one_by_one().await;
+        }
+        match reader.commit().await {
+            Ok(read) if read.len() == nodes.len() => read.into_iter().map(one_of_many).collect(),
+            Ok(_) => one_by_one().await,
+            Err(error) if outcome(&error) == Outcome::Refused => one_by_one().await,
+            Err(error) => nodes.iter().map(|_| Err(error.clone())).collect(),
+        }
+    }
+
     /// The children of `path`, as they are for everybody when this is asked.
     pub(crate) async fn children_now(&self, path: &str) -> Result<Vec<String>, Failure> {
         // In this order on one connection: the server answers the second when it has caught up with the leader.
@@ -470,6 +492,14 @@ impl Session {
                 .await?;
         }
         Ok(())
+    }
+}
+
+fn one_of_many(read: MultiReadResult) -> Result<(Vec<u8>, Stat), Failure> {
+    match read {
+        MultiReadResult::Data { data, stat } => Ok((data, stat)),
+        MultiReadResult::Error { err } => Err(err),
+        other => Err(Failure::UnexpectedError(format!("{other:?}"))),
     }
 }
 
