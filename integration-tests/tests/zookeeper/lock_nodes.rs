@@ -101,6 +101,39 @@ async fn that_were_made_anew_are_listed_before_a_grant() {
     spot.is_clean().await;
 }
 
+/// What a session knows from an earlier list is that nobody is before it, and not that it is still there.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_which_one_has_lost_a_request_do_not_grant_it() {
+    let server = zookeeper::start(&[]).unwrap();
+    let spot = Spot::of(&server);
+    let raw = spot.raw().await;
+    let locks = Locks::connect(&spot.with(Duration::from_secs(60))).await.unwrap();
+    let first = locks.lock("n").acquire().await.unwrap();
+    let mut waiting = Vec::new();
+    for number in 1..=3 {
+        waiting.push(tokio::spawn(locks.lock("n").acquire()));
+        waiters(&locks, "n", number).await;
+    }
+    let [second, mut third, mut fourth] = waiting.try_into().unwrap();
+    first.release().await.unwrap();
+    // Its list shows the others, too.
+    let second = second.await.unwrap().unwrap();
+    let node = format!("{}/n", spot.root);
+    let mut children = raw.list_children(&node).await.unwrap();
+    children.sort_by_key(|child| child.rsplit_once('_').unwrap().1.to_owned());
+    raw.delete(&format!("{node}/{}", children[1]), None).await.unwrap();
+    second.release().await.unwrap();
+    let fourth = tokio::select! {
+        _ = &mut third => panic!("it has no node"),
+        fourth = &mut fourth => fourth.unwrap().unwrap(),
+    };
+    // It is at the end of the queue now.
+    fourth.release().await.unwrap();
+    let third = tokio::time::timeout(clock::PATIENCE, third).await.expect("its turn comes").unwrap().unwrap();
+    third.release().await.unwrap();
+    spot.is_clean().await;
+}
+
 /// Several processes, each with several tasks, for locks whose nodes are deleted as soon as they are empty.
 #[tokio::test(flavor = "multi_thread")]
 async fn that_are_deleted_all_the_time_keep_every_promise() {
