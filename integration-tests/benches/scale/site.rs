@@ -107,7 +107,7 @@ impl Site {
     }
 
     /// The URL of the first server, or of the file.
-    fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         self.servers.first().map_or_else(
             || format!("sqlite://{}", self.directory.path().join("locks.db").display()),
             |server| server.url().to_owned(),

@@ -924,6 +924,13 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         test: ("zookeeper", "breaking::does_not_let_a_waiter_pass_before_the_holder_stops"),
     },
     Mutant {
+        name: "ZooKeeper: a request whose node is being deleted is granted",
+        file: "crates/polylock-zookeeper/src/claims.rs",
+        from: "let stays = !matches!(*now, Stage::Leaving(_));",
+        to: "let stays = true;",
+        test: ("zookeeper", "orphans::a_claim_is_not_granted_with_a_node_that_is_being_deleted"),
+    },
+    Mutant {
         name: "ZooKeeper: the empty nodes of locks are left to the servers",
         file: "crates/polylock-zookeeper/src/making.rs",
         from: "if missing && above.is_ok() {",
