@@ -1,22 +1,23 @@
 //! The store: what core asks, put to nodes.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use futures_util::{FutureExt, future::join_all};
 use polylock_core::{
     Backend, Capabilities, Carrier, Clock, FirstStep, Grant, KeepAlive, LostReason, Moment, Operation, Place,
-    Reach, Release, Request, Result, Standing, Store, SystemClock, Wake, WakeUp,
+    QueueLease, Reach, Release, Request, Result, Standing, Store, SystemClock, Wake, WakeUp,
 };
 
 use crate::{
     NAME,
     claims::{Claims, Slot, Stage},
     config::Config,
+    directory::{Position, Predecessor},
     error::{Outcome, outcome},
-    making::{Made, Making, Node, Position},
+    making::{Made, Making, Node},
     nodes,
-    session::{Session, Sessions, Trouble, none_if_missing},
+    session::{Session, Sessions, Trouble},
 };
 
 /// The shortest lease. The longest one is what the session allows.
@@ -54,6 +55,7 @@ async fn open(config: Config) -> Result<Store> {
     capabilities.wake = WakeUp::Pushed;
     capabilities.carrier = Carrier::Connection;
     capabilities.first_step = FirstStep::Thread;
+    capabilities.queue_lease = QueueLease::Shared;
     let claims: Arc<Claims> = Arc::default();
     let looked_after = claims.clone();
     tokio::spawn(async move { looked_after.look_after().await });
@@ -116,8 +118,8 @@ impl Ensemble {
         Ok(outcome)
     }
 
-    /// The node of a request, made if there is none, and the children of its directory if they have been listed since.
-    async fn node(&self, slot: &Slot, request: &Request) -> Result<Option<(Arc<Node>, Option<Vec<String>>)>> {
+    /// The node of a request, made if there is none, and whether a list that was sent since has shown it.
+    async fn node(&self, slot: &Slot, request: &Request) -> Result<Option<(Arc<Node>, bool)>> {
         let operation = Operation::Claim;
         let mut began = false;
         loop {
@@ -135,19 +137,21 @@ impl Ensemble {
                     let Some(made) = SystemClock.before(deadline, making.end()).await else {
                         return Err(self.sessions.failed(operation, Trouble::Silent(session.patience())));
                     };
-                    let Made { node, children } = match made {
+                    let Made { node, is_listed } = match made {
                         Ok(made) => made,
                         Err(trouble) => {
                             slot.goes_to(Stage::Out);
                             return Err(self.sessions.failed(operation, trouble));
                         }
                     };
-                    // Of an earlier claim they say nothing about the session now.
-                    return Ok(Some((node, children.filter(|_| began))));
+                    if slot.stays_as(Stage::Waiting(node.clone(), None)) {
+                        // The list of an earlier claim says nothing about the session now.
+                        return Ok(Some((node, is_listed && began)));
+                    }
                 }
                 Stage::Waiting(node, _) | Stage::Holding(node) => {
                     if !node.session.is_over() {
-                        return Ok(Some((node, None)));
+                        return Ok(Some((node, false)));
                     }
                     tracing::warn!(lock.name = %request.name, "the session has ended, and with it a place in the queue");
                     slot.goes_to(Stage::Out);
@@ -160,30 +164,50 @@ impl Ensemble {
         }
     }
 
-    /// Extends a hold, unless it is marked as broken, or a place in the queue: the session keeps their nodes.
-    async fn keep_one_alive(&self, request: &Request) -> Result<KeepAlive> {
-        let gone = Ok(KeepAlive::Lost(LostReason::Gone));
+    /// The outcome of a keep-alive for a request, or the hold that is to be read first.
+    fn kept(&self, request: &Request) -> Kept {
+        let gone = Kept::Known(KeepAlive::Lost(LostReason::Gone));
         let Some(slot) = self.claims.find(request.id) else { return gone };
-        let stage = slot.at();
-        if matches!(stage, Stage::Leaving(_)) {
-            return gone;
+        match slot.at() {
+            Stage::Leaving(_) => gone,
+            Stage::Holding(_) if slot.until() <= SystemClock.now() => {
+                slot.expire();
+                gone
+            }
+            Stage::Holding(node) => Kept::Hold(slot, node),
+            _ => Kept::Known(KeepAlive::Queued),
         }
-        if slot.until() <= SystemClock.now() {
-            slot.expire();
-            return gone;
-        }
-        let Stage::Holding(node) = stage else {
-            slot.lasts(request.place_ttl());
-            return Ok(KeepAlive::Queued);
-        };
-        let deadline = SystemClock.now() + node.session.patience();
-        if let Some(reason) = self.answer(Operation::Renew, deadline, node.loss()).await? {
-            return Ok(KeepAlive::Lost(reason));
-        }
-        let lease = request.ttl.min(node.session.lease());
-        slot.lasts(lease);
-        Ok(KeepAlive::Held { lease })
     }
+
+    /// Extends those of these holds that are not lost. All are in `session`.
+    async fn extend(&self, session: &Session, holds: &[(&Request, &Slot, &Node)]) -> Vec<Result<KeepAlive>> {
+        let deadline = SystemClock.now() + session.patience();
+        let nodes: Vec<_> = holds.iter().map(|(_, _, node)| *node).collect();
+        let losses = async {
+            let read = session.read(&nodes).await;
+            join_all(read.into_iter().zip(&nodes).map(|(read, node)| node.loss(read))).await
+        };
+        let failed = |trouble: Trouble| self.sessions.failed(Operation::Renew, trouble);
+        let Some(losses) = SystemClock.before(deadline, losses).await else {
+            return nodes.iter().map(|_| Err(failed(Trouble::Silent(session.patience())))).collect();
+        };
+        let extended = losses.into_iter().zip(holds).map(|(loss, (request, slot, _))| match loss {
+            Err(error) => Err(failed(error.into())),
+            Ok(Some(reason)) => Ok(KeepAlive::Lost(reason)),
+            Ok(None) => {
+                let lease = request.ttl.min(session.lease());
+                slot.lasts(lease);
+                Ok(KeepAlive::Held { lease })
+            }
+        });
+        extended.collect()
+    }
+}
+
+/// What is known of a request that is to be kept alive.
+enum Kept {
+    Known(KeepAlive),
+    Hold(Arc<Slot>, Arc<Node>),
 }
 
 #[async_trait]
@@ -193,38 +217,26 @@ impl Backend for Ensemble {
     }
 
     async fn claim(&self, request: &Request) -> Result<Standing> {
-        let operation = Operation::Claim;
         let slot = self.claims.enter(request);
         loop {
-            let Some((node, children)) = self.node(&slot, request).await? else {
+            let Some((node, is_shown)) = self.node(&slot, request).await? else {
                 self.claims.forget(request.id);
                 return Ok(Standing::Queued(Place::new(None, Place::MAX_RECHECK)));
             };
             let session = &node.session;
             let deadline = SystemClock.now() + session.patience();
-            if !matches!(slot.at(), Stage::Holding(_)) {
-                slot.goes_to(Stage::Waiting(node.clone(), node.path()));
-            }
-            let children = match children {
-                Some(children) => children,
+            let before = slot.waits_for();
+            let position = node.position(before.as_ref(), is_shown, request.wants_position);
+            let position = match SystemClock.before(deadline, position).await {
+                Some(Ok(position)) => position,
+                Some(Err(error)) if outcome(&error) == Outcome::Ended => continue,
+                Some(Err(error)) => return Err(self.sessions.failed(Operation::Claim, error)),
                 None => {
-                    let listed = session.client.list_children(&node.directory);
-                    let listed = async { none_if_missing(listed.await) };
-                    match SystemClock.before(deadline, listed).await {
-                        Some(Ok(children)) => children.unwrap_or_default(),
-                        Some(Err(error)) if outcome(&error) == Outcome::Ended => continue,
-                        Some(Err(error)) => return Err(self.sessions.failed(operation, error)),
-                        None => {
-                            return Err(self.sessions.failed(operation, Trouble::Silent(session.patience())));
-                        }
-                    }
+                    return Err(self.sessions.failed(Operation::Claim, Trouble::Silent(session.patience())));
                 }
             };
-            let requests = nodes::requests(children);
-            session.delete_orphans(&node.directory, &requests);
-            let position = node.position(requests);
-            if node.is_used_up() && position != Position::Gone {
-                self.withdraw(operation, &slot, deadline).await?;
+            if node.is_used_up() && !matches!(position, Position::Gone) {
+                self.withdraw(Operation::Claim, &slot, deadline).await?;
                 return Ok(Standing::Queued(Place::new(None, RENEWING)));
             }
             match position {
@@ -233,18 +245,19 @@ impl Backend for Ensemble {
                 Position::First => {
                     let lease = request.ttl.min(session.lease());
                     slot.granted(lease);
-                    slot.goes_to(Stage::Holding(node.clone()));
-                    return Ok(Standing::Held(Grant::new(node.token, lease)));
+                    if slot.stays_as(Stage::Holding(node.clone())) {
+                        return Ok(Standing::Held(Grant::new(node.token, lease)));
+                    }
                 }
                 Position::Behind { ahead, .. } if !request.queues => {
-                    self.withdraw(operation, &slot, deadline).await?;
+                    self.withdraw(Operation::Claim, &slot, deadline).await?;
                     self.claims.forget(request.id);
-                    return Ok(Standing::Queued(Place::new(Some(ahead), Place::MAX_RECHECK)));
+                    return Ok(Standing::Queued(Place::new(ahead, Place::MAX_RECHECK)));
                 }
                 Position::Behind { ahead, last } => {
-                    let last = node.path_of(&last);
-                    slot.goes_to(Stage::Waiting(node, last));
-                    return Ok(Standing::Queued(Place::new(Some(ahead), Place::MAX_RECHECK)));
+                    if slot.stays_as(Stage::Waiting(node, Some(last))) {
+                        return Ok(Standing::Queued(Place::new(ahead, Place::MAX_RECHECK)));
+                    }
                 }
             }
         }
@@ -253,9 +266,10 @@ impl Backend for Ensemble {
     async fn wait(&self, request: &Request) -> Result<Wake> {
         let Some(slot) = self.claims.find(request.id) else { return Ok(Wake::Stale) };
         match slot.at() {
-            Stage::Waiting(node, last) => {
-                let gone = slot.watched(&node.session, &last).await;
-                gone.map_err(|error| self.sessions.failed(Operation::Wait, error))?;
+            Stage::Waiting(_, Some(Predecessor::Own(_, mut gone))) => drop(gone.changed().await),
+            Stage::Waiting(node, Some(Predecessor::Other(other))) => {
+                let watched = slot.watched(&node, &other).await;
+                watched.map_err(|error| self.sessions.failed(Operation::Wait, error))?;
             }
             // Its directory is about to be renewed, and no watch can tell when.
             Stage::Out => SystemClock.sleep_until(SystemClock.now() + RENEWING).await,
@@ -265,8 +279,34 @@ impl Backend for Ensemble {
     }
 
     async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
-        // The reads of all nodes are sent at once, on one connection.
-        let replies = join_all(requests.iter().map(|request| self.keep_one_alive(request))).await;
+        self.claims.keep_waiters();
+        let kept: Vec<_> = requests.iter().map(|request| self.kept(request)).collect();
+        let holds = requests.iter().zip(&kept).filter_map(|(request, kept)| match kept {
+            Kept::Hold(slot, node) => Some((&**request, &**slot, &**node)),
+            Kept::Known(_) => None,
+        });
+        // Nearly always there is one session; when it has just ended, there may be a hold of it beside those of the next one.
+        let mut sessions: Vec<(&Session, Vec<_>)> = Vec::new();
+        for hold in holds {
+            let session = &*hold.2.session;
+            match sessions.iter_mut().find(|(other, _)| std::ptr::eq(*other, session)) {
+                Some((_, holds)) => holds.push(hold),
+                None => sessions.push((session, vec![hold])),
+            }
+        }
+        let extended = sessions.iter().map(async |(session, holds)| {
+            let outcomes = self.extend(session, holds).await;
+            holds.iter().map(|(request, ..)| request.id).zip(outcomes).collect::<Vec<_>>()
+        });
+        let mut extended: HashMap<_, _> = join_all(extended).await.into_iter().flatten().collect();
+        let replies: Vec<Result<KeepAlive>> = requests
+            .iter()
+            .zip(kept)
+            .map(|(request, kept)| match kept {
+                Kept::Known(outcome) => Ok(outcome),
+                Kept::Hold(..) => extended.remove(&request.id).unwrap_or(Ok(KeepAlive::Unknown)),
+            })
+            .collect();
         if replies.iter().all(Result::is_err) {
             return replies.into_iter().collect();
         }

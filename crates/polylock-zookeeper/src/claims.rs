@@ -5,8 +5,8 @@
 //! 1. A node with a number is made in the lock's directory, and the directory listed right behind it, in one round trip.
 //!    The node belongs to the session and goes with it.
 //! 2. Whoever has no conflicting node before it holds the lock. Its token is the number of the transaction that made it.
-//! 3. Everybody else watches the last conflicting node before it, and lists again when that has gone: one release wakes one
-//!    waiter.
+//! 3. Everybody else waits for the last conflicting node before it: for one of another session with a watch, for one of this session
+//!    without any request to the servers, and without a list; see [`directory`](crate::directory). One release wakes one waiter.
 //!
 //! [locks]: https://zookeeper.apache.org/doc/current/recipes.html#sc_recipes_Locks
 
@@ -21,11 +21,13 @@ use std::{
 
 use futures_util::future::{BoxFuture, FutureExt, Shared};
 use polylock_core::{Clock, LostReason, Moment, Release, Request, RequestId, SystemClock};
-use zookeeper_client::Error as Failure;
+use zookeeper_client::{Error as Failure, EventType};
 
 use crate::{
+    directory::Predecessor,
     making::{Making, Node},
-    session::{Session, none_if_missing},
+    nodes::Child,
+    session::none_if_missing,
 };
 
 /// How often requests are looked after, at the most and at the least.
@@ -38,6 +40,8 @@ pub(crate) struct Claims {
     /// There is something to look after, or there will be nothing any more.
     some: tokio::sync::Notify,
     closed: AtomicBool,
+    /// Until when those who wait are worth something to the process, in nanoseconds.
+    waiters_until: AtomicU64,
 }
 
 /// One request. Core has one operation on it at a time, but for renewals that hang.
@@ -58,8 +62,8 @@ pub(crate) enum Stage {
     Out,
     /// Its node is being made.
     Making(Making),
-    /// It waits for this other node to go.
-    Waiting(Arc<Node>, String),
+    /// It has a node, and waits for this other one to go if that is known.
+    Waiting(Arc<Node>, Option<Predecessor>),
     /// It holds the lock.
     Holding(Arc<Node>),
     /// Its node is being deleted. That goes on by itself.
@@ -69,10 +73,10 @@ pub(crate) enum Stage {
 /// Ready when a node is gone, with the outcome of the release.
 pub(crate) type Leaving = Shared<BoxFuture<'static, Release>>;
 
-/// A watch on the node of another request.
+/// A watch on the node of another request: ready when something has happened to it, and whether it is gone.
 struct Watch {
     node: String,
-    gone: BoxFuture<'static, Result<(), Failure>>,
+    fired: BoxFuture<'static, Result<bool, Failure>>,
 }
 
 impl Claims {
@@ -95,10 +99,16 @@ impl Claims {
         self.slots().remove(&id);
     }
 
+    /// The process is alive, and so are all its waiters.
+    pub(crate) fn keep_waiters(&self) {
+        let until = SystemClock.now() + Request::MAX_PLACE_TTL;
+        self.waiters_until.fetch_max(until.as_nanos(), Ordering::Relaxed);
+    }
+
     /// Takes away, for ever, what nobody is interested in any more: the session would keep it alive.
     ///
     /// A holder that does not release its lock, by its own will or because it hangs, is as good as dead when its lease has
-    /// run out, and so is a waiter that is not kept alive. That also ends a hold that was marked as broken, whose lease is not
+    /// run out, and so are all waiters if none is kept alive. That also ends a hold that was marked as broken, whose lease is not
     /// extended any more, and whose holder does not stop.
     ///
     /// When the store is closed, what is held still has been left to expire: the session lives on until then. If the program
@@ -118,10 +128,12 @@ impl Claims {
         let now = SystemClock.now();
         let mut slots = self.slots();
         slots.retain(|_, slot| !slot.has_left());
-        for slot in slots.values().filter(|slot| slot.until() <= now) {
+        let waiters = Moment::from_nanos(self.waiters_until.load(Ordering::Relaxed));
+        let until = |slot: &Slot| if slot.holds() { slot.until() } else { slot.until().max(waiters) };
+        for slot in slots.values().filter(|slot| until(slot) <= now) {
             slot.expire();
         }
-        slots.values().map(|slot| slot.until()).min()
+        slots.values().map(|slot| until(slot)).min()
     }
 
     pub(crate) fn close(&self) {
@@ -147,6 +159,28 @@ impl Slot {
         *self.stage() = stage;
     }
 
+    /// The same, unless its node is being deleted. Returns whether it is not.
+    pub(crate) fn stays_as(&self, stage: Stage) -> bool {
+        let mut now = self.stage();
+        let stays = !matches!(*now, Stage::Leaving(_));
+        if stays {
+            *now = stage;
+        }
+        stays
+    }
+
+    /// The request that its last claim has found in its way.
+    pub(crate) fn waits_for(&self) -> Option<Predecessor> {
+        match &*self.stage() {
+            Stage::Waiting(_, before) => before.clone(),
+            _ => None,
+        }
+    }
+
+    fn holds(&self) -> bool {
+        matches!(&*self.stage(), Stage::Holding(_))
+    }
+
     fn has_left(&self) -> bool {
         matches!(&*self.stage(), Stage::Leaving(gone) if gone.peek().is_some())
     }
@@ -168,26 +202,28 @@ impl Slot {
         self.until.fetch_max(until.as_nanos(), Ordering::Relaxed);
     }
 
-    /// Waits until `node` is gone.
-    pub(crate) async fn watched(&self, session: &Arc<Session>, node: &str) -> Result<(), Failure> {
+    /// Waits until something has happened to the node of `other`, of the same lock as `node`.
+    pub(crate) async fn watched(&self, node: &Node, other: &Child) -> Result<(), Failure> {
         let mut watch = self.watch.lock().await;
-        if watch.as_ref().is_none_or(|watch| watch.node != node) {
-            let (session, path) = (session.clone(), node.to_owned());
+        let path = node.path_of(&other.name);
+        if watch.as_ref().is_none_or(|watch| watch.node != path) {
+            let (session, watched) = (node.session.clone(), path.clone());
             // Reads the data: of a node that is gone this leaves no watch behind, as a check for its existence would.
-            let gone = async move {
-                let Some((_, _, watcher)) = none_if_missing(session.client.get_and_watch_data(&path).await)?
-                else {
-                    return Ok(());
-                };
-                watcher.changed().await;
-                Ok(())
+            let fired = async move {
+                let read = session.client.get_and_watch_data(&watched).await;
+                let Some((_, _, watcher)) = none_if_missing(read)? else { return Ok(true) };
+                // A break changes the data, and the holder is still there.
+                Ok(watcher.changed().await.event_type == EventType::NodeDeleted)
             };
-            *watch = Some(Watch { node: node.to_owned(), gone: gone.boxed() });
+            *watch = Some(Watch { node: path, fired: fired.boxed() });
         }
         let Some(current) = watch.as_mut() else { return Ok(()) };
-        let gone = (&mut current.gone).await;
+        let fired = (&mut current.fired).await;
         *watch = None;
-        gone
+        if fired? {
+            node.directory.remove(other.rank());
+        }
+        Ok(())
     }
 
     /// Starts to remove whatever the request has, and returns the outcome of that; `None` if it has nothing.

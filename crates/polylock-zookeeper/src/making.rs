@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use futures_util::future::{BoxFuture, FutureExt, Shared};
-use polylock_core::{Fault, FencingToken, LockName, LostReason, Mode, Release, Request, queue};
-use zookeeper_client::{CreateMode, Error as Failure};
+use polylock_core::{Fault, FencingToken, LostReason, Mode, Release, Request};
+use zookeeper_client::{CreateMode, Error as Failure, Stat};
 
 use crate::{
     config::Config,
+    directory::{Directory, Position, Predecessor},
     error::{Outcome, outcome},
     nodes::{self, Child, Guid, LAST, NodeData, RENEWED_FROM},
-    session::{Known, Removal, Session, Sessions, Trouble, cut_off, pause},
+    session::{Known, Removal, Session, Sessions, Trouble, cut_off, none_if_missing, pause},
 };
 
 /// How often a directory that goes away just when it is needed is made again.
@@ -20,7 +21,7 @@ const AGAIN: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) session: Arc<Session>,
-    pub(crate) directory: String,
+    pub(crate) directory: Arc<Directory>,
     pub(crate) child: Child,
     pub(crate) token: FencingToken,
     /// Distinguishes it from nodes of the session that no request uses; see [`Session::delete_orphans`].
@@ -29,24 +30,73 @@ pub(crate) struct Node {
 
 impl Node {
     pub(crate) fn path(&self) -> String {
-        self.path_of(&self.child)
+        self.path_of(&self.child.name)
     }
 
     /// The path of another request of the same lock.
-    pub(crate) fn path_of(&self, child: &Child) -> String {
-        format!("{}/{}", self.directory, child.name)
+    pub(crate) fn path_of(&self, name: &str) -> String {
+        format!("{}/{name}", self.directory.path)
     }
 
-    /// What all requests of the lock mean for this one.
-    pub(crate) fn position(&self, mut requests: Vec<Child>) -> Position {
-        let Some(at) = requests.iter().position(|child| child.name == self.child.name) else {
-            return Position::Gone;
-        };
-        let (standpoints, mode) = (nodes::standpoints(&requests), self.child.mode);
-        let Some(last) = queue::watched(&standpoints, at as u64, mode) else { return Position::First };
-        let ahead = u32::try_from(queue::blockers(&standpoints, at as u64, mode).count()).unwrap_or(u32::MAX);
-        let last = usize::try_from(last.seq).ok().filter(|last| *last < requests.len());
-        last.map_or(Position::Gone, |last| Position::Behind { ahead, last: requests.swap_remove(last) })
+    /// Returns where it stands among the others of its lock, for a request whose last claim waited for `before`. `is_shown` says whether
+    /// a list that was sent since the claim began has shown it.
+    pub(crate) async fn position(
+        &self,
+        before: Option<&Predecessor>,
+        mut is_shown: bool,
+        counts: bool,
+    ) -> Result<Position, Failure> {
+        loop {
+            let Some(position) = self.directory.position(&self.child, counts) else {
+                is_shown |= self.list(false).await?;
+                continue;
+            };
+            let last = match &position {
+                Position::First if !is_shown => {
+                    return Ok(if self.is_there().await? { position } else { Position::Gone });
+                }
+                Position::Behind { last, .. } if !is_shown => last,
+                _ => return Ok(position),
+            };
+            match before {
+                // It was not woken by that one, and looks whether it has missed something.
+                Some(before) if before.rank() == last.rank() => {
+                    if self.directory.list_is_due() {
+                        is_shown = self.list(true).await?;
+                    } else if self.session.client.check_stat(&self.path_of(last.name())).await?.is_some() {
+                        return Ok(position);
+                    } else {
+                        self.directory.remove(last.rank());
+                    }
+                }
+                // Those before it may have gone long ago.
+                Some(Predecessor::Other(_)) if matches!(last, Predecessor::Other(_)) => {
+                    is_shown = self.list(true).await?;
+                }
+                _ => return Ok(position),
+            }
+        }
+    }
+
+    /// Lists the lock, unless only this node is to be shown and another claim does that first. Returns whether this call has listed.
+    async fn list(&self, again: bool) -> Result<bool, Failure> {
+        let directory = &self.directory;
+        let _alone = directory.listing.lock().await;
+        if !again && directory.is_listed(self.child.rank()) {
+            return Ok(false);
+        }
+        let (number, list) = directory.send_list(|| self.session.client.list_children(&directory.path));
+        let children = none_if_missing(list.await)?.unwrap_or_default();
+        self.session.listed(directory, number, children);
+        Ok(true)
+    }
+
+    /// Whether the servers have it.
+    async fn is_there(&self) -> Result<bool, Failure> {
+        let stat = self.session.client.check_stat(&self.path()).await?;
+        Ok(stat.is_some_and(|stat| {
+            self.session.owns(stat.ephemeral_owner) && FencingToken::new(stat.czxid) == Some(self.token)
+        }))
     }
 
     /// Whether the numbers of its directory are nearly used up, so that nobody may count on their order.
@@ -54,12 +104,15 @@ impl Node {
         self.child.sequence < 0 || self.child.sequence > LAST
     }
 
-    /// Returns why the node is a hold no longer, or `None` if it still is one.
+    /// Returns why the node, of which this was read, is a hold no longer, or `None` if it still is one.
     ///
     /// # Errors
     /// If the servers did not answer: then it may be one or not.
-    pub(crate) async fn loss(&self) -> Result<Option<LostReason>, Failure> {
-        match self.session.client.get_data(&self.path()).await {
+    pub(crate) async fn loss(
+        &self,
+        read: Result<(Vec<u8>, Stat), Failure>,
+    ) -> Result<Option<LostReason>, Failure> {
+        match read {
             Ok((data, stat))
                 if self.session.owns(stat.ephemeral_owner)
                     && FencingToken::new(stat.czxid) == Some(self.token) =>
@@ -76,6 +129,7 @@ impl Node {
     /// Deletes the node, however long that takes; see [`Session::delete`].
     pub(crate) async fn delete(&self) -> Release {
         let removal = self.session.delete(&self.path()).await;
+        self.directory.remove(self.child.rank());
         self.renew_directory().await;
         match removal {
             Removal::Done => Release::Released,
@@ -95,38 +149,35 @@ impl Node {
     pub(crate) async fn renew_directory(&self) {
         if self.child.sequence < 0 || self.child.sequence > RENEWED_FROM {
             // Not empty, or gone: the last one who leaves, or nobody, has to.
-            self.session.client.delete(&self.directory, None).await.ok();
+            self.session.client.delete(&self.directory.path, None).await.ok();
         }
     }
 }
 
-/// Where a node stands among the others of its lock.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Position {
-    /// It is not there any more.
-    Gone,
-    /// Nobody is in its way: it holds the lock.
-    First,
-    /// As many are in its way, of which this is the last.
-    Behind { ahead: u32, last: Child },
+impl Drop for Node {
+    fn drop(&mut self) {
+        // It is gone, or its session is.
+        self.directory.remove(self.child.rank());
+    }
 }
 
 /// The making of a node. It goes on by itself, to a definite end, whoever waits for it.
 #[derive(Clone)]
 pub(crate) struct Making(Shared<BoxFuture<'static, Result<Made, Trouble>>>);
 
-/// A node, and the children of its directory as they were then.
+/// A node, and whether the lock was listed behind its create.
 #[derive(Debug, Clone)]
 pub(crate) struct Made {
     pub(crate) node: Arc<Node>,
-    pub(crate) children: Option<Vec<String>>,
+    pub(crate) is_listed: bool,
 }
 
 impl Making {
     pub(crate) fn begin(sessions: Arc<Sessions>, session: Arc<Session>, request: &Request) -> Self {
         let data = nodes::data(request, request.ttl.min(session.lease()));
-        let (name, mode) = (request.name.clone(), request.mode);
-        let made = async move { make(&sessions.config, session, &name, mode, &data).await };
+        let directory = session.directories.enter(nodes::directory(&sessions.config.root, &request.name));
+        let (mode, lists) = (request.mode, request.wants_position);
+        let made = async move { make(&sessions.config, session, directory, mode, lists, &data).await };
         let task = tokio::spawn(made);
         Self(task.map(|made| made.unwrap_or_else(|cut| Err(cut_off(&cut)))).boxed().shared())
     }
@@ -140,11 +191,12 @@ impl Making {
 async fn make(
     config: &Config,
     session: Arc<Session>,
-    name: &LockName,
+    directory: Arc<Directory>,
     mode: Mode,
+    lists: bool,
     data: &[u8],
 ) -> Result<Made, Trouble> {
-    let directory = nodes::directory(&config.root, name);
+    let (client, path) = (&session.client, &directory.path);
     let options = CreateMode::EphemeralSequential.with_acls(config.access().acls());
     let container = CreateMode::Container.with_acls(config.access().acls());
     let mut missing = false;
@@ -152,18 +204,26 @@ async fn make(
         // From before the create is sent until the node is gone.
         let known = session.registers();
         let guid = known.guid;
-        let prefix = nodes::prefix(&directory, guid, mode);
+        let prefix = nodes::prefix(path, guid, mode);
         // All are sent at once, and the server takes them in this order: whoever deletes empty directories has no time to.
-        let above = missing.then(|| session.client.create(&directory, &[], &container));
-        let create = session.client.create(&prefix, data, &options);
-        let list = session.client.list_children(&directory);
+        let above = missing.then(|| client.create(path, &[], &container));
+        let create = || client.create(&prefix, data, &options);
+        let (number, create, list) =
+            directory.send_create(mode, lists, create, || client.list_children(path));
         let above = async {
             match above {
                 Some(above) => above.await.map(drop),
                 None => Ok(()),
             }
         };
+        let list = async {
+            let (number, list) = list?;
+            Some((number, list.await.ok()?))
+        };
         let (above, created, listed) = futures_util::join!(above, create, list);
+        if missing && above.is_ok() {
+            session.directories.add_created(path);
+        }
         let error = match created {
             Ok((stat, sequence)) => {
                 let child = Child {
@@ -172,7 +232,7 @@ async fn make(
                     mode,
                     sequence: sequence.into_i64(),
                 };
-                return made(session, directory, child, stat.czxid, known, listed.ok());
+                return made(session, directory, child, number, stat.czxid, known, listed);
             }
             Err(error) => error,
         };
@@ -186,8 +246,11 @@ async fn make(
                 }
             }
             Outcome::Refused | Outcome::Ended => return Err(error.into()),
-            Outcome::Unknown => match find(&session, config, &directory, guid).await? {
-                Some((child, token)) => return made(session, directory, child, token, known, None),
+            Outcome::Unknown => match find(&session, config, path, guid).await? {
+                Some((child, token)) => {
+                    let (number, ()) = directory.send_list(|| ());
+                    return made(session, directory, child, number, token, known, None);
+                }
                 None => return Err(error.into()),
             },
         }
@@ -197,18 +260,25 @@ async fn make(
 
 fn made(
     session: Arc<Session>,
-    directory: String,
+    directory: Arc<Directory>,
     child: Child,
+    created: u64,
     token: i64,
     known: Known,
-    children: Option<Vec<String>>,
+    listed: Option<(u64, Vec<String>)>,
 ) -> Result<Made, Trouble> {
     let unexpected = || {
         let advice = "unexpected reply of the server: a negative transaction id";
         Trouble::Ours(Fault::Permanent, advice.to_owned())
     };
     let token = FencingToken::new(token).ok_or_else(unexpected)?;
-    Ok(Made { node: Arc::new(Node { session, directory, child, token, _known: known }), children })
+    directory.join(&child, created);
+    let node = Arc::new(Node { session, directory, child, token, _known: known });
+    let is_listed = listed.is_some();
+    if let Some((number, children)) = listed {
+        node.session.listed(&node.directory, number, children);
+    }
+    Ok(Made { node, is_listed })
 }
 
 /// Looks for a node whose creation was not answered, as often as it takes.

@@ -35,7 +35,7 @@ pub(crate) fn lock(child: &str) -> Option<LockName> {
 }
 
 /// Identifies the node of one attempt: the half that all nodes of one session share, and a random half.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Guid(u128);
 
 impl Guid {
@@ -79,7 +79,20 @@ pub(crate) struct Child {
     pub(crate) sequence: i64,
 }
 
+/// The place of a request among all that have ever been in the same node of a lock, by arrival: those come last that came when the
+/// sequences had turned negative.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Rank {
+    is_negative: bool,
+    sequence: i64,
+    guid: Guid,
+}
+
 impl Child {
+    pub(crate) const fn rank(&self) -> Rank {
+        Rank { is_negative: self.sequence < 0, sequence: self.sequence, guid: self.guid }
+    }
+
     /// The one that a name says, or `None` for a stranger's node.
     fn parse(name: String) -> Option<Self> {
         let (rest, sequence) = name.rsplit_once('_')?;
@@ -102,7 +115,7 @@ pub(crate) fn prefix(directory: &str, guid: Guid, mode: Mode) -> String {
 /// leave at once.
 pub(crate) fn requests(children: Vec<String>) -> Vec<Child> {
     let mut requests: Vec<_> = children.into_iter().filter_map(Child::parse).collect();
-    requests.sort_by_key(|child| (child.sequence < 0, child.sequence));
+    requests.sort_by_key(Child::rank);
     requests
 }
 

@@ -20,14 +20,19 @@ use polylock_core::{
     Clock, ConfigError, Error, Fault, HoldAlerts, Moment, Operation, Result, SystemClock, failure::At,
 };
 use tokio::net::TcpStream;
-use zookeeper_client::{CheckWriteError, Client, Connector, CreateMode, Error as Failure};
+use zookeeper_client::{
+    CheckWriteError, Client, Connector, CreateMode, Error as Failure, MultiReadResult, Stat,
+};
 
 use crate::{
     NAME,
     breaks::{self, Breaks},
     config::{Config, Proof},
+    directory::{Directories, Directory},
     error::{Outcome, diagnose, outcome},
-    nodes::{Child, Guid},
+    janitor,
+    making::Node,
+    nodes::{self, Child, Guid},
     tls,
 };
 
@@ -106,6 +111,8 @@ pub(crate) struct Session {
     pub(crate) breaks: String,
     /// What the guids of its nodes have in common.
     guid: Guid,
+    /// The locks that they are in.
+    pub(crate) directories: Arc<Directories>,
     /// The requests that have a node in it, or may have one.
     requests: Mutex<HashSet<Guid>>,
 }
@@ -261,8 +268,17 @@ async fn open(
         tracing::warn!(asked = ?config.session_timeout, given = ?timeout, "the servers give shorter sessions: see maxSessionTimeout");
     }
     let (breaks, guid, requests) = (breaks::node(&config), Guid::random(), Mutex::default());
-    let session = Arc::new(Session { client, timeout, breaks, guid, requests });
+    let directories = Arc::<Directories>::default();
+    let mut states = client.state_watcher();
+    let session =
+        Arc::new(Session { client, timeout, breaks, guid, directories: directories.clone(), requests });
     tokio::spawn(breaks::follow(Arc::downgrade(&session), alerts));
+    tokio::spawn(janitor::run(Arc::downgrade(&session), directories.clone()));
+    tokio::spawn(async move {
+        // The last state is one of these, whoever ends the session.
+        while !states.changed().await.is_terminated() {}
+        directories.end();
+    });
     Ok(session)
 }
 
@@ -344,6 +360,13 @@ impl Session {
         self.requests().contains(&guid)
     }
 
+    /// Applies a list of the children of `directory`.
+    pub(crate) fn listed(self: &Arc<Self>, directory: &Directory, number: u64, children: Vec<String>) {
+        let requests = nodes::requests(children);
+        self.delete_orphans(&directory.path, &requests);
+        directory.apply(number, &requests);
+    }
+
     /// Deletes those of these requests, of the lock of `directory`, that are nodes of this session and of no request of this
     /// process: nobody else would, and the session keeps them.
     ///
@@ -414,6 +437,25 @@ impl Session {
         }
     }
 
+    /// Reads these nodes of this session, in one request if the servers can (from ZooKeeper 3.6 on). What each read came to, in their
+    /// order.
+    pub(crate) async fn read(&self, nodes: &[&Node]) -> Vec<Result<(Vec<u8>, Stat), Failure>> {
+        let one_by_one = async || join_all(nodes.iter().map(|node| self.client.get_data(&node.path()))).await;
+        if nodes.len() < 2 {
+            return one_by_one().await;
+        }
+        let mut reader = self.client.new_multi_reader();
+        if nodes.iter().any(|node| reader.add_get_data(&node.path()).is_err()) {
+            return one_by_one().await;
+        }
+        match reader.commit().await {
+            Ok(read) if read.len() == nodes.len() => read.into_iter().map(one_of_many).collect(),
+            Ok(_) => one_by_one().await,
+            Err(error) if outcome(&error) == Outcome::Refused => one_by_one().await,
+            Err(error) => nodes.iter().map(|_| Err(error.clone())).collect(),
+        }
+    }
+
     /// The children of `path`, as they are for everybody when this is asked.
     pub(crate) async fn children_now(&self, path: &str) -> Result<Vec<String>, Failure> {
         // In this order on one connection: the server answers the second when it has caught up with the leader.
@@ -450,6 +492,14 @@ impl Session {
                 .await?;
         }
         Ok(())
+    }
+}
+
+fn one_of_many(read: MultiReadResult) -> Result<(Vec<u8>, Stat), Failure> {
+    match read {
+        MultiReadResult::Data { data, stat } => Ok((data, stat)),
+        MultiReadResult::Error { err } => Err(err),
+        other => Err(Failure::UnexpectedError(format!("{other:?}"))),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{fs, time::Duration};
 
-use hdrhistogram::Histogram;
+use futures_util::future::{BoxFuture, FutureExt};
 use polylock::{Locks, Mode};
 use polylock_integration_tests::{
     clock::{now, pause},
@@ -11,63 +11,88 @@ use polylock_integration_tests::{
 };
 use polylock_testkit::history::{self, Recorder, Rules, Section};
 
-use crate::{Flavour, places::Place, uncontended};
+use crate::{
+    Flavour,
+    places::Place,
+    report::{Cell, Report},
+    uncontended,
+};
 
 const LASTS: Duration = Duration::from_secs(3);
 
-/// Prints the table. What broke a promise is worth nothing, however quick: then it panics.
-pub(crate) fn run(places: &[Place]) {
-    println!(
-        "\n## One lock, many who want it, again and again for {LASTS:?} (nothing is done under it)\n\n\
-         Compared with raw pairs of one task alone, one after the other, just before and just after.\n"
+/// Prints the table; with `goals_only`, what the goals are about. What broke a promise is worth nothing, however quick: then it panics.
+pub(crate) fn run(places: &[Place], goals_only: bool, report: &mut Report) {
+    let title = format!(
+        "One lock, many who want it, again and again for {LASTS:?} (nothing is done under it)\n\n\
+         Compared with raw pairs of one task alone, one after the other, just before and just after. A hand-over is compared with such a \
+         pair, or with the round trip of a script in Redis (trip)."
     );
-    println!(
-        "| store | durability | contenders | acquisitions/s | x raw p50 | hand-over p50 | p99 | / raw pair p50 | wait p99 | wait max | went to another | fairness min/max | Jain |"
-    );
-    println!("|---|---|---|---|---|---|---|---|---|---|---|---|---|");
+    let columns = &[
+        "store",
+        "durability",
+        "contenders",
+        "acquisitions/s",
+        "x raw p50",
+        "hand-over p50",
+        "hand-over p99",
+        "hand-over p50 / trip",
+        "wait p99",
+        "wait max",
+        "to another %",
+        "fairness min/max",
+        "Jain",
+    ];
+    report.begin("one lock", &title, columns);
+    let mut add = |place: Place, contenders: &str, sections| row(report, place, contenders, sections);
     for place in places {
-        for tasks in [1, 2, 8, 64] {
-            row(*place, &format!("{tasks} tasks, 1 process"), in_process(*place, tasks, false));
+        for tasks in [1, 2, 8, 64].into_iter().filter(|tasks| !goals_only || *tasks == 64) {
+            add(*place, &format!("{tasks} tasks, 1 process"), in_process(*place, tasks, false).boxed());
         }
-        for tasks in [8, 64].into_iter().filter(|_| place.is_light()) {
-            row(*place, &format!("{tasks} tasks, a store each"), in_process(*place, tasks, true));
+        for tasks in [8, 64].into_iter().filter(|_| place.is_light() && !goals_only) {
+            add(*place, &format!("{tasks} tasks, a store each"), in_process(*place, tasks, true).boxed());
         }
     }
     for place in places.iter().filter(|place| **place != Place::Memory) {
-        for (processes, tasks) in [(2, 1), (8, 1), (8, 8)] {
-            let sections = across_processes(*place, processes, tasks);
-            row(*place, &format!("{processes} processes x {tasks}"), sections);
+        for (processes, tasks) in
+            [(2, 1), (8, 1), (8, 8)].into_iter().filter(|(_, tasks)| !goals_only || *tasks == 8)
+        {
+            let sections = across_processes(*place, processes, tasks).boxed();
+            add(*place, &format!("{processes} processes x {tasks}"), sections);
         }
     }
 }
 
-fn row(place: Place, contenders: &str, sections: impl Future<Output = Vec<Section>> + Send + 'static) {
+fn row(report: &mut Report, place: Place, contenders: &str, sections: BoxFuture<'static, Vec<Section>>) {
     let floor = || Flavour::MultiThread.run(uncontended::floor(place));
     let (before, sections, after) = (floor(), Flavour::MultiThread.run(sections), floor());
+    let trip = Flavour::MultiThread.run(uncontended::trip(place));
     assert_eq!(history::check(&sections, Rules::default()), []);
     let flow = Flow::of(&sections);
     let hand_over = at(&flow.hand_over, 0.5);
     let raw = before.zip(after).map(|(mut raw, after)| {
         raw.add(after).unwrap();
-        raw
+        at(&raw, 0.5)
     });
-    let by = |ratio: &dyn Fn(&Histogram<u64>) -> f64| {
-        raw.as_ref().map_or("-".to_owned(), |raw| format!("{:.2} x", ratio(raw)))
-    };
-    let rates = by(&|raw| flow.rate() * at(raw, 0.5).as_secs_f64());
-    let floor = by(&|raw| hand_over.as_secs_f64() / at(raw, 0.5).as_secs_f64());
+    let ratio =
+        |of: &dyn Fn(Duration) -> f64, trip: Option<Duration>| trip.map(|trip| Cell::ratio(of(trip))).into();
     let (store, durability) = place.names();
-    println!(
-        "| {store} | {durability} | {contenders} | {:.0} | {rates} | {hand_over:.1?} | {:.1?} | {floor} | {:.1?} | {:.1?} | {:.1} % | {:.2} | {:.3} |",
-        flow.rate(),
-        at(&flow.hand_over, 0.99),
-        at(&flow.wait, 0.99),
-        at(&flow.wait, 1.0),
-        f64::from(u32::try_from(flow.to_another).unwrap()) * 100.0
-            / f64::from(u32::try_from(flow.sections).unwrap()),
-        flow.fairness(),
-        flow.jain,
-    );
+    let to_another = f64::from(u32::try_from(flow.to_another).unwrap()) * 100.0
+        / f64::from(u32::try_from(flow.sections).unwrap());
+    report.row(vec![
+        Cell::text(store),
+        Cell::text(durability),
+        Cell::text(contenders),
+        Cell::number(flow.rate(), 0),
+        ratio(&|raw| flow.rate() * raw.as_secs_f64(), raw),
+        Cell::time(hand_over),
+        Cell::time(at(&flow.hand_over, 0.99)),
+        ratio(&|trip| hand_over.as_secs_f64() / trip.as_secs_f64(), trip.or(raw)),
+        Cell::time(at(&flow.wait, 0.99)),
+        Cell::time(at(&flow.wait, 1.0)),
+        Cell::number(to_another, 1),
+        Cell::number(flow.fairness(), 2),
+        Cell::number(flow.jain, 3),
+    ]);
 }
 
 /// With one store for all tasks, or a store `each`, with a connection or session of its own.

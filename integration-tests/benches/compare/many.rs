@@ -9,7 +9,13 @@ use polylock_integration_tests::{
     history::{at, nanos},
 };
 
-use crate::{Flavour, places::Place, raw::Raw, uncontended::owner};
+use crate::{
+    Flavour,
+    places::Place,
+    raw::Raw,
+    report::{Cell, Report},
+    uncontended::owner,
+};
 
 const TASKS: usize = 64;
 /// Slices in turn, so that what else the machine does hits both alike.
@@ -19,26 +25,27 @@ const SLICE: Duration = Duration::from_millis(300);
 const WARM: u32 = 2;
 
 /// Prints the table.
-pub(crate) fn run(places: &[Place]) {
-    println!(
-        "\n## {TASKS} tasks, each with a lock of its own, in one process, alternating with raw on one pool, connection \
-         or session\n"
+pub(crate) fn run(places: &[Place], report: &mut Report) {
+    let title = format!(
+        "{TASKS} tasks, each with a lock of its own, in one process, alternating with raw on one pool, connection or session"
     );
-    println!("| store | durability | pairs/s | raw pairs/s | / raw | p50 | raw p50 | p99 | raw p99 |");
-    println!("|---|---|---|---|---|---|---|---|---|");
+    let columns =
+        &["store", "durability", "pairs/s", "raw pairs/s", "/ raw", "p50", "raw p50", "p99", "raw p99"];
+    report.begin("own locks", &title, columns);
     for place in places.iter().copied().filter(|place| *place != Place::Memory) {
         let Some([ours, raw]) = Flavour::MultiThread.run(beside_raw(place)) else { continue };
         let (store, durability) = place.names();
-        println!(
-            "| {store} | {durability} | {:.0} | {:.0} | {:.2} x | {:.1?} | {:.1?} | {:.1?} | {:.1?} |",
-            rate(&ours),
-            rate(&raw),
-            rate(&ours) / rate(&raw),
-            at(&ours, 0.5),
-            at(&raw, 0.5),
-            at(&ours, 0.99),
-            at(&raw, 0.99),
-        );
+        report.row(vec![
+            Cell::text(store),
+            Cell::text(durability),
+            Cell::number(rate(&ours), 0),
+            Cell::number(rate(&raw), 0),
+            Cell::ratio(rate(&ours) / rate(&raw)),
+            Cell::time(at(&ours, 0.5)),
+            Cell::time(at(&raw, 0.5)),
+            Cell::time(at(&ours, 0.99)),
+            Cell::time(at(&raw, 0.99)),
+        ]);
     }
 }
 

@@ -3,12 +3,14 @@
 use std::sync::OnceLock;
 
 use polylock_integration_tests::{
-    servers::{self, Private},
+    proxy::Proxy,
+    servers::{self, Private, Server},
     targets::{self, Spot},
 };
+use polylock_testkit::Missing;
 use sqlx::sqlite::SqliteSynchronous;
 
-use crate::raw::Raw;
+use crate::{raw::Raw, statements::Counter};
 
 /// A store with one setting of durability.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -72,13 +74,53 @@ impl Place {
         }
     }
 
-    /// What a pair may cost, as a multiple of the raw one, on a multi-thread and on a current-thread runtime.
-    pub(crate) fn goals(self) -> (f64, f64) {
+    /// Why it can't be measured here, if it can't: a server is not installed.
+    pub(crate) fn missing(self) -> Option<Missing> {
         match self {
-            MariaDbFull | MariaDbRelaxed => (1.3, 1.6),
-            ZooKeeperDurable | ZooKeeperForgetful => (1.1, 1.1),
-            _ => (1.15, 1.4),
+            Memory | SqliteFull | SqliteNormal => None,
+            PostgresFull | PostgresRelaxed => servers::postgres().err(),
+            MariaDbFull => servers::mariadb().err(),
+            MariaDbRelaxed => relaxed_mariadb().err(),
+            RedisDurable => servers::redis().err(),
+            RedisForgetful => forgetful_redis().err(),
+            Redlock => five_nodes().err(),
+            RedlockOneFrozen => four_nodes_and_one().err(),
+            ZooKeeperDurable => durable_zookeeper().err(),
+            ZooKeeperForgetful => forgetful_zookeeper().err(),
+            Azure => servers::azurite().err(),
         }
+    }
+
+    /// The URL of its Redis, if it is one.
+    pub(crate) fn redis_url(self) -> Option<&'static str> {
+        match self {
+            RedisDurable => servers::redis().ok().map(Server::url),
+            RedisForgetful => forgetful_redis().ok().map(|server| server.url()),
+            _ => None,
+        }
+    }
+
+    /// What counts the statements that its servers receive, and the URL to be used for that; `None` if there is no server.
+    pub(crate) fn counter(self, url: String) -> Option<(Counter, String)> {
+        let counter = match self {
+            // A frozen server does not answer.
+            Memory | SqliteFull | SqliteNormal | RedlockOneFrozen => return None,
+            PostgresFull | PostgresRelaxed => Counter::Postgres(servers::postgres().unwrap()),
+            MariaDbFull => Counter::MariaDb(servers::mariadb().unwrap()),
+            MariaDbRelaxed => Counter::MariaDb(relaxed_mariadb().unwrap()),
+            RedisDurable => Counter::Redis(vec![servers::redis().unwrap()]),
+            RedisForgetful => Counter::Redis(vec![forgetful_redis().unwrap()]),
+            Redlock => Counter::Redis(five_nodes().unwrap().iter().map(|node| &**node).collect()),
+            ZooKeeperDurable => Counter::ZooKeeper(durable_zookeeper().unwrap()),
+            ZooKeeperForgetful => Counter::ZooKeeper(forgetful_zookeeper().unwrap()),
+            Azure => {
+                let port = port_of_emulator(&url)?;
+                let proxy = Proxy::to_http(port);
+                let through = url.replace(&port.to_string(), &proxy.address().port().to_string());
+                return Some((Counter::Azure(proxy), through));
+            }
+        };
+        Some((counter, url))
     }
 
     /// Whether a program may well have dozens of it open at once.
@@ -94,13 +136,13 @@ impl Place {
             SqliteNormal => targets::sqlite_normal().await,
             PostgresFull | PostgresRelaxed => targets::postgres().await,
             MariaDbFull => targets::mariadb().await,
-            MariaDbRelaxed => targets::tables_of(relaxed_mariadb(), "mysql"),
+            MariaDbRelaxed => targets::tables_of(relaxed_mariadb().unwrap(), "mysql"),
             RedisDurable => targets::redis().await,
-            RedisForgetful => targets::keys_of(forgetful_redis(), "redis"),
-            Redlock => targets::nodes_of(&nodes(five_nodes()), []),
-            RedlockOneFrozen => targets::nodes_of(&nodes(four_nodes_and_one()), []),
-            ZooKeeperDurable => targets::path_of(durable_zookeeper()),
-            ZooKeeperForgetful => targets::path_of(forgetful_zookeeper()),
+            RedisForgetful => targets::keys_of(forgetful_redis().unwrap(), "redis"),
+            Redlock => targets::nodes_of(&nodes(five_nodes().unwrap()), []),
+            RedlockOneFrozen => targets::nodes_of(&nodes(four_nodes_and_one().unwrap()), []),
+            ZooKeeperDurable => targets::path_of(durable_zookeeper().unwrap()),
+            ZooKeeperForgetful => targets::path_of(forgetful_zookeeper().unwrap()),
             Azure => targets::azure().await,
         };
         let spot = spot.unwrap();
@@ -126,13 +168,13 @@ impl Place {
             PostgresFull => Raw::postgres_pool(servers::postgres().unwrap().url(), "on").await,
             PostgresRelaxed => Raw::postgres_pool(servers::postgres().unwrap().url(), "off").await,
             MariaDbFull => Raw::mysql_pool(servers::mariadb().unwrap().url()).await,
-            MariaDbRelaxed => Raw::mysql_pool(relaxed_mariadb().url()).await,
+            MariaDbRelaxed => Raw::mysql_pool(relaxed_mariadb().unwrap().url()).await,
             RedisDurable => Raw::redis(servers::redis().unwrap().url()).await,
-            RedisForgetful => Raw::redis(forgetful_redis().url()).await,
+            RedisForgetful => Raw::redis(forgetful_redis().unwrap().url()).await,
             // Healthy ones, for both: what a frozen one costs beside them is the question.
-            Redlock | RedlockOneFrozen => Raw::redlock(&nodes(five_nodes())).await,
-            ZooKeeperDurable => Raw::zookeeper(durable_zookeeper().url(), false).await,
-            ZooKeeperForgetful => Raw::zookeeper(forgetful_zookeeper().url(), false).await,
+            Redlock | RedlockOneFrozen => Raw::redlock(&nodes(five_nodes().unwrap())).await,
+            ZooKeeperDurable => Raw::zookeeper(durable_zookeeper().unwrap().url(), false).await,
+            ZooKeeperForgetful => Raw::zookeeper(forgetful_zookeeper().unwrap().url(), false).await,
             Azure => Raw::azure(servers::azurite().unwrap().url()).await,
         })
     }
@@ -151,49 +193,64 @@ impl Place {
             PostgresFull => Raw::postgres(servers::postgres().unwrap().url(), "on").await,
             PostgresRelaxed => Raw::postgres(servers::postgres().unwrap().url(), "off").await,
             MariaDbFull => Raw::mysql(servers::mariadb().unwrap().url()).await,
-            MariaDbRelaxed => Raw::mysql(relaxed_mariadb().url()).await,
-            ZooKeeperDurable => Raw::zookeeper(durable_zookeeper().url(), true).await,
-            ZooKeeperForgetful => Raw::zookeeper(forgetful_zookeeper().url(), true).await,
+            MariaDbRelaxed => Raw::mysql(relaxed_mariadb().unwrap().url()).await,
+            ZooKeeperDurable => Raw::zookeeper(durable_zookeeper().unwrap().url(), true).await,
+            ZooKeeperForgetful => Raw::zookeeper(forgetful_zookeeper().unwrap().url(), true).await,
         })
     }
 }
 
-fn durable_zookeeper() -> &'static Private {
-    static SERVER: OnceLock<Private> = OnceLock::new();
-    SERVER.get_or_init(|| servers::zookeeper::start(&["forceSync=yes"]).unwrap())
+fn port_of_emulator(url: &str) -> Option<u16> {
+    let (_, address) = url.split_once("emulator=")?.1.split_once("127.0.0.1")?;
+    let port = address.trim_start_matches(':').trim_start_matches("%3A");
+    port.chars().take_while(char::is_ascii_digit).collect::<String>().parse().ok()
+}
+
+type Started<T> = OnceLock<Result<T, Missing>>;
+
+fn started<T: Send + Sync>(
+    server: &'static Started<T>,
+    start: impl FnOnce() -> Result<T, Missing>,
+) -> Result<&'static T, Missing> {
+    server.get_or_init(start).as_ref().map_err(Clone::clone)
+}
+
+fn durable_zookeeper() -> Result<&'static Private, Missing> {
+    static SERVER: Started<Private> = OnceLock::new();
+    started(&SERVER, || servers::zookeeper::start(&["forceSync=yes"]))
 }
 
 /// One that leaves the disk to the system.
-fn forgetful_zookeeper() -> &'static Private {
-    static SERVER: OnceLock<Private> = OnceLock::new();
-    SERVER.get_or_init(|| servers::zookeeper::start(&["forceSync=no"]).unwrap())
+fn forgetful_zookeeper() -> Result<&'static Private, Missing> {
+    static SERVER: Started<Private> = OnceLock::new();
+    started(&SERVER, || servers::zookeeper::start(&["forceSync=no"]))
 }
 
 /// MariaDB has no durability for one session, so this one has it for all.
-fn relaxed_mariadb() -> &'static Private {
-    static SERVER: OnceLock<Private> = OnceLock::new();
-    SERVER.get_or_init(|| servers::mariadb::start(&["innodb_flush_log_at_trx_commit=0"]).unwrap())
+fn relaxed_mariadb() -> Result<&'static Private, Missing> {
+    static SERVER: Started<Private> = OnceLock::new();
+    started(&SERVER, || servers::mariadb::start(&["innodb_flush_log_at_trx_commit=0"]))
 }
 
 /// One that keeps nothing: what the network and the commands cost without a disk.
-fn forgetful_redis() -> &'static Private {
-    static SERVER: OnceLock<Private> = OnceLock::new();
-    SERVER.get_or_init(|| servers::redis::start(&[]).unwrap())
+fn forgetful_redis() -> Result<&'static Private, Missing> {
+    static SERVER: Started<Private> = OnceLock::new();
+    started(&SERVER, || servers::redis::start(&[]))
 }
 
 /// The same five times.
-fn five_nodes() -> &'static [Private] {
-    static NODES: OnceLock<Vec<Private>> = OnceLock::new();
-    NODES.get_or_init(|| servers::redlock::start(5, &[]).unwrap())
+fn five_nodes() -> Result<&'static Vec<Private>, Missing> {
+    static NODES: Started<Vec<Private>> = OnceLock::new();
+    started(&NODES, || servers::redlock::start(5, &[]))
 }
 
 /// Five others, of which one has been frozen.
-fn four_nodes_and_one() -> &'static [Private] {
-    static NODES: OnceLock<Vec<Private>> = OnceLock::new();
-    NODES.get_or_init(|| {
-        let nodes = servers::redlock::start(5, &[]).unwrap();
+fn four_nodes_and_one() -> Result<&'static Vec<Private>, Missing> {
+    static NODES: Started<Vec<Private>> = OnceLock::new();
+    started(&NODES, || {
+        let nodes = servers::redlock::start(5, &[])?;
         nodes[2].freeze();
-        nodes
+        Ok(nodes)
     })
 }
 

@@ -181,6 +181,15 @@ impl Raw {
     }
 }
 
+impl Raw {
+    /// The script of a release alone, which finds nothing: one round trip to Redis.
+    pub(crate) async fn script(&mut self, name: &[u8], owner: [u8; 16]) {
+        if let Self::Redis(connection, script) = self {
+            delete_mine(connection.clone(), script, name, &owner).await;
+        }
+    }
+}
+
 fn postgres(url: &str, synchronous_commit: &str) -> PgConnectOptions {
     let options: PgConnectOptions = url.parse().unwrap();
     options.options([("synchronous_commit", synchronous_commit)])

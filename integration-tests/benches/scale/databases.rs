@@ -64,7 +64,7 @@ pub(crate) async fn queue(url: &str) -> Vec<String> {
 }
 
 /// CPU time of a process, of its children, and of those that have ended.
-fn cpu(process: u32) -> Duration {
+pub(crate) fn cpu(process: u32) -> Duration {
     let mut ticks = of(process).map_or(0, |(_, own, ended)| own + ended);
     for entry in fs::read_dir("/proc").unwrap().flatten() {
         let Some(child) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };

@@ -1,7 +1,7 @@
 //! Ten thousand of each: locks that one process holds, waiters of one lock, and locks that are taken at once, on private servers.
 //!
 //! `cargo bench -p polylock-integration-tests --bench scale` prints a line of JSON for each measurement; behind `--`, words select some:
-//! the name of a store, `held`, `waiters`, `tries`, `acquires`, a number of locks or waiters, and `seconds=60` sets how long locks are
+//! the name of a store, `held`, `waiters`, `tries`, `acquires`, `names`, a number of locks or waiters, and `seconds=60` sets how long locks are
 //! held and waiters wait.
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr, reason = "a benchmark")]
 
@@ -10,6 +10,7 @@ mod databases;
 mod held;
 mod site;
 mod waiters;
+mod zookeeper;
 
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use site::{Site, Store};
 const COUNTS: [usize; 3] = [100, 1_000, 10_000];
 
 /// What is measured.
-const MEASURED: [&str; 4] = ["held", "waiters", "tries", "acquires"];
+const MEASURED: [&str; 5] = ["held", "waiters", "tries", "acquires", "names"];
 
 fn main() {
     // What cargo says is an option.
@@ -45,7 +46,9 @@ fn main() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     for store in Store::ALL.into_iter().filter(|store| is(store.name(), &stores)) {
         for count in &counts {
-            for what in MEASURED.into_iter().filter(|what| is(what, &MEASURED)) {
+            // Only ZooKeeper has something for each name that was locked.
+            let has = |what: &&str| *what != "names" || store == Store::ZooKeeper;
+            for what in MEASURED.into_iter().filter(|what| is(what, &MEASURED)).filter(has) {
                 let site = match Site::start(store) {
                     Ok(site) => site,
                     Err(missing) => {
@@ -57,6 +60,7 @@ fn main() {
                     match what {
                         "held" => held::measure(&site, *count, lasts).await,
                         "waiters" => waiters::measure(&site, *count, lasts).await,
+                        "names" => zookeeper::names(&site, *count, lasts).await,
                         _ => burst::measure(&site, *count, what == "tries").await,
                     }
                 });

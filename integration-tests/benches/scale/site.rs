@@ -11,7 +11,10 @@ use polylock_testkit::Missing;
 use redis::{Client, InfoDict, aio::MultiplexedConnection};
 use tempfile::TempDir;
 
-use crate::databases::{self, Done};
+use crate::{
+    databases::{self, Done},
+    zookeeper,
+};
 
 /// The store that is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,11 +26,12 @@ pub(crate) enum Store {
     Postgres,
     MariaDb,
     Sqlite,
+    ZooKeeper,
 }
 
 impl Store {
-    pub(crate) const ALL: [Self; 5] =
-        [Self::Redis, Self::Redlock, Self::Postgres, Self::MariaDb, Self::Sqlite];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Redis, Self::Redlock, Self::Postgres, Self::MariaDb, Self::Sqlite, Self::ZooKeeper];
 
     pub(crate) const fn name(self) -> &'static str {
         match self {
@@ -36,7 +40,13 @@ impl Store {
             Self::Postgres => "postgres",
             Self::MariaDb => "mariadb",
             Self::Sqlite => "sqlite",
+            Self::ZooKeeper => "zookeeper",
         }
+    }
+
+    /// The lease of locks that are held: the default one where it is a session's.
+    pub(crate) const fn ttl(self) -> Duration {
+        Duration::from_secs(if matches!(self, Self::ZooKeeper) { 30 } else { 6 })
     }
 }
 
@@ -81,6 +91,7 @@ impl Site {
             Store::Postgres => vec![servers::postgres::start(&[])?],
             Store::MariaDb => vec![servers::mariadb::start(&[])?],
             Store::Sqlite => Vec::new(),
+            Store::ZooKeeper => vec![servers::zookeeper::start(&[])?],
         };
         Ok(Self { store, servers, directory: TempDir::new().unwrap() })
     }
@@ -90,12 +101,13 @@ impl Site {
         match self.store {
             Store::Redis | Store::Postgres | Store::MariaDb => 2,
             Store::Redlock => 10,
+            Store::ZooKeeper => 3,
             Store::Sqlite => 0,
         }
     }
 
     /// The URL of the first server, or of the file.
-    fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         self.servers.first().map_or_else(
             || format!("sqlite://{}", self.directory.path().join("locks.db").display()),
             |server| server.url().to_owned(),
@@ -105,7 +117,7 @@ impl Site {
     /// The store with this option.
     pub(crate) async fn open(&self, option: &str) -> Locks {
         let url = match self.store {
-            Store::Redis | Store::Postgres | Store::MariaDb | Store::Sqlite => {
+            Store::Redis | Store::Postgres | Store::MariaDb | Store::Sqlite | Store::ZooKeeper => {
                 format!("{}?{option}", self.url())
             }
             Store::Redlock => {
@@ -123,6 +135,7 @@ impl Site {
             Store::Postgres => Some(databases::postgres(&self.servers[0]).await),
             Store::MariaDb => Some(databases::mariadb(&self.servers[0]).await),
             Store::Sqlite => Some(Done::default()),
+            Store::ZooKeeper => Some(zookeeper::done(&self.servers[0]).await),
         };
         if let Some(Done { cpu, calls, statements }) = done {
             used.servers = cpu;
@@ -158,6 +171,7 @@ impl Site {
     pub(crate) async fn queue(&self) -> Option<Vec<String>> {
         match self.store {
             Store::Postgres | Store::MariaDb | Store::Sqlite => Some(databases::queue(&self.url()).await),
+            Store::ZooKeeper => Some(zookeeper::queue(&self.url()).await),
             Store::Redis | Store::Redlock => None,
         }
     }

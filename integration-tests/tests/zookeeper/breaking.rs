@@ -6,10 +6,14 @@ use futures_util::future::{join, join_all};
 use polylock::{Fault, Guard, Locks, LostReason};
 use polylock_core::BreakNotice;
 use polylock_integration_tests::{
-    clock::{PATIENCE, now, pause},
+    clock::{PATIENCE, now, pause, until},
     process::Process,
     refusals::told,
     servers::zookeeper,
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
 };
 use zookeeper_client::{Acls, Client, CreateMode};
 
@@ -61,6 +65,35 @@ async fn a_holder_that_does_not_stop_has_the_lock_to_the_end_of_its_lease() {
     // Of the same session, which lives on.
     here.lock("n").acquire().await.unwrap().release().await.unwrap();
     assert!(guard.release().await.is_err());
+    spot.is_clean().await;
+}
+
+/// The watch of the next one fires, because a break is written into the node of the holder.
+#[tokio::test(flavor = "multi_thread")]
+async fn does_not_let_a_waiter_pass_before_the_holder_stops() {
+    let server = zookeeper::start(&[]).unwrap();
+    let spot = Spot::of(&server);
+    let [here, there] = [spot.with(LONG), spot.with(LONG)];
+    let (here, there) = (Locks::connect(&here).await.unwrap(), Locks::connect(&there).await.unwrap());
+    let guard = here.lock("n").acquire().await.unwrap();
+    let mut next = tokio::spawn(there.lock("n").acquire());
+    waiters(&here, "n", 1).await;
+    let watches = async || {
+        let mut stream = TcpStream::connect(("127.0.0.1", server.port())).await.unwrap();
+        stream.write_all(b"mntr").await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer.lines().find_map(|line| line.strip_prefix("zk_watch_count\t")?.parse::<usize>().ok()).unwrap()
+    };
+    // Those of both sessions on the announcement of breaks, and that of the waiter.
+    until("it watches the holder", async || watches().await == 3).await;
+    assert_eq!(here.break_lock("n").reason("stop").await.unwrap().len(), 1);
+    broken(&guard, "stop").await;
+    let early = tokio::time::timeout(Duration::from_secs(2), &mut next).await;
+    assert!(early.is_err(), "the holder may still be at work");
+    assert!(guard.release().await.is_err());
+    let next = tokio::time::timeout(PATIENCE, next).await.expect("its turn comes").unwrap().unwrap();
+    next.release().await.unwrap();
     spot.is_clean().await;
 }
 

@@ -1,11 +1,15 @@
 //! A release wakes one waiter, however many there are.
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use polylock::Locks;
 use polylock_integration_tests::{
-    clock::{PATIENCE, now},
+    clock::{self, PATIENCE, now},
     servers::{Private, zookeeper},
 };
 use tokio::{
@@ -86,6 +90,38 @@ async fn hand_overs(contenders: u64) -> Cost {
     };
     println!("{contenders} contenders, {HAND_OVERS} hand-overs in {took:.1?}: {cost:?}");
     cost
+}
+
+/// In one process, where a waiter needs neither a list nor a watch to know that it waits.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_acquisition_by_one_of_many_waiters_of_a_process_is_three_requests() {
+    const WAITERS: u64 = 300;
+    let server = zookeeper::start(&[]).unwrap();
+    let spot = Spot::of(&server);
+    let (locks, raw) = (Locks::connect(&spot.with(Duration::from_secs(60))).await.unwrap(), spot.raw().await);
+    let first = locks.lock("n").acquire().await.unwrap();
+    let (before, began) = (counted(&server).await["packets_received"], now());
+    let mut waiting = FuturesUnordered::new();
+    for _ in 0..WAITERS {
+        let lock = locks.lock("n");
+        waiting.push(tokio::spawn(async move { lock.acquire().await.unwrap().release().await.unwrap() }));
+    }
+    let looks = AtomicU64::new(0);
+    clock::until("they wait", async || {
+        looks.fetch_add(1, Ordering::Relaxed);
+        let stat = raw.check_stat(&format!("{}/n", spot.root)).await.unwrap().unwrap();
+        u64::try_from(stat.num_children).unwrap() == WAITERS + 1
+    })
+    .await;
+    first.release().await.unwrap();
+    while let Some(done) = waiting.next().await {
+        done.unwrap();
+    }
+    let seconds = now().since(began).as_secs() + 1;
+    let packets = counted(&server).await["packets_received"] - before;
+    println!("{WAITERS} acquisitions in {seconds} s: {packets} requests");
+    // A create, a look at the own node, and a delete; and what comes with time alone.
+    assert!(packets <= 3 * WAITERS + looks.load(Ordering::Relaxed) + 20 * seconds, "{packets}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -11,6 +11,7 @@ mod herd;
 mod late;
 mod leases;
 mod list;
+mod lock_nodes;
 mod lost_answers;
 mod orphans;
 mod partitions;

@@ -5,14 +5,14 @@ use std::{sync::Arc, time::Duration};
 use polylock::{Locks, LostReason};
 use polylock_core::{Backend, KeepAlive, LockName, Mode, Release, Request, Result, Standing, io};
 use polylock_integration_tests::{
-    clock::{PATIENCE, until},
-    proxy::{Fate, Proxy},
+    clock::{PATIENCE, pause, until},
+    proxy::{Fate, Flow, Proxy, Way},
     servers::zookeeper,
 };
 use polylock_zookeeper::Config;
 use tokio::task::block_in_place;
 
-use crate::{Spot, sessions::Session, waiters};
+use crate::{SLACK, Spot, sessions::Session, waiters};
 
 /// Whatever waits for the end of such a session waits for too long.
 const LONG: Duration = Duration::from_secs(60);
@@ -110,6 +110,36 @@ async fn a_hold_whose_session_has_ended_is_reported_as_lost() {
         let release = on_io(async move { releases.release(&request).await }).await.unwrap();
         assert_eq!(release, Release::Lost(LostReason::SessionEnded));
     }
+}
+
+/// The reply to its create comes when the process has given the request up and is about to delete its node.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_is_not_granted_with_a_node_that_is_being_deleted() {
+    const TTL: Duration = Duration::from_secs(2);
+    let server = zookeeper::start(&[]).unwrap();
+    let (spot, proxy) = (Spot::of(&server), Proxy::to(server.port()));
+    let store = backend(&proxy.url(&spot.with(LONG))).await;
+    let (before, claimed) = (request(), store.clone());
+    on_io(async move {
+        claimed.claim(&before).await?;
+        claimed.release(&before).await
+    })
+    .await
+    .unwrap();
+    let request = Request::new(LockName::new("n").unwrap(), Mode::Exclusive, TTL);
+    let (claims, claimed) = (store.clone(), request.clone());
+    proxy.set(Way::ToClient, Flow::Hold);
+    let claim = tokio::spawn(on_io(async move { claims.claim(&claimed).await }));
+    // Longer than a place in the queue lasts.
+    pause(TTL + SLACK).await;
+    proxy.set(Way::ToClient, Flow::Pass);
+    let standing = claim.await.unwrap().unwrap();
+    assert!(matches!(standing, Standing::Held(_)), "{standing:?}");
+    let (keeps, kept) = (store.clone(), request.clone());
+    let kept = on_io(async move { keeps.keep_alive(&[kept.into()]).await }).await.unwrap();
+    assert!(matches!(kept[..], [KeepAlive::Held { .. }]), "{kept:?}");
+    assert_eq!(on_io(async move { store.release(&request).await }).await.unwrap(), Release::Released);
+    spot.is_clean().await;
 }
 
 /// A leader without followers answers as if it had some, until it notices: what it does not know may have happened under
