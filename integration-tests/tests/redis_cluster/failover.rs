@@ -18,9 +18,9 @@ const TTL: Duration = Duration::from_secs(10);
 #[tokio::test(flavor = "multi_thread")]
 async fn a_primary_that_is_killed_under_load_is_replaced_and_tokens_grow() {
     let cluster = redis_cluster::start(&[]).unwrap();
-    let names = crate::names(&cluster).await;
+    let names = crate::names(&cluster, "p").await;
     let (slot, moved) = (names[0].1, names[1].1);
-    let url = crate::url(&cluster);
+    let url = crate::url(&cluster, "p");
     let stores = [Locks::connect(&url).await.unwrap(), Locks::connect(&url).await.unwrap()];
     let trouble = async {
         pause(Duration::from_millis(300)).await;
@@ -60,8 +60,8 @@ async fn a_primary_that_is_killed_under_load_is_replaced_and_tokens_grow() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_primary_that_stands_still_delays_no_other_and_is_replaced() {
     let cluster = redis_cluster::start(&["cluster-require-full-coverage no"]).unwrap();
-    let names = crate::names(&cluster).await;
-    let locks = Locks::connect(&crate::url(&cluster)).await.unwrap();
+    let names = crate::names(&cluster, "p").await;
+    let locks = Locks::connect(&crate::url(&cluster, "p")).await.unwrap();
     let mut guards = Vec::new();
     for (name, _) in &names {
         // Renewed in one batch, with a lease that does not outlast the time limit of a command for long.

@@ -5,29 +5,40 @@ mod failover;
 mod moving;
 mod routing;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::LazyLock};
 
 use polylock::Locks;
-use polylock_integration_tests::{clock, servers::redis_cluster::Cluster};
+use polylock_integration_tests::{
+    clock,
+    servers::redis_cluster::{self, Cluster},
+};
 
-/// The URL of a store in a cluster.
-fn url(cluster: &Cluster) -> String {
-    format!("{}?polylock.prefix=p", cluster.url())
+/// The one that those tests share that hurt no other locks than their own.
+fn shared() -> &'static Cluster {
+    static SHARED: LazyLock<Cluster> = LazyLock::new(|| redis_cluster::start(&[]).unwrap());
+    &SHARED
 }
 
-/// A name of a lock, and the slot of its bucket, for each of the three primaries in order.
-async fn names(cluster: &Cluster) -> Vec<(String, u16)> {
-    let locks = Locks::connect(&format!("{}?polylock.prefix=names", cluster.url())).await.unwrap();
+/// The URL of a store in a cluster, with a prefix.
+fn url(cluster: &Cluster, prefix: &str) -> String {
+    format!("{}?polylock.prefix={prefix}", cluster.url())
+}
+
+/// A name of a lock, and the slot of its bucket below `prefix`, for each of the three primaries in order.
+async fn names(cluster: &Cluster, prefix: &str) -> Vec<(String, u16)> {
+    let others = format!("{prefix}/names");
+    let locks = Locks::connect(&url(cluster, &others)).await.unwrap();
     let mut found: BTreeMap<usize, (String, u16)> = BTreeMap::new();
     for number in 0.. {
         let name = format!("lock-{number}");
         let guard = locks.lock(&name).acquire().await.unwrap();
         for node in 0..3 {
-            let keys: Vec<String> = cluster.ask(node, &["KEYS", &format!("*:h:{name}")]).await;
+            let keys: Vec<String> = cluster.ask(node, &["KEYS", &format!("{{{others}:*:h:{name}")]).await;
             if let Some(key) = keys.first() {
                 // The bucket is that of the name, whatever the prefix.
-                let bucket = key.trim_start_matches("{names:").split('}').next().unwrap();
-                let slot: u16 = cluster.ask(node, &["CLUSTER", "KEYSLOT", &format!("{{p:{bucket}}}")]).await;
+                let bucket = key.trim_start_matches(&format!("{{{others}:")).split('}').next().unwrap();
+                let slot: u16 =
+                    cluster.ask(node, &["CLUSTER", "KEYSLOT", &format!("{{{prefix}:{bucket}}}")]).await;
                 if let Some(primary) = cluster.primary_of(slot, 0).await {
                     found.entry(primary).or_insert((name.clone(), slot));
                 }

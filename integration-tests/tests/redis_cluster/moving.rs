@@ -7,7 +7,7 @@ use polylock_integration_tests::{
     clock::{self, pause},
     load::Load,
     refusals::told,
-    servers::redis_cluster::{self, Cluster},
+    servers::redis_cluster::Cluster,
 };
 
 const TTL: Duration = Duration::from_secs(2);
@@ -22,7 +22,7 @@ async fn outlives_a_lease(guard: &Guard) {
 
 /// The clients that are subscribed in a slot of this node.
 async fn subscribed(cluster: &Cluster, node: usize) -> usize {
-    cluster.ask::<Vec<String>>(node, &["PUBSUB", "SHARDCHANNELS", "{p:*"]).await.len()
+    cluster.ask::<Vec<String>>(node, &["PUBSUB", "SHARDCHANNELS", "{kept:*"]).await.len()
 }
 
 /// 1. The slot begins to move: the node serves only calls all of whose keys it has, so claims have to wait.
@@ -30,9 +30,9 @@ async fn subscribed(cluster: &Cluster, node: usize) -> usize {
 /// 3. The slot has moved: the next waiter is granted the lock there, and is notified there.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hold_is_kept_while_its_slot_moves_and_waiters_are_served_after_that() {
-    let cluster = redis_cluster::start(&[]).unwrap();
-    let (name, slot) = crate::names(&cluster).await.swap_remove(0);
-    let url = crate::url(&cluster);
+    let cluster = crate::shared();
+    let (name, slot) = crate::names(cluster, "kept").await.swap_remove(0);
+    let url = crate::url(cluster, "kept");
     let (locks, others) = (Locks::connect(&url).await.unwrap(), Locks::connect(&url).await.unwrap());
     let guard = locks.lock(&name).ttl(TTL).acquire().await.unwrap();
     let waiting = tokio::spawn(others.lock(&name).acquire());
@@ -50,9 +50,9 @@ async fn a_hold_is_kept_while_its_slot_moves_and_waiters_are_served_after_that()
     cluster.end_move(slot, 0, 1).await;
 
     assert!(others.lock(&name).try_acquire().await.unwrap().is_none());
-    clock::until("the waiter is subscribed at the new node", async || subscribed(&cluster, 1).await == 1)
+    clock::until("the waiter is subscribed at the new node", async || subscribed(cluster, 1).await == 1)
         .await;
-    assert_eq!(subscribed(&cluster, 0).await, 0);
+    assert_eq!(subscribed(cluster, 0).await, 0);
     outlives_a_lease(&guard).await;
     let token = guard.fencing_token();
     guard.release().await.unwrap();
@@ -66,9 +66,9 @@ async fn a_hold_is_kept_while_its_slot_moves_and_waiters_are_served_after_that()
 /// returns after that belongs to the command that was sent.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_end_of_a_subscription_is_no_reply_to_a_command() {
-    let cluster = redis_cluster::start(&[]).unwrap();
-    let (name, slot) = crate::names(&cluster).await.swap_remove(0);
-    let url = crate::url(&cluster);
+    let cluster = crate::shared();
+    let (name, slot) = crate::names(cluster, "ended").await.swap_remove(0);
+    let url = crate::url(cluster, "ended");
     let (locks, others) = (Locks::connect(&url).await.unwrap(), Locks::connect(&url).await.unwrap());
     // Others that the same node has.
     let mut held = Vec::new();
@@ -114,8 +114,8 @@ async fn the_end_of_a_subscription_is_no_reply_to_a_command() {
 /// Whatever moves under load: nobody is granted a lock that another holds, and everybody is served.
 #[tokio::test(flavor = "multi_thread")]
 async fn under_load_slots_move_and_no_promise_is_broken() {
-    let cluster = redis_cluster::start(&[]).unwrap();
-    let names = crate::names(&cluster).await;
+    let cluster = crate::shared();
+    let names = crate::names(cluster, "load").await;
     let moves = async {
         for round in 0..2 {
             for (number, (_, slot)) in names.iter().enumerate() {
@@ -125,7 +125,7 @@ async fn under_load_slots_move_and_no_promise_is_broken() {
             }
         }
     };
-    let url = crate::url(&cluster);
+    let url = crate::url(cluster, "load");
     let mut stores = Vec::new();
     for _ in 0..3 {
         stores.push(Locks::connect(&url).await.unwrap());

@@ -11,15 +11,15 @@ use polylock_integration_tests::{
 
 #[tokio::test(flavor = "multi_thread")]
 async fn locks_are_spread_over_the_primaries_each_in_the_slot_of_its_bucket() {
-    let cluster = redis_cluster::start(&[]).unwrap();
-    let locks = Locks::connect(&crate::url(&cluster)).await.unwrap();
+    let cluster = crate::shared();
+    let locks = Locks::connect(&crate::url(cluster, "spread")).await.unwrap();
     let mut guards = Vec::new();
     for number in 0..60 {
         guards.push(locks.lock(format!("spread/{number:02}")).acquire().await.unwrap());
     }
     let mut all = Vec::new();
     for node in 0..3 {
-        let keys: Vec<String> = cluster.ask(node, &["KEYS", "{p:*:h:*"]).await;
+        let keys: Vec<String> = cluster.ask(node, &["KEYS", "{spread:*:h:*"]).await;
         assert!(keys.len() > 5, "node {node} has {} of 60", keys.len());
         for key in &keys {
             let slot: u16 = cluster.ask(node, &["CLUSTER", "KEYSLOT", key]).await;
@@ -40,7 +40,7 @@ async fn locks_are_spread_over_the_primaries_each_in_the_slot_of_its_bucket() {
     assert_eq!(locks.list("").await.unwrap(), []);
     let mut left = Vec::new();
     for node in 0..3 {
-        left.extend(cluster.ask::<Vec<String>>(node, &["KEYS", "*"]).await);
+        left.extend(cluster.ask::<Vec<String>>(node, &["KEYS", "{spread:*"]).await);
     }
     assert!(left.iter().all(|key| key.ends_with("}:last")), "{left:?}");
 }
@@ -68,18 +68,18 @@ async fn the_cluster_is_found_by_any_node_and_nothing_else_is_one() {
     assert!(fault == Some(Fault::Permanent) && text.contains("write redis-cluster://"), "{fault:?}: {text}");
     // Every primary is looked at.
     cluster.ask::<()>(1, &["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]).await;
-    let (fault, text) = refusal(&crate::url(&cluster)).await;
+    let (fault, text) = refusal(&crate::url(&cluster, "p")).await;
     assert!(fault == Some(Fault::Permanent) && text.contains("polylock.allow=eviction"), "{fault:?}: {text}");
     assert!(text.contains(&nodes[1]), "{text}");
-    Locks::connect(&format!("{}&polylock.allow=eviction", crate::url(&cluster))).await.unwrap();
+    Locks::connect(&format!("{}&polylock.allow=eviction", crate::url(&cluster, "p"))).await.unwrap();
 }
 
 /// Each of many hand-overs would take half a second if waiters looked for themselves.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_release_notifies_the_next_waiter_in_another_process() {
     const WAITERS: usize = 24;
-    let cluster = redis_cluster::start(&[]).unwrap();
-    let url = crate::url(&cluster);
+    let cluster = crate::shared();
+    let url = crate::url(cluster, "next");
     let stores = [Locks::connect(&url).await.unwrap(), Locks::connect(&url).await.unwrap()];
     let guard = stores[0].lock("next").acquire().await.unwrap();
     let mut waiting = Vec::new();
