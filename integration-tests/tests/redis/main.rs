@@ -23,7 +23,7 @@ use polylock_integration_tests::{
     refusals::{refusal, told},
     servers::Server,
 };
-use redis::{Client, Cmd, FromRedisValue, aio::MultiplexedConnection};
+use redis::{Client, Cmd, FromRedisValue, RedisResult, aio::MultiplexedConnection};
 use tokio::sync::Mutex;
 
 /// What a busy machine may add to a bound.
@@ -108,7 +108,11 @@ fn command(words: &str) -> Cmd {
 }
 
 async fn raw(url: &str) -> MultiplexedConnection {
-    Client::open(url).unwrap().get_multiplexed_async_connection().await.unwrap()
+    try_raw(url).await.unwrap()
+}
+
+async fn try_raw(url: &str) -> RedisResult<MultiplexedConnection> {
+    Client::open(url)?.get_multiplexed_async_connection().await
 }
 
 /// Waits until so many stand in the queue.

@@ -5,18 +5,15 @@ use std::time::Duration;
 use polylock::{Error, Fault, Locks};
 use polylock_integration_tests::{
     clock,
-    servers::{self, valkey},
+    servers::{redis, valkey},
 };
-
-use redis::Client;
 
 use crate::{Spot, command, everything_works, refusal, told};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_may_evict_locks_is_refused_unless_that_is_accepted() {
     for policy in ["allkeys-lru", "volatile-ttl"] {
-        let server =
-            servers::redis::start(&["maxmemory 100mb", &format!("maxmemory-policy {policy}")]).unwrap();
+        let server = redis::start(&["maxmemory 100mb", &format!("maxmemory-policy {policy}")]).unwrap();
         let url = Spot::of(&server).await.url;
         let (fault, text) = refusal(&url).await;
         assert_eq!(fault, Some(Fault::Permanent));
@@ -47,7 +44,7 @@ async fn a_replica_is_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sentinel_is_refused_and_names_the_primary() {
-    let primary = servers::redis::start(&[]).unwrap();
+    let primary = redis::start(&[]).unwrap();
     let sentinel = redis::start_sentinel(primary.port()).unwrap();
     let address = format!("orders is 127.0.0.1:{}", primary.port());
     let others = format!("{0},{0}", format_args!("127.0.0.1:{}", primary.port()));
@@ -86,7 +83,7 @@ async fn a_node_of_a_cluster_is_refused_unless_that_is_accepted_and_then_all_wor
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_is_full_says_so_and_keeps_what_it_has() {
     const TTL: Duration = Duration::from_secs(1);
-    let server = servers::redis::start(&[]).unwrap();
+    let server = redis::start(&[]).unwrap();
     let spot = Spot::of(&server).await;
     let locks = spot.locks().await;
     let guard = locks.lock("held").ttl(TTL).acquire().await.unwrap();
@@ -109,7 +106,7 @@ async fn a_server_that_is_full_says_so_and_keeps_what_it_has() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_database_and_each_prefix_has_locks_of_its_own() {
-    let server = servers::redis::start(&[]).unwrap();
+    let server = redis::start(&[]).unwrap();
     let mut guards = Vec::new();
     for place in ["/0", "/1", "/1?polylock.prefix=other", "/15?polylock.prefix=a:b/c"] {
         let locks = Locks::connect(&format!("{}{place}", server.url())).await.unwrap();
@@ -130,7 +127,7 @@ async fn each_database_and_each_prefix_has_locks_of_its_own() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_can_do_nothing_for_the_moment_says_why() {
-    let server = servers::redis::start(&["maxclients 8"]).unwrap();
+    let server = redis::start(&["maxclients 8"]).unwrap();
     let spot = Spot::of(&server).await;
     let locks = spot.locks().await;
     locks.lock("a").acquire().await.unwrap().release().await.unwrap();
@@ -160,9 +157,8 @@ async fn a_server_that_can_do_nothing_for_the_moment_says_why() {
     assert!(endless.await.unwrap().is_err());
     locks.lock("a").acquire().await.unwrap().release().await.unwrap();
 
-    let client = Client::open(server.url()).unwrap();
     let mut more = Vec::new();
-    while let Ok(connection) = client.get_multiplexed_async_connection().await {
+    while let Ok(connection) = crate::try_raw(server.url()).await {
         more.push(connection);
     }
     let (fault, text) = refusal(&spot.url).await;

@@ -21,11 +21,12 @@ use std::{
 };
 
 use futures_util::FutureExt;
-use tokio::sync::{OwnedSemaphorePermit, SemaphorePermit, oneshot};
+use tokio::sync::{SemaphorePermit, oneshot};
 use tracing::{Span, span};
 
 use super::{
     backoff::Backoff,
+    first_claim::{FirstClaim, claim_here},
     gauges::Gauge,
     keeper::QueueEntry,
     local_queue::LocalPosition,
@@ -35,8 +36,8 @@ use super::{
     tenure::Tenure,
 };
 use crate::{
-    Backend, Error, Grant, Moment, NotAcquired, Operation, Order, Place, Progress, Request, Result, Standing,
-    Wake, invariant, io, metrics::Measured,
+    Error, Grant, Moment, NotAcquired, Operation, Order, Place, Progress, Request, Result, Standing, Wake,
+    invariant, io, metrics::Measured,
 };
 
 /// The time the store has for its first answer, even if the caller would wait less: a wait of 5 ms means that long in the queue,
@@ -196,15 +197,15 @@ impl Drop for Caller {
 }
 
 /// What an acquisition is made from.
-struct Parts {
-    front: Arc<Front>,
-    request: Arc<Request>,
-    reentrant: bool,
+pub(super) struct Parts {
+    pub(super) front: Arc<Front>,
+    pub(super) request: Arc<Request>,
+    pub(super) reentrant: bool,
     limits: Limits,
-    began: Moment,
-    first: FirstClaim,
+    pub(super) began: Moment,
+    pub(super) first: FirstClaim,
     /// The position among the waiters of this process, where it is joined before the first claim.
-    local: Option<LocalPosition>,
+    pub(super) local: Option<LocalPosition>,
     reply: oneshot::Sender<Result<Arc<Tenure>>>,
     given_up: Arc<OnceLock<Ticket>>,
     /// The last queue position that the store has reported, counted from 1; 0 for none.
@@ -215,80 +216,8 @@ struct Parts {
     span: Option<span::Id>,
 }
 
-/// The claim that the caller has driven.
-#[derive(Debug)]
-enum FirstClaim {
-    NotSent,
-    /// It may have reached the store, and its outcome is unknown.
-    Unknown,
-    /// It was sent at that time.
-    Answered(Moment, Result<Standing>),
-}
-
-impl Parts {
-    /// The store and the permit for the first claim if the caller is to drive it.
-    ///
-    /// A reentrant holder begins on the I/O thread, and so does a waiter that must not claim because another one of this process is
-    /// ahead.
-    fn claims_here(&mut self) -> Option<(Arc<dyn Backend>, OwnedSemaphorePermit)> {
-        let shared = &self.front.0;
-        if self.reentrant {
-            return None;
-        }
-        let store = shared.foreground.store(shared)?;
-        if self.request.queues && shared.store.backend.capabilities().order == Order::Unordered {
-            let position = self.local.insert(shared.local_queues.join(&self.request.name));
-            if !position.is_first() {
-                return None;
-            }
-        }
-        Some((store, shared.claims.clone().try_acquire_owned().ok()?))
-    }
-}
-
-/// Sends the first claim, driven by the caller. Unless that decides the acquisition, it goes on, on the I/O thread.
-async fn claim_here(
-    parts: Parts,
-    store: Arc<dyn Backend>,
-    permit: OwnedSemaphorePermit,
-) -> Option<Result<Arc<Tenure>>> {
-    let (shared, request, sent) = (parts.front.0.clone(), parts.request.clone(), parts.began);
-    let claim = {
-        let request = request.clone();
-        let claim = async move { store.claim(&request).await };
-        shared.measured(Operation::Claim, Some(&parts.request.name), claim)
-    };
-    let driven =
-        shared.foreground.begin(&shared, Operation::Claim, claim, (parts, permit), |(parts, permit)| {
-            drop(permit);
-            go_on(parts, FirstClaim::Unknown);
-        });
-    let (answer, (parts, permit)) = driven.await?;
-    drop(permit);
-    match answer {
-        Ok(Standing::Held(grant)) if invariant::deadline(sent, grant.lease) > shared.now() => {
-            record_acquire(&shared, &request, sent, "acquired");
-            Some(Ok(Tenure::begin(parts.front, request, None, grant, sent)))
-        }
-        Ok(Standing::Queued(_)) if !request.queues => {
-            record_acquire(&shared, &request, sent, "busy");
-            Some(Err(Error::NotAcquired { name: request.name.clone(), reason: NotAcquired::Busy }))
-        }
-        answer => {
-            go_on(parts, FirstClaim::Answered(sent, answer));
-            None
-        }
-    }
-}
-
-/// Has the I/O thread continue an acquisition whose first claim was driven by the caller.
-fn go_on(parts: Parts, first: FirstClaim) {
-    let shared = parts.front.0.clone();
-    // An error means that there is no thread, and the caller sees that there is no answer.
-    shared.spawn(Operation::Claim, run(Parts { first, ..parts })).ok();
-}
-
-async fn run(parts: Parts) {
+/// Runs an acquisition to its end, on the I/O thread or in its context.
+pub(super) async fn run(parts: Parts) {
     let Parts {
         front,
         request,
@@ -372,7 +301,8 @@ async fn run(parts: Parts) {
     drop(given_up);
 }
 
-fn record_acquire(shared: &Arc<Shared>, request: &Request, began: Moment, outcome: &'static str) {
+/// Measures an acquisition that has ended.
+pub(super) fn record_acquire(shared: &Arc<Shared>, request: &Request, began: Moment, outcome: &'static str) {
     shared.record(&request.name, Measured::Acquire { took: shared.now().since(began), outcome });
 }
 
@@ -569,7 +499,7 @@ impl<'a> Acquisition<'a> {
 
     /// Waits until one more claim may be under way. If that takes too long although the store answers, the claims ahead are this
     /// process's own, and the store is not unavailable: the caller's wait has ended.
-    async fn permit(&self, known: bool) -> Result<Option<SemaphorePermit<'a>>> {
+    async fn permit(&mut self, known: bool) -> Result<Option<SemaphorePermit<'a>>> {
         let shared = self.shared;
         let answers = || shared.answers.load(Ordering::Relaxed);
         let (seen, first_answer) = (answers(), shared.now() + FIRST_ANSWER);

@@ -3,6 +3,7 @@
 mod acquire;
 mod backoff;
 mod connect;
+mod first_claim;
 mod foreground;
 mod gauges;
 mod hold;
