@@ -614,8 +614,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "Redis Cluster: the end of a subscription is taken for a reply",
-        file: "crates/polylock-redis/src/link.rs",
-        from: "            slots.garbled.store(true, Ordering::Release);
+        file: "crates/polylock-redis/src/call.rs",
+        from: "        self.garbled.store(true, Ordering::Release);
 ",
         to: "",
         test: ("redis_cluster", "moving::the_end_of_a_subscription_is_no_reply_to_a_command"),
