@@ -185,6 +185,8 @@ fn every_key_of_a_url_is_documented() {
         ("postgres://h/x", include_str!("../../polylock-sql/src/postgres/docs.md")),
         ("mysql://h/x", include_str!("../../polylock-sql/src/mysql/docs.md")),
         ("redis://h", include_str!("../../polylock-redis/src/single/docs.md")),
+        ("redis-cluster://a,b,c", include_str!("../../polylock-redis/src/cluster/docs.md")),
+        ("redis+sentinel://a,b,c/orders", include_str!("../../polylock-redis/src/sentinel/docs.md")),
         ("redlock://a,b,c", include_str!("../../polylock-redis/src/redlock/docs.md")),
         ("zookeeper://h/x", include_str!("../../polylock-zookeeper/src/docs.md")),
         ("az://locks@account/x", include_str!("../../polylock-azure/src/docs.md")),

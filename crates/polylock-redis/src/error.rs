@@ -14,7 +14,8 @@ const NO_GREATER_NUMBER: &str = "the last number that was accepted is damaged or
 
 const NEEDED_RIGHTS: &str = "this user may not use a command, key or channel: it needs ~{polylock}:* &polylock:polylock:* &polylock:broken:polylock \
      (with the prefix that is used) and +evalsha +script|load +subscribe +publish +time +info +get +set +del +exists +hget \
-     +hset +hdel +hgetall +zadd +zrem +zrange +zrank +zscore +zremrangebyscore +pttl +pexpire, and +scan to list locks";
+     +hset +hdel +hgetall +zadd +zrem +zrange +zrank +zscore +zremrangebyscore +pttl +pexpire, and +scan to list locks; in a \
+     cluster ~{polylock:* &{polylock:* &polylock:broken:polylock, and also +ssubscribe +spublish +cluster|slots +asking";
 
 const SLOT_MOVES: &str =
     "the slot of this lock is being moved to another node: claims and releases work again when that is done";

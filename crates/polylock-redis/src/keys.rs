@@ -9,7 +9,10 @@ use crc::{CRC_16_XMODEM, Crc};
 use futures_util::{StreamExt, TryStreamExt, future, stream};
 use polylock_core::{Inspect, LockName, LockStatus, Operation, Result};
 
-use crate::link::{Call, INSPECT_TIMEOUT, Link};
+use crate::{
+    call::Call,
+    link::{INSPECT_TIMEOUT, Link},
+};
 
 /// The checksum that a cluster's slots are made of.
 const CRC: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);

@@ -9,12 +9,14 @@
 //!
 //! The feature `tls` encrypts connections.
 
+mod call;
 mod checkup;
 pub mod cluster;
 mod config;
 mod driver_keys;
 mod error;
 mod flow;
+mod hosts;
 mod keys;
 mod link;
 mod queue;

@@ -7,14 +7,10 @@
 //! subscription that failed.
 
 use std::{
-    collections::HashSet,
     fmt,
     pin::pin,
     str,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
 
@@ -24,12 +20,12 @@ use polylock_core::{
     server_clock::ServerClock,
 };
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ErrorKind, FromRedisValue, Pipeline, PushInfo, PushKind, RedisError,
-    RedisResult, ScriptInvocation, ServerErrorKind, Value, aio::MultiplexedConnection,
+    AsyncConnectionConfig, Client, FromRedisValue, PushInfo, PushKind, Value, aio::MultiplexedConnection,
 };
 
 use crate::{
     Allowed,
+    call::{Call, SlotChannels, Via},
     checkup::{self, Health},
     config::Credentials,
     error::{Cause, is_answer},
@@ -156,99 +152,11 @@ pub(crate) struct Peer {
 /// A connection that works, as far as is known.
 #[derive(Clone)]
 pub(crate) struct Live {
-    connection: MultiplexedConnection,
+    pub(crate) connection: MultiplexedConnection,
     attempt: u64,
     pub(crate) peer: Arc<Peer>,
     traffic: Arc<Traffic>,
-    slots: Arc<SlotChannels>,
-}
-
-/// The channels of a cluster's slots that a connection is subscribed to.
-#[derive(Debug, Default)]
-struct SlotChannels {
-    subscribed: Mutex<HashSet<String>>,
-    /// Whether the server has ended a subscription by itself. The driver takes that message for the reply to the oldest command in
-    /// flight, so no reply that it returns from then on belongs to its command.
-    garbled: AtomicBool,
-}
-
-impl SlotChannels {
-    fn lock(&self) -> MutexGuard<'_, HashSet<String>> {
-        self.subscribed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn is_garbled(&self) -> bool {
-        self.garbled.load(Ordering::Acquire)
-    }
-}
-
-/// How a call reaches its server in a cluster.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Via<'a> {
-    /// Whether the server is about to receive the slot, and serves it only to those who ask for that.
-    pub(crate) asking: bool,
-    /// The channel in the slot that the client must be subscribed to when the call is carried out.
-    pub(crate) channel: Option<&'a str>,
-}
-
-/// A command for the server.
-#[derive(Clone, Copy)]
-pub(crate) enum Call<'a> {
-    /// The script that this function returns for the server at the other end. A server that does not have the script receives its
-    /// text.
-    Script(&'a (dyn Fn(&Peer) -> ScriptInvocation<'a> + Sync)),
-    Command(&'a Cmd),
-    /// Commands of which each has a reply of its own, in one message. The reply is an array of theirs, errors included.
-    Batch(&'a Pipeline),
-}
-
-impl Call<'_> {
-    async fn send(self, live: &Live, via: Via<'_>) -> RedisResult<Value> {
-        let Some(channel) = via.channel.filter(|channel| live.slots.lock().insert((*channel).to_owned()))
-        else {
-            return self.carry_out(live, via.asking).await;
-        };
-        let (mut subscriber, mut subscribe) = (live.connection.clone(), redis::cmd("SSUBSCRIBE"));
-        subscribe.arg(channel);
-        // Sent first, so the server carries it out first.
-        let (subscribed, reply) =
-            future::join(subscribe.exec_async(&mut subscriber), self.carry_out(live, via.asking)).await;
-        if let Err(error) = subscribed {
-            live.slots.lock().remove(channel);
-            return Err(error);
-        }
-        reply
-    }
-
-    async fn carry_out(self, live: &Live, asking: bool) -> RedisResult<Value> {
-        let mut connection = live.connection.clone();
-        match self {
-            Self::Script(script) if asking => ask(&script(&live.peer), &mut connection).await,
-            Self::Script(script) => script(&live.peer).invoke_async(&mut connection).await,
-            Self::Command(command) => command.query_async(&mut connection).await,
-            Self::Batch(commands) => {
-                connection.send_packed_commands(commands, 0, commands.len()).await.map(Value::Array)
-            }
-        }
-    }
-}
-
-/// Calls a script whose slot the server is about to receive. `ASKING` is for the next command of the connection, so both are in one
-/// message.
-async fn ask(script: &ScriptInvocation<'_>, connection: &mut MultiplexedConnection) -> RedisResult<Value> {
-    let mut both = redis::pipe();
-    both.cmd("ASKING").invoke_script(script);
-    let mut is_loaded = false;
-    loop {
-        let reply = connection.send_packed_commands(&both, 1, 1).await?.pop().unwrap_or(Value::Nil);
-        let Value::ServerError(error) = reply else { return Ok(reply) };
-        let error = RedisError::from(error);
-        if is_loaded || error.kind() != ErrorKind::Server(ServerErrorKind::NoScript) {
-            return Err(error);
-        }
-        script.load_async(connection).await?;
-        is_loaded = true;
-    }
+    pub(crate) slots: Arc<SlotChannels>,
 }
 
 /// The outcome of a call.
@@ -551,7 +459,7 @@ fn receive(
         }
         (PushKind::SUnsubscribe, _) => {
             // The slot has left the server. This comes before the driver matches the message with a command.
-            slots.garbled.store(true, Ordering::Release);
+            slots.ended_by_server();
             if let Some(shared) = shared.upgrade() {
                 shared.give_up(attempt, on_push);
             }

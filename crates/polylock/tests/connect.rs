@@ -22,6 +22,20 @@ async fn an_unknown_scheme_lists_what_is_there() {
     );
 }
 
+#[tokio::test]
+async fn a_misspelt_scheme_is_refused_with_the_nearest_one() {
+    for (scheme, nearest) in [
+        ("redis+cluster", "redis-cluster"),
+        ("redis-custer", "redis-cluster"),
+        ("rediss+cluster", "rediss-cluster"),
+        ("redis-sentinal", "redis-sentinel"),
+    ] {
+        let refused = refusal(&format!("{scheme}://host/x")).await;
+        let suggested = format!("did you mean {nearest:?}?");
+        assert!(refused.contains(&suggested), "{refused}");
+    }
+}
+
 #[cfg(not(feature = "sqlite"))]
 #[tokio::test]
 async fn a_store_left_out_names_its_feature() {
@@ -55,6 +69,8 @@ fn a_store_without_tables_of_its_own_needs_no_statements() {
         "sqlite:///no/such/place/locks.db",
         "redis://no-such-host",
         "redlock://a,b,c",
+        "redis-cluster://a,b,c",
+        "redis+sentinel://a,b,c/orders",
         "zookeeper://a,b,c/app",
     ] {
         if schemes().any(|scheme| url.starts_with(scheme)) {

@@ -97,3 +97,33 @@ async fn a_release_notifies_the_next_waiter_in_another_process() {
     println!("{WAITERS} hand-overs in {took:?}");
     assert!(took < Duration::from_secs(3), "{took:?}");
 }
+
+/// The rights that the page names, and no others.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_who_may_do_what_the_store_needs_and_no_more() {
+    let cluster = crate::shared();
+    let mut rules = vec!["ACL", "SETUSER", "app", "reset", "on", ">canary", "~{rights:*", "&{rights:*"];
+    rules.push("&polylock:broken:rights");
+    rules.extend(
+        "+evalsha +script|load +subscribe +publish +time +info +get +set +del +exists +hget +hset +hdel +hgetall +zadd +zrem \
+         +zrange +zrank +zscore +zremrangebyscore +pttl +pexpire +config|get +scan +ssubscribe +spublish +cluster|slots +asking"
+            .split(' '),
+    );
+    for node in 0..cluster.nodes().len() {
+        cluster.ask::<()>(node, &rules).await;
+    }
+    let (name, slot) = crate::names(cluster, "rights").await.swap_remove(0);
+    let url = crate::url(cluster, "rights").replace("://", "://app:canary@");
+    let stores = [Locks::connect(&url).await.unwrap(), Locks::connect(&url).await.unwrap()];
+    let guard = stores[0].lock(&name).ttl(Duration::from_secs(2)).acquire().await.unwrap();
+    let next = tokio::spawn(stores[1].lock(&name).acquire());
+    crate::waiters(&stores[0], &name, 1).await;
+    cluster.move_slot(slot, 0, 1).await;
+    assert!(guard.renewed().await.is_some());
+    assert_eq!(stores[1].list("").await.unwrap().len(), 1);
+    guard.release().await.unwrap();
+    next.await.unwrap().unwrap().release().await.unwrap();
+    let other = crate::url(cluster, "others").replace("://", "://app:canary@");
+    let (fault, text) = refusal(&other).await;
+    assert!(fault == Some(Fault::Denied) && text.contains("+ssubscribe"), "{fault:?}: {text}");
+}

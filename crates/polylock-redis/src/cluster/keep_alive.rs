@@ -8,9 +8,10 @@ use redis::{ErrorKind, RedisError, ServerErrorKind, Value};
 
 use super::nodes::{Nodes, Step};
 use crate::{
+    call::{Call, Via},
     error::Cause,
     keys::Bucket,
-    link::{Call, Link, Via},
+    link::Link,
     queue::Scripts,
 };
 
@@ -107,7 +108,8 @@ impl Nodes {
             Ok(Value::Array(replies)) => replies,
             Ok(_) => Vec::new(),
             Err(cause) => {
-                let is_known = Step::after(&cause) == Step::LookAgain && self.refresh().await.is_ok();
+                let is_known =
+                    Step::after(&cause) == Step::LookAgain && self.refresh(Some(link)).await.is_ok();
                 let moved = |bucket| {
                     let owner = self.owner(bucket);
                     is_known && owner.is_some_and(|owner| !std::ptr::eq(&raw const *owner, link))

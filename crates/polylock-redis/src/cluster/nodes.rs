@@ -12,14 +12,18 @@ use std::{
 
 use futures_util::{StreamExt, future, stream::FuturesUnordered};
 use polylock_core::{ConfigError, Error, Fault, LockName, Operation, Result};
-use redis::{AsyncConnectionConfig, Client, ErrorKind, ProtocolVersion, ServerErrorKind, Value};
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, ProtocolVersion,
+    ServerErrorKind, Value,
+};
 
 use super::topology::{self, Address, Range};
 use crate::{
+    call::{Call, Via},
     config::{Settings, address, moved_to},
     error::Cause,
     keys::{Bucket, Keys},
-    link::{Call, Expected, Link, Push, Reply, Via},
+    link::{Expected, Link, Push, Reply},
     queue::Client as Own,
 };
 
@@ -118,7 +122,7 @@ impl Nodes {
         for seed in &nodes.settings.servers {
             nodes.settings.client(seed, ProtocolVersion::RESP3)?;
         }
-        nodes.refresh().await.map_err(|cause| nodes.failed(Operation::Connect, cause))?;
+        nodes.refresh(None).await.map_err(|cause| nodes.failed(Operation::Connect, cause))?;
         let links = nodes.links();
         let connected = future::join_all(links.iter().map(|link| link.live())).await;
         let (mut failed, mut reached) = (Vec::new(), false);
@@ -210,7 +214,7 @@ impl Nodes {
             let asked = asking.take();
             let via = Via { asking: asked.is_some(), channel: channel.filter(|_| asked.is_none()) };
             let Some(link) = asked.or_else(|| self.owner(bucket)) else {
-                if std::mem::replace(&mut looked, true) || self.refresh().await.is_err() {
+                if std::mem::replace(&mut looked, true) || self.refresh(None).await.is_err() {
                     let cause = Cause::Unusable(Fault::Temporary, UNSERVED.to_owned());
                     return fail(self.place(), cause, was_sent, may_come_late);
                 }
@@ -232,7 +236,7 @@ impl Nodes {
                 }
                 Step::LookAgain if !looked => {
                     looked = true;
-                    let is_known = self.refresh().await.is_ok();
+                    let is_known = self.refresh(Some(&link)).await.is_ok();
                     let owner = self.owner(bucket);
                     is_known && owner.is_some_and(|owner| !Arc::ptr_eq(&owner, &link))
                 }
@@ -262,7 +266,7 @@ impl Nodes {
         }
         // Slots seldom move alone.
         let nodes = self.clone();
-        tokio::spawn(async move { nodes.refresh().await });
+        tokio::spawn(async move { nodes.refresh(None).await });
         true
     }
 
@@ -285,14 +289,15 @@ impl Nodes {
         Ok(Link::new(endpoint))
     }
 
-    /// Looks at the table of the slots. All who call it at the same time wait for the same look.
+    /// Looks at the table of the slots. All who call it at the same time wait for the same look. The node `suspect` is asked last: one
+    /// that was cut off from the others may still have itself for a primary.
     ///
     /// # Errors
     /// If no node returns the table.
     ///
     /// # Cancel safety
     /// Yes.
-    pub(crate) async fn refresh(&self) -> Result<(), Cause> {
+    pub(crate) async fn refresh(&self, suspect: Option<&Link>) -> Result<(), Cause> {
         let before = self.state().refreshes;
         let _one = self.refreshing.lock().await;
         {
@@ -301,7 +306,7 @@ impl Nodes {
                 return state.refreshed.clone();
             }
         }
-        let found = self.find().await;
+        let found = self.find(suspect).await;
         let outcome = found.as_ref().map(|_| ()).map_err(Clone::clone);
         let is_changed = found.is_ok_and(|ranges| self.apply(&ranges));
         {
@@ -317,25 +322,17 @@ impl Nodes {
     }
 
     /// The table of the first node that returns one: of the primaries, those that reply first, and then of the nodes of the URL.
-    async fn find(&self) -> Result<Vec<Range>, Cause> {
+    async fn find(&self, suspect: Option<&Link>) -> Result<Vec<Range>, Cause> {
         let mut primaries: Vec<(Address, Arc<Link>)> = {
             let state = self.state();
             state.links.iter().map(|(address, link)| (address.clone(), link.clone())).collect()
         };
         fastrand::shuffle(&mut primaries);
         primaries.sort_by_key(|(_, link)| link.is_silent());
-        let mut servers: Vec<_> = primaries
-            .iter()
-            .map(|(address, _)| moved_to(&self.settings.servers[0], &address.host, address.port))
-            .collect();
-        servers.truncate(ASKED - ASKED_AT_ONCE);
-        let mut seeds: Vec<_> = self.settings.servers.iter().collect();
-        fastrand::shuffle(&mut seeds);
-        let known: BTreeSet<String> = servers.iter().map(address).collect();
-        servers.extend(seeds.into_iter().filter(|seed| !known.contains(&address(seed))).cloned());
-        servers.truncate(ASKED);
+        let seeds = &self.settings.servers;
+        let primaries = primaries.iter().map(|(it, _)| moved_to(&seeds[0], &it.host, it.port)).collect();
         let mut failed = None;
-        for some in servers.chunks(ASKED_AT_ONCE) {
+        for some in asked(primaries, seeds.clone(), suspect.map(Link::address)) {
             let mut replies: FuturesUnordered<_> = some.iter().map(|server| self.table_of(server)).collect();
             while let Some(reply) = replies.next().await {
                 match reply {
@@ -354,11 +351,11 @@ impl Nodes {
     }
 
     /// The table of one node, on a connection of its own: it may be a replica, or a node that is known no more.
-    async fn table_of(&self, server: &redis::ConnectionInfo) -> Result<Vec<Range>, Cause> {
+    async fn table_of(&self, server: &ConnectionInfo) -> Result<Vec<Range>, Cause> {
         let limit = self.settings.connect_timeout;
-        let encrypted = matches!(server.addr(), redis::ConnectionAddr::TcpTls { .. });
+        let encrypted = matches!(server.addr(), ConnectionAddr::TcpTls { .. });
         let host = match server.addr() {
-            redis::ConnectionAddr::Tcp(host, _) | redis::ConnectionAddr::TcpTls { host, .. } => host.clone(),
+            ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => host.clone(),
             _ => String::new(),
         };
         let client = self.settings.client(server, ProtocolVersion::RESP3);
@@ -396,7 +393,7 @@ impl Nodes {
     /// # Errors
     /// If one of the primaries is unavailable.
     pub(crate) async fn in_use(&self, keys: &Keys, kinds: &str, names: &str) -> Result<BTreeSet<LockName>> {
-        self.refresh().await.map_err(|cause| self.failed(Operation::Inspect, cause))?;
+        self.refresh(None).await.map_err(|cause| self.failed(Operation::Inspect, cause))?;
         let links = self.links();
         let found = links.iter().map(|link| keys.in_use(link, kinds, names));
         Ok(future::try_join_all(found).await?.into_iter().flatten().collect())
@@ -405,6 +402,22 @@ impl Nodes {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The nodes to ask for the table, some at a time: `primaries` in this order, then `seeds` in any order, each once, and `suspect` last
+/// and alone.
+fn asked(
+    mut primaries: Vec<ConnectionInfo>,
+    mut seeds: Vec<ConnectionInfo>,
+    suspect: Option<&str>,
+) -> Vec<Vec<ConnectionInfo>> {
+    primaries.truncate(ASKED - ASKED_AT_ONCE);
+    fastrand::shuffle(&mut seeds);
+    let known: BTreeSet<String> = primaries.iter().map(address).collect();
+    seeds.retain(|seed| !known.contains(&address(seed)));
+    let all = primaries.into_iter().chain(seeds).take(ASKED);
+    let (last, first): (Vec<_>, Vec<_>) = all.partition(|server| suspect == Some(&address(server)));
+    first.chunks(ASKED_AT_ONCE).map(<[_]>::to_vec).chain([last]).collect()
 }
 
 async fn slots(client: Client, config: AsyncConnectionConfig) -> Result<Value, Cause> {
@@ -422,4 +435,54 @@ async fn slots(client: Client, config: AsyncConnectionConfig) -> Result<Value, C
 
 fn is_temporary(error: &Error) -> bool {
     matches!(error, Error::Unavailable(failure) if failure.fault == Fault::Temporary)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use redis::IntoConnectionInfo;
+
+    #[test]
+    fn every_node_is_asked_once_and_the_suspect_last() {
+        let nodes = |hosts: &[&str]| -> Vec<ConnectionInfo> {
+            hosts.iter().map(|host| format!("redis://{host}").into_connection_info().unwrap()).collect()
+        };
+        let rounds = asked(nodes(&["a:1", "b:2", "c:3"]), nodes(&["b:2", "d:4", "e:5"]), Some("b:2"));
+        let rounds: Vec<Vec<String>> = rounds.iter().map(|some| some.iter().map(address).collect()).collect();
+        assert_eq!(rounds.len(), 3, "{rounds:?}");
+        assert_eq!(rounds[0][..2], ["a:1", "c:3"]);
+        let seeds: BTreeSet<&str> = [&*rounds[0][2], &*rounds[1][0]].into();
+        assert_eq!(seeds, ["d:4", "e:5"].into());
+        assert_eq!(rounds[2], ["b:2"]);
+        let many: Vec<String> = (1..100).map(|port| format!("h:{port}")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        let rounds = asked(nodes(&many), nodes(&["seed:1"]), None);
+        assert!(rounds.iter().flatten().any(|server| address(server) == "seed:1"), "a seed is asked, too");
+        assert_eq!(rounds.iter().flatten().count(), ASKED - ASKED_AT_ONCE + 1);
+    }
+
+    #[test]
+    fn the_next_step_follows_from_the_reply() {
+        let server = |text: &str| {
+            Cause::Driver(
+                redis::parse_redis_value(text.as_bytes())
+                    .and_then(|value| value.extract_error())
+                    .unwrap_err(),
+            )
+        };
+        for (reply, step) in [
+            ("-MOVED 5 10.0.0.1:7001\r\n", Step::Moved("10.0.0.1:7001".to_owned())),
+            ("-ASK 5 10.0.0.1:7001\r\n", Step::Ask("10.0.0.1:7001".to_owned())),
+            ("-CLUSTERDOWN Hash slot not served\r\n", Step::LookAgain),
+            ("-READONLY You can't write\r\n", Step::LookAgain),
+            ("-TRYAGAIN Multiple keys\r\n", Step::Fail),
+            ("-LOADING Redis is loading\r\n", Step::Fail),
+            ("-NOPERM no permissions\r\n", Step::Fail),
+        ] {
+            assert_eq!(Step::after(&server(reply)), step, "{reply}");
+        }
+        let limit = Duration::from_secs(1);
+        assert_eq!(Step::after(&Cause::TimedOut(limit).of_connecting(false)), Step::LookAgain);
+        assert_eq!(Step::after(&Cause::Unusable(Fault::Permanent, String::new())), Step::Fail);
+    }
 }

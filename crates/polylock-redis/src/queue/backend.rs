@@ -25,10 +25,11 @@ use super::{
     servers::Servers,
 };
 use crate::{
+    call::Call,
     cluster::Nodes,
     config::Settings,
     keys::{self, Keys},
-    link::{self, Call, Endpoint, INSPECT_TIMEOUT, Link, Peer, Push, PushHandler, Reply},
+    link::{self, Endpoint, INSPECT_TIMEOUT, Link, Peer, Push, PushHandler, Reply},
 };
 
 /// The lease times it gives: far above its clock's step and the deadline's margin, and at most a day, which is how long one may have

@@ -6,10 +6,11 @@ use polylock_core::{Error, Fault, LockName, Operation, Result};
 use redis::{FromRedisValue, Value};
 
 use crate::{
+    call::Call,
     cluster::Nodes,
     error::Cause,
     keys::Keys,
-    link::{Call, Link, Reply},
+    link::{Link, Reply},
 };
 
 /// The servers of a store.

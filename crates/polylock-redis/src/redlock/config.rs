@@ -10,7 +10,8 @@ use redis::{Client, auth::StreamingCredentialsProvider};
 
 use crate::{
     Allowed,
-    config::{self, Form, Settings, address},
+    config::{self, Settings, address},
+    hosts::Form,
 };
 
 /// Whether the votes of a server that was restarted count.

@@ -15,10 +15,7 @@ use super::{
     scripts::lease_left,
     tally::quorum,
 };
-use crate::{
-    keys,
-    link::{Call, Peer},
-};
+use crate::{call::Call, keys, link::Peer};
 
 /// The time limit for servers that are slow.
 const TIMEOUT: Duration = Duration::from_secs(1);

@@ -14,8 +14,9 @@ use super::{
     tally::Extension,
 };
 use crate::{
+    call::Call,
     checkup::Health,
-    link::{Call, Link, Peer},
+    link::{Link, Peer},
 };
 
 /// The call of a script, for the server at the other end of a connection.

@@ -10,7 +10,8 @@ use redis::RedisConnectionInfo;
 
 use crate::{
     Allowed,
-    config::{self, Form, Settings, setters},
+    config::{self, Settings, setters},
+    hosts::Form,
     single,
 };
 

@@ -10,7 +10,8 @@ use redis::{Client, auth::StreamingCredentialsProvider};
 
 use crate::{
     Allowed,
-    config::{self, Form, Settings},
+    config::{self, Settings},
+    hosts::Form,
 };
 
 /// Where the server is and how it is used. See the [module](super) for what each option means.

@@ -610,8 +610,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "Redis Cluster: the end of a subscription is taken for a reply",
-        file: "crates/polylock-redis/src/link.rs",
-        from: "            slots.garbled.store(true, Ordering::Release);
+        file: "crates/polylock-redis/src/call.rs",
+        from: "        self.garbled.store(true, Ordering::Release);
 ",
         to: "",
         test: ("redis_cluster", "moving::the_end_of_a_subscription_is_no_reply_to_a_command"),
@@ -621,14 +621,14 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         file: "crates/polylock-redis/src/cluster/keep_alive.rs",
         from: "self.by_owner(requests).into_iter().enumerate() {",
         to: "self.by_owner(requests).into_iter().enumerate().take(1) {",
-        test: ("redis_cluster", "failover::a_primary_that_stands_still_delays_no_other_and_is_replaced"),
+        test: ("redis_cluster", "keeping::a_batch_extends_holds_at_all_primaries_and_returns_an_outcome_for_each"),
     },
     Mutant {
         name: "Redis Cluster: a silent node delays the renewals at the others",
         file: "crates/polylock-redis/src/cluster/keep_alive.rs",
         from: "if under_way.iter().all(",
         to: "if shortest.is_zero() && under_way.iter().all(",
-        test: ("redis_cluster", "failover::a_primary_that_stands_still_delays_no_other_and_is_replaced"),
+        test: ("redis_cluster", "keeping::a_node_that_does_not_reply_delays_no_outcome_of_the_others"),
     },
     Mutant {
         name: "Redis Cluster: the table is not looked at again",
