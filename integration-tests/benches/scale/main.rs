@@ -1,8 +1,8 @@
 //! Ten thousand of each: locks that one process holds, waiters of one lock, and locks that are taken at once, on private servers.
 //!
 //! `cargo bench -p polylock-integration-tests --bench scale` prints a line of JSON for each measurement; behind `--`, words select some:
-//! the name of a store, `held`, `waiters`, `tries`, `acquires`, `names`, a number of locks or waiters, and `seconds=60` sets how long locks are
-//! held and waiters wait.
+//! the name of a store, `held`, `waiters`, `tries`, `acquires`, `names`, a number of locks or waiters; `seconds=60` sets how long locks
+//! are held and waiters wait, and with `relaxed` the SQL stores do not wait for the disk.
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr, reason = "a benchmark")]
 
 mod burst;
@@ -28,7 +28,10 @@ fn main() {
     let mut counts: Vec<usize> = words.iter().filter_map(|word| word.parse().ok()).collect();
     let stores = Store::ALL.map(Store::name);
     let is_known = |word: &String| {
-        stores.contains(&word.as_str()) || MEASURED.contains(&word.as_str()) || word.starts_with("seconds=")
+        stores.contains(&word.as_str())
+            || MEASURED.contains(&word.as_str())
+            || word.starts_with("seconds=")
+            || word == "relaxed"
     };
     if !words.is_empty() && counts.is_empty() && !words.iter().any(is_known) {
         // They select tables of another benchmark.
@@ -41,6 +44,7 @@ fn main() {
         counts.extend(COUNTS);
     }
     let seconds = words.iter().find_map(|word| word.strip_prefix("seconds=")?.parse().ok());
+    let relaxed = words.iter().any(|word| word == "relaxed");
     let lasts = Duration::from_secs(seconds.unwrap_or(5));
     // All requests of a process come in the order in which they were made.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -49,7 +53,7 @@ fn main() {
             // Only ZooKeeper has something for each name that was locked.
             let has = |what: &&str| *what != "names" || store == Store::ZooKeeper;
             for what in MEASURED.into_iter().filter(|what| is(what, &MEASURED)).filter(has) {
-                let site = match Site::start(store) {
+                let site = match Site::start(store, relaxed) {
                     Ok(site) => site,
                     Err(missing) => {
                         eprintln!("{}: not measured: {missing:?}", store.name());

@@ -56,6 +56,8 @@ pub(crate) struct Site {
     pub(crate) store: Store,
     servers: Vec<Private>,
     directory: TempDir,
+    /// Whether the SQL stores leave the disk to the system.
+    relaxed: bool,
 }
 
 /// What was used up to a moment.
@@ -84,16 +86,20 @@ pub(crate) struct Usage {
 
 impl Site {
     /// The servers of `store`, unless they are not installed.
-    pub(crate) fn start(store: Store) -> Result<Self, Missing> {
+    pub(crate) fn start(store: Store, relaxed: bool) -> Result<Self, Missing> {
         let servers = match store {
             Store::Redis => servers::redlock::start(1, &[])?,
             Store::Redlock => servers::redlock::start(5, &[])?,
             Store::Postgres => vec![servers::postgres::start(&[])?],
-            Store::MariaDb => vec![servers::mariadb::start(&[])?],
+            Store::MariaDb => vec![servers::mariadb::start(if relaxed {
+                &["innodb_flush_log_at_trx_commit=0"]
+            } else {
+                &[]
+            })?],
             Store::Sqlite => Vec::new(),
             Store::ZooKeeper => vec![servers::zookeeper::start(&[])?],
         };
-        Ok(Self { store, servers, directory: TempDir::new().unwrap() })
+        Ok(Self { store, servers, directory: TempDir::new().unwrap(), relaxed })
     }
 
     /// How often a claim and a release of an uncontended lock call a script or a routine.
@@ -117,6 +123,10 @@ impl Site {
     /// The store with this option.
     pub(crate) async fn open(&self, option: &str) -> Locks {
         let url = match self.store {
+            Store::Postgres if self.relaxed => {
+                format!("{}?polylock.durability=relaxed&{option}", self.url())
+            }
+            Store::Sqlite if self.relaxed => format!("{}?polylock.durability=normal&{option}", self.url()),
             Store::Redis | Store::Postgres | Store::MariaDb | Store::Sqlite | Store::ZooKeeper => {
                 format!("{}?{option}", self.url())
             }
