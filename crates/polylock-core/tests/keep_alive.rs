@@ -14,6 +14,7 @@ use polylock_core::{
     Backend, Capabilities, Clock, FencingToken, Grant, KeepAlive, Locks, Moment, Place, Release, Request,
     Result, Standing, Store, SystemClock, Wake, memory,
 };
+use tokio::sync::watch;
 
 const TTL: Duration = Duration::from_millis(900);
 
@@ -122,4 +123,60 @@ async fn the_lease_of_a_notified_grant_counts_from_the_last_keep_alive_of_the_qu
     assert_eq!(guard.fencing_token().get(), 7);
     let latest = *slow.queued_at.lock().unwrap() + TTL;
     assert!(guard.deadline() <= latest, "{:?} after {latest:?}", guard.deadline());
+}
+
+/// The in-memory store, whose first keep-alive that finds a request in the queue is answered late.
+#[derive(Debug)]
+struct Overtaken {
+    inner: Arc<dyn Backend>,
+    /// Whether there is such a reply, and whether it is delivered.
+    held_back: watch::Sender<bool>,
+    delivered: watch::Sender<bool>,
+}
+
+#[async_trait]
+impl Backend for Overtaken {
+    fn capabilities(&self) -> &Capabilities {
+        self.inner.capabilities()
+    }
+
+    async fn claim(&self, request: &Request) -> Result<Standing> {
+        self.inner.claim(request).await
+    }
+
+    async fn wait(&self, request: &Request) -> Result<Wake> {
+        self.inner.wait(request).await
+    }
+
+    async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
+        let outcomes = self.inner.keep_alive(requests).await?;
+        if outcomes.contains(&KeepAlive::Queued) && !self.held_back.send_replace(true) {
+            self.delivered.subscribe().wait_for(|delivered| *delivered).await.unwrap();
+        }
+        Ok(outcomes)
+    }
+
+    async fn release(&self, request: &Request) -> Result<Release> {
+        self.inner.release(request).await
+    }
+}
+
+/// 1. A keep-alive finds a request in the queue, and its reply is delayed.
+/// 2. The request is granted the lock, and its caller has the guard.
+/// 3. The reply arrives: it is about the time before the grant.
+#[tokio::test]
+async fn a_reply_from_the_time_in_the_queue_does_not_end_a_hold() {
+    let (held_back, delivered) = (watch::Sender::new(false), watch::Sender::new(false));
+    let store = Arc::new(Overtaken { inner: memory::connect().backend, held_back, delivered });
+    let locks = locks(store.clone());
+    let holder = locks.lock("a").ttl(TTL).acquire().await.unwrap();
+    let waiter = tokio::spawn(locks.lock("a").ttl(TTL).acquire());
+    store.held_back.subscribe().wait_for(|held_back| *held_back).await.unwrap();
+    holder.release().await.unwrap();
+    let guard = waiter.await.unwrap().unwrap();
+    store.delivered.send_replace(true);
+    for _ in 0..2 {
+        assert!(guard.renewed().await.is_some(), "{:?}", guard.ensure_held());
+    }
+    guard.release().await.unwrap();
 }

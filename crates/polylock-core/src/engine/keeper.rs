@@ -73,6 +73,8 @@ struct QueueLease {
 struct Kept {
     hold: Arc<Hold>,
     began: Moment,
+    /// When the keeper was given the hold. A keep-alive that was sent before may have found the request in the queue.
+    since: Moment,
     /// Until when the caller must have received the guard.
     receive_by: Moment,
     /// When the last claim or keep-alive that succeeded was sent, and what it gave.
@@ -154,6 +156,7 @@ impl Keeper {
         let mut kept = Kept {
             hold: hold.clone(),
             began: sent,
+            since: now,
             receive_by: now + hold.request.place_ttl(),
             sent,
             lease,
@@ -448,6 +451,10 @@ impl State {
         kept.in_flight = false;
         if kept.hold.has_left() {
             // Whoever has ended it releases it, and is about to have it forgotten.
+            return None;
+        }
+        if sent < kept.since && !matches!(outcome, KeepAlive::Held { .. }) {
+            // From before the grant. If the hold has ended since, the next keep-alive finds that out.
             return None;
         }
         let reason = match outcome {

@@ -1190,6 +1190,13 @@ pub(crate) const MUTANTS: &[Mutant] = &[
             "the_lease_of_a_notified_grant_counts_from_the_last_keep_alive_of_the_queue_entry",
         ),
     },
+    Mutant {
+        name: "a late reply about a queue entry ends the hold",
+        file: "crates/polylock-core/src/engine/keeper.rs",
+        from: "        if sent < kept.since && !matches!",
+        to: "        if sent > now && !matches!",
+        test: ("keep_alive", "a_reply_from_the_time_in_the_queue_does_not_end_a_hold"),
+    },
 ];
 
 #[cfg(test)]
