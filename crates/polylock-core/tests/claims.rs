@@ -18,14 +18,12 @@ struct Slow {
     takes: Duration,
 }
 
-impl Slow {
-    /// A store that takes a few claims at once.
-    fn locks(backend: &'static str, takes: Duration) -> Locks {
-        let inner = memory::connect().backend;
-        let mut capabilities = inner.capabilities().clone();
-        (capabilities.backend, capabilities.claims_at_once) = (backend, 4);
-        Locks::new(Store::new(Arc::new(Self { inner, capabilities, takes })))
-    }
+/// A store that takes a few claims at once.
+fn slow(backend: &'static str, takes: Duration) -> Locks {
+    let inner = memory::connect().backend;
+    let mut capabilities = inner.capabilities().clone();
+    (capabilities.backend, capabilities.claims_at_once) = (backend, 4);
+    Locks::new(Store::new(Arc::new(Slow { inner, capabilities, takes })))
 }
 
 #[async_trait]
@@ -70,7 +68,7 @@ async fn outcomes(locks: &Locks, count: usize) -> [usize; 3] {
 
 #[tokio::test]
 async fn a_wait_for_claims_of_the_same_process_is_no_failure_of_the_store() {
-    let locks = Slow::locks("slow", Duration::from_millis(20));
+    let locks = slow("slow", Duration::from_millis(20));
     let [granted, timed_out, unavailable] = outcomes(&locks, 1000).await;
     assert!(granted > 0 && timed_out > 0, "{granted} granted, {timed_out} timed out");
     assert_eq!(unavailable, 0);
@@ -78,7 +76,7 @@ async fn a_wait_for_claims_of_the_same_process_is_no_failure_of_the_store() {
 
 #[tokio::test]
 async fn a_store_that_hangs_is_unavailable_to_all() {
-    let locks = Slow::locks("hanging", Duration::from_secs(30));
+    let locks = slow("hanging", Duration::from_secs(30));
     let began = SystemClock.now();
     assert_eq!(outcomes(&locks, 100).await, [0, 0, 100]);
     let took = SystemClock.now().since(began);
