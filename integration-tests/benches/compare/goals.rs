@@ -47,6 +47,9 @@ pub(crate) const WAITERS: [(&str, u64); 5] =
 pub(crate) const HELD: (u64, [&str; 6]) =
     (10_000, ["redis", "redlock", "postgres", "sqlite", "mariadb", "zookeeper"]);
 
+/// A measurement of benchmark `scale`: the store, what is measured, and of how many.
+pub(crate) type AtScale = (&'static str, &'static str, u64);
+
 /// What a number must be.
 #[derive(Debug, Clone, Copy)]
 enum Bound {
@@ -111,7 +114,7 @@ pub(crate) fn verdicts(
     report: &Report,
     places: &[Place],
     peer: Option<&Value>,
-    scale: Option<&[Value]>,
+    scale: Option<(&[AtScale], &[Value])>,
 ) -> Vec<Verdict> {
     let mut all = Vec::new();
     let mut add =
@@ -142,8 +145,8 @@ pub(crate) fn verdicts(
     if let Some(peer) = peer {
         against_rslock(report, peer, &mut add);
     }
-    if let Some(lines) = scale {
-        at_scale(lines, &mut add);
+    if let Some((wanted, lines)) = scale {
+        at_scale(wanted, lines, &mut add);
     }
     all
 }
@@ -167,7 +170,7 @@ fn against_rslock(report: &Report, peer: &Value, add: &mut impl FnMut(String, Bo
     add("rslock's unfairness / ours".to_owned(), Bound::AtLeast(10.0), unfairness);
 }
 
-fn at_scale(lines: &[Value], add: &mut impl FnMut(String, Bound, Option<f64>)) {
+fn at_scale(wanted: &[AtScale], lines: &[Value], add: &mut impl FnMut(String, Bound, Option<f64>)) {
     let line = |what: &str, store: &str, count: u64| {
         let is_it =
             |line: &&Value| line["measured"] == what && line["store"] == store && line["count"] == count;
@@ -175,7 +178,7 @@ fn at_scale(lines: &[Value], add: &mut impl FnMut(String, Bound, Option<f64>)) {
     };
     let number = |line: &Value, key: &str| line[key].as_f64().or_else(|| line[key].as_bool().map(f64::from));
     let (count, stores) = HELD;
-    for store in stores {
+    for store in stores.into_iter().filter(|store| wanted.contains(&(*store, "held", count))) {
         let held = line("held", store, count);
         add(format!("{store}: lost of {count} locks held"), Bound::AtMost(0.0), number(held, "lost"));
         let cpu = number(held, "own_cpu_percent");
@@ -183,7 +186,9 @@ fn at_scale(lines: &[Value], add: &mut impl FnMut(String, Bound, Option<f64>)) {
         let memory = number(held, "own_bytes_each");
         add(format!("{store}: bytes for each of {count} locks held"), Bound::Below(2048.0), memory);
     }
-    for (store, count) in WAITERS {
+    for (store, count) in
+        WAITERS.into_iter().filter(|(store, count)| wanted.contains(&(*store, "waiters", *count)))
+    {
         let waiters = line("waiters", store, count);
         for (what, bound, key) in [
             ("seconds until all are served", Bound::Below(10.0), "drained_in_s"),

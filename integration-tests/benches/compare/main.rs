@@ -87,7 +87,7 @@ impl Wanted {
     }
 
     /// The measurements of benchmark `scale` that the goals are about.
-    fn at_scale(&self) -> Vec<(&'static str, &'static str, u64)> {
+    fn at_scale(&self) -> Vec<goals::AtScale> {
         let (count, stores) = goals::HELD;
         let held = stores.into_iter().map(|store| (store, "held", count));
         let waiters = goals::WAITERS.into_iter().map(|(store, count)| (store, "waiters", count));
@@ -116,8 +116,10 @@ fn main() {
     contended::run(&places, wanted.goals, &mut report);
     statements::run(&places, &mut report);
     let peer = if places.contains(&peer::RSLOCK) { peer::run(&mut report) } else { None };
-    let scale = wanted.goals.then(|| peer::scale(&wanted.at_scale())).flatten();
-    let verdicts = goals::verdicts(&report, &places, peer.as_ref(), scale.as_deref());
+    let at_scale = wanted.at_scale();
+    let lines = wanted.goals.then(|| peer::scale(&at_scale)).flatten();
+    let scale = lines.as_deref().map(|lines| (&at_scale[..], lines));
+    let verdicts = goals::verdicts(&report, &places, peer.as_ref(), scale);
     report.judge(verdicts);
     if let Some(file) = &wanted.json {
         report.write(file);

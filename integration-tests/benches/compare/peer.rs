@@ -6,6 +6,7 @@ use polylock_integration_tests::cargo::{self, workspace};
 use serde_json::Value;
 
 use crate::{
+    goals::AtScale,
     places::Place,
     report::{Cell, Report},
 };
@@ -62,9 +63,9 @@ pub(crate) fn run(report: &mut Report) -> Option<Value> {
 }
 
 /// The lines that benchmark `scale` prints for the goals; `None` if it can't be run.
-pub(crate) fn scale(stores: &[(&str, &str, u64)]) -> Option<Vec<Value>> {
+pub(crate) fn scale(wanted: &[AtScale]) -> Option<Vec<Value>> {
     let mut lines = Vec::new();
-    for (store, what, count) in stores {
+    for (store, what, count) in wanted {
         let mut scale = cargo::cargo();
         scale.args(["bench", "--quiet", "-p", "polylock-integration-tests", "--bench", "scale", "--"]);
         let output = scale.args([*store, *what, &count.to_string(), "seconds=20"]).output().ok()?;

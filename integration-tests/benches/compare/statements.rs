@@ -119,8 +119,8 @@ async fn count(place: Place) -> Option<[f64; 4]> {
     }
     let of_pairs = counter.sent().await - before;
 
-    let before = counter.sent().await;
-    let end = now() + LASTS;
+    let (before, began) = (counter.sent().await, now());
+    let end = began + LASTS;
     let tasks = (0..TASKS).map(|_| {
         let locks = locks.clone();
         tokio::spawn(async move {
@@ -134,6 +134,7 @@ async fn count(place: Place) -> Option<[f64; 4]> {
     });
     let acquired: u64 = join_all(tasks).await.into_iter().map(Result::unwrap).sum();
     let contended = counter.sent().await - before;
+    let contended_for = now().since(began).as_secs_f64();
 
     let guard = locks.lock("bench").acquire().await.unwrap();
     let waiters: Vec<_> = (0..TASKS).map(|_| tokio::spawn(locks.lock("bench").acquire())).collect();
@@ -151,7 +152,8 @@ async fn count(place: Place) -> Option<[f64; 4]> {
     let idle = waited as f64 / seconds;
     Some([
         of_pairs as f64 / f64::from(PAIRS),
-        contended as f64 / acquired.max(1) as f64,
+        // Without what comes with time alone.
+        idle.mul_add(-contended_for, contended as f64) / acquired.max(1) as f64,
         idle,
         idle / f64::from(TASKS),
     ])

@@ -107,7 +107,7 @@ async fn contended(manager: &LockManager) -> Value {
 }
 
 fn micros() -> Histogram<u64> {
-    Histogram::new(3).expect("three digits")
+    Histogram::new_with_bounds(1, 600_000_000, 3).expect("from a microsecond to ten minutes")
 }
 
 fn record(seen: &mut Histogram<u64>, took: Duration) {
