@@ -205,7 +205,8 @@ async fn sections(load: Load, stores: Vec<Locks>, who: &str) -> Vec<Section> {
 }
 
 async fn old_and_new_programs_share_locks_from_the_upgrade_on(spot: &Spot) {
-    let load = |millis| Load { tasks: 2, lasts: Duration::from_millis(millis), ..Load::default() };
+    let load =
+        |millis| Load { tasks: 2, lasts: Duration::from_millis(millis), more_than: 20, ..Load::default() };
     let old = [open(spot, None).await.unwrap(), open(spot, None).await.unwrap()];
     let new = async {
         pause(Duration::from_millis(200)).await;
