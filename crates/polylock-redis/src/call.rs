@@ -29,15 +29,24 @@ pub(crate) enum Call<'a> {
 
 impl Call<'_> {
     pub(crate) async fn send(self, live: &Live, via: Via<'_>) -> RedisResult<Value> {
-        let Some(channel) = via.channel.filter(|channel| live.slots.lock().insert((*channel).to_owned()))
-        else {
-            return self.carry_out(live, via.asking).await;
-        };
+        if via.asking || via.channel.is_some() {
+            // On the heap, so that the calls to single servers do not carry its state.
+            return Box::pin(self.send_by(live, via)).await;
+        }
+        self.carry_out(live).await
+    }
+
+    async fn send_by(self, live: &Live, via: Via<'_>) -> RedisResult<Value> {
+        if let (true, Self::Script(script)) = (via.asking, self) {
+            return ask(&script(&live.peer), &mut live.connection.clone()).await;
+        }
+        let is_new = |channel: &&str| live.slots.lock().insert((*channel).to_owned());
+        let Some(channel) = via.channel.filter(is_new) else { return self.carry_out(live).await };
         let (mut subscriber, mut subscribe) = (live.connection.clone(), redis::cmd("SSUBSCRIBE"));
         subscribe.arg(channel);
         // Sent first, so the server carries it out first.
         let (subscribed, reply) =
-            future::join(subscribe.exec_async(&mut subscriber), self.carry_out(live, via.asking)).await;
+            future::join(subscribe.exec_async(&mut subscriber), self.carry_out(live)).await;
         if let Err(error) = subscribed {
             live.slots.lock().remove(channel);
             return Err(error);
@@ -45,14 +54,14 @@ impl Call<'_> {
         reply
     }
 
-    async fn carry_out(self, live: &Live, asking: bool) -> RedisResult<Value> {
+    async fn carry_out(self, live: &Live) -> RedisResult<Value> {
         let mut connection = live.connection.clone();
         match self {
-            Self::Script(script) if asking => ask(&script(&live.peer), &mut connection).await,
             Self::Script(script) => script(&live.peer).invoke_async(&mut connection).await,
             Self::Command(command) => command.query_async(&mut connection).await,
             Self::Batch(commands) => {
-                connection.send_packed_commands(commands, 0, commands.len()).await.map(Value::Array)
+                let sent = connection.send_packed_commands(commands, 0, commands.len());
+                Box::pin(sent).await.map(Value::Array)
             }
         }
     }
