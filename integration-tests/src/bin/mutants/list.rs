@@ -868,8 +868,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "ZooKeeper: a node whose making was not answered is not looked for",
         file: "crates/polylock-zookeeper/src/making.rs",
-        from: "Outcome::Unknown => match find(&session, config, &directory, guid).await? {",
-        to: "Outcome::Unknown => match find(&session, config, &directory, guid).await?.filter(|_| false) {",
+        from: "Outcome::Unknown => match find(&session, config, path, guid).await? {",
+        to: "Outcome::Unknown => match find(&session, config, path, guid).await?.filter(|_| false) {",
         test: ("zookeeper", "lost_answers::of_any_kind_leave_no_ghost"),
     },
     Mutant {
