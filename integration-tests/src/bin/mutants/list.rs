@@ -609,14 +609,6 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         test: ("redis_cluster", "moving::a_hold_is_kept_while_its_slot_moves_and_waiters_are_served_after_that"),
     },
     Mutant {
-        name: "Redis Cluster: the end of a subscription is taken for a reply",
-        file: "crates/polylock-redis/src/call.rs",
-        from: "        self.garbled.store(true, Ordering::Release);
-",
-        to: "",
-        test: ("redis_cluster", "moving::the_end_of_a_subscription_is_no_reply_to_a_command"),
-    },
-    Mutant {
         name: "Redis Cluster: a batch is sent to one node alone",
         file: "crates/polylock-redis/src/cluster/keep_alive.rs",
         from: "self.by_owner(requests).into_iter().enumerate() {",
