@@ -104,6 +104,7 @@ mod tests {
             "postgres_pessimistic",
             "mariadb_pessimistic",
             "valkey",
+            "redis_cluster",
             "redlock5",
             "redlock5_two_dead",
             "zookeeper_ensemble",
