@@ -326,3 +326,16 @@ mod moving {
         free(&locks).await;
     }
 }
+
+#[tokio::test]
+async fn a_store_is_closed_with_its_last_handle() {
+    let mut stores = Vec::new();
+    for _ in 0..100 {
+        let (locks, here) = locks(Reply::Comes);
+        locks.lock("a").acquire().await.unwrap().release().await.unwrap();
+        stores.push(here);
+    }
+    // A task that is about to end may still keep the last ones open.
+    let open = stores.iter().filter(|here| std::sync::Arc::strong_count(here) > 1).count();
+    assert!(open <= 10, "{open} of 100 stores are open");
+}

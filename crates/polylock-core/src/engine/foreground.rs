@@ -35,7 +35,7 @@ use tokio::task::JoinHandle;
 
 use super::shared::Shared;
 use crate::{
-    Backend, Error, Moment, Operation, Result,
+    Backend, Clock, Error, Moment, Operation, Result,
     io::{self, Here},
 };
 
@@ -110,8 +110,9 @@ impl Foreground {
         state.attempts.push_back((shared.now() + PATIENCE, attempt));
         if !std::mem::replace(&mut state.is_watched, true) {
             drop(state);
+            let watch = watch(Arc::downgrade(shared), shared.clock.clone());
             // Without the thread there are no locks either.
-            shared.spawn(operation, watch(shared.clone())).ok();
+            shared.spawn(operation, watch).ok();
         }
     }
 
@@ -143,11 +144,11 @@ impl Foreground {
     }
 }
 
-/// Takes over the attempts that are due, as long as there are any.
-async fn watch(shared: Arc<Shared>) {
-    let mut leaves = shared.now() + LINGER;
-    loop {
-        let now = shared.now();
+/// Takes over the attempts that are due, as long as there are any. It keeps no store open.
+async fn watch(store: Weak<Shared>, clock: Arc<dyn Clock>) {
+    let mut leaves = clock.now() + LINGER;
+    while let Some(shared) = store.upgrade() {
+        let now = clock.now();
         let next = shared.foreground.take_over(now);
         if next.is_some() {
             leaves = now + LINGER;
@@ -159,7 +160,8 @@ async fn watch(shared: Arc<Shared>) {
                 return;
             }
         }
-        shared.until(now + PATIENCE).await;
+        drop(shared);
+        clock.sleep_until(now + PATIENCE).await;
     }
 }
 

@@ -42,7 +42,7 @@ const NOTICES_KEPT: Duration = Duration::from_secs(10);
 pub(crate) struct Keeper {
     state: Mutex<State>,
     /// Wakes the task, because something is due earlier than it expects.
-    wake: Notify,
+    wake: Arc<Notify>,
 }
 
 #[derive(Debug, Default)]
@@ -298,7 +298,9 @@ fn ended(kept: &Kept) {
 
 /// The task: however it ends, the holds end with it.
 async fn run(shared: Arc<Shared>) {
-    let Err(panic) = AssertUnwindSafe(keep(&shared)).catch_unwind().await else { return };
+    let store = Arc::downgrade(&shared);
+    let Err(panic) = AssertUnwindSafe(keep(shared)).catch_unwind().await else { return };
+    let Some(shared) = store.upgrade() else { return };
     let cause = io::panicked(&*panic);
     tracing::error!(cause, "the task that renews the locks of a store has failed: they are lost");
     let state = std::mem::take(&mut *shared.keeper.lock());
@@ -312,20 +314,28 @@ async fn run(shared: Arc<Shared>) {
     }
 }
 
-async fn keep(shared: &Arc<Shared>) {
-    let keeper = &shared.keeper;
-    loop {
+/// Keeps what there is. Holds and waiters keep the store open; this task does not.
+async fn keep(shared: Arc<Shared>) {
+    let (store, clock, wake) =
+        (Arc::downgrade(&shared), shared.clock.clone(), shared.keeper.wake.clone());
+    let mut open = Some(shared);
+    while let Some(shared) = open.take() {
         let now = shared.now();
-        let Some((due, next)) = keeper.take_due(shared, now) else { return };
+        let Some((due, next)) = shared.keeper.take_due(&shared, now) else { return };
         for kept in due.ended {
-            after_loss(shared, kept);
+            after_loss(&shared, kept);
         }
         for batch in due.batches {
-            keep_alive(shared, batch);
+            keep_alive(&shared, batch);
         }
-        tokio::select! {
-            () = shared.until(next) => {}
-            () = keeper.wake.notified() => {}
+        drop(shared);
+        let is_due = tokio::select! {
+            () = clock.sleep_until(next) => true,
+            () = wake.notified() => false,
+        };
+        open = store.upgrade();
+        if let (Some(shared), true) = (&open, is_due) {
+            shared.woken(next);
         }
     }
 }

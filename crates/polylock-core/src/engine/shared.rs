@@ -114,6 +114,11 @@ impl Shared {
             std::future::pending::<()>().await;
         }
         self.clock.sleep_until(at).await;
+        self.woken(at);
+    }
+
+    /// A timer for `at` has just woken a task of the I/O thread.
+    pub(crate) fn woken(&self, at: Moment) {
         if let (true, Some(io)) = (self.is_system_clock, self.io.get()) {
             io.delays().woken(at);
         }
