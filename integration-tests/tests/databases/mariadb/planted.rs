@@ -183,7 +183,7 @@ fn claim(table: &str, place_ttl: u64) -> String {
     let (mode, conflicts) = (Mode::Exclusive.bit(), Mode::Exclusive.conflicts());
     format!(
         "CALL {table}_claim_2(x'61', x'00112233445566778899aabbccddeeff', {mode}, {conflicts}, x'', x'6f', x'', \
-         60000000, {place_ttl}, 9223372036854775807)"
+         60000000, {place_ttl}, 0, 9223372036854775807)"
     )
 }
 
