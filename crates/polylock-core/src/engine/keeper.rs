@@ -316,8 +316,7 @@ async fn run(shared: Arc<Shared>) {
 
 /// Keeps what there is. Holds and waiters keep the store open; this task does not.
 async fn keep(shared: Arc<Shared>) {
-    let (store, clock, wake) =
-        (Arc::downgrade(&shared), shared.clock.clone(), shared.keeper.wake.clone());
+    let (store, clock, wake) = (Arc::downgrade(&shared), shared.clock.clone(), shared.keeper.wake.clone());
     let mut open = Some(shared);
     while let Some(shared) = open.take() {
         let now = shared.now();
