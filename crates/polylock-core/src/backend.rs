@@ -75,7 +75,7 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// [`Request::place_ttl`] from now. Never creates or revives one. Returns one outcome for each request, in their order.
     ///
     /// It takes at most [`Capabilities::keep_alive_batch`] requests, in one round trip where the store can. Each request is extended
-    /// atomically; the batch need not be. It comes at least every third of the shortest lease. With [`QueueLease::Shared`] it
+    /// atomically; the batch need not be. It comes at least every third of the shortest lease. With [`QueueLease::Shared`](crate::QueueLease) it
     /// extends the lease of all waiters, too, also without any request. A hold that was marked by [`Inspect::break_lock`]
     /// is not extended and is [`LostReason::Broken`](crate::LostReason::Broken).
     ///
