@@ -1358,13 +1358,6 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         to: "may_have_entry: false,",
         test: ("foreground", "what_a_caller_drops_half_way_is_undone_or_ended"),
     },
-    Mutant {
-        name: "Redis: a claim that was dropped without a reply is forgotten",
-        file: "crates/polylock-redis/src/queue/backend.rs",
-        from: "        if !self.is_answered && expires_us != 0 {",
-        to: "        if !self.is_answered && expires_us == 0 {",
-        test: ("redis", "late::a_claim_of_a_dropped_acquisition_takes_nothing"),
-    },
 ];
 
 #[cfg(test)]
