@@ -202,10 +202,11 @@ impl Link {
         &self.endpoint
     }
 
-    /// Whether there is a connection, and no reply has been due for longer than a command may take.
-    pub(crate) fn is_live(&self) -> bool {
+    /// The run id of the server at the other end of a connection that works; `None` without one, and if the user may not ask for it.
+    pub(crate) fn run(&self) -> Option<String> {
         let state = self.shared.lock();
-        state.live.as_ref().is_some_and(|live| live.traffic.silence() <= self.endpoint.command_timeout)
+        let works = |live: &&Live| live.traffic.silence() <= self.endpoint.command_timeout;
+        state.live.as_ref().filter(works)?.peer.health.run.clone()
     }
 
     /// The name or the number of the server's machine.

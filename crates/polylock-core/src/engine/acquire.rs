@@ -153,7 +153,7 @@ async fn once(
 
 /// The output of `answer`, while `work` that brings it is polled.
 async fn polled_beside<T>(answer: impl Future<Output = T>, work: impl Future<Output = ()>) -> T {
-    let mut answer = std::pin::pin!(answer);
+    let mut answer = pin!(answer);
     tokio::select! {
         biased;
         answer = &mut answer => return answer,

@@ -340,12 +340,10 @@ impl Backend for Server {
     fn here(&self) -> Option<Arc<dyn Backend>> {
         // A node of a cluster follows from the lock, so a runtime would need a connection to each of them.
         let Servers::One { link, channel } = &self.servers else { return None };
-        // This connection receives the grants of those who wait.
-        if !link.is_live() {
-            return None;
-        }
-        let is_usable =
-            |caller: &Self| matches!(&caller.servers, Servers::One { link, .. } if link.is_live());
+        // This connection receives the grants of those who wait, and keeps the holds alive. After a failover, or behind an address that
+        // leads elsewhere by now, a connection that is late to follow would grant locks at another server.
+        let run = link.run()?;
+        let is_usable = |caller: &Self| matches!(&caller.servers, Servers::One { link, .. } if link.run().as_ref() == Some(&run));
         let open = || {
             let (shared, endpoint, channel) = (self.shared.clone(), link.endpoint().clone(), channel.clone());
             async {
