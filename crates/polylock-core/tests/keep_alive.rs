@@ -22,15 +22,25 @@ fn locks(backend: Arc<dyn Backend>) -> Locks {
     Locks::new(Store::new(backend))
 }
 
-/// The in-memory store, whose every other keep-alive is without a result.
+/// The in-memory store with keep-alives of its own.
 #[derive(Debug)]
-struct Vague {
+struct Altered<K> {
     inner: Arc<dyn Backend>,
-    calls: AtomicU32,
+    keep_alives: K,
+}
+
+/// How keep-alives of `store` are carried out and answered.
+#[async_trait]
+trait KeepAlives: std::fmt::Debug + Send + Sync + 'static {
+    async fn carry_out(&self, store: &dyn Backend, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>>;
+}
+
+fn altered<K>(keep_alives: K) -> Arc<Altered<K>> {
+    Arc::new(Altered { inner: memory::connect().backend, keep_alives })
 }
 
 #[async_trait]
-impl Backend for Vague {
+impl<K: KeepAlives> Backend for Altered<K> {
     fn capabilities(&self) -> &Capabilities {
         self.inner.capabilities()
     }
@@ -44,10 +54,7 @@ impl Backend for Vague {
     }
 
     async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
-        if self.calls.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) {
-            return Ok(vec![KeepAlive::Unknown; requests.len()]);
-        }
-        self.inner.keep_alive(requests).await
+        self.keep_alives.carry_out(&*self.inner, requests).await
     }
 
     async fn release(&self, request: &Request) -> Result<Release> {
@@ -55,9 +62,23 @@ impl Backend for Vague {
     }
 }
 
+/// Every other keep-alive is not carried out, and without a result.
+#[derive(Debug, Default)]
+struct Vague(AtomicU32);
+
+#[async_trait]
+impl KeepAlives for Vague {
+    async fn carry_out(&self, store: &dyn Backend, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
+        if self.0.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) {
+            return Ok(vec![KeepAlive::Unknown; requests.len()]);
+        }
+        store.keep_alive(requests).await
+    }
+}
+
 #[tokio::test]
 async fn a_keep_alive_without_a_result_is_retried() {
-    let vague = Arc::new(Vague { inner: memory::connect().backend, calls: AtomicU32::new(0) });
+    let vague = altered(Vague::default());
     let locks = locks(vague.clone());
     let guard = locks.lock("a").ttl(TTL).acquire().await.unwrap();
     let waiter = tokio::spawn(locks.lock("a").ttl(TTL).acquire());
@@ -66,7 +87,7 @@ async fn a_keep_alive_without_a_result_is_retried() {
         guard.ensure_held().unwrap();
         SystemClock.sleep_until(SystemClock.now() + TTL / 20).await;
     }
-    assert!(vague.calls.load(Ordering::Relaxed) >= 4);
+    assert!(vague.keep_alives.0.load(Ordering::Relaxed) >= 4);
     assert!(!waiter.is_finished());
     guard.release().await.unwrap();
     waiter.await.unwrap().unwrap().release().await.unwrap();
@@ -125,39 +146,22 @@ async fn the_lease_of_a_notified_grant_counts_from_the_last_keep_alive_of_the_qu
     assert!(guard.deadline() <= latest, "{:?} after {latest:?}", guard.deadline());
 }
 
-/// The in-memory store, whose first keep-alive that finds a request in the queue is answered late.
-#[derive(Debug)]
+/// The first keep-alive that finds a request in the queue is answered late.
+#[derive(Debug, Default)]
 struct Overtaken {
-    inner: Arc<dyn Backend>,
     /// Whether there is such a reply, and whether it is delivered.
     held_back: watch::Sender<bool>,
     delivered: watch::Sender<bool>,
 }
 
 #[async_trait]
-impl Backend for Overtaken {
-    fn capabilities(&self) -> &Capabilities {
-        self.inner.capabilities()
-    }
-
-    async fn claim(&self, request: &Request) -> Result<Standing> {
-        self.inner.claim(request).await
-    }
-
-    async fn wait(&self, request: &Request) -> Result<Wake> {
-        self.inner.wait(request).await
-    }
-
-    async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
-        let outcomes = self.inner.keep_alive(requests).await?;
+impl KeepAlives for Overtaken {
+    async fn carry_out(&self, store: &dyn Backend, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
+        let outcomes = store.keep_alive(requests).await?;
         if outcomes.contains(&KeepAlive::Queued) && !self.held_back.send_replace(true) {
             self.delivered.subscribe().wait_for(|delivered| *delivered).await.unwrap();
         }
         Ok(outcomes)
-    }
-
-    async fn release(&self, request: &Request) -> Result<Release> {
-        self.inner.release(request).await
     }
 }
 
@@ -166,15 +170,14 @@ impl Backend for Overtaken {
 /// 3. The reply arrives: it is about the time before the grant.
 #[tokio::test]
 async fn a_reply_from_the_time_in_the_queue_does_not_end_a_hold() {
-    let (held_back, delivered) = (watch::Sender::new(false), watch::Sender::new(false));
-    let store = Arc::new(Overtaken { inner: memory::connect().backend, held_back, delivered });
+    let store = altered(Overtaken::default());
     let locks = locks(store.clone());
     let holder = locks.lock("a").ttl(TTL).acquire().await.unwrap();
     let waiter = tokio::spawn(locks.lock("a").ttl(TTL).acquire());
-    store.held_back.subscribe().wait_for(|held_back| *held_back).await.unwrap();
+    store.keep_alives.held_back.subscribe().wait_for(|held_back| *held_back).await.unwrap();
     holder.release().await.unwrap();
     let guard = waiter.await.unwrap().unwrap();
-    store.delivered.send_replace(true);
+    store.keep_alives.delivered.send_replace(true);
     for _ in 0..2 {
         assert!(guard.renewed().await.is_some(), "{:?}", guard.ensure_held());
     }

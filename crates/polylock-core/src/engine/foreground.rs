@@ -116,13 +116,13 @@ impl Foreground {
         }
     }
 
-    /// Takes over what is due. Returns when the watch looks again.
-    fn take_over(&self, now: Moment) -> Option<Moment> {
+    /// Takes over what is due. Returns whether any attempt is left.
+    fn take_over(&self, now: Moment) -> bool {
         loop {
             let mut state = self.lock();
-            let (due, attempt) = state.attempts.front()?;
+            let Some((due, attempt)) = state.attempts.front() else { return false };
             if *due > now {
-                return Some(*due);
+                return true;
             }
             let attempt = attempt.upgrade();
             state.attempts.pop_front();
@@ -149,8 +149,7 @@ async fn watch(store: Weak<Shared>, clock: Arc<dyn Clock>) {
     let mut leaves = clock.now() + LINGER;
     while let Some(shared) = store.upgrade() {
         let now = clock.now();
-        let next = shared.foreground.take_over(now);
-        if next.is_some() {
+        if shared.foreground.take_over(now) {
             leaves = now + LINGER;
         }
         if now >= leaves {
@@ -238,11 +237,7 @@ impl<T: Send + 'static> fmt::Debug for Site<T> {
 
 impl<T: Send + 'static> Attempt for Site<T> {
     fn take_over(&self) -> TakenOver {
-        let mut stage = match self.0.try_lock() {
-            Ok(stage) => stage,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return TakenOver::IsPolled,
-        };
+        let Some(mut stage) = unless_polled(&self.0) else { return TakenOver::IsPolled };
         let Stage::Here { here, polled_by } = &mut *stage else { return TakenOver::HasEnded };
         let (task, polled_by) = (here.go_on(), polled_by.take());
         *stage = task.map_or(Stage::Ended, Stage::OnThread);
@@ -297,6 +292,15 @@ impl<T: Send + 'static> Drop for Moving<T> {
     }
 }
 
+/// What the caller polls under this lock; `None` if it does that at this moment. It may be long about it, so nobody waits for it.
+fn unless_polled<T>(slot: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match slot.try_lock() {
+        Ok(slot) => Some(slot),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
 /// Notes the task that polls.
 fn remember(polled_by: &mut Option<Waker>, context: &Context<'_>) {
     match polled_by {
@@ -307,12 +311,10 @@ fn remember(polled_by: &mut Option<Waker>, context: &Context<'_>) {
 
 impl<T: Send, R: Send> Attempt for Slot<T, R> {
     fn take_over(&self) -> TakenOver {
-        let work = match self.work.try_lock() {
-            Ok(mut work) => work.take(),
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().take(),
-            Err(TryLockError::WouldBlock) => return TakenOver::IsPolled,
-        };
-        match work {
+        let Some(mut work) = unless_polled(&self.work) else { return TakenOver::IsPolled };
+        let taken = work.take();
+        drop(work);
+        match taken {
             Some(work) => {
                 work.hand_over();
                 TakenOver::StartsAnew

@@ -1347,8 +1347,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "nobody takes over what a caller does not poll",
         file: "crates/polylock-core/src/engine/foreground.rs",
-        from: "        let next = shared.foreground.take_over(now);",
-        to: "        let next = shared.foreground.take_over(Moment::default());",
+        from: "if shared.foreground.take_over(now) {",
+        to: "if shared.foreground.take_over(Moment::default()) {",
         test: ("foreground", "a_lock_whose_caller_is_not_polled_is_passed_on"),
     },
     Mutant {
