@@ -8,6 +8,7 @@
 //! releases locks in turn does not start it each time.
 
 mod due;
+mod queue_entry;
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -30,6 +31,7 @@ use crate::{
     metrics::Measured,
 };
 use due::Due;
+pub(crate) use queue_entry::QueueEntry;
 
 /// How long the keeper stays when it has nothing to keep, and the longest that it sleeps.
 const LINGER: Duration = Duration::from_secs(1);
@@ -105,43 +107,6 @@ impl Waiter {
         self.in_flight = true;
         self.timer = now + self.request.place_ttl() / 3;
         timers.insert((self.timer, self.request.id));
-    }
-}
-
-/// The entry of a request in the queue, as its keep-alives have found it.
-#[derive(Debug, Default)]
-pub(crate) struct QueueEntry {
-    /// When the last keep-alive was sent that found the request in the queue.
-    queued_at: Mutex<Option<Moment>>,
-    left: Notify,
-}
-
-impl QueueEntry {
-    /// Ready when a keep-alive has not found the request in the queue: it holds the lock and has missed the notification, or has no
-    /// entry any more. The next claim finds out which.
-    pub(crate) async fn left(&self) {
-        self.left.notified().await;
-    }
-
-    /// The time from which the lease of a grant counts whose notification has arrived now, after a claim that was sent at `claimed`
-    /// and returned a queue position. The store has granted the lock after it received the claim, and after it received every
-    /// keep-alive that found the request in the queue.
-    pub(crate) fn granted_after(&self, claimed: Moment) -> Moment {
-        self.queued_at().map_or(claimed, |queued_at| queued_at.max(claimed))
-    }
-
-    /// Notes the outcome of a keep-alive that was sent at `sent`.
-    fn apply(&self, sent: Moment, outcome: &KeepAlive) {
-        if *outcome == KeepAlive::Queued {
-            let mut queued_at = self.queued_at();
-            *queued_at = queued_at.max(Some(sent));
-        } else {
-            self.left.notify_one();
-        }
-    }
-
-    fn queued_at(&self) -> MutexGuard<'_, Option<Moment>> {
-        self.queued_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

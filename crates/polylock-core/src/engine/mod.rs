@@ -1,6 +1,7 @@
 //! What runs behind a lock, on the I/O thread of its store: the acquisition, the hold, the release, and their shared context.
 
 mod acquire;
+mod acquisition;
 mod backoff;
 mod connect;
 mod first_claim;

@@ -25,7 +25,7 @@ impl Mutant {
 pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "deadline counted from the reply of the claim",
-        file: "crates/polylock-core/src/engine/acquire.rs",
+        file: "crates/polylock-core/src/engine/acquisition.rs",
         from: "                    return Ok(Acquired::New { grant, sent });
                 }
                 Ok(Standing::Held(_))",
@@ -452,7 +452,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "a try that waits for another task of its owner",
-        file: "crates/polylock-core/src/engine/acquire.rs",
+        file: "crates/polylock-core/src/engine/acquisition.rs",
         from: "            let cell = if self.request.queues {",
         to: "            let cell = if true {",
         test: ("conformance", "memory::reentrancy::a_try_never_waits"),
@@ -1230,7 +1230,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "queue entries are not kept alive",
-        file: "crates/polylock-core/src/engine/acquire.rs",
+        file: "crates/polylock-core/src/engine/acquisition.rs",
         from: "        shared.keeper.wait(shared, request, &waiting.entry, sent);
 ",
         to: "",
@@ -1295,7 +1295,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "the lease of a notified grant counts from the notification",
-        file: "crates/polylock-core/src/engine/acquire.rs",
+        file: "crates/polylock-core/src/engine/acquisition.rs",
         from: "sent: waiting.entry.granted_after(sent)",
         to: "sent: shared.now()",
         test: (
