@@ -161,6 +161,10 @@ impl Settings {
             ..Self::new(servers, command_timeout)
         };
         settings.check()?;
+        if matches!(form, Form::Cluster | Form::Sentinel) && settings.allowed.contains(&Allowed::Cluster) {
+            let problem = "cluster is for one node alone, with redis://: leave it out";
+            return Err(ConfigError::new("polylock.allow", problem));
+        }
         Ok((settings, primary))
     }
 
@@ -299,9 +303,10 @@ pub(crate) fn unreadable(error: &RedisError) -> ConfigError {
     ConfigError::new("store", format!("can't be read ({error})"))
 }
 
-/// The setters of a store's `Config` that are the same for all stores on a queue. The settings are its field `settings`.
+/// The setters of a `Config` that are the same for all stores on several servers. The settings are its field `settings`; the text is
+/// what `command_timeout` means.
 macro_rules! setters {
-    () => {
+    ($command_timeout:literal) => {
         /// The user and the password of the servers come from `provider`; see
         /// [`single::Config::credentials`](crate::single::Config::credentials).
         #[must_use]
@@ -327,7 +332,7 @@ macro_rules! setters {
             self
         }
 
-        /// How long a server may be silent until the connection counts as broken: 500 ms by default.
+        #[doc = $command_timeout]
         #[must_use]
         pub const fn command_timeout(mut self, timeout: std::time::Duration) -> Self {
             self.settings.command_timeout = timeout;

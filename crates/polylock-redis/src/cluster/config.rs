@@ -9,7 +9,6 @@ use polylock_core::{
 use redis::Client;
 
 use crate::{
-    Allowed,
     config::{self, Settings, setters},
     hosts::Form,
     single,
@@ -51,10 +50,6 @@ impl Config {
     /// [`ConfigError`] on what makes no sense.
     pub fn from_url(url: &StoreUrl, keys: &mut Keys) -> Result<Self, ConfigError> {
         let settings = Settings::read(url, Form::Cluster, Self::DEFAULT_COMMAND_TIMEOUT, keys)?;
-        if settings.allowed.contains(&Allowed::Cluster) {
-            let problem = "cluster is for one node alone, with redis://: leave it out";
-            return Err(ConfigError::new("polylock.allow", problem));
-        }
         Ok(Self { settings })
     }
 
@@ -70,7 +65,7 @@ impl Config {
         Ok(Self { settings })
     }
 
-    setters!();
+    setters!("How long a server may be silent until the connection counts as broken: 500 ms by default.");
 
     pub(super) fn into_settings(self) -> Settings {
         self.settings
@@ -80,6 +75,7 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Allowed;
 
     fn shown(url: &str) -> String {
         format!("{:?}", Config::new(url).unwrap())

@@ -1,16 +1,15 @@
 //! Where the servers are and how they are used.
 
-use std::{collections::HashSet, path::PathBuf, time::Duration};
+use std::{collections::HashSet, time::Duration};
 
 use polylock_core::{
     ConfigError,
     url::{self, Keys, StoreUrl},
 };
-use redis::{Client, auth::StreamingCredentialsProvider};
+use redis::Client;
 
 use crate::{
-    Allowed,
-    config::{self, Settings, address},
+    config::{self, Settings, address, setters},
     hosts::Form,
 };
 
@@ -88,35 +87,10 @@ impl Config {
         }
     }
 
-    /// The user and the password of all servers come from `provider`; see
-    /// [`single::Config::credentials`](crate::single::Config::credentials).
-    #[must_use]
-    pub fn credentials(mut self, provider: impl StreamingCredentialsProvider + 'static) -> Self {
-        self.settings.credentials(provider);
-        self
-    }
-
-    /// What the keys of the store begin with, in braces: 1 to 64 letters, digits or one of `_-.:/`. `polylock` by default.
-    #[must_use]
-    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
-        self.settings.prefix = prefix.into();
-        self
-    }
-
-    /// The time limit for a connection that can be used: 1 s by default.
-    #[must_use]
-    pub const fn connect_timeout(mut self, timeout: Duration) -> Self {
-        self.settings.connect_timeout = timeout;
-        self
-    }
-
-    /// How long a server may take to answer until the others decide without it: 200 ms by default, and never more than a
-    /// fifth of the lease.
-    #[must_use]
-    pub const fn command_timeout(mut self, timeout: Duration) -> Self {
-        self.settings.command_timeout = timeout;
-        self
-    }
+    setters!(
+        "How long a server may take to answer until the others decide without it: 200 ms by default, and never more than a fifth of the \
+         lease."
+    );
 
     /// Whether the votes of a server that was restarted count: not if it may have forgotten some, by default. All programs
     /// that share a lock must use the same.
@@ -131,28 +105,6 @@ impl Config {
     #[must_use]
     pub const fn max_ttl(mut self, max_ttl: Duration) -> Self {
         self.max_ttl = max_ttl;
-        self
-    }
-
-    /// The certificate, in a PEM file, of the authority that the servers' are signed by, for `polylock.tls=on`: the
-    /// system's authorities by default.
-    #[must_use]
-    pub fn tls_ca(mut self, file: impl Into<PathBuf>) -> Self {
-        self.settings.certificates.ca = Some(file.into());
-        self
-    }
-
-    /// The client's own certificate and its key, in PEM files, for `polylock.tls=on`: none by default.
-    #[must_use]
-    pub fn tls_client(mut self, certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
-        self.settings.certificates.client = Some((certificate.into(), key.into()));
-        self
-    }
-
-    /// Accepts a property of the servers that breaks locks; none by default.
-    #[must_use]
-    pub fn allow(mut self, property: Allowed) -> Self {
-        self.settings.allowed.push(property);
         self
     }
 
@@ -182,6 +134,7 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Allowed;
 
     fn shown(url: &str) -> String {
         format!("{:?}", Config::new(url).unwrap())

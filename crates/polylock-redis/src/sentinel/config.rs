@@ -9,7 +9,6 @@ use polylock_core::{
 use redis::RedisConnectionInfo;
 
 use crate::{
-    Allowed,
     config::{self, Settings, setters},
     hosts::Form,
     single,
@@ -76,10 +75,6 @@ impl Config {
             );
             return Err(ConfigError::new("store", problem));
         };
-        if settings.allowed.contains(&Allowed::Cluster) {
-            let problem = "cluster is for one node alone, with redis://: leave it out";
-            return Err(ConfigError::new("polylock.allow", problem));
-        }
         let mut sentinel_user = RedisConnectionInfo::default();
         if let Some(user) = user {
             if password.is_none() {
@@ -93,7 +88,7 @@ impl Config {
         Ok(Self { settings, primary, sentinel_user })
     }
 
-    setters!();
+    setters!("How long a server may be silent until the connection counts as broken: 500 ms by default.");
 
     pub(super) fn into_settings(self) -> Settings {
         self.settings
