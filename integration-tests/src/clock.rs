@@ -1,28 +1,28 @@
-//! Moments that all processes of a machine share, and waits that end.
+//! A clock that all processes of a machine share, and waits with a timeout.
 
 use std::{thread, time::Duration};
 
 use polylock_core::{Clock, Moment, SystemClock};
 
-/// How long anything may take that normally happens at once: beyond it, it hangs.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+/// The timeout of operations that normally complete at once: a longer one counts as hung.
+pub const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The present, by the clock that goes on while the machine sleeps: the same for all processes.
+/// Returns the current time of the clock that continues while the machine is suspended. It is the same for all processes.
 #[must_use]
 pub fn now() -> Moment {
     SystemClock.now()
 }
 
-/// Ready after `time`. For a pause that is part of the work or of the fault, never to make sure of something.
+/// Waits for `time`. For pauses that are part of the work or of a fault; a test waits for a condition instead.
 pub async fn pause(time: Duration) {
     SystemClock.sleep_until(now() + time).await;
 }
 
-/// Blocks until `happened`, at most for `limit`; whether it did.
-pub fn within(limit: Duration, mut happened: impl FnMut() -> bool) -> bool {
+/// Blocks until `condition` is true, and returns true; returns false after `limit`.
+pub fn within(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let until = now() + limit;
     loop {
-        if happened() {
+        if condition() {
             return true;
         }
         if now() >= until {
@@ -32,21 +32,21 @@ pub fn within(limit: Duration, mut happened: impl FnMut() -> bool) -> bool {
     }
 }
 
-/// Waits until `happened`, at most for [`PATIENCE`].
+/// Waits until `condition` is true.
 ///
 /// # Panics
-/// If it does not happen.
-pub async fn until<F: Future<Output = bool>>(what: &str, mut happened: impl FnMut() -> F) {
-    let limit = now() + PATIENCE;
-    while !happened().await {
-        assert!(now() < limit, "{what}: not within {PATIENCE:?}");
+/// If it is still false after [`TIMEOUT`].
+pub async fn until<F: Future<Output = bool>>(what: &str, mut condition: impl FnMut() -> F) {
+    let limit = now() + TIMEOUT;
+    while !condition().await {
+        assert!(now() < limit, "{what}: not within {TIMEOUT:?}");
         pause(Duration::from_millis(1)).await;
     }
 }
 
-/// The number of today, by the machine's calendar.
+/// Returns the number of days since the Unix epoch.
 #[must_use]
-#[expect(clippy::disallowed_methods, reason = "a day of the calendar, which decides nothing about locks")]
+#[expect(clippy::disallowed_methods, reason = "a calendar day, which does not affect locks")]
 pub fn day() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     since.as_secs() / (24 * 3600)

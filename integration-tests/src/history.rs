@@ -1,5 +1,4 @@
-//! What a history of critical sections says about speed and fairness. Whether it keeps the promises is for
-//! [`polylock_testkit::history`] to say.
+//! Throughput and fairness of a history of critical sections. [`polylock_testkit::history`] checks its correctness.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -11,27 +10,27 @@ use std::{
 use hdrhistogram::Histogram;
 use polylock_testkit::history::Section;
 
-/// How the sections of one lock followed each other.
+/// The throughput, latencies and fairness of the sections of one lock.
 #[derive(Debug)]
-pub struct Flow {
-    /// From the first acquisition asked for to the last release.
-    pub lasted: Duration,
-    /// How many sections there were.
+pub struct Summary {
+    /// The time from the first request to the last release.
+    pub elapsed: Duration,
+    /// The number of sections.
     pub sections: u64,
-    /// From asking to having it, in nanoseconds.
+    /// The times from the request to the grant, in nanoseconds.
     pub wait: Histogram<u64>,
-    /// From the release called to the next one having it, in nanoseconds.
+    /// The times from the call of a release to the next grant, in nanoseconds.
     pub hand_over: Histogram<u64>,
-    /// How many of the hand-overs went to a client that was not the one that released.
+    /// The number of hand-overs to a client other than the releaser.
     pub to_another: u64,
-    /// The fewest and the most sections that a client had when the first client was done.
+    /// The minimum and maximum of the sections per client, when the first client has finished.
     pub shares: (u64, u64),
-    /// Jain's index of those: 1 if all had as many, 1/n if one of n had all.
+    /// Jain's index of these: 1 if all clients had the same number, 1/n if one of n had all.
     pub jain: f64,
 }
 
-impl Flow {
-    /// That of `sections`, which must be of one exclusive lock.
+impl Summary {
+    /// Summarizes `sections`, which must be of one exclusive lock.
     #[must_use]
     pub fn of(sections: &[Section]) -> Self {
         let mut sections: Vec<&Section> = sections.iter().collect();
@@ -48,7 +47,7 @@ impl Flow {
         let ended = sections.iter().map(|section| section.end()).max().unwrap_or(0);
         let shares = shares(&sections);
         Self {
-            lasted: Duration::from_nanos(ended.saturating_sub(began)),
+            elapsed: Duration::from_nanos(ended.saturating_sub(began)),
             sections: sections.len() as u64,
             wait,
             hand_over,
@@ -58,29 +57,29 @@ impl Flow {
         }
     }
 
-    /// The fewest by the most: 1 is fair.
+    /// Returns the minimum share divided by the maximum share: 1 is fair.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a ratio for people")]
     pub fn fairness(&self) -> f64 {
         self.shares.0 as f64 / self.shares.1.max(1) as f64
     }
 
-    /// Sections a second.
+    /// Returns the sections per second.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
     pub fn rate(&self) -> f64 {
-        self.sections as f64 / self.lasted.as_secs_f64().max(f64::EPSILON)
+        self.sections as f64 / self.elapsed.as_secs_f64().max(f64::EPSILON)
     }
 }
 
-impl fmt::Display for Flow {
+impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
             "{} sections in {:.2?} ({:.0}/s, {} to another); hand-over p50 {:.2?}, p99 {:.2?}; wait p99 {:.2?}, max \
              {:.2?}; fairness {:.2} ({} to {})",
             self.sections,
-            self.lasted,
+            self.elapsed,
             self.rate(),
             self.to_another,
             at(&self.hand_over, 0.5),
@@ -94,7 +93,7 @@ impl fmt::Display for Flow {
     }
 }
 
-/// What all processes wrote down, each in a file of its own in `directory`.
+/// Reads the sections that all processes recorded, each in its own file in `directory`.
 ///
 /// # Panics
 /// If they can't be read.
@@ -107,8 +106,8 @@ pub fn read_all(directory: &Path) -> Vec<Section> {
     polylock_testkit::history::read(&text).unwrap_or_else(|error| panic!("{}: {error}", directory.display()))
 }
 
-/// The sections of each client up to the moment when the first client had its last: from then on there are fewer to share
-/// with.
+/// Returns the number of sections of each client up to the last section of the client that finished first: afterwards fewer clients
+/// compete.
 fn shares(sections: &[&Section]) -> Vec<u64> {
     let mut last: HashMap<&str, usize> = HashMap::new();
     for (at, section) in sections.iter().enumerate() {
@@ -132,7 +131,7 @@ fn jain(shares: &[u64]) -> f64 {
     sum * sum / (shares.len() as f64 * squares).max(f64::EPSILON)
 }
 
-/// A histogram of times up to ten minutes, to three digits.
+/// Returns a histogram of times up to ten minutes, with three significant digits.
 ///
 /// # Panics
 /// Never: the bounds are in order.
@@ -142,7 +141,7 @@ pub fn nanos() -> Histogram<u64> {
     histogram.unwrap_or_else(|error| panic!("fixed bounds: {error}"))
 }
 
-/// The time below which this share of all lies.
+/// Returns the quantile `share`.
 #[must_use]
 pub fn at(histogram: &Histogram<u64>, share: f64) -> Duration {
     Duration::from_nanos(histogram.value_at_quantile(share))
@@ -158,15 +157,15 @@ mod tests {
     }
 
     #[test]
-    fn waits_hand_overs_and_shares_are_told_apart() {
+    fn waits_hand_overs_and_shares_are_distinguished() {
         let sections = [section("a", 0..10, 20), section("a", 20..30, 40), section("b", 0..50, 60)];
-        let flow = Flow::of(&sections);
-        assert_eq!((flow.sections, flow.to_another, flow.lasted.as_nanos()), (3, 1, 60));
+        let flow = Summary::of(&sections);
+        assert_eq!((flow.sections, flow.to_another, flow.elapsed.as_nanos()), (3, 1, 60));
         assert_eq!((flow.hand_over.max(), flow.wait.max()), (10, 50));
-        assert_eq!(flow.shares, (0, 2), "b had none when a was done");
+        assert_eq!(flow.shares, (0, 2), "b had no section when a finished");
         let turns =
             [section("a", 0..1, 2), section("b", 0..3, 4), section("a", 2..5, 6), section("b", 4..7, 8)];
-        assert_eq!(Flow::of(&turns).shares, (1, 2));
+        assert_eq!(Summary::of(&turns).shares, (1, 2));
         let jain = |shares: &[u64]| (jain(shares) * 100.0).round();
         assert_eq!((jain(&[7, 7, 7]), jain(&[9, 0, 0]), jain(&[1, 2])), (100.0, 33.0, 90.0));
     }

@@ -1,27 +1,27 @@
-//! What the tests against real stores and real processes share.
+//! The shared harness of the tests with real stores and real processes.
 //!
 //! - [`targets`](mod@targets): the list of stores of this machine, in one place;
-//! - [`stores`](mod@stores): those of them that processes share;
-//! - [`namespace`]: shell scripts where process numbers can be chosen;
-//! - [`process`]: helper programs that are killed, stopped and always cleaned away;
-//! - [`proxy`]: faults of the network between a client and a server;
-//! - [`servers`]: real PostgreSQL, MariaDB, Redis, Valkey, ZooKeeper and Azurite servers, started, hurt and always cleaned
-//!   away;
-//! - [`refusals`], [`trace`]: what a store says when it refuses, and what is traced;
-//! - [`clock`]: stamps that all processes share, and waits that end;
+//! - [`stores`](mod@stores): the stores that several processes can use;
+//! - [`pid_namespace`]: shell scripts in a process namespace, in which process numbers can be chosen;
+//! - [`process`]: helper programs that a test kills and stops, and that are always cleaned up;
+//! - [`proxy`]: network faults between a client and a server;
+//! - [`servers`]: real PostgreSQL, MariaDB, Redis, Valkey, ZooKeeper and Azurite servers, started, killed and always
+//!   cleaned up;
+//! - [`refusals`], [`trace`]: the errors of stores, and the tracing output;
+//! - [`clock`]: a clock that all processes share, and waits with a timeout;
 //! - [`takeover`]: the time between the last sign of life of a command and the start of the next;
-//! - [`load`]: many who use a few locks at once, through whatever happens;
-//! - [`history`]: what the sections that workers wrote down say about waits, hand-overs and fairness;
-//! - [`cargo`]: what only `cargo` knows: other packages' binaries, dependency trees.
+//! - [`load`]: many tasks that use a few locks during faults;
+//! - [`history`]: waits, hand-overs and fairness in the recorded sections of workers;
+//! - [`cargo`]: other packages' binaries, and dependency trees.
 //!
 //! The helper program is `worker`, the benchmark is `cargo bench -p polylock-integration-tests`, and
-//! `cargo run -p polylock-integration-tests --bin mutants` plants bugs in the library and expects a test to fail.
+//! `cargo run -p polylock-integration-tests --bin mutants` plants bugs in the library and checks that a test detects each.
 
 pub mod cargo;
 pub mod clock;
 pub mod history;
 pub mod load;
-pub mod namespace;
+pub mod pid_namespace;
 pub mod process;
 pub mod proxy;
 pub mod refusals;

@@ -1,4 +1,4 @@
-//! Many who use a few locks at once, through whatever happens, and what is said of it afterwards.
+//! Many tasks that use a few locks at the same time during faults, and the outcome.
 
 use std::{
     sync::{
@@ -13,28 +13,30 @@ use polylock_testkit::history::{self, Attempt, Recorder, Rules, Section};
 
 use crate::clock::{now, pause};
 
-/// How many times as long a load may last on a machine that is busy with something else.
-pub const LONGER: u32 = 4;
+/// The factor by which a load may take longer on a busy machine.
+pub const MAX_SLOWDOWN: u32 = 4;
 
-/// How many use how much for how long.
+/// The number of tasks and locks, and the duration.
 #[derive(Debug, Clone, Copy)]
 pub struct Load {
-    /// Stores opened, each as if it were another process.
+    /// The number of opened stores, each of which represents a process.
     pub stores: usize,
-    /// Tasks on each.
+    /// The number of tasks on each store.
     pub tasks: usize,
-    /// What the locks are called: so, and with a number behind it if there are several.
+    /// The name of the lock; followed by a number if there are several.
     pub name: &'static str,
-    /// How many locks.
+    /// The number of locks.
     pub names: usize,
-    /// How long it goes on.
-    pub lasts: Duration,
-    /// It goes on until there were more holds than this, but not for longer than [`LONGER`] times as long.
-    pub more_than: usize,
-    /// Whether every third hold is a shared one.
+    /// The duration of the load.
+    pub duration: Duration,
+    /// The load continues until there were more holds than this, for at most [`MAX_SLOWDOWN`] times its duration.
+    pub min_holds: usize,
+    /// True if every third hold is a shared one.
     pub readers: bool,
-    /// For how long each waits for its turn.
+    /// The timeout of each acquisition.
     pub wait: Duration,
+    /// The duration of each hold.
+    pub hold_for: Duration,
 }
 
 impl Default for Load {
@@ -44,42 +46,57 @@ impl Default for Load {
             tasks: 4,
             name: "lock",
             names: 2,
-            lasts: Duration::from_secs(3),
-            more_than: 0,
+            duration: Duration::from_secs(3),
+            min_holds: 0,
             readers: true,
             wait: Duration::from_secs(10),
+            hold_for: Duration::from_micros(500),
         }
     }
 }
 
-/// One task of each store, which wants the lock `name` alone, again and again.
+/// Returns a load of one task per store, which acquires the lock `name` repeatedly.
 #[must_use]
-pub fn one(name: &'static str, lasts: Duration) -> Load {
-    Load { tasks: 1, name, names: 1, lasts, readers: false, ..Load::default() }
+pub fn one(name: &'static str, duration: Duration) -> Load {
+    Load { tasks: 1, name, names: 1, duration, readers: false, ..Load::default() }
 }
 
-/// What came out.
+/// Returns a load of tries of writers for one lock, in which every grant is made by a claim.
+#[must_use]
+pub fn tries_of_writers() -> Load {
+    Load { names: 1, readers: false, wait: Duration::ZERO, ..Load::default() }
+}
+
+/// Returns a load of tries of readers and writers for one lock, in which planted bugs let holds overlap: so few that the lock becomes
+/// free often, with holds that last about as long as a planted stall.
+#[must_use]
+pub fn tries_of_readers_and_writers() -> Load {
+    let hold_for = Duration::from_millis(5);
+    Load { names: 1, stores: 8, tasks: 1, wait: Duration::ZERO, hold_for, ..Load::default() }
+}
+
+/// The outcome of a load.
 #[derive(Debug)]
 pub struct Outcome {
     /// All holds.
     pub sections: Vec<Section>,
-    /// Claims that failed.
+    /// The number of acquisitions that failed.
     pub failures: usize,
-    /// Holds that were lost.
+    /// The number of holds that were lost.
     pub losses: usize,
 }
 
 impl Outcome {
-    /// Every promise was kept.
+    /// Checks that the history is correct.
     ///
     /// # Panics
-    /// If not.
-    pub fn is_clean(&self) {
+    /// If a check of [`polylock_testkit::history`] fails.
+    pub fn assert_consistent(&self) {
         println!("{} sections, {} failures, {} losses", self.sections.len(), self.failures, self.losses);
         assert_eq!(history::check(&self.sections, Rules::default()), []);
     }
 
-    /// The sections of all tasks of one store, by its number.
+    /// Returns the number of sections of all tasks of one store.
     #[must_use]
     pub fn of(&self, store: usize) -> usize {
         let store = format!("{store}.");
@@ -88,25 +105,25 @@ impl Outcome {
 }
 
 impl Load {
-    /// Puts the load on the store at `url`, while `trouble` happens.
+    /// Runs the load on the store at `url`, while `fault` runs.
     ///
     /// # Panics
-    /// If it can't be opened.
-    pub async fn run(self, url: &str, trouble: impl Future<Output = ()>) -> Outcome {
+    /// If the store can't be opened.
+    pub async fn run(self, url: &str, fault: impl Future<Output = ()>) -> Outcome {
         let mut stores = Vec::new();
         for _ in 0..self.stores {
             stores.push(Locks::connect(url).await.unwrap_or_else(|error| panic!("{url}: {error:?}")));
         }
-        self.on(stores, trouble).await
+        self.on(stores, fault).await
     }
 
-    /// The same on stores that are open.
+    /// Runs the load on open stores.
     ///
     /// # Panics
-    /// If a task does.
-    pub async fn on(self, stores: Vec<Locks>, trouble: impl Future<Output = ()>) -> Outcome {
+    /// If a task panics.
+    pub async fn on(self, stores: Vec<Locks>, fault: impl Future<Output = ()>) -> Outcome {
         let recorder = Recorder::new();
-        let (until, latest) = (now() + self.lasts, now() + self.lasts * LONGER);
+        let (until, latest) = (now() + self.duration, now() + self.duration * MAX_SLOWDOWN);
         let holds = Arc::new(AtomicUsize::new(0));
         let mut tasks = Vec::new();
         for (store, locks) in stores.into_iter().enumerate() {
@@ -117,14 +134,14 @@ impl Load {
                     let (mut failures, mut losses, mut turn) = (0, 0, store + task);
                     let is_over = || match now() {
                         now if now < until => false,
-                        now => now >= latest || holds.load(Ordering::Relaxed) > self.more_than,
+                        now => now >= latest || holds.load(Ordering::Relaxed) > self.min_holds,
                     };
                     while !is_over() {
                         turn += 1;
                         let name = self.name_of(turn);
                         let mode = if self.readers && turn % 3 == 0 { Mode::Shared } else { Mode::Exclusive };
                         let attempt = recorder.invoke(&name, &client, mode);
-                        let held = hold(&locks, self.wait, attempt, &name, mode).await;
+                        let held = hold(&locks, &self, attempt, &name, mode).await;
                         holds.fetch_add(usize::from(held.is_ok()), Ordering::Relaxed);
                         match held {
                             Ok(true) => {}
@@ -140,10 +157,10 @@ impl Load {
                 }));
             }
         }
-        trouble.await;
+        fault.await;
         let (mut failures, mut losses) = (0, 0);
         for task in tasks {
-            let (failed, lost) = task.await.unwrap_or_else(|error| panic!("a task: {error}"));
+            let (failed, lost) = task.await.unwrap_or_else(|error| panic!("a task failed: {error}"));
             failures += failed;
             losses += lost;
         }
@@ -155,18 +172,18 @@ impl Load {
     }
 }
 
-/// Takes the lock, keeps it for a moment and gives it back; false if it was lost meanwhile.
+/// Acquires the lock, holds it as long as `load` does and releases it. Returns false if it was lost meanwhile.
 ///
 /// # Errors
-/// If it could not be taken.
+/// If it could not be acquired.
 pub async fn hold(
     locks: &Locks,
-    wait: Duration,
+    load: &Load,
     attempt: Attempt,
     name: &str,
     mode: Mode,
 ) -> Result<bool, Error> {
-    let guard = locks.lock(name).mode(mode).wait(wait).acquire().await?;
+    let guard = locks.lock(name).mode(mode).wait(load.wait).acquire().await?;
     let hold = attempt.acquired(&guard);
     tokio::select! {
         biased;
@@ -174,10 +191,10 @@ pub async fn hold(
             hold.lost(guard.deadline());
             return Ok(false);
         }
-        () = pause(Duration::from_micros(500)) => {}
+        () = pause(load.hold_for) => {}
     }
     hold.releasing(&guard);
-    // A release that fails is tried again in the background.
+    // A failed release is retried in the background.
     guard.release().await.ok();
     Ok(true)
 }

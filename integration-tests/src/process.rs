@@ -1,4 +1,4 @@
-//! A helper program that runs beside the test: its lines, its signals, its end.
+//! A helper program that a test runs: its output lines, its signals, its exit.
 
 use std::{
     ffi::OsStr,
@@ -13,7 +13,7 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::clock::{self, PATIENCE};
+use crate::clock::{self, TIMEOUT};
 
 /// A running program. It is killed when this is dropped.
 pub struct Process {
@@ -29,7 +29,7 @@ impl fmt::Debug for Process {
 }
 
 impl Process {
-    /// Starts `program`; what it writes to its standard error shows in the test's.
+    /// Starts `program`. Its standard error is that of the test.
     ///
     /// # Panics
     /// If it can't be started.
@@ -42,82 +42,84 @@ impl Process {
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
             unreachable!("both are piped")
         };
-        let (say, lines) = mpsc::channel();
+        let (sender, lines) = mpsc::channel();
         thread::spawn(move || {
-            // Until it is over, or nobody listens any more.
-            BufReader::new(output).lines().map_while(Result::ok).try_for_each(|line| say.send(line))
+            // Ends with the output, or when the receiver was dropped.
+            BufReader::new(output).lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
         });
         Self { child, input, lines }
     }
 
-    /// Its id.
+    /// Returns the process id.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// The next line that it writes, if it comes in time.
-    pub fn line_within(&mut self, limit: Duration) -> Option<String> {
+    /// Returns the next line of its output; `None` if there is none within `limit`.
+    pub fn next_line(&mut self, limit: Duration) -> Option<String> {
         self.lines.recv_timeout(limit).ok()
     }
 
-    /// What follows `word` on its next line.
+    /// Returns the words after `word` on its next line.
     ///
     /// # Panics
-    /// If there is no such line in time, or it begins with another word.
-    pub fn hears(&mut self, word: &str) -> Vec<String> {
-        let line =
-            self.line_within(PATIENCE).unwrap_or_else(|| panic!("{self:?} said nothing, not {word:?}"));
+    /// If there is no line within [`TIMEOUT`], or the line begins with another word.
+    pub fn expect_line(&mut self, word: &str) -> Vec<String> {
+        let line = self
+            .next_line(TIMEOUT)
+            .unwrap_or_else(|| panic!("{self:?}: expected the line {word:?}, got none within {TIMEOUT:?}"));
         let mut words = line.split_whitespace().map(str::to_owned);
-        assert_eq!(words.next().as_deref(), Some(word), "{self:?} said {line:?}");
+        assert_eq!(words.next().as_deref(), Some(word), "{self:?}: expected the line {word:?}, got {line:?}");
         words.collect()
     }
 
     /// Sends it a line.
     ///
     /// # Panics
-    /// If it does not listen any more.
-    pub fn tell(&mut self, line: &str) {
-        let told = writeln!(self.input, "{line}").and_then(|()| self.input.flush());
-        told.unwrap_or_else(|error| panic!("{self:?} does not hear {line:?}: {error}"));
+    /// If it has closed its input.
+    pub fn send_line(&mut self, line: &str) {
+        let sent = writeln!(self.input, "{line}").and_then(|()| self.input.flush());
+        sent.unwrap_or_else(|error| panic!("can't send {line:?} to {self:?}: {error}"));
     }
 
-    /// SIGKILL: no last act of any kind. It is gone when this returns.
+    /// Sends SIGKILL. The process has ended when this returns.
     ///
     /// # Panics
     /// If it can't be sent.
     pub fn kill(&mut self) -> ExitStatus {
         self.child.kill().unwrap_or_else(|error| panic!("can't kill {self:?}: {error}"));
-        self.ends()
+        self.wait_for_exit()
     }
 
-    /// SIGSTOP. It stands still when this returns.
+    /// Sends SIGSTOP. All its threads have stopped when this returns.
     ///
     /// # Panics
     /// If it can't be sent, or has no effect.
     pub fn stop(&self) {
         self.send(Signal::STOP);
-        assert!(clock::within(PATIENCE, || self.all_stopped()), "{self:?} does not stop");
+        assert!(clock::within(TIMEOUT, || self.all_stopped()), "{self:?} has not stopped within {TIMEOUT:?}");
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT.
     ///
     /// # Panics
     /// If it can't be sent.
-    pub fn go_on(&self) {
+    pub fn resume(&self) {
         self.send(Signal::CONT);
     }
 
-    /// How it ended.
+    /// Waits for its end, and returns its status.
     ///
     /// # Panics
-    /// If it goes on for longer than [`PATIENCE`].
-    pub fn ends(&mut self) -> ExitStatus {
-        self.ends_within(PATIENCE).unwrap_or_else(|| panic!("{self:?} does not end"))
+    /// If it does not end within [`TIMEOUT`].
+    pub fn wait_for_exit(&mut self) -> ExitStatus {
+        self.wait_for_exit_within(TIMEOUT)
+            .unwrap_or_else(|| panic!("{self:?} has not ended within {TIMEOUT:?}"))
     }
 
-    /// How it ended, if it has in time.
-    pub fn ends_within(&mut self, limit: Duration) -> Option<ExitStatus> {
+    /// Waits for its end, and returns its status; `None` if it has not ended within `limit`.
+    pub fn wait_for_exit_within(&mut self, limit: Duration) -> Option<ExitStatus> {
         let mut status = None;
         clock::within(limit, || {
             status = self.child.try_wait().ok().flatten();
@@ -131,12 +133,12 @@ impl Process {
         sent.unwrap_or_else(|error| panic!("can't send {signal:?} to {self:?}: {error}"));
     }
 
-    /// Whether every thread of it has stopped: the signal reaches them one by one.
+    /// Returns true if every thread has stopped: the signal reaches them one by one.
     fn all_stopped(&self) -> bool {
         let Ok(threads) = std::fs::read_dir(format!("/proc/{}/task", self.child.id())) else { return false };
         threads.flatten().all(|thread| {
             let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
-            // The state stands behind the name, which is in parentheses and may hold any character.
+            // The state follows the name, which is in parentheses and may contain any character.
             stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
         })
     }

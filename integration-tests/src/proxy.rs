@@ -1,15 +1,15 @@
 //! A TCP proxy in front of a server, with faults that a test switches on and off at any moment.
 //!
-//! It runs on a thread of its own, so a test may block. A byte that the proxy reads after a switch has returned is treated
-//! as the switch says.
+//! It runs on its own thread, so a test may block. A byte that the proxy reads after a switch call has returned is treated
+//! according to that switch.
 //!
-//! As in TCP, there is no byte behind a gap: a connection of which something was [swallowed](Flow::Swallow) passes nothing
-//! more in that direction, whatever is switched later. New connections are well again.
+//! As in TCP, no byte follows a gap: a connection that has [dropped](Flow::Drop) bytes passes nothing more in that direction,
+//! regardless of later switches. New connections are not affected.
 //!
-//! What is not a matter of bytes but of one request, such as a reply that is lost, is a [`Fate`].
+//! A fault of a single request, such as a lost reply, is a [`RequestFault`].
 
 mod connection;
-mod fate;
+mod request_fault;
 mod requests;
 
 use std::{
@@ -25,17 +25,17 @@ use std::{
 
 use tokio::sync::watch;
 
-pub use self::fate::Fate;
+pub use self::request_fault::RequestFault;
 use self::{
     connection::{serve, socket},
-    fate::Choice,
+    request_fault::Choice,
     requests::Framing,
 };
-use crate::clock::{self, PATIENCE};
+use crate::clock::{self, TIMEOUT};
 
 /// A direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub enum Direction {
     /// From clients to the server.
     ToServer,
     /// From the server to clients.
@@ -43,52 +43,52 @@ pub enum Way {
 }
 
 /// Both directions.
-pub const BOTH: [Way; 2] = [Way::ToServer, Way::ToClient];
+pub const BOTH: [Direction; 2] = [Direction::ToServer, Direction::ToClient];
 
-/// What becomes of the bytes in one direction.
+/// The treatment of the bytes in one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Flow {
-    /// They pass.
+    /// They pass at once.
     #[default]
     Pass,
     /// They pass this much later.
     Delay(Duration),
-    /// They are read and kept, the end of the connection too, and pass when this ends, though the sender be gone by then.
+    /// They are read and buffered, the end of the connection too, and pass when the flow changes, even if the sender has gone.
     Hold,
-    /// They are not read: they wait in the system's buffers, and when these are full the sender must wait.
+    /// They are not read: they stay in the buffers of the system, and the sender blocks when these are full.
     Stall,
-    /// They are lost, the end of the connection too: the other side never hears of it.
-    Swallow,
+    /// They are lost, the end of the connection too: the other side is not notified.
+    Drop,
 }
 
-/// How a connection ends.
+/// The end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// By a reset.
+    /// A reset.
     Reset,
-    /// In good order, as if each side had closed it.
+    /// An orderly end, as if each side had closed it.
     Close,
 }
 
-/// What went through so far.
+/// The traffic so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Counts {
-    /// Connections that were accepted.
+    /// Accepted connections.
     pub connections: u64,
-    /// Those of them that are still there.
+    /// Accepted connections that are still open.
     pub open: u64,
-    /// How often something came from a client: one for each request, if each waits for its answer. Exact for
+    /// Requests: reads from a client that returned bytes, one per request if each waits for its reply. Exact for
     /// [HTTP](Proxy::to_http).
     pub requests: u64,
-    /// Bytes that went to the server.
+    /// Bytes sent to the server.
     pub to_server: u64,
-    /// Bytes that went to clients.
+    /// Bytes sent to clients.
     pub to_client: u64,
-    /// Replies that were [cut](Fate::CutReply).
-    pub cut_replies: u64,
-    /// Requests that met a [`Fate`].
-    pub fated: u64,
+    /// Connections that were [reset before a reply](RequestFault::ResetBeforeReply).
+    pub resets_before_reply: u64,
+    /// Requests to which a [`RequestFault`] was applied.
+    pub faulted: u64,
 }
 
 /// A proxy in front of one server. When it is dropped, all its connections end.
@@ -100,36 +100,56 @@ pub struct Proxy {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What is switched.
-#[derive(Debug, Clone, Copy, Default)]
+/// The current switches.
+#[derive(Debug, Clone, Copy)]
 struct Switches {
+    /// The server for new connections.
+    server: SocketAddr,
     flows: [Flow; 2],
-    /// For connections up to this number.
-    earlier: [Option<(u64, Flow)>; 2],
-    /// Connections up to this number end.
-    cut: Option<(u64, End)>,
+    /// The flows of some connections, which override `flows`.
+    overrides: [Option<(Range, Flow)>; 2],
+    /// The connections that must end.
+    cut: Option<(Range, End)>,
     refuses: bool,
-    over: bool,
+    stopped: bool,
+}
+
+/// Connections from one number to another, both included.
+#[derive(Debug, Clone, Copy)]
+struct Range(u64, u64);
+
+impl Range {
+    fn contains(self, number: u64) -> bool {
+        (self.0..=self.1).contains(&number)
+    }
 }
 
 impl Switches {
-    fn flow(&self, number: u64, way: Way) -> Flow {
-        let earlier = self.earlier[way as usize].filter(|(last, _)| number <= *last);
-        earlier.map_or(self.flows[way as usize], |(_, flow)| flow)
+    fn flow(&self, number: u64, way: Direction) -> Flow {
+        let special = self.overrides[way as usize].filter(|(range, _)| range.contains(number));
+        special.map_or(self.flows[way as usize], |(_, flow)| flow)
     }
 }
 
 #[derive(Debug, Default)]
 struct Shared {
     framing: Framing,
-    listens: AtomicBool,
+    is_listening: AtomicBool,
     connections: AtomicU64,
     open: Mutex<BTreeSet<u64>>,
     requests: AtomicU64,
     passed: [AtomicU64; 2],
-    cut_replies: AtomicU64,
-    fated: AtomicU64,
+    resets_before_reply: AtomicU64,
+    faulted: AtomicU64,
     choice: Mutex<Option<Choice>>,
+    watched: [Mutex<Watched>; 2],
+}
+
+/// Requests, or replies, that a test [watches for](Proxy::watch_for).
+#[derive(Debug, Default)]
+struct Watched {
+    part: Option<Vec<u8>>,
+    connections: Vec<u64>,
 }
 
 impl Shared {
@@ -141,18 +161,30 @@ impl Shared {
         self.choice.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What becomes of this request, if nothing ordinary does.
-    fn fate(&self, request: &[u8]) -> Option<Fate> {
+    fn watched(&self, way: Direction) -> MutexGuard<'_, Watched> {
+        self.watched[way as usize].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records the connection `number` if the test watches for these bytes in this direction.
+    fn record(&self, way: Direction, bytes: &[u8], number: u64) {
+        let mut watched = self.watched(way);
+        if watched.part.as_ref().is_some_and(|part| request_fault::has(bytes, part)) {
+            watched.connections.push(number);
+        }
+    }
+
+    /// Returns the fault of this request, if it has one.
+    fn fault(&self, request: &[u8]) -> Option<RequestFault> {
         let mut choice = self.choice();
-        let fate = choice.as_ref()?.fate_of(request)?.clone();
+        let fault = choice.as_ref()?.fault_of(request)?.clone();
         choice.take_if(|choice| choice.once);
-        self.fated.fetch_add(1, SeqCst);
-        Some(fate)
+        self.faulted.fetch_add(1, SeqCst);
+        Some(fault)
     }
 }
 
 impl Proxy {
-    /// In front of what listens, now or later, at `server`.
+    /// Starts a proxy for the server at `server`, which may start to listen later.
     ///
     /// # Panics
     /// If there is no free port.
@@ -161,7 +193,7 @@ impl Proxy {
         Self::framed(server, Framing::Reads)
     }
 
-    /// In front of the server at `port` of 127.0.0.1.
+    /// Starts a proxy for the server at `port` of 127.0.0.1.
     ///
     /// # Panics
     /// If there is no free port.
@@ -170,8 +202,8 @@ impl Proxy {
         Self::start(([127, 0, 0, 1], port).into())
     }
 
-    /// The same for one that speaks HTTP/1.1 without TLS: a request is whole before it passes, however it comes, so each has
-    /// one [`Fate`] and is counted once. Of one with a body, the length is in its head.
+    /// Starts a proxy for a server that speaks HTTP/1.1 without TLS. A request passes when it is complete, so each has one [`RequestFault`] and
+    /// is counted once. A body must have a `Content-Length`.
     ///
     /// # Panics
     /// If there is no free port.
@@ -182,141 +214,210 @@ impl Proxy {
 
     fn framed(server: SocketAddr, framing: Framing) -> Self {
         let shared = Arc::new(Shared { framing, ..Shared::default() });
-        let (switches, mut seen) = watch::channel(Switches::default());
-        let (say, address) = std::sync::mpsc::channel();
+        let (switches, mut seen) = watch::channel(Switches {
+            server,
+            flows: [Flow::default(); 2],
+            overrides: [None; 2],
+            cut: None,
+            refuses: false,
+            stopped: false,
+        });
+        let (sender, address) = std::sync::mpsc::channel();
         let thread = thread::spawn({
             let shared = shared.clone();
             move || {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-                let runtime = runtime.unwrap_or_else(|error| panic!("no runtime: {error}"));
+                let runtime = runtime.unwrap_or_else(|error| panic!("can't create a runtime: {error}"));
                 runtime.block_on(async {
-                    // Keeps the port while nobody listens.
+                    // Reserves the port while the proxy refuses connections.
                     let bound = socket(([127, 0, 0, 1], 0).into()).and_then(|socket| {
                         let address = socket.local_addr()?;
                         Ok((socket, address))
                     });
                     let (_reserved, address) = bound.unwrap_or_else(|error| panic!("no free port: {error}"));
-                    serve(address, server, &mut seen, &shared, || say.send(address).unwrap_or_default())
-                        .await;
+                    serve(address, &mut seen, &shared, || sender.send(address).unwrap_or_default()).await;
                 });
             }
         });
-        let address = address.recv().unwrap_or_else(|_| panic!("the proxy does not start"));
+        let address = address.recv().unwrap_or_else(|_| panic!("the proxy has not started"));
         Self { address, switches, shared, thread: Some(thread) }
     }
 
-    /// Where it listens.
+    /// Returns the address of the proxy.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The URL `of` the server, with the proxy in the server's place.
+    /// Returns the URL of the server with the address of the proxy.
     #[must_use]
-    pub fn url(&self, of: &str) -> String {
-        // One that names a service names its emulator behind that.
+    pub fn url(&self, url: &str) -> String {
+        // The URL of a service contains the URL of its emulator.
         const EMULATOR: &str = "emulator=";
-        let (before, server) = of.split_at(of.find(EMULATOR).map_or(0, |at| at + EMULATOR.len()));
+        let (before, server) = url.split_at(url.find(EMULATOR).map_or(0, |at| at + EMULATOR.len()));
         let (scheme, rest) = server.split_once("://").unwrap_or(("", server));
-        // A password may hold anything that ends a host.
+        // A password may contain the characters that end a host.
         let (user, rest) = rest.split_at(rest.rfind('@').map_or(0, |at| at + 1));
         let rest = &rest[rest.find(['/', '?', '&']).unwrap_or(rest.len())..];
         format!("{before}{scheme}://{user}{}{rest}", self.address)
     }
 
-    /// Switches this direction of all connections, those to come too.
-    pub fn set(&self, way: Way, flow: Flow) {
+    /// Sets the flow in this direction for all connections, future ones included.
+    pub fn set(&self, way: Direction, flow: Flow) {
         self.switches.send_modify(|switches| {
             switches.flows[way as usize] = flow;
-            switches.earlier[way as usize] = None;
+            switches.overrides[way as usize] = None;
         });
     }
 
-    /// Switches both directions of all connections, those to come too.
+    /// Sets the flow in both directions for all connections, future ones included.
     pub fn set_both(&self, flow: Flow) {
         BOTH.into_iter().for_each(|way| self.set(way, flow));
     }
 
-    /// Switches this direction of the connections that there are; those to come are as they are switched for all. With
-    /// [`Flow::Swallow`] the connections are half open for good.
-    pub fn set_earlier(&self, way: Way, flow: Flow) {
-        let last = self.shared.connections.load(SeqCst);
-        self.switches.send_modify(|switches| switches.earlier[way as usize] = Some((last, flow)));
+    /// Sets the flow in this direction for the existing connections, not for future ones. With [`Flow::Drop`] the connections stay half
+    /// open.
+    pub fn set_existing(&self, way: Direction, flow: Flow) {
+        self.set_range(self.existing(), way, flow);
     }
 
-    /// Ends the connections that there are. They have ended when this returns; how many there were.
+    /// Sets the flow in this direction for one connection; they are numbered from 1. Replaces the flow of other single connections.
+    pub fn set_one(&self, number: u64, way: Direction, flow: Flow) {
+        self.set_range(Range(number, number), way, flow);
+    }
+
+    fn set_range(&self, range: Range, way: Direction, flow: Flow) {
+        self.switches.send_modify(|switches| switches.overrides[way as usize] = Some((range, flow)));
+    }
+
+    fn existing(&self) -> Range {
+        Range(1, self.shared.connections.load(SeqCst))
+    }
+
+    /// Connects new connections to another server; existing ones stay.
+    pub fn redirect_to(&self, server: SocketAddr) {
+        self.switches.send_modify(|switches| switches.server = server);
+    }
+
+    /// Ends all existing connections, and returns their number. They have ended when this returns.
     ///
     /// # Panics
     /// If one does not end.
-    pub fn cut(&self, how: End) -> usize {
-        let last = self.shared.connections.load(SeqCst);
-        let count = self.shared.open().range(..=last).count();
-        self.switches.send_modify(|switches| switches.cut = Some((last, how)));
-        let ended = clock::within(PATIENCE, || self.shared.open().range(..=last).next().is_none());
-        assert!(ended, "a connection through the proxy does not end");
+    pub fn cut(&self, end: End) -> usize {
+        self.cut_range(self.existing(), end)
+    }
+
+    /// Ends one connection; they are numbered from 1. It has ended when this returns.
+    ///
+    /// # Panics
+    /// If it does not end.
+    pub fn cut_one(&self, number: u64, end: End) {
+        self.cut_range(Range(number, number), end);
+    }
+
+    fn cut_range(&self, range: Range, end: End) -> usize {
+        let open = || self.shared.open().iter().filter(|number| range.contains(**number)).count();
+        let count = open();
+        self.switches.send_modify(|switches| switches.cut = Some((range, end)));
+        assert!(
+            clock::within(TIMEOUT, || open() == 0),
+            "a connection through the proxy has not ended within {TIMEOUT:?}"
+        );
         count
     }
 
-    /// Refuses new connections, or accepts them again. It does when this returns.
+    /// Refuses new connections, or accepts them again. It has taken effect when this returns.
     ///
     /// # Panics
-    /// If the proxy does not listen again.
+    /// If the proxy does not follow.
     pub fn refuse(&self, refuses: bool) {
         self.switches.send_modify(|switches| switches.refuses = refuses);
-        let done = clock::within(PATIENCE, || self.shared.listens.load(SeqCst) != refuses);
-        assert!(done, "the proxy does not listen to what is switched");
+        let done = clock::within(TIMEOUT, || self.shared.is_listening.load(SeqCst) != refuses);
+        assert!(done, "the proxy has not followed a switch within {TIMEOUT:?}");
     }
 
-    /// Lets the next request that has `part` in it reach the server, drops the reply, and resets the connection: that
-    /// request's fate is [`Fate::CutReply`]. An empty part is in every request.
-    pub fn cut_reply_to(&self, part: impl Into<Vec<u8>>) {
-        self.choose([part], Fate::CutReply, true);
+    /// Applies [`RequestFault::ResetBeforeReply`] to the next request that contains `part`: it reaches the server, and the connection is reset before the
+    /// reply. An empty part matches every request.
+    pub fn reset_before_reply_to(&self, part: impl Into<Vec<u8>>) {
+        self.choose([part], RequestFault::ResetBeforeReply, true);
     }
 
-    /// The next request that has all `parts` in it meets this `fate`. There is one fate at a time: this replaces the one
-    /// before.
-    pub fn next<P: Into<Vec<u8>>>(&self, parts: impl IntoIterator<Item = P>, fate: Fate) {
-        self.choose(parts, fate, true);
+    /// Applies `fault` to the next request that contains all `parts`. It replaces an earlier fault that was not applied yet.
+    pub fn fault_next<P: Into<Vec<u8>>>(&self, parts: impl IntoIterator<Item = P>, fault: RequestFault) {
+        self.choose(parts, fault, true);
     }
 
-    /// Every request from now on that has all `parts` in it meets this `fate`, until there is another one or
-    /// [none](Self::spare). No parts are in every request.
-    pub fn every<P: Into<Vec<u8>>>(&self, parts: impl IntoIterator<Item = P>, fate: Fate) {
-        self.choose(parts, fate, false);
+    /// Applies `fault` to every request from now on that contains all `parts`, until another call or [`clear_faults`](Self::clear_faults). No parts match
+    /// every request.
+    pub fn fault_every<P: Into<Vec<u8>>>(&self, parts: impl IntoIterator<Item = P>, fault: RequestFault) {
+        self.choose(parts, fault, false);
     }
 
-    /// No request from now on meets a fate. What one has done to a connection stays.
-    pub fn spare(&self) {
+    /// Removes the fault for future requests. Affected connections stay as they are.
+    pub fn clear_faults(&self) {
         *self.shared.choice() = None;
     }
 
-    fn choose<P: Into<Vec<u8>>>(&self, parts: impl IntoIterator<Item = P>, fate: Fate, once: bool) {
+    fn choose<P: Into<Vec<u8>>>(&self, parts: impl IntoIterator<Item = P>, fault: RequestFault, once: bool) {
         let parts = parts.into_iter().map(Into::into).collect();
-        *self.shared.choice() = Some(Choice { parts, fate, once });
+        *self.shared.choice() = Some(Choice { parts, fault, once });
     }
 
-    /// What went through so far.
+    /// Records from now on the connections of requests that contain `part`, and removes earlier records.
+    pub fn watch_for(&self, part: impl Into<Vec<u8>>) {
+        self.watch(Direction::ToServer, part.into());
+    }
+
+    /// Records from now on the connections of replies that contain `part`, and removes earlier records. A reply is recorded when it
+    /// arrives from the server, even if the client has closed the connection.
+    pub fn watch_for_replies(&self, part: impl Into<Vec<u8>>) {
+        self.watch(Direction::ToClient, part.into());
+    }
+
+    fn watch(&self, way: Direction, part: Vec<u8>) {
+        *self.shared.watched(way) = Watched { part: Some(part), connections: Vec::new() };
+    }
+
+    /// Returns the numbers of the connections of the [watched](Self::watch_for) requests, one for each request, even if it did not pass.
+    #[must_use]
+    pub fn watched(&self) -> Vec<u64> {
+        self.shared.watched(Direction::ToServer).connections.clone()
+    }
+
+    /// Returns the numbers of the connections of the [watched](Self::watch_for_replies) replies, one for each reply.
+    #[must_use]
+    pub fn watched_replies(&self) -> Vec<u64> {
+        self.shared.watched(Direction::ToClient).connections.clone()
+    }
+
+    /// Returns the counts of the traffic so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        let Shared { connections, requests, passed: [to_server, to_client], cut_replies, fated, .. } =
-            &*self.shared;
+        let Shared {
+            connections,
+            requests,
+            passed: [to_server, to_client],
+            resets_before_reply,
+            faulted,
+            ..
+        } = &*self.shared;
         Counts {
             connections: connections.load(SeqCst),
             open: self.shared.open().len() as u64,
             requests: requests.load(SeqCst),
             to_server: to_server.load(SeqCst),
             to_client: to_client.load(SeqCst),
-            cut_replies: cut_replies.load(SeqCst),
-            fated: fated.load(SeqCst),
+            resets_before_reply: resets_before_reply.load(SeqCst),
+            faulted: faulted.load(SeqCst),
         }
     }
 }
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        self.switches.send_modify(|switches| switches.over = true);
+        self.switches.send_modify(|switches| switches.stopped = true);
         if let Some(thread) = self.thread.take() {
-            // If it has panicked, it has told why, and its connections have ended.
+            // If it has panicked, it has printed a message, and its connections have ended.
             thread.join().ok();
         }
     }

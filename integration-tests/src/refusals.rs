@@ -1,14 +1,14 @@
-//! What a store says when it refuses.
+//! The errors of stores.
 
 use std::{error::Error as _, time::Duration};
 
 use polylock::{Error, Fault, Locks};
 
-use crate::clock::{PATIENCE, now};
+use crate::clock::{TIMEOUT, now};
 
-/// What kind of fault an error is, if it is one of the store's, and all that it and its causes say.
+/// Returns the class of an error of the store (`None` for other errors), and its text with the texts of all its causes.
 #[must_use]
-pub fn told(error: &Error) -> (Option<Fault>, String) {
+pub fn describe(error: &Error) -> (Option<Fault>, String) {
     let fault = if let Error::Unavailable(error) = error { Some(error.fault) } else { None };
     let (mut text, mut cause) = (error.to_string(), error.source());
     while let Some(next) = cause {
@@ -18,31 +18,31 @@ pub fn told(error: &Error) -> (Option<Fault>, String) {
     (fault, text)
 }
 
-/// Why the store at `url` can't be opened.
+/// Opens the store at `url`, which must fail, and [describes](describe) the error.
 ///
 /// # Panics
-/// If it can.
+/// If the store opens.
 pub async fn refusal(url: &str) -> (Option<Fault>, String) {
-    told(&refused(url).await)
+    describe(&open_error(url).await)
 }
 
-/// The same, with all that `Debug` shows behind it; and after which time that is known.
+/// Like [`refusal`], with the output of `Debug` appended to the text, and with the time that it took.
 ///
 /// # Panics
-/// If it can be opened.
+/// If the store opens.
 pub async fn timed_refusal(url: &str) -> (Option<Fault>, String, Duration) {
     let began = now();
-    let error = refused(url).await;
+    let error = open_error(url).await;
     let took = now().since(began);
-    let (fault, text) = told(&error);
-    println!("after {took:.1?}: {fault:?}: {text}");
+    let (fault, text) = describe(&error);
+    println!("refused after {took:.1?}: {fault:?}: {text}");
     (fault, format!("{text} {error:?}"), took)
 }
 
-async fn refused(url: &str) -> Error {
-    let opened = tokio::time::timeout(PATIENCE, Locks::builder(url).outage(Duration::ZERO).connect()).await;
-    match opened.unwrap_or_else(|_| panic!("not known after {PATIENCE:?}")) {
-        Ok(_) => panic!("it opens"),
+async fn open_error(url: &str) -> Error {
+    let opened = tokio::time::timeout(TIMEOUT, Locks::builder(url).outage(Duration::ZERO).connect()).await;
+    match opened.unwrap_or_else(|_| panic!("opening the store has not failed within {TIMEOUT:?}")) {
+        Ok(_) => panic!("expected an error, but the store opens"),
         Err(error) => error,
     }
 }

@@ -1,15 +1,14 @@
-//! The stores that processes share, and tests of several processes on each of them.
+//! The stores that several processes can use, and tests of several processes on each of them.
 
 use polylock_testkit::Missing;
 
-use crate::targets::{self, Spot};
+use crate::targets::{self, Namespace};
 
-/// Calls the macro `$then` with the names of all stores that processes share, and what follows. This is the one list.
+/// Calls the macro `$then` with the names of all stores that several processes can use, and the further tokens. This is the only list.
 ///
-/// Of the [targets](mod@crate::targets) it has all but memory, which no other process reaches; SQLite with less durability,
+/// It contains the [targets](mod@crate::targets) except memory, which belongs to one process; SQLite with less durability,
 /// Valkey, a Redlock with more nodes or with dead ones, and a ZooKeeper with more servers, which make no difference to other
-/// processes; and the pessimistic strategies, which have tests of their own: whose lock ends with its connection has no lease
-/// to run out.
+/// processes; and the pessimistic strategies, which have their own tests: a lock that ends with its connection has no lease.
 #[macro_export]
 macro_rules! stores {
     ($then:ident $($more:tt)*) => {
@@ -17,7 +16,7 @@ macro_rules! stores {
     };
 }
 
-/// The same of those that keep a queue of waiters: all but a Redlock, whose nodes know none, and Azure.
+/// Calls the macro `$then` with the stores that keep a queue of waiters: all except Redlock and Azure.
 #[macro_export]
 macro_rules! queues {
     ($then:ident $($more:tt)*) => {
@@ -25,8 +24,8 @@ macro_rules! queues {
     };
 }
 
-/// Makes a test of each of these functions on each of the stores, in a module of the store's name. The function takes that
-/// name.
+/// Generates a test for each of these functions on each of the stores, in a module with the name of the store. The function takes
+/// that name.
 #[macro_export]
 macro_rules! on_stores {
     ([$($store:ident)*] $tests:tt) => {
@@ -36,7 +35,7 @@ macro_rules! on_stores {
         mod $store {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $test() {
-                if $crate::stores::is_there(stringify!($store)).await {
+                if $crate::stores::is_available(stringify!($store)).await {
                     super::$test(stringify!($store)).await;
                 }
             })*
@@ -47,7 +46,7 @@ macro_rules! on_stores {
     };
 }
 
-/// The same on each of the stores that keep a queue, in a module of the store's name below `queues`.
+/// Generates a test on each of the stores that keep a queue, in a module with the name of the store below `queues`.
 #[macro_export]
 macro_rules! on_queues {
     ($($test:ident)*) => {
@@ -59,28 +58,28 @@ macro_rules! on_queues {
     };
 }
 
-/// Whether the server of this store is there; says so if it is not.
+/// Returns true if the server of this store is available; prints a message if it is not.
 ///
 /// # Panics
-/// If it is not, and `POLYLOCK_TEST_REQUIRE` says `all`.
-pub async fn is_there(store: &str) -> bool {
-    match targets::make(store).await {
+/// If it is missing, and `POLYLOCK_TEST_REQUIRE` is `all`.
+pub async fn is_available(store: &str) -> bool {
+    match targets::create(store).await {
         Ok(_) => true,
         Err(Missing(why)) => {
             let required = std::env::var("POLYLOCK_TEST_REQUIRE").is_ok_and(|required| required == "all");
-            assert!(!required, "{store} is required and missing: {why}");
+            assert!(!required, "{store} is required by POLYLOCK_TEST_REQUIRE and missing: {why}");
             eprintln!("missing: {store}: {why}");
             false
         }
     }
 }
 
-/// A place in this store that nothing else uses.
+/// Creates a new namespace in this store, for one test.
 ///
 /// # Panics
-/// If the store is not there.
-pub async fn spot(store: &str) -> Spot {
-    targets::make(store).await.unwrap_or_else(|Missing(why)| panic!("{store}: {why}"))
+/// If the store is not available.
+pub async fn namespace(store: &str) -> Namespace {
+    targets::create(store).await.unwrap_or_else(|Missing(why)| panic!("{store}: {why}"))
 }
 
 #[cfg(test)]
@@ -97,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn no_target_that_processes_share_is_left_out() {
+    fn every_target_that_processes_can_share_is_listed() {
         let alone = [
             "memory",
             "sqlite_normal",
@@ -115,16 +114,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_keeps_a_queue_serves_in_order_of_arrival() {
+    async fn the_stores_with_a_queue_grant_in_order_of_arrival() {
         let mut queues = Vec::new();
         for store in crate::stores!(names) {
-            let keeps_one = if is_there(store).await {
-                let opened = spot(store).await.connect().await.expect("it is there");
-                opened.backend.capabilities().order == Order::Arrival
+            let has_queue = if is_available(store).await {
+                let opened = namespace(store).await.connect().await.expect("the store is available");
+                opened.backend.capabilities().order == Order::Fifo
             } else {
                 crate::queues!(names).contains(&store)
             };
-            if keeps_one {
+            if has_queue {
                 queues.push(store);
             }
         }

@@ -1,8 +1,8 @@
 //! The time between the last sign of life of a command and the start of the next holder's command.
 //!
-//! The first command, or a process that it has started, writes the time to a file again and again. The next one, which waits for
-//! the same lock, writes the time at which it starts. Both use the clock that all processes of a machine share. A gap below zero
-//! means that both worked at once.
+//! The first command, or a process that it has started, writes the time to a file periodically. The next one, which waits for
+//! the same lock, writes the time at which it starts. Both use the clock that all processes of a machine share. A negative gap
+//! means that both ran at the same time.
 
 use std::{
     fs::{File, OpenOptions},
@@ -17,9 +17,9 @@ use polylock::{Clock, Moment, SystemClock};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::clock::{PATIENCE, now, pause, until};
+use crate::clock::{TIMEOUT, now, pause, until};
 
-/// What happens to the first holder.
+/// The fault of the first holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// SIGKILL to its polylock.
@@ -33,7 +33,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// All of them.
+    /// All faults.
     pub const ALL: [Self; 4] = [Self::Kill, Self::Stop, Self::Break, Self::MaxHold];
 }
 
@@ -42,7 +42,7 @@ impl Fault {
 pub struct Programs {
     /// The program `polylock`.
     pub polylock: PathBuf,
-    /// The program `takeover`, which shows signs of life.
+    /// The program `takeover`, which writes the signs of life.
     pub takeover: PathBuf,
 }
 
@@ -57,12 +57,12 @@ pub struct Trial {
     next: Running,
 }
 
-/// How a trial ended.
+/// The outcome of a trial.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Outcome {
-    /// From the last sign of life to the start of the next command, in milliseconds.
+    /// The time from the last sign of life to the start of the next command, in milliseconds.
     pub gap: f64,
-    /// How the first polylock ended; `None` if it was killed.
+    /// The exit code of the first polylock; `None` if it was killed.
     pub code: Option<i32>,
 }
 
@@ -71,14 +71,14 @@ pub struct Outcome {
 struct Running(Child);
 
 impl Running {
-    /// Its end, which is to come with the end of a lease at the latest.
-    async fn end(&mut self, ttl: Duration) -> ExitStatus {
-        let limit = now() + ttl + PATIENCE;
+    /// Waits for its end, which must come at the end of a lease at the latest.
+    async fn wait_for_exit(&mut self, ttl: Duration) -> ExitStatus {
+        let limit = now() + ttl + TIMEOUT;
         loop {
             match self.0.try_wait() {
                 Ok(Some(status)) => return status,
                 Ok(None) if now() < limit => pause(Duration::from_millis(1)).await,
-                other => panic!("it does not end: {other:?}"),
+                other => panic!("the process has not ended within {TIMEOUT:?} and a lease: {other:?}"),
             }
         }
     }
@@ -92,8 +92,8 @@ impl Drop for Running {
 }
 
 impl Trial {
-    /// Starts the first command, the shell script `script`, in which `"$T" beat life` shows signs of life, and the next one.
-    /// Returns when the first one is at work and the next one waits.
+    /// Starts the first command, the shell script `script`, in which `"$T" beat life` writes signs of life, and the next one.
+    /// Returns when the first one runs and the next one waits.
     ///
     /// # Panics
     /// If that does not happen.
@@ -106,7 +106,7 @@ impl Trial {
             command.args(["-q", "-S", &url]).args(arguments).current_dir(directory.path());
             command.env("POLYLOCK_CONFIG", "/dev/null").env("T", &programs.takeover);
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-            Running(command.spawn().unwrap_or_else(|error| panic!("polylock: {error}")))
+            Running(command.spawn().unwrap_or_else(|error| panic!("can't run polylock: {error}")))
         };
         let limit: &[&str] = if fault == Fault::MaxHold { &["--max-hold", "300ms"] } else { &[] };
         let run = [&["run", "--ttl", &lease], limit, &["x", "sh", "-c", script]].concat();
@@ -129,7 +129,7 @@ impl Trial {
         Self { directory, programs: programs.clone(), fault, ttl, first, next }
     }
 
-    /// Lets the fault happen, and waits until the next command has run.
+    /// Injects the fault, and waits until the next command has run.
     ///
     /// # Panics
     /// If it does not run.
@@ -148,14 +148,14 @@ impl Trial {
             }
             Fault::MaxHold => {}
         }
-        let status = self.next.end(self.ttl).await;
-        assert!(status.success(), "the next command: {status:?}");
+        let status = self.next.wait_for_exit(self.ttl).await;
+        assert!(status.success(), "the next command failed: {status:?}");
         if self.fault == Fault::Stop {
             signal(Signal::CONT);
         }
-        let code = self.first.end(self.ttl).await.code();
+        let code = self.first.wait_for_exit(self.ttl).await.code();
         let (Some(life), Some(begun)) = (stamp(&self.path("life")), stamp(&self.path("begun"))) else {
-            panic!("a time is missing");
+            panic!("a file with a time is missing");
         };
         Outcome { gap: milliseconds(begun) - milliseconds(life), code }
     }
@@ -190,7 +190,7 @@ fn write(file: &File, time: Moment) -> io::Result<()> {
     file.write_all_at(&time.as_nanos().to_le_bytes(), 0)
 }
 
-/// The time in a file that was written by [`beat`] or [`start`].
+/// Returns the time in a file that was written by [`beat`] or [`start`].
 fn stamp(file: &Path) -> Option<Moment> {
     let bytes = std::fs::read(file).ok()?;
     Some(Moment::from_nanos(u64::from_le_bytes(bytes.try_into().ok()?)))
@@ -200,12 +200,12 @@ fn milliseconds(time: Moment) -> f64 {
     time.since(Moment::default()).as_secs_f64() * 1000.0
 }
 
-/// Processes that do nothing; killed when this is dropped.
+/// Idle processes, which are killed on drop.
 #[derive(Debug, Default)]
 pub struct IdleProcesses(Vec<Child>);
 
 impl IdleProcesses {
-    /// Starts this many.
+    /// Starts `number` processes.
     ///
     /// # Errors
     /// If the system does not allow so many.

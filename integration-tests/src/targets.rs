@@ -1,9 +1,9 @@
-//! The stores of this machine that everything is tested on. This is the one list; a new store is added here and
-//! nowhere else: to [`targets!`](crate::targets!) and as a function of the same name.
+//! The list of the stores on which everything is tested. A new store is added only here:
+//! to [`targets!`](crate::targets!), and as a function of the same name.
 //!
-//! Where a server is needed, `POLYLOCK_TEST_<STORE>_URL` names one to attach to; else a private one is started from
-//! what is installed; else the target is missing, which fails if `POLYLOCK_TEST_REQUIRE=all` is set. Memory and SQLite
-//! are never missing. `POLYLOCK_TEST_SQLITE_URL=sqlite:///directory` puts the files on another disk.
+//! A store with a server uses the one of `POLYLOCK_TEST_<STORE>_URL`, or starts an installed one; otherwise the target is
+//! missing, which is a failure if `POLYLOCK_TEST_REQUIRE=all` is set. Memory and SQLite
+//! are never missing. `POLYLOCK_TEST_SQLITE_URL=sqlite:///directory` selects the directory for its files.
 
 mod blobs;
 mod keys;
@@ -46,12 +46,12 @@ macro_rules! targets {
     };
 }
 
-/// Calls the macro `$then` with the names of the variants of a target, which share all but the way in which waiters are
-/// notified, or the server is found, with that target: of the suite they get [`VARIED`] alone, because the time of a run is limited.
+/// Calls the macro `$then` with the names of the variants of a target. They differ from it only in the notification of waiters or in
+/// the discovery of the server, so they run only the groups [`VARIED`] of the suite, to save time.
 #[macro_export]
 macro_rules! variants {
     ($then:ident $($more:tt)*) => {
-        $then! { $($more)* postgres_unheard postgres_pooled redis_sentinel }
+        $then! { $($more)* postgres_listen_off postgres_pooled redis_sentinel }
     };
 }
 
@@ -63,17 +63,17 @@ macro_rules! list {
         /// The names of all targets.
         pub const NAMES: &[&str] = &[$(stringify!($name)),*];
 
-        $crate::variants! { makers $($name)* }
+        $crate::variants! { constructors $($name)* }
     };
 }
 
-macro_rules! makers {
+macro_rules! constructors {
     ($($name:ident)*) => {
-        /// A fresh one of the target or variant `name`.
+        /// Creates a new namespace in the target or variant `name`.
         ///
         /// # Errors
-        /// [`Missing`] if its server is not there, or there is no such target.
-        pub async fn make(name: &str) -> Result<Spot, Missing> {
+        /// [`Missing`] if its server is not available, or there is no such target.
+        pub async fn create(name: &str) -> Result<Namespace, Missing> {
             match name {
                 $(stringify!($name) => $name().await,)*
                 _ => Err(Missing(format!("there is no target {name:?}"))),
@@ -83,34 +83,34 @@ macro_rules! makers {
 }
 crate::targets!(list);
 
-/// A place in a store that nothing else uses.
+/// An isolated namespace in a store, for one test.
 #[derive(Debug)]
-pub struct Spot {
+pub struct Namespace {
     url: String,
-    /// For the files of the store, where it has any, and of the test.
+    /// For the files of the store, if it has any, and of the test.
     directory: TempDir,
     entries: Entries,
     log: Option<Log>,
-    /// The statements that empty all its tables.
-    emptying: Option<String>,
+    /// The statements that delete all rows of its tables.
+    delete_sql: Option<String>,
 }
 
-/// What tells how many entries it keeps.
+/// The query that counts the entries of a namespace.
 #[derive(Debug)]
 enum Entries {
-    /// Nothing does.
-    Untold,
-    /// A query.
+    /// The entries can't be counted.
+    Uncounted,
+    /// An SQL query.
     Rows(String),
     /// The prefix of its keys, and the server.
     Keys(String, String),
-    /// The same with nodes that answer.
-    OfNodes(String, Vec<String>),
-    /// The same with the primaries of a cluster.
-    OfCluster(String, Vec<String>),
-    /// The node below which its locks are, and the servers.
-    Below(String, String),
-    /// Nothing tells; the blobs are below this path of a server.
+    /// The prefix of its keys, and the running nodes of a Redlock.
+    RedlockKeys(String, Vec<String>),
+    /// The prefix of its keys, and the primaries of a cluster.
+    ClusterKeys(String, Vec<String>),
+    /// The parent of its lock nodes, and the servers.
+    Znodes(String, String),
+    /// The path of its blobs, and the server. Inspection counts the entries.
     Blobs(String, String),
 }
 
@@ -118,25 +118,25 @@ enum Entries {
 ///
 /// # Errors
 /// Never.
-pub async fn memory() -> Result<Spot, Missing> {
+pub async fn memory() -> Result<Namespace, Missing> {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    spot(format!("memory:spot-{}", NEXT.fetch_add(1, Ordering::Relaxed)), Entries::Untold)
+    namespace(format!("memory:test-{}", NEXT.fetch_add(1, Ordering::Relaxed)), Entries::Uncounted)
 }
 
-/// A SQLite file whose grants survive a power cut: the default.
+/// A SQLite file with grants that survive a power failure: the default.
 ///
 /// # Errors
-/// [`Missing`] if there is no place for a file.
-pub async fn sqlite_full() -> Result<Spot, Missing> {
+/// [`Missing`] if the directory can't be created.
+pub async fn sqlite_full() -> Result<Namespace, Missing> {
     file("full")
 }
 
-/// A SQLite file whose grants survive the crash of processes.
+/// A SQLite file with grants that survive the crash of processes.
 ///
 /// # Errors
-/// [`Missing`] if there is no place for a file.
-pub async fn sqlite_normal() -> Result<Spot, Missing> {
+/// [`Missing`] if the directory can't be created.
+pub async fn sqlite_normal() -> Result<Namespace, Missing> {
     file("normal")
 }
 
@@ -144,76 +144,76 @@ pub async fn sqlite_normal() -> Result<Spot, Missing> {
 ///
 /// # Errors
 /// [`Missing`] if there is no server.
-pub async fn postgres() -> Result<Spot, Missing> {
+pub async fn postgres() -> Result<Namespace, Missing> {
     tables_of(servers::postgres()?, "postgres")
 }
 
-/// A PostgreSQL database whose notifications nobody listens to.
+/// A PostgreSQL database without a listener for notifications.
 ///
 /// # Errors
 /// [`Missing`] if there is no server.
-pub async fn postgres_unheard() -> Result<Spot, Missing> {
-    let mut spot = tables_of(servers::postgres()?, "postgres")?;
-    spot.url = spot.url_with("polylock.listen", "off");
-    Ok(spot)
+pub async fn postgres_listen_off() -> Result<Namespace, Missing> {
+    let mut namespace = tables_of(servers::postgres()?, "postgres")?;
+    namespace.url = namespace.url_with("polylock.listen", "off");
+    Ok(namespace)
 }
 
-/// A PostgreSQL database behind a pooler in transaction mode, which passes no notifications on.
+/// A PostgreSQL database behind a pooler in transaction mode, which does not forward notifications.
 ///
 /// # Errors
 /// [`Missing`] if there is no server or no pooler.
-pub async fn postgres_pooled() -> Result<Spot, Missing> {
+pub async fn postgres_pooled() -> Result<Namespace, Missing> {
     let pooled = servers::pgbouncer()?;
     let (url, table) = url_of(&pooled.pooler, "postgres");
     let log = Log::of(&pooled.server, &table);
-    // The driver of the tests themselves prepares statements, which does not go through a pooler.
-    Ok(Spot { log, ..spot(url, Entries::Untold)? })
+    // The entries can't be counted through the pooler: the driver of the tests prepares statements.
+    Ok(Namespace { log, ..namespace(url, Entries::Uncounted)? })
 }
 
 /// A MariaDB or MySQL database.
 ///
 /// # Errors
 /// [`Missing`] if there is no server.
-pub async fn mariadb() -> Result<Spot, Missing> {
+pub async fn mariadb() -> Result<Namespace, Missing> {
     tables_of(servers::mariadb()?, "mysql")
 }
 
-/// A PostgreSQL database whose locks are those of open transactions.
+/// A PostgreSQL database with locks that belong to open transactions.
 ///
 /// # Errors
 /// [`Missing`] if there is no server.
-pub async fn postgres_pessimistic() -> Result<Spot, Missing> {
+pub async fn postgres_pessimistic() -> Result<Namespace, Missing> {
     let server = servers::postgres()?;
     let (url, table) = url_of(server, "postgres");
-    // Rows, or transactions that have locked some.
+    // Rows, or transactions that have locked rows.
     let count = format!(
         "SELECT greatest((SELECT count(*) FROM {table}_rows WHERE part = 1), (SELECT count(*) FROM {table}_sessions), \
          (SELECT count(DISTINCT pid) FROM pg_locks WHERE relation = '{table}_rows'::regclass AND mode = 'RowShareLock'))"
     );
     let log = Log::of(server, &table);
-    Ok(Spot { log, ..spot(format!("{url}{PESSIMISTIC}"), Entries::Rows(count))? })
+    Ok(Namespace { log, ..namespace(format!("{url}{PESSIMISTIC}"), Entries::Rows(count))? })
 }
 
-/// A MariaDB or MySQL database whose locks are those of open transactions.
+/// A MariaDB or MySQL database with locks that belong to open transactions.
 ///
 /// # Errors
 /// [`Missing`] if there is no server.
-pub async fn mariadb_pessimistic() -> Result<Spot, Missing> {
+pub async fn mariadb_pessimistic() -> Result<Namespace, Missing> {
     let (url, table) = url_of(servers::mariadb()?, "mysql");
     let count = format!(
         "SELECT greatest((SELECT count(*) FROM {table}_rows WHERE part = 1), (SELECT count(*) FROM {table}_sessions))"
     );
-    spot(format!("{url}{PESSIMISTIC}"), Entries::Rows(count))
+    namespace(format!("{url}{PESSIMISTIC}"), Entries::Rows(count))
 }
 
-/// Each lock has a connection of its own, and one case takes eighty locks.
+/// Each lock needs its own connection, and one case holds eighty locks.
 const PESSIMISTIC: &str = "&polylock.strategy=pessimistic&polylock.connections=100";
 
 /// A Redis server.
 ///
 /// # Errors
 /// [`Missing`] if there is none.
-pub async fn redis() -> Result<Spot, Missing> {
+pub async fn redis() -> Result<Namespace, Missing> {
     keys_of(servers::redis()?, "redis")
 }
 
@@ -221,7 +221,7 @@ pub async fn redis() -> Result<Spot, Missing> {
 ///
 /// # Errors
 /// [`Missing`] if there is none.
-pub async fn valkey() -> Result<Spot, Missing> {
+pub async fn valkey() -> Result<Namespace, Missing> {
     keys_of(servers::valkey()?, "valkey")
 }
 
@@ -229,62 +229,62 @@ pub async fn valkey() -> Result<Spot, Missing> {
 ///
 /// # Errors
 /// [`Missing`] if there is none.
-pub async fn redis_cluster() -> Result<Spot, Missing> {
+pub async fn redis_cluster() -> Result<Namespace, Missing> {
     let cluster = servers::redis_cluster()?;
     let prefix = cluster.name();
     let url = with_key(cluster.url(), "polylock.prefix", &prefix);
     let nodes = nodes::nodes(cluster.url());
-    spot(url, Entries::OfCluster(prefix, urls(&nodes)))
+    namespace(url, Entries::ClusterKeys(prefix, urls(&nodes)))
 }
 
-/// The primary that Sentinels name.
+/// A Redis server that is found by Sentinels.
 ///
 /// # Errors
 /// [`Missing`] if there are none.
-pub async fn redis_sentinel() -> Result<Spot, Missing> {
+pub async fn redis_sentinel() -> Result<Namespace, Missing> {
     let sentinels = servers::redis_sentinel()?;
     let url = with_key(sentinels.url(), "polylock.prefix", &sentinels.name());
-    spot(url, Entries::Untold)
+    namespace(url, Entries::Uncounted)
 }
 
 /// Three independent Redis servers.
 ///
 /// # Errors
 /// [`Missing`] if there are none.
-pub async fn redlock3() -> Result<Spot, Missing> {
+pub async fn redlock3() -> Result<Namespace, Missing> {
     nodes_of(&urls(&servers::redlock()?[..3]), [])
 }
 
-/// Five.
+/// Five independent Redis servers.
 ///
 /// # Errors
 /// [`Missing`] if there are none.
-pub async fn redlock5() -> Result<Spot, Missing> {
+pub async fn redlock5() -> Result<Namespace, Missing> {
     nodes_of(&urls(&servers::redlock()?[..5]), [])
 }
 
-/// Five of which two refuse every connection.
+/// Five Redis servers, of which two refuse every connection.
 ///
 /// # Errors
 /// [`Missing`] if there are none.
-pub async fn redlock5_two_dead() -> Result<Spot, Missing> {
+pub async fn redlock5_two_dead() -> Result<Namespace, Missing> {
     static DEAD: LazyLock<[Dead; 2]> = LazyLock::new(|| [Dead::new(), Dead::new()]);
     nodes_of(&urls(&servers::redlock()?[..3]), DEAD.each_ref().map(Dead::url))
 }
 
-/// A ZooKeeper server, alone.
+/// A standalone ZooKeeper server.
 ///
 /// # Errors
 /// [`Missing`] if there is none.
-pub async fn zookeeper() -> Result<Spot, Missing> {
+pub async fn zookeeper() -> Result<Namespace, Missing> {
     path_of(servers::zookeeper()?)
 }
 
-/// Three of them.
+/// A ZooKeeper ensemble of three servers.
 ///
 /// # Errors
 /// [`Missing`] if there are none.
-pub async fn zookeeper_ensemble() -> Result<Spot, Missing> {
+pub async fn zookeeper_ensemble() -> Result<Namespace, Missing> {
     path_of(servers::zookeeper_ensemble()?)
 }
 
@@ -292,34 +292,34 @@ pub async fn zookeeper_ensemble() -> Result<Spot, Missing> {
 ///
 /// # Errors
 /// [`Missing`] if there is none.
-pub async fn azure() -> Result<Spot, Missing> {
+pub async fn azure() -> Result<Namespace, Missing> {
     blobs_of(servers::azurite()?)
 }
 
-/// Blobs of their own in a container.
+/// A namespace of blobs in a container.
 ///
 /// # Errors
-/// [`Missing`] if there is no place for files.
-pub fn blobs_of(server: &Server) -> Result<Spot, Missing> {
+/// [`Missing`] if the directory can't be created.
+pub fn blobs_of(server: &Server) -> Result<Namespace, Missing> {
     let (container, query) = server.url().split_once('?').unwrap_or((server.url(), ""));
     let name = server.name();
     let url = format!("{}/{name}?{query}", container.trim_end_matches('/'));
-    // What is left there keeps nobody out; what does, the store lists itself.
-    spot(url, Entries::Blobs(name, server.url().to_owned()))
+    // Remaining blobs without a lease exclude no request; the store lists the others itself.
+    namespace(url, Entries::Blobs(name, server.url().to_owned()))
 }
 
-/// A path of its own in a ZooKeeper.
+/// A namespace of nodes in a ZooKeeper.
 ///
 /// # Errors
-/// [`Missing`] if there is no place for files.
-pub fn path_of(server: &Server) -> Result<Spot, Missing> {
+/// [`Missing`] if the directory can't be created.
+pub fn path_of(server: &Server) -> Result<Namespace, Missing> {
     let name = server.name();
     let url = format!("{}/{name}", server.url().trim_end_matches('/'));
-    spot(url, Entries::Below(format!("/{name}"), server.url().to_owned()))
+    namespace(url, Entries::Znodes(format!("/{name}"), server.url().to_owned()))
 }
 
-/// A shorter one it refuses.
-const SHORTEST_OF_AZURE: Duration = Duration::from_secs(15);
+/// Azure refuses shorter leases.
+const SHORTEST_AZURE_LEASE: Duration = Duration::from_secs(15);
 
 const LONG_SESSION: Duration = Duration::from_secs(90);
 
@@ -327,46 +327,46 @@ fn urls(servers: &[Server]) -> Vec<String> {
     servers.iter().map(|server| server.url().to_owned()).collect()
 }
 
-/// Keys of their own in a server, reached under `scheme`.
+/// A namespace of keys in a server, with the URL scheme `scheme`.
 ///
 /// # Errors
-/// [`Missing`] if there is no place for files.
-pub fn keys_of(server: &Server, scheme: &str) -> Result<Spot, Missing> {
+/// [`Missing`] if the directory can't be created.
+pub fn keys_of(server: &Server, scheme: &str) -> Result<Namespace, Missing> {
     let (prefix, (_, rest)) = (server.name(), server.url().split_once(':').unwrap_or_default());
     let url = with_key(&format!("{scheme}:{rest}"), "polylock.prefix", &prefix);
-    spot(url, Entries::Keys(prefix, server.url().to_owned()))
+    namespace(url, Entries::Keys(prefix, server.url().to_owned()))
 }
 
-/// Keys of their own in all nodes that are `alive`, with the dead ones among them.
+/// A namespace of keys in all nodes that are `alive`, with dead nodes between them.
 ///
 /// # Errors
 /// [`Missing`] if there is no Redis.
-pub fn nodes_of<const N: usize>(alive: &[String], dead: [String; N]) -> Result<Spot, Missing> {
+pub fn nodes_of<const N: usize>(alive: &[String], dead: [String; N]) -> Result<Namespace, Missing> {
     let prefix = servers::redlock()?[0].name();
     let mut all = alive.to_vec();
     for (index, dead) in dead.into_iter().enumerate() {
         all.insert(2 * index + 1, dead);
     }
     let url = with_key(&nodes::url(all.iter().map(String::as_str)), "polylock.prefix", &prefix);
-    // They have only just been started, and lose nothing. Some tests take leases that nobody waits for the end of.
-    spot(
+    // The nodes were started recently, and lose no data. Some tests use leases that are too long to wait for.
+    namespace(
         format!("{url}&polylock.restart=trust&polylock.max_ttl=10m"),
-        Entries::OfNodes(prefix, alive.to_vec()),
+        Entries::RedlockKeys(prefix, alive.to_vec()),
     )
 }
 
-/// Tables of their own in the database of a server, reached under `scheme`.
+/// A namespace of tables in the database of a server, with the URL scheme `scheme`.
 ///
 /// # Errors
-/// [`Missing`] if there is no place for files.
-pub fn tables_of(server: &Server, scheme: &str) -> Result<Spot, Missing> {
+/// [`Missing`] if the directory can't be created.
+pub fn tables_of(server: &Server, scheme: &str) -> Result<Namespace, Missing> {
     let (url, table) = url_of(server, scheme);
     let log = Log::of(server, &table);
-    let emptying = Some(emptying(&table, if scheme == "mysql" { MYSQL_TABLES } else { TABLES }));
-    Ok(Spot { log, emptying, ..spot(url, Entries::Rows(count_of(&table)))? })
+    let delete_sql = Some(delete_statements(&table, if scheme == "mysql" { MYSQL_TABLES } else { TABLES }));
+    Ok(Namespace { log, delete_sql, ..namespace(url, Entries::Rows(count_of(&table)))? })
 }
 
-/// The URL with a prefix of its own for the tables, and the prefix.
+/// Returns the URL with a unique prefix for the tables, and the prefix.
 fn url_of(server: &Server, scheme: &str) -> (String, String) {
     let (table, (_, rest)) = (server.name(), server.url().split_once(':').unwrap_or_default());
     (with_key(&format!("{scheme}:{rest}"), "polylock.table", &table), table)
@@ -380,21 +380,21 @@ fn with_key(url: &str, key: &str, value: &str) -> String {
 const TABLES: &[&str] = &["holds", "waiters", "broken", "meta"];
 const MYSQL_TABLES: &[&str] = &["holds", "waiters", "broken", "gates", "meta"];
 
-fn emptying(prefix: &str, tables: &[&str]) -> String {
+fn delete_statements(prefix: &str, tables: &[&str]) -> String {
     tables.iter().map(|table| format!("DELETE FROM {prefix}_{table};")).collect()
 }
 
-/// Of entries that are rows.
+/// Returns the query that counts the rows of holds and waiters.
 fn count_of(table: &str) -> String {
     format!("SELECT (SELECT count(*) FROM {table}_holds) + (SELECT count(*) FROM {table}_waiters)")
 }
 
-fn spot(url: String, entries: Entries) -> Result<Spot, Missing> {
+fn namespace(url: String, entries: Entries) -> Result<Namespace, Missing> {
     let directory = TempDir::new().map_err(|error| Missing(format!("no directory for a file: {error}")))?;
-    Ok(Spot { url, directory, entries, log: None, emptying: None })
+    Ok(Namespace { url, directory, entries, log: None, delete_sql: None })
 }
 
-fn file(durability: &str) -> Result<Spot, Missing> {
+fn file(durability: &str) -> Result<Namespace, Missing> {
     let directory = match std::env::var("POLYLOCK_TEST_SQLITE_URL") {
         Ok(url) => {
             let path = StoreUrl::parse(&url).and_then(|url| url.file());
@@ -406,30 +406,30 @@ fn file(durability: &str) -> Result<Spot, Missing> {
     let path = directory.path().join("locks.db");
     let url = format!("sqlite://{}?polylock.durability={durability}", path.display());
     let entries = Entries::Rows(count_of(sqlite::Config::DEFAULT_TABLE));
-    let emptying = Some(emptying(sqlite::Config::DEFAULT_TABLE, TABLES));
-    Ok(Spot { url, directory, entries, log: None, emptying })
+    let delete_sql = Some(delete_statements(sqlite::Config::DEFAULT_TABLE, TABLES));
+    Ok(Namespace { url, directory, entries, log: None, delete_sql })
 }
 
-impl Spot {
-    /// Its URL, for [`polylock::Locks::connect`] here and in other processes.
+impl Namespace {
+    /// Returns its URL, for [`polylock::Locks::connect`] here and in other processes.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Its URL with one more key.
+    /// Returns its URL with one more key.
     #[must_use]
     pub fn url_with(&self, key: &str, value: &str) -> String {
         with_key(&self.url, key, value)
     }
 
-    /// A lease for tests that wait until it runs out: this one, or the shortest that the store gives.
+    /// Returns a lease for tests that wait until it expires: `wanted`, or the shortest of the store.
     #[must_use]
     pub fn lease(&self, wanted: Duration) -> Duration {
-        if self.is_slow() { wanted.max(SHORTEST_OF_AZURE) } else { wanted }
+        if self.is_slow() { wanted.max(SHORTEST_AZURE_LEASE) } else { wanted }
     }
 
-    /// How often a test repeats what it does: as often as it wants to, or a tenth of that where all takes long.
+    /// Returns the number of repetitions of a test: `wanted`, or a tenth of it on a slow store.
     #[must_use]
     pub fn times(&self, wanted: usize) -> usize {
         if self.is_slow() { wanted.div_ceil(10) } else { wanted }
@@ -439,7 +439,7 @@ impl Spot {
         self.url.starts_with("az:")
     }
 
-    /// How many rows this query counts in its database.
+    /// Returns the number of rows that this query counts in its database.
     async fn rows(&self, sql: &str) -> sqlx::Result<u64> {
         let (server, _) = self.url.split_once('?').unwrap_or((&self.url, ""));
         let rows = match server.split_once(':') {
@@ -453,7 +453,7 @@ impl Spot {
         Ok(rows.unsigned_abs())
     }
 
-    /// A path beside the store's own files, where nothing is yet; on the same disk, where it has files.
+    /// Returns the path of a new file in the directory of the store's own files, if it has any.
     #[must_use]
     pub fn file(&self, name: &str) -> std::path::PathBuf {
         self.directory.path().join(name)
@@ -461,7 +461,7 @@ impl Spot {
 }
 
 #[async_trait]
-impl Target for Spot {
+impl Target for Namespace {
     async fn connect(&self) -> Result<Store> {
         let url = StoreUrl::parse(&self.url)?;
         let mut keys = url.keys();
@@ -474,7 +474,7 @@ impl Target for Spot {
             "redis+sentinel" => sentinel::connect(sentinel::Config::from_url(&url, &mut keys)?).await,
             "redlock" => redlock::connect(redlock::Config::from_url(&url, &mut keys)?).await,
             "zookeeper" => {
-                // As long as the longest leases of the suite, so that a guard has what it asked for.
+                // As long as the longest leases of the suite, so that a guard gets the requested lease.
                 let config = polylock_zookeeper::Config::from_url(&url, &mut keys)?;
                 polylock_zookeeper::connect(config.session_timeout(LONG_SESSION)).await
             }
@@ -484,10 +484,10 @@ impl Target for Spot {
     }
 
     async fn empty(&self) -> Result<bool> {
-        let emptied = match &self.entries {
-            Entries::Untold | Entries::Rows(_) => {
-                let Some(sql) = &self.emptying else { return Ok(false) };
-                // Deletes, and then a row to be read.
+        let outcome = match &self.entries {
+            Entries::Uncounted | Entries::Rows(_) => {
+                let Some(sql) = &self.delete_sql else { return Ok(false) };
+                // The statements delete the rows, and then return one row.
                 let zero = if self.url.starts_with("postgres") { "0::bigint" } else { "0" };
                 let deleted = self.rows(&format!("{sql} SELECT {zero}")).await;
                 deleted.map(|_| ()).map_err(|error| error.to_string())
@@ -495,17 +495,17 @@ impl Target for Spot {
             Entries::Keys(prefix, server) => {
                 keys::delete(std::slice::from_ref(server), prefix).await.map_err(|error| error.to_string())
             }
-            Entries::OfNodes(prefix, nodes) | Entries::OfCluster(prefix, nodes) => {
+            Entries::RedlockKeys(prefix, nodes) | Entries::ClusterKeys(prefix, nodes) => {
                 keys::delete(nodes, prefix).await.map_err(|error| error.to_string())
             }
-            Entries::Below(root, servers) => {
+            Entries::Znodes(root, servers) => {
                 znodes::delete(servers, root).await.map_err(|error| error.to_string())
             }
             Entries::Blobs(prefix, server) => {
                 blobs::delete(server, prefix).await.map_err(|error| error.to_string())
             }
         };
-        emptied.unwrap_or_else(|error| panic!("can't empty the store: {error}"));
+        outcome.unwrap_or_else(|error| panic!("can't empty the store: {error}"));
         Ok(true)
     }
 
@@ -515,18 +515,18 @@ impl Target for Spot {
 
     async fn leftovers(&self) -> Result<Option<u64>> {
         let entries = match &self.entries {
-            Entries::Untold | Entries::Blobs(..) => return Ok(None),
+            Entries::Uncounted | Entries::Blobs(..) => return Ok(None),
             Entries::Rows(sql) => self.rows(sql).await.map_err(|error| error.to_string()),
             Entries::Keys(prefix, server) => {
                 keys::in_server(server, prefix).await.map_err(|error| error.to_string())
             }
-            Entries::OfNodes(prefix, nodes) => {
+            Entries::RedlockKeys(prefix, nodes) => {
                 keys::in_nodes(nodes, prefix).await.map_err(|error| error.to_string())
             }
-            Entries::OfCluster(prefix, nodes) => {
+            Entries::ClusterKeys(prefix, nodes) => {
                 keys::in_cluster(nodes, prefix).await.map_err(|error| error.to_string())
             }
-            Entries::Below(root, servers) => {
+            Entries::Znodes(root, servers) => {
                 znodes::below(servers, root).await.map_err(|error| error.to_string())
             }
         };
@@ -538,7 +538,7 @@ impl Target for Spot {
     }
 }
 
-/// What `sql` counts, asked past the store.
+/// Returns the count of the query `sql`, without the store.
 async fn count<DB: Database>(options: <DB::Connection as Connection>::Options, sql: &str) -> sqlx::Result<i64>
 where
     for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,

@@ -1,4 +1,4 @@
-//! Everything that this process traces, its libraries too.
+//! The tracing output of this process and its libraries.
 
 use std::fmt::{Debug, Write as _};
 
@@ -9,16 +9,15 @@ use tracing::{
     subscriber::{Interest, set_global_default},
 };
 
-/// Gives each line that is traced from now on, spans and events of all levels with their fields, to `hear`, behind the name
-/// of what traces it.
+/// Passes every span and event from now on, of all levels, to `handler`: the target, and a line with the fields.
 ///
 /// # Panics
-/// If somebody in this process listens already.
-pub fn listen(hear: impl Fn(&str, &str) + Send + Sync + 'static) {
-    set_global_default(Ear(hear)).unwrap_or_else(|error| panic!("{error}"));
+/// If this process has a global subscriber already.
+pub fn listen(handler: impl Fn(&str, &str) + Send + Sync + 'static) {
+    set_global_default(Collector(handler)).unwrap_or_else(|error| panic!("{error}"));
 }
 
-struct Ear<F>(F);
+struct Collector<F>(F);
 
 struct Line(String);
 
@@ -28,15 +27,15 @@ impl Visit for Line {
     }
 }
 
-impl<F: Fn(&str, &str)> Ear<F> {
-    fn hear(&self, target: &str, record: impl FnOnce(&mut Line)) {
+impl<F: Fn(&str, &str)> Collector<F> {
+    fn collect(&self, target: &str, record: impl FnOnce(&mut Line)) {
         let mut line = Line(target.to_owned());
         record(&mut line);
         self.0(target, &line.0);
     }
 }
 
-impl<F: Fn(&str, &str) + Send + Sync + 'static> Subscriber for Ear<F> {
+impl<F: Fn(&str, &str) + Send + Sync + 'static> Subscriber for Collector<F> {
     fn register_callsite(&self, _: &'static Metadata<'static>) -> Interest {
         Interest::always()
     }
@@ -46,18 +45,18 @@ impl<F: Fn(&str, &str) + Send + Sync + 'static> Subscriber for Ear<F> {
     }
 
     fn new_span(&self, span: &Attributes<'_>) -> Id {
-        self.hear(span.metadata().target(), |line| span.record(line));
+        self.collect(span.metadata().target(), |line| span.record(line));
         Id::from_u64(1)
     }
 
     fn record(&self, _: &Id, values: &Record<'_>) {
-        self.hear("", |line| values.record(line));
+        self.collect("", |line| values.record(line));
     }
 
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
     fn event(&self, event: &Event<'_>) {
-        self.hear(event.metadata().target(), |line| event.record(line));
+        self.collect(event.metadata().target(), |line| event.record(line));
     }
 
     fn enter(&self, _: &Id) {}

@@ -1,12 +1,12 @@
-//! `polylock run` as the first process of a container, which becomes the parent of every process that has lost its own.
+//! `polylock run` as the first process of a container, which becomes the parent of all orphans.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::path::Path;
 
-use polylock_integration_tests::{cargo, namespace};
+use polylock_integration_tests::{cargo, pid_namespace};
 
 #[test]
-fn no_zombies_are_left_whoever_their_parents_were() {
+fn orphans_of_the_command_and_of_other_programs_are_reaped() {
     let polylock = cargo::program("polylock-cli", "polylock", Path::new(env!("CARGO_BIN_EXE_worker")));
     let directory = tempfile::tempdir().unwrap();
     let variables = [
@@ -14,7 +14,7 @@ fn no_zombies_are_left_whoever_their_parents_were() {
         ("POLYLOCK_STORE", "sqlite:locks.db"),
         ("POLYLOCK_CONFIG", "/dev/null"),
     ];
-    // Ten processes that others have started and forgotten, as in `docker exec`, and ten of the command.
+    // Ten orphans of another program, as after `docker exec`, and ten of the command.
     let script = r#"
         touch ended
         for i in 1 2 3 4 5 6 7 8 9 10; do (sleep 0.3 &); done
@@ -30,7 +30,7 @@ fn no_zombies_are_left_whoever_their_parents_were() {
             echo "first $(cat /proc/1/comm), zombies $zombies"
         ' 2>&1
     "#;
-    if let Some(text) = namespace::run(script, directory.path(), &variables) {
+    if let Some(text) = pid_namespace::run(script, directory.path(), &variables) {
         println!("{text}");
         assert!(text.ends_with("first polylock, zombies 0\n"), "{text}");
     }
@@ -38,7 +38,7 @@ fn no_zombies_are_left_whoever_their_parents_were() {
 
 /// A signal to the first process of a container has an effect only if that process handles it.
 #[test]
-fn the_containers_stop_reaches_the_command() {
+fn the_stop_signal_of_the_container_is_forwarded_to_the_command() {
     let polylock = cargo::program("polylock-cli", "polylock", Path::new(env!("CARGO_BIN_EXE_worker")));
     let directory = tempfile::tempdir().unwrap();
     let variables = [
@@ -47,9 +47,9 @@ fn the_containers_stop_reaches_the_command() {
         ("POLYLOCK_CONFIG", "/dev/null"),
     ];
     let script = r#"
-        exec "$P" -q run x -- sh -c 'trap "echo asked; exit 0" TERM; kill -TERM 1; while :; do sleep 0.02; done'
+        exec "$P" -q run x -- sh -c 'trap "echo stopped; exit 0" TERM; kill -TERM 1; while :; do sleep 0.02; done'
     "#;
-    if let Some(text) = namespace::run(script, directory.path(), &variables) {
-        assert_eq!(text, "asked\n");
+    if let Some(text) = pid_namespace::run(script, directory.path(), &variables) {
+        assert_eq!(text, "stopped\n");
     }
 }

@@ -1,4 +1,4 @@
-//! The lock is taken from a command that ends before its next renewal: nothing but the release can show it, and it must.
+//! The lock is broken by force, and the command ends before its next renewal: only the release detects the loss.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::{
@@ -6,17 +6,21 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-use polylock_integration_tests::{cargo, clock::until, on_stores, stores::spot};
+use polylock_integration_tests::{cargo, clock::until, on_stores, stores::namespace};
 
-on_stores! { [sqlite_full postgres mariadb] [the_release_of_a_lock_that_was_taken_away_is_a_loss] }
+on_stores! { [sqlite_full postgres mariadb] [the_release_of_a_lock_that_was_lost_reports_the_loss] }
 
-async fn the_release_of_a_lock_that_was_taken_away_is_a_loss(store: &str) {
+async fn the_release_of_a_lock_that_was_lost_reports_the_loss(store: &str) {
     let polylock = cargo::program("polylock-cli", "polylock", Path::new(env!("CARGO_BIN_EXE_worker")));
-    let spot = spot(store).await;
+    let namespace = namespace(store).await;
     let directory = tempfile::tempdir().unwrap();
     let call = |arguments: &[&str]| {
         let mut command = Command::new(&polylock);
-        command.args(["-S", spot.url()]).args(arguments).current_dir(directory.path()).stdin(Stdio::null());
+        command
+            .args(["-S", namespace.url()])
+            .args(arguments)
+            .current_dir(directory.path())
+            .stdin(Stdio::null());
         command.env_remove("POLYLOCK_STORE").env("POLYLOCK_CONFIG", "/dev/null");
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command.spawn().unwrap()
@@ -27,18 +31,18 @@ async fn the_release_of_a_lock_that_was_taken_away_is_a_loss(store: &str) {
     until("the command runs", async || held.exists()).await;
     let broken = call(&["break", "--yes", "--force", "--reason", "stuck", "x"]).wait_with_output().unwrap();
     assert!(broken.status.success(), "{broken:?}");
-    // Another one holds it meanwhile.
+    // Another run holds the lock meanwhile.
     let other = call(&["run", "--wait", "20s", "x", "true"]).wait_with_output().unwrap();
     assert!(other.status.success(), "{other:?}");
     std::fs::write(end, "").unwrap();
 
     let Output { status, stderr, .. } = first.wait_with_output().unwrap();
-    let (said, log) = (
+    let (stderr, log) = (
         String::from_utf8(stderr).unwrap(),
         std::fs::read_to_string(directory.path().join("status")).unwrap(),
     );
-    assert_eq!(status.code(), Some(79), "{said}{log}");
-    assert!(said.contains("lock x lost: ") && said.contains("stuck"), "{said}");
+    assert_eq!(status.code(), Some(79), "{stderr}{log}");
+    assert!(stderr.contains("lock x lost: ") && stderr.contains("stuck"), "{stderr}");
     assert!(log.contains("\"event\":\"lost\"") && log.contains("\"broken_reason\":\"stuck\""), "{log}");
     assert!(!log.contains("\"event\":\"released\"") && !log.contains("\"event\":\"renewed\""), "{log}");
 }

@@ -1,34 +1,34 @@
-//! No process outside the command's is signalled, also when it has got the number of one that has ended.
+//! Only processes of the command are signalled, even if another process has the reused pid of one that has ended.
 //!
-//! The scripts force such numbers upon innocent processes, in a process namespace of their own.
+//! The scripts give such pids to uninvolved ("innocent") processes, in a process namespace of their own.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::path::Path;
 
-use polylock_integration_tests::{cargo, namespace};
+use polylock_integration_tests::{cargo, pid_namespace};
 
-/// The lines that `script` writes about its innocent processes; none where there are no namespaces.
-fn innocents(script: &str) -> Vec<String> {
+/// Runs `script`, and returns its lines about innocent processes; none on a system without namespaces.
+fn run_script(script: &str) -> Vec<String> {
     let polylock = cargo::program("polylock-cli", "polylock", Path::new(env!("CARGO_BIN_EXE_worker")));
     let directory = tempfile::tempdir().unwrap();
     let url = format!("sqlite://{}", directory.path().join("locks.db").display());
     let variables =
         [("P", polylock.to_str().unwrap()), ("POLYLOCK_STORE", &url), ("POLYLOCK_CONFIG", "/dev/null")];
-    let text = namespace::run(script, directory.path(), &variables).unwrap_or_default();
+    let text = pid_namespace::run(script, directory.path(), &variables).unwrap_or_default();
     println!("{text}");
     let lines = text.lines().map(str::to_owned);
     lines.filter(|line| line.starts_with("innocent")).collect()
 }
 
 #[track_caller]
-fn all_alive(innocents: &[String]) {
-    assert!(innocents.iter().all(|line| line.ends_with("alive")), "{innocents:#?}");
+fn assert_all_alive(lines: &[String]) {
+    assert!(lines.iter().all(|line| line.ends_with("alive")), "{lines:#?}");
 }
 
-/// The command has ended and something that it has started has not: that has until the end of the grace.
+/// The command has ended, and a process that it has started has not: polylock waits for it until the end of the grace period.
 #[test]
-fn the_number_of_a_command_that_has_ended_during_its_grace() {
-    all_alive(&innocents(
+fn the_reused_pid_of_a_command_that_ended_in_the_grace_period() {
+    assert_all_alive(&run_script(
         r#"
         "$P" -q run --ttl 30 --grace 2 --max-hold 0.3 x -- \
             sh -c 'echo $$ > command; (trap "" TERM; exec sleep 100) & trap "exit 0" TERM; wait' &
@@ -43,13 +43,13 @@ fn the_number_of_a_command_that_has_ended_during_its_grace() {
     ));
 }
 
-/// The same, and polylock is killed before the grace is over.
+/// The same, but polylock is killed before the end of the grace period.
 #[test]
-fn the_number_of_a_command_that_has_ended_when_polylock_is_killed() {
-    all_alive(&innocents(
+fn the_reused_pid_of_an_ended_command_when_polylock_is_killed() {
+    assert_all_alive(&run_script(
         r#"
         "$P" -q run --ttl 30 --grace 10 --max-hold 0.3 x -- \
-            sh -c 'echo $$ > command; (trap "" TERM; echo > deaf; exec sleep 100) & trap "exit 0" TERM; wait' &
+            sh -c 'echo $$ > command; (trap "" TERM; echo > started; exec sleep 100) & trap "exit 0" TERM; wait' &
         polylock=$!
         wait_for test -s command; command=$(cat command)
         warden=$(child "$polylock" __warden)
@@ -66,12 +66,12 @@ fn the_number_of_a_command_that_has_ended_when_polylock_is_killed() {
 }
 
 /// 1. polylock is stopped.
-/// 2. The command ends, and nothing is left of it.
-/// 3. Innocent processes get the numbers of the command and of its group, if those are free.
-/// 4. polylock is killed, and its warden kills what it still knows.
+/// 2. The command and all its processes end.
+/// 3. Innocent processes get the pid of the command and the id of its group, if these are free.
+/// 4. polylock is killed, and its warden kills the processes that it knows.
 #[test]
-fn the_numbers_of_a_command_and_its_group_whose_polylock_is_killed() {
-    all_alive(&innocents(
+fn the_reused_ids_of_an_ended_command_and_its_group_when_polylock_is_killed() {
+    assert_all_alive(&run_script(
         r#"
         "$P" -q run --ttl 30 x -- sh -c 'echo $$ > command; until test -e end; do sleep 0.01; done' &
         polylock=$!
@@ -93,11 +93,11 @@ fn the_numbers_of_a_command_and_its_group_whose_polylock_is_killed() {
     ));
 }
 
-/// The same with a warden that has taken another's place, which is nobody's parent and so keeps no number taken: it is stopped while
-/// everything ends and the numbers are given away.
+/// The same with a replacement warden. It is not the parent of the command, so it does not prevent the reuse of the ids: it is stopped
+/// while all processes end and the ids are reused.
 #[test]
-fn the_numbers_that_a_replaced_warden_knows() {
-    all_alive(&innocents(
+fn the_reused_ids_that_a_replacement_warden_knows() {
+    assert_all_alive(&run_script(
         r#"
         "$P" -q run --ttl 30 x -- sh -c 'echo $$ > command; until test -e end; do sleep 0.01; done' &
         polylock=$!
@@ -118,7 +118,7 @@ fn the_numbers_that_a_replaced_warden_knows() {
         wait_for gone
         sleeper "$command"; first=$!
         sleeper "$group"; second_innocent=$!
-        test "$first" = "$command" && test "$second_innocent" = "$group" || { echo "the numbers were not to be had" >&2; exit 1; }
+        test "$first" = "$command" && test "$second_innocent" = "$group" || { echo "the pids could not be reused" >&2; exit 1; }
         kill -CONT "$second"
         wait_for dead "$second"
         for innocent in $first $second_innocent; do
@@ -129,11 +129,11 @@ fn the_numbers_that_a_replaced_warden_knows() {
     ));
 }
 
-/// A warden that takes another's place never takes the first process of the machine for its polylock: that one has the orphans of all
-/// programs for children.
+/// A replacement warden never mistakes the first process of the machine for its polylock: the orphans of all programs are children of
+/// the first process.
 #[test]
-fn the_orphans_of_others_when_polylock_is_killed_together_with_its_warden() {
-    let lines = innocents(
+fn orphans_of_other_programs_survive_a_killed_polylock_and_its_warden() {
+    let lines = run_script(
         r#"
         for i in 1 2 3 4 5 6 7 8; do
             setsid -f sleep 3600
@@ -143,7 +143,7 @@ fn the_orphans_of_others_when_polylock_is_killed_together_with_its_warden() {
             wait_for test -s command; command=$(cat command)
             first=$(child "$polylock" __warden)
             kill -KILL "$first"
-            # Without a program that takes its time: the new warden has not read its orders when polylock is killed.
+            # Only shell built-ins, which are fast: the new warden has not read its orders when polylock is killed.
             second=
             while test -z "$second"; do
                 read -r children < "/proc/$polylock/task/$polylock/children"

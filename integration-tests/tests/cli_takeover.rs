@@ -1,5 +1,5 @@
-//! The next holder's command starts after the last sign of life of everything that the command before has started: whatever
-//! that was, and however its polylock was hindered.
+//! The command of the next holder starts after all processes of the previous command have ended, with every kind of process and every
+//! fault of the previous polylock.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::{path::Path, sync::LazyLock, time::Duration};
@@ -16,13 +16,13 @@ static PROGRAMS: LazyLock<Programs> = LazyLock::new(|| {
     Programs { polylock: cargo::program("polylock-cli", "polylock", takeover), takeover: takeover.to_owned() }
 });
 
-/// Hands the lock over from `script` after each of these faults.
+/// Runs `script` under the lock, and lets another run acquire the lock after each of these faults.
 async fn after(faults: &[Fault], script: &str) {
     for fault in faults {
         let trial = Trial::start(&PROGRAMS, TTL, *fault, script).await;
         let Outcome { gap, code } = trial.finish().await;
         println!("{fault:?}: {gap:.1} ms, code {code:?}");
-        assert!(gap > 0.0, "{fault:?}: both worked at once for {:.1} ms", -gap);
+        assert!(gap > 0.0, "{fault:?}: both commands were alive for {:.1} ms", -gap);
         match fault {
             Fault::Kill => assert_eq!(code, None),
             Fault::Stop | Fault::Break => assert_eq!(code, Some(79), "{fault:?}"),
@@ -31,11 +31,11 @@ async fn after(faults: &[Fault], script: &str) {
     }
 }
 
-/// None of them stops when it is asked to.
-const DEAF: &str = "trap '' TERM HUP; ";
+/// Makes a script ignore the signals that request it to stop.
+const IGNORE_SIGNALS: &str = "trap '' TERM HUP; ";
 
 async fn after_all_faults(script: &str) {
-    after(&Fault::ALL, &format!("{DEAF}{script}")).await;
+    after(&Fault::ALL, &format!("{IGNORE_SIGNALS}{script}")).await;
 }
 
 #[tokio::test]
@@ -63,7 +63,7 @@ async fn a_grandchild_in_a_session_of_its_own() {
     after_all_faults("setsid sh -c '\"$T\" beat life & wait' & wait").await;
 }
 
-/// Each of the two forks forgets its parent.
+/// The parent of each of the two forks ends.
 #[tokio::test]
 async fn a_daemon_that_forks_twice() {
     after_all_faults("(setsid sh -c '\"$T\" beat life &' &); sleep 60").await;
@@ -74,16 +74,16 @@ async fn a_daemon_by_setsid_f() {
     after_all_faults("setsid -f setsid -f \"$T\" beat life; sleep 60").await;
 }
 
-/// The command has ended when its polylock looks for what is left.
+/// The command has ended when its polylock searches for the remaining processes.
 #[tokio::test]
-async fn a_daemon_that_is_started_when_the_command_is_asked_to_stop() {
+async fn a_daemon_that_is_started_when_the_command_gets_the_signal() {
     let script = "trap 'setsid -f \"$T\" beat life; exit 0' TERM; echo > ready; while :; do sleep 0.01; done";
     after(&[Fault::Break, Fault::MaxHold], script).await;
 }
 
-/// The short form of what the program `takeover` measures.
+/// The short form of the measurement of the program `takeover`.
 #[tokio::test]
-async fn on_a_machine_that_runs_thousands_of_processes() {
+async fn on_a_machine_with_thousands_of_processes() {
     let idle = IdleProcesses::start(4000).unwrap();
     for _ in 0..8 {
         after(&[Fault::Stop], "trap '' TERM; exec \"$T\" beat life").await;

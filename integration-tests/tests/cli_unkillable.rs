@@ -1,17 +1,18 @@
-//! A command that has become another user can't be killed without that user's rights. It is reported, never ignored.
+//! A command that has become another user can't be killed without that user's rights. polylock reports it.
 //!
-//! polylock runs as `nobody`, and the command through a copy of `setpriv` that belongs to root and has the setuid bit: it does what
-//! `sudo` does.
+//! polylock runs as `nobody`, and the command through a copy of `setpriv` that belongs to root and has the setuid bit,
+//! like `sudo`.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::{fs, path::Path};
 
-use polylock_integration_tests::{cargo, namespace};
+use polylock_integration_tests::{cargo, pid_namespace};
 
-/// What `script` writes; `None`, with a message, if this user is not root. In it, `$nobody` and `$ROOT` before a command change the user.
+/// Returns the output of `script`; `None`, with a message, if this user is not root. In the script, `$nobody` and `$ROOT` before a
+/// command change the user.
 fn run(script: &str) -> Option<String> {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: only root can make a program that becomes another user");
+        eprintln!("skipped: only root can create a setuid program of another user");
         return None;
     }
     let takeover = Path::new(env!("CARGO_BIN_EXE_takeover"));
@@ -27,7 +28,7 @@ fn run(script: &str) -> Option<String> {
         export POLYLOCK_STORE=sqlite:locks.db POLYLOCK_CONFIG=/dev/null ROOT="./as_root --reuid=0 --regid=0 --clear-groups"
         pid_of_root() { wait_for test -s life; pid=$(pgrep -x takeover); test "$(stat -c %u /proc/$pid)" = 0 || exit 1; }
     "#;
-    let text = namespace::run(&format!("{prelude}{script}"), directory.path(), &[]);
+    let text = pid_namespace::run(&format!("{prelude}{script}"), directory.path(), &[]);
     if let Some(text) = &text {
         println!("{text}");
     }
@@ -35,7 +36,7 @@ fn run(script: &str) -> Option<String> {
 }
 
 #[test]
-fn a_command_that_runs_as_another_user_is_reported_at_once_and_when_it_outlives_the_lock() {
+fn a_command_of_another_user_is_reported_at_once_and_when_the_lock_is_lost() {
     let Some(text) = run(r#"
         $nobody ./polylock run --ttl 2 --status-file status x -- $ROOT ./takeover beat life 2>errors &
         polylock=$!
@@ -56,7 +57,7 @@ fn a_command_that_runs_as_another_user_is_reported_at_once_and_when_it_outlives_
         "seen while the lock is held",
         "both alive",
         "code 79",
-        "of the command belongs to user 0 and can't be killed: if lock x is lost, it goes on beside the next holder",
+        "of the command belongs to user 0 and can't be killed: if lock x is lost, it continues beside the next holder",
         "belongs to user 0 and can't be killed; the next holder of the lock may run beside it",
         "\"event\":\"unkillable\"",
         "\"verdict\":\"lost\",\"exit_code\":79",
@@ -66,13 +67,13 @@ fn a_command_that_runs_as_another_user_is_reported_at_once_and_when_it_outlives_
 }
 
 #[test]
-fn what_is_left_of_a_command_and_runs_as_another_user_keeps_the_lock() {
+fn a_remaining_process_of_another_user_keeps_the_lock() {
     let Some(text) = run(r#"
         $nobody ./polylock run --ttl 2 --max-hold 0.3 --grace 0.3 --status-file status x -- sh -c "$ROOT ./takeover beat life & wait" 2>errors &
         polylock=$!
         pid_of_root
         wait_for grep -q "still alive: process $pid" errors
-        # More than a lease: it is renewed.
+        # This is longer than a lease, so the lock is renewed.
         for i in $(seq 300); do alive $polylock || exit 1; sleep 0.01; done
         $nobody ./polylock status x
         kill -KILL $pid
@@ -89,7 +90,7 @@ fn what_is_left_of_a_command_and_runs_as_another_user_keeps_the_lock() {
 }
 
 #[test]
-fn the_warden_reports_it_when_polylock_is_dead() {
+fn the_warden_reports_an_unkillable_process_when_polylock_is_dead() {
     let Some(text) = run(r#"
         $nobody ./polylock run --ttl 2 x -- $ROOT ./takeover beat life 2>errors &
         pid_of_root

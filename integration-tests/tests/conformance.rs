@@ -13,10 +13,10 @@ macro_rules! conform {
 polylock_integration_tests::targets!(conform);
 
 /// A test for each group of cases that a variant of a target gets.
-macro_rules! vary {
+macro_rules! conform_in_part {
     ($($target:ident)*) => {
         $(mod $target {
-            vary! { @ $target [exclusion order wait lost release breaking inspect] }
+            conform_in_part! { @ $target [exclusion order wait lost release breaking inspect] }
         })*
     };
     (@ $target:ident [$($group:ident)*]) => {
@@ -24,32 +24,33 @@ macro_rules! vary {
 
         $(#[test]
         fn $group() {
-            let maker = polylock_testkit::Maker::new(polylock_integration_tests::targets::$target);
-            super::group(stringify!($target), stringify!($group), &maker);
+            let factory = polylock_testkit::TargetFactory::new(polylock_integration_tests::targets::$target);
+            super::group(stringify!($target), stringify!($group), &factory);
         })*
     };
 }
-polylock_integration_tests::variants!(vary);
+polylock_integration_tests::variants!(conform_in_part);
 
-/// A pooler passes no notifications on, which a store that listens through it does not know when it is opened.
-const PUSHED: (&str, &str) = ("postgres_pooled", "breaking::reaches_the_holder_at_once");
+/// A pooler does not forward notifications, which the store can't detect when it is opened.
+const UNSUPPORTED_PAIR: (&str, &str) = ("postgres_pooled", "breaking::notifies_the_holder_at_once");
 
 /// Runs the cases of `group`, four at a time: most of them wait.
-fn group(target: &str, group: &str, maker: &polylock_testkit::Maker) {
+fn group(target: &str, group: &str, factory: &polylock_testkit::TargetFactory) {
     let cases = polylock_testkit::CASES.iter().copied();
-    let cases: Vec<&str> =
-        cases.filter(|case| case.split("::").next() == Some(group) && (target, *case) != PUSHED).collect();
+    let cases: Vec<&str> = cases
+        .filter(|case| case.split("::").next() == Some(group) && (target, *case) != UNSUPPORTED_PAIR)
+        .collect();
     assert!(!cases.is_empty(), "there is no group {group:?}");
     std::thread::scope(|scope| {
         for some in cases.chunks(cases.len().div_ceil(4)) {
-            scope.spawn(|| some.iter().for_each(|case| polylock_testkit::__test(target, case, maker)));
+            scope.spawn(|| some.iter().for_each(|case| polylock_testkit::__test(target, case, factory)));
         }
     });
 }
 
 #[test]
-fn every_variant_gets_the_groups_that_depend_on_notifications() {
-    assert_eq!(postgres_unheard::GROUPS, targets::VARIED);
+fn every_variant_runs_the_groups_that_depend_on_notifications() {
+    assert_eq!(postgres_listen_off::GROUPS, targets::VARIED);
     assert_eq!(postgres_pooled::GROUPS, targets::VARIED);
     assert_eq!(redis_sentinel::GROUPS, targets::VARIED);
 }
@@ -70,11 +71,11 @@ fn every_case_runs_on_every_target() {
         let output = Command::new(std::env::current_exe().unwrap()).args(["--list", which]).output().unwrap();
         String::from_utf8(output.stdout).unwrap()
     };
-    // Those that are there, and are not ignored.
+    // The tests of this program, and the ignored ones.
     let (all, ignored) = (listed("--include-ignored"), listed("--ignored"));
     assert_eq!(untested(&all), [""; 0]);
     assert!(!ignored.contains(": test"), "ignored: {ignored}");
-    // The planted twin: one that is missing is missed.
+    // The counterexample: a missing test is reported.
     let line = format!("{}::{}: test", targets::NAMES[1], polylock_testkit::CASES[0]);
     assert_eq!(untested(&all.replace(&line, "")), [line.trim_end_matches(": test")]);
 }

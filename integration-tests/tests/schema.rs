@@ -1,4 +1,4 @@
-//! A program whose user may not make tables: it is told what to do, and an administrator does it.
+//! A user without the right to create tables: the error contains the remedy, and an administrator applies it.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::{
@@ -14,31 +14,31 @@ use std::{
 
 use polylock::Locks;
 use polylock_integration_tests::{cargo, clock::until, on_stores, process::Process, servers, stores};
-use polylock_sql::{Next, mysql, postgres as pg};
+use polylock_sql::{NextVersion, mysql, postgres as pg};
 
 on_stores! {
-    who_may_not_make_tables_is_told_what_to_do_and_then_locks
-    who_may_not_change_tables_is_told_what_to_do_at_an_upgrade
-    the_pessimistic_strategy_has_tables_of_its_own
+    a_user_who_may_not_create_tables_gets_the_remedy_and_then_locks
+    a_user_who_may_not_alter_tables_gets_the_remedy_at_an_upgrade
+    the_pessimistic_strategy_has_separate_tables
 }
 
-/// Nobody else's, and in no message.
+/// A unique text that must appear in no message.
 const PASSWORD: &str = "kanarienvogel";
 
 /// Long enough for a machine with more to do.
 const TTL: &str = "2s";
 
-/// A fresh database, its administrator, and a user who has a right to nothing in it.
-struct Place {
+/// A new database, its administrator, and a user without rights in it.
+struct TestDatabase {
     user: String,
     database: String,
     admin: String,
     weak: String,
 }
 
-impl Place {
+impl TestDatabase {
     /// One in the store's server, if it has one.
-    fn make(store: &str) -> Option<Self> {
+    fn create(store: &str) -> Option<Self> {
         let server = match store {
             "postgres" => servers::postgres(),
             "mariadb" => servers::mariadb(),
@@ -46,34 +46,34 @@ impl Place {
         };
         let server = server.unwrap();
         let name = server.name();
-        let place = Self {
-            admin: changed(server.url(), None, &name),
-            weak: changed(server.url(), Some(&format!("{name}:{PASSWORD}")), &name),
+        let db = Self {
+            admin: url_for(server.url(), None, &name),
+            weak: url_for(server.url(), Some(&format!("{name}:{PASSWORD}")), &name),
             user: name.clone(),
             database: name,
         };
-        let Self { user, database, .. } = &place;
+        let Self { user, database, .. } = &db;
         if store == "postgres" {
             let sql = format!("CREATE DATABASE {database}; CREATE ROLE {user} LOGIN PASSWORD '{PASSWORD}'");
-            succeeds(&client(server.url(), &sql));
-            // As it is by itself from version 15 on.
-            place.administer("REVOKE CREATE ON SCHEMA public FROM PUBLIC");
+            assert_success(&client(server.url(), &sql));
+            // The default from version 15 on.
+            db.administer("REVOKE CREATE ON SCHEMA public FROM PUBLIC");
         } else {
             let sql = format!("CREATE DATABASE {database}; CREATE USER {user} IDENTIFIED BY '{PASSWORD}'");
-            succeeds(&client(server.url(), &sql));
+            assert_success(&client(server.url(), &sql));
             // Its rights are those to a whole database, and without any the user could not even choose it.
-            place.grants().iter().for_each(|grant| place.administer(grant));
+            db.grants().iter().for_each(|grant| db.administer(grant));
         }
-        Some(place)
+        Some(db)
     }
 
     fn administer(&self, sql: &str) {
-        succeeds(&client(&self.admin, sql));
+        assert_success(&client(&self.admin, sql));
     }
 
     /// Those that the help lists, for this user and database.
     fn grants(&self) -> Vec<String> {
-        let help = said(&polylock(["schema", "--help"]));
+        let help = stdout_of(&polylock(["schema", "--help"]));
         let (_, rights) = help.split_once("RIGHTS").expect("rights in the help");
         let (postgres, mysql) = rights.split_once("MySQL").expect("both databases");
         let text = if self.is_postgres() { postgres } else { mysql };
@@ -97,23 +97,23 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for TestDatabase {
     fn drop(&mut self) {
-        // On a server of somebody's own nothing stays, unless the test has failed.
+        // Nothing remains on an external server, unless the test has failed.
         if !std::thread::panicking() {
             let Self { user, database, .. } = &*self;
             let (force, other) =
                 if self.is_postgres() { (" WITH (FORCE)", "postgres") } else { ("", "mysql") };
-            let elsewhere = changed(&self.admin, None, other);
+            let elsewhere = url_for(&self.admin, None, other);
             for sql in [format!("DROP DATABASE {database}{force}"), format!("DROP USER {user}")] {
-                succeeds(&client(&elsewhere, &sql));
+                assert_success(&client(&elsewhere, &sql));
             }
         }
     }
 }
 
 /// `url` with another database, and perhaps with another user.
-fn changed(url: &str, user: Option<&str>, database: &str) -> String {
+fn url_for(url: &str, user: Option<&str>, database: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap();
     let (rest, query) =
         rest.split_once('?').map_or((rest, String::new()), |(rest, query)| (rest, format!("?{query}")));
@@ -159,16 +159,16 @@ fn polylock<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Output {
     command.args(arguments).output().unwrap()
 }
 
-fn said(output: &Output) -> String {
+fn stdout_of(output: &Output) -> String {
     assert!(output.stderr.is_empty() && output.status.success(), "{output:?}");
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-fn succeeds(output: &Output) {
+fn assert_success(output: &Output) {
     assert!(output.status.success(), "{output:?}");
 }
 
-/// `polylock` could not, and says why in one line.
+/// Returns the error of a refused command, which is one line.
 fn refusal(output: &Output) -> String {
     let text = String::from_utf8(output.stderr.clone()).unwrap();
     assert_eq!(output.status.code(), Some(77), "{text}");
@@ -177,37 +177,37 @@ fn refusal(output: &Output) -> String {
     text
 }
 
-async fn who_may_not_make_tables_is_told_what_to_do_and_then_locks(store: &str) {
-    let Some(place) = Place::make(store) else { return needs_nothing(store).await };
-    let run = |command: &str| place.polylock(&["run", "--ttl", TTL, "x", "-c", command]);
+async fn a_user_who_may_not_create_tables_gets_the_remedy_and_then_locks(store: &str) {
+    let Some(db) = TestDatabase::create(store) else { return needs_nothing(store).await };
+    let run = |command: &str| db.polylock(&["run", "--ttl", TTL, "x", "-c", command]);
     let refused = refusal(&run("true"));
     assert!(refused.contains("the statements that `polylock schema` prints"), "{refused}");
     // A program without a command line beside it finds the statements in the error.
-    let statements = polylock::schema(&place.weak).unwrap().unwrap();
-    let error = Locks::connect(&place.weak).await.unwrap_err();
+    let statements = polylock::schema(&db.weak).unwrap().unwrap();
+    let error = Locks::connect(&db.weak).await.unwrap_err();
     let chain = iter::successors(Some(&error as &(dyn Error + 'static)), |error| (*error).source());
     let causes: Vec<String> = chain.map(ToString::to_string).collect();
     assert!(causes.iter().any(|cause| cause.contains(&statements)), "{causes:?}");
 
     // The administrator does so, and to do it again harms nothing.
-    let printed = said(&place.polylock(&["schema"]));
+    let printed = stdout_of(&db.polylock(&["schema"]));
     assert!(printed == statements, "what is printed is what the library has: {printed}");
     for _ in 0..2 {
-        place.administer(&printed);
+        db.administer(&printed);
     }
-    if place.is_postgres() {
+    if db.is_postgres() {
         refusal(&run("true"));
-        place.grants().iter().for_each(|grant| place.administer(grant));
+        db.grants().iter().for_each(|grant| db.administer(grant));
     }
 
     // To hold and to wait beyond the first lease, ...
-    let locks = Locks::connect(&place.weak).await.unwrap();
+    let locks = Locks::connect(&db.weak).await.unwrap();
     let start = |more: &[&str]| {
-        let arguments = ["-S", &place.weak, "run", "--ttl", TTL, "--wait", "20s", "x", "--"];
+        let arguments = ["-S", &db.weak, "run", "--ttl", TTL, "--wait", "20s", "x", "--"];
         Process::start(program(), arguments.iter().chain(more))
     };
     let mut holder = start(&["sh", "-c", "echo held; read go"]);
-    holder.hears("held");
+    holder.expect_line("held");
     let mut waiter = start(&["sh", "-c", "echo held; sleep 60"]);
     until("both have gone on for longer than a lease", async || {
         let lock = locks.inspect("x").await.unwrap();
@@ -215,46 +215,46 @@ async fn who_may_not_make_tables_is_told_what_to_do_and_then_locks(store: &str) 
     })
     .await;
     // ... to hand over, ...
-    holder.tell("go");
-    assert!(holder.ends().success());
-    waiter.hears("held");
-    // ... to clear away what died, ...
+    holder.send_line("go");
+    assert!(holder.wait_for_exit().success());
+    waiter.expect_line("held");
+    // ... to sweep expired rows, ...
     waiter.kill();
     let mut next = start(&["sh", "-c", "echo held; sleep 60"]);
-    next.hears("held");
-    // ... and to look and to break.
-    assert!(said(&place.polylock(&["list"])).starts_with("x: held"));
-    assert!(said(&place.polylock(&["break", "--yes", "x"])).starts_with("x: told "));
-    assert_eq!(next.ends().code(), Some(79));
+    next.expect_line("held");
+    // ... and to inspect and break locks.
+    assert!(stdout_of(&db.polylock(&["list"])).starts_with("x: held"));
+    assert!(stdout_of(&db.polylock(&["break", "--yes", "x"])).starts_with("x: requested "));
+    assert_eq!(next.wait_for_exit().code(), Some(79));
 }
 
-/// A program of the next version of the tables, at `url`: what makes its tables, and the store.
+/// Returns the statements for the next version of the tables at `url`, and the store that uses it.
 async fn next(url: &str) -> (String, Result<Locks, polylock::Error>) {
     let step = |kind| format!("ALTER TABLE {{p}}_holds ADD COLUMN made_by {kind} NOT NULL DEFAULT 'old';");
-    let with_claim = |next: Next| next.edit("_claim_2", "_claim_3");
+    let with_claim = |next: NextVersion| next.edit("_claim_3", "_claim_4").edit("_claim_2", "_claim_3");
     let (script, store) = if url.starts_with("postgres") {
         let config = pg::Config::new(url).unwrap();
-        let config = config.next_version(with_claim(Next::compatible(&step("text"))));
+        let config = config.next_version(with_claim(NextVersion::compatible(&step("text"))));
         (pg::schema(&config).unwrap(), pg::connect(config).await)
     } else {
         let config = mysql::Config::new(url).unwrap();
-        let config = config.next_version(with_claim(Next::compatible(&step("VARBINARY(9)"))));
+        let config = config.next_version(with_claim(NextVersion::compatible(&step("VARBINARY(9)"))));
         (mysql::schema(&config).unwrap(), mysql::connect(config).await)
     };
     (script, store.map(Locks::new))
 }
 
-async fn who_may_not_change_tables_is_told_what_to_do_at_an_upgrade(store: &str) {
-    // Elsewhere nobody else makes the tables.
-    let Some(place) = Place::make(store) else { return };
-    place.administer(&said(&place.polylock(&["schema"])));
-    if place.is_postgres() {
-        place.grants().iter().for_each(|grant| place.administer(grant));
+async fn a_user_who_may_not_alter_tables_gets_the_remedy_at_an_upgrade(store: &str) {
+    // For other stores no administrator creates the tables.
+    let Some(db) = TestDatabase::create(store) else { return };
+    db.administer(&stdout_of(&db.polylock(&["schema"])));
+    if db.is_postgres() {
+        db.grants().iter().for_each(|grant| db.administer(grant));
     }
     let uses = async |locks: &Locks| locks.lock("x").acquire().await.unwrap().release().await.unwrap();
-    let old = Locks::connect(&place.weak).await.unwrap();
+    let old = Locks::connect(&db.weak).await.unwrap();
     uses(&old).await;
-    let (script, refused) = next(&place.weak).await;
+    let (script, refused) = next(&db.weak).await;
     let error = refused.unwrap_err();
     let chain = iter::successors(Some(&error as &(dyn Error + 'static)), |error| (*error).source());
     let causes: Vec<String> = chain.map(ToString::to_string).collect();
@@ -262,23 +262,23 @@ async fn who_may_not_change_tables_is_told_what_to_do_at_an_upgrade(store: &str)
     assert!(causes.contains("the statements that `polylock schema` prints"), "{causes}");
     assert!(causes.contains(&script), "{causes}");
     uses(&old).await;
-    uses(&Locks::connect(&place.weak).await.unwrap()).await;
+    uses(&Locks::connect(&db.weak).await.unwrap()).await;
     for _ in 0..2 {
-        place.administer(&script);
+        db.administer(&script);
     }
-    uses(&next(&place.weak).await.1.unwrap()).await;
+    uses(&next(&db.weak).await.1.unwrap()).await;
     uses(&old).await;
-    uses(&Locks::connect(&place.weak).await.unwrap()).await;
+    uses(&Locks::connect(&db.weak).await.unwrap()).await;
 }
 
-async fn the_pessimistic_strategy_has_tables_of_its_own(store: &str) {
-    let Some(mut place) = Place::make(store) else { return has_one_strategy(store).await };
-    let joint = if place.weak.contains('?') { '&' } else { '?' };
-    place.weak.extend([joint.to_string().as_str(), "polylock.strategy=pessimistic"]);
-    refusal(&place.polylock(&["run", "x", "true"]));
-    place.administer(&said(&place.polylock(&["schema"])));
-    if place.is_postgres() {
-        refusal(&place.polylock(&["run", "x", "true"]));
+async fn the_pessimistic_strategy_has_separate_tables(store: &str) {
+    let Some(mut db) = TestDatabase::create(store) else { return has_one_strategy(store).await };
+    let joint = if db.weak.contains('?') { '&' } else { '?' };
+    db.weak.extend([joint.to_string().as_str(), "polylock.strategy=pessimistic"]);
+    refusal(&db.polylock(&["run", "x", "true"]));
+    db.administer(&stdout_of(&db.polylock(&["schema"])));
+    if db.is_postgres() {
+        refusal(&db.polylock(&["run", "x", "true"]));
         let own = |grant: &String| match grant.split_once("ON public.polylock_holds") {
             Some((rights, rest)) => {
                 let (_, to) = rest.split_once(" TO ").expect("somebody");
@@ -286,30 +286,30 @@ async fn the_pessimistic_strategy_has_tables_of_its_own(store: &str) {
             }
             None => grant.clone(),
         };
-        place.grants().iter().for_each(|grant| place.administer(&own(grant)));
+        db.grants().iter().for_each(|grant| db.administer(&own(grant)));
     }
-    let start = |command| Process::start(program(), ["-S", &place.weak, "run", "x", "-c", command]);
+    let start = |command| Process::start(program(), ["-S", &db.weak, "run", "x", "-c", command]);
     let mut holder = start("echo held; read go");
-    holder.hears("held");
-    assert_eq!(place.polylock(&["run", "-n", "x", "true"]).status.code(), Some(75));
+    holder.expect_line("held");
+    assert_eq!(db.polylock(&["run", "-n", "x", "true"]).status.code(), Some(75));
     let mut waiter = start("echo held");
-    holder.tell("go");
-    waiter.hears("held");
-    assert!(holder.ends().success() && waiter.ends().success());
+    holder.send_line("go");
+    waiter.expect_line("held");
+    assert!(holder.wait_for_exit().success() && waiter.wait_for_exit().success());
 }
 
 /// Whoever may open the file makes its tables.
 async fn needs_nothing(store: &str) {
-    let spot = stores::spot(store).await;
-    let output = polylock(["-S", spot.url(), "schema"]);
-    succeeds(&output);
+    let namespace = stores::namespace(store).await;
+    let output = polylock(["-S", namespace.url(), "schema"]);
+    assert_success(&output);
     assert!(output.stdout.is_empty(), "{output:?}");
-    succeeds(&polylock(["-S", spot.url(), "run", "x", "true"]));
+    assert_success(&polylock(["-S", namespace.url(), "run", "x", "true"]));
 }
 
 async fn has_one_strategy(store: &str) {
-    let spot = stores::spot(store).await;
-    let output = polylock(["-S", &spot.url_with("polylock.strategy", "pessimistic"), "schema"]);
+    let namespace = stores::namespace(store).await;
+    let output = polylock(["-S", &namespace.url_with("polylock.strategy", "pessimistic"), "schema"]);
     assert_eq!(output.status.code(), Some(78), "{output:?}");
     assert!(String::from_utf8_lossy(&output.stderr).contains("polylock.strategy"), "{output:?}");
 }

@@ -4,7 +4,7 @@
 use polylock_integration_tests::{cargo::cargo, targets};
 use polylock_testkit::Missing;
 
-/// Runs the example as a user would; what it says, and whether it was content.
+/// Runs the example as a user does, and returns its output, and true if it succeeded.
 fn swap(url: &str) -> (String, bool) {
     let mut cargo = cargo();
     cargo.args([
@@ -20,18 +20,18 @@ fn swap(url: &str) -> (String, bool) {
         url,
     ]);
     let output = cargo.output().unwrap();
-    let said =
+    let output_text =
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    (said, output.status.success())
+    (output_text, output.status.success())
 }
 
 #[tokio::test]
 async fn one_program_runs_on_every_store() {
     for name in targets::NAMES {
-        match targets::make(name).await {
-            Ok(spot) => {
-                let (said, content) = swap(spot.url());
-                assert!(content && said.contains("as it should be"), "{name}: {said}");
+        match targets::create(name).await {
+            Ok(namespace) => {
+                let (output_text, succeeded) = swap(namespace.url());
+                assert!(succeeded && output_text.contains("as expected"), "{name}: {output_text}");
             }
             Err(Missing(why)) => {
                 let required = std::env::var("POLYLOCK_TEST_REQUIRE").is_ok_and(|required| required == "all");
@@ -42,9 +42,9 @@ async fn one_program_runs_on_every_store() {
     }
 }
 
-/// The planted twin: a store that is not there is not passed over in silence.
+/// The counter-check: a store that does not exist is an error.
 #[tokio::test]
-async fn a_store_that_is_not_there_fails() {
-    let (said, content) = swap("sqlite:///proc/no/such/place/locks.db");
-    assert!(!content, "{said}");
+async fn a_store_that_does_not_exist_fails() {
+    let (output_text, succeeded) = swap("sqlite:///proc/no/such/place/locks.db");
+    assert!(!succeeded, "{output_text}");
 }

@@ -1,12 +1,12 @@
-//! The watchdog alone must end a hold at its deadline. Everything that looks at a guard reads the clock, and would end
-//! it, too; so here nobody looks.
+//! The watchdog alone must end a hold at its deadline. Every method of a guard reads the clock and would end the hold,
+//! too, so these tests do not call the guard.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::{future::pending, sync::Arc, time::Duration};
 
 use polylock_core::{Clock, Locks, LostReason, Operation, Store, io};
 use polylock_integration_tests::{
-    clock::{PATIENCE, until},
+    clock::{TIMEOUT, until},
     targets,
 };
 use polylock_testkit::{
@@ -16,26 +16,26 @@ use polylock_testkit::{
 
 const TTL: Duration = Duration::from_secs(60);
 
-/// As many steps as a lease is divided into: many fall into each of the watchdog's own pauses.
+/// The number of clock steps per lease: many fall into each pause of the watchdog.
 const STEPS: u32 = 200;
 
-/// Lets the store's I/O thread do everything that is due.
+/// Lets the I/O thread of the store run everything that is due.
 async fn settle(backend: &'static str) {
     for _ in 0..4 {
-        let turns = io::run(backend, async {
+        let yields = io::run(backend, async {
             for _ in 0..16 {
                 tokio::task::yield_now().await;
             }
         });
-        turns.await.unwrap();
+        yields.await.unwrap();
     }
 }
 
-/// Goes up to the deadline with renewals that hang, and expects the loss at that instant.
-async fn is_lost_at_its_deadline(target: &str, side: Side) {
+/// Advances the clock to the deadline while renewals hang, and checks that the loss is signalled at that instant.
+async fn assert_lost_at_deadline(target: &str, side: Side) {
     let clock = ManualClock::new();
-    let spot = targets::make(target).await.unwrap();
-    let Store { backend, inspect, .. } = spot.connect().await.unwrap();
+    let namespace = targets::create(target).await.unwrap();
+    let Store { backend, inspect, .. } = namespace.connect().await.unwrap();
     let name = backend.capabilities().backend;
     let gate = Arc::new(Gate::new(backend));
     let mut store = Store::new(gate.clone());
@@ -51,45 +51,45 @@ async fn is_lost_at_its_deadline(target: &str, side: Side) {
         clock.advance(TTL / STEPS);
         settle(name).await;
     }
-    // A server takes real time to answer, which this clock knows nothing of.
-    until(&format!("{target}: renewals are sent, and sent again"), async || {
-        gate.held_up(Operation::Renew) > 1
+    // A server needs real time to reply, in which the manual clock stands still.
+    until(&format!("{target}: renewals are sent and retried"), async || {
+        gate.blocked_count(Operation::Renew) > 1
     })
     .await;
     assert!(!lost.is_finished() && !work.is_finished(), "{target}: lost before the deadline");
     clock.advance(deadline.since(clock.now()));
-    let reason = tokio::time::timeout(PATIENCE, lost).await.expect("told at the deadline").unwrap();
+    let reason = tokio::time::timeout(TIMEOUT, lost).await.expect("signalled at the deadline").unwrap();
     assert_eq!(reason, LostReason::DeadlineReached);
-    let stopped = tokio::time::timeout(PATIENCE, work).await.expect("stopped at the deadline").unwrap();
+    let stopped = tokio::time::timeout(TIMEOUT, work).await.expect("stopped at the deadline").unwrap();
     assert_eq!(stopped.unwrap_err().lost(), Some(&LostReason::DeadlineReached));
     gate.thaw();
 }
 
-/// Before their answer comes, and before they even arrive.
+/// The renewals hang before or after they take effect.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hung_renewal_does_not_delay_the_loss_though_nobody_looks() {
+async fn a_hung_renewal_does_not_delay_the_loss_without_a_call_on_the_guard() {
     for target in targets::NAMES {
         for side in [Side::Request, Side::Reply] {
-            // With a clock that stands still, a store that is unavailable for a moment is never claimed again.
-            let ends = tokio::time::timeout(PATIENCE, is_lost_at_its_deadline(target, side)).await;
-            assert!(ends.is_ok(), "{target}, {side:?}: not within {PATIENCE:?}");
+            // With a clock that stands still, a failed claim is never retried.
+            let ends = tokio::time::timeout(TIMEOUT, assert_lost_at_deadline(target, side)).await;
+            assert!(ends.is_ok(), "{target}, {side:?}: not within {TIMEOUT:?}");
         }
     }
 }
 
-/// The reply counts from the sending of its own renewal, at whatever moment it comes.
+/// The lease of a reply counts from the send time of its renewal, even if it arrives between two attempts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_late_reply_counts_in_the_pause_before_the_next_attempt() {
     let clock = ManualClock::new();
-    let spot = targets::make("memory").await.unwrap();
-    let gate = Arc::new(Gate::new(spot.connect().await.unwrap().backend));
+    let namespace = targets::create("memory").await.unwrap();
+    let gate = Arc::new(Gate::new(namespace.connect().await.unwrap().backend));
     let locks = Locks::builder(Store::new(gate.clone())).clock(Arc::new(clock.clone())).build();
     let guard = locks.lock("n").ttl(TTL).acquire().await.unwrap();
     let deadline = guard.deadline();
     gate.shut(Operation::Renew, Side::Reply);
     settle("memory").await;
     clock.advance(TTL / 3 + Duration::from_nanos(1));
-    gate.arrived(Operation::Renew).await;
+    gate.blocked(Operation::Renew).await;
     settle("memory").await;
     // The time limit of the attempt. The next one is sent after a pause, and this clock stands still.
     clock.advance(TTL / 6);

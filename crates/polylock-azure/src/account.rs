@@ -1,4 +1,4 @@
-//! Whose container it is, and what shows that we may use it.
+//! The account, the container, and the credentials.
 
 use std::{fmt, sync::Arc};
 
@@ -10,7 +10,7 @@ use polylock_core::{
 
 use crate::{driver_keys::DriverKeys, signing::SharedKey};
 
-/// What the emulator's one account is called, and its key, which is no secret:
+/// The name of the emulator's one account, and its key, which is not secret:
 /// <https://learn.microsoft.com/azure/storage/common/storage-use-azurite>.
 const EMULATED: (&str, &str) = (
     "devstoreaccount1",
@@ -25,7 +25,7 @@ pub(crate) const SAS: [&str; 20] = [
     "ske", "sks", "skv", "scid", "sig",
 ];
 
-/// What shows that we may use the container.
+/// The credential for the container.
 #[derive(Clone)]
 pub(crate) enum Credential {
     Key(SharedKey),
@@ -44,16 +44,16 @@ impl fmt::Debug for Credential {
     }
 }
 
-/// The parts of a URL that are no keys.
+/// The parts of a URL that are not keys.
 pub(crate) struct Address {
     pub(crate) container: String,
     pub(crate) account: Option<String>,
-    /// Of an account that is named by its host.
+    /// The URL of an account that is named by its host.
     pub(crate) endpoint: Option<Url>,
     pub(crate) prefix: Option<String>,
 }
 
-/// `//container@account/prefix`, also with the host of the account.
+/// Reads `//container@account/prefix`, also with the host of the account.
 pub(crate) fn address(url: &StoreUrl) -> Result<Address, ConfigError> {
     let problem = |problem: &str| {
         ConfigError::new("store", format!("{problem}: write {}://container@account/prefix", url.scheme()))
@@ -67,7 +67,7 @@ pub(crate) fn address(url: &StoreUrl) -> Result<Address, ConfigError> {
     let (account, endpoint) = match account.and_then(|account| account.split_once('.')) {
         Some((_, host)) if host.starts_with("dfs.") => {
             return Err(problem(
-                "names the host of Data Lake files, and locks are blobs: write .blob. for .dfs.",
+                "names the Data Lake endpoint, but locks are blobs: write .blob. instead of .dfs.",
             ));
         }
         Some((name, rest)) => (Some(name), Some(self::url("store", &format!("https://{name}.{rest}/"))?)),
@@ -77,8 +77,8 @@ pub(crate) fn address(url: &StoreUrl) -> Result<Address, ConfigError> {
     if container.is_empty() {
         return Err(problem("names no container"));
     }
-    let sound = container.split('-').all(|part| !part.is_empty() && plain(part));
-    if !sound || !(3..=63).contains(&container.len()) {
+    let is_valid = container.split('-').all(|part| !part.is_empty() && plain(part));
+    if !is_valid || !(3..=63).contains(&container.len()) {
         return Err(problem(
             "a container's name is 3 to 63 lower-case letters, digits and single dashes between them",
         ));
@@ -95,11 +95,11 @@ pub(crate) fn address(url: &StoreUrl) -> Result<Address, ConfigError> {
     })
 }
 
-/// What the blobs' names begin with. What is refused here the service refuses, changes, or takes for something else.
+/// Checks the prefix of the blobs' names. Text that is refused here is refused, changed or misinterpreted by the service.
 pub(crate) fn prefix(prefix: &str) -> Result<String, ConfigError> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    let sound = |part: &str| !part.is_empty() && !part.ends_with('.') && part.chars().all(plain);
-    if prefix.len() > 200 || !prefix.split('/').all(sound) {
+    let is_valid = |part: &str| !part.is_empty() && !part.ends_with('.') && part.chars().all(plain);
+    if prefix.len() > 200 || !prefix.split('/').all(is_valid) {
         let problem = "the path must be up to 200 letters, digits, -, _ and . in parts such as app/locks, none of which \
                        ends with a dot";
         return Err(ConfigError::new("store", problem));
@@ -107,18 +107,18 @@ pub(crate) fn prefix(prefix: &str) -> Result<String, ConfigError> {
     Ok(prefix.to_owned())
 }
 
-pub(crate) fn no_key() -> ConfigError {
-    ConfigError::new("polylock.account_key", "is no base64: copy it whole, and write %2B for a plus in a URL")
+pub(crate) fn invalid_key() -> ConfigError {
+    ConfigError::new("polylock.account_key", "is not base64: copy all of it, and write %2B for + in a URL")
 }
 
-/// An account, as far as the keys of a URL tell.
+/// An account, from the keys of a URL.
 pub(crate) struct Account {
     pub(crate) endpoint: Url,
     pub(crate) credential: Option<Credential>,
 }
 
 impl Account {
-    /// The account `named`, at this `host`, or the one of the keys.
+    /// Returns the account `named`, at this `host`, or the account of the keys.
     pub(crate) fn from_keys(
         named: Option<String>,
         host: Option<Url>,
@@ -162,7 +162,10 @@ impl Account {
             Some(text) => Parts::parse(text).account(named.as_deref())?,
             None => match emulator {
                 Some(at) => emulated(&at, named.as_deref())?,
-                None => Self { endpoint: home(named.as_deref(), endpoint.as_ref())?, credential: None },
+                None => Self {
+                    endpoint: account_endpoint(named.as_deref(), endpoint.as_ref())?,
+                    credential: None,
+                },
             },
         };
         if let Some(endpoint) = endpoint {
@@ -175,7 +178,7 @@ impl Account {
                     "an account key needs the account's name: write az://container@account",
                 )
             })?;
-            account.credential = Some(Credential::Key(SharedKey::new(&named, &key).ok_or_else(no_key)?));
+            account.credential = Some(Credential::Key(SharedKey::new(&named, &key).ok_or_else(invalid_key)?));
         }
         if let Some(sas) = sas {
             account.credential = Some(Credential::Sas(sas));
@@ -184,9 +187,9 @@ impl Account {
     }
 }
 
-/// Where the account of the public cloud is, unless it is elsewhere.
-fn home(account: Option<&str>, elsewhere: Option<&Url>) -> Result<Url, ConfigError> {
-    match (account, elsewhere) {
+/// Returns the endpoint of the account: `given` if there is one, otherwise that in the public cloud.
+fn account_endpoint(account: Option<&str>, given: Option<&Url>) -> Result<Url, ConfigError> {
+    match (account, given) {
         (_, Some(endpoint)) => Ok(endpoint.clone()),
         (Some(account), None) => url("store", &format!("https://{account}.blob.{SUFFIX}/")),
         (None, None) => {
@@ -195,7 +198,7 @@ fn home(account: Option<&str>, elsewhere: Option<&Url>) -> Result<Url, ConfigErr
     }
 }
 
-/// The value of a key, if it is given.
+/// Returns the value of a key, if it is given.
 fn read<T>(
     given: Option<(&'static str, String)>,
     read: impl FnOnce(&str) -> Result<T, &'static str>,
@@ -211,7 +214,7 @@ fn emulated(at: &str, account: Option<&str>) -> Result<Account, ConfigError> {
     Ok(Account { endpoint, credential: key.map(Credential::Key) })
 }
 
-/// The URL of an emulator, without a slash at its end; `None` if there is to be none.
+/// Returns the URL of an emulator, without a slash at its end; `None` if `text` disables it.
 fn emulator(text: &str) -> Result<Option<String>, &'static str> {
     match text {
         "true" | "1" => return Ok(Some(EMULATOR.to_owned())),
@@ -226,21 +229,22 @@ fn emulator(text: &str) -> Result<Option<String>, &'static str> {
     Ok(Some(text.trim_end_matches('/').to_owned()))
 }
 
-/// The URL of an account.
+/// Parses the URL of an account.
 fn endpoint(text: &str) -> Result<Url, &'static str> {
     let problem = "must be the account's URL, such as https://account.blob.core.windows.net";
     let url: Url = text.parse().map_err(|_| problem)?;
-    let sound = matches!(url.scheme(), "http" | "https") && url.query().is_none() && url.fragment().is_none();
-    if sound && url.username().is_empty() { Ok(url) } else { Err(problem) }
+    let is_valid =
+        matches!(url.scheme(), "http" | "https") && url.query().is_none() && url.fragment().is_none();
+    if is_valid && url.username().is_empty() { Ok(url) } else { Err(problem) }
 }
 
 fn url(key: &str, text: &str) -> Result<Url, ConfigError> {
     text.parse().map_err(|error| ConfigError::new(key, format!("{error}")))
 }
 
-/// Pairs as the query of a URL.
+/// Encodes pairs as the query of a URL.
 fn query(pairs: &[(&str, String)]) -> String {
-    let mut url = Url::parse("http://h").unwrap_or_else(|_| unreachable!("it is one"));
+    let mut url = Url::parse("http://h").unwrap_or_else(|_| unreachable!("a valid URL"));
     url.query_pairs_mut().extend_pairs(pairs);
     url.query().unwrap_or_default().to_owned()
 }
@@ -268,24 +272,24 @@ impl<'a> Parts<'a> {
         if let (Some(named), Some(name)) = (named, name)
             && named != name
         {
-            return Err(problem("is another account's than the URL names"));
+            return Err(problem("names another account than the URL does: keep one"));
         }
         let credential = match (self.get("SharedAccessSignature"), name, self.get("AccountKey")) {
             (Some(sas), ..) => Credential::Sas(sas.trim_start_matches('?').to_owned()),
             (None, Some(name), Some(key)) => Credential::Key(
                 SharedKey::new(name, key)
-                    .ok_or_else(|| problem("its AccountKey is no base64: copy it whole"))?,
+                    .ok_or_else(|| problem("its AccountKey is not base64: copy all of it"))?,
             ),
             _ => {
                 return Err(problem(
-                    "has neither AccountName and AccountKey nor SharedAccessSignature: copy it whole, and \
+                    "has neither AccountName and AccountKey nor SharedAccessSignature: copy all of it, and \
                      percent-encode it in a URL",
                 ));
             }
         };
         let endpoint = match (self.get("BlobEndpoint"), name.or(named)) {
             (Some(endpoint), _) => {
-                self::endpoint(endpoint).map_err(|_| problem("its BlobEndpoint is no URL"))?
+                self::endpoint(endpoint).map_err(|_| problem("its BlobEndpoint is not a URL"))?
             }
             (None, Some(name)) => {
                 let scheme = self.get("DefaultEndpointsProtocol").unwrap_or("https");

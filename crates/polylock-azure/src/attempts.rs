@@ -1,4 +1,4 @@
-//! What this process remembers of its requests: what was asked for them, and until when they hold.
+//! The state of this process's requests: their acquisitions, and the end of their holds.
 
 use std::{
     collections::HashMap,
@@ -8,64 +8,65 @@ use std::{
 
 use polylock_core::{Clock, Moment, Request, RequestId, SystemClock};
 
-/// Who holds is noted with each renewal, of a minute's lease at most, and who waits with each question: what was not for this
-/// long is nobody's any more.
-const OVER: Duration = Duration::from_secs(120);
+/// The age above which a record is obsolete: a holder is recorded with each renewal, of a minute's lease at most, and a waiter with each
+/// claim.
+const OBSOLETE_AFTER: Duration = Duration::from_secs(120);
 
-/// What is remembered of one request.
+/// The state of one request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Attempt {
-    /// When an acquisition was last asked for that has not been answered, and may come true yet.
+    /// The time of the last acquisition without a reply, which may still succeed.
     pub(crate) unanswered: Option<Moment>,
-    /// Whether it may have a lease.
+    /// True if the request may have a lease.
     pub(crate) may_hold: bool,
-    /// How long its lease lasts, and until when, had nobody heard of us since.
+    /// The duration of its lease, and the time when it ends unless it is renewed.
     pub(crate) held: Option<(Duration, Moment)>,
-    /// Whether its hold was found to be broken: then there is a notice, which its release deletes.
+    /// True if its hold was found to be broken. Then there is a notice, which its release deletes.
     pub(crate) broken: bool,
-    /// Since when it has been asked for.
-    pub(crate) began: Moment,
-    /// When it last left a mark for other processes.
-    pub(crate) marked: Option<Moment>,
-    /// The pause before it asks again.
+    /// The time of its first claim.
+    pub(crate) first_claim: Moment,
+    /// The time when it last wrote a waiter marker.
+    pub(crate) marker_written: Option<Moment>,
+    /// The pause before its next claim.
     pub(crate) pause: Duration,
-    /// When any of this was last noted.
-    noted: Moment,
+    /// The time of the last change of this record.
+    changed_at: Moment,
 }
 
-/// Of all requests that hold or wait.
+/// The state of all requests that hold or wait.
 #[derive(Debug, Default)]
 pub(crate) struct Attempts(Mutex<HashMap<RequestId, Attempt>>);
 
 impl Attempts {
-    /// Of `request`, if it is this process's.
+    /// Returns the state of `request` if this process has it.
     pub(crate) fn find(&self, request: RequestId) -> Option<Attempt> {
         self.lock().get(&request).copied()
     }
 
-    /// Changes what is remembered of `request`.
-    pub(crate) fn note<T>(&self, request: &Request, change: impl FnOnce(&mut Attempt) -> T) -> T {
+    /// Changes the state of `request`.
+    pub(crate) fn update<T>(&self, request: &Request, change: impl FnOnce(&mut Attempt) -> T) -> T {
         let (mut attempts, now) = (self.lock(), SystemClock.now());
         if !attempts.contains_key(&request.id) && attempts.len() >= attempts.capacity() {
-            // Before the table grows: some were left to expire, or their release was never confirmed.
-            attempts.retain(|_, attempt| now < attempt.noted + OVER);
+            // Before the table grows, obsolete records are removed: of holds that were left to expire, or releases that were never
+            // confirmed.
+            attempts.retain(|_, attempt| now < attempt.changed_at + OBSOLETE_AFTER);
         }
         let attempt = attempts.entry(request.id).or_insert(Attempt {
             unanswered: None,
             may_hold: false,
             held: None,
             broken: false,
-            began: now,
-            marked: None,
+            first_claim: now,
+            marker_written: None,
             pause: Duration::ZERO,
-            noted: now,
+            changed_at: now,
         });
-        attempt.noted = now;
+        attempt.changed_at = now;
         change(attempt)
     }
 
-    /// `request` holds and waits no more.
-    pub(crate) fn forget(&self, request: RequestId) -> Option<Attempt> {
+    /// Removes `request`, which neither holds nor waits any more.
+    pub(crate) fn remove(&self, request: RequestId) -> Option<Attempt> {
         self.lock().remove(&request)
     }
 
@@ -80,20 +81,20 @@ mod tests {
     use polylock_core::{LockName, Mode};
 
     #[test]
-    fn what_nobody_asks_for_any_more_is_forgotten_in_the_end() {
+    fn obsolete_records_are_removed() {
         let attempts = Attempts::default();
-        let ask = || {
+        let add = || {
             let name = LockName::new("n").unwrap();
             let request = Request::new(name, Mode::Exclusive, Duration::from_secs(15));
-            attempts.note(&request, |attempt| attempt.may_hold = true);
+            attempts.update(&request, |attempt| attempt.may_hold = true);
             request.id
         };
-        let waits = ask();
+        let waiter = add();
         for _ in 0..1000 {
-            let gone = ask();
-            attempts.lock().get_mut(&gone).unwrap().noted = SystemClock.now() - OVER;
+            let obsolete = add();
+            attempts.lock().get_mut(&obsolete).unwrap().changed_at = SystemClock.now() - OBSOLETE_AFTER;
         }
         assert!(attempts.lock().len() < 10, "{}", attempts.lock().len());
-        assert!(attempts.find(waits).is_some_and(|attempt| attempt.may_hold));
+        assert!(attempts.find(waiter).is_some_and(|attempt| attempt.may_hold));
     }
 }

@@ -1,258 +1,263 @@
-//! The store: one blob for each lock, whose lease is the lock.
+//! The store: the lease of a blob is the lock, with one blob for each lock.
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, Capabilities, Clock, KeepAlive, LostReason, Moment, Operation, Place, Release, Request, Result,
-    Standing, SystemClock, Wake, line::Line,
+    Backend, Capabilities, ClaimOutcome, Clock, KeepAlive, LostReason, Moment, Operation, QueuePosition,
+    Release, Request, Result, SystemClock, Wake, waiter_queues::WaiterQueues,
 };
 
 use crate::{
     attempts::Attempts,
     blobs::Blobs,
-    error::{Refusal, Trouble},
-    record::{Fingerprint, Written},
-    tokens::Remembered,
-    turns::{self, Turn, Turns},
-    wire::{LATE, LeaseId},
+    error::{Cause, Refusal},
+    fairness::{self, Decision, Fairness},
+    record::{Content, Fingerprint},
+    tokens::RecordCache,
+    wire::{LeaseId, MAX_DELAY},
 };
 
-/// The pauses of a waiter, the shortest and the longest: each is twice the one before. Up to a quarter is taken off at random,
-/// so that the waiters of many processes do not ask in step.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Place::MAX_RECHECK);
+/// The shortest and the longest pause of a waiter: each is twice the one before. Up to a quarter is subtracted at random, so that the
+/// waiters of many processes do not send requests at the same time.
+const POLL_PAUSES: (Duration, Duration) = (Duration::from_millis(100), QueuePosition::MAX_RECHECK);
 
-/// How often a claim makes what is missing, or begins anew.
+/// The number of attempts of a claim that creates a missing blob or container, or starts again.
 pub(crate) const TRIES: u32 = 4;
 
-/// The pauses between the releases of a lease that may come late, the shortest and the longest: an acquisition that arrives
-/// keeps nobody out for longer than a second.
-const AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(700));
+/// The shortest and the longest pause between releases of a lease that may be obtained late. An acquisition that arrives late keeps others
+/// out for a second at most.
+const RELEASE_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(700));
 
 /// The locks of one container.
 pub(crate) struct Leases {
     pub(crate) capabilities: Capabilities,
     pub(crate) blobs: Arc<Blobs>,
     pub(crate) attempts: Attempts,
-    pub(crate) remembered: Remembered,
-    pub(crate) waiters: Arc<Line>,
-    pub(crate) turns: Turns,
-    /// By which others know this process's marks.
-    pub(crate) mark: String,
-    /// For people and errors.
-    pub(crate) place: String,
-    pub(crate) request_timeout: Duration,
+    pub(crate) records: RecordCache,
+    pub(crate) waiters: Arc<WaiterQueues>,
+    pub(crate) fairness: Fairness,
+    /// The text that identifies this process in its waiter markers.
+    pub(crate) process: String,
+    /// The URL of the container, for messages and errors.
+    pub(crate) endpoint: String,
+    pub(crate) operation_timeout: Duration,
     pub(crate) create_container: bool,
 }
 
 impl fmt::Debug for Leases {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Leases").field("place", &self.place).finish_non_exhaustive()
+        f.debug_struct("Leases").field("endpoint", &self.endpoint).finish_non_exhaustive()
     }
 }
 
-/// How long a lease lasts that is asked for with this TTL: the service gives whole seconds.
+/// Returns the duration of a lease with this TTL: the service grants whole seconds.
 pub(crate) fn whole_seconds(ttl: Duration) -> Duration {
     Duration::from_secs(ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0))
 }
 
 impl Leases {
-    /// How long one request about `request` may take.
-    pub(crate) fn patience(&self, request: &Request) -> Duration {
-        self.request_timeout.min(request.ttl / 6)
+    /// Returns the time limit for one request about `request`.
+    pub(crate) fn timeout(&self, request: &Request) -> Duration {
+        self.operation_timeout.min(request.ttl / 6)
     }
 
-    /// Whether `request` holds, for how long it was given the lease, and by whose word that is: ours as long as we count it
-    /// as running, else the service's.
-    async fn holds(&self, request: &Request, patience: Duration) -> Result<Option<Duration>, Trouble> {
+    /// Returns the duration of the lease of `request` if it holds the lock: from this process's record as long as the lease lasts by it,
+    /// otherwise from the service.
+    async fn held_lease(&self, request: &Request, timeout: Duration) -> Result<Option<Duration>, Cause> {
         if let Some((lease, until)) = self.attempts.find(request.id).and_then(|attempt| attempt.held)
             && SystemClock.now() < until
         {
             return Ok(Some(lease));
         }
-        // A lease that has run out could be renewed, if nobody has taken it: but that would be a new hold.
-        match self.blobs.look(&request.name, Some(&LeaseId::of(request.id)), patience).await {
-            Ok(seen) => Ok(match seen.written {
-                Written::Grant(record) if seen.leased && record.grant == Fingerprint::of(request.id) => {
+        // An expired lease can be renewed if no other client has acquired it, but that would be a new hold.
+        match self.blobs.get_state(&request.name, Some(&LeaseId::of(request.id)), timeout).await {
+            Ok(state) => Ok(match state.content {
+                Content::Grant(record) if state.leased && record.grant == Fingerprint::of(request.id) => {
                     Some(record.ttl)
                 }
                 _ => None,
             }),
-            Err(trouble) if is_gone(&trouble) => Ok(None),
-            Err(trouble) => Err(trouble),
+            Err(cause) if is_gone(&cause) => Ok(None),
+            Err(cause) => Err(cause),
         }
     }
 
-    async fn extend(&self, request: &Request) -> Result<KeepAlive, Trouble> {
-        let (lease_id, patience) = (LeaseId::of(request.id), self.patience(request));
-        self.blobs.calm(request.ttl / 6).await;
-        let Some(mut lease) = self.holds(request, patience).await? else {
-            return Ok(KeepAlive::Lost(self.lost(request, None).await));
+    async fn extend(&self, request: &Request) -> Result<KeepAlive, Cause> {
+        let (lease_id, timeout) = (LeaseId::of(request.id), self.timeout(request));
+        self.blobs.wait_until_allowed(request.ttl / 6).await;
+        let Some(mut lease) = self.held_lease(request, timeout).await? else {
+            return Ok(KeepAlive::Lost(self.record_loss(request, None).await));
         };
         let mut sent = SystemClock.now();
-        match self.blobs.renew(&request.name, &lease_id, patience).await {
+        match self.blobs.renew(&request.name, &lease_id, timeout).await {
             Ok(true) => {}
-            // The emulator answers so when the lease was another's and has run out.
-            Ok(false) => return Ok(KeepAlive::Lost(self.lost(request, None).await)),
-            Err(trouble) if is_gone(&trouble) => {
-                return Ok(KeepAlive::Lost(self.lost(request, trouble.refusal()).await));
+            // The emulator replies so if the lease belonged to another client and has expired.
+            Ok(false) => return Ok(KeepAlive::Lost(self.record_loss(request, None).await)),
+            Err(cause) if is_gone(&cause) => {
+                return Ok(KeepAlive::Lost(self.record_loss(request, cause.refusal()).await));
             }
-            Err(trouble) => return Err(trouble),
+            Err(cause) => return Err(cause),
         }
         let wanted = whole_seconds(request.ttl);
         if lease != wanted {
-            // A renewal extends by what was asked for at first. The lease is ours, so it can be acquired once more, for longer.
+            // A renewal extends by the original duration. The request has the lease, so it can acquire it once more, for longer.
             sent = SystemClock.now();
-            self.blobs.acquire(&request.name, &lease_id, wanted, patience).await?;
+            self.blobs.acquire(&request.name, &lease_id, wanted, timeout).await?;
             lease = wanted;
         }
-        self.attempts.note(request, |attempt| {
+        self.attempts.update(request, |attempt| {
             attempt.may_hold = true;
             attempt.held = Some((lease, sent + lease));
         });
         Ok(KeepAlive::Held { lease })
     }
 
-    /// Returns why `request` holds the lock no longer, or only until its release.
-    async fn lost(&self, request: &Request, refusal: Option<Refusal>) -> LostReason {
-        let reason = self.why_lost(request, refusal).await;
+    /// Returns the reason why `request` does not hold the lock any more, or only until its release.
+    async fn record_loss(&self, request: &Request, refusal: Option<Refusal>) -> LostReason {
+        let reason = self.loss_reason(request, refusal).await;
         if matches!(reason, LostReason::Broken(_)) {
-            self.attempts.note(request, |attempt| attempt.broken = true);
+            self.attempts.update(request, |attempt| attempt.broken = true);
         }
         reason
     }
 
-    async fn give_back(&self, request: &Request) -> Result<Release, Trouble> {
+    async fn release_lease(&self, request: &Request) -> Result<Release, Cause> {
         let attempt = self.attempts.find(request.id);
         let queued = self.waiters.leave(request);
-        // What another process has asked for it, nobody here knows.
+        // Requests of another process may have a lease that this process has no record of.
         if !attempt.map_or(!queued, |attempt| attempt.may_hold) {
             return Ok(if queued { Release::Released } else { Release::Lost(LostReason::Gone) });
         }
-        let (lease, patience) = (LeaseId::of(request.id), self.patience(request));
-        let outcome = match self.blobs.release(&request.name, &lease, patience).await {
+        let (lease, timeout) = (LeaseId::of(request.id), self.timeout(request));
+        let outcome = match self.blobs.release(&request.name, &lease, timeout).await {
             Ok(()) => Release::Released,
-            Err(trouble) if is_gone(&trouble) => match queued || trouble.may_have_been_done() {
+            Err(cause) if is_gone(&cause) => match queued || cause.may_have_been_executed() {
                 true => Release::Released,
-                false => Release::Lost(self.why_lost(request, trouble.refusal()).await),
+                false => Release::Lost(self.loss_reason(request, cause.refusal()).await),
             },
-            Err(trouble) => return Err(trouble),
+            Err(cause) => return Err(cause),
         };
         if let Some(unanswered) = attempt.and_then(|attempt| attempt.unanswered) {
-            tokio::spawn(take_back(self.blobs.clone(), request.clone(), unanswered + LATE, patience));
+            tokio::spawn(release_late_lease(
+                self.blobs.clone(),
+                request.clone(),
+                unanswered + MAX_DELAY,
+                timeout,
+            ));
         }
         let broken = matches!(outcome, Release::Lost(LostReason::Broken(_)));
         if broken || attempt.is_some_and(|attempt| attempt.broken) {
-            self.drop_notice(request).await;
+            self.delete_notice(request).await;
         }
         Ok(outcome)
     }
 
-    /// The place of a request that is not to ask for the lock now.
-    async fn place_in_line(&self, request: &Request) -> Option<Place> {
-        let holds = self.attempts.find(request.id).is_some_and(|attempt| attempt.held.is_some());
-        if !request.queues || holds {
+    /// Returns the queue position of a request that must not send a claim now; `None` if it may.
+    async fn local_position(&self, request: &Request) -> Option<QueuePosition> {
+        let is_held = self.attempts.find(request.id).is_some_and(|attempt| attempt.held.is_some());
+        if !request.queues || is_held {
             return None;
         }
         match self.waiters.join(request) {
-            0 => self.leaves_it(request).await.map(|pause| Place::new(None, pause)),
-            // Only the first of the line sends requests.
-            before => Some(Place::new(u32::try_from(before).ok(), Place::MAX_RECHECK)),
+            0 => self.yield_delay(request).await.map(|pause| QueuePosition::new(None, pause)),
+            // Only the head of the local queue sends requests.
+            before => Some(QueuePosition::new(u32::try_from(before).ok(), QueuePosition::MAX_RECHECK)),
         }
     }
 
-    /// The place of a request that was refused the lock, because another has it.
-    async fn place_of_refused(&self, request: &Request) -> Place {
+    /// Returns the queue position of a request that was refused because another client has the lock.
+    async fn refused_position(&self, request: &Request) -> QueuePosition {
         if request.queues {
-            self.leave_a_mark(request).await;
+            self.write_marker_if_due(request).await;
         }
-        let pause = self.attempts.note(request, |attempt| {
-            attempt.pause = (attempt.pause * 2).clamp(PAUSES.0, PAUSES.1);
+        let pause = self.attempts.update(request, |attempt| {
+            attempt.pause = (attempt.pause * 2).clamp(POLL_PAUSES.0, POLL_PAUSES.1);
             attempt.pause.mul_f64(1.0 - fastrand::f64() / 4.0)
         });
         if !request.queues && self.attempts.find(request.id).is_some_and(|attempt| !attempt.may_hold) {
-            self.attempts.forget(request.id);
+            self.attempts.remove(request.id);
         }
-        Place::new(None, pause)
+        QueuePosition::new(None, pause)
     }
 
-    /// For how long nobody here asks for the lock.
-    async fn leaves_it(&self, request: &Request) -> Option<Duration> {
-        match self.turns.of(&request.name) {
-            Turn::Ours => return None,
-            Turn::Nobodys(left) => return Some(left),
-            Turn::Up => {}
+    /// Returns the time for which no request of this process claims the lock, so that others can.
+    async fn yield_delay(&self, request: &Request) -> Option<Duration> {
+        match self.fairness.decide(&request.name) {
+            Decision::Proceed => return None,
+            Decision::Yield(delay) => return Some(delay),
+            Decision::CheckForOthers => {}
         }
-        let patience = self.patience(request);
-        match self.blobs.mark(&request.name, patience).await {
-            Ok(Some((whose, age))) if whose != self.mark && age <= turns::FRESH => {
-                self.turns.leave_to_others(&request.name);
-                Some(Place::MAX_RECHECK)
+        let timeout = self.timeout(request);
+        match self.blobs.read_marker(&request.name, timeout).await {
+            Ok(Some((process, age))) if process != self.process && age <= fairness::MARKER_LIFETIME => {
+                self.fairness.yield_to_others(&request.name);
+                Some(QueuePosition::MAX_RECHECK)
             }
-            // If it can't be told, the claim finds out what is wrong.
+            // If the marker can't be read, the claim reports the cause.
             _ => {
-                self.turns.begins_anew(&request.name);
+                self.fairness.restart(&request.name);
                 None
             }
         }
     }
 
-    /// Tells other processes that this one waits, if that has lasted for a moment and was not told lately.
-    async fn leave_a_mark(&self, request: &Request) {
+    /// Writes a waiter marker for other processes, if this request has waited for a moment and has not written one recently.
+    async fn write_marker_if_due(&self, request: &Request) {
         let now = SystemClock.now();
-        let due = self.attempts.note(request, |attempt| {
-            let due = now > attempt.began + turns::MOMENT
-                && attempt.marked.is_none_or(|marked| now > marked + turns::RENEWED);
+        let due = self.attempts.update(request, |attempt| {
+            let due = now > attempt.first_claim + fairness::MARKER_DELAY
+                && attempt.marker_written.is_none_or(|written| now > written + fairness::MARKER_RENEWAL);
             if due {
-                attempt.marked = Some(now);
+                attempt.marker_written = Some(now);
             }
             due
         });
         if due
-            && let Err(trouble) =
-                self.blobs.leave_mark(&request.name, &self.mark, self.patience(request)).await
+            && let Err(cause) =
+                self.blobs.write_marker(&request.name, &self.process, self.timeout(request)).await
         {
-            tracing::debug!(?trouble, "could not tell other processes that this one waits");
+            tracing::debug!(trouble = ?cause, "could not write the waiter marker");
         }
     }
 
-    pub(crate) fn failed(&self, operation: Operation, trouble: Trouble) -> polylock_core::Error {
-        trouble.at(operation, &self.place)
+    pub(crate) fn failed(&self, operation: Operation, cause: Cause) -> polylock_core::Error {
+        cause.at(operation, &self.endpoint)
     }
 }
 
-/// Whether a lease is definitely no more, or was never there.
-pub(crate) fn is_gone(trouble: &Trouble) -> bool {
-    use Refusal::{Broken, NoBlob, NoContainer, NotOurs};
-    matches!(trouble.refusal(), Some(NoBlob | NoContainer | NotOurs | Broken))
+/// Returns true if a lease has definitely ended or never existed.
+pub(crate) fn is_gone(cause: &Cause) -> bool {
+    use Refusal::{Broken, NoBlob, NoContainer, NotHeld};
+    matches!(cause.refusal(), Some(NoBlob | NoContainer | NotHeld | Broken))
 }
 
-/// What was to be made is there, whoever has made it.
-pub(crate) fn made(answer: Result<(), Trouble>) -> Result<(), Trouble> {
-    match answer {
-        // The last two are what the service may say of a blob that is there, leased or not.
-        Err(trouble)
-            if matches!(trouble.refusal(), Some(Refusal::Exists | Refusal::NotOurs | Refusal::Changed)) =>
+/// Treats "already exists" as success.
+pub(crate) fn ignore_exists(reply: Result<(), Cause>) -> Result<(), Cause> {
+    match reply {
+        // The service may also return the last two for an existing blob, leased or not.
+        Err(cause)
+            if matches!(cause.refusal(), Some(Refusal::Exists | Refusal::NotHeld | Refusal::Changed)) =>
         {
             Ok(())
         }
-        answer => answer,
+        reply => reply,
     }
 }
 
 /// Releases the lease that an acquire request without a reply may still obtain:
 /// 1. the request is sent, and given up when its time limit is over;
-/// 2. its release is sent on another connection, overtakes it, and finds nothing;
-/// 3. the acquire request arrives: without this, nobody has the lock until that lease has run out, after a minute at most.
-async fn take_back(blobs: Arc<Blobs>, request: Request, until: Moment, patience: Duration) {
+/// 2. its release is sent on another connection, overtakes it, and finds no lease;
+/// 3. the acquire request arrives: without this function, the lock has no holder until that lease expires, after a minute at most.
+async fn release_late_lease(blobs: Arc<Blobs>, request: Request, until: Moment, timeout: Duration) {
     let lease = LeaseId::of(request.id);
-    let mut pause = AGAIN.0;
+    let mut pause = RELEASE_PAUSES.0;
     while SystemClock.now() < until {
         SystemClock.sleep_until(SystemClock.now() + pause).await;
-        pause = (pause * 2).min(AGAIN.1);
-        match blobs.release(&request.name, &lease, patience).await {
-            Err(trouble) if !is_gone(&trouble) => {
-                tracing::debug!(?trouble, "a lease that may have come late could not be released yet");
+        pause = (pause * 2).min(RELEASE_PAUSES.1);
+        match blobs.release(&request.name, &lease, timeout).await {
+            Err(cause) if !is_gone(&cause) => {
+                tracing::debug!(trouble = ?cause, "could not release a lease that may have been granted late");
             }
             _ => {}
         }
@@ -265,34 +270,36 @@ impl Backend for Leases {
         &self.capabilities
     }
 
-    async fn claim(&self, request: &Request) -> Result<Standing> {
-        if let Some(place) = self.place_in_line(request).await {
-            return Ok(Standing::Queued(place));
+    async fn claim(&self, request: &Request) -> Result<ClaimOutcome> {
+        if let Some(position) = self.local_position(request).await {
+            return Ok(ClaimOutcome::Queued(position));
         }
-        let grant = self.take(request).await.map_err(|trouble| self.failed(Operation::Claim, trouble))?;
-        let Some(grant) = grant else { return Ok(Standing::Queued(self.place_of_refused(request).await)) };
+        let grant = self.acquire(request).await.map_err(|cause| self.failed(Operation::Claim, cause))?;
+        let Some(grant) = grant else {
+            return Ok(ClaimOutcome::Queued(self.refused_position(request).await));
+        };
         self.waiters.leave(request);
-        Ok(Standing::Held(grant))
+        Ok(ClaimOutcome::Granted(grant))
     }
 
     async fn wait(&self, request: &Request) -> Result<Wake> {
-        let wake = self.waiters.rung(request).await;
-        // Things have begun to move.
-        self.attempts.note(request, |attempt| attempt.pause = Duration::ZERO);
+        let wake = self.waiters.notified(request).await;
+        // The lock may be free, so the pauses start again from the shortest.
+        self.attempts.update(request, |attempt| attempt.pause = Duration::ZERO);
         Ok(wake)
     }
 
     async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
         let [request] = requests else { return Ok(Vec::new()) };
-        let outcome = self.extend(request).await.map_err(|trouble| self.failed(Operation::Renew, trouble))?;
+        let outcome = self.extend(request).await.map_err(|cause| self.failed(Operation::Renew, cause))?;
         Ok(vec![outcome])
     }
 
     async fn release(&self, request: &Request) -> Result<Release> {
-        let outcome = self.give_back(request).await;
-        let outcome = outcome.map_err(|trouble| self.failed(Operation::Release, trouble))?;
-        if self.attempts.forget(request.id).is_some_and(|attempt| attempt.held.is_some()) {
-            self.turns.released(&request.name);
+        let outcome = self.release_lease(request).await;
+        let outcome = outcome.map_err(|cause| self.failed(Operation::Release, cause))?;
+        if self.attempts.remove(request.id).is_some_and(|attempt| attempt.held.is_some()) {
+            self.fairness.released(&request.name);
         }
         self.waiters.wake(&request.name);
         Ok(outcome)

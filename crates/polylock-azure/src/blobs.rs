@@ -1,6 +1,6 @@
-//! The requests that locks are made of, each with a time limit of its own.
+//! The requests of the store, each with a time limit of its own.
 //!
-//! Forms and answers: <https://learn.microsoft.com/rest/api/storageservices/lease-blob> and its neighbours.
+//! Requests and replies: <https://learn.microsoft.com/rest/api/storageservices/lease-blob> and the pages beside it.
 
 use std::{
     future::Future,
@@ -30,68 +30,68 @@ use polylock_core::{Clock, ConfigError, LockName, Moment, SystemClock};
 use crate::{
     account::Credential,
     config::Config,
-    error::{Refusal, Trouble},
+    error::{Cause, Refusal},
     names,
-    record::{self, Broken, Record, Written},
-    wire::{LeaseId, OURS, Wire},
+    record::{self, Content, GrantNotice, Record},
+    wire::{LeaseId, OWN_LEASE, Wire},
 };
 
-/// The version of the service that is spoken to. Emulators refuse those that they do not know.
+/// The version of the service's API. Emulators refuse versions that they do not support.
 const VERSION: &str = "2023-11-03";
 
-/// How many blobs are listed at a time.
+/// The number of blobs in a page of a list.
 const PAGE_SIZE: i32 = 500;
 
-/// The container, and which part of it.
+/// The container, and the path in it.
 pub(crate) struct Blobs {
     pub(crate) container: BlobContainerClient,
     pub(crate) prefix: String,
-    calm: Mutex<Calm>,
+    throttle: Mutex<Throttle>,
 }
 
-/// Until when the service wants to be left alone, and when it has said so.
+/// The time until which the service has requested a pause, and the time of that reply.
 #[derive(Debug, Clone, Copy)]
-struct Calm {
-    since: Moment,
+struct Throttle {
+    requested_at: Moment,
     until: Moment,
 }
 
-impl Calm {
-    fn told(&mut self, now: Moment, pause: Duration) {
-        *self = Self { since: now, until: now + pause };
+impl Throttle {
+    fn on_retry_after(&mut self, now: Moment, pause: Duration) {
+        *self = Self { requested_at: now, until: now + pause };
     }
 
-    /// A request that was sent after that was served: it is over, however long it was to last.
-    fn served(&mut self, sent: Moment) {
-        if sent > self.since {
-            self.until = self.since;
+    /// Ends the pause if the service has processed a request that was sent after it was requested.
+    fn on_served(&mut self, sent: Moment) {
+        if sent > self.requested_at {
+            self.until = self.requested_at;
         }
     }
 }
 
-/// A lease that was acquired.
+/// The reply to an acquisition of a lease.
 pub(crate) struct Acquired {
-    /// Of the blob as it is; leases do not change it.
+    /// The ETag of the blob, which leases do not change.
     pub(crate) etag: Option<Etag>,
-    /// Since when the blob has this ETag.
+    /// The time since which the blob has this ETag.
     pub(crate) modified: Option<OffsetDateTime>,
     /// The service's clock.
     pub(crate) date: Option<OffsetDateTime>,
 }
 
-/// A blob as it is.
-pub(crate) struct Seen {
+/// The present state of a blob.
+pub(crate) struct BlobState {
     pub(crate) etag: Option<Etag>,
-    pub(crate) written: Written,
-    /// Whether a lease keeps others out.
+    pub(crate) content: Content,
+    /// True if a lease keeps others out.
     pub(crate) leased: bool,
-    /// Whether that lease was broken, and lasts until its break period is over.
+    /// True if that lease was broken, and lasts until its break period is over.
     pub(crate) breaking: bool,
-    /// For how long it has been as it is, to the second.
+    /// The time since the last change of the blob, to the second.
     pub(crate) age: Duration,
 }
 
-/// Some of the blobs of a list, and the service's clock when they were listed.
+/// A page of a list of blobs, and the service's clock at that time.
 pub(crate) type Page = (Vec<BlobItem>, Option<OffsetDateTime>);
 
 impl Blobs {
@@ -99,7 +99,7 @@ impl Blobs {
         let problem = |error: &dyn std::fmt::Display| ConfigError::new("store", error.to_string());
         let mut url = config.endpoint.clone();
         url.path_segments_mut()
-            .map_err(|()| problem(&"the endpoint is no URL of a server"))?
+            .map_err(|()| problem(&"the endpoint is not the URL of a server"))?
             .pop_if_empty()
             .push(&config.container);
         let token = match &config.credential {
@@ -111,7 +111,7 @@ impl Blobs {
             _ => None,
         };
         let client_options = ClientOptions {
-            // Whether, when and for how long it is tried again is for those to say who know the lease.
+            // The callers retry, because they have the deadline of the lease.
             retry: RetryOptions::none(),
             transport: Some(Transport::with_policy(Arc::new(Wire::new(config)?))),
             ..ClientOptions::default()
@@ -120,67 +120,68 @@ impl Blobs {
         let container =
             BlobContainerClient::new(url, token, Some(options)).map_err(|error| problem(&error))?;
         let now = SystemClock.now();
-        let calm = Calm { since: now, until: now };
-        Ok(Self { container, prefix: config.prefix.clone(), calm: Mutex::new(calm) })
+        let throttle = Throttle { requested_at: now, until: now };
+        Ok(Self { container, prefix: config.prefix.clone(), throttle: Mutex::new(throttle) })
     }
 
     fn blob(&self, name: &LockName) -> BlobClient {
         self.container.blob_client(&names::blob(&self.prefix, name))
     }
 
-    /// Waits until the service wants to hear of us again, at most this long: who holds a lease does not let it run out for that.
-    pub(crate) async fn calm(&self, at_most: Duration) {
-        let calm = self.lock_calm().until;
+    /// Waits until the end of the pause that the service has requested, but no longer than `at_most`, so that a holder's lease does not
+    /// expire meanwhile.
+    pub(crate) async fn wait_until_allowed(&self, at_most: Duration) {
+        let until = self.throttle().until;
         let now = SystemClock.now();
-        if calm > now {
-            SystemClock.sleep_until(calm.min(now + at_most)).await;
+        if until > now {
+            SystemClock.sleep_until(until.min(now + at_most)).await;
         }
     }
 
-    /// What `request` answers within `patience`.
-    pub(crate) async fn answer<T>(
+    /// Sends `request` and returns its reply, or an error after `timeout`.
+    pub(crate) async fn send<T>(
         &self,
-        patience: Duration,
+        timeout: Duration,
         request: impl Future<Output = azure_core::Result<T>>,
-    ) -> Result<T, Trouble> {
+    ) -> Result<T, Cause> {
         let sent = SystemClock.now();
-        let trouble = match SystemClock.before(sent + patience, request).await {
-            Some(Ok(answer)) => {
-                self.lock_calm().served(sent);
-                return Ok(answer);
+        let cause = match SystemClock.before(sent + timeout, request).await {
+            Some(Ok(reply)) => {
+                self.throttle().on_served(sent);
+                return Ok(reply);
             }
-            Some(Err(error)) => Trouble::from(error),
-            None => Trouble::Silent(patience),
+            Some(Err(error)) => Cause::from(error),
+            None => Cause::TimedOut(timeout),
         };
-        match trouble.retry_after() {
-            Some(pause) => self.lock_calm().told(SystemClock.now(), pause),
-            None if trouble.refusal().is_some() => self.lock_calm().served(sent),
+        match cause.retry_after() {
+            Some(pause) => self.throttle().on_retry_after(SystemClock.now(), pause),
+            None if cause.refusal().is_some() => self.throttle().on_served(sent),
             None => {}
         }
-        Err(trouble)
+        Err(cause)
     }
 
-    fn lock_calm(&self) -> MutexGuard<'_, Calm> {
-        self.calm.lock().unwrap_or_else(PoisonError::into_inner)
+    fn throttle(&self) -> MutexGuard<'_, Throttle> {
+        self.throttle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the lease for this long, in whole seconds, or for so long again.
+    /// Acquires the lease for this long, in whole seconds, or again for as long if this id has it.
     pub(crate) async fn acquire(
         &self,
         name: &LockName,
         lease: &LeaseId,
-        lasts: Duration,
-        patience: Duration,
-    ) -> Result<Acquired, Trouble> {
+        duration: Duration,
+        timeout: Duration,
+    ) -> Result<Acquired, Cause> {
         let options = BlobClientAcquireLeaseOptions {
-            proposed_lease_id: Some(OURS.to_owned()),
-            method_options: carrying(lease),
-            timeout: limit(patience),
+            proposed_lease_id: Some(OWN_LEASE.to_owned()),
+            method_options: with_lease_id(lease),
+            timeout: server_timeout(timeout),
             ..BlobClientAcquireLeaseOptions::default()
         };
         let blob = self.blob(name);
-        let seconds = i32::try_from(lasts.as_secs()).unwrap_or(i32::MAX);
-        let response = self.answer(patience, blob.acquire_lease(seconds, Some(options))).await?;
+        let seconds = i32::try_from(duration.as_secs()).unwrap_or(i32::MAX);
+        let response = self.send(timeout, blob.acquire_lease(seconds, Some(options))).await?;
         let headers = response.headers();
         Ok(Acquired {
             etag: etag(headers),
@@ -189,184 +190,184 @@ impl Blobs {
         })
     }
 
-    /// Extends the lease; whether the answer speaks of ours.
+    /// Extends the lease. Returns true if the reply names this lease id.
     pub(crate) async fn renew(
         &self,
         name: &LockName,
         lease: &LeaseId,
-        patience: Duration,
-    ) -> Result<bool, Trouble> {
+        timeout: Duration,
+    ) -> Result<bool, Cause> {
         let options = BlobClientRenewLeaseOptions {
-            method_options: carrying(lease),
-            timeout: limit(patience),
+            method_options: with_lease_id(lease),
+            timeout: server_timeout(timeout),
             ..BlobClientRenewLeaseOptions::default()
         };
         let blob = self.blob(name);
-        let response = self.answer(patience, blob.renew_lease(OURS.to_owned(), Some(options))).await?;
-        let told = response.headers().get_optional_string(&HeaderName::from_static("x-ms-lease-id"));
-        Ok(told.as_deref() == Some(OURS))
+        let response = self.send(timeout, blob.renew_lease(OWN_LEASE.to_owned(), Some(options))).await?;
+        let lease_id = response.headers().get_optional_string(&HeaderName::from_static("x-ms-lease-id"));
+        Ok(lease_id.as_deref() == Some(OWN_LEASE))
     }
 
     pub(crate) async fn release(
         &self,
         name: &LockName,
         lease: &LeaseId,
-        patience: Duration,
-    ) -> Result<(), Trouble> {
+        timeout: Duration,
+    ) -> Result<(), Cause> {
         let options = BlobClientReleaseLeaseOptions {
-            method_options: carrying(lease),
-            timeout: limit(patience),
+            method_options: with_lease_id(lease),
+            timeout: server_timeout(timeout),
             ..BlobClientReleaseLeaseOptions::default()
         };
         let blob = self.blob(name);
-        self.answer(patience, blob.release_lease(OURS.to_owned(), Some(options))).await.map(drop)
+        self.send(timeout, blob.release_lease(OWN_LEASE.to_owned(), Some(options))).await.map(drop)
     }
 
-    /// Breaks the lease of the grant that was written with this ETag: now, or at the end of the time that it has left. Returns
-    /// how long others are kept out yet, if the service says.
+    /// Breaks the lease of the grant that was written with this ETag: now, or at the end of its remaining time. Returns the time for which
+    /// others are still kept out, if the service returns it.
     pub(crate) async fn break_lease(
         &self,
         name: &LockName,
         now: bool,
-        of: Option<&Etag>,
-        patience: Duration,
-    ) -> Result<Option<Duration>, Trouble> {
+        grant: Option<&Etag>,
+        timeout: Duration,
+    ) -> Result<Option<Duration>, Cause> {
         let options = BlobClientBreakLeaseOptions {
-            // Without a period it lasts as long as it would without a renewal.
+            // Without a period the lease lasts for its remaining time.
             break_period: now.then_some(0),
-            if_match: of.cloned(),
-            timeout: limit(patience),
+            if_match: grant.cloned(),
+            timeout: server_timeout(timeout),
             ..BlobClientBreakLeaseOptions::default()
         };
         let blob = self.blob(name);
-        let response = self.answer(patience, blob.break_lease(Some(options))).await?;
-        let left = response.headers().get_optional_str(&HeaderName::from_static("x-ms-lease-time"));
-        Ok(left.and_then(|left| left.parse().ok()).map(Duration::from_secs))
+        let response = self.send(timeout, blob.break_lease(Some(options))).await?;
+        let remaining = response.headers().get_optional_str(&HeaderName::from_static("x-ms-lease-time"));
+        Ok(remaining.and_then(|seconds| seconds.parse().ok()).map(Duration::from_secs))
     }
 
-    /// How the blob is; with a `lease`, only if that is in force.
-    pub(crate) async fn look(
+    /// Returns the state of the blob; with a `lease`, only if that lease is valid.
+    pub(crate) async fn get_state(
         &self,
         name: &LockName,
         lease: Option<&LeaseId>,
-        patience: Duration,
-    ) -> Result<Seen, Trouble> {
+        timeout: Duration,
+    ) -> Result<BlobState, Cause> {
         let options = BlobClientGetPropertiesOptions {
-            lease_id: lease.map(|_| OURS.to_owned()),
-            method_options: lease.map_or_else(ClientMethodOptions::default, carrying),
-            timeout: limit(patience),
+            lease_id: lease.map(|_| OWN_LEASE.to_owned()),
+            method_options: lease.map_or_else(ClientMethodOptions::default, with_lease_id),
+            timeout: server_timeout(timeout),
             ..BlobClientGetPropertiesOptions::default()
         };
         let blob = self.blob(name);
-        let response = self.answer(patience, blob.get_properties(Some(options))).await?;
+        let response = self.send(timeout, blob.get_properties(Some(options))).await?;
         let headers = response.headers();
         let state = headers.get_optional_str(&HeaderName::from_static("x-ms-lease-state"));
-        Ok(Seen {
+        Ok(BlobState {
             etag: etag(headers),
-            written: Written::read(|key| metadata(headers, key)),
+            content: Content::read(|key| metadata(headers, key)),
             leased: matches!(state, Some("leased" | "breaking")),
             breaking: state == Some("breaking"),
             age: age(date(headers, "date"), date(headers, "last-modified")),
         })
     }
 
-    /// Writes a grant under the lease, if the blob is still as `before` says.
+    /// Writes a grant under the lease, if the blob still has the ETag `before`.
     pub(crate) async fn write(
         &self,
         name: &LockName,
         lease: &LeaseId,
         record: &Record,
         before: Option<&Etag>,
-        patience: Duration,
-    ) -> Result<Option<Etag>, Trouble> {
+        timeout: Duration,
+    ) -> Result<Option<Etag>, Cause> {
         let options = BlobClientSetMetadataOptions {
-            lease_id: Some(OURS.to_owned()),
+            lease_id: Some(OWN_LEASE.to_owned()),
             if_match: before.cloned(),
-            method_options: carrying(lease),
-            timeout: limit(patience),
+            method_options: with_lease_id(lease),
+            timeout: server_timeout(timeout),
             ..BlobClientSetMetadataOptions::default()
         };
         let (blob, metadata) = (self.blob(name), record.metadata());
-        let response = self.answer(patience, blob.set_metadata(&metadata, Some(options))).await?;
+        let response = self.send(timeout, blob.set_metadata(&metadata, Some(options))).await?;
         Ok(etag(response.headers()))
     }
 
-    /// Makes the blob of a lock. One that is there already is not touched.
-    pub(crate) async fn make(&self, name: &LockName, patience: Duration) -> Result<(), Trouble> {
+    /// Creates the blob of a lock. An existing blob is not changed.
+    pub(crate) async fn create(&self, name: &LockName, timeout: Duration) -> Result<(), Cause> {
         let options = BlockBlobClientUploadOptions {
             if_none_match: Some(Etag::from("*")),
-            metadata: Some(record::fresh()),
+            metadata: Some(record::new_metadata()),
             ..BlockBlobClientUploadOptions::default()
         };
         let blob = self.blob(name);
         let nothing = RequestContent::from(Vec::new());
-        self.answer(patience, blob.upload(nothing, Some(options))).await.map(drop)
+        self.send(timeout, blob.upload(nothing, Some(options))).await.map(drop)
     }
 
-    /// Leaves the mark of `whose` waiters beside the lock's blob, instead of whoever's is there.
-    pub(crate) async fn leave_mark(
+    /// Writes the waiter marker of `process` beside the lock's blob, in place of any other.
+    pub(crate) async fn write_marker(
         &self,
         name: &LockName,
-        whose: &str,
-        patience: Duration,
-    ) -> Result<(), Trouble> {
+        process: &str,
+        timeout: Duration,
+    ) -> Result<(), Cause> {
         let options = BlockBlobClientUploadOptions {
-            metadata: Some(record::waiting(whose)),
+            metadata: Some(record::marker(process)),
             ..BlockBlobClientUploadOptions::default()
         };
-        let blob = self.container.blob_client(&names::mark(&self.prefix, name));
+        let blob = self.container.blob_client(&names::marker(&self.prefix, name));
         let nothing = RequestContent::from(Vec::new());
-        self.answer(patience, blob.upload(nothing, Some(options))).await.map(drop)
+        self.send(timeout, blob.upload(nothing, Some(options))).await.map(drop)
     }
 
-    /// Whose mark is there, and for how long, to the second.
-    pub(crate) async fn mark(
+    /// Returns the process of the waiter marker, and the marker's age to the second.
+    pub(crate) async fn read_marker(
         &self,
         name: &LockName,
-        patience: Duration,
-    ) -> Result<Option<(String, Duration)>, Trouble> {
-        let blob = self.container.blob_client(&names::mark(&self.prefix, name));
-        let response = match self.answer(patience, blob.get_properties(None)).await {
-            Err(trouble) if trouble.refusal() == Some(Refusal::NoBlob) => return Ok(None),
-            answer => answer?,
+        timeout: Duration,
+    ) -> Result<Option<(String, Duration)>, Cause> {
+        let blob = self.container.blob_client(&names::marker(&self.prefix, name));
+        let response = match self.send(timeout, blob.get_properties(None)).await {
+            Err(cause) if cause.refusal() == Some(Refusal::NoBlob) => return Ok(None),
+            reply => reply?,
         };
         let headers = response.headers();
-        let whose = record::who_waits(|key| metadata(headers, key)).map(str::to_owned);
-        Ok(whose.map(|whose| (whose, age(date(headers, "date"), date(headers, "last-modified")))))
+        let process = record::marker_process(|key| metadata(headers, key)).map(str::to_owned);
+        Ok(process.map(|process| (process, age(date(headers, "date"), date(headers, "last-modified")))))
     }
 
-    /// The notice of the last break of a lock, and the ETag of its blob.
+    /// Returns the notice of the last break of a lock, and the ETag of its blob.
     pub(crate) async fn notice(
         &self,
         name: &LockName,
-        patience: Duration,
-    ) -> Result<Option<(Broken, Option<Etag>)>, Trouble> {
+        timeout: Duration,
+    ) -> Result<Option<(GrantNotice, Option<Etag>)>, Cause> {
         let blob = self.container.blob_client(&names::notice(&self.prefix, name));
-        let response = match self.answer(patience, blob.get_properties(None)).await {
-            Err(trouble) if trouble.refusal() == Some(Refusal::NoBlob) => return Ok(None),
-            answer => answer?,
+        let response = match self.send(timeout, blob.get_properties(None)).await {
+            Err(cause) if cause.refusal() == Some(Refusal::NoBlob) => return Ok(None),
+            reply => reply?,
         };
         let headers = response.headers();
-        Ok(Broken::read(|key| metadata(headers, key)).map(|broken| (broken, etag(headers))))
+        Ok(GrantNotice::read(|key| metadata(headers, key)).map(|notice| (notice, etag(headers))))
     }
 
-    /// Writes the notice of a break in the place of the one that has this ETag, or where there is none.
+    /// Writes the notice of a break: replaces the one with this ETag, or creates it if there is none.
     pub(crate) async fn write_notice(
         &self,
         name: &LockName,
-        broken: &Broken,
+        notice: &GrantNotice,
         before: Option<Etag>,
-        patience: Duration,
-    ) -> Result<(), Trouble> {
+        timeout: Duration,
+    ) -> Result<(), Cause> {
         let options = BlockBlobClientUploadOptions {
             if_none_match: before.is_none().then(|| Etag::from("*")),
             if_match: before,
-            metadata: Some(broken.metadata()),
+            metadata: Some(notice.metadata()),
             ..BlockBlobClientUploadOptions::default()
         };
         let blob = self.container.blob_client(&names::notice(&self.prefix, name));
         let nothing = RequestContent::from(Vec::new());
-        self.answer(patience, blob.upload(nothing, Some(options))).await.map(drop)
+        self.send(timeout, blob.upload(nothing, Some(options))).await.map(drop)
     }
 
     /// Deletes a blob if it still has this ETag.
@@ -374,52 +375,52 @@ impl Blobs {
         &self,
         blob: &str,
         etag: Option<Etag>,
-        patience: Duration,
-    ) -> Result<(), Trouble> {
+        timeout: Duration,
+    ) -> Result<(), Cause> {
         let options = BlobClientDeleteOptions {
             if_match: etag,
-            timeout: limit(patience),
+            timeout: server_timeout(timeout),
             ..BlobClientDeleteOptions::default()
         };
         let blob = self.container.blob_client(blob);
-        self.answer(patience, blob.delete(Some(options))).await.map(drop)
+        self.send(timeout, blob.delete(Some(options))).await.map(drop)
     }
 
-    /// The blobs whose names begin with `prefix`, with their metadata, one page at a time.
+    /// Lists the blobs with names that begin with `prefix`, with their metadata, one page at a time.
     pub(crate) fn list(
         &self,
         prefix: String,
-        patience: Duration,
-    ) -> Result<impl Stream<Item = Result<Page, Trouble>>, Trouble> {
+        timeout: Duration,
+    ) -> Result<impl Stream<Item = Result<Page, Cause>>, Cause> {
         let options = BlobContainerClientListBlobsOptions {
             include: Some(vec![ListBlobsIncludeItem::Metadata]),
             prefix: Some(prefix),
             maxresults: Some(PAGE_SIZE),
-            timeout: limit(patience),
+            timeout: server_timeout(timeout),
             ..BlobContainerClientListBlobsOptions::default()
         };
-        let pages = self.container.list_blobs(Some(options)).map_err(Trouble::from)?.into_pages();
+        let pages = self.container.list_blobs(Some(options)).map_err(Cause::from)?.into_pages();
         Ok(stream::try_unfold(pages, move |mut pages| async move {
-            let Some(page) = self.answer(patience, pages.try_next()).await? else { return Ok(None) };
+            let Some(page) = self.send(timeout, pages.try_next()).await? else { return Ok(None) };
             let now = date(page.headers(), "date");
-            let items = page.into_model().map_err(Trouble::from)?.blob_items;
+            let items = page.into_model().map_err(Cause::from)?.blob_items;
             Ok(Some(((items, now), pages)))
         }))
     }
 
-    pub(crate) async fn make_container(&self, patience: Duration) -> Result<(), Trouble> {
-        self.answer(patience, self.container.create(None)).await.map(drop)
+    pub(crate) async fn create_container(&self, timeout: Duration) -> Result<(), Cause> {
+        self.send(timeout, self.container.create(None)).await.map(drop)
     }
 }
 
-/// The id of the lease goes beside the request; see [`wire`](crate::wire).
-fn carrying(lease: &LeaseId) -> ClientMethodOptions<'static> {
+/// Puts the lease id beside the request; see [`wire`](crate::wire).
+fn with_lease_id(lease: &LeaseId) -> ClientMethodOptions<'static> {
     ClientMethodOptions { context: Context::new().with_value(lease.clone()) }
 }
 
-/// How long the service itself may work on a request, so that one that was given up is not carried out much later.
-fn limit(patience: Duration) -> Option<i32> {
-    i32::try_from(patience.as_secs() + 1).ok()
+/// Returns the time limit for the service itself, so that an abandoned request is not executed much later.
+fn server_timeout(timeout: Duration) -> Option<i32> {
+    i32::try_from(timeout.as_secs() + 1).ok()
 }
 
 fn metadata<'a>(headers: &'a Headers, key: &str) -> Option<&'a str> {
@@ -434,7 +435,7 @@ fn date(headers: &Headers, name: &'static str) -> Option<OffsetDateTime> {
     headers.get_optional_str(&HeaderName::from_static(name)).and_then(|date| parse_rfc7231(date).ok())
 }
 
-/// How long ago `then` was. Both are whole seconds, so within the first one it is taken for half of one.
+/// Returns the age of `then`. Both times are whole seconds, so an age below one second counts as half a second.
 pub(crate) fn age(now: Option<OffsetDateTime>, then: Option<OffsetDateTime>) -> Duration {
     let seconds = now.zip(then).map_or(0, |(now, then)| (now - then).whole_seconds());
     Duration::from_secs(u64::try_from(seconds).unwrap_or(0)).max(Duration::from_millis(500))

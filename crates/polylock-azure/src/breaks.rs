@@ -1,11 +1,11 @@
-//! Breaking a lock: its lease is broken, with a notice for the holder in a blob beside the lock's.
+//! Breaks a lock: breaks its lease, and leaves a notice for the holder in a blob beside the lock's.
 //!
-//! The service's own *break* is cooperative: without a break period the lease keeps others out for the time that it has left, can't be
-//! renewed, and can be released by its holder. What it does not have is a place for a notice: the metadata of a leased blob are
-//! its holder's to write. So the notice is in a blob of its own, one for each lock, which names the grant that it is for.
+//! The service's own *break* is cooperative: without a break period the lease keeps others out for its remaining time, can't be renewed,
+//! and can be released by its holder. It has no field for a notice, and only the holder can write the metadata of a leased blob. So the
+//! notice is in a separate blob, one for each lock, which names the grant that it is for.
 //!
-//! A notice is deleted by the release of its holder, if that has found it, and by the next break of any lock when it is older than any
-//! lease can be.
+//! A notice is deleted by the release of its holder, if the holder has read it, and by the next break of any lock when the notice is older
+//! than any lease can be.
 
 use std::{pin::pin, time::Duration};
 
@@ -15,115 +15,115 @@ use polylock_core::{BreakNotice, BreakOrder, Entry, Fault, LockName, LostReason,
 
 use crate::{
     backend::{Leases, TRIES, is_gone},
-    blobs::{Seen, age},
-    error::{Refusal, Trouble},
-    inspect::{PATIENCE, holder},
+    blobs::{BlobState, age},
+    error::{Cause, Refusal},
+    inspect::{INTERACTIVE_TIMEOUT, holder_entry},
     names,
-    record::{Broken, Fingerprint, Written},
+    record::{Content, Fingerprint, GrantNotice},
     wire::LeaseId,
 };
 
-/// No lease that was broken this long ago can last yet.
-const OLD: Duration = Duration::from_secs(120);
+/// The age above which the lease of a break has ended in any case.
+const NOTICE_LIFETIME: Duration = Duration::from_secs(120);
 
-/// The shortest lease, for one that is released at once.
-const MOMENT: Duration = Duration::from_secs(15);
+/// The shortest lease, for a lease that is released at once.
+const SHORTEST_LEASE: Duration = Duration::from_secs(15);
 
 impl Leases {
-    /// Breaks the lease of whoever holds `name`, and returns the holder.
+    /// Breaks the lease of the holder of `name`, and returns the holder.
     pub(crate) async fn break_hold(
         &self,
         name: &LockName,
         order: &BreakOrder,
-    ) -> Result<Option<Entry>, Trouble> {
+    ) -> Result<Option<Entry>, Cause> {
         for _ in 0..TRIES {
-            let seen = match self.blobs.look(name, None, PATIENCE).await {
-                Ok(seen) if seen.leased => seen,
+            let state = match self.blobs.get_state(name, None, INTERACTIVE_TIMEOUT).await {
+                Ok(state) if state.leased => state,
                 Ok(_) => return Ok(None),
-                Err(trouble) if is_gone(&trouble) => return Ok(None),
-                Err(trouble) => return Err(trouble),
+                Err(cause) if is_gone(&cause) => return Ok(None),
+                Err(cause) => return Err(cause),
             };
-            let Some(entry) = holder(&seen.written, seen.age) else { return Ok(None) };
-            // Before the lease is broken, so that the holder finds it.
-            let notice = self.leave_notice(name, &seen, &order.notice).await?;
-            match self.blobs.break_lease(name, order.force, seen.etag.as_ref(), PATIENCE).await {
+            let Some(entry) = holder_entry(&state.content, state.age) else { return Ok(None) };
+            // Written before the lease is broken, so that the holder finds it.
+            let notice = self.post_notice(name, &state, &order.notice).await?;
+            match self.blobs.break_lease(name, order.force, state.etag.as_ref(), INTERACTIVE_TIMEOUT).await {
                 Ok(_) if order.force => {
-                    self.take_away(name).await;
+                    self.revoke_broken_lease(name).await;
                     return Ok(Some(entry));
                 }
-                Ok(left) => {
+                Ok(remaining) => {
                     let mut entry = entry.broken(Some(notice));
-                    entry.expires_in = left.unwrap_or(entry.expires_in);
+                    entry.expires_in = remaining.unwrap_or(entry.expires_in);
                     return Ok(Some(entry));
                 }
-                // Another grant was written meanwhile.
-                Err(trouble) if trouble.refusal() == Some(Refusal::Changed) => {}
-                Err(trouble) if is_gone(&trouble) => return Ok(None),
-                Err(trouble) => return Err(trouble),
+                // Another grant was written in the meantime.
+                Err(cause) if cause.refusal() == Some(Refusal::Changed) => {}
+                Err(cause) if is_gone(&cause) => return Ok(None),
+                Err(cause) => return Err(cause),
             }
         }
-        let advice = "the lock changes hands all the time: try again";
-        Err(Trouble::Unfit(Fault::Temporary, advice.to_owned()))
+        let advice = "the lock got new holders during the break: try again";
+        Err(Cause::Unusable(Fault::Temporary, advice.to_owned()))
     }
 
-    /// Leaves the notice for the holder of this grant, and returns the one that counts: the first one for it.
-    async fn leave_notice(
+    /// Leaves the notice for the holder of this grant. Returns the notice that counts: the first one for the grant.
+    async fn post_notice(
         &self,
         name: &LockName,
-        seen: &Seen,
+        state: &BlobState,
         notice: &BreakNotice,
-    ) -> Result<BreakNotice, Trouble> {
-        // Until the holder has written its grant, nothing says who it is.
-        let Written::Grant(record) = &seen.written else { return Ok(notice.clone()) };
-        let broken = Broken { grant: record.grant.clone(), notice: notice.clone() };
+    ) -> Result<BreakNotice, Cause> {
+        // The holder is unknown until it has written its grant.
+        let Content::Grant(record) = &state.content else { return Ok(notice.clone()) };
+        let broken = GrantNotice { grant: record.grant.clone(), notice: notice.clone() };
         for _ in 0..TRIES {
-            let before = match self.blobs.notice(name, PATIENCE).await? {
+            let before = match self.blobs.notice(name, INTERACTIVE_TIMEOUT).await? {
                 Some((earlier, _)) if earlier.grant == broken.grant => return Ok(earlier.notice),
                 Some((_, etag)) => etag,
                 None => None,
             };
-            match self.blobs.write_notice(name, &broken, before, PATIENCE).await {
+            match self.blobs.write_notice(name, &broken, before, INTERACTIVE_TIMEOUT).await {
                 Ok(()) => return Ok(broken.notice),
-                // Another one has been left at the same time.
-                Err(trouble) if matches!(trouble.refusal(), Some(Refusal::Changed | Refusal::Exists)) => {}
-                Err(trouble) => return Err(trouble),
+                // Another break has left a notice at the same time.
+                Err(cause) if matches!(cause.refusal(), Some(Refusal::Changed | Refusal::Exists)) => {}
+                Err(cause) => return Err(cause),
             }
         }
-        let advice = "others break the lock at the same time: try again";
-        Err(Trouble::Unfit(Fault::Temporary, advice.to_owned()))
+        let advice = "other clients break the lock at the same time: try again";
+        Err(Cause::Unusable(Fault::Temporary, advice.to_owned()))
     }
 
-    /// Takes a broken lease away from its former holder, who could still release it, and would take that for the release of a hold.
-    /// If somebody has the lock by now, that has happened.
-    async fn take_away(&self, name: &LockName) {
+    /// Takes a broken lease away from its former holder, by another acquisition. Otherwise the holder could still release the lease, and
+    /// the success would look like the release of a hold. If another client has the lock by now, nothing is left to do.
+    async fn revoke_broken_lease(&self, name: &LockName) {
         let lease = LeaseId::of(RequestId::random());
-        let outcome = match self.blobs.acquire(name, &lease, MOMENT, PATIENCE).await {
-            Ok(_) => self.blobs.release(name, &lease, PATIENCE).await,
-            Err(trouble) => Err(trouble),
+        let outcome = match self.blobs.acquire(name, &lease, SHORTEST_LEASE, INTERACTIVE_TIMEOUT).await {
+            Ok(_) => self.blobs.release(name, &lease, INTERACTIVE_TIMEOUT).await,
+            Err(cause) => Err(cause),
         };
-        if let Err(trouble) = outcome
-            && trouble.refusal().is_none()
+        if let Err(cause) = outcome
+            && cause.refusal().is_none()
         {
-            tracing::warn!(lock.name = %name, ?trouble, "a broken lease could not be taken from its former holder");
+            tracing::warn!(lock.name = %name, trouble = ?cause, "could not revoke a broken lease from its former holder");
         }
     }
 
-    /// The notice of the break of a grant, if there is one.
+    /// Returns the notice of the break of a grant, if there is one.
     pub(crate) async fn notice_of(
         &self,
         name: &LockName,
         grant: &Fingerprint,
-        patience: Duration,
-    ) -> Result<Option<(BreakNotice, Option<Etag>)>, Trouble> {
-        let found = self.blobs.notice(name, patience).await?;
+        timeout: Duration,
+    ) -> Result<Option<(BreakNotice, Option<Etag>)>, Cause> {
+        let found = self.blobs.notice(name, timeout).await?;
         Ok(found.filter(|(broken, _)| broken.grant == *grant).map(|(broken, etag)| (broken.notice, etag)))
     }
 
-    /// Why the hold of `request` has ended, of which it is certain that it has: `refusal` says so. If the service does not tell more,
-    /// that must do.
-    pub(crate) async fn why_lost(&self, request: &Request, refusal: Option<Refusal>) -> LostReason {
+    /// Returns the reason for the end of the hold of `request`, which `refusal` has made certain. Without a notice the reason follows from
+    /// `refusal` alone.
+    pub(crate) async fn loss_reason(&self, request: &Request, refusal: Option<Refusal>) -> LostReason {
         let grant = Fingerprint::of(request.id);
-        let found = self.notice_of(&request.name, &grant, self.patience(request)).await;
+        let found = self.notice_of(&request.name, &grant, self.timeout(request)).await;
         match (found, refusal) {
             (Ok(Some((notice, _))), _) => LostReason::Broken(notice),
             (_, Some(Refusal::Broken)) => LostReason::Broken(BreakNotice::default()),
@@ -131,31 +131,31 @@ impl Leases {
         }
     }
 
-    /// Deletes the notice of `request`, whose holder has stopped.
-    pub(crate) async fn drop_notice(&self, request: &Request) {
-        let (grant, patience) = (Fingerprint::of(request.id), self.patience(request));
-        let dropped = async {
-            if let Some((_, etag)) = self.notice_of(&request.name, &grant, patience).await? {
+    /// Deletes the notice of `request` after its holder has stopped.
+    pub(crate) async fn delete_notice(&self, request: &Request) {
+        let (grant, timeout) = (Fingerprint::of(request.id), self.timeout(request));
+        let deleted = async {
+            if let Some((_, etag)) = self.notice_of(&request.name, &grant, timeout).await? {
                 let blob = names::notice(&self.blobs.prefix, &request.name);
-                self.blobs.delete(&blob, etag, patience).await?;
+                self.blobs.delete(&blob, etag, timeout).await?;
             }
-            Ok::<_, Trouble>(())
+            Ok::<_, Cause>(())
         };
-        if let Err(trouble) = dropped.await {
-            tracing::debug!(?trouble, "the notice of a break could not be deleted yet");
+        if let Err(cause) = deleted.await {
+            tracing::debug!(trouble = ?cause, "could not delete the notice of a break yet");
         }
     }
 
     /// Deletes the notices that no holder can be waiting for any more.
-    pub(crate) async fn drop_old_notices(&self) -> Result<(), Trouble> {
-        let mut pages = pin!(self.blobs.list(names::notices(&self.blobs.prefix), PATIENCE)?);
+    pub(crate) async fn delete_old_notices(&self) -> Result<(), Cause> {
+        let mut pages = pin!(self.blobs.list(names::notices(&self.blobs.prefix), INTERACTIVE_TIMEOUT)?);
         while let Some((items, now)) = pages.try_next().await? {
             for item in items {
                 let (Some(blob), Some(properties)) = (item.name, item.properties) else { continue };
                 let metadata = item.metadata.and_then(|metadata| metadata.values).unwrap_or_default();
-                let is_notice = Broken::read(|key| metadata.get(key).map(String::as_str)).is_some();
-                if is_notice && age(now, properties.last_modified) > OLD {
-                    self.blobs.delete(&blob, properties.etag, PATIENCE).await?;
+                let is_notice = GrantNotice::read(|key| metadata.get(key).map(String::as_str)).is_some();
+                if is_notice && age(now, properties.last_modified) > NOTICE_LIFETIME {
+                    self.blobs.delete(&blob, properties.etag, INTERACTIVE_TIMEOUT).await?;
                 }
             }
         }

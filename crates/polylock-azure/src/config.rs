@@ -1,4 +1,4 @@
-//! Where the container is and how it is used.
+//! Configuration of the store.
 
 use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
@@ -10,21 +10,23 @@ use polylock_core::{
 
 use crate::{
     account::{self, Address, Credential, SAS},
-    bell::Bell,
     signing::SharedKey,
+    wake_signal::WakeSignal,
 };
 
-const REQUEST: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(60);
-const CONNECT: std::ops::RangeInclusive<Duration> = Duration::from_millis(5)..=Duration::from_secs(600);
+const REQUEST_TIMEOUTS: std::ops::RangeInclusive<Duration> =
+    Duration::from_millis(100)..=Duration::from_secs(60);
+const CONNECT_TIMEOUTS: std::ops::RangeInclusive<Duration> =
+    Duration::from_millis(5)..=Duration::from_secs(600);
 
-/// Where the container is and how it is used. See the [crate](crate) for what each option means.
+/// The container, the account, and the settings of the store. See the [crate](crate) for the options.
 ///
 /// ```
 /// use std::time::Duration;
 /// use polylock_azure::Config;
 ///
 /// let config = Config::new("az://locks@myaccount/app?polylock.account_key=Y2FuYXJ5")?
-///     .request_timeout(Duration::from_secs(2));
+///     .operation_timeout(Duration::from_secs(2));
 /// assert!(!format!("{config:?}").contains("Y2FuYXJ5"));
 ///
 /// let config = Config::new("az://locks/app?emulator=true")?;
@@ -33,16 +35,16 @@ const CONNECT: std::ops::RangeInclusive<Duration> = Duration::from_millis(5)..=D
 #[derive(Clone)]
 pub struct Config {
     pub(crate) container: String,
-    /// What the blobs' names begin with, up to a slash.
+    /// The beginning of the blobs' names, without the slash.
     pub(crate) prefix: String,
-    /// The account's own URL, to which the container is added.
+    /// The account's own URL, to which the container is appended.
     pub(crate) endpoint: Url,
     pub(crate) credential: Option<Credential>,
-    pub(crate) request_timeout: Duration,
+    pub(crate) operation_timeout: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) create_container: bool,
     pub(crate) ca: Option<PathBuf>,
-    pub(crate) bell: Bell,
+    pub(crate) wake_signal: WakeSignal,
 }
 
 impl fmt::Debug for Config {
@@ -52,7 +54,7 @@ impl fmt::Debug for Config {
             .field("prefix", &self.prefix)
             .field("endpoint", &self.endpoint.as_str())
             .field("credential", &self.credential)
-            .field("request_timeout", &self.request_timeout)
+            .field("operation_timeout", &self.operation_timeout)
             .field("connect_timeout", &self.connect_timeout)
             .field("create_container", &self.create_container)
             .field("ca", &self.ca)
@@ -61,18 +63,18 @@ impl fmt::Debug for Config {
 }
 
 impl Config {
-    /// What the blobs of locks are below if the URL names no path.
+    /// The default of the path in the container, below which the blobs of locks are.
     pub const DEFAULT_PREFIX: &str = "polylock";
-    /// The default of [`request_timeout`](Self::request_timeout).
+    /// The default of [`operation_timeout`](Self::operation_timeout).
     pub const DEFAULT_REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
     /// The default of [`connect_timeout`](Self::connect_timeout).
     pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-    /// The container of a URL, `az://container@account/prefix?key=value`, also `azblob://`. The account may be missing where
-    /// something else names it: a connection string, an endpoint, the emulator.
+    /// Reads the container of a URL, `az://container@account/prefix?key=value`, also `azblob://`. The account may be missing if another key
+    /// names it: a connection string, an endpoint, the emulator.
     ///
     /// # Errors
-    /// [`ConfigError`] on what makes no sense.
+    /// [`ConfigError`] on an invalid URL or key.
     pub fn new(url: &str) -> Result<Self, ConfigError> {
         url::read(url, Self::from_url)
     }
@@ -80,7 +82,7 @@ impl Config {
     /// Reads a URL as [`new`](Self::new) does, and takes the store's keys from `keys`.
     ///
     /// # Errors
-    /// [`ConfigError`] on what makes no sense.
+    /// [`ConfigError`] on an invalid URL or key.
     pub fn from_url(url: &StoreUrl, keys: &mut Keys) -> Result<Self, ConfigError> {
         let Address { container, account, endpoint, prefix } = account::address(url)?;
         let account = account::Account::from_keys(account, endpoint, url, keys)?;
@@ -90,25 +92,24 @@ impl Config {
             prefix: prefix.unwrap_or_else(|| Self::DEFAULT_PREFIX.to_owned()),
             endpoint: account.endpoint,
             credential: account.credential,
-            request_timeout: keys
-                .duration("polylock.request_timeout")?
+            operation_timeout: keys
+                .duration("polylock.operation_timeout")?
                 .unwrap_or(Self::DEFAULT_REQUEST_TIMEOUT),
             connect_timeout: keys
                 .duration("polylock.connect_timeout")?
                 .unwrap_or(Self::DEFAULT_CONNECT_TIMEOUT),
             create_container: keys.choice("polylock.create_container", &yes_or_no)?.unwrap_or(true),
             ca: keys.text("polylock.tls_ca").map(PathBuf::from),
-            bell: Bell::default(),
+            wake_signal: WakeSignal::default(),
         };
         config.check_times()?;
         Ok(config)
     }
 
-    /// Below which part of the container the locks are: up to 200 letters, digits, `-`, `_` and `.` in parts between
-    /// slashes.
+    /// The path in the container below which the locks are: up to 200 letters, digits, `-`, `_` and `.` in parts between slashes.
     ///
     /// # Errors
-    /// [`ConfigError`] on another one.
+    /// [`ConfigError`] on an invalid path.
     pub fn prefix(mut self, prefix: &str) -> Result<Self, ConfigError> {
         self.prefix = account::prefix(prefix)?;
         Ok(self)
@@ -117,23 +118,23 @@ impl Config {
     /// Signs requests with one of the account's keys, in base64.
     ///
     /// # Errors
-    /// [`ConfigError`] if it is no base64.
+    /// [`ConfigError`] if `key` is not valid base64.
     pub fn account_key(mut self, account: &str, key: &str) -> Result<Self, ConfigError> {
-        let key = SharedKey::new(account, key).ok_or_else(account::no_key)?;
+        let key = SharedKey::new(account, key).ok_or_else(account::invalid_key)?;
         self.credential = Some(Credential::Key(key));
         Ok(self)
     }
 
-    /// Shows a shared access signature: the part of its URL behind the question mark.
+    /// Authorizes requests with a shared access signature: the part of its URL after the question mark.
     #[must_use]
     pub fn sas(mut self, token: &str) -> Self {
         self.credential = Some(Credential::Sas(token.trim_start_matches('?').to_owned()));
         self
     }
 
-    /// Authorizes requests with the tokens of Microsoft Entra ID that `credential` returns, for instance one of the crate
-    /// `azure_identity`: a managed identity, a workload identity. The SDK asks it for a new token before the old one expires. The
-    /// account must be reached by https.
+    /// Authorizes requests with the tokens of Microsoft Entra ID that `credential` returns, for instance one of the crate `azure_identity`:
+    /// a managed identity, a workload identity. The SDK requests a new token before the old one expires. The account must be reached by
+    /// https.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -151,57 +152,57 @@ impl Config {
         self
     }
 
-    /// How long one request may take: 3 s by default, and never more than a sixth of the lease.
+    /// The time limit for one request: 3 s by default, and never more than a sixth of the lease.
     #[must_use]
-    pub const fn request_timeout(mut self, timeout: Duration) -> Self {
-        self.request_timeout = timeout;
+    pub const fn operation_timeout(mut self, timeout: Duration) -> Self {
+        self.operation_timeout = timeout;
         self
     }
 
-    /// How long it may take to open the store: 10 s by default.
+    /// The time limit for opening the store: 10 s by default.
     #[must_use]
     pub const fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
     }
 
-    /// Whether a container that is missing is made, which is the default.
+    /// Creates a missing container if true, which is the default.
     #[must_use]
     pub const fn create_container(mut self, create: bool) -> Self {
         self.create_container = create;
         self
     }
 
-    /// The certificates, in a PEM file, of authorities that are trusted beside the system's.
+    /// The PEM file with the certificates of authorities that are trusted in addition to the system's.
     #[must_use]
     pub fn tls_ca(mut self, file: impl Into<PathBuf>) -> Self {
         self.ca = Some(file.into());
         self
     }
 
-    /// A bell by which the program wakes waiters.
+    /// The signal by which the program wakes waiters early.
     #[must_use]
-    pub fn bell(mut self, bell: &Bell) -> Self {
-        self.bell = bell.clone();
+    pub fn wake_signal(mut self, signal: &WakeSignal) -> Self {
+        self.wake_signal = signal.clone();
         self
     }
 
-    /// The container, for people and errors.
-    pub(crate) fn place(&self) -> String {
+    /// Returns the URL of the container and the path, for messages and errors.
+    pub(crate) fn endpoint(&self) -> String {
         format!("{}/{}/{}", self.endpoint.as_str().trim_end_matches('/'), self.container, self.prefix)
     }
 
     fn check_times(&self) -> Result<(), ConfigError> {
-        if !REQUEST.contains(&self.request_timeout) {
-            return Err(ConfigError::new("polylock.request_timeout", "must be 100ms to 60s"));
+        if !REQUEST_TIMEOUTS.contains(&self.operation_timeout) {
+            return Err(ConfigError::new("polylock.operation_timeout", "must be 100ms to 60s"));
         }
-        if !CONNECT.contains(&self.connect_timeout) {
+        if !CONNECT_TIMEOUTS.contains(&self.connect_timeout) {
             return Err(ConfigError::new("polylock.connect_timeout", "must be 5ms to 10m"));
         }
         Ok(())
     }
 
-    /// What can only be seen when everything is set.
+    /// Checks the settings that depend on each other.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         self.check_times()?;
         let encrypted = self.endpoint.scheme() == "https";
@@ -210,20 +211,20 @@ impl Config {
             return Err(ConfigError::new("store", problem));
         }
         if self.ca.is_some() && !encrypted {
-            return Err(ConfigError::new("polylock.tls_ca", "certificates are for https"));
+            return Err(ConfigError::new("polylock.tls_ca", "certificates require https"));
         }
         match &self.credential {
             None => {
                 let problem = "has no credentials: add polylock.account_key, polylock.connection_string, the parameters of \
-                               a shared access signature, or emulator=true; a program may give a token credential";
+                               a shared access signature, or emulator=true; a program may pass a token credential";
                 Err(ConfigError::new("store", problem))
             }
             Some(Credential::Token(_)) if !encrypted => {
-                Err(ConfigError::new("store", "tokens are shown by https alone"))
+                Err(ConfigError::new("store", "access tokens require https"))
             }
             Some(Credential::Sas(token)) if !token.contains("sig=") => Err(ConfigError::new(
                 "sig",
-                format!("a shared access signature has it, with {}", SAS.join(", ")),
+                format!("is missing in the shared access signature, which has {}", SAS.join(", ")),
             )),
             Some(_) => Ok(()),
         }
@@ -241,26 +242,26 @@ mod tests {
     const KEY: &str = "Y2FuYXJ5";
 
     #[test]
-    fn a_url_gives_what_the_setters_give() {
+    fn a_url_and_the_setters_give_the_same_configuration() {
         let url = format!(
-            "azblob://locks@acc1/a/b/?polylock.account_key={KEY}&polylock.request_timeout=2s\
+            "azblob://locks@acc1/a/b/?polylock.account_key={KEY}&polylock.operation_timeout=2s\
              &polylock.connect_timeout=9s&polylock.create_container=false&polylock.tls_ca=/ca.pem"
         );
         let set = Config::new("az://locks@acc1").unwrap().prefix("a/b").unwrap();
         let set = set
             .account_key("acc1", KEY)
             .unwrap()
-            .request_timeout(Duration::from_secs(2))
+            .operation_timeout(Duration::from_secs(2))
             .connect_timeout(Duration::from_secs(9))
             .create_container(false)
             .tls_ca("/ca.pem");
         assert_eq!(shown(&url), format!("{set:?}"));
-        assert_eq!(set.place(), "https://acc1.blob.core.windows.net/locks/a/b");
+        assert_eq!(set.endpoint(), "https://acc1.blob.core.windows.net/locks/a/b");
         assert_eq!(Config::new("az://locks@acc1").unwrap().prefix, "polylock");
     }
 
     #[test]
-    fn the_emulator_is_where_it_says() {
+    fn emulator_urls() {
         for (url, endpoint) in [
             ("az://locks?emulator=true", "http://127.0.0.1:10000/devstoreaccount1"),
             ("az://locks@devstoreaccount1/p?emulator=http://h:99", "http://h:99/devstoreaccount1"),
@@ -306,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn no_credential_is_shown() {
+    fn debug_output_contains_no_credential() {
         for query in [
             format!("account_key={KEY}"),
             "sas_token=sv%3D2021-06-08%26sig%3DY2FuYXJ5".to_owned(),
@@ -318,13 +319,13 @@ mod tests {
         ] {
             let config = Config::new(&format!("az://locks@acc1?{query}")).unwrap();
             assert!(config.credential.is_some(), "{query}");
-            let shown = format!("{config:?} {config:#?} {}", config.place());
+            let shown = format!("{config:?} {config:#?} {}", config.endpoint());
             assert!(!shown.contains("Y2FuYXJ5") && !shown.contains("canary"), "{shown}");
         }
     }
 
     #[test]
-    fn what_makes_no_sense_names_its_key() {
+    fn invalid_settings_name_their_key() {
         let key = format!("polylock.account_key={KEY}");
         for (url, wanted) in [
             ("az:".to_owned(), "store"),
@@ -352,7 +353,7 @@ mod tests {
             ("az://locks?polylock.connection_string=x".to_owned(), "polylock.connection_string"),
             ("az://locks@acc1?polylock.endpoint=h".to_owned(), "polylock.endpoint"),
             ("az://locks@acc1?polylock.endpoint=https://h/?a=b".to_owned(), "polylock.endpoint"),
-            ("az://locks@acc1?polylock.request_timeout=1ms".to_owned(), "polylock.request_timeout"),
+            ("az://locks@acc1?polylock.operation_timeout=1ms".to_owned(), "polylock.operation_timeout"),
             ("az://locks@acc1?polylock.connect_timeout=1ms".to_owned(), "polylock.connect_timeout"),
             ("az://locks@acc1?polylock.create_container=yes".to_owned(), "polylock.create_container"),
             ("az://locks@acc1?polylock.acount_key=x".to_owned(), "polylock.acount_key"),

@@ -1,11 +1,11 @@
-//! The keys that other drivers' URLs and settings have for the same things, so that a program and its locks can use one URL.
+//! URL keys and settings of other drivers, so that a program and its locks can use one URL.
 
 use polylock_core::{
     ConfigError,
     url::{Keys, StoreUrl},
 };
 
-/// Each key of the store, and the names that it has elsewhere.
+/// The keys of the store, each with its names in other drivers.
 const NAMES: [(&str, &[&str]); 5] = [
     ("account", &["account_name", "azure_storage_account_name", "azure_storage_account"]),
     (
@@ -19,7 +19,7 @@ const NAMES: [(&str, &[&str]); 5] = [
 
 const SAS_TOKEN: [&str; 3] = ["sas_token", "azure_storage_sas_token", "azure_storage_sas_key"];
 
-/// Keys that are refused, and what to write instead.
+/// Refused keys, and the text to write instead.
 const REFUSED: [(&[&str], &str); 3] = [
     (
         &[
@@ -42,16 +42,16 @@ const REFUSED: [(&[&str], &str); 3] = [
             "azure_use_azure_cli",
             "use_fabric_endpoint",
         ],
-        "a URL can't name a token credential: give one to Config::credential in a program, or use a shared access signature",
+        "a URL can't name a token credential: pass one to Config::credential in a program, or use a shared access signature",
     ),
     (
         &["container", "container_name", "azure_container_name"],
         "write the container in the URL: az://container@account/prefix",
     ),
-    (&["skip_signature", "anonymous"], "locks are written, which nobody may do without credentials"),
+    (&["skip_signature", "anonymous"], "locks need write access: add credentials"),
 ];
 
-/// Keys of a URL under the names of this store or of another driver.
+/// The keys of a URL, in the names of this store or of another driver.
 pub(crate) struct DriverKeys<'k> {
     given: Keys,
     keys: &'k mut Keys,
@@ -70,7 +70,7 @@ impl<'k> DriverKeys<'k> {
         Ok(keys)
     }
 
-    /// The value of the store's key `name`, and the key that has it.
+    /// Returns the value of the store's key `name`, and the name that it is given under.
     ///
     /// # Errors
     /// [`ConfigError`] if it is given under two names.
@@ -79,23 +79,23 @@ impl<'k> DriverKeys<'k> {
         let names = NAMES.iter().find(|(own, _)| *own == name).map_or(&[][..], |(_, names)| *names);
         match (own, self.first(names)) {
             (Some(_), Some((key, _))) => {
-                Err(ConfigError::new(key, format!("says the same as {name}: keep one")))
+                Err(ConfigError::new(key, format!("has the same meaning as {name}: keep one")))
             }
             (own, other) => Ok(own.or(other)),
         }
     }
 
-    /// A shared access signature: the query of a URL.
+    /// Returns a shared access signature, the query of a URL, without a leading question mark.
     pub(crate) fn sas(&mut self) -> Option<String> {
         self.first(&SAS_TOKEN).map(|(_, sas)| sas.trim_start_matches('?').to_owned())
     }
 
-    /// The parameters that a signature may have.
+    /// Returns the value of a key of this store: a parameter of a signature.
     pub(crate) fn own(&mut self, key: &'static str) -> Option<String> {
         self.keys.text(key)
     }
 
-    /// The first of `names` that is given, with its value. Only keys that are given are taken, so that no suggestion names one of
+    /// Returns the first of `names` that is given, and its value. Only keys that are given are taken, so that no suggestion names a key of
     /// another driver.
     fn first(&mut self, names: &[&'static str]) -> Option<(&'static str, String)> {
         let name = names.iter().find(|name| self.given.text(name).is_some())?;

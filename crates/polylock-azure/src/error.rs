@@ -1,4 +1,4 @@
-//! What the service's answers mean, and what to do about them.
+//! Classifies the service's replies, and adds advice.
 
 use std::time::Duration;
 
@@ -10,49 +10,49 @@ use polylock_core::{Error, Fault, Operation, failure::At};
 
 use crate::{NAME, tls, wire::RESENT};
 
-/// An answer that says no, and after which a request has had no effect.
+/// A refusal by the service. The request has had no effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
     NoBlob,
     NoContainer,
-    /// Somebody has deleted the container, and its name is not free yet.
-    ContainerGoing,
-    /// Another has the lease.
-    Taken,
-    /// The lease that the request speaks of is not there, or another's.
-    NotOurs,
-    /// Somebody has broken it.
+    /// The container was deleted, and its name is not free yet.
+    ContainerBeingDeleted,
+    /// Another client has the lease.
+    Leased,
+    /// The lease of the request does not exist, or belongs to another client.
+    NotHeld,
+    /// The lease was broken.
     Broken,
-    /// The blob has changed since.
+    /// The blob has changed in the meantime.
     Changed,
-    /// What was to be made is there.
+    /// The blob or container to create exists already.
     Exists,
 }
 
-/// Why a request has not done what it should.
+/// The cause of a failed request.
 #[derive(Debug)]
-pub(crate) enum Trouble {
-    Refused(Refusal, Answered),
-    /// An answer, or the lack of one, that says nothing about the lock.
+pub(crate) enum Cause {
+    Refused(Refusal, ServiceError),
+    /// A reply, or the lack of one, that does not reveal the state of the lock.
     Failed(azure_core::Error),
-    /// Nothing came in this time.
-    Silent(Duration),
-    /// The container can't be used as it is; with what to do.
-    Unfit(Fault, String),
+    /// The request timed out after this long.
+    TimedOut(Duration),
+    /// The container can't be used in its present state. The text is the advice.
+    Unusable(Fault, String),
 }
 
-/// What the service has answered. Its own words are left out: they repeat the request, ids and all.
+/// The service's error reply. Its text is left out, because it repeats the request, including ids.
 #[derive(Debug, thiserror::Error)]
-#[error("the service answered {status} {code} (x-ms-request-id {request})")]
-pub(crate) struct Answered {
+#[error("the service replied {status} {code} (x-ms-request-id {request})")]
+pub(crate) struct ServiceError {
     status: u16,
     code: String,
     request: String,
-    /// Whether the request had been sent before, on a connection that ended without a reply.
+    /// True if the request had been sent before, on a connection that ended without a reply.
     resent: bool,
 }
 
-impl Answered {
+impl ServiceError {
     fn new(status: StatusCode, error: &azure_core::Error) -> Self {
         let request = header(error, "x-ms-request-id").unwrap_or_else(|| "none".to_owned());
         let resent = header(error, RESENT).is_some();
@@ -76,14 +76,14 @@ fn header(error: &azure_core::Error, name: &'static str) -> Option<String> {
     }
 }
 
-impl From<azure_core::Error> for Trouble {
+impl From<azure_core::Error> for Cause {
     fn from(error: azure_core::Error) -> Self {
         let Some(status) = error.http_status() else { return Self::Failed(error) };
         let refusal = match code(&error) {
             Some("BlobNotFound") => Refusal::NoBlob,
             Some("ContainerNotFound") => Refusal::NoContainer,
-            Some("ContainerBeingDeleted") => Refusal::ContainerGoing,
-            Some("LeaseAlreadyPresent" | "LeaseIsBreakingAndCannotBeAcquired") => Refusal::Taken,
+            Some("ContainerBeingDeleted") => Refusal::ContainerBeingDeleted,
+            Some("LeaseAlreadyPresent" | "LeaseIsBreakingAndCannotBeAcquired") => Refusal::Leased,
             Some("LeaseIsBrokenAndCannotBeRenewed") => Refusal::Broken,
             Some(
                 "LeaseAlreadyBroken"
@@ -94,42 +94,42 @@ impl From<azure_core::Error> for Trouble {
                 | "LeaseLost"
                 | "LeaseNotPresentWithBlobOperation"
                 | "LeaseNotPresentWithLeaseOperation",
-            ) => Refusal::NotOurs,
+            ) => Refusal::NotHeld,
             Some("ConditionNotMet") => Refusal::Changed,
             Some("BlobAlreadyExists" | "ContainerAlreadyExists") => Refusal::Exists,
             _ => return Self::Failed(error),
         };
-        Self::Refused(refusal, Answered::new(status, &error))
+        Self::Refused(refusal, ServiceError::new(status, &error))
     }
 }
 
-impl Trouble {
-    /// The refusal, if it is one.
+impl Cause {
+    /// Returns the refusal, if it is one.
     pub(crate) const fn refusal(&self) -> Option<Refusal> {
         if let Self::Refused(refusal, _) = self { Some(*refusal) } else { None }
     }
 
-    /// Whether this refuses a request that may have been carried out when it was sent before.
-    pub(crate) const fn may_have_been_done(&self) -> bool {
-        matches!(self, Self::Refused(_, Answered { resent: true, .. }))
+    /// Returns true for the refusal of a request that may have been executed when it was sent before.
+    pub(crate) const fn may_have_been_executed(&self) -> bool {
+        matches!(self, Self::Refused(_, ServiceError { resent: true, .. }))
     }
 
-    /// Whether trying again may help.
+    /// Returns true if a retry may help.
     pub(crate) fn is_temporary(&self) -> bool {
         match self {
-            Self::Unfit(fault, _) => *fault == Fault::Temporary,
-            Self::Silent(_) => true,
+            Self::Unusable(fault, _) => *fault == Fault::Temporary,
+            Self::TimedOut(_) => true,
             Self::Refused(refusal, _) => *refusal != Refusal::NoContainer,
             Self::Failed(error) => match error.http_status() {
                 Some(status) => diagnose(status, code(error)).0 == Fault::Temporary,
                 None => {
-                    matches!(error.kind(), ErrorKind::Connection | ErrorKind::Io) && !tls::is_distrust(error)
+                    matches!(error.kind(), ErrorKind::Connection | ErrorKind::Io) && !tls::is_untrusted(error)
                 }
             },
         }
     }
 
-    /// For how long the service wants to be left alone.
+    /// Returns the pause that the service requests (`Retry-After`).
     pub(crate) fn retry_after(&self) -> Option<Duration> {
         let Self::Failed(error) = self else { return None };
         let number = |name| header(error, name)?.parse::<u64>().ok();
@@ -137,45 +137,47 @@ impl Trouble {
         millis.map(Duration::from_millis).or_else(|| number("retry-after").map(Duration::from_secs))
     }
 
-    /// As an error of `operation` at `place`.
-    pub(crate) fn at(self, operation: Operation, place: &str) -> Error {
-        let at = At { backend: NAME, operation, place };
+    /// Converts the cause into an error of `operation` at `endpoint`.
+    pub(crate) fn at(self, operation: Operation, endpoint: &str) -> Error {
+        let at = At { backend: NAME, operation, endpoint };
         match self {
-            Self::Unfit(fault, advice) => at.ours(fault, advice),
-            Self::Silent(patience) => {
-                let advice =
-                    format!("no answer within {patience:?}: the service is busy or can't be reached");
-                at.ours(Fault::Temporary, advice)
+            Self::Unusable(fault, advice) => at.advise(fault, advice),
+            Self::TimedOut(timeout) => {
+                let advice = format!("no reply within {timeout:?}: the service is busy or can't be reached");
+                at.advise(Fault::Temporary, advice)
             }
-            Self::Refused(refusal, answered) => {
+            Self::Refused(refusal, reply) => {
                 let (fault, advice) = match refusal {
                     Refusal::NoContainer => {
                         (Fault::Permanent, "there is no such container: create it, or check its name")
                     }
-                    Refusal::ContainerGoing => (
+                    Refusal::ContainerBeingDeleted => (
                         Fault::Temporary,
-                        "somebody has deleted the container: its name is free in half a minute",
+                        "the container is being deleted: its name is free again in half a minute",
                     ),
-                    // Nobody is told of these but by what they mean for a lock. Trying again settles them.
-                    _ => (Fault::Temporary, "others change the lock's blob at the same time"),
+                    // These refusals are reported only by their meaning for a lock. A retry resolves them.
+                    _ => (
+                        Fault::Temporary,
+                        "another client changed the lock's blob at the same time: try again",
+                    ),
                 };
-                at.failed(fault, Some(advice.to_owned()), answered)
+                at.failed(fault, Some(advice.to_owned()), reply)
             }
             Self::Failed(error) => match error.http_status() {
                 Some(status) => {
                     let (fault, advice) = diagnose(status, code(&error));
-                    at.failed(fault, advice.map(str::to_owned), Answered::new(status, &error))
+                    at.failed(fault, advice.map(str::to_owned), ServiceError::new(status, &error))
                 }
                 None => {
                     let (fault, advice) = match error.kind() {
-                        _ if tls::is_distrust(&error) => (
+                        _ if tls::is_untrusted(&error) => (
                             Fault::Permanent,
                             Some(
                                 "the server's certificate is not trusted: name its authority in polylock.tls_ca",
                             ),
                         ),
                         ErrorKind::Credential => {
-                            (Fault::Denied, Some("no token could be had: look at the credential"))
+                            (Fault::Denied, Some("no access token: check the credential"))
                         }
                         ErrorKind::Connection => (
                             Fault::Temporary,
@@ -191,21 +193,22 @@ impl Trouble {
     }
 }
 
-/// What kind of fault an answer tells of, and what to do.
+/// Returns the fault of a reply, and the advice.
 fn diagnose(status: StatusCode, code: Option<&str>) -> (Fault, Option<&'static str>) {
     match (u16::from(status), code) {
-        // The second one is that of the account's firewall, too, and the emulator has no other.
+        // `AuthorizationFailure` is also the code of the account's firewall, and the only one of the emulator.
         (_, Some("AuthenticationFailed" | "AuthorizationFailure")) => (
             Fault::Denied,
             Some(
-                "the service does not accept the credentials: check the account and its key, whether the signature has run \
-                 out, that this machine's clock is right within 15 minutes, and whom the account's firewall lets in",
+                "the service does not accept the credentials: check the account and its key, whether the signature has \
+                 expired, whether this machine's clock is right within 15 minutes, and the account's firewall",
             ),
         ),
-        // Not that of a blob or a container which is not there.
-        (_, Some("ResourceNotFound")) => {
-            (Fault::Denied, Some("there is no such account, or it shows nobody what it has: check its name"))
-        }
+        // This is not the code for a missing blob or container.
+        (_, Some("ResourceNotFound")) => (
+            Fault::Denied,
+            Some("there is no such account, or it allows no access: check its name and its settings"),
+        ),
         (401 | 403, _) => (
             Fault::Denied,
             Some(
@@ -225,34 +228,34 @@ fn diagnose(status: StatusCode, code: Option<&str>) -> (Fault, Option<&'static s
 mod tests {
     use super::*;
 
-    fn answer(status: u16, code: &str) -> Trouble {
+    fn reply(status: u16, code: &str) -> Cause {
         let kind = ErrorKind::HttpResponse {
             status: status.into(),
             error_code: Some(code.to_owned()),
             raw_response: None,
         };
-        Trouble::from(kind.into_error())
+        Cause::from(kind.into_error())
     }
 
-    fn fault(trouble: Trouble) -> Fault {
-        match trouble.at(Operation::Claim, "place") {
+    fn fault(cause: Cause) -> Fault {
+        match cause.at(Operation::Claim, "endpoint") {
             Error::Unavailable(unavailable) => unavailable.fault,
             other => panic!("{other:?}"),
         }
     }
 
     #[test]
-    fn a_lock_is_lost_by_definite_words_alone() {
-        assert_eq!(answer(409, "LeaseIdMismatchWithLeaseOperation").refusal(), Some(Refusal::NotOurs));
-        assert_eq!(answer(404, "BlobNotFound").refusal(), Some(Refusal::NoBlob));
+    fn only_definite_error_codes_mean_a_loss() {
+        assert_eq!(reply(409, "LeaseIdMismatchWithLeaseOperation").refusal(), Some(Refusal::NotHeld));
+        assert_eq!(reply(404, "BlobNotFound").refusal(), Some(Refusal::NoBlob));
         for (status, code) in [(503, "ServerBusy"), (500, "OperationTimedOut"), (403, "AuthorizationFailure")]
         {
-            assert_eq!(answer(status, code).refusal(), None, "{code}");
+            assert_eq!(reply(status, code).refusal(), None, "{code}");
         }
     }
 
     #[test]
-    fn faults() {
+    fn error_codes_have_a_fault() {
         for (status, code, wanted) in [
             (503, "ServerBusy", Fault::Temporary),
             (500, "OperationTimedOut", Fault::Temporary),
@@ -263,8 +266,8 @@ mod tests {
             (404, "ContainerNotFound", Fault::Permanent),
             (409, "ContainerBeingDeleted", Fault::Temporary),
         ] {
-            assert_eq!(fault(answer(status, code)), wanted, "{code}");
+            assert_eq!(fault(reply(status, code)), wanted, "{code}");
         }
-        assert_eq!(fault(Trouble::Silent(Duration::from_secs(1))), Fault::Temporary);
+        assert_eq!(fault(Cause::TimedOut(Duration::from_secs(1))), Fault::Temporary);
     }
 }

@@ -1,128 +1,129 @@
-//! Acquiring a lock: its blob is leased, and the grant is written at the blob under the lease.
+//! Acquires a lock: leases its blob, and writes the grant to the blob under the lease.
 
 use std::time::Duration;
 
 use polylock_core::{Clock, Fault, FencingToken, Grant, Request, SystemClock};
 
 use crate::{
-    backend::{Leases, TRIES, is_gone, made, whole_seconds},
+    backend::{Leases, TRIES, ignore_exists, is_gone, whole_seconds},
     blobs::Acquired,
-    error::{Refusal, Trouble},
-    record::{Fingerprint, Record, Written},
+    error::{Cause, Refusal},
+    record::{Content, Fingerprint, Record},
     tokens,
     wire::LeaseId,
 };
 
 impl Leases {
-    /// Takes the lock, if it is free or ours; `None` if another has it.
-    pub(crate) async fn take(&self, request: &Request) -> Result<Option<Grant>, Trouble> {
-        let (lease, patience) = (LeaseId::of(request.id), self.patience(request));
-        let lasts = whole_seconds(request.ttl);
+    /// Acquires the lock if it is free or held by this request; returns `None` if another client has it.
+    pub(crate) async fn acquire(&self, request: &Request) -> Result<Option<Grant>, Cause> {
+        let (lease, timeout) = (LeaseId::of(request.id), self.timeout(request));
+        let duration = whole_seconds(request.ttl);
         for _ in 0..TRIES {
-            self.blobs.calm(request.ttl / 6).await;
+            self.blobs.wait_until_allowed(request.ttl / 6).await;
             let sent = SystemClock.now();
-            self.attempts.note(request, |attempt| {
+            self.attempts.update(request, |attempt| {
                 attempt.may_hold = true;
                 attempt.held = None;
             });
-            let acquired = match self.blobs.acquire(&request.name, &lease, lasts, patience).await {
+            let acquired = match self.blobs.acquire(&request.name, &lease, duration, timeout).await {
                 Ok(acquired) => acquired,
-                Err(trouble) => {
-                    match trouble.refusal() {
-                        Some(Refusal::NoBlob) => made(self.blobs.make(&request.name, patience).await)?,
-                        Some(Refusal::NoContainer) if self.create_container => {
-                            made(self.blobs.make_container(patience).await)?;
+                Err(cause) => {
+                    match cause.refusal() {
+                        Some(Refusal::NoBlob) => {
+                            ignore_exists(self.blobs.create(&request.name, timeout).await)?;
                         }
-                        Some(Refusal::Taken) => {
-                            self.refused(request);
+                        Some(Refusal::NoContainer) if self.create_container => {
+                            ignore_exists(self.blobs.create_container(timeout).await)?;
+                        }
+                        Some(Refusal::Leased) => {
+                            self.record_refusal(request);
                             return Ok(None);
                         }
                         None => {
                             self.attempts
-                                .note(request, |attempt| attempt.unanswered = Some(SystemClock.now()));
-                            return Err(trouble);
+                                .update(request, |attempt| attempt.unanswered = Some(SystemClock.now()));
+                            return Err(cause);
                         }
-                        Some(_) => return Err(trouble),
+                        Some(_) => return Err(cause),
                     }
-                    self.refused(request);
+                    self.record_refusal(request);
                     continue;
                 }
             };
-            if let Some(token) = self.fence(request, &lease, acquired, patience).await? {
-                self.attempts.note(request, |attempt| attempt.held = Some((lasts, sent + lasts)));
-                self.turns.granted(&request.name);
-                return Ok(Some(Grant::new(token, lasts)));
+            if let Some(token) = self.write_grant(request, &lease, acquired, timeout).await? {
+                self.attempts.update(request, |attempt| attempt.held = Some((duration, sent + duration)));
+                self.fairness.granted(&request.name);
+                return Ok(Some(Grant::new(token, duration)));
             }
         }
-        let advice = "the lock's blob is deleted, or its lease broken, again and again";
-        Err(Trouble::Unfit(Fault::Temporary, advice.to_owned()))
+        let advice = "the lock's blob was deleted, or its lease broken, several times: try again";
+        Err(Cause::Unusable(Fault::Temporary, advice.to_owned()))
     }
 
-    /// The request has no lease, unless one comes true that was not answered.
-    fn refused(&self, request: &Request) {
-        self.attempts.note(request, |attempt| attempt.may_hold = attempt.unanswered.is_some());
+    /// Records that the request has no lease, except one that an unanswered acquisition may still obtain.
+    fn record_refusal(&self, request: &Request) {
+        self.attempts.update(request, |attempt| attempt.may_hold = attempt.unanswered.is_some());
     }
 
-    /// The token of a lease that was just acquired, written at the blob; `None` if the lease has gone meanwhile.
-    async fn fence(
+    /// Returns the token of a lease that was just acquired, after writing it to the blob; `None` if the lease has ended in the meantime.
+    async fn write_grant(
         &self,
         request: &Request,
         lease: &LeaseId,
         acquired: Acquired,
-        patience: Duration,
-    ) -> Result<Option<FencingToken>, Trouble> {
+        timeout: Duration,
+    ) -> Result<Option<FencingToken>, Cause> {
         let mut etag = acquired.etag.clone();
-        let mut known = self.remembered.find(&request.name, etag.as_ref());
+        let mut cached = self.records.find(&request.name, etag.as_ref());
         for _ in 0..TRIES {
-            let last = match known.take() {
+            let last = match cached.take() {
                 Some(record) => Some(record),
-                None => match self.blobs.look(&request.name, Some(lease), patience).await {
-                    Ok(seen) => {
-                        etag = seen.etag;
-                        match seen.written {
-                            Written::Grant(record) => Some(record),
-                            Written::Nothing => None,
-                            Written::Strange => return Err(not_ours_to_write()),
+                None => match self.blobs.get_state(&request.name, Some(lease), timeout).await {
+                    Ok(state) => {
+                        etag = state.etag;
+                        match state.content {
+                            Content::Grant(record) => Some(record),
+                            Content::NeverGranted => None,
+                            Content::Foreign => return Err(foreign_blob()),
                         }
                     }
-                    Err(trouble) if is_gone(&trouble) => return Ok(None),
-                    Err(trouble) => return Err(trouble),
+                    Err(cause) if is_gone(&cause) => return Ok(None),
+                    Err(cause) => return Err(cause),
                 },
             };
             if let Some(record) = &last
                 && record.grant == Fingerprint::of(request.id)
             {
-                // An earlier try has written it, and nobody else since.
+                // An earlier attempt has written the grant, and no later one has replaced it.
                 return Ok(Some(record.token));
             }
-            let token = tokens::next(last.as_ref(), &acquired).ok_or_else(|| {
-                strange("a token that is the greatest there can be, or an answer without a date")
-            })?;
+            let token = tokens::next_token(last.as_ref(), &acquired)
+                .ok_or_else(|| unexpected_reply("no date, or the greatest possible token"))?;
             let record = Record::new(request, token, whole_seconds(request.ttl));
-            match self.blobs.write(&request.name, lease, &record, etag.as_ref(), patience).await {
+            match self.blobs.write(&request.name, lease, &record, etag.as_ref(), timeout).await {
                 Ok(after) => {
                     if let Some(etag) = after {
-                        self.remembered.keep(&request.name, etag, record);
+                        self.records.insert(&request.name, etag, record);
                     }
                     return Ok(Some(token));
                 }
-                Err(trouble) if is_gone(&trouble) => return Ok(None),
-                // It is not as we thought, because an administrator or an earlier try of ours has written: look again.
-                Err(trouble) if trouble.refusal() == Some(Refusal::Changed) => {}
-                Err(trouble) => return Err(trouble),
+                Err(cause) if is_gone(&cause) => return Ok(None),
+                // The blob has changed, because an administrator or an earlier attempt has written it: it is read again.
+                Err(cause) if cause.refusal() == Some(Refusal::Changed) => {}
+                Err(cause) => return Err(cause),
             }
         }
-        let advice = "something else writes to the lock's blob all the time";
-        Err(Trouble::Unfit(Fault::Temporary, advice.to_owned()))
+        let advice = "another program keeps writing to the lock's blob: use a path for locks only";
+        Err(Cause::Unusable(Fault::Temporary, advice.to_owned()))
     }
 }
 
-fn strange(what: &str) -> Trouble {
-    Trouble::Unfit(Fault::Permanent, format!("the service has given {what}"))
+fn unexpected_reply(problem: &str) -> Cause {
+    Cause::Unusable(Fault::Permanent, format!("unexpected reply: {problem}"))
 }
 
-fn not_ours_to_write() -> Trouble {
-    let advice = "the lock's blob is there, but was not made by polylock, or was written to by something else: choose another \
-                  path in the container, or delete the blob";
-    Trouble::Unfit(Fault::Permanent, advice.to_owned())
+fn foreign_blob() -> Cause {
+    let advice = "the lock's blob was not made by polylock, or another program has written to it: choose another path in \
+                  the container, or delete the blob";
+    Cause::Unusable(Fault::Permanent, advice.to_owned())
 }

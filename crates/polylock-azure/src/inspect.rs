@@ -1,4 +1,4 @@
-//! Looking into the container, and breaking locks.
+//! Lists and inspects locks, and breaks them.
 
 use std::{pin::pin, time::Duration};
 
@@ -11,80 +11,80 @@ use polylock_core::{BreakOrder, Entry, Inspect, LockName, LockStatus, Mode, Oper
 use crate::{
     backend::{Leases, is_gone},
     blobs::age,
-    error::{Refusal, Trouble},
+    error::{Cause, Refusal},
     names,
-    record::{Record, Written},
+    record::{Content, Record},
 };
 
-/// How long people wait for an answer.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+/// The time limit of interactive operations.
+pub(crate) const INTERACTIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Who holds, by what is written and for how long that has been there.
-pub(crate) fn holder(written: &Written, age: Duration) -> Option<Entry> {
-    match written {
-        Written::Grant(Record { token, owner, label, ttl, .. }) => {
-            // The service tells nobody how much is left of a lease.
+/// Returns the holder, from the metadata and their age.
+pub(crate) fn holder_entry(content: &Content, age: Duration) -> Option<Entry> {
+    match content {
+        Content::Grant(Record { token, owner, label, ttl, .. }) => {
+            // The service does not return the time left of a lease.
             Some(Entry::new(Mode::Exclusive, owner.clone(), label, Some(*token), age, *ttl))
         }
-        // Taken for the first time, and its holder is about to write.
-        Written::Nothing => {
+        // The lock is leased for the first time, and its holder is about to write the grant.
+        Content::NeverGranted => {
             let unknown = OwnerId::new("unknown").ok()?;
             Some(Entry::new(Mode::Exclusive, unknown, "", None, age, age))
         }
-        Written::Strange => None,
+        Content::Foreign => None,
     }
 }
 
 impl Leases {
-    async fn held_by(&self, name: &LockName) -> Result<Option<Entry>, Trouble> {
-        match self.blobs.look(name, None, PATIENCE).await {
-            Ok(seen) if seen.leased => {
-                let Some(entry) = holder(&seen.written, seen.age) else { return Ok(None) };
-                self.marked(name, entry, &seen.written, seen.breaking).await.map(Some)
+    async fn holder(&self, name: &LockName) -> Result<Option<Entry>, Cause> {
+        match self.blobs.get_state(name, None, INTERACTIVE_TIMEOUT).await {
+            Ok(state) if state.leased => {
+                let Some(entry) = holder_entry(&state.content, state.age) else { return Ok(None) };
+                self.with_notice(name, entry, &state.content, state.breaking).await.map(Some)
             }
             Ok(_) => Ok(None),
-            Err(trouble) if is_gone(&trouble) => Ok(None),
-            Err(trouble) => Err(trouble),
+            Err(cause) if is_gone(&cause) => Ok(None),
+            Err(cause) => Err(cause),
         }
     }
 
-    /// The entry with the notice of the break of its lease, if that is being broken.
-    async fn marked(
+    /// Adds the notice to the entry if its lease is being broken.
+    async fn with_notice(
         &self,
         name: &LockName,
         entry: Entry,
-        written: &Written,
+        content: &Content,
         breaking: bool,
-    ) -> Result<Entry, Trouble> {
+    ) -> Result<Entry, Cause> {
         if !breaking {
             return Ok(entry);
         }
-        let notice = match written {
-            Written::Grant(record) => self.notice_of(name, &record.grant, PATIENCE).await?,
+        let notice = match content {
+            Content::Grant(record) => self.notice_of(name, &record.grant, INTERACTIVE_TIMEOUT).await?,
             _ => None,
         };
-        // Somebody has broken it by other means than ours.
+        // Without a notice, the lease was broken by other means than this store.
         Ok(entry.broken(Some(notice.map(|(notice, _)| notice).unwrap_or_default())))
     }
 
-    async fn all(&self, prefix: &str) -> Result<Vec<LockStatus>, Trouble> {
+    async fn list_held(&self, prefix: &str) -> Result<Vec<LockStatus>, Cause> {
         let mut found = Vec::new();
-        let mut pages = pin!(self.blobs.list(names::under(&self.blobs.prefix, prefix), PATIENCE)?);
+        let mut pages = pin!(self.blobs.list(names::under(&self.blobs.prefix, prefix), INTERACTIVE_TIMEOUT)?);
         while let Some((items, now)) = pages.try_next().await? {
             for item in items {
-                found.extend(self.in_use(item, now).await?);
+                found.extend(self.lock_status(item, now).await?);
             }
         }
         found.sort_by(|a: &LockStatus, b| a.name.cmp(&b.name));
         Ok(found)
     }
 
-    /// The lock of a blob, if it is one's and held.
-    async fn in_use(
+    /// Returns the lock of a blob; `None` if the blob does not belong to a lock, or the lock is not held.
+    async fn lock_status(
         &self,
         item: BlobItem,
         now: Option<OffsetDateTime>,
-    ) -> Result<Option<LockStatus>, Trouble> {
+    ) -> Result<Option<LockStatus>, Cause> {
         let name = item.name.and_then(|blob| names::lock(&self.blobs.prefix, &blob));
         let (Some(name), Some(properties)) = (name, item.properties) else { return Ok(None) };
         let breaking = match properties.lease_state {
@@ -93,9 +93,9 @@ impl Leases {
             _ => return Ok(None),
         };
         let metadata = item.metadata.and_then(|metadata| metadata.values).unwrap_or_default();
-        let written = Written::read(|key| metadata.get(key).map(String::as_str));
-        let Some(entry) = holder(&written, age(now, properties.last_modified)) else { return Ok(None) };
-        let entry = self.marked(&name, entry, &written, breaking).await?;
+        let content = Content::read(|key| metadata.get(key).map(String::as_str));
+        let Some(entry) = holder_entry(&content, age(now, properties.last_modified)) else { return Ok(None) };
+        let entry = self.with_notice(&name, entry, &content, breaking).await?;
         Ok(Some(LockStatus::new(name, vec![entry], Vec::new())))
     }
 }
@@ -103,28 +103,28 @@ impl Leases {
 #[async_trait]
 impl Inspect for Leases {
     async fn inspect(&self, name: &LockName) -> Result<LockStatus> {
-        let holder = self.held_by(name).await.map_err(|trouble| self.failed(Operation::Inspect, trouble))?;
+        let holder = self.holder(name).await.map_err(|cause| self.failed(Operation::Inspect, cause))?;
         Ok(LockStatus::new(name.clone(), holder.into_iter().collect(), Vec::new()))
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockStatus>> {
-        match self.all(prefix).await {
-            Err(trouble) if trouble.refusal() == Some(Refusal::NoContainer) => Ok(Vec::new()),
-            answer => answer.map_err(|trouble| self.failed(Operation::Inspect, trouble)),
+        match self.list_held(prefix).await {
+            Err(cause) if cause.refusal() == Some(Refusal::NoContainer) => Ok(Vec::new()),
+            reply => reply.map_err(|cause| self.failed(Operation::Inspect, cause)),
         }
     }
 
     async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
         let broken = self.break_hold(name, order).await;
-        let broken = broken.map_err(|trouble| self.failed(Operation::Break, trouble))?;
+        let broken = broken.map_err(|cause| self.failed(Operation::Break, cause))?;
         if order.force {
-            self.turns.released(name);
+            self.fairness.released(name);
             self.waiters.wake(name);
         }
         if broken.is_some()
-            && let Err(trouble) = self.drop_old_notices().await
+            && let Err(cause) = self.delete_old_notices().await
         {
-            tracing::debug!(?trouble, "old notices of breaks could not be deleted yet");
+            tracing::debug!(trouble = ?cause, "could not delete old notices of breaks yet");
         }
         Ok(broken.into_iter().collect())
     }

@@ -3,12 +3,12 @@
 mod account;
 mod attempts;
 mod backend;
-mod bell;
 mod blobs;
 mod breaks;
 mod config;
 mod driver_keys;
 mod error;
+mod fairness;
 mod grants;
 mod inspect;
 mod names;
@@ -17,11 +17,11 @@ mod record;
 mod signing;
 mod tls;
 mod tokens;
-mod turns;
+mod wake_signal;
 mod wire;
 
-pub use self::{bell::Bell, config::Config, open::connect};
+pub use self::{config::Config, open::connect, wake_signal::WakeSignal};
 pub use azure_core;
 
-/// What the store is called.
+/// The name of the store in errors, metrics and logs.
 const NAME: &str = "az";

@@ -1,73 +1,85 @@
-//! Opening the store: the container, and whether we may use it.
+//! Opens the store: checks the access to the container, and creates it if it is missing.
 
 use std::{sync::Arc, time::Duration};
 
+use async_trait::async_trait;
 use polylock_core::{
-    Capabilities, Clock, FirstStep, LockName, Modes, Operation, Order, QueueLease, Reach, Result, Store,
-    SystemClock, line::Line,
+    Capabilities, Clock, FirstStep, LockName, Modes, Operation, Order, QueueLease, Result, Scope, Store,
+    StoreConfig, SystemClock, waiter_queues::WaiterQueues,
 };
 
 use crate::{
     NAME,
     attempts::Attempts,
-    backend::{Leases, made},
+    backend::{Leases, ignore_exists},
     blobs::Blobs,
     config::Config,
-    error::{Refusal, Trouble},
-    tokens::Remembered,
-    turns::Turns,
+    error::{Cause, Refusal},
+    fairness::Fairness,
+    tokens::RecordCache,
 };
 
-/// What the service gives: <https://learn.microsoft.com/rest/api/storageservices/lease-blob>. It would give one without an end,
-/// too, which nobody gets rid of when its holder has died.
+/// The range of leases that the service grants: <https://learn.microsoft.com/rest/api/storageservices/lease-blob>. It also grants infinite
+/// leases, which would outlast a holder that has died.
 const LEASES: std::ops::RangeInclusive<Duration> = Duration::from_secs(15)..=Duration::from_secs(60);
 
-/// The pause before opening is tried again.
-const PAUSE: Duration = Duration::from_millis(250);
+/// The pause before another attempt to open the store.
+const RETRY_PAUSE: Duration = Duration::from_millis(250);
 
 /// Opens the store.
 ///
 /// # Errors
-/// [`Error::Config`](polylock_core::Error::Config) if the configuration makes no sense,
-/// [`Error::Unavailable`](polylock_core::Error::Unavailable) if the service can't be reached, does not accept the credentials,
-/// or has no such container and it is not to be made.
+/// [`Error::Config`](polylock_core::Error::Config) if the configuration is invalid,
+/// [`Error::Unavailable`](polylock_core::Error::Unavailable) if the service can't be reached, does not accept the credentials, or has no
+/// such container and the configuration does not allow to create it.
 ///
 /// # Cancel safety
-/// Yes: nothing is left behind but perhaps the container.
+/// Yes. At most the new container is left behind.
 pub async fn connect(config: Config) -> Result<Store> {
     polylock_core::io::run(NAME, open(config)).await?
+}
+
+#[async_trait]
+impl StoreConfig for Config {
+    async fn open(&self) -> Result<Store> {
+        connect(self.clone()).await
+    }
 }
 
 async fn open(config: Config) -> Result<Store> {
     config.check()?;
     let blobs = Blobs::new(&config)?;
     let deadline = SystemClock.now() + config.connect_timeout;
-    let mut last = Trouble::Silent(config.connect_timeout);
-    while let Some(answer) = SystemClock.before(deadline, probe(&blobs, &config)).await {
-        match answer {
+    let mut last = Cause::TimedOut(config.connect_timeout);
+    while let Some(reply) = SystemClock.before(deadline, probe(&blobs, &config)).await {
+        match reply {
             Ok(()) => return Ok(store(&config, blobs)),
-            Err(trouble) if trouble.is_temporary() => last = trouble,
-            Err(trouble) => return Err(trouble.at(Operation::Connect, &config.place())),
+            Err(cause) if cause.is_temporary() => last = cause,
+            Err(cause) => return Err(cause.at(Operation::Connect, &config.endpoint())),
         }
-        if SystemClock.before(deadline, SystemClock.sleep_until(SystemClock.now() + PAUSE)).await.is_none() {
+        if SystemClock
+            .before(deadline, SystemClock.sleep_until(SystemClock.now() + RETRY_PAUSE))
+            .await
+            .is_none()
+        {
             break;
         }
     }
-    Err(last.at(Operation::Connect, &config.place()))
+    Err(last.at(Operation::Connect, &config.endpoint()))
 }
 
-/// Whether we may read in the container, which is made if it is missing.
-async fn probe(blobs: &Blobs, config: &Config) -> Result<(), Trouble> {
-    let any = LockName::new("polylock").unwrap_or_else(|_| unreachable!("it is one"));
-    let patience = config.request_timeout;
-    blobs.calm(config.connect_timeout).await;
-    match blobs.look(&any, None, patience).await {
-        Err(trouble) => match trouble.refusal() {
+/// Checks that the credentials allow to read in the container. Creates it if it is missing.
+async fn probe(blobs: &Blobs, config: &Config) -> Result<(), Cause> {
+    let any = LockName::new("polylock").unwrap_or_else(|_| unreachable!("a valid name"));
+    let timeout = config.operation_timeout;
+    blobs.wait_until_allowed(config.connect_timeout).await;
+    match blobs.get_state(&any, None, timeout).await {
+        Err(cause) => match cause.refusal() {
             Some(Refusal::NoBlob) => Ok(()),
             Some(Refusal::NoContainer) if config.create_container => {
-                made(blobs.make_container(patience).await)
+                ignore_exists(blobs.create_container(timeout).await)
             }
-            _ => Err(trouble),
+            _ => Err(cause),
         },
         Ok(_) => Ok(()),
     }
@@ -77,22 +89,22 @@ fn store(config: &Config, blobs: Blobs) -> Store {
     let mut capabilities = Capabilities::new(NAME, LEASES);
     capabilities.modes = Modes::ExclusiveOnly;
     capabilities.order = Order::Unordered;
-    capabilities.reach = Reach::Machines;
+    capabilities.scope = Scope::Network;
     capabilities.first_step = FirstStep::Thread;
     capabilities.queue_lease = QueueLease::Absent;
     capabilities.keep_alive_batch = 1;
-    let waiters: Arc<Line> = Arc::default();
-    config.bell.hangs_at(&waiters);
+    let waiters: Arc<WaiterQueues> = Arc::default();
+    config.wake_signal.attach(&waiters);
     Store::inspectable(Arc::new(Leases {
         capabilities,
         blobs: Arc::new(blobs),
         attempts: Attempts::default(),
-        remembered: Remembered::default(),
+        records: RecordCache::default(),
         waiters,
-        turns: Turns::default(),
-        mark: format!("{:016x}", fastrand::u64(..)),
-        place: config.place(),
-        request_timeout: config.request_timeout,
+        fairness: Fairness::default(),
+        process: format!("{:016x}", fastrand::u64(..)),
+        endpoint: config.endpoint(),
+        operation_timeout: config.operation_timeout,
         create_container: config.create_container,
     }))
 }

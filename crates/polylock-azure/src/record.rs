@@ -1,4 +1,4 @@
-//! What is written at the blob of a lock: the last token, and who has it.
+//! The metadata of a lock's blob: the last token, and its holder.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -6,18 +6,18 @@ use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode
 use polylock_core::{BreakNotice, FencingToken, OwnerId, Request, RequestId};
 use sha2::{Digest, Sha256};
 
-// Without underscores, which some proxies take out of the names of headers.
-const MARK: &str = "polylock";
+// The names have no underscores, because some proxies drop headers with underscores.
+const FORMAT: &str = "polylock";
 const FENCE: &str = "polylockfence";
 const GRANT: &str = "polylockgrant";
 const OWNER: &str = "polylockowner";
 const LABEL: &str = "polylocklabel";
-const WAITS: &str = "polylockwaits";
+const WAITER: &str = "polylockwaits";
 const TTL: &str = "polylockttl";
 const BROKEN: &str = "polylockbroken";
 const NOTICE: &str = "polylocknotice";
 
-/// A header holds no more than ASCII.
+/// Encodes a text, because a header contains only ASCII.
 fn encoded(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
@@ -28,39 +28,39 @@ fn decoded(text: &str) -> Option<String> {
 
 /// The notice of a break, for the holder of one grant.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Broken {
+pub(crate) struct GrantNotice {
     pub(crate) grant: Fingerprint,
     pub(crate) notice: BreakNotice,
 }
 
-impl Broken {
+impl GrantNotice {
     pub(crate) fn metadata(&self) -> HashMap<String, String> {
-        let mut metadata = fresh();
+        let mut metadata = new_metadata();
         metadata.insert(BROKEN.to_owned(), self.grant.0.clone());
         metadata.insert(NOTICE.to_owned(), encoded(&self.notice.to_text()));
         metadata
     }
 
-    /// `None` if a blob's metadata are not those of a notice.
+    /// Returns `None` if a blob's metadata are not those of a notice.
     pub(crate) fn read<'a>(get: impl Fn(&str) -> Option<&'a str>) -> Option<Self> {
         let notice = BreakNotice::from_text(&decoded(get(NOTICE)?)?);
         Some(Self { grant: Fingerprint(get(BROKEN)?.to_owned()), notice })
     }
 }
 
-/// What a blob says by which the process `whose` tells that it waits.
-pub(crate) fn waiting(whose: &str) -> HashMap<String, String> {
-    let mut metadata = fresh();
-    metadata.insert(WAITS.to_owned(), whose.to_owned());
+/// Returns the metadata of a waiter marker of `process`.
+pub(crate) fn marker(process: &str) -> HashMap<String, String> {
+    let mut metadata = new_metadata();
+    metadata.insert(WAITER.to_owned(), process.to_owned());
     metadata
 }
 
-/// Whose such a blob is.
-pub(crate) fn who_waits<'a>(get: impl Fn(&str) -> Option<&'a str>) -> Option<&'a str> {
-    get(WAITS)
+/// Returns the process that wrote the waiter marker.
+pub(crate) fn marker_process<'a>(get: impl Fn(&str) -> Option<&'a str>) -> Option<&'a str> {
+    get(WAITER)
 }
 
-/// Tells a request from all others, without telling its id.
+/// Identifies a request without revealing its id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Fingerprint(String);
 
@@ -78,27 +78,27 @@ pub(crate) struct Record {
     pub(crate) grant: Fingerprint,
     pub(crate) owner: OwnerId,
     pub(crate) label: String,
-    /// How long its lease lasts.
+    /// The duration of its lease.
     pub(crate) ttl: Duration,
 }
 
-/// What a blob's metadata say.
+/// The content of a blob's metadata.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Written {
-    /// A lock's, which was never granted.
-    Nothing,
+pub(crate) enum Content {
+    /// The blob belongs to a lock that was never granted.
+    NeverGranted,
     Grant(Record),
-    /// The blob is something else.
-    Strange,
+    /// The blob does not belong to a lock.
+    Foreign,
 }
 
-/// What a lock's blob is made with.
-pub(crate) fn fresh() -> HashMap<String, String> {
-    HashMap::from([(MARK.to_owned(), "1".to_owned())])
+/// Returns the metadata of a new blob of a lock.
+pub(crate) fn new_metadata() -> HashMap<String, String> {
+    HashMap::from([(FORMAT.to_owned(), "1".to_owned())])
 }
 
 impl Record {
-    /// The grant of `token` to `request`.
+    /// Creates the record of the grant of `token` to `request`.
     pub(crate) fn new(request: &Request, token: FencingToken, ttl: Duration) -> Self {
         Self {
             token,
@@ -110,7 +110,7 @@ impl Record {
     }
 
     pub(crate) fn metadata(&self) -> HashMap<String, String> {
-        let mut metadata = fresh();
+        let mut metadata = new_metadata();
         metadata.extend([
             (FENCE.to_owned(), self.token.to_string()),
             (GRANT.to_owned(), self.grant.0.clone()),
@@ -124,14 +124,14 @@ impl Record {
     }
 }
 
-impl Written {
-    /// What `get` finds under each key.
+impl Content {
+    /// Reads the metadata. `get` returns the value of a key.
     pub(crate) fn read<'a>(get: impl Fn(&str) -> Option<&'a str>) -> Self {
-        if get(MARK) != Some("1") {
-            return Self::Strange;
+        if get(FORMAT) != Some("1") {
+            return Self::Foreign;
         }
         if get(FENCE).is_none() && get(GRANT).is_none() {
-            return Self::Nothing;
+            return Self::NeverGranted;
         }
         let record = || {
             Some(Record {
@@ -142,7 +142,7 @@ impl Written {
                 ttl: Duration::from_secs(get(TTL)?.parse().ok()?),
             })
         };
-        record().map_or(Self::Strange, Self::Grant)
+        record().map_or(Self::Foreign, Self::Grant)
     }
 }
 
@@ -152,8 +152,8 @@ mod tests {
     use polylock_core::{Label, LockName, Mode};
     use proptest::prelude::*;
 
-    fn read(metadata: &HashMap<String, String>) -> Written {
-        Written::read(|key| metadata.get(key).map(String::as_str))
+    fn read(metadata: &HashMap<String, String>) -> Content {
+        Content::read(|key| metadata.get(key).map(String::as_str))
     }
 
     fn record() -> Record {
@@ -162,11 +162,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_locks_is_strange() {
-        assert_eq!(read(&fresh()), Written::Nothing);
-        assert_eq!(read(&HashMap::new()), Written::Strange);
+    fn invalid_metadata_are_foreign() {
+        assert_eq!(read(&new_metadata()), Content::NeverGranted);
+        assert_eq!(read(&HashMap::new()), Content::Foreign);
         for (key, value) in [
-            (MARK, "2"),
+            (FORMAT, "2"),
             (FENCE, ""),
             (FENCE, "-1"),
             (FENCE, "1e3"),
@@ -177,20 +177,20 @@ mod tests {
         ] {
             let mut metadata = record().metadata();
             metadata.insert(key.to_owned(), value.to_owned());
-            assert_eq!(read(&metadata), Written::Strange, "{key} {value:?}");
+            assert_eq!(read(&metadata), Content::Foreign, "{key} {value:?}");
         }
-        for key in [MARK, FENCE, GRANT, OWNER, TTL] {
+        for key in [FORMAT, FENCE, GRANT, OWNER, TTL] {
             let mut metadata = record().metadata();
             metadata.remove(key);
-            assert_eq!(read(&metadata), Written::Strange, "{key}");
+            assert_eq!(read(&metadata), Content::Foreign, "{key}");
         }
     }
 
     #[test]
-    fn what_is_no_notice_is_none() {
+    fn invalid_notices_are_not_parsed() {
         let metadata = record().metadata();
-        assert_eq!(Broken::read(|key| metadata.get(key).map(String::as_str)), None);
-        assert_eq!(Broken::read(|key| Some(if key == NOTICE { "%FF" } else { "x" })), None);
+        assert_eq!(GrantNotice::read(|key| metadata.get(key).map(String::as_str)), None);
+        assert_eq!(GrantNotice::read(|key| Some(if key == NOTICE { "%FF" } else { "x" })), None);
     }
 
     #[test]
@@ -203,7 +203,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(owner in "[^\\pC\\p{Zl}\\p{Zp}]{1,60}", label in "[^\\pC\\p{Zl}\\p{Zp}]{0,60}", seconds in 15..61_u64) {
+        fn metadata_survive_a_round_trip(owner in "[^\\pC\\p{Zl}\\p{Zp}]{1,60}", label in "[^\\pC\\p{Zl}\\p{Zp}]{0,60}", seconds in 15..61_u64) {
             let mut request =
                 Request::new(LockName::new("n").unwrap(), Mode::Exclusive, Duration::from_secs(seconds));
             request.owner = OwnerId::new(&owner).unwrap();
@@ -211,14 +211,14 @@ mod tests {
             let record = Record::new(&request, FencingToken::new(seconds.cast_signed()).unwrap(), request.ttl);
             let metadata = record.metadata();
             prop_assert!(metadata.values().all(|value| value.is_ascii() && !value.is_empty()));
-            prop_assert_eq!(read(&metadata), Written::Grant(record.clone()));
+            prop_assert_eq!(read(&metadata), Content::Grant(record.clone()));
 
             let reason = request.label.filter(|label| !label.as_str().is_empty());
             for notice in [BreakNotice::new(request.owner, reason), BreakNotice::default()] {
-                let broken = Broken { grant: record.grant.clone(), notice };
-                let metadata = broken.metadata();
+                let written = GrantNotice { grant: record.grant.clone(), notice };
+                let metadata = written.metadata();
                 prop_assert!(metadata.values().all(|value| value.is_ascii() && !value.is_empty()));
-                prop_assert_eq!(Broken::read(|key| metadata.get(key).map(String::as_str)), Some(broken));
+                prop_assert_eq!(GrantNotice::read(|key| metadata.get(key).map(String::as_str)), Some(written));
             }
         }
     }

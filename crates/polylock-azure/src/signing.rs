@@ -1,6 +1,6 @@
-//! Shared Key: a request is signed with the account's key.
+//! Shared Key authorization: requests are signed with the account's key.
 //!
-//! After <https://learn.microsoft.com/rest/api/storageservices/authorize-with-shared-key>. The SDK has no such credential.
+//! It follows <https://learn.microsoft.com/rest/api/storageservices/authorize-with-shared-key>. The SDK has no such credential.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -27,13 +27,13 @@ impl fmt::Debug for SharedKey {
 }
 
 impl SharedKey {
-    /// `None` if `key` is no base64.
+    /// Returns `None` if `key` is not valid base64.
     pub(crate) fn new(account: &str, key: &str) -> Option<Self> {
-        let signs = Self { account: account.to_owned(), key: Secret::new(key.to_owned()) };
-        (!key.is_empty() && hmac_sha256("", &signs.key).is_ok()).then_some(signs)
+        let shared_key = Self { account: account.to_owned(), key: Secret::new(key.to_owned()) };
+        (!key.is_empty() && hmac_sha256("", &shared_key.key).is_ok()).then_some(shared_key)
     }
 
-    /// The header `authorization` of a request with these `headers`.
+    /// Returns the header `authorization` of a request with these `headers`.
     pub(crate) fn sign(&self, method: Method, url: &Url, headers: &Headers) -> azure_core::Result<String> {
         let signature = hmac_sha256(&self.text(method, url, headers), &self.key)?;
         Ok(format!("SharedKey {}:{signature}", self.account))
@@ -46,7 +46,7 @@ impl SharedKey {
             "content-length",
             "content-md5",
             "content-type",
-            // `x-ms-date` stands for it.
+            // The date is in `x-ms-date`.
             "",
             "if-modified-since",
             "if-match",
@@ -85,9 +85,9 @@ mod tests {
         of.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
     }
 
-    /// The example of the documentation.
+    /// Uses the example of the documentation.
     #[test]
-    fn the_text_is_that_of_the_documentation() {
+    fn the_signed_text_is_that_of_the_documentation() {
         let key = SharedKey::new("myaccount", "a2V5").unwrap();
         let url =
             "https://myaccount.blob.core.windows.net/mycontainer?restype=container&comp=metadata&timeout=20";
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_of_nothing_is_left_out() {
+    fn a_content_length_of_zero_is_omitted() {
         let key = SharedKey::new("a", "a2V5").unwrap();
         let url: Url = "http://127.0.0.1:1/a/c/b%20c?comp=lease".parse().unwrap();
         let headers = headers(&[("content-length", "0"), ("if-match", "\"1\""), ("x-ms-meta-b", " v ")]);
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_none_is_refused_and_a_key_is_never_shown() {
+    fn an_invalid_key_is_refused_and_debug_output_hides_keys() {
         assert!(SharedKey::new("a", "not base64!").is_none() && SharedKey::new("a", "").is_none());
         let key = SharedKey::new("account", "Y2FuYXJ5").unwrap();
         assert!(!format!("{key:?}").contains("Y2FuYXJ5"));

@@ -1,19 +1,19 @@
-//! Encrypted connections, if they are compiled in.
+//! Encrypted connections, with the feature `tls`.
 
 use std::{error::Error, path::Path};
 
 use polylock_core::ConfigError;
 use reqwest::ClientBuilder;
 
-/// A client of https, which trusts the authority of `ca`, a PEM file, beside the system's.
+/// Returns a client of https, which trusts the authority of `ca`, a PEM file, in addition to the system's.
 #[cfg(feature = "tls")]
-pub(crate) fn prepare(builder: ClientBuilder, ca: Option<&Path>) -> Result<ClientBuilder, ConfigError> {
+pub(crate) fn configure(builder: ClientBuilder, ca: Option<&Path>) -> Result<ClientBuilder, ConfigError> {
     use reqwest::Certificate;
     use rustls::crypto::{CryptoProvider, ring};
 
-    // The client asks for the program's one provider of cryptography, and panics if there is none to choose.
+    // The client uses the process-wide provider of cryptography, and panics if none is installed.
     if CryptoProvider::get_default().is_none() {
-        // If another thread was quicker, its one is as good.
+        // Another thread may have installed one first, which serves as well.
         ring::default_provider().install_default().ok();
     }
     let Some(ca) = ca else { return Ok(builder) };
@@ -23,34 +23,34 @@ pub(crate) fn prepare(builder: ClientBuilder, ca: Option<&Path>) -> Result<Clien
     let pem = std::fs::read(ca).map_err(|error| problem(&error))?;
     let certificates = Certificate::from_pem_bundle(&pem).map_err(|error| problem(&error))?;
     if certificates.is_empty() {
-        return Err(problem(&"there is no certificate in it"));
+        return Err(problem(&"it contains no certificate"));
     }
     Ok(builder.tls_certs_merge(certificates))
 }
 
-/// They are not, and nobody asks for them: see `Config::check`.
+/// Stub for builds without the feature `tls`. `Config::check` refuses encrypted connections.
 #[cfg(not(feature = "tls"))]
-pub(crate) fn prepare(builder: ClientBuilder, _: Option<&Path>) -> Result<ClientBuilder, ConfigError> {
+pub(crate) fn configure(builder: ClientBuilder, _: Option<&Path>) -> Result<ClientBuilder, ConfigError> {
     Ok(builder)
 }
 
-/// Whether an error is about the server's certificate, which trying again does not change.
+/// Returns true if an error is about the server's certificate. A retry does not help then.
 #[cfg(feature = "tls")]
-pub(crate) fn is_distrust(error: &(dyn Error + 'static)) -> bool {
+pub(crate) fn is_untrusted(error: &(dyn Error + 'static)) -> bool {
     let mut cause = Some(error);
     while let Some(error) = cause {
         if matches!(error.downcast_ref(), Some(rustls::Error::InvalidCertificate(_))) {
             return true;
         }
-        // Its source is that of the error in it, not the error itself.
+        // The `source` of an I/O error is that of the error in it, not the error itself.
         let within = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
         cause = within.map(|error| error as &(dyn Error + 'static)).or_else(|| error.source());
     }
     false
 }
 
-/// Nobody has shown one.
+/// Stub for builds without the feature `tls`: no server has presented a certificate.
 #[cfg(not(feature = "tls"))]
-pub(crate) fn is_distrust(_: &(dyn Error + 'static)) -> bool {
+pub(crate) fn is_untrusted(_: &(dyn Error + 'static)) -> bool {
     false
 }

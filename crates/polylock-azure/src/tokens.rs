@@ -1,18 +1,18 @@
-//! Fencing tokens: one more than the last that is written at the lock's blob, under the lease.
+//! Fencing tokens: one more than the last token in the lock's blob, written under the lease.
 //!
-//! Who has acquired the lease, and nobody else, may write. The answer to the acquisition tells the blob's ETag, which leases do
-//! not change; so who remembers the token that it wrote with the same ETag need not read it.
+//! Only the client that has acquired the lease may write. The reply to the acquisition contains the blob's ETag, which leases do not
+//! change. So a client that remembers the token that it wrote with the same ETag need not read it.
 //!
-//! The blob is never deleted by a store. If somebody else does, the number in it is gone with it, and the first token of the new
-//! blob is made of the service's clock, in microseconds. It is greater than all tokens of the old one:
-//! 1. The service's ETags are times: of the last change of the blob, in units of 100 ns since the year 1, of which
-//!    `Last-Modified` has the whole seconds. The first token of a blob is the time of its creation and one second.
-//! 2. Each later token is one more, and a grant takes longer than a microsecond. So the tokens of a blob never pass the time and
-//!    one second.
+//! A store never deletes the blob. If another program does, the number in it is lost, too, and the first token of the new blob comes from
+//! the service's clock, in microseconds. It is greater than all tokens of the old blob:
+//! 1. The service's ETags are times: of the last change of the blob, in units of 100 ns since the year 1. `Last-Modified` has their
+//!    whole seconds. The first token of a blob is the time of its creation plus one second.
+//! 2. Each later token is one more, and a grant takes longer than a microsecond. So the tokens of a blob never pass the current time
+//!    plus one second.
 //! 3. The new blob was created after the last grant of the old one.
 //!
-//! An emulator's ETags are random. Where an ETag does not agree with `Last-Modified`, the first token is the next whole second after
-//! the first grant. Then two blobs of one name that are both created and granted within one second are not distinguished.
+//! An emulator's ETags are random. If an ETag does not agree with `Last-Modified`, the first token is the next whole second after the first
+//! grant. Then two blobs of one name that are both created and granted within one second are not distinguished.
 
 use std::{
     collections::HashMap,
@@ -24,53 +24,53 @@ use polylock_core::{FencingToken, LockName};
 
 use crate::{blobs::Acquired, record::Record};
 
-/// Of how many locks the last record is remembered. One that is not costs a request more.
-const REMEMBERED: usize = 4096;
+/// The number of locks with a cached record. A lock without one costs one more request.
+const CACHE_SIZE: usize = 4096;
 
-/// The token after `last`, or the first of a blob that has none.
-pub(crate) fn next(last: Option<&Record>, acquired: &Acquired) -> Option<FencingToken> {
+/// Returns the token after `last`, or the first token of a blob without one.
+pub(crate) fn next_token(last: Option<&Record>, acquired: &Acquired) -> Option<FencingToken> {
     match last {
         Some(last) => FencingToken::new(last.token.as_i64().checked_add(1)?),
-        None => FencingToken::new(time(acquired)?.checked_add(SECOND)?),
+        None => FencingToken::new(change_time(acquired)?.checked_add(SECOND)?),
     }
 }
 
 /// A second in the unit of tokens.
 const SECOND: i64 = 1_000_000;
 
-/// The time in microseconds when the blob was last changed, if its ETag tells; else the second when its lease was acquired.
-fn time(acquired: &Acquired) -> Option<i64> {
+/// Returns the time in microseconds of the blob's last change, if its ETag is a time; otherwise the second when its lease was acquired.
+fn change_time(acquired: &Acquired) -> Option<i64> {
     let modified = acquired.modified.map(OffsetDateTime::unix_timestamp);
     let exact =
         acquired.etag.as_ref().and_then(micros).filter(|micros| Some(micros.div_euclid(SECOND)) == modified);
     exact.or_else(|| acquired.date?.unix_timestamp().checked_mul(SECOND))
 }
 
-/// The time that an ETag such as `"0x8D7BB11167352C9"` is, in microseconds since 1970.
+/// Converts an ETag such as `"0x8D7BB11167352C9"` into its time, in microseconds since 1970.
 fn micros(etag: &Etag) -> Option<i64> {
     const SINCE_THE_YEAR_1: i64 = 62_135_596_800 * SECOND;
     let ticks = etag.as_ref().trim_matches('"').strip_prefix("0x")?;
     Some(i64::from_str_radix(ticks, 16).ok()? / 10 - SINCE_THE_YEAR_1)
 }
 
-/// What was last written at blobs, and the ETag that they have had since.
+/// The records that this process has written last, each with the ETag of its blob.
 #[derive(Debug, Default)]
-pub(crate) struct Remembered(Mutex<HashMap<LockName, (Etag, Record)>>);
+pub(crate) struct RecordCache(Mutex<HashMap<LockName, (Etag, Record)>>);
 
-impl Remembered {
-    /// What is written at the blob of `name` if it has this ETag.
+impl RecordCache {
+    /// Returns the record in the blob of `name` if the blob has this ETag.
     pub(crate) fn find(&self, name: &LockName, etag: Option<&Etag>) -> Option<Record> {
-        let remembered = self.lock();
-        let (of, record) = remembered.get(name)?;
-        (Some(of) == etag).then(|| record.clone())
+        let records = self.lock();
+        let (known, record) = records.get(name)?;
+        (Some(known) == etag).then(|| record.clone())
     }
 
-    pub(crate) fn keep(&self, name: &LockName, etag: Etag, record: Record) {
-        let mut remembered = self.lock();
-        if remembered.len() >= REMEMBERED && !remembered.contains_key(name) {
-            remembered.clear();
+    pub(crate) fn insert(&self, name: &LockName, etag: Etag, record: Record) {
+        let mut records = self.lock();
+        if records.len() >= CACHE_SIZE && !records.contains_key(name) {
+            records.clear();
         }
-        remembered.insert(name.clone(), (etag, record));
+        records.insert(name.clone(), (etag, record));
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<LockName, (Etag, Record)>> {
@@ -94,24 +94,24 @@ mod tests {
         OffsetDateTime::from_unix_timestamp(seconds).unwrap()
     }
 
-    /// Acquired at this second, with an ETag that is no time.
+    /// Returns an acquisition at this second, with an ETag that is not a time.
     fn acquired(seconds: i64) -> Acquired {
         Acquired { etag: Some(Etag::from("\"0x1F\"")), modified: Some(at(seconds)), date: Some(at(seconds)) }
     }
 
     #[test]
-    fn tokens_count_on_and_start_beyond_all_that_may_have_been_before() {
+    fn tokens_grow_by_one_and_first_tokens_exceed_all_earlier_ones() {
         let (_, last) = record("n", 41);
-        assert_eq!(next(Some(&last), &acquired(1_800_000_000)).map(FencingToken::get), Some(42));
-        let first = next(None, &acquired(1_800_000_000)).unwrap();
-        // Granted a million times in its first second.
+        assert_eq!(next_token(Some(&last), &acquired(1_800_000_000)).map(FencingToken::get), Some(42));
+        let first = next_token(None, &acquired(1_800_000_000)).unwrap();
+        // A million grants in the first second of the blob.
         let last = record("n", first.as_i64() + 999_999).1;
-        assert!(next(None, &acquired(1_800_000_001)).unwrap() > last.token);
+        assert!(next_token(None, &acquired(1_800_000_001)).unwrap() > last.token);
         assert!(first.get() < 1 << 53, "a number that a script reads exactly");
-        assert_eq!(next(Some(&record("n", i64::MAX).1), &acquired(0)), None);
+        assert_eq!(next_token(Some(&record("n", i64::MAX).1), &acquired(0)), None);
     }
 
-    /// Pairs that the service has given.
+    /// Uses pairs that the service has returned.
     #[test]
     fn an_etag_is_the_time_of_the_last_change() {
         for (etag, seconds, fraction) in [
@@ -125,9 +125,9 @@ mod tests {
                 // The clock of another machine of the service, which may be a second behind.
                 date: Some(at(seconds - 1)),
             };
-            let first = next(None, &acquired).unwrap().as_i64();
+            let first = next_token(None, &acquired).unwrap().as_i64();
             assert_eq!(first, (seconds + 1) * SECOND + fraction, "{etag}");
-            // Deleted, and created again a millisecond later.
+            // The blob is deleted, and created again a millisecond later.
             let later = format!(
                 "0x{:X}",
                 micros(&Etag::from(etag))
@@ -137,14 +137,14 @@ mod tests {
                     .unwrap()
             );
             let again = Acquired { etag: Some(Etag::from(later)), ..acquired };
-            assert_eq!(next(None, &again).unwrap().as_i64(), first + 1000);
+            assert_eq!(next_token(None, &again).unwrap().as_i64(), first + 1000);
         }
     }
 
     #[test]
-    fn an_etag_that_is_no_time_is_not_taken_for_one() {
+    fn an_etag_that_is_not_a_time_is_ignored() {
         let seconds = 1_582_758_636;
-        let plain = next(None, &acquired(seconds));
+        let plain = next_token(None, &acquired(seconds));
         assert_eq!(plain.unwrap().as_i64(), (seconds + 1) * SECOND);
         for etag in [
             "",
@@ -158,25 +158,25 @@ mod tests {
             "\u{e9}",
         ] {
             let acquired = Acquired { etag: Some(Etag::from(etag)), ..acquired(seconds) };
-            assert_eq!(next(None, &acquired), plain, "{etag}");
+            assert_eq!(next_token(None, &acquired), plain, "{etag}");
         }
-        assert_eq!(next(None, &Acquired { etag: None, modified: None, ..acquired(seconds) }), plain);
-        assert_eq!(next(None, &Acquired { etag: None, modified: None, date: None }), None);
+        assert_eq!(next_token(None, &Acquired { etag: None, modified: None, ..acquired(seconds) }), plain);
+        assert_eq!(next_token(None, &Acquired { etag: None, modified: None, date: None }), None);
     }
 
     #[test]
-    fn what_has_changed_is_not_remembered() {
-        let remembered = Remembered::default();
-        let ((name, mine), (other, _)) = (record("n", 1), record("m", 1));
-        remembered.keep(&name, Etag::from("1"), mine.clone());
-        assert_eq!(remembered.find(&name, Some(&Etag::from("1"))), Some(mine));
-        assert_eq!(remembered.find(&name, Some(&Etag::from("2"))), None);
-        assert_eq!(remembered.find(&name, None), None);
-        assert_eq!(remembered.find(&other, Some(&Etag::from("1"))), None);
-        for number in 0..REMEMBERED * 2 {
+    fn a_changed_etag_misses_the_cache() {
+        let records = RecordCache::default();
+        let ((name, written), (other, _)) = (record("n", 1), record("m", 1));
+        records.insert(&name, Etag::from("1"), written.clone());
+        assert_eq!(records.find(&name, Some(&Etag::from("1"))), Some(written));
+        assert_eq!(records.find(&name, Some(&Etag::from("2"))), None);
+        assert_eq!(records.find(&name, None), None);
+        assert_eq!(records.find(&other, Some(&Etag::from("1"))), None);
+        for number in 0..CACHE_SIZE * 2 {
             let (name, record) = record(&number.to_string(), 1);
-            remembered.keep(&name, Etag::from("1"), record);
+            records.insert(&name, Etag::from("1"), record);
         }
-        assert!(remembered.lock().len() <= REMEMBERED);
+        assert!(records.lock().len() <= CACHE_SIZE);
     }
 }

@@ -1,8 +1,8 @@
-//! What is below the SDK's requests: the connections, the signature, and the ids of leases.
+//! The layer below the SDK's requests: connections, signatures, and lease ids.
 //!
-//! Who knows the id of a lease can release it, and the SDK writes the headers that hold one into its log. So it never gets
-//! to know one: a request carries [`OURS`] where the id belongs, and the id itself beside it, in the request's context. It is
-//! put in here, below the log, and taken out of the answer again.
+//! A lease id authorizes a release, and the SDK writes the headers with lease ids into its log. So the SDK never receives a real lease id:
+//! a request has [`OWN_LEASE`] in the header, and the id itself in its context. This layer puts the id in below the log, and takes it out
+//! of the reply again.
 
 use std::{error::Error as _, fmt, time::Duration};
 
@@ -12,7 +12,7 @@ use azure_core::{
     error::ErrorKind,
     http::{
         AsyncRawResponse, Body, Context, Request,
-        headers::{HeaderName, HeaderValue, Headers as Answered},
+        headers::{HeaderName, HeaderValue, Headers as ReplyHeaders},
         policies::{Policy, PolicyResult},
     },
     time::{OffsetDateTime, to_rfc7231},
@@ -27,22 +27,22 @@ use crate::{
     tls,
 };
 
-/// What stands for the id of the request's own lease.
-pub(crate) const OURS: &str = "ours";
-/// And for any other.
-const ANOTHERS: &str = "anothers";
+/// The placeholder for the id of the request's own lease.
+pub(crate) const OWN_LEASE: &str = "own";
+/// The placeholder for any other lease id.
+const OTHER_LEASE: &str = "other";
 
-/// In the headers of an answer: its request had been sent before, on a connection that ended without an answer.
+/// A header of a reply: its request had been sent before, on a connection that ended without a reply.
 pub(crate) const RESENT: &str = "polylock-resent";
 
-/// How long after its sending a request may arrive: for so long this machine goes on sending it on a connection that was given up.
-/// What is on its way through others' machines may come later.
-pub(crate) const LATE: Duration = Duration::from_secs(10);
+/// The time after sending within which a request may arrive: for so long this machine retransmits it on an abandoned connection. The
+/// network may delay a request for longer.
+pub(crate) const MAX_DELAY: Duration = Duration::from_secs(10);
 
 const LEASE: &str = "x-ms-lease-id";
 const PROPOSED: &str = "x-ms-proposed-lease-id";
 
-/// The id of a lease: that of the request which it is for, as a GUID.
+/// The id of a lease: the id of its request, as a GUID.
 #[derive(Clone)]
 pub(crate) struct LeaseId(String);
 
@@ -60,7 +60,7 @@ impl fmt::Debug for LeaseId {
     }
 }
 
-/// What the SDK sends its requests by.
+/// The transport of the SDK's requests.
 #[derive(Debug)]
 pub(crate) struct Wire {
     client: Client,
@@ -70,19 +70,19 @@ pub(crate) struct Wire {
 impl Wire {
     pub(crate) fn new(config: &Config) -> Result<Self, ConfigError> {
         let builder =
-            Client::builder().connect_timeout(config.request_timeout).redirect(redirect::Policy::none());
-        let mut builder = tls::prepare(builder, config.ca.as_deref())?;
+            Client::builder().connect_timeout(config.operation_timeout).redirect(redirect::Policy::none());
+        let mut builder = tls::configure(builder, config.ca.as_deref())?;
         #[cfg(target_os = "linux")]
         {
-            builder = builder.tcp_user_timeout(LATE);
+            builder = builder.tcp_user_timeout(MAX_DELAY);
         }
         if config.endpoint.scheme() == "http" {
-            // An emulator, which no proxy knows.
+            // The emulator, which no proxy can reach.
             builder = builder.no_proxy();
         }
-        let client = builder
-            .build()
-            .map_err(|error| ConfigError::new("store", format!("no client can be made: {}", told(error))))?;
+        let client = builder.build().map_err(|error| {
+            ConfigError::new("store", format!("can't create the HTTP client: {}", describe(error)))
+        })?;
         let key = match &config.credential {
             Some(Credential::Key(key)) => Some(key.clone()),
             _ => None,
@@ -90,7 +90,7 @@ impl Wire {
         Ok(Self { client, key })
     }
 
-    /// The headers as they are sent: with the id of the lease, and signed.
+    /// Returns the headers to send: with the lease id, and signed.
     fn headers(&self, request: &Request, lease: Option<&LeaseId>) -> azure_core::Result<Headers> {
         let mut headers: Headers = request
             .headers()
@@ -103,14 +103,14 @@ impl Wire {
             }
         }
         if let Some(key) = &self.key {
-            // The signature asks for it. Nothing else here goes by the wall clock.
+            // The signature requires it. This is the only use of the wall clock.
             headers.insert("x-ms-date".to_owned(), to_rfc7231(&OffsetDateTime::now_utc()));
             headers.insert("authorization".to_owned(), key.sign(request.method(), request.url(), &headers)?);
         }
         Ok(headers)
     }
 
-    async fn exchange(&self, request: &Request, headers: &Headers, body: Bytes) -> reqwest::Result<Answer> {
+    async fn exchange(&self, request: &Request, headers: &Headers, body: Bytes) -> reqwest::Result<Reply> {
         let method = Method::from_bytes(request.method().as_str().as_bytes()).unwrap_or_default();
         let mut builder = self.client.request(method, request.url().clone()).body(body);
         for (name, value) in headers {
@@ -119,11 +119,11 @@ impl Wire {
         let response = builder.send().await?;
         let status = response.status().as_u16();
         let headers = response.headers().clone();
-        Ok(Answer { status, headers, body: response.bytes().await? })
+        Ok(Reply { status, headers, body: response.bytes().await? })
     }
 }
 
-struct Answer {
+struct Reply {
     status: u16,
     headers: reqwest::header::HeaderMap,
     body: Bytes,
@@ -139,48 +139,48 @@ impl Policy for Wire {
     ) -> PolicyResult {
         let lease = context.value::<LeaseId>();
         let Body::Bytes(body) = request.body().clone() else {
-            return Err(azure_core::Error::with_message(ErrorKind::Other, "a body that is no bytes"));
+            return Err(azure_core::Error::with_message(ErrorKind::Other, "the request's body is a stream"));
         };
         let headers = self.headers(request, lease)?;
         let mut resent = false;
-        let answer = match self.exchange(request, &headers, body.clone()).await {
-            // The service closes connections that were idle for a while, perhaps while this was on its way. It may have arrived
-            // or not: everything that is sent may come twice, and a refusal of the second may be the work of the first.
-            Err(error) if is_cut(&error) => {
+        let reply = match self.exchange(request, &headers, body.clone()).await {
+            // The service closes idle connections, perhaps while this request was in transit. The request may have arrived or not: every
+            // request may arrive twice, and the refusal of the second copy may be caused by the first.
+            Err(error) if is_disconnected(&error) => {
                 resent = true;
                 self.exchange(request, &headers, body).await
             }
-            answer => answer,
+            reply => reply,
         };
-        let answer = answer.map_err(|error| {
+        let reply = reply.map_err(|error| {
             let kind = if error.is_connect() { ErrorKind::Connection } else { ErrorKind::Io };
             azure_core::Error::with_error(kind, error.without_url(), "the request failed")
         })?;
-        let mut headers = Answered::new();
+        let mut headers = ReplyHeaders::new();
         if resent {
             headers.insert(RESENT, "true");
         }
-        for (name, value) in &answer.headers {
+        for (name, value) in &reply.headers {
             let Ok(value) = value.to_str() else { continue };
             let value = match (name.as_str(), lease) {
-                (LEASE, Some(LeaseId(id))) if value.eq_ignore_ascii_case(id) => OURS,
-                (LEASE, _) => ANOTHERS,
+                (LEASE, Some(LeaseId(id))) if value.eq_ignore_ascii_case(id) => OWN_LEASE,
+                (LEASE, _) => OTHER_LEASE,
                 _ => value,
             };
             let name = HeaderName::from(name.as_str().to_owned());
             headers.insert(name, HeaderValue::from(value.to_owned()));
         }
-        Ok(AsyncRawResponse::from_bytes(answer.status.into(), headers, answer.body))
+        Ok(AsyncRawResponse::from_bytes(reply.status.into(), headers, reply.body))
     }
 }
 
-/// Whether a connection ended before the answer was there.
-fn is_cut(error: &reqwest::Error) -> bool {
+/// Returns true if a connection ended before the reply arrived.
+fn is_disconnected(error: &reqwest::Error) -> bool {
     !error.is_connect() && !error.is_timeout() && !error.is_builder()
 }
 
-/// An error in one line, without its URL, which may hold a signature.
-fn told(error: reqwest::Error) -> String {
+/// Returns an error in one line, without its URL, which may contain a signature.
+fn describe(error: reqwest::Error) -> String {
     let error = error.without_url();
     let mut text = error.to_string();
     let mut source = error.source();

@@ -1,4 +1,4 @@
-//! What can be written on the command line.
+//! The definition of the command line.
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
@@ -7,9 +7,9 @@ use polylock::Mode;
 
 use crate::{exit, help, signals};
 
-/// Runs a command under a distributed lock, and stops it before the lock can go to another.
+/// Runs a command under a distributed lock, and stops it before another process can acquire the lock
 #[derive(Debug, Parser)]
-#[command(name = "polylock", version, about, after_long_help = help::EVERYWHERE, max_term_width = 110)]
+#[command(name = "polylock", version, about, after_long_help = help::MAIN, max_term_width = 110)]
 #[command(subcommand_required = true, arg_required_else_help = true)]
 pub(crate) struct Cli {
     #[command(flatten)]
@@ -19,42 +19,41 @@ pub(crate) struct Cli {
 }
 
 #[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Everywhere")]
+#[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
-    /// The store, by URL: sqlite:///path/to/locks.db, redis://host, …; or env:VAR, or file:PATH
+    /// URL of the store (sqlite:///path/to/locks.db, redis://host, …), or env:VAR or file:PATH to read it from there
     ///
-    /// Without it: $POLYLOCK_STORE, else the store of the run around this one, else `store` of the config file, else a SQLite
-    /// file in your state directory. A URL
-    /// with a password does not belong on a command line, where everybody can read it: use --store-env, env:VAR or
-    /// file:PATH.
-    #[arg(short = 'S', long, global = true, value_name = "URL", group = "which_store")]
+    /// The default is $POLYLOCK_STORE, else the store of the outer `polylock run`, else `store` of the config file, else a SQLite
+    /// file in your state directory. Other users can read a password on a command line: use --store-env, env:VAR or file:PATH for
+    /// a URL with a password.
+    #[arg(short = 'S', long, global = true, value_name = "URL", group = "store_source")]
     pub(crate) store: Option<String>,
-    /// Take the store's URL from this environment variable
-    #[arg(long, global = true, value_name = "VAR", group = "which_store")]
+    /// Read the store's URL from this environment variable
+    #[arg(long, global = true, value_name = "VAR", group = "store_source")]
     pub(crate) store_env: Option<String>,
-    /// Take the store and its settings from this profile of the config file
-    #[arg(short = 'p', long, global = true, value_name = "NAME", group = "which_store")]
+    /// Use the store and the settings of this profile of the config file
+    #[arg(short = 'p', long, global = true, value_name = "NAME", group = "store_source")]
     pub(crate) profile: Option<String>,
-    /// The config file [default: polylock/config.toml in your config directory]
+    /// Path of the config file [default: polylock/config.toml in your config directory]
     #[arg(long, global = true, value_name = "PATH", env = "POLYLOCK_CONFIG")]
     pub(crate) config: Option<PathBuf>,
     /// Output format
     #[arg(long, global = true, value_name = "FORMAT", value_enum, default_value_t)]
     pub(crate) output: Format,
-    /// When to use colours; NO_COLOR, CLICOLOR_FORCE and TERM=dumb count, too
+    /// When to use colours; auto also respects NO_COLOR, CLICOLOR_FORCE and TERM=dumb
     #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t)]
     pub(crate) color: Color,
-    /// Print nothing but errors
+    /// Print only errors and critical warnings
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
-    /// Print more
+    /// Print details: the token, the store, the command's exit code, and the progress of a wait
     #[arg(short, long, global = true)]
     pub(crate) verbose: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum Format {
-    /// For people
+    /// Plain text
     #[default]
     Text,
     /// One JSON document
@@ -65,7 +64,7 @@ pub(crate) enum Format {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum Color {
-    /// On a terminal
+    /// Only on a terminal
     #[default]
     Auto,
     /// Always
@@ -79,43 +78,43 @@ pub(crate) enum Command {
     /// Run a command under a lock
     #[command(after_long_help = help::RUN)]
     Run(Box<Run>),
-    /// Show who holds a lock and who waits for it
+    /// Show the holders and the waiters of a lock
     #[command(after_long_help = help::STATUS)]
     Status {
-        /// The lock
+        /// Name of the lock
         name: String,
     },
-    /// Show all locks in use
+    /// Show all locks that have a holder or a waiter
     #[command(after_long_help = help::STATUS)]
     List {
-        /// Only those whose name starts with this
+        /// Show only locks with names that start with this prefix
         #[arg(default_value = "", hide_default_value = true)]
         prefix: String,
     },
-    /// Have the holder of a lock stop and release it
+    /// Request the holder of a lock to stop and release it
     #[command(after_long_help = help::BREAK)]
     Break(Break),
     /// End the start-up delay of Redlock servers that are known to be new
     #[command(after_long_help = help::ADMIT)]
     Admit {
-        /// Don't ask for a confirmation
+        /// Skip the confirmation
         #[arg(short, long)]
         yes: bool,
     },
-    /// Print the statements that make the store's tables, for an administrator to run
+    /// Print the statements that create the store's tables, for an administrator to run
     #[command(after_long_help = help::SCHEMA)]
     Schema,
-    /// Print the completions of a shell
+    /// Print shell completions
     Completions {
-        /// Which shell
+        /// Shell to generate them for
         #[arg(value_enum)]
         shell: clap_complete::Shell,
     },
     /// Print the manual page
     Man {
-        /// The page of this command instead of the main one
+        /// Print the page of this command instead of the main page
         command: Option<String>,
-        /// Write all pages into this directory instead
+        /// Write all pages into this existing directory instead
         #[arg(long, value_name = "DIR", conflicts_with = "command")]
         dir: Option<PathBuf>,
     },
@@ -123,106 +122,107 @@ pub(crate) enum Command {
 
 #[derive(Debug, Args)]
 pub(crate) struct Run {
-    /// Don't wait: give up at once if the lock is held elsewhere
+    /// Do not wait: fail at once if the lock is held elsewhere
     #[arg(short = 'n', long, visible_aliases = ["nb", "nonblock"], conflicts_with = "wait", help_heading = WAITING)]
     pub(crate) no_wait: bool,
-    /// Wait at most this long; 0 is --no-wait [default: for ever]
+    /// Maximum time to wait for the lock; 0 is the same as --no-wait [default: no limit]
     #[arg(short, long, visible_alias = "timeout", value_name = "DUR", value_parser = duration, help_heading = WAITING)]
     pub(crate) wait: Option<Duration>,
-    /// How long the store may be unreachable before polylock gives up, also at the start [default: 30s]
+    /// Maximum time for which the store may be unreachable, also at the start, before polylock gives up [default: 30s]
     #[arg(long, value_name = "DUR", value_parser = duration, help_heading = WAITING)]
     pub(crate) outage: Option<Duration>,
-    /// Exit with this code if the lock was not acquired
+    /// Exit code if the lock was not acquired
     #[arg(short = 'E', long, value_name = "N", default_value_t = exit::NOT_ACQUIRED, help_heading = WAITING)]
     pub(crate) conflict_exit_code: u8,
     /// Exit 0 without running the command if the lock is busy
     #[arg(long, help_heading = WAITING)]
     pub(crate) skip_ok: bool,
-    /// Wait a random time up to this before trying to acquire the lock
+    /// Wait a random time, up to this duration, before requesting the lock
     #[arg(long, value_name = "DUR", value_parser = duration, help_heading = WAITING)]
     pub(crate) jitter: Option<Duration>,
 
-    /// Share the lock with others who share it (the same as --mode PR)
-    #[arg(short, long, group = "how", help_heading = HOLDING)]
+    /// Share the lock with other shared holders (the same as --mode PR)
+    #[arg(short, long, group = "lock_mode", help_heading = HOLDING)]
     pub(crate) shared: bool,
-    /// Hold the lock alone (the same as --mode EX; the default)
-    #[arg(short = 'x', long, group = "how", help_heading = HOLDING)]
+    /// Hold the lock exclusively (the same as --mode EX; the default)
+    #[arg(short = 'x', long, group = "lock_mode", help_heading = HOLDING)]
     pub(crate) exclusive: bool,
     /// Hold the lock in one of the six modes NL, CR, CW, PR, PW, EX
-    #[arg(long, value_name = "MODE", group = "how", help_heading = HOLDING)]
+    #[arg(long, value_name = "MODE", group = "lock_mode", help_heading = HOLDING)]
     pub(crate) mode: Option<Mode>,
-    /// How long the lock outlives this process if it dies; it is renewed every third of it [default: 30s]
+    /// Length of the lease: the time until the lock of a dead holder is free; renewed at every third of it [default: 30s]
     #[arg(long, value_name = "DUR", value_parser = duration, help_heading = HOLDING)]
     pub(crate) ttl: Option<Duration>,
-    /// Keep the lock at least this long, though the command ends sooner
+    /// Keep the lock at least this long, even if the command ends sooner
     ///
-    /// polylock does not wait for it: a last renewal sets the lease to what is left of this time. It does wait if the store can't give
-    /// that lease: where a lock lives in a session (ZooKeeper, polylock.strategy=pessimistic), or beyond the store's longest lease.
+    /// polylock does not wait until then: a last renewal sets the lease to the remaining time. It waits only if the lock belongs to a
+    /// session (ZooKeeper, polylock.strategy=pessimistic), and while the remaining time is longer than the longest lease of the store
+    /// or less than the shortest.
     #[arg(long, value_name = "DUR", value_parser = duration, help_heading = HOLDING)]
     pub(crate) min_hold: Option<Duration>,
-    /// Stop the command if it still runs after this long, and exit with 124
+    /// Stop the command after this time, and exit with 124
     #[arg(long, value_name = "DUR", value_parser = duration, help_heading = HOLDING)]
     pub(crate) max_hold: Option<Duration>,
-    /// What it is for, shown to others who look or wait [default: user and command]
+    /// Purpose of the hold, shown by `polylock status` and to waiters [default: user and program name]
     #[arg(long, value_name = "TEXT", help_heading = HOLDING)]
     pub(crate) label: Option<String>,
-    /// Inside another `polylock run` of the same lock: run under that one's hold instead of refusing
+    /// Inside another `polylock run` of the same lock, run under its hold instead of failing
     #[arg(long, help_heading = HOLDING)]
     pub(crate) reentrant: bool,
 
-    /// What to do with the command when the lock is lost
-    #[arg(long, value_name = "WHAT", value_enum, default_value_t, help_heading = STOPPING)]
+    /// How to stop the command when the lock is lost
+    #[arg(long, value_name = "ACTION", value_enum, default_value_t, help_heading = STOPPING)]
     pub(crate) on_lost: OnLost,
-    /// The time between the signal and the kill [default: a third of the TTL]
+    /// Time between the signal and SIGKILL, at most half of the TTL [default: a third of the TTL]
     #[arg(long, value_name = "DUR", value_parser = duration, help_heading = STOPPING)]
     pub(crate) grace: Option<Duration>,
-    /// The signal that requests the command to stop
+    /// Signal that requests the command to stop
     #[arg(long, value_name = "SIG", value_parser = signals::parse, default_value = "TERM", help_heading = STOPPING)]
     pub(crate) signal: rustix::process::Signal,
-    /// Exit with this code if the lock was lost
+    /// Exit code if the lock was lost, from 1 to 255
     #[arg(long, value_name = "N", default_value_t = exit::LOST, value_parser = clap::value_parser!(u8).range(1..), help_heading = STOPPING)]
     pub(crate) lost_exit_code: u8,
 
-    /// Leave the command in the terminal's foreground [default: if polylock itself is there]
+    /// Run the command in the terminal's foreground [default: if polylock itself runs there]
     #[arg(long, help_heading = COMMAND)]
     pub(crate) foreground: bool,
-    /// Leave the variable that holds the store's URL in the command's environment
+    /// Keep the variable with the store's URL in the command's environment
     #[arg(long, help_heading = COMMAND)]
     pub(crate) keep_store_env: bool,
     /// Write events as JSON lines to this open file descriptor
     #[arg(long, value_name = "N", group = "status", help_heading = COMMAND)]
     pub(crate) status_fd: Option<u32>,
-    /// Write events as JSON lines to this file
+    /// Write events as JSON lines to this file, which is truncated first
     #[arg(long, value_name = "PATH", group = "status", help_heading = COMMAND)]
     pub(crate) status_file: Option<PathBuf>,
     /// Run this command line with `sh -c`
     #[arg(short = 'c', long = "command", value_name = "CMDLINE", action = ArgAction::Set, conflicts_with = "command", help_heading = COMMAND)]
     pub(crate) command_line: Option<OsString>,
 
-    /// The lock
+    /// Name of the lock
     pub(crate) name: String,
-    /// The command and its arguments, run without a shell; its own flags need no `--`
+    /// Command and its arguments, run without a shell; no `--` is needed before its flags
     #[arg(value_name = "CMD", trailing_var_arg = true, required_unless_present = "command_line")]
     pub(crate) command: Vec<OsString>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Break {
-    /// The lock
+    /// Name of the lock
     pub(crate) name: String,
-    /// Take the lock at once, though its holder may still be working
+    /// Free the lock at once, even if its holder still works
     ///
-    /// The holder notices at its next renewal, within a third of its TTL. Until then it and the next holder may both work. Only
-    /// what checks fencing tokens refuses the former holder at once.
+    /// The former holder detects the loss at its next renewal, within a third of its TTL. Until then both it and the next holder may
+    /// work. Only a resource that checks fencing tokens refuses the former holder at once.
     #[arg(short, long)]
     pub(crate) force: bool,
-    /// Don't ask for a confirmation
+    /// Skip the confirmation
     #[arg(short, long)]
     pub(crate) yes: bool,
-    /// For what reason: the holder shows and logs it
+    /// Reason of the break, which the holder shows and logs
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: Option<String>,
-    /// Wait at most this long until the holder has stopped; exit code 75 if it has not
+    /// Wait until the holder has stopped, at most this long; exit with 75 if it has not
     #[arg(short, long, value_name = "DUR", value_parser = duration)]
     pub(crate) wait: Option<Duration>,
 }
@@ -239,12 +239,12 @@ pub(crate) enum OnLost {
     Term,
     /// Send SIGKILL only
     Kill,
-    /// Let it run on; the exit code still shows the loss
+    /// Let the command continue; the exit code still shows the loss
     Continue,
 }
 
 impl Run {
-    /// The mode that the flags ask for.
+    /// Returns the mode of the flags.
     pub(crate) fn mode(&self) -> Mode {
         match self.mode {
             Some(mode) => mode,
@@ -253,7 +253,7 @@ impl Run {
         }
     }
 
-    /// How long to wait: `None` is for ever, zero not at all.
+    /// Returns the time limit of the wait: `None` is no limit, zero is one try.
     pub(crate) fn wait(&self) -> Option<Duration> {
         if self.no_wait { Some(Duration::ZERO) } else { self.wait }
     }
@@ -277,12 +277,12 @@ mod tests {
     }
 
     #[test]
-    fn the_definition_is_sound() {
+    fn the_definition_is_valid() {
         Cli::command().debug_assert();
     }
 
     #[test]
-    fn the_childs_flags_need_no_dashes() {
+    fn the_flags_of_the_command_need_no_separator() {
         let parsed = run("-n orders ls -l -n --wait 3").unwrap();
         assert_eq!(parsed.command, ["ls", "-l", "-n", "--wait", "3"]);
         assert!(parsed.no_wait && parsed.wait.is_none());
@@ -308,8 +308,8 @@ mod tests {
     }
 
     #[test]
-    fn contradictions_are_refused() {
-        for odd in [
+    fn conflicting_flags_are_refused() {
+        for invalid in [
             "-s -x x true",
             "-n -w 3 x true",
             "-c true x true",
@@ -319,7 +319,7 @@ mod tests {
             "-q -v x true",
             "-S memory: --store-env A x true",
         ] {
-            assert!(run(odd).is_err(), "{odd}");
+            assert!(run(invalid).is_err(), "{invalid}");
         }
         assert_eq!(run("x -c true").unwrap().command_line.unwrap(), "true");
     }

@@ -1,4 +1,4 @@
-//! The pages and the program say the same: commands, options, exit codes, variables and the keys of URLs.
+//! Tests that the pages match the program: commands, options, exit codes, variables and the keys of URLs.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,7 +13,7 @@ use crate::{args::Cli, help};
 const README: &str = include_str!("../README.md");
 const EXIT: &str = include_str!("exit.rs");
 
-/// The options that clap adds, and what is told apart by its place.
+/// The options that clap adds.
 const GENERATED: [&str; 2] = ["help", "version"];
 
 fn cli() -> Command {
@@ -22,7 +22,7 @@ fn cli() -> Command {
     cli
 }
 
-/// The commands, with the arguments of each.
+/// Returns the commands, each with its own arguments.
 fn commands() -> Vec<Command> {
     let cli = cli();
     cli.get_subcommands()
@@ -32,14 +32,14 @@ fn commands() -> Vec<Command> {
         .collect()
 }
 
-/// All spellings of an option.
+/// Returns all spellings of an option.
 fn spellings(option: &Arg) -> Vec<String> {
     let long = option.get_long_and_visible_aliases().unwrap_or_default();
     let short = option.get_short().map(|short| format!("-{short}"));
     long.into_iter().map(|long| format!("--{long}")).chain(short).collect()
 }
 
-/// The words of a text that begin with `start`, as far as they are made of letters, digits and these.
+/// Returns the words of a text that begin with `start` and consist of letters, digits and `others`.
 fn words<'a>(text: &'a str, start: &'a str, others: &'a str) -> BTreeSet<&'a str> {
     let is_part = move |c: char| c.is_ascii_alphanumeric() || others.contains(c);
     let separate = |at: usize| !text[..at].chars().next_back().is_some_and(is_part);
@@ -54,7 +54,7 @@ fn words<'a>(text: &'a str, start: &'a str, others: &'a str) -> BTreeSet<&'a str
         .collect()
 }
 
-/// The sources of the tests that run the program.
+/// Returns the sources of the tests that run the program.
 fn tests() -> String {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut text = String::new();
@@ -69,7 +69,7 @@ fn tests() -> String {
     text
 }
 
-/// The texts that people read.
+/// Returns the help texts and the README.
 fn pages() -> String {
     let long = commands().into_iter().map(|mut command| command.render_long_help().to_string());
     long.collect::<Vec<_>>().join("\n") + README
@@ -111,7 +111,7 @@ fn every_option_on_a_page_exists() {
     assert_eq!(unknown, [""; 0]);
 }
 
-/// The codes of the table below `title`, whose lines begin with them.
+/// Returns the codes of the table below `title`, which are the first cells of its lines.
 fn codes(text: &str, title: &str, mark: &str) -> BTreeSet<u8> {
     let table = text.split_once(title).unwrap().1;
     let lines = table.lines().skip(1).skip_while(|line| line.is_empty()).take_while(|line| !line.is_empty());
@@ -126,16 +126,16 @@ fn codes(text: &str, title: &str, mark: &str) -> BTreeSet<u8> {
     found
 }
 
-/// Each code that the program may end with has a name in `exit.rs`, stands on both pages, and is asserted by a test.
+/// Each exit code of the program has a name in `exit.rs`, is on both pages, and is asserted by a test.
 #[test]
-fn every_exit_code_is_documented_and_produced_by_a_test() {
+fn every_exit_code_is_documented_and_asserted_by_a_test() {
     let constants =
         EXIT.lines().filter_map(|line| line.strip_prefix("pub(crate) const ")?.split_once(": u8 = "));
     let defined: BTreeMap<&str, u8> =
         constants.map(|(name, value)| (name, value.trim_end_matches(';').parse().unwrap())).collect();
     let mut all: BTreeSet<u8> =
         defined.values().copied().filter(|code| *code != crate::exit::SIGNAL).collect();
-    // Not acquired with --skip-ok, SIGINT and SIGTERM.
+    // These have no constant: not acquired with --skip-ok, SIGINT and SIGTERM.
     all.extend([0, 130, 143]);
     let in_help = codes(help::RUN, "EXIT CODE", "  ");
     let in_readme = codes(README, "| code | meaning |", "|");
@@ -167,14 +167,14 @@ fn every_variable_of_the_command_is_documented() {
     assert!(set.len() > 8 && set == on_page, "in the program: {set:?}; on the pages: {on_page:?}");
 }
 
-/// The keys that a store knows, as its refusal of another one lists them.
+/// Returns the keys of a store, from the error about an unknown key.
 fn known_keys(url: &str) -> BTreeSet<String> {
     let error = polylock::schema(&format!("{url}?qqqqqqqq=1")).unwrap_err();
-    let list = error.problem.split_once("known are ").unwrap_or_else(|| panic!("{error}")).1;
+    let list = error.problem.split_once("known keys: ").unwrap_or_else(|| panic!("{error}")).1;
     list.split(", ").filter(|key| key.starts_with("polylock.")).map(ToOwned::to_owned).collect()
 }
 
-/// The page of each store has the keys that the store reads, and no others.
+/// The page of each store has exactly the keys that the store reads.
 #[test]
 fn every_key_of_a_url_is_documented() {
     let common = ["polylock.ttl", "polylock.wait", "polylock.outage"];
@@ -200,11 +200,11 @@ fn every_key_of_a_url_is_documented() {
         {
             wrong.push(format!("{url}: {key} is not on the page"));
         }
-        // A key in the table of options must be known. In the text, a page may name those of other stores.
+        // A key in the table of options must be known. The text may also name keys of other stores.
         let table = page.lines().filter(|line| line.starts_with("| `polylock."));
         for key in table.filter_map(|line| line.trim_start_matches("| `").split('`').next()) {
             if !known.contains(key) {
-                wrong.push(format!("{url}: {key} is on the page, and not known"));
+                wrong.push(format!("{url}: {key} is on the page, but unknown"));
             }
         }
     }

@@ -1,33 +1,33 @@
-//! Exit codes, and errors as people read them: one line, with the causes and what to do next.
+//! Exit codes, and error messages: one line, with the causes and a remedy.
 
 use polylock::{ConfigError, Error, Fault, InvalidName};
 
 /// Wrong use of the command line.
 pub(crate) const USAGE: u8 = 64;
-/// The store can't be reached or can't do its work.
+/// The store is unreachable or fails.
 pub(crate) const UNAVAILABLE: u8 = 69;
-/// The lock is held by another, or a wait for it was in vain.
+/// The lock is held by another process, or the wait timed out.
 pub(crate) const NOT_ACQUIRED: u8 = 75;
 /// The lock was lost.
 pub(crate) const LOST: u8 = 79;
-/// Something that should not happen.
+/// An internal error.
 pub(crate) const INTERNAL: u8 = 70;
 /// The status file can't be written.
 pub(crate) const CANT_CREATE: u8 = 73;
-/// The store refuses the credentials or the file's rights.
+/// The store refuses the credentials, or the permissions of the file forbid access.
 pub(crate) const DENIED: u8 = 77;
-/// A bad or unsupported URL or setting, or a store that was not compiled in.
+/// An invalid or unsupported URL or setting, or a store that was not compiled in.
 pub(crate) const CONFIG: u8 = 78;
 /// The command was stopped because of `--max-hold`, as by timeout(1).
 pub(crate) const MAX_HOLD: u8 = 124;
-/// The command is there but can't be run.
+/// The command exists but can't be run.
 pub(crate) const CANT_RUN: u8 = 126;
-/// There is no such command.
+/// The command does not exist.
 pub(crate) const NOT_FOUND: u8 = 127;
-/// Added to the number of a signal.
+/// The offset that is added to the number of a signal.
 pub(crate) const SIGNAL: u8 = 128;
 
-/// Why polylock itself, not the command, ends without success.
+/// The reason for which polylock itself, not the command, fails.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) code: u8,
@@ -47,7 +47,9 @@ impl From<Error> for Failure {
             Error::Lost { .. } => (LOST, ""),
             Error::Unavailable(unavailable) => match unavailable.fault {
                 Fault::Denied => (DENIED, ""),
-                Fault::Temporary => (UNAVAILABLE, "; is the store up, and the URL right?"),
+                Fault::Temporary => {
+                    (UNAVAILABLE, "; check that the store is running and that the URL is correct")
+                }
                 _ => (UNAVAILABLE, ""),
             },
             Error::Unsupported { .. } | Error::Config(_) => (CONFIG, ""),
@@ -77,18 +79,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_kind_of_error_has_its_code_and_its_chain_in_one_line() {
-        let away = |fault| Error::from(Unavailable::new("sqlite", Operation::Connect, fault, "no such file"));
+    fn each_error_has_its_exit_code_and_its_causes_in_one_line() {
+        let unavailable =
+            |fault| Error::from(Unavailable::new("sqlite", Operation::Connect, fault, "no such file"));
         for (error, code) in [
-            (away(Fault::Temporary), UNAVAILABLE),
-            (away(Fault::Permanent), UNAVAILABLE),
-            (away(Fault::Denied), DENIED),
+            (unavailable(Fault::Temporary), UNAVAILABLE),
+            (unavailable(Fault::Permanent), UNAVAILABLE),
+            (unavailable(Fault::Denied), DENIED),
             (ConfigError::new("store", "no scheme").into(), CONFIG),
             (InvalidName::Empty.into(), USAGE),
         ] {
             assert_eq!(Failure::from(error).code, code);
         }
-        let message = Failure::from(away(Fault::Permanent)).message;
+        let message = Failure::from(unavailable(Fault::Permanent)).message;
         assert!(
             message.starts_with("sqlite could not connect") && message.ends_with(": no such file"),
             "{message}"
@@ -96,13 +99,13 @@ mod tests {
     }
 
     #[test]
-    fn a_cause_of_many_lines_does_not_hide_the_others() {
-        let of = |cause: &'static str| {
+    fn a_cause_of_several_lines_is_shortened() {
+        let message = |cause: &'static str| {
             let cause = Unavailable::new("postgres", Operation::Connect, Fault::Denied, cause);
             Failure::from(Error::from(cause)).message
         };
-        let plain = of("");
-        assert_eq!(of("the statements are:\nCREATE TABLE x"), plain);
-        assert_eq!(of("no luck\nat line 3"), format!("{plain}: no luck"));
+        let plain = message("");
+        assert_eq!(message("the statements are:\nCREATE TABLE x"), plain);
+        assert_eq!(message("timed out\nat line 3"), format!("{plain}: timed out"));
     }
 }

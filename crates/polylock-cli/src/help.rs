@@ -1,21 +1,22 @@
 //! The long texts of `--help` and of the manual.
 
-pub(crate) const EVERYWHERE: &str = "\
+pub(crate) const MAIN: &str = "\
 CONFIG FILE
-  A TOML file with `store` and its settings; each [profiles.NAME]
-  changes some of them:
+  A TOML file with `store` and the settings of that store. Each
+  [profiles.NAME] overrides some of them:
 
     store = \"sqlite:///var/lib/locks.db\"
     ttl = \"30s\"
     [profiles.nightly]
     ttl = \"5m\"
 
-  They count only for the store that the file names, not for one given
-  with -S or $POLYLOCK_STORE.
+  The settings apply only to the store that the file names (or to the
+  default store if it names none), not to a store that -S or
+  $POLYLOCK_STORE selects.
 
 DURATIONS
-  A bare number is seconds, fractions allowed (2.5); else with units
-  (1m30s, 250ms).
+  A number without a unit is in seconds and may have a fraction (2.5).
+  With units: 1m30s, 250ms.
 
 EXAMPLES
   polylock run backup rsync -a /data host:/backup
@@ -24,103 +25,107 @@ EXAMPLES
 
 pub(crate) const RUN: &str = "\
 EXIT CODE
-  the command's own, or 128 + the signal that ended it; and
-  0    with --skip-ok: not acquired, the command was not run
-  75   (-E) held elsewhere, or waited in vain; the command was not run
-  79   (--lost-exit-code) the lock was lost and the command was stopped
+  the command's exit code, or 128 + the signal that ended it; and
+  0    with --skip-ok: the lock was busy; the command was not run
+  75   (-E) the lock is held elsewhere, or the wait timed out; the
+       command was not run
+  79   (--lost-exit-code) the lock was lost; the command was stopped
   64   wrong usage
-  69   store unreachable
+  69   the store is unreachable
   70   internal error
   73   the status file can't be written
   77   access denied
-  78   bad or unsupported setting or URL
+  78   invalid or unsupported URL or setting
   124  the command was stopped because of --max-hold
   126  the command can't be run
-  127  there is no such command
-  130, 143, …  interrupted while waiting; its place in the queue was given up
+  127  the command does not exist
+  130, 143, …  a signal ended the wait; the request has left the queue
 
-  A command may itself exit with 75, 79 or 124: the verdict in the status
-  file tells them apart.
+  A command may itself exit with 75, 79 or 124. The verdict in the status
+  file distinguishes them.
 
 WHEN THE LOCK IS LOST
-  The lock is renewed every third of its TTL. If no renewal is
-  acknowledged, the command gets --signal one --grace before another
-  process can acquire the lock, and SIGKILL before it can. (A lock
-  that was handed over begins with at most five seconds: then --grace
-  is half of them, until the first renewal.) If the lock is broken or
-  gone, the command gets the signal at once and SIGKILL one grace
-  later; a broken lock is released when the command has ended. A
-  helper process (`polylock __warden`) kills the command also if
-  polylock itself is killed or stopped.
+  The lease is renewed at every third of the TTL. If no renewal is
+  acknowledged, the command gets --signal one grace period before
+  another process can acquire the lock, and SIGKILL before that time.
+  (The first lease of a lock that another holder has just handed over
+  lasts five seconds at most. Until its first renewal, the grace period
+  is half of it at most.) If the lock was broken or is gone, the command
+  gets the signal at once and SIGKILL one grace period later. A broken
+  lock is released when the command has ended. A helper process
+  (`polylock __warden`) kills the command even if polylock itself is
+  killed or stopped.
 
-  Everything that the command has started is stopped with it, also
-  processes that have left its process group or its session, and those
-  whose parents have ended. Not stopped is what others run for it: a
-  container, a systemd unit, a command on another host. What runs as
-  another user can't be killed without that user's rights (sudo): this
-  is reported as soon as it is seen, and again when such a process
-  outlives the lock.
+  All processes that the command has started are stopped with it, also
+  those that have left its process group or its session, and those with
+  parents that have ended. Processes that another program starts on
+  behalf of the command are not stopped: a container, a systemd unit, a
+  command on another host. A process of another user can't be killed
+  without that user's rights (sudo). It is reported when it is first
+  seen, and again when it outlives the lock.
 
-  The command runs in a process group of its own. With --foreground,
-  or if polylock is in the foreground of a terminal, the command stays
-  there: then Ctrl-C comes from the terminal.
+  The command runs in a process group of its own. With --foreground, or
+  if polylock is in the foreground of a terminal, it stays in polylock's
+  process group, and Ctrl-C reaches it from the terminal.
 
 SIGNALS
-  HUP INT QUIT TERM USR1 USR2 CONT are passed on to the command (INT
-  and QUIT come from the terminal itself when in the foreground).
-  While waiting, HUP INT QUIT TERM leave the queue and end.
+  HUP INT QUIT TERM USR1 USR2 CONT are forwarded to the command (except
+  INT and QUIT in the foreground: the terminal sends them itself). While
+  polylock waits for the lock, HUP INT QUIT TERM remove the request from
+  the queue and end polylock. A second one ends it at once.
 
 ENVIRONMENT OF THE COMMAND
   POLYLOCK_NAME, POLYLOCK_MODE, POLYLOCK_FENCING_TOKEN,
   POLYLOCK_OWNER, POLYLOCK_BACKEND, POLYLOCK_TTL_MS,
   POLYLOCK_EXPIRES_AT_MS (of the first lease, milliseconds since
   1970), POLYLOCK_OUTER (owners of outer runs), POLYLOCK_OUTER_STORE
-  (the store, without secrets). The variable that holds the store's
-  URL is taken away unless --keep-store-env.
+  (the store, without secrets). The variable with the store's URL is
+  removed unless --keep-store-env is given.
 
-  A `polylock` that the command runs uses the same store, unless it
-  names another one. If the URL holds a password and comes neither
-  from a file (-S file:PATH) nor from the config file, the inner
-  `polylock` must name its store, and is refused otherwise.
+  A `polylock` that the command runs uses the same store unless it names
+  another one. If the URL contains a password and comes neither from a
+  file (-S file:PATH) nor from the config file, the inner `polylock` must
+  name its store, and otherwise exits with 78.
 
 STATUS FILE, AND --output json
   One JSON object per line, in the file or descriptor, or with
   --output json on stderr in place of text:
     {\"ts\",\"event\",\"name\",\"mode\",\"owner\",\"label\",
      \"fencing_token\",\"expires_in_ms\",\"position\",\"backend\"}
-  event is queued, acquired, renewed, lost, unkillable, released or
-  expired (left to expire by --min-hold), or dropped with \"dropped\",
-  the number of events that are left out there because the earlier
-  ones had not been read. lost and unkillable have \"reason\"; lost has \"by\" and \"broken_reason\" if the lock was
-  broken. The last line has the event verdict with \"verdict\"
+  \"event\" is queued, acquired, renewed, lost, unkillable, released,
+  expired (left to expire by --min-hold), dropped or verdict.
+  lost and unkillable have \"reason\"; lost also has \"by\" and
+  \"broken_reason\" if the lock was broken. dropped has \"dropped\": the
+  number of events that are missing at this point, because the earlier
+  ones had not been read. verdict is the last line and has \"verdict\"
   (command, busy, skipped, lost, max_hold, interrupted, reentered,
   error), \"exit_code\" and \"reason\".";
 
 pub(crate) const STATUS: &str = "\
 OUTPUT
-  With --output jsonl one object per lock and line, with --output json
-  one document:
+  --output jsonl prints one object per lock and line, --output json
+  prints one document:
     {\"name\",\"state\",\"backend\",\"store\",\"holders\":[ENTRY],
      \"waiters\":[ENTRY]}
-  where state is free, held or waiting, store is the URL without
-  secrets, and ENTRY is
+  \"state\" is free, held or waiting. \"store\" is the URL without secrets.
+  ENTRY is
     {\"mode\",\"owner\",\"label\",\"fencing_token\",
      \"age_ms\",\"expires_in_ms\",\"position\",\"broken\"}
-  \"broken\" is null, or {\"by\",\"reason\"} of a hold that was broken
-  and whose holder has not stopped yet.";
+  \"broken\" is null, or {\"by\",\"reason\"} for a hold that was broken and
+  has not ended yet.";
 
 pub(crate) const SCHEMA: &str = "\
-The program that opens a store makes its tables by itself. Where its
-user may not, an administrator runs what this prints:
+A program that opens a store creates the tables itself. If its user may
+not do that, an administrator runs the output of this command:
 
     polylock schema -S postgres://app@db/app | psql postgres://admin@db/app
     polylock schema -S mysql://app@db/app | mysql -h db -u admin
 
-The store is not asked. Nothing is printed for a store that needs
-nothing made for it, such as SQLite. What is there already is left as
-it is, so it may be run again.
+polylock does not connect to the store. The output is empty for a store
+that needs no preparation, such as SQLite. The statements do not change
+existing objects and may be run again.
 
-RIGHTS OF THE PROGRAM'S USER, BESIDE THAT TO CONNECT
+RIGHTS OF THE PROGRAM'S USER, IN ADDITION TO THE RIGHT TO CONNECT
   PostgreSQL (polylock.schema is public, polylock.table is polylock):
     GRANT USAGE ON SCHEMA public TO app;
     GRANT SELECT ON public.polylock_meta TO app;
@@ -128,43 +133,43 @@ RIGHTS OF THE PROGRAM'S USER, BESIDE THAT TO CONNECT
       ON public.polylock_holds, public.polylock_waiters,
       public.polylock_broken TO app;
     GRANT USAGE ON SEQUENCE public.polylock_tokens TO app;
-  (EXECUTE on the functions is everybody's unless it was revoked.
-  With polylock.strategy=pessimistic polylock_rows and
-  polylock_sessions take the place of those three tables.)
+  (Every user has the right EXECUTE on the functions unless it was
+  revoked. With polylock.strategy=pessimistic, the tables are
+  polylock_rows and polylock_sessions instead of those three.)
 
   MySQL and MariaDB (the database is app):
     GRANT SELECT, INSERT, UPDATE, DELETE, EXECUTE ON app.* TO app;";
 
 pub(crate) const ADMIT: &str = "\
-A server of a Redlock whose data is new does not vote until every
-lease of before must have expired: it may have lost its data, and
-with them votes for locks that are held. For a set of servers that
-was never used for locks before, this command ends that delay.
+A Redlock server with new data does not vote until every earlier lease
+has expired: the server may have lost its data, and with it votes for
+locks that are held. This command ends that delay for a set of servers
+that was never used for locks before.
 
-It is refused for other stores, and while any of the servers has a
-vote for a lock.
+It is refused for other stores, and while any of the servers has a vote
+for a lock.
 
 OUTPUT
-  The servers whose votes count from now on; with --output json or
-  jsonl one object each: {\"event\":\"admitted\",\"server\"}";
+  The servers whose delay has ended. --output json and --output jsonl
+  print one object for each: {\"event\":\"admitted\",\"server\"}";
 
 pub(crate) const BREAK: &str = "\
-The holder is told to stop: at once if the store can push, else at its
-next renewal, within a third of its TTL. `polylock run` then sends its
-command the signal, kills it after the grace, and releases the lock.
-Until then the holder keeps the lock, but not beyond its lease, so the
-next holder never works beside it. It shows by whom and for what
-reason the lock was broken.
+The holder is notified: at once if the store can push, otherwise at its
+next renewal, within a third of its TTL. `polylock run` then sends the
+signal to its command, kills the command after the grace period, and
+releases the lock. Until then the holder keeps the lock, but not beyond
+its lease, so the next holder never works beside it. The holder shows the
+owner and the reason of the break.
 
-With --force the lock is free at once. Its holder may go on working
-beside the next one until it notices, at its next renewal. Only what
-checks fencing tokens refuses it at once.
+With --force the lock is free at once. The former holder may continue to
+work beside the next one until its next renewal. Only a resource that
+checks fencing tokens refuses the former holder at once.
 
 EXIT CODE
-  0    done, or nobody holds the lock
+  0    the lock was broken, or was not held
   75   with --wait: the holder has not stopped in time
 
 OUTPUT
-  With --output json or jsonl one object per holder, as in
-  `polylock run --help`, with event broken, \"forced\", \"by\" and
-  \"reason\"; \"expires_in_ms\" is when it ends at the latest.";
+  --output json and --output jsonl print one object per holder, as in
+  `polylock run --help`, with the event broken, \"forced\", \"by\" and
+  \"reason\". The hold ends in \"expires_in_ms\" at the latest.";

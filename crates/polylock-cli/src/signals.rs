@@ -1,4 +1,4 @@
-//! The signals that polylock passes on, and those that end its wait.
+//! The signals that polylock forwards, and those that end its wait.
 
 use std::{fs, io, task::Poll};
 
@@ -6,24 +6,24 @@ use rustix::process::Signal;
 use signal_hook::low_level::signal_name;
 use tokio::signal::unix::{self, SignalKind};
 
-/// What is passed on to the command.
+/// The signals that are forwarded to the command.
 const FORWARDED: [Signal; 7] =
     [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::USR1, Signal::USR2, Signal::CONT];
 
-/// The signals that arrive, from now on, instead of ending this process.
+/// The signals that this process receives from now on instead of being ended by them.
 #[derive(Debug)]
 pub(crate) struct Signals(Vec<(Signal, unix::Signal)>);
 
 impl Signals {
-    /// Listens. A signal that is ignored stays so, for the command, too: under `nohup` a hang-up harms nobody.
+    /// Starts to receive signals. An ignored signal stays ignored, for the command, too: under `nohup` a hang-up has no effect.
     pub(crate) fn listen() -> io::Result<Self> {
         let is_ignored = ignored();
-        let wanted = FORWARDED.into_iter().filter(|signal| !is_ignored(signal.as_raw()));
+        let handled = FORWARDED.into_iter().filter(|signal| !is_ignored(signal.as_raw()));
         let listen = |signal: Signal| Ok((signal, unix::signal(SignalKind::from_raw(signal.as_raw()))?));
-        Ok(Self(wanted.map(listen).collect::<io::Result<_>>()?))
+        Ok(Self(handled.map(listen).collect::<io::Result<_>>()?))
     }
 
-    /// The next one.
+    /// Waits for the next signal.
     pub(crate) async fn next(&mut self) -> Signal {
         std::future::poll_fn(|cx| {
             for (signal, arrivals) in &mut self.0 {
@@ -36,8 +36,8 @@ impl Signals {
         .await
     }
 
-    /// Forgets those that have arrived.
-    pub(crate) async fn forget(&mut self) {
+    /// Discards the signals that have arrived.
+    pub(crate) async fn discard_received(&mut self) {
         tokio::select! {
             biased;
             never = async { loop { self.next().await; } } => never,
@@ -45,8 +45,8 @@ impl Signals {
         }
     }
 
-    /// The next one that asks to end.
-    pub(crate) async fn next_end(&mut self) -> Signal {
+    /// Waits for the next signal that requests polylock to end.
+    pub(crate) async fn next_termination(&mut self) -> Signal {
         loop {
             let signal = self.next().await;
             if [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM].contains(&signal) {
@@ -56,7 +56,7 @@ impl Signals {
     }
 }
 
-/// Returns whether a signal, by its number, is ignored; false where the system does not tell (`/proc`).
+/// Returns a function that is true for the number of an ignored signal; always false if the system does not show it (`/proc`).
 pub(crate) fn ignored() -> impl Fn(i32) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -64,25 +64,25 @@ pub(crate) fn ignored() -> impl Fn(i32) -> bool {
     move |signal| mask >> (signal - 1) & 1 == 1
 }
 
-/// `TERM`, `SIGTERM`, or its number.
+/// Parses `TERM`, `SIGTERM`, or a number.
 pub(crate) fn parse(text: &str) -> Result<Signal, String> {
-    let wanted = text.to_ascii_uppercase();
+    let name = text.to_ascii_uppercase();
     (1..32)
         .find(|&number| {
-            wanted == number.to_string()
+            name == number.to_string()
                 || signal_name(number)
-                    .is_some_and(|name| name == wanted || name.strip_prefix("SIG") == Some(wanted.as_str()))
+                    .is_some_and(|known| known == name || known.strip_prefix("SIG") == Some(name.as_str()))
         })
         .and_then(Signal::from_named_raw)
         .ok_or_else(|| "no such signal: write a name such as TERM, INT or USR1, or its number".to_owned())
 }
 
-/// `SIGTERM`, or its number.
+/// Returns `SIGTERM`, or the number of a signal without a name.
 pub(crate) fn name(signal: Signal) -> String {
     signal_name(signal.as_raw()).map_or_else(|| signal.as_raw().to_string(), ToOwned::to_owned)
 }
 
-/// The exit code of who was ended by `signal`.
+/// Returns the exit code of a process that `signal` has ended.
 pub(crate) fn exit_code(signal: i32) -> u8 {
     u8::try_from(signal).map_or(u8::MAX, |number| crate::exit::SIGNAL.saturating_add(number))
 }

@@ -1,4 +1,4 @@
-//! Which store: from the command line, the environment, the config file, or the default in the state directory.
+//! The choice of the store: from the command line, the environment, the config file, or the default in the state directory.
 
 mod nested;
 
@@ -21,67 +21,67 @@ use crate::{
     output::Output,
 };
 
-/// The variable that names the store, unless the command line does.
+/// The variable with the store's URL, unless the command line names a store.
 pub(crate) const STORE_VARIABLE: &str = "POLYLOCK_STORE";
 
 /// The store that was chosen.
 #[derive(Debug)]
-pub(crate) struct Choice {
+pub(crate) struct ChosenStore {
     /// Its URL and settings.
     pub(crate) config: LocksConfig,
-    /// The variables that hold its URL, which may hold a password: not for the command.
+    /// The variables that contain its URL, and perhaps a password. They are hidden from the command.
     pub(crate) variables: Vec<String>,
-    /// The store without secrets, for people.
-    pub(crate) shown: String,
-    /// What a run inside this one finds the same store by.
-    pub(crate) outer: String,
-    /// What the user should know about it.
-    caution: Option<String>,
+    /// The store without secrets, for display.
+    pub(crate) display_name: String,
+    /// The reference by which a nested run finds the same store.
+    pub(crate) reference: String,
+    /// A warning for the user about the store.
+    warning: Option<String>,
 }
 
-/// Finds out which store is meant.
+/// Determines the store.
 ///
 /// # Errors
-/// If none is, or a variable that should name it does not.
-pub(crate) fn choose(global: &Global, output: &Output) -> Result<Choice, Failure> {
-    let choice = if let Some(text) = &global.store {
-        Choice::new(text, BTreeMap::new(), None)
+/// If no store is named, or the variable that should name it is invalid.
+pub(crate) fn choose(global: &Global, output: &Output) -> Result<ChosenStore, Failure> {
+    let chosen = if let Some(text) = &global.store {
+        ChosenStore::new(text, BTreeMap::new(), None)
     } else if let Some(variable) = &global.store_env {
-        Choice::new(&format!("env:{variable}"), BTreeMap::new(), None)
+        ChosenStore::new(&format!("env:{variable}"), BTreeMap::new(), None)
     } else if let Some(profile) = &global.profile {
         let (settings, file) = Settings::read(global)?;
-        settings.profile(profile)?.choice(file.as_deref(), Some(profile))
+        settings.profile(profile)?.into_store(file.as_deref(), Some(profile))
     } else if let Some(text) = variable(STORE_VARIABLE)? {
-        Choice::new(&text, BTreeMap::new(), None)
+        ChosenStore::new(&text, BTreeMap::new(), None)
     } else if let Some(outer) = nested::outer_store()? {
-        outer.choice(global)
+        outer.into_store(global)
     } else {
         let (settings, file) = Settings::read(global)?;
-        settings.top.choice(file.as_deref(), None)
+        settings.top.into_store(file.as_deref(), None)
     }?;
-    if let Some(caution) = &choice.caution {
-        output.warning(caution);
+    if let Some(warning) = &chosen.warning {
+        output.warning(warning);
     }
-    Ok(choice)
+    Ok(chosen)
 }
 
-/// The text of a variable, if it is set.
+/// Returns the text of a variable, if it is set.
 ///
 /// # Errors
-/// If it is empty or no UTF-8: a secret that was not filled in, for instance, must not lead to another store.
+/// If it is empty or not UTF-8: an unset secret, for instance, must not lead to another store.
 fn variable(name: &str) -> Result<Option<String>, Failure> {
     let problem = match env::var(name) {
         Ok(text) if text.is_empty() => "empty",
         Ok(text) => return Ok(Some(text)),
         Err(env::VarError::NotPresent) => return Ok(None),
-        Err(env::VarError::NotUnicode(_)) => "no UTF-8",
+        Err(env::VarError::NotUnicode(_)) => "not valid UTF-8",
     };
     let problem = format!("store: the variable {name} is {problem}; set it to the store's URL, or unset it");
     Err(Failure::new(CONFIG, problem))
 }
 
-impl Choice {
-    /// The store that `text` names, with these keys, found by its `reference` again.
+impl ChosenStore {
+    /// Creates the choice of the store `text` with these keys. A nested run finds it by `reference`.
     fn new(text: &str, keys: BTreeMap<String, String>, reference: Option<String>) -> Result<Self, Failure> {
         let mut variables = vec![STORE_VARIABLE.to_owned()];
         let mut reference = reference;
@@ -97,7 +97,9 @@ impl Choice {
                 let text = fs::read_to_string(path).map_err(|error| {
                     Failure::new(
                         CONFIG,
-                        format!("store: {path} can't be read: {error}; it should hold the store's URL"),
+                        format!(
+                            "store: {path} can't be read: {error}; the file must contain the store's URL"
+                        ),
                     )
                 })?;
                 let path = std::path::absolute(path).unwrap_or_else(|_| path.into());
@@ -109,32 +111,33 @@ impl Choice {
         let config =
             keys.into_iter().fold(LocksConfig::new(url), |config, (key, value)| config.set(key, value));
         let url = config.clone().into_url()?;
-        let absolute = relative_file(&url);
-        let shown =
+        let absolute = absolute_path(&url);
+        let display_name =
             absolute.as_ref().map_or_else(|| url.to_string(), |path| format!("sqlite://{}", path.display()));
-        let caution = names_relative_file(&url).then(|| {
+        let warning = has_relative_path(&url).then(|| {
             format!(
                 "the path of the store is relative to the working directory, so processes that run elsewhere use another store; \
-                 write its absolute path: {shown}"
+                 write its absolute path: {display_name}"
             )
         });
-        let outer = nested::without_secrets(&url, absolute.as_deref());
-        let outer = outer.or(reference).unwrap_or_else(|| shown.clone());
-        Ok(Self { config, variables, shown, outer, caution })
+        let reference = nested::without_secrets(&url, absolute.as_deref())
+            .or(reference)
+            .unwrap_or_else(|| display_name.clone());
+        Ok(Self { config, variables, display_name, reference, warning })
     }
 }
 
-fn names_relative_file(url: &StoreUrl) -> bool {
+fn has_relative_path(url: &StoreUrl) -> bool {
     url.scheme() == "sqlite" && url.file().is_ok_and(|file| Path::new(&file).is_relative())
 }
 
-/// The absolute path of a SQLite file that the URL names by a relative one; none of a path that looks like a user and a password.
-fn relative_file(url: &StoreUrl) -> Option<PathBuf> {
-    let is_shown = names_relative_file(url) && !url.rest().contains('@');
-    if is_shown { std::path::absolute(url.file().ok()?).ok() } else { None }
+/// Returns the absolute path of a SQLite file with a relative path in the URL; `None` for a path that looks like a user and a password.
+fn absolute_path(url: &StoreUrl) -> Option<PathBuf> {
+    let is_file = has_relative_path(url) && !url.rest().contains('@');
+    if is_file { std::path::absolute(url.file().ok()?).ok() } else { None }
 }
 
-/// The config file: settings, and profiles that change some of them.
+/// The config file: settings, and profiles that override some of them.
 #[derive(Debug, Default, Deserialize)]
 struct Settings {
     #[serde(default)]
@@ -151,7 +154,7 @@ struct Section {
 }
 
 impl Settings {
-    /// With the file that they come from, if there is one.
+    /// Reads the config file, and returns the settings with its path, if there is one.
     fn read(global: &Global) -> Result<(Self, Option<PathBuf>), Failure> {
         let default = || Some(base_directories().ok()?.config_dir().join("polylock/config.toml"));
         let Some(path) = global.config.clone().or_else(default) else { return Ok((Self::default(), None)) };
@@ -160,10 +163,18 @@ impl Settings {
             Err(error) if global.config.is_none() && error.kind() == std::io::ErrorKind::NotFound => {
                 return Ok((Self::default(), None));
             }
-            Err(error) => return Err(Failure::new(CONFIG, format!("config: {}: {error}", path.display()))),
+            Err(error) => {
+                return Err(Failure::new(
+                    CONFIG,
+                    format!(
+                        "config: {} can't be read: {error}; correct the path or its permissions",
+                        path.display()
+                    ),
+                ));
+            }
         };
         let settings = toml::from_str(&text).map_err(|error| {
-            // Not the whole text of the error: it quotes the line, which may hold a password, and so may a value.
+            // The full text of the error is omitted: it quotes the line, which may contain a password, and so may a value.
             let line = error.span().map_or(1, |span| text[..span.start].lines().count().max(1));
             let problem = error.message().split('"').next().unwrap_or_default().trim_end();
             Failure::new(CONFIG, format!("config: {}, near line {line}: {problem}", path.display()))
@@ -171,71 +182,83 @@ impl Settings {
         Ok((settings, Some(path)))
     }
 
-    /// The settings with those of `profile` on top.
+    /// Returns the settings, overridden by those of `profile`.
     fn profile(self, profile: &str) -> Result<Section, Failure> {
         let names = self.profiles.keys().cloned().collect::<Vec<_>>().join(", ");
-        let Some(chosen) = self.profiles.get(profile) else {
-            let there = if names.is_empty() {
-                "the config file has none".to_owned()
+        let Some(section_of_profile) = self.profiles.get(profile) else {
+            let available = if names.is_empty() {
+                format!("add a section [profiles.{profile}]")
             } else {
-                format!("there are {names}")
+                format!("available: {names}")
             };
-            return Err(Failure::new(CONFIG, format!("profile: there is no {profile:?}; {there}")));
+            return Err(Failure::new(
+                CONFIG,
+                format!("profile: there is no {profile:?} in the config file; {available}"),
+            ));
         };
         let mut section = self.top;
-        section.store = chosen.store.clone().or(section.store);
-        section.keys.extend(chosen.keys.clone());
+        section.store = section_of_profile.store.clone().or(section.store);
+        section.keys.extend(section_of_profile.keys.clone());
         Ok(section)
     }
 }
 
 impl Section {
-    /// The store of this section, which is that of `profile` in `file`.
-    fn choice(self, file: Option<&Path>, profile: Option<&str>) -> Result<Choice, Failure> {
+    /// Returns the store of this section, which is that of `profile` in `file`.
+    fn into_store(self, file: Option<&Path>, profile: Option<&str>) -> Result<ChosenStore, Failure> {
         let keys = self.keys.into_iter().map(|(key, value)| {
             let text = match value {
                 toml::Value::String(text) => text,
                 toml::Value::Integer(number) => number.to_string(),
                 toml::Value::Float(number) => number.to_string(),
                 toml::Value::Boolean(truth) => truth.to_string(),
-                _ => return Err(Failure::new(CONFIG, format!("config: {key} must be a text or a number"))),
+                _ => {
+                    return Err(Failure::new(
+                        CONFIG,
+                        format!("config: {key} must be a string, a number or a boolean"),
+                    ));
+                }
             };
             Ok((key, text))
         });
         let keys: BTreeMap<String, String> = keys.collect::<Result<_, _>>()?;
-        let in_file = |key: &str, problem: &str| {
+        let key_error = |key: &str, problem: &str| {
             let file = file.map_or_else(String::new, |file| format!("{}: ", file.display()));
             Failure::new(CONFIG, format!("config: {file}{key}: {}", problem.replace("polylock.", "")))
         };
         if let (None, Some(key)) = (&self.store, keys.keys().find(|key| nearest(key, ["store"]).is_some())) {
-            return Err(in_file(key, "unknown key; did you mean store?"));
+            return Err(key_error(key, "unknown key; did you mean store?"));
         }
         match self.store {
             Some(store) => {
                 let names: Vec<String> = keys.keys().cloned().collect();
-                let choice =
-                    Choice::new(&store, keys, file.and_then(|file| nested::in_config(file, profile)))?;
-                let Err(error) = choice.config.clone().schema() else { return Ok(choice) };
+                let chosen = ChosenStore::new(
+                    &store,
+                    keys,
+                    file.and_then(|file| nested::config_reference(file, profile)),
+                )?;
+                let Err(error) = chosen.config.clone().schema() else { return Ok(chosen) };
                 let key = error.key.strip_prefix("polylock.");
                 match key.filter(|key| names.iter().any(|name| name == key)) {
-                    Some(key) => Err(in_file(key, &error.problem)),
+                    Some(key) => Err(key_error(key, &error.problem)),
                     None => Err(error.into()),
                 }
             }
-            None => Choice::new(&default_store()?, keys, None),
+            None => ChosenStore::new(&default_store()?, keys, None),
         }
     }
 }
 
-/// A SQLite file in the user's state directory, which is made if it is missing, for the user alone.
+/// Returns the URL of a SQLite file in the user's state directory, and creates the directory, accessible only to the user, if it is
+/// missing.
 fn default_store() -> Result<String, Failure> {
     let base = base_directories()?;
     let directory = base.state_dir().unwrap_or_else(|| base.data_dir()).join("polylock");
     fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory).map_err(|error| {
-        let place = directory.display();
+        let directory = directory.display();
         Failure::new(
             CANT_CREATE,
-            format!("{place} can't be made: {error}; choose a store with -S or {STORE_VARIABLE}"),
+            format!("{directory} can't be created: {error}; choose a store with -S or {STORE_VARIABLE}"),
         )
     })?;
     sqlite_url(&directory.join("locks.db"))
@@ -247,7 +270,7 @@ fn sqlite_url(file: &Path) -> Result<String, Failure> {
     let text = path.to_str().ok_or_else(|| {
         Failure::new(
             CONFIG,
-            format!("the state directory {} is no UTF-8; choose a store with -S", path.display()),
+            format!("the state directory {} is not valid UTF-8; choose a store with -S", path.display()),
         )
     })?;
     Ok(format!("sqlite://{}", utf8_percent_encode(text, &PLAIN)))
@@ -257,7 +280,7 @@ fn base_directories() -> Result<impl BaseStrategy, Failure> {
     etcetera::choose_base_strategy().map_err(|_| {
         Failure::new(
             CONFIG,
-            format!("there is no home directory; choose a store with -S or {STORE_VARIABLE}"),
+            format!("no home directory is known; choose a store with -S or {STORE_VARIABLE}"),
         )
     })
 }
@@ -271,27 +294,27 @@ mod tests {
     }
 
     #[test]
-    fn a_profile_changes_what_it_names_and_inherits_the_rest() {
+    fn a_profile_overrides_its_own_keys_and_inherits_the_others() {
         let text = "store = 'memory:'\nttl = '20s'\n[profiles.night]\nttl = 60\n[profiles.far]\nstore = 'memory:far'";
-        let night = settings(text).profile("night").unwrap().choice(None, None).unwrap().config;
+        let night = settings(text).profile("night").unwrap().into_store(None, None).unwrap().config;
         assert_eq!(night, LocksConfig::new("memory:").set("ttl", "60"));
-        let far = settings(text).profile("far").unwrap().choice(None, None).unwrap().config;
+        let far = settings(text).profile("far").unwrap().into_store(None, None).unwrap().config;
         assert_eq!(far, LocksConfig::new("memory:far").set("ttl", "20s"));
         let error = settings(text).profile("nigth").unwrap_err().message;
-        assert!(error.contains("there are far, night"), "{error}");
+        assert!(error.contains("available: far, night"), "{error}");
     }
 
     #[test]
-    fn odd_paths_survive_the_url() {
+    fn special_characters_of_a_path_are_encoded_in_the_url() {
         let url = sqlite_url(Path::new("/a b/ü%?#/locks.db")).unwrap();
         assert_eq!(url, "sqlite:///a%20b/%C3%BC%25%3F%23/locks.db");
         assert_eq!(StoreUrl::parse(&url).unwrap().file().unwrap(), "/a b/ü%?#/locks.db");
     }
 
     #[test]
-    fn a_missing_variable_or_file_is_named() {
+    fn the_error_names_a_missing_variable_or_file() {
         for text in ["env:POLYLOCK_SURELY_NOT_SET", "file:/surely/not/there"] {
-            let failure = Choice::new(text, BTreeMap::new(), None).unwrap_err();
+            let failure = ChosenStore::new(text, BTreeMap::new(), None).unwrap_err();
             assert_eq!(failure.code, CONFIG);
             assert!(failure.message.contains(text.split_once(':').unwrap().1), "{}", failure.message);
         }

@@ -1,8 +1,8 @@
-//! The user of this process, for people.
+//! The user of this process, for display.
 
 use std::env;
 
-/// The user's name as the environment tells it, or the number.
+/// Returns the user's name from the environment, or the numeric id.
 pub(crate) fn name() -> String {
     let name = ["LOGNAME", "USER"]
         .into_iter()

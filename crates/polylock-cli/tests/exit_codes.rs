@@ -1,4 +1,4 @@
-//! Every exit code, and the one line that goes with it.
+//! Every exit code, and its one-line message.
 #![allow(clippy::unwrap_used, reason = "a failure here fails the test")]
 
 mod support;
@@ -13,105 +13,109 @@ use std::{
 
 use rustix::process::Signal;
 use sqlx::Connection;
-use support::{Place, now, stderr, stdout};
+use support::{Workspace, now, stderr, stdout};
 
 #[track_caller]
-fn assert_code(output: &Output, code: i32, says: &str) {
+fn assert_code(output: &Output, code: i32, expected: &str) {
     let text = stderr(output);
     assert_eq!(output.status.code(), Some(code), "{text}");
-    assert!(text.contains(says), "{text}");
+    assert!(text.contains(expected), "{text}");
 }
 
 #[test]
-fn the_commands_own_code_and_signal() {
-    let place = Place::new();
+fn the_exit_code_and_the_signal_of_the_command_are_returned() {
+    let workspace = Workspace::new();
     for code in [0, 1, 42, 255] {
         let output =
-            place.polylock().args(["run", "x", "sh", "-c", &format!("exit {code}")]).output().unwrap();
+            workspace.polylock().args(["run", "x", "sh", "-c", &format!("exit {code}")]).output().unwrap();
         assert_code(&output, code, "");
         assert_eq!(stderr(&output), "");
     }
-    let output = place.polylock().args(["run", "x", "-c", "kill -KILL $$"]).output().unwrap();
+    let output = workspace.polylock().args(["run", "x", "-c", "kill -KILL $$"]).output().unwrap();
     assert_code(&output, 137, "");
-    assert_eq!(place.status("x")["state"], "free");
+    assert_eq!(workspace.status("x")["state"], "free");
 }
 
 #[test]
 fn a_command_that_cannot_run_leaves_the_lock_free() {
-    let place = Place::new();
+    let workspace = Workspace::new();
     assert_code(
-        &place.call("run x surely-no-such-command"),
+        &workspace.call("run x surely-no-such-command"),
         127,
-        "surely-no-such-command: there is no such command",
+        "surely-no-such-command: command not found",
     );
-    assert_code(&place.call("run x /etc/passwd"), 126, "/etc/passwd can't be run: Permission denied");
-    assert_eq!(place.status("x")["state"], "free");
+    assert_code(&workspace.call("run x /etc/passwd"), 126, "/etc/passwd can't be run: Permission denied");
+    assert_eq!(workspace.status("x")["state"], "free");
 }
 
 #[test]
-fn held_elsewhere() {
-    let place = Place::new();
-    let holder = place.start("--label nightly x", "echo > held; exec sleep 60");
-    place.wait_for_file("held");
-    assert_code(&place.call("run -n x touch ran"), 75, "(nightly) has it");
-    assert_code(&place.call("run --nb -E 9 x touch ran"), 9, "held by another");
-    assert_code(&place.call("run -n --skip-ok x touch ran"), 0, "");
-    assert_eq!(stderr(&place.call("run -n --skip-ok x touch ran")), "");
-    assert_eq!(stderr(&place.call("run -n -q x touch ran")), "");
+fn a_lock_that_is_held_elsewhere() {
+    let workspace = Workspace::new();
+    let holder = workspace.start("--label nightly x", "echo > held; exec sleep 60");
+    workspace.wait_for_file("held");
+    assert_code(&workspace.call("run -n x touch ran"), 75, "(nightly)");
+    assert_code(&workspace.call("run --nb -E 9 x touch ran"), 9, "held by another");
+    assert_code(&workspace.call("run -n --skip-ok x touch ran"), 0, "");
+    assert_eq!(stderr(&workspace.call("run -n --skip-ok x touch ran")), "");
+    assert_eq!(stderr(&workspace.call("run -n -q x touch ran")), "");
     let start = now();
-    assert_code(&place.call("run -w 0.2 x touch ran"), 75, "still held by another");
+    assert_code(&workspace.call("run -w 0.2 x touch ran"), 75, "still held by another");
     assert!(now().since(start) >= Duration::from_millis(200));
-    assert!(!place.path("ran").exists());
+    assert!(!workspace.path("ran").exists());
     // Another lock, and the same one in a mode that does not conflict, are free.
-    assert_code(&place.call("run -n y true"), 0, "");
-    assert_code(&place.call("run -n --mode NL x true"), 0, "");
+    assert_code(&workspace.call("run -n y true"), 0, "");
+    assert_code(&workspace.call("run -n --mode NL x true"), 0, "");
     drop(holder);
 }
 
 #[test]
 fn wrong_usage() {
-    let place = Place::new();
+    let workspace = Workspace::new();
     for arguments in ["", "run", "run x", "run --lost-exit-code 0 x true", "rum x true", "run -w soon x true"]
     {
-        assert_code(&place.polylock().args(arguments.split_whitespace()).output().unwrap(), 64, "");
+        assert_code(&workspace.polylock().args(arguments.split_whitespace()).output().unwrap(), 64, "");
     }
-    assert_code(&place.call(&format!("run {} true", "x".repeat(256))), 64, "too long: give it at most 255");
-    assert_code(&place.call("run --ttl 10s --grace 6s x true"), 64, "use at most half of the TTL");
-    assert_code(&place.call("run --ttl 0 x true"), 64, "out of range");
-    assert_code(&place.call("break x"), 64, "add --yes");
-    assert_code(&place.call("man rum"), 64, "no command \"rum\"");
+    assert_code(&workspace.call(&format!("run {} true", "x".repeat(256))), 64, "too long: use at most 255");
+    assert_code(&workspace.call("run --ttl 10s --grace 6s x true"), 64, "use at most half of the TTL");
+    assert_code(&workspace.call("run --ttl 0 x true"), 64, "out of range");
+    assert_code(&workspace.call("break x"), 64, "add --yes");
+    assert_code(&workspace.call("man rum"), 64, "no command \"rum\"");
 }
 
 #[test]
 fn data_that_cannot_be_written() {
-    let place = Place::new();
+    let workspace = Workspace::new();
     let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let output = place.polylock().args(["completions", "bash"]).stdout(full).output().unwrap();
+    let output = workspace.polylock().args(["completions", "bash"]).stdout(full).output().unwrap();
     assert_code(&output, 70, "can't write to stdout");
 }
 
 #[test]
 fn only_the_servers_of_a_redlock_are_admitted() {
-    let place = Place::new();
+    let workspace = Workspace::new();
     for store in ["memory:", "sqlite:///l.db", "redis://127.0.0.1:1"] {
-        let output = place.bare().args(["-S", store, "admit", "--yes"]).output().unwrap();
+        let output =
+            workspace.polylock_without_store().args(["-S", store, "admit", "--yes"]).output().unwrap();
         assert_code(&output, 78, "have no start-up delay: only those of redlock do");
     }
-    let unasked =
-        place.bare().args(["-S", "redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3", "admit"]).output().unwrap();
-    assert_code(&unasked, 64, "add --yes");
-    let away = place
-        .bare()
+    let unconfirmed = workspace
+        .polylock_without_store()
+        .args(["-S", "redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3", "admit"])
+        .output()
+        .unwrap();
+    assert_code(&unconfirmed, 64, "add --yes");
+    let unreachable = workspace
+        .polylock_without_store()
         .args(["-S", "redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3", "admit", "-y"])
         .output()
         .unwrap();
-    assert_code(&away, 69, "redlock could not connect");
+    assert_code(&unreachable, 69, "redlock could not connect");
 }
 
 #[test]
-fn help_and_version_are_no_errors() {
-    let place = Place::new();
-    let help = place.call("run --help");
+fn help_and_version_are_not_errors() {
+    let workspace = Workspace::new();
+    let help = workspace.call("run --help");
     assert_code(&help, 0, "");
     for part in
         ["EXIT CODE", "POLYLOCK_FENCING_TOKEN", "--min-hold", "WHEN THE LOCK IS LOST", "\"fencing_token\""]
@@ -119,87 +123,110 @@ fn help_and_version_are_no_errors() {
         assert!(stdout(&help).contains(part), "{part}");
     }
     assert!(!stdout(&help).contains("__warden <"));
-    assert_code(&place.call("--version"), 0, "");
+    assert_code(&workspace.call("--version"), 0, "");
 }
 
 #[test]
-fn bad_settings() {
-    let place = Place::new();
-    for (store, says) in [
-        ("etcd3://h", "no store is called \"etcd3\"; available: memory, sqlite"),
+fn invalid_settings() {
+    let workspace = Workspace::new();
+    for (store, expected) in [
+        ("etcd3://h", "unknown scheme \"etcd3\"; available: memory, sqlite"),
         ("zookeper://h", "did you mean \"zookeeper\"?"),
         ("sqlitte:x", "did you mean \"sqlite\"?"),
         ("locks.db", "no scheme"),
         ("sqlite:l.db?polylock.tll=3s", "polylock.tll: unknown key; did you mean polylock.ttl?"),
-        ("sqlite:l.db?polylock.ttl=soon", "is no duration"),
+        ("sqlite:l.db?polylock.ttl=soon", "is not a duration"),
         ("env:NOT_SET", "NOT_SET is not set"),
         ("file:not-there", "not-there can't be read"),
         ("postgres:db", "names no server"),
         ("postgres://h/x?polylock.table=a;b", "polylock.table"),
     ] {
-        assert_code(&place.bare().args(["-S", store, "schema"]).output().unwrap(), 78, says);
-        assert_code(&place.bare().args(["-S", store, "run", "x", "true"]).output().unwrap(), 78, says);
+        assert_code(
+            &workspace.polylock_without_store().args(["-S", store, "schema"]).output().unwrap(),
+            78,
+            expected,
+        );
+        assert_code(
+            &workspace.polylock_without_store().args(["-S", store, "run", "x", "true"]).output().unwrap(),
+            78,
+            expected,
+        );
     }
-    assert_code(&place.bare().args(["-p", "night", "list"]).output().unwrap(), 78, "there is no \"night\"");
-    assert_code(&place.bare().args(["--config", "no.toml", "list"]).output().unwrap(), 78, "no.toml");
+    assert_code(
+        &workspace.polylock_without_store().args(["-p", "night", "list"]).output().unwrap(),
+        78,
+        "there is no \"night\"",
+    );
+    assert_code(
+        &workspace.polylock_without_store().args(["--config", "no.toml", "list"]).output().unwrap(),
+        78,
+        "no.toml",
+    );
 }
 
 #[test]
-fn a_file_without_the_right_to_write() {
-    let place = Place::new();
-    assert_code(&place.call("run x true"), 0, "");
+fn a_file_without_write_permission() {
+    let workspace = Workspace::new();
+    assert_code(&workspace.call("run x true"), 0, "");
     for (name, mode) in [(".", 0o755), ("locks.db", 0o444)] {
-        fs::set_permissions(place.path(name), fs::Permissions::from_mode(mode)).unwrap();
+        fs::set_permissions(workspace.path(name), fs::Permissions::from_mode(mode)).unwrap();
     }
-    let mut run = place.polylock();
+    let mut run = workspace.polylock();
     if rustix::process::getuid().is_root() {
-        // Nothing is refused to this user.
+        // The root user has all permissions, so the program runs as another one.
         run = Command::new("setpriv");
         run.args(["--reuid", "65534", "--clear-groups", env!("CARGO_BIN_EXE_polylock")]);
-        run.env("POLYLOCK_STORE", place.url()).env_remove("POLYLOCK_OUTER_STORE");
+        run.env("POLYLOCK_STORE", workspace.url()).env_remove("POLYLOCK_OUTER_STORE");
     }
     assert_code(&run.args(["run", "x", "true"]).output().unwrap(), 77, "sqlite could not");
 }
 
 #[test]
-fn a_store_out_of_reach() {
-    let place = Place::new();
-    fs::write(place.path("text.db"), "this is no database, but long enough to be asked: ".repeat(100))
-        .unwrap();
+fn a_file_that_is_not_a_database() {
+    let workspace = Workspace::new();
+    fs::write(
+        workspace.path("text.db"),
+        "this is not a database, but long enough to be opened: ".repeat(100),
+    )
+    .unwrap();
     assert_code(
-        &place.bare().args(["-S", "sqlite:text.db", "list"]).output().unwrap(),
+        &workspace.polylock_without_store().args(["-S", "sqlite:text.db", "list"]).output().unwrap(),
         69,
         "sqlite could not",
     );
     assert_code(
-        &place.bare().args(["-S", "sqlite:text.db/locks.db", "list"]).output().unwrap(),
+        &workspace.polylock_without_store().args(["-S", "sqlite:text.db/locks.db", "list"]).output().unwrap(),
         69,
         "sqlite could not",
     );
 }
 
-/// A server that comes up while it is waited for is used, one that does not is waited for no longer than was asked for.
+/// A server that comes up during the wait is used; otherwise the wait ends at its limit.
 #[test]
-fn a_store_that_is_away_at_the_start() {
-    let place = Place::new();
-    // Nothing listens there, and nothing else can while this is bound.
+fn a_store_that_is_unreachable_at_the_start() {
+    let workspace = Workspace::new();
+    // No server listens there, and none can while this is bound.
     let reserved = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = reserved.local_addr().unwrap().port();
     drop(reserved);
     let url = format!("redis://127.0.0.1:{port}");
-    let away = |flags: &str| {
+    let run_without_server = |flags: &str| {
         let start = now();
-        let output =
-            place.bare().args(["-S", &url, "run"]).args(flags.split(' ')).args(["x", "true"]).output();
+        let output = workspace
+            .polylock_without_store()
+            .args(["-S", &url, "run"])
+            .args(flags.split(' '))
+            .args(["x", "true"])
+            .output();
         (output.unwrap(), now().since(start))
     };
     for flags in ["-n", "--outage 0", "-w 0"] {
-        let (output, took) = away(flags);
+        let (output, took) = run_without_server(flags);
         assert_code(&output, 69, "redis could not connect");
         assert!(took < Duration::from_secs(1), "{flags}: {took:?}");
     }
     for flags in ["--outage 2", "-w 2", "-w 2 --outage 1m", "-n --outage 2"] {
-        let (output, took) = away(flags);
+        let (output, took) = run_without_server(flags);
         assert_code(&output, 69, "redis could not connect");
         let text = stderr(&output);
         assert!(
@@ -208,58 +235,62 @@ fn a_store_that_is_away_at_the_start() {
         );
         assert!(took > Duration::from_millis(1200) && took < Duration::from_secs(5), "{flags}: {took:?}");
     }
-    assert_eq!(stderr(&away("-q --outage 1.5").0).lines().count(), 1);
+    assert_eq!(stderr(&run_without_server("-q --outage 1.5").0).lines().count(), 1);
     let listed = now();
-    assert_code(&place.bare().args(["-S", &url, "list"]).output().unwrap(), 69, "redis could not connect");
+    assert_code(
+        &workspace.polylock_without_store().args(["-S", &url, "list"]).output().unwrap(),
+        69,
+        "redis could not connect",
+    );
     assert!(now().since(listed) < Duration::from_secs(1));
-    // It can be interrupted.
-    let mut waiting = place.bare();
+    // The wait can be interrupted.
+    let mut waiting = workspace.polylock_without_store();
     waiting.args(["-S", &url, "run", "x", "true"]);
     let mut waiting = support::Running::spawn(waiting);
-    let mut said = BufReader::new(waiting.0.as_mut().unwrap().stderr.as_mut().unwrap());
-    said.read_line(&mut String::new()).unwrap();
+    let mut stderr = BufReader::new(waiting.0.as_mut().unwrap().stderr.as_mut().unwrap());
+    stderr.read_line(&mut String::new()).unwrap();
     waiting.signal(Signal::INT);
     assert_eq!(waiting.code(), Some(130));
 }
 
 #[test]
 fn a_status_file_that_cannot_be_written() {
-    let place = Place::new();
+    let workspace = Workspace::new();
     assert_code(
-        &place.call("run --status-file no/such/file x touch ran"),
+        &workspace.call("run --status-file no/such/file x touch ran"),
         73,
         "no/such/file can't be written",
     );
-    assert_code(&place.call("run --status-fd 77 x touch ran"), 73, "file descriptor 77 can't be written");
-    assert!(!place.path("ran").exists());
+    assert_code(&workspace.call("run --status-fd 77 x touch ran"), 73, "file descriptor 77 can't be written");
+    assert!(!workspace.path("ran").exists());
 }
 
 #[test]
 fn interrupted_while_waiting() {
-    let place = Place::new();
-    let holder = place.start("x", "echo > held; exec sleep 60");
-    place.wait_for_file("held");
+    let workspace = Workspace::new();
+    let holder = workspace.start("x", "echo > held; exec sleep 60");
+    workspace.wait_for_file("held");
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
-        let waiter = place.start("x", "touch ran");
-        place.wait_for_waiters("x", 1);
+        let waiter = workspace.start("x", "touch ran");
+        workspace.wait_for_waiters("x", 1);
         waiter.signal(signal);
         assert_eq!(waiter.code(), Some(code));
         // It has left the queue before it ended.
-        assert_eq!(place.status("x")["waiters"].as_array().unwrap().len(), 0);
+        assert_eq!(workspace.status("x")["waiters"].as_array().unwrap().len(), 0);
     }
-    assert!(!place.path("ran").exists());
+    assert!(!workspace.path("ran").exists());
     drop(holder);
 }
 
 #[tokio::test]
-async fn a_second_signal_ends_a_waiter_at_once_though_the_store_hangs() {
-    let place = Place::new();
-    let holder = place.start("x", "echo > held; exec sleep 60");
-    place.wait_for_file("held");
-    let mut waiter = place.start("--status-file status x", "true");
-    place.wait_for_waiters("x", 1);
-    // Nobody else can write from now on, so the place in the queue can't be given up.
-    let mut store = sqlx::SqliteConnection::connect(&place.url()).await.unwrap();
+async fn a_second_signal_ends_a_waiter_at_once_while_the_store_hangs() {
+    let workspace = Workspace::new();
+    let holder = workspace.start("x", "echo > held; exec sleep 60");
+    workspace.wait_for_file("held");
+    let mut waiter = workspace.start("--status-file status x", "true");
+    workspace.wait_for_waiters("x", 1);
+    // No other connection can write from now on, so the request can't leave the queue.
+    let mut store = sqlx::SqliteConnection::connect(&workspace.url()).await.unwrap();
     sqlx::query("BEGIN EXCLUSIVE").execute(&mut store).await.unwrap();
     waiter.signal(Signal::INT);
     let signalled = now();
@@ -272,7 +303,7 @@ async fn a_second_signal_ends_a_waiter_at_once_though_the_store_hangs() {
     assert_eq!(waiter.code(), Some(143));
     let took = now().since(signalled);
     assert!(took < Duration::from_secs(1), "{took:?}");
-    assert_eq!(support::lines(&place.read("status")).pop().unwrap()["verdict"], "interrupted");
+    assert_eq!(support::lines(&workspace.read("status")).pop().unwrap()["verdict"], "interrupted");
     sqlx::query("ROLLBACK").execute(&mut store).await.unwrap();
     drop(holder);
 }

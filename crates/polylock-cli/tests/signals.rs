@@ -1,15 +1,15 @@
-//! Signals that are passed on, and holds that are kept shorter or longer than the command.
+//! Forwarded signals, and holds that are shorter or longer than the command.
 
 mod support;
 
 use std::{process::Command, time::Duration};
 
 use rustix::process::Signal;
-use support::{Place, Running, eventually, is_alive, lines, now};
+use support::{Running, Workspace, eventually, is_alive, lines, now};
 
 #[test]
-fn signals_reach_the_command_and_its_code_comes_back() {
-    let place = Place::new();
+fn signals_are_forwarded_to_the_command() {
+    let workspace = Workspace::new();
     for (signal, name) in [
         (Signal::HUP, "HUP"),
         (Signal::INT, "INT"),
@@ -21,48 +21,51 @@ fn signals_reach_the_command_and_its_code_comes_back() {
     ] {
         let script =
             format!("trap 'echo {name} > got; exit 5' {name}; echo > held; while :; do sleep 0.05; done");
-        let run = place.start("x", &script);
-        place.wait_for_file("held");
+        let run = workspace.start("x", &script);
+        workspace.wait_for_file("held");
         run.signal(signal);
         assert_eq!(run.code(), Some(5), "{name}");
-        assert_eq!(place.read("got").trim(), name);
-        std::fs::remove_file(place.path("held")).unwrap();
+        assert_eq!(workspace.read("got").trim(), name);
+        std::fs::remove_file(workspace.path("held")).unwrap();
     }
 }
 
 #[test]
-fn a_signal_reaches_grandchildren_too() {
-    let place = Place::new();
-    let run = place.start("x", "sleep 60 & echo $! > grandchild; wait");
-    let grandchild = place.wait_for_pid("grandchild");
+fn a_signal_is_forwarded_to_grandchildren() {
+    let workspace = Workspace::new();
+    let run = workspace.start("x", "sleep 60 & echo $! > grandchild; wait");
+    let grandchild = workspace.wait_for_pid("grandchild");
     run.signal(Signal::TERM);
     assert_eq!(run.code(), Some(143));
     eventually("the end of the grandchild", || !is_alive(grandchild));
-    assert_eq!(place.status("x")["state"], "free");
+    assert_eq!(workspace.status("x")["state"], "free");
 }
 
 #[test]
-fn under_nohup_a_hang_up_harms_nobody() {
-    let place = Place::new();
+fn under_nohup_a_hang_up_has_no_effect() {
+    let workspace = Workspace::new();
     let mut command = Command::new("sh");
     let script = format!(
         "trap '' HUP; exec {} run x sh -c 'echo > held; until [ -e end ]; do sleep 0.05; done; exit 6'",
         env!("CARGO_BIN_EXE_polylock")
     );
-    command.args(["-c", &script]).env("POLYLOCK_STORE", place.url()).current_dir(place.directory.path());
+    command
+        .args(["-c", &script])
+        .env("POLYLOCK_STORE", workspace.url())
+        .current_dir(workspace.directory.path());
     let run = Running::spawn(command);
-    place.wait_for_file("held");
+    workspace.wait_for_file("held");
     run.signal(Signal::HUP);
-    std::fs::write(place.path("end"), "").unwrap();
+    std::fs::write(workspace.path("end"), "").unwrap();
     assert_eq!(run.code(), Some(6));
 }
 
-/// Ctrl-C on a terminal goes to both, and polylock may see it after the end of the command.
+/// Ctrl-C on a terminal goes to both, and polylock may receive it after the end of the command.
 #[test]
-fn a_signal_from_before_the_release_does_not_cut_it_off() {
-    let place = Place::new();
-    let run = place.start("x", "echo $$ > child; exec sleep 60");
-    let child = place.wait_for_pid("child");
+fn a_signal_from_before_the_release_does_not_interrupt_it() {
+    let workspace = Workspace::new();
+    let run = workspace.start("x", "echo $$ > child; exec sleep 60");
+    let child = workspace.wait_for_pid("child");
     run.signal(Signal::STOP);
     rustix::process::kill_process(child, Signal::INT).unwrap();
     run.signal(Signal::INT);
@@ -71,14 +74,14 @@ fn a_signal_from_before_the_release_does_not_cut_it_off() {
     let output = run.finish();
     assert_eq!(output.status.code(), Some(130));
     assert_eq!(support::stderr(&output), "");
-    assert_eq!(place.status("x")["state"], "free");
+    assert_eq!(workspace.status("x")["state"], "free");
 }
 
 #[test]
-fn what_the_command_leaves_running_is_left_alone() {
-    let place = Place::new();
-    let run = place.start("x", "sleep 60 >/dev/null 2>&1 & echo $! > left");
-    let left = place.wait_for_pid("left");
+fn background_processes_of_an_ended_command_continue() {
+    let workspace = Workspace::new();
+    let run = workspace.start("x", "sleep 60 >/dev/null 2>&1 & echo $! > left");
+    let left = workspace.wait_for_pid("left");
     assert_eq!(run.code(), Some(0));
     assert!(is_alive(left));
     rustix::process::kill_process(left, Signal::KILL).unwrap();
@@ -86,26 +89,26 @@ fn what_the_command_leaves_running_is_left_alone() {
 
 #[test]
 fn the_signal_that_stops_a_command_can_be_chosen() {
-    let place = Place::new();
+    let workspace = Workspace::new();
     let script = "trap 'echo INT > got; exit 0' INT; trap '' TERM; echo > held; while :; do sleep 0.05; done";
-    let run = place.start("--max-hold 300ms --signal INT x", script);
+    let run = workspace.start("--max-hold 300ms --signal INT x", script);
     assert_eq!(run.code(), Some(124));
-    assert_eq!(place.read("got"), "INT\n");
+    assert_eq!(workspace.read("got"), "INT\n");
 }
 
 #[test]
 fn max_hold_stops_the_command_and_frees_the_lock() {
-    let place = Place::new();
-    let run = place.start("--max-hold 300ms --status-file status x", "echo > held; exec sleep 60");
+    let workspace = Workspace::new();
+    let run = workspace.start("--max-hold 300ms --status-file status x", "echo > held; exec sleep 60");
     assert_eq!(run.code(), Some(124));
-    assert_eq!(lines(&place.read("status")).pop().unwrap()["verdict"], "max_hold");
-    assert_eq!(place.status("x")["state"], "free");
-    // What does not heed the signal is killed after the grace.
-    let run = place.start("--max-hold 200ms --grace 200ms x", "trap '' TERM; while :; do sleep 60; done");
+    assert_eq!(lines(&workspace.read("status")).pop().unwrap()["verdict"], "max_hold");
+    assert_eq!(workspace.status("x")["state"], "free");
+    // A command that ignores the signal is killed after the grace period.
+    let run = workspace.start("--max-hold 200ms --grace 200ms x", "trap '' TERM; while :; do sleep 60; done");
     assert_eq!(run.code(), Some(124));
-    assert_eq!(place.status("x")["state"], "free");
-    // A command that ends well when it is asked to was cut off all the same.
-    let run = place.start("--max-hold 200ms x", "trap 'exit 0' TERM; while :; do sleep 0.05; done");
+    assert_eq!(workspace.status("x")["state"], "free");
+    // A command that exits with 0 on request was stopped early all the same.
+    let run = workspace.start("--max-hold 200ms x", "trap 'exit 0' TERM; while :; do sleep 0.05; done");
     assert_eq!(run.code(), Some(124));
 }
 
@@ -113,89 +116,89 @@ fn max_hold_stops_the_command_and_frees_the_lock() {
 fn min_hold_keeps_the_lock_for_that_time_without_waiting_for_it() {
     let hold = Duration::from_secs(2);
     for ttl in ["30s", "500ms"] {
-        let place = Place::new();
+        let workspace = Workspace::new();
         let start = now();
-        let run = place.start(&format!("--ttl {ttl} --min-hold 2s --status-file status x"), "exit 3");
+        let run = workspace.start(&format!("--ttl {ttl} --min-hold 2s --status-file status x"), "exit 3");
         assert_eq!(run.code(), Some(3));
-        assert!(now().since(start) < hold * 3 / 4, "it waited");
-        assert_eq!(place.status("x")["state"], "held");
-        let events = lines(&place.read("status"));
+        assert!(now().since(start) < hold * 3 / 4, "the run waited");
+        assert_eq!(workspace.status("x")["state"], "held");
+        let events = lines(&workspace.read("status"));
         let expired = &events[events.len() - 2];
         assert!(
             expired["event"] == "expired" && expired["expires_in_ms"].as_u64().unwrap() <= 2000,
             "{expired}"
         );
-        assert_eq!(place.start("-w 20 x", "true").code(), Some(0));
+        assert_eq!(workspace.start("-w 20 x", "true").code(), Some(0));
         let free_after = now().since(start);
         println!("{ttl}: free after {free_after:?}");
         assert!(free_after >= hold, "{free_after:?}");
-        // Waiters look at least once a second.
+        // Waiters check at least once a second.
         assert!(free_after < hold + Duration::from_secs(3), "{free_after:?}");
     }
 }
 
 #[test]
 fn min_hold_does_not_change_the_ttl() {
-    let place = Place::new();
-    let run = place.start("--ttl 1s --min-hold 1h x", "echo $POLYLOCK_TTL_MS > ttl; exec sleep 60");
-    place.wait_for_file("ttl");
-    assert_eq!(place.read("ttl"), "1000\n");
+    let workspace = Workspace::new();
+    let run = workspace.start("--ttl 1s --min-hold 1h x", "echo $POLYLOCK_TTL_MS > ttl; exec sleep 60");
+    workspace.wait_for_file("ttl");
+    assert_eq!(workspace.read("ttl"), "1000\n");
     run.signal(Signal::KILL);
     let killed = now();
-    assert_eq!(place.start("-w 20 x", "true").code(), Some(0));
+    assert_eq!(workspace.start("-w 20 x", "true").code(), Some(0));
     assert!(now().since(killed) < Duration::from_secs(5), "{:?}", now().since(killed));
-    // After a longer command nothing is left of it.
-    let run = place.start("--min-hold 100ms x", "sleep 0.3");
+    // After a longer command no time is left.
+    let run = workspace.start("--min-hold 100ms x", "sleep 0.3");
     assert_eq!(run.code(), Some(0));
-    assert_eq!(place.status("x")["state"], "free");
+    assert_eq!(workspace.status("x")["state"], "free");
 }
 
 #[test]
 fn a_signal_ends_a_min_hold_that_needs_this_process() {
-    let place = Place::new();
-    // Longer than the longest lease of the store.
-    let run = place.start("--min-hold 48h x", "exit 3");
-    eventually("the lock", || place.status("x")["state"] == "held");
+    let workspace = Workspace::new();
+    // This is longer than the longest lease of the store.
+    let run = workspace.start("--min-hold 48h x", "exit 3");
+    eventually("the lock", || workspace.status("x")["state"] == "held");
     eventually("the end of the command", || {
-        let held = place.status("x");
+        let held = workspace.status("x");
         held["holders"][0]["age_ms"].as_u64().unwrap() > 1500
     });
     run.signal(Signal::TERM);
     let output = run.finish();
     assert_eq!(output.status.code(), Some(3));
     let text = support::stderr(&output);
-    assert!(text.contains("is kept for another") && text.contains("before the time of --min-hold"), "{text}");
-    assert_eq!(place.status("x")["state"], "free");
+    assert!(text.contains("is kept for another") && text.contains("before the end of --min-hold"), "{text}");
+    assert_eq!(workspace.status("x")["state"], "free");
 }
 
 #[test]
 fn jitter_can_be_interrupted() {
-    let place = Place::new();
-    let run = place.start("--jitter 1h x", "touch ran");
-    // It has opened the store, so it listens to signals.
-    eventually("the store", || place.path("locks.db").exists());
+    let workspace = Workspace::new();
+    let run = workspace.start("--jitter 1h x", "touch ran");
+    // It has opened the store, so it receives signals.
+    eventually("the store", || workspace.path("locks.db").exists());
     run.signal(Signal::TERM);
     assert_eq!(run.code(), Some(143));
-    assert!(!place.path("ran").exists());
+    assert!(!workspace.path("ran").exists());
 }
 
 #[test]
-fn shared_holders_meet_and_exclude_an_exclusive_one() {
-    let place = Place::new();
+fn shared_holders_coexist_and_exclude_an_exclusive_one() {
+    let workspace = Workspace::new();
     let wait = "echo > $0; until [ -e end ]; do sleep 0.05; done";
     let readers: Vec<_> = ["a", "b"]
         .map(|file| {
-            let mut command = place.polylock();
+            let mut command = workspace.polylock();
             command.args(["run", "-s", "x", "sh", "-c", wait, file]);
             let run = Running::spawn(command);
-            place.wait_for_file(file);
+            workspace.wait_for_file(file);
             run
         })
         .into();
-    assert_eq!(place.call("run -n x true").status.code(), Some(75));
-    std::fs::write(place.path("end"), "").unwrap();
+    assert_eq!(workspace.call("run -n x true").status.code(), Some(75));
+    std::fs::write(workspace.path("end"), "").unwrap();
     for reader in readers {
         assert_eq!(reader.code(), Some(0));
     }
-    assert_eq!(place.call("run -n x true").status.code(), Some(0));
+    assert_eq!(workspace.call("run -n x true").status.code(), Some(0));
 }

@@ -1,4 +1,4 @@
-//! On a real terminal, which `script` of util-linux lends: the waiting display, reading, Ctrl-C, and the question.
+//! Tests on a real terminal, which `script` of util-linux provides: the waiting display, reading, Ctrl-C, and the confirmation.
 #![allow(clippy::unwrap_used, reason = "a failure here fails the test")]
 
 mod support;
@@ -11,12 +11,12 @@ use std::{
 };
 
 use rustix::process::Signal;
-use support::{Place, eventually, is_alive, warden_of};
+use support::{Workspace, eventually, is_alive, warden_of};
 
 /// A shell command line on a terminal of its own.
 ///
-/// A shell in between gets the terminal's Ctrl-C too, and dash dies of it while bash waits for its command: where
-/// Ctrl-C is pressed, the line starts with `exec`. The shell is the plain one, whatever the user's is.
+/// A shell in between receives the terminal's Ctrl-C, too, and dash dies of it while bash waits for its command: in tests of Ctrl-C, the
+/// line starts with `exec`. The shell is `sh`, whatever the user's shell is.
 struct Terminal {
     script: Child,
     keys: std::process::ChildStdin,
@@ -24,14 +24,14 @@ struct Terminal {
 }
 
 impl Terminal {
-    fn run(place: &Place, command: &str) -> Self {
+    fn run(workspace: &Workspace, command: &str) -> Self {
         let mut script = Command::new("script")
             .args(["-q", "-e", "-f", "-c", command, "/dev/null"])
-            .env("POLYLOCK_STORE", place.url())
+            .env("POLYLOCK_STORE", workspace.url())
             .env("P", env!("CARGO_BIN_EXE_polylock"))
             .env("TERM", "xterm")
             .env("SHELL", "/bin/sh")
-            .current_dir(place.directory.path())
+            .current_dir(workspace.directory.path())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -77,50 +77,52 @@ impl Drop for Terminal {
 }
 
 #[test]
-fn the_display_is_rewritten_in_place_and_goes_away() {
-    let place = Place::new();
-    let holder = place.start("--label nightly orders", "echo > held; until [ -e end ]; do sleep 0.05; done");
-    place.wait_for_file("held");
-    let terminal = Terminal::run(&place, "$P run orders echo mine");
+fn the_waiting_line_is_redrawn_and_then_removed() {
+    let workspace = Workspace::new();
+    let holder =
+        workspace.start("--label nightly orders", "echo > held; until [ -e end ]; do sleep 0.05; done");
+    workspace.wait_for_file("held");
+    let terminal = Terminal::run(&workspace, "$P run orders echo mine");
     terminal.wait_for("orders: held by ");
     terminal.wait_for("(nightly), token ");
     terminal.wait_for("you are 1st of 1");
     terminal.wait_for("waited 1s");
     let before = terminal.screen();
     assert!(before.contains('\r') && !before.contains("polylock: waiting"), "{before:?}");
-    std::fs::write(place.path("end"), "").unwrap();
+    std::fs::write(workspace.path("end"), "").unwrap();
     terminal.wait_for("mine");
     assert_eq!(terminal.code(), 0);
     assert_eq!(holder.code(), Some(0));
 }
 
 #[test]
-fn a_quick_turn_shows_nothing() {
-    let place = Place::new();
-    let terminal = Terminal::run(&place, "$P run orders echo mine");
+fn a_short_wait_displays_nothing() {
+    let workspace = Workspace::new();
+    let terminal = Terminal::run(&workspace, "$P run orders echo mine");
     terminal.wait_for("mine");
     assert_eq!(terminal.screen().trim(), "mine");
     assert_eq!(terminal.code(), 0);
 }
 
 #[test]
-fn control_c_while_waiting_leaves_the_queue() {
-    let place = Place::new();
-    let holder = place.start("orders", "echo > held; exec sleep 60");
-    place.wait_for_file("held");
-    let mut terminal = Terminal::run(&place, "exec $P run orders touch ran");
+fn control_c_removes_a_waiter_from_the_queue() {
+    let workspace = Workspace::new();
+    let holder = workspace.start("orders", "echo > held; exec sleep 60");
+    workspace.wait_for_file("held");
+    let mut terminal = Terminal::run(&workspace, "exec $P run orders touch ran");
     terminal.wait_for("you are 1st of 1");
     terminal.press("\u{3}");
     assert_eq!(terminal.code(), 130);
-    assert_eq!(place.status("orders")["waiters"].as_array().unwrap().len(), 0);
-    assert!(!place.path("ran").exists());
+    assert_eq!(workspace.status("orders")["waiters"].as_array().unwrap().len(), 0);
+    assert!(!workspace.path("ran").exists());
     drop(holder);
 }
 
 #[test]
 fn the_command_can_read_the_terminal() {
-    let place = Place::new();
-    let mut terminal = Terminal::run(&place, "$P run orders sh -c 'echo ready; read line; echo got $line'");
+    let workspace = Workspace::new();
+    let mut terminal =
+        Terminal::run(&workspace, "$P run orders sh -c 'echo ready; read line; echo got $line'");
     terminal.wait_for("ready");
     terminal.press("hello\n");
     terminal.wait_for("got hello");
@@ -129,26 +131,26 @@ fn the_command_can_read_the_terminal() {
 
 #[test]
 fn control_c_reaches_the_command_once() {
-    let place = Place::new();
+    let workspace = Workspace::new();
     let script = "trap \"echo x >> got\" INT; echo ready; until [ -e end ]; do sleep 0.05; done; exit 7";
-    let mut terminal = Terminal::run(&place, &format!("exec $P run orders sh -c '{script}'"));
+    let mut terminal = Terminal::run(&workspace, &format!("exec $P run orders sh -c '{script}'"));
     terminal.wait_for("ready");
     terminal.press("\u{3}");
-    place.wait_for_file("got");
-    std::fs::write(place.path("end"), "").unwrap();
+    workspace.wait_for_file("got");
+    std::fs::write(workspace.path("end"), "").unwrap();
     assert_eq!(terminal.code(), 7);
-    assert_eq!(place.read("got"), "x\n");
+    assert_eq!(workspace.read("got"), "x\n");
 }
 
 #[test]
-fn a_killed_polylock_takes_its_foreground_command_along() {
-    let place = Place::new();
+fn the_foreground_command_dies_with_a_killed_polylock() {
+    let workspace = Workspace::new();
     let terminal = Terminal::run(
-        &place,
+        &workspace,
         "sh -c 'echo $$ > self; exec $P run orders sh -c \"sleep 60 & echo \\$! > grandchild; echo \\$\\$ > child; wait\"'",
     );
-    let (run, child) = (place.wait_for_pid("self"), place.wait_for_pid("child"));
-    let grandchild = place.wait_for_pid("grandchild");
+    let (run, child) = (workspace.wait_for_pid("self"), workspace.wait_for_pid("child"));
+    let grandchild = workspace.wait_for_pid("grandchild");
     let warden = warden_of(run);
     rustix::process::kill_process(run, Signal::KILL).unwrap();
     eventually("the death of the command", || !is_alive(child) && !is_alive(grandchild));
@@ -157,48 +159,52 @@ fn a_killed_polylock_takes_its_foreground_command_along() {
 }
 
 #[test]
-fn a_stopped_polylock_loses_the_lock_only_after_its_foreground_command_is_dead() {
-    let place = Place::new();
+fn the_foreground_command_of_a_stopped_polylock_dies_before_the_loss() {
+    let workspace = Workspace::new();
     let terminal = Terminal::run(
-        &place,
+        &workspace,
         "sh -c 'echo $$ > self; exec $P run --ttl 1s orders sh -c \"sleep 60 & echo \\$! > grandchild; wait\"'; echo code $?",
     );
-    let (run, grandchild) = (place.wait_for_pid("self"), place.wait_for_pid("grandchild"));
+    let (run, grandchild) = (workspace.wait_for_pid("self"), workspace.wait_for_pid("grandchild"));
     rustix::process::kill_process(run, Signal::STOP).unwrap();
     let script = format!("if grep -q '^State:.[^ZX]' /proc/{grandchild}/status 2>/dev/null; then exit 9; fi");
-    assert_eq!(place.start("orders", &script).code(), Some(0), "the command lived beside the next holder");
+    assert_eq!(
+        workspace.start("orders", &script).code(),
+        Some(0),
+        "the command was alive beside the next holder"
+    );
     rustix::process::kill_process(run, Signal::CONT).unwrap();
     terminal.wait_for("code 79");
 }
 
 #[test]
-fn break_asks_first() {
-    let place = Place::new();
-    let holder = place.start("orders", "echo > held; exec sleep 60");
-    place.wait_for_file("held");
+fn break_requires_a_confirmation() {
+    let workspace = Workspace::new();
+    let holder = workspace.start("orders", "echo > held; exec sleep 60");
+    workspace.wait_for_file("held");
     for (key, question) in [
         ("n\n", "$P break --force orders"),
         ("n\n", "$P break orders"),
         ("y\n", "$P break --wait 20s orders"),
     ] {
-        let mut terminal = Terminal::run(&place, question);
+        let mut terminal = Terminal::run(&workspace, question);
         let consequence =
-            if question.contains("--force") { "working beside the next one" } else { "is told to stop" };
+            if question.contains("--force") { "work beside the next one" } else { "is requested to stop" };
         terminal.wait_for(consequence);
         terminal.wait_for("[y/N]");
-        assert_eq!(place.status("orders")["state"], "held");
+        assert_eq!(workspace.status("orders")["state"], "held");
         terminal.press(key);
         assert_eq!(terminal.code(), 0);
     }
-    assert_eq!(place.status("orders")["state"], "free");
+    assert_eq!(workspace.status("orders")["state"], "free");
     assert_eq!(holder.code(), Some(79));
 }
 
 #[test]
-fn a_command_whose_stdin_is_no_terminal_can_use_the_terminal() {
-    let place = Place::new();
+fn a_command_with_redirected_stdin_can_use_the_terminal() {
+    let workspace = Workspace::new();
     let mut terminal = Terminal::run(
-        &place,
+        &workspace,
         "echo x | $P run orders sh -c 'echo ready; read line </dev/tty; echo got $line'",
     );
     terminal.wait_for("ready");
@@ -208,14 +214,14 @@ fn a_command_whose_stdin_is_no_terminal_can_use_the_terminal() {
 }
 
 #[test]
-fn a_command_in_the_background_that_wants_the_terminal_is_reported() {
-    let place = Place::new();
+fn a_background_command_that_is_stopped_by_the_terminal_is_reported() {
+    let workspace = Workspace::new();
     let terminal = Terminal::run(
-        &place,
+        &workspace,
         "bash -mc '$P run orders sh -c \"echo \\$\\$ > child; read line </dev/tty\" </dev/null & wait'",
     );
-    let child = place.wait_for_pid("child");
-    terminal.wait_for("the command was stopped because it wants to use the terminal");
+    let child = workspace.wait_for_pid("child");
+    terminal.wait_for("the terminal stopped the command because it tried to use the terminal");
     terminal.wait_for("--foreground");
     assert!(is_alive(child));
     drop(terminal);
@@ -224,29 +230,31 @@ fn a_command_in_the_background_that_wants_the_terminal_is_reported() {
 
 #[test]
 fn a_terminal_without_job_control_stops_nothing() {
-    let place = Place::new();
+    let workspace = Workspace::new();
     let script =
         "echo ready; i=0; until [ -e end ]; do sleep 0.02; i=$((i+1)); echo $i > beats; done; exit 7";
-    let mut terminal = Terminal::run(&place, &format!("exec $P run orders sh -c '{script}'"));
+    let mut terminal = Terminal::run(&workspace, &format!("exec $P run orders sh -c '{script}'"));
     terminal.wait_for("ready");
-    // Nobody could continue what Ctrl-Z stops here.
+    // No process could continue a group that Ctrl-Z stops here.
     terminal.press("\u{1a}");
     terminal.wait_for("^Z");
-    let beats = || place.read("beats").trim().parse::<u32>().unwrap_or(0);
+    let beats = || workspace.read("beats").trim().parse::<u32>().unwrap_or(0);
     let before = beats();
-    eventually("signs of life", || beats() > before + 5);
-    std::fs::write(place.path("end"), "").unwrap();
+    eventually("progress of the command", || beats() > before + 5);
+    std::fs::write(workspace.path("end"), "").unwrap();
     assert_eq!(terminal.code(), 7);
 }
 
 #[test]
 fn a_shell_with_job_control_stops_and_continues_the_command() {
-    let place = Place::new();
-    let script = "echo $$ > child; until [ -e end ]; do sleep 0.02; done; exit 7";
-    std::fs::write(place.path("script"), script).unwrap();
-    let mut terminal = Terminal::run(&place, "bash --norc -i");
-    terminal.press("$P run --ttl 20s orders sh script; echo code $?\n");
-    let child = place.wait_for_pid("child");
+    let workspace = Workspace::new();
+    // The shell waits without a child. A shell that is about to start a program waits for it in a state that only SIGKILL interrupts: if
+    // Ctrl-Z stops the new process before it runs its program, the shell itself is never shown as stopped.
+    assert!(Command::new("mkfifo").arg(workspace.path("end")).status().unwrap().success());
+    std::fs::write(workspace.path("script"), "echo $$ > child; read line < end; exit 7").unwrap();
+    let mut terminal = Terminal::run(&workspace, "bash --norc -i");
+    terminal.press("$P run --ttl 20s orders sh script\n");
+    let child = workspace.wait_for_pid("child");
     let is_stopped = || {
         let stat = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap();
         stat.rsplit_once(") ").unwrap().1.starts_with('T')
@@ -254,10 +262,13 @@ fn a_shell_with_job_control_stops_and_continues_the_command() {
     terminal.press("\u{1a}");
     eventually("the stop", is_stopped);
     terminal.wait_for("Stopped");
-    terminal.press("fg\n");
-    eventually("the command goes on", || !is_stopped());
-    std::fs::write(place.path("end"), "").unwrap();
+    terminal.press("fg; echo code $?\n");
+    eventually("the command continues", || !is_stopped());
+    // It is opened in both directions, so that it does not wait for a reader.
+    let mut end = std::fs::OpenOptions::new().read(true).write(true).open(workspace.path("end")).unwrap();
+    end.write_all(b"\n").unwrap();
     eventually("the end", || !is_alive(child));
+    terminal.wait_for("code 7");
     terminal.press("exit\n");
     terminal.code();
 }

@@ -1,4 +1,4 @@
-//! Pipes that nobody reads: they delay neither the command, nor signals, nor the release.
+//! Unread pipes: they delay neither the command, nor signals, nor the release.
 #![allow(clippy::unwrap_used, reason = "a failure here fails the test")]
 
 mod support;
@@ -16,15 +16,15 @@ use rustix::{
     pipe::fcntl_setpipe_size,
     process::Signal,
 };
-use support::{Place, Running, eventually, is_alive, lines, now};
+use support::{Running, Workspace, eventually, is_alive, lines, now};
 
-/// How long the pipes stay unread. `POLYLOCK_TEST_UNREAD_SECONDS=60` is the long form.
+/// The time for which the pipes stay unread. `POLYLOCK_TEST_UNREAD_SECONDS=60` is the long form.
 fn unread_time() -> Duration {
     let seconds = std::env::var("POLYLOCK_TEST_UNREAD_SECONDS").map_or(3, |seconds| seconds.parse().unwrap());
     Duration::from_secs(seconds)
 }
 
-/// A pipe of one page that is full, so that the first write to it blocks.
+/// Returns a pipe of one page that is full, so that the first write to it blocks.
 fn full_pipe() -> (PipeReader, PipeWriter) {
     let (reader, mut writer) = std::io::pipe().unwrap();
     fcntl_setpipe_size(&writer, 4096).unwrap();
@@ -35,21 +35,21 @@ fn full_pipe() -> (PipeReader, PipeWriter) {
     (reader, writer)
 }
 
-/// Reads a non-blocking copy of what is in the pipe now, and what comes until its end.
+/// Reads a pipe until its end.
 fn rest(mut reader: PipeReader) -> String {
     let mut text = String::new();
     reader.read_to_string(&mut text).unwrap();
     text
 }
 
-/// Its own messages go nowhere: it shares the standard error that is not read.
+/// Its own messages are discarded: it shares the standard error that is not read.
 const BEATS: &str = "exec 2>/dev/null; trap 'echo got > got; exit 5' TERM; echo $$ > child; while :; do echo >> beats; sleep 0.05; done";
 
-/// A run whose standard error and status descriptor are full pipes.
-fn start(place: &Place, flags: &[&str]) -> (Running, PipeReader, PipeReader) {
+/// Starts a run with full pipes as standard error and status descriptor.
+fn start(workspace: &Workspace, flags: &[&str]) -> (Running, PipeReader, PipeReader) {
     let ((status_reader, status), (stderr_reader, stderr)) = (full_pipe(), full_pipe());
     fcntl_setfd(status.as_fd(), FdFlags::empty()).unwrap();
-    let mut run = place.polylock();
+    let mut run = workspace.polylock();
     run.args(["run", "--ttl", "1s", "--status-fd", &status.as_raw_fd().to_string()]).args(flags);
     run.args(["x", "sh", "-c", BEATS]).stderr(stderr);
     let run = Running::spawn(run);
@@ -58,48 +58,48 @@ fn start(place: &Place, flags: &[&str]) -> (Running, PipeReader, PipeReader) {
 }
 
 #[test]
-fn a_run_outlives_pipes_that_nobody_reads_and_heeds_a_signal_at_once() {
+fn unread_pipes_delay_neither_the_command_nor_a_signal_nor_the_release() {
     for flags in [&["-v"][..], &["--output", "json"]] {
-        let place = Place::new();
-        let (run, status, stderr) = start(&place, flags);
-        let child = place.wait_for_pid("child");
+        let workspace = Workspace::new();
+        let (run, status, stderr) = start(&workspace, flags);
+        let child = workspace.wait_for_pid("child");
         let until = now() + unread_time();
         while now() < until {
             std::thread::park_timeout(Duration::from_millis(50));
         }
-        let beats = || place.read("beats").len();
+        let beats = || workspace.read("beats").len();
         let before = beats();
-        eventually("signs of life", || beats() > before + 3);
-        assert!(is_alive(child) && place.status("x")["state"] == "held");
+        eventually("progress of the command", || beats() > before + 3);
+        assert!(is_alive(child) && workspace.status("x")["state"] == "held");
 
         let signalled = now();
         run.signal(Signal::TERM);
         eventually("the end of the command", || !is_alive(child));
-        eventually("the release", || place.status("x")["state"] == "free");
+        eventually("the release", || workspace.status("x")["state"] == "free");
         let free_after = now().since(signalled);
         println!("{flags:?}: free after {free_after:?}");
         assert!(free_after < Duration::from_secs(1), "{free_after:?}");
-        assert_eq!(run.code(), Some(5), "it ends though nobody reads");
-        assert_eq!(place.read("got"), "got\n");
+        assert_eq!(run.code(), Some(5), "it ends although the pipes are not read");
+        assert_eq!(workspace.read("got"), "got\n");
         drop((status, stderr));
     }
 }
 
 #[test]
-fn events_that_did_not_fit_are_counted_and_the_verdict_is_written() {
-    let place = Place::new();
+fn dropped_events_are_counted_and_the_verdict_is_written() {
+    let workspace = Workspace::new();
     let (reader, status) = full_pipe();
     fcntl_setfd(status.as_fd(), FdFlags::empty()).unwrap();
-    // Each event is as long as it can be, so that few are needed.
-    let mut run = place.polylock();
+    // Each event is as long as possible, so that few are needed.
+    let mut run = workspace.polylock();
     run.args(["run", "--ttl", "300ms", "--status-fd", &status.as_raw_fd().to_string(), "--label"]);
     run.arg("\"".repeat(255)).args(["x", "sh", "-c", "echo > held; until [ -e end ]; do sleep 0.05; done"]);
     let run = Running::spawn(run);
     drop(status);
-    place.wait_for_file("held");
+    workspace.wait_for_file("held");
     let until = now() + Duration::from_secs(4);
     eventually("the time of about 40 renewals", || now() >= until);
-    std::fs::write(place.path("end"), "").unwrap();
+    std::fs::write(workspace.path("end"), "").unwrap();
     let text = std::thread::spawn(move || rest(reader));
     let output = run.finish();
     assert_eq!(output.status.code(), Some(0));
@@ -114,19 +114,20 @@ fn events_that_did_not_fit_are_counted_and_the_verdict_is_written() {
 }
 
 #[test]
-fn the_status_descriptor_may_be_a_socket_or_a_file_that_can_not_be_opened_again() {
-    let place = Place::new();
-    let (ours, its) = std::os::unix::net::UnixStream::pair().unwrap();
-    let path = place.path("gone");
+fn the_status_descriptor_may_be_a_socket_or_an_unlinked_file() {
+    let workspace = Workspace::new();
+    let (local, inherited) = std::os::unix::net::UnixStream::pair().unwrap();
+    let path = workspace.path("gone");
     let file = File::create(&path).unwrap();
     let mut copy = File::open(&path).unwrap();
-    // Its name leads nowhere any more.
+    // The file has no name any more.
     std::fs::remove_file(&path).unwrap();
-    let mut descriptors: Vec<OwnedFd> = vec![its.into(), file.into()];
+    let mut descriptors: Vec<OwnedFd> = vec![inherited.into(), file.into()];
     for descriptor in &descriptors {
         fcntl_setfd(descriptor, FdFlags::empty()).unwrap();
         let number = descriptor.as_raw_fd().to_string();
-        let output = place.polylock().args(["run", "--status-fd", &number, "x", "true"]).output().unwrap();
+        let output =
+            workspace.polylock().args(["run", "--status-fd", &number, "x", "true"]).output().unwrap();
         assert!(output.status.success(), "{}", support::stderr(&output));
     }
     descriptors.clear();
@@ -135,6 +136,6 @@ fn the_status_descriptor_may_be_a_socket_or_a_file_that_can_not_be_opened_again(
         from.read_to_string(&mut text).unwrap();
         lines(&text).iter().map(|line| line["event"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
-    assert_eq!(read(&mut &ours), ["acquired", "released", "verdict"]);
+    assert_eq!(read(&mut &local), ["acquired", "released", "verdict"]);
     assert_eq!(read(&mut copy), ["acquired", "released", "verdict"]);
 }

@@ -1,120 +1,127 @@
-//! What the author of a store implements: the unstable side of the crate, with a numbered contract.
+//! The interface that the author of a store implements: the unstable side of the crate, with a numbered contract.
 //!
 //! # The contract
 //!
-//! 1. **Exclusion.** Two requests whose modes conflict are never both held by the store's own clock.
-//! 2. **Order.** Where [`Order::Arrival`](crate::Order::Arrival) is declared, a request is granted if and only if no
-//!    earlier live entry of the name, holder or waiter, conflicts with its mode ([`queue`](crate::queue) is the
-//!    rule in code).
-//! 3. **Tokens.** Every grant carries a token strictly greater than every earlier token of the name, drawn inside
-//!    the region that the store serialises.
-//! 4. **Time.** The store's clock decides expiry. A waiter's place lasts [`Request::place_ttl`] from its last claim,
-//!    a hold [`Request::ttl`] from its last claim or renewal.
-//! 5. **Idempotent.** Every operation is idempotent in [`Request::id`]: a claim repeated finds its own grant with
-//!    the same token, a release repeated finds nothing, a release of what is gone or another's changes nothing. A claim that
-//!    arrives after its own release, on an abandoned connection, grants nothing. An operation that undoes another names exactly
-//!    that one, by an identity that neither a restart nor a later operation repeats.
-//! 6. **No false success.** What the store is not sure of is an error, and an error means *unknown*.
-//! 7. **Bounded.** Every operation ends by itself in bounded time, with a temporary error at the latest; only
-//!    [`wait`](Backend::wait) may last.
+//! 1. **Exclusion.** Two requests with conflicting modes never hold the lock at the same time, by the store's own clock.
+//! 2. **Order.** If [`Order::Fifo`](crate::Order::Fifo) is declared, a request is granted if and only if no earlier live
+//!    entry of the name, holder or waiter, conflicts with its mode ([`queue`](crate::queue) implements the rule).
+//! 3. **Tokens.** Every grant carries a token strictly greater than every earlier token of the name. It is drawn inside the region
+//!    that the store serialises.
+//! 4. **Time.** The store's clock decides expiry. From its last claim or keep-alive, a queue entry lasts [`Request::queue_lease`],
+//!    and a hold lasts [`Request::ttl`].
+//! 5. **Idempotent.** Every operation is idempotent in [`Request::id`]: a repeated claim returns its own grant with the same token,
+//!    a repeated release finds nothing, and a release changes nothing if the entry is gone or belongs to another request. A claim
+//!    that arrives after its own release, on an abandoned connection, grants nothing. An operation that undoes another names
+//!    exactly that one, by an identity that neither a restart nor a later operation repeats.
+//! 6. **No false success.** If the store is not sure of an outcome, it returns an error, and an error means *unknown*.
+//! 7. **Bounded.** Every operation ends by itself in bounded time, with a temporary error at the latest. Only
+//!    [`wait`](Backend::wait) has no bound.
 //!
-//! Core gives in return: claim, wait and release of one request never overlap, and a release is the last of them; the first
-//! waiter of a lock in a process claims again every second at least, and where [`Order::Unordered`](crate::Order) is declared only
-//! the first one claims at all; not more than [`Capabilities::claims_at_once`] claims are under way; a claim or a release is never
-//! dropped half-way, unless the caller drives it ([`Backend::here`]); names, modes and lease times have been checked against
-//! [`Capabilities`]; everything belongs to the store's I/O thread (see [`io`](crate::io)), where connections must be
-//! made, too. The first poll of an operation may come from the caller, in that thread's context; it must not block. So a
-//! store need not be cancel-safe, but in `wait`.
+//! In return, core guarantees:
 //!
-//! `polylock-testkit` exports the suite that holds a store to all this.
+//! * Claim, wait and release of one request never overlap, and a release is the last of them.
+//! * The first waiter of a lock in a process claims again at least every second. If [`Order::Unordered`](crate::Order) is declared,
+//!   only the first waiter claims at all.
+//! * At most [`Capabilities::claims_at_once`] claims are in flight.
+//! * A claim or a release is never dropped half-way, unless the caller drives it ([`Backend::here`]).
+//! * Names, modes and lease times have been checked against [`Capabilities`].
+//! * Every operation belongs to the store's I/O thread (see [`io`](crate::io)), on which the store must also open its connections.
+//!   The first poll of an operation may come from the caller, in that thread's context; it must not block.
+//!
+//! So a store need not be cancel-safe, except in `wait`.
+//!
+//! `polylock-testkit` exports the conformance suite that tests a store against this contract.
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 
 use crate::{
-    BreakNotice, BreakOrder, Capabilities, FencingToken, HoldAlerts, KeepAlive, LockName, Mode, OwnerId,
-    Release, Request, Result, Standing, Wake, owner,
+    BreakNotice, BreakOrder, Capabilities, ClaimOutcome, FencingToken, HoldAlerts, KeepAlive, LockName, Mode,
+    OwnerId, Release, Request, Result, Wake, owner,
 };
 
 /// A store of locks. See the [module](self) for the contract.
 #[async_trait]
 pub trait Backend: fmt::Debug + Send + Sync + 'static {
-    /// What this store can do.
+    /// Returns the capabilities of this store.
     fn capabilities(&self) -> &Capabilities;
 
-    /// The same store on a connection that belongs to the runtime of the present context, if there is one and it works. Then core has
-    /// the task of the caller drive a claim or a release on it, which saves two wake-ups of threads. `None` by default.
+    /// Returns the same store on a connection that belongs to the current runtime, if such a connection exists and works. The task
+    /// of the caller then drives a claim or a release on it, which saves two thread wake-ups. Returns `None` by default.
     ///
-    /// A store that has such connections keeps them in a [`PerRuntime`](crate::PerRuntime). A claim or a release on one of them may be
-    /// dropped at any point. Then core calls it again, on the store itself and on the I/O thread. So an attempt that was dropped may
-    /// arrive later than what follows it: a claim that does must not grant anything after the release of its request.
+    /// A store with such connections keeps them in a [`PerRuntime`](crate::PerRuntime). A claim or a release on one of them may be
+    /// dropped at any point, or fail temporarily. Core then repeats it on the store itself, on the I/O thread. So an attempt that
+    /// was dropped may arrive after the operations that follow it: such a claim must not grant anything after the release of its
+    /// request. The connection must lead to the same server as that of the store itself, which keeps the hold alive.
     fn here(&self) -> Option<Arc<dyn Backend>> {
         None
     }
 
-    /// Joins the queue if absent, refreshes the place if waiting, takes the lock if it is its turn.
+    /// Enqueues the request if it is new, extends its queue entry if it is waiting, and grants it the lock if it is its turn.
     ///
     /// # Errors
-    /// A temporary one is tried again; after any error the outcome is unknown, and core settles it by a release.
-    async fn claim(&self, request: &Request) -> Result<Standing>;
+    /// Core retries a temporary error. After any error the outcome is unknown, and core settles it by a release.
+    async fn claim(&self, request: &Request) -> Result<ClaimOutcome>;
 
-    /// Returns when the last claim's answer may be stale, or with the grant where the store hands over directly.
+    /// Returns when the outcome of the last claim may have changed, or with the grant if the store hands the lock over directly.
     ///
-    /// Spurious returns are allowed, missed ones are not: what changed after the claim answered counts, too. Core
-    /// never waits for this alone.
+    /// Spurious returns are allowed, missed wake-ups are not: a change since the reply to the claim counts, even if it precedes
+    /// this call. Core also claims again without a wake-up from time to time.
     ///
     /// # Errors
-    /// Core claims again after a moment.
+    /// Core claims again after a short pause.
     ///
     /// # Cancel safety
-    /// Must be: core drops it when time is up.
+    /// This must be cancel-safe: core drops it when the time is up.
     async fn wait(&self, request: &Request) -> Result<Wake>;
 
-    /// Extends the lease of each of `requests`: of a hold to [`Request::ttl`] from now, of a queue entry to
-    /// [`Request::place_ttl`] from now. Never creates or revives one. Returns one outcome for each request, in their order.
+    /// Extends the lease of each of `requests`: of a hold to [`Request::ttl`] from now, of a queue entry to [`Request::queue_lease`]
+    /// from now. Never creates or revives an entry. Returns one outcome for each request, in their order.
     ///
-    /// It takes at most [`Capabilities::keep_alive_batch`] requests, in one round trip where the store can. Each request is extended
-    /// atomically; the batch need not be. It comes at least every third of the shortest lease. With [`QueueLease::Shared`](crate::QueueLease) it
-    /// extends the lease of all waiters, too, also without any request. A hold that was marked by [`Inspect::break_lock`]
-    /// is not extended and is [`LostReason::Broken`](crate::LostReason::Broken).
+    /// Core passes at most [`Capabilities::keep_alive_batch`] requests, and the store sends them in one round trip if it can. Each
+    /// request is extended atomically; the batch need not be. Core calls this at least every third of the shortest lease. With
+    /// [`QueueLease::Shared`](crate::QueueLease), it also extends the lease of all waiters, even if `requests` is empty. A hold
+    /// that was marked by [`Inspect::break_lock`] is not extended; its outcome is
+    /// [`LostReason::Broken`](crate::LostReason::Broken).
     ///
-    /// It may overlap with itself and with a release, and may arrive after the release: then it changes nothing.
+    /// A call may overlap with other calls and with a release, and may arrive after the release: then it changes nothing.
     ///
     /// # Errors
-    /// An error means [`KeepAlive::Unknown`] for all of them. Only [`KeepAlive::Lost`] means lost.
+    /// An error means [`KeepAlive::Unknown`] for all requests. Only [`KeepAlive::Lost`] means that a lock is lost.
     async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>>;
 
-    /// Releases if held, withdraws if waiting. Returns [`Release::Lost`] if there was no entry of the request and no earlier
-    /// attempt within this call can have removed it.
+    /// Releases the lock if the request holds it, or withdraws the request if it is waiting. Returns [`Release::Lost`] if there was
+    /// no entry of the request and no earlier attempt within this call can have removed it.
     ///
     /// # Errors
-    /// An error means *unknown*. Core tries again until the lease has run out by itself.
+    /// An error means *unknown*. Core retries until the lease has expired.
     async fn release(&self, request: &Request) -> Result<Release>;
 }
 
-/// An optional power: inspecting a store, and breaking a lock.
+/// The optional operations of a store: inspecting and breaking locks.
 #[async_trait]
 pub trait Inspect: fmt::Debug + Send + Sync + 'static {
-    /// Who holds `name` and who waits for it, live entries only.
+    /// Returns the live holders and waiters of `name`.
     ///
     /// # Errors
-    /// If the store can't be asked.
+    /// If the store is unavailable.
     async fn inspect(&self, name: &LockName) -> Result<LockStatus>;
 
-    /// The status of every lock in use whose name starts with `prefix`, by name.
+    /// Returns the status of every lock in use with a name that starts with `prefix`, sorted by name.
     ///
     /// # Errors
-    /// If the store can't be asked.
+    /// If the store is unavailable.
     async fn list(&self, prefix: &str) -> Result<Vec<LockStatus>>;
 
-    /// Breaks the lock `name` as `order` says, and returns the entries of its holders. Waiters stay and are served.
+    /// Breaks the lock `name` as specified by `order`, and returns the entries of its holders. Waiters stay queued and are granted
+    /// the lock in turn.
     ///
     /// * Cooperative: marks every live hold with the notice, and notifies the holders at once if the store can push
-    ///   ([`HoldAlerts`]). A marked hold keeps others out until its release or the end of its lease. Of two notices, the first one
-    ///   stays.
-    /// * With force: removes every live hold. The next renewal or release of a former holder returns the notice, for as long
-    ///   as its lease would have lasted.
+    ///   ([`HoldAlerts`]). A marked hold excludes other requests until its release or the end of its lease. A second notice does
+    ///   not replace the first.
+    /// * With force: removes every live hold. The next renewal or release by a former holder returns the notice, for as long as its
+    ///   lease would have lasted.
     ///
     /// The next grant has a greater token, so a resource that checks tokens refuses the former holder.
     ///
@@ -123,54 +130,54 @@ pub trait Inspect: fmt::Debug + Send + Sync + 'static {
     async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>>;
 }
 
-/// Who holds a lock and who waits for it.
+/// The holders and waiters of a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockStatus {
-    /// Which lock.
+    /// The name of the lock.
     pub name: LockName,
-    /// Who holds it, by token.
+    /// The holders, sorted by token.
     pub holders: Vec<Entry>,
-    /// Who waits, in order of arrival.
+    /// The waiters, in order of arrival.
     pub waiters: Vec<Entry>,
 }
 
 impl LockStatus {
-    /// A lock with these entries.
+    /// Creates the status of a lock with these entries.
     #[must_use]
     pub const fn new(name: LockName, holders: Vec<Entry>, waiters: Vec<Entry>) -> Self {
         Self { name, holders, waiters }
     }
 
-    /// Whether nobody holds it and nobody waits.
+    /// Returns true if the lock has neither holders nor waiters.
     #[must_use]
     pub const fn is_free(&self) -> bool {
         self.holders.is_empty() && self.waiters.is_empty()
     }
 }
 
-/// A holder or a waiter, as the store's clock sees it.
+/// A holder or a waiter, with times by the store's clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Entry {
-    /// How it holds, or wants to hold.
+    /// The mode of the hold, or the mode that the waiter requests.
     pub mode: Mode,
-    /// Who it is.
+    /// The owner of the request.
     pub owner: OwnerId,
-    /// What it says it is for, without control characters; empty if it said nothing.
+    /// The label of the request, without control characters; empty if it has none.
     pub label: String,
     /// The token of a holder; `None` for a waiter.
     pub token: Option<FencingToken>,
-    /// For how long it has held or waited.
+    /// The time for which it has held the lock or waited.
     pub age: Duration,
-    /// How long until it ends if it is not refreshed.
+    /// The time until it expires if it is not extended.
     pub expires_in: Duration,
     /// The notice of the [break](crate::Locks::break_lock) that has marked this hold, until the holder releases it.
     pub broken: Option<BreakNotice>,
 }
 
 impl Entry {
-    /// An entry of `owner`.
+    /// Creates an entry. Control characters in `label` are replaced, and it is cut at 255 bytes.
     #[must_use]
     pub fn new(
         mode: Mode,
@@ -183,7 +190,7 @@ impl Entry {
         Self { mode, owner, label: owner::sanitized(label), token, age, expires_in, broken: None }
     }
 
-    /// The same entry, marked as broken.
+    /// Returns the entry with the notice of a break; `None` for a hold that is not broken.
     #[must_use]
     pub fn broken(mut self, notice: Option<BreakNotice>) -> Self {
         self.broken = notice;
@@ -191,32 +198,32 @@ impl Entry {
     }
 }
 
-/// An open store with the powers it has: what a store crate's `connect` returns.
+/// An open store with its optional interfaces, as returned by the `connect` of a store crate.
 #[derive(Debug, Clone)]
 pub struct Store {
     /// The store itself.
     pub backend: Arc<dyn Backend>,
-    /// The power to be inspected, if it has it.
+    /// The interface for inspection, if the store has it.
     pub inspect: Option<Arc<dyn Inspect>>,
-    /// What the store calls when it receives a break notice; `None` if it cannot push: then holders learn of a break at their
-    /// next renewal.
+    /// The callback for the break notices that the store receives; `None` if the store can't push: holders then receive a notice at
+    /// their next renewal.
     pub alerts: Option<Arc<HoldAlerts>>,
 }
 
 impl Store {
-    /// A store that can't be inspected.
+    /// Creates a store that can't be inspected.
     #[must_use]
     pub fn new(backend: Arc<dyn Backend>) -> Self {
         Self { backend, inspect: None, alerts: None }
     }
 
-    /// A store that can be inspected.
+    /// Creates a store that can be inspected.
     #[must_use]
     pub fn inspectable<B: Backend + Inspect>(backend: Arc<B>) -> Self {
         Self { inspect: Some(backend.clone()), ..Self::new(backend) }
     }
 
-    /// The same store, which pushes break notices to `alerts`.
+    /// Returns the same store, which pushes break notices to `alerts`.
     #[must_use]
     pub fn alerting(mut self, alerts: Arc<HoldAlerts>) -> Self {
         self.alerts = Some(alerts);

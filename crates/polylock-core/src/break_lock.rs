@@ -8,37 +8,37 @@ use std::{
 };
 
 use crate::{
-    ConfigError, Entry, InvalidName, Label, LockName, Operation, OwnerId, Result, engine::Front, locks,
+    ConfigError, Entry, InvalidName, Label, LockName, Operation, OwnerId, Result, engine::StoreHandle, locks,
 };
 
-/// Who broke a lock, and for what reason.
+/// The owner that broke a lock, and the reason.
 ///
 /// It is part of [`LostReason::Broken`](crate::LostReason::Broken), so it appears in the former holder's error and log.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub struct BreakNotice {
-    /// Who broke it; `None` if the store cannot tell, for instance because its own tools were used.
+    /// The owner that broke the lock; `None` if the store does not know it, for example because its own tools were used.
     pub by: Option<OwnerId>,
-    /// For what reason, if one was given.
+    /// The reason, if one was given.
     pub reason: Option<Label>,
 }
 
 impl BreakNotice {
-    /// A notice from `by`.
+    /// Creates a notice from `by`.
     #[must_use]
     pub const fn new(by: OwnerId, reason: Option<Label>) -> Self {
         Self { by: Some(by), reason }
     }
 
-    /// The notice as one text, for stores that keep it in one field. [`from_text`](Self::from_text) reads it.
+    /// Returns the notice as one text, for stores that keep it in one field. [`from_text`](Self::from_text) parses it.
     #[must_use]
     pub fn to_text(&self) -> String {
-        // Neither part holds a line feed: owners and labels have no control characters.
+        // Neither part contains a line feed: owners and labels have no control characters.
         let by = self.by.as_ref().map_or("", OwnerId::as_str);
         format!("{by}\n{}", self.reason.as_ref().map_or("", Label::as_str))
     }
 
-    /// Reads [`to_text`](Self::to_text). Never fails: others can write to the store, too.
+    /// Parses [`to_text`](Self::to_text). Never fails, because other programs can write to the store, too.
     #[must_use]
     pub fn from_text(text: &str) -> Self {
         let (by, reason) = text.split_once('\n').unwrap_or((text, ""));
@@ -63,20 +63,20 @@ impl fmt::Display for BreakNotice {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BreakOrder {
-    /// What the former holders are notified of.
+    /// The notice for the former holders.
     pub notice: BreakNotice,
-    /// Whether to remove the holds at once instead of marking them.
+    /// True to remove the holds at once instead of marking them.
     pub force: bool,
 }
 
 impl BreakOrder {
-    /// A cooperative order: holds are marked, and end when their holders have released them or their leases have expired.
+    /// Creates a cooperative order: holds are marked, and end when their holders have released them or their leases have expired.
     #[must_use]
     pub const fn new(notice: BreakNotice) -> Self {
         Self { notice, force: false }
     }
 
-    /// Removes the holds at once.
+    /// Returns the same order with force, which removes the holds at once.
     #[must_use]
     pub const fn force(mut self) -> Self {
         self.force = true;
@@ -84,13 +84,14 @@ impl BreakOrder {
     }
 }
 
-/// A break to be carried out: made by [`Locks::break_lock`](crate::Locks::break_lock), sent by `.await`.
+/// A break to be carried out: created by [`Locks::break_lock`](crate::Locks::break_lock), sent by `.await`.
 ///
-/// By default it is cooperative: the store marks the holds, their holders are notified (at once where the store can push,
-/// else at their next renewal, within a third of their lease), stop their work and release. The lock moves on when they have
-/// released it or their leases have expired, so two holders never overlap. With [`force`](Self::force) it moves on at once.
+/// By default it is cooperative: the store marks the holds, and their holders are notified (at once if the store can push,
+/// otherwise at their next renewal, within a third of their lease), stop their work and release. The next waiter is granted the
+/// lock when they have released it or their leases have expired, so two holders never overlap. With [`force`](Self::force), it is
+/// granted the lock at once.
 ///
-/// The result is the holders that were marked or removed.
+/// Returns the holders that were marked or removed.
 ///
 /// # Errors
 /// [`Error::Unsupported`](crate::Error::Unsupported) if the store cannot be inspected,
@@ -98,7 +99,7 @@ impl BreakOrder {
 /// [`Error::Unavailable`](crate::Error::Unavailable).
 ///
 /// # Cancel safety
-/// Once polled, it is carried out even if the future is dropped.
+/// Once polled, the break is carried out even if the future is dropped.
 ///
 /// ```
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -116,7 +117,7 @@ impl BreakOrder {
 #[derive(Debug)]
 #[must_use = "a break does nothing until it is awaited"]
 pub struct BreakLock {
-    front: Arc<Front>,
+    handle: Arc<StoreHandle>,
     name: Result<LockName, InvalidName>,
     by: OwnerId,
     reason: Option<Result<Label, ConfigError>>,
@@ -124,17 +125,17 @@ pub struct BreakLock {
 }
 
 impl BreakLock {
-    pub(crate) fn new(front: Arc<Front>, name: &str) -> Self {
-        Self { front, name: LockName::new(name), by: OwnerId::process(), reason: None, force: false }
+    pub(crate) fn new(handle: Arc<StoreHandle>, name: &str) -> Self {
+        Self { handle, name: LockName::new(name), by: OwnerId::process(), reason: None, force: false }
     }
 
-    /// Who breaks it, for the former holder; `host:pid` by default.
+    /// Sets the owner that breaks the lock, for the former holder; `host:pid` by default.
     pub fn by(mut self, owner: &OwnerId) -> Self {
         self.by = owner.clone();
         self
     }
 
-    /// For what reason, for the former holder: at most 255 bytes without control characters.
+    /// Sets the reason, for the former holder: at most 255 bytes without control characters.
     pub fn reason(mut self, reason: impl AsRef<str>) -> Self {
         self.reason = Some(Label::new(reason));
         self
@@ -155,7 +156,7 @@ impl BreakLock {
         order.force = self.force;
         tracing::warn!(lock.name = %name, force = order.force, notice = %order.notice, "breaking a lock");
         let with = |inspect: Arc<dyn crate::Inspect>| async move { inspect.break_lock(&name, &order).await };
-        locks::inspect_with(&self.front, Operation::Break, with).await
+        locks::inspect_with(&self.handle, Operation::Break, with).await
     }
 }
 

@@ -1,53 +1,53 @@
-//! What a store can do, so that nobody is promised more.
+//! The capabilities of a store, so that no caller is promised more.
 
 use std::{ops::RangeInclusive, time::Duration};
 
 use crate::Mode;
 
-/// What a store can do.
+/// The capabilities of a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
-    /// The store's name, as in errors, metrics and the child's environment: the scheme of its URL.
+    /// The store's name in errors, metrics and the environment of a child process: the scheme of its URL.
     pub backend: &'static str,
-    /// Which modes it grants.
+    /// The modes that it grants.
     pub modes: Modes,
-    /// In which order it grants.
+    /// The order in which it grants.
     pub order: Order,
-    /// How a waiter learns that it is its turn.
-    pub wake: WakeUp,
-    /// What its fencing tokens rest on.
+    /// The means by which a waiter is notified of its turn.
+    pub notifications: Notifications,
+    /// The durability of its fencing tokens.
     pub fencing: Fencing,
-    /// What a hold lives in.
-    pub carrier: Carrier,
-    /// Who can reach it.
-    pub reach: Reach,
-    /// The lease times it gives, both ends included.
+    /// The carrier of a hold.
+    pub hold_lifetime: HoldLifetime,
+    /// The scope in which it can be reached.
+    pub scope: Scope,
+    /// The range of its TTLs, both ends included.
     pub ttl: RangeInclusive<Duration>,
-    /// How the entry of a waiter stays alive.
+    /// The means by which the entry of a waiter is kept alive.
     pub queue_lease: QueueLease,
-    /// How many requests one [`keep_alive`](crate::Backend::keep_alive) may name: 256 by default.
+    /// The greatest number of requests in one [`keep_alive`](crate::Backend::keep_alive): 256 by default.
     pub keep_alive_batch: usize,
-    /// How many claims may be under way at once: 64 by default. The others wait in order of arrival, so that renewals and releases
+    /// The greatest number of claims in flight: 64 by default. The others wait in order of arrival, so that renewals and releases
     /// never wait behind all of them.
     pub claims_at_once: usize,
-    /// Who takes the first step of an operation. It makes no difference but in time.
+    /// The thread that polls an operation first. It affects latency only.
     pub first_step: FirstStep,
 }
 
 impl Capabilities {
-    /// A store with all six modes, granted in order of arrival with durable tokens, polled by other processes;
-    /// the author changes what differs.
+    /// Creates the capabilities of a store with all six modes, granted in order of arrival with durable tokens, and polled by other
+    /// processes. The author changes the fields that differ.
     #[must_use]
     pub const fn new(backend: &'static str, ttl: RangeInclusive<Duration>) -> Self {
         Self {
             backend,
             modes: Modes::AllSix,
-            order: Order::Arrival,
-            wake: WakeUp::Polled,
+            order: Order::Fifo,
+            notifications: Notifications::Polled,
             fencing: Fencing::Durable,
-            carrier: Carrier::Entry,
-            reach: Reach::Processes,
+            hold_lifetime: HoldLifetime::Lease,
+            scope: Scope::Host,
             ttl,
             queue_lease: QueueLease::Entry,
             keep_alive_batch: 256,
@@ -56,18 +56,18 @@ impl Capabilities {
         }
     }
 
-    /// The lease time in the store's range that is next to this one.
+    /// Returns the TTL in the store's range that is nearest to this one.
     #[must_use]
     pub fn nearest_ttl(&self, ttl: Duration) -> Duration {
         ttl.clamp(*self.ttl.start(), *self.ttl.end())
     }
 }
 
-/// Which modes a store grants.
+/// The modes that a store grants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Modes {
-    /// All six.
+    /// All six modes.
     AllSix,
     /// [`Mode::Exclusive`] and [`Mode::Shared`].
     ExclusiveAndShared,
@@ -76,7 +76,7 @@ pub enum Modes {
 }
 
 impl Modes {
-    /// Whether `mode` is among them.
+    /// Returns true if the store grants `mode`.
     #[must_use]
     pub const fn contains(self, mode: Mode) -> bool {
         match self {
@@ -86,8 +86,8 @@ impl Modes {
         }
     }
 
-    /// The words for the modes that are not among them.
-    pub(crate) const fn others(self) -> &'static str {
+    /// Returns a description of the modes that the store does not grant.
+    pub(crate) const fn unsupported(self) -> &'static str {
         match self {
             Self::AllSix => "a seventh lock mode",
             Self::ExclusiveAndShared => "any lock mode but exclusive and shared",
@@ -96,83 +96,83 @@ impl Modes {
     }
 }
 
-/// In which order a store grants.
+/// The order in which a store grants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Order {
-    /// First come, first served: granted if and only if no earlier live entry conflicts.
-    Arrival,
-    /// Whoever asks first after a release; a little luck is needed.
+    /// First come, first served: a request is granted if and only if no earlier live entry conflicts.
+    Fifo,
+    /// No order: the first request to arrive after a release is granted.
     Unordered,
 }
 
-/// How a waiter in another process learns that it is its turn.
+/// The means by which a waiter in another process is notified of its turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum WakeUp {
-    /// The store tells it.
+pub enum Notifications {
+    /// The store pushes a notification.
     Pushed,
-    /// One adaptive poller per process asks.
+    /// One adaptive poller per process queries the store.
     Polled,
 }
 
-/// What a store's fencing tokens rest on.
+/// The durability of a store's fencing tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Fencing {
-    /// A durable commit: tokens go on growing after a restart of the store.
+    /// Tokens are committed durably: they keep growing after a restart of the store.
     Durable,
-    /// The store's memory: tokens grow for as long as it runs.
+    /// Tokens are kept in the store's memory: they grow as long as the store runs.
     WhileRunning,
-    /// None: tokens may repeat.
+    /// Tokens may repeat.
     Absent,
 }
 
-/// What a hold lives in, and whatever waits to become one.
+/// The carrier of a hold, and of a queue entry that waits to become one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Carrier {
-    /// An entry in the store. Whoever knows the request can claim, renew and release it again on any connection, and it
-    /// outlives a connection that breaks.
-    Entry,
-    /// The connection or session in which it was claimed. It ends with it, so a holder that dies frees the lock at once; and no
-    /// other connection knows of the request.
-    Connection,
+pub enum HoldLifetime {
+    /// An entry in the store. With the request, it can be claimed, renewed and released again on any connection, and it outlives a
+    /// connection that breaks.
+    Lease,
+    /// The connection or session in which it was claimed. The hold ends with it, so a holder that dies frees the lock at once, and
+    /// no other connection can use the request.
+    Session,
 }
 
-/// How the entry of a waiter stays alive in the queue of a store.
+/// The means by which the entry of a waiter is kept alive in the queue of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum QueueLease {
-    /// Each entry has a lease of its own, which [`keep_alive`](crate::Backend::keep_alive) with its request extends.
+    /// Each entry has its own lease, which a [`keep_alive`](crate::Backend::keep_alive) with its request extends.
     Entry,
     /// All entries of one open [`Store`](crate::Store) share a lease, which every [`keep_alive`](crate::Backend::keep_alive)
-    /// extends, also one that names no request.
+    /// extends, even one without requests.
     Shared,
-    /// There is nothing to be extended: the entries live in a session that the store keeps alive itself, or there are none.
+    /// No lease is extended: the entries live in a session that the store keeps alive itself, or there are no entries.
     Absent,
 }
 
-/// Who can reach a store.
+/// The scope in which a store can be reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Reach {
+pub enum Scope {
     /// The tasks of one process.
     Process,
-    /// Processes of one machine.
-    Processes,
+    /// The processes of one machine.
+    Host,
     /// Programs on many machines.
-    Machines,
+    Network,
 }
 
-/// Who takes the first step of an operation.
+/// The thread that polls an operation first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FirstStep {
-    /// The caller, so that the request is on its way before the library's thread has woken up: for a store whose operations
-    /// write to their connection themselves, or end at once.
+    /// The caller's thread, so that the request is sent before the library's thread has woken up. It suits a store with operations
+    /// that write to their connection themselves, or end at once.
     Caller,
-    /// The library's thread: for a store whose connection is driven by a task of its own there. A step of the caller would
-    /// only wake the thread for one thing after the other.
+    /// The library's thread. It suits a store with a connection that is driven by a separate task on that thread: a poll by the
+    /// caller would only wake the thread for one thing after the other.
     Thread,
 }

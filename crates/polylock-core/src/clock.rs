@@ -1,4 +1,4 @@
-//! The clock of deadlines: one that goes on counting while the machine sleeps.
+//! The clock of deadlines, which keeps counting while the machine is suspended.
 
 use std::{
     fmt,
@@ -8,27 +8,27 @@ use std::{
     time::Duration,
 };
 
-/// An instant on a [`Clock`]: nanoseconds since some origin, the machine's start for instance.
+/// An instant on a [`Clock`]: nanoseconds since some origin, such as the machine's start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Moment(u64);
 
 impl Moment {
-    /// So far away that it never comes.
+    /// An instant that never comes.
     pub const NEVER: Self = Self(u64::MAX);
 
-    /// The instant this many nanoseconds after the clock's origin.
+    /// Returns the instant this many nanoseconds after the clock's origin.
     #[must_use]
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// Nanoseconds since the clock's origin.
+    /// Returns the nanoseconds since the clock's origin.
     #[must_use]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// The time from `earlier` to this, or zero if it is not earlier.
+    /// Returns the time from `earlier` to this instant, or zero if `earlier` is not earlier.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
@@ -38,7 +38,7 @@ impl Moment {
 impl Add<Duration> for Moment {
     type Output = Self;
 
-    /// Later by `time`; [`NEVER`](Self::NEVER) if that can't be told.
+    /// Returns the instant later by `time`, or [`NEVER`](Self::NEVER) on overflow.
     fn add(self, time: Duration) -> Self {
         Self(self.0.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
     }
@@ -47,7 +47,7 @@ impl Add<Duration> for Moment {
 impl Sub<Duration> for Moment {
     type Output = Self;
 
-    /// Earlier by `time`, but never before the clock's origin.
+    /// Returns the instant earlier by `time`, but never before the clock's origin.
     fn sub(self, time: Duration) -> Self {
         Self(self.0.saturating_sub(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
     }
@@ -56,30 +56,30 @@ impl Sub<Duration> for Moment {
 /// A future that a [`Clock`] returns.
 pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Where core takes the time from.
+/// The source of time for core.
 ///
-/// A clock never goes back, and goes on counting while the machine is suspended: otherwise a laptop that slept
-/// would believe in a lease that has long run out.
+/// A clock never goes back, and keeps counting while the machine is suspended: otherwise a laptop that was suspended would treat a
+/// lease as valid that has long expired.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
-    /// The present.
+    /// Returns the current time.
     fn now(&self) -> Moment;
 
-    /// A future that is ready once `at` has come. It is polled in the context of the store's I/O thread.
+    /// Returns a future that completes at `at`. It is polled in the context of the store's I/O thread.
     fn sleep_until(&self, at: Moment) -> Sleep;
 }
 
 /// The machine's clock: `CLOCK_BOOTTIME` on Linux, `std::time::Instant` elsewhere.
 ///
-/// Timers run on the time the machine is awake, so a sleep looks at the clock again every second: after a suspend a
-/// deadline that has passed is noticed within a second at most, and at once by everything that reads the clock
+/// Timers count only the time that the machine is awake, so a sleep reads the clock again every second. After a suspend, an expired
+/// deadline is noticed within a second at most, and at once by everything that reads the clock
 /// ([`Guard::is_held`](crate::Guard::is_held), [`Guard::run`](crate::Guard::run)).
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemClock;
 
 impl SystemClock {
-    /// The output of `future`, unless `deadline` comes first; then it is dropped.
+    /// Returns the output of `future`, or `None` if `deadline` comes first; then `future` is dropped.
     ///
-    /// It must be polled where tokio's timers run.
+    /// It must be polled in the context of a tokio runtime with timers.
     pub async fn before<F: Future>(self, deadline: Moment, future: F) -> Option<F::Output> {
         tokio::select! {
             biased;
@@ -89,8 +89,8 @@ impl SystemClock {
     }
 }
 
-/// How long a timer may trust that the machine has not slept.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// The longest time that a timer runs before the clock is read again, because the machine may have been suspended.
+const RECHECK: Duration = Duration::from_secs(1);
 
 impl Clock for SystemClock {
     fn now(&self) -> Moment {
@@ -105,7 +105,7 @@ impl Clock for SystemClock {
                 if left.is_zero() {
                     return;
                 }
-                tokio::time::sleep(left.min(LOOK_AGAIN)).await;
+                tokio::time::sleep(left.min(RECHECK)).await;
             }
         })
     }

@@ -1,7 +1,7 @@
-//! Measures how long the polls on an I/O thread take and how late its wake-ups come, and warns with the cause.
+//! Measures the duration of the polls on an I/O thread and the delay of its wake-ups, and warns with the cause.
 //!
-//! A store whose code blocks its thread delays the renewals of all its locks. Nothing can prevent that in its own thread, so it must
-//! not happen silently.
+//! A store that blocks its thread delays the renewals of all its locks. Nothing can prevent that in its own thread, so it is
+//! reported.
 
 use std::{
     future::Future,
@@ -15,10 +15,10 @@ use pin_project_lite::pin_project;
 
 use crate::{Clock, Moment, SystemClock};
 
-/// A poll that takes longer has blocked: far more than a busy machine makes of one.
+/// The duration above which a poll counts as blocking: much longer than a poll takes on a busy machine.
 const BLOCKED: Duration = Duration::from_millis(250);
 
-/// A wake-up that comes later is reported.
+/// The delay above which a wake-up is reported.
 const LATE: Duration = Duration::from_millis(250);
 
 /// The time from one warning to the next.
@@ -28,69 +28,69 @@ const PAUSE: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct Delays {
     backend: &'static str,
-    blocked: Quiet,
-    late: Quiet,
+    blocked: RateLimit,
+    late: RateLimit,
 }
 
 impl Delays {
     pub(crate) const fn new(backend: &'static str) -> Self {
-        Self { backend, blocked: Quiet::new(), late: Quiet::new() }
+        Self { backend, blocked: RateLimit::new(), late: RateLimit::new() }
     }
 
-    /// `future`, each poll of which is measured; `what` names it.
-    pub(crate) fn measured<F: Future>(&'static self, what: &'static str, future: F) -> Measured<F> {
-        Measured { future, what, delays: self }
+    /// Returns `future` with each poll measured; `label` names it in warnings.
+    pub(crate) fn measured<F: Future>(&'static self, label: &'static str, future: F) -> Measured<F> {
+        Measured { future, label, delays: self }
     }
 
-    /// A timer for `at` has just woken its task.
-    pub(crate) fn woken(&self, at: Moment) {
+    /// Reports a wake-up by a timer for `at` that has just fired, if it is late.
+    pub(crate) fn timer_fired(&self, at: Moment) {
         let now = SystemClock.now();
         let late = now.since(at);
-        if late > LATE && self.late.is_over(now) {
+        if late > LATE && self.late.allows(now) {
             tracing::warn!(
                 store = self.backend,
                 ?late,
-                "the I/O thread of a store was late: the machine is overloaded or was suspended, or the store has blocked it",
+                "the I/O thread of a store was late: the machine is overloaded or was suspended, or the store has blocked the thread",
             );
         }
     }
 
-    fn polled(&self, what: &'static str, took: Duration, now: Moment) {
-        if took > BLOCKED && self.blocked.is_over(now) {
+    fn polled(&self, label: &'static str, took: Duration, now: Moment) {
+        if took > BLOCKED && self.blocked.allows(now) {
             tracing::warn!(
                 store = self.backend,
-                operation = what,
+                operation = label,
                 ?took,
-                "the store has blocked its I/O thread: its locks were not renewed meanwhile",
+                "the store has blocked its I/O thread: no lock of the store was renewed in that time",
             );
         }
     }
 }
 
-/// Keeps a warning from being repeated at once.
+/// Limits the rate of a warning.
 #[derive(Debug)]
-struct Quiet(AtomicU64);
+struct RateLimit(AtomicU64);
 
-impl Quiet {
+impl RateLimit {
     const fn new() -> Self {
         Self(AtomicU64::new(0))
     }
 
-    /// Whether a warning may be given now; then it begins anew.
-    fn is_over(&self, now: Moment) -> bool {
+    /// Returns true if a warning may be given now, and begins the next pause.
+    fn allows(&self, now: Moment) -> bool {
         let (now, until) = (now.as_nanos(), (now + PAUSE).as_nanos());
         self.0
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |quiet| (quiet <= now).then_some(until))
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |limit| (limit <= now).then_some(until))
             .is_ok()
     }
 }
 
 pin_project! {
-    /// A future whose polls are measured.
+    /// A future with measured polls.
     pub(crate) struct Measured<F> {
         #[pin]
         future: F,
-        what: &'static str,
+        label: &'static str,
         delays: &'static Delays,
     }
 }
@@ -103,7 +103,7 @@ impl<F: Future> Future for Measured<F> {
         let began = SystemClock.now();
         let poll = this.future.poll(cx);
         let now = SystemClock.now();
-        this.delays.polled(this.what, now.since(began), now);
+        this.delays.polled(this.label, now.since(began), now);
         poll
     }
 }
@@ -114,8 +114,8 @@ mod tests {
 
     #[test]
     fn a_warning_is_not_repeated_at_once() {
-        let (quiet, now) = (Quiet::new(), Moment::from_nanos(7));
-        assert!(quiet.is_over(now) && !quiet.is_over(now + PAUSE / 2));
-        assert!(quiet.is_over(now + PAUSE) && !quiet.is_over(now + PAUSE));
+        let (limit, now) = (RateLimit::new(), Moment::from_nanos(7));
+        assert!(limit.allows(now) && !limit.allows(now + PAUSE / 2));
+        assert!(limit.allows(now + PAUSE) && !limit.allows(now + PAUSE));
     }
 }

@@ -1,11 +1,11 @@
-//! Durations as people write them: in URLs, config files and on the command line.
+//! Durations in the form that people write in URLs, config files and on the command line.
 
 use std::time::Duration;
 
-/// Reads `1m30s`, `250ms`, or a bare number of seconds with an optional fraction: `2.5`.
+/// Parses `1m30s`, `250ms`, or a bare number of seconds with an optional fraction: `2.5`.
 ///
 /// # Errors
-/// A sentence that says what to write instead.
+/// A sentence that states the accepted forms.
 ///
 /// ```
 /// use std::time::Duration;
@@ -24,10 +24,10 @@ pub fn parse(text: &str) -> Result<Duration, String> {
     } else {
         humantime::parse_duration(text).ok()
     };
-    duration.ok_or_else(|| format!("{text:?} is no duration: write seconds (2.5) or units (1m30s, 250ms)"))
+    duration.ok_or_else(|| format!("{text:?} is not a duration: write seconds (2.5) or units (1m30s, 250ms)"))
 }
 
-/// Writes a duration as [`parse`] reads it: `1m 30s`.
+/// Formats a duration in a form that [`parse`] accepts: `1m 30s`.
 #[must_use]
 pub fn format(duration: Duration) -> String {
     humantime::format_duration(duration).to_string()

@@ -1,4 +1,4 @@
-//! What can go wrong, by what the caller can do about it.
+//! Errors, classified by their remedy.
 
 use std::{fmt, time::Duration};
 
@@ -7,85 +7,85 @@ use crate::{BreakNotice, InvalidName, LockName, Mode, OwnerId, duration};
 /// A result with polylock's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can go wrong, by what the caller can do about it.
+/// An error, classified by its remedy.
 ///
-/// `Display` tells this error's own part in one line; the cause below it, a driver's error for instance, is in
-/// [`source`](std::error::Error::source). Neither ever shows a secret.
+/// `Display` shows only this error, in one line. Its cause, such as a driver's error, is the [`source`](std::error::Error::source).
+/// Neither ever shows a secret.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The lock is held by another, and the caller would not wait or has waited long enough. No fault.
+    /// Another request holds the lock, and the caller did not want to wait or has waited long enough. This is no fault.
     #[error("lock {name} not acquired: {reason}")]
     NotAcquired {
-        /// Which lock.
+        /// The name of the lock.
         name: LockName,
-        /// Busy, or waited in vain.
+        /// The reason: busy, or timed out.
         reason: NotAcquired,
     },
-    /// The lock was held and is no more: stop what it protected.
+    /// The lock was held and is lost: stop the work that it protected.
     #[error("lock {name} lost: {reason}")]
     Lost {
-        /// Which lock.
+        /// The name of the lock.
         name: LockName,
-        /// What ended the hold.
+        /// The reason for the loss.
         reason: LostReason,
     },
-    /// The store could not be asked, or did not answer properly.
+    /// The store could not be reached, or did not reply properly.
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
-    /// The store can't do this at all.
-    #[error("{backend} does not support {capability}: choose another store, or do without")]
+    /// The store does not support this.
+    #[error("{backend} does not support {capability}: choose another store")]
     Unsupported {
-        /// Which store.
+        /// The name of the store.
         backend: &'static str,
-        /// What it lacks.
+        /// The missing capability.
         capability: &'static str,
     },
-    /// The owner already holds this lock in a weaker mode: waiting for itself would last for ever.
+    /// The owner already holds this lock in a weaker mode: a wait for itself would never end.
     #[error(
-        "{owner} holds lock {name} as {held} and can't re-enter it as {wanted}: release it first, or take the \
+        "{owner} holds lock {name} as {held} and can't re-enter it as {wanted}: release it first, or acquire the \
          stronger mode at once"
     )]
     Reentry {
-        /// Which lock.
+        /// The name of the lock.
         name: LockName,
-        /// Who holds it.
+        /// The owner.
         owner: OwnerId,
-        /// How it is held.
+        /// The mode of the hold.
         held: Mode,
-        /// How it was asked for.
+        /// The requested mode.
         wanted: Mode,
     },
-    /// Not the name of a lock.
+    /// The text is not a valid lock name.
     #[error(transparent)]
     InvalidName(#[from] InvalidName),
-    /// A lease time that this store can't give.
+    /// The TTL is outside the range of this store.
     #[error(
-        "a TTL of {} is out of range: {backend} gives {} to {}", duration::format(*ttl), duration::format(*min), duration::format(*max)
+        "a TTL of {} is out of range: {backend} accepts {} to {}", duration::format(*ttl), duration::format(*min), duration::format(*max)
     )]
     InvalidTtl {
-        /// Which store.
+        /// The name of the store.
         backend: &'static str,
-        /// What was asked for.
+        /// The requested TTL.
         ttl: Duration,
-        /// The shortest it gives.
+        /// The shortest TTL of the store.
         min: Duration,
-        /// The longest it gives.
+        /// The longest TTL of the store.
         max: Duration,
     },
-    /// A setting that makes no sense; the message names its key.
+    /// A setting is invalid; the message names its key.
     #[error(transparent)]
     Config(#[from] ConfigError),
 }
 
 impl Error {
-    /// Whether trying the same again may help: the store is away for the moment.
+    /// Returns true if a retry may succeed: the store is unavailable for the moment.
     #[must_use]
     pub fn is_temporary(&self) -> bool {
         matches!(self, Self::Unavailable(unavailable) if unavailable.fault == Fault::Temporary)
     }
 
-    /// The time after which the store will be available, if this is a temporary error and the store knows it.
+    /// Returns the time after which the store will be available, if this is a temporary error and the store has stated it.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
@@ -94,15 +94,15 @@ impl Error {
         }
     }
 
-    /// Whether the lock was simply held by another.
+    /// Returns true if the only reason is that another request held the lock.
     #[must_use]
     pub const fn is_not_acquired(&self) -> bool {
         matches!(self, Self::NotAcquired { .. })
     }
 
-    /// This error with its causes, in one line. It never shows a secret.
+    /// Returns this error with its causes, in one line. It never shows a secret.
     ///
-    /// A cause that says what the text before it says is left out, and so are the further lines of a long one.
+    /// A cause is omitted if the text before it ends with the same words, and so are all lines of a cause but the first.
     #[must_use]
     pub fn chain(&self) -> String {
         let mut message = self.to_string();
@@ -117,57 +117,57 @@ impl Error {
         message
     }
 
-    /// Why the lock was lost, if that is what happened.
+    /// Returns the reason for the loss, if this is [`Self::Lost`].
     #[must_use]
     pub const fn lost(&self) -> Option<&LostReason> {
         if let Self::Lost { reason, .. } = self { Some(reason) } else { None }
     }
 }
 
-/// A cause without what makes it long, such as the statements that somebody is to run.
+/// Returns the first line of a cause, without further lines such as statements to be run by an operator.
 fn one_line(text: &str) -> String {
     match text.split_once('\n') {
         None => text.to_owned(),
-        // Announces the other lines, and says nothing by itself.
+        // The line only announces those after it.
         Some((first, _)) if first.trim_end().ends_with(':') => String::new(),
         Some((first, _)) => first.trim_end().to_owned(),
     }
 }
 
-/// Why a lock was not acquired.
+/// The reason for a failed acquisition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotAcquired {
-    /// Held by another, and the caller would not wait.
-    #[error("held by another")]
+    /// Another request holds the lock, and the caller did not want to wait.
+    #[error("held by another request")]
     Busy,
-    /// Held by others for all the time the caller would wait.
-    #[error("still held by another after a wait of {waited:.1?}")]
+    /// Other requests held the lock for the whole time that the caller wanted to wait.
+    #[error("still held by another request after a wait of {waited:.1?}")]
     TimedOut {
-        /// How long it waited.
+        /// The time waited.
         waited: Duration,
     },
 }
 
-/// What ended a hold that was not released.
+/// The reason for the end of a hold that was not released.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum LostReason {
-    /// No renewal was acknowledged before the deadline, so the store may have given the lock away.
+    /// No renewal was acknowledged before the deadline, so the store may have granted the lock to another request.
     #[error("no renewal was acknowledged before the deadline")]
     DeadlineReached,
-    /// The store says that this request no longer holds it: it expired there, or someone broke it.
-    #[error("the store no longer has it: it expired there or was broken")]
+    /// The store reports that this request no longer holds the lock: the lease expired, or the lock was broken.
+    #[error("the store no longer has the hold: its lease expired, or it was broken")]
     Gone,
-    /// It was broken, with [`Locks::break_lock`](crate::Locks::break_lock) for instance. Unless force was used, nobody else
-    /// is granted the lock before this guard is released or dropped, or its lease has expired.
+    /// The lock was broken, for example with [`Locks::break_lock`](crate::Locks::break_lock). Unless force was used, no other
+    /// request is granted the lock before this guard is released or dropped, or its lease has expired.
     #[error("{0}")]
     Broken(BreakNotice),
-    /// The session or connection that carried the lock ended.
-    #[error("the session that carried it ended")]
+    /// The session or connection that carried the hold ended.
+    #[error("the session of the hold has ended")]
     SessionEnded,
-    /// The task that renews it has failed, for instance because the [`Clock`](crate::Clock) it was given panicked.
-    #[error("the task that renews it has failed")]
+    /// The task that renews the lock has failed, for example because its [`Clock`](crate::Clock) panicked.
+    #[error("the task that renews the lock has failed")]
     WatchdogFailed,
 }
 
@@ -175,7 +175,7 @@ impl LostReason {
     /// Every value of [`kind`](Self::kind).
     pub const KINDS: [&'static str; 5] = ["deadline", "gone", "broken", "session", "watchdog"];
 
-    /// One word for it, as in metrics: `deadline`, `gone`, `broken`, `session` or `watchdog`.
+    /// Returns the reason as one word, as in metrics: `deadline`, `gone`, `broken`, `session` or `watchdog`.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {
@@ -188,25 +188,25 @@ impl LostReason {
     }
 }
 
-/// The store could not be asked, or did not answer properly.
+/// The store could not be reached, or did not reply properly.
 #[derive(Debug, thiserror::Error)]
 #[error("{backend} could not {operation}: {fault}")]
 pub struct Unavailable {
-    /// Which store.
+    /// The name of the store.
     pub backend: &'static str,
-    /// What it was to do.
+    /// The operation that failed.
     pub operation: Operation,
-    /// What kind of fault it is.
+    /// The kind of fault.
     pub fault: Fault,
     /// The driver's own error. It must hold no secret.
     pub source: Box<dyn std::error::Error + Send + Sync>,
-    /// The store is not available before this time has passed, as it knows itself: a delay, not an outage. An acquisition keeps
-    /// trying within the caller's wait limit. `None` if the store cannot tell.
+    /// The time before which the store is not available, stated by the store itself: a delay, not an outage. An acquisition retries
+    /// within the caller's wait limit. `None` if the store does not state it.
     pub retry_after: Option<Duration>,
 }
 
 impl Unavailable {
-    /// A fault of `backend` in `operation`.
+    /// Creates the error for a fault of `backend` in `operation`.
     #[must_use]
     pub fn new(
         backend: &'static str,
@@ -217,7 +217,7 @@ impl Unavailable {
         Self { backend, operation, fault, source: source.into(), retry_after: None }
     }
 
-    /// The same error, with the time after which the store will be available.
+    /// Returns the same error with the time after which the store will be available.
     #[must_use]
     pub const fn retry_after(mut self, delay: Duration) -> Self {
         self.retry_after = Some(delay);
@@ -225,17 +225,17 @@ impl Unavailable {
     }
 }
 
-/// What kind of fault, by what helps against it.
+/// The kind of a fault, by its remedy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
-    /// Away for the moment: core tries again by itself, within the time it has.
-    #[error("unreachable or busy for the moment")]
+    /// The store is unavailable for the moment: core retries, within the caller's limits.
+    #[error("temporarily unreachable or busy")]
     Temporary,
-    /// It will not help to try again before something is changed.
-    #[error("failed for good; trying again will not help")]
+    /// The operation failed permanently: a retry does not help before something is changed.
+    #[error("permanent failure; a retry will not help")]
     Permanent,
-    /// The store refuses these credentials.
+    /// The store rejects the credentials.
     #[error("access denied; check user, password and rights")]
     Denied,
 }
@@ -246,15 +246,15 @@ pub enum Fault {
 pub enum Operation {
     /// Opening the store.
     Connect,
-    /// Joining the queue or taking the lock.
+    /// Joining the queue or acquiring the lock.
     Claim,
-    /// Waiting for a place to change.
+    /// Waiting for a change of the queue position.
     Wait,
     /// Extending a lease.
     Renew,
-    /// Releasing or withdrawing.
+    /// Releasing a lock or withdrawing a request.
     Release,
-    /// Looking who holds and who waits.
+    /// Reading the holders and waiters.
     Inspect,
     /// Breaking a lock.
     Break,
@@ -265,7 +265,7 @@ impl Operation {
     pub const ALL: [Self; 7] =
         [Self::Connect, Self::Claim, Self::Wait, Self::Renew, Self::Release, Self::Inspect, Self::Break];
 
-    /// The word for it.
+    /// Returns the name of the operation.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -286,20 +286,20 @@ impl fmt::Display for Operation {
     }
 }
 
-/// A setting that makes no sense.
+/// An invalid setting.
 ///
-/// The problem is told without the value where the value may hold a secret.
+/// The problem is stated without the value if the value may contain a secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{key}: {problem}")]
 pub struct ConfigError {
-    /// Which setting.
+    /// The key of the setting.
     pub key: String,
-    /// What is wrong with it, and what to write instead.
+    /// The problem and its remedy.
     pub problem: String,
 }
 
 impl ConfigError {
-    /// `key` is wrong because of `problem`.
+    /// Creates the error for `key` with `problem`.
     #[must_use]
     pub fn new(key: impl Into<String>, problem: impl Into<String>) -> Self {
         Self { key: key.into(), problem: problem.into() }

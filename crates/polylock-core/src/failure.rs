@@ -1,31 +1,32 @@
-//! What a failed operation tells: where, and what to do. What each code of a driver means is the store's.
+//! The context of a failed operation: its endpoint and the advice for the reader. Each store maps the error codes of its driver
+//! itself.
 
 use std::fmt;
 
 use crate::{Error, Fault, Operation, Unavailable};
 
-/// Where an operation failed.
+/// The context in which an operation failed.
 ///
 /// ```
 /// use polylock_core::{Fault, Operation, failure::At};
 ///
-/// let at = At { backend: "redis", operation: Operation::Connect, place: "db.example.com:6379" };
-/// let error = at.ours(Fault::Permanent, "this is a replica: connect to the primary");
+/// let at = At { backend: "redis", operation: Operation::Connect, endpoint: "db.example.com:6379" };
+/// let error = at.advise(Fault::Permanent, "this is a replica: connect to the primary");
 /// let cause = std::error::Error::source(&error).map(ToString::to_string);
 /// assert_eq!(cause.as_deref(), Some("db.example.com:6379: this is a replica: connect to the primary"));
 /// ```
 #[derive(Debug, Clone, Copy)]
 pub struct At<'a> {
-    /// The store's name.
+    /// The name of the store.
     pub backend: &'static str,
-    /// What it was to do.
+    /// The operation that failed.
     pub operation: Operation,
-    /// The file or the server, without secrets.
-    pub place: &'a str,
+    /// The endpoint: a file or a server, without secrets.
+    pub endpoint: &'a str,
 }
 
 impl At<'_> {
-    /// It failed for what `source`, the driver's own error, says; `advice` says what to do.
+    /// Returns the error with `source`, the driver's error, as its cause; `advice` states the remedy.
     pub fn failed(
         self,
         fault: Fault,
@@ -35,8 +36,8 @@ impl At<'_> {
         self.error(fault, advice, Some(source.into()))
     }
 
-    /// It failed for a reason of the store's own, which `advice` tells with what to do.
-    pub fn ours(self, fault: Fault, advice: impl Into<String>) -> Error {
+    /// Returns an error without a driver's error; `advice` states the reason and the remedy.
+    pub fn advise(self, fault: Fault, advice: impl Into<String>) -> Error {
         self.error(fault, Some(advice.into()), None)
     }
 
@@ -46,15 +47,15 @@ impl At<'_> {
         advice: Option<String>,
         source: Option<Box<dyn std::error::Error + Send + Sync>>,
     ) -> Error {
-        let failure = Failure { place: self.place.to_owned(), advice, source };
+        let failure = Failure { endpoint: self.endpoint.to_owned(), advice, source };
         Unavailable::new(self.backend, self.operation, fault, failure).into()
     }
 }
 
-/// The cause of an [`Unavailable`]: which place, and what to do. The driver's own words are its source.
+/// The cause of an [`Unavailable`]: the endpoint and the advice. Its source is the driver's error.
 #[derive(Debug, thiserror::Error)]
 struct Failure {
-    place: String,
+    endpoint: String,
     advice: Option<String>,
     #[source]
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
@@ -62,7 +63,7 @@ struct Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.place)?;
+        f.write_str(&self.endpoint)?;
         self.advice.as_ref().map_or(Ok(()), |advice| write!(f, ": {advice}"))
     }
 }

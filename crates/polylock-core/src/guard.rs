@@ -1,4 +1,4 @@
-//! The guard: a lock that is held, for as long as it lasts.
+//! The guard of a lock that is held.
 
 use std::{
     fmt,
@@ -14,95 +14,95 @@ use tracing::Instrument;
 
 use crate::{
     Error, FencingToken, LockName, LostReason, Mode, Moment, OwnerId, Result,
-    engine::{Ended, Hold, Phase, Tenure},
+    engine::{Ended, Hold, Phase, SharedHold},
 };
 
-/// The longest that [`Guard::run`] waits for its release: the time of an answer, not that of an outage.
+/// The longest time that [`Guard::run`] waits for its release: enough for a reply, not for an outage.
 const RUN_RELEASE: Duration = Duration::from_millis(500);
 
 /// A lock that is held.
 ///
-/// It is renewed in the background every third of its lease. It ends with the first of: a [`release`](Self::release)
-/// or drop, a renewal that finds the lock gone or [broken](crate::Locks::break_lock), or the deadline, which passes before the
-/// store can give the lock to another. Whoever works under it must stop when it ends: [`run`](Self::run) sees to that, and otherwise
-/// [`lost`](Self::lost) and [`ensure_held`](Self::ensure_held) tell.
+/// It is renewed in the background every third of its lease. The hold ends with the first of: a [`release`](Self::release) or drop,
+/// a renewal that finds the lock gone or [broken](crate::Locks::break_lock), or the deadline, which passes before the store can
+/// grant the lock to another request. Work under the lock must stop when the hold ends: [`run`](Self::run) stops it; other code
+/// checks [`lost`](Self::lost) or [`ensure_held`](Self::ensure_held).
 ///
-/// No guard can stop a write that is on its way when the process is paused. Hand
-/// [`fencing_token`](Self::fencing_token) to the resource, and let it refuse a token smaller than it has seen.
+/// No guard can stop a write that is in flight when the process is paused. Pass the [`fencing_token`](Self::fencing_token) to the
+/// resource, which must reject a token smaller than the greatest it has seen.
 ///
-/// Dropping a guard releases the lock in the background, from within a runtime or not. It does not block, but when it is
+/// Dropping a guard releases the lock in the background, inside or outside a runtime. The drop does not block, unless the guard is
 /// the last handle on its store: then it waits up to 500 ms for the release to arrive.
 #[must_use = "a guard that is dropped releases its lock at once"]
 #[clippy::has_significant_drop]
 pub struct Guard {
-    tenure: Arc<Tenure>,
+    shared_hold: Arc<SharedHold>,
 }
 
 impl Guard {
-    pub(crate) fn new(tenure: Arc<Tenure>) -> Self {
-        Self { tenure }
+    pub(crate) fn new(shared_hold: Arc<SharedHold>) -> Self {
+        Self { shared_hold }
     }
 
     fn hold(&self) -> &Hold {
-        self.tenure.hold()
+        self.shared_hold.hold()
     }
 
-    /// Which lock this is.
+    /// Returns the name of the lock.
     #[must_use]
     pub fn name(&self) -> &LockName {
         self.hold().name()
     }
 
-    /// How it is held. A guard that re-entered has the mode of the hold that it entered.
+    /// Returns the mode of the hold. A reentrant guard has the mode of the hold that it entered.
     #[must_use]
     pub fn mode(&self) -> Mode {
         self.hold().request.mode
     }
 
-    /// Who holds it, as inspection shows it.
+    /// Returns the owner of the hold, as shown by inspection.
     #[must_use]
     pub fn owner(&self) -> &OwnerId {
         &self.hold().request.owner
     }
 
-    /// The number for the protected resource to check: greater than that of every earlier holder of this lock.
+    /// Returns the number for the protected resource to check: greater than that of every earlier holder of this lock.
     #[must_use]
     pub fn fencing_token(&self) -> FencingToken {
         self.hold().token
     }
 
-    /// Whether the lock is held now, by the clock alone: no I/O.
+    /// Returns true if the lock is held now. Reads only the clock: no I/O.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.hold().check().is_ok()
     }
 
-    /// The instant at which the hold ends if no renewal is acknowledged before, on the clock of its
-    /// [`Locks`](crate::Locks); the present if it has ended.
+    /// Returns the instant at which the hold ends if no renewal is acknowledged before, on the clock of its
+    /// [`Locks`](crate::Locks); the current time if the hold has ended.
     #[must_use]
     pub fn deadline(&self) -> Moment {
-        self.hold().check().unwrap_or_else(|_| self.hold().shared.now())
+        self.hold().check().unwrap_or_else(|_| self.hold().context.now())
     }
 
-    /// What is left until the [`deadline`](Self::deadline); zero if the hold has ended.
+    /// Returns the time left until the [`deadline`](Self::deadline); zero if the hold has ended.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         let deadline = self.deadline();
-        deadline.since(self.hold().shared.now())
+        deadline.since(self.hold().context.now())
     }
 
     /// Checks that the lock is held, before a side effect.
     ///
     /// # Errors
-    /// [`Error::Lost`] if it is not.
+    /// [`Error::Lost`] if the lock is not held.
     pub fn ensure_held(&self) -> Result<()> {
         self.hold().check().map(|_| ()).map_err(|ended| self.lost_by(ended))
     }
 
-    /// Ready when the lock has been lost. It borrows nothing, and a release never makes it ready.
+    /// Completes when the lock has been lost. The future borrows nothing, and a release never completes it.
     ///
-    /// Do not rely on a `select!` with it to stop work: after a pause the work may be polled first. [`run`](Self::run)
-    /// looks at the clock before every poll.
+    /// Do not rely on a `select!` with it to stop work: after a pause the work may be polled first. [`run`](Self::run) checks the
+    /// clock before every poll.
     pub fn lost(&self) -> impl Future<Output = LostReason> + Send + Sync + 'static {
         let mut phase = self.hold().watch();
         async move {
@@ -115,13 +115,13 @@ impl Guard {
         }
     }
 
-    /// Ready with the new deadline when a renewal has moved it after this call, or with `None` when the hold has ended.
+    /// Completes with the new deadline when a renewal has moved it after this call, or with `None` when the hold has ended.
     ///
-    /// To miss none, call it before reading [`deadline`](Self::deadline).
+    /// To miss no renewal, call it before [`deadline`](Self::deadline).
     pub fn renewed(&self) -> impl Future<Output = Option<Moment>> + Send + Sync + 'static {
         let mut phase = self.hold().watch();
         async move {
-            // Not marked as seen: what has changed since the call counts, though this is polled only now.
+            // The phase is not marked as seen: a change since the call counts, even if this is polled only now.
             if !matches!(*phase.borrow(), Phase::Held { .. }) {
                 return None;
             }
@@ -133,18 +133,18 @@ impl Guard {
         }
     }
 
-    /// Works under the lock, then releases it; stops the work if the lock is lost.
+    /// Runs `work` under the lock, then releases the lock. Stops `work` if the lock is lost.
     ///
-    /// The clock is read before every poll of `work`. Once the deadline has passed, or the lock is gone, `work` is polled
-    /// no more but dropped. A poll that is under way is not interrupted.
+    /// The clock is read before every poll of `work`. Once the deadline has passed, or the lock is lost, `work` is dropped without
+    /// another poll. A poll in progress is not interrupted.
     ///
     /// # Errors
-    /// [`Error::Lost`] if the lock was lost before `work` was done, also if `work` ended in a poll that lasted beyond the
-    /// deadline, or if the release finds that the store had no hold of this guard any more: what `work` did then was perhaps
-    /// not protected. A release that is not acknowledged within half a second is no error: it goes on in the background.
+    /// [`Error::Lost`] if the lock was lost before `work` completed, even if `work` completed in a poll that lasted beyond the
+    /// deadline, or if the release finds that the store no longer had the hold: `work` may not have been protected. A release that
+    /// is not acknowledged within half a second is no error: it continues in the background.
     ///
     /// # Cancel safety
-    /// Dropping it drops `work` and releases the lock.
+    /// Dropping the future drops `work` and releases the lock.
     ///
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -165,55 +165,56 @@ impl Guard {
         }
     }
 
-    /// Releases the lock and waits until the store has confirmed it.
+    /// Releases the lock and waits until the store has confirmed the release.
     ///
-    /// Of several guards that entered reentrantly, the last one releases it, the others return at once.
+    /// Of several reentrant guards, the last one releases the lock; the others return at once.
     ///
     /// # Errors
-    /// [`Error::Lost`] if it was lost before, also if only the store's answer to this release says so; [`Error::Unavailable`]
-    /// if the store did not confirm it in the time of the lease, after which the store has freed it by itself.
+    /// [`Error::Lost`] if the lock was lost before, even if only the reply to this release reports it; [`Error::Unavailable`] if
+    /// the store did not confirm the release in the time of the lease, after which the lease has expired.
     ///
     /// # Cancel safety
-    /// Once polled, the release goes on in the background though this is dropped.
+    /// Once polled, the release continues in the background if the future is dropped.
     pub async fn release(self) -> Result<()> {
         self.release_within(None).await
     }
 
     async fn release_within(self, limit: Option<Duration>) -> Result<()> {
-        let hold = self.tenure.hold().clone();
-        match Arc::into_inner(self.tenure) {
-            Some(tenure) => tenure.release(limit).await,
+        let hold = self.shared_hold.hold().clone();
+        match Arc::into_inner(self.shared_hold) {
+            Some(shared_hold) => shared_hold.release(limit).await,
             None => hold.check().map(|_| ()).or_else(|ended| ended.into_result(hold.name())),
         }
     }
 
-    /// Stops renewing and does not release: the lock stays taken until its lease has run out.
+    /// Stops the renewals without a release: the lock stays taken until its lease expires.
     ///
-    /// For work that must not be repeated too soon, such as a job that several machines start by their own clocks. Other
-    /// guards that entered the same hold reentrantly lose it with this one.
+    /// Use it for work that must not be repeated too soon, such as a job that several machines start by their own clocks. Other
+    /// reentrant guards of the same hold lose it with this one.
     ///
     /// # Errors
-    /// [`Error::Lost`] if it was lost before.
+    /// [`Error::Lost`] if the lock was lost before.
     pub fn leave_to_expire(self) -> Result<()> {
         self.hold().leave_to_expire()
     }
 
-    /// Keeps the lock for another `delay`, then releases it. Returns as soon as this process is not needed for that.
+    /// Keeps the lock for another `delay`, then releases it. Returns as soon as this process is no longer needed for that.
     ///
-    /// Where a hold is an entry in the store ([`Carrier::Entry`](crate::Carrier::Entry)) and `delay` is in the range of the store's
-    /// lease times, a last renewal sets the lease to what is left, and this returns when the store has confirmed it: the store
-    /// frees the lock by itself. Otherwise the lock is renewed until that is so, or until `delay` is over, and then released.
+    /// If a hold is an entry in the store ([`HoldLifetime::Lease`](crate::HoldLifetime::Lease)) and `delay` is in the range of the store's
+    /// lease times, a last renewal sets the lease to the remaining time, and this returns when the store has confirmed it: the
+    /// lease then expires in the store. Otherwise the lock is renewed until that is possible, or until `delay` is over, and then
+    /// released.
     ///
-    /// A renewal that was not answered before may reach the store after the last one and extend the lease to the TTL again.
+    /// An earlier renewal without a reply may reach the store after the last one and extend the lease to the TTL again.
     ///
-    /// Of several guards that entered reentrantly, the last one does this, the others return at once.
+    /// Of several reentrant guards, the last one does this; the others return at once.
     ///
     /// # Errors
-    /// As [`release`](Self::release). If the last renewal is not confirmed before the deadline, the lock ends with the lease that it
-    /// had.
+    /// The same as [`release`](Self::release). If the last renewal is not confirmed before the deadline, the lock ends with its
+    /// current lease.
     ///
     /// # Cancel safety
-    /// Dropping this releases the lock, unless the last renewal was sent: that goes on.
+    /// Dropping the future releases the lock, unless the last renewal has been sent: that one continues.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -226,9 +227,9 @@ impl Guard {
     /// # Ok::<(), polylock_core::Error>(()) }).unwrap();
     /// ```
     pub async fn release_after(self, delay: Duration) -> Result<()> {
-        let end = self.hold().shared.now() + delay;
-        let Some(tenure) = Arc::into_inner(self.tenure) else { return Ok(()) };
-        tenure.release_at(end).await
+        let end = self.hold().context.now() + delay;
+        let Some(shared_hold) = Arc::into_inner(self.shared_hold) else { return Ok(()) };
+        shared_hold.release_at(end).await
     }
 
     fn lost_by(&self, ended: Ended) -> Error {
@@ -267,7 +268,7 @@ impl<F: Future, L: Future + Unpin> Future for Protected<'_, F, L> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        // First the signal, so that it wakes this task; then the clock, which may know better than the signal.
+        // The signal is polled first, so that it wakes this task. Then the clock is read: it may be ahead of the signal.
         let signalled = Pin::new(&mut *this.lost).poll(cx).is_ready();
         if let Err(ended) = this.hold.check() {
             this.work.set(None);

@@ -1,4 +1,4 @@
-//! Push notices about holds: a store that learns that a hold was broken has core check it at once.
+//! Push notices about holds: when a store is notified that a hold was broken, core checks the hold at once.
 
 use std::{
     fmt,
@@ -7,22 +7,22 @@ use std::{
 
 use crate::LockName;
 
-/// Called with the name of a lock; false if it is not to be called any more.
+/// Called with the name of a lock; returns false if it is not to be called again.
 type Listener = Box<dyn Fn(&LockName) -> bool + Send + Sync>;
 
-/// Takes the break notices that a store receives to core.
+/// Delivers the break notices that a store receives to core.
 ///
 /// A store that can push creates one, puts it into its [`Store`](crate::Store), and calls [`check`](Self::check) when it receives
-/// the notice that a lock was broken. Core sends a [`keep_alive`](crate::Backend::keep_alive) for the holds of that lock
-/// immediately, and that returns [`KeepAlive::Lost`](crate::KeepAlive::Lost) with the break notice. A notice that is lost costs nothing
-/// but time: the next periodic keep-alive finds the mark. A notice may overtake the reply that grants the hold.
+/// the notice that a lock was broken. Core immediately sends a [`keep_alive`](crate::Backend::keep_alive) for the holds of that
+/// lock, which returns [`KeepAlive::Lost`](crate::KeepAlive::Lost) with the break notice. A lost notice costs only time: the next
+/// periodic keep-alive finds the mark. A notice may overtake the reply that grants the hold.
 #[derive(Default)]
 pub struct HoldAlerts {
     listeners: Mutex<Vec<Listener>>,
 }
 
 impl HoldAlerts {
-    /// Has core check every hold of `name` in this process now. Spurious calls are allowed.
+    /// Makes core check every hold of `name` in this process now. Spurious calls are allowed.
     pub fn check(&self, name: &LockName) {
         self.lock().retain(|listener| listener(name));
     }
@@ -51,7 +51,7 @@ mod tests {
     };
 
     #[test]
-    fn a_listener_that_has_gone_is_forgotten() {
+    fn a_listener_without_a_store_is_removed() {
         let (alerts, called) = (HoldAlerts::default(), Arc::new(AtomicU32::new(0)));
         for stays in [true, false] {
             let called = called.clone();

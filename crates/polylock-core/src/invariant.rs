@@ -1,35 +1,35 @@
-//! What must always be true, as pure predicates: shared by the code, the history checker and the models.
+//! The invariants as pure predicates, shared by the code, the history checker and the models.
 
 use std::time::Duration;
 
 use crate::{FencingToken, Mode, clock::Moment};
 
-/// Exclusion: no two holders conflict.
+/// Exclusion: returns true if no two holders conflict.
 #[must_use]
 pub fn holders_are_compatible(holders: impl IntoIterator<Item = Mode>) -> bool {
     let mut held = 0;
     holders.into_iter().all(|mode| {
-        let meets = mode.conflicts() & held == 0;
+        let is_compatible = mode.conflicts() & held == 0;
         held |= mode.bit();
-        meets
+        is_compatible
     })
 }
 
-/// Fencing: a later grant has a strictly greater token.
+/// Fencing: returns true if the later grant has a strictly greater token.
 #[must_use]
 pub fn token_grows(earlier: FencingToken, later: FencingToken) -> bool {
     later > earlier
 }
 
-/// The margin of a deadline: the larger of 10 ms and 1 % of the lease.
+/// Returns the margin of a deadline: the larger of 10 ms and 1 % of the lease.
 #[must_use]
 pub fn margin(lease: Duration) -> Duration {
     (lease / 100).max(Duration::from_millis(10))
 }
 
-/// The deadline of a hold whose last successful claim or renewal was **sent** at `sent` and gave `lease`.
+/// Returns the deadline of a hold. Its last successful claim or renewal was **sent** at `sent` and gave `lease`.
 ///
-/// Counted from the sending, because the store's own count can't have begun earlier than that.
+/// The deadline counts from the sending, because the store can't have begun to count earlier.
 #[must_use]
 pub fn deadline(sent: Moment, lease: Duration) -> Moment {
     sent + lease.saturating_sub(margin(lease))
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn compatible_holders() {
+    fn holders_are_compatible_by_mode() {
         use Mode::{Exclusive, Null, Shared};
         assert!(holders_are_compatible([Shared, Shared, Null]));
         assert!(!holders_are_compatible([Shared, Exclusive]));

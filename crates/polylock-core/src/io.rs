@@ -1,12 +1,13 @@
-//! The library's own threads: every store operation, renewal and background release belongs to one of them. What a caller waits for
-//! may be polled by the caller, in the context of the thread; the thread takes it over if the caller drops it or does not poll it.
+//! The library's threads: every store operation, renewal and background release belongs to one of them. The caller may poll an
+//! operation that it waits for, in the context of the thread; the thread takes the operation over if the caller drops it or does
+//! not poll it.
 //!
-//! There is one thread for each kind of store that the process uses, named `polylock-<store>`. A store whose code blocks delays its
-//! own locks and no others. The end of the user's runtime can't cut a release short there, and a blocked executor can't starve a
-//! renewal. Each is a current-thread tokio runtime, started at first use, which lives as long as the process; whoever needs its
-//! work done before the end waits for it (see [`Locks::close`](crate::Locks::close)).
+//! There is one thread for each kind of store in the process, named `polylock-<store>`. A store that blocks delays its own locks
+//! and no others. The end of the user's runtime can't interrupt a release, and a blocked executor can't starve a renewal. Each
+//! thread runs a current-thread tokio runtime, is started at first use, and lives as long as the process. A program can wait for
+//! its work before it ends (see [`Locks::close`](crate::Locks::close)).
 //!
-//! Nothing of the user's runs there: log events and measurements are forwarded to a thread of their own.
+//! User code never runs there: log events and measurements are forwarded to a separate thread.
 
 use std::{
     any::Any,
@@ -29,12 +30,12 @@ use tokio::{
 
 use crate::{Error, Fault, FirstStep, Operation, Result, Unavailable, delays::Delays, observer};
 
-/// The thread of one kind of store.
+/// The I/O thread of one kind of store.
 #[derive(Debug)]
 pub(crate) struct Io {
     backend: &'static str,
     runtime: Handle,
-    /// The process that has started it: a child made by `fork` has no such thread.
+    /// The process that started the thread: a child process made by `fork` has no such thread.
     process: u32,
     delays: Delays,
 }
@@ -45,17 +46,17 @@ thread_local! {
     static IS_IO: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `future` on the thread of the stores called `backend` and returns what it returns.
+/// Runs `future` on the thread of the stores called `backend` and returns its output.
 ///
-/// A store must open its connections in here, under the name that its [`Capabilities`](crate::Capabilities) have: sockets and
-/// timers belong to the runtime that they are made on.
+/// A store must open its connections in here, under the name in its [`Capabilities`](crate::Capabilities): sockets and timers
+/// belong to the runtime on which they are created.
 ///
 /// # Errors
 /// [`Unavailable`] if the thread can't be started, if `future` panics, or in a child process made by `fork` after the thread
 /// was started.
 ///
 /// # Cancel safety
-/// Dropping this does not stop `future`, which runs to its end.
+/// Dropping the returned future does not stop `future`, which runs to its end.
 ///
 /// ```
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -68,11 +69,11 @@ where
     F: Future<Output: Send> + Send + 'static,
 {
     let running = Io::of(backend)?.spawn("connect", future)?;
-    running.await.map_err(|error| failed(backend, Operation::Connect, cut_off(error)))
+    running.await.map_err(|error| failed(backend, Operation::Connect, join_error(error)))
 }
 
 impl Io {
-    /// The thread of the stores called `backend`, started if it is the first use.
+    /// Returns the thread of the stores called `backend`, and starts it at first use.
     pub(crate) fn of(backend: &'static str) -> Result<&'static Self> {
         let mut threads = THREADS.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(io) = threads.get(backend) {
@@ -97,7 +98,7 @@ impl Io {
         Ok(Self { backend, runtime: handle, process: process::id(), delays: Delays::new(backend) })
     }
 
-    /// An error in a child process made by `fork`, where the thread does not exist and every wait for it would last for ever.
+    /// Returns an error in a child process made by `fork`: the thread does not exist there, and a wait for it would never end.
     fn check_process(&self) -> Result<()> {
         if self.is_own_process() {
             return Ok(());
@@ -106,75 +107,77 @@ impl Io {
         Err(Unavailable::new(self.backend, Operation::Connect, Fault::Permanent, cause).into())
     }
 
-    /// Whether this process has started the thread.
+    /// Returns true if this process has started the thread.
     pub(crate) fn is_own_process(&self) -> bool {
         self.process == process::id()
     }
 
-    /// How long things took on the thread.
+    /// Returns the recorder of the thread's delays.
     pub(crate) fn delays(&self) -> &Delays {
         &self.delays
     }
 
-    /// Starts `future` on the thread; `what` names it in warnings.
-    pub(crate) fn spawn<F>(&'static self, what: &'static str, future: F) -> Result<JoinHandle<F::Output>>
+    /// Starts `future` on the thread; `label` names it in warnings.
+    pub(crate) fn spawn<F>(&'static self, label: &'static str, future: F) -> Result<JoinHandle<F::Output>>
     where
         F: Future<Output: Send> + Send + 'static,
     {
         self.check_process()?;
-        Ok(self.runtime.spawn(self.delays.measured(what, future)))
+        Ok(self.runtime.spawn(self.delays.measured(label, future)))
     }
 
-    /// Begins `future`: it is polled once, in the thread's context, unless the thread is to take the first step.
+    /// Begins `future`: polls it once in the thread's context, unless the thread is to take the first step.
     ///
-    /// What ends at once, as the in-memory store does, needs no other thread, and the request of any other operation is on its way
+    /// An operation that ends at once, as on the in-memory store, needs no other thread. The request of any other operation is sent
     /// before this returns.
     pub(crate) fn begin<F>(
         &'static self,
-        what: &'static str,
+        label: &'static str,
         first_step: FirstStep,
         future: F,
-    ) -> Result<Begun<F::Output>>
+    ) -> Result<Started<F::Output>>
     where
         F: Future<Output: Send> + Send + 'static,
     {
         if first_step == FirstStep::Thread && !is_current() {
-            return self.spawn(what, future).map(Begun::OnThread);
+            return self.spawn(label, future).map(Started::OnThread);
         }
-        let mut here = Here::new(self, what, future)?;
-        // Nothing has to be woken: whoever waits for it polls it again.
-        Ok(match here.poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(output) => Begun::Ended(Some(output)),
-            Poll::Pending => Begun::Here(here),
+        let mut task = CallerTask::new(self, label, future)?;
+        // No task has to be woken: the caller polls the future again.
+        Ok(match task.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(output) => Started::Ended(Some(output)),
+            Poll::Pending => Started::OnCaller(task),
         })
     }
 }
 
-/// A future that belongs to an I/O thread, and is polled by whoever waits for it, in the thread's context. If it is dropped before its
-/// end, it goes on, on the thread.
-pub(crate) struct Here<T: Send + 'static> {
+/// A future that belongs to an I/O thread, and is polled by its caller in the thread's context. If it is dropped before its end, it
+/// continues on the thread.
+pub(crate) struct CallerTask<T: Send + 'static> {
     io: &'static Io,
-    what: &'static str,
-    /// Empty once it has ended, or goes on elsewhere.
+    label: &'static str,
+    /// `None` once the future has ended or was moved to the thread.
     future: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
 }
 
-impl<T: Send + 'static> Here<T> {
+impl<T: Send + 'static> CallerTask<T> {
+    /// Wraps `future`.
+    ///
     /// # Errors
     /// In a child process made by `fork`.
     pub(crate) fn new(
         io: &'static Io,
-        what: &'static str,
+        label: &'static str,
         future: impl Future<Output = T> + Send + 'static,
     ) -> Result<Self> {
         io.check_process()?;
-        Ok(Self { io, what, future: Some(Box::pin(future)) })
+        Ok(Self { io, label, future: Some(Box::pin(future)) })
     }
 
-    /// Its output, or why there is none.
+    /// Polls the future. Its output, or the reason for which there is none, is returned once.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<T, String>> {
         let Some(future) = &mut self.future else {
-            return Poll::Ready(Err("returned before".to_owned()));
+            return Poll::Ready(Err("polled after its end".to_owned()));
         };
         let _context = (!is_current()).then(|| self.io.runtime.enter());
         let output = match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
@@ -186,57 +189,58 @@ impl<T: Send + 'static> Here<T> {
         Poll::Ready(output)
     }
 
-    /// Has the thread go on with it; `None` if it has ended.
-    pub(crate) fn go_on(&mut self) -> Option<JoinHandle<T>> {
+    /// Moves the future to the thread; `None` if it has ended.
+    pub(crate) fn move_to_thread(&mut self) -> Option<JoinHandle<T>> {
         let future = self.future.take()?;
-        Some(self.io.runtime.spawn(self.io.delays.measured(self.what, future)))
+        Some(self.io.runtime.spawn(self.io.delays.measured(self.label, future)))
     }
 }
 
-impl<T: Send + 'static> Drop for Here<T> {
+impl<T: Send + 'static> Drop for CallerTask<T> {
     fn drop(&mut self) {
-        self.go_on();
+        self.move_to_thread();
     }
 }
 
-impl<T: Send + 'static> fmt::Debug for Here<T> {
+impl<T: Send + 'static> fmt::Debug for CallerTask<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Here").field("what", &self.what).finish_non_exhaustive()
+        f.debug_struct("CallerTask").field("label", &self.label).finish_non_exhaustive()
     }
 }
 
-/// A future that was begun. Dropping it stops nothing.
+/// A future that has begun. Dropping it does not stop the work.
 #[derive(Debug)]
-pub(crate) enum Begun<T: Send + 'static> {
-    /// It has ended, or panicked; empty once its output was returned.
+pub(crate) enum Started<T: Send + 'static> {
+    /// The future has ended, or panicked; `None` once its output was returned.
     Ended(Option<Result<T, String>>),
-    /// Whoever waits for it polls it.
-    Here(Here<T>),
+    /// The caller polls it.
+    OnCaller(CallerTask<T>),
     OnThread(JoinHandle<T>),
 }
 
-impl<T: Send + 'static> Begun<T> {
-    /// Its output, or why there is none. May be dropped and called again until it has returned.
+impl<T: Send + 'static> Started<T> {
+    /// Returns the output, or the reason for which there is none. The returned future may be dropped, and this called again, until
+    /// there is an output.
     pub(crate) async fn end(&mut self) -> Result<T, String> {
         match self {
-            Self::Ended(output) => output.take().unwrap_or_else(|| Err("returned before".to_owned())),
-            Self::Here(here) => poll_fn(|context| here.poll(context)).await,
-            Self::OnThread(task) => task.await.map_err(cut_off),
+            Self::Ended(output) => output.take().unwrap_or_else(|| Err("polled after its end".to_owned())),
+            Self::OnCaller(task) => poll_fn(|context| task.poll(context)).await,
+            Self::OnThread(task) => task.await.map_err(join_error),
         }
     }
 }
 
-/// Whether this is one of the threads, which must never wait for its own work.
+/// Returns true on one of the threads, which must never wait for its own work.
 pub(crate) fn is_current() -> bool {
     IS_IO.get()
 }
 
-/// The error of a store's operation that panicked, or was cut off by the runtime.
+/// Returns the error of an operation that panicked, or that the runtime cancelled.
 pub(crate) fn failed(backend: &'static str, operation: Operation, cause: String) -> Error {
     Unavailable::new(backend, operation, Fault::Permanent, cause).into()
 }
 
-pub(crate) fn cut_off(error: JoinError) -> String {
+pub(crate) fn join_error(error: JoinError) -> String {
     match error.try_into_panic() {
         Ok(panic) => panicked(&*panic),
         Err(error) => error.to_string(),

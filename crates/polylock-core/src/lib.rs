@@ -1,7 +1,7 @@
-//! The contract of polylock, and everything that is the same for every store, written once.
+//! The contract of polylock, and everything that all stores share.
 //!
-//! Most programs use the facade, the crate `polylock`, which adds `Locks::connect(url)`. This crate is for authors of
-//! stores, and for those who want one store without the facade.
+//! Most programs use the facade crate `polylock`, which adds `Locks::connect(url)`. This crate is for authors of stores, and for
+//! programs that use one store without the facade.
 //!
 //! ```
 //! use polylock_core::{Locks, memory};
@@ -14,38 +14,39 @@
 //! # Ok::<(), polylock_core::Error>(()) }).unwrap();
 //! ```
 //!
-//! # What a lease is
+//! # Leases
 //!
-//! A lock that lives outside its holder must end when the holder dies, so it is given for a time, the *lease*, and renewed
-//! while the holder lives. The store's clock decides when it ends for others. The holder goes by its own monotonic clock, and
-//! by a *deadline* that is earlier: the instant **before** the last successful claim or renewal was sent, plus the lease, minus
-//! a margin (the larger of 10 ms and 1 %). So a holder knows that it has lost the lock before anyone else can have it, as long
-//! as the two clocks run at nearly the same rate. That clock counts on while the machine sleeps ([`SystemClock`]).
+//! A lock that lives outside its holder must end when the holder dies. So it is granted for a limited time, the *lease*, and
+//! renewed while the holder lives. The store's clock decides when the lease ends for other processes. The holder uses its own
+//! monotonic clock and an earlier *deadline*: the instant **before** the last successful claim or renewal was sent, plus the lease,
+//! minus a margin (the larger of 10 ms and 1 %). So the holder detects a loss before the store can grant the lock to another
+//! process, as long as both clocks run at nearly the same rate. The holder's clock keeps counting while the machine is suspended
+//! ([`SystemClock`]).
 //!
-//! # What a fencing token is for
+//! # Fencing tokens
 //!
-//! Nothing can stop a process that is paused in the middle of a write. So every grant carries a [`FencingToken`], strictly
-//! greater than every earlier one of that name, and the resource that is written to refuses a smaller token than it has seen.
-//! With a resource that checks, two holders at once do no harm; without one, a lease only makes them very unlikely.
+//! Nothing can stop a process that is paused in the middle of a write. So every grant carries a [`FencingToken`], strictly greater
+//! than every earlier token of that lock name, and the resource rejects a token smaller than the greatest it has seen. With a
+//! resource that checks tokens, two holders at once do no harm; without one, a lease only makes them very unlikely.
 //!
-//! # What runs where
+//! # Threads
 //!
-//! [`Locks::lock`] makes a [`Lock`], [`Lock::acquire`] starts an attempt, and the attempt becomes a [`Guard`]. The attempt, the
-//! renewals and the release run on a thread of the library's own ([`io`]), so they go on when the caller's future is dropped,
-//! its executor is blocked or its runtime ends.
+//! [`Locks::lock`] returns a [`Lock`], and [`Lock::acquire`] returns a [`Guard`]. The acquisition, the renewals and the release run
+//! on a thread of the library ([`io`]). So they continue if the caller's future is dropped, its executor is blocked or its runtime
+//! ends.
 //!
 //! # Tests with a paused clock
 //!
 //! `tokio::time::pause` and `start_paused` advance the clock of a runtime to its next timer as soon as the runtime is idle, and a
 //! runtime that waits for the library's thread is idle. So a `tokio::time::timeout` around [`Lock::acquire`] ends at once, whatever
-//! its duration. Limit the waiting with [`Lock::wait`] instead: the library's timers run on its own thread and are not affected. A
+//! its duration. Limit the wait with [`Lock::wait`] instead: the library's timers run on its own thread and are not affected. A
 //! test that controls the leases passes a `ManualClock` of `polylock-testkit` to [`LocksBuilder::clock`].
 //!
-//! # The two sides
+//! # Users and store authors
 //!
-//! Users see [`Locks`], [`Lock`] and [`Guard`]. Authors of a store implement [`Backend`] (five methods; see [`backend`] for the
-//! contract) and perhaps [`Inspect`], and hold it to the contract with the crate `polylock-testkit`. The authors' side may
-//! change more often than the users'.
+//! Users work with [`Locks`], [`Lock`] and [`Guard`]. Authors of a store implement [`Backend`] (five required methods; see
+//! [`backend`] for the contract) and optionally [`Inspect`], and test the store against the contract with the crate
+//! `polylock-testkit`. The interface for authors may change more often than the interface for users.
 
 pub mod backend;
 mod break_lock;
@@ -56,12 +57,11 @@ pub mod duration;
 mod engine;
 mod error;
 pub mod failure;
+pub mod gate;
 mod guard;
 mod hold_alerts;
-pub mod hub;
 pub mod invariant;
 pub mod io;
-pub mod line;
 mod lock;
 mod locks;
 pub mod memory;
@@ -76,12 +76,17 @@ mod progress;
 pub mod queue;
 mod request;
 pub mod server_clock;
+mod store_config;
 mod token;
 pub mod url;
+pub mod waiter_queues;
+pub mod wakeups;
 
 pub use backend::{Backend, Entry, Inspect, LockStatus, Store};
 pub use break_lock::{BreakLock, BreakNotice, BreakOrder};
-pub use capabilities::{Capabilities, Carrier, Fencing, FirstStep, Modes, Order, QueueLease, Reach, WakeUp};
+pub use capabilities::{
+    Capabilities, Fencing, FirstStep, HoldLifetime, Modes, Notifications, Order, QueueLease, Scope,
+};
 pub use clock::{Clock, Moment, SystemClock};
 pub use engine::connect_within;
 pub use error::{ConfigError, Error, Fault, LostReason, NotAcquired, Operation, Result, Unavailable};
@@ -95,5 +100,6 @@ pub use options::Options;
 pub use owner::{Label, OwnerId};
 pub use per_runtime::PerRuntime;
 pub use progress::{Outage, Progress};
-pub use request::{Grant, KeepAlive, Place, Release, Request, RequestId, Standing, Wake};
+pub use request::{ClaimOutcome, Grant, KeepAlive, QueuePosition, Release, Request, RequestId, Wake};
+pub use store_config::StoreConfig;
 pub use token::FencingToken;

@@ -1,4 +1,4 @@
-//! The door to a store's locks.
+//! The locks of a store: the entry point of the library.
 
 use std::{
     future::Future,
@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 use crate::{
     BreakLock, Capabilities, Clock, Error, Inspect, Label, Lock, LockName, LockStatus, Operation, Options,
     OwnerId, Result, Store, SystemClock,
-    engine::{Foreground, Front, Keeper, Pending, Reentry, Shared},
+    engine::{Foreground, Keeper, Pending, Reentry, StoreContext, StoreHandle},
     io,
     metrics::Metrics,
     observer,
@@ -19,11 +19,11 @@ use crate::{
 
 /// The locks of one store. Cheap to clone; clones share everything.
 ///
-/// It works from any async executor: the store is spoken to on a thread of the library's own ([`io`]).
+/// It works from any async executor: a thread of the library communicates with the store ([`io`]).
 ///
-/// When the last `Locks`, [`Lock`] and [`Guard`](crate::Guard) on a store is dropped, it waits up to 500 ms for releases
-/// in the background to arrive; so does the end of a thread that has opened the store or dropped guards, which covers a
-/// `Locks` in a `static`. [`close`](Self::close) waits as long as it is told to.
+/// The drop of the last `Locks`, [`Lock`] and [`Guard`](crate::Guard) on a store waits up to 500 ms for releases in the background
+/// to arrive. So does the end of a thread that has opened the store or dropped guards, which covers a `Locks` in a `static`.
+/// [`close`](Self::close) waits up to a given limit.
 ///
 /// ```
 /// use polylock_core::{Locks, memory};
@@ -37,99 +37,100 @@ use crate::{
 /// ```
 #[derive(Debug, Clone)]
 pub struct Locks {
-    front: Arc<Front>,
+    handle: Arc<StoreHandle>,
 }
 
 impl Locks {
-    /// The locks of `store`, with the default options.
+    /// Creates the locks of `store`, with the default options.
     #[must_use]
     pub fn new(store: Store) -> Self {
         Self::builder(store).build()
     }
 
-    /// The locks of `store`, with something to be set first.
+    /// Returns a builder for the locks of `store`.
     pub fn builder(store: Store) -> LocksBuilder {
         let mut options = Options::default();
         options.ttl = store.backend.capabilities().nearest_ttl(options.ttl);
         LocksBuilder { store, options, owner: None, label: None, clock: None, metrics: None }
     }
 
-    /// The lock `name`, to be acquired. A name that can't be one is reported then.
+    /// Returns the lock `name`, to be acquired. An invalid name is an error of the acquisition.
     pub fn lock(&self, name: impl AsRef<str>) -> Lock {
-        Lock::new(self.front.clone(), name.as_ref())
+        Lock::new(self.handle.clone(), name.as_ref())
     }
 
-    /// What the store can do.
+    /// Returns the capabilities of the store.
     #[must_use]
     pub fn capabilities(&self) -> &Capabilities {
-        self.front.0.store.backend.capabilities()
+        self.handle.0.store.backend.capabilities()
     }
 
-    /// What locks are asked for with, unless said otherwise.
+    /// Returns the default options of the locks.
     #[must_use]
     pub fn options(&self) -> &Options {
-        &self.front.0.options
+        &self.handle.0.options
     }
 
-    /// Who holds the lock `name` and who waits for it.
+    /// Returns the holders and waiters of the lock `name`.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if the store can't be inspected; [`Error::InvalidName`]; [`Error::Unavailable`].
     ///
     /// # Cancel safety
-    /// May be dropped at any point.
+    /// The future may be dropped at any point.
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<LockStatus> {
         let name = LockName::new(name)?;
-        inspect_with(&self.front, Operation::Inspect, |store| async move { store.inspect(&name).await }).await
+        inspect_with(&self.handle, Operation::Inspect, |store| async move { store.inspect(&name).await })
+            .await
     }
 
-    /// The status of every lock in use whose name starts with `prefix`, in the order of the names.
+    /// Returns the status of every lock in use with a name that starts with `prefix`, sorted by name.
     ///
     /// # Errors
-    /// As [`inspect`](Self::inspect).
+    /// The same as [`inspect`](Self::inspect).
     ///
     /// # Cancel safety
-    /// May be dropped at any point.
+    /// The future may be dropped at any point.
     pub async fn list(&self, prefix: impl AsRef<str>) -> Result<Vec<LockStatus>> {
         let prefix = prefix.as_ref().to_owned();
-        inspect_with(&self.front, Operation::Inspect, |store| async move { store.list(&prefix).await }).await
+        inspect_with(&self.handle, Operation::Inspect, |store| async move { store.list(&prefix).await }).await
     }
 
-    /// Breaks the lock `name`: notifies its holders, which stop and release, or removes their holds by
+    /// Breaks the lock `name`: notifies its holders, which stop and release, or removes their holds with
     /// [`force`](BreakLock::force). See [`BreakLock`] for errors and an example.
     pub fn break_lock(&self, name: impl AsRef<str>) -> BreakLock {
-        BreakLock::new(self.front.clone(), name.as_ref())
+        BreakLock::new(self.handle.clone(), name.as_ref())
     }
 
-    /// Waits until everything that was begun in the background, releases above all, is done, and was logged and measured;
-    /// `false` if `within` was over first.
+    /// Waits until all background work, above all releases, is done, logged and measured. Returns `false` if `within` expired
+    /// first.
     ///
-    /// It ends nothing: holds stay held and are renewed as long as their guards live, and acquisitions that wait in other tasks
-    /// go on waiting. To shut down, stop those tasks and drop their guards first.
+    /// It ends nothing: holds are renewed as long as their guards live, and acquisitions in other tasks continue to wait. To shut
+    /// down, first stop those tasks and drop their guards.
     ///
     /// # Cancel safety
-    /// May be dropped at any point; the work goes on.
+    /// The future may be dropped at any point; the background work continues.
     pub async fn close(self, within: Duration) -> bool {
-        let shared = self.front.0.clone();
-        let closing = io::run(shared.backend(), async move {
-            let by = shared.now() + within;
+        let context = self.handle.0.clone();
+        let closing = io::run(context.backend(), async move {
+            let by = context.now() + within;
             let done = async {
-                shared.pending.none_left().await;
+                context.pending.drained().await;
                 observer::flushed().await;
             };
             tokio::select! {
                 biased;
                 () = done => true,
-                () = shared.until(by) => false,
+                () = context.until(by) => false,
             }
         });
         closing.await.unwrap_or(false)
     }
 }
 
-/// Runs `call` on what inspects the store.
+/// Runs `call` on the store's interface for inspection.
 pub(crate) async fn inspect_with<T, F>(
-    front: &Front,
+    handle: &StoreHandle,
     operation: Operation,
     call: impl FnOnce(Arc<dyn Inspect>) -> F,
 ) -> Result<T>
@@ -137,15 +138,15 @@ where
     T: Send + 'static,
     F: Future<Output = Result<T>> + Send + 'static,
 {
-    let shared = &front.0;
-    let backend = shared.backend();
-    let Some(inspect) = shared.store.inspect.clone() else {
+    let context = &handle.0;
+    let backend = context.backend();
+    let Some(inspect) = context.store.inspect.clone() else {
         return Err(Error::Unsupported { backend, capability: "inspection" });
     };
-    shared.begin(operation, call(inspect))?.await.map_err(|cause| io::failed(backend, operation, cause))?
+    context.begin(operation, call(inspect))?.await.map_err(|cause| io::failed(backend, operation, cause))?
 }
 
-/// Sets up [`Locks`].
+/// A builder for [`Locks`].
 #[derive(Debug)]
 #[must_use = "nothing is set up until `build`"]
 pub struct LocksBuilder {
@@ -158,41 +159,41 @@ pub struct LocksBuilder {
 }
 
 impl LocksBuilder {
-    /// What locks are asked for with, unless said otherwise.
+    /// Sets the default options of the locks.
     pub const fn options(mut self, options: Options) -> Self {
         self.options = options;
         self
     }
 
-    /// Who acquires, unless a lock [says otherwise](Lock::owner): `host:pid` by default.
+    /// Sets the default owner of the locks, which [`Lock::owner`] replaces; `host:pid` if it is not set.
     pub fn owner(mut self, owner: &OwnerId) -> Self {
         self.owner = Some(owner.clone());
         self
     }
 
-    /// What locks are for, unless a lock [says otherwise](Lock::label).
+    /// Sets the default label of the locks, which [`Lock::label`] replaces.
     pub fn label(mut self, label: Label) -> Self {
         self.label = Some(label);
         self
     }
 
-    /// The clock of the deadlines. For tests; the default is the machine's, which counts suspend.
+    /// Sets the clock of the deadlines, for tests. The default is the machine's clock, which counts suspend.
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = Some(clock);
         self
     }
 
-    /// Where to send measurements.
+    /// Sets the receiver of the measurements.
     pub fn metrics(mut self, metrics: Arc<dyn Metrics>) -> Self {
         self.metrics = Some(metrics);
         self
     }
 
-    /// The locks.
+    /// Builds the locks.
     #[must_use]
     pub fn build(self) -> Locks {
         let claims_at_once = self.store.backend.capabilities().claims_at_once.max(1);
-        let shared = Shared {
+        let context = StoreContext {
             store: self.store,
             options: self.options,
             owner: self.owner,
@@ -201,22 +202,22 @@ impl LocksBuilder {
             clock: self.clock.unwrap_or_else(|| Arc::new(SystemClock)),
             metrics: self.metrics,
             gauges: Default::default(),
-            pending: Pending::of_new_store(),
+            pending: Pending::for_new_store(),
             reentry: Reentry::default(),
             io: Default::default(),
             keeper: Keeper::default(),
             local_queues: Default::default(),
             claims: Arc::new(Semaphore::new(claims_at_once)),
             foreground: Foreground::default(),
-            answers: AtomicU64::default(),
+            replies: AtomicU64::default(),
         };
-        let shared = Arc::new(shared);
-        if let Some(alerts) = &shared.store.alerts {
-            let listener = Arc::downgrade(&shared);
+        let context = Arc::new(context);
+        if let Some(alerts) = &context.store.alerts {
+            let listener = Arc::downgrade(&context);
             alerts.listen(move |name| {
-                listener.upgrade().map(|shared| shared.keeper.check(&shared, name)).is_some()
+                listener.upgrade().map(|context| context.keeper.check(&context, name)).is_some()
             });
         }
-        Locks { front: Arc::new(Front(shared)) }
+        Locks { handle: Arc::new(StoreHandle(context)) }
     }
 }

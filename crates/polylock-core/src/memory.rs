@@ -1,6 +1,6 @@
-//! The in-memory store: the reference for every other, and a real lock for the tasks of one process.
+//! The in-memory store: the reference for all other stores, and a real lock for the tasks of one process.
 //!
-//! Exclusion, order and tokens hold for as long as the process runs. Nothing is kept beyond the entries in use.
+//! Exclusion, order and tokens hold as long as the process runs. The store keeps only the entries in use.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -11,20 +11,20 @@ use std::{
 use async_trait::async_trait;
 
 use crate::{
-    Backend, BreakNotice, BreakOrder, Capabilities, Clock, Entry, Fencing, FencingToken, Grant, HoldAlerts,
-    Inspect, KeepAlive, LockName, LockStatus, LostReason, Moment, OwnerId, Place, Reach, Release, Request,
-    RequestId, Result, Standing, Store, SystemClock, Wake, WakeUp,
-    hub::Hub,
-    queue::{self, Standpoint},
+    Backend, BreakNotice, BreakOrder, Capabilities, ClaimOutcome, Clock, Entry, Fencing, FencingToken, Grant,
+    HoldAlerts, Inspect, KeepAlive, LockName, LockStatus, LostReason, Moment, Notifications, OwnerId,
+    QueuePosition, Release, Request, RequestId, Result, Scope, Store, SystemClock, Wake,
+    queue::{self, QueueEntry},
+    wakeups::Wakeups,
 };
 
-/// A new store of its own.
+/// Creates a separate store.
 #[must_use]
 pub fn connect() -> Store {
     open(Arc::new(Space::new(Arc::new(SystemClock))))
 }
 
-/// The store `name` of this process: the same one for the same name, for as long as anybody uses it.
+/// Returns the store `name` of this process: the same store for the same name, as long as it is in use.
 #[must_use]
 pub fn named(name: &str) -> Store {
     static SPACES: Mutex<BTreeMap<String, Weak<Space>>> = Mutex::new(BTreeMap::new());
@@ -39,7 +39,7 @@ pub fn named(name: &str) -> Store {
     open(space)
 }
 
-/// A new store whose leases run by `clock`.
+/// Creates a store with leases that run by `clock`.
 #[must_use]
 pub fn with_clock(clock: Arc<dyn Clock>) -> Store {
     open(Arc::new(Space::new(clock)))
@@ -48,9 +48,9 @@ pub fn with_clock(clock: Arc<dyn Clock>) -> Store {
 fn open(space: Arc<Space>) -> Store {
     let ttl = Duration::from_millis(50)..=Duration::from_secs(24 * 3600);
     let mut capabilities = Capabilities::new("memory", ttl);
-    capabilities.wake = WakeUp::Pushed;
+    capabilities.notifications = Notifications::Pushed;
     capabilities.fencing = Fencing::WhileRunning;
-    capabilities.reach = Reach::Process;
+    capabilities.scope = Scope::Process;
     let alerts = space.alerts.clone();
     Store::inspectable(Arc::new(Memory { space, capabilities })).alerting(alerts)
 }
@@ -64,14 +64,14 @@ struct Memory {
 #[derive(Debug)]
 struct Space {
     clock: Arc<dyn Clock>,
-    hub: Hub,
+    wakeups: Wakeups,
     alerts: Arc<HoldAlerts>,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// One counter for all names: what was handed out stays handed out when a name is forgotten.
+    /// One counter for all names, so that tokens also grow after a name was removed.
     token: u64,
     seq: u64,
     locks: HashMap<LockName, Vec<Record>>,
@@ -82,7 +82,7 @@ struct State {
 #[derive(Debug)]
 struct Record {
     id: RequestId,
-    standpoint: Standpoint,
+    queue_entry: QueueEntry,
     token: Option<FencingToken>,
     since: Moment,
     expires: Moment,
@@ -93,10 +93,10 @@ struct Record {
 
 impl Space {
     fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { clock, hub: Hub::new(), alerts: Arc::default(), state: Mutex::default() }
+        Self { clock, wakeups: Wakeups::new(), alerts: Arc::default(), state: Mutex::default() }
     }
 
-    /// Works on the live entries of `name`; what has expired is gone before, and who waited for it is told.
+    /// Runs `work` on the live entries of `name`, after expired entries were removed and their waiters notified.
     fn on<T>(
         &self,
         name: &LockName,
@@ -110,7 +110,7 @@ impl Space {
         entries.retain(|entry| {
             let live = entry.expires > now;
             if !live {
-                self.hub.ring(entry.id);
+                self.wakeups.notify(entry.id);
             }
             live
         });
@@ -125,36 +125,36 @@ impl Space {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn claim(&self, request: &Request) -> Standing {
+    fn claim(&self, request: &Request) -> ClaimOutcome {
         self.on(&request.name, |entries, counters, now| {
             let known = entries.iter().position(|entry| entry.id == request.id);
             if let Some(Record { token: Some(token), expires, .. }) = known.map(|at| &entries[at]) {
-                return Standing::Held(Grant::new(*token, expires.since(now)));
+                return ClaimOutcome::Granted(Grant::new(*token, expires.since(now)));
             }
-            let seq = known.map_or(*counters.seq + 1, |at| entries[at].standpoint.seq);
-            let standpoints: Vec<Standpoint> = entries.iter().map(|entry| entry.standpoint).collect();
-            let ahead = queue::blockers(&standpoints, seq, request.mode).count();
-            let blocker = queue::watched(&standpoints, seq, request.mode)
-                .and_then(|watched| entries.iter().find(|entry| entry.standpoint.seq == watched.seq))
+            let seq = known.map_or(*counters.seq + 1, |at| entries[at].queue_entry.seq);
+            let queue_entries: Vec<QueueEntry> = entries.iter().map(|entry| entry.queue_entry).collect();
+            let ahead = queue::blockers(&queue_entries, seq, request.mode).count();
+            let blocker = queue::watched(&queue_entries, seq, request.mode)
+                .and_then(|watched| entries.iter().find(|entry| entry.queue_entry.seq == watched.seq))
                 .map(|entry| (entry.id, entry.expires.since(now)));
 
             if let Some((watched, left)) = blocker {
                 if request.queues {
-                    self.hub.expect(request, watched);
+                    self.wakeups.watch(request, watched);
                     let at = known.unwrap_or_else(|| entries.join(request, counters, now));
-                    entries[at].expires = now + request.place_ttl();
+                    entries[at].expires = now + request.queue_lease();
                 }
-                return Standing::Queued(Place::new(u32::try_from(ahead).ok(), left));
+                return ClaimOutcome::Queued(QueuePosition::new(u32::try_from(ahead).ok(), left));
             }
             let at = known.unwrap_or_else(|| entries.join(request, counters, now));
             *counters.token += 1;
             let entry = &mut entries[at];
             entry.token = FencingToken::new(*counters.token);
-            entry.standpoint.held = true;
+            entry.queue_entry.held = true;
             (entry.since, entry.expires) = (now, now + request.ttl);
-            self.hub.forget(request.id);
+            self.wakeups.remove(request.id);
             match entry.token {
-                Some(token) => Standing::Held(Grant::new(token, request.ttl)),
+                Some(token) => ClaimOutcome::Granted(Grant::new(token, request.ttl)),
                 None => unreachable!("2^63 grants take longer than the process lasts"),
             }
         })
@@ -162,17 +162,17 @@ impl Space {
 
     fn keep_alive(&self, request: &Request) -> KeepAlive {
         self.on(&request.name, |entries, counters, now| {
-            let Some(mine) = entries.iter_mut().find(|entry| entry.id == request.id) else {
+            let Some(entry) = entries.iter_mut().find(|entry| entry.id == request.id) else {
                 return KeepAlive::Lost(counters.lost(request));
             };
-            match (mine.token, &mine.broken) {
+            match (entry.token, &entry.broken) {
                 (_, Some(notice)) => KeepAlive::Lost(LostReason::Broken(notice.clone())),
                 (Some(_), None) => {
-                    mine.expires = now + request.ttl;
+                    entry.expires = now + request.ttl;
                     KeepAlive::Held { lease: request.ttl }
                 }
                 (None, None) => {
-                    mine.expires = now + request.place_ttl();
+                    entry.expires = now + request.queue_lease();
                     KeepAlive::Queued
                 }
             }
@@ -198,7 +198,7 @@ struct Counters<'a> {
 }
 
 impl Counters<'_> {
-    /// Why the hold of `request`, which has no entry, ended.
+    /// Returns the reason for the end of the hold of `request`, which has no entry.
     fn lost(&self, request: &Request) -> LostReason {
         let notice = self.broken.get(&request.id);
         notice.map_or(LostReason::Gone, |(notice, _)| LostReason::Broken(notice.clone()))
@@ -210,15 +210,15 @@ trait Join {
 }
 
 impl Join for Vec<Record> {
-    /// Appends a waiter; its index.
+    /// Appends a waiter and returns its index.
     fn join(&mut self, request: &Request, counters: &mut Counters<'_>, now: Moment) -> usize {
         *counters.seq += 1;
         self.push(Record {
             id: request.id,
-            standpoint: Standpoint { seq: *counters.seq, mode: request.mode, held: false },
+            queue_entry: QueueEntry { seq: *counters.seq, mode: request.mode, held: false },
             token: None,
             since: now,
-            expires: now + request.place_ttl(),
+            expires: now + request.queue_lease(),
             owner: request.owner.clone(),
             label: request.label.as_ref().map(|label| label.as_str().to_owned()).unwrap_or_default(),
             broken: None,
@@ -230,7 +230,7 @@ impl Join for Vec<Record> {
 impl Record {
     fn entry(&self, now: Moment) -> Entry {
         let (age, left) = (now.since(self.since), self.expires.since(now));
-        Entry::new(self.standpoint.mode, self.owner.clone(), &self.label, self.token, age, left)
+        Entry::new(self.queue_entry.mode, self.owner.clone(), &self.label, self.token, age, left)
             .broken(self.broken.clone())
     }
 }
@@ -241,12 +241,12 @@ impl Backend for Memory {
         &self.capabilities
     }
 
-    async fn claim(&self, request: &Request) -> Result<Standing> {
+    async fn claim(&self, request: &Request) -> Result<ClaimOutcome> {
         Ok(self.space.claim(request))
     }
 
     async fn wait(&self, request: &Request) -> Result<Wake> {
-        Ok(self.space.hub.rung(request.id).await)
+        Ok(self.space.wakeups.notified(request.id).await)
     }
 
     async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
@@ -265,8 +265,8 @@ impl Backend for Memory {
             counters.broken.remove(&request.id);
             outcome
         });
-        self.space.hub.forget(request.id);
-        self.space.hub.ring(request.id);
+        self.space.wakeups.remove(request.id);
+        self.space.wakeups.notify(request.id);
         Ok(outcome)
     }
 }
@@ -293,14 +293,14 @@ impl Inspect for Memory {
     async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
         let broken = self.space.on(name, |entries, counters, now| {
             if order.force {
-                let removed: Vec<Record> = entries.extract_if(.., |entry| entry.standpoint.held).collect();
+                let removed: Vec<Record> = entries.extract_if(.., |entry| entry.queue_entry.held).collect();
                 for entry in &removed {
                     counters.broken.insert(entry.id, (order.notice.clone(), entry.expires));
-                    self.space.hub.ring(entry.id);
+                    self.space.wakeups.notify(entry.id);
                 }
                 return removed.iter().map(|entry| entry.entry(now)).collect();
             }
-            let held = entries.iter_mut().filter(|entry| entry.standpoint.held);
+            let held = entries.iter_mut().filter(|entry| entry.queue_entry.held);
             held.map(|entry| {
                 entry.broken.get_or_insert_with(|| order.notice.clone());
                 entry.entry(now)
@@ -312,7 +312,7 @@ impl Inspect for Memory {
     }
 }
 
-/// The modes come from the pure rule; this is what only the store does.
+/// The grant rule has its own tests; these cover the rest of the store.
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -323,27 +323,27 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_repeated_finds_its_own_grant_and_nothing_is_left_after_the_release() {
+    fn a_repeated_claim_returns_its_own_grant() {
         let store = Space::new(Arc::new(SystemClock));
-        let me = request(Mode::Exclusive);
-        let Standing::Held(first) = store.claim(&me) else { panic!("free") };
-        let Standing::Held(again) = store.claim(&me) else { panic!("mine") };
+        let claimant = request(Mode::Exclusive);
+        let ClaimOutcome::Granted(first) = store.claim(&claimant) else { panic!("free") };
+        let ClaimOutcome::Granted(again) = store.claim(&claimant) else { panic!("mine") };
         assert_eq!(first.token, again.token);
         assert!(again.lease <= first.lease);
-        store.on(&me.name, |entries, _, _| entries.clear());
+        store.on(&claimant.name, |entries, _, _| entries.clear());
         assert!(store.lock().locks.is_empty());
-        let Standing::Held(second) = store.claim(&request(Mode::Exclusive)) else { panic!("free") };
+        let ClaimOutcome::Granted(second) = store.claim(&request(Mode::Exclusive)) else { panic!("free") };
         assert!(second.token > first.token);
     }
 
     #[test]
-    fn who_does_not_queue_leaves_nothing() {
+    fn a_claim_without_queueing_leaves_no_entry() {
         let store = Space::new(Arc::new(SystemClock));
-        let (holder, mut me) = (request(Mode::Exclusive), request(Mode::Shared));
-        me.queues = false;
+        let (holder, mut claimant) = (request(Mode::Exclusive), request(Mode::Shared));
+        claimant.queues = false;
         store.claim(&holder);
-        assert!(matches!(store.claim(&me), Standing::Queued(_)));
-        assert_eq!(store.lock().locks[&me.name].len(), 1);
-        assert!(store.hub.is_empty());
+        assert!(matches!(store.claim(&claimant), ClaimOutcome::Queued(_)));
+        assert_eq!(store.lock().locks[&claimant.name].len(), 1);
+        assert!(store.wakeups.is_empty());
     }
 }

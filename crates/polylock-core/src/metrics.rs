@@ -1,6 +1,6 @@
-//! What core measures, and where it sends it.
+//! The measurements of core, and their receiver.
 //!
-//! Give a [`Metrics`] to [`LocksBuilder::metrics`](crate::LocksBuilder::metrics). With the feature `metrics`,
+//! Pass a [`Metrics`] to [`LocksBuilder::metrics`](crate::LocksBuilder::metrics). With the feature `metrics`,
 #![cfg_attr(feature = "metrics", doc = "[`Recorder`] sends it all to the `metrics` crate under these names:")]
 #![cfg_attr(
     not(feature = "metrics"),
@@ -18,7 +18,7 @@
 //! | `polylock_releases_total` | counter | `outcome` = released, lost, error, expired; `via` = explicit, drop, expiry |
 //! | `polylock_backend_op_duration_seconds` | histogram | `op` |
 //!
-//! Every one has the label `backend`. The lock's name is none of them, because names have no bound: see
+//! Every metric has the label `backend`. The lock's name is not a label, because the number of names is unbounded: see
 #![cfg_attr(feature = "metrics", doc = "[`Recorder::label_names`].")]
 #![cfg_attr(not(feature = "metrics"), doc = "`Recorder::label_names`.")]
 
@@ -26,10 +26,10 @@ use std::{fmt, time::Duration};
 
 use crate::{LockName, LostReason, Operation};
 
-/// Where core sends what it measures. It is called on a thread of its own, one call at a time. One that blocks or panics costs no
-/// lock: measurements that it has no time for are dropped, but for those of gauges, and the log tells how many.
+/// The receiver of measurements. It is called on a separate thread, one call at a time. A receiver that blocks or panics costs no
+/// lock: measurements that it has no time for are dropped, except for those of gauges, and their number is logged.
 pub trait Metrics: fmt::Debug + Send + Sync + 'static {
-    /// One measurement of lock `name` on `backend`.
+    /// Records one measurement of lock `name` on `backend`.
     fn record(&self, backend: &'static str, name: &LockName, measured: Measured);
 }
 
@@ -37,40 +37,40 @@ pub trait Metrics: fmt::Debug + Send + Sync + 'static {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Measured {
-    /// An attempt to acquire has ended.
+    /// An acquisition has ended.
     Acquire {
-        /// How long it took.
+        /// The duration of the acquisition.
         took: Duration,
-        /// How it ended: `acquired`, `timeout`, `busy`, `cancelled` or `error`.
+        /// The outcome: `acquired`, `timeout`, `busy`, `cancelled` or `error`.
         outcome: &'static str,
     },
     /// A hold has ended.
     Hold {
-        /// How long it lasted.
+        /// The duration of the hold.
         lasted: Duration,
     },
-    /// So many more wait, or fewer.
+    /// The number of waiters has changed by this.
     Waiting(i32),
-    /// So many more are held, or fewer.
+    /// The number of holds has changed by this.
     Holding(i32),
-    /// A renewal has ended: `renewed`, `lost` or `error`, which no answer in time is, too.
+    /// A renewal has ended: `renewed`, `lost` or `error`, which includes a missing reply.
     Renewal(&'static str),
-    /// What was left before the deadline when a renewal was acknowledged: shrinks long before a lock is lost.
+    /// The time left before the deadline when a renewal was acknowledged; it shrinks long before a lock is lost.
     RenewSlack(Duration),
     /// A lock was lost.
     Lost(LostReason),
-    /// A lock was given back.
+    /// A lock was released, or left to expire.
     Release {
-        /// `released`, `lost` (the store had no entry any more), `error` or `expired`.
+        /// The outcome: `released`, `lost` (the store had no entry any more), `error` or `expired`.
         outcome: &'static str,
-        /// `explicit`, `drop` or `expiry`.
+        /// The trigger: `explicit`, `drop` or `expiry`.
         via: &'static str,
     },
-    /// The store has answered, or failed to.
+    /// The store has replied to an operation, or failed to reply.
     Operation {
-        /// What it was asked.
+        /// The operation.
         operation: Operation,
-        /// How long it took.
+        /// The duration of the operation.
         took: Duration,
     },
 }
@@ -92,28 +92,31 @@ mod recorder {
     }
 
     impl Recorder {
-        /// Describes every metric and shows the counters at 0, so that a dashboard has them before the first loss.
+        /// Describes every metric and sets the counters of lost locks to 0, so that a dashboard has them before the first loss.
         #[must_use]
         pub fn new(backend: &'static str) -> Self {
             describe_histogram!(
                 "polylock_acquire_duration_seconds",
-                "time from asking for a lock to the outcome"
+                "time from the request for a lock to the outcome"
             );
             describe_histogram!("polylock_hold_duration_seconds", "time for which a lock was held");
             describe_histogram!("polylock_renew_slack_seconds", "time left before the deadline at a renewal");
-            describe_histogram!("polylock_backend_op_duration_seconds", "time the store took");
-            describe_gauge!("polylock_waiters", "attempts waiting now");
-            describe_gauge!("polylock_held", "locks held now");
+            describe_histogram!(
+                "polylock_backend_op_duration_seconds",
+                "duration of an operation of the store"
+            );
+            describe_gauge!("polylock_waiters", "waiting acquisitions");
+            describe_gauge!("polylock_held", "held locks");
             describe_counter!("polylock_renewals_total", "renewals by outcome");
-            describe_counter!("polylock_lost_total", "locks lost; should stay 0");
-            describe_counter!("polylock_releases_total", "locks given back by outcome");
+            describe_counter!("polylock_lost_total", "lost locks; should stay 0");
+            describe_counter!("polylock_releases_total", "releases by outcome");
             for reason in LostReason::KINDS {
                 counter!("polylock_lost_total", "backend" => backend, "reason" => reason).absolute(0);
             }
             Self::default()
         }
 
-        /// Adds the label `name` with what `class` makes of a lock's name. It must return few different texts.
+        /// Adds the label `name` with the result of `class` for the lock's name. `class` must return few different texts.
         #[must_use]
         pub fn label_names(mut self, class: impl Fn(&LockName) -> String + Send + Sync + 'static) -> Self {
             self.classify = Some(Box::new(class));

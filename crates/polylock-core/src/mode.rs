@@ -1,11 +1,11 @@
-//! The six modes of the VMS lock manager and their one conflict table.
+//! The six modes of the VMS lock manager and their conflict table.
 
 use std::{fmt, str::FromStr};
 
-/// How a lock is held, after the [VMS distributed lock manager].
+/// The mode in which a lock is held, after the [VMS distributed lock manager].
 ///
-/// Most programs need two: [`Exclusive`](Mode::Exclusive) and [`Shared`](Mode::Shared). The table says which
-/// modes of two holders may meet (`+`) and which conflict (`-`):
+/// Most programs need two: [`Exclusive`](Mode::Exclusive) and [`StoreContext`](Mode::Shared). The table shows which modes of two holders
+/// are compatible (`+`) and which conflict (`-`):
 ///
 /// |    | NL | CR | CW | PR | PW | EX |
 /// |----|----|----|----|----|----|----|
@@ -16,8 +16,8 @@ use std::{fmt, str::FromStr};
 /// | PW | +  | +  | -  | -  | -  | -  |
 /// | EX | +  | -  | -  | -  | -  | -  |
 ///
-/// A store sees two numbers, [`bit`](Mode::bit) and [`conflicts`](Mode::conflicts), and evaluates
-/// `(bit & conflicts) != 0`; it never knows the table.
+/// A store receives two numbers, [`bit`](Mode::bit) and [`conflicts`](Mode::conflicts), and evaluates `(bit & conflicts) != 0`; it
+/// does not need the table.
 ///
 /// [VMS distributed lock manager]: https://en.wikipedia.org/wiki/Distributed_lock_manager
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -28,17 +28,17 @@ pub enum Mode {
     ConcurrentRead,
     /// CW: writes while others may write.
     ConcurrentWrite,
-    /// PR: reads while nobody writes; the usual shared lock.
+    /// PR: reads while no other holder writes; the usual shared lock.
     Shared,
-    /// PW: writes while others may only read without protection.
+    /// PW: writes while other holders may only read without protection.
     ProtectedWrite,
-    /// EX: alone; the usual lock.
+    /// EX: reads and writes alone; the usual lock.
     #[default]
     Exclusive,
 }
 
 impl Mode {
-    /// All six, weakest first.
+    /// All six modes, weakest first.
     pub const ALL: [Self; 6] = [
         Self::Null,
         Self::ConcurrentRead,
@@ -48,13 +48,13 @@ impl Mode {
         Self::Exclusive,
     ];
 
-    /// The bit that stands for this mode in a store: NL 1, CR 2, CW 4, PR 8, PW 16, EX 32.
+    /// Returns the bit of this mode in a store: NL 1, CR 2, CW 4, PR 8, PW 16, EX 32.
     #[must_use]
     pub const fn bit(self) -> u8 {
         1 << self as u8
     }
 
-    /// The bits of the modes that conflict with this one.
+    /// Returns the bits of the modes that conflict with this one.
     #[must_use]
     pub const fn conflicts(self) -> u8 {
         const CR: u8 = Mode::ConcurrentRead.bit();
@@ -72,25 +72,25 @@ impl Mode {
         }
     }
 
-    /// Whether two holders in these modes exclude each other.
+    /// Returns true if two holders in these modes exclude each other.
     #[must_use]
     pub const fn conflicts_with(self, other: Self) -> bool {
         self.conflicts() & other.bit() != 0
     }
 
-    /// Whether who holds `self` may do all that a holder of `other` may: it excludes at least the same modes.
+    /// Returns true if `self` permits everything that `other` permits: it excludes at least the same modes.
     #[must_use]
     pub const fn covers(self, other: Self) -> bool {
         self.conflicts() & other.conflicts() == other.conflicts()
     }
 
-    /// The mode with this [`bit`](Mode::bit), if it is one.
+    /// Returns the mode with this [`bit`](Mode::bit), if there is one.
     #[must_use]
     pub fn from_bit(bit: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|mode| mode.bit() == bit)
     }
 
-    /// The two letters of the VMS names.
+    /// Returns the two letters of the VMS name.
     #[must_use]
     pub const fn code(self) -> &'static str {
         match self {
@@ -113,7 +113,7 @@ impl fmt::Display for Mode {
 impl FromStr for Mode {
     type Err = UnknownMode;
 
-    /// Reads the two letters, in either case, or `exclusive` and `shared`.
+    /// Parses the two letters, or `exclusive` and `shared`, in either case.
     fn from_str(text: &str) -> Result<Self, UnknownMode> {
         Self::ALL
             .into_iter()
@@ -124,16 +124,16 @@ impl FromStr for Mode {
     }
 }
 
-/// A text that names no mode.
+/// The error for a text that names no mode.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no lock mode: use NL, CR, CW, PR (shared), PW or EX (exclusive)")]
+#[error("{0:?} is not a lock mode: use NL, CR, CW, PR (shared), PW or EX (exclusive)")]
 pub struct UnknownMode(String);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The published table, written out again: `+` may meet, `-` conflicts.
+    /// A transcript of the published table: `+` is compatible, `-` conflicts.
     const TABLE: [&str; 6] = ["++++++", "+++++-", "+++---", "++-+--", "++----", "+-----"];
 
     #[test]
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn only_null_and_concurrent_read_can_overtake_a_waiter() {
-        // `c` overtakes waiting `b` behind holder `a`: a conflicts with b, c with neither.
+        // `c` overtakes the waiter `b` behind the holder `a`: `a` conflicts with `b`, and `c` with neither.
         let overtakers: Vec<Mode> = Mode::ALL
             .into_iter()
             .filter(|&c| {
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn bits_codes_and_names_lead_back() {
+    fn bits_codes_and_names_convert_back() {
         for mode in Mode::ALL {
             assert_eq!(Mode::from_bit(mode.bit()), Some(mode));
             assert_eq!(mode.code().to_lowercase().parse(), Ok(mode));

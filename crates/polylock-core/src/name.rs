@@ -1,11 +1,11 @@
-//! Lock names: what may be one, checked before any I/O and alike for every store.
+//! Lock names, checked before any I/O and by the same rules for every store.
 
 use std::{fmt, str::FromStr, sync::Arc};
 
 /// The name of a lock: UTF-8 of 1 to 255 bytes without NUL, compared byte for byte.
 ///
-/// Case, trailing spaces and Unicode normalisation forms all count, on every store: `Job` and `job` are two
-/// locks. A store may encode a name, it never rejects one.
+/// Case, trailing spaces and Unicode normalisation forms are significant on every store: `Job` and `job` are two locks. A store may
+/// encode a name, but never rejects one.
 ///
 /// ```
 /// use polylock_core::LockName;
@@ -19,13 +19,13 @@ use std::{fmt, str::FromStr, sync::Arc};
 pub struct LockName(Arc<str>);
 
 impl LockName {
-    /// The longest name, in bytes.
+    /// The greatest length of a name, in bytes.
     pub const MAX_BYTES: usize = 255;
 
-    /// Checks `name`.
+    /// Creates a name from a text that is valid.
     ///
     /// # Errors
-    /// [`InvalidName`] tells what is wrong with it.
+    /// [`InvalidName`] states the problem.
     pub fn new(name: impl AsRef<str>) -> Result<Self, InvalidName> {
         let name = name.as_ref();
         if name.is_empty() {
@@ -40,7 +40,7 @@ impl LockName {
         Ok(Self(name.into()))
     }
 
-    /// The name as text.
+    /// Returns the name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -54,7 +54,7 @@ impl AsRef<str> for LockName {
 }
 
 impl fmt::Display for LockName {
-    /// The name with control characters escaped, so that a name can't forge a log line.
+    /// Writes the name with control characters escaped, so that a name can't forge a log line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for c in self.0.chars() {
             if c.is_control() { write!(f, "{}", c.escape_default())? } else { write!(f, "{c}")? }
@@ -77,23 +77,23 @@ impl FromStr for LockName {
     }
 }
 
-/// Why a text can't be the name of a lock.
+/// The reason for which a text is not a valid lock name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidName {
-    /// The empty text.
-    #[error("a lock name can't be empty: give it 1 to 255 bytes")]
+    /// The text is empty.
+    #[error("a lock name can't be empty: use 1 to 255 bytes")]
     Empty,
-    /// Longer than [`LockName::MAX_BYTES`]. Never cut silently: two long names would become one lock.
-    #[error("a lock name of {bytes} bytes is too long: give it at most 255, or hash the long part yourself")]
+    /// The text is longer than [`LockName::MAX_BYTES`]. It is never cut silently: two long names would become one lock.
+    #[error("a lock name of {bytes} bytes is too long: use at most 255, or hash the long part")]
     TooLong {
-        /// How long it is, in bytes.
+        /// The length of the text, in bytes.
         bytes: usize,
     },
-    /// A NUL byte, which several stores can't keep.
-    #[error("a lock name can't hold a NUL byte (at byte {at}): leave it out")]
+    /// The text contains a NUL byte, which several stores can't keep.
+    #[error("a lock name can't contain a NUL byte (at byte {at}): remove it")]
     Nul {
-        /// Where the first one stands, in bytes.
+        /// The position of the first NUL byte.
         at: usize,
     },
 }

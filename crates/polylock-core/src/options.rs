@@ -1,19 +1,19 @@
-//! The options of a lock: how long a lease, how long to wait, how much of an outage to bear.
+//! The options of a lock: its TTL, the limit for waiting, and the limit for outages.
 
 use std::time::Duration;
 
 use crate::{ConfigError, url::Keys};
 
-/// What a lock is asked for with, unless the caller says otherwise.
+/// The default settings of locks, which each lock can replace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Options {
-    /// How long the lock outlives a holder that dies. It is renewed every third of it. By default 30 s, or what is next to that in the
-    /// range of the [store](crate::Capabilities::ttl).
+    /// The time after which the lock of a dead holder is free. The lock is renewed every third of it. By default 30 s, or the
+    /// nearest time in the range of the [store](crate::Capabilities::ttl).
     pub ttl: Duration,
-    /// How long to wait for the lock: without limit (`None`) by default.
+    /// The time limit for waiting: none (`None`) by default.
     pub wait: Option<Duration>,
-    /// How long the store may be unreachable, without a break, before waiting for a lock fails: 30 s by default.
+    /// The time for which the store may be unreachable, without interruption, before waiting for a lock fails: 30 s by default.
     pub outage: Duration,
 }
 
@@ -27,7 +27,7 @@ impl Options {
     /// Takes `polylock.ttl`, `polylock.wait` and `polylock.outage`.
     ///
     /// # Errors
-    /// [`ConfigError`] on the key that is no duration.
+    /// [`ConfigError`] on the key if its value is not a valid duration.
     pub fn from_keys(keys: &mut Keys) -> Result<Self, ConfigError> {
         let default = Self::default();
         Ok(Self {

@@ -1,4 +1,4 @@
-//! Who holds a lock: the public identity that `status` shows and that reentrancy goes by.
+//! The owner of a lock: the public identity that inspection shows and that reentrancy compares.
 
 use std::{
     fmt,
@@ -7,11 +7,11 @@ use std::{
 
 use crate::error::ConfigError;
 
-/// A public name for who holds a lock: shown by inspection, and what reentrancy goes by.
+/// The public name of the owner of a lock, which inspection shows and reentrancy compares.
 ///
-/// It is no secret and gives no power over the lock: what releases a lock is the secret
-/// [`RequestId`](crate::RequestId) of the one request that was granted. An owner is explicit, never a thread or a
-/// task: [`unique`](Self::unique) makes one that nobody else has.
+/// It is no secret and gives no power over the lock: a release requires the secret [`RequestId`](crate::RequestId) of the request
+/// that was granted. An owner is explicit, never a thread or a task; [`unique`](Self::unique) creates one that no other process or
+/// caller has.
 ///
 /// ```
 /// use polylock_core::OwnerId;
@@ -24,7 +24,7 @@ use crate::error::ConfigError;
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct OwnerId(Arc<str>);
 
-/// `host:pid`, once per process.
+/// `host:pid`, computed once per process.
 static PROCESS: LazyLock<Arc<str>> = LazyLock::new(|| {
     let host: String =
         gethostname::gethostname().to_string_lossy().chars().filter(|c| !c.is_control()).take(200).collect();
@@ -32,37 +32,37 @@ static PROCESS: LazyLock<Arc<str>> = LazyLock::new(|| {
 });
 
 impl OwnerId {
-    /// The longest owner, in bytes.
+    /// The greatest length of an owner, in bytes.
     pub const MAX_BYTES: usize = 255;
 
-    /// An owner named by the caller, 1 to 255 bytes without control characters.
+    /// Creates an owner from a text of 1 to 255 bytes without control characters.
     ///
     /// # Errors
-    /// [`ConfigError`] on key `owner` if it is empty, longer, or holds a control character.
+    /// [`ConfigError`] on key `owner` if the text is empty, longer, or contains a control character.
     pub fn new(owner: impl AsRef<str>) -> Result<Self, ConfigError> {
         Ok(Self(printable("owner", owner.as_ref(), 1, Self::MAX_BYTES)?.into()))
     }
 
-    /// An owner as another program wrote it to the store: control characters are replaced by U+FFFD, what exceeds
-    /// [`MAX_BYTES`](Self::MAX_BYTES) is cut.
+    /// Returns the owner that another program wrote to the store: control characters are replaced by U+FFFD, and it is cut at
+    /// [`MAX_BYTES`](Self::MAX_BYTES).
     #[must_use]
     pub fn sanitized(owner: &str) -> Self {
         Self(sanitized(owner).into())
     }
 
-    /// This process: `host:pid`. The owner of every request that names none.
+    /// Returns this process as owner: `host:pid`. It is the owner of every request that names none.
     #[must_use]
     pub fn process() -> Self {
         Self(PROCESS.clone())
     }
 
-    /// This process and 64 random bits: `host:pid/0123456789abcdef`.
+    /// Returns this process with 64 random bits as owner: `host:pid/0123456789abcdef`.
     #[must_use]
     pub fn unique() -> Self {
         Self(format!("{}/{:016x}", &**PROCESS, crate::request::random_u64()).into())
     }
 
-    /// The owner as text.
+    /// Returns the owner as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -81,39 +81,39 @@ impl fmt::Debug for OwnerId {
     }
 }
 
-/// A free text for people, shown beside the owner: at most 255 bytes without control characters.
+/// A free text for people, shown beside the owner by inspection: at most 255 bytes without control characters.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Label(Arc<str>);
 
 impl Label {
-    /// Checks `label`.
+    /// Creates a label.
     ///
     /// # Errors
-    /// [`ConfigError`] on key `label` if it is longer than 255 bytes or holds a control character.
+    /// [`ConfigError`] on key `label` if it is longer than 255 bytes or contains a control character.
     pub fn new(label: impl AsRef<str>) -> Result<Self, ConfigError> {
         Ok(Self(printable("label", label.as_ref(), 0, OwnerId::MAX_BYTES)?.into()))
     }
 
-    /// A label as another program wrote it to the store: control characters are replaced by U+FFFD, what exceeds 255
-    /// bytes is cut.
+    /// Returns the label that another program wrote to the store: control characters are replaced by U+FFFD, and it is cut at 255
+    /// bytes.
     #[must_use]
     pub fn sanitized(label: &str) -> Self {
         Self(sanitized(label).into())
     }
 
-    /// The label as text.
+    /// Returns the label as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// Whether a character can end a line, or change how the rest of it is shown.
+/// Returns true if the character can end a line, or change the display of the rest of it.
 fn is_unprintable(c: char) -> bool {
     c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// `text` on one line, within the limit.
+/// Returns `text` on one line, within the limit.
 pub(crate) fn sanitized(text: &str) -> String {
     let mut clean = String::with_capacity(text.len().min(OwnerId::MAX_BYTES));
     for c in text.chars().map(|c| if is_unprintable(c) { char::REPLACEMENT_CHARACTER } else { c }) {
@@ -127,10 +127,10 @@ pub(crate) fn sanitized(text: &str) -> String {
 
 fn printable<'a>(key: &str, text: &'a str, min: usize, max: usize) -> Result<&'a str, ConfigError> {
     if text.len() < min || text.len() > max {
-        return Err(ConfigError::new(key, format!("{} bytes: give it {min} to {max} bytes", text.len())));
+        return Err(ConfigError::new(key, format!("{} bytes: use {min} to {max} bytes", text.len())));
     }
     if text.chars().any(is_unprintable) {
-        return Err(ConfigError::new(key, "holds a control character: leave it out"));
+        return Err(ConfigError::new(key, "contains a control character: remove it"));
     }
     Ok(text)
 }

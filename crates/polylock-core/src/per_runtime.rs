@@ -1,7 +1,7 @@
 //! Connections that belong to the runtimes of the callers.
 //!
-//! A socket and a timer work only while the runtime that made them runs. So a connection of a caller's runtime serves the tasks of that
-//! runtime and nothing else; renewals and whatever must outlive a caller use the connection of the I/O thread.
+//! A socket and a timer work only while the runtime that created them runs. So a connection of a caller's runtime serves only the
+//! tasks of that runtime; renewals, and operations that must outlive a caller, use the connection of the I/O thread.
 
 use std::{
     collections::HashMap,
@@ -22,18 +22,19 @@ use tokio::{
 
 use crate::{Clock, Moment, Result, SystemClock, io};
 
-/// How often a runtime uses the store until it has a connection of its own: a program that takes one lock and releases it needs none.
+/// The use of the store at which a runtime opens its own connection: a program that acquires and releases one lock needs none.
 const WARM_UP: u32 = 3;
 
-/// How many runtimes are remembered besides those with a connection.
+/// The number of runtimes from which those without a connection are removed.
 const REMEMBERED: usize = 64;
 
-/// The time from a failed attempt to the next one.
+/// The time from a connection that failed, or turned out to be unusable, to the next one. Otherwise an address that leads to
+/// several servers would cost a connection for each operation.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// A connection for each tokio runtime that uses a store, made by that runtime itself and dropped with it.
+/// A connection for each tokio runtime that uses a store, opened by that runtime itself and dropped with it.
 ///
-/// The task of a caller that uses the connection of its own runtime needs no other thread.
+/// A caller's task that uses the connection of its own runtime needs no other thread.
 ///
 /// ```
 /// use polylock_core::PerRuntime;
@@ -52,16 +53,16 @@ pub struct PerRuntime<C>(Arc<Entries<C>>);
 
 type Entries<C> = Mutex<HashMap<runtime::Id, Entry<C>>>;
 
-/// What is known of one runtime.
+/// The state of one runtime.
 struct Entry<C> {
-    /// How often it has used the store without a connection.
+    /// The number of uses of the store without a connection.
     used: u32,
-    /// When it may open one.
+    /// The time from which it may open a connection.
     again: Moment,
     /// The number of the connection that it opens or has opened.
     number: Option<u64>,
     connection: Option<Arc<C>>,
-    owner: Option<Owner>,
+    owner: Option<OwnerTask>,
 }
 
 impl<C> Default for Entry<C> {
@@ -71,20 +72,20 @@ impl<C> Default for Entry<C> {
 }
 
 impl<C> Entry<C> {
-    /// Gives up the connection. What is returned is to be dropped without the lock.
-    fn give_up(&mut self, again: Moment) -> (Option<Arc<C>>, Option<Owner>) {
+    /// Removes the connection. The caller must drop the returned values without the lock.
+    fn give_up(&mut self, again: Moment) -> (Option<Arc<C>>, Option<OwnerTask>) {
         (self.again, self.number) = (again, None);
         (self.connection.take(), self.owner.take())
     }
 }
 
-/// The task of a runtime that opens a connection and keeps it; dropping this ends the task.
-struct Owner(AbortHandle);
+/// The task that opens a connection and keeps it on its runtime; dropping this ends the task.
+struct OwnerTask(AbortHandle);
 
-/// The number of the last connection of the process.
+/// The number of the next connection of the process.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
-impl Drop for Owner {
+impl Drop for OwnerTask {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -103,8 +104,9 @@ impl<C> fmt::Debug for PerRuntime<C> {
 }
 
 impl<C: Send + Sync + 'static> PerRuntime<C> {
-    /// The connection of the present runtime, if there is one and `is_usable`. Otherwise the runtime opens one with `open` in the
-    /// background, once it has used the store a few times. `None` on the threads of the library, and outside of any runtime.
+    /// Returns the connection of the current runtime, if there is one and `is_usable` returns true. Otherwise the runtime opens one
+    /// with `open` in the background, once it has used the store a few times, and after a pause if it has given one up. Returns
+    /// `None` on the threads of the library, and outside of any runtime.
     pub fn get<F>(&self, is_usable: impl FnOnce(&C) -> bool, open: impl FnOnce() -> F) -> Option<Arc<C>>
     where
         F: Future<Output = Result<C>> + Send + 'static,
@@ -122,51 +124,54 @@ impl<C: Send + Sync + 'static> PerRuntime<C> {
         let entry = entries.entry(runtime.id()).or_default();
         let unusable = match &entry.connection {
             Some(connection) if is_usable(connection) => return Some(connection.clone()),
-            Some(_) => Some(entry.give_up(now)),
+            Some(_) => Some(entry.give_up(now + PAUSE)),
             None => None,
         };
         entry.used = entry.used.saturating_add(1);
         let begins = entry.number.is_none() && entry.used >= WARM_UP && entry.again <= now;
         let number = begins.then(|| *entry.number.insert(LAST.fetch_add(1, Ordering::Relaxed)));
-        // A drop may call anything, and a runtime that ends drops the task at once.
+        // A drop may run any code, and a runtime that ends drops the task at once.
         drop(entries);
         drop(unusable);
         if let Some(number) = number {
-            let place = Place { entries: Arc::downgrade(&self.0), runtime: runtime.id(), number };
-            let owner = Owner(runtime.spawn(own(place.clone(), open())).abort_handle());
-            drop(place.change(|entry| entry.owner.replace(owner)));
+            let entry_ref = EntryRef { entries: Arc::downgrade(&self.0), runtime: runtime.id(), number };
+            let owner = OwnerTask(runtime.spawn(keep_connection(entry_ref.clone(), open())).abort_handle());
+            drop(entry_ref.change(|entry| entry.owner.replace(owner)));
         }
         None
     }
 }
 
-/// Opens a connection of the present runtime and keeps it until the runtime ends.
-async fn own<C: Send + Sync>(place: Place<C>, open: impl Future<Output = Result<C>> + Send) {
-    let ends = Ends(place);
+/// Opens a connection on the current runtime and keeps it until the runtime ends.
+async fn keep_connection<C: Send + Sync>(
+    entry_ref: EntryRef<C>,
+    open: impl Future<Output = Result<C>> + Send,
+) {
+    let entry_guard = EndOnDrop(entry_ref);
     match open.await {
-        Ok(connection) => drop(ends.0.change(|entry| entry.connection.replace(Arc::new(connection)))),
+        Ok(connection) => drop(entry_guard.0.change(|entry| entry.connection.replace(Arc::new(connection)))),
         Err(error) => {
             tracing::debug!(error = &error as &dyn std::error::Error, "no connection for this runtime");
-            return drop(ends.0.change(|entry| entry.give_up(SystemClock.now() + PAUSE)));
+            return drop(entry_guard.0.change(|entry| entry.give_up(SystemClock.now() + PAUSE)));
         }
     }
     std::future::pending::<()>().await;
 }
 
-/// The place of a connection among all.
-struct Place<C> {
+/// The key of a connection's entry.
+struct EntryRef<C> {
     entries: Weak<Entries<C>>,
     runtime: runtime::Id,
     number: u64,
 }
 
-impl<C> Clone for Place<C> {
+impl<C> Clone for EntryRef<C> {
     fn clone(&self) -> Self {
         Self { entries: self.entries.clone(), runtime: self.runtime, number: self.number }
     }
 }
 
-impl<C> Place<C> {
+impl<C> EntryRef<C> {
     /// Changes the entry, unless it belongs to a later connection.
     fn change<T>(&self, change: impl FnOnce(&mut Entry<C>) -> T) -> Option<T> {
         let entries = self.entries.upgrade()?;
@@ -175,12 +180,12 @@ impl<C> Place<C> {
     }
 }
 
-/// Gives up the connection at the end of its task.
-struct Ends<C>(Place<C>);
+/// Removes the connection at the end of its task.
+struct EndOnDrop<C>(EntryRef<C>);
 
-impl<C> Drop for Ends<C> {
+impl<C> Drop for EndOnDrop<C> {
     fn drop(&mut self) {
-        // A runtime whose timers or sockets are disabled panics each time.
+        // A runtime with disabled timers or sockets panics at each attempt, so there is no other one.
         let again = if thread::panicking() { Moment::NEVER } else { SystemClock.now() };
         drop(self.0.change(|entry| entry.give_up(again)));
     }

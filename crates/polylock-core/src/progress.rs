@@ -4,8 +4,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::Moment;
 
-/// The progress of an acquisition, or of opening a store: handed to [`Lock::progress`](crate::Lock::progress), and read meanwhile. It
-/// costs the store nothing. Clones share their state.
+/// The progress of an acquisition, or of opening a store. The caller passes it to [`Lock::progress`](crate::Lock::progress) and
+/// reads it meanwhile. With it, a store counts the requests ahead at each claim, if it can; reading it costs nothing. Clones share
+/// their state.
 ///
 /// ```
 /// use polylock_core::{Progress, memory};
@@ -35,23 +36,23 @@ struct State {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Outage {
-    /// When it began.
+    /// The start of the outage.
     pub since: Moment,
-    /// When the operation fails if the outage lasts until then.
+    /// The time at which the operation fails if the outage lasts until then.
     pub until: Moment,
     /// The last error, with its causes, in one line and without secrets.
     pub error: String,
 }
 
 impl Progress {
-    /// The position that the store has reported last, counted from 1 with the holders as the first ones; `None` before it has, and
-    /// for a store that does not count.
+    /// Returns the queue position that the store has reported last, counted from 1 with the holders as the first ones; `None`
+    /// before the first report, and for a store that does not count.
     #[must_use]
     pub fn queue_position(&self) -> Option<u32> {
         self.state().position
     }
 
-    /// The outage of the store, if there is one now.
+    /// Returns the outage of the store, if there is one now.
     #[must_use]
     pub fn outage(&self) -> Option<Outage> {
         self.state().outage.clone()

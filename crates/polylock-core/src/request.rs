@@ -1,21 +1,21 @@
-//! What core asks of a store, and what the store answers: requests, standings, grants, places, keep-alives, releases.
+//! The requests of core to a store, and their outcomes: grants, queue positions, keep-alives, releases.
 
 use std::{fmt, time::Duration};
 
 use crate::{FencingToken, Label, LockName, LostReason, Mode, OwnerId};
 
-/// 128 random bits that name one attempt to hold one lock.
+/// A random 128-bit id of one attempt to hold one lock.
 ///
-/// Every operation is idempotent in it, so a lost reply is harmless. Who knows it can release the lock, so it is
-/// a secret: `Debug` hides it, and it has no `Display`.
+/// Every operation is idempotent in it, so a lost reply is harmless. The id suffices to release the lock, so it is a secret:
+/// `Debug` hides it, and it has no `Display`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(u128);
 
 impl RequestId {
-    /// The greatest in their order.
+    /// The greatest id.
     pub(crate) const LAST: Self = Self(u128::MAX);
 
-    /// A fresh one from the operating system's random source.
+    /// Creates an id from the operating system's random source.
     #[must_use]
     pub fn random() -> Self {
         let mut bytes = [0; 16];
@@ -23,13 +23,13 @@ impl RequestId {
         Self::from_bytes(bytes)
     }
 
-    /// The 16 bytes that a store keeps.
+    /// Returns the 16 bytes for a store to keep.
     #[must_use]
     pub const fn to_bytes(self) -> [u8; 16] {
         self.0.to_be_bytes()
     }
 
-    /// The id that a store kept as these bytes.
+    /// Returns the id that a store has kept as these bytes.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(u128::from_be_bytes(bytes))
@@ -53,36 +53,36 @@ pub(crate) fn random_u64() -> u64 {
     reason = "without a random source no id is safe, and no later step can mend that"
 )]
 fn fill(bytes: &mut [u8]) {
-    getrandom::fill(bytes).expect("the operating system's random source answers");
+    getrandom::fill(bytes).expect("the operating system's random source works");
 }
 
-/// One attempt to hold one lock: what core hands to a store with every operation.
+/// One attempt to hold one lock, which core passes to a store with every operation.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Request {
-    /// The secret name of this attempt.
+    /// The secret id of this attempt.
     pub id: RequestId,
-    /// Which lock.
+    /// The name of the lock.
     pub name: LockName,
-    /// How it is to be held.
+    /// The mode in which the lock is requested.
     pub mode: Mode,
-    /// How long a grant or a renewal lasts, within the store's [`ttl`](crate::Capabilities::ttl) range.
+    /// The lease of a grant or a renewal, within the store's [`ttl`](crate::Capabilities::ttl) range.
     pub ttl: Duration,
-    /// Whether it waits its turn. If not, a claim that can't be granted at once leaves nothing in the store.
+    /// True if the request waits in the queue. Otherwise a claim that can't be granted at once leaves nothing in the store.
     pub queues: bool,
-    /// Whether [`Place::ahead`] is of use. Where counting costs more with each waiter, a store need not do it otherwise.
+    /// True if [`QueuePosition::ahead`] is used. Otherwise a store need not count, if counting costs more with each waiter.
     pub wants_position: bool,
-    /// Who asks, for people and for inspection.
+    /// The owner of the request, shown by inspection.
     pub owner: OwnerId,
-    /// Why, for people.
+    /// The purpose of the request, shown by inspection.
     pub label: Option<Label>,
 }
 
 impl Request {
-    /// The longest a dead waiter may hold up those behind it.
-    pub const MAX_PLACE_TTL: Duration = Duration::from_secs(5);
+    /// The longest time that a dead waiter may block those behind it.
+    pub const MAX_QUEUE_LEASE: Duration = Duration::from_secs(5);
 
-    /// A queueing request with a fresh id, owned by this process.
+    /// Creates a request with a fresh id that waits in the queue, owned by this process.
     #[must_use]
     pub fn new(name: LockName, mode: Mode, ttl: Duration) -> Self {
         Self {
@@ -97,96 +97,96 @@ impl Request {
         }
     }
 
-    /// The same with a fresh id: another attempt.
-    pub(crate) fn again(&self) -> Self {
+    /// Returns the same request with a fresh id: another attempt.
+    pub(crate) fn with_new_id(&self) -> Self {
         Self { id: RequestId::random(), ..self.clone() }
     }
 
-    /// How long a place in the queue lasts without a fresh claim: the waiter's own short lease.
+    /// Returns the time that a queue entry lasts without a claim or a keep-alive: the waiter's own short lease.
     #[must_use]
-    pub fn place_ttl(&self) -> Duration {
-        self.ttl.min(Self::MAX_PLACE_TTL)
+    pub fn queue_lease(&self) -> Duration {
+        self.ttl.min(Self::MAX_QUEUE_LEASE)
     }
 }
 
-/// What a claim found.
+/// The outcome of a claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Standing {
-    /// The lock is held by this request.
-    Held(Grant),
-    /// Someone is before it. A request that does not [queue](Request::queues) has left nothing behind.
-    Queued(Place),
+pub enum ClaimOutcome {
+    /// The request holds the lock.
+    Granted(Grant),
+    /// Another request is ahead of this one. A request that does not [queue](Request::queues) has left no entry.
+    Queued(QueuePosition),
 }
 
-/// A lock held: the token and how long it lasts.
+/// A grant of a lock: its token and its lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Grant {
-    /// Greater than every earlier token of this name.
+    /// The fencing token, greater than every earlier token of this name.
     pub token: FencingToken,
-    /// How long the store keeps the lock for this request, counted from no earlier than the moment the claim was
-    /// sent. A claim that finds its own grant again answers with what is left of it.
+    /// The time for which the store keeps the lock for this request, counted from no earlier than the moment the claim was sent. A
+    /// claim that finds its own grant again returns the remaining time.
     pub lease: Duration,
 }
 
 impl Grant {
-    /// A grant of `lease` with `token`.
+    /// Creates a grant of `lease` with `token`.
     #[must_use]
     pub const fn new(token: FencingToken, lease: Duration) -> Self {
         Self { token, lease }
     }
 }
 
-/// A place in the queue.
+/// A position in the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Place {
-    /// How many conflicting entries stand before this one, where the store can count them.
+pub struct QueuePosition {
+    /// The number of conflicting entries ahead of this one, if the store can count them.
     pub ahead: Option<u32>,
-    /// When it is worth claiming again though nothing was heard: for instance what is left of the lease of who
-    /// stands before. Core waits no longer than this, and never longer than [`Place::MAX_RECHECK`].
+    /// The time after which it is worth claiming again without a notification: for example the remaining lease of the entry ahead.
+    /// The first waiter of a process claims again after this time, and after [`QueuePosition::MAX_RECHECK`] at the latest.
     pub recheck_after: Duration,
 }
 
-impl Place {
-    /// The most that a missed wake-up can cost.
+impl QueuePosition {
+    /// The longest delay that a missed wake-up can cause.
     pub const MAX_RECHECK: Duration = Duration::from_secs(1);
 
-    /// A place behind `ahead` entries, to be looked at again after `recheck_after` at the latest.
+    /// Creates a position behind `ahead` entries, to be checked again after `recheck_after` at the latest.
     #[must_use]
     pub const fn new(ahead: Option<u32>, recheck_after: Duration) -> Self {
         Self { ahead, recheck_after }
     }
 }
 
-/// Why a wait ended.
+/// The result of a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wake {
-    /// The place may have changed: claim again. Saying so for nothing is allowed.
+    /// The queue position may have changed: claim again. A spurious result is allowed.
     Stale,
-    /// The store has handed the lock over. The hold counts from the last claim that was sent.
+    /// The store has granted the lock. The lease counts from the last claim or keep-alive that found the request in the queue.
     Granted(Grant),
 }
 
 /// The outcome of a keep-alive for one request. A fault that concerns all requests is an error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeepAlive {
-    /// The request holds the lock, for this long from the moment the keep-alive was sent. If core has it in the queue, the
+    /// The request holds the lock, for this long from the moment the keep-alive was sent. If the request waits in core's view, the
     /// notification of the grant was missed, and core claims again.
     Held {
-        /// How long.
+        /// The lease.
         lease: Duration,
     },
     /// The request is in the queue, and its entry was extended.
     Queued,
-    /// The lock is definitely no longer this request's, or was marked as broken: then the request still holds it, is not
+    /// The request definitely no longer holds the lock, or its hold was marked as broken: then it still holds the lock, is not
     /// extended, and ends with its release or its lease. For a waiter, its entry has gone.
     Lost(LostReason),
-    /// The store has found out nothing about this request, and may or may not have extended it: core retries until the deadline.
+    /// The store has determined nothing about this request, and may or may not have extended it: core retries until the deadline.
     Unknown,
 }
 
-/// The outcome of a release. A fault is neither: that is an error, and means *unknown*.
+/// The outcome of a release. A fault is an error, and means *unknown*.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Release {
     /// An entry of the request, a hold or a queue entry, was removed; or the store cannot exclude that an earlier attempt of
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_fresh_lead_back_and_stay_secret() {
+    fn ids_are_unique_convert_back_and_stay_secret() {
         let id = RequestId::random();
         assert_ne!(id, RequestId::random());
         assert_eq!(RequestId::from_bytes(id.to_bytes()), id);
@@ -209,10 +209,10 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_waiter_is_passed_over_soon() {
+    fn the_queue_lease_is_at_most_five_seconds() {
         let name = LockName::new("n").unwrap();
         let request = |ttl| Request::new(name.clone(), Mode::Exclusive, ttl);
-        assert_eq!(request(Duration::from_secs(3600)).place_ttl(), Duration::from_secs(5));
-        assert_eq!(request(Duration::from_millis(300)).place_ttl(), Duration::from_millis(300));
+        assert_eq!(request(Duration::from_secs(3600)).queue_lease(), Duration::from_secs(5));
+        assert_eq!(request(Duration::from_millis(300)).queue_lease(), Duration::from_millis(300));
     }
 }

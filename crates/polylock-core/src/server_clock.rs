@@ -1,16 +1,16 @@
-//! A bound on a server's clock, from the times that its replies carry.
+//! A lower bound on a server's clock, from the times in its replies.
 //!
-//! A claim carries an expiry of its own by the server's clock, so that one that is delivered late, after its client has
-//! abandoned the connection, grants nothing. It works without agreement on the time of day:
-//! 1. a request sent at `S` is answered at `R`, and the reply carries the server's clock `C`: at `R` that clock shows `C` at least,
-//!    and `C + (R - S)` at most;
-//! 2. at `t` it shows `C + (t - R)` at least, less what the two clocks may drift apart;
-//! 3. the client abandons a claim at `t + limit`, so it sends that lower bound plus `limit` with it;
-//! 4. after `t + limit` the server's clock shows more than that, so the server refuses the claim, and the release that the client
+//! A claim carries an expiry by the server's clock, so that a claim that is delivered late, after its client has abandoned the
+//! connection, grants nothing. It works without agreement on the time of day:
+//! 1. A request sent at `S` gets its reply at `R`, and the reply carries the server's clock `C`: at `R` that clock shows at least `C`,
+//!    and at most `C + (R - S)`.
+//! 2. At `t` it shows at least `C + (t - R)`, less the drift between the two clocks.
+//! 3. The client abandons a claim at `t + limit`, so it sends that lower bound plus `limit` with it.
+//! 4. After `t + limit` the server's clock shows more than that, so the server rejects the claim, and the release that the client
 //!    sends then has nothing to undo.
 //!
-//! A claim that is refused although it was in time (the server's clock was stepped forward) carries the clock back in its reply,
-//! and is sent again.
+//! If a claim is rejected although it was in time (the server's clock was stepped forward), the reply carries the server's clock,
+//! and the claim is sent again.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
@@ -19,10 +19,10 @@ use std::{
 
 use crate::{Clock, Moment, SystemClock};
 
-/// What two clocks may drift apart, as a fraction: one thousandth, several times what crystals do.
+/// The greatest drift between two clocks, as a fraction: one thousandth, several times the drift of crystals.
 const DRIFT: u32 = 1000;
 
-/// What is known of one server's clock. Times are whole microseconds since 1970, as the server counts them.
+/// The latest sample of one server's clock. Times are whole microseconds since 1970, by the server's clock.
 #[derive(Debug, Default)]
 pub struct ServerClock {
     sample: Mutex<Option<Sample>>,
@@ -42,7 +42,7 @@ impl Sample {
 }
 
 impl ServerClock {
-    /// A reply to a request sent at `sent` has just arrived, and carries the server's clock.
+    /// Records the server's clock from a reply that has just arrived to a request sent at `sent`.
     pub fn observe(&self, sent: Moment, clock_us: i64) {
         self.observe_at(sent, SystemClock.now(), clock_us);
     }
@@ -51,7 +51,7 @@ impl ServerClock {
         let new = Sample { received, clock_us };
         let latest_us = clock_us.saturating_add(micros(received.since(sent)));
         let mut sample = self.lock();
-        // The greater bound is the better one, unless the new reply contradicts it: then the clock was stepped back.
+        // The greater bound is kept, unless the new reply contradicts it: then the clock was stepped back.
         let keep = sample.is_some_and(|old| {
             let bound = old.earliest_us(received);
             bound > clock_us && bound <= latest_us
@@ -61,7 +61,8 @@ impl ServerClock {
         }
     }
 
-    /// The least that the clock can show now, unless it was stepped back since the last reply; `None` before the first reply.
+    /// Returns the least time that the clock can show now, unless it was stepped back since the last reply; `None` before the first
+    /// reply.
     #[must_use]
     pub fn earliest_us(&self) -> Option<i64> {
         self.earliest_us_at(SystemClock.now())
@@ -71,7 +72,8 @@ impl ServerClock {
         self.lock().map(|sample| sample.earliest_us(now))
     }
 
-    /// By the server's clock, when a claim that is sent now and abandoned after `limit` has expired; `None` before the first reply.
+    /// Returns the expiry, by the server's clock, of a claim that is sent now and abandoned after `limit`; `None` before the first
+    /// reply.
     #[must_use]
     pub fn expiry_us(&self, limit: Duration) -> Option<i64> {
         self.earliest_us().map(|now| now.saturating_add(micros(limit)))
@@ -96,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_reply_does_not_spoil_a_good_bound() {
+    fn a_slow_reply_does_not_replace_a_better_bound() {
         let clock = ServerClock::default();
         assert_eq!(clock.earliest_us_at(at(0)), None);
         clock.observe_at(at(1000), at(1001), 5_000_000);
@@ -117,7 +119,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the delays and the drift, the bound is never more than the server's clock.
+        /// The bound never exceeds the server's clock, for any delays and drift.
         #[test]
         fn the_bound_is_never_late(
             offset in 0_i64..1_000_000_000_000,
@@ -125,7 +127,7 @@ mod tests {
             replies in prop::collection::vec((1_u64..5_000, 0_u64..3_000, 0_u64..3_000), 1..20),
             last in 0_u64..100_000,
         ) {
-            // The server's clock shows this when the client's shows `ms`.
+            // The time that the server's clock shows when the client's shows `ms`.
             let server = |ms: u64| offset + i64::try_from(ms).unwrap() * (1_000_000 + drift) / 1000;
             let (clock, mut now) = (ServerClock::default(), 0);
             for (pause, there, back) in replies {

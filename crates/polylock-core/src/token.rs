@@ -1,13 +1,13 @@
-//! The fencing token: the number by which a protected resource tells a late writer from the present holder.
+//! The fencing token: the number by which a protected resource distinguishes a late writer from the current holder.
 
 use std::fmt;
 
 /// A number that grows with every grant of a lock name, for the protected resource to check.
 ///
-/// A lease alone can't stop a holder that was paused past its deadline in the middle of a write. The resource
-/// can: it keeps the highest token it has seen and refuses a smaller one ([Kleppmann 2016]). Tokens of one name
-/// grow strictly, over release, expiry, a crash of the holder and a restart of the store; the gaps mean nothing,
-/// and tokens of different names or stores do not compare.
+/// A lease alone can't stop a holder that was paused past its deadline in the middle of a write. The resource can: it stores the
+/// greatest token it has seen and rejects a smaller one ([Kleppmann 2016]). Tokens of one name grow strictly, across release,
+/// expiry and a crash of the holder, and also across a restart of the store if it has
+/// [`Fencing::Durable`](crate::Fencing::Durable). Gaps have no meaning, and tokens of different names or stores are not comparable.
 ///
 /// It fits a signed 64-bit column: [`as_i64`](Self::as_i64) is never negative.
 ///
@@ -16,19 +16,19 @@ use std::fmt;
 pub struct FencingToken(i64);
 
 impl FencingToken {
-    /// The token `value`; `None` if it is negative or over `i64::MAX`, which no store may hand out.
+    /// Creates a token from `value`; `None` if it is negative or over `i64::MAX`, which no store may issue.
     #[must_use]
     pub fn new(value: impl TryInto<i64>) -> Option<Self> {
         value.try_into().ok().filter(|value| *value >= 0).map(Self)
     }
 
-    /// The number.
+    /// Returns the number.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0.unsigned_abs()
     }
 
-    /// The number for a signed column; never negative.
+    /// Returns the number for a signed column; it is never negative.
     #[must_use]
     pub const fn as_i64(self) -> i64 {
         self.0

@@ -1,4 +1,4 @@
-//! Store URLs, read by hand because the `url` crate can't read `h1,h2,h3` as hosts, and shown without secrets.
+//! Store URLs. They are parsed by hand, because the `url` crate can't parse `h1,h2,h3` as hosts, and are shown without secrets.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
@@ -6,7 +6,7 @@ use percent_encoding::percent_decode_str;
 
 use crate::{ConfigError, duration};
 
-/// The URL that picks a store: `scheme:rest?key=value&…`.
+/// The URL that selects a store: `scheme:rest?key=value&…`.
 ///
 /// `Debug` and `Display` show the scheme, hosts and path, never the user, the password or the value of a key.
 #[derive(Clone, PartialEq, Eq)]
@@ -17,24 +17,24 @@ pub struct StoreUrl {
 }
 
 impl StoreUrl {
-    /// Takes `url` apart.
+    /// Parses `url`.
     ///
     /// # Errors
-    /// [`ConfigError`] on key `store` if there is no scheme, or if a `?` that is not percent-encoded may belong to the password;
-    /// on a key that is given twice.
+    /// [`ConfigError`] on key `store` if there is no scheme, or if a `?` that is not percent-encoded may belong to the password; on
+    /// a key that is given twice.
     pub fn parse(url: &str) -> Result<Self, ConfigError> {
         let (scheme, rest) = url.split_once(':').ok_or_else(|| {
             ConfigError::new("store", "no scheme: write a URL such as sqlite:///var/lib/locks.db or memory:")
         })?;
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.');
         if scheme.is_empty() || !scheme.chars().all(plain) {
-            return Err(ConfigError::new("store", "the text before the first colon is no URL scheme"));
+            return Err(ConfigError::new("store", "the text before the first colon is not a URL scheme"));
         }
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-        // `//me:pass?word@host`: what looks like a host and a key is the password, so nothing of it may be shown.
+        // `//me:pass?word@host`: the apparent host and key are the password, so neither may be shown.
         let names_a_host = rest.strip_prefix("//").is_some_and(|host| !host.starts_with('/'));
         if names_a_host && !rest.contains('@') && query.contains('@') {
-            let problem = "has an @ behind the first ?: write a ? in a user or password as %3F, and an @ in the value of a \
+            let problem = "has an @ after the first ?: write a ? in a user or password as %3F, and an @ in the value of a \
                 key as %40";
             return Err(ConfigError::new("store", problem));
         }
@@ -46,41 +46,41 @@ impl StoreUrl {
         Ok(url)
     }
 
-    /// Adds a key as if it stood in the query.
+    /// Adds a key as if it were in the query.
     ///
     /// # Errors
-    /// [`ConfigError`] if the URL has it already: which of the two counts should not be a guess.
+    /// [`ConfigError`] if the URL already has the key: neither value takes precedence.
     pub fn set(&mut self, key: impl Into<String>, value: impl Into<String>) -> Result<(), ConfigError> {
         let key = key.into();
         if self.keys.contains_key(&key) {
-            return Err(ConfigError::new(key, "given twice: keep one"));
+            return Err(ConfigError::new(key, "is given twice: remove one"));
         }
         self.keys.insert(key, value.into());
         Ok(())
     }
 
-    /// Sets a key, in place of the value that the URL has for it.
+    /// Sets a key, and replaces the value that the URL has for it.
     pub fn replace(&mut self, key: impl Into<String>, value: impl Into<String>) {
         self.keys.insert(key.into(), value.into());
     }
 
-    /// The scheme, in lower case.
+    /// Returns the scheme, in lower case.
     #[must_use]
     pub fn scheme(&self) -> &str {
         &self.scheme
     }
 
-    /// What stands between the scheme's colon and the query, as written. It may hold a password.
+    /// Returns the text between the scheme's colon and the query, as written. It may contain a password.
     #[must_use]
     pub fn rest(&self) -> &str {
         &self.rest
     }
 
-    /// The file that a URL of an embedded store names, percent-decoded: `scheme:path`, `scheme://path` (relative) or
+    /// Returns the file in the URL of an embedded store, percent-decoded: `scheme:path`, `scheme://path` (relative) or
     /// `scheme:///path` (absolute).
     ///
     /// # Errors
-    /// [`ConfigError`] on key `store` if there is none, or it is no UTF-8.
+    /// [`ConfigError`] on key `store` if there is no file, or if it is not UTF-8.
     pub fn file(&self) -> Result<String, ConfigError> {
         let path = self.rest.strip_prefix("//").unwrap_or(&self.rest);
         if path.is_empty() {
@@ -88,20 +88,20 @@ impl StoreUrl {
             return Err(ConfigError::new("store", example));
         }
         let path = percent_decode_str(path).decode_utf8();
-        path.map(Into::into).map_err(|_| ConfigError::new("store", "the path is no UTF-8"))
+        path.map(Into::into).map_err(|_| ConfigError::new("store", "the path is not valid UTF-8"))
     }
 
-    /// The keys, to be taken one by one and then [`finish`](Keys::finish)ed.
+    /// Returns the keys, to be taken one by one and then [`finish`](Keys::finish)ed.
     #[must_use]
     pub fn keys(&self) -> Keys {
         Keys { left: self.keys.clone(), known: Vec::new() }
     }
 }
 
-/// What `from_url`, a store's own reader, makes of `url`. A key that it does not take is refused.
+/// Parses `url` with `from_url`, the parser of a store. A key that `from_url` does not take is rejected.
 ///
 /// # Errors
-/// [`ConfigError`] on what makes no sense.
+/// [`ConfigError`] if the URL or a key is invalid.
 pub fn read<T>(
     url: &str,
     from_url: impl FnOnce(&StoreUrl, &mut Keys) -> Result<T, ConfigError>,
@@ -116,7 +116,7 @@ pub fn read<T>(
 impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:", self.scheme)?;
-        // Up to the *last* `@`: a password may hold one that was not encoded.
+        // The *last* `@` counts: a password may contain one that was not encoded.
         match self.rest.rsplit_once('@') {
             Some((_, hosts)) => write!(f, "//***@{hosts}")?,
             None => f.write_str(&self.rest)?,
@@ -134,10 +134,10 @@ impl fmt::Debug for StoreUrl {
     }
 }
 
-/// The keys of a URL or a config file while a store takes out those it knows.
+/// The keys of a URL or a config file, from which a store takes its own.
 ///
-/// What is left at [`finish`](Self::finish) is refused, with the nearest known key as a suggestion: a misspelt
-/// setting must not be ignored.
+/// The keys left at [`finish`](Self::finish) are rejected, with the nearest known key as a suggestion: a misspelt setting must not
+/// be ignored.
 #[derive(Clone)]
 pub struct Keys {
     left: BTreeMap<String, String>,
@@ -150,6 +150,14 @@ impl fmt::Debug for Keys {
     }
 }
 
+/// Former names of keys, and their present ones.
+const RENAMED: [(&str, &str); 4] = [
+    ("polylock.busy_timeout", "polylock.operation_timeout"),
+    ("polylock.command_timeout", "polylock.operation_timeout"),
+    ("polylock.request_timeout", "polylock.operation_timeout"),
+    ("polylock.timeout", "polylock.operation_timeout"),
+];
+
 impl Keys {
     /// Takes the text of `key`, if given.
     pub fn text(&mut self, key: &'static str) -> Option<String> {
@@ -157,10 +165,10 @@ impl Keys {
         self.left.remove(key)
     }
 
-    /// Takes `key` and reads it with `read`, whose error says what to write instead.
+    /// Takes `key` and parses it with `read`, which returns an error that states the accepted values.
     ///
     /// # Errors
-    /// [`ConfigError`] on `key` if it can't be read.
+    /// [`ConfigError`] on `key` if it can't be parsed.
     pub fn read<T, E: fmt::Display>(
         &mut self,
         key: &'static str,
@@ -173,15 +181,15 @@ impl Keys {
     /// Takes `key` as a duration (see [`duration::parse`]).
     ///
     /// # Errors
-    /// [`ConfigError`] on `key` if it is none.
+    /// [`ConfigError`] on `key` if the value is not a valid duration.
     pub fn duration(&mut self, key: &'static str) -> Result<Option<Duration>, ConfigError> {
         self.read(key, duration::parse)
     }
 
-    /// Takes `key` as one of `choices`, given by name.
+    /// Takes `key` as one of `choices`, which are given by name.
     ///
     /// # Errors
-    /// [`ConfigError`] on `key`, listing the choices, if it is none of them.
+    /// [`ConfigError`] on `key`, with a list of the choices, if it is none of them.
     pub fn choice<T: Copy>(
         &mut self,
         key: &'static str,
@@ -195,10 +203,10 @@ impl Keys {
         })
     }
 
-    /// Takes two keys of which neither makes sense without the other.
+    /// Takes two keys that are only valid together.
     ///
     /// # Errors
-    /// [`ConfigError`] on `first` if one of them is missing.
+    /// [`ConfigError`] on `first` if only one of them is given.
     pub fn pair(
         &mut self,
         first: &'static str,
@@ -207,26 +215,30 @@ impl Keys {
         match (self.text(first), self.text(second)) {
             (Some(one), Some(other)) => Ok(Some((one, other))),
             (None, None) => Ok(None),
-            _ => Err(ConfigError::new(first, format!("needs {second}, and the other way round"))),
+            _ => Err(ConfigError::new(first, format!("requires {second}, and {second} requires it"))),
         }
     }
 
-    /// Refuses what nobody took.
+    /// Rejects the keys that were not taken.
     ///
     /// # Errors
-    /// [`ConfigError`] on the first key that is left, with the known key that is nearest to it.
+    /// [`ConfigError`] on the first key left, with the known key that is nearest to it.
     pub fn finish(self) -> Result<(), ConfigError> {
         let Some(unknown) = self.left.into_keys().next() else { return Ok(()) };
+        let renamed = RENAMED.iter().find(|(former, now)| *former == unknown && self.known.contains(now));
+        if let Some((_, now)) = renamed {
+            return Err(ConfigError::new(unknown, format!("is called {now} in every store: write that")));
+        }
         let nearest = nearest(&unknown, self.known.iter().copied());
         let hint = match nearest {
             Some(nearest) => format!("did you mean {nearest}?"),
-            None => format!("known are {}", self.known.join(", ")),
+            None => format!("known keys: {}", self.known.join(", ")),
         };
         Err(ConfigError::new(unknown, format!("unknown key; {hint}")))
     }
 }
 
-/// The candidate that `text` is most likely a slip of, if any is near.
+/// Returns the candidate that `text` most likely misspells, if one is near.
 #[must_use]
 pub fn nearest<'a>(text: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     candidates
@@ -242,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts() {
+    fn the_parts_of_a_url_are_parsed() {
         let url = StoreUrl::parse("SQLite:///tmp/a%20b.db?polylock.ttl=1m30s").unwrap();
         assert_eq!((url.scheme(), url.file().as_deref()), ("sqlite", Ok("/tmp/a b.db")));
         let mut keys = url.keys();
@@ -260,6 +272,21 @@ mod tests {
     }
 
     #[test]
+    fn a_former_name_of_a_key_is_refused_with_the_present_one() {
+        for former in ["busy_timeout", "command_timeout", "request_timeout", "timeout"] {
+            let mut keys = StoreUrl::parse(&format!("redis://h?polylock.{former}=1s")).unwrap().keys();
+            assert_eq!(keys.duration("polylock.operation_timeout"), Ok(None));
+            let error = keys.finish().unwrap_err().to_string();
+            let expected = "is called polylock.operation_timeout in every store: write that";
+            assert_eq!(error, format!("polylock.{former}: {expected}"));
+        }
+        // A store without this setting does not suggest it.
+        let keys = StoreUrl::parse("memory:?polylock.timeout=1s").unwrap().keys();
+        let error = keys.finish().unwrap_err().to_string();
+        assert!(error.starts_with("polylock.timeout: unknown key; "), "{error}");
+    }
+
+    #[test]
     fn bad_urls_are_refused() {
         for url in ["", "locks.db", ":x", "a b:x", "memory:?a=1&a=2"] {
             assert!(StoreUrl::parse(url).is_err(), "{url:?}");
@@ -268,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_mark_in_a_password_is_refused_and_nothing_of_it_is_shown() {
+    fn a_question_mark_in_a_password_is_refused_without_showing_it() {
         for url in [
             "postgres://me:can?ary@db/x",
             "redis://:1234?canary=1@h",

@@ -6,11 +6,11 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use polylock_core::{
-    Backend, Capabilities, Clock, KeepAlive, Locks, Release, Request, Result, Standing, Store, SystemClock,
-    Wake, memory,
+    Backend, Capabilities, ClaimOutcome, Clock, KeepAlive, Locks, Release, Request, Result, Store,
+    SystemClock, Wake, memory,
 };
 
-/// The in-memory store, with claims that take a while or hang.
+/// The in-memory store, with claims that take some time or hang.
 #[derive(Debug)]
 struct Slow {
     inner: Arc<dyn Backend>,
@@ -18,7 +18,7 @@ struct Slow {
     takes: Duration,
 }
 
-/// A store that takes a few claims at once.
+/// Creates the locks of a store with at most four claims in flight.
 fn slow(backend: &'static str, takes: Duration) -> Locks {
     let inner = memory::connect().backend;
     let mut capabilities = inner.capabilities().clone();
@@ -32,7 +32,7 @@ impl Backend for Slow {
         &self.capabilities
     }
 
-    async fn claim(&self, request: &Request) -> Result<Standing> {
+    async fn claim(&self, request: &Request) -> Result<ClaimOutcome> {
         SystemClock.sleep_until(SystemClock.now() + self.takes).await;
         self.inner.claim(request).await
     }
@@ -50,7 +50,7 @@ impl Backend for Slow {
     }
 }
 
-/// How often each outcome came of `count` acquisitions at once that wait for a moment: granted, timed out, unavailable.
+/// Returns the number of each outcome of `count` concurrent acquisitions with a short wait: granted, timed out, unavailable.
 async fn outcomes(locks: &Locks, count: usize) -> [usize; 3] {
     let locks = (0..count).map(|number| locks.lock(number.to_string()).wait(Duration::from_millis(100)));
     let outcomes = join_all(locks.map(polylock_core::Lock::acquire)).await;
@@ -67,7 +67,7 @@ async fn outcomes(locks: &Locks, count: usize) -> [usize; 3] {
 }
 
 #[tokio::test]
-async fn a_wait_for_claims_of_the_same_process_is_no_failure_of_the_store() {
+async fn a_wait_for_claims_of_the_same_process_is_not_a_store_failure() {
     let locks = slow("slow", Duration::from_millis(20));
     let [granted, timed_out, unavailable] = outcomes(&locks, 1000).await;
     assert!(granted > 0 && timed_out > 0, "{granted} granted, {timed_out} timed out");

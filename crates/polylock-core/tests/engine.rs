@@ -1,12 +1,12 @@
-//! The engine on the in-memory store: what the conformance suite does not reach from outside.
+//! The engine on the in-memory store: tests of behaviour that the conformance suite does not reach from outside.
 
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, BreakNotice, Capabilities, Carrier, Clock, Error, Fault, KeepAlive, Locks, LostReason, Mode,
-    Moment, Operation, Options, OwnerId, Release, Request, Standing, Store, SystemClock, Unavailable, Wake,
-    memory,
+    Backend, BreakNotice, Capabilities, ClaimOutcome, Clock, Error, Fault, HoldLifetime, KeepAlive, Locks,
+    LostReason, Mode, Moment, Operation, Options, OwnerId, Release, Request, Store, SystemClock, Unavailable,
+    Wake, memory,
 };
 
 fn locks() -> Locks {
@@ -14,7 +14,7 @@ fn locks() -> Locks {
 }
 
 #[tokio::test]
-async fn a_lock_goes_from_hand_to_hand_with_growing_tokens() {
+async fn repeated_acquisitions_return_growing_tokens() {
     let locks = locks();
     let mut last = None;
     for _ in 0..100 {
@@ -29,12 +29,12 @@ async fn a_lock_goes_from_hand_to_hand_with_growing_tokens() {
 async fn waiters_are_served_in_order() {
     let locks = locks();
     let first = locks.lock("a").acquire().await.unwrap();
-    let (said, mut heard) = tokio::sync::mpsc::unbounded_channel();
+    let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
     for index in 0..10 {
-        let (lock, said) = (locks.lock("a"), said.clone());
+        let (lock, sender) = (locks.lock("a"), sender.clone());
         tokio::spawn(async move {
             let guard = lock.acquire().await.unwrap();
-            said.send(index).unwrap();
+            sender.send(index).unwrap();
             guard.release().await.unwrap();
         });
         while locks.inspect("a").await.unwrap().waiters.len() <= index {
@@ -43,7 +43,7 @@ async fn waiters_are_served_in_order() {
     }
     drop(first);
     for index in 0..10 {
-        assert_eq!(heard.recv().await, Some(index));
+        assert_eq!(receiver.recv().await, Some(index));
     }
 }
 
@@ -72,16 +72,16 @@ async fn a_broken_lock_is_lost_and_its_work_is_stopped() {
 }
 
 #[tokio::test]
-async fn an_owner_enters_again_and_the_last_one_out_releases() {
-    let (locks, me, other) = (locks(), OwnerId::unique(), OwnerId::unique());
-    let outer = locks.lock("a").reentrant(&me).acquire().await.unwrap();
-    let inner = locks.lock("a").reentrant(&me).shared().acquire().await.unwrap();
+async fn an_owner_reenters_and_the_last_guard_releases() {
+    let (locks, owner, other_owner) = (locks(), OwnerId::unique(), OwnerId::unique());
+    let outer = locks.lock("a").reentrant(&owner).acquire().await.unwrap();
+    let inner = locks.lock("a").reentrant(&owner).shared().acquire().await.unwrap();
     assert_eq!(outer.fencing_token(), inner.fencing_token());
     outer.release().await.unwrap();
-    assert!(locks.lock("a").reentrant(&other).try_acquire().await.unwrap().is_none());
+    assert!(locks.lock("a").reentrant(&other_owner).try_acquire().await.unwrap().is_none());
     inner.release().await.unwrap();
-    let reader = locks.lock("a").reentrant(&other).shared().acquire().await.unwrap();
-    let refused = locks.lock("a").reentrant(&other).acquire().await.unwrap_err();
+    let reader = locks.lock("a").reentrant(&other_owner).shared().acquire().await.unwrap();
+    let refused = locks.lock("a").reentrant(&other_owner).acquire().await.unwrap_err();
     assert!(
         matches!(refused, Error::Reentry { held: Mode::Shared, wanted: Mode::Exclusive, .. }),
         "{refused}"
@@ -92,21 +92,21 @@ async fn an_owner_enters_again_and_the_last_one_out_releases() {
 #[test]
 fn works_from_any_executor_and_releases_outside_one() {
     let locks = locks();
-    let holder = pollster(locks.lock("a").acquire()).unwrap();
+    let holder = block_on(locks.lock("a").acquire()).unwrap();
     let waiting = futures_util::FutureExt::now_or_never(locks.lock("a").acquire());
     assert!(waiting.is_none(), "it is held");
-    // A future that was given up in the middle has left nothing behind.
-    assert!(pollster(locks.clone().close(Duration::from_secs(5))));
-    assert!(pollster(locks.inspect("a")).unwrap().waiters.is_empty());
-    pollster(holder.release()).unwrap();
-    let guard = pollster(locks.lock("a").try_acquire()).unwrap().unwrap();
+    // A future that was abandoned half-way has left nothing behind.
+    assert!(block_on(locks.clone().close(Duration::from_secs(5))));
+    assert!(block_on(locks.inspect("a")).unwrap().waiters.is_empty());
+    block_on(holder.release()).unwrap();
+    let guard = block_on(locks.lock("a").try_acquire()).unwrap().unwrap();
     drop(guard);
-    assert!(pollster(locks.clone().close(Duration::from_secs(5))));
-    assert!(pollster(locks.inspect("a")).unwrap().is_free());
+    assert!(block_on(locks.clone().close(Duration::from_secs(5))));
+    assert!(block_on(locks.inspect("a")).unwrap().is_free());
 }
 
-/// An executor that is nothing but a parked thread.
-fn pollster<F: Future>(future: F) -> F::Output {
+/// An executor that only parks its thread.
+fn block_on<F: Future>(future: F) -> F::Output {
     struct Unpark(std::thread::Thread);
     impl std::task::Wake for Unpark {
         fn wake(self: Arc<Self>) {
@@ -125,7 +125,7 @@ fn pollster<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// A store that is not available before a moment that it knows.
+/// A store that is not available before a time that it states.
 #[derive(Debug)]
 struct Delayed {
     inner: Arc<dyn Backend>,
@@ -147,7 +147,7 @@ impl Backend for Delayed {
         self.inner.capabilities()
     }
 
-    async fn claim(&self, request: &Request) -> Result<Standing, Error> {
+    async fn claim(&self, request: &Request) -> Result<ClaimOutcome, Error> {
         let left = self.until.since(SystemClock.now());
         if left.is_zero() {
             return self.inner.claim(request).await;
@@ -170,8 +170,8 @@ impl Backend for Delayed {
 }
 
 #[tokio::test]
-async fn a_delay_that_the_store_states_is_no_outage() {
-    // Ten times what is borne of an outage.
+async fn a_delay_that_the_store_states_is_not_an_outage() {
+    // Ten times the limit for outages.
     let locks = Delayed::locks(Duration::from_millis(300));
     let began = SystemClock.now();
     let guard = locks.lock("a").acquire().await.unwrap();
@@ -194,17 +194,17 @@ async fn a_delay_is_waited_out_within_the_callers_limit_and_then_reported() {
     assert!(remaining(error) > Duration::from_secs(50), "a try does not wait");
 }
 
-/// The in-memory store, as one whose holds end with the process.
+/// The in-memory store, declared as one with holds that end with the process.
 #[derive(Debug)]
-struct InSession(Store, Capabilities);
+struct SessionStore(Store, Capabilities);
 
 #[async_trait]
-impl Backend for InSession {
+impl Backend for SessionStore {
     fn capabilities(&self) -> &Capabilities {
         &self.1
     }
 
-    async fn claim(&self, request: &Request) -> polylock_core::Result<Standing> {
+    async fn claim(&self, request: &Request) -> polylock_core::Result<ClaimOutcome> {
         self.0.backend.claim(request).await
     }
 
@@ -222,7 +222,7 @@ impl Backend for InSession {
 }
 
 #[tokio::test]
-async fn a_release_after_a_delay_leaves_a_lease_of_just_that() {
+async fn a_release_after_a_delay_leaves_a_lease_of_that_delay() {
     let (locks, delay) = (locks(), Duration::from_millis(400));
     for ttl in [Duration::from_millis(50), Duration::from_secs(3600)] {
         let guard = locks.lock("a").ttl(ttl).acquire().await.unwrap();
@@ -238,32 +238,32 @@ async fn a_release_after_a_delay_leaves_a_lease_of_just_that() {
 #[tokio::test]
 async fn a_release_after_a_delay_keeps_a_hold_that_would_end_with_the_process() {
     let store = memory::connect();
-    let mut can = store.backend.capabilities().clone();
-    can.carrier = Carrier::Connection;
-    let locks = Locks::new(Store::new(Arc::new(InSession(store, can))));
+    let mut capabilities = store.backend.capabilities().clone();
+    capabilities.hold_lifetime = HoldLifetime::Session;
+    let locks = Locks::new(Store::new(Arc::new(SessionStore(store, capabilities))));
     let delay = Duration::from_millis(400);
     let guard = locks.lock("a").ttl(Duration::from_millis(90)).acquire().await.unwrap();
     let began = SystemClock.now();
-    let mut parting = Box::pin(guard.release_after(delay));
+    let mut releasing = Box::pin(guard.release_after(delay));
     tokio::select! {
-        _ = &mut parting => panic!("it did not wait"),
+        _ = &mut releasing => panic!("it did not wait"),
         () = SystemClock.sleep_until(began + delay / 2) => {}
     }
     assert!(locks.lock("a").try_acquire().await.unwrap().is_none(), "it was not renewed");
-    parting.await.unwrap();
+    releasing.await.unwrap();
     assert!(SystemClock.now().since(began) >= delay);
     locks.lock("a").try_acquire().await.unwrap().unwrap().release().await.unwrap();
 
-    // Dropped, it releases the lock at once.
+    // Dropping the future releases the lock at once.
     let guard = locks.lock("a").acquire().await.unwrap();
-    let parting =
+    let releasing =
         tokio::time::timeout(Duration::from_millis(20), guard.release_after(Duration::from_secs(3600)));
-    parting.await.unwrap_err();
+    releasing.await.unwrap_err();
     locks.lock("a").wait(Duration::from_secs(20)).acquire().await.unwrap().release().await.unwrap();
 }
 
 #[tokio::test]
-async fn a_release_after_a_delay_of_a_lock_that_is_gone_is_a_loss() {
+async fn a_release_after_a_delay_of_a_lost_lock_reports_the_loss() {
     let locks = locks();
     let guard = locks.lock("a").acquire().await.unwrap();
     locks.break_lock("a").force().await.unwrap();
@@ -271,7 +271,7 @@ async fn a_release_after_a_delay_of_a_lock_that_is_gone_is_a_loss() {
     assert!(outcome.as_ref().is_err_and(|error| error.lost().is_some()), "{outcome:?}");
 }
 
-/// A runtime whose clock is paused advances it whenever it waits for the library's thread: only the library's own limit holds.
+/// A runtime with a paused clock advances it whenever it waits for the library's thread: only the library's own limit holds.
 #[tokio::test(start_paused = true)]
 async fn a_limit_of_the_lock_holds_under_a_paused_clock() {
     let locks = locks();

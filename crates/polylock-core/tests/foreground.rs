@@ -1,17 +1,23 @@
 //! Operations that the task of the caller drives, and their hand-over to the I/O thread.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod twofold;
+mod two_connections;
 
-use std::{pin::pin, thread, time::Duration};
+use std::{
+    pin::pin,
+    sync::Arc,
+    task::{Context, Wake},
+    thread,
+    time::Duration,
+};
 
 use futures_util::FutureExt;
 use polylock_core::{Clock, Error, Locks, SystemClock};
 use tokio::runtime::Runtime;
-use twofold::{Reply, locks};
+use two_connections::{CallerConnection, Reply, locks};
 
 /// Waits until the lock `a` is free.
-async fn free(locks: &Locks) {
+async fn wait_until_free(locks: &Locks) {
     let by = SystemClock.now() + Duration::from_secs(20);
     while !locks.inspect("a").await.unwrap().is_free() {
         assert!(SystemClock.now() < by, "it is never freed");
@@ -21,19 +27,19 @@ async fn free(locks: &Locks) {
 
 #[tokio::test]
 async fn a_caller_claims_and_releases_itself() {
-    let (locks, here) = locks(Reply::Comes);
+    let (locks, connection) = locks(Reply::Delivered);
     for pairs in 1..=100 {
         let guard = locks.lock("a").acquire().await.unwrap();
         assert!(locks.lock("a").try_acquire().await.unwrap().is_none());
         guard.release().await.unwrap();
-        assert_eq!(here.driven(), 3 * pairs);
+        assert_eq!(connection.driven(), 3 * pairs);
     }
-    free(&locks).await;
+    wait_until_free(&locks).await;
 }
 
 #[tokio::test]
-async fn a_waiter_waits_on_the_thread() {
-    let (locks, here) = locks(Reply::Comes);
+async fn a_waiter_waits_on_the_io_thread() {
+    let (locks, connection) = locks(Reply::Delivered);
     let holder = locks.lock("a").acquire().await.unwrap();
     let waiter = tokio::spawn(locks.lock("a").acquire());
     while locks.inspect("a").await.unwrap().waiters.is_empty() {
@@ -41,66 +47,99 @@ async fn a_waiter_waits_on_the_thread() {
     }
     holder.release().await.unwrap();
     waiter.await.unwrap().unwrap().release().await.unwrap();
-    assert_eq!(here.driven(), 4);
+    assert_eq!(connection.driven(), 4);
 }
 
 #[tokio::test]
 async fn a_claim_without_a_reply_is_taken_over_and_finds_its_grant() {
-    for reply in [Reply::IsLost, Reply::NeverSent] {
-        let (locks, here) = locks(reply);
+    for reply in [Reply::Lost, Reply::NeverSent] {
+        let (locks, connection) = locks(reply);
         let guard = locks.lock("a").acquire().await.unwrap();
         let [held] = &locks.inspect("a").await.unwrap().holders[..] else { panic!("one holder") };
         assert_eq!(held.token, Some(guard.fencing_token()));
-        // The next operations begin on the thread, for a while.
+        // The next operations begin on the I/O thread, for a while.
         guard.release().await.unwrap();
-        assert_eq!(here.driven(), 1);
-        free(&locks).await;
+        assert_eq!(connection.driven(), 1);
+        wait_until_free(&locks).await;
     }
 }
 
 #[tokio::test]
-async fn a_release_without_a_reply_is_taken_over_and_is_no_loss() {
-    for reply in [Reply::IsLost, Reply::NeverSent] {
-        let (locks, here) = locks(Reply::Comes);
+async fn a_failure_on_the_callers_connection_is_retried_on_the_io_thread() {
+    let (locks, connection) = locks(Reply::Fails);
+    let guard = locks.lock("a").try_acquire().await.unwrap().unwrap();
+    guard.release().await.unwrap();
+    assert_eq!(connection.driven(), 2);
+    wait_until_free(&locks).await;
+}
+
+#[tokio::test]
+async fn a_release_without_a_reply_is_taken_over_and_is_not_a_loss() {
+    for reply in [Reply::Lost, Reply::NeverSent] {
+        let (locks, connection) = locks(Reply::Delivered);
         let guard = locks.lock("a").acquire().await.unwrap();
-        here.replies(reply);
+        connection.set_reply(reply);
         guard.release().await.unwrap();
         assert!(locks.inspect("a").await.unwrap().is_free());
-        assert_eq!(here.driven(), 2);
+        assert_eq!(connection.driven(), 2);
     }
 }
 
 #[tokio::test]
-async fn what_a_caller_drops_half_way_is_undone_or_ended() {
-    for reply in [Reply::IsLost, Reply::NeverSent] {
-        let (locks, here) = locks(reply);
+async fn an_operation_dropped_by_its_caller_is_rolled_back_or_completed() {
+    for reply in [Reply::Lost, Reply::NeverSent] {
+        let (locks, connection) = locks(reply);
         assert!(locks.lock("a").ttl(Duration::from_secs(60)).acquire().now_or_never().is_none());
-        free(&locks).await;
-        here.replies(Reply::Comes);
+        wait_until_free(&locks).await;
+        connection.set_reply(Reply::Delivered);
         let guard = locks.lock("a").ttl(Duration::from_secs(60)).acquire().await.unwrap();
-        here.replies(reply);
+        connection.set_reply(reply);
         assert!(guard.release().now_or_never().is_none());
-        free(&locks).await;
-        assert_eq!(here.driven(), 3);
+        wait_until_free(&locks).await;
+        assert_eq!(connection.driven(), 3);
     }
+}
+
+/// Delays the task that hands its acquisition over, until the I/O thread has continued it.
+struct Delayed(Arc<CallerConnection>);
+
+impl Wake for Delayed {
+    fn wake(self: Arc<Self>) {
+        let by = SystemClock.now() + Duration::from_secs(20);
+        while self.0.on_io_thread() == [0, 0] {
+            assert!(SystemClock.now() < by, "the I/O thread does not go on");
+            thread::yield_now();
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_io_thread_does_not_claim_for_a_cancelled_caller() {
+    let (locks, connection) = locks(Reply::NeverSent);
+    let mut acquisition = Box::pin(locks.lock("a").acquire());
+    let waker = Arc::new(Delayed(connection.clone())).into();
+    assert!(acquisition.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    drop(acquisition);
+    assert!(locks.close(Duration::from_secs(20)).await, "it is withdrawn");
+    assert_eq!((connection.driven(), connection.on_io_thread()), (1, [0, 1]));
 }
 
 #[test]
-fn what_a_runtime_drops_at_its_end_is_undone_or_ended() {
-    let lasting = Runtime::new().unwrap();
-    for reply in [Reply::IsLost, Reply::NeverSent] {
-        let (locks, here) = locks(Reply::Comes);
+fn an_operation_dropped_by_its_runtime_is_rolled_back_or_completed() {
+    let outliving = Runtime::new().unwrap();
+    for reply in [Reply::Lost, Reply::NeverSent] {
+        let (locks, connection) = locks(Reply::Delivered);
         let runtime = Runtime::new().unwrap();
         let guard = runtime.block_on(locks.lock("a").ttl(Duration::from_secs(60)).acquire()).unwrap();
-        here.replies(reply);
+        connection.set_reply(reply);
         runtime.spawn(guard.release());
         runtime.spawn(locks.lock("b").ttl(Duration::from_secs(60)).acquire());
-        while here.driven() < 3 {
+        while connection.driven() < 3 {
             thread::yield_now();
         }
         drop(runtime);
-        lasting.block_on(async {
-            free(&locks).await;
+        outliving.block_on(async {
+            wait_until_free(&locks).await;
             while !locks.inspect("b").await.unwrap().is_free() {
                 tokio::task::yield_now().await;
             }
@@ -110,40 +149,39 @@ fn what_a_runtime_drops_at_its_end_is_undone_or_ended() {
 
 #[tokio::test]
 async fn a_lock_whose_caller_is_not_polled_is_passed_on() {
-    for reply in [Reply::IsLost, Reply::NeverSent] {
-        let (locks, here) = locks(reply);
+    for reply in [Reply::Lost, Reply::NeverSent] {
+        let (locks, connection) = locks(reply);
         let mut unpolled = pin!(locks.lock("a").ttl(Duration::from_millis(900)).acquire());
         assert!(unpolled.as_mut().now_or_never().is_none());
-        here.replies(Reply::Comes);
+        connection.set_reply(Reply::Delivered);
         let other = locks.lock("a").wait(Duration::from_secs(20)).acquire().await.unwrap();
         other.release().await.unwrap();
-        // It gets the lock when it is polled again.
-        unpolled.await.unwrap().release().await.unwrap();
+        // The first acquisition gets the lock when it is polled again. Without a takeover it waits for the lost reply for ever.
+        let guard =
+            tokio::time::timeout(Duration::from_secs(20), unpolled).await.expect("it was not taken over");
+        guard.unwrap().release().await.unwrap();
     }
 }
 
 #[tokio::test]
 async fn a_panic_of_the_store_is_an_error() {
-    let (locks, _here) = locks(Reply::Panics);
+    let (locks, _connection) = locks(Reply::Panics);
     let error = locks.lock("a").acquire().await.unwrap_err();
     assert!(matches!(&error, Error::Unavailable(_)), "{error:?}");
     assert!(error.chain().contains("a planted panic"), "{}", error.chain());
 }
 
 mod connections {
-    use std::sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU32, Ordering},
-    };
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
     use polylock_core::PerRuntime;
 
     use super::*;
 
-    /// A connection that notes when it is dropped.
+    /// A connection that counts its drop.
     struct Connection {
         number: u32,
-        works: AtomicBool,
+        is_working: AtomicBool,
         dropped: Arc<AtomicU32>,
     }
 
@@ -154,24 +192,24 @@ mod connections {
     }
 
     #[derive(Default)]
-    struct Site {
+    struct Pool {
         connections: PerRuntime<Connection>,
         opened: Arc<AtomicU32>,
         dropped: Arc<AtomicU32>,
         fails: Arc<AtomicBool>,
     }
 
-    impl Site {
+    impl Pool {
         fn get(&self) -> Option<Arc<Connection>> {
             let (opened, dropped, fails) = (self.opened.clone(), self.dropped.clone(), self.fails.clone());
             self.connections.get(
-                |connection| connection.works.load(Ordering::Relaxed),
+                |connection| connection.is_working.load(Ordering::Relaxed),
                 || async move {
                     let number = opened.fetch_add(1, Ordering::Relaxed) + 1;
                     if fails.load(Ordering::Relaxed) {
                         return polylock_core::LockName::new("").map(|_| unreachable!()).map_err(Error::from);
                     }
-                    Ok(Connection { number, works: AtomicBool::new(true), dropped })
+                    Ok(Connection { number, is_working: AtomicBool::new(true), dropped })
                 },
             )
         }
@@ -189,33 +227,35 @@ mod connections {
     }
 
     #[test]
-    fn each_runtime_has_its_own_until_it_ends() {
-        let site = Arc::new(Site::default());
+    fn each_runtime_has_its_own_connection_until_it_ends() {
+        let pool = Arc::new(Pool::default());
         let [first, second] = [(); 2].map(|()| Runtime::new().unwrap());
-        let numbers = [&first, &second].map(|runtime| runtime.block_on(site.open()).number);
+        let numbers = [&first, &second].map(|runtime| runtime.block_on(pool.open()).number);
         assert_eq!(numbers, [1, 2]);
-        assert_eq!(first.block_on(site.open()).number, 1);
-        assert!(site.get().is_none(), "no runtime");
+        assert_eq!(first.block_on(pool.open()).number, 1);
+        assert!(pool.get().is_none(), "no runtime");
         drop(first);
-        assert_eq!(site.dropped.load(Ordering::Relaxed), 1);
-        let late = site.clone();
+        assert_eq!(pool.dropped.load(Ordering::Relaxed), 1);
+        let pool_after_runtime = pool.clone();
         let handle = second.handle().clone();
         drop(second);
         // The task ends before it begins, and nothing hangs.
         let _inside = handle.enter();
         for _ in 0..10 {
-            assert!(late.get().is_none());
+            assert!(pool_after_runtime.get().is_none());
         }
-        assert_eq!(site.dropped.load(Ordering::Relaxed), 2);
+        assert_eq!(pool.dropped.load(Ordering::Relaxed), 2);
     }
 
     #[tokio::test]
-    async fn one_that_does_not_work_is_replaced() {
-        let site = Site::default();
-        site.open().await.works.store(false, Ordering::Relaxed);
-        assert_eq!(site.open().await.number, 2);
-        assert_eq!(site.dropped.load(Ordering::Relaxed), 1);
-        let Site { connections, dropped, .. } = site;
+    async fn a_broken_connection_is_replaced_after_a_pause() {
+        let pool = Pool::default();
+        pool.open().await.is_working.store(false, Ordering::Relaxed);
+        let began = SystemClock.now();
+        assert_eq!(pool.open().await.number, 2);
+        assert!(SystemClock.now().since(began) >= Duration::from_secs(1));
+        assert_eq!(pool.dropped.load(Ordering::Relaxed), 1);
+        let Pool { connections, dropped, .. } = pool;
         drop(connections);
         while dropped.load(Ordering::Relaxed) < 2 {
             tokio::task::yield_now().await;
@@ -223,17 +263,17 @@ mod connections {
     }
 
     #[tokio::test]
-    async fn one_that_can_not_be_opened_is_tried_again_after_a_pause() {
-        let site = Site::default();
-        site.fails.store(true, Ordering::Relaxed);
+    async fn a_connection_that_can_not_be_opened_is_retried_after_a_pause() {
+        let pool = Pool::default();
+        pool.fails.store(true, Ordering::Relaxed);
         let began = SystemClock.now();
-        while site.opened.load(Ordering::Relaxed) < 1 {
-            assert!(site.get().is_none());
+        while pool.opened.load(Ordering::Relaxed) < 1 {
+            assert!(pool.get().is_none());
             tokio::task::yield_now().await;
         }
-        site.fails.store(false, Ordering::Relaxed);
+        pool.fails.store(false, Ordering::Relaxed);
         let connection = loop {
-            match site.get() {
+            match pool.get() {
                 Some(connection) => break connection,
                 None => SystemClock.sleep_until(SystemClock.now() + Duration::from_millis(20)).await,
             }
@@ -244,25 +284,23 @@ mod connections {
 }
 
 mod moving {
-    use std::sync::Arc;
-
     use async_trait::async_trait;
     use polylock_core::{
-        Backend, Capabilities, KeepAlive, Release, Request, Result, Standing, Store, Wake, memory,
+        Backend, Capabilities, ClaimOutcome, KeepAlive, Release, Request, Result, Store, Wake, memory,
     };
     use tokio::sync::Mutex;
 
     use super::*;
 
-    /// The in-memory store, over one connection that each operation keeps for a while.
+    /// The in-memory store over one connection, which each operation keeps for a while.
     #[derive(Debug)]
-    struct Narrow {
+    struct SingleConnection {
         inner: Arc<dyn Backend>,
         connection: Mutex<()>,
     }
 
-    impl Narrow {
-        async fn carry_out<T>(&self, operation: impl Future<Output = Result<T>>) -> Result<T> {
+    impl SingleConnection {
+        async fn execute<T>(&self, operation: impl Future<Output = Result<T>>) -> Result<T> {
             let _connection = self.connection.lock().await;
             SystemClock.sleep_until(SystemClock.now() + Duration::from_millis(5)).await;
             operation.await
@@ -270,13 +308,13 @@ mod moving {
     }
 
     #[async_trait]
-    impl Backend for Narrow {
+    impl Backend for SingleConnection {
         fn capabilities(&self) -> &Capabilities {
             self.inner.capabilities()
         }
 
-        async fn claim(&self, request: &Request) -> Result<Standing> {
-            self.carry_out(self.inner.claim(request)).await
+        async fn claim(&self, request: &Request) -> Result<ClaimOutcome> {
+            self.execute(self.inner.claim(request)).await
         }
 
         async fn wait(&self, request: &Request) -> Result<Wake> {
@@ -284,46 +322,54 @@ mod moving {
         }
 
         async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
-            self.carry_out(self.inner.keep_alive(requests)).await
+            self.execute(self.inner.keep_alive(requests)).await
         }
 
         async fn release(&self, request: &Request) -> Result<Release> {
-            self.carry_out(self.inner.release(request)).await
+            self.execute(self.inner.release(request)).await
         }
     }
 
-    fn narrow() -> Locks {
+    fn single_connection() -> Locks {
         let inner = memory::connect();
         let inspect = inner.inspect.clone();
-        let store = Narrow { inner: inner.backend, connection: Mutex::default() };
+        let store = SingleConnection { inner: inner.backend, connection: Mutex::default() };
         Locks::new(Store { inspect, ..Store::new(Arc::new(store)) })
     }
 
     #[test]
     fn a_caller_that_is_not_polled_keeps_no_connection() {
-        let locks = narrow();
-        // No runtime at all: its timers and wake-ups are those of the I/O thread.
-        let mut unpolled = pin!(locks.lock("a").acquire());
-        assert!(unpolled.as_mut().now_or_never().is_none());
+        let locks = single_connection();
+        // There is no runtime: the timers and wake-ups are those of the I/O thread.
+        // A thread that is suspended within the first poll finds the operation taken over and completed.
+        let unpolled = loop {
+            let mut acquiring = Box::pin(locks.lock("a").acquire());
+            if acquiring.as_mut().now_or_never().is_none() {
+                break acquiring;
+            }
+        };
         let runtime = Runtime::new().unwrap();
         runtime.block_on(async {
             let other = locks.lock("b").wait(Duration::from_secs(20)).acquire().await.unwrap();
             let mut releasing = Box::pin(other.release());
-            assert!(releasing.as_mut().now_or_never().is_none());
+            let released = releasing.as_mut().now_or_never();
             drop(locks.lock("b").wait(Duration::from_secs(20)).acquire().await.unwrap());
-            releasing.await.unwrap();
+            match released {
+                Some(released) => released.unwrap(),
+                None => releasing.await.unwrap(),
+            }
             unpolled.await.unwrap().release().await.unwrap();
         });
     }
 
     #[tokio::test]
-    async fn what_is_dropped_half_way_goes_on_and_is_undone() {
-        let locks = narrow();
+    async fn a_dropped_operation_continues_and_is_rolled_back() {
+        let locks = single_connection();
         assert!(locks.lock("a").ttl(Duration::from_secs(60)).acquire().now_or_never().is_none());
-        free(&locks).await;
+        wait_until_free(&locks).await;
         let guard = locks.lock("a").ttl(Duration::from_secs(60)).acquire().await.unwrap();
         assert!(guard.release().now_or_never().is_none());
-        free(&locks).await;
+        wait_until_free(&locks).await;
     }
 }
 
@@ -331,12 +377,12 @@ mod moving {
 async fn a_store_is_closed_with_its_last_handle() {
     let mut stores = Vec::new();
     for _ in 0..100 {
-        let (locks, here) = locks(Reply::Comes);
+        let (locks, connection) = locks(Reply::Delivered);
         locks.lock("a").acquire().await.unwrap().release().await.unwrap();
-        stores.push(here);
+        stores.push(connection);
     }
-    // The I/O thread has taken a step of each task before.
+    // When this returns, the I/O thread has polled each earlier task.
     polylock_core::io::run("memory", async {}).await.unwrap();
-    let open = stores.iter().filter(|here| std::sync::Arc::strong_count(here) > 1).count();
+    let open = stores.iter().filter(|connection| Arc::strong_count(connection) > 1).count();
     assert_eq!(open, 0, "of 100 stores");
 }

@@ -1,8 +1,8 @@
-//! A child process made by `fork` has none of the threads that its parent's locks live on: every use is an error, at once.
+//! A child process made by `fork` has none of the threads of its parent's locks: every use is an error, at once.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod twofold;
+mod two_connections;
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -16,8 +16,12 @@ fn blocking<F: Future>(future: F) -> F::Output {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
 
-/// What a child process finds; a message if it is not as it should be.
-fn child(locks: &Locks, connection: &twofold::Here, guard: polylock_core::Guard) -> Result<(), String> {
+/// Checks the locks in a child process; returns a message if a check fails.
+fn child(
+    locks: &Locks,
+    connection: &two_connections::CallerConnection,
+    guard: polylock_core::Guard,
+) -> Result<(), String> {
     let began = SystemClock.now();
     let refused = blocking(locks.lock("other").wait(Duration::from_millis(500)).acquire());
     let Err(Error::Unavailable(failure)) = refused else { return Err(format!("acquired: {refused:?}")) };
@@ -27,7 +31,7 @@ fn child(locks: &Locks, connection: &twofold::Here, guard: polylock_core::Guard)
     if blocking(locks.inspect("held")).is_ok() {
         return Err("inspected".to_owned());
     }
-    // Its parent holds it, and goes on holding it.
+    // The parent holds the lock, and continues to hold it.
     drop(guard);
     if connection.driven() != 1 {
         return Err("a connection of the parent was used".to_owned());
@@ -37,8 +41,8 @@ fn child(locks: &Locks, connection: &twofold::Here, guard: polylock_core::Guard)
 }
 
 #[test]
-fn use_after_a_fork_is_an_error_at_once_and_harms_nothing() {
-    let (locks, connection) = twofold::locks(twofold::Reply::Comes);
+fn use_after_a_fork_is_an_immediate_error_without_side_effects() {
+    let (locks, connection) = two_connections::locks(two_connections::Reply::Delivered);
     let guard = blocking(locks.lock("held").acquire()).unwrap();
     assert_eq!(connection.driven(), 1);
     match fork().unwrap() {

@@ -1,6 +1,6 @@
-//! Nothing of the user's, and no other store, can delay or end a renewal: log writers, metrics recorders, clocks, stores that block.
+//! No user code and no other store can delay or end a renewal: log writers, metrics recorders, clocks, stores that block.
 //!
-//! The log writer is the process's, so it blocks for all tests of this program at once.
+//! The process has one log writer, so it blocks for all tests of this program at once.
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![allow(clippy::disallowed_methods, reason = "blocking a thread for some time is what is tested")]
 
@@ -16,18 +16,18 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, Capabilities, Clock, KeepAlive, LockName, Locks, LostReason, Moment, Release, Request, Result,
-    Standing, Store, SystemClock, Wake,
+    Backend, Capabilities, ClaimOutcome, Clock, KeepAlive, LockName, Locks, LostReason, Moment, Release,
+    Request, Result, Store, SystemClock, Wake,
     clock::Sleep,
     memory,
     metrics::{Measured, Metrics},
 };
 
-/// Several of them pass while something is blocked.
+/// Several TTLs pass while something is blocked.
 const TTL: Duration = Duration::from_millis(300);
 const BLOCKED: Duration = Duration::from_secs(3);
 
-/// What was logged, by a writer that can be blocked.
+/// The log, with a writer that can be blocked.
 #[derive(Clone, Default)]
 struct Log {
     text: Arc<Mutex<String>>,
@@ -57,7 +57,7 @@ impl io::Write for Log {
     }
 }
 
-/// Waits until the log has a line with all of `words`.
+/// Waits until the log has a line with all of `words`, and returns it.
 async fn logged(words: &[&str]) -> String {
     let by = SystemClock.now() + Duration::from_secs(20);
     loop {
@@ -70,8 +70,8 @@ async fn logged(words: &[&str]) -> String {
     }
 }
 
-/// Holds a lock in memory for `time`, many times its lease, and fails if it is lost.
-async fn keeps(locks: &Locks, name: &str, time: Duration) {
+/// Holds a lock for `time`, many times its lease, and fails if the lock is lost.
+async fn hold_for(locks: &Locks, name: &str, time: Duration) {
     let guard = locks.lock(name).ttl(TTL).acquire().await.unwrap();
     let until = SystemClock.now() + time;
     while SystemClock.now() < until {
@@ -91,27 +91,27 @@ async fn a_log_writer_that_blocks_loses_no_lock() {
     for name in 0..100 {
         others.push(locks.lock(name.to_string()).acquire().await.unwrap());
     }
-    let shut = LOG.gate.lock().unwrap();
-    // Each release is logged, by the thread that renews.
+    let blocked = LOG.gate.lock().unwrap();
+    // Each release is logged by the thread that renews.
     drop(others);
     let until = SystemClock.now() + BLOCKED;
     while SystemClock.now() < until {
         guard.ensure_held().unwrap();
         thread::sleep(TTL / 10);
     }
-    drop(shut);
+    drop(blocked);
     logged(&["released", "lock.name=99"]).await;
     guard.release().await.unwrap();
 }
 
-/// Records nothing: each call panics, or blocks.
+/// A recorder that panics or blocks in each call.
 #[derive(Debug)]
-struct Hostile {
+struct FaultyMetrics {
     blocks: bool,
     called: AtomicU64,
 }
 
-impl Metrics for Hostile {
+impl Metrics for FaultyMetrics {
     fn record(&self, _: &'static str, _: &LockName, measured: Measured) {
         self.called.fetch_add(1, Ordering::SeqCst);
         if self.blocks {
@@ -126,29 +126,29 @@ impl Metrics for Hostile {
 async fn a_recorder_that_panics_or_blocks_in_every_call_loses_no_lock() {
     LazyLock::force(&LOG);
     for blocks in [false, true] {
-        let hostile = Arc::new(Hostile { blocks, called: AtomicU64::new(0) });
-        let locks = Locks::builder(memory::connect()).metrics(hostile.clone()).build();
-        keeps(&locks, "n", 5 * TTL).await;
+        let metrics = Arc::new(FaultyMetrics { blocks, called: AtomicU64::new(0) });
+        let locks = Locks::builder(memory::connect()).metrics(metrics.clone()).build();
+        hold_for(&locks, "n", 5 * TTL).await;
         assert!(locks.lock("n").try_acquire().await.unwrap().is_some(), "released");
-        while hostile.called.load(Ordering::SeqCst) < 3 {
+        while metrics.called.load(Ordering::SeqCst) < 3 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
-    // The next report after a second has passed makes the observer log what it has counted.
+    // The next report after a second has passed makes the observer log its counts.
     let locks = Locks::new(memory::connect());
-    keeps(&locks, "n", Duration::from_millis(1500)).await;
+    hold_for(&locks, "n", Duration::from_millis(1500)).await;
     logged(&["ERROR", "has panicked"]).await;
 }
 
-/// Panics on the threads of the library once it is told to.
+/// A clock that panics on the threads of the library once the flag is set.
 #[derive(Debug, Default)]
-struct Faulty(AtomicBool);
+struct FaultyClock(AtomicBool);
 
-impl Clock for Faulty {
+impl Clock for FaultyClock {
     fn now(&self) -> Moment {
-        let here = thread::current();
-        let ours = here.name().is_some_and(|name| name.starts_with("polylock-"));
-        if ours && self.0.load(Ordering::SeqCst) {
+        let current = thread::current();
+        let is_library_thread = current.name().is_some_and(|name| name.starts_with("polylock-"));
+        if is_library_thread && self.0.load(Ordering::SeqCst) {
             std::panic::resume_unwind(Box::new("a planted panic of the clock"));
         }
         SystemClock.now()
@@ -160,9 +160,9 @@ impl Clock for Faulty {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn however_a_watchdog_ends_the_guard_is_notified_and_the_store_released() {
+async fn a_failed_watchdog_notifies_the_guard_and_releases_the_lock() {
     LazyLock::force(&LOG);
-    let (store, clock) = (memory::connect(), Arc::new(Faulty::default()));
+    let (store, clock) = (memory::connect(), Arc::new(FaultyClock::default()));
     let locks = Locks::builder(store.clone()).clock(clock.clone()).build();
     let guard = locks.lock("n").ttl(Duration::from_secs(6)).acquire().await.unwrap();
     clock.0.store(true, Ordering::SeqCst);
@@ -175,22 +175,22 @@ async fn however_a_watchdog_ends_the_guard_is_notified_and_the_store_released() 
     drop(next.expect("released before its lease has ended").unwrap());
 }
 
-/// A store of a third party whose renewals block the thread that they are polled on.
-struct Blocking(Store, Capabilities);
+/// A third-party store with renewals that block the thread on which they are polled.
+struct BlockingStore(Store, Capabilities);
 
-impl fmt::Debug for Blocking {
+impl fmt::Debug for BlockingStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Blocking")
     }
 }
 
 #[async_trait]
-impl Backend for Blocking {
+impl Backend for BlockingStore {
     fn capabilities(&self) -> &Capabilities {
         &self.1
     }
 
-    async fn claim(&self, request: &Request) -> Result<Standing> {
+    async fn claim(&self, request: &Request) -> Result<ClaimOutcome> {
         self.0.backend.claim(request).await
     }
 
@@ -209,15 +209,15 @@ impl Backend for Blocking {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_store_that_blocks_loses_no_lock_of_another_and_is_named() {
+async fn a_blocking_store_loses_no_lock_of_another_store_and_is_named() {
     LazyLock::force(&LOG);
     let inner = memory::connect();
     let mut capabilities = inner.backend.capabilities().clone();
     capabilities.backend = "files";
-    let blocking = Locks::new(Store::new(Arc::new(Blocking(inner, capabilities))));
+    let blocking = Locks::new(Store::new(Arc::new(BlockingStore(inner, capabilities))));
     let healthy = Locks::new(memory::connect());
     let victim = blocking.lock("slow").ttl(TTL).acquire().await.unwrap();
-    keeps(&healthy, "healthy", BLOCKED).await;
+    hold_for(&healthy, "healthy", BLOCKED).await;
     assert_eq!(victim.ensure_held().unwrap_err().lost(), Some(&LostReason::DeadlineReached));
     logged(&["WARN", "has blocked its I/O thread", "files", "renew"]).await;
 }

@@ -1,4 +1,4 @@
-//! What core makes of the outcomes of keep-alives, and from when the lease of a grant counts.
+//! The effects of the outcomes of keep-alives, and the time from which the lease of a grant counts.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::{
@@ -11,8 +11,8 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, Capabilities, Clock, FencingToken, Grant, KeepAlive, Locks, Moment, Place, Release, Request,
-    Result, Standing, Store, SystemClock, Wake, memory,
+    Backend, Capabilities, ClaimOutcome, Clock, FencingToken, Grant, KeepAlive, Locks, Moment, QueuePosition,
+    Release, Request, Result, Store, SystemClock, Wake, memory,
 };
 use tokio::sync::watch;
 
@@ -29,10 +29,10 @@ struct Altered<K> {
     keep_alives: K,
 }
 
-/// How keep-alives of `store` are carried out and answered.
+/// The behaviour of the keep-alives of `store`.
 #[async_trait]
 trait KeepAlives: std::fmt::Debug + Send + Sync + 'static {
-    async fn carry_out(&self, store: &dyn Backend, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>>;
+    async fn execute(&self, store: &dyn Backend, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>>;
 }
 
 fn altered<K>(keep_alives: K) -> Arc<Altered<K>> {
@@ -45,7 +45,7 @@ impl<K: KeepAlives> Backend for Altered<K> {
         self.inner.capabilities()
     }
 
-    async fn claim(&self, request: &Request) -> Result<Standing> {
+    async fn claim(&self, request: &Request) -> Result<ClaimOutcome> {
         self.inner.claim(request).await
     }
 
@@ -54,7 +54,7 @@ impl<K: KeepAlives> Backend for Altered<K> {
     }
 
     async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
-        self.keep_alives.carry_out(&*self.inner, requests).await
+        self.keep_alives.execute(&*self.inner, requests).await
     }
 
     async fn release(&self, request: &Request) -> Result<Release> {
@@ -62,13 +62,13 @@ impl<K: KeepAlives> Backend for Altered<K> {
     }
 }
 
-/// Every other keep-alive is not carried out, and without a result.
+/// Every other keep-alive is not carried out and has no result.
 #[derive(Debug, Default)]
-struct Vague(AtomicU32);
+struct Inconclusive(AtomicU32);
 
 #[async_trait]
-impl KeepAlives for Vague {
-    async fn carry_out(&self, store: &dyn Backend, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
+impl KeepAlives for Inconclusive {
+    async fn execute(&self, store: &dyn Backend, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
         if self.0.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) {
             return Ok(vec![KeepAlive::Unknown; requests.len()]);
         }
@@ -78,8 +78,8 @@ impl KeepAlives for Vague {
 
 #[tokio::test]
 async fn a_keep_alive_without_a_result_is_retried() {
-    let vague = altered(Vague::default());
-    let locks = locks(vague.clone());
+    let inconclusive = altered(Inconclusive::default());
+    let locks = locks(inconclusive.clone());
     let guard = locks.lock("a").ttl(TTL).acquire().await.unwrap();
     let waiter = tokio::spawn(locks.lock("a").ttl(TTL).acquire());
     let end = SystemClock.now() + 3 * TTL;
@@ -87,7 +87,7 @@ async fn a_keep_alive_without_a_result_is_retried() {
         guard.ensure_held().unwrap();
         SystemClock.sleep_until(SystemClock.now() + TTL / 20).await;
     }
-    assert!(vague.keep_alives.0.load(Ordering::Relaxed) >= 4);
+    assert!(inconclusive.keep_alives.0.load(Ordering::Relaxed) >= 4);
     assert!(!waiter.is_finished());
     guard.release().await.unwrap();
     waiter.await.unwrap().unwrap().release().await.unwrap();
@@ -97,9 +97,9 @@ async fn a_keep_alive_without_a_result_is_retried() {
 #[derive(Debug)]
 struct Slow {
     capabilities: Capabilities,
-    /// When the notification is delivered.
+    /// The time at which the notification is delivered.
     notified_at: Moment,
-    /// When the last claim or keep-alive was received that found the request in the queue.
+    /// The time at which the last claim or keep-alive was received that found the request in the queue.
     queued_at: Mutex<Moment>,
 }
 
@@ -109,9 +109,9 @@ impl Backend for Slow {
         &self.capabilities
     }
 
-    async fn claim(&self, _: &Request) -> Result<Standing> {
+    async fn claim(&self, _: &Request) -> Result<ClaimOutcome> {
         *self.queued_at.lock().unwrap() = SystemClock.now();
-        Ok(Standing::Queued(Place::new(None, Place::MAX_RECHECK)))
+        Ok(ClaimOutcome::Queued(QueuePosition::new(None, QueuePosition::MAX_RECHECK)))
     }
 
     async fn wait(&self, _: &Request) -> Result<Wake> {
@@ -146,17 +146,17 @@ async fn the_lease_of_a_notified_grant_counts_from_the_last_keep_alive_of_the_qu
     assert!(guard.deadline() <= latest, "{:?} after {latest:?}", guard.deadline());
 }
 
-/// The first keep-alive that finds a request in the queue is answered late.
+/// The reply to the first keep-alive that finds a request in the queue is delayed.
 #[derive(Debug, Default)]
-struct Overtaken {
-    /// Whether there is such a reply, and whether it is delivered.
+struct DelayedReply {
+    /// True once there is such a reply; `delivered` is true once it may be delivered.
     held_back: watch::Sender<bool>,
     delivered: watch::Sender<bool>,
 }
 
 #[async_trait]
-impl KeepAlives for Overtaken {
-    async fn carry_out(&self, store: &dyn Backend, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
+impl KeepAlives for DelayedReply {
+    async fn execute(&self, store: &dyn Backend, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
         let outcomes = store.keep_alive(requests).await?;
         if outcomes.contains(&KeepAlive::Queued) && !self.held_back.send_replace(true) {
             self.delivered.subscribe().wait_for(|delivered| *delivered).await.unwrap();
@@ -167,10 +167,10 @@ impl KeepAlives for Overtaken {
 
 /// 1. A keep-alive finds a request in the queue, and its reply is delayed.
 /// 2. The request is granted the lock, and its caller has the guard.
-/// 3. The reply arrives: it is about the time before the grant.
+/// 3. The reply arrives. It reports the state before the grant.
 #[tokio::test]
 async fn a_reply_from_the_time_in_the_queue_does_not_end_a_hold() {
-    let store = altered(Overtaken::default());
+    let store = altered(DelayedReply::default());
     let locks = locks(store.clone());
     let holder = locks.lock("a").ttl(TTL).acquire().await.unwrap();
     let waiter = tokio::spawn(locks.lock("a").ttl(TTL).acquire());

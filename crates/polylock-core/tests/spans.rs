@@ -1,4 +1,4 @@
-//! The spans: an acquisition ends with the call, and a hold is a span of its own that the work under it is in.
+//! The spans: that of an acquisition ends with the call, and a hold has its own span, in which the work under it runs.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::{
@@ -14,12 +14,12 @@ use tracing_subscriber::{
     registry::LookupSpan,
 };
 
-/// Writes down what happens to spans, by name.
+/// Records the events of spans, by name.
 #[derive(Clone, Default)]
-struct Journal(Arc<Mutex<Vec<String>>>);
+struct SpanLog(Arc<Mutex<Vec<String>>>);
 
-impl Journal {
-    fn note(&self, line: String) {
+impl SpanLog {
+    fn record(&self, line: String) {
         self.0.lock().unwrap().push(line);
     }
 
@@ -31,7 +31,7 @@ impl Journal {
         self.lines().iter().any(|other| other == line)
     }
 
-    async fn gets(&self, line: &str) {
+    async fn wait_for(&self, line: &str) {
         let by = SystemClock.now() + Duration::from_secs(10);
         while !self.has(line) {
             assert!(SystemClock.now() < by, "{line:?} in {:#?}", self.lines());
@@ -45,51 +45,51 @@ fn name<S: Subscriber + for<'a> LookupSpan<'a>>(context: &Context<'_, S>, id: Op
     span.map_or_else(|| "nothing".to_owned(), |span| span.name().to_owned())
 }
 
-impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Journal {
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for SpanLog {
     fn on_new_span(&self, _: &span::Attributes<'_>, id: &span::Id, context: Context<'_, S>) {
         let span = context.span(id).unwrap();
         let parent = span.parent().map_or("nothing", |parent| parent.name());
-        self.note(format!("{} in {parent}", span.name()));
+        self.record(format!("{} in {parent}", span.name()));
     }
 
     fn on_follows_from(&self, span: &span::Id, follows: &span::Id, context: Context<'_, S>) {
-        self.note(format!("{} follows {}", name(&context, Some(span)), name(&context, Some(follows))));
+        self.record(format!("{} follows {}", name(&context, Some(span)), name(&context, Some(follows))));
     }
 
     fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
         if !event.metadata().target().starts_with("tokio") {
             let parent = context.event_span(event).map_or("nothing", |span| span.name());
-            self.note(format!("event in {parent}"));
+            self.record(format!("event in {parent}"));
         }
     }
 
     fn on_close(&self, id: span::Id, context: Context<'_, S>) {
-        self.note(format!("{} closes", name(&context, Some(&id))));
+        self.record(format!("{} closes", name(&context, Some(&id))));
     }
 }
 
 #[tokio::test]
 async fn a_hold_is_a_span_of_its_own_and_the_acquisition_ends_with_the_call() {
-    let journal = Journal::default();
-    let subscriber = tracing_subscriber::registry().with(journal.clone());
+    let log = SpanLog::default();
+    let subscriber = tracing_subscriber::registry().with(log.clone());
     tracing::subscriber::set_global_default(subscriber).unwrap();
     let locks = Locks::new(memory::connect());
 
     let request = info_span!("request");
     let guard = locks.lock("n").acquire().instrument(request.clone()).await.unwrap();
     drop(request);
-    assert!(journal.has("polylock.acquire in request"), "{:#?}", journal.lines());
-    assert!(journal.has("polylock.hold in nothing"), "{:#?}", journal.lines());
-    assert!(journal.has("polylock.hold follows polylock.acquire"), "{:#?}", journal.lines());
-    journal.gets("polylock.acquire closes").await;
-    journal.gets("request closes").await;
-    assert!(guard.is_held() && !journal.has("polylock.hold closes"));
+    assert!(log.has("polylock.acquire in request"), "{:#?}", log.lines());
+    assert!(log.has("polylock.hold in nothing"), "{:#?}", log.lines());
+    assert!(log.has("polylock.hold follows polylock.acquire"), "{:#?}", log.lines());
+    log.wait_for("polylock.acquire closes").await;
+    log.wait_for("request closes").await;
+    assert!(guard.is_held() && !log.has("polylock.hold closes"));
 
     guard.run(async { drop(info_span!("work")) }).await.unwrap();
-    assert!(journal.has("work in polylock.hold"), "{:#?}", journal.lines());
-    journal.gets("polylock.hold closes").await;
-    let lines = journal.lines();
-    // "acquired" and "released".
+    assert!(log.has("work in polylock.hold"), "{:#?}", log.lines());
+    log.wait_for("polylock.hold closes").await;
+    let lines = log.lines();
+    // The events are "acquired" and "released".
     assert_eq!(lines.iter().filter(|line| *line == "event in polylock.hold").count(), 2, "{lines:#?}");
     assert_eq!(lines.last().unwrap(), "polylock.hold closes", "{lines:#?}");
 }

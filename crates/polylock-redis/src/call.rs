@@ -1,4 +1,4 @@
-//! Calls, and the ways in which they are sent on a connection.
+//! Calls, and their transmission on a connection.
 
 use std::{
     collections::HashSet,
@@ -14,39 +14,39 @@ use redis::{
     aio::MultiplexedConnection,
 };
 
-use crate::link::{Live, Peer};
+use crate::link::{LiveConnection, Peer};
 
 /// A command for the server.
 #[derive(Clone, Copy)]
 pub(crate) enum Call<'a> {
-    /// The script that this function returns for the server at the other end. A server that does not have the script receives its
-    /// text.
+    /// The script call that this function builds for the server of the connection. If the server does not have the script, its text is
+    /// sent.
     Script(&'a (dyn Fn(&Peer) -> ScriptInvocation<'a> + Sync)),
     Command(&'a Cmd),
-    /// Commands of which each has a reply of its own, in one message. The reply is an array of theirs, errors included.
+    /// Commands with one reply each, sent in one message. The reply is the array of these replies, errors included.
     Batch(&'a Pipeline),
 }
 
 impl Call<'_> {
-    pub(crate) async fn send(self, live: &Live, via: Via<'_>) -> RedisResult<Value> {
-        if via.asking || via.channel.is_some() {
-            // On the heap, so that the calls to single servers do not carry its state.
-            return Box::pin(self.send_by(live, via)).await;
+    pub(crate) async fn send(self, live: &LiveConnection, routing: Routing<'_>) -> RedisResult<Value> {
+        if routing.asking || routing.channel.is_some() {
+            // Boxed, so that calls to single servers do not carry the state of this future.
+            return Box::pin(self.send_routed(live, routing)).await;
         }
-        self.carry_out(live).await
+        self.execute(live).await
     }
 
-    async fn send_by(self, live: &Live, via: Via<'_>) -> RedisResult<Value> {
-        if let (true, Self::Script(script)) = (via.asking, self) {
-            return ask(&script(&live.peer), &mut live.connection.clone()).await;
+    async fn send_routed(self, live: &LiveConnection, routing: Routing<'_>) -> RedisResult<Value> {
+        if let (true, Self::Script(script)) = (routing.asking, self) {
+            return send_asking(&script(&live.peer), &mut live.connection.clone()).await;
         }
         let is_new = |channel: &&str| live.slots.lock().insert((*channel).to_owned());
-        let Some(channel) = via.channel.filter(is_new) else { return self.carry_out(live).await };
+        let Some(channel) = routing.channel.filter(is_new) else { return self.execute(live).await };
         let (mut subscriber, mut subscribe) = (live.connection.clone(), redis::cmd("SSUBSCRIBE"));
         subscribe.arg(channel);
-        // Sent first, so the server carries it out first.
+        // Sent before the call, so the server executes it first.
         let (subscribed, reply) =
-            future::join(subscribe.exec_async(&mut subscriber), self.carry_out(live)).await;
+            future::join(subscribe.exec_async(&mut subscriber), self.execute(live)).await;
         if let Err(error) = subscribed {
             live.slots.lock().remove(channel);
             return Err(error);
@@ -54,7 +54,7 @@ impl Call<'_> {
         reply
     }
 
-    async fn carry_out(self, live: &Live) -> RedisResult<Value> {
+    async fn execute(self, live: &LiveConnection) -> RedisResult<Value> {
         let mut connection = live.connection.clone();
         match self {
             Self::Script(script) => script(&live.peer).invoke_async(&mut connection).await,
@@ -67,14 +67,17 @@ impl Call<'_> {
     }
 }
 
-/// Calls a script whose slot the server is about to receive. `ASKING` is for the next command of the connection, so both are in one
-/// message.
-async fn ask(script: &ScriptInvocation<'_>, connection: &mut MultiplexedConnection) -> RedisResult<Value> {
-    let mut both = redis::pipe();
-    both.cmd("ASKING").invoke_script(script);
+/// Calls a script in a slot that the server is importing. `ASKING` applies to the next command of the connection only, so both are sent in
+/// one message.
+async fn send_asking(
+    script: &ScriptInvocation<'_>,
+    connection: &mut MultiplexedConnection,
+) -> RedisResult<Value> {
+    let mut pipeline = redis::pipe();
+    pipeline.cmd("ASKING").invoke_script(script);
     let mut is_loaded = false;
     loop {
-        let reply = connection.send_packed_commands(&both, 1, 1).await?.pop().unwrap_or(Value::Nil);
+        let reply = connection.send_packed_commands(&pipeline, 1, 1).await?.pop().unwrap_or(Value::Nil);
         let Value::ServerError(error) = reply else { return Ok(reply) };
         let error = RedisError::from(error);
         if is_loaded || error.kind() != ErrorKind::Server(ServerErrorKind::NoScript) {
@@ -85,21 +88,21 @@ async fn ask(script: &ScriptInvocation<'_>, connection: &mut MultiplexedConnecti
     }
 }
 
-/// How a call reaches its server in a cluster.
+/// The routing of a call in a cluster.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Via<'a> {
-    /// Whether the server is about to receive the slot, and serves it only to those who ask for that.
+pub(crate) struct Routing<'a> {
+    /// True if the server is importing the slot, and serves it only after `ASKING`.
     pub(crate) asking: bool,
-    /// The channel in the slot that the client must be subscribed to when the call is carried out.
+    /// The channel in the slot that the client must be subscribed to when the call is executed.
     pub(crate) channel: Option<&'a str>,
 }
 
-/// The channels of a cluster's slots that a connection is subscribed to.
+/// The slot channels that a connection is subscribed to.
 #[derive(Debug, Default)]
 pub(crate) struct SlotChannels {
     subscribed: Mutex<HashSet<String>>,
-    /// Whether the server has ended a subscription by itself. The driver takes that message for the reply to the oldest command in
-    /// flight, so no reply that it returns from then on belongs to its command.
+    /// True if the server has ended a subscription by itself. The driver takes that message for the reply to the oldest command in flight,
+    /// so no later reply can be matched with its command.
     garbled: AtomicBool,
 }
 
@@ -108,12 +111,12 @@ impl SlotChannels {
         self.subscribed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The server has ended a subscription by itself.
-    pub(crate) fn ended_by_server(&self) {
+    /// Records that the server has ended a subscription by itself.
+    pub(crate) fn mark_garbled(&self) {
         self.garbled.store(true, Ordering::Release);
     }
 
-    /// Whether replies on this connection can't be trusted any more.
+    /// Returns true if replies on this connection can't be trusted any more.
     pub(crate) fn is_garbled(&self) -> bool {
         self.garbled.load(Ordering::Acquire)
     }

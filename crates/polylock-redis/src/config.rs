@@ -1,4 +1,4 @@
-//! The settings that one server and many have in common.
+//! Settings that the stores on one server and on several servers share.
 
 use std::{fmt, path::PathBuf, pin::Pin, sync::Arc, time::Duration};
 
@@ -14,19 +14,19 @@ use redis::{
 };
 
 use crate::{
-    hosts::{self, Form, Hosts},
+    hosts::{self, Deployment, Hosts},
     link::{self, Endpoint, Expected, PushHandler, Route},
     tls,
 };
 
-/// A property of a server that breaks locks, and that is accepted all the same.
+/// A property of a server that can break locks and is accepted nevertheless.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Allowed {
-    /// A `maxmemory-policy` that evicts keys: it may evict a lock that is held, so that another is granted it.
+    /// A `maxmemory-policy` that evicts keys. The server may evict a held lock, and then grants it again.
     Eviction,
-    /// A node of a Redis Cluster, used as if it were a server of its own. It must be the node that serves the prefix, and its
-    /// failover forgets the last grants. [`cluster`](crate::cluster) uses all nodes.
+    /// A node of a Redis Cluster, used as a standalone server. It must be the node that serves the prefix, and its failover may forget the
+    /// last grants. [`cluster`](crate::cluster) uses all nodes.
     Cluster,
 }
 
@@ -34,30 +34,30 @@ impl Allowed {
     const WORDS: [(&str, Self); 2] = [("eviction", Self::Eviction), ("cluster", Self::Cluster)];
 
     fn parse(list: &str) -> Result<Vec<Self>, String> {
-        let one = |word: &str| {
+        let parse_word = |word: &str| {
             let known = Self::WORDS.iter().find(|(known, _)| *known == word.trim());
             known.map(|(_, allowed)| *allowed).ok_or_else(|| "must be a list of eviction, cluster".to_owned())
         };
-        list.split(',').map(one).collect()
+        list.split(',').map(parse_word).collect()
     }
 }
 
-/// The files of an encrypted connection.
+/// The certificate files of an encrypted connection.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Certificates {
-    /// Of the authority that the server's certificate is signed by; the system's authorities if there is none.
+    /// The certificate of the authority that signed the server's; `None` for the system's authorities.
     pub(crate) ca: Option<PathBuf>,
     /// The client's own certificate and its key.
     pub(crate) client: Option<(PathBuf, PathBuf)>,
 }
 
 impl Certificates {
-    const fn are_named(&self) -> bool {
+    const fn are_configured(&self) -> bool {
         self.ca.is_some() || self.client.is_some()
     }
 }
 
-/// Where the user and the password come from, if they change.
+/// The provider of a user and a password that may change.
 #[derive(Clone)]
 pub(crate) struct Credentials(Arc<dyn StreamingCredentialsProvider>);
 
@@ -67,18 +67,18 @@ impl StreamingCredentialsProvider for Credentials {
     }
 }
 
-/// Settings that all kinds of store have.
+/// Settings of every kind of store.
 #[derive(Clone)]
 pub(crate) struct Settings {
     pub(crate) servers: Vec<ConnectionInfo>,
-    /// Whether the servers are those of clients that the program has made, whose TLS settings count.
-    of_clients: bool,
+    /// True if the servers are those of the application's clients. Their TLS settings apply unless `certificates` names files.
+    from_clients: bool,
     credentials: Option<Credentials>,
-    /// Shown in the server's list of clients.
+    /// The name in the server's list of clients.
     client_name: Option<String>,
     pub(crate) prefix: String,
     pub(crate) connect_timeout: Duration,
-    pub(crate) command_timeout: Duration,
+    pub(crate) operation_timeout: Duration,
     pub(crate) certificates: Certificates,
     pub(crate) allowed: Vec<Allowed>,
 }
@@ -90,24 +90,24 @@ const PREFIX_LENGTH: std::ops::RangeInclusive<usize> = 1..=64;
 pub(crate) const TIMEOUTS: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(5)..=Duration::from_secs(60);
 
-/// How long the system goes on trying to deliver what was sent to a server that does not acknowledge it.
+/// The time after which the operating system closes a connection to a server that acknowledges nothing.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(10);
 
 impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { servers, prefix, connect_timeout, command_timeout, certificates, allowed, .. } = self;
+        let Self { servers, prefix, connect_timeout, operation_timeout, certificates, allowed, .. } = self;
         f.debug_struct("Settings")
             .field("servers", &servers.iter().map(address).collect::<Vec<_>>())
             .field("prefix", prefix)
             .field("connect_timeout", connect_timeout)
-            .field("command_timeout", command_timeout)
+            .field("operation_timeout", operation_timeout)
             .field("certificates", certificates)
             .field("allowed", allowed)
             .finish_non_exhaustive()
     }
 }
 
-/// The server, without secrets.
+/// Returns the address of the server, without secrets.
 pub(crate) fn address(server: &ConnectionInfo) -> String {
     let host = match server.addr() {
         ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } if host.contains(':') => {
@@ -122,84 +122,86 @@ pub(crate) fn address(server: &ConnectionInfo) -> String {
 }
 
 impl Settings {
-    /// Reads the servers and the keys that both have.
+    /// Reads the servers of `url` and the shared keys.
     pub(crate) fn read(
         url: &StoreUrl,
-        form: Form,
-        command_timeout: Duration,
+        deployment: Deployment,
+        operation_timeout: Duration,
         keys: &mut Keys,
     ) -> Result<Self, ConfigError> {
-        Self::of_hosts(url, form, command_timeout, keys).map(|(settings, _)| settings)
+        Self::read_with_primary(url, deployment, operation_timeout, keys).map(|(settings, _)| settings)
     }
 
-    /// The same, with the name that the path of a URL of Sentinels has.
-    pub(crate) fn of_hosts(
+    /// Reads the settings as [`read`](Self::read) does, and also returns the primary's name from the path of a URL of Sentinels.
+    pub(crate) fn read_with_primary(
         url: &StoreUrl,
-        form: Form,
-        command_timeout: Duration,
+        deployment: Deployment,
+        operation_timeout: Duration,
         keys: &mut Keys,
     ) -> Result<(Self, Option<String>), ConfigError> {
-        let Hosts { servers, driver, primary } = hosts::read(url, keys, form)?;
+        let Hosts { servers, driver, primary } = hosts::read(url, keys, deployment)?;
         let client = keys.pair("polylock.tls_cert", "polylock.tls_key")?;
         let client = client.map(|(certificate, key)| (certificate.into(), key.into()));
         let timeouts = [
             (keys.duration("polylock.connect_timeout")?, driver.connect_timeout, DEFAULT_CONNECT_TIMEOUT),
-            (keys.duration("polylock.command_timeout")?, driver.command_timeout, command_timeout),
+            (keys.duration("polylock.operation_timeout")?, driver.operation_timeout, operation_timeout),
         ];
-        let [connect_timeout, command_timeout] =
-            timeouts.map(|(own, drivers, default)| own.or(drivers).unwrap_or(default));
+        let [connect_timeout, operation_timeout] =
+            timeouts.map(|(own_key, driver_key, default)| own_key.or(driver_key).unwrap_or(default));
         let settings = Self {
             client_name: driver.client_name,
             prefix: keys.text("polylock.prefix").unwrap_or_else(|| DEFAULT_PREFIX.to_owned()),
             connect_timeout,
-            command_timeout,
+            operation_timeout,
             certificates: Certificates {
                 ca: keys.text("polylock.tls_ca").map(PathBuf::from).or(driver.ca),
                 client: client.or(driver.client),
             },
             allowed: keys.read("polylock.allow", Allowed::parse)?.unwrap_or_default(),
-            ..Self::new(servers, command_timeout)
+            ..Self::new(servers, operation_timeout)
         };
         settings.check()?;
-        if matches!(form, Form::Cluster | Form::Sentinel) && settings.allowed.contains(&Allowed::Cluster) {
-            let problem = "cluster is for one node alone, with redis://: leave it out";
+        if matches!(deployment, Deployment::Cluster | Deployment::Sentinel)
+            && settings.allowed.contains(&Allowed::Cluster)
+        {
+            let problem = "cluster is for one node alone, with redis://: remove it";
             return Err(ConfigError::new("polylock.allow", problem));
         }
         Ok((settings, primary))
     }
 
-    /// The servers of clients that the program has made.
-    pub(crate) fn of_clients<'c>(
+    /// Returns settings for the servers of the application's clients.
+    pub(crate) fn from_clients<'c>(
         clients: impl IntoIterator<Item = &'c Client>,
-        command_timeout: Duration,
+        operation_timeout: Duration,
     ) -> Self {
         let servers = clients.into_iter().map(|client| client.get_connection_info().clone()).collect();
-        Self { of_clients: true, ..Self::new(servers, command_timeout) }
+        Self { from_clients: true, ..Self::new(servers, operation_timeout) }
     }
 
-    fn new(servers: Vec<ConnectionInfo>, command_timeout: Duration) -> Self {
+    fn new(servers: Vec<ConnectionInfo>, operation_timeout: Duration) -> Self {
         Self {
             servers,
-            of_clients: false,
+            from_clients: false,
             credentials: None,
             client_name: None,
             prefix: DEFAULT_PREFIX.to_owned(),
             connect_timeout: DEFAULT_CONNECT_TIMEOUT,
-            command_timeout,
+            operation_timeout,
             certificates: Certificates::default(),
             allowed: Vec::new(),
         }
     }
 
-    /// The user and the password come from `provider`.
+    /// Takes the user and the password from `provider`.
     pub(crate) fn credentials(&mut self, provider: impl StreamingCredentialsProvider + 'static) {
         self.credentials = Some(Credentials(Arc::new(provider)));
     }
 
-    /// What setters did not look at.
+    /// Checks the values that the setters accept unchecked.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
-        let plain = |c: char| c.is_ascii_alphanumeric() || "_-.:/".contains(c);
-        if !PREFIX_LENGTH.contains(&self.prefix.len()) || !self.prefix.chars().all(plain) {
+        let is_allowed = |c: char| c.is_ascii_alphanumeric() || "_-.:/".contains(c);
+        if !PREFIX_LENGTH.contains(&self.prefix.len()) || !self.prefix.chars().all(is_allowed) {
             return Err(ConfigError::new(
                 "polylock.prefix",
                 "must be 1 to 64 letters, digits or one of _-.:/",
@@ -207,21 +209,22 @@ impl Settings {
         }
         for (key, timeout) in [
             ("polylock.connect_timeout", self.connect_timeout),
-            ("polylock.command_timeout", self.command_timeout),
+            ("polylock.operation_timeout", self.operation_timeout),
         ] {
             if !TIMEOUTS.contains(&timeout) {
                 return Err(ConfigError::new(key, "must be 5ms to 1m"));
             }
         }
         let encrypted = |server: &ConnectionInfo| matches!(server.addr(), ConnectionAddr::TcpTls { .. });
-        if self.certificates.are_named() && !self.servers.iter().all(encrypted) {
-            let problem = "certificates are for encrypted connections: write rediss:// (or polylock.tls=on with redlock://)";
+        if self.certificates.are_configured() && !self.servers.iter().all(encrypted) {
+            let problem = "certificates are for encrypted connections: write rediss://, rediss-cluster:// or rediss+sentinel:// \
+                (polylock.tls=on with redlock://)";
             return Err(ConfigError::new("polylock.tls_ca", problem));
         }
         Ok(())
     }
 
-    /// How to reach `server`, which is an independent primary. Messages on `channel` go to `on_push`, break notices to `alerts`.
+    /// Returns the endpoint of `server`, an independent primary. Messages on `channel` go to `on_push`, break notices to `alerts`.
     ///
     /// # Errors
     /// If a certificate can't be read.
@@ -234,7 +237,7 @@ impl Settings {
         alerts: Arc<HoldAlerts>,
     ) -> Result<Endpoint, ConfigError> {
         Ok(Endpoint {
-            route: Route::To(Box::new(self.client(server, ProtocolVersion::RESP3)?)),
+            route: Route::Fixed(Box::new(self.client(server, ProtocolVersion::RESP3)?)),
             expected: Expected::Primary,
             backend,
             address: address(server),
@@ -242,11 +245,11 @@ impl Settings {
             credentials: self.credentials.clone(),
             client_name: self.client_name.clone(),
             connect_timeout: self.connect_timeout,
-            command_timeout: self.command_timeout,
-            silence: Duration::ZERO,
+            operation_timeout: self.operation_timeout,
+            broken_after: Duration::ZERO,
             allowed: self.allowed.clone(),
-            may_forget: false,
-            needs_run: false,
+            tolerates_data_loss: false,
+            requires_run_id: false,
             subscribes: true,
             channel,
             on_push,
@@ -255,12 +258,12 @@ impl Settings {
         })
     }
 
-    /// The driver's settings for a connection.
+    /// Returns the driver's settings for a connection.
     pub(crate) fn connection(&self) -> AsyncConnectionConfig {
         link::connection(self.credentials.as_ref())
     }
 
-    /// A client of `server`, with the TLS settings of all.
+    /// Returns a client of `server`, with the TLS settings of this store.
     ///
     /// # Errors
     /// If a certificate can't be read.
@@ -269,7 +272,7 @@ impl Settings {
         server: &ConnectionInfo,
         protocol: ProtocolVersion,
     ) -> Result<Client, ConfigError> {
-        // A connection to a machine that is gone ends soon.
+        // The system closes a connection to a dead machine after a short time.
         let tcp = TcpSettings::default()
             .set_nodelay(true)
             .set_keepalive(TcpKeepalive::new().with_time(UNACKNOWLEDGED).with_interval(UNACKNOWLEDGED / 4));
@@ -279,15 +282,15 @@ impl Settings {
         let redis = redis.set_lib_name("polylock", env!("CARGO_PKG_VERSION"));
         let server = server.clone().set_tcp_settings(tcp).set_redis_settings(redis);
         if matches!(server.addr(), ConnectionAddr::TcpTls { .. }) {
-            let own = self.of_clients && !self.certificates.are_named();
-            return tls::client(server, (!own).then_some(&self.certificates));
+            let uses_client_tls = self.from_clients && !self.certificates.are_configured();
+            return tls::client(server, (!uses_client_tls).then_some(&self.certificates));
         }
-        Client::open(server).map_err(|error| unreadable(&error))
+        Client::open(server).map_err(|error| invalid_url(&error))
     }
 }
 
-/// The same server at another address.
-pub(crate) fn moved_to(server: &ConnectionInfo, host: &str, port: u16) -> ConnectionInfo {
+/// Returns the same server with another address.
+pub(crate) fn with_host(server: &ConnectionInfo, host: &str, port: u16) -> ConnectionInfo {
     let host = host.to_owned();
     let address = match server.addr() {
         ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
@@ -298,16 +301,16 @@ pub(crate) fn moved_to(server: &ConnectionInfo, host: &str, port: u16) -> Connec
     server.clone().set_addr(address)
 }
 
-/// What the driver says is about the form, and holds no part of the text.
-pub(crate) fn unreadable(error: &RedisError) -> ConfigError {
-    ConfigError::new("store", format!("can't be read ({error})"))
+/// Returns the error for a URL that the driver rejects. The driver's text describes the form, and contains no part of the URL.
+pub(crate) fn invalid_url(error: &RedisError) -> ConfigError {
+    ConfigError::new("store", format!("is not a valid URL ({error})"))
 }
 
-/// The setters of a `Config` that are the same for all stores on several servers. The settings are its field `settings`; the text is
-/// what `command_timeout` means.
+/// The setters of a `Config` that all stores on several servers share. They set fields of its `settings`; the text documents
+/// `operation_timeout`.
 macro_rules! setters {
-    ($command_timeout:literal) => {
-        /// The user and the password of the servers come from `provider`; see
+    ($operation_timeout:literal) => {
+        /// Takes the user and the password of the servers from `provider`; see
         /// [`single::Config::credentials`](crate::single::Config::credentials).
         #[must_use]
         pub fn credentials(
@@ -318,36 +321,36 @@ macro_rules! setters {
             self
         }
 
-        /// What the keys of the store begin with, in braces: 1 to 64 letters, digits or one of `_-.:/`. `polylock` by default.
+        /// The text, in braces, with which the store's keys begin: 1 to 64 letters, digits or characters of `_-.:/`. `polylock` by default.
         #[must_use]
         pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
             self.settings.prefix = prefix.into();
             self
         }
 
-        /// The time limit for a connection that can be used: 1 s by default.
+        /// The time limit for making a usable connection: 1 s by default.
         #[must_use]
         pub const fn connect_timeout(mut self, timeout: std::time::Duration) -> Self {
             self.settings.connect_timeout = timeout;
             self
         }
 
-        #[doc = $command_timeout]
+        #[doc = $operation_timeout]
         #[must_use]
-        pub const fn command_timeout(mut self, timeout: std::time::Duration) -> Self {
-            self.settings.command_timeout = timeout;
+        pub const fn operation_timeout(mut self, timeout: std::time::Duration) -> Self {
+            self.settings.operation_timeout = timeout;
             self
         }
 
-        /// The certificate, in a PEM file, of the authority that signed those of the servers, for encrypted connections: the system's
-        /// authorities by default.
+        /// The PEM file with the certificate of the authority that signed the servers' certificates, for encrypted connections: the
+        /// system's authorities by default.
         #[must_use]
         pub fn tls_ca(mut self, file: impl Into<std::path::PathBuf>) -> Self {
             self.settings.certificates.ca = Some(file.into());
             self
         }
 
-        /// The client's own certificate and its key, in PEM files, for encrypted connections: none by default.
+        /// The PEM files with the client's own certificate and its key, for encrypted connections: none by default.
         #[must_use]
         pub fn tls_client(
             mut self,
@@ -358,7 +361,7 @@ macro_rules! setters {
             self
         }
 
-        /// Accepts a property of the servers that breaks locks; none by default.
+        /// Accepts a property of the servers that can break locks; none by default.
         #[must_use]
         pub fn allow(mut self, property: crate::Allowed) -> Self {
             self.settings.allowed.push(property);

@@ -1,7 +1,7 @@
-//! The keys that other drivers' URLs have, so that a program and its locks can use one URL.
+//! URL keys of other drivers, so that a program and its locks can use one URL.
 //!
-//! A key that has a meaning here is applied. One that tunes the other driver (its pool, its retries, its decoding) has no effect. One
-//! that would make the connection unsafe, or that this store cannot honour, is refused with the key to write instead.
+//! A key that has a meaning here is applied. A key that tunes the other driver (pool, retries, decoding) has no effect. A key that would
+//! make the connection unsafe, or that this store can't honour, is refused, and the error names the key to write instead.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -46,7 +46,7 @@ const NO_EFFECT: [&str; 30] = [
     "max_redirects",
 ];
 
-/// Keys that name the primary that Sentinels watch.
+/// Keys for the name of the primary that Sentinels watch.
 pub(crate) const PRIMARY_KEYS: [&str; 6] = [
     "sentinelMasterId",
     "sentinel_master",
@@ -56,41 +56,41 @@ pub(crate) const PRIMARY_KEYS: [&str; 6] = [
     "service_name",
 ];
 
-/// Keys that are refused, and what to write instead.
+/// Refused keys, and the text to write instead.
 const REFUSED: [(&[&str], &str); 4] = [
     (
         &PRIMARY_KEYS,
-        "only Sentinels know a primary by name: write redis+sentinel://sentinel1:26379,sentinel2:26379/NAME",
+        "the name of a primary requires Sentinels: write redis+sentinel://sentinel1:26379,sentinel2:26379/NAME",
     ),
     (
         &["cluster", "cluster_enabled", "cluster_mode"],
-        "the scheme says whether the servers are a Redis Cluster: write redis-cluster:// if they are, and leave this key out",
+        "the scheme determines if the servers are a Redis Cluster: write redis-cluster:// for one, and remove this key",
     ),
     (
         &["replica", "readonly", "read_only", "read_from_replicas", "readFrom", "replicaSet"],
-        "locks need the primary: leave this key out",
+        "locks require the primary: remove this key",
     ),
     (&["prefix", "key_prefix", "keyPrefix", "namespace"], "write polylock.prefix"),
 ];
 
-/// What such keys set.
+/// The settings that keys of other drivers contain.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct DriverKeys {
     pub(crate) database: Option<i64>,
     pub(crate) client_name: Option<String>,
     pub(crate) connect_timeout: Option<Duration>,
-    pub(crate) command_timeout: Option<Duration>,
+    pub(crate) operation_timeout: Option<Duration>,
     pub(crate) ca: Option<PathBuf>,
     pub(crate) client: Option<(PathBuf, PathBuf)>,
 }
 
 impl DriverKeys {
-    /// Takes them from `keys`.
+    /// Reads the settings from `keys`.
     ///
     /// # Errors
-    /// [`ConfigError`] on a key that is refused, or whose value makes no sense.
+    /// [`ConfigError`] on a key that is refused or has an invalid value.
     pub(crate) fn read(url: &StoreUrl, encrypted: bool, keys: &mut Keys) -> Result<Self, ConfigError> {
-        let mut keys = Present { given: url.keys(), keys };
+        let mut keys = GivenKeys { given: url.keys(), keys };
         for (names, problem) in REFUSED {
             if let Some((key, _)) = keys.first(names) {
                 return Err(ConfigError::new(key, problem));
@@ -99,12 +99,15 @@ impl DriverKeys {
         if let Some((key, version)) = keys.first(&["protocol"])
             && !matches!(version.as_str(), "3" | "resp3")
         {
-            let problem = "the store needs RESP3 for push messages, which Redis has since 6.0: leave this key out, or write 3";
+            let problem = "the store requires RESP3, which Redis has since 6.0, for push messages: remove this key, or write 3";
             return Err(ConfigError::new(key, problem));
         }
-        keys.verifies(&["ssl_cert_reqs"], &["required", "CERT_REQUIRED"])?;
-        keys.verifies(&["ssl_check_hostname", "verify_peer"], &["true", "True", "1"])?;
-        keys.verifies(&["skip_verify", "insecure", "insecure_skip_verify"], &["false", "False", "0"])?;
+        keys.refuse_unverified(&["ssl_cert_reqs"], &["required", "CERT_REQUIRED"])?;
+        keys.refuse_unverified(&["ssl_check_hostname", "verify_peer"], &["true", "True", "1"])?;
+        keys.refuse_unverified(
+            &["skip_verify", "insecure", "insecure_skip_verify"],
+            &["false", "False", "0"],
+        )?;
         if let Some((key, value)) = keys.first(&["ssl", "tls"])
             && matches!(value.as_str(), "true" | "True" | "1") != encrypted
         {
@@ -119,7 +122,7 @@ impl DriverKeys {
             })?,
             client_name: keys.first(&["client_name", "clientName"]).map(|(_, name)| name),
             connect_timeout: keys.timeout(&["socket_connect_timeout", "connect_timeout", "dial_timeout"])?,
-            command_timeout: keys.timeout(&["socket_timeout", "read_timeout", "timeout"])?,
+            operation_timeout: keys.timeout(&["socket_timeout", "read_timeout", "timeout"])?,
             ca: keys.first(&["ssl_ca_certs", "ssl_ca_path"]).map(|(_, file)| file.into()),
             client: match (keys.first(&["ssl_certfile"]), keys.first(&["ssl_keyfile"])) {
                 (Some((_, certificate)), Some((_, key))) => Some((certificate.into(), key.into())),
@@ -127,7 +130,7 @@ impl DriverKeys {
                 _ => {
                     return Err(ConfigError::new(
                         "ssl_certfile",
-                        "needs ssl_keyfile, and ssl_keyfile needs it",
+                        "requires ssl_keyfile, and ssl_keyfile requires it",
                     ));
                 }
             },
@@ -145,13 +148,13 @@ impl DriverKeys {
 }
 
 /// The keys of a URL. Only those that are given are taken, so that no suggestion names a key of another driver.
-struct Present<'k> {
+struct GivenKeys<'k> {
     given: Keys,
     keys: &'k mut Keys,
 }
 
-impl Present<'_> {
-    /// The first of `names` that is given, with its value.
+impl GivenKeys<'_> {
+    /// Returns the first of `names` that is given, and its value.
     fn first(&mut self, names: &[&'static str]) -> Option<(&'static str, String)> {
         let name = names.iter().find(|name| self.given.text(name).is_some())?;
         self.keys.text(name).map(|value| (*name, value))
@@ -173,10 +176,10 @@ impl Present<'_> {
         })
     }
 
-    /// Refuses a value that is none of `safe`.
-    fn verifies(&mut self, names: &[&'static str], safe: &[&str]) -> Result<(), ConfigError> {
-        let problem = "the server's certificate is always verified: leave this key out, and name the authority that signed it \
-                       in polylock.tls_ca";
+    /// Refuses a value that is not in `safe`.
+    fn refuse_unverified(&mut self, names: &[&'static str], safe: &[&str]) -> Result<(), ConfigError> {
+        let problem = "the server's certificate is always verified: remove this key, and set polylock.tls_ca to the authority \
+                       that signed it";
         self.read(names, |value| safe.contains(&value).then_some(()).ok_or(problem)).map(drop)
     }
 }
@@ -201,7 +204,7 @@ mod tests {
             database: Some(2),
             client_name: Some("app".to_owned()),
             connect_timeout: Some(Duration::from_secs(2)),
-            command_timeout: Some(Duration::from_millis(1500)),
+            operation_timeout: Some(Duration::from_millis(1500)),
             ca: Some("/ca".into()),
             client: Some(("/c".into(), "/k".into())),
         };
@@ -211,7 +214,7 @@ mod tests {
 
     #[test]
     fn keys_that_cannot_be_honoured_are_refused_with_a_reason() {
-        for (query, key, word) in [
+        for (query, key, expected) in [
             ("protocol=2", "protocol", "RESP3"),
             ("ssl_cert_reqs=none", "ssl_cert_reqs", "polylock.tls_ca"),
             ("skip_verify=true", "skip_verify", "polylock.tls_ca"),
@@ -226,12 +229,12 @@ mod tests {
             ("ssl_certfile=/c", "ssl_certfile", "ssl_keyfile"),
         ] {
             let error = read(query).unwrap_err();
-            assert!(error.key == key && error.problem.contains(word), "{query}: {error}");
+            assert!(error.key == key && error.problem.contains(expected), "{query}: {error}");
         }
     }
 
     #[test]
-    fn a_misspelt_key_is_still_refused_and_the_suggestion_is_a_key_of_the_store() {
+    fn a_misspelt_key_is_refused_and_a_key_of_the_store_is_suggested() {
         let error = read("sockettimeout=3").unwrap_err();
         assert!(error.problem.contains("unknown key") && !error.problem.contains("socket"), "{error}");
     }

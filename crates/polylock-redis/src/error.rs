@@ -1,46 +1,54 @@
-//! The meaning of the driver's errors, and advice against them.
+//! Classifies the driver's errors, and adds advice.
 
 use std::time::Duration;
 
 use polylock_core::{ConfigError, Error, Fault, Operation, failure::At};
 use redis::{ErrorKind, RedisError, ServerErrorKind as Server};
 
-/// The error code of a script that cannot draw a greater number.
+use crate::{cluster, redlock, sentinel};
+
+/// The error code of a script that can't draw a greater number.
 const LAST_NUMBER: &str = "POLYLOCKLAST";
 
-const NO_GREATER_NUMBER: &str = "the last number that was accepted is damaged or leaves no room for a greater one, so fencing tokens can't grow. Its key (on \
-     one server {polylock}:last, with redlock:// {polylock}:n:NAME, in the prefix that is used) must hold the greatest token \
-     that was ever granted, in decimal digits: if a wrong clock or a person has changed it, set it to that number";
+const NO_GREATER_NUMBER: &str = "the last number that was accepted is damaged or leaves no room for a greater one, so fencing tokens can't grow. Its key ({polylock}:last \
+     on one server, {polylock}:n:NAME with redlock://, in the prefix that is used) must contain the greatest token that was ever \
+     granted, in decimal digits: if a wrong clock or a person has changed it, set it to that number";
 
 const NEEDED_RIGHTS: &str = "this user may not use a command, key or channel: it needs ~{polylock}:* &polylock:polylock:* &polylock:broken:polylock \
      (with the prefix that is used) and +evalsha +script|load +subscribe +publish +time +info +get +set +del +exists +hget \
      +hset +hdel +hgetall +zadd +zrem +zrange +zrank +zscore +zremrangebyscore +pttl +pexpire, and +scan to list locks; in a \
      cluster ~{polylock:* &{polylock:* &polylock:broken:polylock, and also +ssubscribe +spublish +cluster|slots +asking";
 
-const SLOT_MOVES: &str =
-    "the slot of this lock is being moved to another node: claims and releases work again when that is done";
+/// The advice for a standalone server where a node of a cluster was expected.
+pub(crate) const NO_CLUSTER: &str =
+    "this server is not part of a Redis Cluster (cluster-enabled is no): write redis:// (or rediss://)";
 
-/// There is no number greater than the last one.
+const SLOT_MOVES: &str =
+    "the slot of this lock is being moved to another node: claims and releases work again after the move";
+
+/// Returns the error of `operation` if there is no number greater than the last one.
 pub(crate) fn no_greater_number(backend: &'static str, operation: Operation, address: &str) -> Error {
     Cause::Unusable(Fault::Permanent, NO_GREATER_NUMBER.to_owned()).at(backend, operation, address)
 }
 
-/// The cause of a failed operation or connection. All who waited for the same connection receive a copy.
+/// The cause of a failed operation or connection. All callers that waited for the same connection receive a copy.
 #[derive(Debug, Clone)]
 pub(crate) enum Cause {
     /// An error of the driver or the server.
     Driver(RedisError),
-    /// The server can't be used as it is; the text says what to do.
+    /// The server can't be used in its present state. The text is the advice.
     Unusable(Fault, String),
-    /// No reply within this time.
+    /// The server did not reply within this time.
     TimedOut(Duration),
-    /// A slot that this client was subscribed to has left the server, and the replies on that connection are lost.
+    /// The connection has ended, and is not reset.
+    Ended,
+    /// A slot that this client was subscribed to has left the server; the replies on that connection are lost.
     SlotLeft,
-    /// No connection that can be used, encrypted or not.
+    /// No usable connection could be made, encrypted or not.
     Connecting(Box<Self>, Encryption),
 }
 
-/// Whether a connection is encrypted.
+/// The encryption of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Encryption {
     Tls,
@@ -48,12 +56,12 @@ pub(crate) enum Encryption {
 }
 
 impl Cause {
-    /// The same for a connection that could not be made. A server that expects the other kind of connection does not say so.
+    /// Converts the cause of a connection that could not be made. A server that expects the other kind of connection does not report that.
     pub(crate) fn of_connecting(self, encrypted: bool) -> Self {
         Self::Connecting(Box::new(self), if encrypted { Encryption::Tls } else { Encryption::Plain })
     }
 
-    /// The same for a Sentinel, which may have users of its own.
+    /// Adds advice if a Sentinel refuses the user: a Sentinel may have users of its own.
     pub(crate) fn of_sentinel(self) -> Self {
         match &self {
             Self::Driver(error) if fault(error) == Fault::Denied => {
@@ -65,32 +73,34 @@ impl Cause {
         }
     }
 
-    /// As an error of `operation` at the server `address`.
+    /// Converts the cause into an error of `operation` at the server `address`.
     pub(crate) fn at(self, backend: &'static str, operation: Operation, address: &str) -> Error {
-        let at = At { backend, operation, place: address };
+        let at = At { backend, operation, endpoint: address };
         match self {
             Self::Driver(error) => at.failed(fault(&error), advice(&error).map(str::to_owned), error),
-            Self::Unusable(fault, advice) => at.ours(fault, advice),
+            Self::Unusable(fault, advice) => at.advise(fault, advice),
             Self::TimedOut(timeout) => {
                 let advice =
-                    format!("no answer within {timeout:?}: the server is busy, hangs or can't be reached");
-                at.ours(Fault::Temporary, advice)
+                    format!("no reply within {timeout:?}: the server is busy, hangs or can't be reached");
+                at.advise(Fault::Temporary, advice)
             }
-            Self::SlotLeft => at.ours(Fault::Temporary, SLOT_MOVES),
+            Self::Ended => at.advise(Fault::Temporary, "the connection has ended"),
+            Self::SlotLeft => at.advise(Fault::Temporary, SLOT_MOVES),
             Self::Connecting(cause, encryption) => match *cause {
-                Self::Driver(error) if is_no_database(&error) => {
+                Self::Driver(error) if is_unknown_database(&error) => {
                     let problem = "names a database that the server does not have: see its setting `databases`, 16 by default";
                     ConfigError::new("store", format!("{address}: {problem}")).into()
                 }
-                Self::Driver(error) if is_cut_off(&error) => {
-                    at.failed(fault(&error), Some(encryption.advice().to_owned()), error)
+                Self::Driver(error) if is_disconnected(&error) => {
+                    at.failed(fault(&error), Some(encryption.advice(backend)), error)
                 }
                 Self::TimedOut(timeout) if encryption == Encryption::Tls => {
                     let advice = format!(
-                        "no answer within {timeout:?}: the server is busy, hangs or can't be reached, or this port has no TLS: \
-                         write redis:// then (polylock.tls=off with redlock://)"
+                        "no reply within {timeout:?}: the server is busy, hangs or can't be reached, or this port has no TLS: \
+                         write {} in that case",
+                        Encryption::Plain.url_form(backend)
                     );
-                    at.ours(Fault::Temporary, advice)
+                    at.advise(Fault::Temporary, advice)
                 }
                 cause => cause.at(backend, operation, address),
             },
@@ -99,40 +109,52 @@ impl Cause {
 }
 
 impl Encryption {
-    /// What to do when the other side ends a new connection.
-    const fn advice(self) -> &'static str {
+    /// Returns the part of a URL of the store `backend` that selects this encryption.
+    fn url_form(self, backend: &str) -> &'static str {
+        let [tls, plain] = match backend {
+            redlock::NAME => ["polylock.tls=on", "polylock.tls=off"],
+            cluster::NAME => ["rediss-cluster://", "redis-cluster://"],
+            sentinel::NAME => ["rediss+sentinel://", "redis+sentinel://"],
+            _ => ["rediss://", "redis://"],
+        };
         match self {
-            Self::Tls => {
-                "the connection was ended before it could be used: check host and port, and whether this port has TLS \
-                 (write redis:// if not, or polylock.tls=off with redlock://)"
-            }
-            Self::Plain => {
-                "the connection was ended before it could be used: check host and port, and whether this port expects TLS \
-                 (write rediss://, or polylock.tls=on with redlock://) or is no Redis server's; or the server has no connection \
-                 left (maxclients)"
-            }
+            Self::Tls => tls,
+            Self::Plain => plain,
+        }
+    }
+
+    /// Returns the advice if the other side ends a new connection to a server of the store `backend`.
+    fn advice(self, backend: &str) -> String {
+        const ENDED: &str =
+            "the connection was ended before it could be used: check host and port, and whether this port";
+        match self {
+            Self::Tls => format!("{ENDED} has TLS (write {} if not)", Self::Plain.url_form(backend)),
+            Self::Plain => format!(
+                "{ENDED} expects TLS (write {}) or belongs to another kind of server; or the server has no connection left (maxclients)",
+                Self::Tls.url_form(backend)
+            ),
         }
     }
 }
 
-/// The database of the URL is beyond the server's last one.
-fn is_no_database(error: &RedisError) -> bool {
+/// Returns true if the number of the database in the URL is beyond the server's last one.
+fn is_unknown_database(error: &RedisError) -> bool {
     error.detail().is_some_and(|detail| detail.contains("DB index is out of range"))
 }
 
-/// The other side has ended a connection, or has sent something that is not part of it.
-fn is_cut_off(error: &RedisError) -> bool {
+/// Returns true if the other side has ended a connection, or has sent bytes that are not part of its protocol.
+fn is_disconnected(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Io
-        && !is_distrusted(error)
+        && !has_untrusted_certificate(error)
         && (error.is_connection_dropped() && !error.is_connection_refusal()
             || error.to_string().contains("InvalidContentType"))
 }
 
-/// Whether the server has replied: then the connection works, and the command has had its effect or none.
-pub(crate) fn is_answer(error: &RedisError) -> bool {
+/// Returns true if the server has replied: the connection works, and the command has had its full effect or none.
+pub(crate) fn is_reply(error: &RedisError) -> bool {
     match error.kind() {
         ErrorKind::Io | ErrorKind::Parse => false,
-        // The server is shutting down, or no longer the primary: another connection may reach another one.
+        // The server is shutting down, or no longer the primary: another connection may reach another server.
         ErrorKind::Server(Server::ReadOnly) => false,
         _ => true,
     }
@@ -141,7 +163,7 @@ pub(crate) fn is_answer(error: &RedisError) -> bool {
 fn fault(error: &RedisError) -> Fault {
     match error.kind() {
         ErrorKind::AuthenticationFailed | ErrorKind::Server(Server::NoPerm) => Fault::Denied,
-        ErrorKind::Io if is_distrusted(error) => Fault::Permanent,
+        ErrorKind::Io if has_untrusted_certificate(error) => Fault::Permanent,
         ErrorKind::Io | ErrorKind::Parse => Fault::Temporary,
         ErrorKind::Server(
             Server::BusyLoading
@@ -153,26 +175,27 @@ fn fault(error: &RedisError) -> Fault {
         _ => match error.code() {
             Some("NOAUTH" | "WRONGPASS") => Fault::Denied,
             Some("OOM" | "BUSY" | "NOREPLICAS") => Fault::Temporary,
-            _ if is_full(error) => Fault::Temporary,
+            _ if has_too_many_clients(error) => Fault::Temporary,
             _ if is_forbidden(error) => Fault::Denied,
             _ => Fault::Permanent,
         },
     }
 }
 
-fn is_full(error: &RedisError) -> bool {
+fn has_too_many_clients(error: &RedisError) -> bool {
     error.detail().is_some_and(|detail| detail.contains("max number of clients"))
 }
 
-/// A command, key or channel, where that has no code of its own: in a script, or where the driver hides it.
+/// Returns true if the user may not use a command, key or channel, where the error has no code for that: in a script, or where the driver
+/// hides it.
 fn is_forbidden(error: &RedisError) -> bool {
-    let told = ["user executing the script can't", "ACL failure in script", "has no permissions to run"];
+    let fragments = ["user executing the script can't", "ACL failure in script", "has no permissions to run"];
     let text = error.to_string();
-    told.iter().any(|told| text.contains(told))
+    fragments.iter().any(|fragment| text.contains(fragment))
 }
 
-/// The server's certificate is not accepted.
-fn is_distrusted(error: &RedisError) -> bool {
+/// Returns true if the server's certificate is not accepted.
+fn has_untrusted_certificate(error: &RedisError) -> bool {
     error.to_string().contains("invalid peer certificate")
 }
 
@@ -182,7 +205,7 @@ fn advice(error: &RedisError) -> Option<&'static str> {
             "check the user and the password, with characters such as @ : / # ? % percent-encoded in the URL"
         }
         _ if error.kind() == ErrorKind::Server(Server::NoPerm) || is_forbidden(error) => NEEDED_RIGHTS,
-        (ErrorKind::RESP3NotSupported, _) => "the server is too old: Redis 6.2 or later is needed",
+        (ErrorKind::RESP3NotSupported, _) => "the server is too old: Redis 6.2 or later is required",
         (ErrorKind::Server(Server::ReadOnly), _) => "the server is a replica now: connect to the primary",
         (ErrorKind::Server(Server::BusyLoading), _) => "the server is still reading its data from the disk",
         (ErrorKind::Server(Server::Moved | Server::Ask | Server::CrossSlot), _) => {
@@ -194,17 +217,21 @@ fn advice(error: &RedisError) -> Option<&'static str> {
         }
         (_, Some(LAST_NUMBER)) => NO_GREATER_NUMBER,
         (_, Some("OOM")) => "the server is out of memory: raise its maxmemory",
-        (_, Some("MISCONF")) => "the server can't write to its disk, and refuses to go on without",
-        (_, Some("BUSY")) => "somebody's script runs for very long: SCRIPT KILL ends it",
-        (_, Some("NOREPLICAS")) => "too few replicas are there for the server's min-replicas-to-write",
-        _ if is_full(error) => "the server has no connection left: raise its maxclients",
-        _ if error.is_timeout() => "no answer in time: the server is busy, hangs or can't be reached",
-        (ErrorKind::Io, _) if is_distrusted(error) => {
-            "the server's certificate is not accepted: check that it is for this host and still valid, and that \
-             polylock.tls_ca has the authority that signed it"
+        (_, Some("MISCONF")) => "the server can't write to its disk, and rejects writes: see its log",
+        (_, Some("BUSY")) => {
+            "a script of another client has been running for too long: end it with SCRIPT KILL"
         }
-        (ErrorKind::Parse, _) => "what answers speaks another protocol: check host and port",
-        (ErrorKind::Io, _) => "the server can't be reached: check host, port and that it runs",
+        (_, Some("NOREPLICAS")) => "too few replicas are connected for the server's min-replicas-to-write",
+        _ if has_too_many_clients(error) => "the server has no connection left: raise its maxclients",
+        _ if error.is_timeout() => "no reply in time: the server is busy, hangs or can't be reached",
+        (ErrorKind::Io, _) if has_untrusted_certificate(error) => {
+            "the server's certificate is not accepted: check that it is for this host and still valid, and that \
+             polylock.tls_ca contains the authority that signed it"
+        }
+        (ErrorKind::Parse, _) => "the server speaks another protocol: check host and port",
+        (ErrorKind::Io, _) => {
+            "the server can't be reached: check the host, the port, and that the server is running"
+        }
         _ => return None,
     })
 }

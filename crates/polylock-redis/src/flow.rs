@@ -1,141 +1,56 @@
-//! Flow control of the calls to one server: how many are in flight, which of them go first, and for how long the server is silent.
+//! Flow control of the calls to one server: limits and orders the calls in flight, and measures the time in which the server is silent.
 //!
-//! A client with thousands of locks would otherwise queue thousands of commands in its own connection, and take the time that they
-//! spend there for the server's.
+//! Without it, a client with thousands of locks would queue thousands of commands in its own connection, and attribute the time in that
+//! queue to the server.
 
 use std::{
-    collections::VecDeque,
     pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use polylock_core::{Clock, Moment, Operation, SystemClock};
-use tokio::sync::oneshot;
+use polylock_core::{
+    Clock, Moment, Operation, SystemClock,
+    gate::{Gate, Permit, Precedence},
+};
 
-/// How many calls may be in flight besides renewals: far more than keep a server busy, which takes some 10 us for each.
+/// The number of calls that may be in flight besides renewals: far more than keep a server busy, which takes some 10 us for each.
 const IN_FLIGHT: usize = 64;
 
-/// How many renewals may be in flight: each can be about hundreds of requests.
+/// The number of renewals that may be in flight. Each can contain hundreds of requests.
 const RENEWALS_IN_FLIGHT: usize = 2;
 
-/// How many times its time limit a call may take at most, while the server replies to others.
-pub(crate) const LONGEST: u32 = 4;
+/// The maximum duration of a call while the server replies to other calls, as a multiple of its timeout.
+pub(crate) const MAX_TIMEOUT_FACTOR: u32 = 4;
 
-/// A timer that is later than this was held up, and what else the thread had to do, too.
-const HELD_UP: Duration = Duration::from_millis(10);
+/// The delay of a timer above which the thread was held up: its other work is late, too.
+const STALLED: Duration = Duration::from_millis(10);
 
-/// The calls to one server, whatever the connection.
+/// The calls to one server, on any connection.
 #[derive(Debug)]
 pub(crate) struct Flow {
-    /// Renewals do not wait for anything else.
+    /// Renewals do not wait for other calls.
     renewals: Arc<Gate>,
-    others: Arc<Gate>,
+    other_calls: Arc<Gate>,
 }
 
 impl Default for Flow {
     fn default() -> Self {
-        Self { renewals: Gate::new(RENEWALS_IN_FLIGHT), others: Gate::new(IN_FLIGHT) }
+        Self { renewals: Gate::new(RENEWALS_IN_FLIGHT, [0; 3]), other_calls: Gate::new(IN_FLIGHT, [0; 3]) }
     }
 }
 
 impl Flow {
-    /// A place in flight for a call: as soon as one is free, releases first.
+    /// Returns a permit for a call, as soon as one is free. Releases come first.
     ///
     /// # Cancel safety
-    /// Dropping it leaves the queue.
+    /// Dropping the future leaves the queue.
     pub(crate) async fn enter(&self, operation: Operation) -> Permit {
-        match operation {
-            Operation::Renew => self.renewals.enter(Priority::High).await,
-            Operation::Release | Operation::Break | Operation::Connect => {
-                self.others.enter(Priority::High).await
-            }
-            _ => self.others.enter(Priority::Low).await,
+        match (operation, Precedence::of(operation)) {
+            (_, Precedence::KeepAlive) => self.renewals.enter(Precedence::KeepAlive).await,
+            (Operation::Connect, _) => self.other_calls.enter(Precedence::Release).await,
+            (_, precedence) => self.other_calls.enter(precedence).await,
         }
-    }
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Priority {
-    High = 0,
-    Low = 1,
-}
-
-/// Lets a limited number of calls through: those of high priority first, each in order of arrival.
-#[derive(Debug)]
-struct Gate(Mutex<Places>);
-
-#[derive(Debug)]
-struct Places {
-    free: usize,
-    /// The calls that wait, by priority.
-    waiting: [VecDeque<oneshot::Sender<()>>; 2],
-}
-
-/// A place in flight; dropping it frees the place.
-#[derive(Debug)]
-pub(crate) struct Permit(Arc<Gate>);
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        self.0.leave();
-    }
-}
-
-/// A call that waits.
-struct Waiting<'a> {
-    gate: &'a Gate,
-    turn: oneshot::Receiver<()>,
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.turn.close();
-        if self.turn.try_recv().is_ok() {
-            // It has got a place that it does not use.
-            self.gate.leave();
-        }
-    }
-}
-
-impl Gate {
-    fn new(free: usize) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(Places { free, waiting: Default::default() })))
-    }
-
-    async fn enter(self: &Arc<Self>, priority: Priority) -> Permit {
-        let turn = {
-            let mut places = self.lock();
-            if places.free > 0 {
-                places.free -= 1;
-                None
-            } else {
-                let (sender, turn) = oneshot::channel();
-                places.waiting[priority as usize].push_back(sender);
-                Some(turn)
-            }
-        };
-        if let Some(turn) = turn {
-            let mut waiting = Waiting { gate: self, turn };
-            // The sender is dropped only with this gate, or after it was sent to.
-            (&mut waiting.turn).await.ok();
-        }
-        Permit(self.clone())
-    }
-
-    /// Passes a place to the next call that still waits for one.
-    fn leave(&self) {
-        let mut places = self.lock();
-        while let Some(next) = places.waiting.iter_mut().find_map(VecDeque::pop_front) {
-            if next.send(()).is_ok() {
-                return;
-            }
-        }
-        places.free += 1;
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Places> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -145,44 +60,49 @@ pub(crate) struct Traffic(Mutex<Counts>);
 
 #[derive(Debug, Default)]
 struct Counts {
-    /// How many replies are waited for.
-    due: usize,
-    /// Since when there was no reply, if one was due.
-    silent_since: Option<Moment>,
-    /// When the last reply arrived.
+    /// The number of calls without a reply yet.
+    in_flight: usize,
+    /// The start of the present silence, if a reply was due then.
+    unanswered_since: Option<Moment>,
+    /// The arrival time of the last reply.
     replied: Option<Moment>,
 }
 
-/// A call in flight; dropping it means that its reply is waited for no longer.
+/// A call in flight. Dropping it ends the wait for its reply.
 #[derive(Debug)]
-pub(crate) struct Due {
+pub(crate) struct CallInFlight {
     traffic: Arc<Traffic>,
     sent_at: Moment,
 }
 
-impl Drop for Due {
+impl Drop for CallInFlight {
     fn drop(&mut self) {
-        // The server stays silent until it replies to something.
-        self.traffic.lock().due -= 1;
+        // `unanswered_since` stays: the server is silent until it replies to any call.
+        self.traffic.lock().in_flight -= 1;
     }
 }
 
 impl Traffic {
-    /// A call is about to be sent.
-    pub(crate) fn sends(self: &Arc<Self>) -> Due {
+    /// Records that a call is about to be sent.
+    pub(crate) fn start_call(self: &Arc<Self>) -> CallInFlight {
         let sent_at = SystemClock.now();
         let mut counts = self.lock();
-        counts.due += 1;
-        counts.silent_since.get_or_insert(sent_at);
-        Due { traffic: self.clone(), sent_at }
+        counts.in_flight += 1;
+        counts.unanswered_since.get_or_insert(sent_at);
+        CallInFlight { traffic: self.clone(), sent_at }
     }
 
-    /// For how long a reply has been due.
-    pub(crate) fn silence(&self) -> Duration {
-        self.lock().silent_since.map_or(Duration::ZERO, |since| SystemClock.now().since(since))
+    /// Returns the time for which a reply has been due.
+    pub(crate) fn time_without_reply(&self) -> Duration {
+        self.lock().unanswered_since.map_or(Duration::ZERO, |since| SystemClock.now().since(since))
     }
 
-    /// Whether a reply has arrived since then.
+    /// Returns true if as many calls are in flight as are allowed besides renewals.
+    pub(crate) fn is_full(&self) -> bool {
+        self.lock().in_flight >= IN_FLIGHT
+    }
+
+    /// Returns true if a reply has arrived since `since`.
     pub(crate) fn replied_since(&self, since: Moment) -> bool {
         self.lock().replied.is_some_and(|replied| replied >= since)
     }
@@ -192,28 +112,28 @@ impl Traffic {
     }
 }
 
-impl Due {
-    /// When it was sent.
+impl CallInFlight {
+    /// Returns the time at which the call was sent.
     pub(crate) const fn sent_at(&self) -> Moment {
         self.sent_at
     }
 
-    /// The server has replied.
+    /// Records that the server has replied.
     pub(crate) fn replied(self) {
         let mut counts = self.traffic.lock();
         let now = SystemClock.now();
         counts.replied = Some(now);
-        counts.silent_since = (counts.due > 1).then_some(now);
+        counts.unanswered_since = (counts.in_flight > 1).then_some(now);
     }
 
-    /// The output of `reply`; `None` if the server has sent no reply at all for `timeout`, or not this one for several times that
+    /// Returns the output of `reply`; `None` if the server has sent no reply at all for `timeout`, or not this one for several times as
     /// long. Time in which this thread was held up does not count.
     ///
     /// # Cancel safety
-    /// As `reply`.
+    /// Dropping the future drops `reply`.
     pub(crate) async fn wait<F: Future>(&self, timeout: Duration, reply: F) -> Option<F::Output> {
         let mut reply = pin!(reply);
-        let (mut deadline, longest) = (self.sent_at + timeout, self.sent_at + LONGEST * timeout);
+        let (mut deadline, longest) = (self.sent_at + timeout, self.sent_at + MAX_TIMEOUT_FACTOR * timeout);
         loop {
             if let Some(output) = SystemClock.before(deadline, reply.as_mut()).await {
                 return Some(output);
@@ -229,11 +149,11 @@ impl Due {
     }
 }
 
-/// How much longer to wait, at `now`, if the deadline was noticed late: the thread was held up, and a reply may have arrived that it
+/// Returns the extra time to wait, at `now`, if the deadline was noticed late: the thread was held up, and a reply may have arrived that it
 /// has not read yet.
 pub(crate) fn grace(deadline: Moment, now: Moment, timeout: Duration) -> Duration {
     let late = now.since(deadline);
-    if late > HELD_UP { late.min(timeout) } else { Duration::ZERO }
+    if late > STALLED { late.min(timeout) } else { Duration::ZERO }
 }
 
 #[cfg(test)]
@@ -243,30 +163,21 @@ mod tests {
     use futures_util::{FutureExt, future};
 
     #[test]
-    fn places_go_to_releases_first_and_to_nobody_who_has_left() {
-        let gate = Gate::new(1);
-        let enter = |priority| Box::pin(gate.enter(priority));
-        let (mut first, mut low, mut gone) =
-            (enter(Priority::Low), enter(Priority::Low), enter(Priority::High));
-        let permit = first.as_mut().now_or_never();
-        assert!(permit.is_some());
-        assert!(low.as_mut().now_or_never().is_none() && gone.as_mut().now_or_never().is_none());
-        let (mut high, mut late) = (enter(Priority::High), enter(Priority::High));
-        assert!(high.as_mut().now_or_never().is_none() && late.as_mut().now_or_never().is_none());
-        drop(gone);
-        drop(permit);
-        assert!(low.as_mut().now_or_never().is_none(), "a release goes first");
-        // It has a place now, and leaves without having used it.
-        drop(high);
-        let permit = late.as_mut().now_or_never();
-        assert!(permit.is_some() && low.as_mut().now_or_never().is_none());
-        drop(permit);
-        drop(low.as_mut().now_or_never().unwrap());
-        assert_eq!(gate.lock().free, 1);
+    fn releases_go_before_claims() {
+        let flow = Flow::default();
+        let claims: Vec<_> =
+            (0..IN_FLIGHT).map(|_| flow.enter(Operation::Claim).now_or_never().unwrap()).collect();
+        let enter = |operation| Box::pin(flow.enter(operation));
+        let (mut claim, mut release) = (enter(Operation::Claim), enter(Operation::Release));
+        assert!(claim.as_mut().now_or_never().is_none() && release.as_mut().now_or_never().is_none());
+        let mut claims = claims.into_iter();
+        drop(claims.next());
+        assert!(claim.as_mut().now_or_never().is_none(), "a release goes first");
+        assert!(release.as_mut().now_or_never().is_some());
     }
 
     #[test]
-    fn renewals_wait_for_nothing_else() {
+    fn renewals_do_not_wait_for_other_calls() {
         let flow = Flow::default();
         let enter = |operation| flow.enter(operation).now_or_never();
         let claims: Vec<_> = (0..IN_FLIGHT).map(|_| enter(Operation::Claim).unwrap()).collect();
@@ -278,10 +189,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_that_replies_to_others_is_not_silent() {
+    async fn a_server_that_replies_to_other_calls_is_responsive() {
         const TIMEOUT: Duration = Duration::from_millis(100);
         let traffic = Arc::<Traffic>::default();
-        let (first, second) = (traffic.sends(), traffic.sends());
+        let (first, second) = (traffic.start_call(), traffic.start_call());
         let began = SystemClock.now();
         let others = async {
             SystemClock.sleep_until(began + TIMEOUT * 8 / 10).await;
@@ -296,16 +207,16 @@ mod tests {
         }
         let took = SystemClock.now().since(began);
         assert!(took >= TIMEOUT * 18 / 10 && took < TIMEOUT * 5, "{took:?}");
-        assert!(traffic.replied_since(began) && traffic.silence() >= TIMEOUT);
+        assert!(traffic.replied_since(began) && traffic.time_without_reply() >= TIMEOUT);
         drop(waiting);
         drop(second);
-        assert!(traffic.silence() >= TIMEOUT, "until it replies");
-        traffic.sends().replied();
-        assert_eq!(traffic.silence(), Duration::ZERO);
+        assert!(traffic.time_without_reply() >= TIMEOUT, "until it replies");
+        traffic.start_call().replied();
+        assert_eq!(traffic.time_without_reply(), Duration::ZERO);
     }
 
     #[test]
-    fn a_thread_that_was_held_up_waits_as_long_again() {
+    fn a_stalled_thread_extends_the_deadline() {
         let at = |ms: u64| Moment::from_nanos(ms * 1_000_000);
         let (timeout, ms) = (Duration::from_millis(200), Duration::from_millis);
         assert_eq!(grace(at(500), at(502), timeout), ms(0));

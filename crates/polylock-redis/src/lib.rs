@@ -3,11 +3,11 @@
 //! | URL | store | module |
 //! |---|---|---|
 //! | `redis://`, `rediss://`, `valkey://`, `valkeys://`, `unix://` | one server: queues, hand-over, six modes | [`single`] |
-//! | `redis+sentinel://`, `redis-sentinel://`, `valkey+sentinel://` | the primary that Sentinels name, also after a failover | [`sentinel`] |
-//! | `redis-cluster://`, `valkey-cluster://` | a cluster: the locks are spread over its nodes | [`cluster`] |
+//! | `redis+sentinel://`, `rediss+sentinel://`, `redis-sentinel://`, `valkey+sentinel://` | the primary that Sentinels name, also after a failover | [`sentinel`] |
+//! | `redis-cluster://`, `rediss-cluster://`, `valkey-cluster://` | a cluster: the locks are spread over its nodes | [`cluster`] |
 //! | `redlock://` | N independent servers, of which a majority decides | [`redlock`] |
 //!
-//! The feature `tls` encrypts connections.
+//! Encrypted connections, as with `rediss`, require the feature `tls`.
 
 mod call;
 mod checkup;

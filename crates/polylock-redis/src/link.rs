@@ -1,10 +1,11 @@
-//! The one connection to one server: made when it is needed, shared by all operations, replaced when it breaks.
+//! The connection to one server: made on demand, shared by all operations, and reset when it breaks.
 //!
-//! Commands and push messages share the connection (RESP3), so it receives pushes for as long as it returns replies. A new one is
-//! checked and subscribed before any operation uses it: whoever has sent a claim on it receives what follows from the claim.
+//! Commands and push messages share the connection (RESP3), so it receives pushes for as long as it returns replies. A new connection is
+//! checked and subscribed before any operation uses it, so a client that has sent a claim on it receives the messages that follow from that
+//! claim.
 //!
-//! The driver's own reconnecting manager is not used: after an outage without commands it notices nothing, and it ignores a
-//! subscription that failed.
+//! The driver's own reconnecting manager is not used: after an outage without commands it does not notice the broken connection, and it
+//! ignores a subscription that failed.
 
 use std::{
     fmt,
@@ -17,7 +18,7 @@ use std::{
 use futures_util::future;
 use polylock_core::{
     Clock, Error, Fault, HoldAlerts, LockName, Moment, Operation, RequestId, Result, SystemClock,
-    server_clock::ServerClock,
+    gate::Permit, server_clock::ServerClock,
 };
 use redis::{
     AsyncConnectionConfig, Client, FromRedisValue, PushInfo, PushKind, Value, aio::MultiplexedConnection,
@@ -25,67 +26,67 @@ use redis::{
 
 use crate::{
     Allowed,
-    call::{Call, SlotChannels, Via},
+    call::{Call, Routing, SlotChannels},
     checkup::{self, Health},
     config::Credentials,
-    error::{Cause, is_answer},
-    flow::{Flow, Permit, Traffic},
+    error::{Cause, is_reply},
+    flow::{Flow, Traffic},
     sentinel::Sentinels,
 };
 
-/// The time limit of operations that people wait for.
+/// The time limit of interactive operations.
 pub(crate) const INSPECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The longest that a command waits for others of this client before it is sent.
-const LONGEST_QUEUE: Duration = Duration::from_secs(10);
+/// The maximum time that a command waits for other commands of this client before it is sent.
+const MAX_QUEUE_TIME: Duration = Duration::from_secs(10);
 
 /// A push message of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Push<'a> {
-    /// This was published on the client's own channel.
+    /// A message that was published on the client's own channel.
     Message(&'a [u8]),
-    /// The connection is gone, and whatever was published meanwhile is missed.
+    /// The connection is lost, and all messages that are published in the meantime.
     Lost,
 }
 
 /// Called for every push message. Must not block.
 pub(crate) type PushHandler = Arc<dyn Fn(Push<'_>) + Send + Sync>;
 
-/// A text that no other client has; random, like a request's id.
+/// Returns a random text that no other client has, like the id of a request.
 pub(crate) fn client_id() -> String {
     format!("{:032x}", u128::from_be_bytes(RequestId::random().to_bytes()))
 }
 
-/// The channel of a client on one server. It begins with the prefix, so that the users of one prefix can be kept from sending grants to
-/// those of another.
-pub(crate) fn own_channel(prefix: &str, client: &str) -> String {
+/// Returns the channel of a client on one server. It begins with the prefix, so that access rules can keep the users of one prefix from
+/// sending grants to those of another.
+pub(crate) fn client_channel(prefix: &str, client: &str) -> String {
     format!("polylock:{prefix}:{client}")
 }
 
-/// The channel on which the names of broken locks are published to all clients that use this prefix.
+/// Returns the channel on which the names of broken locks are published to all clients that use this prefix.
 pub(crate) fn break_channel(prefix: &str) -> String {
     format!("polylock:broken:{prefix}")
 }
 
-/// Which kind of server is expected at the other end.
+/// The kind of server that is expected at the other end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Expected {
-    /// A primary that stays one.
+    /// A primary that does not change.
     Primary,
     /// A node of a cluster.
     ClusterNode,
-    /// The primary that a Sentinel has named, which may be another one soon.
+    /// The primary that a Sentinel has named. Another server may become the primary soon.
     NamedPrimary,
 }
 
-/// How a server is found.
+/// The way to find a server.
 #[derive(Clone)]
 pub(crate) enum Route {
-    To(Box<Client>),
-    Watched(Arc<Sentinels>),
+    Fixed(Box<Client>),
+    Sentinels(Arc<Sentinels>),
 }
 
-/// How to reach one server.
+/// The address of one server, and the settings of its connections.
 #[derive(Clone)]
 pub(crate) struct Endpoint {
     pub(crate) route: Route,
@@ -97,19 +98,19 @@ pub(crate) struct Endpoint {
     pub(crate) encrypted: bool,
     pub(crate) credentials: Option<Credentials>,
     pub(crate) client_name: Option<String>,
-    /// How long it may take until a connection can be used.
+    /// The time limit for making a usable connection.
     pub(crate) connect_timeout: Duration,
-    pub(crate) command_timeout: Duration,
-    /// How long a connection may be without a reply until it counts as broken, if that is longer than a command may take.
-    pub(crate) silence: Duration,
+    pub(crate) operation_timeout: Duration,
+    /// The time without a reply after which a connection counts as broken, if it is longer than `operation_timeout`.
+    pub(crate) broken_after: Duration,
     pub(crate) allowed: Vec<Allowed>,
-    /// Whether no harm is done if the server forgets what it has acknowledged.
-    pub(crate) may_forget: bool,
-    /// Whether the run id of the server must be known.
-    pub(crate) needs_run: bool,
-    /// Whether connections receive messages.
+    /// True if the server may lose acknowledged data without harm.
+    pub(crate) tolerates_data_loss: bool,
+    /// True if the run id of the server is required.
+    pub(crate) requires_run_id: bool,
+    /// True if connections receive messages.
     pub(crate) subscribes: bool,
-    /// The client's own channel, unless it has one in each slot, and the handler of its messages.
+    /// The client's own channel; `None` if the client has a channel in each slot. `on_push` handles the messages.
     pub(crate) channel: Option<String>,
     pub(crate) on_push: PushHandler,
     /// See [`break_channel`].
@@ -121,27 +122,29 @@ pub(crate) struct Endpoint {
 /// The connection to one server.
 pub(crate) struct Link {
     endpoint: Endpoint,
-    shared: Arc<Shared>,
-    /// Held while a connection is being made.
+    link_state: Arc<LinkState>,
+    /// Locked while a connection is being made.
     connecting: tokio::sync::Mutex<()>,
     flow: Flow,
+    /// True if a connection that has ended is reset.
+    reconnects: bool,
 }
 
 #[derive(Default)]
-struct Shared {
+struct LinkState {
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    live: Option<Live>,
-    /// How many connections were tried, how many of these attempts have ended, and the error of the last one.
+    live: Option<LiveConnection>,
+    /// The number of connection attempts, the number of those that have ended, and the error of the last one.
     attempts: u64,
     ended: u64,
     failed: Option<Cause>,
 }
 
-/// The server process at the other end of a connection, which does not outlive it.
+/// The server process at the other end of a connection. The connection ends with it.
 #[derive(Debug)]
 pub(crate) struct Peer {
     /// The state of the server when the connection was made.
@@ -149,9 +152,9 @@ pub(crate) struct Peer {
     pub(crate) clock: ServerClock,
 }
 
-/// A connection that works, as far as is known.
+/// A working connection, as far as is known.
 #[derive(Clone)]
-pub(crate) struct Live {
+pub(crate) struct LiveConnection {
     pub(crate) connection: MultiplexedConnection,
     attempt: u64,
     pub(crate) peer: Arc<Peer>,
@@ -163,11 +166,11 @@ pub(crate) struct Live {
 #[derive(Debug)]
 pub(crate) struct Reply<E = Error> {
     pub(crate) outcome: Result<Value, E>,
-    /// Whether it was sent at least once.
+    /// True if the call was sent at least once.
     pub(crate) was_sent: bool,
-    /// Whether a copy of it was sent and not answered: the server may still carry that out, at any time.
-    pub(crate) may_come_late: bool,
-    /// The server that has answered, and a moment before the call was sent to it.
+    /// True if a copy of the call was sent and has no reply: the server may still execute it at any time.
+    pub(crate) may_execute_late: bool,
+    /// The server that has replied, and a moment before the call was sent to it.
     pub(crate) peer: Option<(Arc<Peer>, Moment)>,
 }
 
@@ -180,191 +183,220 @@ impl fmt::Debug for Link {
 impl Link {
     pub(crate) fn new(endpoint: Endpoint) -> Self {
         let (connecting, flow) = (tokio::sync::Mutex::default(), Flow::default());
-        Self { endpoint, shared: Arc::default(), connecting, flow }
+        Self { endpoint, link_state: Arc::default(), connecting, flow, reconnects: true }
     }
 
-    /// The server, without secrets.
+    /// Returns the address of the server, without secrets.
     pub(crate) fn address(&self) -> &str {
         &self.endpoint.address
     }
 
-    /// Another link to the same server, whose connections receive no messages, with an open connection that belongs to the present
-    /// runtime.
-    pub(crate) async fn open_another(endpoint: Endpoint) -> Result<Self> {
+    /// Creates another link to the server. Its connections receive no messages.
+    pub(crate) fn for_caller(endpoint: Endpoint) -> Self {
         let on_push: PushHandler = Arc::new(|_| {});
-        let link = Self::new(Endpoint { subscribes: false, on_push, ..endpoint });
-        link.live().await.map_err(|cause| link.failed(Operation::Connect, cause))?;
+        Self::new(Endpoint { subscribes: false, on_push, ..endpoint })
+    }
+
+    /// Creates [another](Self::another) link, with an open connection that belongs to the present runtime. The connection is not reset
+    /// when it ends, because a new one may lead to another server by then; from then on calls fail with a temporary error.
+    pub(crate) async fn open_for_caller(endpoint: Endpoint) -> Result<Self> {
+        let link = Self { reconnects: false, ..Self::for_caller(endpoint) };
+        link.get_connection().await.map_err(|cause| link.failed(Operation::Connect, cause))?;
         Ok(link)
     }
 
-    /// How it reaches the server.
+    /// Returns the endpoint of the server.
     pub(crate) const fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
 
-    /// The run id of the server at the other end of a connection that works; `None` without one, and if the user may not ask for it.
-    pub(crate) fn run(&self) -> Option<String> {
-        let state = self.shared.lock();
-        let works = |live: &&Live| live.traffic.silence() <= self.endpoint.command_timeout;
+    /// Returns the run id of the server at the other end of a working connection; `None` without a connection, or if the user may not read
+    /// the id.
+    pub(crate) fn run(&self) -> Option<Arc<str>> {
+        let state = self.link_state.lock();
+        let works =
+            |live: &&LiveConnection| live.traffic.time_without_reply() <= self.endpoint.operation_timeout;
         state.live.as_ref().filter(works)?.peer.health.run.clone()
     }
 
-    /// The name or the number of the server's machine.
+    /// Returns true if a call would have to wait for other calls of this link.
+    pub(crate) fn is_full(&self) -> bool {
+        self.link_state.lock().live.as_ref().is_some_and(|live| live.traffic.is_full())
+    }
+
+    /// Gives up the connection, so that the next call makes another one.
+    pub(crate) fn discard(&self) {
+        let attempt = self.link_state.lock().live.as_ref().map(|live| live.attempt);
+        if let Some(attempt) = attempt {
+            self.link_state.discard(attempt, &self.endpoint.on_push);
+        }
+    }
+
+    /// Returns the host name or the IP address of the server.
     pub(crate) fn host(&self) -> &str {
         let host = self.address().rsplit_once(':').map_or(self.address(), |(host, _)| host);
         host.trim_start_matches('[').trim_end_matches(']')
     }
 
-    /// Whether a reply has been due for longer than a command may take, or the last connection attempt failed.
-    pub(crate) fn is_silent(&self) -> bool {
-        self.is_silent_for(self.endpoint.command_timeout)
+    /// Returns true if a reply has been due for longer than `operation_timeout`, or the last connection attempt failed.
+    pub(crate) fn is_unresponsive(&self) -> bool {
+        self.is_unresponsive_for(self.endpoint.operation_timeout)
     }
 
-    /// Whether a reply has been due for longer than this, or there is no connection and one was tried.
-    pub(crate) fn is_silent_for(&self, limit: Duration) -> bool {
-        let state = self.shared.lock();
+    /// Returns true if a reply has been due for longer than `limit`, or there is no connection after an attempt to make one.
+    pub(crate) fn is_unresponsive_for(&self, limit: Duration) -> bool {
+        let state = self.link_state.lock();
         match &state.live {
-            Some(live) => live.traffic.silence() > limit,
+            Some(live) => live.traffic.time_without_reply() > limit,
             None => state.failed.is_some() || state.attempts > 0,
         }
     }
 
-    /// Whether a connection is being made.
+    /// Returns true while a connection is being made.
     pub(crate) fn is_connecting(&self) -> bool {
         self.connecting.try_lock().is_err()
     }
 
-    /// Whether it has replied to anything since then, on the present connection.
+    /// Returns true if the server has replied to any call since `since`, on the present connection.
     pub(crate) fn replied_since(&self, since: Moment) -> bool {
-        self.shared.lock().live.as_ref().is_some_and(|live| live.traffic.replied_since(since))
+        self.link_state.lock().live.as_ref().is_some_and(|live| live.traffic.replied_since(since))
     }
 
-    /// Sends a command and returns the reply, or an error if the server is silent for `timeout` or the time that a command may take, if
-    /// that is less. The time in which the command waits for others of this client does not count.
+    /// Sends a command and returns the reply, or an error if the server is silent for `timeout` or `operation_timeout`, whichever is shorter.
+    /// Time in which the command waits for other commands of this client does not count.
     ///
-    /// A connection that turns out to be broken is replaced, and the command sent again, because operations are idempotent. If it
-    /// fails on a connection that was made for it, the error is returned.
+    /// A connection that turns out to be broken is reset, and the command is sent again, because operations are idempotent. If the
+    /// command fails on a connection that was made for it, or this link does not replace connections, the error is returned.
     ///
     /// # Cancel safety
-    /// Dropping it leaves the connection intact. The command may have been sent.
+    /// Dropping the future leaves the connection intact. The command may have been sent.
     pub(crate) async fn call(&self, operation: Operation, timeout: Duration, call: Call<'_>) -> Reply {
-        let Reply { outcome, was_sent, may_come_late, peer } =
-            self.attempt(operation, timeout, call, Via::default()).await;
+        let Reply { outcome, was_sent, may_execute_late, peer } =
+            self.attempt(operation, timeout, call, Routing::default()).await;
         let outcome = outcome.map_err(|cause| self.failed(operation, cause));
-        Reply { outcome, was_sent, may_come_late, peer }
+        Reply { outcome, was_sent, may_execute_late, peer }
     }
 
-    /// Does what [`call`](Self::call) does, by another way, and returns the cause of a failure.
+    /// Sends a call as [`call`](Self::call) does, with this `routing`, and returns the cause of a failure.
     ///
     /// # Cancel safety
-    /// As [`call`](Self::call).
+    /// See [`call`](Self::call).
     pub(crate) async fn attempt(
         &self,
         operation: Operation,
         timeout: Duration,
         call: Call<'_>,
-        via: Via<'_>,
+        routing: Routing<'_>,
     ) -> Reply<Cause> {
-        let timeout = timeout.min(self.endpoint.command_timeout);
-        let (mut was_sent, mut may_come_late) = (false, false);
+        let timeout = timeout.min(self.endpoint.operation_timeout);
+        let (mut was_sent, mut may_execute_late) = (false, false);
         let Some(_permit) = self.enter(operation, timeout).await else {
-            return Reply { outcome: Err(Cause::TimedOut(timeout)), was_sent, may_come_late, peer: None };
+            return Reply { outcome: Err(Cause::TimedOut(timeout)), was_sent, may_execute_late, peer: None };
         };
         loop {
-            let (live, is_new) = match self.live().await {
+            let (live, is_new) = match self.get_connection().await {
                 Ok(live) => live,
                 Err(cause) => {
-                    return Reply { outcome: Err(cause), was_sent, may_come_late, peer: None };
+                    return Reply { outcome: Err(cause), was_sent, may_execute_late, peer: None };
                 }
             };
             was_sent = true;
-            let due = live.traffic.sends();
-            let sent_at = due.sent_at();
-            let (answered, cause) = match due.wait(timeout, call.send(&live, via)).await {
-                Some(_) if live.slots.is_garbled() => (false, Cause::SlotLeft),
-                Some(Ok(value)) => {
-                    due.replied();
-                    let peer = Some((live.peer, sent_at));
-                    return Reply { outcome: Ok(value), was_sent, may_come_late, peer };
-                }
-                Some(Err(error)) => (is_answer(&error), Cause::Driver(error)),
-                None => (false, Cause::TimedOut(timeout)),
-            };
-            // A connection that is only slow is kept, and with it the order of what was sent.
+            let call_in_flight = live.traffic.start_call();
+            let sent_at = call_in_flight.sent_at();
+            let (is_reply_received, cause) =
+                match call_in_flight.wait(timeout, call.send(&live, routing)).await {
+                    Some(_) if live.slots.is_garbled() => (false, Cause::SlotLeft),
+                    Some(Ok(value)) => {
+                        call_in_flight.replied();
+                        let peer = Some((live.peer, sent_at));
+                        return Reply { outcome: Ok(value), was_sent, may_execute_late, peer };
+                    }
+                    Some(Err(error)) => (is_reply(&error), Cause::Driver(error)),
+                    None => (false, Cause::TimedOut(timeout)),
+                };
+            // A connection that is only slow is kept, because it keeps the order of commands.
             let timed_out = matches!(cause, Cause::TimedOut(_));
-            let broken = !answered && (!timed_out || live.traffic.silence() >= self.endpoint.silence);
-            may_come_late |= !answered;
-            if answered {
-                due.replied();
+            let broken = !is_reply_received
+                && (!timed_out || live.traffic.time_without_reply() >= self.endpoint.broken_after);
+            may_execute_late |= !is_reply_received;
+            if is_reply_received {
+                call_in_flight.replied();
             }
             if broken {
-                self.shared.give_up(live.attempt, &self.endpoint.on_push);
+                self.link_state.discard(live.attempt, &self.endpoint.on_push);
             }
             if !broken || is_new {
-                return Reply { outcome: Err(cause), was_sent, may_come_late, peer: None };
+                return Reply { outcome: Err(cause), was_sent, may_execute_late, peer: None };
             }
         }
     }
 
-    /// A place in flight; `None` if the server is silent for `timeout` meanwhile.
+    /// Waits for a permit. Returns `None` if the server is silent for `timeout` in the meantime.
     async fn enter(&self, operation: Operation, timeout: Duration) -> Option<Permit> {
         let mut entering = pin!(self.flow.enter(operation));
-        let longest = SystemClock.now() + LONGEST_QUEUE;
+        let longest = SystemClock.now() + MAX_QUEUE_TIME;
         loop {
-            let silence =
-                self.shared.lock().live.as_ref().map_or(Duration::ZERO, |live| live.traffic.silence());
-            let look_at = SystemClock.now() + timeout.saturating_sub(silence);
-            if let Some(permit) = SystemClock.before(look_at.min(longest), entering.as_mut()).await {
+            let time_without_reply = self
+                .link_state
+                .lock()
+                .live
+                .as_ref()
+                .map_or(Duration::ZERO, |live| live.traffic.time_without_reply());
+            let check_at = SystemClock.now() + timeout.saturating_sub(time_without_reply);
+            if let Some(permit) = SystemClock.before(check_at.min(longest), entering.as_mut()).await {
                 return Some(permit);
             }
-            if silence >= timeout || SystemClock.now() >= longest {
+            if time_without_reply >= timeout || SystemClock.now() >= longest {
                 return None;
             }
         }
     }
 
-    /// A connection, and whether it was made just now.
+    /// Returns a connection, and true if it was made just now.
     ///
     /// # Errors
-    /// If none can be made. All who waited for the same attempt receive the same error.
+    /// If no connection can be made. All callers that waited for the same attempt receive the same error.
     ///
     /// # Cancel safety
     /// Yes.
-    pub(crate) async fn live(&self) -> Result<(Live, bool), Cause> {
+    pub(crate) async fn get_connection(&self) -> Result<(LiveConnection, bool), Cause> {
         let before = {
-            let state = self.shared.lock();
+            let state = self.link_state.lock();
             if let Some(live) = &state.live {
                 return Ok((live.clone(), false));
             }
             state.ended
         };
         let _one = self.connecting.lock().await;
-        let this = {
-            let mut state = self.shared.lock();
+        let attempt = {
+            let mut state = self.link_state.lock();
             if let Some(live) = &state.live {
                 return Ok((live.clone(), true));
             }
             if let (true, Some(cause)) = (state.ended != before, &state.failed) {
                 return Err(cause.clone());
             }
+            if !self.reconnects && state.attempts > 0 {
+                return Err(Cause::Ended);
+            }
             state.attempts += 1;
             state.attempts
         };
         let limit = self.endpoint.connect_timeout;
-        let connected = tokio::time::timeout(limit, self.connect(this)).await;
+        let connected = tokio::time::timeout(limit, self.connect(attempt)).await;
         let connected = connected.unwrap_or(Err(Cause::TimedOut(limit)));
         let connected = connected.map_err(|cause| cause.of_connecting(self.endpoint.encrypted));
-        let mut state = self.shared.lock();
+        let mut state = self.link_state.lock();
         state.ended += 1;
         state.failed = connected.as_ref().err().cloned();
         state.live = connected.as_ref().ok().cloned();
         connected.map(|live| (live, true))
     }
 
-    async fn connect(&self, attempt: u64) -> Result<Live, Cause> {
+    async fn connect(&self, attempt: u64) -> Result<LiveConnection, Cause> {
         match &self.endpoint.route {
-            Route::To(client) => self.connect_to(client, attempt).await,
-            Route::Watched(sentinels) => {
+            Route::Fixed(client) => self.connect_to(client, attempt).await,
+            Route::Sentinels(sentinels) => {
                 let mut failed = None;
                 for client in sentinels.primary().await? {
                     match self.connect_to(&client, attempt).await {
@@ -377,21 +409,22 @@ impl Link {
         }
     }
 
-    async fn connect_to(&self, client: &Client, attempt: u64) -> Result<Live, Cause> {
-        let shared = Arc::downgrade(&self.shared);
+    async fn connect_to(&self, client: &Client, attempt: u64) -> Result<LiveConnection, Cause> {
+        let link_state = Arc::downgrade(&self.link_state);
         let (on_push, alerts) = (self.endpoint.on_push.clone(), self.endpoint.alerts.clone());
         let break_channel = self.endpoint.break_channel.clone();
         let slots = Arc::<SlotChannels>::default();
-        let own_slots = slots.clone();
+        let slots_of_connection = slots.clone();
         let config = connection(self.endpoint.credentials.as_ref()).set_push_sender(move |push: PushInfo| {
-            receive(&push, attempt, &shared, &slots, &on_push, &break_channel, &alerts);
+            handle_push(&push, attempt, &link_state, &slots, &on_push, &break_channel, &alerts);
             Ok::<_, redis::aio::SendError>(())
         });
         let connection = client.get_multiplexed_async_connection_with_config(&config);
         let mut connection = connection.await.map_err(Cause::Driver)?;
         let mut subscriber = connection.clone();
-        let own = self.endpoint.channel.as_ref();
-        let channels: Vec<&String> = own.into_iter().chain([&self.endpoint.break_channel]).collect();
+        let client_channel = self.endpoint.channel.as_ref();
+        let channels: Vec<&String> =
+            client_channel.into_iter().chain([&self.endpoint.break_channel]).collect();
         let subscribe = async {
             if self.endpoint.subscribes {
                 subscriber.subscribe(&channels[..]).await.map_err(Cause::Driver)?;
@@ -401,35 +434,35 @@ impl Link {
         let check = checkup::check(&mut connection, &self.endpoint);
         let sent_at = SystemClock.now();
         let (health, ()) = future::try_join(check, subscribe).await?;
-        if self.endpoint.needs_run && health.run.is_none() {
+        if self.endpoint.requires_run_id && health.run.is_none() {
             let advice = "this user may not use INFO, so a restart of the server can't be detected: grant +info, or set \
-                polylock.restart=trust if every server keeps what it acknowledges";
+                polylock.restart=trust if every server keeps all acknowledged data";
             return Err(Cause::Unusable(Fault::Denied, advice.to_owned()));
         }
         let clock = ServerClock::default();
         clock.observe(sent_at, health.clock_us);
         let peer = Arc::new(Peer { health, clock });
-        Ok(Live { connection, attempt, peer, traffic: Arc::default(), slots: own_slots })
+        Ok(LiveConnection { connection, attempt, peer, traffic: Arc::default(), slots: slots_of_connection })
     }
 
-    /// Converts the server's reply into the type that it should have.
+    /// Converts the server's reply into the expected type.
     pub(crate) fn read<T: FromRedisValue>(&self, operation: Operation, reply: Value) -> Result<T> {
         redis::from_redis_value(reply).map_err(|error| self.unexpected(operation, error))
     }
 
-    /// The server has sent a reply that it never should.
-    pub(crate) fn unexpected(&self, operation: Operation, what: impl fmt::Display) -> Error {
-        let advice = format!("unexpected reply: {what}");
+    /// Returns the error of `operation` for an unexpected reply.
+    pub(crate) fn unexpected(&self, operation: Operation, detail: impl fmt::Display) -> Error {
+        let advice = format!("unexpected reply: {detail}");
         self.failed(operation, Cause::Unusable(Fault::Permanent, advice))
     }
 
-    /// `operation` failed for this reason.
+    /// Returns the error of `operation` with this cause.
     pub(crate) fn failed(&self, operation: Operation, cause: Cause) -> Error {
         cause.at(self.endpoint.backend, operation, &self.endpoint.address)
     }
 }
 
-/// The driver's settings for a connection. Each call has a time limit of its own, and so has a connection attempt as a whole.
+/// Returns the driver's settings for a connection, without time limits: each call has its own, and so has a connection attempt as a whole.
 pub(crate) fn connection(credentials: Option<&Credentials>) -> AsyncConnectionConfig {
     let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
     match credentials {
@@ -438,10 +471,10 @@ pub(crate) fn connection(credentials: Option<&Credentials>) -> AsyncConnectionCo
     }
 }
 
-fn receive(
+fn handle_push(
     push: &PushInfo,
     attempt: u64,
-    shared: &Weak<Shared>,
+    link_state: &Weak<LinkState>,
     slots: &SlotChannels,
     on_push: &PushHandler,
     break_channel: &str,
@@ -459,25 +492,25 @@ fn receive(
             on_push(Push::Message(message));
         }
         (PushKind::SUnsubscribe, _) => {
-            // The slot has left the server. This comes before the driver matches the message with a command.
-            slots.ended_by_server();
-            if let Some(shared) = shared.upgrade() {
-                shared.give_up(attempt, on_push);
+            // The slot has left the server. This code runs before the driver matches the message with a command.
+            slots.mark_garbled();
+            if let Some(link_state) = link_state.upgrade() {
+                link_state.discard(attempt, on_push);
             }
         }
         (PushKind::Disconnection, _) => {
-            if let Some(shared) = shared.upgrade() {
-                shared.give_up(attempt, on_push);
+            if let Some(link_state) = link_state.upgrade() {
+                link_state.discard(attempt, on_push);
             }
         }
         _ => {}
     }
 }
 
-impl Shared {
-    /// The connection of this attempt is used no more.
-    fn give_up(&self, attempt: u64, on_push: &PushHandler) {
-        let given_up = {
+impl LinkState {
+    /// Removes the connection of this attempt, so that no call uses it any more.
+    fn discard(&self, attempt: u64, on_push: &PushHandler) {
+        let discarded = {
             let mut state = self.lock();
             if state.live.as_ref().is_some_and(|live| live.attempt == attempt) {
                 state.live.take()
@@ -485,7 +518,7 @@ impl Shared {
                 None
             }
         };
-        if given_up.is_some() {
+        if discarded.is_some() {
             on_push(Push::Lost);
         }
     }

@@ -1,19 +1,19 @@
-//! Encrypted connections, if they are compiled in.
+//! Encrypted connections, with the feature `tls`.
 
 use polylock_core::ConfigError;
 use redis::{Client, ConnectionInfo};
 
 use crate::config::Certificates;
 
-/// A client of an encrypted server, with these certificates, or with those that `server` has.
+/// Returns a client of an encrypted server, with the certificates of `files`, or with those of `server` if there are no files.
 #[cfg(feature = "tls")]
 pub(crate) fn client(server: ConnectionInfo, files: Option<&Certificates>) -> Result<Client, ConfigError> {
     use redis::{ClientTlsConfig, TlsCertificates};
     use rustls::crypto::{CryptoProvider, ring};
 
-    // The driver asks for the program's one provider of cryptography, and panics if there is none to choose.
+    // The driver uses the process-wide provider of cryptography, and panics if none is installed.
     if CryptoProvider::get_default().is_none() {
-        // If another thread was quicker, its one is as good.
+        // Another thread may have installed one first, which serves as well.
         ring::default_provider().install_default().ok();
     }
     let problem = |error: redis::RedisError| {

@@ -1,15 +1,15 @@
-//! A holder is stopped in the middle of its work; another gets the lock and writes; the first one goes on with what it
-//! was about to write, and the table refuses it.
+//! A holder is stopped in the middle of its work, and another one gets the lock and writes. The first one continues with the write that it
+//! was about to do, and the table refuses it.
 //!
 //! ```text
 //! cargo run -p polylock-sql --example fenced_update --features sqlite
 //! cargo run -p polylock-sql --example fenced_update --features sqlite,postgres postgres://postgres@127.0.0.1/postgres
 //! ```
 //!
-//! With `--unfenced` before the URL the late write has no token with it, and destroys what the other wrote.
+//! With `--unfenced` before the URL the late write carries no token, and destroys the other holder's write.
 //!
-//! The holder is a process of its own (this program again), and it is really stopped, by SIGSTOP, just after it has made
-//! sure that it holds the lock. No lock can help there: not one of its instructions runs until it goes on.
+//! The first holder is a separate process (this program again), and SIGSTOP really stops it just after it has checked that it holds the
+//! lock. No lock can help there: the process executes no instruction until it continues.
 
 use std::{
     error::Error,
@@ -23,10 +23,10 @@ use polylock_sql::optimistic::{self, FencedUpdate};
 
 type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
-/// How long the lock outlives a holder that is stopped.
+/// The TTL: the lock outlives a holder that is stopped by this time.
 const TTL: Duration = Duration::from_secs(1);
 
-/// Does the same with the pool of whatever database the URL names.
+/// Runs the same code with a pool for the database of the URL.
 macro_rules! with_pool {
     ($url:expr, $pool:ident => $work:expr) => {
         match StoreUrl::parse($url)?.scheme() {
@@ -44,19 +44,19 @@ macro_rules! with_pool {
                 let $pool = sqlx::MySqlPool::connect($url).await?;
                 $work
             }
-            scheme => return Err(format!("no feature of this program knows {scheme}: URLs").into()),
+            scheme => return Err(format!("this program has no feature for {scheme}: URLs").into()),
         }
     };
 }
 
-/// The first holder. It is stopped at the worst moment.
+/// The first holder, which is stopped at the worst moment.
 async fn first(url: &str, unfenced: bool) -> Result<()> {
     let guard = acquire(url).await?;
     println!("A: I hold the lock with token {}; the order is {}", guard.fencing_token(), state(url).await?);
     guard.ensure_held()?;
-    println!("A: I have made sure that I hold it, so now I cancel the order");
+    println!("A: I have checked that I hold it, and cancel the order now");
 
-    stop_until_somebody_wakes_me()?;
+    stop_until_continued()?;
 
     match cancel(url, &guard, unfenced).await? {
         Ok(()) => println!("A: done"),
@@ -65,7 +65,7 @@ async fn first(url: &str, unfenced: bool) -> Result<()> {
     Ok(())
 }
 
-/// What it writes when it goes on.
+/// The write that the first holder does when it continues.
 async fn cancel(url: &str, guard: &Guard, unfenced: bool) -> Result<optimistic::Result<()>> {
     with_pool!(url, pool => if unfenced {
         sqlx::query("UPDATE polylock_example SET state = 'cancelled' WHERE id = 42").execute(&pool).await?;
@@ -76,7 +76,7 @@ async fn cancel(url: &str, guard: &Guard, unfenced: bool) -> Result<optimistic::
     })
 }
 
-/// The second holder, who has no reason to think of the first.
+/// The second holder, which does not know of the first.
 async fn second(url: &str) -> Result<()> {
     let guard = acquire(url).await?;
     println!("B: I hold the lock with token {}; the order is {}", guard.fencing_token(), state(url).await?);
@@ -104,10 +104,10 @@ async fn main() -> Result<()> {
 
     make_table(&url).await?;
     let mut holder = start_first(&url, unfenced)?;
-    holder.hears(2)?;
+    holder.print_lines(2)?;
     second(&url).await?;
-    holder.wake()?;
-    holder.hears(1)?;
+    holder.continue_process()?;
+    holder.print_lines(1)?;
 
     let state = state(&url).await?;
     with_pool!(&url, pool => sqlx::query("DROP TABLE polylock_example").execute(&pool).await.map(drop)?);
@@ -118,9 +118,9 @@ async fn main() -> Result<()> {
     Ok(())
 }
 
-/// An order, and the column for the token.
+/// Creates a table with one order, and a column for the token.
 async fn make_table(url: &str) -> Result<()> {
-    // Makes the file of SQLite, too.
+    // Opening the store creates the file of SQLite, too.
     store(url).await?;
     with_pool!(url, pool => for sql in [
         "DROP TABLE IF EXISTS polylock_example",
@@ -143,7 +143,7 @@ async fn acquire(url: &str) -> Result<Guard> {
     Ok(locks.lock("orders/42").ttl(TTL).wait(Duration::from_secs(30)).acquire().await?)
 }
 
-/// The locks are in the same database; they need not be.
+/// Opens the store in the same database as the table; it need not be the same.
 async fn store(url: &str) -> Result<Store> {
     let url = StoreUrl::parse(url)?;
     let mut keys = url.keys();
@@ -162,11 +162,11 @@ async fn store(url: &str) -> Result<Store> {
             use polylock_sql::mysql::{Config, connect};
             Ok(connect(Config::from_url(&url, &mut keys)?).await?)
         }
-        scheme => Err(format!("no feature of this program knows {scheme}: URLs").into()),
+        scheme => Err(format!("this program has no feature for {scheme}: URLs").into()),
     }
 }
 
-/// The process of the first holder. It is not left behind stopped.
+/// The process of the first holder. It is killed at the end, so that it is not left stopped.
 struct First {
     process: Child,
     output: BufReader<std::process::ChildStdout>,
@@ -181,8 +181,8 @@ fn start_first(url: &str, unfenced: bool) -> Result<First> {
 }
 
 impl First {
-    /// Passes on so many lines.
-    fn hears(&mut self, lines: usize) -> Result<()> {
+    /// Prints this many lines of its output.
+    fn print_lines(&mut self, lines: usize) -> Result<()> {
         for _ in 0..lines {
             let mut line = String::new();
             if self.output.read_line(&mut line)? == 0 {
@@ -193,21 +193,21 @@ impl First {
         Ok(())
     }
 
-    fn wake(&self) -> Result<()> {
-        println!("   (A goes on)");
+    fn continue_process(&self) -> Result<()> {
+        println!("   (A continues)");
         signal("-CONT", self.process.id())
     }
 }
 
 impl Drop for First {
     fn drop(&mut self) {
-        // It has ended, or is of no more use.
+        // It has ended, or is not needed any more.
         self.process.kill().ok();
         self.process.wait().ok();
     }
 }
 
-fn stop_until_somebody_wakes_me() -> Result<()> {
+fn stop_until_continued() -> Result<()> {
     signal("-STOP", std::process::id())
 }
 

@@ -5,12 +5,12 @@
 //! | `sqlite` | a SQLite file, shared by the processes of one machine | `sqlite` |
 //! | `postgres` | a PostgreSQL database, for programs on many machines | `postgres` |
 //! | `mysql` | a MySQL or MariaDB database, for programs on many machines | `mysql` |
-//! | `tls` | encrypted connections to those | |
+//! | `tls` | encrypted connections to PostgreSQL and MySQL | |
 //!
-//! `pessimistic` is a second way to lock on the two servers, and `optimistic` makes your own tables refuse late writes.
+//! `pessimistic` is a second locking strategy for the two servers, and `optimistic` makes your own tables refuse late writes.
 //!
-//! Every store keeps the whole contract of [`polylock_core::backend`]: a lock is a row under a unique index, inserted
-//! at the grant and deleted at the release; waiters queue in a second table in order of arrival.
+//! Every store fulfils the whole contract of [`polylock_core::backend`]: a lock is a row under a unique index, inserted at the grant and
+//! deleted at the release; waiters are rows of a second table, in order of arrival.
 
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod engine;
@@ -27,4 +27,4 @@ pub mod sqlite;
 
 #[doc(hidden)]
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
-pub use engine::version::Next;
+pub use engine::version::NextVersion;

@@ -1,4 +1,4 @@
-//! A clock that stands still until a test moves it.
+//! A clock that only a test advances.
 
 use std::{
     future::poll_fn,
@@ -12,8 +12,8 @@ use polylock_core::{
     clock::{Moment, Sleep},
 };
 
-/// A clock that stands still until [`advance`](Self::advance) moves it: a suspended machine, a paused process, or an
-/// hour in no time. Clones are the same clock.
+/// A clock that stands still until [`advance`](Self::advance) moves it: it simulates a suspended machine, a paused process, or an hour in
+/// no time. Clones share one clock.
 ///
 /// ```
 /// use std::time::Duration;
@@ -37,19 +37,19 @@ struct State {
 
 impl Default for State {
     fn default() -> Self {
-        // Some time after the origin, so that what subtracts does not saturate.
+        // The time starts well after the origin, so that subtractions do not saturate.
         Self { now: Moment::from_nanos(1_000_000_000_000), sleepers: Vec::new(), next: 0 }
     }
 }
 
 impl ManualClock {
-    /// A clock that stands still.
+    /// Creates a stopped clock.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Moves it on by `time` and wakes those whose moment has come.
+    /// Advances the clock by `time`, and wakes the sleepers that are due.
     pub fn advance(&self, time: Duration) {
         let mut state = self.lock();
         state.now = state.now + time;
@@ -61,7 +61,7 @@ impl ManualClock {
         due.into_iter().for_each(|(_, _, waker)| waker.wake());
     }
 
-    /// When the earliest sleeper wakes.
+    /// Returns the time at which the earliest sleeper wakes.
     #[must_use]
     pub fn next_wake(&self) -> Option<Moment> {
         self.lock().sleepers.iter().map(|(at, ..)| *at).min()
@@ -83,7 +83,7 @@ impl Clock for ManualClock {
     }
 }
 
-/// One sleep; takes itself off the list when it is dropped.
+/// One sleep. It removes itself from the list when it is dropped.
 struct Sleeper {
     clock: ManualClock,
     at: Moment,
@@ -120,7 +120,7 @@ mod tests {
     use futures_util::FutureExt;
 
     #[test]
-    fn a_sleeper_wakes_when_its_moment_has_come_and_leaves_nothing() {
+    fn a_sleeper_wakes_at_its_time_and_removes_itself() {
         let clock = ManualClock::new();
         let at = clock.now() + Duration::from_secs(10);
         let mut sleep = clock.sleep_until(at);

@@ -1,8 +1,8 @@
-//! The conformance suite of polylock: it holds a store to every promise that polylock makes.
+//! The conformance suite of polylock: tests a store against every promise of polylock.
 //!
-//! # Test your own store
+//! # Testing a store
 //!
-//! Implement [`Target`] (one method) and call [`conformance!`]: there is one test per promise, named after it.
+//! Implement [`Target`] (one method) and call [`conformance!`]. It generates one test per promise, with the name of the promise.
 //!
 //! ```
 //! use polylock_core::{Result, Store, memory};
@@ -17,36 +17,35 @@
 //!     }
 //! }
 //!
-//! # fn random_name() -> String { "book".into() }
+//! # fn random_name() -> String { "example".into() }
 //! polylock_testkit::conformance!(my_store, || async { MyTarget(random_name()) });
 //! # fn main() {}
 //! ```
 //!
-//! Then `cargo test my_store::cancel` runs a group of them. Each test makes a target, a runtime and connections of its
-//! own, so they run at the same time, and ends within a time limit: a hang is a failure that tells which case hung.
-//! [`check`] runs a case by name in a program.
+//! Then `cargo test my_store::cancel` runs one group. Each test creates its own target, runtime and connections, so tests run in
+//! parallel. Each test ends within a time limit: a hang is a failure that names the case. [`check`] runs a case by name from a program.
 //!
-//! What a store can't promise, it says in its [`Capabilities`](polylock_core::Capabilities), and the cases about it are
-//! reported on the standard error stream as `unsupported: target case: why`. They never pass silently. A target whose
-//! server is not there answers [`Missing`], which is reported, too, and fails where `POLYLOCK_TEST_REQUIRE=all` is set.
-//! `POLYLOCK_TESTKIT_SCALE=50` makes the long cases fifty times as long.
+//! A store declares in its [`Capabilities`](polylock_core::Capabilities) which promises it does not make. The cases for these are
+//! reported on standard error as `unsupported: target case: why`. They never pass silently. A target without a running server returns
+//! [`Missing`], which is reported, too, and is a failure if `POLYLOCK_TEST_REQUIRE=all` is set. `POLYLOCK_TESTKIT_SCALE=50` makes the
+//! long cases fifty times as long.
 //!
-//! # What else is here
+//! # Other tools
 //!
 //! * [`faults`]: wrappers that make any store lose replies, hang, freeze, or let releases overtake claims.
-//! * [`history`]: writes down who held what and when, over several processes if need be, and checks that no two holds
-//!   overlapped, no token went back, and no loss was told late.
-//! * [`ManualClock`]: a clock that a test moves, so that nothing has to wait for a lease to run out.
+//! * [`history`]: records the holds of several tasks or processes with their times, and checks that no two holds overlapped, no token
+//!   decreased, and no loss was reported late.
+//! * [`ManualClock`]: a clock that a test advances, so that no test has to wait for a lease to expire.
 //!
-//! # The cases
+//! # Cases
 //!
-//! A store is not only asked in good times: `faults` repeats the cases about exclusion, cancellation, order and leaks
-//! behind [`Overtaking`](faults::Overtaking), [`Flaky`](faults::Flaky) and [`Slow`](faults::Slow). `idempotence` and some
-//! of `order` and `modes` speak to the store without core; the others go through [`Locks`](polylock_core::Locks), as
-//! users do. Two connections stand for two processes. Processes that are killed or paused are beyond a library of cases.
+//! The cases also cover faulty stores: `faults` repeats the cases of exclusion, cancellation, order and leaks behind
+//! [`Overtaking`](faults::Overtaking), [`Flaky`](faults::Flaky) and [`Slow`](faults::Slow). `idempotence` and some cases of `order` and
+//! `modes` call the store without core; the others use [`Locks`](polylock_core::Locks), as users do. Two connections represent two
+//! processes. The suite can't test processes that are killed or paused.
 //!
 #![doc = include_str!("cases.md")]
-#![allow(clippy::unwrap_used, reason = "a case that fails panics: that is its verdict")]
+#![allow(clippy::unwrap_used, reason = "a case fails by a panic")]
 
 mod cases;
 mod clock;
@@ -63,19 +62,19 @@ pub use clock::ManualClock;
 #[doc(hidden)]
 pub use runner::test as __test;
 pub use runner::{Failure, Verdict, check};
-pub use target::{Made, Maker, Missing, OwnServer, Target};
+pub use target::{IntoTarget, Missing, OwnServer, Target, TargetFactory};
 #[doc(hidden)]
-pub use trial::set_patience as __set_patience;
+pub use trial::set_timeout as __set_timeout;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_book_tells_every_case_in_order() {
+    fn the_table_lists_every_case_in_order() {
         let rows = include_str!("cases.md").lines().skip(2);
-        let told: Vec<&str> = rows.filter_map(|row| row.split('`').nth(1)).collect();
-        assert_eq!(told, CASES);
+        let listed: Vec<&str> = rows.filter_map(|row| row.split('`').nth(1)).collect();
+        assert_eq!(listed, CASES);
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! A small seeded generator (splitmix64), so that a fault can be had again from its seed.
+//! A small seeded generator (splitmix64), so that a fault can be reproduced from its seed.
 
-/// The numbers of one seed.
+/// The sequence of one seed.
 #[derive(Debug, Clone)]
 pub(crate) struct Random(u64);
 
@@ -16,12 +16,12 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `end`, which is small.
+    /// Returns a number below `end`, which must be small.
     pub(crate) const fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
 
-    /// True in `percent` of a hundred.
+    /// Returns true in `percent` of a hundred calls.
     pub(crate) const fn percent(&mut self, percent: u8) -> bool {
         self.below(100) < percent as u64
     }

@@ -1,4 +1,4 @@
-//! Runs one case against one target: a runtime of its own, a time limit, a verdict.
+//! Runs one case against one target, with its own runtime and a time limit, and returns the verdict.
 
 use std::{
     any::Any,
@@ -11,28 +11,28 @@ use std::{
 };
 
 use crate::{
-    Maker, cases,
+    TargetFactory, cases,
     target::Missing,
     trial::{Trial, scaled},
 };
 
-/// How a case ended, if it did not fail.
+/// The result of a case that did not fail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// The promise is kept.
     Passed,
-    /// The store's capabilities do not promise it, or there is no way to see.
+    /// The store's capabilities do not include the promise, or it can't be observed.
     Unsupported(String),
-    /// The store is not there: see [`Missing`].
+    /// The store is not available: see [`Missing`].
     Missing(String),
 }
 
 /// A case that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// Which case.
+    /// The name of the case.
     pub case: String,
-    /// What it saw.
+    /// The observation that contradicts the promise.
     pub message: String,
 }
 
@@ -44,17 +44,17 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// How long it may take to make a target: a server may have to be started.
-const MAKING: Duration = Duration::from_secs(120);
+/// The time limit for creating a target: a server may have to be started.
+const CREATION_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Runs the case `name` of [`CASES`](crate::CASES) and blocks until it has ended; within its time limit in any case.
+/// Runs the case `name` of [`CASES`](crate::CASES), and blocks until it has ended or its time limit has passed.
 ///
 /// # Errors
 /// [`Failure`] if the promise is broken, the case hangs, or there is no such case.
 ///
 /// ```
 /// use polylock_core::{Result, Store, memory};
-/// use polylock_testkit::{Maker, Target, Verdict, check};
+/// use polylock_testkit::{TargetFactory, Target, Verdict, check};
 ///
 /// struct Memory(String);
 ///
@@ -65,70 +65,74 @@ const MAKING: Duration = Duration::from_secs(120);
 ///     }
 /// }
 ///
-/// let verdict = check("wait::zero_tries_once", &Maker::new(|| async { Memory("doc".into()) }));
+/// let verdict = check("wait::a_wait_of_zero_tries_once", &TargetFactory::new(|| async { Memory("doc".into()) }));
 /// assert_eq!(verdict, Ok(Verdict::Passed));
 /// ```
-pub fn check(name: &str, maker: &Maker) -> Result<Verdict, Failure> {
+pub fn check(name: &str, factory: &TargetFactory) -> Result<Verdict, Failure> {
     let failure = |message: String| Failure { case: name.to_owned(), message };
     let Some(case) = cases::TABLE.iter().find(|case| case.name == name) else {
-        return Err(failure("there is no such case".to_owned()));
+        return Err(failure("no such case: see CASES".to_owned()));
     };
-    let (news, heard) = mpsc::channel();
-    let maker = maker.clone();
+    let (sender, messages) = mpsc::channel();
+    let factory = factory.clone();
     let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
-        let outcome = catch_unwind(AssertUnwindSafe(|| run_here(case, &maker, &news)));
-        news.send(News::Ended(outcome.map_err(|panic| message(&*panic)))).ok();
+        let outcome = catch_unwind(AssertUnwindSafe(|| run_here(case, &factory, &sender)));
+        sender.send(Message::Ended(outcome.map_err(|panic| panic_text(&*panic)))).ok();
     });
     if let Err(error) = thread {
-        return Err(failure(format!("no thread to run it on: {error}")));
+        return Err(failure(format!("can't start a thread for the case: {error}")));
     }
-    let mut limit = MAKING;
+    let mut limit = CREATION_TIMEOUT;
     loop {
-        match heard.recv_timeout(limit) {
-            Ok(News::Limit(told)) => limit = told,
-            Ok(News::Ended(outcome)) => return outcome.map_err(failure),
-            Err(RecvTimeoutError::Timeout) => return Err(failure(format!("hangs: no end within {limit:?}"))),
-            Err(RecvTimeoutError::Disconnected) => return Err(failure("ended without a verdict".to_owned())),
+        match messages.recv_timeout(limit) {
+            Ok(Message::Limit(new)) => limit = new,
+            Ok(Message::Ended(outcome)) => return outcome.map_err(failure),
+            Err(RecvTimeoutError::Timeout) => {
+                return Err(failure(format!("hangs: not finished within {limit:?}")));
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(failure("the thread of the case ended without a verdict".to_owned()));
+            }
         }
     }
 }
 
-/// What the thread of a case tells.
-enum News {
-    /// It may take so long from now on.
+/// A message from the thread of a case.
+enum Message {
+    /// Restarts the time limit with this value.
     Limit(Duration),
-    /// It has ended, or panicked.
+    /// The case has ended, or panicked.
     Ended(Result<Verdict, String>),
 }
 
-fn run_here(case: &cases::Case, maker: &Maker, news: &mpsc::Sender<News>) -> Verdict {
+fn run_here(case: &cases::Case, factory: &TargetFactory, messages: &mpsc::Sender<Message>) -> Verdict {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    let runtime = runtime.unwrap_or_else(|error| panic!("no runtime: {error}"));
+    let runtime = runtime.unwrap_or_else(|error| panic!("can't create a runtime: {error}"));
     let verdict = runtime.block_on(async {
-        let target = match maker.make().await {
+        let target = match factory.create().await {
             Ok(target) => target,
-            Err(Missing(why)) => return Verdict::Missing(why),
+            Err(Missing(reason)) => return Verdict::Missing(reason),
         };
         let limit = scaled(target.time_limit());
-        news.send(News::Limit(limit)).ok();
+        messages.send(Message::Limit(limit)).ok();
         let trial = Trial::new(target.clone()).await;
-        news.send(News::Limit(limit + 40 * trial.short())).ok();
+        messages.send(Message::Limit(limit + 40 * trial.short())).ok();
         for need in case.needs {
             if let Some(lack) = trial.lacks(*need).await {
                 return Verdict::Unsupported(lack);
             }
         }
-        // On a worker of the runtime, as a user's tasks are.
+        // It runs on a worker of the runtime, as users' tasks do.
         match tokio::spawn((case.run)(trial)).await {
             Ok(Ok(())) => {
                 let logged = target.errors_logged().await;
-                assert!(logged.is_empty(), "the server has logged errors:\n{}", logged.join("\n"));
+                assert!(logged.is_empty(), "the server logged errors:\n{}", logged.join("\n"));
                 Verdict::Passed
             }
             Ok(Err(unsupported)) => Verdict::Unsupported(unsupported.0),
-            Err(cut) => match cut.try_into_panic() {
+            Err(error) => match error.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),
-                Err(cut) => panic!("the case was cut off: {cut}"),
+                Err(error) => panic!("the case was cancelled: {error}"),
             },
         }
     });
@@ -136,30 +140,30 @@ fn run_here(case: &cases::Case, maker: &Maker, news: &mpsc::Sender<News>) -> Ver
     verdict
 }
 
-/// Runs a case as a test: what [`conformance!`](crate::conformance) calls.
+/// Runs a case as a test. [`conformance!`](crate::conformance) calls it.
 ///
-/// Prints what is unsupported or missing to the standard error stream, past the test harness, so that it shows.
+/// Prints an unsupported or missing case to standard error, past the test harness, so that it is visible.
 ///
 /// # Panics
-/// If the case fails, or the store is missing and `POLYLOCK_TEST_REQUIRE` says `all`.
+/// If the case fails, or the store is missing and `POLYLOCK_TEST_REQUIRE` is `all`.
 #[doc(hidden)]
-pub fn test(target: &str, case: &str, maker: &Maker) {
-    let say = |what: &str, why: &str| {
-        writeln!(std::io::stderr(), "{what}: {target} {case}: {why}").ok();
+pub fn test(target: &str, case: &str, factory: &TargetFactory) {
+    let report = |verdict: &str, reason: &str| {
+        writeln!(std::io::stderr(), "{verdict}: {target} {case}: {reason}").ok();
     };
-    match check(case, maker) {
+    match check(case, factory) {
         Ok(Verdict::Passed) => {}
-        Ok(Verdict::Unsupported(why)) => say("unsupported", &why),
-        Ok(Verdict::Missing(why)) => {
+        Ok(Verdict::Unsupported(reason)) => report("unsupported", &reason),
+        Ok(Verdict::Missing(reason)) => {
             let required = std::env::var("POLYLOCK_TEST_REQUIRE").is_ok_and(|required| required == "all");
-            assert!(!required, "{target} is required and missing: {why}");
-            say("missing", &why);
+            assert!(!required, "{target} is required by POLYLOCK_TEST_REQUIRE and missing: {reason}");
+            report("missing", &reason);
         }
         Err(failure) => panic!("{target} {failure}"),
     }
 }
 
-fn message(panic: &(dyn Any + Send)) -> String {
+fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     text.unwrap_or("a panic without a message").to_owned()

@@ -1,45 +1,44 @@
-//! What the author of a store gives to have it tested.
+//! The interface that the author of a store implements to test it.
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use polylock_core::{Capabilities, Result, Store};
 
-/// A store to be tested: one namespace of its own, which nothing else uses.
+/// A store under test: one isolated namespace.
 ///
-/// Every case makes a target of its own, and cases run at the same time, so a new one must share nothing with another:
-/// a file in a new directory, a key prefix that nobody has used.
+/// Every case creates its own target, and cases run in parallel, so a new target must share nothing with another: a file in a new
+/// directory, a new key prefix.
 #[async_trait]
 pub trait Target: Send + Sync + 'static {
-    /// A new, independent connection to the same store and namespace, such as another process would have.
+    /// Opens a new, independent connection to the same store and namespace, as another process would.
     ///
-    /// It is called on the `polylock-io` thread, where connections belong.
+    /// It is called on the `polylock-io` thread, to which connections belong.
     ///
     /// # Errors
-    /// What the store's own `connect` returns; every case fails with it.
+    /// The error of the store's own `connect`; every case fails with it.
     async fn connect(&self) -> Result<Store>;
 
-    /// How many entries the store keeps in this namespace, holders and waiters, expired ones included; `None` if it
-    /// can't be told, which is the default.
+    /// Returns the number of entries that the store keeps in this namespace, holders and waiters, expired ones included; `None`, the
+    /// default, if it can't be counted.
     ///
-    /// What a store keeps for other purposes (a counter for tokens, for instance) does not count, within the bounds
-    /// that its documentation names. Without it, leaks are looked for with [`Inspect`](polylock_core::Inspect), which
-    /// sees live entries only.
+    /// Data for other purposes (a counter for tokens, for instance) do not count, within the bounds that the store's documentation
+    /// states. Without this method, leaks are detected with [`Inspect`](polylock_core::Inspect), which returns live entries only.
     ///
     /// # Errors
-    /// If the store can't be asked; every case that asks fails with it.
+    /// If the store can't be queried; every case that uses it fails.
     async fn leftovers(&self) -> Result<Option<u64>> {
         Ok(None)
     }
 
-    /// The errors that the store's server has logged because of this namespace: statements that it refused, for instance, of
-    /// which no caller is told because they ran in the background. A case fails if there is one; none by default.
+    /// Returns the errors that the store's server has logged because of this namespace: statements that it refused, for instance, which
+    /// no caller notices because they ran in the background. A case fails if there is one; none by default.
     async fn errors_logged(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Deletes everything that the store keeps in this namespace while programs use it, counters for tokens included, as an operator
-    /// or the clean-up of a test may do. Returns whether it has; `false` if the target has no way to, which is the default.
+    /// Deletes everything that the store keeps in this namespace while programs use it, counters for tokens included, as an operator or a
+    /// clean-up job may do. Returns true if it did; `false`, the default, if the target can't do that.
     ///
     /// # Errors
     /// If it fails; the case fails with it.
@@ -47,8 +46,8 @@ pub trait Target: Send + Sync + 'static {
         Ok(false)
     }
 
-    /// A place in the same kind of store on a server of its own, which keeps on its disk what it has acknowledged and may be killed;
-    /// `None` if there is none, which is the default.
+    /// Returns a target in the same kind of store on a server of its own, which persists acknowledged writes and may be killed; `None`,
+    /// the default, if there is none.
     ///
     /// # Errors
     /// If it can't be started; the case fails with it.
@@ -56,17 +55,17 @@ pub trait Target: Send + Sync + 'static {
         Ok(None)
     }
 
-    /// A short lease for the cases that wait until one runs out: 400 ms by default, or the shortest the store gives.
+    /// A short lease for the cases that wait until one runs out: 400 ms by default, or the store's shortest.
     fn short_ttl(&self, capabilities: &Capabilities) -> Duration {
         Duration::from_millis(400).max(*capabilities.ttl.start())
     }
 
-    /// How long a case may take before it counts as hung: two minutes by default, and 40 short leases.
+    /// The time limit of a case, after which it counts as hung: two minutes by default. The suite adds 40 short leases.
     fn time_limit(&self) -> Duration {
         Duration::from_secs(120)
     }
 
-    /// Texts that may appear nowhere: the password of the URL, for instance. None by default.
+    /// Texts that must not appear in any output: the password of the URL, for instance. None by default.
     fn secrets(&self) -> Vec<String> {
         Vec::new()
     }
@@ -75,63 +74,63 @@ pub trait Target: Send + Sync + 'static {
 /// A target on a server of its own.
 #[async_trait]
 pub trait OwnServer: Target {
-    /// Kills the server without a warning, starts it again with what it has kept, and waits until it answers.
+    /// Kills the server without warning, starts it again with its persistent data, and waits until it answers.
     async fn restart(&self);
 }
 
-/// Makes a new target for every case.
+/// Creates a new target for every case.
 #[derive(Clone)]
-pub struct Maker(Arc<dyn Fn() -> Making + Send + Sync>);
+pub struct TargetFactory(Arc<dyn Fn() -> TargetFuture + Send + Sync>);
 
-type Making = Pin<Box<dyn Future<Output = Result<Arc<dyn Target>, Missing>> + Send>>;
+type TargetFuture = Pin<Box<dyn Future<Output = Result<Arc<dyn Target>, Missing>> + Send>>;
 
-impl Maker {
-    /// From a closure such as `|| async { MyTarget::new() }`, which may also return `Result<MyTarget, Missing>`.
-    pub fn new<M, F>(make: M) -> Self
+impl TargetFactory {
+    /// Creates one from a closure such as `|| async { MyTarget::new() }`, which may also return `Result<MyTarget, Missing>`.
+    pub fn new<C, F>(create: C) -> Self
     where
-        M: Fn() -> F + Send + Sync + 'static,
-        F: Future<Output: Made> + Send + 'static,
+        C: Fn() -> F + Send + Sync + 'static,
+        F: Future<Output: IntoTarget> + Send + 'static,
     {
         Self(Arc::new(move || {
-            let making = make();
-            Box::pin(async move { making.await.made() })
+            let target = create();
+            Box::pin(async move { target.await.into_target() })
         }))
     }
 
-    pub(crate) async fn make(&self) -> Result<Arc<dyn Target>, Missing> {
+    pub(crate) async fn create(&self) -> Result<Arc<dyn Target>, Missing> {
         (self.0)().await
     }
 }
 
-impl fmt::Debug for Maker {
+impl fmt::Debug for TargetFactory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Maker")
+        f.write_str("TargetFactory")
     }
 }
 
-/// Why a target is not there to be tested: its server is not installed, for instance.
+/// The reason why a target is not available: its server is not installed, for instance.
 ///
 /// Such a case is reported as missing, not as passed. With `POLYLOCK_TEST_REQUIRE=all` in the environment it fails.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Missing(pub String);
 
-/// What a [`Maker`]'s closure may return: a [`Target`], or a `Result` of one or [`Missing`].
-pub trait Made {
-    /// The target, if it is there.
+/// A possible output of a [`TargetFactory`]'s closure: a [`Target`], or a `Result` of one or [`Missing`].
+pub trait IntoTarget {
+    /// Returns the target.
     ///
     /// # Errors
-    /// [`Missing`] if it is not.
-    fn made(self) -> Result<Arc<dyn Target>, Missing>;
+    /// [`Missing`] if it is not available.
+    fn into_target(self) -> Result<Arc<dyn Target>, Missing>;
 }
 
-impl<T: Target> Made for T {
-    fn made(self) -> Result<Arc<dyn Target>, Missing> {
+impl<T: Target> IntoTarget for T {
+    fn into_target(self) -> Result<Arc<dyn Target>, Missing> {
         Ok(Arc::new(self))
     }
 }
 
-impl<T: Target> Made for Result<T, Missing> {
-    fn made(self) -> Result<Arc<dyn Target>, Missing> {
+impl<T: Target> IntoTarget for Result<T, Missing> {
+    fn into_target(self) -> Result<Arc<dyn Target>, Missing> {
         self.map(|target| Arc::new(target) as Arc<dyn Target>)
     }
 }

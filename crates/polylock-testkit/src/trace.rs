@@ -1,4 +1,4 @@
-//! Everything that is traced while a case listens, as text.
+//! Captures all tracing output of a case as text.
 
 use std::{
     fmt::{self, Write as _},
@@ -15,42 +15,43 @@ use tracing::{
     subscriber::{Interest, set_global_default},
 };
 
-static LISTENERS: AtomicUsize = AtomicUsize::new(0);
-static HEARD: Mutex<String> = Mutex::new(String::new());
+static CAPTURES: AtomicUsize = AtomicUsize::new(0);
+static CAPTURED: Mutex<String> = Mutex::new(String::new());
 
-/// Listens to the whole process until it is dropped.
+/// Captures the tracing output of the whole process until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Listener(usize);
+pub(crate) struct TraceCapture(usize);
 
-impl Listener {
-    /// `None` if the program has a subscriber of its own.
+impl TraceCapture {
+    /// Starts to capture; returns `None` if the program has its own subscriber.
     pub(crate) fn start() -> Option<Self> {
         static INSTALLED: OnceLock<bool> = OnceLock::new();
-        let installed = INSTALLED.get_or_init(|| set_global_default(Capture(AtomicU64::new(1))).is_ok());
+        let installed =
+            INSTALLED.get_or_init(|| set_global_default(CaptureSubscriber(AtomicU64::new(1))).is_ok());
         installed.then(|| {
-            let from = heard().len();
-            LISTENERS.fetch_add(1, Ordering::SeqCst);
+            let from = captured().len();
+            CAPTURES.fetch_add(1, Ordering::SeqCst);
             Self(from)
         })
     }
 
-    /// What was traced since the start, by whomever.
-    pub(crate) fn heard(&self) -> String {
-        heard()[self.0..].to_owned()
+    /// Returns all tracing output since the start.
+    pub(crate) fn captured(&self) -> String {
+        captured()[self.0..].to_owned()
     }
 }
 
-impl Drop for Listener {
+impl Drop for TraceCapture {
     fn drop(&mut self) {
-        LISTENERS.fetch_sub(1, Ordering::SeqCst);
+        CAPTURES.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-fn heard() -> MutexGuard<'static, String> {
-    HEARD.lock().unwrap_or_else(PoisonError::into_inner)
+fn captured() -> MutexGuard<'static, String> {
+    CAPTURED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-struct Capture(AtomicU64);
+struct CaptureSubscriber(AtomicU64);
 
 struct Line<'a>(&'a mut String);
 
@@ -60,37 +61,37 @@ impl Visit for Line<'_> {
     }
 }
 
-impl Subscriber for Capture {
+impl Subscriber for CaptureSubscriber {
     fn register_callsite(&self, _: &'static Metadata<'static>) -> Interest {
         Interest::sometimes()
     }
 
     fn enabled(&self, _: &Metadata<'_>) -> bool {
-        LISTENERS.load(Ordering::SeqCst) > 0
+        CAPTURES.load(Ordering::SeqCst) > 0
     }
 
     fn new_span(&self, span: &Attributes<'_>) -> Id {
-        let mut heard = heard();
-        write!(heard, "span {}", span.metadata().name()).ok();
-        span.record(&mut Line(&mut heard));
-        heard.push('\n');
+        let mut captured = captured();
+        write!(captured, "span {}", span.metadata().name()).ok();
+        span.record(&mut Line(&mut captured));
+        captured.push('\n');
         Id::from_u64(self.0.fetch_add(1, Ordering::Relaxed))
     }
 
     fn record(&self, _: &Id, values: &Record<'_>) {
-        let mut heard = heard();
-        heard.push_str("record");
-        values.record(&mut Line(&mut heard));
-        heard.push('\n');
+        let mut captured = captured();
+        captured.push_str("record");
+        values.record(&mut Line(&mut captured));
+        captured.push('\n');
     }
 
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
     fn event(&self, event: &Event<'_>) {
-        let mut heard = heard();
-        write!(heard, "{} {}", event.metadata().level(), event.metadata().target()).ok();
-        event.record(&mut Line(&mut heard));
-        heard.push('\n');
+        let mut captured = captured();
+        write!(captured, "{} {}", event.metadata().level(), event.metadata().target()).ok();
+        event.record(&mut Line(&mut captured));
+        captured.push('\n');
     }
 
     fn enter(&self, _: &Id) {}

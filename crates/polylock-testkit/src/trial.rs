@@ -1,4 +1,4 @@
-//! What a case works with: a target, connections to it, and words for what every case looks at.
+//! The context of a case: a target, connections to it, and common checks.
 
 use std::{
     future::{Future, IntoFuture, poll_fn},
@@ -13,9 +13,9 @@ use std::{
 };
 
 use polylock_core::{
-    Backend, Capabilities, Carrier, Clock, Error, Fencing, Grant, Guard, Inspect, KeepAlive, LockName,
-    LockStatus, Locks, Mode, Modes, Options, Order, Release, Request, Result, Standing, Store, SystemClock,
-    WakeUp, io,
+    Backend, Capabilities, ClaimOutcome, Clock, Error, Fencing, Grant, Guard, HoldLifetime, Inspect,
+    KeepAlive, LockName, LockStatus, Locks, Mode, Modes, Notifications, Options, Order, Release, Request,
+    Result, Store, SystemClock, io,
 };
 
 use crate::{
@@ -24,32 +24,32 @@ use crate::{
     faults::{self, Recording},
 };
 
-static PATIENCE: AtomicU64 = AtomicU64::new(30_000);
+static TIMEOUT_MILLIS: AtomicU64 = AtomicU64::new(30_000);
 
-/// How long anything may take that normally happens at once: a hang, not a measure.
-pub(crate) fn patience() -> Duration {
-    Duration::from_millis(PATIENCE.load(Ordering::Relaxed))
+/// The timeout of operations that normally complete at once. It detects hangs; it does not measure performance.
+pub(crate) fn timeout() -> Duration {
+    Duration::from_millis(TIMEOUT_MILLIS.load(Ordering::Relaxed))
 }
 
-/// Sets it for the whole process: for tests of the suite itself, whose cases are meant to fail.
+/// Sets the timeout for the whole process: for tests of the suite itself, in which cases fail on purpose.
 #[doc(hidden)]
-pub fn set_patience(limit: Duration) {
-    PATIENCE.store(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+pub fn set_timeout(timeout: Duration) {
+    TIMEOUT_MILLIS.store(u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
 }
 
-/// The bound for what must not wait for a lease to run out. A waiter's own lease lasts 5 s, a holder's a minute.
+/// The time limit of operations that must not wait for a lease to run out. A waiter's lease lasts 5 s, a holder's a minute.
 pub(crate) const SOON: Duration = Duration::from_secs(4);
 
-/// Why a case can't be run after all.
+/// The reason why a case can't be run.
 #[derive(Debug)]
 pub(crate) struct Unsupported(pub(crate) String);
 
-/// How a case ends; a promise that is broken is a panic.
+/// The outcome of a case. A broken promise is a panic.
 pub(crate) type Outcome = Result<(), Unsupported>;
 
 type Wrapper = Arc<dyn Fn(Arc<dyn Backend>) -> Arc<dyn Backend> + Send + Sync>;
 
-/// One case's view of one target.
+/// One case's view of its target.
 #[derive(Clone)]
 pub(crate) struct Trial {
     target: Arc<dyn Target>,
@@ -63,7 +63,7 @@ impl Trial {
         Self { target, bare, wrapper: None }
     }
 
-    /// The same target with every further connection behind a fault.
+    /// Returns a trial of the same target with every further connection behind a fault.
     pub(crate) fn behind<B: Backend>(
         &self,
         wrapper: impl Fn(Arc<dyn Backend>) -> B + Send + Sync + 'static,
@@ -76,9 +76,10 @@ impl Trial {
         self.bare.backend.capabilities()
     }
 
-    /// How many of `count` requests for one lock that wait in one process claim it: the first alone if the store keeps no queue.
+    /// Returns the number of claimants if `count` requests for one lock wait in one process: only the first claims if the store keeps no
+    /// queue.
     pub(crate) fn in_queue(&self, count: usize) -> usize {
-        if self.capabilities().order == Order::Arrival { count } else { count.min(1) }
+        if self.capabilities().order == Order::Fifo { count } else { count.min(1) }
     }
 
     /// The modes that the store grants, weakest first.
@@ -87,32 +88,42 @@ impl Trial {
         Mode::ALL.into_iter().filter(move |mode| modes.contains(*mode))
     }
 
-    /// What the target lacks of what a case needs.
+    /// Returns a description of the missing capability if the target lacks `need`.
     pub(crate) async fn lacks(&self, need: Need) -> Option<String> {
-        let can = self.capabilities();
-        let lack = |lacks: bool, what: &str| lacks.then(|| what.to_owned());
+        let capabilities = self.capabilities();
+        let lack = |lacks: bool, reason: &str| lacks.then(|| reason.to_owned());
         match need {
-            Need::Modes => lack(can.modes != Modes::AllSix, "the store does not grant all six modes"),
+            Need::Modes => {
+                lack(capabilities.modes != Modes::AllSix, "the store does not grant all six modes")
+            }
             Need::Shared => {
-                lack(!can.modes.contains(Mode::Shared), "the store grants the exclusive mode alone")
+                lack(!capabilities.modes.contains(Mode::Shared), "the store grants only the exclusive mode")
             }
-            Need::Order => lack(can.order != Order::Arrival, "the store keeps no order of arrival"),
-            Need::Tokens => lack(can.fencing == Fencing::Absent, "the store gives no fencing tokens"),
-            Need::Push => lack(can.wake != WakeUp::Pushed, "the store wakes nobody, it is polled"),
+            Need::Order => {
+                lack(capabilities.order != Order::Fifo, "the store does not grant in order of arrival")
+            }
+            Need::Tokens => lack(capabilities.fencing == Fencing::Absent, "the store has no fencing tokens"),
+            Need::Push => lack(
+                capabilities.notifications != Notifications::Pushed,
+                "the store sends no notifications; waiters poll",
+            ),
             Need::Anywhere => {
-                let what = "a hold lives in its connection, and no other can speak for it";
-                lack(can.carrier != Carrier::Entry, what)
+                let reason = "a hold belongs to its connection; no other connection can renew or release it";
+                lack(capabilities.hold_lifetime != HoldLifetime::Lease, reason)
             }
-            Need::Inspect => lack(self.bare.inspect.is_none(), "the store can't be inspected"),
+            Need::Inspect => lack(self.bare.inspect.is_none(), "the store does not support inspection"),
             Need::Alerts => lack(self.bare.alerts.is_none(), "the store does not push break notices"),
             Need::Count => {
                 let lacks = self.count().await.is_none();
-                lack(lacks, "the store can't be looked into, and the target does not count what it keeps")
+                lack(
+                    lacks,
+                    "the store does not support inspection, and the target does not count the entries",
+                )
             }
         }
     }
 
-    /// A new connection.
+    /// Opens a new connection.
     pub(crate) async fn store(&self) -> Store {
         let store = connect(&self.target).await;
         match &self.wrapper {
@@ -121,58 +132,58 @@ impl Trial {
         }
     }
 
-    /// Everything that the store keeps is deleted; false if the target has no way to.
+    /// Deletes everything that the store keeps. Returns false if the target can't do that.
     pub(crate) async fn empty(&self) -> bool {
         let target = self.target.clone();
         self.on_io(async move { target.empty().await }).await
     }
 
-    /// The same on a server of its own, if the target has one.
+    /// Returns a trial of a target on a server of its own, if there is one.
     pub(crate) async fn on_own_server(&self) -> Option<(Self, Arc<dyn OwnServer>)> {
         let own = self.target.on_own_server().await;
-        let own = own.unwrap_or_else(|error| panic!("the server: {}", chain(&error)))?;
+        let own = own.unwrap_or_else(|error| panic!("can't start the server: {}", chain(&error)))?;
         Some((Self::new(own.clone()).await, own))
     }
 
-    /// Locks on a new connection, with a long lease.
+    /// Returns locks on a new connection, with a long lease.
     pub(crate) async fn locks(&self) -> Locks {
         self.open(self.store().await)
     }
 
-    /// Locks on `store`, with a long lease.
+    /// Returns locks on `store`, with a long lease.
     pub(crate) fn open(&self, store: Store) -> Locks {
         Locks::builder(store).options(self.options(self.long())).build()
     }
 
-    /// Locks on `store` whose deadlines go by `clock`.
+    /// Returns locks on `store` with deadlines by `clock`.
     pub(crate) fn open_by(&self, store: Store, clock: &ManualClock) -> Locks {
         Locks::builder(store).options(self.options(self.long())).clock(Arc::new(clock.clone())).build()
     }
 
-    /// Locks on a new connection, and what they ask of the store.
+    /// Returns locks on a new connection, and a recording of their requests to the store.
     pub(crate) async fn recorded(&self) -> (Locks, Arc<Recording>) {
         let (store, recording) = watched(self.store().await, Recording::new);
         (self.open(store), recording)
     }
 
-    /// Default options with this lease.
+    /// Returns the default options with this lease.
     pub(crate) fn options(&self, ttl: Duration) -> Options {
         let mut options = Options::default();
         options.ttl = ttl;
         options
     }
 
-    /// A lease that does not run out within a case: what it would free is a leak.
+    /// Returns a lease that does not run out during a case, so that it can't hide a leak.
     pub(crate) fn long(&self) -> Duration {
         self.within_range(Duration::from_secs(60))
     }
 
-    /// A lease for cases that wait until it runs out.
+    /// Returns a lease for cases that wait until it runs out.
     pub(crate) fn short(&self) -> Duration {
         self.within_range(self.target.short_ttl(self.capabilities()))
     }
 
-    /// A lease that is short, but renewed in time on a busy machine.
+    /// Returns a lease that is short, but long enough for timely renewals on a busy machine.
     pub(crate) fn renewable(&self) -> Duration {
         self.within_range(self.short().max(Duration::from_millis(1200)))
     }
@@ -185,12 +196,12 @@ impl Trial {
         self.target.secrets()
     }
 
-    /// A connection to be spoken to without core.
+    /// Opens a connection for calls without core.
     pub(crate) async fn raw(&self) -> Raw {
         Raw(self.store().await.backend)
     }
 
-    /// The same on no new connection, and behind no fault.
+    /// Returns the existing connection for calls without core, without faults.
     pub(crate) fn bare(&self) -> Raw {
         Raw(self.bare.backend.clone())
     }
@@ -207,16 +218,16 @@ impl Trial {
         self.bare
             .inspect
             .clone()
-            .unwrap_or_else(|| panic!("a case that looks into the store must need Inspect"))
+            .unwrap_or_else(|| panic!("a case that inspects the store must need Inspect"))
     }
 
-    /// Who holds and who waits.
+    /// Returns the holders and waiters of `name`.
     pub(crate) async fn status(&self, name: &str) -> LockStatus {
         let (inspect, name) = (self.inspect(), lock_name(name));
         self.on_io(async move { inspect.inspect(&name).await }).await
     }
 
-    /// How many entries the store keeps.
+    /// Returns the number of entries in the store; `None` if neither the target nor the store can count them.
     pub(crate) async fn count(&self) -> Option<u64> {
         let (target, inspect) = (self.target.clone(), self.bare.inspect.clone());
         self.on_io(async move {
@@ -230,26 +241,29 @@ impl Trial {
         .await
     }
 
-    /// Within less time than a lease takes to run out, the store keeps `count` entries, if it can be told.
-    pub(crate) async fn keeps(&self, count: u64, what: &str) {
-        let mut seen = None;
-        let by = SystemClock.now() + SOON;
-        while SystemClock.now() < by {
-            seen = self.count().await;
-            if seen.is_none_or(|seen| seen == count) {
+    /// Waits until the store keeps `count` entries, for less time than a lease takes to run out. Skipped if entries can't be counted.
+    pub(crate) async fn assert_entries(&self, count: u64, what: &str) {
+        let mut found = None;
+        let limit = SystemClock.now() + SOON;
+        while SystemClock.now() < limit {
+            found = self.count().await;
+            if found.is_none_or(|found| found == count) {
                 return;
             }
             pause().await;
         }
-        panic!("{what}: the store should keep {count} entries and keeps {seen:?}");
+        panic!(
+            "{what}: expected {count} entries in the store, found {} after {SOON:?}",
+            found.unwrap_or_default()
+        );
     }
 
-    /// Within less time than a lease takes to run out, nothing is left of `names`, and each can be had at once.
-    pub(crate) async fn nothing_left(&self, names: &[&str], what: &str) {
-        self.keeps(0, what).await;
+    /// Waits until the store is empty, for less time than a lease takes to run out, and checks that each of `names` is free.
+    pub(crate) async fn assert_empty(&self, names: &[&str], what: &str) {
+        self.assert_entries(0, what).await;
         let raw = self.bare();
         for name in names {
-            raw.is_free(name, what).await;
+            raw.assert_free(name, what).await;
         }
     }
 }
@@ -259,7 +273,7 @@ async fn connect(target: &Arc<dyn Target>) -> Store {
     on_io("testkit", async move { target.connect().await }).await
 }
 
-/// `store` behind a fault, and the fault to be played with.
+/// Returns `store` behind a fault, and the handle of the fault.
 pub(crate) fn watched<B: Backend>(
     store: Store,
     fault: impl FnOnce(Arc<dyn Backend>) -> B,
@@ -270,41 +284,41 @@ pub(crate) fn watched<B: Backend>(
     (store, handle)
 }
 
-/// A store's backend, spoken to on the thread it belongs to.
+/// A store's backend. Its operations run on the store's I/O thread.
 #[derive(Clone)]
 pub(crate) struct Raw(pub(crate) Arc<dyn Backend>);
 
 impl Raw {
-    pub(crate) async fn claim(&self, request: &Request) -> Standing {
+    pub(crate) async fn claim(&self, request: &Request) -> ClaimOutcome {
         let (backend, request) = (self.0.clone(), request.clone());
         on_io(self.0.capabilities().backend, async move { backend.claim(&request).await }).await
     }
 
-    /// A claim that must be granted.
+    /// Claims; the claim must be granted.
     pub(crate) async fn hold(&self, request: &Request) -> Grant {
         match self.claim(request).await {
-            Standing::Held(grant) => grant,
-            Standing::Queued(place) => {
-                panic!("{} should be granted and is queued at {place:?}", request.name)
+            ClaimOutcome::Granted(grant) => grant,
+            ClaimOutcome::Queued(position) => {
+                panic!("expected a grant of {}, queued at {position:?}", request.name)
             }
         }
     }
 
-    /// A claim that must not be granted.
+    /// Claims; the claim must not be granted.
     pub(crate) async fn queue(&self, request: &Request) {
-        if let Standing::Held(grant) = self.claim(request).await {
-            panic!("{} should be queued and is granted as {grant:?}", request.name);
+        if let ClaimOutcome::Granted(grant) = self.claim(request).await {
+            panic!("expected {} to be queued, granted as {grant:?}", request.name);
         }
     }
 
-    /// A keep-alive for one request.
+    /// Keeps one request alive.
     pub(crate) async fn renew(&self, request: &Request) -> KeepAlive {
         let mut outcomes = self.keep_alive(&[request]).await;
-        assert_eq!(outcomes.len(), 1, "one outcome for one request: {outcomes:?}");
+        assert_eq!(outcomes.len(), 1, "expected one outcome for one request: {outcomes:?}");
         outcomes.remove(0)
     }
 
-    /// Keep-alives for several, in batches of the size that the store takes.
+    /// Keeps several requests alive, in batches of the store's size.
     pub(crate) async fn keep_alive(&self, requests: &[&Request]) -> Vec<KeepAlive> {
         let (backend, capabilities) = (self.0.clone(), self.0.capabilities());
         let requests: Vec<Arc<Request>> =
@@ -325,26 +339,26 @@ impl Raw {
         on_io(self.0.capabilities().backend, async move { backend.release(&request).await }).await
     }
 
-    /// Whether a claim that does not wait is granted; then it is released.
+    /// Returns true if a claim that does not queue is granted, and releases it.
     pub(crate) async fn try_once(&self, name: &str, mode: Mode) -> bool {
         let mut request = Request::new(lock_name(name), mode, self.probe_ttl());
         request.queues = false;
-        let held = matches!(self.claim(&request).await, Standing::Held(_));
-        if held {
+        let is_granted = matches!(self.claim(&request).await, ClaimOutcome::Granted(_));
+        if is_granted {
             self.release(&request).await;
         }
-        held
+        is_granted
     }
 
-    async fn is_free(&self, name: &str, what: &str) {
-        let by = SystemClock.now() + SOON;
-        while SystemClock.now() < by {
+    async fn assert_free(&self, name: &str, what: &str) {
+        let limit = SystemClock.now() + SOON;
+        while SystemClock.now() < limit {
             if self.try_once(name, Mode::Exclusive).await {
                 return;
             }
             pause().await;
         }
-        panic!("{what}: {name:?} is still taken");
+        panic!("{what}: expected {name:?} to be free, still held after {SOON:?}");
     }
 
     fn probe_ttl(&self) -> Duration {
@@ -353,9 +367,9 @@ impl Raw {
     }
 }
 
-/// A checked name.
+/// Returns a valid name.
 pub(crate) fn lock_name(name: &str) -> LockName {
-    LockName::new(name).unwrap_or_else(|error| panic!("a case's own name {name:?}: {error}"))
+    LockName::new(name).unwrap_or_else(|error| panic!("invalid name {name:?} in a case: {error}"))
 }
 
 /// Runs `future` on the I/O thread of the stores called `backend`; its error fails the case.
@@ -363,11 +377,11 @@ async fn on_io<T: Send + 'static>(
     backend: &'static str,
     future: impl Future<Output = Result<T>> + Send + 'static,
 ) -> T {
-    let answer = io::run(backend, future).await.and_then(|answer| answer);
-    answer.unwrap_or_else(|error| panic!("the store failed: {}", chain(&error)))
+    let reply = io::run(backend, future).await.and_then(|reply| reply);
+    reply.unwrap_or_else(|error| panic!("the store failed: {}", chain(&error)))
 }
 
-/// An error with its causes.
+/// Returns the text of an error with its causes.
 pub(crate) fn chain(error: &Error) -> String {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);
@@ -378,26 +392,26 @@ pub(crate) fn chain(error: &Error) -> String {
     text
 }
 
-/// `future`, which must be ready within [`patience`].
+/// Awaits `future`, which must be ready within [`timeout`].
 pub(crate) async fn soon<T>(what: &str, future: impl IntoFuture<Output = T>) -> T {
-    within(patience(), what, future).await
+    within(timeout(), what, future).await
 }
 
-/// `future`, which must be ready within `limit`.
+/// Awaits `future`, which must be ready within `limit`.
 pub(crate) async fn within<T>(limit: Duration, what: &str, future: impl IntoFuture<Output = T>) -> T {
-    tokio::time::timeout(limit, future).await.unwrap_or_else(|_| panic!("{what}: not within {limit:?}"))
+    tokio::time::timeout(limit, future).await.unwrap_or_else(|_| panic!("{what}: no result within {limit:?}"))
 }
 
-/// Looks again until `condition` holds; it must within [`patience`].
+/// Polls `condition` until it holds, which must happen within [`timeout`].
 pub(crate) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let by = SystemClock.now() + patience();
+    let limit = SystemClock.now() + timeout();
     while !condition() {
-        assert!(SystemClock.now() < by, "{what}: not within {:?}", patience());
+        assert!(SystemClock.now() < limit, "{what}: not within {:?}", timeout());
         pause().await;
     }
 }
 
-/// Lets `time` pass, where the passing of time is what a case is about.
+/// Waits for `time`, in cases that depend on elapsed time.
 pub(crate) async fn pass(time: Duration) {
     SystemClock.sleep_until(SystemClock.now() + time).await;
 }
@@ -406,57 +420,57 @@ async fn pause() {
     pass(Duration::from_millis(2)).await;
 }
 
-/// An acquisition that must succeed, in [`patience`].
+/// Acquires a lock, which must succeed within [`timeout`].
 pub(crate) async fn acquired(lock: polylock_core::Lock) -> Guard {
     soon("acquire", lock.acquire()).await.unwrap_or_else(|error| panic!("acquire: {}", chain(&error)))
 }
 
-/// A release that must succeed, in [`patience`].
+/// Releases a lock, which must succeed within [`timeout`].
 pub(crate) async fn released(guard: Guard) {
     soon("release", guard.release()).await.unwrap_or_else(|error| panic!("release: {}", chain(&error)));
 }
 
-/// One try, which must not fail.
+/// Tries once, which must not fail.
 pub(crate) async fn tried(lock: polylock_core::Lock) -> Option<Guard> {
     soon("try_acquire", lock.try_acquire())
         .await
         .unwrap_or_else(|error| panic!("try_acquire: {}", chain(&error)))
 }
 
-/// A task that must not panic.
+/// Awaits a task, which must not panic.
 pub(crate) async fn join<T>(task: tokio::task::JoinHandle<T>) -> T {
-    match within(scaled(patience()), "a task of the case", task).await {
+    match within(scaled(timeout()), "a task of the case", task).await {
         Ok(value) => value,
-        Err(cut) => std::panic::resume_unwind(cut.into_panic()),
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
     }
 }
 
-/// Runs `work` on a thread that knows no runtime.
+/// Runs `work` on a thread without a runtime.
 pub(crate) async fn outside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let thread = thread::spawn(work);
     let joined = tokio::task::spawn_blocking(move || thread.join());
-    match within(patience() * 2, "a thread of the case", joined).await {
+    match within(timeout() * 2, "a thread of the case", joined).await {
         Ok(Ok(value)) => value,
         Ok(Err(panic)) => std::panic::resume_unwind(panic),
-        Err(cut) => std::panic::resume_unwind(cut.into_panic()),
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
     }
 }
 
-/// When a future is dropped.
+/// The point at which a future is dropped.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Cut {
+pub(crate) enum CancelAt {
     /// Right after its poll number `n` (0: before the first).
-    After(usize),
-    /// When it has been woken after that poll, and what woke it has not been looked at.
-    Woken(usize),
+    AfterPoll(usize),
+    /// After it has been woken following that poll, and before it is polled again.
+    AfterWake(usize),
 }
 
-/// Polls `future` until it is ready or the cut comes; then drops it.
-pub(crate) async fn cut<F: Future>(future: F, cut: Cut) -> Option<F::Output> {
+/// Polls `future` until it is ready or the point is reached; then drops it.
+pub(crate) async fn cancel_at<F: Future>(future: F, point: CancelAt) -> Option<F::Output> {
     let mut future = pin!(future);
-    let (limit, on_wake) = match cut {
-        Cut::After(polls) => (polls, false),
-        Cut::Woken(polls) => (polls, true),
+    let (limit, on_wake) = match point {
+        CancelAt::AfterPoll(polls) => (polls, false),
+        CancelAt::AfterWake(polls) => (polls, true),
     };
     let mut polls = 0;
     poll_fn(|context| {
@@ -472,12 +486,12 @@ pub(crate) async fn cut<F: Future>(future: F, cut: Cut) -> Option<F::Output> {
     .await
 }
 
-/// A limit for what takes longer when cases are made longer.
+/// Returns a time limit for operations that take longer in longer cases.
 pub(crate) fn scaled(limit: Duration) -> Duration {
     limit.saturating_mul(u32::try_from(scale()).unwrap_or(u32::MAX))
 }
 
-/// How many times more than usual the long cases repeat: `POLYLOCK_TESTKIT_SCALE`, 1 by default.
+/// Returns the factor by which the long cases are repeated: `POLYLOCK_TESTKIT_SCALE`, 1 by default.
 pub(crate) fn scale() -> usize {
     std::env::var("POLYLOCK_TESTKIT_SCALE").ok().and_then(|scale| scale.parse().ok()).unwrap_or(1)
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use polylock_core::{Result, Store};
 use polylock_testkit::Target;
 
-/// A store of this process under a name that nobody else uses.
+/// An in-memory store with a unique name.
 struct Memory(String);
 
 impl Memory {

@@ -1,64 +1,76 @@
-//! The store: what core asks, put to nodes.
+//! The `Backend` implementation: maps core's operations to nodes.
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use futures_util::{FutureExt, future::join_all};
 use polylock_core::{
-    Backend, Capabilities, Carrier, Clock, FirstStep, Grant, KeepAlive, LostReason, Moment, Operation, Place,
-    QueueLease, Reach, Release, Request, Result, Standing, Store, SystemClock, Wake, WakeUp,
+    Backend, Capabilities, ClaimOutcome, Clock, FirstStep, Grant, HoldLifetime, KeepAlive, LostReason,
+    Moment, Notifications, Operation, QueueLease, QueuePosition, Release, Request, Result, Scope, Store,
+    StoreConfig, SystemClock, Wake,
 };
 
 use crate::{
     NAME,
     claims::{Claims, Slot, Stage},
     config::Config,
+    creation::{Created, Creation, Node},
     directory::{Position, Predecessor},
     error::{Outcome, outcome},
-    making::{Made, Making, Node},
     nodes,
-    session::{Session, Sessions, Trouble},
+    session::{Cause, Session, Sessions},
 };
 
-/// The shortest lease. The longest one is what the session allows.
-const SHORTEST: Duration = Duration::from_millis(100);
+/// The shortest lease. The session timeout limits the longest one.
+const MIN_LEASE: Duration = Duration::from_millis(100);
 
-/// When to ask again for a lock whose directory is about to be renewed.
-const RENEWING: Duration = Duration::from_millis(50);
+/// The retry interval for a lock with a directory that is about to be replaced.
+const DIRECTORY_RETRY: Duration = Duration::from_millis(50);
 
-/// Opens the store: a session, and the node below which the locks are.
+/// Connects to the ensemble: opens a session, and creates the root node of the locks if it is missing.
 ///
 /// # Errors
-/// [`polylock_core::Error::Config`] if the configuration makes no sense, [`polylock_core::Error::Unavailable`] if there is no
-/// session within [`Config::connect_timeout`], or the user may not use the node.
+/// [`polylock_core::Error::Config`] if the configuration is invalid, [`polylock_core::Error::Unavailable`] if there is no session within
+/// [`Config::connect_timeout`], or the user may not use the node.
 ///
 /// # Cancel safety
-/// Yes: nothing is left behind.
+/// Cancel-safe: nothing is left behind.
 pub async fn connect(config: Config) -> Result<Store> {
     polylock_core::io::run(NAME, open(config)).await?
+}
+
+#[async_trait]
+impl StoreConfig for Config {
+    async fn open(&self) -> Result<Store> {
+        connect(self.clone()).await
+    }
+
+    fn has_sessions(&self) -> bool {
+        true
+    }
 }
 
 async fn open(config: Config) -> Result<Store> {
     config.check()?;
     let sessions = Sessions::new(config)?;
-    let session = sessions.current().await.map_err(|trouble| sessions.failed(Operation::Connect, trouble))?;
+    let session = sessions.current().await.map_err(|cause| sessions.failed(Operation::Connect, cause))?;
     let deadline = SystemClock.now() + sessions.config.connect_timeout;
-    let looked = SystemClock.before(deadline, async {
+    let checked = SystemClock.before(deadline, async {
         session.make_root(&sessions.config).await?;
-        // Whoever may not read it is told now, not with the first lock.
+        // A missing permission to read is reported now, not with the first lock.
         session.client.list_children(&sessions.config.root).await
     });
-    let looked = looked.await.unwrap_or(Err(zookeeper_client::Error::Timeout));
-    looked.map_err(|error| sessions.failed(Operation::Connect, error))?;
-    let mut capabilities = Capabilities::new(NAME, SHORTEST..=session.lease().max(SHORTEST));
-    capabilities.reach = Reach::Machines;
-    capabilities.wake = WakeUp::Pushed;
-    capabilities.carrier = Carrier::Connection;
+    let checked = checked.await.unwrap_or(Err(zookeeper_client::Error::Timeout));
+    checked.map_err(|error| sessions.failed(Operation::Connect, error))?;
+    let mut capabilities = Capabilities::new(NAME, MIN_LEASE..=session.lease().max(MIN_LEASE));
+    capabilities.scope = Scope::Network;
+    capabilities.notifications = Notifications::Pushed;
+    capabilities.hold_lifetime = HoldLifetime::Session;
     capabilities.first_step = FirstStep::Thread;
     capabilities.queue_lease = QueueLease::Shared;
     let claims: Arc<Claims> = Arc::default();
-    let looked_after = claims.clone();
-    tokio::spawn(async move { looked_after.look_after().await });
+    let expiring = claims.clone();
+    tokio::spawn(async move { expiring.expire_until_closed().await });
     let alerts = sessions.alerts.clone();
     Ok(Store::inspectable(Arc::new(Ensemble { capabilities, sessions, claims })).alerting(alerts))
 }
@@ -84,119 +96,127 @@ impl Drop for Ensemble {
 
 impl Ensemble {
     pub(crate) async fn session(&self, operation: Operation) -> Result<Arc<Session>> {
-        self.sessions.current().await.map_err(|trouble| self.sessions.failed(operation, trouble))
+        self.sessions.current().await.map_err(|cause| self.sessions.failed(operation, cause))
     }
 
-    /// What `answer` is, if it is there by `deadline`.
-    pub(crate) async fn answer<T, E: Into<Trouble>>(
+    /// Returns the output of `reply`, or a timeout error if it is not ready by `deadline`.
+    pub(crate) async fn by_deadline<T, E: Into<Cause>>(
         &self,
         operation: Operation,
         deadline: Moment,
-        answer: impl Future<Output = Result<T, E>>,
+        reply: impl Future<Output = Result<T, E>>,
     ) -> Result<T> {
         let began = SystemClock.now();
-        let answer = SystemClock.before(deadline, answer).await.map(|answer| answer.map_err(Into::into));
-        answer
-            .unwrap_or_else(|| Err(Trouble::Silent(SystemClock.now().since(began))))
-            .map_err(|trouble| self.sessions.failed(operation, trouble))
+        let reply = SystemClock.before(deadline, reply).await.map(|reply| reply.map_err(Into::into));
+        reply
+            .unwrap_or_else(|| Err(Cause::TimedOut(SystemClock.now().since(began))))
+            .map_err(|cause| self.sessions.failed(operation, cause))
     }
 
-    /// Whether somebody is in the way of a request that would be the last.
-    async fn is_taken(&self, session: &Arc<Session>, request: &Request, deadline: Moment) -> Result<bool> {
+    /// Returns true if a conflicting request exists.
+    async fn has_conflict(
+        &self,
+        session: &Arc<Session>,
+        request: &Request,
+        deadline: Moment,
+    ) -> Result<bool> {
         let directory = nodes::directory(&self.sessions.config.root, &request.name);
-        let children = self.answer(Operation::Claim, deadline, session.children_now(&directory)).await?;
+        let children = self.by_deadline(Operation::Claim, deadline, session.children_now(&directory)).await?;
         let requests = nodes::requests(children);
         session.delete_orphans(&directory, &requests);
         Ok(requests.iter().any(|child| request.mode.conflicts_with(child.mode)))
     }
 
-    /// Deletes the node of a request. If that lasts longer, it goes on by itself.
+    /// Deletes the node of a request. The deletion continues in its own task after the deadline.
     async fn withdraw(&self, operation: Operation, slot: &Slot, deadline: Moment) -> Result<Release> {
-        let Some(gone) = slot.leave() else { return Ok(Release::Lost(LostReason::Gone)) };
-        let outcome = self.answer(operation, deadline, gone.map(Ok::<_, Trouble>)).await?;
-        slot.goes_to(Stage::Out);
+        let Some(deletion) = slot.delete() else { return Ok(Release::Lost(LostReason::Gone)) };
+        let outcome = self.by_deadline(operation, deadline, deletion.map(Ok::<_, Cause>)).await?;
+        slot.set_stage(Stage::Idle);
         Ok(outcome)
     }
 
-    /// The node of a request, made if there is none, and whether a list that was sent since has shown it.
+    /// Returns the node of a request, and true if a list that was sent since the start of the call has shown it. Creates a missing node;
+    /// returns `None` for a try that finds a conflicting request.
     async fn node(&self, slot: &Slot, request: &Request) -> Result<Option<(Arc<Node>, bool)>> {
         let operation = Operation::Claim;
-        let mut began = false;
+        let mut is_new = false;
         loop {
             let session = self.session(operation).await?;
-            let deadline = SystemClock.now() + session.patience();
-            match slot.at() {
-                Stage::Out => {
-                    if !request.queues && self.is_taken(&session, request, deadline).await? {
+            let deadline = SystemClock.now() + session.operation_timeout();
+            match slot.stage() {
+                Stage::Idle => {
+                    if !request.queues && self.has_conflict(&session, request, deadline).await? {
                         return Ok(None);
                     }
-                    slot.goes_to(Stage::Making(Making::begin(self.sessions.clone(), session, request)));
-                    began = true;
+                    slot.set_stage(Stage::Creating(Creation::start(self.sessions.clone(), session, request)));
+                    is_new = true;
                 }
-                Stage::Making(making) => {
-                    let Some(made) = SystemClock.before(deadline, making.end()).await else {
-                        return Err(self.sessions.failed(operation, Trouble::Silent(session.patience())));
+                Stage::Creating(creation) => {
+                    let Some(created) = SystemClock.before(deadline, creation.outcome()).await else {
+                        return Err(self
+                            .sessions
+                            .failed(operation, Cause::TimedOut(session.operation_timeout())));
                     };
-                    let Made { node, is_listed } = match made {
-                        Ok(made) => made,
-                        Err(trouble) => {
-                            slot.goes_to(Stage::Out);
-                            return Err(self.sessions.failed(operation, trouble));
+                    let Created { node, is_listed } = match created {
+                        Ok(created) => created,
+                        Err(cause) => {
+                            slot.set_stage(Stage::Idle);
+                            return Err(self.sessions.failed(operation, cause));
                         }
                     };
-                    if slot.stays_as(Stage::Waiting(node.clone(), None)) {
-                        // The list of an earlier claim says nothing about the session now.
-                        return Ok(Some((node, is_listed && began)));
+                    if slot.set_unless_deleting(Stage::Waiting(node.clone(), None)) {
+                        // The list of an earlier claim does not prove that the session still lives.
+                        return Ok(Some((node, is_listed && is_new)));
                     }
                 }
-                Stage::Waiting(node, _) | Stage::Holding(node) => {
-                    if !node.session.is_over() {
+                Stage::Waiting(node, _) | Stage::Held(node) => {
+                    if !node.session.has_ended() {
                         return Ok(Some((node, false)));
                     }
-                    tracing::warn!(lock.name = %request.name, "the session has ended, and with it a place in the queue");
-                    slot.goes_to(Stage::Out);
+                    tracing::warn!(lock.name = %request.name, "the session has ended: the request rejoins at the end of the queue");
+                    slot.set_stage(Stage::Idle);
                 }
-                // It was given up for abandoned.
-                Stage::Leaving(_) => {
+                // The request had expired.
+                Stage::Deleting(_) => {
                     self.withdraw(operation, slot, deadline).await?;
                 }
             }
         }
     }
 
-    /// The outcome of a keep-alive for a request, or the hold that is to be read first.
-    fn kept(&self, request: &Request) -> Kept {
-        let gone = Kept::Known(KeepAlive::Lost(LostReason::Gone));
+    /// Returns the keep-alive outcome of a request if it is known without a read, else its hold.
+    fn look_up_hold(&self, request: &Request) -> HoldLookup {
+        let gone = HoldLookup::Known(KeepAlive::Lost(LostReason::Gone));
         let Some(slot) = self.claims.find(request.id) else { return gone };
-        match slot.at() {
-            Stage::Leaving(_) => gone,
-            Stage::Holding(_) if slot.until() <= SystemClock.now() => {
+        match slot.stage() {
+            Stage::Deleting(_) => gone,
+            Stage::Held(_) if slot.expires_at() <= SystemClock.now() => {
                 slot.expire();
                 gone
             }
-            Stage::Holding(node) => Kept::Hold(slot, node),
-            _ => Kept::Known(KeepAlive::Queued),
+            Stage::Held(node) => HoldLookup::Held(slot, node),
+            _ => HoldLookup::Known(KeepAlive::Queued),
         }
     }
 
-    /// Extends those of these holds that are not lost. All are in `session`.
+    /// Extends these holds, all of `session`, except for the lost ones.
     async fn extend(&self, session: &Session, holds: &[(&Request, &Slot, &Node)]) -> Vec<Result<KeepAlive>> {
-        let deadline = SystemClock.now() + session.patience();
+        let deadline = SystemClock.now() + session.operation_timeout();
         let nodes: Vec<_> = holds.iter().map(|(_, _, node)| *node).collect();
         let losses = async {
             let read = session.read(&nodes).await;
             join_all(read.into_iter().zip(&nodes).map(|(read, node)| node.loss(read))).await
         };
-        let failed = |trouble: Trouble| self.sessions.failed(Operation::Renew, trouble);
+        let failed = |cause: Cause| self.sessions.failed(Operation::Renew, cause);
         let Some(losses) = SystemClock.before(deadline, losses).await else {
-            return nodes.iter().map(|_| Err(failed(Trouble::Silent(session.patience())))).collect();
+            return nodes.iter().map(|_| Err(failed(Cause::TimedOut(session.operation_timeout())))).collect();
         };
         let extended = losses.into_iter().zip(holds).map(|(loss, (request, slot, _))| match loss {
             Err(error) => Err(failed(error.into())),
             Ok(Some(reason)) => Ok(KeepAlive::Lost(reason)),
             Ok(None) => {
                 let lease = request.ttl.min(session.lease());
-                slot.lasts(lease);
+                slot.keep_for(lease);
                 Ok(KeepAlive::Held { lease })
             }
         });
@@ -204,10 +224,10 @@ impl Ensemble {
     }
 }
 
-/// What is known of a request that is to be kept alive.
-enum Kept {
+/// The outcome of a keep-alive, or a hold that must be read first.
+enum HoldLookup {
     Known(KeepAlive),
-    Hold(Arc<Slot>, Arc<Node>),
+    Held(Arc<Slot>, Arc<Node>),
 }
 
 #[async_trait]
@@ -216,47 +236,52 @@ impl Backend for Ensemble {
         &self.capabilities
     }
 
-    async fn claim(&self, request: &Request) -> Result<Standing> {
+    async fn claim(&self, request: &Request) -> Result<ClaimOutcome> {
         let slot = self.claims.enter(request);
         loop {
             let Some((node, is_shown)) = self.node(&slot, request).await? else {
-                self.claims.forget(request.id);
-                return Ok(Standing::Queued(Place::new(None, Place::MAX_RECHECK)));
+                self.claims.remove(request.id);
+                return Ok(ClaimOutcome::Queued(QueuePosition::new(None, QueuePosition::MAX_RECHECK)));
             };
             let session = &node.session;
-            let deadline = SystemClock.now() + session.patience();
-            let before = slot.waits_for();
-            let position = node.position(before.as_ref(), is_shown, request.wants_position);
+            let deadline = SystemClock.now() + session.operation_timeout();
+            let predecessor = slot.predecessor();
+            let position = node.position(predecessor.as_ref(), is_shown, request.wants_position);
             let position = match SystemClock.before(deadline, position).await {
                 Some(Ok(position)) => position,
                 Some(Err(error)) if outcome(&error) == Outcome::Ended => continue,
                 Some(Err(error)) => return Err(self.sessions.failed(Operation::Claim, error)),
                 None => {
-                    return Err(self.sessions.failed(Operation::Claim, Trouble::Silent(session.patience())));
+                    return Err(self
+                        .sessions
+                        .failed(Operation::Claim, Cause::TimedOut(session.operation_timeout())));
                 }
             };
-            if node.is_used_up() && !matches!(position, Position::Gone) {
+            if node.is_beyond_last_sequence() && !matches!(position, Position::Gone) {
                 self.withdraw(Operation::Claim, &slot, deadline).await?;
-                return Ok(Standing::Queued(Place::new(None, RENEWING)));
+                return Ok(ClaimOutcome::Queued(QueuePosition::new(None, DIRECTORY_RETRY)));
             }
             match position {
-                // Somebody has deleted it, or its session has ended and that was not told yet.
-                Position::Gone => slot.goes_to(Stage::Out),
+                // The node was deleted by another client, or the session has ended and the driver has not reported it yet.
+                Position::Gone => slot.set_stage(Stage::Idle),
                 Position::First => {
                     let lease = request.ttl.min(session.lease());
-                    slot.granted(lease);
-                    if slot.stays_as(Stage::Holding(node.clone())) {
-                        return Ok(Standing::Held(Grant::new(node.token, lease)));
+                    slot.set_lease(lease);
+                    if slot.set_unless_deleting(Stage::Held(node.clone())) {
+                        return Ok(ClaimOutcome::Granted(Grant::new(node.token, lease)));
                     }
                 }
                 Position::Behind { ahead, .. } if !request.queues => {
                     self.withdraw(Operation::Claim, &slot, deadline).await?;
-                    self.claims.forget(request.id);
-                    return Ok(Standing::Queued(Place::new(ahead, Place::MAX_RECHECK)));
+                    self.claims.remove(request.id);
+                    return Ok(ClaimOutcome::Queued(QueuePosition::new(ahead, QueuePosition::MAX_RECHECK)));
                 }
                 Position::Behind { ahead, last } => {
-                    if slot.stays_as(Stage::Waiting(node, Some(last))) {
-                        return Ok(Standing::Queued(Place::new(ahead, Place::MAX_RECHECK)));
+                    if slot.set_unless_deleting(Stage::Waiting(node, Some(last))) {
+                        return Ok(ClaimOutcome::Queued(QueuePosition::new(
+                            ahead,
+                            QueuePosition::MAX_RECHECK,
+                        )));
                     }
                 }
             }
@@ -265,14 +290,14 @@ impl Backend for Ensemble {
 
     async fn wait(&self, request: &Request) -> Result<Wake> {
         let Some(slot) = self.claims.find(request.id) else { return Ok(Wake::Stale) };
-        match slot.at() {
-            Stage::Waiting(_, Some(Predecessor::Own(_, mut gone))) => drop(gone.changed().await),
+        match slot.stage() {
+            Stage::Waiting(_, Some(Predecessor::Own(_, mut removed))) => drop(removed.changed().await),
             Stage::Waiting(node, Some(Predecessor::Other(other))) => {
-                let watched = slot.watched(&node, &other).await;
-                watched.map_err(|error| self.sessions.failed(Operation::Wait, error))?;
+                let event = slot.wait_for_event(&node, &other).await;
+                event.map_err(|error| self.sessions.failed(Operation::Wait, error))?;
             }
-            // Its directory is about to be renewed, and no watch can tell when.
-            Stage::Out => SystemClock.sleep_until(SystemClock.now() + RENEWING).await,
+            // Its directory is about to be replaced, and no watch reports that.
+            Stage::Idle => SystemClock.sleep_until(SystemClock.now() + DIRECTORY_RETRY).await,
             _ => {}
         }
         Ok(Wake::Stale)
@@ -280,12 +305,12 @@ impl Backend for Ensemble {
 
     async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
         self.claims.keep_waiters();
-        let kept: Vec<_> = requests.iter().map(|request| self.kept(request)).collect();
-        let holds = requests.iter().zip(&kept).filter_map(|(request, kept)| match kept {
-            Kept::Hold(slot, node) => Some((&**request, &**slot, &**node)),
-            Kept::Known(_) => None,
+        let lookups: Vec<_> = requests.iter().map(|request| self.look_up_hold(request)).collect();
+        let holds = requests.iter().zip(&lookups).filter_map(|(request, lookup)| match lookup {
+            HoldLookup::Held(slot, node) => Some((&**request, &**slot, &**node)),
+            HoldLookup::Known(_) => None,
         });
-        // Nearly always there is one session; when it has just ended, there may be a hold of it beside those of the next one.
+        // There is nearly always one session; right after the end of a session, some holds may belong to it and others to the next one.
         let mut sessions: Vec<(&Session, Vec<_>)> = Vec::new();
         for hold in holds {
             let session = &*hold.2.session;
@@ -301,10 +326,10 @@ impl Backend for Ensemble {
         let mut extended: HashMap<_, _> = join_all(extended).await.into_iter().flatten().collect();
         let replies: Vec<Result<KeepAlive>> = requests
             .iter()
-            .zip(kept)
-            .map(|(request, kept)| match kept {
-                Kept::Known(outcome) => Ok(outcome),
-                Kept::Hold(..) => extended.remove(&request.id).unwrap_or(Ok(KeepAlive::Unknown)),
+            .zip(lookups)
+            .map(|(request, lookup)| match lookup {
+                HoldLookup::Known(outcome) => Ok(outcome),
+                HoldLookup::Held(..) => extended.remove(&request.id).unwrap_or(Ok(KeepAlive::Unknown)),
             })
             .collect();
         if replies.iter().all(Result::is_err) {
@@ -315,9 +340,9 @@ impl Backend for Ensemble {
 
     async fn release(&self, request: &Request) -> Result<Release> {
         let Some(slot) = self.claims.find(request.id) else { return Ok(Release::Lost(LostReason::Gone)) };
-        let patience = Session::patience_of(self.sessions.config.session_timeout);
-        let outcome = self.withdraw(Operation::Release, &slot, SystemClock.now() + patience).await?;
-        self.claims.forget(request.id);
+        let timeout = Session::operation_timeout_of(self.sessions.config.session_timeout);
+        let outcome = self.withdraw(Operation::Release, &slot, SystemClock.now() + timeout).await?;
+        self.claims.remove(request.id);
         Ok(outcome)
     }
 }

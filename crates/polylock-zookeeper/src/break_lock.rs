@@ -1,4 +1,4 @@
-//! Breaking a lock: the nodes of its holders are marked, or deleted, and the break is announced, in one transaction.
+//! Breaking a lock: one transaction marks or deletes the nodes of its holders and announces the break.
 
 use std::collections::HashSet;
 
@@ -7,80 +7,84 @@ use zookeeper_client::{CreateMode, Error as Failure, MultiWriteError};
 
 use crate::{
     backend::Ensemble,
-    breaks::{Announced, Breaks},
-    inspect::{Found, PATIENCE},
+    breaks::{Announcement, Breaks},
+    inspect::{FoundRequest, INTERACTIVE_TIMEOUT},
     nodes::{self, Guid},
-    session::{Session, Trouble, none_if_missing, pause},
+    session::{Cause, Session, none_if_missing, pause},
 };
 
-/// How many nodes one transaction changes at the most, so that it is not longer than the servers take.
-const AT_ONCE: usize = 256;
+/// The maximum number of nodes that one transaction changes, within the servers' limit on its size.
+const MAX_NODES: usize = 256;
 
-/// How a transaction ended.
+/// The outcome of a transaction.
 enum Commit {
     Done,
-    /// Not carried out, because some of the nodes have changed or gone.
+    /// Not carried out, because some of the nodes have changed or are gone.
     Changed,
     /// Not carried out, because this user may not write the announcement.
     NotAnnounced,
 }
 
 impl Ensemble {
-    /// Breaks the holds that there are when this is called, and returns them.
+    /// Breaks the current holds of the lock, and returns them. Later holds are not broken.
     ///
     /// # Errors
-    /// If the servers refused it or did not answer in time: then some of the holds may be broken.
+    /// If the servers refused the break or did not answer in time: some of the holds may be broken.
     pub(crate) async fn break_holds(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
         let operation = Operation::Break;
         let session = self.session(operation).await?;
-        let deadline = SystemClock.now() + PATIENCE;
-        let mut left = self.holders(&session, name).await?;
-        // A mark would destroy the data of a node that is not polylock's or is a newer version's, and nobody would read it.
-        let strangers = if order.force { 0 } else { left.extract_if(.., |holder| !holder.is_ours).count() };
+        let deadline = SystemClock.now() + INTERACTIVE_TIMEOUT;
+        let mut remaining = self.holders(&session, name).await?;
+        // A mark would destroy the data of a node of another program or of a newer version, which would not read the notice.
+        let foreign =
+            if order.force { 0 } else { remaining.extract_if(.., |holder| !holder.has_known_data).count() };
         let (mut broken, mut announces) = (Vec::new(), true);
-        while !left.is_empty() {
-            let later = left.split_off(left.len().min(AT_ONCE));
-            let commit = self.commit_break(&session, name, order, &left, announces);
-            match self.answer(operation, deadline, commit).await? {
+        while !remaining.is_empty() {
+            let later = remaining.split_off(remaining.len().min(MAX_NODES));
+            let commit = self.commit_break(&session, name, order, &remaining, announces);
+            match self.by_deadline(operation, deadline, commit).await? {
                 Commit::Done => {
-                    broken.extend(left.into_iter().map(|holder| match (order.force, &holder.entry.broken) {
-                        (false, None) => holder.entry.broken(Some(order.notice.clone())),
-                        _ => holder.entry,
+                    broken.extend(remaining.into_iter().map(|holder| {
+                        match (order.force, &holder.entry.broken) {
+                            (false, None) => holder.entry.broken(Some(order.notice.clone())),
+                            _ => holder.entry,
+                        }
                     }));
-                    left = later;
+                    remaining = later;
                 }
                 Commit::NotAnnounced => {
                     announces = false;
-                    left.extend(later);
+                    remaining.extend(later);
                 }
                 Commit::Changed => {
                     pause().await;
-                    // Those who have got the lock meanwhile are not meant.
-                    let meant: HashSet<Guid> =
-                        left.iter().chain(&later).map(|holder| holder.child.guid).collect();
-                    left = self.holders(&session, name).await?;
-                    left.retain(|holder| meant.contains(&holder.child.guid));
+                    // The break does not apply to requests that have been granted since its start.
+                    let targets: HashSet<Guid> =
+                        remaining.iter().chain(&later).map(|holder| holder.child.guid).collect();
+                    remaining = self.holders(&session, name).await?;
+                    remaining.retain(|holder| targets.contains(&holder.child.guid));
                 }
             }
         }
-        if strangers > 0 {
-            let advice = "a node that is not polylock's, or is a newer version's, holds the lock and can't be marked: break it \
-                          with force";
-            return Err(self.sessions.failed(operation, Trouble::Ours(Fault::Permanent, advice.to_owned())));
+        if foreign > 0 {
+            let advice = "a node of another program or a newer version holds the lock and can't be marked: break it with force";
+            return Err(self
+                .sessions
+                .failed(operation, Cause::Detected(Fault::Permanent, advice.to_owned())));
         }
         Ok(broken)
     }
 
-    /// Marks or deletes the nodes of `holders`, and announces it, all or nothing.
+    /// Marks or deletes the nodes of `holders` and announces the break in one transaction.
     async fn commit_break(
         &self,
         session: &Session,
         name: &LockName,
         order: &BreakOrder,
-        holders: &[Found],
+        holders: &[FoundRequest],
         announces: bool,
-    ) -> Result<Commit, Trouble> {
-        let holders: Vec<&Found> =
+    ) -> Result<Commit, Cause> {
+        let holders: Vec<&FoundRequest> =
             holders.iter().filter(|holder| order.force || holder.entry.broken.is_none()).collect();
         if holders.is_empty() {
             return Ok(Commit::Done);
@@ -92,7 +96,7 @@ impl Ensemble {
                 seen => seen?,
             };
             let mut breaks = seen.as_ref().map(|(data, _)| Breaks::parse(data)).unwrap_or_default();
-            announced(name, order, &holders).into_iter().for_each(|one| breaks.add(one));
+            announcements(name, order, &holders).into_iter().for_each(|one| breaks.add(one));
             let bytes = breaks.to_bytes();
             match seen {
                 Some((_, stat)) => writer.add_set_data(&session.breaks, &bytes, Some(stat.version))?,
@@ -113,7 +117,7 @@ impl Ensemble {
         match writer.commit().await {
             Ok(_) => Ok(Commit::Done),
             Err(MultiWriteError::OperationFailed { index: 0, source: Failure::NoAuth }) if announces => {
-                tracing::warn!(node = session.breaks, "this user may not announce breaks");
+                tracing::warn!(node = session.breaks, "this user is not allowed to announce breaks");
                 Ok(Commit::NotAnnounced)
             }
             Err(MultiWriteError::OperationFailed {
@@ -125,15 +129,19 @@ impl Ensemble {
     }
 }
 
-/// The announcement of the break of these holds. One that was marked before keeps its notice.
-fn announced(name: &LockName, order: &BreakOrder, holders: &[&Found]) -> Vec<Announced> {
-    let mut all: Vec<Announced> = Vec::new();
+/// Returns the announcement of the break of these holds. A hold that was marked before keeps its notice.
+fn announcements(name: &LockName, order: &BreakOrder, holders: &[&FoundRequest]) -> Vec<Announcement> {
+    let mut all: Vec<Announcement> = Vec::new();
     for holder in holders {
         let (notice, request) = (holder.entry.broken.as_ref().unwrap_or(&order.notice), holder.child.guid);
         match all.iter_mut().find(|one| one.notice == *notice) {
             Some(one) => one.requests.push(request),
             None => {
-                all.push(Announced { lock: name.clone(), notice: notice.clone(), requests: vec![request] });
+                all.push(Announcement {
+                    lock: name.clone(),
+                    notice: notice.clone(),
+                    requests: vec![request],
+                });
             }
         }
     }

@@ -1,10 +1,10 @@
 //! The announcement of breaks: one node below the root, which each session watches.
 //!
-//! A break writes its notice there in the transaction that marks or deletes the holders' nodes. So a holder is notified at once,
-//! and one whose node was deleted by force still finds out by whom and why. One watch for a session, and not one for each hold,
-//! because breaks are rare and acquisitions are not: an acquisition or a renewal sends no packet more for it.
+//! A break writes its notice to this node in the transaction that marks or deletes the holders' nodes. So a holder is notified at once,
+//! and a holder with a deleted node still finds the notice. There is one watch for each session, not one for each hold, because breaks
+//! are rare and acquisitions are frequent: an acquisition or a renewal needs no extra packet.
 //!
-//! The node holds the last breaks up to [`LIMIT`], so it never grows beyond that.
+//! The node keeps the newest breaks, [`LIMIT`] bytes at most.
 
 use std::sync::{Arc, Weak};
 
@@ -19,27 +19,27 @@ use crate::{
     session::{Session, pause},
 };
 
-/// The most bytes of the node's data. The oldest breaks are dropped first.
+/// The maximum size of the node's data in bytes. The oldest breaks are dropped first.
 const LIMIT: usize = 64 * 1024;
 
-/// The name of the node. No lock has it: the name of a lock's node has no dot.
+/// The name of the node. It is never the name of a lock's node, which has no dot.
 const NAME: &str = ".breaks";
 
-/// The node that announces the breaks of those with the same access: who may not read another user's locks need not know of their
-/// breaks either.
+/// Returns the path of the node that announces breaks to sessions with the same access: a session that may not read the locks of another
+/// user does not receive their breaks either.
 pub(crate) fn node(config: &Config) -> String {
     let user = config.credentials.as_ref().filter(|_| config.access() == Access::Creator);
     let user = user.map(|(user, _)| format!("-{}", utf8_percent_encode(user, ENCODED))).unwrap_or_default();
     format!("{}/{NAME}{user}", config.root)
 }
 
-/// The breaks that were announced last, oldest first.
+/// The newest breaks, oldest first.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Breaks(Vec<Announced>);
+pub(crate) struct Breaks(Vec<Announcement>);
 
-/// The break of some holds of one lock.
+/// A break of some holds of one lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Announced {
+pub(crate) struct Announcement {
     pub(crate) lock: LockName,
     pub(crate) notice: BreakNotice,
     /// The nodes of the holders.
@@ -47,28 +47,29 @@ pub(crate) struct Announced {
 }
 
 impl Breaks {
-    /// Reads what [`to_bytes`](Self::to_bytes) has written. Never fails: others can write there, too.
+    /// Parses the output of [`to_bytes`](Self::to_bytes). It never fails and skips invalid lines, because other programs can write to the
+    /// node, too.
     pub(crate) fn parse(data: &[u8]) -> Self {
-        Self(str::from_utf8(data).unwrap_or_default().lines().filter_map(Announced::parse).collect())
+        Self(str::from_utf8(data).unwrap_or_default().lines().filter_map(Announcement::parse).collect())
     }
 
-    /// The notice for the holder whose node this is. Of two, the first one counts.
+    /// Returns the notice for the holder with this node. The first of several notices counts.
     pub(crate) fn notice(&self, request: Guid) -> Option<BreakNotice> {
         self.0.iter().find(|one| one.requests.contains(&request)).map(|one| one.notice.clone())
     }
 
-    pub(crate) fn add(&mut self, announced: Announced) {
-        self.0.push(announced);
+    pub(crate) fn add(&mut self, announcement: Announcement) {
+        self.0.push(announcement);
     }
 
-    /// One line for each, and no more than [`LIMIT`].
+    /// Returns one line for each break, [`LIMIT`] bytes at most.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut lines: Vec<String> = Vec::new();
-        let mut left = LIMIT;
+        let mut space = LIMIT;
         for one in self.0.iter().rev() {
-            let line = one.line(left);
-            let Some(rest) = line.as_ref().and_then(|line| left.checked_sub(line.len())) else { break };
-            left = rest;
+            let line = one.line(space);
+            let Some(rest) = line.as_ref().and_then(|line| space.checked_sub(line.len())) else { break };
+            space = rest;
             lines.extend(line);
         }
         lines.reverse();
@@ -76,7 +77,7 @@ impl Breaks {
     }
 }
 
-impl Announced {
+impl Announcement {
     fn parse(line: &str) -> Option<Self> {
         let mut fields = line.splitn(3, ' ');
         let lock = nodes::lock(fields.next()?)?;
@@ -85,7 +86,7 @@ impl Announced {
         Some(Self { lock, notice: BreakNotice::from_text(&notice), requests })
     }
 
-    /// At most as long as `limit`, with as many of its requests as have space; `None` if none has.
+    /// Returns a line of at most `limit` bytes, with as many of the requests as fit; `None` if none fits.
     fn line(&self, limit: usize) -> Option<String> {
         let notice = self.notice.to_text();
         let mut line = format!(
@@ -105,15 +106,18 @@ impl Announced {
     }
 }
 
-/// Has core renew the holds of this session that are broken, as soon as their breaks are announced. Ends with the session.
+/// Makes core renew the broken holds of this session as soon as their breaks are announced. Ends with the session.
 ///
 /// It does not keep the session open.
-pub(crate) async fn follow(session: Weak<Session>, alerts: Arc<HoldAlerts>) {
+pub(crate) async fn watch(session: Weak<Session>, alerts: Arc<HoldAlerts>) {
     while let Some(current) = session.upgrade() {
-        match watched(&current).await {
+        match read_and_watch(&current).await {
             Ok((breaks, watcher)) => {
-                let ours = breaks.0.iter().filter(|one| one.requests.iter().any(|guid| current.knows(*guid)));
-                ours.for_each(|one| alerts.check(&one.lock));
+                let own = breaks
+                    .0
+                    .iter()
+                    .filter(|one| one.requests.iter().any(|guid| current.is_registered(*guid)));
+                own.for_each(|one| alerts.check(&one.lock));
                 drop(current);
                 watcher.changed().await;
             }
@@ -127,7 +131,7 @@ pub(crate) async fn follow(session: Weak<Session>, alerts: Arc<HoldAlerts>) {
                     tracing::warn!(
                         node = current.breaks,
                         error = &error as &dyn std::error::Error,
-                        "breaks can't be watched: holders find them with their next renewal",
+                        "breaks can't be watched: holders are notified by their next renewal",
                     );
                     return;
                 }
@@ -136,9 +140,9 @@ pub(crate) async fn follow(session: Weak<Session>, alerts: Arc<HoldAlerts>) {
     }
 }
 
-/// The breaks as they are, and what waits for their next change.
-async fn watched(session: &Session) -> Result<(Breaks, OneshotWatcher), Failure> {
-    // A node that is not there yet is watched, too. What is read behind that is not older.
+/// Reads the breaks, and returns them with a watcher for the next change.
+async fn read_and_watch(session: &Session) -> Result<(Breaks, OneshotWatcher), Failure> {
+    // This watches a missing node, too. The read follows the watch, so it returns the same state or a newer one.
     let (stat, watcher) = session.client.check_and_watch_stat(&session.breaks).await?;
     let breaks = if stat.is_some() { session.breaks().await? } else { Breaks::default() };
     Ok((breaks, watcher))
@@ -149,9 +153,9 @@ mod tests {
     use super::*;
     use polylock_core::{Label, OwnerId};
 
-    fn announced(requests: usize) -> Announced {
+    fn announcement(requests: usize) -> Announcement {
         let by = OwnerId::new("me @ host,1").unwrap();
-        Announced {
+        Announcement {
             lock: LockName::new("a b/ü\nc").unwrap(),
             notice: BreakNotice::new(by, Some(Label::new("it hangs, 100 %").unwrap())),
             requests: (0..requests).map(|_| Guid::random()).collect(),
@@ -159,10 +163,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn announcements_survive_a_round_trip() {
         let mut breaks = Breaks::default();
-        breaks.add(announced(1));
-        breaks.add(Announced { notice: BreakNotice::default(), ..announced(3) });
+        breaks.add(announcement(1));
+        breaks.add(Announcement { notice: BreakNotice::default(), ..announcement(3) });
         assert_eq!(Breaks::parse(&breaks.to_bytes()), breaks);
         for one in &breaks.0 {
             for request in &one.requests {
@@ -174,7 +178,7 @@ mod tests {
 
     #[test]
     fn the_first_notice_counts() {
-        let (first, mut second) = (announced(1), announced(1));
+        let (first, mut second) = (announcement(1), announcement(1));
         second.requests.clone_from(&first.requests);
         second.notice = BreakNotice::default();
         let mut breaks = Breaks::default();
@@ -184,26 +188,26 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_are_kept_within_the_limit() {
+    fn the_newest_breaks_are_kept_within_the_limit() {
         let mut breaks = Breaks::default();
         for _ in 0..2000 {
-            breaks.add(announced(1));
+            breaks.add(announcement(1));
         }
-        let newest = announced(1);
+        let newest = announcement(1);
         breaks.add(newest.clone());
         let bytes = breaks.to_bytes();
         assert!(bytes.len() <= LIMIT && bytes.len() > LIMIT / 2, "{}", bytes.len());
         assert_eq!(Breaks::parse(&bytes).0.last(), Some(&newest));
-        // One break of more holders than there is space for.
-        breaks.add(announced(10_000));
+        // One break of more holders than fit.
+        breaks.add(announcement(10_000));
         let bytes = breaks.to_bytes();
         assert!(bytes.len() <= LIMIT && bytes.len() > LIMIT / 2, "{}", bytes.len());
         assert!(Breaks::parse(&bytes).0.last().is_some_and(|last| last.requests.len() > 1000));
     }
 
     #[test]
-    fn what_others_wrote_is_passed_over() {
-        let one = announced(1);
+    fn invalid_lines_are_skipped() {
+        let one = announcement(1);
         let line = one.line(LIMIT).unwrap();
         let text = format!("x\n\n{} y\n% % %\n{line}a b c d", "é".repeat(20));
         assert_eq!(Breaks::parse(text.as_bytes()), Breaks(vec![one]));
@@ -211,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn users_have_nodes_of_their_own_where_each_sees_its_locks_alone() {
+    fn each_user_has_a_separate_node_unless_access_is_open() {
         let of = |url: &str| node(&Config::new(url).unwrap());
         assert_eq!(of("zk://h/r"), "/r/.breaks");
         assert_eq!(of("zk://a%2Fb:p@h/r"), "/r/.breaks-a%2Fb");

@@ -1,12 +1,13 @@
 //! The requests of this store, and the state of each: creating its node, waiting, holding, or deleting its node.
 //!
-//! The recipe is ZooKeeper's own for [locks], with what it leaves out:
+//! The algorithm is ZooKeeper's recipe for [locks], completed:
 //!
-//! 1. A node with a number is made in the lock's directory, and the directory listed right behind it, in one round trip.
-//!    The node belongs to the session and goes with it.
-//! 2. Whoever has no conflicting node before it holds the lock. Its token is the number of the transaction that made it.
-//! 3. Everybody else waits for the last conflicting node before it: for one of another session with a watch, for one of this session
-//!    without any request to the servers, and without a list; see [`directory`](crate::directory). One release wakes one waiter.
+//! 1. A client creates a sequential node in the lock's directory, and lists the directory in the same round trip. The node belongs to the
+//!    session and is deleted with it.
+//! 2. A request holds the lock if no conflicting node precedes its own. Its token is the id of the transaction that created its node.
+//! 3. Every other request waits for the last conflicting node ahead of it: with a watch if that belongs to another session; without any
+//!    request to the servers, and without a list, if it belongs to this session; see [`directory`](crate::directory). One release wakes
+//!    one waiter.
 //!
 //! [locks]: https://zookeeper.apache.org/doc/current/recipes.html#sc_recipes_Locks
 
@@ -24,56 +25,56 @@ use polylock_core::{Clock, LostReason, Moment, Release, Request, RequestId, Syst
 use zookeeper_client::{Error as Failure, EventType};
 
 use crate::{
+    creation::{Creation, Node},
     directory::Predecessor,
-    making::{Making, Node},
     nodes::Child,
     session::none_if_missing,
 };
 
-/// How often requests are looked after, at the most and at the least.
-const LOOK: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(200));
+/// The shortest and the longest interval between two searches for expired requests.
+const EXPIRY_CHECKS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(200));
 
 /// All requests of this store.
 #[derive(Default)]
 pub(crate) struct Claims {
     slots: Mutex<HashMap<RequestId, Arc<Slot>>>,
-    /// There is something to look after, or there will be nothing any more.
-    some: tokio::sync::Notify,
+    /// Notified when the first request is added, and when the store is closed.
+    changed: tokio::sync::Notify,
     closed: AtomicBool,
-    /// Until when those who wait are worth something to the process, in nanoseconds.
+    /// The time until which all waiters are kept, in nanoseconds.
     waiters_until: AtomicU64,
 }
 
-/// One request. Core has one operation on it at a time, but for renewals that hang.
+/// One request. Core runs one operation on it at a time, except for renewals that hang.
 #[derive(Default)]
 pub(crate) struct Slot {
     stage: Mutex<Stage>,
-    /// Until when it is worth something to the one who asked for it, in nanoseconds.
-    until: AtomicU64,
-    /// What wakes it, kept from one look to the next.
+    /// The time until which the caller has kept the request alive, in nanoseconds.
+    expires_at: AtomicU64,
+    /// The watch that wakes it, kept across calls of `wait`.
     watch: tokio::sync::Mutex<Option<Watch>>,
 }
 
-/// Where a request stands.
+/// The state of a request.
 #[derive(Clone, Default)]
 pub(crate) enum Stage {
-    /// It has no node.
+    /// The request has no node.
     #[default]
-    Out,
-    /// Its node is being made.
-    Making(Making),
-    /// It has a node, and waits for this other one to go if that is known.
+    Idle,
+    /// Its node is being created.
+    Creating(Creation),
+    /// It has a node, and waits until this other request is gone, if that is known.
     Waiting(Arc<Node>, Option<Predecessor>),
     /// It holds the lock.
-    Holding(Arc<Node>),
-    /// Its node is being deleted. That goes on by itself.
-    Leaving(Leaving),
+    Held(Arc<Node>),
+    /// Its node is being deleted, in a task of its own.
+    Deleting(Deletion),
 }
 
-/// Ready when a node is gone, with the outcome of the release.
-pub(crate) type Leaving = Shared<BoxFuture<'static, Release>>;
+/// Completes when the node is gone, and returns the outcome of the release.
+pub(crate) type Deletion = Shared<BoxFuture<'static, Release>>;
 
-/// A watch on the node of another request: ready when something has happened to it, and whether it is gone.
+/// A watch on the node of another request. `fired` completes after an event on the node, and returns true if the node is gone.
 struct Watch {
     node: String,
     fired: BoxFuture<'static, Result<bool, Failure>>,
@@ -84,52 +85,53 @@ impl Claims {
         self.slots().get(&id).cloned()
     }
 
-    /// The place of `request`, which is worth something for this time from now.
+    /// Returns the slot of `request`, and keeps it alive for the request's time to live in the queue.
     pub(crate) fn enter(&self, request: &Request) -> Arc<Slot> {
         let mut slots = self.slots();
         if slots.is_empty() {
-            self.some.notify_one();
+            self.changed.notify_one();
         }
         let slot = slots.entry(request.id).or_default();
-        slot.lasts(request.place_ttl());
+        slot.keep_for(request.queue_lease());
         slot.clone()
     }
 
-    pub(crate) fn forget(&self, id: RequestId) {
+    pub(crate) fn remove(&self, id: RequestId) {
         self.slots().remove(&id);
     }
 
-    /// The process is alive, and so are all its waiters.
+    /// Keeps all waiters: the process is alive.
     pub(crate) fn keep_waiters(&self) {
-        let until = SystemClock.now() + Request::MAX_PLACE_TTL;
+        let until = SystemClock.now() + Request::MAX_QUEUE_LEASE;
         self.waiters_until.fetch_max(until.as_nanos(), Ordering::Relaxed);
     }
 
-    /// Takes away, for ever, what nobody is interested in any more: the session would keep it alive.
+    /// Removes expired requests until the store is closed: the session would keep their nodes.
     ///
-    /// A holder that does not release its lock, by its own will or because it hangs, is as good as dead when its lease has
-    /// run out, and so are all waiters if none is kept alive. That also ends a hold that was marked as broken, whose lease is not
-    /// extended any more, and whose holder does not stop.
+    /// A holder that does not release its lock, deliberately or because it hangs, is treated as dead at the end of its lease; all waiters
+    /// are treated as dead if no request is kept alive. That also ends a hold that was marked as broken, if its holder does not stop: its
+    /// lease is not extended any more.
     ///
-    /// When the store is closed, what is held still has been left to expire: the session lives on until then. If the program
-    /// ends before, the servers end the session when they have not heard of it for its time-out.
-    pub(crate) async fn look_after(&self) {
+    /// When the store is closed, the remaining holds have been left to expire: the session lives until then. If the program ends before,
+    /// the servers end the session after its timeout.
+    pub(crate) async fn expire_until_closed(&self) {
         while !self.closed.load(Ordering::Acquire) {
-            self.some.notified().await;
-            while let Some(next) = self.look() {
+            self.changed.notified().await;
+            while let Some(next) = self.expire_due() {
                 let now = SystemClock.now();
-                SystemClock.sleep_until(next.clamp(now + LOOK.0, now + LOOK.1)).await;
+                SystemClock.sleep_until(next.clamp(now + EXPIRY_CHECKS.0, now + EXPIRY_CHECKS.1)).await;
             }
         }
     }
 
-    /// Looks once, and says when the next one may be abandoned; `None` if there are no requests.
-    fn look(&self) -> Option<Moment> {
+    /// Removes the requests that have expired, and returns the time at which the next one may expire; `None` if there are no requests.
+    fn expire_due(&self) -> Option<Moment> {
         let now = SystemClock.now();
         let mut slots = self.slots();
-        slots.retain(|_, slot| !slot.has_left());
+        slots.retain(|_, slot| !slot.is_deleted());
         let waiters = Moment::from_nanos(self.waiters_until.load(Ordering::Relaxed));
-        let until = |slot: &Slot| if slot.holds() { slot.until() } else { slot.until().max(waiters) };
+        let until =
+            |slot: &Slot| if slot.is_held() { slot.expires_at() } else { slot.expires_at().max(waiters) };
         for slot in slots.values().filter(|slot| until(slot) <= now) {
             slot.expire();
         }
@@ -138,7 +140,7 @@ impl Claims {
 
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
-        self.some.notify_one();
+        self.changed.notify_one();
     }
 
     fn slots(&self) -> MutexGuard<'_, HashMap<RequestId, Arc<Slot>>> {
@@ -147,72 +149,72 @@ impl Claims {
 }
 
 impl Slot {
-    fn stage(&self) -> MutexGuard<'_, Stage> {
+    fn lock_stage(&self) -> MutexGuard<'_, Stage> {
         self.stage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn at(&self) -> Stage {
-        self.stage().clone()
+    pub(crate) fn stage(&self) -> Stage {
+        self.lock_stage().clone()
     }
 
-    pub(crate) fn goes_to(&self, stage: Stage) {
-        *self.stage() = stage;
+    pub(crate) fn set_stage(&self, stage: Stage) {
+        *self.lock_stage() = stage;
     }
 
-    /// The same, unless its node is being deleted. Returns whether it is not.
-    pub(crate) fn stays_as(&self, stage: Stage) -> bool {
-        let mut now = self.stage();
-        let stays = !matches!(*now, Stage::Leaving(_));
-        if stays {
-            *now = stage;
+    /// Sets the stage, unless the node is being deleted. Returns true if it was set.
+    pub(crate) fn set_unless_deleting(&self, stage: Stage) -> bool {
+        let mut current = self.lock_stage();
+        let is_kept = !matches!(*current, Stage::Deleting(_));
+        if is_kept {
+            *current = stage;
         }
-        stays
+        is_kept
     }
 
-    /// The request that its last claim has found in its way.
-    pub(crate) fn waits_for(&self) -> Option<Predecessor> {
-        match &*self.stage() {
-            Stage::Waiting(_, before) => before.clone(),
+    /// Returns the request that blocked the last claim.
+    pub(crate) fn predecessor(&self) -> Option<Predecessor> {
+        match &*self.lock_stage() {
+            Stage::Waiting(_, predecessor) => predecessor.clone(),
             _ => None,
         }
     }
 
-    fn holds(&self) -> bool {
-        matches!(&*self.stage(), Stage::Holding(_))
+    fn is_held(&self) -> bool {
+        matches!(&*self.lock_stage(), Stage::Held(_))
     }
 
-    fn has_left(&self) -> bool {
-        matches!(&*self.stage(), Stage::Leaving(gone) if gone.peek().is_some())
+    fn is_deleted(&self) -> bool {
+        matches!(&*self.lock_stage(), Stage::Deleting(deletion) if deletion.peek().is_some())
     }
 
-    /// Until when it is worth something, if nothing is heard of it before.
-    pub(crate) fn until(&self) -> Moment {
-        Moment::from_nanos(self.until.load(Ordering::Relaxed))
+    /// The time at which the request expires if it is not kept alive before.
+    pub(crate) fn expires_at(&self) -> Moment {
+        Moment::from_nanos(self.expires_at.load(Ordering::Relaxed))
     }
 
-    /// It holds the lock for this time from now on, whatever time its place in the queue had left.
-    pub(crate) fn granted(&self, lease: Duration) {
+    /// Sets the end of the lease, counted from now. It replaces the remaining time of the queue entry.
+    pub(crate) fn set_lease(&self, lease: Duration) {
         let until = SystemClock.now() + lease;
-        self.until.store(until.as_nanos(), Ordering::Relaxed);
+        self.expires_at.store(until.as_nanos(), Ordering::Relaxed);
     }
 
-    /// Somebody is interested in it for this time from now on, at the least.
-    pub(crate) fn lasts(&self, time: Duration) {
+    /// Keeps the request alive for at least this time from now.
+    pub(crate) fn keep_for(&self, time: Duration) {
         let until = SystemClock.now() + time;
-        self.until.fetch_max(until.as_nanos(), Ordering::Relaxed);
+        self.expires_at.fetch_max(until.as_nanos(), Ordering::Relaxed);
     }
 
-    /// Waits until something has happened to the node of `other`, of the same lock as `node`.
-    pub(crate) async fn watched(&self, node: &Node, other: &Child) -> Result<(), Failure> {
+    /// Waits for an event on the node of `other`, a request of the same lock as `node`.
+    pub(crate) async fn wait_for_event(&self, node: &Node, other: &Child) -> Result<(), Failure> {
         let mut watch = self.watch.lock().await;
         let path = node.path_of(&other.name);
         if watch.as_ref().is_none_or(|watch| watch.node != path) {
-            let (session, watched) = (node.session.clone(), path.clone());
-            // Reads the data: of a node that is gone this leaves no watch behind, as a check for its existence would.
+            let (session, watched_path) = (node.session.clone(), path.clone());
+            // It reads the data because a read of a missing node leaves no watch behind, while an existence check does.
             let fired = async move {
-                let read = session.client.get_and_watch_data(&watched).await;
+                let read = session.client.get_and_watch_data(&watched_path).await;
                 let Some((_, _, watcher)) = none_if_missing(read)? else { return Ok(true) };
-                // A break changes the data, and the holder is still there.
+                // A break changes the data while the holder remains.
                 Ok(watcher.changed().await.event_type == EventType::NodeDeleted)
             };
             *watch = Some(Watch { node: path, fired: fired.boxed() });
@@ -226,39 +228,39 @@ impl Slot {
         Ok(())
     }
 
-    /// Starts to remove whatever the request has, and returns the outcome of that; `None` if it has nothing.
-    pub(crate) fn leave(&self) -> Option<Leaving> {
-        self.remove(|outcome| outcome)
+    /// Starts to delete the node of the request, and returns the outcome of the deletion; `None` if there is no node.
+    pub(crate) fn delete(&self) -> Option<Deletion> {
+        self.start_deletion(|outcome| outcome)
     }
 
-    /// The same for a request whose lease has run out: a release finds its hold ended.
+    /// Starts to delete the node of a request whose lease has run out. A later release reports the hold as lost.
     pub(crate) fn expire(&self) {
-        self.remove(|_| Release::Lost(LostReason::Gone));
+        self.start_deletion(|_| Release::Lost(LostReason::Gone));
     }
 
-    fn remove(&self, outcome: fn(Release) -> Release) -> Option<Leaving> {
-        let mut stage = self.stage();
+    fn start_deletion(&self, outcome: fn(Release) -> Release) -> Option<Deletion> {
+        let mut stage = self.lock_stage();
         let node = match &*stage {
-            Stage::Out => return None,
-            Stage::Leaving(gone) => return Some(gone.clone()),
-            Stage::Waiting(node, _) | Stage::Holding(node) => {
+            Stage::Idle => return None,
+            Stage::Deleting(deletion) => return Some(deletion.clone()),
+            Stage::Waiting(node, _) | Stage::Held(node) => {
                 let node = node.clone();
                 async move { Some(node) }.boxed()
             }
-            Stage::Making(making) => {
-                let making = making.clone();
-                async move { making.end().await.ok().map(|made| made.node) }.boxed()
+            Stage::Creating(creation) => {
+                let creation = creation.clone();
+                async move { creation.outcome().await.ok().map(|created| created.node) }.boxed()
             }
         };
-        let leaving = tokio::spawn(async move {
+        let task = tokio::spawn(async move {
             match node.await {
                 Some(node) => outcome(node.delete().await),
                 None => Release::Lost(LostReason::Gone),
             }
         });
-        // A task that was cut off may have deleted it.
-        let gone = leaving.map(|outcome| outcome.unwrap_or(Release::Released)).boxed().shared();
-        *stage = Stage::Leaving(gone.clone());
-        Some(gone)
+        // An aborted task may have deleted the node.
+        let deletion = task.map(|outcome| outcome.unwrap_or(Release::Released)).boxed().shared();
+        *stage = Stage::Deleting(deletion.clone());
+        Some(deletion)
     }
 }

@@ -1,4 +1,4 @@
-//! Where the ensemble is and how it is used.
+//! The configuration of a ZooKeeper store.
 
 use std::{fmt, path::PathBuf, time::Duration};
 
@@ -11,17 +11,18 @@ use zookeeper_client::Acls;
 
 use crate::driver_keys::DriverKeys;
 
-const SESSIONS: std::ops::RangeInclusive<Duration> =
+const SESSION_TIMEOUTS: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(300)..=Duration::from_secs(24 * 3600);
-const CONNECT: std::ops::RangeInclusive<Duration> = Duration::from_millis(5)..=Duration::from_secs(600);
+const CONNECT_TIMEOUTS: std::ops::RangeInclusive<Duration> =
+    Duration::from_millis(5)..=Duration::from_secs(600);
 
-/// Who may see and delete the nodes of locks, beside the servers' administrators.
+/// The clients that may read and delete the nodes of locks, besides the servers' administrators.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Access {
-    /// Everybody who reaches the ensemble.
+    /// All clients with access to the ensemble.
     Open,
-    /// Whoever has the user and password of this configuration.
+    /// Clients with the user and password of this configuration.
     Creator,
 }
 
@@ -34,24 +35,24 @@ impl Access {
     }
 }
 
-/// How the user and password are shown to the servers.
+/// The authentication scheme.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Proof {
-    /// ZooKeeper's own scheme `digest`. The servers keep no list of users: they compare with what a node asks for.
+pub enum AuthScheme {
+    /// ZooKeeper's own scheme `digest`. The servers keep no list of users: they compare the credentials with the ACL of each node.
     Digest,
-    /// SASL with DIGEST-MD5, with the users that the servers know. Needs the feature `sasl`.
+    /// SASL with DIGEST-MD5, with the users that are configured at the servers. Needs the feature `sasl`.
     SaslDigestMd5,
 }
 
-/// The files of an encrypted connection.
+/// The certificate files of an encrypted connection.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Certificates {
     pub(crate) ca: Option<PathBuf>,
     pub(crate) client: Option<(PathBuf, PathBuf)>,
 }
 
-/// Where the ensemble is and how it is used. See the [crate](crate) for what each option means.
+/// The configuration of a ZooKeeper store. See the [crate](crate) for the options.
 ///
 /// ```
 /// use std::time::Duration;
@@ -64,13 +65,13 @@ pub(crate) struct Certificates {
 /// ```
 #[derive(Clone)]
 pub struct Config {
-    /// Each as `host:port`.
+    /// The servers, each as `host:port`.
     pub(crate) servers: Vec<String>,
     pub(crate) encrypted: bool,
-    /// Below which the locks are: `/a/b`.
+    /// The path below which the locks are, as `/a/b`.
     pub(crate) root: String,
     pub(crate) credentials: Option<(String, String)>,
-    pub(crate) proof: Proof,
+    pub(crate) auth: AuthScheme,
     pub(crate) access: Option<Access>,
     pub(crate) session_timeout: Duration,
     pub(crate) connect_timeout: Duration,
@@ -84,7 +85,7 @@ impl fmt::Debug for Config {
             .field("encrypted", &self.encrypted)
             .field("root", &self.root)
             .field("user", &self.credentials.as_ref().map(|(user, _)| user))
-            .field("proof", &self.proof)
+            .field("auth", &self.auth)
             .field("access", &self.access())
             .field("session_timeout", &self.session_timeout)
             .field("connect_timeout", &self.connect_timeout)
@@ -94,26 +95,26 @@ impl fmt::Debug for Config {
 }
 
 impl Config {
-    /// Where the locks are if the URL names no path.
+    /// The root of the locks if the URL has no path.
     pub const DEFAULT_ROOT: &str = "/polylock";
     /// The default of [`connect_timeout`](Self::connect_timeout).
     pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-    /// The port of a server whose URL names none.
+    /// The port of a server without a port in the URL.
     pub const DEFAULT_PORT: u16 = 2181;
 
-    /// The ensemble of a URL, `zookeeper://user:password@host1:port,host2:port/path?key=value`, also `zk://`, and
-    /// `zookeeper+tls://` or `zk+tls://` for encrypted connections.
+    /// Parses a URL, `zookeeper://user:password@host1:port,host2:port/path?key=value`, also with `zk://`, and `zookeeper+tls://` or
+    /// `zk+tls://` for encrypted connections.
     ///
     /// # Errors
-    /// [`ConfigError`] on what makes no sense.
+    /// [`ConfigError`] on an invalid key or value.
     pub fn new(url: &str) -> Result<Self, ConfigError> {
         url::read(url, Self::from_url)
     }
 
-    /// Reads a URL as [`new`](Self::new) does, and takes the store's keys from `keys`.
+    /// Parses a URL as [`new`](Self::new) does, and takes the store's keys from `keys`.
     ///
     /// # Errors
-    /// [`ConfigError`] on what makes no sense.
+    /// [`ConfigError`] on an invalid key or value.
     pub fn from_url(url: &StoreUrl, keys: &mut Keys) -> Result<Self, ConfigError> {
         let Address { mut servers, root, mut credentials } = address(url)?;
         let encrypted = url.scheme().ends_with("+tls");
@@ -123,18 +124,20 @@ impl Config {
             return Err(ConfigError::new("username", "the URL names a user, too: keep one"));
         }
         credentials = credentials.or(driver.credentials);
-        let proofs = [("digest", Proof::Digest), ("sasl-digest-md5", Proof::SaslDigestMd5)];
+        let schemes = [("digest", AuthScheme::Digest), ("sasl-digest-md5", AuthScheme::SaslDigestMd5)];
         let accesses = [("open", Access::Open), ("creator", Access::Creator)];
         let client = keys.pair("polylock.tls_cert", "polylock.tls_key")?;
         let client = client.map(|(certificate, key)| (certificate.into(), key.into()));
-        // A lock outlives a dead holder for as long as that holder's session lasts.
-        let ttl = Options::from_keys(&mut url.keys())?.ttl.clamp(*SESSIONS.start(), *SESSIONS.end());
+        // A lock of a dead holder remains until the holder's session ends.
+        let ttl = Options::from_keys(&mut url.keys())?
+            .ttl
+            .clamp(*SESSION_TIMEOUTS.start(), *SESSION_TIMEOUTS.end());
         let config = Self {
             servers,
             encrypted,
             root,
             credentials,
-            proof: keys.choice("polylock.auth", &proofs)?.unwrap_or(Proof::Digest),
+            auth: keys.choice("polylock.auth", &schemes)?.unwrap_or(AuthScheme::Digest),
             access: keys.choice("polylock.access", &accesses)?,
             session_timeout: keys
                 .duration("polylock.session_timeout")?
@@ -150,23 +153,23 @@ impl Config {
         Ok(config)
     }
 
-    /// For how long the servers keep the session of a client of which they hear nothing, and with it its locks: the
-    /// default TTL (`polylock.ttl`, 30 s) by default. The servers give what is next to it within their own limits. Two
-    /// thirds of what they give are the longest lease, and the default one.
+    /// Sets the time for which the servers keep the session of a silent client, and with it its locks: the default TTL (`polylock.ttl`,
+    /// 30 s) by default. The servers clamp it to their own limits. Two thirds of the granted timeout are the longest lease, and the
+    /// default one.
     #[must_use]
     pub const fn session_timeout(mut self, timeout: Duration) -> Self {
         self.session_timeout = timeout;
         self
     }
 
-    /// How long it may take to open a session: 5 s by default.
+    /// Sets the time limit for opening a session: 5 s by default.
     #[must_use]
     pub const fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
     }
 
-    /// Who may see and delete the nodes of locks: [`Access::Creator`] by default if there are a user and a password,
+    /// Sets the clients that may read and delete the nodes of locks: [`Access::Creator`] by default if there are a user and a password,
     /// else [`Access::Open`].
     #[must_use]
     pub const fn allow(mut self, access: Access) -> Self {
@@ -174,22 +177,21 @@ impl Config {
         self
     }
 
-    /// How the user and password are shown to the servers: [`Proof::Digest`] by default.
+    /// Sets the authentication scheme: [`AuthScheme::Digest`] by default.
     #[must_use]
-    pub const fn auth(mut self, proof: Proof) -> Self {
-        self.proof = proof;
+    pub const fn auth(mut self, scheme: AuthScheme) -> Self {
+        self.auth = scheme;
         self
     }
 
-    /// The certificate, in a PEM file, of the authority that the servers' are signed by: an encrypted connection needs
-    /// one.
+    /// Sets the PEM file of the CA that signed the servers' certificates, which an encrypted connection requires.
     #[must_use]
     pub fn tls_ca(mut self, file: impl Into<PathBuf>) -> Self {
         self.certificates.ca = Some(file.into());
         self
     }
 
-    /// The client's own certificate and its key, in PEM files: none by default. Servers ask for one unless told otherwise.
+    /// Sets the PEM files of the client certificate and its key: none by default. Servers require one unless configured otherwise.
     #[must_use]
     pub fn tls_client(mut self, certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
         self.certificates.client = Some((certificate.into(), key.into()));
@@ -201,29 +203,29 @@ impl Config {
         self.access.unwrap_or(default)
     }
 
-    /// All servers, for people and errors.
-    pub(crate) fn place(&self) -> String {
+    /// Returns all servers with the root, for display and errors.
+    pub(crate) fn endpoint(&self) -> String {
         format!("{}{}", self.servers.join(","), self.root)
     }
 
-    /// What setters did not look at.
+    /// Checks the combinations that the setters do not check.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         let refuse = |key: &str, problem: &str| Err(ConfigError::new(key, problem));
-        if !SESSIONS.contains(&self.session_timeout) {
+        if !SESSION_TIMEOUTS.contains(&self.session_timeout) {
             return refuse("polylock.session_timeout", "must be 300ms to 24h");
         }
-        if !CONNECT.contains(&self.connect_timeout) {
+        if !CONNECT_TIMEOUTS.contains(&self.connect_timeout) {
             return refuse("polylock.connect_timeout", "must be 5ms to 10m");
         }
         if self.credentials.is_none() {
             if self.access == Some(Access::Creator) {
                 return refuse("polylock.access", "creator needs a user and a password in the URL");
             }
-            if self.proof == Proof::SaslDigestMd5 {
+            if self.auth == AuthScheme::SaslDigestMd5 {
                 return refuse("polylock.auth", "sasl-digest-md5 needs a user and a password in the URL");
             }
         }
-        if self.proof == Proof::SaslDigestMd5 && !cfg!(feature = "sasl") {
+        if self.auth == AuthScheme::SaslDigestMd5 && !cfg!(feature = "sasl") {
             return refuse("polylock.auth", "SASL is not compiled in: enable feature \"sasl\"");
         }
         if self.encrypted && !cfg!(feature = "tls") {
@@ -231,11 +233,11 @@ impl Config {
         }
         let named = self.certificates.ca.is_some() || self.certificates.client.is_some();
         if named && !self.encrypted {
-            let problem = "certificates are for encrypted connections: write zookeeper+tls://";
+            let problem = "certificates need an encrypted connection: write zookeeper+tls://";
             return refuse("polylock.tls_ca", problem);
         }
         if self.encrypted && self.certificates.ca.is_none() {
-            let problem = "an encrypted connection needs the certificate of the authority that the servers' are signed by";
+            let problem = "an encrypted connection needs the certificate of the authority that signed the servers' certificates";
             return refuse("polylock.tls_ca", problem);
         }
         Ok(())
@@ -257,20 +259,22 @@ fn address(url: &StoreUrl) -> Result<Address, ConfigError> {
     };
     let rest = url.rest().strip_prefix("//").ok_or_else(|| problem("names no server"))?;
     if rest.contains('#') {
-        return Err(problem("has a # in it, which must be percent-encoded in a user or password"));
+        return Err(problem("contains a #, which must be percent-encoded in a user or password"));
     }
     let decoded = |text: &str| {
-        let text = percent_decode_str(text).decode_utf8().map_err(|_| problem("holds what is no UTF-8"))?;
+        let text = percent_decode_str(text).decode_utf8().map_err(|_| problem("is not valid UTF-8"))?;
         Ok::<_, ConfigError>(text.into_owned())
     };
-    // Up to the *last* `@`: a password may hold one that was not encoded.
+    // The separator is the *last* `@`: a password may contain an unencoded one.
     let (credentials, rest) = match rest.rsplit_once('@') {
         Some((credentials, rest)) => {
             let (user, password) =
                 credentials.split_once(':').ok_or_else(|| problem("names a user without a password"))?;
             let (user, password) = (decoded(user)?, decoded(password)?);
             if user.is_empty() || user.contains(':') {
-                return Err(problem("names no user, or one with a colon, which ZooKeeper does not know"));
+                return Err(problem(
+                    "has an empty user, or one with a colon, which ZooKeeper does not support",
+                ));
             }
             (Some((user, password)), rest)
         }
@@ -285,10 +289,10 @@ fn address(url: &StoreUrl) -> Result<Address, ConfigError> {
     })
 }
 
-/// A server as `host:port`.
+/// Returns a server as `host:port`.
 pub(crate) fn server(text: &str) -> Result<String, &'static str> {
     let (host, port) = match text.rsplit_once(':') {
-        // The last colon of `[::1]` is not before a port.
+        // The last colon of `[::1]` does not precede a port.
         Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
         _ => (text, None),
     };
@@ -297,24 +301,24 @@ pub(crate) fn server(text: &str) -> Result<String, &'static str> {
         return Err("names a server without a host");
     }
     let port = port.map_or(Ok(Config::DEFAULT_PORT), str::parse);
-    let port = port.ok().filter(|port| *port > 0).ok_or("names a port that is none")?;
+    let port = port.ok().filter(|port| *port > 0).ok_or("has an invalid port")?;
     Ok(format!("{host}:{port}"))
 }
 
-/// The node below which the locks are.
+/// Returns the path of the node below which the locks are.
 pub(crate) fn root(path: &str) -> Result<String, ConfigError> {
     let path = path.strip_suffix('/').unwrap_or(path);
     if path.is_empty() {
         return Ok(Config::DEFAULT_ROOT.to_owned());
     }
-    let sound = |part: &str| {
-        // What is beyond these, the servers refuse or the client gets wrong.
+    let is_valid = |part: &str| {
+        // Other characters are refused by the servers or mishandled by the client.
         let plain = |c: char| c.is_ascii_graphic() && c != '%';
         !part.is_empty() && part != "." && part != ".." && part.chars().all(plain)
     };
-    if !path.split('/').all(sound) || path.split('/').next() == Some("zookeeper") {
-        let problem = "the path must be made of names such as app/locks, of visible ASCII characters, and not below \
-                       /zookeeper, which is the servers' own";
+    if !path.split('/').all(is_valid) || path.split('/').next() == Some("zookeeper") {
+        let problem = "the path must consist of names such as app/locks, of visible ASCII characters, and not be below \
+                       /zookeeper, which the servers use";
         return Err(ConfigError::new("store", problem));
     }
     Ok(format!("/{path}"))
@@ -329,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_gives_what_the_setters_give() {
+    fn a_url_and_the_setters_give_the_same_configuration() {
         let url = "zookeeper://app:canary@a:2182,b,[::1],[::1]:99/x/y?polylock.session_timeout=9s\
                    &polylock.connect_timeout=2s&polylock.access=open";
         let set = Config::new("zk://app:canary@a:2182,b:2181,[::1]:2181,[::1]:99/x/y/")
@@ -338,12 +342,12 @@ mod tests {
             .connect_timeout(Duration::from_secs(2))
             .allow(Access::Open);
         assert_eq!(shown(url), format!("{set:?}"));
-        assert_eq!(set.place(), "a:2182,b:2181,[::1]:2181,[::1]:99/x/y");
-        assert_eq!(Config::new("zk://h").unwrap().place(), "h:2181/polylock");
+        assert_eq!(set.endpoint(), "a:2182,b:2181,[::1]:2181,[::1]:99/x/y");
+        assert_eq!(Config::new("zk://h").unwrap().endpoint(), "h:2181/polylock");
     }
 
     #[test]
-    fn the_session_lasts_as_long_as_a_lock_outlives_its_holder() {
+    fn the_session_timeout_is_the_default_ttl() {
         let of = |query: &str| {
             let url = StoreUrl::parse(&format!("zk://h{query}")).unwrap();
             let mut keys = url.keys();
@@ -356,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn credentials_are_decoded_and_decide_who_may_see() {
+    fn credentials_are_decoded_and_restrict_the_access() {
         let config = Config::new("zk://a%40b:p%2F%3A%23@h").unwrap();
         assert_eq!(config.credentials, Some(("a@b".to_owned(), "p/:#".to_owned())));
         assert_eq!(config.access(), Access::Creator);
@@ -364,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_names_its_key() {
+    fn invalid_settings_name_their_key() {
         for (url, key) in [
             ("zk:", "store"),
             ("zk://", "store"),
@@ -397,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn no_secret_is_shown() {
+    fn errors_and_debug_output_contain_no_secret() {
         for url in ["zk://me:canary@h", "zk://me:canary@h:x", "zk://can#ary@h", "zk://me:can%FFary@h"] {
             let shown = match Config::new(url) {
                 Ok(config) => format!("{config:?}"),

@@ -1,19 +1,18 @@
-//! The children of one lock's node, as far as this session knows them: so that a request need not list them to know that it waits.
+//! The children of one lock's node, as known to this session, so that a request need not list them to know that it waits.
 //!
-//! A claim that finds another conflicting request of this session before it waits for that one without a list. Only the first of them
-//! lists, and its list serves all that were in it. So the cost of a claim does not depend on the number of waiters.
+//! A claim behind another conflicting request of this session waits for that request without a list. Only the first request of the
+//! session lists, and its list serves all requests in it. So the cost of a claim does not depend on the number of waiters.
 //!
-//! # Why a request is never granted too early
+//! # Safety of a grant
 //!
-//! A request is granted only after a list that has shown it, and when every conflicting request that this list has shown before it
-//! is known to be gone. Whoever comes later has a greater sequence, because the node of the lock is not deleted, and does not count
-//! anew, while the request's own node is in it. That the own node is still there, the claim reads from the servers each time.
+//! A request is granted only after a list has shown it, and when every conflicting request ahead of it in that list is known to be gone.
+//! A later request has a greater sequence: while the request's own node exists, the lock's node is not deleted and its sequences do not
+//! restart. Each claim reads from the servers that its own node still exists.
 //!
 //! 1. All lists and creates of one session are numbered in the order in which they are sent, which is the order in which the servers
 //!    carry them out.
-//! 2. A list that was sent after the create of a request shows it, or it is gone.
-//! 3. A list that was sent before one that has been applied is dropped: an older one may be of another node of the same name, with
-//!    other sequences.
+//! 2. A list that was sent after the create of a request shows the request, or the request is gone.
+//! 3. A list that was sent before the newest applied list is dropped: it may show an older node of the same name, with other sequences.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -26,62 +25,62 @@ use tokio::sync::{Notify, watch};
 
 use crate::nodes::{Child, Rank};
 
-/// For so long nobody lists a lock again to see that nothing was missed: for each of its requests.
-const LIST_AGAIN: Duration = Duration::from_millis(1);
+/// The minimum time between a list and the next check for missed events by a list, for each known request of the lock.
+const LIST_INTERVAL: Duration = Duration::from_millis(1);
 
-/// With so many requests in a lock, those that come are not listed with their create, but together.
-const MANY: usize = 16;
+/// The number of known requests from which a create is sent without a list. One list then serves several creates.
+const MAX_KNOWN_WITH_LIST: usize = 16;
 
-/// For how long a lock must have been unused until its node is looked at, and the longest pause between two looks.
-const UNUSED: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
+/// The time without use after which a lock's node is checked, and the longest pause between two checks.
+const CHECK_PAUSES: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
 
-/// The locks in which a session has requests, and those whose nodes it has created.
+/// The locks in which a session has requests, and those with a node that it has created.
 #[derive(Debug, Default)]
 pub(crate) struct Directories {
     used: Mutex<HashMap<String, Weak<Directory>>>,
-    created: Mutex<HashMap<String, Look>>,
-    /// One was created, or the session has ended.
-    pub(crate) some_created: Notify,
+    created: Mutex<HashMap<String, Check>>,
+    /// Notified when the first node is created, and when the session has ended.
+    pub(crate) first_created: Notify,
 }
 
-/// When a lock's node is to be looked at next, unless it is in use, and the pause before that look.
+/// The time of the next check of a lock's node, unless it is in use, and the pause before that check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Look {
+pub(crate) struct Check {
     at: Moment,
     pause: Duration,
 }
 
-impl Look {
+impl Check {
     fn after(pause: Duration) -> Self {
         Self { at: SystemClock.now() + pause, pause }
     }
 }
 
-/// The node of one lock, while a request of this session is in it or about to be.
+/// The node of one lock. It exists while a request of this session has a node in it or creates one.
 #[derive(Debug)]
 pub(crate) struct Directory {
     pub(crate) path: String,
     directories: Arc<Directories>,
     state: Mutex<Children>,
-    /// Held by the one claim that lists.
+    /// Held by the claim that lists.
     pub(crate) listing: tokio::sync::Mutex<()>,
 }
 
-/// What is known of the children.
+/// The known children.
 #[derive(Debug, Default)]
 struct Children {
     /// The number of the last create or list that was sent.
     sent: u64,
-    /// The number of the last list that was applied, and when that was.
+    /// The number of the last list that was applied; `applied_at` is the time of that.
     applied: u64,
     applied_at: Option<Moment>,
-    known: BTreeMap<Rank, Known>,
+    known: BTreeMap<Rank, KnownRequest>,
 }
 
 #[derive(Debug)]
-struct Known {
+struct KnownRequest {
     child: Child,
-    /// If it is a request of this session whose create has been answered.
+    /// Set for a request of this session with an answered create.
     own: Option<Own>,
 }
 
@@ -90,29 +89,29 @@ struct Known {
 struct Own {
     /// The number of its create.
     created: u64,
-    /// Whether a list has shown it, and so all that were before it then.
+    /// True if a list has shown the request, and thereby all requests that were ahead of it at that time.
     is_listed: bool,
-    /// Dropped when it is gone.
-    gone: watch::Sender<()>,
+    /// Dropped when the request is gone.
+    removed: watch::Sender<()>,
 }
 
-/// Where a request stands among the others of its lock.
+/// The position of a request in the queue of its lock.
 #[derive(Debug)]
 pub(crate) enum Position {
-    /// It is not there any more.
+    /// The request's node is gone.
     Gone,
-    /// Nobody is in its way: it holds the lock if it is still there.
+    /// No conflicting request is ahead of it: it holds the lock if its node still exists.
     First,
-    /// This is the last one in its way, and as many are, if that was wanted.
+    /// `last` is the last conflicting request ahead of it; `ahead` is the number of such requests, if the caller wants it.
     Behind { ahead: Option<u32>, last: Predecessor },
 }
 
-/// The request that another one waits for.
+/// The request that another request waits for.
 #[derive(Debug, Clone)]
 pub(crate) enum Predecessor {
-    /// One of this session: its node, and what ends when it is gone.
+    /// A request of this session: its node, and a channel that closes when it is gone.
     Own(Child, watch::Receiver<()>),
-    /// Another one.
+    /// A request of another session.
     Other(Child),
 }
 
@@ -132,7 +131,7 @@ impl Predecessor {
 }
 
 impl Directories {
-    /// The lock whose node this is.
+    /// Returns the lock with the node `path`.
     pub(crate) fn enter(self: &Arc<Self>, path: String) -> Arc<Directory> {
         let mut used = self.used();
         if let Some(directory) = used.get(&path).and_then(Weak::upgrade) {
@@ -148,53 +147,53 @@ impl Directories {
         directory
     }
 
-    /// The session has ended, and all its nodes with it.
-    pub(crate) fn end(&self) {
+    /// Removes all requests and nodes: the session has ended.
+    pub(crate) fn clear(&self) {
         let used: Vec<_> = self.used().values().filter_map(Weak::upgrade).collect();
         used.iter().for_each(|directory| directory.state().known.clear());
         self.created().clear();
-        self.some_created.notify_one();
+        self.first_created.notify_one();
     }
 
-    /// The session has created the node of a lock.
+    /// Adds the node of a lock that the session has created.
     pub(crate) fn add_created(&self, path: &str) {
         let mut created = self.created();
         if created.is_empty() {
-            self.some_created.notify_one();
+            self.first_created.notify_one();
         }
-        created.insert(path.to_owned(), Look::after(UNUSED.0));
+        created.insert(path.to_owned(), Check::after(CHECK_PAUSES.0));
     }
 
-    /// Takes out the nodes that are to be looked at by `now`, and are not in use. Returns also when to look next; `None` if there are no
-    /// others.
-    pub(crate) fn take_unused(&self, now: Moment) -> (Vec<(String, Look)>, Option<Moment>) {
+    /// Removes and returns the nodes with a check due by `now` that are not in use. Returns also the time of the next check; `None` if
+    /// there is none.
+    pub(crate) fn take_unused(&self, now: Moment) -> (Vec<(String, Check)>, Option<Moment>) {
         let mut created = self.created();
         let used = self.used();
-        let taken = created.extract_if(|path, look| look.at <= now && !used.contains_key(path)).collect();
+        let taken = created.extract_if(|path, check| check.at <= now && !used.contains_key(path)).collect();
         drop(used);
-        // Those in use are looked at when they have been left.
-        let next = created.values().map(|look| look.at.max(now + UNUSED.0 / 10)).min();
+        // Nodes in use are checked after their last use.
+        let next = created.values().map(|check| check.at.max(now + CHECK_PAUSES.0 / 10)).min();
         (taken, next)
     }
 
-    /// Others use the node of `path` still, which was just looked at.
-    pub(crate) fn look_again(&self, path: String, look: Look) {
-        self.created().entry(path).or_insert_with(|| Look::after((look.pause * 2).min(UNUSED.1)));
+    /// Schedules the next check of `path`, which other sessions still use.
+    pub(crate) fn check_again(&self, path: String, check: Check) {
+        self.created().entry(path).or_insert_with(|| Check::after((check.pause * 2).min(CHECK_PAUSES.1)));
     }
 
     fn used(&self) -> MutexGuard<'_, HashMap<String, Weak<Directory>>> {
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn created(&self) -> MutexGuard<'_, HashMap<String, Look>> {
+    fn created(&self) -> MutexGuard<'_, HashMap<String, Check>> {
         self.created.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        if let Some(look) = self.directories.created().get_mut(&self.path) {
-            *look = Look::after(UNUSED.0);
+        if let Some(check) = self.directories.created().get_mut(&self.path) {
+            *check = Check::after(CHECK_PAUSES.0);
         }
         let mut used = self.directories.used();
         // It may be in use again already.
@@ -205,7 +204,7 @@ impl Drop for Directory {
 }
 
 impl Directory {
-    /// Sends a create and, unless the request will wait in any case, a list behind it. Returns the create's number, and the list's.
+    /// Sends a create and, unless the request will certainly wait, a list after it. Returns the numbers of the create and of the list.
     pub(crate) fn send_create<C, L>(
         &self,
         mode: Mode,
@@ -214,80 +213,80 @@ impl Directory {
         list: impl FnOnce() -> L,
     ) -> (u64, C, Option<(u64, L)>) {
         let mut state = self.state();
-        let created = state.next();
+        let created = state.next_number();
         let create = create();
         let waits = || state.known.values().any(|known| known.own.is_some() && known.conflicts_with(mode));
-        let lists = lists || (state.known.len() < MANY && !waits());
-        let list = lists.then(|| (state.next(), list()));
+        let lists = lists || (state.known.len() < MAX_KNOWN_WITH_LIST && !waits());
+        let list = lists.then(|| (state.next_number(), list()));
         (created, create, list)
     }
 
-    /// Sends a list. Returns its number.
+    /// Sends a list, and returns its number.
     pub(crate) fn send_list<L>(&self, list: impl FnOnce() -> L) -> (u64, L) {
         let mut state = self.state();
-        (state.next(), list())
+        (state.next_number(), list())
     }
 
-    /// A request of this session has its node, by the create of this number.
+    /// Adds a request of this session after the reply to its create, which has this number.
     pub(crate) fn join(&self, child: &Child, created: u64) {
         let mut state = self.state();
-        // The reply to a list may have been taken before the reply to the create.
+        // The reply to a list may have been processed before the reply to the create.
         let is_listed = state.known.contains_key(&child.rank());
-        let own = Own { created, is_listed, gone: watch::Sender::new(()) };
-        state.known.insert(child.rank(), Known { child: child.clone(), own: Some(own) });
+        let own = Own { created, is_listed, removed: watch::Sender::new(()) };
+        state.known.insert(child.rank(), KnownRequest { child: child.clone(), own: Some(own) });
     }
 
-    /// A node is gone for certain.
+    /// Removes a request with a node that is certainly gone.
     pub(crate) fn remove(&self, rank: Rank) {
         self.state().known.remove(&rank);
     }
 
-    /// Applies the list of this number: all requests of the lock.
+    /// Applies the list with this number, which shows all requests of the lock.
     pub(crate) fn apply(&self, number: u64, requests: &[Child]) {
         let mut state = self.state();
         if number < state.applied {
             return;
         }
         (state.applied, state.applied_at) = (number, Some(SystemClock.now()));
-        let mut before = std::mem::take(&mut state.known);
+        let mut previous = std::mem::take(&mut state.known);
         for child in requests {
             let rank = child.rank();
-            let own = before.remove(&rank).and_then(|known| known.own);
+            let own = previous.remove(&rank).and_then(|known| known.own);
             let own = own.map(|own| Own { is_listed: true, ..own });
-            state.known.insert(rank, Known { child: child.clone(), own });
+            state.known.insert(rank, KnownRequest { child: child.clone(), own });
         }
-        let is_newer = |known: &Known| known.own.as_ref().is_some_and(|own| own.created > number);
-        state.known.extend(before.into_iter().filter(|(_, known)| is_newer(known)));
+        let is_newer = |known: &KnownRequest| known.own.as_ref().is_some_and(|own| own.created > number);
+        state.known.extend(previous.into_iter().filter(|(_, known)| is_newer(known)));
     }
 
-    /// Whether it is time to list the lock again, to see that nothing was missed.
+    /// Returns true if it is time to list the lock again, as a check for missed events.
     pub(crate) fn list_is_due(&self) -> bool {
         let state = self.state();
         let count = u32::try_from(state.known.len()).unwrap_or(u32::MAX);
-        state.applied_at.is_none_or(|at| SystemClock.now() >= at + LIST_AGAIN * count)
+        state.applied_at.is_none_or(|at| SystemClock.now() >= at + LIST_INTERVAL * count)
     }
 
-    /// Whether a list has shown the request.
+    /// Returns true if a list has shown the request.
     pub(crate) fn is_listed(&self, rank: Rank) -> bool {
-        self.state().known.get(&rank).is_some_and(Known::is_listed)
+        self.state().known.get(&rank).is_some_and(KnownRequest::is_listed)
     }
 
-    /// Where a request of this session stands, with the number of those before it only if that is wanted; `None` if that takes a
-    /// list.
+    /// Returns the position of a request of this session, with the number of conflicting requests ahead of it only if `counts`; `None` if
+    /// that requires a list.
     pub(crate) fn position(&self, child: &Child, counts: bool) -> Option<Position> {
         let state = self.state();
         let Some(own) = state.known.get(&child.rank()) else { return Some(Position::Gone) };
-        let before = state.known.range(..child.rank()).rev().map(|(_, known)| known);
-        let mut before = before.filter(|known| known.conflicts_with(child.mode));
-        let Some(last) = before.next() else { return own.is_listed().then_some(Position::First) };
+        let ahead = state.known.range(..child.rank()).rev().map(|(_, known)| known);
+        let mut ahead = ahead.filter(|known| known.conflicts_with(child.mode));
+        let Some(last) = ahead.next() else { return own.is_listed().then_some(Position::First) };
         let last = match &last.own {
             Some(_) if counts && !own.is_listed() => return None,
-            Some(other) => Predecessor::Own(last.child.clone(), other.gone.subscribe()),
-            // Yet another one may have come between.
+            Some(other) => Predecessor::Own(last.child.clone(), other.removed.subscribe()),
+            // Another request may have come in between.
             None if !own.is_listed() => return None,
             None => Predecessor::Other(last.child.clone()),
         };
-        let ahead = counts.then(|| u32::try_from(before.count()).unwrap_or(u32::MAX).saturating_add(1));
+        let ahead = counts.then(|| u32::try_from(ahead.count()).unwrap_or(u32::MAX).saturating_add(1));
         Some(Position::Behind { ahead, last })
     }
 
@@ -297,13 +296,13 @@ impl Directory {
 }
 
 impl Children {
-    const fn next(&mut self) -> u64 {
+    const fn next_number(&mut self) -> u64 {
         self.sent += 1;
         self.sent
     }
 }
 
-impl Known {
+impl KnownRequest {
     const fn conflicts_with(&self, mode: Mode) -> bool {
         mode.conflicts_with(self.child.mode)
     }
@@ -319,7 +318,7 @@ mod tests {
     use crate::nodes::{Guid, requests};
     use proptest::prelude::*;
 
-    /// What the servers have, and the replies that are on their way.
+    /// The nodes on the servers, and the replies that are in flight.
     #[derive(Default)]
     struct Servers {
         next: i64,
@@ -355,7 +354,7 @@ mod tests {
             self.children.retain(|child| child.rank() != rank);
         }
 
-        /// Whether nobody conflicts with it who came before.
+        /// Returns true if no earlier request conflicts with it.
         fn admits(&self, one: &Child) -> bool {
             !self
                 .children
@@ -368,7 +367,7 @@ mod tests {
         Arc::<Directories>::default().enter("/n".to_owned())
     }
 
-    fn take(directory: &Directory, reply: Reply, own: &mut Vec<Child>) {
+    fn apply_reply(directory: &Directory, reply: Reply, own: &mut Vec<Child>) {
         match reply {
             Reply::Created(child, number) => {
                 directory.join(&child, number);
@@ -382,10 +381,10 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-        /// Requests of this session and of others come and go, nodes are deleted by strangers, the lock's node is deleted and made
-        /// again, and replies are taken in any order.
+        /// Requests of this session and of others come and go, other programs delete nodes, the lock's node is deleted and created again,
+        /// and replies are processed in any order.
         #[test]
-        fn nobody_is_first_who_is_not_and_everybody_is_at_last(
+        fn only_admissible_requests_are_first_and_each_becomes_first(
             steps in prop::collection::vec((0..10_u8, any::<prop::sample::Index>(), prop::sample::select(&Mode::ALL[..])), 1..80),
         ) {
             let (directory, mut servers, mut own) = (directory(), Servers::default(), Vec::<Child>::new());
@@ -402,7 +401,7 @@ mod tests {
                         servers.replies.extend(list.map(|(number, list)| Reply::Listed(number, list)));
                     }
                     (2, _) => drop(servers.create(mode)),
-                    // Another session's request leaves, or a stranger deletes one of this session.
+                    // A request of another session leaves, or another program deletes a request of this session.
                     (3, _) if !servers.children.is_empty() => {
                         let at = index.index(servers.children.len());
                         servers.children.remove(at);
@@ -410,7 +409,7 @@ mod tests {
                     (4, _) if servers.children.is_empty() => servers.next = 0,
                     (5 | 6, _) if !servers.replies.is_empty() => {
                         let at = index.index(servers.replies.len());
-                        take(&directory, servers.replies.remove(at), &mut own);
+                        apply_reply(&directory, servers.replies.remove(at), &mut own);
                     }
                     (7, Some(child)) => {
                         own.retain(|other| other.guid != child.guid);
@@ -438,7 +437,7 @@ mod tests {
                 }
             }
             for reply in std::mem::take(&mut servers.replies) {
-                take(&directory, reply, &mut own);
+                apply_reply(&directory, reply, &mut own);
             }
             for child in own.iter().filter(|child| servers.has(child.rank())) {
                 let mut lists = 0;
@@ -454,7 +453,7 @@ mod tests {
                         }
                         Some(Position::First) => break prop_assert!(servers.admits(child)),
                         Some(Position::Behind { .. }) => break prop_assert!(!servers.admits(child)),
-                        Some(Position::Gone) => prop_assert!(false, "it is there"),
+                        Some(Position::Gone) => prop_assert!(false, "its node exists"),
                     }
                 }
                 prop_assert!(lists < 2);
@@ -463,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_waits_for_another_of_its_session_is_not_listed_until_that_has_gone() {
+    fn a_request_behind_another_of_its_session_is_not_listed_until_that_is_gone() {
         let (directory, mut servers) = (directory(), Servers::default());
         let join = |servers: &mut Servers| {
             let child = servers.create(Mode::Exclusive);
@@ -481,16 +480,16 @@ mod tests {
                 child
             })
             .collect();
-        let Some(Position::Behind { ahead: None, last: Predecessor::Own(last, gone) }) =
+        let Some(Position::Behind { ahead: None, last: Predecessor::Own(last, removed) }) =
             directory.position(&waiting[0], false)
         else {
-            panic!("it waits");
+            panic!("it is not queued");
         };
-        assert!(last == first && gone.has_changed().is_ok());
+        assert!(last == first && removed.has_changed().is_ok());
         directory.remove(first.rank());
-        assert!(gone.has_changed().is_err(), "it is woken");
+        assert!(removed.has_changed().is_err(), "it is woken");
         servers.delete(first.rank());
-        assert!(directory.position(&waiting[0], false).is_none(), "it takes a list");
+        assert!(directory.position(&waiting[0], false).is_none(), "a list is needed");
         let (number, list) = directory.send_list(|| servers.list());
         directory.apply(number, &list);
         for child in &waiting {
@@ -500,27 +499,27 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_looked_at_when_they_have_been_left_and_seldom_while_others_use_them() {
+    fn nodes_are_checked_when_unused_and_rarely_while_others_use_them() {
         let directories = Arc::<Directories>::default();
         let [a, b] = ["/a", "/b"].map(|path| directories.enter(path.to_owned()));
         assert!(Arc::ptr_eq(&a, &directories.enter("/a".to_owned())));
         directories.add_created("/a");
         drop(b);
-        let soon = SystemClock.now() + UNUSED.0 * 2;
+        let soon = SystemClock.now() + CHECK_PAUSES.0 * 2;
         assert!(
             directories.take_unused(soon).0.is_empty(),
-            "one is in use, and the other one is another session's"
+            "one is in use, and the other belongs to another session"
         );
         drop(a);
-        let mut pause = UNUSED.0;
-        while pause < UNUSED.1 {
+        let mut pause = CHECK_PAUSES.0;
+        while pause < CHECK_PAUSES.1 {
             let now = SystemClock.now();
-            let (taken, next) = directories.take_unused(now + UNUSED.1 * 2);
-            let [(path, look)] = &taken[..] else { panic!("{taken:?}") };
-            assert_eq!((path.as_str(), next, look.pause), ("/a", None, pause));
-            assert!(directories.take_unused(now + UNUSED.1 * 2).0.is_empty());
-            directories.look_again(path.clone(), *look);
-            pause = (pause * 2).min(UNUSED.1);
+            let (taken, next) = directories.take_unused(now + CHECK_PAUSES.1 * 2);
+            let [(path, check)] = &taken[..] else { panic!("{taken:?}") };
+            assert_eq!((path.as_str(), next, check.pause), ("/a", None, pause));
+            assert!(directories.take_unused(now + CHECK_PAUSES.1 * 2).0.is_empty());
+            directories.check_again(path.clone(), *check);
+            pause = (pause * 2).min(CHECK_PAUSES.1);
         }
         assert!(directories.used().is_empty());
     }

@@ -1,7 +1,7 @@
-//! The keys that other programs' ZooKeeper URLs have, so that a program and its locks can use one URL.
+//! The keys of other programs' ZooKeeper URLs, so that a program and its locks can use the same URL.
 //!
-//! A key that has a meaning here is applied, the name of a client library has no effect, and what this store cannot honour is refused
-//! with what to write instead.
+//! A key with an equivalent here is applied, the name of a client library has no effect, and a key that this store does not support is
+//! refused with a remedy.
 
 use std::time::Duration;
 
@@ -12,23 +12,23 @@ use polylock_core::{
 
 use crate::config::server;
 
-/// Keys of client libraries that mean nothing here.
+/// Keys of client libraries that have no effect here.
 const NO_EFFECT: [&str; 4] = ["client", "check", "blocking", "retry"];
 
-/// Keys that are refused, and what to write instead.
+/// Keys that are refused, with the remedy.
 const REFUSED: [(&[&str], &str); 3] = [
     (
         &["readonly", "read_only", "readOnly", "canBeReadOnly"],
-        "locks are written, which a read-only server refuses: leave this key out",
+        "locks need write access, which a read-only server refuses: remove this key",
     ),
     (&["group", "chroot", "root", "namespace"], "write the path in the URL: zookeeper://host1,host2/path"),
     (
         &["verify_certs", "verifyCerts"],
-        "the servers' certificates are always verified: leave this key out, and name the authority in polylock.tls_ca",
+        "the servers' certificates are always verified: remove this key, and name the authority in polylock.tls_ca",
     ),
 ];
 
-/// What such keys set.
+/// The settings from such keys.
 #[derive(Default)]
 pub(crate) struct DriverKeys {
     /// Each as `host:port`.
@@ -39,12 +39,12 @@ pub(crate) struct DriverKeys {
 }
 
 impl DriverKeys {
-    /// Takes them from `keys`.
+    /// Takes the settings from `keys`.
     ///
     /// # Errors
-    /// [`ConfigError`] on a key that is refused, or whose value makes no sense.
+    /// [`ConfigError`] on a key that is refused, or with an invalid value.
     pub(crate) fn read(url: &StoreUrl, encrypted: bool, keys: &mut Keys) -> Result<Self, ConfigError> {
-        // Only keys that are given are taken, so that no suggestion names one of another driver.
+        // Only keys that are present are taken, so that suggestions for a misspelt key never name a key of another driver.
         let mut given = url.keys();
         let mut first = |names: &[&'static str]| {
             let name = names.iter().find(|name| given.text(name).is_some())?;
@@ -68,11 +68,14 @@ impl DriverKeys {
         })?;
         let credentials = match (first(&["username", "user"]), first(&["password"])) {
             (Some((key, user)), Some(_)) if user.is_empty() || user.contains(':') => {
-                return Err(ConfigError::new(key, "is empty or has a colon, which ZooKeeper does not know"));
+                return Err(ConfigError::new(
+                    key,
+                    "is empty or has a colon, which ZooKeeper does not support",
+                ));
             }
             (Some((_, user)), Some((_, password))) => Some((user, password)),
             (None, None) => None,
-            _ => return Err(ConfigError::new("username", "needs password, and password needs it")),
+            _ => return Err(ConfigError::new("username", "must be given together with password")),
         };
         let mut timeout = |names: &[&'static str]| {
             let timeout = first(names)
@@ -94,7 +97,7 @@ impl DriverKeys {
     }
 }
 
-/// A number without a unit is one of milliseconds, as in all of ZooKeeper.
+/// Parses a duration. A number without a unit is in milliseconds, as in all of ZooKeeper.
 fn millis(text: &str) -> Result<Duration, String> {
     text.parse().map(Duration::from_millis).or_else(|_| duration::parse(text))
 }
@@ -108,7 +111,7 @@ mod tests {
     fn keys_of_other_clients_are_applied() {
         let query = "backup=b:2182,c&username=u&password=p&timeout=3000&session=20s&client=curator";
         let config = Config::new(&format!("zookeeper://a/x?{query}")).unwrap();
-        assert_eq!(config.place(), "a:2181,b:2182,c:2181/x");
+        assert_eq!(config.endpoint(), "a:2181,b:2182,c:2181/x");
         assert_eq!(config.credentials, Some(("u".to_owned(), "p".to_owned())));
         let timeouts = (config.session_timeout, config.connect_timeout);
         assert_eq!(timeouts, (Duration::from_secs(20), Duration::from_secs(3)));
@@ -118,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_cannot_be_honoured_are_refused_with_a_reason() {
+    fn unsupported_keys_are_refused_with_a_reason() {
         for (query, key, word) in [
             ("readonly=true", "readonly", "read-only"),
             ("group=dubbo", "group", "path"),

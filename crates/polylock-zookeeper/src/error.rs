@@ -1,21 +1,21 @@
-//! What the driver's errors mean, and what to do about them.
+//! Classification of the driver's errors, with remedies.
 
 use polylock_core::{Fault, Operation};
 use zookeeper_client::Error;
 
-/// What is known of an operation that failed.
+/// The outcome of a failed operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// It was not carried out, and never will be.
+    /// The operation was not carried out, and never will be.
     Refused,
-    /// It may have been carried out. It is not under way any more once the session has another connection and is in step
-    /// with the leader.
+    /// The operation may have been carried out. It is no longer pending once the session has another connection and has caught up with
+    /// the leader.
     Unknown,
-    /// The session has ended, and so has whatever was made in it, or it will in a moment.
+    /// The session has ended or is about to end, and its nodes with it.
     Ended,
 }
 
-/// What `error` says about the operation that it answers.
+/// Returns the outcome of an operation that failed with `error`.
 pub(crate) const fn outcome(error: &Error) -> Outcome {
     match error {
         Error::SessionExpired | Error::ClientClosed | Error::AuthFailed => Outcome::Ended,
@@ -36,30 +36,32 @@ pub(crate) const fn outcome(error: &Error) -> Outcome {
     }
 }
 
-/// What kind of fault it is, and what to do.
+/// Returns the class of the fault and a remedy.
 pub(crate) fn diagnose(error: &Error, operation: Operation) -> (Fault, Option<&'static str>) {
     match error {
         Error::NoAuth if operation == Operation::Break => {
-            let advice = "its nodes are another user's, and a break writes or deletes them: check the user and the password, or \
-                          see polylock.access";
+            let advice = "a break writes or deletes nodes that belong to another user: check the user and the password, or see \
+                          polylock.access";
             (Fault::Denied, Some(advice))
         }
         Error::NoAuth => {
             let advice =
-                "its nodes are another user's: check the user and the password, or see polylock.access";
+                "the nodes belong to another user: check the user and the password, or see polylock.access";
             (Fault::Denied, Some(advice))
         }
         Error::AuthFailed => (
             Fault::Denied,
-            Some("the servers refuse them: check the user and the password, and polylock.auth"),
+            Some("the servers refuse the credentials: check the user and the password, and polylock.auth"),
         ),
         Error::Unimplemented => {
             (Fault::Permanent, Some("the servers are too old: container nodes need ZooKeeper 3.5.3"))
         }
-        Error::QuotaExceeded => (Fault::Permanent, Some("the quota of its path is used up")),
+        Error::QuotaExceeded => {
+            (Fault::Permanent, Some("the quota of the path is exhausted: raise it, or use another path"))
+        }
         Error::InvalidAcl => {
             let advice =
-                "the servers take no such rights: with polylock.access=creator they need a user they know";
+                "the servers refuse the ACL: polylock.access=creator needs a user that the servers know";
             (Fault::Denied, Some(advice))
         }
         Error::BadArguments(_) | Error::NoChildrenForEphemerals => (Fault::Permanent, None),
@@ -72,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_known_is_not_taken_for_a_refusal() {
+    fn an_unknown_outcome_is_not_a_refusal() {
         assert_eq!(outcome(&Error::ConnectionLoss), Outcome::Unknown);
         assert_eq!(outcome(&Error::SessionMoved), Outcome::Unknown);
         assert_eq!(outcome(&Error::UnexpectedErrorCode(-4)), Outcome::Unknown);

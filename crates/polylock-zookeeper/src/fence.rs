@@ -1,11 +1,9 @@
-//! Writes that refuse to be late, for data of yours in the same ensemble: the servers look at the lock's node in the very
-//! transaction of the write.
+//! Fenced writes to your own data in the same ensemble: the servers check the lock's node in the transaction of the write.
 //!
-//! A lease can't stop a holder that was paused between its last look at the lock and the arrival of its write. ZooKeeper
-//! can: **a write is applied only if the node of this very grant is still there in that transaction**, at its place in the
-//! one order of all transactions of the ensemble. That is more than the compare of tokens that other resources do: a write is
-//! refused from the moment on at which the lock is gone, not only after a later holder has written; and it needs no clock, no
-//! token in your data, and nothing of other writers but that they do the same.
+//! A lease can't stop a holder that is paused between its last check of the lock and the arrival of its write. ZooKeeper can: **a write
+//! is applied only if the node of this grant still exists in that transaction**, in the total order of all transactions of the ensemble.
+//! This is stronger than the comparison of tokens by other resources: a write is refused as soon as the lock is gone, not only after a
+//! later holder has written. It needs no clock and no token in your data, but all writers must do the same.
 //!
 //! ```no_run
 //! use polylock_core::Guard;
@@ -24,26 +22,25 @@
 //! }
 //! ```
 //!
-//! # Why nothing gets past it
+//! # Safety of a fenced write
 //!
-//! 1. P holds the lock, sends a write, and stalls, or its bytes do. Its lease runs out.
-//! 2. The servers end P's session, or P's node is deleted in another way: a transaction. From here on the check fails.
-//! 3. Only then is Q's node the first, and Q has the lock. Q reads what P left behind, and writes.
-//! 4. P's write arrives, or P sends another: the node that it names is gone, and nobody makes one of that name again. It is
-//!    refused, and what was in it with it.
+//! 1. P holds the lock, sends a write, and is paused, or its packets are delayed. Its lease runs out.
+//! 2. A transaction ends P's session, or deletes P's node in another way. From here on the check fails.
+//! 3. Only then is Q's node the first, and Q has the lock. Q reads the data that P left, and writes.
+//! 4. P's write arrives, or P sends another: its node is gone, and no later node has that name. The write is refused as a whole.
 //!
-//! So P's write is either before the end of P's hold or nowhere. [`Fence::of`] also brings Q's client up to date, so that step 3
-//! reads what P wrote: servers may lag, and yours need not be the one that told Q.
+//! So P's write is applied either before the end of P's hold or never. [`Fence::of`] also brings Q's client up to date, so that step 3
+//! reads P's write: servers may lag, and your client may be connected to another server than the store.
 //!
-//! # What to see to
+//! # Requirements
 //!
-//! * Every writer must go through it. A plain `set_data` is not stopped.
-//! * What is not in this ensemble can't be in the transaction: send [the token](Guard::fencing_token) along, and let the other
-//!   side compare it.
-//! * A write that was not answered may have been made. The same again is safe if the write is: give the version that was read,
-//!   and it is made once at the most.
-//! * The client needs the right to read the nodes of locks. If the store has a user, let the client have the same
-//!   (`Connector::with_auth`, or [`Client::auth`]), or set `polylock.access=open`.
+//! * Every writer must use the fence. A plain `set_data` is not stopped.
+//! * Data outside of this ensemble can't be in the transaction: send [the token](Guard::fencing_token) along, and let the resource
+//!   compare it.
+//! * An unanswered write may have been applied. Retrying is safe if the write is idempotent: with the version that was read, it is
+//!   applied once at most.
+//! * The client needs permission to read the nodes of locks. If the store has a user, give it to the client, too (`Connector::with_auth`,
+//!   or [`Client::auth`]), or set `polylock.access=open`.
 
 use std::fmt;
 
@@ -61,10 +58,9 @@ use crate::{
 /// A result with this module's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Writes of the holder of one lock to its own data in the same ensemble, refused once the lock is gone. See the
-/// [module](self).
+/// Writes of the holder of one lock to its own data in the same ensemble, refused once the lock is gone. See the [module](self).
 ///
-/// It borrows nothing, and does not keep the lock. It is of one grant: for the next one, make another.
+/// It borrows nothing, and does not keep the lock. It belongs to one grant: create a new fence for the next grant.
 #[derive(Clone)]
 pub struct Fence {
     client: Client,
@@ -75,7 +71,7 @@ pub struct Fence {
 
 impl fmt::Debug for Fence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not the client, which would show how to take its session over.
+        // The client is omitted: its output would reveal the session id and password.
         f.debug_struct("Fence")
             .field("name", &self.name)
             .field("token", &self.token)
@@ -85,28 +81,28 @@ impl fmt::Debug for Fence {
 }
 
 impl Fence {
-    /// The fence of the lock that `guard` holds, for writes by `client`.
+    /// Returns the fence of the lock that `guard` holds, for writes by `client`.
     ///
-    /// `root` is the path of the store's URL, `/polylock` if that has none; always the whole one, though `client` may have a
-    /// chroot, of which the root must be a part then. That it is the node of this grant is verified, so wrong arguments are
-    /// an error, never a fence that guards nothing.
+    /// `root` is the path of the store's URL, `/polylock` if the URL has none. It is always the full path, also if `client` has a chroot,
+    /// which must then contain the root. The node is verified to be the one of this grant, so wrong arguments cause an error, never an
+    /// ineffective fence.
     ///
-    /// It asks the servers twice, for all writes to come. What `client` reads after it, has all that earlier holders have
-    /// written, unless the ensemble is just changing its leader: if it must then, too, make an [empty write](Self::write)
-    /// first, or give the version that was read with each write.
+    /// This takes two round trips, for all later writes together. Later reads of `client` return the writes of all earlier holders,
+    /// except during a change of the leader: if your reads must be current then, too, make an [empty write](Self::write) first, or give
+    /// the version that was read with each write.
     ///
     /// # Errors
-    /// [`Error::NoLongerHeld`], [`Error::NotFound`], [`Error::OutOfReach`], [`Error::InvalidRoot`], [`Error::Denied`],
-    /// and [`Error::Refused`] or [`Error::Unanswered`] if the servers could not be asked.
+    /// [`Error::NoLongerHeld`], [`Error::NotFound`], [`Error::OutsideChroot`], [`Error::InvalidRoot`], [`Error::Denied`], and
+    /// [`Error::Refused`] or [`Error::Unanswered`] if the servers could not be reached.
     ///
     /// # Cancel safety
-    /// Yes: it only looks.
+    /// Cancel-safe: it only reads.
     pub async fn of(client: &Client, root: &str, guard: &Guard) -> Result<Self> {
         let (name, token) = (guard.name(), guard.fencing_token());
         let root = config::root(root.strip_prefix('/').unwrap_or(root))?;
-        let seen = seen_below(client.path(), &root)
-            .ok_or_else(|| Error::OutOfReach { root: root.clone(), chroot: client.path().to_owned() })?;
-        let directory = nodes::directory(seen, name);
+        let visible_root = below_chroot(client.path(), &root)
+            .ok_or_else(|| Error::OutsideChroot { root: root.clone(), chroot: client.path().to_owned() })?;
+        let directory = nodes::directory(visible_root, name);
         let found = node(client, &directory, guard).await.map_err(|error| Error::of(error, name))?;
         match found {
             Some(path) => Ok(Self { client: client.clone(), path, name: name.clone(), token }),
@@ -115,20 +111,20 @@ impl Fence {
         }
     }
 
-    /// Writes in one transaction whatever is put into it, all or nothing, if the lock's node is still there.
+    /// Commits `operations` in one transaction, all or nothing, if the lock's node still exists.
     ///
-    /// An empty one, `|_| Ok(())`, only asks whether it is, and then `client` has seen whatever was written before.
+    /// An empty write, `|_| Ok(())`, only checks the node; later reads of `client` then return all earlier writes.
     ///
-    /// It has no time limit of its own: while there is no connection it waits for one until the client's session has ended.
-    /// However late it arrives, the lock's node is looked at then.
+    /// It has no time limit of its own: without a connection it waits for one until the client's session has ended. The lock's node is
+    /// checked when the write arrives, however late that is.
     ///
     /// # Errors
-    /// [`Error::NoLongerHeld`] if the lock is gone, [`Error::Refused`] if one of the operations is, [`Error::Denied`]:
-    /// nothing was written. [`Error::Unanswered`] if nobody knows.
+    /// [`Error::NoLongerHeld`] if the lock is gone, [`Error::Refused`] if an operation is refused, [`Error::Denied`]: nothing was
+    /// written. [`Error::Unanswered`] if the outcome is unknown.
     ///
     /// # Cancel safety
-    /// Nothing is sent before it is polled. If it is dropped later, it has been written or not, or will be as long as the lock is
-    /// held.
+    /// Nothing is sent before the first poll. If the future is dropped later, the write may have been applied, or may still be applied as
+    /// long as the lock is held.
     pub async fn write<F>(&self, operations: F) -> Result<Vec<MultiWriteResult>>
     where
         F: FnOnce(&mut CheckWriter<'_>) -> Result<(), Failure> + Send,
@@ -151,121 +147,121 @@ impl Fence {
         })
     }
 
-    /// The lock's node as the client sees it, for transactions of your own: check it, at any version, in each of them.
-    /// A break writes its notice into the node, which changes the version. No other node ever has that name.
+    /// Returns the path of the lock's node as the client sees it, for your own transactions: check the node, at any version, in each of
+    /// them. A break writes its notice into the node, which changes the version. No other node ever has that name.
     #[must_use]
     pub fn path(&self) -> &str {
         &self.path
     }
 }
 
-/// The `path` as a client with this chroot sees it.
-fn seen_below<'a>(chroot: &str, path: &'a str) -> Option<&'a str> {
+/// Returns `path` as a client with this chroot sees it; `None` if the chroot does not contain it.
+fn below_chroot<'a>(chroot: &str, path: &'a str) -> Option<&'a str> {
     if chroot == "/" {
         return Some(path);
     }
     path.strip_prefix(chroot).filter(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// The node by which `guard` holds its lock.
+/// Returns the path of the node by which `guard` holds its lock.
 async fn node(client: &Client, directory: &str, guard: &Guard) -> Result<Option<String>, Failure> {
-    // In this order on one connection: the server answers the second when it has caught up with the leader.
+    // Sent in this order on one connection: the server answers the list after it has caught up with the leader.
     let (sync, listed) = join(client.sync("/"), client.list_children(directory)).await;
     sync?;
     let requests = nodes::requests(none_if_missing(listed)?.unwrap_or_default());
-    let standpoints = nodes::standpoints(&requests);
+    let queue_entries = nodes::queue_entries(&requests);
     let holders = requests
         .iter()
         .zip(0_u64..)
-        .filter(|(child, at)| queue::blockers(&standpoints, *at, child.mode).next().is_none());
-    let looks = holders.map(async |(child, _)| {
+        .filter(|(child, at)| queue::blockers(&queue_entries, *at, child.mode).next().is_none());
+    let reads = holders.map(async |(child, _)| {
         let path = format!("{directory}/{}", child.name);
         let found = none_if_missing(client.get_data(&path).await)?;
-        let ours = found.is_some_and(|(data, stat)| {
-            // The owner, too: young ensembles count alike, and this one may be another than the lock's.
+        let is_of_grant = found.is_some_and(|(data, stat)| {
+            // The owner is compared, too: the transaction ids of new ensembles are similar, and this may not be the lock's ensemble.
             stat.czxid == guard.fencing_token().as_i64()
-                && NodeData::parse(&data).is_some_and(|those| those.owner == *guard.owner())
+                && NodeData::parse(&data).is_some_and(|data| data.owner == *guard.owner())
         });
-        Ok::<_, Failure>(ours.then_some(path))
+        Ok::<_, Failure>(is_of_grant.then_some(path))
     });
-    Ok(try_join_all(looks).await?.into_iter().flatten().next())
+    Ok(try_join_all(reads).await?.into_iter().flatten().next())
 }
 
-/// Why there is no fence, or a write was not made, by what the caller can do about it.
+/// The reason why a fence could not be created or a write failed, classified by the remedy.
 ///
-/// `Display` tells this error's own part; the servers' own words are in [`source`](std::error::Error::source).
+/// `Display` shows only this error's own message; the driver's error is its [`source`](std::error::Error::source).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The lock's node is gone. Nothing was written.
     #[error(
-        "lock {name} is no longer held with fencing token {token}: give up this work, and acquire the lock again if it \
-         must be done"
+        "lock {name} is no longer held with fencing token {token}: stop this work, and acquire the lock again to \
+         repeat it"
     )]
     NoLongerHeld {
         /// The lock.
         name: LockName,
-        /// Of the grant that is over.
+        /// The token of the lost grant.
         token: FencingToken,
     },
-    /// The guard's time is not over, and there is no node of it.
+    /// The guard's lease has not ended, but there is no node of its grant.
     #[error(
         "lock {name} has no node with fencing token {token} below {root}: give the path of the URL of the guard's own \
-         store, and a client of the same ensemble; if they are right, somebody has broken the lock"
+         store, and a client of the same ensemble; if both are right, the lock was broken"
     )]
     NotFound {
         /// The lock.
         name: LockName,
-        /// Of the guard.
+        /// The token of the guard.
         token: FencingToken,
-        /// Where it was looked for.
+        /// The path that was searched.
         root: String,
     },
-    /// The client can't see the locks.
+    /// The client's chroot does not contain the locks.
     #[error(
-        "the client sees only what is below {chroot}, and the locks are below {root}: give it a chroot that holds both \
-         them and your data, or none"
+        "the chroot {chroot} of the client does not contain {root}: give the client a chroot that contains the locks and \
+         your data, or none"
     )]
-    OutOfReach {
-        /// Where the locks are.
+    OutsideChroot {
+        /// The path that contains the locks.
         root: String,
-        /// The client's.
+        /// The client's chroot.
         chroot: String,
     },
-    /// Not the path of a store.
+    /// The root is not a valid path of a store.
     #[error(transparent)]
     InvalidRoot(#[from] ConfigError),
     /// The client may not read the nodes of the lock. Nothing was written.
     #[error(
-        "the client may not read the nodes of lock {name}: let it have the user of the store's URL, or set \
+        "the client may not read the nodes of lock {name}: authenticate it as the user of the store's URL, or set \
          polylock.access=open there"
     )]
     Denied {
         /// The lock.
         name: LockName,
-        /// The servers' own words.
+        /// The driver's error.
         source: Failure,
     },
-    /// It was refused for another reason than the lock. Nothing was written.
+    /// The write was refused for another reason than the lock. Nothing was written.
     #[error("refused{}, and nothing was written", index.map_or_else(String::new, |index| format!(" because of operation {index}")))]
     Refused {
-        /// Which of the write's operations, from 0 on, if it was one that was sent.
+        /// The index of the refused operation, from 0, if an operation that was sent caused the error.
         index: Option<usize>,
-        /// The servers' or the driver's own words.
+        /// The driver's error.
         source: Failure,
     },
-    /// There is no answer. A write may have been made, or not, or will be as long as the lock is held.
+    /// The servers did not answer. The write may have been applied, or may still be applied as long as the lock is held.
     #[error(
-        "the servers did not answer: a write may have been made; the same again is safe if it has the version that was read"
+        "the servers did not answer: the write may have been applied; a retry is safe if it gives the version that was read"
     )]
     Unanswered {
-        /// The driver's own words.
+        /// The driver's error.
         source: Failure,
     },
 }
 
 impl Error {
-    /// Whether the lock is no longer held.
+    /// Returns true if the lock is no longer held.
     #[must_use]
     pub const fn is_no_longer_held(&self) -> bool {
         matches!(self, Self::NoLongerHeld { .. })
@@ -275,7 +271,7 @@ impl Error {
         match outcome(&source) {
             Outcome::Refused if source == Failure::NoAuth => Self::Denied { name: name.clone(), source },
             Outcome::Refused => Self::Refused { index: None, source },
-            // What was under way when a session ended may have been carried out before.
+            // An operation that was pending at the end of the session may have been carried out before.
             Outcome::Unknown | Outcome::Ended => Self::Unanswered { source },
         }
     }
@@ -286,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_chroot_takes_away_whole_names_only() {
+    fn a_chroot_removes_whole_names_only() {
         for (chroot, path, seen) in [
             ("/", "/a/b", Some("/a/b")),
             ("/a", "/a/b", Some("/b")),
@@ -295,12 +291,12 @@ mod tests {
             ("/a/b/c", "/a/b", None),
             ("/b", "/a/b", None),
         ] {
-            assert_eq!(seen_below(chroot, path), seen, "{path} below {chroot}");
+            assert_eq!(below_chroot(chroot, path), seen, "{path} below {chroot}");
         }
     }
 
     #[test]
-    fn what_may_have_been_written_is_not_told_as_refused() {
+    fn a_write_with_an_unknown_outcome_is_not_reported_as_refused() {
         let name = LockName::new("n").unwrap();
         let of = |failure| Error::of(failure, &name);
         for failure in

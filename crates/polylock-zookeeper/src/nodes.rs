@@ -1,66 +1,67 @@
-//! The nodes of locks: where they are, what their names say, and what is in them.
+//! The nodes of locks: their paths, names and data.
 //!
-//! A lock is a container node, which the servers delete when it has been empty for a while; in it each request has one
-//! node, `<guid>_<mode>_<sequence>`.
+//! A lock is a container node, which the servers delete when it has been empty for a while. Each request has one node in it,
+//! `<guid>_<mode>_<sequence>`.
 
 use std::{borrow::Cow, fmt, time::Duration};
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
-use polylock_core::{BreakNotice, LockName, Mode, OwnerId, Request, RequestId, queue::Standpoint};
+use polylock_core::{BreakNotice, LockName, Mode, OwnerId, Request, RequestId, queue::QueueEntry};
 
-/// All but letters, digits, `_` and `-` are encoded, so no name is another's child, `.`, or what the servers refuse.
+/// All characters but letters, digits, `_` and `-` are encoded, so that no name is a child of another name, `.`, or refused by the
+/// servers.
 pub(crate) const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'_').remove(b'-');
 
-/// The greatest sequence with which a request waits. The servers count the children of a node in 32 bits; near the end the
-/// numbers stand still or turn negative. See `Claims::is_used_up`.
-pub(crate) const LAST: i64 = (1 << 31) - (1 << 20);
+/// The greatest sequence with which a request waits. The servers count the children of a node in 32 bits; near the end the sequences stop
+/// growing or turn negative. See `Node::is_beyond_last_sequence`.
+pub(crate) const LAST_SEQUENCE: i64 = (1 << 31) - (1 << 20);
 
-/// From here on whoever leaves a lock empty deletes it, so that it counts anew.
-pub(crate) const RENEWED_FROM: i64 = 1 << 30;
+/// From this sequence on the last request to leave a lock deletes the lock's node, so that its sequences restart.
+pub(crate) const RESTART_FROM: i64 = 1 << 30;
 
-/// The half of a guid that is its own.
+/// The bits of the random half of a guid.
 const HALF: u128 = u64::MAX as u128;
 
-/// The node of a lock.
+/// Returns the path of a lock's node.
 pub(crate) fn directory(root: &str, name: &LockName) -> String {
     format!("{root}/{}", utf8_percent_encode(name.as_str(), ENCODED))
 }
 
-/// The lock of a child of the root, if it is one's.
+/// Returns the lock of a child of the root; `None` if the child is not a lock's node.
 pub(crate) fn lock(child: &str) -> Option<LockName> {
     let name = percent_decode_str(child).decode_utf8().ok()?;
     let name = LockName::new(name).ok()?;
-    // Written in another way it would be another node than the lock's.
+    // A name in another encoding belongs to a node of another program.
     (Cow::from(utf8_percent_encode(name.as_str(), ENCODED)) == child).then_some(name)
 }
 
-/// Identifies the node of one attempt: the half that all nodes of one session share, and a random half.
+/// Identifies the node of one attempt: a half that all nodes of one session share, and a random half.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Guid(u128);
 
 impl Guid {
-    /// The length of its text.
+    /// The number of its hexadecimal digits.
     pub(crate) const DIGITS: usize = 32;
 
     pub(crate) fn random() -> Self {
         Self(u128::from_be_bytes(RequestId::random().to_bytes()))
     }
 
-    /// A fresh one of the session that `other` is of.
+    /// Returns a new guid of the session of `other`.
     pub(crate) fn of_session(other: Self) -> Self {
         Self((other.0 & !HALF) | (Self::random().0 & HALF))
     }
 
-    /// Whether both are of one session.
+    /// Returns true if both belong to the same session.
     pub(crate) const fn is_of_session(self, other: Self) -> bool {
         self.0 & !HALF == other.0 & !HALF
     }
 
-    /// Reads the 32 lower-case hexadecimal digits that `Display` writes.
+    /// Parses the 32 lower-case hexadecimal digits that `Display` writes.
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        let sound = text.len() == Self::DIGITS
+        let is_valid = text.len() == Self::DIGITS
             && text.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
-        u128::from_str_radix(text, 16).ok().filter(|_| sound).map(Self)
+        u128::from_str_radix(text, 16).ok().filter(|_| is_valid).map(Self)
     }
 }
 
@@ -70,7 +71,7 @@ impl fmt::Display for Guid {
     }
 }
 
-/// The node of one request, by its name.
+/// The node of one request, parsed from its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Child {
     pub(crate) name: String,
@@ -79,8 +80,8 @@ pub(crate) struct Child {
     pub(crate) sequence: i64,
 }
 
-/// The place of a request among all that have ever been in the same node of a lock, by arrival: those come last that came when the
-/// sequences had turned negative.
+/// The queue position of a request among all requests of the same lock node, by arrival. Negative sequences come last, since they follow
+/// the overflow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank {
     is_negative: bool,
@@ -93,64 +94,63 @@ impl Child {
         Rank { is_negative: self.sequence < 0, sequence: self.sequence, guid: self.guid }
     }
 
-    /// The one that a name says, or `None` for a stranger's node.
+    /// Parses the name of a node; returns `None` for the node of another program.
     fn parse(name: String) -> Option<Self> {
         let (rest, sequence) = name.rsplit_once('_')?;
         let (guid, mode) = rest.rsplit_once('_')?;
         let digits = sequence.strip_prefix('-').unwrap_or(sequence);
-        let sound = (10..=19).contains(&digits.len()) && digits.bytes().all(|digit| digit.is_ascii_digit());
+        let is_valid =
+            (10..=19).contains(&digits.len()) && digits.bytes().all(|digit| digit.is_ascii_digit());
         let guid = Guid::parse(guid)?;
         let mode = Mode::ALL.into_iter().find(|known| known.code() == mode)?;
-        let sequence = sequence.parse().ok().filter(|_| sound)?;
+        let sequence = sequence.parse().ok().filter(|_| is_valid)?;
         Some(Self { name, guid, mode, sequence })
     }
 }
 
-/// What the name of a node begins with, before the sequence that the servers put behind it.
+/// The path of a request's node without the sequence, which the servers append.
 pub(crate) fn prefix(directory: &str, guid: Guid, mode: Mode) -> String {
     format!("{directory}/{guid}_{}_", mode.code())
 }
 
-/// All requests of a lock, in order of arrival; behind them those that came when the numbers had turned negative, which
-/// leave at once.
+/// Returns all requests of a lock in order of arrival. Requests with negative sequences come last; they leave at once.
 pub(crate) fn requests(children: Vec<String>) -> Vec<Child> {
     let mut requests: Vec<_> = children.into_iter().filter_map(Child::parse).collect();
     requests.sort_by_key(Child::rank);
     requests
 }
 
-/// As the grant rule sees them. Nobody is marked as a holder: whoever is one has no conflicting request before it, which
-/// the rule finds by itself.
-pub(crate) fn standpoints(requests: &[Child]) -> Vec<Standpoint> {
-    let standpoint =
-        |(at, child): (usize, &Child)| Standpoint { seq: at as u64, mode: child.mode, held: false };
-    requests.iter().enumerate().map(standpoint).collect()
+/// Converts requests for the grant rule. No request is marked as a holder: a holder has no conflicting request ahead of it, which the
+/// rule detects by itself.
+pub(crate) fn queue_entries(requests: &[Child]) -> Vec<QueueEntry> {
+    let entry = |(at, child): (usize, &Child)| QueueEntry { seq: at as u64, mode: child.mode, held: false };
+    requests.iter().enumerate().map(entry).collect()
 }
 
-/// The data of a request's node: for people, and the notice of a break for its holder.
+/// The data of a request's node: its description for `inspect`, and the notice of a break for its holder.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct NodeData {
     pub(crate) owner: OwnerId,
     pub(crate) label: String,
     pub(crate) lease: Duration,
-    /// The notice of the break that has marked the hold.
+    /// The notice of the break that marked the hold.
     pub(crate) broken: Option<BreakNotice>,
 }
 
-/// The data that a request's node is created with: one line each for lease, owner and label, none of which holds a line feed. What
-/// follows them is the notice of a break, see [`marked`].
+/// The initial data of a request's node: one line each for lease, owner and label, none of which contains a line feed. A break appends
+/// its notice, see [`marked`].
 pub(crate) fn data(request: &Request, lease: Duration) -> Vec<u8> {
     let label = request.label.as_ref().map_or("", |label| label.as_str());
     format!("{}\n{}\n{label}", lease.as_millis(), request.owner).into_bytes()
 }
 
-/// The same data with the notice of a break behind it. Versions that know no notices read it as part of the label.
+/// Returns the data with the notice of a break appended. Versions without break notices read it as part of the label.
 pub(crate) fn marked(data: &[u8], notice: &BreakNotice) -> Vec<u8> {
     [data, b"\n", notice.to_text().as_bytes()].concat()
 }
 
 impl NodeData {
-    /// `None` if the data are not those of a request's node.
+    /// Parses the data of a request's node; `None` if they are not in its format.
     pub(crate) fn parse(data: &[u8]) -> Option<Self> {
         let mut lines = str::from_utf8(data).ok()?.splitn(4, '\n');
         let lease = Duration::from_millis(lines.next()?.parse().ok()?);
@@ -166,7 +166,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn strangers_are_left_alone() {
+    fn names_of_other_programs_are_not_parsed() {
         let guid = Guid::random();
         for name in [
             String::new(),
@@ -188,28 +188,28 @@ mod tests {
     }
 
     #[test]
-    fn they_stand_in_order_of_their_numbers_whatever_their_text() {
+    fn requests_are_ordered_by_sequence_not_by_text() {
         let named = |sequence: &str| format!("{}_EX_{sequence}", Guid::random());
         let sequences = ["9999999999999999999", "0000000010", "-2147483648", "0000000009", "2147483647"];
         let requests = requests(sequences.into_iter().map(named).collect());
         let numbers: Vec<_> = requests.iter().map(|child| child.sequence).collect();
-        // The first is no number that fits.
+        // The first sequence does not fit in 64 bits.
         assert_eq!(numbers, [9, 10, 2_147_483_647, -2_147_483_648]);
     }
 
     #[test]
-    fn a_node_is_found_by_its_guid() {
-        let mine = Guid::random();
-        let name = format!("{}0000000007", prefix("", mine, Mode::Shared)).split_off(1);
+    fn a_name_contains_the_guid_of_its_session() {
+        let own = Guid::random();
+        let name = format!("{}0000000007", prefix("", own, Mode::Shared)).split_off(1);
         let child = Child::parse(name).unwrap();
-        assert_eq!((child.mode, child.sequence, child.guid), (Mode::Shared, 7, mine));
-        let another = Guid::of_session(mine);
-        assert!(another != mine && another.is_of_session(mine) && !Guid::random().is_of_session(mine));
+        assert_eq!((child.mode, child.sequence, child.guid), (Mode::Shared, 7, own));
+        let another = Guid::of_session(own);
+        assert!(another != own && another.is_of_session(own) && !Guid::random().is_of_session(own));
     }
 
     proptest! {
         #[test]
-        fn every_name_has_a_node_of_its_own(name in "\\PC{1,60}|[./%~é\u{7f}\u{1}\u{10ffff}]{1,40}") {
+        fn every_lock_has_a_separate_node(name in "\\PC{1,60}|[./%~é\u{7f}\u{1}\u{10ffff}]{1,40}") {
             let Ok(name) = LockName::new(&name) else { return Ok(()) };
             let directory = directory("/r", &name);
             let child = directory.strip_prefix("/r/").unwrap();
@@ -218,7 +218,7 @@ mod tests {
         }
 
         #[test]
-        fn node_data_survive(owner in "[^\\pC\\p{Zl}\\p{Zp}]{1,60}", label in "[^\\pC\\p{Zl}\\p{Zp}]{0,60}", millis in 1..100_000_u64) {
+        fn node_data_survive_a_round_trip(owner in "[^\\pC\\p{Zl}\\p{Zp}]{1,60}", label in "[^\\pC\\p{Zl}\\p{Zp}]{0,60}", millis in 1..100_000_u64) {
             let ttl = Duration::from_millis(millis);
             let mut request = Request::new(LockName::new("n").unwrap(), Mode::Exclusive, ttl);
             request.owner = OwnerId::new(&owner).unwrap();

@@ -1,47 +1,47 @@
-//! Encrypted connections, if they are compiled in.
+//! Encrypted connections, with the feature `tls`.
 
 use polylock_core::ConfigError;
 use zookeeper_client::Connector;
 
 use crate::config::Certificates;
 
-/// The same connector for encrypted connections.
+/// Returns the connector with TLS enabled.
 #[cfg(feature = "tls")]
 pub(crate) fn encrypt(connector: Connector, files: &Certificates) -> Result<Connector, ConfigError> {
     use rustls::crypto::{CryptoProvider, ring};
     use zookeeper_client::TlsOptions;
 
-    // The driver asks for the program's one provider of cryptography, and panics if there is none to choose.
+    // The driver takes the process-wide default provider of cryptography, and panics if there is none.
     if CryptoProvider::get_default().is_none() {
-        // If another thread was quicker, its one is as good.
+        // An error means that another thread has installed one meanwhile, which is sufficient.
         ring::default_provider().install_default().ok();
     }
     let read = |key: &str, file: &std::path::Path| {
         std::fs::read_to_string(file)
             .map_err(|error| ConfigError::new(key, format!("can't read {}: {error}", file.display())))
     };
-    let unfit = |key: &'static str| move |error| ConfigError::new(key, format!("can't be used: {error}"));
+    let invalid = |key: &'static str| move |error| ConfigError::new(key, format!("can't be used: {error}"));
     let mut options = TlsOptions::new();
     if let Some(ca) = &files.ca {
-        options = options.with_pem_ca(&read("polylock.tls_ca", ca)?).map_err(unfit("polylock.tls_ca"))?;
+        options = options.with_pem_ca(&read("polylock.tls_ca", ca)?).map_err(invalid("polylock.tls_ca"))?;
     }
     if let Some((certificate, key)) = &files.client {
         let (certificate, key) = (read("polylock.tls_cert", certificate)?, read("polylock.tls_key", key)?);
-        options = options.with_pem_identity(&certificate, &key).map_err(unfit("polylock.tls_cert"))?;
+        options = options.with_pem_identity(&certificate, &key).map_err(invalid("polylock.tls_cert"))?;
     }
     Ok(connector.with_tls(options))
 }
 
-/// They are not.
+/// Stub for builds without the feature `tls`: always an error.
 #[cfg(not(feature = "tls"))]
 pub(crate) fn encrypt(_: Connector, _: &Certificates) -> Result<Connector, ConfigError> {
     Err(ConfigError::new("store", "encrypted connections are not compiled in: enable feature \"tls\""))
 }
 
-/// Opens an encrypted connection to `server` over one that is open, to find out why the driver, which does not tell, opens
-/// none. It blocks for as long as `stream` does.
+/// Performs a TLS handshake with `server` over an open connection, to find the reason why the driver, which does not report it, fails to
+/// connect. Blocks for up to the timeouts of `stream`.
 #[cfg(feature = "tls")]
-pub(crate) fn shake_hands(
+pub(crate) fn handshake(
     files: &Certificates,
     server: &str,
     mut stream: std::net::TcpStream,
@@ -72,10 +72,10 @@ pub(crate) fn shake_hands(
     let mut connection = ClientConnection::new(config.into(), host)?;
     while connection.is_handshaking() {
         if connection.complete_io(&mut stream)? == (0, 0) {
-            return Err("it ends the connection".into());
+            return Err("the server closed the connection".into());
         }
     }
-    // A client without the right certificate is told so after that; others are asked nothing.
+    // The server rejects a wrong client certificate only after the handshake. In other cases it sends nothing here.
     match connection.read_tls(&mut stream) {
         Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
         Err(error) => return Err(error.into()),
@@ -86,9 +86,9 @@ pub(crate) fn shake_hands(
     Ok(())
 }
 
-/// There are none.
+/// Stub for builds without the feature `tls`: there are no encrypted connections.
 #[cfg(not(feature = "tls"))]
-pub(crate) fn shake_hands(
+pub(crate) fn handshake(
     _: &Certificates,
     _: &str,
     _: std::net::TcpStream,

@@ -1,4 +1,4 @@
-//! SQLite: a lock that the processes of one machine share through a file.
+//! SQLite: a lock in a file that the processes of one machine share.
 //!
 //! ```text
 //! cargo run -p polylock --example sqlite --features sqlite /tmp/locks.db
@@ -19,7 +19,7 @@ async fn main() -> polylock::Result<()> {
         return Ok(());
     };
     println!("token {}, {:?} left; run me a second time meanwhile", guard.fencing_token(), guard.remaining());
-    // Stopped, not just told, if the lock is lost.
+    // If the lock is lost, `run` stops the work.
     guard.run(tokio::task::spawn_blocking(|| std::thread::park_timeout(Duration::from_secs(5)))).await?.ok();
     Ok(())
 }

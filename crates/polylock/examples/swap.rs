@@ -1,12 +1,12 @@
-//! One program, any store: the only thing that changes is the URL.
+//! One program for any store: only the URL differs.
 //!
 //! ```text
 //! cargo run -p polylock --example swap memory:
 //! cargo run -p polylock --example swap --features sqlite sqlite:///tmp/swap.db
 //! ```
 //!
-//! Some tasks add to one number, which nothing but the lock protects, and pass the lock from hand to hand. It prints
-//! each fencing token and fails if two tasks ever met, a token did not grow, or an addition got lost.
+//! Some tasks increment a number that only the lock protects, and hand the lock over to each other. The program prints each fencing
+//! token, and fails if two holds overlapped, a token did not grow, or an increment was lost.
 
 use std::sync::{
     Arc,
@@ -16,7 +16,7 @@ use std::sync::{
 use polylock::Locks;
 
 const TASKS: u64 = 4;
-const TURNS: u64 = 5;
+const ROUNDS: u64 = 5;
 
 #[derive(Default)]
 struct Protected {
@@ -37,7 +37,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         .map(|task| {
             let (locks, name, protected) = (locks.clone(), name.clone(), protected.clone());
             tokio::spawn(async move {
-                for _ in 0..TURNS {
+                for _ in 0..ROUNDS {
                     let guard = locks.lock(&name).acquire().await?;
                     let token = guard.fencing_token().get();
                     guard.run(add_one(&protected, task, token)).await??;
@@ -51,14 +51,14 @@ async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     }
 
     let sum = protected.number.load(SeqCst);
-    if sum != TASKS * TURNS {
-        return Err(format!("{sum} additions arrived, {} were made", TASKS * TURNS).into());
+    if sum != TASKS * ROUNDS {
+        return Err(format!("the sum is {sum}, but {} additions were made", TASKS * ROUNDS).into());
     }
-    println!("sum: {sum}, as it should be");
+    println!("sum: {sum}, as expected");
     Ok(())
 }
 
-/// A file for temporary things if SQLite was compiled in, else the memory of this process.
+/// Returns a temporary file if SQLite was compiled in, else the memory of this process.
 fn default_url() -> String {
     if cfg!(feature = "sqlite") {
         format!("sqlite:{}", std::env::temp_dir().join("polylock-swap.db").display())
@@ -67,10 +67,10 @@ fn default_url() -> String {
     }
 }
 
-/// Reads, lets others run, writes: wrong without a lock.
+/// Reads, yields to other tasks, writes: incorrect without a lock.
 async fn add_one(protected: &Protected, task: u64, token: u64) -> Result<(), String> {
     if protected.busy.swap(true, SeqCst) {
-        return Err(format!("task {task} met another"));
+        return Err(format!("task {task} overlaps with another one"));
     }
     let before = protected.last_token.swap(token, SeqCst);
     if token <= before {

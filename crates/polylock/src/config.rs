@@ -4,17 +4,17 @@ use std::{collections::BTreeMap, fmt};
 
 use polylock_core::{ConfigError, url::StoreUrl};
 
-/// A store and its settings, as a table of a config file in any format that serde reads:
+/// A store and its settings, as a table of a config file in any format that serde reads. For example,
 ///
 /// ```toml
 /// store = "sqlite:///var/lib/app/locks.db"
 /// ttl = "30s"
 /// ```
 ///
-/// is exactly the URL `sqlite:///var/lib/app/locks.db?polylock.ttl=30s`: each key but `store` is one of the URL's
-/// keys without the prefix `polylock.`.
+/// is equivalent to the URL `sqlite:///var/lib/app/locks.db?polylock.ttl=30s`: each key but `store` is a key of the URL without the
+/// prefix `polylock.`.
 ///
-/// `Debug` shows no secret, and there is no `Serialize`, because a URL may hold one.
+/// `Debug` shows no secret, and there is no `Serialize`, because a URL may contain one.
 #[derive(Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize))]
 pub struct LocksConfig {
@@ -24,23 +24,23 @@ pub struct LocksConfig {
 }
 
 impl LocksConfig {
-    /// The store that this URL names.
+    /// Creates the configuration of the store with this URL.
     #[must_use]
     pub fn new(store: impl Into<String>) -> Self {
         Self { store: store.into(), keys: BTreeMap::new() }
     }
 
-    /// Sets `key`, without the prefix `polylock.`. A key that the store does not know is refused when it is opened.
+    /// Sets `key`, without the prefix `polylock.`. A key that is unknown to the store is refused when the store is opened.
     #[must_use]
     pub fn set(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.keys.insert(key.into(), value.into());
         self
     }
 
-    /// The URL that says the same.
+    /// Returns the equivalent URL.
     ///
     /// # Errors
-    /// [`ConfigError`] if `store` is no URL, or on a key that is given both in the URL and beside it.
+    /// [`ConfigError`] if `store` is not a URL, or on a key that is given both in the URL and in the table.
     pub fn into_url(self) -> Result<StoreUrl, ConfigError> {
         let mut url = StoreUrl::parse(&self.store)?;
         for (key, value) in self.keys {
@@ -49,10 +49,10 @@ impl LocksConfig {
         Ok(url)
     }
 
-    /// The statements that make what this store needs in its database: [`schema`](crate::schema) of the same URL.
+    /// Returns the statements that create the store's tables: [`schema`](crate::schema) of the same URL.
     ///
     /// # Errors
-    /// As [`Locks::from_config`](crate::Locks::from_config), for what is wrong with the settings themselves.
+    /// As [`Locks::from_config`](crate::Locks::from_config), for invalid settings.
     pub fn schema(self) -> Result<Option<String>, ConfigError> {
         crate::connect::schema_at(&self.into_url()?)
     }
@@ -73,22 +73,22 @@ impl fmt::Debug for LocksConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let store = StoreUrl::parse(&self.store).map(|url| url.to_string());
         f.debug_struct("LocksConfig")
-            .field("store", &store.unwrap_or_else(|_| "no URL".to_owned()))
+            .field("store", &store.unwrap_or_else(|_| "invalid URL".to_owned()))
             .field("keys", &self.keys.keys())
             .finish()
     }
 }
 
-/// Numbers and truth values are as good as their text: `ttl = 30` is `ttl = "30"`.
+/// Converts numbers and booleans to text: `ttl = 30` is equivalent to `ttl = "30"`.
 #[cfg(feature = "serde")]
 fn values<'de, D: serde::Deserializer<'de>>(from: D) -> Result<BTreeMap<String, String>, D::Error> {
     #[derive(serde::Deserialize)]
-    #[serde(untagged, expecting = "a text, a number or true/false")]
+    #[serde(untagged, expecting = "a string, a number or a boolean")]
     enum Value {
         Text(String),
         Whole(i64),
         Fraction(f64),
-        Truth(bool),
+        Boolean(bool),
     }
 
     let table: BTreeMap<String, Value> = serde::Deserialize::deserialize(from)?;
@@ -99,7 +99,7 @@ fn values<'de, D: serde::Deserializer<'de>>(from: D) -> Result<BTreeMap<String, 
                 Value::Text(text) => text,
                 Value::Whole(number) => number.to_string(),
                 Value::Fraction(number) => number.to_string(),
-                Value::Truth(truth) => truth.to_string(),
+                Value::Boolean(boolean) => boolean.to_string(),
             };
             (key, value)
         })

@@ -1,11 +1,11 @@
-//! A table of a config file means exactly what the URL with the same keys means.
+//! A table of a config file is equivalent to the URL with the same keys.
 
 use std::time::Duration;
 
 use polylock::{Locks, LocksConfig};
 
 #[tokio::test]
-async fn a_table_is_the_same_as_the_url() {
+async fn a_table_is_equivalent_to_the_url() {
     let url = Locks::connect("memory:?polylock.ttl=1m30s&polylock.wait=5").await.unwrap();
     let toml: LocksConfig = toml::from_str("store = 'memory:'\nttl = '1m30s'\nwait = 5").unwrap();
     let json: LocksConfig =
@@ -19,20 +19,20 @@ async fn a_table_is_the_same_as_the_url() {
 }
 
 #[tokio::test]
-async fn a_misspelt_or_doubled_key_is_refused() {
-    for (text, wanted) in [
+async fn a_misspelt_or_repeated_key_is_refused() {
+    for (text, expected) in [
         ("store = 'memory:'\ntll = '1s'", "polylock.tll: unknown key; did you mean polylock.ttl?"),
-        ("store = 'memory:?polylock.ttl=1s'\nttl = '1s'", "polylock.ttl: given twice: keep one"),
-        ("store = 'memory:'\nttl = 'soon'", "polylock.ttl: \"soon\" is no duration"),
+        ("store = 'memory:?polylock.ttl=1s'\nttl = '1s'", "polylock.ttl: is given twice: remove one"),
+        ("store = 'memory:'\nttl = 'soon'", "polylock.ttl: \"soon\" is not a duration"),
     ] {
         let config: LocksConfig = toml::from_str(text).unwrap();
         let error = Locks::from_config(config).await.unwrap_err().to_string();
-        assert!(error.starts_with(wanted), "{error}");
+        assert!(error.starts_with(expected), "{error}");
     }
 }
 
 #[test]
-fn nothing_shows_a_password() {
+fn debug_shows_no_password() {
     let config: LocksConfig =
         toml::from_str("store = 'redis://me:canary@host'\npassword = 'canary'").unwrap();
     let shown = format!("{config:?} {config:#?} {:?}", config.clone().into_url());

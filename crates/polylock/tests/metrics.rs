@@ -1,4 +1,4 @@
-//! With the feature `metrics`, a store that a URL names is measured without further ado.
+//! With the feature `metrics`, a store that is opened by URL is measured by default.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::{
@@ -25,7 +25,7 @@ impl Metrics for Count {
 }
 
 #[tokio::test]
-async fn go_to_the_global_recorder_unless_another_is_set() {
+async fn metrics_go_to_the_global_recorder_by_default() {
     let recorder = DebuggingRecorder::new();
     let snapshots = recorder.snapshotter();
     recorder.install().unwrap();

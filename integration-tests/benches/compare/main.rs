@@ -1,29 +1,42 @@
-//! polylock side by side with the raw driver, in one run: what a lock costs, and how it passes from hand to hand.
+//! Compares polylock with the raw driver in one run: the cost of a lock, and of its hand-over.
 //!
 //! `cargo bench -p polylock-integration-tests --bench compare` prints the tables; with `-- postgres` behind it, or `-- postgres/relaxed`,
-//! those of one store. With `-- goals` it measures only what the goals of this project are about, runs the benchmark `scale` for those of
-//! many locks and waiters, and prints of each goal whether it was met. `--json FILE` writes everything to a file. A store whose server is
-//! not installed is skipped. Machines and disks differ, so look at the ratios; and
-//! at the wait, the hand-over and the fairness beside each rate: a releaser that takes its own lock back at once is
-//! quick and starves the rest.
+//! those of one store. With `-- goals` it measures only the goals of this project, runs the benchmark `scale` for those of
+//! many locks and waiters, and prints the verdict on each goal. `--json FILE` writes everything to a file. A store without an installed server
+//! is skipped. Machines and disks differ, so compare the ratios, and compare
+//! the wait, the hand-over and the fairness with each rate: a releaser that reacquires its own lock at once is
+//! fast, and starves the others.
 #![allow(clippy::unwrap_used, reason = "a benchmark")]
 
 mod contended;
 mod goals;
 mod many;
 mod peer;
-mod places;
 mod raw;
 mod report;
+mod setups;
 mod statements;
 mod uncontended;
 
 use std::path::PathBuf;
 
-use places::Place;
 use polylock_integration_tests::clock::now;
 use report::Report;
+use setups::Setup;
 use tokio::runtime::{Builder, Runtime};
+
+/// The head of the generated page.
+const HEAD: &str = "\
+# Benchmarks
+
+polylock beside the raw driver of each store, measured in one run on a virtual machine with 2 cores, on which the servers run, too. Machines and disks
+differ: compare the ratios, and measure on yours. This page is the output of
+
+```sh
+cargo bench -p polylock-integration-tests --bench compare -- goals > docs/benchmarks.md
+```
+
+[Scaling](scaling.md) explains where the time goes, and has the capacity of each store with many locks and many waiters.";
 
 /// The two kinds of runtime that users have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,38 +68,38 @@ impl Flavour {
     }
 }
 
-/// What the command line asks for.
+/// The arguments of the command line.
 #[derive(Debug, Default)]
-struct Wanted {
+struct Arguments {
     /// Stores, or all.
     stores: Vec<String>,
-    /// Only what the goals are about, with the benchmark `scale`.
+    /// Measures only the goals, with the benchmark `scale`.
     goals: bool,
     json: Option<PathBuf>,
 }
 
-impl Wanted {
-    fn read(mut words: impl Iterator<Item = String>) -> Self {
-        let mut wanted = Self::default();
+impl Arguments {
+    fn parse(mut words: impl Iterator<Item = String>) -> Self {
+        let mut arguments = Self::default();
         while let Some(word) = words.next() {
             match word.as_str() {
-                "goals" => wanted.goals = true,
-                "--json" => wanted.json = words.next().map(PathBuf::from),
-                // What cargo says is an option.
+                "goals" => arguments.goals = true,
+                "--json" => arguments.json = words.next().map(PathBuf::from),
+                // Options of cargo are ignored.
                 option if option.starts_with('-') => {}
-                _ => wanted.stores.push(word),
+                _ => arguments.stores.push(word),
             }
         }
-        wanted
+        arguments
     }
 
-    fn includes(&self, place: Place) -> bool {
-        let (store, durability) = place.names();
+    fn includes(&self, setup: Setup) -> bool {
+        let (store, durability) = setup.names();
         let is = |wanted: &String| *wanted == store || *wanted == format!("{store}/{durability}");
         self.stores.is_empty() || self.stores.iter().any(is)
     }
 
-    /// The measurements of benchmark `scale` that the goals are about.
+    /// Returns the measurements of benchmark `scale` that the goals need.
     fn at_scale(&self) -> Vec<goals::AtScale> {
         let (count, stores) = goals::HELD;
         let held = stores.into_iter().map(|store| (store, "held", count));
@@ -99,30 +112,31 @@ impl Wanted {
 
 fn main() {
     let began = now();
-    let wanted = Wanted::read(std::env::args().skip(1));
-    let is_there = |place: &Place| {
-        let missing = place.missing();
+    let arguments = Arguments::parse(std::env::args().skip(1));
+    let is_available = |setup: &Setup| {
+        let missing = setup.missing();
         if let Some(missing) = &missing {
-            let (store, durability) = place.names();
-            println!("{store}, {durability}: skipped: {missing:?}");
+            let (store, durability) = setup.names();
+            eprintln!("{store}, {durability}: skipped: {missing:?}");
         }
         missing.is_none()
     };
-    let places: Vec<Place> =
-        Place::ALL.into_iter().filter(|place| wanted.includes(*place)).filter(is_there).collect();
+    let setups: Vec<Setup> =
+        Setup::ALL.into_iter().filter(|setup| arguments.includes(*setup)).filter(is_available).collect();
+    println!("{HEAD}");
     let mut report = Report::default();
-    uncontended::run(&places, &mut report);
-    many::run(&places, &mut report);
-    contended::run(&places, wanted.goals, &mut report);
-    statements::run(&places, &mut report);
-    let peer = if places.contains(&peer::RSLOCK) { peer::run(&mut report) } else { None };
-    let at_scale = wanted.at_scale();
-    let lines = wanted.goals.then(|| peer::scale(&at_scale)).flatten();
+    uncontended::run(&setups, &mut report);
+    many::run(&setups, &mut report);
+    contended::run(&setups, arguments.goals, &mut report);
+    statements::run(&setups, &mut report);
+    let peer = if setups.contains(&peer::RSLOCK) { peer::run(&mut report) } else { None };
+    let at_scale = arguments.at_scale();
+    let lines = arguments.goals.then(|| peer::scale(&at_scale)).flatten();
     let scale = lines.as_deref().map(|lines| (&at_scale[..], lines));
-    let verdicts = goals::verdicts(&report, &places, peer.as_ref(), scale);
+    let verdicts = goals::verdicts(&report, &setups, peer.as_ref(), scale);
     report.judge(verdicts);
-    if let Some(file) = &wanted.json {
+    if let Some(file) = &arguments.json {
         report.write(file);
     }
-    println!("\nin {:.0?}", now().since(began));
+    eprintln!("in {:.0?}", now().since(began));
 }

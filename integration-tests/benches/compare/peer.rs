@@ -7,12 +7,12 @@ use serde_json::Value;
 
 use crate::{
     goals::AtScale,
-    places::Place,
     report::{Cell, Report},
+    setups::Setup,
 };
 
 /// The Redis that it is measured on.
-pub(crate) const RSLOCK: Place = Place::RedisForgetful;
+pub(crate) const RSLOCK: Setup = Setup::RedisForgetful;
 
 /// Prints the table, and returns what the program has measured, if it can be built.
 pub(crate) fn run(report: &mut Report) -> Option<Value> {
@@ -74,7 +74,7 @@ pub(crate) fn scale(wanted: &[AtScale]) -> Option<Vec<Value>> {
         if measured.is_empty() {
             println!("{store}, {count} {what}: not measured: {}", String::from_utf8_lossy(&output.stderr));
         }
-        measured.iter().for_each(|line| println!("{line}"));
+        measured.iter().for_each(|line| eprintln!("{line}"));
         lines.extend(measured);
     }
     Some(lines)

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use polylock::Locks;
+use polylock::{Locks, Order};
 use polylock_integration_tests::{
     clock::{now, pause, until},
     proxy::Proxy,
@@ -14,13 +14,13 @@ use sqlx::{ConnectOptions, Connection, Row, mysql::MySqlConnectOptions, postgres
 
 use crate::{
     Flavour,
-    places::Place,
     report::{Cell, Report},
+    setups::Setup,
 };
 
 const PAIRS: u32 = 200;
 const TASKS: u32 = 64;
-const LASTS: Duration = Duration::from_secs(3);
+const DURATION: Duration = Duration::from_secs(3);
 
 /// What the clients of a server have sent to it.
 pub(crate) enum Counter {
@@ -28,7 +28,7 @@ pub(crate) enum Counter {
     Postgres(&'static Server),
     /// Statements.
     MariaDb(&'static Server),
-    /// Scripts and pings, at all nodes.
+    /// Scripts and pings, at each of the servers.
     Redis(Vec<&'static Server>),
     /// Packets, pings included.
     ZooKeeper(&'static Server),
@@ -37,6 +37,7 @@ pub(crate) enum Counter {
 }
 
 impl Counter {
+    /// How many each server has received, on average.
     async fn sent(&self) -> u64 {
         match self {
             Self::Postgres(server) => {
@@ -74,7 +75,7 @@ impl Counter {
                     };
                     sent += ["evalsha", "eval", "fcall", "ping"].map(calls).iter().sum::<u64>();
                 }
-                sent
+                sent / nodes.len() as u64
             }
             Self::ZooKeeper(server) => servers::zookeeper::packets(server).await,
             Self::Azure(proxy) => proxy.counts().requests,
@@ -83,10 +84,10 @@ impl Counter {
 }
 
 /// Prints the table.
-pub(crate) fn run(places: &[Place], report: &mut Report) {
+pub(crate) fn run(setups: &[Setup], report: &mut Report) {
     let title = format!(
-        "Statements that the servers receive: transactions in PostgreSQL, statements in MariaDB, scripts and pings in Redis, packets in \
-         ZooKeeper, requests in Azure; contended by {TASKS} tasks for {LASTS:?}, and while {TASKS} tasks wait"
+        "Statements that each server receives: transactions in PostgreSQL, statements in MariaDB, scripts and pings in Redis, packets in \
+         ZooKeeper, requests in Azure; contended by {TASKS} tasks for {DURATION:?}, and while {TASKS} tasks wait"
     );
     let columns = &[
         "store",
@@ -97,9 +98,9 @@ pub(crate) fn run(places: &[Place], report: &mut Report) {
         "one waiter, a second",
     ];
     report.begin("statements", &title, columns);
-    for place in places {
-        let Some(counted) = Flavour::MultiThread.run(count(*place)) else { continue };
-        let (store, durability) = place.names();
+    for setup in setups {
+        let Some(counted) = Flavour::MultiThread.run(count(*setup)) else { continue };
+        let (store, durability) = setup.names();
         let mut row = vec![Cell::text(store), Cell::text(durability)];
         row.extend(counted.map(|number| Cell::number(number, 2)));
         report.row(row);
@@ -107,9 +108,9 @@ pub(crate) fn run(places: &[Place], report: &mut Report) {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "rates for people")]
-async fn count(place: Place) -> Option<[f64; 4]> {
-    let (_spot, url) = place.open().await;
-    let (counter, url) = place.counter(url)?;
+async fn count(setup: Setup) -> Option<[f64; 4]> {
+    let (_spot, url) = setup.open().await;
+    let (counter, url) = setup.counter(url)?;
     let locks = Locks::connect(&url).await.unwrap();
     let pair = async |locks: &Locks| locks.lock("bench").acquire().await.unwrap().release().await.unwrap();
     pair(&locks).await;
@@ -120,7 +121,7 @@ async fn count(place: Place) -> Option<[f64; 4]> {
     let of_pairs = counter.sent().await - before;
 
     let (before, began) = (counter.sent().await, now());
-    let end = began + LASTS;
+    let end = began + DURATION;
     let tasks = (0..TASKS).map(|_| {
         let locks = locks.clone();
         tokio::spawn(async move {
@@ -138,13 +139,14 @@ async fn count(place: Place) -> Option<[f64; 4]> {
 
     let guard = locks.lock("bench").acquire().await.unwrap();
     let waiters: Vec<_> = (0..TASKS).map(|_| tokio::spawn(locks.lock("bench").acquire())).collect();
-    if place != Place::Azure {
+    // A store without a queue shows no waiters, or one of each client.
+    if locks.capabilities().order == Order::Fifo {
         let queued =
             async || locks.inspect("bench").await.is_ok_and(|status| status.waiters.len() == TASKS as usize);
         until("they wait", queued).await;
     }
     let (before, began) = (counter.sent().await, now());
-    pause(LASTS).await;
+    pause(DURATION).await;
     let waited = counter.sent().await - before;
     let seconds = now().since(began).as_secs_f64();
     waiters.iter().for_each(tokio::task::JoinHandle::abort);

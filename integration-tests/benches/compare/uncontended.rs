@@ -11,9 +11,9 @@ use polylock_integration_tests::{
 
 use crate::{
     Flavour, goals,
-    places::Place,
     raw::Raw,
     report::{Cell, Report},
+    setups::Setup,
 };
 
 /// Batches in turn, so that what else the machine does hits both alike.
@@ -25,7 +25,7 @@ const WARM: u32 = 5;
 const FLOOR: u32 = 200;
 
 /// Prints the table.
-pub(crate) fn run(places: &[Place], report: &mut Report) {
+pub(crate) fn run(setups: &[Setup], report: &mut Report) {
     let title = "Uncontended acquire + release\n\n\
          Alternating with raw: INSERT + DELETE by sqlx on the same settings, on a pool of sqlx where there is a server. \
          And with the least that could be: on connections of its own, with a release as little durable as ours. In ZooKeeper: \
@@ -43,31 +43,31 @@ pub(crate) fn run(places: &[Place], report: &mut Report) {
         "p50 / least",
     ];
     report.begin("uncontended", title, columns);
-    for place in places.iter().copied().filter(|place| *place != Place::Memory) {
+    for setup in setups.iter().copied().filter(|setup| *setup != Setup::Memory) {
         for flavour in [Flavour::MultiThread, Flavour::CurrentThread] {
-            let [ours, raw, least] = flavour.run(beside_raw(place));
+            let [polylock, raw, minimal] = flavour.run(beside_raw(setup));
             let goal =
-                if flavour == Flavour::MultiThread { goals::pair(place) } else { goals::CURRENT_THREAD };
-            let (store, durability) = place.names();
+                if flavour == Flavour::MultiThread { goals::pair(setup) } else { goals::CURRENT_THREAD };
+            let (store, durability) = setup.names();
             report.row(vec![
                 Cell::text(store),
                 Cell::text(durability),
                 Cell::text(flavour.name()),
-                Cell::time(at(&ours, 0.5)),
-                Cell::time(at(&ours, 0.99)),
+                Cell::time(at(&polylock, 0.5)),
+                Cell::time(at(&polylock, 0.99)),
                 Cell::time(at(&raw, 0.5)),
                 Cell::time(at(&raw, 0.99)),
-                Cell::ratio(ratio(&ours, &raw)),
+                Cell::ratio(ratio(&polylock, &raw)),
                 Cell::text(format!("<= {goal}")),
-                (!least.is_empty()).then(|| Cell::ratio(ratio(&ours, &least))).into(),
+                (!minimal.is_empty()).then(|| Cell::ratio(ratio(&polylock, &minimal))).into(),
             ]);
         }
     }
-    if places.contains(&Place::Memory) {
+    if setups.contains(&Setup::Memory) {
         for flavour in [Flavour::MultiThread, Flavour::CurrentThread] {
-            let ours = flavour.run(in_memory());
+            let polylock = flavour.run(in_memory());
             let mut row = vec![Cell::text("memory"), Cell::text("none"), Cell::text(flavour.name())];
-            row.extend([Cell::time(at(&ours, 0.5)), Cell::time(at(&ours, 0.99))]);
+            row.extend([Cell::time(at(&polylock, 0.5)), Cell::time(at(&polylock, 0.99))]);
             row.extend([Cell::none(), Cell::none(), Cell::none(), Cell::text("<= 30 us"), Cell::none()]);
             report.row(row);
         }
@@ -75,42 +75,42 @@ pub(crate) fn run(places: &[Place], report: &mut Report) {
 }
 
 /// The p50 of what a hand-over is compared with: a script's round trip in Redis, elsewhere nothing.
-pub(crate) async fn trip(place: Place) -> Option<Duration> {
-    if !matches!(place, Place::RedisDurable | Place::RedisForgetful) {
+pub(crate) async fn trip(setup: Setup) -> Option<Duration> {
+    if !matches!(setup, Setup::RedisDurable | Setup::RedisForgetful) {
         return None;
     }
-    let (spot, _) = place.open().await;
-    let (mut raw, mut seen) = (place.raw(&spot).await?, nanos());
+    let (namespace, _) = setup.open().await;
+    let (mut raw, mut times) = (setup.raw(&namespace).await?, nanos());
     for round in 0..FLOOR {
         let began = now();
         raw.script(b"bench", owner(began)).await;
         if round >= BATCH {
-            record(&mut seen, now().since(began));
+            record(&mut times, now().since(began));
         }
     }
-    Some(at(&seen, 0.5))
+    Some(at(&times, 0.5))
 }
 
 /// The raw p50 at this moment, if there is one.
-pub(crate) async fn floor(place: Place) -> Option<Histogram<u64>> {
-    let (spot, _) = place.open().await;
-    let (mut raw, mut seen) = (place.raw(&spot).await?, nanos());
+pub(crate) async fn floor(setup: Setup) -> Option<Histogram<u64>> {
+    let (namespace, _) = setup.open().await;
+    let (mut raw, mut times) = (setup.raw(&namespace).await?, nanos());
     for round in 0..FLOOR {
         let began = now();
         raw.pair(b"bench", owner(began)).await;
         if round >= BATCH {
-            record(&mut seen, now().since(began));
+            record(&mut times, now().since(began));
         }
     }
-    Some(seen)
+    Some(times)
 }
 
 /// Ours, raw, and the least that could be.
-async fn beside_raw(place: Place) -> [Histogram<u64>; 3] {
-    let (spot, url) = place.open().await;
+async fn beside_raw(setup: Setup) -> [Histogram<u64>; 3] {
+    let (namespace, url) = setup.open().await;
     let locks = Locks::connect(&url).await.unwrap();
-    let mut raw: [Option<Raw>; 2] = [place.raw(&spot).await, place.least(&spot).await];
-    let mut seen = [nanos(), nanos(), nanos()];
+    let mut raw: [Option<Raw>; 2] = [setup.raw(&namespace).await, setup.minimal(&namespace).await];
+    let mut times = [nanos(), nanos(), nanos()];
     for batch in 0..BATCHES {
         for turn in 0..3 {
             // Each is first as often as the others.
@@ -125,12 +125,12 @@ async fn beside_raw(place: Place) -> [Histogram<u64>; 3] {
                     },
                 }
                 if batch >= WARM {
-                    record(&mut seen[which], now().since(began));
+                    record(&mut times[which], now().since(began));
                 }
             }
         }
     }
-    seen
+    times
 }
 
 /// As many bytes as a request's id.
@@ -139,17 +139,17 @@ pub(crate) fn owner(began: Moment) -> [u8; 16] {
 }
 
 async fn in_memory() -> Histogram<u64> {
-    let (_spot, url) = Place::Memory.open().await;
+    let (_spot, url) = Setup::Memory.open().await;
     let locks = Locks::connect(&url).await.unwrap();
-    let mut seen = nanos();
+    let mut times = nanos();
     for round in 0..20_000 {
         let began = now();
         pair(&locks).await;
         if round >= 2_000 {
-            record(&mut seen, now().since(began));
+            record(&mut times, now().since(began));
         }
     }
-    seen
+    times
 }
 
 async fn pair(locks: &Locks) {
@@ -157,10 +157,10 @@ async fn pair(locks: &Locks) {
     guard.release().await.unwrap();
 }
 
-fn record(seen: &mut Histogram<u64>, took: Duration) {
-    seen.saturating_record(u64::try_from(took.as_nanos()).unwrap());
+fn record(times: &mut Histogram<u64>, took: Duration) {
+    times.saturating_record(u64::try_from(took.as_nanos()).unwrap());
 }
 
-fn ratio(ours: &Histogram<u64>, raw: &Histogram<u64>) -> f64 {
-    at(ours, 0.5).as_secs_f64() / at(raw, 0.5).as_secs_f64()
+fn ratio(polylock: &Histogram<u64>, raw: &Histogram<u64>) -> f64 {
+    at(polylock, 0.5).as_secs_f64() / at(raw, 0.5).as_secs_f64()
 }

@@ -2,7 +2,7 @@
 
 use std::{fs, time::Duration};
 
-use polylock_integration_tests::servers::Private;
+use polylock_integration_tests::servers::PrivateServer;
 use sqlx::{
     AssertSqlSafe, ConnectOptions, Connection, Row, mysql::MySqlConnectOptions, postgres::PgConnectOptions,
     sqlite::SqliteConnectOptions,
@@ -18,7 +18,7 @@ pub(crate) struct Done {
     pub(crate) statements: u64,
 }
 
-pub(crate) async fn postgres(server: &Private) -> Done {
+pub(crate) async fn postgres(server: &PrivateServer) -> Done {
     let mut connection = server.url().parse::<PgConnectOptions>().unwrap().connect().await.unwrap();
     let sql = "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()";
     let calls: i64 = sqlx::query_scalar(sql).fetch_one(&mut connection).await.unwrap();
@@ -27,7 +27,7 @@ pub(crate) async fn postgres(server: &Private) -> Done {
     Done { cpu: cpu(server.id().unwrap()), calls, statements: calls }
 }
 
-pub(crate) async fn mariadb(server: &Private) -> Done {
+pub(crate) async fn mariadb(server: &PrivateServer) -> Done {
     let mut connection = server.url().parse::<MySqlConnectOptions>().unwrap().connect().await.unwrap();
     let sql = "SHOW GLOBAL STATUS WHERE variable_name IN ('Com_call_procedure', 'Questions')";
     let rows = sqlx::raw_sql(sql).fetch_all(&mut connection).await.unwrap();

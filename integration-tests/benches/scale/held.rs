@@ -24,12 +24,12 @@ pub(crate) async fn measure(site: &Site, count: usize, lasts: Duration) -> Value
     let acquired = now().since(began);
     let each = resident().saturating_sub(memory) / count.max(1);
     let before = site.used().await;
-    let (until, mut least) = (now() + lasts, ttl);
+    let (until, mut minimum) = (now() + lasts, ttl);
     while now() < until {
         // Each look reads the clock for every lock, which costs more than keeping them if it is done often.
         pause(Duration::from_secs(1).min(lasts / 5)).await;
         let remaining = guards.iter().filter(|guard| guard.is_held()).map(polylock::Guard::remaining).min();
-        least = least.min(remaining.unwrap_or_default());
+        minimum = minimum.min(remaining.unwrap_or_default());
     }
     let used = site.used().await.since(&before);
     let lost = guards.iter().filter(|guard| !guard.is_held()).count();
@@ -43,7 +43,7 @@ pub(crate) async fn measure(site: &Site, count: usize, lasts: Duration) -> Value
     json!({
         "measured": "held", "store": site.store.name(), "count": count, "ttl_s": ttl.as_secs(), "held_s": used.seconds,
         "acquired_in_s": acquired.as_secs_f64(), "released_in_s": now().since(began).as_secs_f64(),
-        "lost": lost, "releases_failed": failed, "least_remaining_s": least.as_secs_f64(),
+        "lost": lost, "releases_failed": failed, "least_remaining_s": minimum.as_secs_f64(),
         "own_bytes_each": each, "own_cpu_percent": used.own, "servers_cpu_percent": used.servers, "scripts": used.scripts,
         "commands": used.commands,
     })

@@ -5,7 +5,7 @@ use std::{collections::HashMap, fs, time::Duration};
 use polylock::Locks;
 use polylock_integration_tests::{
     clock::now,
-    servers::{self, Private},
+    servers::{self, PrivateServer},
 };
 use polylock_testkit::Missing;
 use redis::{Client, InfoDict, aio::MultiplexedConnection};
@@ -54,7 +54,7 @@ impl Store {
 #[derive(Debug)]
 pub(crate) struct Site {
     pub(crate) store: Store,
-    servers: Vec<Private>,
+    servers: Vec<PrivateServer>,
     directory: TempDir,
     /// Whether the SQL stores leave the disk to the system.
     relaxed: bool,

@@ -11,7 +11,7 @@ use std::{
 use futures_util::future::join_all;
 use polylock_integration_tests::{
     clock::{now, pause},
-    servers::{Private, zookeeper},
+    servers::{PrivateServer, zookeeper},
 };
 use serde_json::{Value, json};
 use zookeeper_client::Client;
@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// The packets that it has received, pings included.
-pub(crate) async fn done(server: &Private) -> Done {
+pub(crate) async fn done(server: &PrivateServer) -> Done {
     let packets = zookeeper::packets(server).await;
     Done { cpu: cpu(server.id().unwrap()), calls: packets, statements: packets }
 }

@@ -19,10 +19,10 @@ use tokio::sync::Barrier;
 
 const TTL: Duration = Duration::from_secs(30);
 const PAIRS: u32 = 2_000;
-/// The first pairs, in which connections are made, do not count.
+/// The number of pairs at the start that do not count, because connections are created.
 const WARM: u32 = 200;
 const TASKS: usize = 64;
-const LASTS: Duration = Duration::from_secs(3);
+const DURATION: Duration = Duration::from_secs(3);
 
 /// One hold: when it was wanted, when it was acquired, and when its release began.
 #[derive(Clone, Copy)]
@@ -43,16 +43,16 @@ async fn main() {
 }
 
 async fn uncontended(manager: &LockManager) -> Value {
-    let mut seen = micros();
+    let mut times = micros();
     for round in 0..PAIRS + WARM {
         let began = Instant::now();
-        let lock = manager.lock("uncontended", TTL).await.expect("nobody else wants it");
+        let lock = manager.lock("uncontended", TTL).await.expect("uncontended");
         manager.unlock(&lock).await;
         if round >= WARM {
-            record(&mut seen, began.elapsed());
+            record(&mut times, began.elapsed());
         }
     }
-    json!({ "p50_us": seen.value_at_quantile(0.5), "p99_us": seen.value_at_quantile(0.99) })
+    json!({ "p50_us": times.value_at_quantile(0.5), "p99_us": times.value_at_quantile(0.99) })
 }
 
 async fn contended(manager: &LockManager) -> Value {
@@ -62,7 +62,7 @@ async fn contended(manager: &LockManager) -> Value {
             let (manager, start) = (manager.clone(), start.clone());
             tokio::spawn(async move {
                 start.wait().await;
-                let (until, mut sections) = (Instant::now() + LASTS, Vec::new());
+                let (until, mut sections) = (Instant::now() + DURATION, Vec::new());
                 while Instant::now() < until {
                     let wanted = Instant::now();
                     let lock = manager.acquire_no_guard("contended", TTL).await.expect("it waits");
@@ -78,7 +78,7 @@ async fn contended(manager: &LockManager) -> Value {
     for task in tasks {
         of_tasks.push(task.await.expect("no task panics"));
     }
-    // What each had when the first one was done.
+    // The sections of each task when the first one has finished.
     let ends = of_tasks.iter().filter_map(|sections| sections.last().map(|last| last.released));
     let first_done = ends.min().expect("somebody had it");
     let shares =
@@ -94,10 +94,10 @@ async fn contended(manager: &LockManager) -> Value {
     for section in &all {
         record(&mut wait, section.acquired - section.wanted);
     }
-    let lasted = all.last().expect("somebody had it").released - all[0].wanted;
+    let elapsed = all.last().expect("somebody had it").released - all[0].wanted;
     json!({
         "tasks": TASKS,
-        "acquisitions_per_s": all.len() as f64 / lasted.as_secs_f64(),
+        "acquisitions_per_s": all.len() as f64 / elapsed.as_secs_f64(),
         "hand_over_p50_us": hand_over.value_at_quantile(0.5),
         "hand_over_p99_us": hand_over.value_at_quantile(0.99),
         "wait_p99_us": wait.value_at_quantile(0.99),
@@ -110,6 +110,6 @@ fn micros() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 600_000_000, 3).expect("from a microsecond to ten minutes")
 }
 
-fn record(seen: &mut Histogram<u64>, took: Duration) {
-    seen.saturating_record(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
+fn record(times: &mut Histogram<u64>, took: Duration) {
+    times.saturating_record(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
 }

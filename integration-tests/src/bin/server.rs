@@ -1,10 +1,10 @@
-//! `server postgres`, or `mariadb`, `redis`, `valkey`, `zookeeper`, `azurite`: a server to try things with, which is gone
-//! when the input ends.
+//! `server postgres`, or `mariadb`, `redis`, `valkey`, `zookeeper`, `azurite`: starts a server for manual tests, which ends
+//! with the input.
 //! `server redlock`: five nodes; `redis-cluster`: three primaries with a replica each; `redis-sentinel`: a primary, a replica and three
-//! Sentinels; `zookeeper-ensemble`: three members; `zookeeper-tls`, `zookeeper-sasl`, `azurite-tls`. What
-//! follows are settings, such as `server redis 'appendonly yes'`.
-//! `server shared postgres`: the one that a test process would use.
-//! `server around COMMAND …`: starts every shared server once, and runs a command whose test processes attach to them.
+//! Sentinels; `zookeeper-ensemble`: three members; `zookeeper-tls`, `zookeeper-sasl`, `azurite-tls`. Further
+//! arguments are settings, such as `server redis 'appendonly yes'`.
+//! `server shared postgres`: starts or names the server that a test process would use.
+//! `server around COMMAND …`: starts every shared server once, and runs a command with test processes that use them.
 
 use std::{
     io,
@@ -58,25 +58,29 @@ fn around(command: &mut Command) -> Result<ExitCode, Missing> {
 
 fn serve(words: &[&str]) -> Result<(), Missing> {
     let private = match words[..] {
-        ["shared", "postgres"] => return say(servers::postgres()?.url()),
-        ["shared", "mariadb"] => return say(servers::mariadb()?.url()),
-        ["shared", "redis"] => return say(servers::redis()?.url()),
-        ["shared", "valkey"] => return say(servers::valkey()?.url()),
-        ["shared", "zookeeper"] => return say(zookeeper()?.url()),
-        ["shared", "zookeeper-ensemble"] => return say(servers::zookeeper_ensemble()?.url()),
-        ["shared", "azurite"] => return say(azurite()?.url()),
-        ["shared", "redlock"] => return say(&redlock::url(redlock()?.iter().map(Server::url))),
-        ["shared", "redis-cluster"] => return say(servers::redis_cluster()?.url()),
-        ["shared", "redis-sentinel"] => return say(servers::redis_sentinel()?.url()),
-        ["redis-cluster", ref settings @ ..] => return say(servers::redis_cluster::start(settings)?.url()),
+        ["shared", "postgres"] => return print_url(servers::postgres()?.url()),
+        ["shared", "mariadb"] => return print_url(servers::mariadb()?.url()),
+        ["shared", "redis"] => return print_url(servers::redis()?.url()),
+        ["shared", "valkey"] => return print_url(servers::valkey()?.url()),
+        ["shared", "zookeeper"] => return print_url(zookeeper()?.url()),
+        ["shared", "zookeeper-ensemble"] => return print_url(servers::zookeeper_ensemble()?.url()),
+        ["shared", "azurite"] => return print_url(azurite()?.url()),
+        ["shared", "redlock"] => return print_url(&redlock::url(redlock()?.iter().map(Server::url))),
+        ["shared", "redis-cluster"] => return print_url(servers::redis_cluster()?.url()),
+        ["shared", "redis-sentinel"] => return print_url(servers::redis_sentinel()?.url()),
+        ["redis-cluster", ref settings @ ..] => {
+            return print_url(servers::redis_cluster::start(settings)?.url());
+        }
         ["redis-sentinel", ref settings @ ..] => {
-            return say(servers::redis_sentinel::start(settings, &[])?.url());
+            return print_url(servers::redis_sentinel::start(settings, &[])?.url());
         }
         ["redlock", ref settings @ ..] => {
             let nodes = redlock::start(5, settings)?;
-            return say(&redlock::url(nodes.iter().map(|node| node.url())));
+            return print_url(&redlock::url(nodes.iter().map(|node| node.url())));
         }
-        ["zookeeper-ensemble", ref settings @ ..] => return say(zookeeper::ensemble(3, settings)?.url()),
+        ["zookeeper-ensemble", ref settings @ ..] => {
+            return print_url(zookeeper::ensemble(3, settings)?.url());
+        }
         ["postgres", ref settings @ ..] => servers::postgres::start(settings)?,
         ["mariadb", ref settings @ ..] => servers::mariadb::start(settings)?,
         ["redis", ref settings @ ..] => servers::redis::start(settings)?,
@@ -86,15 +90,15 @@ fn serve(words: &[&str]) -> Result<(), Missing> {
         ["zookeeper-sasl", ref settings @ ..] => zookeeper::start_sasl(settings)?,
         ["azurite", ref settings @ ..] => azurite::start(settings)?,
         ["azurite-tls", ref settings @ ..] => azurite::start_tls(settings)?,
-        _ => return Err(Missing(format!("{words:?} is no server"))),
+        _ => return Err(Missing(format!("unknown server {words:?}"))),
     };
     println!("process {}", private.id().unwrap_or_default());
     println!("directory {}", private.directory().display());
-    say(private.url())
+    print_url(private.url())
 }
 
-/// Says the URL, and waits for the end of the input.
-fn say(url: &str) -> Result<(), Missing> {
+/// Prints the URL, and waits for the end of the input.
+fn print_url(url: &str) -> Result<(), Missing> {
     println!("url {url}");
     io::copy(&mut io::stdin(), &mut io::sink()).map(drop).map_err(|error| Missing(error.to_string()))
 }

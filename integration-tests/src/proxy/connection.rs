@@ -1,4 +1,4 @@
-//! Where the bytes go.
+//! Forwards the bytes of a connection.
 
 use std::{
     collections::VecDeque,
@@ -18,13 +18,13 @@ use tokio::{
     sync::{mpsc, watch},
 };
 
-use super::{End, Fate, Flow, Shared, Switches, Way, requests::Requests};
+use super::{Direction, End, Flow, RequestFault, Shared, Switches, requests::Requests};
 use crate::clock::now;
 
-/// A socket at `address`, beside the one that keeps the port.
+/// Creates a socket at `address`, in addition to the one that reserves the port.
 pub(super) fn socket(address: SocketAddr) -> io::Result<TcpSocket> {
     let socket = TcpSocket::new_v4()?;
-    // And not to reuse the address, with which others could bind it as long as nobody listens.
+    // Not `reuseaddr`, with which other programs could bind the port while the proxy does not listen.
     socket.set_reuseport(true)?;
     socket.bind(address)?;
     Ok(socket)
@@ -32,7 +32,6 @@ pub(super) fn socket(address: SocketAddr) -> io::Result<TcpSocket> {
 
 pub(super) async fn serve(
     address: SocketAddr,
-    server: SocketAddr,
     seen: &mut watch::Receiver<Switches>,
     shared: &Arc<Shared>,
     ready: impl FnOnce(),
@@ -41,7 +40,7 @@ pub(super) async fn serve(
     let mut listener: Option<TcpListener> = None;
     loop {
         let switches = *seen.borrow_and_update();
-        if switches.over {
+        if switches.stopped {
             return;
         }
         if switches.refuses {
@@ -50,7 +49,7 @@ pub(super) async fn serve(
             let listening = socket(address).and_then(|socket| socket.listen(1024));
             listener = Some(listening.unwrap_or_else(|error| panic!("can't listen at {address}: {error}")));
         }
-        shared.listens.store(listener.is_some(), SeqCst);
+        shared.is_listening.store(listener.is_some(), SeqCst);
         if let Some(ready) = ready.take() {
             ready();
         }
@@ -64,20 +63,23 @@ pub(super) async fn serve(
             biased;
             changed = seen.changed() => if changed.is_err() { return },
             accepted = accepted => {
-                // One that is gone already is no concern.
+                // A client that has gone already is ignored.
                 let Ok((client, _)) = accepted else { continue };
-                let number = shared.connections.fetch_add(1, SeqCst) + 1;
+                let number = shared.connections.load(SeqCst) + 1;
+                // In this order, so that a counted connection does not appear to have ended.
                 shared.open().insert(number);
+                shared.connections.store(number, SeqCst);
                 let connection = Connection { number, seen: seen.clone(), shared: shared.clone() };
-                tokio::spawn(connection.carry(client, server));
+                let server = seen.borrow().server;
+                tokio::spawn(connection.forward(client, server));
             }
         }
     }
 }
 
-/// One client's connection, and the one to the server that belongs to it.
+/// A connection of a client, and the corresponding one to the server.
 struct Connection {
-    /// From 1 on.
+    /// Starts at 1.
     number: u64,
     seen: watch::Receiver<Switches>,
     shared: Arc<Shared>,
@@ -89,81 +91,81 @@ impl Drop for Connection {
     }
 }
 
-/// What is on its way.
+/// An element in transit.
 enum Item {
     Bytes(Vec<u8>),
     End,
 }
 
-/// What a request's fate asks of the way back. It is asked before the server hears of the request.
-enum Order {
-    CutReply,
-    SwallowReply,
-    Say(Vec<u8>),
+/// An instruction of a request's fault to the opposite direction. It is sent before the server receives the request.
+enum Instruction {
+    Reset,
+    Drop,
+    Send(Vec<u8>),
 }
 
-/// What a direction has to do with the other one.
-enum Side {
-    Asks { requests: Requests, orders: mpsc::UnboundedSender<Order> },
-    Obeys(mpsc::UnboundedReceiver<Order>),
+/// The role of a direction.
+enum Role {
+    Requests { requests: Requests, instructions: mpsc::UnboundedSender<Instruction> },
+    Replies(mpsc::UnboundedReceiver<Instruction>),
 }
 
-impl Side {
-    /// Never for the one that asks.
-    async fn order(&mut self) -> Option<Order> {
+impl Role {
+    /// Returns the next instruction; `None` for the direction of the requests.
+    async fn next_instruction(&mut self) -> Option<Instruction> {
         match self {
-            Self::Asks { .. } => None,
-            Self::Obeys(orders) => orders.recv().await,
+            Self::Requests { .. } => None,
+            Self::Replies(instructions) => instructions.recv().await,
         }
     }
 }
 
-/// What has been read in one direction and not been passed on.
+/// The bytes that were read in one direction and not forwarded yet.
 #[derive(Default)]
-struct Line {
-    held: VecDeque<(Moment, Item)>,
-    /// Something was swallowed.
+struct Pipe {
+    buffered: VecDeque<(Moment, Item)>,
+    /// Bytes were dropped.
     gap: bool,
-    /// What comes next ends the connection.
-    cuts: bool,
+    /// The next bytes reset the connection.
+    resets: bool,
 }
 
-impl Line {
-    fn takes(&mut self, item: Item, flow: Flow) {
-        self.gap |= flow == Flow::Swallow;
+impl Pipe {
+    fn push(&mut self, item: Item, flow: Flow) {
+        self.gap |= flow == Flow::Drop;
         if !self.gap {
             let delay = if let Flow::Delay(time) = flow { time } else { Duration::ZERO };
-            self.held.push_back((now() + delay, item));
+            self.buffered.push_back((now() + delay, item));
         }
     }
 }
 
 impl Connection {
-    async fn carry(self, mut client: TcpStream, server: SocketAddr) {
+    async fn forward(self, mut client: TcpStream, server: SocketAddr) {
         let end = match TcpStream::connect(server).await {
             Ok(mut server) => {
                 client.set_nodelay(true).and_then(|()| server.set_nodelay(true)).ok();
-                let end = self.carry_between(&mut client, &mut server).await;
+                let end = self.forward_between(&mut client, &mut server).await;
                 finish(server, end).await;
                 end
             }
-            // What refuses behind the proxy can only be told by a reset.
+            // The client is already connected, so a refusal of the server can only be reported by a reset.
             Err(_) => End::Reset,
         };
         finish(client, end).await;
     }
 
-    async fn carry_between(&self, client: &mut TcpStream, server: &mut TcpStream) -> End {
+    async fn forward_between(&self, client: &mut TcpStream, server: &mut TcpStream) -> End {
         let (from_client, to_client) = client.split();
         let (from_server, to_server) = server.split();
-        let (order, orders) = mpsc::unbounded_channel();
-        let asks = Side::Asks { requests: Requests::new(self.shared.framing), orders: order };
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let requests = Role::Requests { requests: Requests::new(self.shared.framing), instructions: sender };
         let mut seen = self.seen.clone();
         let cut = async {
             loop {
                 let cut = seen.borrow_and_update().cut;
-                if let Some((_, how)) = cut.filter(|(last, _)| self.number <= *last) {
-                    return how;
+                if let Some((_, end)) = cut.filter(|(range, _)| range.contains(self.number)) {
+                    return end;
                 }
                 if seen.changed().await.is_err() {
                     return End::Reset;
@@ -172,37 +174,37 @@ impl Connection {
         };
         let pumps = async {
             tokio::try_join!(
-                self.pump(Way::ToServer, from_client, to_server, asks),
-                self.pump(Way::ToClient, from_server, to_client, Side::Obeys(orders)),
+                self.pump(Direction::ToServer, from_client, to_server, requests),
+                self.pump(Direction::ToClient, from_server, to_client, Role::Replies(receiver)),
             )
         };
         tokio::select! {
             biased;
-            how = cut => how,
+            end = cut => end,
             pumped = pumps => pumped.err().unwrap_or(End::Close),
         }
     }
 
-    /// Carries in one direction until the sender has ended; the error is how the whole connection ends at once.
+    /// Forwards one direction until its sender has ended. The error is the immediate end of the whole connection.
     async fn pump(
         &self,
-        way: Way,
+        way: Direction,
         mut from: ReadHalf<'_>,
         mut to: WriteHalf<'_>,
-        mut side: Side,
+        mut role: Role,
     ) -> Result<(), End> {
         let mut seen = self.seen.clone();
-        let mut line = Line::default();
+        let mut pipe = Pipe::default();
         let mut buffer = vec![0; 64 * 1024];
         // The sender has ended; the receiver has gone.
         let (mut ended, mut broken) = (false, false);
         loop {
             let flow = seen.borrow_and_update().flow(self.number, way);
-            if flow == Flow::Swallow && !line.held.is_empty() {
-                line.held.clear();
-                line.gap = true;
+            if flow == Flow::Drop && !pipe.buffered.is_empty() {
+                pipe.buffered.clear();
+                pipe.gap = true;
             }
-            let due = line.held.front().filter(|_| !matches!(flow, Flow::Hold | Flow::Stall));
+            let due = pipe.buffered.front().filter(|_| !matches!(flow, Flow::Hold | Flow::Stall));
             let due = due.map(|(due, _)| *due);
             let waits = due.is_some();
             let due = SystemClock.sleep_until(due.unwrap_or(Moment::NEVER));
@@ -210,10 +212,10 @@ impl Connection {
                 biased;
                 changed = seen.changed() => if changed.is_err() { return Err(End::Reset) },
                 () = due, if waits => {
-                    match line.held.pop_front() {
+                    match pipe.buffered.pop_front() {
                         Some((_, Item::Bytes(bytes))) => {
                             self.shared.passed[way as usize].fetch_add(bytes.len() as u64, SeqCst);
-                            // The rest is still read to its end, as if the receiver had it.
+                            // The rest is still read to its end, as if the receiver received it.
                             broken = broken || to.write_all(&bytes).await.is_err();
                         }
                         _ => {
@@ -222,82 +224,85 @@ impl Connection {
                         }
                     }
                 }
-                // Before what is read: a reply comes after it.
-                Some(order) = side.order() => match order {
-                    Order::CutReply => line.cuts = true,
-                    Order::SwallowReply => line.gap = true,
-                    Order::Say(bytes) => line.takes(Item::Bytes(bytes), seen.borrow().flow(self.number, way)),
+                // Before the read: the reply follows the instruction.
+                Some(instruction) = role.next_instruction() => match instruction {
+                    Instruction::Reset => pipe.resets = true,
+                    Instruction::Drop => pipe.gap = true,
+                    Instruction::Send(bytes) => pipe.push(Item::Bytes(bytes), seen.borrow().flow(self.number, way)),
                 },
                 read = from.read(&mut buffer), if !ended && flow != Flow::Stall => {
                     let read = read.unwrap_or(0);
                     ended = read == 0;
-                    // As it is switched now.
+                    // The current flow, which may have changed during the read.
                     let flow = seen.borrow().flow(self.number, way);
-                    match &mut side {
-                        Side::Asks { requests, orders } => {
-                            requests.read(&buffer[..read]);
+                    match &mut role {
+                        Role::Requests { requests, instructions } => {
+                            requests.push(&buffer[..read]);
                             while let Some(request) = requests.next() {
                                 self.shared.requests.fetch_add(1, SeqCst);
-                                self.sends(request, flow, &mut line, orders)?;
+                                self.shared.record(way, &request, self.number);
+                                self.send(request, flow, &mut pipe, instructions)?;
                             }
                             let rest = requests.rest(ended);
                             if !rest.is_empty() {
-                                line.takes(Item::Bytes(rest), flow);
+                                pipe.push(Item::Bytes(rest), flow);
                             }
                         }
-                        Side::Obeys(_) if !ended => {
-                            if line.cuts && !line.gap && flow != Flow::Swallow {
-                                self.shared.cut_replies.fetch_add(1, SeqCst);
+                        Role::Replies(_) if !ended => {
+                            self.shared.record(way, &buffer[..read], self.number);
+                            if pipe.resets && !pipe.gap && flow != Flow::Drop {
+                                self.shared.resets_before_reply.fetch_add(1, SeqCst);
                                 return Err(End::Reset);
                             }
-                            line.takes(Item::Bytes(buffer[..read].to_vec()), flow);
+                            pipe.push(Item::Bytes(buffer[..read].to_vec()), flow);
                         }
-                        Side::Obeys(_) => (),
+                        Role::Replies(_) => (),
                     }
                     if ended {
-                        line.takes(Item::End, flow);
+                        pipe.push(Item::End, flow);
                     }
                 }
             }
         }
     }
 
-    /// Lets a request meet its fate.
-    fn sends(
+    /// Forwards a request, or applies its fault.
+    fn send(
         &self,
         request: Vec<u8>,
         flow: Flow,
-        line: &mut Line,
-        orders: &mpsc::UnboundedSender<Order>,
+        pipe: &mut Pipe,
+        instructions: &mpsc::UnboundedSender<Instruction>,
     ) -> Result<(), End> {
-        // What is lost anyway has no other fate.
-        let lost = line.gap || flow == Flow::Swallow;
-        let fate = if lost { None } else { self.shared.fate(&request) };
-        // Nobody obeys any more when the server has ended: then there is no reply.
-        let orders = |order| orders.send(order).unwrap_or_default();
-        match fate {
+        // A request that is lost anyway has no other fault.
+        let lost = pipe.gap || flow == Flow::Drop;
+        let fault = if lost { None } else { self.shared.fault(&request) };
+        // The receiver is gone when the server has ended: then there is no reply.
+        let instruct = |instruction| instructions.send(instruction).unwrap_or_default();
+        match fault {
             None => (),
-            Some(Fate::CutReply) => orders(Order::CutReply),
-            Some(Fate::SwallowReply) => orders(Order::SwallowReply),
-            Some(Fate::Cut) => return Err(End::Reset),
-            Some(Fate::Swallow) => line.gap = true,
-            Some(Fate::Late(delay)) => {
-                line.takes(Item::Bytes(request), Flow::Delay(delay));
+            Some(RequestFault::ResetBeforeReply) => instruct(Instruction::Reset),
+            Some(RequestFault::DropReply) => instruct(Instruction::Drop),
+            Some(RequestFault::Reset) => return Err(End::Reset),
+            Some(RequestFault::Drop) => pipe.gap = true,
+            Some(RequestFault::Delay(delay)) => {
+                pipe.push(Item::Bytes(request), Flow::Delay(delay));
                 return Ok(());
             }
-            Some(Fate::Answer(answer)) => {
-                orders(Order::Say(answer));
+            Some(RequestFault::PushBeforeReply(bytes)) => instruct(Instruction::Send(bytes)),
+            Some(RequestFault::Reply(reply)) => {
+                instruct(Instruction::Send(reply));
                 return Ok(());
             }
         }
-        line.takes(Item::Bytes(request), flow);
+        pipe.push(Item::Bytes(request), flow);
         Ok(())
     }
 }
 
 async fn finish(mut stream: TcpStream, end: End) {
     match end {
-        // Dropping it with this set is a reset.
+        // A drop with this option sends a reset.
         End::Reset => stream.set_zero_linger().ok(),
         End::Close => stream.shutdown().await.ok(),
     };

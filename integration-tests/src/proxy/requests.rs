@@ -1,16 +1,16 @@
-//! Where a request begins and ends.
+//! The framing of requests.
 
-/// How a client's requests are told apart.
+/// The boundaries of the requests of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Framing {
-    /// What is read at once is one.
+    /// Each read is one request.
     #[default]
     Reads,
-    /// Each is the head of one of HTTP/1.1 and as much of a body as that says.
+    /// Each request is an HTTP/1.1 head, and a body of its `Content-Length`.
     Http,
 }
 
-/// What has come from a client and is not whole yet.
+/// The bytes of a client that are not a complete request yet.
 #[derive(Debug)]
 pub(super) struct Requests {
     framing: Framing,
@@ -22,12 +22,12 @@ impl Requests {
         Self { framing, pending: Vec::new() }
     }
 
-    /// Adds what was read.
-    pub(super) fn read(&mut self, bytes: &[u8]) {
+    /// Adds received bytes.
+    pub(super) fn push(&mut self, bytes: &[u8]) {
         self.pending.extend_from_slice(bytes);
     }
 
-    /// The next one that is whole.
+    /// Removes and returns the next complete request.
     pub(super) fn next(&mut self) -> Option<Vec<u8>> {
         let length = match self.framing {
             Framing::Reads => self.pending.len(),
@@ -36,13 +36,13 @@ impl Requests {
         (0 < length && length <= self.pending.len()).then(|| self.pending.drain(..length).collect())
     }
 
-    /// What is left if nothing comes any more.
+    /// Removes and returns the remaining bytes if the client has ended.
     pub(super) fn rest(&mut self, ended: bool) -> Vec<u8> {
         if ended { std::mem::take(&mut self.pending) } else { Vec::new() }
     }
 }
 
-/// The length of the request that `bytes` begin with, if its head is whole.
+/// Returns the length of the request at the start of `bytes`, if its head is complete.
 fn length(bytes: &[u8]) -> Option<usize> {
     const END: &[u8] = b"\r\n\r\n";
     let head = bytes.windows(END.len()).position(|window| window == END)? + END.len();

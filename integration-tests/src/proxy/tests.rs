@@ -1,4 +1,4 @@
-//! Each fault is seen working in front of a server that sends back what it hears.
+//! Tests each fault in front of an echo server.
 
 mod http;
 
@@ -11,77 +11,84 @@ use std::{
 use super::*;
 use crate::clock::now;
 
-/// What a fault must last to be seen.
+/// The duration of a fault that a test can observe.
 const MOMENT: Duration = Duration::from_millis(100);
 
-/// A server that sends back what it hears, and tells it to the test; an empty text is the end of a connection.
+/// Starts an echo server, which also sends the received text to the test; an empty text is the end of a connection.
 fn echo() -> (u16, Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("its number").port();
-    let (tell, heard) = mpsc::channel();
+    let (sender, received) = mpsc::channel();
     thread::spawn(move || {
         for stream in listener.incoming() {
-            let (mut stream, tell) = (stream.expect("a connection"), tell.clone());
+            let (mut stream, sender) = (stream.expect("a connection"), sender.clone());
             thread::spawn(move || {
                 let mut buffer = [0; 4096];
                 loop {
                     let read = stream.read(&mut buffer).unwrap_or(0);
-                    let over = tell.send(String::from_utf8_lossy(&buffer[..read]).into_owned()).is_err();
-                    // Who does not listen any more gets no answer.
-                    if read == 0 || over || stream.write_all(&buffer[..read]).is_err() {
+                    let ended = sender.send(String::from_utf8_lossy(&buffer[..read]).into_owned()).is_err();
+                    // There is no reply if the test has ended.
+                    if read == 0 || ended || stream.write_all(&buffer[..read]).is_err() {
                         return;
                     }
                 }
             });
         }
     });
-    (port, heard)
+    (port, received)
 }
 
-fn through(proxy: &Proxy) -> TcpStream {
-    let client = TcpStream::connect(proxy.address()).expect("it accepts");
-    client.set_read_timeout(Some(PATIENCE)).expect("a limit");
+fn connect(proxy: &Proxy) -> TcpStream {
+    let client = TcpStream::connect(proxy.address()).expect("the proxy accepts");
+    client.set_read_timeout(Some(TIMEOUT)).expect("a limit");
     client
 }
 
-fn says(client: &mut TcpStream, text: &str) {
-    client.write_all(text.as_bytes()).expect("it is sent");
+fn send(client: &mut TcpStream, text: &str) {
+    client.write_all(text.as_bytes()).expect("sent");
 }
 
-fn hears(client: &mut TcpStream, text: &str) {
+fn expect(client: &mut TcpStream, text: &str) {
     let mut buffer = vec![0; text.len()];
-    client.read_exact(&mut buffer).expect("it comes");
+    client.read_exact(&mut buffer).expect("received");
     assert_eq!(String::from_utf8_lossy(&buffer), text);
 }
 
-fn hears_nothing(client: &mut TcpStream) {
+fn expect_nothing(client: &mut TcpStream) {
     client.set_read_timeout(Some(MOMENT)).expect("a limit");
-    let silent = client.read(&mut [0]).expect_err("nothing comes");
-    assert!(matches!(silent.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{silent}");
-    client.set_read_timeout(Some(PATIENCE)).expect("a limit");
+    let error = client.read(&mut [0]).expect_err("nothing arrives");
+    assert!(matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{error}");
+    client.set_read_timeout(Some(TIMEOUT)).expect("a limit");
 }
 
 #[test]
-fn what_passes_is_counted() {
-    let (port, heard) = echo();
+fn passed_bytes_are_counted() {
+    let (port, received) = echo();
     let proxy = Proxy::to(port);
-    let (mut one, mut other) = (through(&proxy), through(&proxy));
+    let (mut one, mut other) = (connect(&proxy), connect(&proxy));
     for (client, text) in [(&mut one, "abc"), (&mut other, "defg")] {
-        says(client, text);
-        hears(client, text);
-        assert_eq!(heard.recv_timeout(PATIENCE).as_deref(), Ok(text));
+        send(client, text);
+        expect(client, text);
+        assert_eq!(received.recv_timeout(TIMEOUT).as_deref(), Ok(text));
     }
     let counts = proxy.counts();
-    let expected =
-        Counts { connections: 2, open: 2, requests: 2, to_server: 7, to_client: 7, cut_replies: 0, fated: 0 };
+    let expected = Counts {
+        connections: 2,
+        open: 2,
+        requests: 2,
+        to_server: 7,
+        to_client: 7,
+        resets_before_reply: 0,
+        faulted: 0,
+    };
     assert_eq!(counts, expected);
     drop(one);
-    assert_eq!(heard.recv_timeout(PATIENCE).as_deref(), Ok(""), "the end passes, too");
-    assert!(clock::within(PATIENCE, || proxy.counts().open == 1));
+    assert_eq!(received.recv_timeout(TIMEOUT).as_deref(), Ok(""), "the end of the connection passes");
+    assert!(clock::within(TIMEOUT, || proxy.counts().open == 1));
 }
 
 #[test]
-fn a_url_leads_through_it() {
+fn a_url_gets_the_address_of_the_proxy() {
     let proxy = Proxy::to(9);
     let address = proxy.address();
     for (of, through) in [
@@ -96,51 +103,51 @@ fn a_url_leads_through_it() {
 }
 
 #[test]
-fn what_is_swallowed_never_comes_nor_what_follows_it() {
+fn dropped_bytes_never_arrive_nor_do_later_ones() {
     for way in BOTH {
-        let (port, heard) = echo();
+        let (port, received) = echo();
         let proxy = Proxy::to(port);
-        let mut client = through(&proxy);
-        says(&mut client, "a");
-        hears(&mut client, "a");
-        proxy.set(way, Flow::Swallow);
-        says(&mut client, "b");
-        hears_nothing(&mut client);
+        let mut client = connect(&proxy);
+        send(&mut client, "a");
+        expect(&mut client, "a");
+        proxy.set(way, Flow::Drop);
+        send(&mut client, "b");
+        expect_nothing(&mut client);
         proxy.set(way, Flow::Pass);
-        says(&mut client, "c");
-        hears_nothing(&mut client);
+        send(&mut client, "c");
+        expect_nothing(&mut client);
         drop(client);
-        let told: Vec<String> = std::iter::from_fn(|| heard.recv_timeout(MOMENT).ok()).collect();
-        // The server hears all if only the answers are swallowed; else it does not even hear of the end.
-        assert_eq!(told.concat(), if way == Way::ToServer { "a" } else { "abc" });
-        assert_eq!(told.last().is_some_and(String::is_empty), way == Way::ToClient, "{told:?}");
-        let mut fresh = through(&proxy);
-        says(&mut fresh, "d");
-        hears(&mut fresh, "d");
+        let texts: Vec<String> = std::iter::from_fn(|| received.recv_timeout(MOMENT).ok()).collect();
+        // The server receives everything if only replies are dropped; otherwise it does not receive the end of the connection either.
+        assert_eq!(texts.concat(), if way == Direction::ToServer { "a" } else { "abc" });
+        assert_eq!(texts.last().is_some_and(String::is_empty), way == Direction::ToClient, "{texts:?}");
+        let mut fresh = connect(&proxy);
+        send(&mut fresh, "d");
+        expect(&mut fresh, "d");
     }
 }
 
 #[test]
-fn what_is_held_back_comes_later_though_its_sender_has_gone() {
-    let (port, heard) = echo();
+fn held_bytes_arrive_later_even_if_the_sender_has_gone() {
+    let (port, received) = echo();
     let proxy = Proxy::to(port);
-    let mut client = through(&proxy);
-    proxy.set(Way::ToServer, Flow::Hold);
-    says(&mut client, "late");
+    let mut client = connect(&proxy);
+    proxy.set(Direction::ToServer, Flow::Hold);
+    send(&mut client, "late");
     drop(client);
-    assert!(heard.recv_timeout(MOMENT).is_err(), "held back");
-    proxy.set(Way::ToServer, Flow::Pass);
-    assert_eq!(heard.recv_timeout(PATIENCE).as_deref(), Ok("late"));
-    assert_eq!(heard.recv_timeout(PATIENCE).as_deref(), Ok(""), "and then the end");
-    assert!(clock::within(PATIENCE, || proxy.counts().open == 0));
+    assert!(received.recv_timeout(MOMENT).is_err(), "held");
+    proxy.set(Direction::ToServer, Flow::Pass);
+    assert_eq!(received.recv_timeout(TIMEOUT).as_deref(), Ok("late"));
+    assert_eq!(received.recv_timeout(TIMEOUT).as_deref(), Ok(""), "the end of the connection");
+    assert!(clock::within(TIMEOUT, || proxy.counts().open == 0));
 }
 
 #[test]
-fn what_is_not_read_makes_the_sender_wait() {
-    let (port, heard) = echo();
+fn a_stalled_direction_blocks_the_sender() {
+    let (port, received) = echo();
     let proxy = Proxy::to(port);
-    let mut client = through(&proxy);
-    proxy.set(Way::ToServer, Flow::Stall);
+    let mut client = connect(&proxy);
+    proxy.set(Direction::ToServer, Flow::Stall);
     client.set_write_timeout(Some(MOMENT)).expect("a limit");
     let (chunk, mut sent) = (vec![b'x'; 1 << 20], 0);
     let full = loop {
@@ -150,14 +157,14 @@ fn what_is_not_read_makes_the_sender_wait() {
         }
     };
     assert!(matches!(full.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{full}");
-    assert!(heard.try_recv().is_err());
-    // So that the answers have somewhere to go.
+    assert!(received.try_recv().is_err());
+    // Reads the replies, so that they do not block the server.
     let mut reader = client.try_clone().expect("a second handle");
     thread::spawn(move || io::copy(&mut reader, &mut io::sink()));
-    proxy.set(Way::ToServer, Flow::Pass);
-    let mut came = 0;
-    while came < sent {
-        came += heard.recv_timeout(PATIENCE).expect("the rest comes").len();
+    proxy.set(Direction::ToServer, Flow::Pass);
+    let mut arrived = 0;
+    while arrived < sent {
+        arrived += received.recv_timeout(TIMEOUT).expect("the rest arrives").len();
     }
 }
 
@@ -165,101 +172,160 @@ fn what_is_not_read_makes_the_sender_wait() {
 fn a_delay_is_at_least_that_long_and_keeps_the_order() {
     let (port, _heard) = echo();
     let proxy = Proxy::to(port);
-    let mut client = through(&proxy);
+    let mut client = connect(&proxy);
     proxy.set_both(Flow::Delay(MOMENT));
     let began = now();
-    says(&mut client, "a");
-    says(&mut client, "b");
-    hears(&mut client, "ab");
+    send(&mut client, "a");
+    send(&mut client, "b");
+    expect(&mut client, "ab");
     let took = now().since(began);
     assert!(took >= 2 * MOMENT, "{took:?}");
 }
 
 #[test]
-fn connections_are_cut_and_new_ones_are_well() {
-    for (how, error) in [(End::Reset, Some(ErrorKind::ConnectionReset)), (End::Close, None)] {
+fn connections_are_cut_and_new_ones_work() {
+    for (end, error) in [(End::Reset, Some(ErrorKind::ConnectionReset)), (End::Close, None)] {
         let (port, _heard) = echo();
         let proxy = Proxy::to(port);
-        let mut client = through(&proxy);
-        says(&mut client, "a");
-        hears(&mut client, "a");
-        assert_eq!((proxy.cut(how), proxy.counts().open), (1, 0));
-        let end = client.read(&mut [0]);
-        assert_eq!(end.as_ref().map_err(io::Error::kind), error.map_or(Ok(&0), Err), "{how:?}");
-        let mut fresh = through(&proxy);
-        says(&mut fresh, "b");
-        hears(&mut fresh, "b");
-        assert_eq!(proxy.cut(how), 1);
-        assert_eq!(proxy.cut(how), 0, "each is cut once");
+        let mut client = connect(&proxy);
+        send(&mut client, "a");
+        expect(&mut client, "a");
+        assert_eq!((proxy.cut(end), proxy.counts().open), (1, 0));
+        let read = client.read(&mut [0]);
+        assert_eq!(read.as_ref().map_err(io::Error::kind), error.map_or(Ok(&0), Err), "{end:?}");
+        let mut fresh = connect(&proxy);
+        send(&mut fresh, "b");
+        expect(&mut fresh, "b");
+        assert_eq!(proxy.cut(end), 1);
+        assert_eq!(proxy.cut(end), 0, "every connection is cut once");
     }
 }
 
 #[test]
-fn while_it_refuses_nobody_gets_through_but_who_is_through() {
+fn refusing_affects_only_new_connections() {
     let (port, _heard) = echo();
     let proxy = Proxy::to(port);
-    let mut client = through(&proxy);
-    says(&mut client, "a");
-    hears(&mut client, "a");
+    let mut client = connect(&proxy);
+    send(&mut client, "a");
+    expect(&mut client, "a");
     for _ in 0..3 {
         proxy.refuse(true);
-        let refused = TcpStream::connect(proxy.address()).expect_err("nobody listens");
+        let refused = TcpStream::connect(proxy.address()).expect_err("refused");
         assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
-        let taken = TcpListener::bind(proxy.address()).expect_err("the port is kept");
+        let taken = TcpListener::bind(proxy.address()).expect_err("the port is reserved");
         assert_eq!(taken.kind(), ErrorKind::AddrInUse);
-        says(&mut client, "b");
-        hears(&mut client, "b");
+        send(&mut client, "b");
+        expect(&mut client, "b");
         proxy.refuse(false);
-        let mut fresh = through(&proxy);
-        says(&mut fresh, "c");
-        hears(&mut fresh, "c");
+        let mut fresh = connect(&proxy);
+        send(&mut fresh, "c");
+        expect(&mut fresh, "c");
     }
 }
 
 #[test]
-fn a_reply_is_cut_and_its_request_has_arrived() {
-    let (port, heard) = echo();
+fn a_connection_is_reset_before_the_reply_and_the_request_has_arrived() {
+    let (port, received) = echo();
     let proxy = Proxy::to(port);
-    let mut client = through(&proxy);
-    proxy.cut_reply_to("doomed");
-    says(&mut client, "other");
-    hears(&mut client, "other");
-    says(&mut client, "a doomed one");
+    let mut client = connect(&proxy);
+    proxy.reset_before_reply_to("doomed");
+    send(&mut client, "other");
+    expect(&mut client, "other");
+    send(&mut client, "a doomed one");
     let cut = client.read(&mut [0]).expect_err("no reply");
     assert_eq!(cut.kind(), ErrorKind::ConnectionReset);
-    assert_eq!(heard.iter().take(2).collect::<Vec<_>>(), ["other", "a doomed one"]);
-    assert_eq!(proxy.counts().cut_replies, 1);
-    let mut fresh = through(&proxy);
-    says(&mut fresh, "a doomed one");
-    hears(&mut fresh, "a doomed one");
+    assert_eq!(received.iter().take(2).collect::<Vec<_>>(), ["other", "a doomed one"]);
+    assert_eq!(proxy.counts().resets_before_reply, 1);
+    let mut fresh = connect(&proxy);
+    send(&mut fresh, "a doomed one");
+    expect(&mut fresh, "a doomed one");
 }
 
 #[test]
-fn connections_of_before_and_those_to_come_are_switched_apart() {
-    let (port, heard) = echo();
+fn existing_and_future_connections_are_switched_separately() {
+    let (port, received) = echo();
     let proxy = Proxy::to(port);
-    let mut early = through(&proxy);
-    says(&mut early, "a");
-    hears(&mut early, "a");
-    proxy.set_earlier(Way::ToServer, Flow::Hold);
-    says(&mut early, "late");
-    hears_nothing(&mut early);
-    let mut fresh = through(&proxy);
-    says(&mut fresh, "b");
-    hears(&mut fresh, "b");
-    proxy.set_earlier(Way::ToClient, Flow::Swallow);
-    says(&mut fresh, "c");
-    hears_nothing(&mut fresh);
-    proxy.set(Way::ToServer, Flow::Pass);
-    assert_eq!(heard.iter().take(4).collect::<Vec<_>>(), ["a", "b", "c", "late"]);
-    hears_nothing(&mut early);
+    let mut early = connect(&proxy);
+    send(&mut early, "a");
+    expect(&mut early, "a");
+    proxy.set_existing(Direction::ToServer, Flow::Hold);
+    send(&mut early, "late");
+    expect_nothing(&mut early);
+    let mut fresh = connect(&proxy);
+    send(&mut fresh, "b");
+    expect(&mut fresh, "b");
+    proxy.set_existing(Direction::ToClient, Flow::Drop);
+    send(&mut fresh, "c");
+    expect_nothing(&mut fresh);
+    proxy.set(Direction::ToServer, Flow::Pass);
+    assert_eq!(received.iter().take(4).collect::<Vec<_>>(), ["a", "b", "c", "late"]);
+    expect_nothing(&mut early);
 }
 
 #[test]
-fn behind_a_server_that_is_away_connections_are_reset() {
+fn a_single_connection_is_switched_and_cut() {
+    let (port, received) = echo();
+    let proxy = Proxy::to(port);
+    let (mut one, mut two) = (connect(&proxy), connect(&proxy));
+    for client in [&mut one, &mut two] {
+        send(client, "a");
+        expect(client, "a");
+    }
+    proxy.set_one(2, Direction::ToServer, Flow::Hold);
+    proxy.watch_for("b");
+    proxy.watch_for_replies("b");
+    send(&mut two, "b2");
+    assert!(clock::within(TIMEOUT, || proxy.watched() == [2]), "held, and recorded");
+    send(&mut one, "c");
+    expect(&mut one, "c");
+    send(&mut one, "b1");
+    expect(&mut one, "b1");
+    assert_eq!(proxy.watched(), [2, 1]);
+    proxy.set_one(2, Direction::ToServer, Flow::Pass);
+    expect(&mut two, "b2");
+    assert_eq!(proxy.watched_replies(), [1, 2]);
+    assert_eq!(received.iter().take(5).collect::<Vec<_>>(), ["a", "a", "c", "b1", "b2"]);
+    proxy.cut_one(1, End::Reset);
+    one.read(&mut [0]).expect_err("cut");
+    send(&mut two, "d");
+    expect(&mut two, "d");
+}
+
+#[test]
+fn new_connections_are_redirected_to_another_server() {
+    let ((before, at_first), (after, then)) = (echo(), echo());
+    let proxy = Proxy::to(before);
+    let mut early = connect(&proxy);
+    send(&mut early, "a");
+    expect(&mut early, "a");
+    proxy.redirect_to(([127, 0, 0, 1], after).into());
+    let mut fresh = connect(&proxy);
+    send(&mut fresh, "b");
+    expect(&mut fresh, "b");
+    send(&mut early, "c");
+    expect(&mut early, "c");
+    assert_eq!(at_first.iter().take(2).collect::<Vec<_>>(), ["a", "c"]);
+    assert_eq!(then.iter().take(1).collect::<Vec<_>>(), ["b"]);
+}
+
+#[test]
+fn a_push_arrives_before_the_reply() {
+    let (port, received) = echo();
+    let proxy = Proxy::to(port);
+    let mut client = connect(&proxy);
+    proxy.fault_next(["b"], RequestFault::PushBeforeReply(b"first ".to_vec()));
+    for text in ["a", "b", "c"] {
+        send(&mut client, text);
+        expect(&mut client, if text == "b" { "first b" } else { text });
+    }
+    assert_eq!(received.iter().take(3).collect::<Vec<_>>(), ["a", "b", "c"]);
+}
+
+#[test]
+fn connections_are_reset_if_the_server_is_down() {
     let closed = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its number");
     let proxy = Proxy::start(closed);
-    let mut client = through(&proxy);
+    let mut client = connect(&proxy);
     let reset = client.read(&mut [0]).expect_err("a reset");
     assert_eq!(reset.kind(), ErrorKind::ConnectionReset);
 }

@@ -1,8 +1,7 @@
-//! Azurite, the emulator of Azure Blob Storage. Unless [`DURABLE`] says otherwise it keeps nothing when it ends.
+//! Azurite, the emulator of Azure Blob Storage. Without the settings [`DURABLE`] it loses its data when it ends.
 //!
-//! It closes a connection that has been idle for five seconds: its setting for that, `blobKeepAliveTimeout`, is read by
-//! nobody. Nor does it accept a version of the protocol that is newer than 2025-11-05, unless `skipApiVersionCheck` says so;
-//! then it answers as if it were of that version, whatever is new in it.
+//! It closes a connection that has been idle for five seconds: it ignores its setting `blobKeepAliveTimeout`.
+//! It refuses versions of the protocol after 2025-11-05 unless `skipApiVersionCheck` is set; then it replies as in version 2025-11-05.
 
 use std::{io, path::Path, time::Duration};
 
@@ -13,8 +12,8 @@ use tokio::{
     net::TcpStream,
 };
 
-use super::{Kind, Private, installed, keeper::Keeper, tls};
-use crate::clock::{self, PATIENCE};
+use super::{PrivateServer, ServerKind, installed, keeper::Keeper, tls};
+use crate::clock::{self, TIMEOUT};
 
 /// The settings with which it loses no write that it has acknowledged, nor a lease.
 ///
@@ -24,7 +23,7 @@ pub const DURABLE: &[&str] = &["location=data"];
 /// The account that every emulator has.
 pub const ACCOUNT: &str = "devstoreaccount1";
 
-/// That account's key, which is no secret.
+/// The key of that account, which is not secret.
 pub const KEY: &str =
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 
@@ -32,7 +31,7 @@ pub const KEY: &str =
 pub const SAS: &str = "sv=2021-06-08&ss=b&srt=sco&sp=rwdlacup&st=2020-01-01T00:00:00Z&se=2099-12-31T00:00:00Z\
     &spr=https,http&sig=QNTjLVt7OWI7TLsUECyp%2FLetWuweKpCrtsnLrIsX9vM%3D";
 
-/// A bearer's token that one of [`start_tls`] takes until 2100. It looks at issuer, audience and time, not at the signature.
+/// A bearer token that a server of [`start_tls`] accepts until 2100. It checks issuer, audience and time, not the signature.
 pub const TOKEN: &str = "eyJhbGciOiJub25lIiwidHlwIjoiSldUIn0.\
     eyJhdWQiOiJodHRwczovL3N0b3JhZ2UuYXp1cmUuY29tIiwiaXNzIjoiaHR0cHM6Ly9zdHMud2luZG93cy5uZXQvcG9seWxvY2svIiwiaWF0IjoxNTc3\
     ODM2ODAwLCJuYmYiOjE1Nzc4MzY4MDAsImV4cCI6NDEwMjM1ODQwMH0.unsigned";
@@ -43,63 +42,64 @@ pub const TOKEN: &str = "eyJhbGciOiJub25lIiwidHlwIjoiSldUIn0.\
 /// [`Missing`] if it is not installed.
 ///
 /// # Panics
-/// If it does not start, with its log.
-pub fn start(settings: &[&str]) -> Result<Private, Missing> {
+/// If the server does not start, with its log.
+pub fn start(settings: &[&str]) -> Result<PrivateServer, Missing> {
     super::start(Azurite::of(settings))
 }
 
-/// The same with the ETags of the real service, which are times, and with a clock that goes [ahead](set_ahead) of this machine's.
+/// Starts one with the ETags of the real service, which are times, and with a clock that can be set [ahead](set_ahead).
 ///
 /// # Errors
 /// [`Missing`] if it is not installed.
 ///
 /// # Panics
-/// If it does not start, with its log.
-pub fn start_like_the_service(settings: &[&str]) -> Result<Private, Missing> {
+/// If the server does not start, with its log.
+pub fn start_like_the_service(settings: &[&str]) -> Result<PrivateServer, Missing> {
     super::start(Azurite { like_the_service: true, ..Azurite::of(settings) })
 }
 
-/// Sets the clock of one that was started [like the service](start_like_the_service) so much ahead of this machine's.
+/// Sets the clock of a server of [`start_like_the_service`] ahead of the clock of this machine.
 ///
 /// # Panics
 /// If there is no such server.
-pub fn set_ahead(server: &Private, ahead: Duration) {
+pub fn set_ahead(server: &PrivateServer, ahead: Duration) {
     let file = server.directory().join("ahead");
-    std::fs::write(file, ahead.as_millis().to_string()).unwrap_or_else(|error| panic!("its clock: {error}"));
+    std::fs::write(file, ahead.as_millis().to_string())
+        .unwrap_or_else(|error| panic!("can't set the clock of the server: {error}"));
 }
 
-/// The same with TLS, and nothing else, and for those, too, who have a [`TOKEN`]: `server.crt` in its directory is valid
+/// Starts one that accepts only TLS, and also the [`TOKEN`]. `server.crt` in its directory is valid
 /// for `localhost` and 127.0.0.1, and signed by `ca.crt`.
 ///
 /// # Errors
 /// [`Missing`] if it is not installed.
 ///
 /// # Panics
-/// If it does not start, with its log.
-pub fn start_tls(settings: &[&str]) -> Result<Private, Missing> {
+/// If the server does not start, with its log.
+pub fn start_tls(settings: &[&str]) -> Result<PrivateServer, Missing> {
     super::start(Azurite { tls: true, ..Azurite::of(settings) })
 }
 
-/// The whole answer of the server at `url` to a request such as `GET /devstoreaccount1/locks/it`, which may have headers on
-/// lines of their own, and a body behind an empty line. It may do what the [`SAS`] allows. Lines end in `\n`.
+/// Sends a request with the [`SAS`] to the server at `url`, such as `GET /devstoreaccount1/locks/it`, and returns the complete response.
+/// Headers follow on separate lines, and a body after an empty line. Lines end in `\n`.
 ///
 /// # Errors
 /// If it does not answer.
 ///
 /// # Cancel safety
-/// The request may have been heard.
+/// The server may have received the request.
 pub async fn ask(url: &str, request: &str) -> io::Result<String> {
     answer(url, None, &signed(request)).await
 }
 
-/// The same of one with TLS whose certificates are in `home`, and without the [`SAS`]: the request says who asks, such as
-/// `Authorization: Bearer …` with the [`TOKEN`].
+/// Sends a request to a server with TLS and its certificates in `home`, without the [`SAS`]: the request has its own
+/// credentials, such as `Authorization: Bearer …` with the [`TOKEN`].
 ///
 /// # Errors
 /// If it does not answer, or is not trusted.
 ///
 /// # Cancel safety
-/// The request may have been heard.
+/// The server may have received the request.
 pub async fn ask_tls(url: &str, home: &Path, request: &str) -> io::Result<String> {
     answer(url, Some(home), request).await
 }
@@ -123,14 +123,14 @@ impl Azurite {
         Self { settings: settings.iter().map(|&setting| setting.to_owned()).collect(), ..Self::default() }
     }
 
-    /// Whether it has a place for its data.
+    /// Returns true if it has a data directory.
     fn is_durable(&self) -> bool {
         self.settings.iter().any(|setting| setting.starts_with("location="))
     }
 }
 
 #[async_trait]
-impl Kind for Azurite {
+impl ServerKind for Azurite {
     fn name(&self) -> &'static str {
         "azurite"
     }
@@ -142,8 +142,8 @@ impl Kind for Azurite {
     fn prepare(&self, keeper: &mut Keeper, port: u16) -> Result<Vec<String>, Missing> {
         let node = installed::program("node", ["/usr/bin".into()], "install nodejs")?;
         let program = installed::fetched("azurite", "node_modules/azurite/dist/src/blob/main.js", ADVICE)?;
-        // Whose account it is, it is: another server does not know it.
-        let accounts = format!("AZURITE_ACCOUNTS={ACCOUNT}:{KEY};{}:{KEY}", named_after(keeper.directory()));
+        // An account named after the directory identifies this server: another one does not know it.
+        let accounts = format!("AZURITE_ACCOUNTS={ACCOUNT}:{KEY};{}:{KEY}", account_of(keeper.directory()));
         let mut command = vec!["env".to_owned(), accounts, node.display().to_string()];
         if self.is_durable() {
             let durable = keeper.write("durable.js", include_str!("../../azurite/durable.js"));
@@ -173,24 +173,24 @@ impl Kind for Azurite {
         format!("az://polylock@{ACCOUNT}?emulator={scheme}://127.0.0.1:{port}")
     }
 
-    async fn whereabouts(&self, url: &str, home: &Path) -> Result<String, String> {
-        let request = format!("GET /{}?comp=list\n", named_after(home));
+    async fn data_directory(&self, url: &str, home: &Path) -> Result<String, String> {
+        let request = format!("GET /{}?comp=list\n", account_of(home));
         let answer = answer(url, self.tls.then_some(home), &request).await;
         let answer = answer.map_err(|error| error.to_string())?;
         if !answer.contains("\nServer: Azurite-Blob/") {
             return Err(answer);
         }
-        // Who says nothing of himself may not do this: with an account that it does not know, there is nothing to do.
+        // Without credentials, the server refuses with 403 if it knows the account, and otherwise with another status.
         Ok(if answer.starts_with("HTTP/1.1 403 ") { home.display().to_string() } else { answer })
     }
 }
 
-/// The name of a server's own account.
-fn named_after(home: &Path) -> String {
+/// Returns the name of the account that identifies the server in `home`.
+fn account_of(home: &Path) -> String {
     home.file_name().unwrap_or_default().display().to_string()
 }
 
-/// The answer of the server at `url`; with TLS if the directory with its certificates is given.
+/// Returns the response of the server at `url`; uses TLS if the directory with its certificates is given.
 async fn answer(url: &str, certificates: Option<&Path>, request: &str) -> io::Result<String> {
     let endpoint = url.split_once("emulator=").and_then(|(_, endpoint)| endpoint.split_once("://"));
     let (_, address) = endpoint.ok_or_else(|| io::Error::other("not the URL of an emulator"))?;
@@ -201,7 +201,7 @@ async fn answer(url: &str, certificates: Option<&Path>, request: &str) -> io::Re
     if !headers.contains("x-ms-version") {
         headers.push_str("\nx-ms-version: 2025-11-05");
     }
-    // With this version of HTTP the answer comes in one piece, and ends with the connection.
+    // In HTTP/1.0 the response is not chunked, and ends with the connection.
     let head =
         format!("{line} HTTP/1.0\n{}\n\n", headers.replace("\n\n", "\n").trim_end()).replace('\n', "\r\n");
     let request = head + body;
@@ -220,7 +220,7 @@ async fn answer(url: &str, certificates: Option<&Path>, request: &str) -> io::Re
     };
     tokio::select! {
         answer = answer => answer,
-        () = clock::pause(PATIENCE) => Err(io::ErrorKind::TimedOut.into()),
+        () = clock::pause(TIMEOUT) => Err(io::ErrorKind::TimedOut.into()),
     }
 }
 
@@ -244,12 +244,12 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn one_says_where_it_is_and_that_it_is_nowhere_else() {
+    async fn a_server_identifies_its_own_directory() {
         let kind = Azurite::default();
         let server = start(&[]).expect("it starts");
         let home = server.directory();
         let at = async |home: &Path| {
-            kind.whereabouts(server.url(), home).await.map(|at| kind.is_at_home(&at, home))
+            kind.data_directory(server.url(), home).await.map(|at| kind.is_own_directory(&at, home))
         };
         assert_eq!(at(&home).await, Ok(true));
         assert_eq!(at(&home.with_extension("other")).await, Ok(false));

@@ -1,4 +1,4 @@
-//! The process that keeps a server: it outlives the test process, for as long as it takes to clean up behind it.
+//! The process that supervises a server. It outlives the test process until it has cleaned up.
 
 use std::{
     fmt::Write as _,
@@ -9,38 +9,41 @@ use std::{
 
 use crate::process::Process;
 
-/// How long the making of a data directory may take.
+/// The timeout for a command of the shell, such as the creation of a data directory.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// A server's directory and its processes, in the hands of a shell that ends both when this process has ended, whatever
-/// ended it. It needs no `Drop` for that, which no `static` ever gets and no killed process.
+/// A shell that owns the directory and the processes of a server, and removes both when this process has ended, even if it was
+/// killed. It does not depend on `Drop`, which does not run for a `static` or in a killed process.
 #[derive(Debug)]
 pub(super) struct Keeper {
     shell: Process,
     directory: PathBuf,
-    /// What a command begins with to be run as the server's user.
+    /// The words before a command that runs as the user of the server.
     drop_privileges: Vec<String>,
     uid: String,
     server: Option<u32>,
 }
 
 impl Keeper {
-    /// With an empty directory, which belongs to the first of `users` that there is where this process is root, because
-    /// database servers refuse to be root; else to the own user.
+    /// Creates an empty directory. If this process is root it belongs to the first of `users` that exists, because
+    /// database servers refuse to run as root.
     ///
     /// # Panics
-    /// If there is no directory for it.
+    /// If the directory can't be created.
     pub(super) fn new(name: &str, users: &[&str]) -> Self {
-        // A session of its own: neither Ctrl-C nor a signal to the test's process group reaches it.
+        // A new session: neither Ctrl-C nor a signal to the process group of the test reaches it.
         let arguments = ["sh", "-c", include_str!("keeper.sh"), "keeper", name];
         let mut shell = Process::start("setsid", arguments);
-        let directory = shell.line_within(LIMIT).unwrap_or_else(|| panic!("no directory for {name}"));
+        let directory =
+            shell.next_line(LIMIT).unwrap_or_else(|| panic!("can't create a directory for {name}"));
         let (uid, directory) = (rustix::process::getuid(), directory.into());
         let mut keeper =
             Self { shell, directory, drop_privileges: Vec::new(), uid: uid.to_string(), server: None };
         if uid.is_root() {
-            let (uid, gid) =
-                users.iter().find_map(|user| ids(user)).unwrap_or_else(|| panic!("none of {users:?}"));
+            let (uid, gid) = users
+                .iter()
+                .find_map(|user| ids(user))
+                .unwrap_or_else(|| panic!("this machine has none of the users {users:?}"));
             keeper.run(["chown", &format!("{uid}:{gid}"), "."]);
             let words = ["setpriv", "--reuid", &uid, "--regid", &gid, "--clear-groups", "--"];
             keeper.drop_privileges = words.map(str::to_owned).to_vec();
@@ -53,12 +56,12 @@ impl Keeper {
         &self.directory
     }
 
-    /// The absolute path of `name` in the directory.
+    /// Returns the absolute path of `name` in the directory.
     pub(super) fn file(&self, name: &str) -> String {
         self.directory.join(name).display().to_string()
     }
 
-    /// A file in the directory that the server can read.
+    /// Writes a file in the directory that the server can read, and returns its path.
     ///
     /// # Panics
     /// If it can't be written.
@@ -68,12 +71,12 @@ impl Keeper {
         path
     }
 
-    /// The id of the user that the server runs as.
+    /// Returns the id of the user that the server runs as.
     pub(super) fn uid(&self) -> &str {
         &self.uid
     }
 
-    /// What the server and all commands have written.
+    /// Returns the output of the server and of all commands.
     pub(super) fn log(&self) -> String {
         fs::read(self.directory.join("log")).map_or_else(
             |error| format!("(no log: {error})"),
@@ -84,53 +87,53 @@ impl Keeper {
     /// Runs `command` in the directory to its end.
     ///
     /// # Panics
-    /// If it fails, with what it wrote.
+    /// If it fails, with its output.
     pub(super) fn run<S: AsRef<str>>(&mut self, command: impl IntoIterator<Item = S>) {
         let command = quoted(command);
-        let status = self.ask(&format!("run {command}"));
+        let status = self.order(&format!("run {command}"));
         assert!(status == "0", "exit status {status} of {command}\n{}", self.log());
     }
 
-    /// The same as the server's user.
+    /// Runs `command` as the user of the server.
     ///
     /// # Panics
-    /// If it fails, with what it wrote.
+    /// If it fails, with its output.
     pub(super) fn run_as_user<S: AsRef<str>>(&mut self, command: impl IntoIterator<Item = S>) {
         self.run(self.as_user(command));
     }
 
-    /// Has `command` run as the server's user when the server has ended for good.
+    /// Runs `command` as the user of the server after the final end of the server.
     pub(super) fn finally<S: AsRef<str>>(&mut self, command: impl IntoIterator<Item = S>) {
         let command = quoted(self.as_user(command));
-        self.ask(&format!("finally {command}"));
+        self.order(&format!("finally {command}"));
     }
 
     /// Starts the server.
     pub(super) fn start<S: AsRef<str>>(&mut self, command: impl IntoIterator<Item = S>) {
         let command = quoted(self.as_user(command));
-        let answer = self.ask(&format!("start {command}"));
+        let answer = self.order(&format!("start {command}"));
         self.server = Some(answer.parse().unwrap_or_else(|_| panic!("no process id: {answer:?}")));
     }
 
-    /// The server's process id, unless it has been killed.
+    /// Returns the process id of the server; `None` if it was killed.
     pub(super) fn server(&self) -> Option<u32> {
         self.server
     }
 
-    /// SIGKILL to the server and all that it has started.
+    /// Sends SIGKILL to the server and its descendants.
     pub(super) fn kill(&mut self) {
-        self.ask("kill");
+        self.order("kill");
         self.server = None;
     }
 
-    /// SIGSTOP to the same.
+    /// Sends SIGSTOP to them.
     pub(super) fn freeze(&mut self) {
-        self.ask("freeze");
+        self.order("freeze");
     }
 
-    /// SIGCONT to the same.
+    /// Sends SIGCONT to them.
     pub(super) fn thaw(&mut self) {
-        self.ask("thaw");
+        self.order("thaw");
     }
 
     fn as_user<S: AsRef<str>>(&self, command: impl IntoIterator<Item = S>) -> Vec<String> {
@@ -138,31 +141,31 @@ impl Keeper {
         self.drop_privileges.iter().cloned().chain(command).collect()
     }
 
-    fn ask(&mut self, line: &str) -> String {
-        self.shell.tell(line);
-        let answer = self.shell.line_within(LIMIT);
-        answer.unwrap_or_else(|| panic!("no answer to {line:?}\n{}", self.log()))
+    fn order(&mut self, line: &str) -> String {
+        self.shell.send_line(line);
+        let answer = self.shell.next_line(LIMIT);
+        answer.unwrap_or_else(|| panic!("no reply to {line:?} within {LIMIT:?}\n{}", self.log()))
     }
 }
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        // If it has been killed there is nobody left to tell.
-        if self.shell.ends_within(Duration::ZERO).is_none() {
-            self.shell.tell("end");
-            self.shell.ends_within(LIMIT);
+        // A shell that was killed can't receive the line.
+        if self.shell.wait_for_exit_within(Duration::ZERO).is_none() {
+            self.shell.send_line("end");
+            self.shell.wait_for_exit_within(LIMIT);
         }
     }
 }
 
-/// Whether the process `id` still runs.
-pub(super) fn runs(id: Option<u32>) -> bool {
+/// Returns true if the process `id` runs.
+pub(super) fn is_running(id: Option<u32>) -> bool {
     let stat = id.and_then(|id| fs::read_to_string(format!("/proc/{id}/stat")).ok());
-    // One that has ended stays as a zombie until its keeper looks at it.
+    // A process that has ended stays a zombie until the shell waits for it.
     stat.is_some_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X'])))
 }
 
-/// The ids of the user `name` of this machine, and of its group.
+/// Returns the ids of the user `name` of this machine, and of its group.
 fn ids(name: &str) -> Option<(String, String)> {
     let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
     users.lines().find_map(|line| match line.split(':').collect::<Vec<_>>()[..] {
@@ -171,11 +174,11 @@ fn ids(name: &str) -> Option<(String, String)> {
     })
 }
 
-/// `command` as a shell reads it.
+/// Quotes `command` for a shell.
 fn quoted<S: AsRef<str>>(command: impl IntoIterator<Item = S>) -> String {
     command.into_iter().fold(String::new(), |mut line, word| {
         let word = word.as_ref();
-        assert!(!word.contains('\n'), "a line ends an order: {word:?}");
+        assert!(!word.contains('\n'), "a word must not contain a line feed: {word:?}");
         write!(line, "'{}' ", word.replace('\'', r"'\''")).ok();
         line
     })

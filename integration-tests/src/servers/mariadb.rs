@@ -1,4 +1,4 @@
-//! MariaDB. Durability is the server's default: what a test sees survive a crash is not the harness's doing.
+//! MariaDB. The durability is the default of the server; the harness does not change it.
 
 use std::{fmt::Write as _, path::Path};
 
@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use polylock_testkit::Missing;
 use sqlx::{ConnectOptions, Connection, mysql::MySqlConnectOptions};
 
-use super::{Kind, Private, installed, keeper::Keeper, tls};
+use super::{PrivateServer, ServerKind, installed, keeper::Keeper, tls};
 
 /// Starts one with `settings` of its `my.cnf`, such as `transaction_isolation=SERIALIZABLE`.
 ///
@@ -14,19 +14,19 @@ use super::{Kind, Private, installed, keeper::Keeper, tls};
 /// [`Missing`] if it is not installed.
 ///
 /// # Panics
-/// If it does not start, with its log.
-pub fn start(settings: &[&str]) -> Result<Private, Missing> {
+/// If the server does not start, with its log.
+pub fn start(settings: &[&str]) -> Result<PrivateServer, Missing> {
     super::start(MariaDb { settings: settings.join("\n"), tls: false })
 }
 
-/// The same with TLS: `server.crt` in its directory is valid for `localhost` and 127.0.0.1, and signed by `ca.crt`.
+/// Starts one with TLS: `server.crt` in its directory is valid for `localhost` and 127.0.0.1, and signed by `ca.crt`.
 ///
 /// # Errors
 /// [`Missing`] if it is not installed.
 ///
 /// # Panics
-/// If it does not start, with its log.
-pub fn start_tls(settings: &[&str]) -> Result<Private, Missing> {
+/// If the server does not start, with its log.
+pub fn start_tls(settings: &[&str]) -> Result<PrivateServer, Missing> {
     super::start(MariaDb { settings: settings.join("\n"), tls: true })
 }
 
@@ -40,7 +40,7 @@ pub(super) struct MariaDb {
 const REDO_LOG: &str = "innodb_log_file_size=16M";
 
 #[async_trait]
-impl Kind for MariaDb {
+impl ServerKind for MariaDb {
     fn name(&self) -> &'static str {
         "mariadb"
     }
@@ -93,7 +93,7 @@ impl Kind for MariaDb {
         format!("mysql://root@127.0.0.1:{port}/polylock")
     }
 
-    async fn whereabouts(&self, url: &str, _: &Path) -> Result<String, String> {
+    async fn data_directory(&self, url: &str, _: &Path) -> Result<String, String> {
         let asked = async {
             let mut connection = url.parse::<MySqlConnectOptions>()?.connect().await?;
             let directory = sqlx::query_scalar("SELECT @@datadir").fetch_one(&mut connection).await?;

@@ -1,28 +1,28 @@
 //! Real servers for tests.
 //!
-//! - One that all tests of a process share: [`postgres()`], [`pgbouncer()`], [`mariadb()`], [`redis()`], [`valkey()`], [`zookeeper()`],
+//! - Shared servers, which all tests of a process use: [`postgres()`], [`pgbouncer()`], [`mariadb()`], [`redis()`], [`valkey()`], [`zookeeper()`],
 //!   the three of [`zookeeper_ensemble()`], the five of [`redlock()`], the six of [`redis_cluster()`], those of
-//!   [`redis_sentinel()`], and [`azurite()`]. Each test takes a [`name`](Server::name) of its own for its tables, keys, nodes or
+//!   [`redis_sentinel()`], and [`azurite()`]. Each test uses its own [`name`](Server::name) for its tables, keys, nodes or
 //!   blobs. `POLYLOCK_TEST_POSTGRES_URL`, `_MYSQL_URL`, `_REDIS_URL`, `_VALKEY_URL`, `_ZOOKEEPER_URL`,
-//!   `_ZOOKEEPER_ENSEMBLE_URL`, `_REDLOCK_URL`, `_REDIS_CLUSTER_URL`, `_REDIS_SENTINEL_URL` and `_AZURE_URL` name one to attach to
-//!   instead.
-//! - One that a test may hurt: [`postgres::start`], [`mariadb::start`], [`pgbouncer::start`], [`redis::start`],
+//!   `_ZOOKEEPER_ENSEMBLE_URL`, `_REDLOCK_URL`, `_REDIS_CLUSTER_URL`, `_REDIS_SENTINEL_URL` and `_AZURE_URL` name an existing server to
+//!   use instead.
+//! - Private servers, which a test may kill, restart, freeze and thaw: [`postgres::start`], [`mariadb::start`], [`pgbouncer::start`], [`redis::start`],
 //!   [`valkey::start`], [`zookeeper::start`], [`zookeeper::ensemble`], [`redlock::start`], [`redis_cluster::start`],
-//!   [`redis_sentinel::start`], [`azurite::start`] give a [`Private`] one, or several, to be killed, restarted, frozen and thawed.
+//!   [`redis_sentinel::start`], [`azurite::start`] return one [`PrivateServer`], or several.
 //!
-//! They are started from what is installed, on a free port of 127.0.0.1, and have answered in their own protocol when
-//! they are handed out. What is not installed is [`Missing`]; what is, and does not start, is a panic with its log.
+//! Servers are started from installed programs, on a free port of 127.0.0.1, and have replied in their protocol when
+//! they are returned. A program that is not installed is [`Missing`]; one that does not start causes a panic with its log.
 //!
-//! No server outlives the test process, and no directory: a shell keeps both, and ends them when the pipe from the
-//! test process closes, be it by a panic, by Ctrl-C or by SIGKILL.
+//! No server and no directory outlives the test process: a shell supervises both, and removes them when the pipe from the
+//! test process closes, by a panic, by Ctrl-C or by SIGKILL.
 //!
-//! All this blocks, so that tests on any runtime and none can call it. In a task that shares its thread with others,
+//! All functions block, so that tests can call them on any runtime or without one. In a task that shares its thread with others,
 //! use `spawn_blocking`.
 //!
-//! An empty data directory of each version is made once and kept in `target/test-servers`, or in `POLYLOCK_TEST_CACHE`.
-//! `cargo run -p polylock-integration-tests --bin server postgres` starts one to try things with.
+//! An empty data directory of each version is created once and kept in `target/test-servers`, or in `POLYLOCK_TEST_CACHE`.
+//! `cargo run -p polylock-integration-tests --bin server postgres` starts one for manual tests.
 //!
-//! A further kind of server is one more module like these: a `Kind`, a `start`, and a line here.
+//! To add a kind of server, add a module with a `ServerKind` and a `start`, and a line here.
 
 pub mod azurite;
 mod installed;
@@ -66,10 +66,10 @@ use keeper::Keeper;
 /// [`Missing`] if it is not installed.
 ///
 /// # Panics
-/// If it does not start, with its log.
+/// If the server does not start, with its log.
 pub fn postgres() -> Result<&'static Server, Missing> {
     static SHARED: Shared = Shared::new();
-    shared(&SHARED, "POLYLOCK_TEST_POSTGRES_URL", || begin(postgres::Postgres::default()))
+    shared(&SHARED, "POLYLOCK_TEST_POSTGRES_URL", || start_or_fail(postgres::Postgres::default()))
 }
 
 /// A PgBouncer in transaction mode that the tests of this process share, in front of a PostgreSQL server of its own.
@@ -78,7 +78,7 @@ pub fn postgres() -> Result<&'static Server, Missing> {
 /// [`Missing`] if one of them is not installed.
 ///
 /// # Panics
-/// If one does not start, with its log.
+/// If a server does not start, with its log.
 pub fn pgbouncer() -> Result<&'static pgbouncer::Pooled, Missing> {
     static SHARED: OnceLock<Result<pgbouncer::Pooled, Missing>> = OnceLock::new();
     SHARED.get_or_init(pgbouncer::Pooled::start).as_ref().map_err(Clone::clone)
@@ -90,10 +90,10 @@ pub fn pgbouncer() -> Result<&'static pgbouncer::Pooled, Missing> {
 /// [`Missing`] if it is not installed.
 ///
 /// # Panics
-/// If it does not start, with its log.
+/// If the server does not start, with its log.
 pub fn mariadb() -> Result<&'static Server, Missing> {
     static SHARED: Shared = Shared::new();
-    shared(&SHARED, "POLYLOCK_TEST_MYSQL_URL", || begin(mariadb::MariaDb::default()))
+    shared(&SHARED, "POLYLOCK_TEST_MYSQL_URL", || start_or_fail(mariadb::MariaDb::default()))
 }
 
 /// The Redis server that the tests of this process share. It is [durable](redis::DURABLE).
@@ -102,10 +102,10 @@ pub fn mariadb() -> Result<&'static Server, Missing> {
 /// [`Missing`] if it is not installed.
 ///
 /// # Panics
-/// If it does not start, with its log.
+/// If the server does not start, with its log.
 pub fn redis() -> Result<&'static Server, Missing> {
     static SHARED: Shared = Shared::new();
-    shared(&SHARED, "POLYLOCK_TEST_REDIS_URL", || begin_durable(&redis::REDIS))
+    shared(&SHARED, "POLYLOCK_TEST_REDIS_URL", || start_durable(&redis::REDIS))
 }
 
 /// The Valkey server that the tests of this process share. It is [durable](redis::DURABLE).
@@ -114,10 +114,10 @@ pub fn redis() -> Result<&'static Server, Missing> {
 /// [`Missing`] if it is not installed.
 ///
 /// # Panics
-/// If it does not start, with its log.
+/// If the server does not start, with its log.
 pub fn valkey() -> Result<&'static Server, Missing> {
     static SHARED: Shared = Shared::new();
-    shared(&SHARED, "POLYLOCK_TEST_VALKEY_URL", || begin_durable(&valkey::VALKEY))
+    shared(&SHARED, "POLYLOCK_TEST_VALKEY_URL", || start_durable(&valkey::VALKEY))
 }
 
 /// The ZooKeeper server that the tests of this process share.
@@ -126,10 +126,10 @@ pub fn valkey() -> Result<&'static Server, Missing> {
 /// [`Missing`] if it is not installed.
 ///
 /// # Panics
-/// If it does not start, with its log.
+/// If the server does not start, with its log.
 pub fn zookeeper() -> Result<&'static Server, Missing> {
     static SHARED: Shared = Shared::new();
-    shared(&SHARED, "POLYLOCK_TEST_ZOOKEEPER_URL", || begin(zookeeper::ZooKeeper::default()))
+    shared(&SHARED, "POLYLOCK_TEST_ZOOKEEPER_URL", || start_or_fail(zookeeper::ZooKeeper::default()))
 }
 
 /// The ZooKeeper ensemble that the tests of this process share: three members.
@@ -138,7 +138,7 @@ pub fn zookeeper() -> Result<&'static Server, Missing> {
 /// [`Missing`] if it is not installed.
 ///
 /// # Panics
-/// If it does not start, with its log.
+/// If the server does not start, with its log.
 pub fn zookeeper_ensemble() -> Result<&'static Server, Missing> {
     static SHARED: Shared<zookeeper::Ensemble> = Shared::new();
     shared(&SHARED, "POLYLOCK_TEST_ZOOKEEPER_ENSEMBLE_URL", || zookeeper::assemble(3, &[]))
@@ -152,8 +152,8 @@ pub fn zookeeper_ensemble() -> Result<&'static Server, Missing> {
 /// # Panics
 /// If one does not start, with its log, or if `POLYLOCK_TEST_REDLOCK_URL` names fewer.
 pub fn redlock() -> Result<&'static [Server], Missing> {
-    static SHARED: OnceLock<Result<redlock::Five, Failure>> = OnceLock::new();
-    let nodes = SHARED.get_or_init(|| redlock::five(env::var("POLYLOCK_TEST_REDLOCK_URL").ok().as_deref()));
+    static SHARED: OnceLock<Result<redlock::SharedNodes, Failure>> = OnceLock::new();
+    let nodes = SHARED.get_or_init(|| redlock::shared(env::var("POLYLOCK_TEST_REDLOCK_URL").ok().as_deref()));
     nodes.as_ref().map(|(servers, _)| &servers[..]).map_err(|failure| missing(failure.clone()))
 }
 
@@ -163,7 +163,7 @@ pub fn redlock() -> Result<&'static [Server], Missing> {
 /// [`Missing`] if Redis is not installed.
 ///
 /// # Panics
-/// If it does not start, with a log.
+/// If it does not start, with the log of a server.
 pub fn redis_cluster() -> Result<&'static Server, Missing> {
     static SHARED: Shared<redis_cluster::Cluster> = Shared::new();
     shared(&SHARED, "POLYLOCK_TEST_REDIS_CLUSTER_URL", redis_cluster::shared)
@@ -175,7 +175,7 @@ pub fn redis_cluster() -> Result<&'static Server, Missing> {
 /// [`Missing`] if Redis is not installed.
 ///
 /// # Panics
-/// If one does not start, with its log.
+/// If a server does not start, with its log.
 pub fn redis_sentinel() -> Result<&'static Server, Missing> {
     static SHARED: Shared<redis_sentinel::Watched> = Shared::new();
     shared(&SHARED, "POLYLOCK_TEST_REDIS_SENTINEL_URL", redis_sentinel::shared)
@@ -187,44 +187,44 @@ pub fn redis_sentinel() -> Result<&'static Server, Missing> {
 /// [`Missing`] if it is not installed.
 ///
 /// # Panics
-/// If it does not start, with its log.
+/// If the server does not start, with its log.
 pub fn azurite() -> Result<&'static Server, Missing> {
     static SHARED: Shared = Shared::new();
-    shared(&SHARED, "POLYLOCK_TEST_AZURE_URL", || begin(azurite::Azurite::default()))
+    shared(&SHARED, "POLYLOCK_TEST_AZURE_URL", || start_or_fail(azurite::Azurite::default()))
 }
 
-/// How long a server may take from its start to its first answer, recovery from a crash included.
-const START: Duration = Duration::from_secs(60);
+/// The timeout from the start of a server to its first reply, crash recovery included.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A server that answers.
+/// A running server.
 #[derive(Clone)]
 pub struct Server {
     url: String,
-    /// The file that it logs to, unless it was attached to.
+    /// Its log file; `None` if the server was not started here.
     log: Option<PathBuf>,
 }
 
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The URL of one that was attached to may hold a password.
+        // The URL from the environment may contain a password.
         f.debug_tuple("Server").field(&StoreUrl::parse(&self.url)).finish()
     }
 }
 
 impl Server {
-    /// The URL of its database, with a user who may do everything in it.
+    /// Returns the URL of its database, with a user that has all rights.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// The file that it logs to; `None` for a server that was attached to.
+    /// Returns its log file; `None` if the server was not started here.
     #[must_use]
     pub fn log_file(&self) -> Option<&Path> {
         self.log.as_deref()
     }
 
-    /// A short name that nobody else uses in this server, for tables, users or databases.
+    /// Returns a short name that is unique in this server, for tables, users or databases.
     #[must_use]
     pub fn name(&self) -> String {
         static PROCESS: LazyLock<u64> = LazyLock::new(|| random() & 0xff_ffff);
@@ -235,15 +235,15 @@ impl Server {
 
 /// A server that belongs to one test. It is killed and its directory removed when this is dropped.
 #[derive(Debug)]
-pub struct Private {
+pub struct PrivateServer {
     server: Server,
-    kind: Arc<dyn Kind>,
+    kind: Arc<dyn ServerKind>,
     port: u16,
     keeper: Mutex<Keeper>,
     command: Vec<String>,
 }
 
-impl Deref for Private {
+impl Deref for PrivateServer {
     type Target = Server;
 
     fn deref(&self) -> &Server {
@@ -251,59 +251,59 @@ impl Deref for Private {
     }
 }
 
-impl Private {
-    /// The port of 127.0.0.1 that it listens at.
+impl PrivateServer {
+    /// Returns its port of 127.0.0.1.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Its directory, with its data, its configuration and its `log`.
+    /// Returns its directory, with its data, its configuration and its `log`.
     #[must_use]
     pub fn directory(&self) -> PathBuf {
         self.keeper().directory().to_owned()
     }
 
-    /// What it has written to its log.
+    /// Returns the contents of its log.
     #[must_use]
     pub fn log(&self) -> String {
         self.keeper().log()
     }
 
-    /// Its process id, unless it has been killed.
+    /// Returns its process id; `None` if it was killed.
     #[must_use]
     pub fn id(&self) -> Option<u32> {
         self.keeper().server()
     }
 
-    /// SIGKILL to all its processes. None is left when this returns.
+    /// Sends SIGKILL to all its processes. They have ended when this returns.
     pub fn kill(&self) {
         self.keeper().kill();
     }
 
-    /// Starts it again with the same port and the same data, and waits until it answers; kills it before if it still runs.
+    /// Kills it if it runs, starts it with the same port and data, and waits until it replies.
     ///
     /// # Panics
-    /// If it does not answer, with its log.
+    /// If it does not reply, with its log.
     pub fn restart(&self) {
         let mut keeper = self.keeper();
         keeper.kill();
         keeper.start(&self.command);
-        self.is_back(&keeper);
+        self.wait_for_restart(&keeper);
     }
 
-    /// Waits until it answers after a restart.
-    fn is_back(&self, keeper: &Keeper) {
-        let started = answers(keeper, &*self.kind, &self.server.url);
+    /// Waits until it replies after a restart.
+    fn wait_for_restart(&self, keeper: &Keeper) {
+        let started = wait_until_ready(keeper, &*self.kind, &self.server.url);
         started.unwrap_or_else(|why| panic!("can't restart {:?}: {why}\n{}", self.kind, keeper.log()));
     }
 
-    /// SIGSTOP to all its processes. All stand still when this returns.
+    /// Sends SIGSTOP to all its processes. They have stopped when this returns.
     pub fn freeze(&self) {
         self.keeper().freeze();
     }
 
-    /// SIGCONT to all its processes.
+    /// Sends SIGCONT to all its processes.
     pub fn thaw(&self) {
         self.keeper().thaw();
     }
@@ -313,41 +313,41 @@ impl Private {
     }
 }
 
-/// What is particular to one kind of server.
+/// A kind of server.
 #[async_trait]
-trait Kind: fmt::Debug + Send + Sync {
-    /// Its name, in one word.
+trait ServerKind: fmt::Debug + Send + Sync {
+    /// Returns its name, one word.
     fn name(&self) -> &'static str;
 
-    /// The users it may run as where this process is root: the first that the machine has.
+    /// Returns the users to run it as if this process is root: the first that exists is used.
     fn users(&self) -> &'static [&'static str];
 
-    /// Makes all that a server in `keeper`'s directory needs, and returns the command that starts it.
+    /// Creates the files of a server in the directory of `keeper`, and returns its command.
     fn prepare(&self, keeper: &mut Keeper, port: u16) -> Result<Vec<String>, Missing>;
 
-    /// The URL of the server at `port`.
+    /// Returns the URL of the server at `port`.
     fn url(&self, port: u16) -> String;
 
-    /// Asks the server at `url` where its files are: whether it answers, and whether it is the one that was started in
-    /// `home`.
-    async fn whereabouts(&self, url: &str, home: &Path) -> Result<String, String>;
+    /// Queries the data directory of the server at `url`. It shows that the server replies, and that it is the one that was started
+    /// in `home`.
+    async fn data_directory(&self, url: &str, home: &Path) -> Result<String, String>;
 
-    /// Whether files in `directory` are those of a server in `home`.
-    fn is_at_home(&self, directory: &str, home: &Path) -> bool {
+    /// Returns true if `directory` belongs to a server in `home`.
+    fn is_own_directory(&self, directory: &str, home: &Path) -> bool {
         Path::new(directory).starts_with(home)
     }
 }
 
-/// Why there is no server.
+/// The reason why a server is not available.
 #[derive(Debug, Clone)]
 enum Failure {
     Missing(Missing),
-    /// It is installed and does not start.
+    /// It is installed, but does not start.
     Broken(String),
 }
 
-/// What to attach to, and what keeps it if it is an own one.
-type Shared<T = Private> = OnceLock<Result<(Server, Option<T>), Failure>>;
+/// A shared server, and its owner if it was started here.
+type Shared<T = PrivateServer> = OnceLock<Result<(Server, Option<T>), Failure>>;
 
 fn shared<T: Deref<Target = Server>>(
     shared: &'static Shared<T>,
@@ -361,13 +361,13 @@ fn shared<T: Deref<Target = Server>>(
     server.as_ref().map(|(server, _)| server).map_err(|failure| missing(failure.clone()))
 }
 
-/// Starts a server of this `kind` that belongs to one test.
-fn start(kind: impl Kind + 'static) -> Result<Private, Missing> {
-    begin(kind).map_err(missing)
+/// Starts a private server of this `kind`.
+fn start(kind: impl ServerKind + 'static) -> Result<PrivateServer, Missing> {
+    start_or_fail(kind).map_err(missing)
 }
 
 /// # Panics
-/// If it is broken.
+/// If it is installed, but does not start.
 fn missing(failure: Failure) -> Missing {
     match failure {
         Failure::Missing(missing) => missing,
@@ -375,103 +375,106 @@ fn missing(failure: Failure) -> Missing {
     }
 }
 
-fn begin_durable(make: &'static redis::Make) -> Result<Private, Failure> {
-    begin(redis::Redis::of(make, redis::DURABLE))
+fn start_durable(product: &'static redis::Product) -> Result<PrivateServer, Failure> {
+    start_or_fail(redis::Redis::of(product, redis::DURABLE))
 }
 
-fn begin(kind: impl Kind + 'static) -> Result<Private, Failure> {
-    let kind: Arc<dyn Kind> = Arc::new(kind);
-    begin_at(&kind, ports())
+fn start_or_fail(kind: impl ServerKind + 'static) -> Result<PrivateServer, Failure> {
+    let kind: Arc<dyn ServerKind> = Arc::new(kind);
+    start_at(&kind, ports())
 }
 
-/// At the first of `ports` that is still free when the server gets to it.
-fn begin_at(kind: &Arc<dyn Kind>, mut ports: impl Iterator<Item = u16>) -> Result<Private, Failure> {
+/// Starts a server at the first of `ports` that is still free when the server binds it.
+fn start_at(
+    kind: &Arc<dyn ServerKind>,
+    mut ports: impl Iterator<Item = u16>,
+) -> Result<PrivateServer, Failure> {
     loop {
-        let port = ports.next().ok_or_else(no_port)?;
+        let port = ports.next().ok_or_else(no_free_port)?;
         let private = launch(Arc::clone(kind), port)?;
-        match private.begun() {
+        match private.wait_for_start() {
             Ok(()) => return Ok(private),
-            Err(_) if private.has_no_port() => (),
+            Err(_) if private.is_port_taken() => (),
             Err(broken) => return Err(broken),
         }
     }
 }
 
-/// Starts one, and does not wait for it.
-fn launch(kind: Arc<dyn Kind>, port: u16) -> Result<Private, Failure> {
+/// Starts a server without waiting for it.
+fn launch(kind: Arc<dyn ServerKind>, port: u16) -> Result<PrivateServer, Failure> {
     let mut keeper = Keeper::new(kind.name(), kind.users());
     let command = kind.prepare(&mut keeper, port).map_err(Failure::Missing)?;
     keeper.start(&command);
     let server = Server { url: kind.url(port), log: Some(keeper.directory().join("log")) };
-    Ok(Private { server, kind, port, keeper: Mutex::new(keeper), command })
+    Ok(PrivateServer { server, kind, port, keeper: Mutex::new(keeper), command })
 }
 
-impl Private {
-    /// Waits until it answers for the first time.
-    fn begun(&self) -> Result<(), Failure> {
+impl PrivateServer {
+    /// Waits for its first reply.
+    fn wait_for_start(&self) -> Result<(), Failure> {
         let keeper = self.keeper();
-        answers(&keeper, &*self.kind, &self.server.url)
+        wait_until_ready(&keeper, &*self.kind, &self.server.url)
             .map_err(|why| Failure::Broken(format!("can't start {:?}: {why}\n{}", self.kind, keeper.log())))
     }
 
-    /// Whether somebody else had its port when it got to it.
-    fn has_no_port(&self) -> bool {
-        // Node does not begin it with a capital letter.
+    /// Returns true if another process had taken its port.
+    fn is_port_taken(&self) -> bool {
+        // Node writes the message without the capital letter.
         self.log().contains("ddress already in use")
     }
 }
 
-fn no_port() -> Failure {
+fn no_free_port() -> Failure {
     Failure::Broken("no free port".to_owned())
 }
 
-/// Waits until the keeper's server answers.
-fn answers(keeper: &Keeper, kind: &dyn Kind, url: &str) -> Result<(), String> {
+/// Waits until the server of the keeper replies.
+fn wait_until_ready(keeper: &Keeper, kind: &dyn ServerKind, url: &str) -> Result<(), String> {
     let (home, server) = (keeper.directory().to_owned(), keeper.server());
-    let asking = async move {
+    let ready = async move {
         loop {
-            match kind.whereabouts(url, &home).await {
-                Ok(directory) if kind.is_at_home(&directory, &home) => return Ok(()),
-                Ok(other) => return Err(format!("another server answers, from {other}")),
+            match kind.data_directory(url, &home).await {
+                Ok(directory) if kind.is_own_directory(&directory, &home) => return Ok(()),
+                Ok(other) => return Err(format!("another server uses this port; its directory is {other}")),
                 Err(_) => clock::pause(Duration::from_millis(5)).await,
             }
         }
     };
-    let asking = async move {
-        // Whoever has taken its port may well never answer.
+    let ready = async move {
+        // Another process that has taken its port may never reply.
         let ended = async {
-            while keeper::runs(server) {
+            while keeper::is_running(server) {
                 clock::pause(Duration::from_millis(20)).await;
             }
         };
         tokio::select! {
-            answer = asking => answer,
+            outcome = ready => outcome,
             () = ended => Err("it has ended".to_owned()),
-            () = clock::pause(START) => Err(format!("no answer within {START:?}")),
+            () = clock::pause(START_TIMEOUT) => Err(format!("no reply within {START_TIMEOUT:?}")),
         }
     };
-    blocking(asking).unwrap_or_else(Err)
+    blocking(ready).unwrap_or_else(Err)
 }
 
-/// Runs `asking` to its end.
-fn blocking<T: Send>(asking: impl Future<Output = T> + Send) -> Result<T, String> {
+/// Runs `future` to its end.
+fn blocking<T: Send>(future: impl Future<Output = T> + Send) -> Result<T, String> {
     // The caller may be on a runtime, which can't wait for another one on the same thread.
     thread::scope(|scope| {
         let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let asked =
-            scope.spawn(move || runtime().map(|it| it.block_on(asking)).map_err(|error| error.to_string()));
-        asked.join().unwrap_or_else(|_| Err("asking it panicked".to_owned()))
+        let thread =
+            scope.spawn(move || runtime().map(|it| it.block_on(future)).map_err(|error| error.to_string()));
+        thread.join().unwrap_or_else(|_| Err("the request to the server panicked".to_owned()))
     })
 }
 
-/// Free ports, in random order: other test processes look for some at the same time. This one gets each of them once, and
-/// begins again when it has had all: a server that has not come to it yet does not hold its port.
+/// Returns free ports in random order, because other test processes search at the same time. Each port is returned once until all were
+/// returned: a server that is still starting has not bound its port yet.
 ///
-/// They lie below those that the system gives to outgoing connections. In that range, a client that tries to reach a
-/// killed server can be given the server's own port, connects to itself, and keeps it from starting again.
+/// They are below the ephemeral ports. In that range, a client of a killed server can get the port of the server as its local
+/// port, connect to itself, and prevent a restart.
 fn ports() -> impl Iterator<Item = u16> {
     const COUNT: u64 = 12_000;
-    // Prime, so it comes to all.
+    // Prime, so that every port is reached.
     const STEP: u64 = 7_919;
     static FIRST: LazyLock<u64> = LazyLock::new(|| random() % COUNT);
     static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -489,10 +492,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_that_is_taken_meanwhile_is_passed_over() {
+    fn a_port_that_was_taken_meanwhile_is_skipped() {
         let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
         let taken = taken.local_addr().expect("its number").port();
-        let kinds: [Arc<dyn Kind>; 6] = [
+        let kinds: [Arc<dyn ServerKind>; 6] = [
             Arc::new(postgres::Postgres::default()),
             Arc::new(mariadb::MariaDb::default()),
             Arc::new(redis::Redis::of(&redis::REDIS, &[])),
@@ -501,7 +504,8 @@ mod tests {
             Arc::new(azurite::Azurite::default()),
         ];
         for kind in kinds {
-            let private = begin_at(&kind, iter::once(taken).chain(ports())).expect("it starts at another");
+            let private =
+                start_at(&kind, iter::once(taken).chain(ports())).expect("it starts at another port");
             assert_ne!(private.port(), taken);
         }
     }

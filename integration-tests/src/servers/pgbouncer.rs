@@ -1,11 +1,11 @@
-//! PgBouncer in transaction mode: what a session sets, or locks, is another session's by the next transaction.
+//! PgBouncer in transaction mode: the settings and locks of a session may belong to another client in the next transaction.
 
 use std::path::Path;
 
 use async_trait::async_trait;
 use polylock_testkit::Missing;
 
-use super::{Kind, Private, installed, keeper::Keeper, postgres};
+use super::{PrivateServer, ServerKind, installed, keeper::Keeper, postgres};
 
 /// Starts one in front of `server`, with `settings` of its `pgbouncer.ini`, such as `default_pool_size=1`.
 ///
@@ -13,8 +13,8 @@ use super::{Kind, Private, installed, keeper::Keeper, postgres};
 /// [`Missing`] if it is not installed.
 ///
 /// # Panics
-/// If it does not start, with its log.
-pub fn start(server: &Private, settings: &[&str]) -> Result<Private, Missing> {
+/// If the server does not start, with its log.
+pub fn start(server: &PrivateServer, settings: &[&str]) -> Result<PrivateServer, Missing> {
     super::start(PgBouncer {
         port: server.port(),
         data: server.directory().join("data").display().to_string(),
@@ -22,13 +22,13 @@ pub fn start(server: &Private, settings: &[&str]) -> Result<Private, Missing> {
     })
 }
 
-/// One and the server behind it.
+/// A pooler, and its server.
 #[derive(Debug)]
 pub struct Pooled {
     /// The pooler.
-    pub pooler: Private,
+    pub pooler: PrivateServer,
     /// The server.
-    pub server: Private,
+    pub server: PrivateServer,
 }
 
 impl Pooled {
@@ -41,13 +41,13 @@ impl Pooled {
 #[derive(Debug)]
 struct PgBouncer {
     port: u16,
-    /// Where the server keeps its data.
+    /// The data directory of the server.
     data: String,
     settings: String,
 }
 
 #[async_trait]
-impl Kind for PgBouncer {
+impl ServerKind for PgBouncer {
     fn name(&self) -> &'static str {
         "pgbouncer"
     }
@@ -80,11 +80,11 @@ impl Kind for PgBouncer {
         format!("postgres://postgres@127.0.0.1:{port}/postgres")
     }
 
-    async fn whereabouts(&self, url: &str, _: &Path) -> Result<String, String> {
-        postgres::whereabouts(url).await.map_err(|error| error.to_string())
+    async fn data_directory(&self, url: &str, _: &Path) -> Result<String, String> {
+        postgres::data_directory(url).await.map_err(|error| error.to_string())
     }
 
-    fn is_at_home(&self, directory: &str, _: &Path) -> bool {
+    fn is_own_directory(&self, directory: &str, _: &Path) -> bool {
         directory == self.data
     }
 }

@@ -1,4 +1,4 @@
-//! PostgreSQL. Durability is the server's default: what a test sees survive a crash is not the harness's doing.
+//! PostgreSQL. The durability is the default of the server; the harness does not change it.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use polylock_testkit::Missing;
 use sqlx::{ConnectOptions, Connection, Executor, Row, postgres::PgConnectOptions};
 
-use super::{Kind, Private, installed, keeper::Keeper, tls};
+use super::{PrivateServer, ServerKind, installed, keeper::Keeper, tls};
 
 /// Starts one with `settings` of its `postgresql.conf`, such as `default_transaction_isolation=serializable`.
 ///
@@ -14,19 +14,19 @@ use super::{Kind, Private, installed, keeper::Keeper, tls};
 /// [`Missing`] if it is not installed.
 ///
 /// # Panics
-/// If it does not start, with its log.
-pub fn start(settings: &[&str]) -> Result<Private, Missing> {
+/// If the server does not start, with its log.
+pub fn start(settings: &[&str]) -> Result<PrivateServer, Missing> {
     super::start(Postgres { settings: owned(settings), tls: false })
 }
 
-/// The same with TLS: `server.crt` in its directory is valid for `localhost` and 127.0.0.1, and signed by `ca.crt`.
+/// Starts one with TLS: `server.crt` in its directory is valid for `localhost` and 127.0.0.1, and signed by `ca.crt`.
 ///
 /// # Errors
 /// [`Missing`] if it is not installed.
 ///
 /// # Panics
-/// If it does not start, with its log.
-pub fn start_tls(settings: &[&str]) -> Result<Private, Missing> {
+/// If the server does not start, with its log.
+pub fn start_tls(settings: &[&str]) -> Result<PrivateServer, Missing> {
     super::start(Postgres { settings: owned(settings), tls: true })
 }
 
@@ -41,7 +41,7 @@ pub(super) struct Postgres {
 }
 
 #[async_trait]
-impl Kind for Postgres {
+impl ServerKind for Postgres {
     fn name(&self) -> &'static str {
         "postgres"
     }
@@ -55,7 +55,7 @@ impl Kind for Postgres {
         let postgres = installed::program("postgres", folders(), advice)?;
         let initdb = postgres.with_file_name("initdb").display().to_string();
         installed::data(keeper, &installed::version(&postgres), |keeper| {
-            // Only the making does without fsync: what is made lasts for one run.
+            // Only the creation omits fsync: the directory is used for one run.
             let cluster =
                 ["-D", "data", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"];
             keeper.run_as_user([initdb.as_str()].iter().chain(&cluster));
@@ -71,7 +71,7 @@ impl Kind for Postgres {
         set("unix_socket_directories=");
         set("max_connections=300");
         set("shared_buffers=32MB");
-        // In its directory, not in /dev/shm, where they would outlive it.
+        // Files in its directory, because files in /dev/shm would outlive it.
         set("dynamic_shared_memory_type=mmap");
         if self.tls {
             tls::certify(keeper)?;
@@ -87,13 +87,13 @@ impl Kind for Postgres {
         format!("postgres://postgres@127.0.0.1:{port}/postgres")
     }
 
-    async fn whereabouts(&self, url: &str, _: &Path) -> Result<String, String> {
-        whereabouts(url).await.map_err(|error| error.to_string())
+    async fn data_directory(&self, url: &str, _: &Path) -> Result<String, String> {
+        data_directory(url).await.map_err(|error| error.to_string())
     }
 }
 
-/// The data directory of the PostgreSQL server that one gets to at `url`.
-pub(super) async fn whereabouts(url: &str) -> sqlx::Result<String> {
+/// Returns the data directory of the PostgreSQL server behind `url`.
+pub(super) async fn data_directory(url: &str) -> sqlx::Result<String> {
     let mut connection = url.parse::<PgConnectOptions>()?.connect().await?;
     // Unprepared: it may go through a pooler.
     let row = connection.fetch_one(sqlx::raw_sql("SHOW data_directory")).await?;
@@ -101,7 +101,7 @@ pub(super) async fn whereabouts(url: &str) -> sqlx::Result<String> {
     row.try_get(0)
 }
 
-/// Where Debian and Red Hat put it, older versions first.
+/// Returns the directories of Debian and Red Hat, older versions first.
 fn folders() -> Vec<PathBuf> {
     let mut folders: Vec<(u32, PathBuf)> = ["/usr/lib/postgresql", "/usr"]
         .iter()

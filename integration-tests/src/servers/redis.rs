@@ -1,12 +1,16 @@
-//! Redis, and the kind that Valkey is of, too. Unless [`DURABLE`] says otherwise it keeps nothing when it ends.
+//! Redis, and the common part of Valkey. Without the settings [`DURABLE`] it loses its data when it ends.
 
-use std::{fmt::Write as _, fs, path::Path};
+use std::{
+    fmt::Write as _,
+    fs,
+    path::{Path, PathBuf},
+};
 
 use async_trait::async_trait;
 use polylock_testkit::Missing;
 use redis::{Client, InfoDict, RedisResult, TlsCertificates};
 
-use super::{Kind, Private, installed, keeper::Keeper, tls};
+use super::{PrivateServer, ServerKind, installed, keeper::Keeper, tls};
 
 /// The settings with which it loses no write that it has acknowledged.
 pub const DURABLE: &[&str] = &["appendonly yes", "appendfsync always"];
@@ -17,33 +21,49 @@ pub const DURABLE: &[&str] = &["appendonly yes", "appendfsync always"];
 /// [`Missing`] if it is not installed.
 ///
 /// # Panics
-/// If it does not start, with its log.
-pub fn start(settings: &[&str]) -> Result<Private, Missing> {
+/// If the server does not start, with its log.
+pub fn start(settings: &[&str]) -> Result<PrivateServer, Missing> {
     super::start(Redis::of(&REDIS, settings))
 }
 
-/// The same for `settings` that forbid something to those who don't log in: its URL has the `user` part `NAME:PASSWORD`, or
-/// `:PASSWORD`. That user must be one who may ask `PING` and `CONFIG GET`.
+/// Starts one with `settings` that require a login: its URL has the `user` part `NAME:PASSWORD`, or
+/// `:PASSWORD`. That user needs the rights for `PING` and `CONFIG GET`.
 ///
 /// # Errors
 /// [`Missing`] if it is not installed.
 ///
 /// # Panics
-/// If it does not start, with its log.
-pub fn start_as(user: &str, settings: &[&str]) -> Result<Private, Missing> {
+/// If the server does not start, with its log.
+pub fn start_as(user: &str, settings: &[&str]) -> Result<PrivateServer, Missing> {
     super::start(Redis { user: format!("{user}@"), ..Redis::of(&REDIS, settings) })
 }
 
-/// The same with TLS, and nothing else: `server.crt` in its directory is valid for `localhost` and 127.0.0.1, and signed by
+/// Starts one that accepts only TLS: `server.crt` in its directory is valid for `localhost` and 127.0.0.1, and signed by
 /// `ca.crt`.
 ///
 /// # Errors
 /// [`Missing`] if it is not installed.
 ///
 /// # Panics
-/// If it does not start, with its log.
-pub fn start_tls(settings: &[&str]) -> Result<Private, Missing> {
-    super::start(Redis { tls: true, ..Redis::of(&REDIS, settings) })
+/// If the server does not start, with its log.
+pub fn start_tls(settings: &[&str]) -> Result<PrivateServer, Missing> {
+    super::start(Redis::of(&REDIS, settings).with(Tls::Own))
+}
+
+/// Returns a client of `server` for calls without the store; it trusts the authority of the server.
+///
+/// # Errors
+/// If the server's certificates can't be read.
+pub fn client(server: &PrivateServer) -> RedisResult<Client> {
+    client_of(server.url(), &server.directory())
+}
+
+fn client_of(url: &str, home: &Path) -> RedisResult<Client> {
+    if !url.starts_with("rediss:") {
+        return Client::open(url);
+    }
+    let root_cert = Some(fs::read(home.join("ca.crt"))?);
+    Client::build_with_tls(url, TlsCertificates { client_tls: None, root_cert })
 }
 
 /// A Sentinel that watches the server at `primary`, a port of 127.0.0.1, under the name `orders`.
@@ -52,21 +72,21 @@ pub fn start_tls(settings: &[&str]) -> Result<Private, Missing> {
 /// [`Missing`] if Redis is not installed.
 ///
 /// # Panics
-/// If it does not start, with its log.
-pub fn start_sentinel(primary: u16) -> Result<Private, Missing> {
+/// If the server does not start, with its log.
+pub fn start_sentinel(primary: u16) -> Result<PrivateServer, Missing> {
     let watch = format!("sentinel monitor orders 127.0.0.1 {primary} 1");
     super::start(Redis::sentinel(&[&watch]))
 }
 
-/// A program that is one.
+/// A program that speaks the Redis protocol.
 #[derive(Debug)]
-pub(super) struct Make {
+pub(super) struct Product {
     pub(super) name: &'static str,
     pub(super) program: &'static str,
     pub(super) advice: &'static str,
 }
 
-pub(super) const REDIS: Make = Make {
+pub(super) const REDIS: Product = Product {
     name: "redis",
     program: "redis-server",
     advice: "install redis-server, or name a server in POLYLOCK_TEST_REDIS_URL",
@@ -74,17 +94,38 @@ pub(super) const REDIS: Make = Make {
 
 #[derive(Debug)]
 pub(super) struct Redis {
-    make: &'static Make,
+    product: &'static Product,
     settings: String,
-    /// What its URL has before the host.
+    /// The part of its URL before the host.
     user: String,
-    tls: bool,
+    tls: Tls,
     sentinel: bool,
 }
 
+/// The encryption of a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Tls {
+    No,
+    /// With an authority of its own.
+    Own,
+    /// With the authority of the server in this directory.
+    SignedBy(PathBuf),
+}
+
+impl Tls {
+    /// Returns the setting of a further server, so that it and `first` trust each other.
+    pub(super) fn beside(first: &PrivateServer) -> Self {
+        if first.url().starts_with("rediss:") { Self::SignedBy(first.directory()) } else { Self::No }
+    }
+}
+
 impl Redis {
-    pub(super) fn of(make: &'static Make, settings: &[&str]) -> Self {
-        Self { make, settings: settings.join("\n"), user: String::new(), tls: false, sentinel: false }
+    pub(super) fn of(product: &'static Product, settings: &[&str]) -> Self {
+        Self { product, settings: settings.join("\n"), user: String::new(), tls: Tls::No, sentinel: false }
+    }
+
+    pub(super) fn with(self, tls: Tls) -> Self {
+        Self { tls, ..self }
     }
 
     /// A Sentinel.
@@ -94,9 +135,9 @@ impl Redis {
 }
 
 #[async_trait]
-impl Kind for Redis {
+impl ServerKind for Redis {
     fn name(&self) -> &'static str {
-        self.make.name
+        self.product.name
     }
 
     fn users(&self) -> &'static [&'static str] {
@@ -104,7 +145,7 @@ impl Kind for Redis {
     }
 
     fn prepare(&self, keeper: &mut Keeper, port: u16) -> Result<Vec<String>, Missing> {
-        let program = installed::by_name(self.make.program, installed::built(), self.make.advice)?;
+        let program = installed::by_name(self.product.program, installed::built(), self.product.advice)?;
         keeper.run_as_user(["mkdir", "data"]);
 
         let home = keeper.directory().display();
@@ -117,8 +158,11 @@ impl Kind for Redis {
         if !self.sentinel {
             config.push_str("save \"\"\nappendonly no\n");
         }
-        if self.tls {
-            tls::certify(keeper)?;
+        if self.tls == Tls::No {
+            writeln!(config, "port {port}").ok();
+        } else {
+            let signer = if let Tls::SignedBy(signer) = &self.tls { Some(&**signer) } else { None };
+            tls::certify_as(keeper, signer)?;
             let home = keeper.directory().display();
             write!(
                 config,
@@ -127,11 +171,10 @@ impl Kind for Redis {
                  tls-ca-cert-file {home}/ca.crt\n\
                  tls-cert-file {home}/server.crt\n\
                  tls-key-file {home}/server.key\n\
-                 tls-auth-clients no\n"
+                 tls-auth-clients no\n\
+                 tls-replication yes\n"
             )
             .ok();
-        } else {
-            writeln!(config, "port {port}").ok();
         }
         config.push_str(&self.settings);
         config.push('\n');
@@ -147,32 +190,29 @@ impl Kind for Redis {
     }
 
     fn url(&self, port: u16) -> String {
-        format!("{}://{}127.0.0.1:{port}", if self.tls { "rediss" } else { "redis" }, self.user)
+        let scheme = if self.tls == Tls::No { "redis" } else { "rediss" };
+        format!("{scheme}://{}127.0.0.1:{port}", self.user)
     }
 
-    async fn whereabouts(&self, url: &str, home: &Path) -> Result<String, String> {
-        let authority = self.tls.then(|| fs::read(home.join("ca.crt")).unwrap_or_default());
-        if self.sentinel {
-            return configuration(url).await.map_err(|error| error.to_string());
-        }
-        whereabouts(url, authority).await.map_err(|error| error.to_string())
+    async fn data_directory(&self, url: &str, home: &Path) -> Result<String, String> {
+        let asked = async {
+            let client = client_of(url, home)?;
+            if self.sentinel { configuration(&client).await } else { data_directory(&client).await }
+        };
+        asked.await.map_err(|error| error.to_string())
     }
 }
 
-/// The file that a server has read its settings from.
-async fn configuration(url: &str) -> RedisResult<String> {
-    let mut connection = Client::open(url)?.get_multiplexed_async_connection().await?;
+/// Returns the configuration file of a server.
+async fn configuration(client: &Client) -> RedisResult<String> {
+    let mut connection = client.get_multiplexed_async_connection().await?;
     let info: InfoDict = redis::cmd("INFO").arg("server").query_async(&mut connection).await?;
     Ok(info.get("config_file").unwrap_or_default())
 }
 
-async fn whereabouts(url: &str, authority: Option<Vec<u8>>) -> RedisResult<String> {
-    let client = match authority {
-        Some(_) => Client::build_with_tls(url, TlsCertificates { client_tls: None, root_cert: authority })?,
-        None => Client::open(url)?,
-    };
+async fn data_directory(client: &Client) -> RedisResult<String> {
     let mut connection = client.get_multiplexed_async_connection().await?;
-    // While it still reads its data it says where they are, but it does not answer this.
+    // While it loads its data it replies to the query of the directory, but not to this command.
     redis::cmd("PING").exec_async(&mut connection).await?;
     let directory: (String, String) =
         redis::cmd("CONFIG").arg("GET").arg("dir").query_async(&mut connection).await?;

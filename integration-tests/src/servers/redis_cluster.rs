@@ -3,14 +3,17 @@
 use std::ops::Deref;
 
 use polylock_testkit::Missing;
-use redis::{Client, FromRedisValue, RedisResult};
+use redis::{FromRedisValue, RedisResult};
 
-use super::{Failure, Private, Server, blocking, redis as server};
+use super::{
+    Failure, PrivateServer, Server, blocking,
+    redis::{self as server, Tls},
+};
 use crate::clock;
 
-/// How many primaries there are.
+/// The number of primaries.
 pub const PRIMARIES: usize = 3;
-/// How many slots there are.
+/// The number of slots.
 pub const SLOTS: usize = 16_384;
 
 /// Starts one with `settings`: lines of each node's `redis.conf`. A primary that does not reply for a second is replaced by its
@@ -20,20 +23,50 @@ pub const SLOTS: usize = 16_384;
 /// [`Missing`] if Redis is not installed.
 ///
 /// # Panics
-/// If it does not start, with a log.
+/// If it does not start, with the log of a server.
 pub fn start(settings: &[&str]) -> Result<Cluster, Missing> {
-    begin(settings).map_err(super::missing)
+    start_or_fail(settings, Tls::No).map_err(super::missing)
 }
 
-/// The one that the tests of a process share: durable.
+/// Starts one that accepts only TLS, between the nodes too; see [`redis::start_tls`](server::start_tls).
+///
+/// # Errors
+/// [`Missing`] if Redis is not installed.
+///
+/// # Panics
+/// If it does not start, with the log of a server.
+pub fn start_tls(settings: &[&str]) -> Result<Cluster, Missing> {
+    start_or_fail(&[&["tls-cluster yes"], settings].concat(), Tls::Own).map_err(super::missing)
+}
+
+/// Starts one node that serves all slots, with `settings`: lines of its `redis.conf`.
+///
+/// # Errors
+/// [`Missing`] if Redis is not installed.
+///
+/// # Panics
+/// If the server does not start, with its log.
+pub fn start_one(settings: &[&str]) -> Result<PrivateServer, Missing> {
+    let node = node(settings, Tls::No).map_err(super::missing)?;
+    let ready = blocking(async {
+        ask::<()>(&node, &["CLUSTER", "ADDSLOTSRANGE", "0", &(SLOTS - 1).to_string()]).await?;
+        clock::until("the cluster is healthy", || is_healthy(&node)).await;
+        RedisResult::Ok(())
+    });
+    let ready = ready.and_then(|ready| ready.map_err(|error| error.to_string()));
+    ready.unwrap_or_else(|why| panic!("can't create a cluster: {why}\n{}", node.log()));
+    Ok(node)
+}
+
+/// Starts the durable cluster that the tests of a process share.
 pub(super) fn shared() -> Result<Cluster, Failure> {
-    begin(server::DURABLE)
+    start_or_fail(server::DURABLE, Tls::No)
 }
 
 /// A cluster, of which the first [`PRIMARIES`] nodes were made primaries. It is killed when this is dropped.
 #[derive(Debug)]
 pub struct Cluster {
-    nodes: Vec<Private>,
+    nodes: Vec<PrivateServer>,
     server: Server,
 }
 
@@ -46,40 +79,40 @@ impl Deref for Cluster {
 }
 
 impl Cluster {
-    /// All nodes; that of index `n + PRIMARIES` is the replica of that of index `n` until a failover.
+    /// Returns all nodes; the node `n + PRIMARIES` is the replica of the node `n` until a failover.
     #[must_use]
-    pub fn nodes(&self) -> &[Private] {
+    pub fn nodes(&self) -> &[PrivateServer] {
         &self.nodes
     }
 
-    /// Asks a node past the store.
+    /// Sends a command to a node, without the store.
     ///
     /// # Panics
     /// If it fails.
     pub async fn ask<T: FromRedisValue>(&self, node: usize, command: &[&str]) -> T {
-        let answer = ask(self.nodes[node].url(), command).await;
+        let answer = ask(&self.nodes[node], command).await;
         answer.unwrap_or_else(|error| panic!("{command:?} of node {node}: {error}"))
     }
 
-    /// The id of a node.
+    /// Returns the id of a node.
     ///
     /// # Panics
-    /// If it does not answer.
+    /// If it does not reply.
     pub async fn id(&self, node: usize) -> String {
         self.ask(node, &["CLUSTER", "MYID"]).await
     }
 
-    /// Waits until every node that runs has the cluster for healthy and knows that `primary` serves `slot`.
+    /// Waits until every running node reports a healthy cluster in which `primary` serves `slot`.
     ///
     /// # Panics
     /// If that takes too long.
-    pub async fn agrees(&self, slot: u16, primary: usize) {
+    pub async fn wait_until_agreed(&self, slot: u16, primary: usize) {
         let id = self.id(primary).await;
         clock::until(&format!("node {primary} serves slot {slot}"), || async {
             for node in self.nodes.iter().filter(|node| node.id().is_some()) {
-                let table = ask::<String>(node.url(), &["CLUSTER", "NODES"]).await.unwrap_or_default();
+                let table = ask::<String>(node, &["CLUSTER", "NODES"]).await.unwrap_or_default();
                 let served = table.lines().any(|line| line.starts_with(&id) && serves(line, slot));
-                if !served || !is_healthy(node.url()).await {
+                if !served || !is_healthy(node).await {
                     return false;
                 }
             }
@@ -88,26 +121,26 @@ impl Cluster {
         .await;
     }
 
-    /// The index of the node that serves `slot`, in the view of the node `asked`.
+    /// Returns the index of the node that serves `slot`, in the view of the node `viewer`; `None` if there is none.
     ///
     /// # Panics
-    /// If none does, or that does not answer.
-    pub async fn primary_of(&self, slot: u16, asked: usize) -> Option<usize> {
-        let table: String = self.ask(asked, &["CLUSTER", "NODES"]).await;
+    /// If `viewer` does not reply.
+    pub async fn primary_of(&self, slot: u16, viewer: usize) -> Option<usize> {
+        let table: String = self.ask(viewer, &["CLUSTER", "NODES"]).await;
         let line = table.lines().find(|line| serves(line, slot))?;
         let address = line.split([' ', '@']).nth(1)?;
         self.nodes.iter().position(|node| node.url().ends_with(address))
     }
 
-    /// The keys of `slot` that a node has.
+    /// Returns the keys of `slot` in a node.
     ///
     /// # Panics
-    /// If it does not answer.
+    /// If it does not reply.
     pub async fn keys_in(&self, node: usize, slot: u16) -> Vec<String> {
         self.ask(node, &["CLUSTER", "GETKEYSINSLOT", &slot.to_string(), "1000"]).await
     }
 
-    /// Has `slot` begin to move between nodes: from now on, each key is on one of them.
+    /// Starts to move `slot` between nodes: from now on, each key is on one of them.
     ///
     /// # Panics
     /// If one refuses.
@@ -124,7 +157,7 @@ impl Cluster {
     pub async fn move_keys(&self, keys: &[String], from: usize, to: usize) {
         let port = self.nodes[to].port().to_string();
         for key in keys {
-            // One that has expired meanwhile is not there.
+            // A key that has expired meanwhile is missing.
             self.ask::<String>(from, &["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]).await;
         }
     }
@@ -140,7 +173,7 @@ impl Cluster {
         }
     }
 
-    /// Moves `slot` with all that is in it.
+    /// Moves `slot` with all its keys.
     ///
     /// # Panics
     /// If a node refuses.
@@ -157,7 +190,7 @@ impl Cluster {
     }
 }
 
-/// Whether the node in this line of `CLUSTER NODES` serves `slot`.
+/// Returns true if the node in this line of `CLUSTER NODES` serves `slot`.
 fn serves(line: &str, slot: u16) -> bool {
     line.split(' ').skip(8).any(|range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -166,21 +199,25 @@ fn serves(line: &str, slot: u16) -> bool {
     })
 }
 
-fn begin(settings: &[&str]) -> Result<Cluster, Failure> {
-    let nodes: Vec<Private> = (0..2 * PRIMARIES).map(|_| node(settings)).collect::<Result<_, _>>()?;
+fn start_or_fail(settings: &[&str], tls: Tls) -> Result<Cluster, Failure> {
+    let mut nodes = vec![node(settings, tls)?];
+    while nodes.len() < 2 * PRIMARIES {
+        nodes.push(node(settings, Tls::beside(&nodes[0]))?);
+    }
     let hosts: Vec<String> =
         nodes[..PRIMARIES].iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
-    let url = format!("redis-cluster://{}", hosts.join(","));
+    let scheme = nodes[0].url().split(':').next().unwrap_or_default();
+    let url = format!("{scheme}-cluster://{}", hosts.join(","));
     let cluster = Cluster { nodes, server: Server { url, log: None } };
     let joined = blocking(async { join(&cluster).await.map_err(|error| error.to_string()) });
-    joined
-        .and_then(|joined| joined)
-        .map_err(|why| Failure::Broken(format!("can't make a cluster: {why}\n{}", cluster.nodes[0].log())))?;
+    joined.and_then(|joined| joined).map_err(|why| {
+        Failure::Broken(format!("can't create a cluster: {why}\n{}", cluster.nodes[0].log()))
+    })?;
     Ok(cluster)
 }
 
-fn node(settings: &[&str]) -> Result<Private, Failure> {
-    let bus = super::ports().next().ok_or_else(super::no_port)?;
+fn node(settings: &[&str], tls: Tls) -> Result<PrivateServer, Failure> {
+    let bus = super::ports().next().ok_or_else(super::no_free_port)?;
     let bus = format!("cluster-port {bus}");
     let cluster = [
         "cluster-enabled yes",
@@ -189,31 +226,31 @@ fn node(settings: &[&str]) -> Result<Private, Failure> {
         "cluster-replica-validity-factor 0",
         "repl-diskless-sync-delay 0",
     ];
-    super::begin(server::Redis::of(&server::REDIS, &[&cluster[..], settings].concat()))
+    super::start_or_fail(server::Redis::of(&server::REDIS, &[&cluster[..], settings].concat()).with(tls))
 }
 
-/// Makes one cluster of them.
+/// Joins the nodes to one cluster.
 async fn join(cluster: &Cluster) -> RedisResult<()> {
     let nodes = &cluster.nodes;
     for (index, node) in nodes.iter().enumerate() {
         let epoch = (index + 1).to_string();
-        ask::<()>(node.url(), &["CLUSTER", "SET-CONFIG-EPOCH", &epoch]).await?;
+        ask::<()>(node, &["CLUSTER", "SET-CONFIG-EPOCH", &epoch]).await?;
     }
     for (index, node) in nodes[..PRIMARIES].iter().enumerate() {
         let (first, last) = (index * SLOTS / PRIMARIES, (index + 1) * SLOTS / PRIMARIES - 1);
-        ask::<()>(node.url(), &["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()]).await?;
+        ask::<()>(node, &["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()]).await?;
     }
-    // Each meets all: to hear of each other from one takes them seconds.
+    // Each node meets all others: gossip from one node would take seconds.
     for (index, node) in nodes.iter().enumerate() {
-        let bus: (String, String) = ask(node.url(), &["CONFIG", "GET", "cluster-port"]).await?;
+        let bus: (String, String) = ask(node, &["CONFIG", "GET", "cluster-port"]).await?;
         let port = node.port().to_string();
         for other in &nodes[..index] {
-            ask::<()>(other.url(), &["CLUSTER", "MEET", "127.0.0.1", &port, &bus.1]).await?;
+            ask::<()>(other, &["CLUSTER", "MEET", "127.0.0.1", &port, &bus.1]).await?;
         }
     }
     clock::until("every node knows all", || async {
         for node in nodes {
-            let table = ask::<String>(node.url(), &["CLUSTER", "NODES"]).await.unwrap_or_default();
+            let table = ask::<String>(node, &["CLUSTER", "NODES"]).await.unwrap_or_default();
             if table.lines().count() < nodes.len() || table.contains("handshake") {
                 return false;
             }
@@ -222,17 +259,17 @@ async fn join(cluster: &Cluster) -> RedisResult<()> {
     })
     .await;
     for (index, node) in nodes[PRIMARIES..].iter().enumerate() {
-        let primary: String = ask(nodes[index].url(), &["CLUSTER", "MYID"]).await?;
-        ask::<()>(node.url(), &["CLUSTER", "REPLICATE", &primary]).await?;
+        let primary: String = ask(&nodes[index], &["CLUSTER", "MYID"]).await?;
+        ask::<()>(node, &["CLUSTER", "REPLICATE", &primary]).await?;
     }
     clock::until("the cluster is healthy", || async {
         for (index, node) in nodes.iter().enumerate() {
-            let replication = ask::<String>(node.url(), &["INFO", "replication"]).await.unwrap_or_default();
+            let replication = ask::<String>(node, &["INFO", "replication"]).await.unwrap_or_default();
             let replicates = replication.contains("master_link_status:up");
-            if (index >= PRIMARIES) != replicates || !is_healthy(node.url()).await {
+            if (index >= PRIMARIES) != replicates || !is_healthy(node).await {
                 return false;
             }
-            let table = ask::<String>(node.url(), &["CLUSTER", "NODES"]).await.unwrap_or_default();
+            let table = ask::<String>(node, &["CLUSTER", "NODES"]).await.unwrap_or_default();
             let replicas = table.lines().filter(|line| line.split([' ', ',']).any(|word| word == "slave"));
             if replicas.count() != nodes.len() - PRIMARIES {
                 return false;
@@ -244,11 +281,11 @@ async fn join(cluster: &Cluster) -> RedisResult<()> {
     Ok(())
 }
 
-async fn is_healthy(url: &str) -> bool {
-    ask::<String>(url, &["CLUSTER", "INFO"]).await.is_ok_and(|info| info.contains("cluster_state:ok"))
+async fn is_healthy(node: &PrivateServer) -> bool {
+    ask::<String>(node, &["CLUSTER", "INFO"]).await.is_ok_and(|info| info.contains("cluster_state:ok"))
 }
 
-async fn ask<T: FromRedisValue>(url: &str, command: &[&str]) -> RedisResult<T> {
-    let mut connection = Client::open(url)?.get_multiplexed_async_connection().await?;
+async fn ask<T: FromRedisValue>(node: &PrivateServer, command: &[&str]) -> RedisResult<T> {
+    let mut connection = server::client(node)?.get_multiplexed_async_connection().await?;
     redis::cmd(command[0]).arg(&command[1..]).query_async(&mut connection).await
 }

@@ -3,9 +3,12 @@
 use std::ops::Deref;
 
 use polylock_testkit::Missing;
-use redis::{Client, FromRedisValue, RedisResult};
+use redis::{FromRedisValue, RedisResult};
 
-use super::{Failure, Private, Server, blocking, redis as server};
+use super::{
+    Failure, PrivateServer, Server, blocking,
+    redis::{self as server, Tls},
+};
 use crate::clock;
 
 /// The name of the primary.
@@ -18,23 +21,34 @@ pub const NAME: &str = "orders";
 /// [`Missing`] if Redis is not installed.
 ///
 /// # Panics
-/// If one does not start, with its log.
+/// If a server does not start, with its log.
 pub fn start(settings: &[&str], watching: &[&str]) -> Result<Watched, Missing> {
-    begin(settings, watching).map_err(super::missing)
+    start_or_fail(settings, watching, Tls::No).map_err(super::missing)
 }
 
-/// Those that the tests of a process share: durable.
+/// Starts them so that they accept only TLS, between the servers too; see [`redis::start_tls`](server::start_tls).
+///
+/// # Errors
+/// [`Missing`] if Redis is not installed.
+///
+/// # Panics
+/// If a server does not start, with its log.
+pub fn start_tls(settings: &[&str], watching: &[&str]) -> Result<Watched, Missing> {
+    start_or_fail(settings, watching, Tls::Own).map_err(super::missing)
+}
+
+/// Starts the durable servers that the tests of a process share.
 pub(super) fn shared() -> Result<Watched, Failure> {
-    begin(server::DURABLE, &[])
+    start_or_fail(server::DURABLE, &[], Tls::No)
 }
 
 /// They are killed when this is dropped.
 #[derive(Debug)]
 pub struct Watched {
     /// The primary and its replica, until a failover.
-    pub servers: [Private; 2],
-    /// Three of them, of which two must agree.
-    pub sentinels: Vec<Private>,
+    pub servers: [PrivateServer; 2],
+    /// Three Sentinels, of which two must agree.
+    pub sentinels: Vec<PrivateServer>,
     server: Server,
 }
 
@@ -47,12 +61,12 @@ impl Deref for Watched {
 }
 
 impl Watched {
-    /// The port of the primary that the Sentinels that run agree on; `None` if they don't.
+    /// Returns the port of the primary on which the running Sentinels agree; `None` if they do not.
     pub async fn primary(&self) -> Option<u16> {
         let mut ports = Vec::new();
         for sentinel in self.sentinels.iter().filter(|sentinel| sentinel.id().is_some()) {
             let found: RedisResult<(String, u16)> =
-                ask(sentinel.port(), &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME]).await;
+                ask(sentinel, &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME]).await;
             ports.push(found.ok()?.1);
         }
         let first = *ports.first()?;
@@ -60,39 +74,41 @@ impl Watched {
     }
 }
 
-fn begin(settings: &[&str], watching: &[&str]) -> Result<Watched, Failure> {
-    let of = |settings: &[&str]| super::begin(server::Redis::of(&server::REDIS, settings));
-    let primary = of(&[&["repl-diskless-sync-delay 0"], settings].concat())?;
+fn start_or_fail(settings: &[&str], watching: &[&str], tls: Tls) -> Result<Watched, Failure> {
+    let of =
+        |settings: &[&str], tls| super::start_or_fail(server::Redis::of(&server::REDIS, settings).with(tls));
+    let primary = of(&[&["repl-diskless-sync-delay 0"], settings].concat(), tls)?;
+    let tls = || Tls::beside(&primary);
     let follow = format!("replicaof 127.0.0.1 {}", primary.port());
-    let replica = of(&[&[follow.as_str()], settings].concat())?;
+    let replica = of(&[&[follow.as_str()], settings].concat(), tls())?;
     let watch = [
         format!("sentinel monitor {NAME} 127.0.0.1 {} 2", primary.port()),
         format!("sentinel down-after-milliseconds {NAME} 500"),
         format!("sentinel failover-timeout {NAME} 2000"),
     ];
     let watch: Vec<&str> = watch.iter().map(String::as_str).chain(watching.iter().copied()).collect();
-    let sentinels: Vec<Private> =
-        (0..3).map(|_| super::begin(server::Redis::sentinel(&watch))).collect::<Result<_, _>>()?;
+    let sentinel = |_| super::start_or_fail(server::Redis::sentinel(&watch).with(tls()));
+    let sentinels: Vec<PrivateServer> = (0..3).map(sentinel).collect::<Result<_, _>>()?;
     let hosts: Vec<String> = sentinels.iter().map(|it| format!("127.0.0.1:{}", it.port())).collect();
-    let url = format!("redis+sentinel://{}/{NAME}", hosts.join(","));
+    let scheme = primary.url().split(':').next().unwrap_or_default();
+    let url = format!("{scheme}+sentinel://{}/{NAME}", hosts.join(","));
     let watched = Watched { servers: [primary, replica], sentinels, server: Server { url, log: None } };
     let ready = clock::until("the Sentinels know each other and the replica", || async {
         for sentinel in &watched.sentinels {
-            let info: String = ask(sentinel.port(), &["INFO", "sentinel"]).await.unwrap_or_default();
+            let info: String = ask(sentinel, &["INFO", "sentinel"]).await.unwrap_or_default();
             if !info.contains("status=ok") || !info.contains("slaves=1,sentinels=3") {
                 return false;
             }
         }
         let replication: String =
-            ask(watched.servers[1].port(), &["INFO", "replication"]).await.unwrap_or_default();
+            ask(&watched.servers[1], &["INFO", "replication"]).await.unwrap_or_default();
         replication.contains("master_link_status:up")
     });
     blocking(ready).map_err(|why| Failure::Broken(format!("{why}\n{}", watched.sentinels[0].log())))?;
     Ok(watched)
 }
 
-async fn ask<T: FromRedisValue>(port: u16, command: &[&str]) -> RedisResult<T> {
-    let client = Client::open(format!("redis://127.0.0.1:{port}"))?;
-    let mut connection = client.get_multiplexed_async_connection().await?;
+async fn ask<T: FromRedisValue>(server: &PrivateServer, command: &[&str]) -> RedisResult<T> {
+    let mut connection = server::client(server)?.get_multiplexed_async_connection().await?;
     redis::cmd(command[0]).arg(&command[1..]).query_async(&mut connection).await
 }

@@ -5,7 +5,7 @@ use std::{io, net::SocketAddr};
 use polylock_testkit::Missing;
 use tokio::net::TcpSocket;
 
-use super::{Failure, Private, Server, redis};
+use super::{Failure, PrivateServer, Server, redis};
 
 /// Starts `count` of them with `settings` of their `redis.conf`.
 ///
@@ -13,49 +13,49 @@ use super::{Failure, Private, Server, redis};
 /// [`Missing`] if Redis is not installed.
 ///
 /// # Panics
-/// If one does not start, with its log.
-pub fn start(count: usize, settings: &[&str]) -> Result<Vec<Private>, Missing> {
+/// If a server does not start, with its log.
+pub fn start(count: usize, settings: &[&str]) -> Result<Vec<PrivateServer>, Missing> {
     (0..count).map(|_| redis::start(settings)).collect()
 }
 
-/// The URL of a Redlock with these nodes. User, database and keys are those of the first.
+/// Returns the URL of a Redlock with these nodes, with the user, database and keys of the first.
 #[must_use]
 pub fn url<'a>(nodes: impl IntoIterator<Item = &'a str>) -> String {
-    let parts: Vec<_> = nodes.into_iter().map(apart).collect();
+    let parts: Vec<_> = nodes.into_iter().map(split_url).collect();
     let hosts: Vec<&str> = parts.iter().map(|(_, hosts, _)| *hosts).collect();
     let (user, _, rest) = parts.first().copied().unwrap_or_default();
     format!("redlock://{user}{}{rest}", hosts.join(","))
 }
 
-/// The servers that are named in the URL of a Redlock, or of another store with several.
+/// Returns the servers in the URL of a Redlock, or of another store with several servers.
 #[must_use]
 pub fn nodes(url: &str) -> Vec<Server> {
-    let (user, hosts, rest) = apart(url);
+    let (user, hosts, rest) = split_url(url);
     hosts.split(',').map(|host| Server { url: format!("redis://{user}{host}{rest}"), log: None }).collect()
 }
 
-/// What stands before the hosts of a URL, they, and what stands behind.
-pub(super) fn apart(url: &str) -> (&str, &str, &str) {
+/// Splits a URL into the part before the hosts, the hosts, and the rest.
+pub(super) fn split_url(url: &str) -> (&str, &str, &str) {
     let url = url.split_once("://").map_or(url, |(_, url)| url);
-    // A password may hold anything that ends a host.
+    // A password may contain the characters that end a host.
     let (user, url) = url.split_at(url.rfind('@').map_or(0, |at| at + 1));
     let (hosts, rest) = url.split_at(url.find(['/', '?']).unwrap_or(url.len()));
     (user, hosts, rest)
 }
 
-/// A node that is down: whoever connects is refused, and nobody else gets its port as long as this lives.
+/// A node that is down: connections are refused. The port stays reserved until this is dropped.
 #[derive(Debug)]
 pub struct Dead {
     address: SocketAddr,
-    /// Bound, and never listening.
+    /// Bound, but not listening.
     _socket: TcpSocket,
 }
 
 impl Dead {
-    /// At a port of 127.0.0.1 that was free.
+    /// Reserves a free port of 127.0.0.1.
     ///
     /// # Panics
-    /// If there is none.
+    /// If there is no free port.
     #[must_use]
     pub fn new() -> Self {
         let bound = || -> io::Result<Self> {
@@ -66,7 +66,7 @@ impl Dead {
         bound().unwrap_or_else(|error| panic!("no free port: {error}"))
     }
 
-    /// Its URL.
+    /// Returns its URL.
     #[must_use]
     pub fn url(&self) -> String {
         format!("redis://{}", self.address)
@@ -79,20 +79,20 @@ impl Default for Dead {
     }
 }
 
-/// Five that run, as the tests of a process share them.
-pub(super) type Five = (Vec<Server>, Vec<Private>);
+/// Five shared nodes, and their owners.
+pub(super) type SharedNodes = (Vec<Server>, Vec<PrivateServer>);
 
-/// Those of the URL in the environment, if there is one; else new ones.
-pub(super) fn five(url: Option<&str>) -> Result<Five, Failure> {
+/// Returns the nodes of the URL in the environment, or else starts new ones.
+pub(super) fn shared(url: Option<&str>) -> Result<SharedNodes, Failure> {
     let Some(url) = url else {
-        let private: Result<Vec<Private>, Failure> =
-            (0..5).map(|_| super::begin_durable(&redis::REDIS)).collect();
+        let private: Result<Vec<PrivateServer>, Failure> =
+            (0..5).map(|_| super::start_durable(&redis::REDIS)).collect();
         let private = private?;
         return Ok((private.iter().map(|private| private.server.clone()).collect(), private));
     };
     let servers = nodes(url);
     if servers.len() < 5 {
-        let why = format!("POLYLOCK_TEST_REDLOCK_URL names {} nodes, and the tests need five", servers.len());
+        let why = format!("POLYLOCK_TEST_REDLOCK_URL names {} nodes; name at least five", servers.len());
         return Err(Failure::Broken(why));
     }
     Ok((servers, Vec::new()))
@@ -107,15 +107,15 @@ mod tests {
     #[test]
     fn a_dead_node_refuses_and_keeps_its_port() {
         let dead = Dead::new();
-        let refused = TcpStream::connect(dead.address).expect_err("nobody listens");
+        let refused = TcpStream::connect(dead.address).expect_err("refused");
         assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
-        let taken = TcpListener::bind(dead.address).expect_err("it is taken");
+        let taken = TcpListener::bind(dead.address).expect_err("the port is reserved");
         assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
         assert_ne!(dead.address, Dead::new().address);
     }
 
     #[test]
-    fn a_url_and_its_nodes_are_the_same() {
+    fn a_url_is_composed_of_its_nodes() {
         for (url, nodes_of) in [
             ("redlock://a:1,b:2", ["redis://a:1", "redis://b:2"]),
             (

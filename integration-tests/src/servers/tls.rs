@@ -1,4 +1,4 @@
-//! Certificates that live as long as their server.
+//! Certificates of a server, for as long as it exists.
 
 use std::{io, path::Path, process::Stdio};
 
@@ -8,11 +8,16 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 use super::{installed, keeper::Keeper};
 
-/// Makes `server.crt` and `server.key` in the keeper's directory, valid for `localhost` and 127.0.0.1, signed by
-/// `ca.crt`, which nothing else is signed by. From then on this process has a provider of cryptography: the drivers bring two,
-/// and some of them panic unless one is chosen.
+/// Creates `server.crt` and `server.key` in the directory of the keeper, valid for `localhost` and 127.0.0.1, signed by
+/// `ca.crt`, which signs nothing else. It also installs the cryptography provider of this process: the drivers bring two,
+/// and some of them panic unless one is installed.
 pub(super) fn certify(keeper: &mut Keeper) -> Result<(), Missing> {
-    // If there is one already, it is as good.
+    certify_as(keeper, None)
+}
+
+/// Like [`certify`], signed by the authority of the server in the directory `signer`.
+pub(super) fn certify_as(keeper: &mut Keeper, signer: Option<&Path>) -> Result<(), Missing> {
+    // An error means that one is installed already.
     ring::default_provider().install_default().ok();
     let openssl = installed::program("openssl", [], "install openssl")?.display().to_string();
     let key =
@@ -23,13 +28,18 @@ pub(super) fn certify(keeper: &mut Keeper) -> Result<(), Missing> {
         ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-addext", "basicConstraints=CA:FALSE"];
     let signed = ["-CA", "ca.crt", "-CAkey", "ca.key"];
     let openssl = [openssl.as_str()];
-    keeper.run_as_user(openssl.iter().chain(&key).chain(&authority));
+    match signer {
+        Some(signer) => {
+            let file = |name| signer.join(name).display().to_string();
+            keeper.run_as_user(["cp", &file("ca.crt"), &file("ca.key"), "."]);
+        }
+        None => keeper.run_as_user(openssl.iter().chain(&key).chain(&authority)),
+    }
     keeper.run_as_user(openssl.iter().chain(&key).chain(&server).chain(&names).chain(&signed));
     Ok(())
 }
 
-/// A connection to the server at `address` with the certificates in `home`, trusted and shown; it lasts as long as the
-/// process.
+/// Opens a connection to the server at `address` with the certificates in `home`, for both sides. It ends with the returned process.
 pub(super) fn connect(home: &Path, address: &str) -> io::Result<(Child, ChildStdout, ChildStdin)> {
     let mut openssl = Command::new("openssl")
         .args(["s_client", "-quiet", "-verify_return_error", "-verify_ip", "127.0.0.1"])

@@ -1,10 +1,10 @@
-//! Valkey, which is started and asked as [Redis](mod@super::redis) is.
+//! Valkey. It is started and queried like [Redis](mod@super::redis).
 
 use polylock_testkit::Missing;
 
 use super::{
-    Private,
-    redis::{Make, Redis},
+    PrivateServer,
+    redis::{Product, Redis},
 };
 
 /// Starts one with `settings`: lines of its `valkey.conf`, such as `maxmemory-policy allkeys-lru`.
@@ -13,12 +13,12 @@ use super::{
 /// [`Missing`] if it is not installed.
 ///
 /// # Panics
-/// If it does not start, with its log.
-pub fn start(settings: &[&str]) -> Result<Private, Missing> {
+/// If the server does not start, with its log.
+pub fn start(settings: &[&str]) -> Result<PrivateServer, Missing> {
     super::start(Redis::of(&VALKEY, settings))
 }
 
-pub(super) const VALKEY: Make = Make {
+pub(super) const VALKEY: Product = Product {
     name: "valkey",
     program: "valkey-server",
     advice: "run scripts/test.sh, which fetches it, or name a server in POLYLOCK_TEST_VALKEY_URL",

@@ -1,5 +1,5 @@
-//! ZooKeeper. What it acknowledges survives its death, but not a power cut: unless a setting says `forceSync=yes` it leaves
-//! the disk to the system.
+//! ZooKeeper. Acknowledged writes survive a kill, but not a power failure: without the setting `forceSync=yes` it does not sync
+//! the disk.
 
 mod ensemble;
 
@@ -14,60 +14,60 @@ use tokio::{
 
 pub(super) use self::ensemble::assemble;
 pub use self::ensemble::{Ensemble, ensemble};
-use super::{Kind, Private, Server, installed, keeper::Keeper, redlock, tls};
+use super::{PrivateServer, Server, ServerKind, installed, keeper::Keeper, redlock, tls};
 use crate::clock;
 
-/// The user whom one of [`start_sasl`] knows.
+/// The user of a server of [`start_sasl`].
 pub const USER: &str = "polylock";
 
-/// That user's password.
+/// The password of that user.
 pub const PASSWORD: &str = "s3cret";
 
-/// Starts one with `settings`: lines of its `zoo.cfg`, such as `maxSessionTimeout=10000`, or what begins with a `-`: options
-/// of its Java, such as `-Dznode.container.checkIntervalMs=100`. The last one counts.
+/// Starts one with `settings`: lines of its `zoo.cfg`, such as `maxSessionTimeout=10000`, or, with a leading `-`, options
+/// of its Java, such as `-Dznode.container.checkIntervalMs=100`. The last value of a setting counts.
 ///
-/// Its clock ticks every 200 ms, so a session of 400 ms to two minutes lasts as long as it is asked for, to the next tick.
+/// Its tick is 200 ms, so a session timeout from 400 ms to two minutes is granted as requested, rounded up to a tick.
 ///
 /// # Errors
 /// [`Missing`] if it is not installed.
 ///
 /// # Panics
-/// If it does not start, with its log.
-pub fn start(settings: &[&str]) -> Result<Private, Missing> {
+/// If the server does not start, with its log.
+pub fn start(settings: &[&str]) -> Result<PrivateServer, Missing> {
     super::start(ZooKeeper::of(settings))
 }
 
-/// The same with TLS, and nothing else: `server.crt` in its directory is valid for `localhost` and 127.0.0.1, and signed by
-/// `ca.crt`. With `ssl.clientAuth=need` it wants a client to have one that is, too: `server.crt` and `server.key` will do.
+/// Starts one that accepts only TLS: `server.crt` in its directory is valid for `localhost` and 127.0.0.1, and signed by
+/// `ca.crt`. With `ssl.clientAuth=need` it requires a client certificate of the same authority: use `server.crt` and `server.key`.
 ///
 /// # Errors
 /// [`Missing`] if it is not installed.
 ///
 /// # Panics
-/// If it does not start, with its log.
-pub fn start_tls(settings: &[&str]) -> Result<Private, Missing> {
+/// If the server does not start, with its log.
+pub fn start_tls(settings: &[&str]) -> Result<PrivateServer, Missing> {
     super::start(ZooKeeper { access: Access::Tls, ..ZooKeeper::of(settings) })
 }
 
-/// The same for those alone who prove by SASL with DIGEST-MD5 that they are [`USER`].
+/// Starts one that accepts only clients that authenticate as [`USER`] by SASL with DIGEST-MD5.
 ///
 /// # Errors
 /// [`Missing`] if it is not installed.
 ///
 /// # Panics
-/// If it does not start, with its log.
-pub fn start_sasl(settings: &[&str]) -> Result<Private, Missing> {
+/// If the server does not start, with its log.
+pub fn start_sasl(settings: &[&str]) -> Result<PrivateServer, Missing> {
     super::start(ZooKeeper { access: Access::Sasl, ..ZooKeeper::of(settings) })
 }
 
 const ADVICE: &str =
     "install libzookeeper-java and default-jre-headless, or name a server in POLYLOCK_TEST_ZOOKEEPER_URL";
 
-/// Where Debian puts what is made of Java. Each file says itself which other ones it needs, but forgets one.
+/// The jars in Debian. Each one lists the others that it needs, except for one.
 const JARS: [&str; 3] =
     ["/usr/share/java/zookeeper.jar", "/usr/share/java/netty-codec.jar", "/usr/share/java/slf4j-simple.jar"];
 
-/// For a quick start and little memory. Nothing is written outside its directory.
+/// Options for a quick start and little memory. Nothing is written outside the directory of the server.
 const JAVA: [&str; 6] = [
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
@@ -77,7 +77,7 @@ const JAVA: [&str; 6] = [
     "-Xmx128m",
 ];
 
-/// A loaded machine stands still for a while: only sessions are short.
+/// Only sessions have short timeouts, because a busy machine may pause.
 const SETTINGS: &str = "tickTime=200\n\
     minSessionTimeout=400\n\
     maxSessionTimeout=120000\n\
@@ -98,7 +98,7 @@ pub(super) struct ZooKeeper {
     member: Option<usize>,
 }
 
-/// Whom it lets in.
+/// The accepted clients.
 #[derive(Debug, Default, Clone, Copy)]
 enum Access {
     #[default]
@@ -120,7 +120,7 @@ impl ZooKeeper {
 }
 
 #[async_trait]
-impl Kind for ZooKeeper {
+impl ServerKind for ZooKeeper {
     fn name(&self) -> &'static str {
         "zookeeper"
     }
@@ -132,7 +132,7 @@ impl Kind for ZooKeeper {
     fn prepare(&self, keeper: &mut Keeper, port: u16) -> Result<Vec<String>, Missing> {
         let java = installed::program("java", ["/usr/lib/jvm/default-java/bin".into()], ADVICE)?;
         if let Some(jar) = JARS.iter().find(|jar| !Path::new(jar).is_file()) {
-            return Err(Missing(format!("there is no {jar}: {ADVICE}")));
+            return Err(Missing(format!("{jar} is missing: {ADVICE}")));
         }
         let mut command = vec![java.display().to_string()];
         command.extend(JAVA.map(str::to_owned));
@@ -179,15 +179,15 @@ impl Kind for ZooKeeper {
         }
     }
 
-    async fn whereabouts(&self, url: &str, home: &Path) -> Result<String, String> {
-        // Who is not let in may still ask this.
+    async fn data_directory(&self, url: &str, home: &Path) -> Result<String, String> {
+        // This command needs no authentication.
         let home = matches!(self.access, Access::Tls).then_some(home);
         let config = ask(url, home, "conf").await.map_err(|error| error.to_string())?;
         config.lines().find_map(|line| line.strip_prefix("dataDir=")).map(str::to_owned).ok_or(config)
     }
 }
 
-/// The settings of one that speaks TLS at `port`, and nothing else.
+/// Returns the settings of a server that accepts only TLS at `port`.
 fn encrypted(keeper: &mut Keeper, port: u16) -> Result<String, Missing> {
     tls::certify(keeper)?;
     keeper.run_as_user(["sh", "-c", "cat server.key server.crt >server.pem"]);
@@ -204,23 +204,23 @@ fn encrypted(keeper: &mut Keeper, port: u16) -> Result<String, Missing> {
     ))
 }
 
-/// How many packets the server has received since it was started, pings and the question itself included.
+/// Returns the number of packets that the server has received since its start, pings and this query included.
 ///
 /// # Panics
-/// If it does not tell.
+/// If it does not reply.
 pub async fn packets(server: &Server) -> u64 {
     let status = ask(server.url(), None, "mntr").await.unwrap_or_else(|error| panic!("mntr: {error}"));
     let count = status.lines().find_map(|line| line.strip_prefix("zk_packets_received\t")?.parse().ok());
-    count.unwrap_or_else(|| panic!("no count of packets: {status}"))
+    count.unwrap_or_else(|| panic!("no count of packets in the reply: {status}"))
 }
 
-/// How long a server may take to answer a word, before it is asked again.
-const WORD: Duration = Duration::from_secs(1);
+/// The timeout of a four-letter command.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The answer of the server at `url` to one of its words of four letters; with TLS if the directory with its certificates is
+/// Sends a four-letter command to the server at `url`, and returns the reply; uses TLS if the directory with its certificates is
 /// given.
 async fn ask(url: &str, certificates: Option<&Path>, word: &str) -> io::Result<String> {
-    let (_, address, _) = redlock::apart(url);
+    let (_, address, _) = redlock::split_url(url);
     let answer = async {
         let Some(home) = certificates else {
             let mut server = TcpStream::connect(address).await?;
@@ -232,7 +232,7 @@ async fn ask(url: &str, certificates: Option<&Path>, word: &str) -> io::Result<S
     };
     tokio::select! {
         answer = answer => answer,
-        () = clock::pause(WORD) => Err(io::ErrorKind::TimedOut.into()),
+        () = clock::pause(COMMAND_TIMEOUT) => Err(io::ErrorKind::TimedOut.into()),
     }
 }
 
@@ -245,7 +245,7 @@ async fn answer(
     to.flush().await?;
     let mut answer = Vec::new();
     while from.read_buf(&mut answer).await? > 0 {
-        // One that is still on its way says so, breaks down over it, and never closes the connection.
+        // A server that is starting sends this line, and then fails without closing the connection.
         if answer.ends_with(b"not currently serving requests\n") {
             break;
         }

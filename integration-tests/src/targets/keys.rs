@@ -2,7 +2,7 @@
 
 use redis::{AsyncConnectionConfig, Client, RedisResult, aio::MultiplexedConnection};
 
-use crate::clock::PATIENCE;
+use crate::clock::TIMEOUT;
 
 /// The holds and waiters of a single server below `prefix`.
 pub(super) async fn in_server(url: &str, prefix: &str) -> RedisResult<u64> {
@@ -76,7 +76,7 @@ async fn sum(server: &mut MultiplexedConnection, command: &str, beginning: &str)
 
 async fn open(url: &str) -> RedisResult<MultiplexedConnection> {
     let patient = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(PATIENCE))
-        .set_response_timeout(Some(PATIENCE));
+        .set_connection_timeout(Some(TIMEOUT))
+        .set_response_timeout(Some(TIMEOUT));
     Client::open(url)?.get_multiplexed_async_connection_with_config(&patient).await
 }

@@ -7,13 +7,13 @@ use polylock_core::{Result, Store};
 use polylock_testkit::{Missing, OwnServer, Target};
 use tokio::task::block_in_place;
 
-use super::{PESSIMISTIC, Spot, blobs_of, keys_of, path_of, tables_of};
-use crate::servers::{Private, azurite, mariadb, postgres, redis, valkey, zookeeper};
+use super::{Namespace, PESSIMISTIC, blobs_of, keys_of, path_of, tables_of};
+use crate::servers::{PrivateServer, azurite, mariadb, postgres, redis, valkey, zookeeper};
 
 #[derive(Debug)]
 struct Own {
-    spot: Spot,
-    server: Private,
+    namespace: Namespace,
+    server: PrivateServer,
 }
 
 /// One like the target at `url`, if there is a kind of server for it that one can restart here.
@@ -35,21 +35,21 @@ pub(super) fn like(url: &str) -> Result<Option<Arc<dyn OwnServer>>> {
 }
 
 fn of(
-    server: Result<Private, Missing>,
-    spot: impl FnOnce(&crate::servers::Server) -> Result<Spot, Missing>,
+    server: Result<PrivateServer, Missing>,
+    namespace: impl FnOnce(&crate::servers::Server) -> Result<Namespace, Missing>,
 ) -> Own {
-    let own = server.and_then(|server| Ok(Own { spot: spot(&server)?, server }));
+    let own = server.and_then(|server| Ok(Own { namespace: namespace(&server)?, server }));
     own.unwrap_or_else(|Missing(why)| panic!("the target is there, and its server is missing: {why}"))
 }
 
 #[async_trait]
 impl Target for Own {
     async fn connect(&self) -> Result<Store> {
-        self.spot.connect().await
+        self.namespace.connect().await
     }
 
     async fn leftovers(&self) -> Result<Option<u64>> {
-        self.spot.leftovers().await
+        self.namespace.leftovers().await
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a lease is: how long it lasts, whose token it has, and which blob it is of.
+//! Leases: their length, their tokens, and their blobs.
 
 use std::time::Duration;
 
@@ -6,25 +6,25 @@ use polylock::{Error, Guard, Locks, Moment};
 use polylock_core::invariant::margin;
 use polylock_integration_tests::{clock::now, servers::azurite};
 
-use crate::{SHORTEST, Spot, is_free, server};
+use crate::{MIN_LEASE, Namespace, acquire_and_release, server};
 
-/// It was asked for at `asked`, and has this lease, less the margin of each deadline.
-fn has(guard: &Guard, asked: Moment, lease: Duration) {
-    let (deadline, least) = (guard.deadline(), asked + (lease - margin(lease)));
+/// Checks that the guard, acquired at `began`, has this lease, less the margin of each deadline.
+fn check_lease(guard: &Guard, began: Moment, lease: Duration) {
+    let (deadline, least) = (guard.deadline(), began + (lease - margin(lease)));
     assert!(deadline >= least, "less by {:?}", least.since(deadline));
     assert!(deadline <= now() + lease && guard.remaining() <= lease, "more: {:?}", guard.remaining());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn lasts_whole_seconds_and_no_less_than_was_asked_for() {
-    let locks = Spot::of(server()).locks().await;
+async fn last_whole_seconds_and_at_least_the_ttl() {
+    let locks = Namespace::of(server()).locks().await;
     for (millis, lease) in [(15_000, 15), (15_500, 16), (29_001, 30), (60_000, 60)] {
-        let (asked, name) = (now(), format!("a/{millis}"));
+        let (began, name) = (now(), format!("a/{millis}"));
         let guard = locks.lock(&name).ttl(Duration::from_millis(millis)).acquire().await.unwrap();
-        has(&guard, asked, Duration::from_secs(lease));
+        check_lease(&guard, began, Duration::from_secs(lease));
         guard.release().await.unwrap();
     }
-    // The second one is renewed for as long.
+    // A renewal extends by the rounded lease.
     let guard = locks.lock("b").ttl(Duration::from_millis(15_500)).acquire().await.unwrap();
     let renewed = guard.renewed().await.unwrap();
     assert!(renewed <= now() + Duration::from_secs(16), "{:?}", renewed.since(now()));
@@ -33,18 +33,18 @@ async fn lasts_whole_seconds_and_no_less_than_was_asked_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn that_the_service_does_not_give_are_refused_and_nothing_is_asked_for() {
-    let (proxy, locks) = Spot::of(server()).through(server()).await;
+async fn outside_of_the_range_are_refused_without_a_request() {
+    let (proxy, locks) = Namespace::of(server()).through(server()).await;
     let before = proxy.counts().requests;
     for millis in [1, 14_000, 14_999, 60_001, 61_000, 3_600_000] {
         let ttl = Duration::from_millis(millis);
         let error = locks.lock("a").ttl(ttl).acquire().await.unwrap_err();
-        let Error::InvalidTtl { ttl: told, min, max, .. } = error else { panic!("{error:?}") };
-        assert_eq!((told, min, max), (ttl, SHORTEST, Duration::from_secs(60)));
+        let Error::InvalidTtl { ttl: refused, min, max, .. } = error else { panic!("{error:?}") };
+        assert_eq!((refused, min, max), (ttl, MIN_LEASE, Duration::from_secs(60)));
     }
     assert_eq!(proxy.counts().requests, before);
-    // Nor when it is what the URL says.
-    let url = format!("{}&polylock.ttl=5s", Spot::of(server()).url);
+    // The same for a TTL in the URL.
+    let url = format!("{}&polylock.ttl=5s", Namespace::of(server()).url);
     let refused = match Locks::connect(&url).await {
         Ok(locks) => locks.lock("a").acquire().await.map(drop),
         Err(error) => Err(error),
@@ -52,66 +52,68 @@ async fn that_the_service_does_not_give_are_refused_and_nothing_is_asked_for() {
     assert!(matches!(refused, Err(Error::InvalidTtl { .. } | Error::Config(_))), "{refused:?}");
 }
 
-/// A blob that somebody has deleted is another one when it is made again, a second of the server's clock later.
+/// The blob is created again in a later second of the server's clock.
 #[tokio::test(flavor = "multi_thread")]
-async fn has_a_greater_token_though_the_blob_or_its_container_was_deleted() {
-    let spot = Spot::alone(server());
-    let (here, there) = (spot.locks().await, spot.locks().await);
+async fn tokens_grow_if_the_blob_or_its_container_is_deleted() {
+    let namespace = Namespace::with_new_container(server());
+    let (here, there) = (namespace.locks().await, namespace.locks().await);
     let mut last = 0;
     for round in 0..3 {
         for locks in [&here, &there, &here] {
-            let token = is_free(locks, "a").await;
+            let token = acquire_and_release(locks, "a").await;
             assert!(token > last, "{token} after {last}");
             last = token;
         }
         if round == 1 {
-            spot.does(&format!("DELETE {}?restype=container", spot.container()), " 202 ").await;
+            namespace
+                .expect_reply(&format!("DELETE {}?restype=container", namespace.container()), " 202 ")
+                .await;
         } else {
-            spot.deletes("a").await;
+            namespace.delete("a").await;
         }
-        spot.next_second().await;
+        namespace.next_second().await;
     }
-    assert!(is_free(&there, "a").await > last);
+    assert!(acquire_and_release(&there, "a").await > last);
 }
 
-/// With the ETags of the service it need not wait for another second.
+/// With the ETags of the service, tokens grow within one second, too.
 #[tokio::test(flavor = "multi_thread")]
-async fn has_a_greater_token_though_the_blob_was_deleted_in_the_second_of_its_first_grant() {
+async fn tokens_grow_if_the_blob_is_deleted_in_the_second_of_its_first_grant() {
     let server = azurite::start_like_the_service(&[]).unwrap();
-    let spot = Spot::of(&server);
-    let (here, there) = (spot.locks().await, spot.locks().await);
+    let namespace = Namespace::of(&server);
+    let (here, there) = (namespace.locks().await, namespace.locks().await);
     let (mut last, mut second, mut within) = (0, String::new(), 0);
     for round in 0..60 {
         for locks in [&here, &there, &here] {
-            let token = is_free(locks, "a").await;
+            let token = acquire_and_release(locks, "a").await;
             assert!(token > last, "round {round}: {token} after {last}");
             last = token;
         }
-        spot.deletes("a").await;
-        let now = spot.second().await;
+        namespace.delete("a").await;
+        let now = namespace.second().await;
         within += u32::from(now == second);
         second = now;
     }
-    println!("{within} of 60 in the second of the one before");
-    assert!(within > 0, "one of them, for it to be a test");
+    println!("{within} of 60 blobs in the second of the previous one");
+    assert!(within > 0, "no blob was created twice in one second");
 }
 
-/// Who remembers what it has written notices that others have since.
+/// A process with a cached token detects later writes of other processes.
 #[tokio::test(flavor = "multi_thread")]
-async fn has_a_greater_token_than_that_of_any_other_process() {
-    let spot = Spot::of(server());
-    let stores = [spot.locks().await, spot.locks().await, spot.locks().await];
+async fn tokens_grow_across_processes() {
+    let namespace = Namespace::of(server());
+    let stores = [namespace.locks().await, namespace.locks().await, namespace.locks().await];
     let mut last = 0;
-    for turn in 0..30 {
-        let token = is_free(&stores[[0, 0, 1, 2, 2, 0, 1, 1, 2, 1][turn % 10]], "a").await;
+    for round in 0..30 {
+        let token = acquire_and_release(&stores[[0, 0, 1, 2, 2, 0, 1, 1, 2, 1][round % 10]], "a").await;
         assert!(token > last, "{token} after {last}");
         last = token;
     }
 }
 
-/// Each of them is another lock, and has one blob.
+/// Each of these names is a separate lock.
 #[tokio::test(flavor = "multi_thread")]
-async fn is_of_a_blob_of_its_own_whatever_the_name() {
+async fn each_name_has_a_separate_blob() {
     let (long, wide) = ("x".repeat(255), "\u{20ac}".repeat(85));
     let other = format!("{}y", &long[1..]);
     let names = [
@@ -165,12 +167,12 @@ async fn is_of_a_blob_of_its_own_whatever_the_name() {
         &other,
         &wide,
     ];
-    let spot = Spot::of(server());
-    let (here, there) = (spot.locks().await, spot.locks().await);
+    let namespace = Namespace::of(server());
+    let (here, there) = (namespace.locks().await, namespace.locks().await);
     let mut guards = Vec::new();
     for name in names {
         let guard = here.lock(name).try_acquire().await.unwrap();
-        guards.push(guard.unwrap_or_else(|| panic!("{name:?} is another's")));
+        guards.push(guard.unwrap_or_else(|| panic!("{name:?} shares a blob with another name")));
     }
     let mut listed: Vec<String> =
         there.list("").await.unwrap().into_iter().map(|status| status.name.as_str().to_owned()).collect();
@@ -179,13 +181,16 @@ async fn is_of_a_blob_of_its_own_whatever_the_name() {
     wanted.sort();
     assert_eq!(listed, wanted);
     for name in names {
-        assert!(there.lock(name).try_acquire().await.unwrap().is_none(), "{name:?} is another blob's there");
+        assert!(
+            there.lock(name).try_acquire().await.unwrap().is_none(),
+            "{name:?} has another blob in the other store"
+        );
         assert_eq!(there.inspect(name).await.unwrap().holders.len(), 1, "{name:?}");
     }
     for guard in guards {
         guard.release().await.unwrap();
     }
     for name in names {
-        is_free(&there, name).await;
+        acquire_and_release(&there, name).await;
     }
 }

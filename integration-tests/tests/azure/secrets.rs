@@ -1,5 +1,4 @@
-//! Keys, signatures, tokens and the ids of leases show nowhere: not in what is shown, and not in what is traced, by the SDK
-//! and the HTTP client either.
+//! Keys, signatures, tokens and lease ids appear in no output and no trace, including those of the SDK and the HTTP client.
 
 use std::{
     net::SocketAddr,
@@ -22,33 +21,36 @@ use tokio::{
 };
 
 use crate::{
-    Spot,
+    Namespace,
     errors::{opened, signature, with_token},
     refusal, server,
 };
 
-/// What of a line that is traced may be one of the secrets.
+/// The traced lines that may contain a secret.
 #[derive(Default)]
-struct Ear {
-    heard: AtomicU64,
-    /// Lines that hold a GUID, as the ids of leases are.
+struct TraceFilter {
+    sdk_lines: AtomicU64,
+    /// Lines with a GUID, which may be a lease id.
     suspects: Mutex<Vec<String>>,
-    shown: Mutex<Vec<String>>,
+    leaks: Mutex<Vec<String>>,
 }
 
-static EAR: Ear =
-    Ear { heard: AtomicU64::new(0), suspects: Mutex::new(Vec::new()), shown: Mutex::new(Vec::new()) };
+static FILTER: TraceFilter = TraceFilter {
+    sdk_lines: AtomicU64::new(0),
+    suspects: Mutex::new(Vec::new()),
+    leaks: Mutex::new(Vec::new()),
+};
 
-impl Ear {
-    fn hear(&self, target: &str, line: &str) {
+impl TraceFilter {
+    fn record(&self, target: &str, line: &str) {
         if target.starts_with("typespec") || target.starts_with("azure_core") {
-            self.heard.fetch_add(1, Ordering::Relaxed);
+            self.sdk_lines.fetch_add(1, Ordering::Relaxed);
         }
         let keep = |lines: &Mutex<Vec<String>>| {
             lines.lock().unwrap_or_else(PoisonError::into_inner).push(line.to_owned());
         };
-        if shows(line) {
-            keep(&self.shown);
+        if has_secret(line) {
+            keep(&self.leaks);
         }
         if has_guid(line) {
             keep(&self.suspects);
@@ -56,16 +58,16 @@ impl Ear {
     }
 }
 
-/// The parts of signatures by which they are known, however they are encoded.
-const OWN: &str = "Y2FuYXJ5Y2FuYXJ5";
+/// A part of the keys and signatures of this test that is the same in every encoding.
+const CANARY: &str = "Y2FuYXJ5Y2FuYXJ5";
 
-/// Whether a key, a signature or a token is in `text`.
-fn shows(text: &str) -> bool {
+/// Returns true if `text` contains a key, a signature or a token.
+fn has_secret(text: &str) -> bool {
     let (_, sig) = SAS.split_once("sig=").unwrap_or_default();
-    [&KEY[..16], &sig[..16], &TOKEN[40..60], OWN].iter().any(|secret| text.contains(secret))
+    [&KEY[..16], &sig[..16], &TOKEN[40..60], CANARY].iter().any(|secret| text.contains(secret))
 }
 
-/// Whether `text` may hold the id of a lease, with dashes or without.
+/// Returns true if `text` may contain a lease id, with or without dashes.
 fn has_guid(text: &str) -> bool {
     let mut digits = 0;
     text.bytes().any(|byte| {
@@ -78,21 +80,21 @@ fn has_guid(text: &str) -> bool {
     })
 }
 
-/// What lies between a client and the server at `port`, and reads all that the client says.
-async fn listening(port: u16) -> (SocketAddr, Arc<Mutex<Vec<u8>>>) {
+/// Starts a proxy to the server at `port` that records all requests of its clients.
+async fn recording_proxy(port: u16) -> (SocketAddr, Arc<Mutex<Vec<u8>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let (address, said) = (listener.local_addr().unwrap(), Arc::new(Mutex::new(Vec::new())));
-    let all = said.clone();
+    let (address, requests) = (listener.local_addr().unwrap(), Arc::new(Mutex::new(Vec::new())));
+    let all = requests.clone();
     tokio::spawn(async move {
         while let Ok((client, _)) = listener.accept().await {
-            let said = said.clone();
+            let requests = requests.clone();
             tokio::spawn(async move {
                 let Ok(server) = TcpStream::connect(("127.0.0.1", port)).await else { return };
                 let ((mut from, mut to), (mut back, mut forth)) = (client.into_split(), server.into_split());
                 let answers = tokio::spawn(async move { tokio::io::copy(&mut back, &mut to).await });
                 let mut buffer = vec![0; 65536];
                 while let Ok(read @ 1..) = from.read(&mut buffer).await {
-                    said.lock().unwrap().extend_from_slice(&buffer[..read]);
+                    requests.lock().unwrap().extend_from_slice(&buffer[..read]);
                     if forth.write_all(&buffer[..read]).await.is_err() {
                         break;
                     }
@@ -105,9 +107,9 @@ async fn listening(port: u16) -> (SocketAddr, Arc<Mutex<Vec<u8>>>) {
     (address, all)
 }
 
-/// The ids of leases in requests.
-fn ids(said: &[u8]) -> Vec<String> {
-    let text = String::from_utf8_lossy(said).into_owned();
+/// Returns the lease ids in requests.
+fn ids(requests: &[u8]) -> Vec<String> {
+    let text = String::from_utf8_lossy(requests).into_owned();
     let id = |line: &str| {
         let (header, id) = line.split_once(": ")?;
         (header.starts_with("x-ms-") && header.ends_with("lease-id")).then(|| id.trim().to_owned())
@@ -119,16 +121,16 @@ fn ids(said: &[u8]) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn are_in_nothing_that_is_shown_or_traced() {
-    trace::listen(|target, line| EAR.hear(target, line));
+async fn appear_in_no_output_and_no_trace() {
+    trace::listen(|target, line| FILTER.record(target, line));
     tracing::debug!("the key is {KEY}");
     tracing::trace!(id = "11111111-1111-4111-8111-111111111111", "a lease");
-    assert_eq!(std::mem::take(&mut *EAR.shown.lock().unwrap()).len(), 1, "what is shown is found");
-    assert!(!std::mem::take(&mut *EAR.suspects.lock().unwrap()).is_empty(), "and what may be an id");
+    assert_eq!(std::mem::take(&mut *FILTER.leaks.lock().unwrap()).len(), 1, "a secret is found");
+    assert!(!std::mem::take(&mut *FILTER.suspects.lock().unwrap()).is_empty(), "a GUID is found");
 
-    let spot = Spot::of(server());
-    let (address, said) = listening(server().port()).await;
-    let url = spot.url.replace(&format!("127.0.0.1:{}", server().port()), &address.to_string());
+    let namespace = Namespace::of(server());
+    let (address, requests) = recording_proxy(server().port()).await;
+    let url = namespace.url.replace(&format!("127.0.0.1:{}", server().port()), &address.to_string());
     let mut texts = Vec::new();
     let encoded: String = KEY.bytes().map(|byte| format!("%{byte:02X}")).collect();
     let connection = format!(
@@ -149,18 +151,18 @@ async fn are_in_nothing_that_is_shown_or_traced() {
         texts.push(format!("{:?} {:?}", locks.inspect("a").await.unwrap(), locks.list("").await.unwrap()));
         let wait = Duration::from_millis(200);
         texts.push(format!("{:?}", locks.lock("a").wait(wait).acquire().await.unwrap_err()));
-        // Refused with words that repeat the request.
-        spot.breaks("a").await;
+        // The error of the service repeats the request.
+        namespace.break_lease("a").await;
         texts.push(format!("{:?}", guard.release().await));
         texts.push(format!("{:?}", locks.break_lock("a").await));
     }
-    let wrong = format!("{url}&polylock.account_key={OWN}");
+    let wrong = format!("{url}&polylock.account_key={CANARY}");
     let forged =
-        format!("{url}&{}", signature("r", "2099-12-31T00:00:00Z").replace("sig=", &format!("sig={OWN}")));
-    let malformed = format!("{url}&polylock.account_key=%21{OWN}");
-    let unknown = format!("{bare}?polylock.connection_string=AccountKey%3D{OWN}");
+        format!("{url}&{}", signature("r", "2099-12-31T00:00:00Z").replace("sig=", &format!("sig={CANARY}")));
+    let malformed = format!("{url}&polylock.account_key=%21{CANARY}");
+    let unknown = format!("{bare}?polylock.connection_string=AccountKey%3D{CANARY}");
     let nowhere = format!(
-        "az://locks@nobody?polylock.endpoint=http://127.0.0.1:1&sig={OWN}&polylock.connect_timeout=200ms"
+        "az://locks@nobody?polylock.endpoint=http://127.0.0.1:1&sig={CANARY}&polylock.connect_timeout=200ms"
     );
     for url in [wrong, forged, malformed, unknown, nowhere] {
         texts.push(refusal(&url).await.1);
@@ -177,9 +179,9 @@ async fn are_in_nothing_that_is_shown_or_traced() {
     texts.push(format!("{:?}", locks.lock("b").try_acquire().await.map(drop)));
     drop((guard, locks, reader));
 
-    let ids = ids(&said.lock().unwrap());
-    assert!(ids.len() >= 5, "the ids of leases are known: {ids:?}");
-    let suspects = EAR.suspects.lock().unwrap().join("\n");
+    let ids = ids(&requests.lock().unwrap());
+    assert!(ids.len() >= 5, "too few lease ids: {ids:?}");
+    let suspects = FILTER.suspects.lock().unwrap().join("\n");
     for text in texts.iter().chain([&suspects]) {
         let text = text.to_lowercase().replace('-', "");
         for id in &ids {
@@ -187,9 +189,9 @@ async fn are_in_nothing_that_is_shown_or_traced() {
         }
     }
     for text in texts {
-        assert!(!shows(&text), "{text}");
+        assert!(!has_secret(&text), "{text}");
     }
-    println!("{} lines of the SDK, {} leases", EAR.heard.load(Ordering::Relaxed), ids.len());
-    assert!(EAR.heard.load(Ordering::Relaxed) > 20, "the SDK is heard");
-    assert_eq!(*EAR.shown.lock().unwrap(), [""; 0]);
+    println!("{} lines of the SDK, {} leases", FILTER.sdk_lines.load(Ordering::Relaxed), ids.len());
+    assert!(FILTER.sdk_lines.load(Ordering::Relaxed) > 20, "the SDK was not traced");
+    assert_eq!(*FILTER.leaks.lock().unwrap(), [""; 0]);
 }

@@ -10,13 +10,13 @@ use polylock_integration_tests::servers::{mariadb, postgres};
 use polylock_sql::{mysql, postgres as pg};
 use sqlx::{AssertSqlSafe, Connection, Executor, MySqlConnection, PgConnection};
 
-/// Takes and gives back a lock, the credentials having changed before.
-async fn passes(locks: &Locks) {
+/// Acquires and releases a lock.
+async fn assert_usable(locks: &Locks) {
     locks.lock("n").acquire().await.unwrap().release().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_postgres_are_asked_for_before_each_connection() {
+async fn postgres_requests_credentials_before_each_connection() {
     let server = postgres::start(&[]).unwrap();
     let mut admin = PgConnection::connect(server.url()).await.unwrap();
     admin.execute("CREATE ROLE app LOGIN; GRANT ALL ON SCHEMA public TO app").await.unwrap();
@@ -53,14 +53,14 @@ async fn of_postgres_are_asked_for_before_each_connection() {
         if locks.is_none() {
             locks = Some(Locks::new(pg::connect(config.clone()).await.unwrap()));
         }
-        passes(locks.as_ref().unwrap()).await;
+        assert_usable(locks.as_ref().unwrap()).await;
     }
     assert!(calls.load(Ordering::Relaxed) >= 3);
     assert!(!format!("{config:?}").contains("canary"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_mysql_are_asked_for_before_each_connection() {
+async fn mysql_requests_credentials_before_each_connection() {
     let server = mariadb::start(&[]).unwrap();
     let mut admin = MySqlConnection::connect(server.url()).await.unwrap();
     admin.execute("CREATE USER app IDENTIFIED BY 'one'").await.unwrap();
@@ -69,10 +69,10 @@ async fn of_mysql_are_asked_for_before_each_connection() {
     let config = mysql::Config::from_options(options.username("app")).unwrap();
     assert!(mysql::connect(config.clone()).await.is_err(), "there is no password yet");
     let config = config.credentials(|options| async move { Ok(options.password("one")) });
-    passes(&Locks::new(mysql::connect(config).await.unwrap())).await;
+    assert_usable(&Locks::new(mysql::connect(config).await.unwrap())).await;
 }
 
-/// What tools for migrations do: each statement by itself, and no client that knows `DELIMITER`.
+/// As migration tools do: one statement at a time, without a client that knows `DELIMITER`.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_schema_of_mysql_can_be_sent_statement_by_statement() {
     let server = mariadb::start(&[]).unwrap();
@@ -89,6 +89,6 @@ async fn the_schema_of_mysql_can_be_sent_statement_by_statement() {
     for strategy in ["lease", "pessimistic"] {
         let url = server.url().replace("root@", "weak:w@");
         let url = format!("{url}?polylock.table={strategy}&polylock.strategy={strategy}");
-        passes(&Locks::connect(&url).await.unwrap()).await;
+        assert_usable(&Locks::connect(&url).await.unwrap()).await;
     }
 }

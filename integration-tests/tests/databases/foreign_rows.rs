@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use polylock::Locks;
 use polylock_core::{
-    BreakNotice, BreakOrder, KeepAlive, LockName, Mode, OwnerId, Request, Standing, Store, io,
+    BreakNotice, BreakOrder, ClaimOutcome, KeepAlive, LockName, Mode, OwnerId, Request, Store, io,
 };
-use polylock_integration_tests::{clock::until, stores, targets::Spot};
+use polylock_integration_tests::{clock::until, stores, targets::Namespace};
 use polylock_testkit::Target;
 use sqlx::{AssertSqlSafe, Connection, Executor, MySqlConnection, PgConnection, SqliteConnection};
 
-/// Runs `sql` on the tables of `spot`, which it calls `{p}`: the number of rows that changed.
-async fn run(spot: &Spot, sql: &str) -> u64 {
-    let (server, query) = spot.url().split_once('?').unwrap();
+/// Runs `sql` on the tables of `namespace`, which it calls `{p}`: the number of rows that changed.
+async fn run(namespace: &Namespace, sql: &str) -> u64 {
+    let (server, query) = namespace.url().split_once('?').unwrap();
     let prefix = query.split('&').find_map(|pair| pair.strip_prefix("polylock.table=")).unwrap_or("polylock");
     let sql = AssertSqlSafe(sql.replace("{p}", prefix));
     let scheme = server.split(':').next().unwrap();
@@ -31,7 +31,7 @@ async fn run(spot: &Spot, sql: &str) -> u64 {
 const HOUR: i64 = 3_600_000_000;
 
 /// Carries out an operation where the store runs.
-async fn on_io<T, F>(store: &Store, operation: F) -> T
+pub(crate) async fn run_on_io_thread<T, F>(store: &Store, operation: F) -> T
 where
     T: Send + 'static,
     F: Future<Output = polylock::Result<T>> + Send + 'static,
@@ -39,54 +39,55 @@ where
     io::run(store.backend.capabilities().backend, operation).await.unwrap().unwrap()
 }
 
-async fn claim(store: &Store, request: &Request) -> Standing {
+pub(crate) async fn claim(store: &Store, request: &Request) -> ClaimOutcome {
     let (backend, request) = (store.backend.clone(), request.clone());
-    on_io(store, async move { backend.claim(&request).await }).await
+    run_on_io_thread(store, async move { backend.claim(&request).await }).await
 }
 
 /// The server's clock goes beyond all leases, and back later: seen from the tables, all rows become older, and then younger.
-async fn a_grant_removes_what_it_overrides(store: &str) {
-    let spot = stores::spot(store).await;
-    let store = spot.connect().await.unwrap();
+async fn a_grant_removes_the_expired_entries_that_it_replaces(store: &str) {
+    let namespace = stores::namespace(store).await;
+    let store = namespace.connect().await.unwrap();
     let request = |mode| Request::new(LockName::new("n").unwrap(), mode, Duration::from_secs(60));
     let (reader, waiter, writer) =
         (request(Mode::Shared), request(Mode::Exclusive), request(Mode::Exclusive));
-    assert!(matches!(claim(&store, &reader).await, Standing::Held(_)));
-    assert!(matches!(claim(&store, &waiter).await, Standing::Queued(_)));
+    assert!(matches!(claim(&store, &reader).await, ClaimOutcome::Granted(_)));
+    assert!(matches!(claim(&store, &waiter).await, ClaimOutcome::Queued(_)));
     for table in ["holds", "waiters"] {
-        run(&spot, &format!("UPDATE {{p}}_{table} SET expires_at = expires_at - {HOUR}")).await;
+        run(&namespace, &format!("UPDATE {{p}}_{table} SET expires_at = expires_at - {HOUR}")).await;
     }
-    assert!(matches!(claim(&store, &writer).await, Standing::Held(_)), "all others have expired");
-    run(&spot, &format!("UPDATE {{p}}_holds SET expires_at = expires_at + {HOUR} WHERE slot <> ''")).await;
-    run(&spot, &format!("UPDATE {{p}}_waiters SET expires_at = expires_at + {HOUR}")).await;
+    assert!(matches!(claim(&store, &writer).await, ClaimOutcome::Granted(_)), "all others have expired");
+    run(&namespace, &format!("UPDATE {{p}}_holds SET expires_at = expires_at + {HOUR} WHERE slot <> ''"))
+        .await;
+    run(&namespace, &format!("UPDATE {{p}}_waiters SET expires_at = expires_at + {HOUR}")).await;
     let (inspect, name) = (store.inspect.clone().unwrap(), writer.name.clone());
-    let status = on_io(&store, async move { inspect.inspect(&name).await }).await;
+    let status = run_on_io_thread(&store, async move { inspect.inspect(&name).await }).await;
     assert_eq!((status.holders.len(), status.waiters.len()), (1, 0), "back again: {status:?}");
     let backend = store.backend.clone();
-    let renewal = on_io(&store, async move { backend.keep_alive(&[reader.into()]).await }).await;
+    let renewal = run_on_io_thread(&store, async move { backend.keep_alive(&[reader.into()]).await }).await;
     assert!(matches!(renewal.as_slice(), [KeepAlive::Lost(_)]), "{renewal:?}");
 }
 
-/// A holder that was broken by force and never comes back leaves its notice until its lease would have ended.
-async fn a_notice_that_nobody_fetches_is_swept(store: &str) {
-    let spot = stores::spot(store).await;
-    let opened = spot.connect().await.unwrap();
+/// The break notice of a holder that never reads it remains until the lease would have ended.
+async fn an_unread_break_notice_is_swept(store: &str) {
+    let namespace = stores::namespace(store).await;
+    let opened = namespace.connect().await.unwrap();
     let request = Request::new(LockName::new("n").unwrap(), Mode::Exclusive, Duration::from_millis(300));
-    assert!(matches!(claim(&opened, &request).await, Standing::Held(_)));
+    assert!(matches!(claim(&opened, &request).await, ClaimOutcome::Granted(_)));
     let (inspect, name) = (opened.inspect.clone().unwrap(), request.name.clone());
     let order = BreakOrder::new(BreakNotice::new(OwnerId::process(), None)).force();
-    let broken = on_io(&opened, async move { inspect.break_lock(&name, &order).await }).await;
+    let broken = run_on_io_thread(&opened, async move { inspect.break_lock(&name, &order).await }).await;
     assert_eq!(broken.len(), 1);
-    assert_eq!(run(&spot, "UPDATE {p}_broken SET notice = notice || ''").await, 1, "it is kept");
+    assert_eq!(run(&namespace, "UPDATE {p}_broken SET notice = notice || ''").await, 1, "it is kept");
     until("it is swept by those who open the store", async || {
-        drop(spot.connect().await.unwrap());
-        run(&spot, "DELETE FROM {p}_broken").await == 0
+        drop(namespace.connect().await.unwrap());
+        run(&namespace, "DELETE FROM {p}_broken").await == 0
     })
     .await;
 }
 
-/// What inserts holds with strange values, each of a lock of its own.
-fn strange_rows(store: &str) -> Vec<String> {
+/// Returns the statements that insert holds with invalid values, each of a separate lock.
+fn invalid_rows(store: &str) -> Vec<String> {
     let bytes = |text: &[u8]| {
         let hex: String = text.iter().map(|byte| format!("{byte:02x}")).collect();
         if store == "postgres" { format!("'\\x{hex}'::bytea") } else { format!("x'{hex}'") }
@@ -123,12 +124,12 @@ fn strange_rows(store: &str) -> Vec<String> {
     inserts
 }
 
-async fn a_strange_row_hides_no_other(store: &str) {
-    let spot = stores::spot(store).await;
-    let locks = Locks::connect(spot.url()).await.unwrap();
+async fn an_invalid_row_hides_no_other_row(store: &str) {
+    let namespace = stores::namespace(store).await;
+    let locks = Locks::connect(namespace.url()).await.unwrap();
     let guard = locks.lock("plain").acquire().await.unwrap();
-    for insert in strange_rows(store) {
-        assert_eq!(run(&spot, &insert).await, 1, "{insert}");
+    for insert in invalid_rows(store) {
+        assert_eq!(run(&namespace, &insert).await, 1, "{insert}");
     }
     let all = locks.list("").await.unwrap();
     let names: Vec<&str> = all.iter().map(|lock| lock.name.as_str()).collect();
@@ -158,9 +159,9 @@ macro_rules! on_every_database {
     ($($module:ident $store:literal)*) => {
         $(mod $module {
             on_every_database! { @ $store
-                a_grant_removes_what_it_overrides
-                a_notice_that_nobody_fetches_is_swept
-                a_strange_row_hides_no_other
+                a_grant_removes_the_expired_entries_that_it_replaces
+                an_unread_break_notice_is_swept
+                an_invalid_row_hides_no_other_row
             }
         })*
     };

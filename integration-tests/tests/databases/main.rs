@@ -1,6 +1,7 @@
 //! Server databases under faults, under other settings than their defaults, and behind poolers; and with planted bugs.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod callers;
 mod credentials;
 mod dropped;
 mod foreign_rows;

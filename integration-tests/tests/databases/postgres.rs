@@ -1,9 +1,9 @@
-//! What is PostgreSQL's own.
+//! Behaviour that only PostgreSQL has.
 
 use std::{sync::Mutex, time::Duration};
 
 use polylock::{Fault, Locks};
-use polylock_core::{LockName, Mode, Request, Standing, io};
+use polylock_core::{ClaimOutcome, LockName, Mode, Request, io};
 use polylock_integration_tests::{
     clock::{self, now, pause},
     refusals::refusal,
@@ -17,11 +17,11 @@ use polylock_testkit::{
 };
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 
-use crate::load::{Load, Outcome};
+use crate::load::{self, Load, Outcome};
 
 fn url(server: &Server, more: &str) -> String {
-    let joint = if server.url().contains('?') { '&' } else { '?' };
-    format!("{}{joint}polylock.table={}{more}", server.url(), server.name())
+    let separator = if server.url().contains('?') { '&' } else { '?' };
+    format!("{}{separator}polylock.table={}{more}", server.url(), server.name())
 }
 
 async fn connection(server: &Server) -> PgConnection {
@@ -34,16 +34,16 @@ async fn number(connection: &mut PgConnection, sql: &str) -> i64 {
     row.get(0)
 }
 
-fn clean(outcome: &Outcome) {
+fn assert_no_violations(outcome: &Outcome) {
     assert_eq!(history::check(&outcome.sections, Rules::default()), []);
     println!("{} sections, {} failures, {} losses", outcome.sections.len(), outcome.failures, outcome.losses);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_is_killed_under_load_gives_no_lock_twice_and_no_smaller_token() {
+async fn a_server_killed_under_load_grants_no_lock_twice_and_no_smaller_token() {
     let server = postgres::start(&[]).unwrap();
     let url = url(&server, "&polylock.ttl=2s");
-    let load = Load { lasts: Duration::from_secs(12), more_than: 500, ..Load::default() };
+    let load = Load { duration: Duration::from_secs(12), min_holds: 500, ..Load::default() };
     let outcome = load
         .run(&url, async {
             for _ in 0..3 {
@@ -54,16 +54,16 @@ async fn a_server_that_is_killed_under_load_gives_no_lock_twice_and_no_smaller_t
             }
         })
         .await;
-    clean(&outcome);
-    assert!(outcome.sections.len() > 500, "it went on");
+    assert_no_violations(&outcome);
+    assert!(outcome.sections.len() > 500, "only {} sections", outcome.sections.len());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_that_are_ended_under_load_harm_nobody() {
+async fn connections_closed_under_load_cause_no_violation() {
     let server = postgres().unwrap();
     let url = url(server, "&polylock.ttl=5s&application_name=ended");
     let mut killer = connection(server).await;
-    let outcome = Load { lasts: Duration::from_secs(6), ..Load::default() }
+    let outcome = Load { duration: Duration::from_secs(6), ..Load::default() }
         .run(&url, async {
             let until = now() + Duration::from_secs(5);
             let mut ended = 0;
@@ -72,27 +72,27 @@ async fn connections_that_are_ended_under_load_harm_nobody() {
                 ended += number(&mut killer, sql).await;
                 pause(Duration::from_millis(50)).await;
             }
-            assert!(ended > 20, "only {ended} connections were ended");
+            assert!(ended > 20, "only {ended} connections were closed");
         })
         .await;
-    clean(&outcome);
+    assert_no_violations(&outcome);
     // A broken connection is no loss: another one renews.
     assert_eq!(outcome.losses, 0);
-    assert!(outcome.sections.len() > 20, "it went on");
+    assert!(outcome.sections.len() > 20, "only {} sections", outcome.sections.len());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn under_every_default_isolation_and_read_only_default_it_holds() {
+async fn locks_exclude_under_every_default_isolation_and_read_only_default() {
     for isolation in ["read committed", "repeatable read", "serializable"] {
         let server = postgres::start(&[&format!("default_transaction_isolation={isolation}")]).unwrap();
-        let outcome = Load { more_than: 500, ..Load::default() }.run(&url(&server, ""), async {}).await;
-        clean(&outcome);
+        let outcome = Load { min_holds: 500, ..Load::default() }.run(&url(&server, ""), async {}).await;
+        assert_no_violations(&outcome);
         assert!(outcome.sections.len() > 500, "{isolation}");
         assert_eq!((outcome.failures, outcome.losses), (0, 0), "{isolation}");
     }
 }
 
-/// What `change` makes of the function that claims, put in its place under the tables of `url`.
+/// Replaces the claim function of the tables of `url` by the output of `change`.
 async fn plant(server: &Server, url: &str, change: impl Fn(&str) -> String) {
     // The tables first.
     drop(Locks::connect(url).await.unwrap());
@@ -104,21 +104,16 @@ async fn plant(server: &Server, url: &str, change: impl Fn(&str) -> String) {
     connection(server).await.execute(sqlx::raw_sql(AssertSqlSafe(sql))).await.unwrap();
 }
 
-/// All through the path on which a claim takes the lock itself.
-fn tries() -> Load {
-    Load { names: 1, readers: false, wait: Duration::ZERO, ..Load::default() }
-}
-
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_drawn_before_the_lock_is_found_out() {
+async fn planted_token_drawn_before_the_lock_is_caught() {
     let server = postgres().unwrap();
     // Programs that stall before they have the lock, which does a sound claim no harm ...
     const STALL: &str = "PERFORM pg_sleep(random() * 0.02);\n    PERFORM pg_advisory_xact_lock";
     let stalled = |claim: &str| claim.replace("PERFORM pg_advisory_xact_lock", STALL);
     let sound = url(server, "");
     plant(server, &sound, stalled).await;
-    let outcome = tries().run(&sound, async {}).await;
-    clean(&outcome);
+    let outcome = load::tries_of_writers().run(&sound, async {}).await;
+    assert_no_violations(&outcome);
     assert!(outcome.sections.len() > 50);
 
     // ... and one that has drawn its token by then.
@@ -130,26 +125,38 @@ async fn a_token_drawn_before_the_lock_is_found_out() {
         stalled(claim).replacen("DECLARE", &early, 1).replace(&format!("VALUES ({draw}"), "VALUES (v_naive")
     })
     .await;
-    let outcome = tries().run(&naive, async {}).await;
+    let outcome = load::tries_of_writers().run(&naive, async {}).await;
     let found = history::token_regressions(&outcome.sections);
     println!("{} regressions in {} sections", found.len(), outcome.sections.len());
-    assert!(!found.is_empty(), "the naive form passes: the load finds nothing");
+    assert!(!found.is_empty(), "the planted bug was not caught");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_claim_without_its_region_is_found_out() {
+async fn planted_claim_without_its_critical_section_is_caught() {
     let server = postgres().unwrap();
-    let url = url(server, "");
-    plant(server, &url, |claim| {
-        claim
+    let load = load::tries_of_readers_and_writers();
+    // Claims that stall between the last check and the grant, which is harmless for a correct claim ...
+    let stalled = |claim: &str| {
+        let (looks, takes) = claim.split_at(claim.rfind("INSERT INTO").unwrap());
+        format!("{looks}PERFORM pg_sleep(random() * 0.02);\n    {takes}")
+    };
+    let sound = url(server, "");
+    plant(server, &sound, stalled).await;
+    let outcome = load.run(&sound, async {}).await;
+    assert_no_violations(&outcome);
+    assert!(outcome.sections.len() > 50);
+
+    // ... and the same without the lock on the name.
+    let naive = url(server, "");
+    plant(server, &naive, |claim| {
+        stalled(claim)
             .replace("PERFORM pg_advisory_xact_lock", "PERFORM hashtext('') + length")
             .replace("length(hashtextextended(", "length(text(hashtextextended(")
             .replace(", 0));\n    v_now", ", 0)));\n    v_now")
     })
     .await;
     // The index still refuses a second exclusive holder, but not a reader beside a writer.
-    let outcome =
-        Load { names: 1, stores: 8, wait: Duration::ZERO, ..Load::default() }.run(&url, async {}).await;
+    let outcome = load.run(&naive, async {}).await;
     let found = history::overlaps(&outcome.sections);
     println!(
         "{} overlaps in {} sections, {} failures",
@@ -157,10 +164,10 @@ async fn a_claim_without_its_region_is_found_out() {
         outcome.sections.len(),
         outcome.failures
     );
-    assert!(!found.is_empty(), "the claim without its region passes: the load finds nothing");
+    assert!(!found.is_empty(), "the planted bug was not caught");
 }
 
-/// Two stores, one of which holds `name` while the other waits for it; how long the waiter takes to hear of the release.
+/// Returns the time from a release of `name` in one store to the grant to a waiter in the other.
 async fn hand_over(holder: &Locks, waiter: &Locks, name: &str) -> Duration {
     let guard = holder.lock(name).acquire().await.unwrap();
     let waits = waiter.lock(name).acquire();
@@ -178,7 +185,7 @@ const LISTENERS: &str =
     "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND application_name = ";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_listener_that_is_ended_comes_back_and_no_waiter_is_lost_meanwhile() {
+async fn a_listener_reconnects_and_no_waiter_is_lost_in_between() {
     let server = postgres().unwrap();
     let listens = format!("{LISTENERS}'listens'");
     let (here, there) = (url(server, "&application_name=listens"), "");
@@ -210,14 +217,14 @@ async fn a_listener_that_is_ended_comes_back_and_no_waiter_is_lost_meanwhile() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn at_sixty_four_contenders_an_acquisition_costs_a_constant_number_of_calls() {
+async fn an_acquisition_among_64_contenders_costs_a_constant_number_of_calls() {
     let server = postgres::start(&["track_functions=pl"]).unwrap();
     let url = url(&server, "");
     drop(Locks::connect(&url).await.unwrap());
     let load = Load { stores: 4, tasks: 16, names: 1, readers: false, ..Load::default() };
     let outcome = load.run(&url, async {}).await;
-    clean(&outcome);
-    // What a backend counts it tells within a second, and when it ends at the latest.
+    assert_no_violations(&outcome);
+    // A backend reports its counts within a second, and at the latest when it ends.
     clock::until("all connections are gone", async || {
         let sql = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'";
         number(&mut connection(&server).await, sql).await == 1
@@ -233,17 +240,17 @@ async fn at_sixty_four_contenders_an_acquisition_costs_a_constant_number_of_call
     let acquisitions = f64::from(u32::try_from(outcome.sections.len()).unwrap());
     let each = f64::from(u32::try_from(claims + releases).unwrap()) / acquisitions;
     println!("{claims} claims and {releases} releases for {acquisitions} acquisitions: {each:.2} each");
-    // One of each, and a look at the place every second.
+    // One of each, and a recheck every second.
     assert!(each < 2.6, "{each:.2}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn behind_a_pooler_that_gives_each_transaction_another_session() {
+async fn locks_exclude_behind_a_pooler_in_transaction_mode() {
     let server = postgres::start(&[]).unwrap();
     let pooler = pgbouncer::start(&server, &[]).unwrap();
     let url = url(&pooler, "");
     let outcome = Load::default().run(&url, async {}).await;
-    clean(&outcome);
+    assert_no_violations(&outcome);
     assert!(outcome.sections.len() > 30, "{}", outcome.sections.len());
     assert_eq!((outcome.failures, outcome.losses), (0, 0));
     let sql = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'";
@@ -270,7 +277,7 @@ async fn behind_a_pooler_that_gives_each_transaction_another_session() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_used_is_refused_with_what_to_do() {
+async fn unusable_servers_are_refused_with_a_remedy() {
     let server = postgres::start(&[]).unwrap();
     let url = url(&server, "");
     let mut admin = connection(&server).await;
@@ -294,7 +301,7 @@ async fn what_cannot_be_used_is_refused_with_what_to_do() {
     assert!(fault == Some(Fault::Permanent) && text.contains("LATIN1"), "{text}");
 
     let (fault, text) = refusal(&url.replace("/postgres?", "/nowhere?")).await;
-    assert!(fault.is_none() && text.contains("no such database"), "a wrong setting: {text}");
+    assert!(fault.is_none() && text.contains("does not exist"), "a wrong setting: {text}");
 
     admin.execute("CREATE ROLE weak LOGIN").await.unwrap();
     let (fault, text) = refusal(&url.replace("postgres@", "weak@").replace(table, "other")).await;
@@ -312,7 +319,7 @@ async fn what_cannot_be_used_is_refused_with_what_to_do() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wrong_password_is_told_without_it() {
+async fn the_error_for_a_wrong_password_does_not_contain_it() {
     let server = postgres::start(&[]).unwrap();
     let mut admin = connection(&server).await;
     admin.execute("CREATE ROLE careful LOGIN PASSWORD 'right'").await.unwrap();
@@ -335,7 +342,7 @@ async fn a_wrong_password_is_told_without_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_tables_can_be_made_by_many_at_once() {
+async fn the_tables_can_be_created_by_many_processes_at_once() {
     let server = postgres().unwrap();
     let url = url(server, "&polylock.schema=at_once");
     let opened: Vec<_> = (0..16)
@@ -353,7 +360,7 @@ async fn the_tables_can_be_made_by_many_at_once() {
 
 /// The server's clock, as the claims see it, is set forward by an hour and back, while a store is open.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_step_of_the_servers_clock_costs_a_claim_nothing_but_a_round_trip() {
+async fn a_step_of_the_servers_clock_costs_a_claim_only_one_round_trip() {
     let server = postgres().unwrap();
     let url = url(server, "");
     let locks = Locks::connect(&url).await.unwrap();
@@ -372,25 +379,25 @@ async fn a_step_of_the_servers_clock_costs_a_claim_nothing_but_a_round_trip() {
     locks.lock("a").try_acquire().await.unwrap().expect("free").release().await.unwrap();
 }
 
-/// The releaser hands the lock over whether or not the waiter is still there: for as long as its place would have lasted.
+/// The releaser also hands the lock over to a dead waiter, for at most its queue lease.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lock_that_is_handed_to_a_dead_waiter_lasts_for_its_place_alone() {
-    let spot = stores::spot("postgres").await;
-    let (store, locks) = (spot.connect().await.unwrap(), Locks::connect(spot.url()).await.unwrap());
+async fn a_lock_handed_to_a_dead_waiter_lasts_for_its_queue_lease() {
+    let namespace = stores::namespace("postgres").await;
+    let (store, locks) = (namespace.connect().await.unwrap(), Locks::connect(namespace.url()).await.unwrap());
     let guard = locks.lock("n").acquire().await.unwrap();
     let dead = Request::new(LockName::new("n").unwrap(), Mode::Exclusive, Duration::from_secs(600));
     let claim = async move { store.backend.claim(&dead).await };
-    let place = io::run("postgres", claim).await.unwrap().unwrap();
-    assert!(matches!(place, Standing::Queued(_)));
+    let outcome = io::run("postgres", claim).await.unwrap().unwrap();
+    assert!(matches!(outcome, ClaimOutcome::Queued(_)));
     guard.release().await.unwrap();
     let holder = locks.inspect("n").await.unwrap().holders.remove(0);
-    assert!(holder.expires_in <= Request::MAX_PLACE_TTL, "{holder:?}");
-    locks.lock("n").wait(clock::PATIENCE).acquire().await.unwrap().release().await.unwrap();
+    assert!(holder.expires_in <= Request::MAX_QUEUE_LEASE, "{holder:?}");
+    locks.lock("n").wait(clock::TIMEOUT).acquire().await.unwrap().release().await.unwrap();
 }
 
 /// Without a listener a process learns of a hand-over by looking at the tables.
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_listener_the_tables_tell_whose_turn_it_is() {
+async fn without_a_listener_grants_are_found_by_polling() {
     let server = postgres::start(&[]).unwrap();
     let url = url(&server, "&polylock.listen=off");
     let (holder, waiter) = (Locks::connect(&url).await.unwrap(), Locks::connect(&url).await.unwrap());
@@ -408,27 +415,27 @@ async fn without_a_listener_the_tables_tell_whose_turn_it_is() {
 
 /// Long before its next renewal.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_break_reaches_a_holder_that_listens() {
+async fn a_break_notifies_a_listening_holder() {
     let server = postgres().unwrap();
-    let url = url(server, "&polylock.ttl=10m&application_name=hears-breaks");
+    let url = url(server, "&polylock.ttl=10m&application_name=receives-breaks");
     let (holder, other) = (Locks::connect(&url).await.unwrap(), Locks::connect(&url).await.unwrap());
     let guard = holder.lock("n").acquire().await.unwrap();
-    let listens = format!("{LISTENERS}'hears-breaks'");
+    let listens = format!("{LISTENERS}'receives-breaks'");
     clock::until("it listens", async || number(&mut connection(server).await, &listens).await == 1).await;
-    // The second one, at the latest, is not found by what looks for breaks when the listening begins.
+    // The check for breaks at the start of listening can't find the second one.
     let second = holder.lock("second").acquire().await.unwrap();
     for (name, guard) in [("n", guard), ("second", second)] {
         let broken = now();
         other.break_lock(name).await.unwrap();
-        let lost = tokio::time::timeout(clock::PATIENCE, guard.lost()).await.expect("before its renewal");
+        let lost = tokio::time::timeout(clock::TIMEOUT, guard.lost()).await.expect("before its renewal");
         println!("{lost} after {:?}", now().since(broken));
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_keeps_the_advisory_lock_of_a_name_stops_claims_and_no_renewals() {
+async fn a_foreign_advisory_lock_on_a_name_blocks_claims_but_no_renewals() {
     let server = postgres().unwrap();
-    let url = url(server, "&polylock.timeout=300ms&polylock.ttl=1s");
+    let url = url(server, "&polylock.operation_timeout=300ms&polylock.ttl=1s");
     let (_, rest) = url.split_once("polylock.table=").unwrap();
     let table = rest.split('&').next().unwrap();
     let locks = Locks::connect(&url).await.unwrap();
@@ -467,7 +474,7 @@ async fn opening_the_store_warns_of_a_transaction_that_keeps_deleted_rows() {
         }
     });
     let server = postgres::start(&[]).unwrap();
-    // The shortest age that the query tells from none.
+    // The shortest age that the query distinguishes from zero.
     let config = || Config::new(&url(&server, "")).unwrap().old_snapshot(Duration::from_secs(1));
     polylock_sql::postgres::connect(config()).await.unwrap();
     assert_eq!(WARNINGS.lock().unwrap().len(), 0);

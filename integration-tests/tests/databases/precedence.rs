@@ -7,13 +7,13 @@ use polylock::Locks;
 use polylock_integration_tests::{
     clock::{now, pause},
     stores,
-    targets::Spot,
+    targets::Namespace,
 };
 use sqlx::{AssertSqlSafe, Connection, Executor, MySqlConnection, PgConnection};
 
 const TTL: Duration = Duration::from_secs(2);
 
-/// More claims for the lock `stuck` than the store has connections, all of which hang, and which are given up one after the other.
+/// More claims of the lock `stuck` than the store has connections, all of which hang and time out one after the other.
 /// Meanwhile a lock with a short TTL is kept, and another one is released.
 async fn keeps_a_lock_while_claims_hang(url: &str) {
     let locks = Locks::connect(url).await.unwrap();
@@ -38,21 +38,21 @@ async fn keeps_a_lock_while_claims_hang(url: &str) {
 }
 
 /// The URL of a store of its own, that of its server, and the prefix of its tables.
-async fn store(kind: &str) -> (Spot, String, String, String) {
-    let spot = stores::spot(kind).await;
-    let (server, query) = spot.url().split_once('?').unwrap();
+async fn store(kind: &str) -> (Namespace, String, String, String) {
+    let namespace = stores::namespace(kind).await;
+    let (server, query) = namespace.url().split_once('?').unwrap();
     let prefix = query.split('&').find_map(|pair| pair.strip_prefix("polylock.table=")).unwrap();
     let (url, server, prefix) =
-        (spot.url_with("polylock.timeout", "8s"), server.to_owned(), prefix.to_owned());
+        (namespace.url_with("polylock.operation_timeout", "8s"), server.to_owned(), prefix.to_owned());
     // The tables are there once the store was opened.
     drop(Locks::connect(&url).await.unwrap());
-    (spot, url, server, prefix)
+    (namespace, url, server, prefix)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn postgres_keeps_a_lock_while_claims_hang() {
     let (_spot, url, server, prefix) = store("postgres").await;
-    // What a claim for the lock takes first.
+    // The first lock that a claim acquires.
     let mut other = PgConnection::connect(&server).await.unwrap();
     let key = format!("hashtextextended('\"public\".{prefix}:' || encode('stuck', 'hex'), 0)");
     other.execute(AssertSqlSafe(format!("SELECT pg_advisory_lock({key})"))).await.unwrap();

@@ -3,12 +3,12 @@
 
 use polylock::Locks;
 use polylock_integration_tests::{
-    clock::{PATIENCE, until},
-    servers::{Private, postgres},
+    clock::{TIMEOUT, until},
+    servers::{PrivateServer, postgres},
 };
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 
-/// Creates a function that records that it was called, and by whom, before it does what the original does.
+/// Creates a function that records its caller and then calls the original.
 const TRAPS: &[&str] = &[
     // A better match than the original's (text, bigint) for a call with a literal number.
     "public.hashtextextended(a text, b integer) RETURNS bigint => pg_catalog.hashtextextended(a, b::bigint)",
@@ -62,8 +62,8 @@ async fn texts(connection: &mut PgConnection, sql: &str) -> Vec<String> {
     rows.iter().map(|row| row.get(0)).collect()
 }
 
-/// A server whose schema `public` is open to all, as it was by default before version 15, with traps in it.
-async fn trapped(search_path: &str) -> Private {
+/// A server where every user may create objects in the schema `public`, the default before version 15, with traps in it.
+async fn start_with_traps(search_path: &str) -> PrivateServer {
     let server = postgres::start(&[]).unwrap();
     let mut admin = PgConnection::connect(server.url()).await.unwrap();
     run(&mut admin, "GRANT CREATE ON SCHEMA public TO PUBLIC; CREATE ROLE evil LOGIN; CREATE ROLE app LOGIN")
@@ -110,12 +110,12 @@ async fn use_locks(url: &str) -> [u64; 2] {
     let next = waiting.await.unwrap().unwrap();
     let second = next.fencing_token().get();
     next.release().await.unwrap();
-    assert!(here.close(PATIENCE).await && there.close(PATIENCE).await);
+    assert!(here.close(TIMEOUT).await && there.close(TIMEOUT).await);
     [first, second]
 }
 
-async fn nothing_is_captured(search_path: &str) {
-    let server = trapped(search_path).await;
+async fn no_foreign_object_is_run(search_path: &str) {
+    let server = start_with_traps(search_path).await;
     let mut admin = PgConnection::connect(server.url()).await.unwrap();
     for strategy in ["lease", "pessimistic"] {
         let url = format!(
@@ -129,10 +129,10 @@ async fn nothing_is_captured(search_path: &str) {
     }
 }
 
-/// Also where a function is called by somebody whose own search path is in force.
+/// Also if a function is called under another user's search path.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_function_pins_its_own_search_path() {
-    let server = trapped("\"$user\", public").await;
+    let server = start_with_traps("\"$user\", public").await;
     let mut app = PgConnection::connect(&server.url().replace("postgres@", "app@")).await.unwrap();
     let (name, request) = ("'\\x61'::bytea", "'\\x00112233445566778899aabbccddeeff'::bytea");
     let far = i64::MAX;
@@ -155,11 +155,11 @@ async fn every_function_pins_its_own_search_path() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_others_create_in_a_schema_of_the_search_path_is_never_run() {
-    nothing_is_captured("\"$user\", public").await;
+async fn objects_of_others_in_a_schema_of_the_search_path_are_never_run() {
+    no_foreign_object_is_run("\"$user\", public").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nor_where_that_schema_comes_before_the_systems_own() {
-    nothing_is_captured("public, pg_catalog").await;
+async fn objects_of_others_in_a_schema_before_the_system_schema_are_never_run() {
+    no_foreign_object_is_run("public, pg_catalog").await;
 }

@@ -3,12 +3,12 @@
 use std::{path::Path, process::Command};
 
 use polylock::{Error, Fault, Locks};
-use polylock_integration_tests::servers::{Private, Server, mariadb, postgres};
+use polylock_integration_tests::servers::{PrivateServer, Server, mariadb, postgres};
 use sqlx::{Connection, Executor, MySqlConnection, PgConnection};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Takes and gives back a lock.
-async fn passes(url: &str) {
+/// Acquires and releases a lock.
+async fn assert_usable(url: &str) {
     let locks = Locks::connect(url).await.unwrap_or_else(|error| panic!("{url}: {error:?}"));
     locks.lock("a").acquire().await.unwrap().release().await.unwrap();
 }
@@ -22,7 +22,7 @@ async fn refusal(url: &str) -> String {
 }
 
 /// The server at an address that its certificate does not name, as long as the runtime lasts.
-async fn elsewhere(url: &str) -> String {
+async fn other_host_url(url: &str) -> String {
     let (_, rest) = url.split_once("@127.0.0.1:").unwrap();
     let port: String = rest.chars().take_while(char::is_ascii_digit).collect();
     let target = format!("127.0.0.1:{port}");
@@ -42,8 +42,8 @@ async fn elsewhere(url: &str) -> String {
 }
 
 /// The certificate of an authority that has signed nothing.
-fn stranger(directory: &Path) -> String {
-    let file = directory.join("stranger.crt").display().to_string();
+fn other_authority(directory: &Path) -> String {
+    let file = directory.join("other.crt").display().to_string();
     let openssl = Command::new("openssl")
         .args([
             "req",
@@ -56,7 +56,7 @@ fn stranger(directory: &Path) -> String {
             "-days",
             "2",
         ])
-        .args(["-subj", "/CN=stranger", "-keyout", "/dev/null", "-out", &file])
+        .args(["-subj", "/CN=other", "-keyout", "/dev/null", "-out", &file])
         .output()
         .unwrap();
     assert!(openssl.status.success(), "{openssl:?}");
@@ -69,8 +69,8 @@ fn url(server: &Server, keys: &str) -> String {
     format!("{url}?polylock.table={}&{keys}", server.name())
 }
 
-/// What the modes of a server are called, and the key of the file with the authority.
-struct Words {
+/// The names of the modes of a server, and the key of the authority's file.
+struct Keys {
     mode: &'static str,
     ca: &'static str,
     verify_ca: &'static str,
@@ -80,7 +80,7 @@ struct Words {
     disable: &'static str,
 }
 
-const POSTGRES: Words = Words {
+const POSTGRES: Keys = Keys {
     mode: "sslmode",
     ca: "sslrootcert",
     verify_ca: "verify-ca",
@@ -90,7 +90,7 @@ const POSTGRES: Words = Words {
     disable: "disable",
 };
 
-const MYSQL: Words = Words {
+const MYSQL: Keys = Keys {
     mode: "ssl-mode",
     ca: "ssl-ca",
     verify_ca: "verify_ca",
@@ -101,11 +101,11 @@ const MYSQL: Words = Words {
 };
 
 /// The modes on a server that accepts nothing but encrypted connections, and on one that does not encrypt.
-async fn modes(words: &Words, encrypting: &Private, plain: &Server) {
-    let Words { mode, ca, verify_ca, verify_full, require, prefer, disable } = words;
+async fn modes(names: &Keys, encrypting: &PrivateServer, plain: &Server) {
+    let Keys { mode, ca, verify_ca, verify_full, require, prefer, disable } = names;
     let dir = encrypting.directory();
     let home = dir.display();
-    let (own, other) = (format!("{ca}={home}/ca.crt"), format!("{ca}={}", stranger(&dir)));
+    let (own, other) = (format!("{ca}={home}/ca.crt"), format!("{ca}={}", other_authority(&dir)));
     let at = |keys: String| url(encrypting, &keys);
 
     for keys in [
@@ -116,12 +116,12 @@ async fn modes(words: &Words, encrypting: &Private, plain: &Server) {
         // That is the default.
         String::new(),
     ] {
-        passes(&at(keys)).await;
+        assert_usable(&at(keys)).await;
     }
     // Any server is believed in, under any name, unless its certificate is to be checked.
-    passes(&elsewhere(&at(format!("{mode}={require}"))).await).await;
-    passes(&elsewhere(&at(format!("{mode}={verify_ca}&{own}"))).await).await;
-    let text = refusal(&elsewhere(&at(format!("{mode}={verify_full}&{own}"))).await).await;
+    assert_usable(&other_host_url(&at(format!("{mode}={require}"))).await).await;
+    assert_usable(&other_host_url(&at(format!("{mode}={verify_ca}&{own}"))).await).await;
+    let text = refusal(&other_host_url(&at(format!("{mode}={verify_full}&{own}"))).await).await;
     assert!(text.contains("not valid for name"), "{text}");
     for verified in [verify_full, verify_ca] {
         for unknown in [other.as_str(), ""] {
@@ -140,9 +140,9 @@ async fn modes(words: &Words, encrypting: &Private, plain: &Server) {
     assert!(matches!(&error, Error::Unavailable(error) if error.fault == Fault::Denied), "{error:?}");
 
     let at = |keys: String| url(plain, &keys);
-    passes(&at(format!("{mode}={disable}"))).await;
-    passes(&at(format!("{mode}={prefer}"))).await;
-    passes(&at(String::new())).await;
+    assert_usable(&at(format!("{mode}={disable}"))).await;
+    assert_usable(&at(format!("{mode}={prefer}"))).await;
+    assert_usable(&at(String::new())).await;
     for keys in [
         format!("{mode}={require}"),
         format!("{mode}={verify_ca}&{own}"),
@@ -157,7 +157,7 @@ async fn modes(words: &Words, encrypting: &Private, plain: &Server) {
 async fn modes_of_postgres() {
     let server = postgres::start_tls(&["ssl_ca_file=../ca.crt"]).unwrap();
     let rules = server.directory().join("data/pg_hba.conf");
-    // A certificate names the user whom it is for.
+    // A client certificate contains the name of its user.
     std::fs::write(&rules, "hostssl all localhost all cert\nhostssl all all all trust\n").unwrap();
     let mut admin = PgConnection::connect(&format!("{}?sslmode=require", server.url())).await.unwrap();
     let role = "CREATE ROLE localhost LOGIN; GRANT ALL ON SCHEMA public TO localhost";
@@ -173,7 +173,7 @@ async fn modes_of_postgres() {
     let home = directory.display();
     let client = |keys: &str| url(&server, keys).replace("postgres@", "localhost@");
     let verified = format!("sslmode=verify-full&sslrootcert={home}/ca.crt");
-    passes(&client(&format!("{verified}&sslcert={home}/server.crt&sslkey={home}/server.key"))).await;
+    assert_usable(&client(&format!("{verified}&sslcert={home}/server.crt&sslkey={home}/server.key"))).await;
     let text = refusal(&client(&verified)).await;
     assert!(text.contains("certificate"), "{text}");
     let text = refusal(&client(&format!("{verified}&sslcert={home}/server.crt"))).await;
@@ -193,9 +193,9 @@ async fn modes_of_mariadb() {
     let home = directory.display();
     let client = |keys: &str| url(&server, keys).replace("root@", "sealed@");
     let verified = format!("ssl-mode=verify_identity&ssl-ca={home}/ca.crt");
-    passes(&client(&format!("{verified}&ssl-cert={home}/server.crt&ssl-key={home}/server.key"))).await;
+    assert_usable(&client(&format!("{verified}&ssl-cert={home}/server.crt&ssl-key={home}/server.key"))).await;
     let short = format!("sslmode=verify_identity&sslca={home}/ca.crt");
-    passes(&client(&format!("{short}&sslcert={home}/server.crt&sslkey={home}/server.key"))).await;
+    assert_usable(&client(&format!("{short}&sslcert={home}/server.crt&sslkey={home}/server.key"))).await;
     let text = refusal(&client(&verified)).await;
     assert!(text.contains("denied"), "{text}");
     let text = refusal(&client(&format!("{verified}&ssl-key={home}/server.key"))).await;

@@ -1,7 +1,7 @@
 //! From one version of the tables to the next, with programs of both versions at work.
 //!
-//! There is one version so far. The next one is the same program with one step more and with routines of its own, which use what the
-//! step adds.
+//! There is one version so far. The next one is the same program with one more step and with separate routines, which use the columns that
+//! the step adds.
 
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ use polylock_integration_tests::{
     clock::pause,
     load::Load,
     stores,
-    targets::{self, Spot},
+    targets::{self, Namespace},
 };
-use polylock_sql::{Next, mysql, postgres as pg, sqlite};
+use polylock_sql::{NextVersion, mysql, postgres as pg, sqlite};
 use polylock_testkit::{
     Target as _,
     history::{self, Rules, Section},
@@ -29,34 +29,34 @@ macro_rules! on_each {
         mod $target {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $test() {
-                let Some(spot) = super::spot(stringify!($target)).await else { return };
-                super::$test(&spot).await;
+                let Some(namespace) = super::namespace(stringify!($target)).await else { return };
+                super::$test(&namespace).await;
             })*
         }
     };
 }
 on_each! {
     sqlite_full postgres mariadb postgres_pessimistic mariadb_pessimistic: [
-        old_and_new_programs_share_locks_from_the_upgrade_on
-        a_program_of_the_old_version_uses_tables_that_the_new_one_made
-        versions_that_can_not_share_locks_never_meet
-        an_upgrade_that_was_interrupted_is_completed
-        tables_of_the_new_version_that_were_emptied_are_completed
+        old_and_new_programs_share_locks_after_the_upgrade
+        an_old_program_uses_tables_created_by_a_new_one
+        incompatible_versions_never_use_the_same_tables
+        an_interrupted_upgrade_is_completed
+        emptied_tables_of_the_new_version_are_completed
     ]
 }
 
-async fn spot(target: &str) -> Option<Spot> {
-    let there = stores::is_there(target).await;
+async fn namespace(target: &str) -> Option<Namespace> {
+    let there = stores::is_available(target).await;
     if there {
-        Some(targets::make(target).await.unwrap_or_else(|missing| panic!("{missing:?}")))
+        Some(targets::create(target).await.unwrap_or_else(|missing| panic!("{missing:?}")))
     } else {
         None
     }
 }
 
-/// The store of `spot`, as a program of the current version sees it, or of the next one.
-async fn open(spot: &Spot, next: Option<Next>) -> Result<Locks> {
-    let url = StoreUrl::parse(spot.url())?;
+/// The store of `namespace`, as a program of the current version sees it, or of the next one.
+async fn open(namespace: &Namespace, next: Option<NextVersion>) -> Result<Locks> {
+    let url = StoreUrl::parse(namespace.url())?;
     let mut keys = url.keys();
     let store = match url.scheme() {
         "postgres" => {
@@ -87,18 +87,18 @@ async fn open(spot: &Spot, next: Option<Next>) -> Result<Locks> {
     store.map(Locks::new)
 }
 
-fn is_pessimistic(spot: &Spot) -> bool {
-    spot.url().contains("pessimistic")
+fn is_pessimistic(namespace: &Namespace) -> bool {
+    namespace.url().contains("pessimistic")
 }
 
 /// Columns, a table and an index, as a step adds them.
-fn step(spot: &Spot) -> &'static str {
-    match spot.url().split(':').next() {
+fn step(namespace: &Namespace) -> &'static str {
+    match namespace.url().split(':').next() {
         // Not to the tables that open transactions have locks on.
-        Some("postgres") if is_pessimistic(spot) => {
+        Some("postgres") if is_pessimistic(namespace) => {
             "CREATE TABLE IF NOT EXISTS {p}_notes (name bytea PRIMARY KEY, made_by text NOT NULL DEFAULT 'old');"
         }
-        Some("mysql") if is_pessimistic(spot) => {
+        Some("mysql") if is_pessimistic(namespace) => {
             "CREATE TABLE IF NOT EXISTS {p}_notes (name VARBINARY(255) PRIMARY KEY, made_by VARBINARY(9) NOT NULL DEFAULT 'old');"
         }
         Some("postgres") => {
@@ -126,12 +126,14 @@ fn step(spot: &Spot) -> &'static str {
 }
 
 /// Routines of the next version, beside the current ones, and a claim that fills the new column.
-fn with_routines(spot: &Spot, next: Next) -> Next {
+fn with_routines(namespace: &Namespace, next: NextVersion) -> NextVersion {
     let routines = ["settle", "claim", "keep_alive", "release", "break", "sweep"];
-    let next = routines
-        .iter()
-        .fold(next, |next, routine| next.edit(&format!("_{routine}_2"), &format!("_{routine}_3")));
-    match spot.url().split(':').next() {
+    let next = routines.iter().fold(next, |next, routine| {
+        [3, 2].iter().fold(next, |next, version| {
+            next.edit(&format!("_{routine}_{version}"), &format!("_{routine}_{}", version + 1))
+        })
+    });
+    match namespace.url().split(':').next() {
         Some("postgres") => next
             .edit(
                 "owner, label, since, expires_at)\n    VALUES (nextval(",
@@ -143,7 +145,8 @@ fn with_routines(spot: &Spot, next: Next) -> Next {
                 "(name, slot, request, token, mode, owner, label, since, expires_at)",
                 "(name, slot, request, token, mode, owner, label, since, expires_at, made_by)",
             )
-            .edit("a_label, v_now, v_now + a_ttl)", "a_label, v_now, v_now + a_ttl, 'new')"),
+            .edit("a_label, v_now, v_now + a_ttl)", "a_label, v_now, v_now + a_ttl, 'new')")
+            .edit("v_label, v_now, v_until)", "v_label, v_now, v_until, 'new')"),
         _ => next.edit(
             "(name, slot, request, mode, owner, label, since, expires_at)\nSELECT ?1, ?5,",
             "(made_by, name, slot, request, mode, owner, label, since, expires_at)\nSELECT 'new', ?1, ?5,",
@@ -151,17 +154,17 @@ fn with_routines(spot: &Spot, next: Next) -> Next {
     }
 }
 
-fn compatible(spot: &Spot) -> Next {
-    with_routines(spot, Next::compatible(step(spot)))
+fn compatible(namespace: &Namespace) -> NextVersion {
+    with_routines(namespace, NextVersion::compatible(step(namespace)))
 }
 
-fn incompatible(spot: &Spot) -> Next {
-    with_routines(spot, Next::incompatible(step(spot)))
+fn incompatible(namespace: &Namespace) -> NextVersion {
+    with_routines(namespace, NextVersion::incompatible(step(namespace)))
 }
 
-/// What the database answers with, as text, in one column; and the prefix of the tables in `{p}`.
-async fn ask(spot: &Spot, sql: &str) -> Vec<String> {
-    let (server, query) = spot.url().split_once('?').unwrap();
+/// Returns the text in the first column of the reply. `{p}` is the prefix of the tables.
+async fn ask(namespace: &Namespace, sql: &str) -> Vec<String> {
+    let (server, query) = namespace.url().split_once('?').unwrap();
     let table = query.split('&').find_map(|key| key.strip_prefix("polylock.table=")).unwrap_or("polylock");
     let sql = sqlx::raw_sql(AssertSqlSafe(sql.replace("{p}", table)));
     match server.split(':').next() {
@@ -177,17 +180,17 @@ async fn ask(spot: &Spot, sql: &str) -> Vec<String> {
         }
         _ => {
             let mut connection =
-                SqliteConnectOptions::new().filename(spot.file("locks.db")).connect().await.unwrap();
+                SqliteConnectOptions::new().filename(namespace.file("locks.db")).connect().await.unwrap();
             let rows = connection.fetch_all(sql).await.unwrap();
             rows.iter().map(|row| row.get(0)).collect()
         }
     }
 }
 
-/// Who made the hold of `n` that `locks` takes.
-async fn made_by(spot: &Spot, locks: &Locks) -> Vec<String> {
+/// Returns the program that created the hold of `n` that `locks` acquires.
+async fn made_by(namespace: &Namespace, locks: &Locks) -> Vec<String> {
     let guard = locks.lock("n").acquire().await.unwrap();
-    let found = ask(spot, "SELECT made_by FROM {p}_holds").await;
+    let found = ask(namespace, "SELECT made_by FROM {p}_holds").await;
     guard.release().await.unwrap();
     found
 }
@@ -204,19 +207,23 @@ async fn sections(load: Load, stores: Vec<Locks>, who: &str) -> Vec<Section> {
     sections
 }
 
-async fn old_and_new_programs_share_locks_from_the_upgrade_on(spot: &Spot) {
+async fn old_and_new_programs_share_locks_after_the_upgrade(namespace: &Namespace) {
     let load =
-        |millis| Load { tasks: 2, lasts: Duration::from_millis(millis), more_than: 20, ..Load::default() };
-    let old = [open(spot, None).await.unwrap(), open(spot, None).await.unwrap()];
+        |millis| Load { tasks: 2, duration: Duration::from_millis(millis), min_holds: 20, ..Load::default() };
+    let old = [open(namespace, None).await.unwrap(), open(namespace, None).await.unwrap()];
     let new = async {
         pause(Duration::from_millis(200)).await;
         // Two programs of the new version start at once.
-        let new = join_all([open(spot, Some(compatible(spot))), open(spot, Some(compatible(spot)))]).await;
+        let new = join_all([
+            open(namespace, Some(compatible(namespace))),
+            open(namespace, Some(compatible(namespace))),
+        ])
+        .await;
         let new: Vec<Locks> = new.into_iter().map(Result::unwrap).collect();
-        // A program of the old one starts anew.
-        let again = open(spot, None).await.unwrap();
-        if !is_pessimistic(spot) {
-            let [old, new] = [made_by(spot, &again).await, made_by(spot, &new[0]).await];
+        // A program of the old version is restarted.
+        let again = open(namespace, None).await.unwrap();
+        if !is_pessimistic(namespace) {
+            let [old, new] = [made_by(namespace, &again).await, made_by(namespace, &new[0]).await];
             assert!(
                 old.iter().all(|by| by == "old" || by == "new") && new.contains(&"new".to_owned()),
                 "{old:?} {new:?}"
@@ -230,16 +237,16 @@ async fn old_and_new_programs_share_locks_from_the_upgrade_on(spot: &Spot) {
     let all = [old, others].concat();
     println!("{} sections", all.len());
     assert_eq!(history::check(&all, Rules::default()), []);
-    assert_eq!(ask(spot, "SELECT 'a' FROM {p}_notes").await, [""; 0], "the step was done");
+    assert_eq!(ask(namespace, "SELECT 'a' FROM {p}_notes").await, [""; 0], "the step was done");
 }
 
-async fn a_program_of_the_old_version_uses_tables_that_the_new_one_made(spot: &Spot) {
-    let new = open(spot, Some(compatible(spot))).await.unwrap();
-    // It makes what it needs beside.
-    let old = open(spot, None).await.unwrap();
-    if !is_pessimistic(spot) {
-        assert_eq!(made_by(spot, &old).await, ["old"]);
-        assert_eq!(made_by(spot, &new).await, ["new"]);
+async fn an_old_program_uses_tables_created_by_a_new_one(namespace: &Namespace) {
+    let new = open(namespace, Some(compatible(namespace))).await.unwrap();
+    // It creates its own routines in addition.
+    let old = open(namespace, None).await.unwrap();
+    if !is_pessimistic(namespace) {
+        assert_eq!(made_by(namespace, &old).await, ["old"]);
+        assert_eq!(made_by(namespace, &new).await, ["new"]);
     }
     let held = new.lock("n").acquire().await.unwrap();
     assert!(old.lock("n").try_acquire().await.unwrap().is_none());
@@ -251,8 +258,8 @@ async fn a_program_of_the_old_version_uses_tables_that_the_new_one_made(spot: &S
     let second = waiter.await.unwrap();
     assert!(second.fencing_token() > first);
     second.release().await.unwrap();
-    assert_eq!(ask(spot, VERSION).await, [(current(spot) + 1).to_string()], "it has not gone back");
-    let new = open(spot, Some(compatible(spot))).await.unwrap();
+    assert_eq!(ask(namespace, VERSION).await, [(current(namespace) + 1).to_string()], "it has not gone back");
+    let new = open(namespace, Some(compatible(namespace))).await.unwrap();
     new.lock("n").acquire().await.unwrap().release().await.unwrap();
 }
 
@@ -261,53 +268,53 @@ const VERSION: &str = "SELECT CAST(max(value) AS CHAR(9)) FROM {p}_meta";
 const VALUES: &str = "SELECT CAST(value AS CHAR(9)) FROM {p}_meta ORDER BY value";
 
 /// The version of this program.
-fn current(spot: &Spot) -> i64 {
-    if spot.url().starts_with("sqlite") { 3 } else { 2 }
+fn current(namespace: &Namespace) -> i64 {
+    if namespace.url().starts_with("sqlite") { 3 } else { 2 }
 }
 
 /// Why the store is not to be opened.
-async fn refusal(spot: &Spot, next: Option<Next>) -> String {
-    match open(spot, next).await {
+async fn refusal(namespace: &Namespace, next: Option<NextVersion>) -> String {
+    match open(namespace, next).await {
         Err(Error::Config(error)) if error.key == "polylock.table" => error.problem,
         other => panic!("should be refused: {other:?}"),
     }
 }
 
-async fn versions_that_can_not_share_locks_never_meet(spot: &Spot) {
-    let old = open(spot, None).await.unwrap();
-    let before = ask(spot, VALUES).await;
-    let refused = refusal(spot, Some(incompatible(spot))).await;
+async fn incompatible_versions_never_use_the_same_tables(namespace: &Namespace) {
+    let old = open(namespace, None).await.unwrap();
+    let before = ask(namespace, VALUES).await;
+    let refused = refusal(namespace, Some(incompatible(namespace))).await;
     // Nor by an administrator.
-    let messages = script(spot, incompatible(spot));
+    let messages = script(namespace, incompatible(namespace));
     if !messages.is_empty() {
-        let refused = administer(spot, &messages).await.unwrap_err().to_string();
+        let refused = administer(namespace, &messages).await.unwrap_err().to_string();
         assert!(refused.contains("programs of versions before 3"), "{refused}");
     }
-    assert_eq!(ask(spot, VALUES).await, before, "nothing was changed");
+    assert_eq!(ask(namespace, VALUES).await, before, "nothing was changed");
     old.lock("n").acquire().await.unwrap().release().await.unwrap();
     drop(old);
 
-    // The operator has stopped the old ones, and does what the message says.
+    // The operator has stopped the old programs, and runs the statement in the message.
     let (_, rest) = refused.split_once("run `").unwrap();
     let (statement, _) = rest.split_once('`').unwrap();
-    ask(spot, statement).await;
+    ask(namespace, statement).await;
     let token = async |locks: &Locks| {
         let guard = locks.lock("n").acquire().await.unwrap();
         let token = guard.fencing_token();
         guard.release().await.unwrap();
         token
     };
-    let refused = refusal(spot, None).await;
+    let refused = refusal(namespace, None).await;
     assert!(refused.contains("update the program"), "{refused}");
-    let new = open(spot, Some(incompatible(spot))).await.unwrap();
+    let new = open(namespace, Some(incompatible(namespace))).await.unwrap();
     token(&new).await;
-    let refused = refusal(spot, None).await;
+    let refused = refusal(namespace, None).await;
     assert!(refused.contains("update the program"), "{refused}");
 }
 
-/// What an administrator runs for programs of the next version, one message each; nothing where there is no administrator.
-fn script(spot: &Spot, next: Next) -> Vec<String> {
-    let url = StoreUrl::parse(spot.url()).unwrap();
+/// Returns the messages that an administrator runs for the next version; none for a store without an administrator.
+fn script(namespace: &Namespace, next: NextVersion) -> Vec<String> {
+    let url = StoreUrl::parse(namespace.url()).unwrap();
     let mut keys = url.keys();
     match url.scheme() {
         "postgres" => {
@@ -334,8 +341,8 @@ fn script(spot: &Spot, next: Next) -> Vec<String> {
 }
 
 /// Runs the first of an administrator's messages in one session.
-async fn administer(spot: &Spot, messages: &[String]) -> sqlx::Result<()> {
-    let server = spot.url().split('?').next().unwrap();
+async fn administer(namespace: &Namespace, messages: &[String]) -> sqlx::Result<()> {
+    let server = namespace.url().split('?').next().unwrap();
     if server.starts_with("postgres") {
         let mut connection = sqlx::PgConnection::connect(server).await?;
         for message in messages {
@@ -350,33 +357,37 @@ async fn administer(spot: &Spot, messages: &[String]) -> sqlx::Result<()> {
     Ok(())
 }
 
-async fn an_upgrade_that_was_interrupted_is_completed(spot: &Spot) {
+async fn an_interrupted_upgrade_is_completed(namespace: &Namespace) {
     // Of a file it is one transaction of the program's own.
-    let messages = script(spot, compatible(spot));
+    let messages = script(namespace, compatible(namespace));
     let is_step = |message: &String| message.contains("made_by") || message.contains("_notes (");
     let first = messages.iter().position(is_step);
-    let Some(first) = first else { return assert!(spot.url().starts_with("sqlite")) };
+    let Some(first) = first else { return assert!(namespace.url().starts_with("sqlite")) };
     let last = messages.iter().rposition(is_step).unwrap();
     let uses = async |locks: Locks| {
         locks.lock("n").acquire().await.unwrap().release().await.unwrap();
     };
-    let old = open(spot, None).await.unwrap();
+    let old = open(namespace, None).await.unwrap();
     for count in (first..last).step_by(3) {
-        administer(spot, &messages[..count]).await.unwrap();
+        administer(namespace, &messages[..count]).await.unwrap();
         uses(old.clone()).await;
-        uses(open(spot, None).await.unwrap()).await;
-        assert_eq!(ask(spot, VERSION).await, [current(spot).to_string()], "it counts when it is done");
+        uses(open(namespace, None).await.unwrap()).await;
+        assert_eq!(
+            ask(namespace, VERSION).await,
+            [current(namespace).to_string()],
+            "it counts when it is done"
+        );
     }
-    uses(open(spot, Some(compatible(spot))).await.unwrap()).await;
+    uses(open(namespace, Some(compatible(namespace))).await.unwrap()).await;
     uses(old).await;
-    assert_eq!(ask(spot, VERSION).await, [(current(spot) + 1).to_string()]);
+    assert_eq!(ask(namespace, VERSION).await, [(current(namespace) + 1).to_string()]);
     // All of it does no harm where it was done.
-    administer(spot, &messages).await.unwrap();
-    uses(open(spot, Some(compatible(spot))).await.unwrap()).await;
+    administer(namespace, &messages).await.unwrap();
+    uses(open(namespace, Some(compatible(namespace))).await.unwrap()).await;
 }
 
-async fn tables_of_the_new_version_that_were_emptied_are_completed(spot: &Spot) {
-    let new = open(spot, Some(compatible(spot))).await.unwrap();
+async fn emptied_tables_of_the_new_version_are_completed(namespace: &Namespace) {
+    let new = open(namespace, Some(compatible(namespace))).await.unwrap();
     let token = async |locks: &Locks| {
         let guard = locks.lock("n").acquire().await.unwrap();
         let token = guard.fencing_token();
@@ -384,10 +395,10 @@ async fn tables_of_the_new_version_that_were_emptied_are_completed(spot: &Spot) 
         token
     };
     let first = token(&new).await;
-    spot.empty().await.unwrap();
-    ask(spot, "DELETE FROM {p}_meta").await;
-    let second = token(&open(spot, Some(compatible(spot))).await.unwrap()).await;
+    namespace.empty().await.unwrap();
+    ask(namespace, "DELETE FROM {p}_meta").await;
+    let second = token(&open(namespace, Some(compatible(namespace))).await.unwrap()).await;
     assert!(second > first);
-    token(&open(spot, None).await.unwrap()).await;
-    assert_eq!(ask(spot, VERSION).await, [(current(spot) + 1).to_string()]);
+    token(&open(namespace, None).await.unwrap()).await;
+    assert_eq!(ask(namespace, VERSION).await, [(current(namespace) + 1).to_string()]);
 }

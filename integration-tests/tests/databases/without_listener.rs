@@ -4,19 +4,19 @@ use std::{fs, time::Duration};
 
 use polylock_integration_tests::{
     clock::pause,
-    history::{Flow, at, read_all},
+    history::{Summary, at, read_all},
     process::Process,
-    servers::{Private, pgbouncer, postgres},
+    servers::{PrivateServer, pgbouncer, postgres},
 };
 use polylock_testkit::history::{self, Rules};
 use sqlx::{Connection, Executor, PgConnection};
 
-/// How long the processes compete: two seconds, or as many as this variable says.
+/// The variable with the duration of the contention in seconds; two by default.
 const SECONDS: &str = "POLYLOCK_TEST_POLLING_SECONDS";
 
 /// Two processes with four tasks each, which take one lock again and again and hold it for 2 ms. Prints the rate and the
 /// latencies of hand-overs; checks the history, and that `server` has logged no error.
-async fn compete(kind: &str, server: &Private, url: &str) -> Flow {
+async fn compete(kind: &str, server: &PrivateServer, url: &str) -> Summary {
     let lasts = std::env::var(SECONDS).map_or(2, |seconds| seconds.parse().unwrap());
     let directory = tempfile::TempDir::new().unwrap();
     let history = directory.path().join("history");
@@ -25,31 +25,31 @@ async fn compete(kind: &str, server: &Private, url: &str) -> Flow {
     let arguments = ["contend", url, "n", history.to_str().unwrap(), "4", &millis, "2"];
     let mut workers: Vec<Process> =
         (0..2).map(|_| Process::start(env!("CARGO_BIN_EXE_worker"), arguments)).collect();
-    workers.iter_mut().for_each(|worker| drop(worker.hears("ready")));
-    workers.iter_mut().for_each(|worker| worker.tell("go"));
+    workers.iter_mut().for_each(|worker| drop(worker.expect_line("ready")));
+    workers.iter_mut().for_each(|worker| worker.send_line("go"));
     for worker in &mut workers {
-        let done = worker.line_within(Duration::from_secs(lasts + 30));
+        let done = worker.next_line(Duration::from_secs(lasts + 30));
         assert_eq!(done.as_deref(), Some("done"), "{worker:?} waits for ever");
-        assert!(worker.ends().success());
+        assert!(worker.wait_for_exit().success());
     }
     let sections = read_all(&history);
     assert_eq!(history::check(&sections, Rules::default()), []);
-    let flow = Flow::of(&sections);
+    let flow = Summary::of(&sections);
     println!("{kind}: {flow}");
     let log = server.log();
     assert!(!log.contains("ERROR"), "{log}");
     flow
 }
 
-/// A single process is woken by its own releases, so the rate alone does not show that the tables are queried: nobody waits
-/// for the recheck of a second, nor for the pause after a failed query.
-fn is_steady(flow: &Flow) {
+/// A single process is woken by its own releases, so the rate alone does not show that the tables are queried: no waiter
+/// waits for the recheck of a second, nor for the pause after a failed query.
+fn is_steady(flow: &Summary) {
     assert!(flow.to_another > 20, "{flow}");
     assert!(at(&flow.hand_over, 0.99) < Duration::from_millis(400), "{flow}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn processes_that_do_not_listen_hand_over_quickly() {
+async fn processes_without_a_listener_hand_over_quickly() {
     let server = postgres::start(&[]).unwrap();
     let url = format!("{}?polylock.listen=off", server.url());
     is_steady(&compete("listen=off", &server, &url).await);

@@ -1,4 +1,4 @@
-//! A place in a database for each test, with a table to protect that writes down in which order it was written.
+//! Separate tables for each test: one to protect, and one that records the order of the writes.
 
 use std::sync::Arc;
 
@@ -24,36 +24,36 @@ const CONNECTIONS: u32 = 8;
 type Options<D> = <<D as sqlx::Database>::Connection as Connection>::Options;
 
 /// Tables that nothing else uses.
-pub(crate) struct Place<D: Db> {
+pub(crate) struct TestDatabase<D: Db> {
     pub(crate) options: Options<D>,
     pub(crate) pool: Pool<D>,
     pub(crate) fences: Fences,
-    /// What the names of its tables begin with. Leaked: a test has one.
+    /// The prefix of the table names. Leaked: a test has one.
     pub(crate) name: &'static str,
     orders: &'static str,
     /// Kept for as long as the file in it is used.
     _directory: Option<Arc<TempDir>>,
 }
 
-/// What tests do in their own SQL, for any database.
+/// The operations of the tests in their own SQL, for any database.
 pub(crate) trait Db: Supported {
     /// The isolation levels it has, the default first.
-    const LEVELS: &[&str];
+    const ISOLATION_LEVELS: &[&str];
 
-    /// Those at which one transaction may read what another then writes, so that it has an old snapshot.
-    const SNAPSHOTS: &[&str] = Self::LEVELS;
+    /// The levels at which a row may be written after another transaction has read it, so that the reader has an old snapshot.
+    const SNAPSHOTS: &[&str] = Self::ISOLATION_LEVELS;
 
-    /// `orders`, with two rows that nobody has written yet, and `landed`, in which a trigger writes down each `note`
-    /// that a row gets. It does so while the row is locked, so `landed.id` is the order of the writes.
+    /// `orders`, with two unwritten rows, and `written`, in which a trigger records each new `note` of a row while the row is locked,
+    /// so `written.id` is the order of the writes.
     const TABLES: &str;
 
     /// The server of all tests; `None` if it needs none.
     fn server() -> Option<Result<&'static Server, Missing>>;
 
-    /// Where its tables are.
+    /// Returns the options for the database with the tables.
     fn options(server: Option<&Server>, directory: Option<&TempDir>) -> Options<Self>;
 
-    /// Connections whose transactions have this isolation level.
+    /// Opens a pool of connections with this isolation level.
     async fn pool(options: Options<Self>, level: &'static str) -> Pool<Self>;
 
     /// Runs statements.
@@ -74,14 +74,14 @@ pub(crate) trait Db: Supported {
     /// An update of the version's row `id`.
     fn versioned<'q>(table: &'q str, version: i64, id: i64, note: i64) -> VersionedUpdate<'q, Self>;
 
-    /// How many connections wait in the middle of a statement on tables of that name; `None` where nobody can tell.
+    /// Returns the number of connections that wait in a statement on tables of that name; `None` if the database can't report it.
     async fn waiting(pool: &Pool<Self>, name: &str) -> Option<i64>;
 
     /// Ends a transaction as an operator does: the connection that carries it is gone.
     async fn kill(pool: &Pool<Self>, transaction: Transaction<'_, Self>);
 }
 
-impl<D: Db> Clone for Place<D> {
+impl<D: Db> Clone for TestDatabase<D> {
     fn clone(&self) -> Self {
         let Self { options, pool, fences, name, orders, _directory } = self;
         let (options, pool, fences) = (options.clone(), pool.clone(), fences.clone());
@@ -89,9 +89,9 @@ impl<D: Db> Clone for Place<D> {
     }
 }
 
-impl<D: Db> Place<D> {
+impl<D: Db> TestDatabase<D> {
     /// A fresh one; `None` if there is no server, and none is required.
-    pub(crate) async fn make() -> Option<Self> {
+    pub(crate) async fn create() -> Option<Self> {
         // Starting one blocks.
         let server = tokio::task::spawn_blocking(D::server).await.unwrap();
         let server = match server.transpose() {
@@ -106,34 +106,34 @@ impl<D: Db> Place<D> {
         let directory = server.is_none().then(|| TempDir::new().unwrap());
         let options = D::options(server, directory.as_ref());
         let name = server.map_or_else(|| "t".to_owned(), Server::name).leak();
-        let pool = D::pool(options.clone(), D::LEVELS[0]).await;
+        let pool = D::pool(options.clone(), D::ISOLATION_LEVELS[0]).await;
         let fences = Fences::new(format!("{name}_fences")).unwrap();
         fences.create(&pool).await.unwrap();
         let orders = format!("{name}_orders").leak();
         let directory = directory.map(Arc::new);
-        let place = Self { options, pool, fences, name, orders, _directory: directory };
-        place.run(D::TABLES).await;
-        Some(place)
+        let database = Self { options, pool, fences, name, orders, _directory: directory };
+        database.run(D::TABLES).await;
+        Some(database)
     }
 
-    /// Connections whose transactions have this isolation level.
+    /// Opens a pool of connections with this isolation level.
     pub(crate) async fn pool_at(&self, level: &'static str) -> Pool<D> {
         D::pool(self.options.clone(), level).await
     }
 
     /// `sql` with the names that the tables have here.
-    fn here(&self, sql: &str) -> String {
+    fn fill_names(&self, sql: &str) -> String {
         sql.replace("{p}", self.name)
     }
 
     pub(crate) async fn run(&self, sql: &str) {
         let mut connection = self.pool.acquire().await.unwrap();
-        D::run(&mut connection, &self.here(sql)).await.unwrap();
+        D::run(&mut connection, &self.fill_names(sql)).await.unwrap();
     }
 
     /// The numbers in the first column.
     pub(crate) async fn select(&self, connection: &mut D::Connection, sql: &str) -> sqlx::Result<Vec<i64>> {
-        D::select(connection, &self.here(sql)).await
+        D::select(connection, &self.fill_names(sql)).await
     }
 
     /// Sets the note to the token, if the token may.
@@ -178,23 +178,23 @@ impl<D: Db> Place<D> {
 
     /// Writes `note` into the row, without any check.
     pub(crate) async fn write(&self, connection: &mut D::Connection, note: i64) -> sqlx::Result<()> {
-        let sql = self.here(&format!("UPDATE {{p}}_orders SET note = {note} WHERE id = 1"));
+        let sql = self.fill_names(&format!("UPDATE {{p}}_orders SET note = {note} WHERE id = 1"));
         D::run(connection, &sql).await
     }
 
-    /// What the row's note is.
+    /// Returns the note of the row.
     pub(crate) async fn note(&self, connection: &mut D::Connection) -> i64 {
         self.select(connection, "SELECT note FROM {p}_orders WHERE id = 1").await.unwrap()[0]
     }
 
-    /// The notes that landed, in order.
-    pub(crate) async fn landed(&self) -> Vec<i64> {
+    /// Returns the notes that were written, in order.
+    pub(crate) async fn written_tokens(&self) -> Vec<i64> {
         let mut connection = self.pool.acquire().await.unwrap();
         self.select(&mut connection, "SELECT note FROM {p}_landed ORDER BY id").await.unwrap()
     }
 
-    /// Returns when another connection waits in the middle of a statement. Where nobody can tell, it returns at once.
-    pub(crate) async fn somebody_waits(&self) {
+    /// Waits until another connection waits in a statement. Returns immediately if the database can't report it.
+    pub(crate) async fn wait_for_waiter(&self) {
         clock::until("somebody waits for a lock", async || {
             D::waiting(&self.pool, self.name).await.is_none_or(|count| count > 0)
         })
@@ -228,7 +228,7 @@ macro_rules! by_driver {
 }
 
 impl Db for Sqlite {
-    const LEVELS: &[&str] = &["SERIALIZABLE"];
+    const ISOLATION_LEVELS: &[&str] = &["SERIALIZABLE"];
     const TABLES: &str = "
         CREATE TABLE {p}_orders (
             shop TEXT, id INTEGER, note INTEGER, fence INTEGER, version INTEGER, PRIMARY KEY (shop, id)
@@ -266,7 +266,7 @@ impl Db for Sqlite {
 }
 
 impl Db for Postgres {
-    const LEVELS: &[&str] = &["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"];
+    const ISOLATION_LEVELS: &[&str] = &["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"];
     const TABLES: &str = "
         CREATE TABLE {p}_orders (
             shop text, id bigint, note bigint, fence bigint, version integer, PRIMARY KEY (shop, id)
@@ -310,12 +310,13 @@ impl Db for Postgres {
     }
 }
 
-/// As MariaDB has it by default from 11.6 on; MySQL takes what is between the marks for a comment.
+/// The default of MariaDB from 11.6 on; MySQL reads it as a comment.
 const STRICT: &str = "REPEATABLE READ; SET @x = 1 /*M!101108 , SESSION innodb_snapshot_isolation = ON */";
 
 impl Db for MySql {
-    const LEVELS: &[&str] = &["REPEATABLE READ", "READ COMMITTED", "READ UNCOMMITTED", "SERIALIZABLE"];
-    // At SERIALIZABLE a read locks what it reads, so nobody can write it.
+    const ISOLATION_LEVELS: &[&str] =
+        &["REPEATABLE READ", "READ COMMITTED", "READ UNCOMMITTED", "SERIALIZABLE"];
+    // At SERIALIZABLE a read locks its rows against writes.
     const SNAPSHOTS: &[&str] = &["REPEATABLE READ", "READ COMMITTED", "READ UNCOMMITTED", STRICT];
     const TABLES: &str = "
         CREATE TABLE {p}_orders (
@@ -346,8 +347,8 @@ impl Db for MySql {
     }
 
     async fn waiting(pool: &Pool<Self>, name: &str) -> Option<i64> {
-        // Whose statement has arrived and goes on. (InnoDB's own view of who waits is made anew only when nobody has
-        // looked at it for 100 ms, so one can't wait for something with it.)
+        // The sessions with a running statement. (InnoDB updates its own view of waiting transactions only if it was not read for
+        // 100 ms, so it can't be polled.)
         let sql = "SELECT count(*) FROM information_schema.PROCESSLIST
                    WHERE ID <> connection_id() AND COMMAND IN ('Query', 'Execute') AND instr(INFO, ?) > 0";
         Some(sqlx::query_scalar(sql).bind(name).fetch_one(pool).await.unwrap())

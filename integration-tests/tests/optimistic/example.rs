@@ -6,28 +6,28 @@ use polylock_integration_tests::{
 };
 use polylock_testkit::Missing;
 
-/// What it says, and whether it was content.
+/// Returns the output of the example, and true if it succeeded.
 fn run(arguments: &[&str]) -> (String, bool) {
     let mut cargo = cargo();
     cargo.args(["run", "-q", "-p", "polylock-sql", "--features", "sqlite,postgres,mysql"]);
-    let output = cargo.args(["--example", "fenced_update", "--"]).args(arguments).output().unwrap();
-    let said =
-        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    (said, output.status.success())
+    let result = cargo.args(["--example", "fenced_update", "--"]).args(arguments).output().unwrap();
+    let output =
+        String::from_utf8_lossy(&result.stdout).into_owned() + &String::from_utf8_lossy(&result.stderr);
+    (output, result.status.success())
 }
 
 #[test]
 fn the_late_write_of_a_stopped_holder_is_refused() {
-    let (said, content) = run(&[]);
-    assert!(content && said.contains("A: refused: fencing token"), "{said}");
-    assert!(said.contains("the order is paid, as the last holder"), "{said}");
+    let (output, is_success) = run(&[]);
+    assert!(is_success && output.contains("A: refused: fencing token"), "{output}");
+    assert!(output.contains("the order is paid, as the last holder"), "{output}");
 }
 
-/// The planted twin: the same program sees what a write without token does.
+/// The planted bug: the same program with a write without a token.
 #[test]
 fn planted_late_write_without_a_token_is_caught() {
-    let (said, content) = run(&["--unfenced"]);
-    assert!(!content && said.contains("the order is cancelled"), "{said}");
+    let (output, is_success) = run(&["--unfenced"]);
+    assert!(!is_success && output.contains("the order is cancelled"), "{output}");
 }
 
 #[test]
@@ -35,8 +35,8 @@ fn the_late_write_is_refused_by_servers_too() {
     for server in [servers::postgres(), servers::mariadb()] {
         match server.map(Server::url) {
             Ok(url) => {
-                let (said, content) = run(&[url]);
-                assert!(content && said.contains("A: refused: fencing token"), "{said}");
+                let (output, is_success) = run(&[url]);
+                assert!(is_success && output.contains("A: refused: fencing token"), "{output}");
             }
             Err(Missing(why)) => {
                 let required = std::env::var("POLYLOCK_TEST_REQUIRE").is_ok_and(|required| required == "all");

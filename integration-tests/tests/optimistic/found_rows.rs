@@ -1,5 +1,5 @@
-//! A server that counts changed rows instead of found ones, as MySQL does unless the client asks otherwise. sqlx does;
-//! here something on the way takes that back, as some proxies do.
+//! A server that counts changed rows instead of found ones, as MySQL does unless the client requests found rows. sqlx does;
+//! here a proxy removes that request, as some real ones do.
 
 use polylock_sql::optimistic::Error;
 use sqlx::{AssertSqlSafe, MySql, mysql::MySqlSslMode};
@@ -9,27 +9,27 @@ use tokio::{
 };
 
 use super::{
-    database::{Db, Place},
+    database::{Db, TestDatabase},
     token,
 };
 
 /// `CLIENT_FOUND_ROWS` in the first byte of the client's capabilities.
 const FOUND_ROWS: u8 = 2;
 
-/// Takes one connection after the other on a free port, which it tells, and hands them on to `server`.
+/// Accepts connections on a free port, which it returns, and forwards them to `server`.
 async fn proxy(server: String) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     tokio::spawn(async move {
         while let Ok((client, _)) = listener.accept().await {
             let server = TcpStream::connect(&server).await.unwrap();
-            tokio::spawn(hand_on(client, server));
+            tokio::spawn(forward(client, server));
         }
     });
     port
 }
 
-async fn hand_on(mut client: TcpStream, mut server: TcpStream) -> std::io::Result<()> {
+async fn forward(mut client: TcpStream, mut server: TcpStream) -> std::io::Result<()> {
     let mut greeting = packet(&mut server).await?;
     client.write_all(&greeting).await?;
     greeting = packet(&mut client).await?;
@@ -39,7 +39,7 @@ async fn hand_on(mut client: TcpStream, mut server: TcpStream) -> std::io::Resul
     tokio::io::copy_bidirectional(&mut client, &mut server).await.map(drop)
 }
 
-/// One packet: three bytes of length, one of number, and what it holds.
+/// Reads one packet: three bytes of length, a sequence number, and the payload.
 async fn packet(stream: &mut TcpStream) -> std::io::Result<Vec<u8>> {
     let mut packet = vec![0; 4];
     stream.read_exact(&mut packet).await?;
@@ -50,35 +50,35 @@ async fn packet(stream: &mut TcpStream) -> std::io::Result<Vec<u8>> {
 }
 
 #[tokio::test]
-async fn a_count_of_changed_rows_is_not_taken_for_an_answer() {
-    let Some(mut place) = Place::<MySql>::make().await else { return };
-    let server = format!("{}:{}", place.options.get_host(), place.options.get_port());
-    let options = place.options.clone().host("127.0.0.1").port(proxy(server).await);
-    place.pool = MySql::pool(options.ssl_mode(MySqlSslMode::Disabled), MySql::LEVELS[0]).await;
-    let pool = &place.pool;
+async fn a_count_of_changed_rows_is_not_mistaken_for_found_rows() {
+    let Some(mut database) = TestDatabase::<MySql>::create().await else { return };
+    let server = format!("{}:{}", database.options.get_host(), database.options.get_port());
+    let options = database.options.clone().host("127.0.0.1").port(proxy(server).await);
+    database.pool = MySql::pool(options.ssl_mode(MySqlSslMode::Disabled), MySql::ISOLATION_LEVELS[0]).await;
+    let pool = &database.pool;
 
-    place.fenced(5).execute(pool).await.unwrap();
-    // The same again changes nothing, and that is what a count would say, of this row and of one that is not there.
+    database.fenced(5).execute(pool).await.unwrap();
+    // A repeated write changes nothing, so the count is 0, as for an absent row.
     for id in [1, 2] {
-        let same = format!("UPDATE {}_orders SET note = 5, fence = 5 WHERE id = {id}", place.name);
+        let same = format!("UPDATE {}_orders SET note = 5, fence = 5 WHERE id = {id}", database.name);
         let result = sqlx::query(AssertSqlSafe(same)).execute(pool).await.unwrap();
         assert_eq!(result.rows_affected(), 0);
     }
-    place.fenced(5).execute(pool).await.unwrap();
+    database.fenced(5).execute(pool).await.unwrap();
     let mut transaction = pool.begin().await.unwrap();
-    place.fenced(5).execute(&mut transaction).await.unwrap();
+    database.fenced(5).execute(&mut transaction).await.unwrap();
     transaction.commit().await.unwrap();
-    assert!(place.fenced(4).execute(pool).await.unwrap_err().is_stale());
-    assert!(matches!(place.fenced_row(5, 2).execute(pool).await, Err(Error::Missing { .. })));
-    assert_eq!(place.versioned(0, 5).execute(pool).await.unwrap(), 1);
-    assert!(matches!(place.versioned(0, 5).execute(pool).await, Err(Error::Conflict { .. })));
+    assert!(database.fenced(4).execute(pool).await.unwrap_err().is_stale());
+    assert!(matches!(database.fenced_row(5, 2).execute(pool).await, Err(Error::Missing { .. })));
+    assert_eq!(database.versioned(0, 5).execute(pool).await.unwrap(), 1);
+    assert!(matches!(database.versioned(0, 5).execute(pool).await, Err(Error::Conflict { .. })));
 
     for (number, passes) in [(3, true), (3, true), (2, false), (4, true)] {
-        let begun = place.fences.begin(pool, "x", token(number)).await;
+        let begun = database.fences.begin(pool, "x", token(number)).await;
         assert_eq!(begun.is_ok(), passes, "{begun:?}");
         if let Ok(transaction) = begun {
             transaction.commit().await.unwrap();
         }
     }
-    assert!(place.landed().await.iter().all(|note| *note == 5));
+    assert!(database.written_tokens().await.iter().all(|note| *note == 5));
 }

@@ -1,4 +1,4 @@
-//! The optimistic helpers on every database: what is stale lands nowhere, whoever stalls, at every isolation level.
+//! The optimistic helpers on every database: no stale write commits, whichever writer stalls, at every isolation level.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod database;
@@ -25,8 +25,8 @@ macro_rules! on_every_database {
         mod $name {
             $(#[tokio::test]
             async fn $test() {
-                if let Some(place) = $crate::database::Place::<$database>::make().await {
-                    super::$test(place).await;
+                if let Some(database) = $crate::database::TestDatabase::<$database>::create().await {
+                    super::$test(database).await;
                 }
             })*
         }

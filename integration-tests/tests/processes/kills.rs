@@ -1,18 +1,18 @@
-//! `kill -9`, which lets nobody say good-bye.
+//! Processes that are killed with SIGKILL, without any clean-up.
 
 use std::time::Duration;
 
 use polylock::Locks;
-use polylock_core::Place;
+use polylock_core::QueuePosition;
 use polylock_integration_tests::{
-    clock::{PATIENCE, now},
+    clock::{TIMEOUT, now},
     on_queues, on_stores,
     process::Process,
-    stores::spot,
-    targets::Spot,
+    stores::namespace,
+    targets::Namespace,
 };
 
-use crate::{SLACK, waiters, worker};
+use crate::{SLACK, wait_for_waiters, worker};
 
 const TTL: Duration = Duration::from_secs(1);
 const REPETITIONS: usize = 5;
@@ -24,29 +24,29 @@ on_stores! {
 
 on_queues! {
     a_killed_holder_with_a_queue_behind_it_blocks_for_its_lease_at_most
-    a_killed_waiter_is_passed_over_within_its_own_lease
-    a_killed_waiter_that_wanted_a_long_lease_is_passed_over_within_five_seconds
+    a_killed_waiter_is_skipped_within_its_own_lease
+    a_killed_waiter_with_a_long_ttl_is_skipped_within_five_seconds
 }
 
-/// The URL with a short lease, and that lease.
-fn briefly(spot: &Spot) -> (String, Duration) {
-    let ttl = spot.lease(TTL);
-    (spot.url_with("polylock.ttl", &format!("{}ms", ttl.as_millis())), ttl)
+/// Returns the URL with a short lease, and that lease.
+fn with_short_lease(namespace: &Namespace) -> (String, Duration) {
+    let ttl = namespace.lease(TTL);
+    (namespace.url_with("polylock.ttl", &format!("{}ms", ttl.as_millis())), ttl)
 }
 
-async fn opened(url: &str) -> Locks {
+async fn open(url: &str) -> Locks {
     Locks::connect(url).await.unwrap()
 }
 
 /// A worker that holds the lock.
 fn holder(url: &str, name: &str) -> Process {
     let mut holder = worker("hold", url, name, &["1"]);
-    holder.hears("held");
+    holder.expect_line("held");
     holder
 }
 
-/// How long until the lock can be had, if it can in time.
-async fn free_after(locks: &Locks, name: &str, limit: Duration) -> Option<Duration> {
+/// Returns the time until the lock is granted; `None` if it is not granted within `limit`.
+async fn time_until_free(locks: &Locks, name: &str, limit: Duration) -> Option<Duration> {
     let began = now();
     let guard = locks.lock(name).wait(limit).acquire().await.ok()?;
     let took = now().since(began);
@@ -55,51 +55,52 @@ async fn free_after(locks: &Locks, name: &str, limit: Duration) -> Option<Durati
 }
 
 async fn a_killed_holder_blocks_for_its_lease_at_most(store: &str) {
-    let spot = spot(store).await;
-    let (url, ttl) = briefly(&spot);
-    let locks = opened(&url).await;
-    for repetition in 0..spot.times(REPETITIONS) {
+    let namespace = namespace(store).await;
+    let (url, ttl) = with_short_lease(&namespace);
+    let locks = open(&url).await;
+    for repetition in 0..namespace.times(REPETITIONS) {
         let name = format!("killed/{repetition}");
         let mut holder = holder(&url, &name);
-        // Once its lease has been renewed, or before.
-        assert!(
-            holder.line_within(Duration::from_millis(150) * u32::try_from(repetition).unwrap()).is_none()
-        );
+        // Before or after the first renewal of its lease.
+        assert!(holder.next_line(Duration::from_millis(150) * u32::try_from(repetition).unwrap()).is_none());
         holder.kill();
-        // The blob service does not say what is left of a lease, so a waiter looks once a second.
-        let late = if store == "azure" { SLACK + Place::MAX_RECHECK } else { SLACK };
-        let took = free_after(&locks, &name, ttl + late).await;
-        println!("{store}: killed holder: free after {:.2?}", took.expect("free again after the lease"));
+        // The blob service does not report the remaining lease, so a waiter polls once a second.
+        let late = if store == "azure" { SLACK + QueuePosition::MAX_RECHECK } else { SLACK };
+        let took = time_until_free(&locks, &name, ttl + late).await;
+        println!(
+            "{store}: killed holder: free after {:.2?}",
+            took.expect("expected a free lock after the lease")
+        );
     }
 }
 
-/// The planted twin: a holder that lives keeps its lock, so it is the kill that frees it.
+/// The counterexample: a living holder keeps its lock beyond its lease, so the kill is the cause of the release.
 async fn a_living_holder_keeps_its_lock_beyond_its_lease(store: &str) {
-    let spot = spot(store).await;
-    let (url, ttl) = briefly(&spot);
+    let namespace = namespace(store).await;
+    let (url, ttl) = with_short_lease(&namespace);
     let _holder = holder(&url, "alive");
-    assert_eq!(free_after(&opened(&url).await, "alive", ttl + SLACK).await, None);
+    assert_eq!(time_until_free(&open(&url).await, "alive", ttl + SLACK).await, None);
 }
 
 async fn a_killed_holder_with_a_queue_behind_it_blocks_for_its_lease_at_most(store: &str) {
-    let spot = spot(store).await;
-    let (url, ttl) = briefly(&spot);
-    let locks = opened(&url).await;
+    let namespace = namespace(store).await;
+    let (url, ttl) = with_short_lease(&namespace);
+    let locks = open(&url).await;
     for repetition in 0..REPETITIONS {
         let name = format!("queue/{repetition}");
         let mut holder = holder(&url, &name);
         let mut behind = Vec::new();
-        for place in 1..=3 {
+        for position in 1..=3 {
             behind.push(worker("queue", &url, &name, &[]));
-            waiters(&locks, &name, place).await;
+            wait_for_waiters(&locks, &name, position).await;
         }
         let began = now();
         holder.kill();
         let mut last = 0;
         for waiter in &mut behind {
-            waiter.hears("ready");
-            let token: u64 = waiter.hears("served")[0].parse().unwrap();
-            assert!(token > last, "served in order of arrival");
+            waiter.expect_line("ready");
+            let token: u64 = waiter.expect_line("served")[0].parse().unwrap();
+            assert!(token > last, "not served in order of arrival");
             last = token;
         }
         let took = now().since(began);
@@ -108,46 +109,46 @@ async fn a_killed_holder_with_a_queue_behind_it_blocks_for_its_lease_at_most(sto
     }
 }
 
-async fn a_killed_waiter_is_passed_over_within_its_own_lease(store: &str) {
-    let spot = spot(store).await;
-    let (url, ttl) = briefly(&spot);
-    let locks = opened(&url).await;
+async fn a_killed_waiter_is_skipped_within_its_own_lease(store: &str) {
+    let namespace = namespace(store).await;
+    let (url, ttl) = with_short_lease(&namespace);
+    let locks = open(&url).await;
     for repetition in 0..REPETITIONS {
         let name = format!("waiter/{repetition}");
         let guard = locks.lock(&name).acquire().await.unwrap();
         let mut dead = worker("queue", &url, &name, &[]);
-        waiters(&locks, &name, 1).await;
+        wait_for_waiters(&locks, &name, 1).await;
         let mut behind = worker("queue", &url, &name, &[]);
-        waiters(&locks, &name, 2).await;
+        wait_for_waiters(&locks, &name, 2).await;
         let began = now();
         dead.kill();
         guard.release().await.unwrap();
-        behind.hears("ready");
-        behind.hears("served");
+        behind.expect_line("ready");
+        behind.expect_line("served");
         let took = now().since(began);
-        println!("{store}: killed waiter: who was behind it is served after {took:.2?}");
+        println!("{store}: killed waiter: the next waiter is served after {took:.2?}");
         assert!(took < ttl + SLACK, "{took:?}");
     }
 }
 
-/// A long lease does not make a dead waiter block for long: its place in the queue has a short lease of its own.
-async fn a_killed_waiter_that_wanted_a_long_lease_is_passed_over_within_five_seconds(store: &str) {
-    let spot = spot(store).await;
-    let mut url = spot.url_with("polylock.ttl", "10m");
+/// A dead waiter with a long TTL does not block for long: its queue entry has a short lease of its own.
+async fn a_killed_waiter_with_a_long_ttl_is_skipped_within_five_seconds(store: &str) {
+    let namespace = namespace(store).await;
+    let mut url = namespace.url_with("polylock.ttl", "10m");
     if store == "zookeeper" {
-        // Its place is its session's, which lasts as long as a lease if nothing is said.
+        // The queue entry belongs to the session, with a timeout of the TTL by default.
         url += "&polylock.session_timeout=5s";
     }
-    let locks = opened(&url).await;
+    let locks = open(&url).await;
     let guard = locks.lock("long").acquire().await.unwrap();
     let mut dead = worker("queue", &url, "long", &[]);
-    waiters(&locks, "long", 1).await;
+    wait_for_waiters(&locks, "long", 1).await;
     dead.kill();
     let killed = now();
     guard.release().await.unwrap();
-    let guard = locks.lock("long").wait(PATIENCE).acquire().await.unwrap();
+    let guard = locks.lock("long").wait(TIMEOUT).acquire().await.unwrap();
     let took = now().since(killed);
     guard.release().await.unwrap();
-    println!("{store}: killed waiter with a long lease: passed over after {took:.2?}");
+    println!("{store}: killed waiter with a long lease: skipped after {took:.2?}");
     assert!(took < Duration::from_secs(5) + SLACK, "{took:?}");
 }

@@ -1,5 +1,5 @@
-//! Several processes on one store: nothing is lost, nobody starves, and who is killed or stopped harms nobody for long. On
-//! every store that processes share.
+//! Several processes on one store: no update is lost, no waiter starves, and a killed or stopped process blocks others for a limited
+//! time. On every store that processes can share.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod increments;
@@ -14,7 +14,7 @@ use polylock_integration_tests::{clock, process::Process};
 
 const WORKER: &str = env!("CARGO_BIN_EXE_worker");
 
-/// What a lease may be late by.
+/// The tolerance for the end of a lease.
 const SLACK: Duration = Duration::from_millis(500);
 
 /// Starts a worker.
@@ -22,17 +22,17 @@ fn worker(scenario: &str, url: &str, name: &str, more: &[&str]) -> Process {
     Process::start(WORKER, [scenario, url, name].iter().chain(more))
 }
 
-/// Starts that many, and lets them go when all are ready.
-fn at_once(count: usize, start: impl Fn() -> Process) -> Vec<Process> {
+/// Starts `count` workers, and lets them continue when all are ready.
+fn start_together(count: usize, start: impl Fn() -> Process) -> Vec<Process> {
     let mut workers: Vec<Process> = (0..count).map(|_| start()).collect();
-    workers.iter_mut().for_each(|worker| drop(worker.hears("ready")));
-    workers.iter_mut().for_each(|worker| worker.tell("go"));
+    workers.iter_mut().for_each(|worker| drop(worker.expect_line("ready")));
+    workers.iter_mut().for_each(|worker| worker.send_line("go"));
     workers
 }
 
-/// Waits until that many wait for the lock.
-async fn waiters(locks: &Locks, name: &str, count: usize) {
-    clock::until("the queue is as long as that", async || {
+/// Waits until `count` requests wait for the lock.
+async fn wait_for_waiters(locks: &Locks, name: &str, count: usize) {
+    clock::until("the queue has the expected length", async || {
         locks.inspect(name).await.unwrap().waiters.len() == count
     })
     .await;

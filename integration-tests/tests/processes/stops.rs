@@ -1,23 +1,23 @@
-//! SIGSTOP of a holder past its lease, then SIGCONT: it wakes up believing what was true before.
+//! SIGSTOP of a holder past its lease, then SIGCONT: it resumes with outdated state.
 //!
-//! A process that is stopped in the middle of a write keeps the lock that SQLite itself has on the file, and then nobody
-//! can write to it until it goes on or dies. That is SQLite's nature, and harms no promise but that of progress. It hits
-//! few stops, which are counted; each holder has a file of its own, so that it does not hit the others. A server goes on
-//! by itself with what it was told, and must have none of that.
+//! A process that is stopped in the middle of a write keeps the lock that SQLite itself has on the file, and then no other
+//! process can write to it until it resumes or dies. This is a property of SQLite, which affects only progress. It happens in
+//! few stops, which are counted; each holder has its own file, so that the others are not affected. A server completes
+//! its requests by itself, and must show no such stop.
 
 use std::time::Duration;
 
 use polylock::Locks;
-use polylock_integration_tests::{on_stores, process::Process, stores::spot};
+use polylock_integration_tests::{on_stores, process::Process, stores::namespace};
 
 use crate::worker;
 
 const HOLDERS: u32 = 10;
 const TTL: Duration = Duration::from_millis(300);
 
-/// What the holders saw of all stops.
+/// The counts of all holders.
 #[derive(Debug, Default)]
-struct Seen {
+struct Counts {
     stops: u64,
     in_a_write: u64,
     late: u64,
@@ -25,50 +25,44 @@ struct Seen {
     polls: u64,
 }
 
-/// Stops as many holders of distinct locks, each so often. While one stands still another takes its lock.
-async fn stop_and_go(store: &'static str, scenario: &'static str, rounds: u32) -> Seen {
+/// Stops and resumes holders of distinct locks. While one is stopped, another client acquires its lock.
+async fn stop_and_go(store: &'static str, scenario: &'static str, rounds: u32) -> Counts {
     let tasks: Vec<_> =
         (0..HOLDERS).map(|holder| tokio::spawn(one_holder(store, scenario, holder, rounds))).collect();
-    let mut all = Seen::default();
+    let mut all = Counts::default();
     for task in tasks {
-        let seen = task.await.unwrap();
-        all.stops += seen.stops;
-        all.in_a_write += seen.in_a_write;
-        all.late += seen.late;
-        all.underway += seen.underway;
-        all.polls += seen.polls;
+        let counts = task.await.unwrap();
+        all.stops += counts.stops;
+        all.in_a_write += counts.in_a_write;
+        all.late += counts.late;
+        all.underway += counts.underway;
+        all.polls += counts.polls;
     }
     println!("{store}, {scenario}: {all:?}");
     all
 }
 
-async fn one_holder(store: &str, scenario: &str, holder: u32, rounds: u32) -> Seen {
-    let spot = spot(store).await;
-    let (ttl, rounds) = (spot.lease(TTL), spot.times(rounds as usize));
-    let url = spot.url_with("polylock.ttl", &format!("{}ms", ttl.as_millis()));
+async fn one_holder(store: &str, scenario: &str, holder: u32, rounds: u32) -> Counts {
+    let namespace = namespace(store).await;
+    let (ttl, rounds) = (namespace.lease(TTL), namespace.times(rounds as usize));
+    let url = namespace.url_with("polylock.ttl", &format!("{}ms", ttl.as_millis()));
     let name = format!("stopped/{holder}");
-    let timeout = match store {
-        "redis" | "redlock3" => "command_timeout",
-        "zookeeper" => "connect_timeout",
-        "azure" => "request_timeout",
-        store if is_sqlite(store) => "busy_timeout",
-        _ => "timeout",
-    };
+    let timeout = if store == "zookeeper" { "connect_timeout" } else { "operation_timeout" };
     let locks = Locks::connect(&format!("{url}&polylock.{timeout}=2s&polylock.outage=1s")).await.unwrap();
     let mut process = worker(scenario, &url, &name, &[&rounds.to_string()]);
-    let mut seen = Seen::default();
+    let mut counts = Counts::default();
     for round in 0..rounds {
-        let (back, held) = hears(process, "held").await;
+        let (back, held) = expect_line(process, "held").await;
         process = back;
         let token: u64 = held[0].parse().unwrap();
-        // The fault comes at any point of the renewals.
+        // The fault happens at any point of the renewals.
         let at = holder + u32::try_from(round).unwrap();
         polylock_integration_tests::clock::pause(ttl / (3 * HOLDERS) * at).await;
         process.stop();
-        // Lost by now: another has it.
+        // The hold ends meanwhile, and the lock is granted to this client.
         let taken = locks.lock(&name).acquire().await;
-        process.go_on();
-        let (back, lost) = hears(process, "lost").await;
+        process.resume();
+        let (back, lost) = expect_line(process, "lost").await;
         process = back;
         match taken {
             Ok(guard) => {
@@ -81,26 +75,26 @@ async fn one_holder(store: &str, scenario: &str, holder: u32, rounds: u32) -> Se
                     std::error::Error::source(&error)
                 );
                 assert!(error.is_temporary(), "{error}");
-                seen.in_a_write += 1;
+                counts.in_a_write += 1;
             }
         }
         let number = |at: usize| lost[at].parse::<u64>().unwrap();
-        seen.stops += 1;
-        seen.late += number(0);
-        seen.underway += number(1);
-        seen.polls += number(2);
+        counts.stops += 1;
+        counts.late += number(0);
+        counts.underway += number(1);
+        counts.polls += number(2);
     }
-    assert!(process.ends().success());
-    seen
+    assert!(process.wait_for_exit().success());
+    counts
 }
 
-/// Hears `word` without blocking the others.
-async fn hears(mut process: Process, word: &'static str) -> (Process, Vec<String>) {
-    let heard = tokio::task::spawn_blocking(move || {
-        let words = process.hears(word);
+/// Waits for the line `word` without blocking the other holders.
+async fn expect_line(mut process: Process, word: &'static str) -> (Process, Vec<String>) {
+    let reading = tokio::task::spawn_blocking(move || {
+        let words = process.expect_line(word);
         (process, words)
     });
-    heard.await.unwrap()
+    reading.await.unwrap()
 }
 
 fn is_sqlite(store: &str) -> bool {
@@ -112,19 +106,19 @@ on_stores! { a_stopped_holder_reports_the_loss_and_its_work_is_not_polled_after_
 async fn a_stopped_holder_reports_the_loss_and_its_work_is_not_polled_after_the_deadline(
     store: &'static str,
 ) {
-    let seen = stop_and_go(store, "hold", 10).await;
-    assert_eq!(seen.stops, u64::from(HOLDERS) * spot(store).await.times(10) as u64);
-    assert!(seen.polls > 100, "the work was busy: {seen:?}");
-    let bearable = if is_sqlite(store) { 10 } else { 0 };
-    assert!(seen.in_a_write <= bearable, "the store's own lock is held for too long: {seen:?}");
-    assert_eq!(seen.late, 0, "polled after the deadline: {seen:?}");
-    assert!(seen.underway <= 1, "stopped within a poll this often can't be chance: {seen:?}");
+    let counts = stop_and_go(store, "hold", 10).await;
+    assert_eq!(counts.stops, u64::from(HOLDERS) * namespace(store).await.times(10) as u64);
+    assert!(counts.polls > 100, "the work was polled too rarely: {counts:?}");
+    let allowed = if is_sqlite(store) { 10 } else { 0 };
+    assert!(counts.in_a_write <= allowed, "too many stops within a write: {counts:?}");
+    assert_eq!(counts.late, 0, "polled after the deadline: {counts:?}");
+    assert!(counts.underway <= 1, "too many polls under way at a deadline: {counts:?}");
 }
 
-/// The planted twin: what everybody writes by hand polls the work after the deadline, and is found out. The store has no
-/// part in it.
+/// The counterexample: a plain `select!` polls the work after the deadline, and the test detects it. It does not depend on the
+/// store.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plain_select_polls_the_work_after_the_deadline() {
-    let seen = stop_and_go("sqlite_full", "hold-by-select", 5).await;
-    assert!(seen.late > 0, "the count does not see late polls: {seen:?}");
+    let counts = stop_and_go("sqlite_full", "hold-by-select", 5).await;
+    assert!(counts.late > 0, "late polls were not counted: {counts:?}");
 }

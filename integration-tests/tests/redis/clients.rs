@@ -1,4 +1,4 @@
-//! Connections as other drivers and programs describe them: URL keys, clients, credentials that change.
+//! Connection settings of other drivers and programs: URL keys, clients, credentials that change.
 
 use std::{pin::Pin, time::Duration};
 
@@ -12,17 +12,17 @@ use polylock_integration_tests::{clock, servers::redis};
 use polylock_redis::single::{self, Config};
 use tokio::sync::watch;
 
-use crate::{Spot, command, everything_works};
+use crate::{Namespace, command, use_all_operations};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_of_other_drivers_are_applied() {
     let server = redis::start(&[]).unwrap();
-    let spot = Spot::of(&server).await;
+    let namespace = Namespace::on(&server).await;
     let query =
         "db=5&client_name=billing&protocol=3&socket_timeout=2&decode_responses=true&max_connections=10";
     let locks = Locks::connect(&format!("{}?{query}", server.url())).await.unwrap();
     let guard = locks.lock("a").acquire().await.unwrap();
-    let clients: String = spot.ask(&command("CLIENT LIST")).await;
+    let clients: String = namespace.query(&command("CLIENT LIST")).await;
     assert!(clients.contains(" name=billing "), "{clients}");
     let same = Locks::connect(&format!("{}/5", server.url())).await.unwrap();
     assert!(same.lock("a").try_acquire().await.unwrap().is_none(), "the same database");
@@ -37,7 +37,7 @@ async fn keys_of_other_drivers_are_applied() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_server_of_a_client_has_its_user_and_its_authority() {
+async fn a_client_of_the_application_provides_user_and_authority() {
     let server = redis::start_tls(&[]).unwrap();
     let authority = std::fs::read(server.directory().join("ca.crt")).unwrap();
     let certificates = TlsCertificates { client_tls: None, root_cert: Some(authority) };
@@ -55,7 +55,7 @@ async fn the_server_of_a_client_has_its_user_and_its_authority() {
     guard.release().await.unwrap();
 }
 
-/// Yields the password of the moment, and each one that follows.
+/// Yields the current password, and each later one.
 struct Vault(watch::Receiver<String>);
 
 impl StreamingCredentialsProvider for Vault {
@@ -71,29 +71,29 @@ impl StreamingCredentialsProvider for Vault {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn credentials_may_change_while_locks_are_held() {
+async fn credentials_can_change_while_locks_are_held() {
     const TTL: Duration = Duration::from_secs(2);
     let server = redis::start(&[]).unwrap();
-    let spot = Spot::of(&server).await;
-    spot.ask::<()>(&command("ACL SETUSER app on >first ~* &* +@all")).await;
+    let namespace = Namespace::on(&server).await;
+    namespace.query::<()>(&command("ACL SETUSER app on >first ~* &* +@all")).await;
     let (vault, passwords) = watch::channel("first".to_owned());
-    let config = Config::new(&spot.url).unwrap().credentials(Vault(passwords));
+    let config = Config::new(&namespace.url).unwrap().credentials(Vault(passwords));
     assert!(!format!("{config:?}").contains("first"));
     let locks = Locks::new(single::connect(config).await.unwrap());
     let guard = locks.lock("a").ttl(TTL).acquire().await.unwrap();
-    let users = async || -> String { spot.ask(&command("CLIENT LIST")).await };
+    let users = async || -> String { namespace.query(&command("CLIENT LIST")).await };
     assert!(users().await.contains("user=app"));
 
-    // The old password ends, and a user whose password is removed is logged out when its connections end.
-    spot.ask::<()>(&command("ACL SETUSER app >second <first")).await;
+    // The old password becomes invalid. The user is logged out when its connections are closed.
+    namespace.query::<()>(&command("ACL SETUSER app >second <first")).await;
     vault.send("second".to_owned()).unwrap();
     clock::until("it logs in again", async || {
-        let calls = spot.calls().await;
+        let calls = namespace.command_calls().await;
         calls.get("auth").is_some_and(|calls| *calls > 0)
     })
     .await;
-    spot.ask::<()>(&command("CLIENT KILL USER app")).await;
+    namespace.query::<()>(&command("CLIENT KILL USER app")).await;
     assert!(guard.renewed().await.is_some(), "it is renewed on a connection with the new password");
     guard.release().await.unwrap();
-    everything_works(&spot.url).await.unwrap();
+    use_all_operations(&namespace.url).await.unwrap();
 }

@@ -1,4 +1,4 @@
-//! Waiters that are no more, or stand still.
+//! Waiters that are killed or frozen.
 
 use std::time::Duration;
 
@@ -10,24 +10,29 @@ use polylock_integration_tests::{
     servers::{Server, redis},
 };
 
-use crate::{SLACK, Spot, waiters};
+use crate::{Namespace, SLACK, wait_for_waiters};
 
-/// A lock that is held, and a worker first in its queue.
-async fn queued(server: &Server, name: &str, more: &str) -> (Spot, Locks, polylock::Guard, Process) {
-    let spot = Spot::of(server).await;
-    let url = format!("{}{more}", spot.url);
+/// Returns a held lock, and a worker that is first in its queue.
+async fn queued(server: &Server, name: &str, more: &str) -> (Namespace, Locks, polylock::Guard, Process) {
+    let namespace = Namespace::on(server).await;
+    let url = format!("{}{more}", namespace.url);
     let locks = Locks::connect(&url).await.unwrap();
     let guard = locks.lock(name).acquire().await.unwrap();
     let worker = Process::start(env!("CARGO_BIN_EXE_worker"), ["queue", &url, name]);
-    waiters(&locks, name, 1).await;
-    (spot, locks, guard, worker)
+    wait_for_waiters(&locks, name, 1).await;
+    (namespace, locks, guard, worker)
 }
 
-/// How long who stands behind the worker waits after the release.
-async fn behind(locks: &Locks, guard: polylock::Guard, name: &str, hurt: impl FnOnce()) -> Duration {
+/// Returns the time from the release until the waiter behind the worker is granted the lock.
+async fn delay_behind_worker(
+    locks: &Locks,
+    guard: polylock::Guard,
+    name: &str,
+    fault: impl FnOnce(),
+) -> Duration {
     let waiting = tokio::spawn(locks.lock(name).acquire());
-    waiters(locks, name, 2).await;
-    hurt();
+    wait_for_waiters(locks, name, 2).await;
+    fault();
     let began = now();
     guard.release().await.unwrap();
     let next = waiting.await.unwrap().unwrap();
@@ -36,36 +41,36 @@ async fn behind(locks: &Locks, guard: polylock::Guard, name: &str, hurt: impl Fn
     took
 }
 
-/// Nobody listens to its channel any more.
+/// Its channel has no subscriber any more.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_waiter_is_passed_over_at_once() {
+async fn a_killed_waiter_is_skipped_at_once() {
     let server = redis::start(&[]).unwrap();
     let killed = async |name: &str| {
-        let (spot, locks, guard, mut worker) = queued(&server, name, "&polylock.ttl=1s").await;
-        let took = behind(&locks, guard, name, || assert!(!worker.kill().success())).await;
+        let (namespace, locks, guard, mut worker) = queued(&server, name, "&polylock.ttl=1s").await;
+        let took = delay_behind_worker(&locks, guard, name, || assert!(!worker.kill().success())).await;
         println!("{name} killed: {took:.1?}");
         assert!(took < SLACK, "{took:?}");
-        // Its own place stays for its lease, and keeps nobody.
-        spot.is_clean().await;
+        // Its queue entry remains for its lease, and blocks no request.
+        namespace.assert_clean().await;
     };
     tokio::join!(killed("one"), killed("another"), killed("a third"));
 }
 
-/// Its connection is well, so it is handed the lock, for what is left of its place in the queue.
+/// Its connection works, so it is handed the lock, for the rest of its queue lease.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_frozen_waiter_is_passed_over_within_the_lease_of_its_place() {
+async fn a_frozen_waiter_is_skipped_within_its_queue_lease() {
     let server = redis::start(&[]).unwrap();
     let frozen = async |name: &str, more: &str, bound: Duration| {
-        let (spot, locks, guard, mut worker) = queued(&server, name, more).await;
-        let took = behind(&locks, guard, name, || worker.stop()).await;
+        let (namespace, locks, guard, mut worker) = queued(&server, name, more).await;
+        let took = delay_behind_worker(&locks, guard, name, || worker.stop()).await;
         println!("frozen{more}: {took:.1?}");
         assert!(took < bound + SLACK && took > bound / 4, "{took:?}");
-        // It finds out by itself that the lock is not its own any more, and asks again.
-        worker.go_on();
-        worker.hears("ready");
-        worker.hears("served");
-        assert!(worker.ends().success());
-        spot.is_clean().await;
+        // It detects that it does not hold the lock any more, and claims again.
+        worker.resume();
+        worker.expect_line("ready");
+        worker.expect_line("served");
+        assert!(worker.wait_for_exit().success());
+        namespace.assert_clean().await;
     };
     tokio::join!(
         frozen("short", "&polylock.ttl=1s", Duration::from_secs(1)),
@@ -73,59 +78,59 @@ async fn a_frozen_waiter_is_passed_over_within_the_lease_of_its_place() {
     );
 }
 
-/// Though nobody ever asks for the lock again.
+/// The entries expire without a later claim.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_dead_leave_goes_by_itself() {
+async fn entries_of_killed_clients_expire() {
     let server = redis::start(&[]).unwrap();
-    let (spot, locks, guard, mut waiter) = queued(&server, "left", "&polylock.ttl=1s").await;
-    let url = format!("{}&polylock.ttl=1s", spot.url);
+    let (namespace, locks, guard, mut waiter) = queued(&server, "left", "&polylock.ttl=1s").await;
+    let url = format!("{}&polylock.ttl=1s", namespace.url);
     let mut holder = Process::start(env!("CARGO_BIN_EXE_worker"), ["hold", &url, "other", "1"]);
-    holder.hears("held");
+    holder.expect_line("held");
     assert!(!holder.kill().success() && !waiter.kill().success());
     let killed = now();
     guard.release().await.unwrap();
     assert!(locks.inspect("left").await.unwrap().holders.is_empty());
-    assert!(!spot.leftovers().await.is_empty(), "the place and the lock are still there");
-    spot.is_clean().await;
+    assert!(!namespace.remaining_keys().await.is_empty(), "the queue entry and the lock are still there");
+    namespace.assert_clean().await;
     let took = now().since(killed);
     println!("gone after {took:.1?}");
-    // A key lasts a second longer than what is in it.
+    // A key expires one second after its last entry.
     assert!(took < Duration::from_secs(2) + SLACK, "{took:?}");
 }
 
-/// Of many requests of one client, the first one finds out that nobody receives what is published to it.
+/// The message to the first of many requests of one client shows that the client is not subscribed.
 #[tokio::test(flavor = "multi_thread")]
-async fn many_waiters_of_a_client_that_is_cut_off_are_passed_over_with_one_message() {
-    const GONE: usize = 100;
+async fn waiters_of_a_disconnected_client_are_skipped_with_one_message() {
+    const WAITERS: usize = 100;
     let server = redis::start(&[]).unwrap();
-    let spot = Spot::of(&server).await;
-    let (here, proxy) = (spot.locks().await, Proxy::to(server.port()));
-    let there = Locks::connect(&proxy.url(&spot.url)).await.unwrap();
+    let namespace = Namespace::on(&server).await;
+    let (here, proxy) = (namespace.locks().await, Proxy::to(server.port()));
+    let disconnected = Locks::connect(&proxy.url(&namespace.url)).await.unwrap();
     let guard = here.lock("n").acquire().await.unwrap();
-    let waiting: Vec<_> = (0..GONE)
+    let waiting: Vec<_> = (0..WAITERS)
         .map(|_| {
-            let lock = there.lock("n");
+            let lock = disconnected.lock("n");
             tokio::spawn(async move { lock.acquire().await.unwrap().release().await.unwrap() })
         })
         .collect();
-    waiters(&here, "n", GONE).await;
+    wait_for_waiters(&here, "n", WAITERS).await;
     let next = tokio::spawn(here.lock("n").acquire());
-    waiters(&here, "n", GONE + 1).await;
+    wait_for_waiters(&here, "n", WAITERS + 1).await;
     tokio::task::block_in_place(|| {
         proxy.refuse(true);
         proxy.cut(End::Reset);
     });
-    let published = async || spot.calls().await.get("publish").copied().unwrap_or(0);
+    let published = async || namespace.command_calls().await.get("publish").copied().unwrap_or(0);
     let before = published().await;
     guard.release().await.unwrap();
     let next = next.await.unwrap().unwrap();
     let messages = published().await - before;
-    // The claims of the one that waits may publish, too.
-    assert!(messages < 8, "{messages} messages for {GONE} waiters");
+    // The claims of the next waiter may publish, too.
+    assert!(messages < 8, "{messages} messages for {WAITERS} waiters");
     tokio::task::block_in_place(|| proxy.refuse(false));
     next.release().await.unwrap();
     for waiter in waiting {
         waiter.await.unwrap();
     }
-    spot.is_clean().await;
+    namespace.assert_clean().await;
 }

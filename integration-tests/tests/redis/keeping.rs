@@ -2,26 +2,26 @@
 
 use std::{sync::Arc, time::Duration};
 
-use polylock_core::{Backend, KeepAlive, LockName, LostReason, Mode, Request, Standing, io};
+use polylock_core::{Backend, ClaimOutcome, KeepAlive, LockName, LostReason, Mode, Request, io};
 use polylock_integration_tests::{clock::pause, servers::redis};
 use polylock_redis::single::{Config, connect};
 
-use crate::{Spot, command};
+use crate::{Namespace, command};
 
-const HELD: fn(&KeepAlive) -> bool = |outcome| matches!(outcome, KeepAlive::Held { .. });
+const IS_HELD: fn(&KeepAlive) -> bool = |outcome| matches!(outcome, KeepAlive::Held { .. });
 
 fn request(name: &str, ttl: Duration) -> Arc<Request> {
     Arc::new(Request::new(LockName::new(name).unwrap(), Mode::Exclusive, ttl))
 }
 
-/// The store, and a hold with a waiter behind it.
-async fn held_and_queued(spot: &Spot, ttl: Duration) -> (Arc<dyn Backend>, [Arc<Request>; 2]) {
-    let store = connect(Config::new(&spot.url).unwrap()).await.unwrap();
+/// Returns the store, and the requests of a hold and of a waiter behind it.
+async fn hold_with_waiter(namespace: &Namespace, ttl: Duration) -> (Arc<dyn Backend>, [Arc<Request>; 2]) {
+    let store = connect(Config::new(&namespace.url).unwrap()).await.unwrap();
     let (backend, pair) = (store.backend, [request("n", ttl), request("n", ttl)]);
     let (on_thread, [holder, waiter]) = (backend.clone(), pair.clone());
     io::run("redis", async move {
-        assert!(matches!(on_thread.claim(&holder).await.unwrap(), Standing::Held(_)));
-        assert!(matches!(on_thread.claim(&waiter).await.unwrap(), Standing::Queued(_)));
+        assert!(matches!(on_thread.claim(&holder).await.unwrap(), ClaimOutcome::Granted(_)));
+        assert!(matches!(on_thread.claim(&waiter).await.unwrap(), ClaimOutcome::Queued(_)));
     })
     .await
     .unwrap();
@@ -45,58 +45,58 @@ async fn release(backend: &Arc<dyn Backend>, requests: &[Arc<Request>]) {
 async fn entries_outlive_the_first_expiry_of_their_keys_without_a_claim() {
     const TTL: Duration = Duration::from_millis(400);
     let server = redis::start(&[]).unwrap();
-    let spot = Spot::of(&server).await;
-    let (backend, pair) = held_and_queued(&spot, TTL).await;
+    let namespace = Namespace::on(&server).await;
+    let (backend, pair) = hold_with_waiter(&namespace, TTL).await;
     for _ in 0..16 {
         pause(TTL / 4).await;
         let outcomes = keep_alive(&backend, &pair).await;
         assert_eq!(outcomes, [KeepAlive::Held { lease: TTL }, KeepAlive::Queued]);
     }
     for key in ["h:n", "q:n", "w:n"] {
-        let left: i64 = spot.ask(command("PTTL").arg(spot.key(key))).await;
+        let left: i64 = namespace.query(command("PTTL").arg(namespace.key(key))).await;
         assert!(left > 1000, "{key} expires in {left} ms");
     }
     release(&backend, &[pair[1].clone(), pair[0].clone()]).await;
-    spot.is_clean().await;
+    namespace.assert_clean().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_entry_that_has_expired_is_not_revived() {
     const TTL: Duration = Duration::from_millis(200);
     let server = redis::start(&[]).unwrap();
-    let spot = Spot::of(&server).await;
-    let (backend, pair) = held_and_queued(&spot, TTL).await;
+    let namespace = Namespace::on(&server).await;
+    let (backend, pair) = hold_with_waiter(&namespace, TTL).await;
     pause(TTL + TTL / 4).await;
     let gone = || KeepAlive::Lost(LostReason::Gone);
     assert_eq!(keep_alive(&backend, &pair).await, [gone(), gone()]);
     release(&backend, &pair).await;
-    spot.is_clean().await;
+    namespace.assert_clean().await;
 }
 
-/// The second lock of a batch is extended, too, though nothing was stored for the first one.
+/// The second lock of a batch is extended even if nothing was stored for the first one.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_is_full_keeps_holds_and_queue_entries_alive() {
+async fn a_full_server_keeps_holds_and_queue_entries_alive() {
     const TTL: Duration = Duration::from_secs(2);
     let server = redis::start(&[]).unwrap();
-    let spot = Spot::of(&server).await;
-    let (backend, [holder, waiter]) = held_and_queued(&spot, TTL).await;
-    spot.ask::<()>(&command("CONFIG SET maxmemory 1")).await;
+    let namespace = Namespace::on(&server).await;
+    let (backend, [holder, waiter]) = hold_with_waiter(&namespace, TTL).await;
+    namespace.query::<()>(&command("CONFIG SET maxmemory 1")).await;
     let outcomes =
         keep_alive(&backend, &[request("other", TTL), waiter.clone(), holder.clone(), waiter.clone()]).await;
-    assert!(HELD(&outcomes[2]) && outcomes[0] == KeepAlive::Lost(LostReason::Gone), "{outcomes:?}");
+    assert!(IS_HELD(&outcomes[2]) && outcomes[0] == KeepAlive::Lost(LostReason::Gone), "{outcomes:?}");
     assert_eq!([&outcomes[1], &outcomes[3]], [&KeepAlive::Queued; 2]);
-    spot.ask::<()>(&command("CONFIG SET maxmemory 0")).await;
+    namespace.query::<()>(&command("CONFIG SET maxmemory 0")).await;
     release(&backend, &[waiter, holder]).await;
-    spot.is_clean().await;
+    namespace.assert_clean().await;
 }
 
-/// The leases of ten thousand requests cost as many messages as batches.
+/// The number of messages is the number of batches, even for ten thousand requests.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_batch_is_one_message_whatever_its_size() {
+async fn a_full_batch_is_one_message() {
     const TTL: Duration = Duration::from_secs(60);
     let server = redis::start(&[]).unwrap();
-    let spot = Spot::of(&server).await;
-    let store = connect(Config::new(&spot.url).unwrap()).await.unwrap();
+    let namespace = Namespace::on(&server).await;
+    let store = connect(Config::new(&namespace.url).unwrap()).await.unwrap();
     let (backend, size) = (store.backend.clone(), store.backend.capabilities().keep_alive_batch);
     assert_eq!(size, 256);
     let requests: Vec<_> = (0..size).map(|number| request(&format!("lock-{number}"), TTL)).collect();
@@ -108,12 +108,12 @@ async fn a_batch_is_one_message_whatever_its_size() {
     })
     .await
     .unwrap();
-    // The first one sends the script.
+    // The first keep-alive loads the script.
     keep_alive(&backend, &requests[..1]).await;
-    let before = spot.scripts_run().await;
+    let before = namespace.script_count().await;
     let outcomes = keep_alive(&backend, &requests).await;
-    assert!(outcomes.iter().all(HELD) && outcomes.len() == size, "{outcomes:?}");
-    assert_eq!(spot.scripts_run().await - before, 1);
+    assert!(outcomes.iter().all(IS_HELD) && outcomes.len() == size, "{outcomes:?}");
+    assert_eq!(namespace.script_count().await - before, 1);
     release(&backend, &requests).await;
-    spot.is_clean().await;
+    namespace.assert_clean().await;
 }

@@ -5,12 +5,12 @@ use std::time::Duration;
 use ::redis::Script;
 use polylock_integration_tests::{clock::now, servers::redis};
 
-use crate::{SLACK, Spot};
+use crate::{Namespace, SLACK};
 
 /// Far more than are inspected at a time.
 const MANY: usize = 10_000;
 
-/// Holds as the store writes them, of requests that nobody has.
+/// Holds in the store's format, of unknown requests.
 const HOLDS: &str = "
     local time = redis.call('TIME')
     local now = time[1] * 1000000 + time[2]
@@ -20,15 +20,15 @@ const HOLDS: &str = "
         redis.call('PEXPIRE', KEYS[1] .. i, 61000)
     end";
 
-/// Each script of a list has a time limit of its own, and is one of a few that are under way. If all were sent at once, an operation
-/// that comes after them would be answered after all of them.
+/// Each script of a list has its own time limit, and only a few are in flight. If all were sent at once, a later operation
+/// would wait for all of them.
 #[tokio::test(flavor = "multi_thread")]
-async fn of_many_locks_does_not_delay_other_operations_of_the_same_store() {
+async fn a_list_of_many_locks_does_not_delay_other_operations() {
     let server = redis::start(&[]).unwrap();
-    let spot = Spot::of(&server).await;
-    let locks = spot.locks().await;
-    let mut raw = crate::raw(server.url()).await;
-    Script::new(HOLDS).key(spot.key("h:n")).arg(MANY).invoke_async::<()>(&mut raw).await.unwrap();
+    let namespace = Namespace::on(&server).await;
+    let locks = namespace.locks().await;
+    let mut raw = crate::connect(server.url()).await;
+    Script::new(HOLDS).key(namespace.key("h:n")).arg(MANY).invoke_async::<()>(&mut raw).await.unwrap();
 
     let began = now();
     let listing = tokio::spawn({

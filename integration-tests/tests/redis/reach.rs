@@ -1,4 +1,4 @@
-//! How a server is reached, and what is no server at all.
+//! Connections to servers, and addresses without a usable server.
 
 use std::{
     io::{Read, Write},
@@ -14,14 +14,14 @@ use polylock_integration_tests::{
     servers::{self, redis, redlock::Dead, valkey},
 };
 
-use crate::{SLACK, everything_works, refusal, waiters};
+use crate::{SLACK, refusal, use_all_operations, wait_for_waiters};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn through_a_unix_socket() {
+async fn a_unix_socket_is_supported() {
     let server = redis::start(&["unixsocket redis.sock", "unixsocketperm 777"]).unwrap();
     let socket = server.directory().join("data/redis.sock");
     for scheme in ["unix", "redis+unix"] {
-        everything_works(&format!("{scheme}://{}?db=3", socket.display())).await.unwrap();
+        use_all_operations(&format!("{scheme}://{}?db=3", socket.display())).await.unwrap();
     }
     let plain = Locks::connect(&format!("{}/3", server.url())).await.unwrap();
     let there = Locks::connect(&format!("unix://{}?db=3", socket.display())).await.unwrap();
@@ -33,50 +33,47 @@ async fn through_a_unix_socket() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_valkey_under_its_own_scheme() {
+async fn the_schemes_of_valkey_are_supported() {
     let server = valkey::start(&[]).unwrap();
-    everything_works(&server.url().replace("redis://", "valkey://")).await.unwrap();
+    use_all_operations(&server.url().replace("redis://", "valkey://")).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn encrypted_with_an_authority_of_its_own_and_not_without() {
+async fn a_private_authority_must_be_configured() {
     let server = redis::start_tls(&[]).unwrap();
     let other = redis::start_tls(&[]).unwrap();
-    let of = |server: &servers::Private, url: &str| {
+    let of = |server: &servers::PrivateServer, url: &str| {
         format!("{url}?polylock.tls_ca={}", server.directory().join("ca.crt").display())
     };
-    everything_works(&of(&server, server.url())).await.unwrap();
-    everything_works(&of(&server, &server.url().replace("127.0.0.1", "localhost"))).await.unwrap();
+    use_all_operations(&of(&server, server.url())).await.unwrap();
+    use_all_operations(&of(&server, &server.url().replace("127.0.0.1", "localhost"))).await.unwrap();
 
-    // Signed by somebody unknown, by another, and for another host.
+    // Signed by an unknown authority, or by another one.
     let urls = [server.url().to_owned(), of(&other, server.url())];
     for url in urls {
         let (fault, text) = refusal(&url).await;
         assert!(fault == Some(Fault::Permanent) && text.contains("polylock.tls_ca"), "{fault:?}: {text}");
     }
-    // Each with the other kind of connection, which neither server reports.
+    // The wrong kind of connection, which neither server reports.
     let (fault, text) = refusal(&server.url().replace("rediss:", "redis:")).await;
-    assert!(
-        fault == Some(Fault::Temporary) && text.contains("whether this port expects TLS (write rediss://"),
-        "{text}"
-    );
+    assert!(fault == Some(Fault::Temporary) && text.contains("expects TLS (write rediss://"), "{text}");
     let unencrypted = redis::start(&[]).unwrap();
     let (fault, text) = refusal(&unencrypted.url().replace("redis:", "rediss:")).await;
     assert!(fault == Some(Fault::Temporary) && text.contains("no TLS: write redis://"), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_database_server_that_is_no_redis() {
+async fn a_postgres_server_is_refused() {
     let port = servers::postgres().unwrap().url().rsplit(':').next().unwrap();
     let port = port.split('/').next().unwrap();
-    for (scheme, word) in [("redis", "is no Redis server's"), ("rediss", "whether this port has TLS")] {
+    for (scheme, word) in [("redis", "belongs to another kind of server"), ("rediss", "has TLS")] {
         let (fault, text) = refusal(&format!("{scheme}://127.0.0.1:{port}")).await;
         assert!(fault.is_some() && text.contains(word), "{fault:?}: {text}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_listens() {
+async fn a_closed_port_is_a_temporary_error() {
     let dead = Dead::new();
     let began = now();
     let (fault, text) = refusal(&dead.url()).await;
@@ -86,22 +83,22 @@ async fn nobody_listens() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_accepts_and_never_answers() {
+async fn a_server_that_never_replies_is_a_temporary_error() {
     let server = redis::start(&[]).unwrap();
     let proxy = Proxy::to(server.port());
     let url = proxy.url(server.url());
     let locks = Locks::connect(&url).await.unwrap();
-    for flow in [Flow::Hold, Flow::Stall, Flow::Swallow] {
+    for flow in [Flow::Hold, Flow::Stall, Flow::Drop] {
         proxy.set_both(flow);
         for (more, limit) in [("", 1000), ("?polylock.connect_timeout=200ms", 200)] {
             let began = now();
             let (fault, text) = refusal(&format!("{url}{more}")).await;
             let took = now().since(began);
-            assert!(fault == Some(Fault::Temporary) && text.contains("no answer within"), "{text}");
+            assert!(fault == Some(Fault::Temporary) && text.contains("no reply within"), "{text}");
             let limit = Duration::from_millis(limit);
             assert!(took >= limit && took < limit + SLACK, "{flow:?}, {limit:?}: {took:?}");
         }
-        // And one who was connected before: a command, then a new connection.
+        // A client that was connected before: a command, and then a new connection.
         let began = now();
         let error = locks.lock("a").try_acquire().await.unwrap_err();
         let took = now().since(began);
@@ -111,7 +108,7 @@ async fn a_server_that_accepts_and_never_answers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_is_far_away() {
+async fn a_high_latency_is_tolerated() {
     let server = redis::start(&[]).unwrap();
     let far = async |delay: Duration, more: &str| {
         let proxy = Proxy::to(server.port());
@@ -121,20 +118,20 @@ async fn a_server_that_is_far_away() {
         let (here, there) = (here.unwrap(), there.unwrap());
         let guard = here.lock("far").acquire().await.unwrap();
         let waiting = tokio::spawn(there.lock("far").acquire());
-        waiters(&here, "far", 1).await;
+        wait_for_waiters(&here, "far", 1).await;
         guard.release().await.unwrap();
         waiting.await.unwrap().unwrap().release().await.unwrap();
     };
     tokio::join!(
-        // There and back this is nothing to speak of ...
+        // This round trip is within the default timeouts ...
         far(Duration::from_millis(80), ""),
-        // ... and this takes more patience than there is by default.
-        far(Duration::from_millis(300), "&polylock.connect_timeout=10s&polylock.command_timeout=3s"),
+        // ... and this one requires longer timeouts.
+        far(Duration::from_millis(300), "&polylock.connect_timeout=10s&polylock.operation_timeout=3s"),
     );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_redis_at_all() {
+async fn other_protocols_are_refused() {
     for answer in
         ["HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", "\0\u{1}\u{2}\u{3}\n", "+OK\r\n", "$-7\r\n"]
     {
@@ -152,20 +149,20 @@ async fn what_is_no_redis_at_all() {
         let began = now();
         let (fault, text) = refusal(&url).await;
         let took = now().since(began);
-        let known = ["speaks another protocol", "no answer within"].iter().any(|part| text.contains(part));
+        let known = ["speaks another protocol", "no reply within"].iter().any(|part| text.contains(part));
         assert!(fault == Some(Fault::Temporary) && known && !text.contains("canary"), "{answer:?}: {text}");
         assert!(took < Duration::from_secs(1) + SLACK, "{took:?}");
     }
 }
 
-/// Each of them one try after the other would take twenty times as long.
+/// Separate attempts would take twenty times as long.
 #[tokio::test(flavor = "multi_thread")]
-async fn all_who_need_a_connection_wait_for_one_try() {
+async fn concurrent_callers_share_one_connection_attempt() {
     let server = redis::start(&[]).unwrap();
     let proxy = Proxy::to(server.port());
     let locks =
         Locks::connect(&format!("{}?polylock.connect_timeout=300ms", proxy.url(server.url()))).await.unwrap();
-    proxy.set_both(Flow::Swallow);
+    proxy.set_both(Flow::Drop);
     proxy.cut(End::Reset);
     let began = now();
     let tries: Vec<_> = (0..20)

@@ -1,4 +1,4 @@
-//! Settings of a server that break locks, and those that don't.
+//! Settings of a server that break locks, and settings that do not.
 
 use std::time::Duration;
 
@@ -8,17 +8,17 @@ use polylock_integration_tests::{
     servers::{redis, valkey},
 };
 
-use crate::{Spot, command, everything_works, refusal, told};
+use crate::{Namespace, command, describe, refusal, use_all_operations};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_may_evict_locks_is_refused_unless_that_is_accepted() {
+async fn a_server_that_may_evict_locks_is_refused_unless_allowed() {
     for policy in ["allkeys-lru", "volatile-ttl"] {
         let server = redis::start(&["maxmemory 100mb", &format!("maxmemory-policy {policy}")]).unwrap();
-        let url = Spot::of(&server).await.url;
+        let url = Namespace::on(&server).await.url;
         let (fault, text) = refusal(&url).await;
         assert_eq!(fault, Some(Fault::Permanent));
         assert!(text.contains(policy) && text.contains("polylock.allow=eviction"), "{text}");
-        everything_works(&format!("{url}&polylock.allow=eviction")).await.unwrap();
+        use_all_operations(&format!("{url}&polylock.allow=eviction")).await.unwrap();
     }
 }
 
@@ -30,20 +30,20 @@ async fn a_replica_is_refused() {
         let (fault, text) = refusal(replica.url()).await;
         let address = format!("connect to the primary, which is 127.0.0.1:{}", primary.port());
         assert!(fault == Some(Fault::Permanent) && text.contains(&address), "{text}");
-        // A primary that is made a replica is found out by the next command.
-        let (spot, other) = (Spot::of(&primary).await, Spot::of(&replica).await);
-        let locks = spot.locks().await;
+        // The next command detects that a primary has become a replica.
+        let (namespace, other) = (Namespace::on(&primary).await, Namespace::on(&replica).await);
+        let locks = namespace.locks().await;
         locks.lock("a").acquire().await.unwrap().release().await.unwrap();
-        other.ask::<()>(&command("REPLICAOF NO ONE")).await;
-        spot.ask::<()>(&command(&format!("REPLICAOF 127.0.0.1 {}", replica.port()))).await;
-        let (fault, text) = told(&locks.lock("a").try_acquire().await.unwrap_err());
+        other.query::<()>(&command("REPLICAOF NO ONE")).await;
+        namespace.query::<()>(&command(&format!("REPLICAOF 127.0.0.1 {}", replica.port()))).await;
+        let (fault, text) = describe(&locks.lock("a").try_acquire().await.unwrap_err());
         assert!(text.contains("replica"), "{fault:?}: {text}");
-        everything_works(&other.url).await.unwrap();
+        use_all_operations(&other.url).await.unwrap();
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sentinel_is_refused_and_names_the_primary() {
+async fn a_sentinel_is_refused_with_the_name_of_the_primary() {
     let primary = redis::start(&[]).unwrap();
     let sentinel = redis::start_sentinel(primary.port()).unwrap();
     let address = format!("orders is 127.0.0.1:{}", primary.port());
@@ -60,111 +60,115 @@ async fn a_sentinel_is_refused_and_names_the_primary() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_of_a_cluster_is_refused_unless_that_is_accepted_and_then_all_works() {
+async fn a_node_of_a_cluster_is_refused_unless_allowed() {
     for start in [redis::start, valkey::start] {
         let server = start(&["cluster-enabled yes"]).unwrap();
-        let spot = Spot::of(&server).await;
-        let (fault, text) = refusal(&spot.url).await;
+        let namespace = Namespace::on(&server).await;
+        let (fault, text) = refusal(&namespace.url).await;
         assert!(fault == Some(Fault::Permanent) && text.contains("redis-cluster://"), "{text}");
         assert!(text.contains("polylock.allow=cluster"), "{text}");
 
-        let url = format!("{}&polylock.allow=cluster", spot.url);
+        let url = format!("{}&polylock.allow=cluster", namespace.url);
         let locks = Locks::connect(&url).await.unwrap();
-        let (fault, text) = told(&locks.lock("a").try_acquire().await.unwrap_err());
+        let (fault, text) = describe(&locks.lock("a").try_acquire().await.unwrap_err());
         println!("without slots: {fault:?}: {text}");
         assert!(text.contains("no node that serves it"), "{text}");
 
-        spot.ask::<()>(&command("CLUSTER ADDSLOTSRANGE 0 16383")).await;
+        namespace.query::<()>(&command("CLUSTER ADDSLOTSRANGE 0 16383")).await;
         clock::until("it serves", async || locks.lock("a").try_acquire().await.is_ok()).await;
-        everything_works(&url).await.unwrap();
+        use_all_operations(&url).await.unwrap();
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_is_full_says_so_and_keeps_what_it_has() {
+async fn a_full_server_reports_that_and_keeps_its_locks() {
     const TTL: Duration = Duration::from_secs(1);
     let server = redis::start(&[]).unwrap();
-    let spot = Spot::of(&server).await;
-    let locks = spot.locks().await;
+    let namespace = Namespace::on(&server).await;
+    let locks = namespace.locks().await;
     let guard = locks.lock("held").ttl(TTL).acquire().await.unwrap();
     let other = locks.lock("other").acquire().await.unwrap();
-    spot.ask::<()>(&command("CONFIG SET maxmemory 1")).await;
-    let (fault, text) = told(&locks.lock("new").try_acquire().await.unwrap_err());
+    namespace.query::<()>(&command("CONFIG SET maxmemory 1")).await;
+    let (fault, text) = describe(&locks.lock("new").try_acquire().await.unwrap_err());
     assert!(fault == Some(Fault::Temporary) && text.contains("out of memory"), "{fault:?}: {text}");
-    // Others can open it, to look or to break a lock.
-    let admin = spot.locks().await;
+    // Other clients can open the store, to inspect or break a lock.
+    let admin = namespace.locks().await;
     assert_eq!(admin.list("").await.unwrap().len(), 2);
     other.release().await.unwrap();
     assert!(guard.renewed().await.is_some(), "what is held can be renewed");
 
     let waiting = tokio::spawn(locks.lock("new").acquire());
     guard.release().await.unwrap();
-    spot.ask::<()>(&command("CONFIG SET maxmemory 0")).await;
+    namespace.query::<()>(&command("CONFIG SET maxmemory 0")).await;
     waiting.await.unwrap().unwrap().release().await.unwrap();
-    spot.is_clean().await;
+    namespace.assert_clean().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_database_and_each_prefix_has_locks_of_its_own() {
+async fn each_database_and_each_prefix_has_its_own_locks() {
     let server = redis::start(&[]).unwrap();
     let mut guards = Vec::new();
-    for place in ["/0", "/1", "/1?polylock.prefix=other", "/15?polylock.prefix=a:b/c"] {
-        let locks = Locks::connect(&format!("{}{place}", server.url())).await.unwrap();
-        guards.push(locks.lock("a").try_acquire().await.unwrap().expect("nobody else has it"));
+    for path in ["/0", "/1", "/1?polylock.prefix=other", "/15?polylock.prefix=a:b/c"] {
+        let locks = Locks::connect(&format!("{}{path}", server.url())).await.unwrap();
+        guards.push(locks.lock("a").try_acquire().await.unwrap().expect("it is free"));
         assert!(locks.lock("a").try_acquire().await.unwrap().is_none());
     }
-    // The setting is wrong, and not the server: the command line tells them apart by its exit code.
+    // The setting is wrong, and not the server: the exit code of the command line differs.
     let url = format!("{}/99", server.url());
-    let Err(Error::Config(error)) = Locks::connect(&url).await else { panic!("it is no setting") };
+    let Err(Error::Config(error)) = Locks::connect(&url).await else {
+        panic!("it is not a configuration error")
+    };
     assert!(error.key == "store" && error.problem.contains("/99"), "{error}");
     let many = format!(
         "redlock://{}/99",
         [server.url(), "a:1", "b:1"].map(|url| url.trim_start_matches("redis://")).join(",")
     );
-    let Err(Error::Config(error)) = Locks::connect(&many).await else { panic!("it is no setting") };
+    let Err(Error::Config(error)) = Locks::connect(&many).await else {
+        panic!("it is not a configuration error")
+    };
     assert!(error.problem.contains("/99"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_can_do_nothing_for_the_moment_says_why() {
+async fn a_temporary_fault_is_reported_with_its_cause() {
     let server = redis::start(&["maxclients 8"]).unwrap();
-    let spot = Spot::of(&server).await;
-    let locks = spot.locks().await;
+    let namespace = Namespace::on(&server).await;
+    let locks = namespace.locks().await;
     locks.lock("a").acquire().await.unwrap().release().await.unwrap();
     let refused = async |word: &str| {
-        let (fault, text) = told(&locks.lock("a").try_acquire().await.unwrap_err());
+        let (fault, text) = describe(&locks.lock("a").try_acquire().await.unwrap_err());
         assert!(fault == Some(Fault::Temporary) && text.contains(word), "{fault:?}: {text}");
     };
 
-    spot.ask::<()>(&command("CONFIG SET min-replicas-to-write 1")).await;
+    namespace.query::<()>(&command("CONFIG SET min-replicas-to-write 1")).await;
     refused("too few replicas").await;
-    spot.ask::<()>(&command("CONFIG SET min-replicas-to-write 0")).await;
+    namespace.query::<()>(&command("CONFIG SET min-replicas-to-write 0")).await;
 
-    spot.ask::<()>(&command("CONFIG SET busy-reply-threshold 1")).await;
-    let mut endless = crate::raw(server.url()).await;
-    let endless = tokio::spawn(async move {
+    namespace.query::<()>(&command("CONFIG SET busy-reply-threshold 1")).await;
+    let mut endless_script = crate::connect(server.url()).await;
+    let endless_script = tokio::spawn(async move {
         let mut script = command("EVAL");
-        script.arg("while true do end").arg(0).exec_async(&mut endless).await
+        script.arg("while true do end").arg(0).exec_async(&mut endless_script).await
     });
     clock::until("the script runs", async || {
-        locks.lock("a").try_acquire().await.is_err_and(|error| told(&error).1.contains("SCRIPT KILL"))
+        locks.lock("a").try_acquire().await.is_err_and(|error| describe(&error).1.contains("SCRIPT KILL"))
     })
     .await;
     refused("SCRIPT KILL").await;
-    let (fault, text) = refusal(&spot.url).await;
+    let (fault, text) = refusal(&namespace.url).await;
     assert!(fault == Some(Fault::Temporary) && text.contains("SCRIPT KILL"), "{fault:?}: {text}");
-    spot.ask::<()>(&command("SCRIPT KILL")).await;
-    assert!(endless.await.unwrap().is_err());
+    namespace.query::<()>(&command("SCRIPT KILL")).await;
+    assert!(endless_script.await.unwrap().is_err());
     locks.lock("a").acquire().await.unwrap().release().await.unwrap();
 
     let mut more = Vec::new();
-    while let Ok(connection) = crate::try_raw(server.url()).await {
+    while let Ok(connection) = crate::try_connect(server.url()).await {
         more.push(connection);
     }
-    let (fault, text) = refusal(&spot.url).await;
-    // The reset behind the server's words may overtake them.
-    let told = text.contains("maxclients");
-    assert!(fault == Some(Fault::Temporary) && told, "{fault:?}: {text}");
+    let (fault, text) = refusal(&namespace.url).await;
+    // The reset may overtake the server's error message.
+    let names_limit = text.contains("maxclients");
+    assert!(fault == Some(Fault::Temporary) && names_limit, "{fault:?}: {text}");
     drop(more);
-    clock::until("there is room again", async || Locks::connect(&spot.url).await.is_ok()).await;
+    clock::until("there is room again", async || Locks::connect(&namespace.url).await.is_ok()).await;
 }

@@ -1,93 +1,93 @@
-//! Who waits gets the lock when it is its turn, whatever happens meanwhile to the connection, the server or the news.
+//! A waiter is granted the lock in its turn, despite faults of the connection, the server or the notifications.
 
 use std::{net::SocketAddr, time::Duration};
 
 use polylock::{Guard, Locks};
 use polylock_integration_tests::{
-    clock::{PATIENCE, now, pause},
-    proxy::{BOTH, End, Flow, Proxy, Way},
-    servers::{Private, redis},
+    clock::{TIMEOUT, now, pause},
+    proxy::{BOTH, Direction, End, Flow, Proxy},
+    servers::{PrivateServer, redis},
 };
 use tokio::task::{JoinHandle, block_in_place};
 
-use crate::{SLACK, Spot, command, waiters};
+use crate::{Namespace, SLACK, command, wait_for_waiters};
 
-/// The longest that a waiter waits past its turn, if its lease is not shorter.
-const BOUND: Duration = Duration::from_secs(1);
+/// The longest time from the turn of a waiter to its grant, unless its lease is shorter.
+const MAX_DELAY: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(30);
 const SHORT: Duration = Duration::from_millis(600);
 
-/// A server, a holder that talks to it, and a waiter that does so through a proxy.
-struct Scene {
-    server: Private,
-    spot: Spot,
+/// A server, a holder with a direct connection, and a waiter behind a proxy.
+struct Setup {
+    server: PrivateServer,
+    namespace: Namespace,
     proxy: Proxy,
     holder: Locks,
     waiter: Locks,
 }
 
-impl Scene {
+impl Setup {
     async fn new() -> Self {
         let server = redis::start(redis::DURABLE).unwrap();
-        let spot = Spot::of(&server).await;
+        let namespace = Namespace::on(&server).await;
         let proxy = Proxy::to(server.port());
-        let holder = spot.locks().await;
-        let waiter = Locks::connect(&proxy.url(&spot.url)).await.unwrap();
-        Self { server, spot, proxy, holder, waiter }
+        let holder = namespace.locks().await;
+        let waiter = Locks::connect(&proxy.url(&namespace.url)).await.unwrap();
+        Self { server, namespace, proxy, holder, waiter }
     }
 
-    /// The lock in the holder's hands, and the waiter behind it.
+    /// Returns the guard of the holder, and the task of the waiter behind it.
     async fn queued(&self, ttl: Duration) -> (Guard, JoinHandle<Guard>) {
         let guard = self.holder.lock("a").ttl(ttl).acquire().await.unwrap();
         let waiting = self.waiter.lock("a").ttl(ttl).acquire();
         let waiting = tokio::spawn(async { waiting.await.unwrap() });
-        waiters(&self.holder, "a", 1).await;
+        wait_for_waiters(&self.holder, "a", 1).await;
         (guard, waiting)
     }
 
-    /// Ends all connections of clients past the proxy; how many there were.
+    /// Closes all client connections at the server. Returns their number.
     async fn kill_all(&self) -> u64 {
         let mut killed = 0;
-        // Who has subscribed is not of type "normal".
+        // Subscribed clients are not of type "normal".
         for kind in ["normal", "pubsub"] {
-            killed += self.spot.ask::<u64>(command("CLIENT KILL TYPE").arg(kind)).await;
+            killed += self.namespace.query::<u64>(command("CLIENT KILL TYPE").arg(kind)).await;
         }
         killed
     }
 }
 
-/// After `fault` the holder releases, and the waiter has the lock in time.
-async fn turn_comes(what: &str, ttl: Duration, fault: impl AsyncFn(&Scene)) {
-    turn_comes_within(BOUND.min(ttl), what, ttl, fault).await;
+/// Checks that the waiter is granted the lock in time if the holder releases after `fault`.
+async fn assert_granted(what: &str, ttl: Duration, fault: impl AsyncFn(&Setup)) {
+    assert_granted_within(MAX_DELAY.min(ttl), what, ttl, fault).await;
 }
 
-async fn turn_comes_within(bound: Duration, what: &str, ttl: Duration, fault: impl AsyncFn(&Scene)) {
-    let scene = Scene::new().await;
-    let (guard, waiting) = scene.queued(ttl).await;
-    fault(&scene).await;
+async fn assert_granted_within(bound: Duration, what: &str, ttl: Duration, fault: impl AsyncFn(&Setup)) {
+    let setup = Setup::new().await;
+    let (guard, waiting) = setup.queued(ttl).await;
+    fault(&setup).await;
     let (began, token) = (now(), guard.fencing_token());
     guard.release().await.unwrap();
-    let next = tokio::time::timeout(PATIENCE, waiting).await.expect("its turn comes").unwrap();
+    let next = tokio::time::timeout(TIMEOUT, waiting).await.expect("it is granted").unwrap();
     let took = now().since(began);
     println!("{what}, {ttl:?}: {took:.1?} past its turn");
     assert!(took < bound + SLACK, "{what}: {took:?}");
     assert!(next.fencing_token() > token, "{what}");
     next.release().await.unwrap();
-    scene.spot.is_clean().await;
+    setup.namespace.assert_clean().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn though_its_connection_is_killed() {
+async fn a_waiter_is_granted_after_its_connection_is_killed() {
     for ttl in [LONG, SHORT] {
-        turn_comes("all clients killed", ttl, async |scene| {
-            let killed = scene.kill_all().await;
+        assert_granted("all clients killed", ttl, async |setup| {
+            let killed = setup.kill_all().await;
             assert!(killed >= 2, "only {killed} clients were killed");
         })
         .await;
     }
-    turn_comes("killed one by one", LONG, async |scene| {
-        let own: u64 = scene.spot.ask(&command("CLIENT ID")).await;
-        let list: String = scene.spot.ask(&command("CLIENT LIST")).await;
+    assert_granted("killed one by one", LONG, async |setup| {
+        let own: u64 = setup.namespace.query(&command("CLIENT ID")).await;
+        let list: String = setup.namespace.query(&command("CLIENT LIST")).await;
         let ids: Vec<u64> = list
             .lines()
             .filter_map(|line| line.strip_prefix("id=")?.split(' ').next()?.parse().ok())
@@ -95,75 +95,75 @@ async fn though_its_connection_is_killed() {
             .collect();
         assert_eq!(ids.len(), 2, "{list}");
         for id in ids {
-            assert_eq!(scene.spot.ask::<u64>(command("CLIENT KILL ID").arg(id)).await, 1);
+            assert_eq!(setup.namespace.query::<u64>(command("CLIENT KILL ID").arg(id)).await, 1);
         }
     })
     .await;
     for how in [End::Reset, End::Close] {
-        turn_comes("cut on the way", LONG, async |scene| assert_eq!(scene.proxy.cut(how), 1)).await;
+        assert_granted("cut on the way", LONG, async |setup| assert_eq!(setup.proxy.cut(how), 1)).await;
     }
 }
 
-/// The server still counts it among those who hear.
+/// The server still counts the waiter as subscribed.
 #[tokio::test(flavor = "multi_thread")]
-async fn though_its_connection_is_half_open() {
-    let half_open = async |what: &str, ways: &[Way]| {
-        let swallow = async |scene: &Scene| {
-            ways.iter().for_each(|way| scene.proxy.set_earlier(*way, Flow::Swallow));
+async fn a_waiter_is_granted_though_its_connection_is_half_open() {
+    let half_open = async |what: &str, ways: &[Direction]| {
+        let swallow = async |setup: &Setup| {
+            ways.iter().for_each(|way| setup.proxy.set_existing(*way, Flow::Drop));
         };
-        tokio::join!(turn_comes(what, LONG, swallow), turn_comes(what, SHORT, swallow));
+        tokio::join!(assert_granted(what, LONG, swallow), assert_granted(what, SHORT, swallow));
     };
     tokio::join!(
         half_open("half open", &BOTH),
-        half_open("the server's answers and news are lost", &[Way::ToClient]),
-        half_open("what it sends is lost", &[Way::ToServer]),
+        half_open("the server's replies and notifications are lost", &[Direction::ToClient]),
+        half_open("the commands of the waiter are lost", &[Direction::ToServer]),
     );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn though_the_server_restarts_or_forgets_its_scripts() {
-    turn_comes("server restarted", LONG, async |scene| {
-        block_in_place(|| scene.server.restart());
+async fn a_waiter_is_granted_after_a_restart_or_a_script_flush() {
+    assert_granted("server restarted", LONG, async |setup| {
+        block_in_place(|| setup.server.restart());
     })
     .await;
-    turn_comes("scripts flushed", LONG, async |scene| {
-        Spot::of(&scene.server).await.ask::<()>(&command("SCRIPT FLUSH")).await;
+    assert_granted("scripts flushed", LONG, async |setup| {
+        Namespace::on(&setup.server).await.query::<()>(&command("SCRIPT FLUSH")).await;
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn though_the_network_was_away_for_a_while() {
-    // Less than that passes between two attempts; and one may be under way that comes to nothing.
-    let (pause_at_most, attempt) = (BOUND, Duration::from_secs(1));
-    let away = async |lasts: Duration| {
-        let nothing =
-            turn_comes_within(pause_at_most + attempt, "nothing went through", LONG, async |scene| {
-                scene.proxy.set_both(Flow::Swallow);
+async fn a_waiter_is_granted_after_a_network_outage() {
+    // The longest pause between two attempts, and the duration of an attempt that fails.
+    let (max_pause, attempt) = (MAX_DELAY, Duration::from_secs(1));
+    let outage = async |lasts: Duration| {
+        let swallowed =
+            assert_granted_within(max_pause + attempt, "no message was delivered", LONG, async |setup| {
+                setup.proxy.set_both(Flow::Drop);
                 pause(lasts).await;
-                scene.proxy.set_both(Flow::Pass);
+                setup.proxy.set_both(Flow::Pass);
             });
-        let refused = turn_comes_within(pause_at_most, "connections were refused", LONG, async |scene| {
-            scene.proxy.refuse(true);
-            scene.proxy.cut(End::Reset);
+        let refused = assert_granted_within(max_pause, "connections were refused", LONG, async |setup| {
+            setup.proxy.refuse(true);
+            setup.proxy.cut(End::Reset);
             pause(lasts).await;
-            scene.proxy.refuse(false);
+            setup.proxy.refuse(false);
         });
-        tokio::join!(nothing, refused);
+        tokio::join!(swallowed, refused);
     };
-    tokio::join!(away(Duration::from_millis(700)), away(Duration::from_secs(3)));
+    tokio::join!(outage(Duration::from_millis(700)), outage(Duration::from_secs(3)));
 }
 
-/// It can't release: its lease ends, and it is told before.
+/// It can't release: its lease ends, and its guard reports the loss before.
 #[tokio::test(flavor = "multi_thread")]
-async fn though_the_holder_is_cut_off() {
+async fn a_waiter_is_granted_after_the_holder_is_disconnected() {
     let cut_off = async |ttl: Duration| {
-        let scene = Scene::new().await;
-        let guard = scene.waiter.lock("a").ttl(ttl).acquire().await.unwrap();
-        let waiting = tokio::spawn(scene.holder.lock("a").ttl(ttl).acquire());
-        waiters(&scene.holder, "a", 1).await;
+        let setup = Setup::new().await;
+        let guard = setup.waiter.lock("a").ttl(ttl).acquire().await.unwrap();
+        let waiting = tokio::spawn(setup.holder.lock("a").ttl(ttl).acquire());
+        wait_for_waiters(&setup.holder, "a", 1).await;
         let began = now();
-        scene.proxy.set_both(Flow::Swallow);
+        setup.proxy.set_both(Flow::Drop);
         let lost = tokio::spawn({
             let lost = guard.lost();
             async move {
@@ -171,23 +171,26 @@ async fn though_the_holder_is_cut_off() {
                 now()
             }
         });
-        let next = tokio::time::timeout(PATIENCE, waiting).await.expect("its turn comes").unwrap().unwrap();
-        let had = now();
-        assert!(!guard.is_held() && lost.await.unwrap() < had, "lost before another has it");
-        let took = had.since(began);
+        let next = tokio::time::timeout(TIMEOUT, waiting).await.expect("it is granted").unwrap().unwrap();
+        let granted_at = now();
+        assert!(
+            !guard.is_held() && lost.await.unwrap() < granted_at,
+            "lost before another request is granted"
+        );
+        let took = granted_at.since(began);
         println!("holder cut off, {ttl:?}: {took:.1?}");
-        assert!(took < ttl + BOUND.min(ttl) + SLACK, "{took:?}");
-        scene.proxy.set_both(Flow::Pass);
+        assert!(took < ttl + MAX_DELAY.min(ttl) + SLACK, "{took:?}");
+        setup.proxy.set_both(Flow::Pass);
         drop(guard);
         next.release().await.unwrap();
-        scene.spot.is_clean().await;
+        setup.namespace.assert_clean().await;
     };
     tokio::join!(cut_off(Duration::from_secs(2)), cut_off(SHORT));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_was_idle_through_an_outage_works_at_once() {
-    let scene = Scene::new().await;
+async fn a_client_that_was_idle_during_an_outage_works_at_once() {
+    let setup = Setup::new().await;
     let cycle = async |what: &str, locks: &Locks, bound: Duration| {
         let began = now();
         locks.lock("idle").try_acquire().await.unwrap().expect("it is free").release().await.unwrap();
@@ -195,29 +198,29 @@ async fn a_client_that_was_idle_through_an_outage_works_at_once() {
         println!("{what}: {took:.1?}");
         assert!(took < bound, "{what}: {took:?}");
     };
-    cycle("before", &scene.waiter, SLACK).await;
-    block_in_place(|| scene.server.kill());
-    // Nobody asks for anything meanwhile.
+    cycle("before", &setup.waiter, SLACK).await;
+    block_in_place(|| setup.server.kill());
+    // No operation runs in the meantime.
     pause(Duration::from_secs(12)).await;
-    block_in_place(|| scene.server.restart());
-    cycle("after twelve seconds", &scene.waiter, SLACK).await;
-    cycle("past the proxy", &scene.holder, SLACK).await;
-    // Nothing ever told it that this connection leads nowhere.
-    BOTH.into_iter().for_each(|way| scene.proxy.set_earlier(way, Flow::Swallow));
-    cycle("half open", &scene.waiter, Duration::from_millis(500) + SLACK).await;
-    Spot::of(&scene.server).await.is_clean().await;
+    block_in_place(|| setup.server.restart());
+    cycle("after twelve seconds", &setup.waiter, SLACK).await;
+    cycle("past the proxy", &setup.holder, SLACK).await;
+    // No event has shown that this connection is half open.
+    BOTH.into_iter().for_each(|way| setup.proxy.set_existing(way, Flow::Drop));
+    cycle("half open", &setup.waiter, Duration::from_millis(500) + SLACK).await;
+    Namespace::on(&setup.server).await.assert_clean().await;
 }
 
-/// The checks above see a waiter that is late: this one's network is away for too long.
+/// The checks above detect a late grant: the network of this waiter is interrupted for too long.
 #[tokio::test(flavor = "multi_thread")]
 #[should_panic(expected = "too slow on purpose")]
-async fn a_turn_that_comes_late_is_found_out() {
-    let scene = Scene::new().await;
-    let (guard, waiting) = scene.queued(LONG).await;
-    scene.proxy.set_both(Flow::Swallow);
+async fn planted_a_late_grant_is_detected() {
+    let setup = Setup::new().await;
+    let (guard, waiting) = setup.queued(LONG).await;
+    setup.proxy.set_both(Flow::Drop);
     guard.release().await.unwrap();
-    let address: SocketAddr = scene.proxy.address();
+    let address: SocketAddr = setup.proxy.address();
     assert!(address.ip().is_loopback());
-    let came = tokio::time::timeout(BOUND + SLACK, waiting).await;
-    assert!(came.is_ok(), "too slow on purpose");
+    let granted = tokio::time::timeout(MAX_DELAY + SLACK, waiting).await;
+    assert!(granted.is_ok(), "too slow on purpose");
 }

@@ -1,4 +1,4 @@
-//! Primaries that are killed or stand still, and their replicas.
+//! Primaries that are killed or frozen, and their replicas.
 
 use std::time::Duration;
 
@@ -13,20 +13,20 @@ use tokio::task::block_in_place;
 
 const TTL: Duration = Duration::from_secs(10);
 
-/// A primary is killed under load. What it has acknowledged last may be lost, so two may hold a lock; tokens grow all the same, and all
+/// A primary is killed under load. Its last acknowledged writes may be lost, so two may hold a lock; tokens grow all the same, and all
 /// locks are granted again when the replica has taken over.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_primary_that_is_killed_under_load_is_replaced_and_tokens_grow() {
+async fn a_primary_killed_under_load_is_replaced_and_tokens_grow() {
     let cluster = redis_cluster::start(&[]).unwrap();
-    let names = crate::names(&cluster, "p").await;
+    let names = crate::names_by_primary(&cluster, "p").await;
     let (slot, moved) = (names[0].1, names[1].1);
     let url = crate::url(&cluster, "p");
     let stores = [Locks::connect(&url).await.unwrap(), Locks::connect(&url).await.unwrap()];
-    let trouble = async {
+    let faults = async {
         pause(Duration::from_millis(300)).await;
         cluster.begin_move(moved, 1, 2).await;
         block_in_place(|| cluster.nodes()[0].kill());
-        cluster.agrees(slot, redis_cluster::PRIMARIES).await;
+        cluster.wait_until_agreed(slot, redis_cluster::PRIMARIES).await;
         let keys = cluster.keys_in(1, moved).await;
         cluster.move_keys(&keys, 1, 2).await;
         cluster.end_move(moved, 1, 2).await;
@@ -36,10 +36,18 @@ async fn a_primary_that_is_killed_under_load_is_replaced_and_tokens_grow() {
     let loads = names.iter().map(|(name, _)| {
         let name: &'static str = Box::leak(name.clone().into_boxed_str());
         let lasts = Duration::from_secs(6);
-        let load = Load { tasks: 2, name, names: 1, lasts, wait: 3 * TTL, readers: false, ..Load::default() };
+        let load = Load {
+            tasks: 2,
+            name,
+            names: 1,
+            duration: lasts,
+            wait: 3 * TTL,
+            readers: false,
+            ..Load::default()
+        };
         load.on(stores.to_vec(), async {})
     });
-    let (outcomes, ()) = tokio::join!(futures_util::future::join_all(loads), trouble);
+    let (outcomes, ()) = tokio::join!(futures_util::future::join_all(loads), faults);
     for (outcome, (name, _)) in outcomes.into_iter().zip(&names) {
         println!("{name}: {} sections, {} losses", outcome.sections.len(), outcome.losses);
         assert_eq!(outcome.failures, 0);
@@ -52,15 +60,15 @@ async fn a_primary_that_is_killed_under_load_is_replaced_and_tokens_grow() {
             guard.release().await.unwrap();
         }
     }
-    cluster.agrees(slot, redis_cluster::PRIMARIES).await;
+    cluster.wait_until_agreed(slot, redis_cluster::PRIMARIES).await;
 }
 
-/// A primary that stands still delays neither the renewals at the others nor their locks. It is replaced, and what it does afterwards
+/// A frozen primary delays neither the renewals at the others nor their locks. It is replaced, and what it does afterwards
 /// has no effect.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_primary_that_stands_still_delays_no_other_and_is_replaced() {
+async fn a_frozen_primary_delays_no_other_and_is_replaced() {
     let cluster = redis_cluster::start(&["cluster-require-full-coverage no"]).unwrap();
-    let names = crate::names(&cluster, "p").await;
+    let names = crate::names_by_primary(&cluster, "p").await;
     let locks = Locks::connect(&crate::url(&cluster, "p")).await.unwrap();
     let mut guards = Vec::new();
     for (name, _) in &names {
@@ -72,7 +80,7 @@ async fn a_primary_that_stands_still_delays_no_other_and_is_replaced() {
     assert_eq!(replicated, 1);
     block_in_place(|| cluster.nodes()[0].freeze());
     let (began, slot) = (now(), names[0].1);
-    let taken = async {
+    let takeover = async {
         clock::until("the replica takes over", async || {
             cluster.primary_of(slot, 1).await == Some(redis_cluster::PRIMARIES)
         })
@@ -81,14 +89,14 @@ async fn a_primary_that_stands_still_delays_no_other_and_is_replaced() {
     let others = async {
         let mut slowest = Duration::ZERO;
         while now().since(began) < Duration::from_secs(3) {
-            let asked = now();
+            let sent = now();
             locks.inspect(&names[1].0).await.unwrap();
-            slowest = slowest.max(now().since(asked));
+            slowest = slowest.max(now().since(sent));
             pause(Duration::from_millis(20)).await;
         }
         slowest
     };
-    let ((), slowest) = tokio::join!(taken, others);
+    let ((), slowest) = tokio::join!(takeover, others);
     assert!(slowest < Duration::from_millis(450), "{slowest:?}");
     for guard in &guards[1..] {
         guard.ensure_held().unwrap();
@@ -99,7 +107,7 @@ async fn a_primary_that_stands_still_delays_no_other_and_is_replaced() {
     let next = next.acquire().await.unwrap();
     assert!(next.fencing_token() > last);
     block_in_place(|| cluster.nodes()[0].thaw());
-    cluster.agrees(slot, redis_cluster::PRIMARIES).await;
+    cluster.wait_until_agreed(slot, redis_cluster::PRIMARIES).await;
     next.ensure_held().unwrap();
     assert!(next.renewed().await.is_some());
     next.release().await.unwrap();

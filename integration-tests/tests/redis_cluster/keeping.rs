@@ -2,7 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use polylock_core::{Backend, KeepAlive, LockName, LostReason, Mode, Request, Standing, io, url::StoreUrl};
+use polylock_core::{
+    Backend, ClaimOutcome, KeepAlive, LockName, LostReason, Mode, Request, io, url::StoreUrl,
+};
 use polylock_integration_tests::{
     clock::now,
     servers::redis_cluster::{self, Cluster},
@@ -23,19 +25,19 @@ async fn open(cluster: &Cluster, prefix: &str) -> Arc<dyn Backend> {
     connect(Config::from_url(&url, &mut url.keys()).unwrap()).await.unwrap().backend
 }
 
-/// A request for a lock on each primary, which are held.
-async fn holding(
+/// Returns a request for a lock on each primary. All are held.
+async fn hold_on_each_primary(
     cluster: &Cluster,
     prefix: &str,
     backend: &Arc<dyn Backend>,
     ttl: Duration,
 ) -> Vec<Arc<Request>> {
-    let names = crate::names(cluster, prefix).await;
+    let names = crate::names_by_primary(cluster, prefix).await;
     let requests: Vec<_> = names.iter().map(|(name, _)| request(name, ttl)).collect();
     for request in &requests {
         let (backend, request) = (backend.clone(), request.clone());
-        let standing = on_thread(async move { backend.claim(&request).await.unwrap() }).await;
-        assert!(matches!(standing, Standing::Held(_)), "{standing:?}");
+        let outcome = on_thread(async move { backend.claim(&request).await.unwrap() }).await;
+        assert!(matches!(outcome, ClaimOutcome::Granted(_)), "{outcome:?}");
     }
     requests
 }
@@ -50,8 +52,8 @@ async fn a_batch_extends_holds_at_all_primaries_and_returns_an_outcome_for_each(
     const TTL: Duration = Duration::from_secs(20);
     let cluster = crate::shared();
     let backend = open(cluster, "batch").await;
-    let mut requests = holding(cluster, "batch", &backend, TTL).await;
-    // Nobody holds these. The last is of a lock that another request holds.
+    let mut requests = hold_on_each_primary(cluster, "batch", &backend, TTL).await;
+    // No request holds these. The last one is for a lock that another request holds.
     for number in 0..20 {
         requests.insert(1, request(&format!("absent/{number}"), TTL));
     }
@@ -71,12 +73,12 @@ async fn a_batch_extends_holds_at_all_primaries_and_returns_an_outcome_for_each(
     .await;
 }
 
-/// The others are known in the time that their leases allow, although the node is given more time for a longer lease.
+/// The outcomes of the others are known within the time that their leases allow, although the node has more time for a longer lease.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_does_not_reply_delays_no_outcome_of_the_others() {
     let cluster = redis_cluster::start(&["cluster-require-full-coverage no"]).unwrap();
     let backend = open(&cluster, "p").await;
-    let mut requests = holding(&cluster, "p", &backend, Duration::from_millis(900)).await;
+    let mut requests = hold_on_each_primary(&cluster, "p", &backend, Duration::from_millis(900)).await;
     requests[0] = request(requests[0].name.as_str(), Duration::from_secs(30));
     block_in_place(|| cluster.nodes()[0].freeze());
     let began = now();
@@ -84,6 +86,6 @@ async fn a_node_that_does_not_reply_delays_no_outcome_of_the_others() {
     let took = now().since(began);
     let held = KeepAlive::Held { lease: Duration::from_millis(900) };
     assert_eq!(outcomes, [KeepAlive::Unknown, held.clone(), held]);
-    // A third of the shortest lease. It takes one and a half seconds to find out that the node is not there.
+    // A third of the shortest lease. It takes one and a half seconds to detect that the node is unreachable.
     assert!(took < Duration::from_millis(900), "{took:?}");
 }

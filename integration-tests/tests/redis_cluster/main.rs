@@ -1,7 +1,9 @@
-//! A Redis Cluster: the way of each lock to its node, slots that move, nodes that fail.
+//! A Redis Cluster: the routing of each lock to its node, slots that move, nodes that fail.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod encrypted;
 mod failover;
+mod garbled;
 mod keeping;
 mod moving;
 mod routing;
@@ -14,19 +16,19 @@ use polylock_integration_tests::{
     servers::redis_cluster::{self, Cluster},
 };
 
-/// The one that those tests share that hurt no other locks than their own.
+/// The cluster of the tests that affect only their own locks.
 fn shared() -> &'static Cluster {
     static SHARED: LazyLock<Cluster> = LazyLock::new(|| redis_cluster::start(&[]).unwrap());
     &SHARED
 }
 
-/// The URL of a store in a cluster, with a prefix.
+/// Returns the URL of a store in a cluster, with a prefix.
 fn url(cluster: &Cluster, prefix: &str) -> String {
     format!("{}?polylock.prefix={prefix}", cluster.url())
 }
 
-/// A name of a lock, and the slot of its bucket below `prefix`, for each of the three primaries in order.
-async fn names(cluster: &Cluster, prefix: &str) -> Vec<(String, u16)> {
+/// Returns the name of a lock, and the slot of its bucket below `prefix`, for each of the three primaries in order.
+async fn names_by_primary(cluster: &Cluster, prefix: &str) -> Vec<(String, u16)> {
     let others = format!("{prefix}/names");
     let locks = Locks::connect(&url(cluster, &others)).await.unwrap();
     let mut found: BTreeMap<usize, (String, u16)> = BTreeMap::new();
@@ -53,8 +55,8 @@ async fn names(cluster: &Cluster, prefix: &str) -> Vec<(String, u16)> {
     unreachable!()
 }
 
-/// Waits until so many stand in the queue.
-async fn waiters(locks: &Locks, name: &str, count: usize) {
+/// Waits until the queue has `count` waiters.
+async fn wait_for_waiters(locks: &Locks, name: &str, count: usize) {
     clock::until("they wait", async || {
         locks.inspect(name).await.is_ok_and(|status| status.waiters.len() == count)
     })

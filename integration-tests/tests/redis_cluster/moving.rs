@@ -6,54 +6,56 @@ use polylock::{Guard, Locks};
 use polylock_integration_tests::{
     clock::{self, pause},
     load::Load,
-    refusals::told,
+    refusals::describe,
     servers::redis_cluster::Cluster,
 };
 
 const TTL: Duration = Duration::from_secs(2);
 
-/// Waits until a lease that was given before has run out.
-async fn outlives_a_lease(guard: &Guard) {
+/// Waits until the lease is extended beyond its present end.
+async fn wait_for_renewal(guard: &Guard) {
     let deadline = guard.deadline();
     clock::until("the lease is extended", async || !guard.is_held() || guard.deadline() > deadline + TTL / 2)
         .await;
     guard.ensure_held().unwrap();
 }
 
-/// The clients that are subscribed in a slot of this node.
-async fn subscribed(cluster: &Cluster, node: usize) -> usize {
+/// Returns the number of channels with subscribers in the slots of this node.
+async fn subscribed_channels(cluster: &Cluster, node: usize) -> usize {
     cluster.ask::<Vec<String>>(node, &["PUBSUB", "SHARDCHANNELS", "{kept:*"]).await.len()
 }
 
 /// 1. The slot begins to move: the node serves only calls all of whose keys it has, so claims have to wait.
-/// 2. The holds are renewed all the same, first where they were, and then where their key has gone.
+/// 2. The holds are still renewed, first at the old node, and then at the node to which their key has moved.
 /// 3. The slot has moved: the next waiter is granted the lock there, and is notified there.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hold_is_kept_while_its_slot_moves_and_waiters_are_served_after_that() {
+async fn a_hold_survives_the_move_of_its_slot_and_waiters_are_granted_then() {
     let cluster = crate::shared();
-    let (name, slot) = crate::names(cluster, "kept").await.swap_remove(0);
+    let (name, slot) = crate::names_by_primary(cluster, "kept").await.swap_remove(0);
     let url = crate::url(cluster, "kept");
     let (locks, others) = (Locks::connect(&url).await.unwrap(), Locks::connect(&url).await.unwrap());
     let guard = locks.lock(&name).ttl(TTL).acquire().await.unwrap();
     let waiting = tokio::spawn(others.lock(&name).acquire());
-    crate::waiters(&locks, &name, 1).await;
+    crate::wait_for_waiters(&locks, &name, 1).await;
 
     cluster.begin_move(slot, 0, 1).await;
     let error = others.lock(&name).try_acquire().await.unwrap_err();
-    let (_, text) = told(&error);
+    let (_, text) = describe(&error);
     assert!(error.is_temporary() && text.contains("is being moved"), "{text}");
-    outlives_a_lease(&guard).await;
+    wait_for_renewal(&guard).await;
     let keys = cluster.keys_in(0, slot).await;
     assert!(keys.iter().any(|key| key.contains("}:h:")), "{keys:?}");
     cluster.move_keys(&keys, 0, 1).await;
-    outlives_a_lease(&guard).await;
+    wait_for_renewal(&guard).await;
     cluster.end_move(slot, 0, 1).await;
 
     assert!(others.lock(&name).try_acquire().await.unwrap().is_none());
-    clock::until("the waiter is subscribed at the new node", async || subscribed(cluster, 1).await == 1)
-        .await;
-    assert_eq!(subscribed(cluster, 0).await, 0);
-    outlives_a_lease(&guard).await;
+    clock::until("the waiter is subscribed at the new node", async || {
+        subscribed_channels(cluster, 1).await == 1
+    })
+    .await;
+    assert_eq!(subscribed_channels(cluster, 0).await, 0);
+    wait_for_renewal(&guard).await;
     let token = guard.fencing_token();
     guard.release().await.unwrap();
     let next = tokio::time::timeout(Duration::from_secs(5), waiting).await.unwrap().unwrap().unwrap();
@@ -62,15 +64,15 @@ async fn a_hold_is_kept_while_its_slot_moves_and_waiters_are_served_after_that()
     assert_eq!(locks.list("").await.unwrap(), []);
 }
 
-/// When a slot leaves a node, that ends the subscriptions in it with a message which the driver takes for a reply. Nothing that it
+/// When a slot leaves a node, that ends the subscriptions in it with a message that the driver takes for a reply. Nothing that it
 /// returns after that belongs to the command that was sent.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_end_of_a_subscription_is_no_reply_to_a_command() {
+async fn the_end_of_a_subscription_is_not_a_reply_to_a_command() {
     let cluster = crate::shared();
-    let (name, slot) = crate::names(cluster, "ended").await.swap_remove(0);
+    let (name, slot) = crate::names_by_primary(cluster, "ended").await.swap_remove(0);
     let url = crate::url(cluster, "ended");
     let (locks, others) = (Locks::connect(&url).await.unwrap(), Locks::connect(&url).await.unwrap());
-    // Others that the same node has.
+    // Locks of the same node, and others.
     let mut held = Vec::new();
     for number in 0..40 {
         held.push(others.lock(format!("other/{number}")).ttl(20 * TTL).acquire().await.unwrap());
@@ -78,7 +80,7 @@ async fn the_end_of_a_subscription_is_no_reply_to_a_command() {
     for (from, to) in [(0, 1), (1, 0), (0, 1)] {
         let guard = others.lock(&name).ttl(10 * TTL).acquire().await.unwrap();
         let waiting = tokio::spawn(locks.lock(&name).acquire());
-        crate::waiters(&others, &name, 1).await;
+        crate::wait_for_waiters(&others, &name, 1).await;
         cluster.begin_move(slot, from, to).await;
         let keys = cluster.keys_in(from, slot).await;
         cluster.move_keys(&keys, from, to).await;
@@ -88,18 +90,18 @@ async fn the_end_of_a_subscription_is_no_reply_to_a_command() {
         // The node receives this first, and then the commands of the client.
         tokio::task::block_in_place(|| cluster.nodes()[from].freeze());
         let command = ["CLUSTER", "SETSLOT", &slot_text, "NODE", &target];
-        let ends = cluster.ask::<()>(from, &command);
-        let asks = async {
+        let move_message = cluster.ask::<()>(from, &command);
+        let inspections = async {
             pause(Duration::from_millis(100)).await;
             let inspected =
                 futures_util::future::join_all(held.iter().map(|it| locks.inspect(it.name().as_str())));
-            let thaws = async {
+            let thaw = async {
                 pause(Duration::from_millis(50)).await;
                 tokio::task::block_in_place(|| cluster.nodes()[from].thaw());
             };
-            tokio::join!(inspected, thaws).0
+            tokio::join!(inspected, thaw).0
         };
-        let ((), inspected) = tokio::join!(ends, asks);
+        let ((), inspected) = tokio::join!(move_message, inspections);
         for (guard, status) in held.iter().zip(inspected) {
             let status = status.unwrap();
             assert_eq!(status.holders.len(), 1, "{status:?}");
@@ -111,11 +113,11 @@ async fn the_end_of_a_subscription_is_no_reply_to_a_command() {
     }
 }
 
-/// Whatever moves under load: nobody is granted a lock that another holds, and everybody is served.
+/// Slots move under load: no held lock is granted again, and every waiter is granted its lock.
 #[tokio::test(flavor = "multi_thread")]
-async fn under_load_slots_move_and_no_promise_is_broken() {
+async fn moving_slots_under_load_breaks_no_guarantee() {
     let cluster = crate::shared();
-    let names = crate::names(cluster, "load").await;
+    let names = crate::names_by_primary(cluster, "load").await;
     let moves = async {
         for round in 0..2 {
             for (number, (_, slot)) in names.iter().enumerate() {
@@ -132,12 +134,12 @@ async fn under_load_slots_move_and_no_promise_is_broken() {
     }
     let loads = names.iter().map(|(name, _)| {
         let name: &'static str = Box::leak(name.clone().into_boxed_str());
-        let load = Load { tasks: 2, name, names: 1, lasts: TTL, more_than: 20, ..Load::default() };
+        let load = Load { tasks: 2, name, names: 1, duration: TTL, min_holds: 20, ..Load::default() };
         load.on(stores.clone(), async {})
     });
     let (outcomes, ()) = tokio::join!(futures_util::future::join_all(loads), moves);
     for outcome in outcomes {
-        outcome.is_clean();
+        outcome.assert_consistent();
         assert_eq!((outcome.failures, outcome.losses), (0, 0));
         assert!(outcome.sections.len() > 20);
     }

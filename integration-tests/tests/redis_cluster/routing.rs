@@ -1,4 +1,4 @@
-//! Which node has a lock, and which servers can be used at all.
+//! The node of each lock, and the servers that can be used.
 
 use std::time::Duration;
 
@@ -46,12 +46,12 @@ async fn locks_are_spread_over_the_primaries_each_in_the_slot_of_its_bucket() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_cluster_is_found_by_any_node_and_nothing_else_is_one() {
+async fn any_node_leads_to_the_cluster_and_other_servers_are_refused() {
     let cluster = redis_cluster::start(&[]).unwrap();
     let (dead, alone) = (Dead::new(), redis::start(&[]).unwrap());
     let host = |url: &str| url.trim_start_matches("redis://").to_owned();
     let nodes: Vec<String> = cluster.nodes().iter().map(|node| host(node.url())).collect();
-    // A replica; a node that is dead before one that is not.
+    // A replica; a dead node before a live one.
     for hosts in [nodes[4].clone(), format!("{},{}", host(&dead.url()), nodes[2])] {
         let locks = Locks::connect(&format!("valkey-cluster://{hosts}/0")).await.unwrap();
         for number in 0..10 {
@@ -66,7 +66,7 @@ async fn the_cluster_is_found_by_any_node_and_nothing_else_is_one() {
     assert!(fault == Some(Fault::Permanent) && text.contains("write redis://"), "{fault:?}: {text}");
     let (fault, text) = refusal(&format!("redis://{}", nodes[0])).await;
     assert!(fault == Some(Fault::Permanent) && text.contains("write redis-cluster://"), "{fault:?}: {text}");
-    // Every primary is looked at.
+    // Every primary is checked.
     cluster.ask::<()>(1, &["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]).await;
     let (fault, text) = refusal(&crate::url(&cluster, "p")).await;
     assert!(fault == Some(Fault::Permanent) && text.contains("polylock.allow=eviction"), "{fault:?}: {text}");
@@ -74,7 +74,7 @@ async fn the_cluster_is_found_by_any_node_and_nothing_else_is_one() {
     Locks::connect(&format!("{}&polylock.allow=eviction", crate::url(&cluster, "p"))).await.unwrap();
 }
 
-/// Each of many hand-overs would take half a second if waiters looked for themselves.
+/// Each hand-over would take half a second if the waiters polled.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_release_notifies_the_next_waiter_in_another_process() {
     const WAITERS: usize = 24;
@@ -86,7 +86,7 @@ async fn a_release_notifies_the_next_waiter_in_another_process() {
     for number in 0..WAITERS {
         let lock = stores[number % 2].lock("next");
         waiting.push(tokio::spawn(async move { lock.acquire().await.unwrap().release().await.unwrap() }));
-        crate::waiters(&stores[0], "next", number + 1).await;
+        crate::wait_for_waiters(&stores[0], "next", number + 1).await;
     }
     let began = now();
     guard.release().await.unwrap();
@@ -98,9 +98,9 @@ async fn a_release_notifies_the_next_waiter_in_another_process() {
     assert!(took < Duration::from_secs(3), "{took:?}");
 }
 
-/// The rights that the page names, and no others.
+/// The user has exactly the rights on the page of the store.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_user_who_may_do_what_the_store_needs_and_no_more() {
+async fn the_documented_rights_are_sufficient() {
     let cluster = crate::shared();
     let mut rules = vec!["ACL", "SETUSER", "app", "reset", "on", ">canary", "~{rights:*", "&{rights:*"];
     rules.push("&polylock:broken:rights");
@@ -112,12 +112,12 @@ async fn a_user_who_may_do_what_the_store_needs_and_no_more() {
     for node in 0..cluster.nodes().len() {
         cluster.ask::<()>(node, &rules).await;
     }
-    let (name, slot) = crate::names(cluster, "rights").await.swap_remove(0);
+    let (name, slot) = crate::names_by_primary(cluster, "rights").await.swap_remove(0);
     let url = crate::url(cluster, "rights").replace("://", "://app:canary@");
     let stores = [Locks::connect(&url).await.unwrap(), Locks::connect(&url).await.unwrap()];
     let guard = stores[0].lock(&name).ttl(Duration::from_secs(2)).acquire().await.unwrap();
     let next = tokio::spawn(stores[1].lock(&name).acquire());
-    crate::waiters(&stores[0], &name, 1).await;
+    crate::wait_for_waiters(&stores[0], &name, 1).await;
     cluster.move_slot(slot, 0, 1).await;
     assert!(guard.renewed().await.is_some());
     assert_eq!(stores[1].list("").await.unwrap().len(), 1);

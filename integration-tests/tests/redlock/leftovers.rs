@@ -1,18 +1,18 @@
-//! Nothing that holds a lock stays behind, on nodes that answer late either.
+//! No vote is left behind, not even on nodes that reply late.
 
 use std::{pin::pin, time::Duration};
 
-use polylock_core::{LockName, Mode, Request, Standing};
+use polylock_core::{ClaimOutcome, LockName, Mode, Request};
 use polylock_integration_tests::{
     clock::{self, now, pause},
-    proxy::{Flow, Way},
+    proxy::{Direction, Flow},
 };
 use polylock_redis::redlock::{Config, connect};
 
-use crate::site::Site;
+use crate::setup::Setup;
 
-async fn cycles(site: &Site, count: usize) {
-    let locks = site.open("").await;
+async fn cycles(setup: &Setup, count: usize) {
+    let locks = setup.open("").await;
     for cycle in 0..count {
         let guard = locks.lock(format!("n{}", cycle % 7)).acquire().await.unwrap();
         guard.release().await.unwrap();
@@ -21,90 +21,90 @@ async fn cycles(site: &Site, count: usize) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hundred_cycles_leave_nothing() {
-    let site = Site::shared(5);
-    cycles(&site, 100).await;
-    site.is_free_soon().await;
+    let setup = Setup::shared(5);
+    cycles(&setup, 100).await;
+    setup.wait_until_free().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cycles_with_a_slow_node_leave_nothing() {
-    let site = Site::shared(5);
-    site.proxies[2].set(Way::ToServer, Flow::Delay(Duration::from_millis(150)));
-    cycles(&site, 100).await;
-    site.is_free_soon().await;
+    let setup = Setup::shared(5);
+    setup.proxies[2].set(Direction::ToServer, Flow::Delay(Duration::from_millis(150)));
+    cycles(&setup, 100).await;
+    setup.wait_until_free().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cycles_with_a_node_that_freezes_and_thaws_leave_nothing() {
-    // Shorter than its connection is kept, and longer.
+    // Shorter and longer than the time for which its connection is kept.
     for frozen in [Duration::from_millis(400), Duration::from_millis(2500)] {
-        let site = Site::shared(5);
-        let locks = site.open("").await;
+        let setup = Setup::shared(5);
+        let locks = setup.open("").await;
         let (began, mut cycles) = (now(), 0);
         let thaws = began + frozen;
-        site.freeze(2);
+        setup.freeze(2);
         while now() < thaws {
             locks.lock("n").acquire().await.unwrap().release().await.unwrap();
             cycles += 1;
             pause(Duration::from_millis(2)).await;
         }
-        site.thaw(2);
-        site.is_free_soon().await;
+        setup.thaw(2);
+        setup.wait_until_free().await;
         println!("{cycles} cycles in {frozen:?}");
-        // And it votes again.
+        // The node votes again.
         let guard = locks.lock("n").acquire().await.unwrap();
         clock::until("all vote", || async {
             locks.lock("m").acquire().await.unwrap().release().await.unwrap();
-            site.ask::<bool>(2, &["EXISTS", &site.key("n", "m")]).await
+            setup.query::<bool>(2, &["EXISTS", &setup.key("n", "m")]).await
         })
         .await;
         guard.release().await.unwrap();
-        site.is_free_soon().await;
+        setup.wait_until_free().await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_is_away_at_the_release_is_asked_when_it_is_back() {
-    let site = Site::shared(5);
-    let locks = site.open("").await;
+async fn a_release_is_repeated_at_a_node_that_was_unreachable() {
+    let setup = Setup::shared(5);
+    let locks = setup.open("").await;
     let guard = locks.lock("n").acquire().await.unwrap();
-    site.has(&[1; 5]).await;
-    site.kill(2);
-    site.kill(4);
+    setup.wait_for_votes(&[1; 5]).await;
+    setup.disconnect(2);
+    setup.disconnect(4);
     guard.release().await.unwrap();
-    site.has(&[0, 0, 1, 0, 1]).await;
+    setup.wait_for_votes(&[0, 0, 1, 0, 1]).await;
     pause(Duration::from_millis(1500)).await;
-    site.revive(2);
-    site.revive(4);
-    site.is_free_soon().await;
+    setup.reconnect(2);
+    setup.reconnect(4);
+    setup.wait_until_free().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_attempt_in_vain_leaves_nothing() {
-    let site = Site::shared(5);
-    let locks = site.open("").await;
-    let other = site.other_way();
+async fn a_failed_attempt_leaves_nothing() {
+    let setup = Setup::shared(5);
+    let locks = setup.open("").await;
+    let other = setup.other_route();
     let others = other.open("").await;
     let guard = locks.lock("n").acquire().await.unwrap();
-    site.has(&[1; 5]).await;
-    let held = site.holders("n").await;
+    setup.wait_for_votes(&[1; 5]).await;
+    let held = setup.holders("n").await;
     assert!(others.lock("n").try_acquire().await.unwrap().is_none());
     assert!(others.lock("n").wait(Duration::from_millis(100)).acquire().await.unwrap_err().is_not_acquired());
-    assert_eq!(site.holders("n").await, held);
+    assert_eq!(setup.holders("n").await, held);
     guard.release().await.unwrap();
-    site.is_free_soon().await;
-    // Nor does it come back when the one who gave up would have had its turn.
+    setup.wait_until_free().await;
+    // No vote appears at the time at which the cancelled request would have claimed again.
     pause(Duration::from_millis(600)).await;
-    assert_eq!(site.votes().await, [0; 5]);
+    assert_eq!(setup.votes().await, [0; 5]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_attempt_that_is_dropped_anywhere_leaves_nothing() {
-    let site = Site::shared(5);
-    let locks = site.open("").await;
-    // So that there are many points in between, on each of the nodes at another time.
-    for (node, proxy) in site.proxies.iter().enumerate() {
-        proxy.set(Way::ToServer, Flow::Delay(Duration::from_millis(2 * node as u64)));
+async fn an_attempt_dropped_at_any_point_leaves_nothing() {
+    let setup = Setup::shared(5);
+    let locks = setup.open("").await;
+    // Different delays provide many points of interruption.
+    for (node, proxy) in setup.proxies.iter().enumerate() {
+        proxy.set(Direction::ToServer, Flow::Delay(Duration::from_millis(2 * node as u64)));
     }
     for held in [false, true] {
         let mut completed = 0;
@@ -129,89 +129,91 @@ async fn an_attempt_that_is_dropped_anywhere_leaves_nothing() {
                     () = pause(Duration::from_micros(700 * point)) => {}
                 }
             }
-            site.is_free_soon().await;
+            setup.wait_until_free().await;
         }
         assert!(completed < 25, "none was dropped");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_proposal_that_comes_after_the_release_takes_nothing() {
-    let site = Site::shared(5);
-    let locks = site.open("").await;
-    locks.lock("n").acquire().await.unwrap().release().await.unwrap();
-    site.is_free_soon().await;
-    // From now on, what is sent to this node on the connection that there is comes late ...
-    site.proxies[3].set_earlier(Way::ToServer, Flow::Hold);
+async fn a_proposal_executed_after_the_release_gets_no_vote() {
+    let setup = Setup::shared(5);
+    let locks = setup.open("").await;
+    setup.warm_up(&locks).await;
+    // From now on, messages to this node on the present connections are late ...
+    setup.proxies[3].set_existing(Direction::ToServer, Flow::Hold);
     let guard = locks.lock("n").acquire().await.unwrap();
-    site.has(&[1, 1, 1, 0, 1]).await;
-    // ... until it is given up and replaced, and the node hears of the release on the new one.
-    let late = site.proxies[3].counts().connections;
-    clock::until("a new connection", || async {
+    setup.wait_for_votes(&[1, 1, 1, 0, 1]).await;
+    // ... until these are replaced, and the node receives the release on a new one.
+    let late = setup.proxies[3].counts().connections;
+    clock::until("new connections", || async {
         locks.lock("m").acquire().await.unwrap().release().await.unwrap();
-        site.proxies[3].counts().connections > late
+        setup.proxies[3].counts().connections > late + 1
     })
     .await;
     guard.release().await.unwrap();
-    site.is_free_soon().await;
-    let number: i64 = site.ask(3, &["GET", &site.key("n", "n")]).await;
-    site.proxies[3].set(Way::ToServer, Flow::Pass);
-    clock::until("the old connection ends", || async { site.proxies[3].counts().open == 1 }).await;
-    // The late ones: a proposal, perhaps renewals, perhaps a release.
-    assert_eq!(site.votes().await, [0; 5]);
-    assert_eq!(site.ask::<i64>(3, &["GET", &site.key("n", "n")]).await, number);
+    setup.wait_until_free().await;
+    // The release has ended at a majority; this node executes it when its new connection is ready.
+    let number = || setup.query::<Option<i64>>(3, &["GET", &setup.key("n", "n")]);
+    clock::until("the release at the late node", || async { number().await.is_some() }).await;
+    let released = number().await;
+    setup.proxies[3].set(Direction::ToServer, Flow::Pass);
+    clock::until("the old connections end", || async { setup.proxies[3].counts().open == 2 }).await;
+    // The late messages: a proposal, perhaps renewals, perhaps a release.
+    assert_eq!(setup.votes().await, [0; 5]);
+    assert_eq!(number().await, released);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nodes_that_answer_too_late_give_nothing() {
-    // The lease would be over before a majority has answered; and it would not, but the nodes' time is.
+async fn votes_that_arrive_too_late_are_withdrawn() {
+    // In the first case the lease ends before a majority has replied, in the second case the timeout of the nodes.
     for (ttl, delay) in [(100, 150), (2000, 300)] {
-        let site = Site::shared(3);
-        let locks = site.open("").await;
+        let setup = Setup::shared(3);
+        let locks = setup.open("").await;
         locks.lock("n").acquire().await.unwrap().release().await.unwrap();
-        for proxy in &site.proxies {
-            proxy.set(Way::ToServer, Flow::Delay(Duration::from_millis(delay)));
+        for proxy in &setup.proxies {
+            proxy.set(Direction::ToServer, Flow::Delay(Duration::from_millis(delay)));
         }
         let error = locks.lock("n").ttl(Duration::from_millis(ttl)).try_acquire().await.unwrap_err();
         assert!(error.is_temporary(), "{error:?}");
-        // They have voted by then, and been asked back.
+        // By then they have voted, and the votes are withdrawn.
         pause(Duration::from_millis(delay)).await;
-        site.is_free_soon().await;
+        setup.wait_until_free().await;
     }
 }
 
-/// A client that stands still while the answers come.
+/// The client is suspended while the replies arrive.
 #[test]
-fn votes_that_are_heard_after_the_lease_are_no_grant() {
+fn votes_received_after_the_lease_are_not_a_grant() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let _inside = runtime.enter();
-    let site = Site::shared(3);
-    let config = Config::new(&site.url("")).unwrap();
+    let setup = Setup::shared(3);
+    let config = Config::new(&setup.url("")).unwrap();
     runtime.block_on(async {
         let store = connect(config).await.unwrap();
         let ttl = Duration::from_millis(100);
         let mut request = Request::new(LockName::new("n").unwrap(), Mode::Exclusive, ttl);
         request.queues = true;
-        // The servers know the scripts from here on, so that one message is enough.
+        // The scripts are loaded from here on, so one message is sufficient.
         let warm = Request::new(LockName::new("warm").unwrap(), Mode::Exclusive, Duration::from_secs(5));
         store.backend.claim(&warm).await.unwrap();
-        site.has(&[1; 3]).await;
+        setup.wait_for_votes(&[1; 3]).await;
         store.backend.release(&warm).await.unwrap();
-        site.is_free_soon().await;
+        setup.wait_until_free().await;
         let (backend, asked) = (store.backend.clone(), request.clone());
         let claim = tokio::spawn(async move { backend.claim(&asked).await });
-        // It asks, and may not hear the answers while its lease lasts.
+        // The claim is sent, and its replies are not read before the lease has ended.
         for _ in 0..5 {
             tokio::task::yield_now().await;
         }
         assert!(!claim.is_finished(), "it was too quick");
         clock::within(ttl + Duration::from_millis(50), || false);
         for node in 0..3 {
-            assert!(site.ask::<bool>(node, &["EXISTS", &site.key("n", "n")]).await, "all have voted");
+            assert!(setup.query::<bool>(node, &["EXISTS", &setup.key("n", "n")]).await, "all have voted");
         }
-        let standing = claim.await.unwrap();
-        assert!(!matches!(standing, Ok(Standing::Held(_))), "a lease that was over: {standing:?}");
+        let outcome = claim.await.unwrap();
+        assert!(!matches!(outcome, Ok(ClaimOutcome::Granted(_))), "a lease that was over: {outcome:?}");
         store.backend.release(&request).await.unwrap();
-        site.is_free_soon().await;
+        setup.wait_until_free().await;
     });
 }

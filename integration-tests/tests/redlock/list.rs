@@ -3,12 +3,12 @@
 use polylock_integration_tests::clock::now;
 use redis::Script;
 
-use crate::site::Site;
+use crate::setup::Setup;
 
-/// Far more than a server answers within the time limit of one command, if all are sent at once.
+/// Far more commands than a server executes within the time limit of one command.
 const MANY: usize = 3000;
 
-/// Votes as the store writes them, of requests that nobody has.
+/// Votes in the store's format, of unknown requests.
 const VOTES: &str = "
     for i = 1, ARGV[1] do
         local entry = cmsgpack.pack({i, 0, 'owner', 'label'})
@@ -16,10 +16,10 @@ const VOTES: &str = "
     end";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_thousands_of_locks_has_them_all() {
-    let site = Site::private_direct(3);
-    let locks = polylock::Locks::connect(&site.direct_url("polylock.restart=trust")).await.unwrap();
-    for node in &site.nodes {
+async fn a_list_of_thousands_of_locks_is_complete() {
+    let setup = Setup::private_direct(3);
+    let locks = polylock::Locks::connect(&setup.direct_url("polylock.restart=trust")).await.unwrap();
+    for node in &setup.nodes {
         let mut node = redis::Client::open(node.url()).unwrap().get_connection().unwrap();
         Script::new(VOTES).key("{polylock}:r:n").arg(MANY).invoke::<()>(&mut node).unwrap();
     }

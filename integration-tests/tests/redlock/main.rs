@@ -1,4 +1,4 @@
-//! Redlock: a majority of real servers, with the network, the servers and the clients at fault; and with planted bugs.
+//! Redlock: a majority of real servers, with faults of the network, the servers and the clients; and with planted bugs.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod breaking;
@@ -11,8 +11,9 @@ mod quorum;
 mod release;
 mod renewal;
 mod restart;
+mod runtimes;
 mod schedules;
-mod site;
+mod setup;
 mod stale;
 mod tokens;
 mod waiting;

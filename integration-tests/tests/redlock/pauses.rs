@@ -1,5 +1,5 @@
-//! Servers that stop for a fraction of a second (a fork, a slow disk, a paused virtual machine), each at its own moment and for
-//! its own time, while clients compete for one lock.
+//! Servers that stop for a fraction of a second (a fork, a slow disk, a paused virtual machine), each at a different time and for
+//! a different duration, while clients compete for one lock.
 //!
 //! The normal run is short. The acceptance run takes about half an hour, and is started with
 //! `POLYLOCK_TEST_PAUSES=200 cargo test -p polylock-integration-tests --test redlock pauses:: -- --nocapture`.
@@ -11,12 +11,12 @@ use polylock_integration_tests::clock::pause;
 use polylock_testkit::history::{self, Attempt, Recorder, Rules, Section};
 use tokio::{sync::watch, task::JoinSet};
 
-use crate::site::{Site, told};
+use crate::setup::{Setup, error_text};
 
-/// How long the lock may stay free while a client waits for it, a pause of the servers included.
+/// The longest time for which the lock may be free while a client waits for it, including a pause of the servers.
 const HANDOVER: Duration = Duration::from_secs(2);
 
-/// How many pauses there are of each kind.
+/// Returns the number of pauses of each kind.
 fn pauses() -> u64 {
     std::env::var("POLYLOCK_TEST_PAUSES").map_or(5, |count| count.parse().unwrap())
 }
@@ -25,15 +25,15 @@ fn millis(range: std::ops::Range<u64>) -> Duration {
     Duration::from_millis(fastrand::u64(range))
 }
 
-/// Stops `count` random servers, each after a delay of its own and for a time of its own.
-async fn stop_some(site: &Site, count: usize) {
-    let mut nodes: Vec<usize> = (0..site.nodes.len()).collect();
+/// Stops `count` random servers, each after a random delay and for a random time.
+async fn stop_some(setup: &Setup, count: usize) {
+    let mut nodes: Vec<usize> = (0..setup.nodes.len()).collect();
     fastrand::shuffle(&mut nodes);
     let stops = nodes[..count].iter().map(|node| async {
         pause(millis(0..150)).await;
-        tokio::task::block_in_place(|| site.nodes[*node].freeze());
+        tokio::task::block_in_place(|| setup.nodes[*node].freeze());
         pause(millis(300..1000)).await;
-        tokio::task::block_in_place(|| site.nodes[*node].thaw());
+        tokio::task::block_in_place(|| setup.nodes[*node].thaw());
     });
     futures_util::future::join_all(stops).await;
 }
@@ -54,7 +54,7 @@ async fn hold_once(locks: &Locks, attempt: Attempt) -> Result<(), Error> {
     guard.release().await
 }
 
-/// What a client did until the end of the run: the releases that failed or reported a loss.
+/// Acquires and releases the lock until the end of the run. Returns the releases that failed or reported a loss.
 async fn compete(
     locks: Locks,
     client: usize,
@@ -65,9 +65,9 @@ async fn compete(
     while !*over.borrow() {
         let attempt = recorder.invoke("n", client.to_string(), Mode::Exclusive);
         if let Err(error) = hold_once(&locks, attempt).await {
-            failures.push(told(&error));
+            failures.push(error_text(&error));
         }
-        // Sometimes the lock is free when a pause begins, and is asked for while it lasts.
+        // Sometimes the lock is free when a pause begins, and is requested during the pause.
         if fastrand::bool() {
             pause(millis(0..1500)).await;
         }
@@ -75,7 +75,7 @@ async fn compete(
     failures
 }
 
-/// The longest time for which the lock was free while the client that was granted it next had asked for it.
+/// Returns the longest time for which the lock was free while the next holder waited for it.
 fn longest_handover(sections: &[Section]) -> Duration {
     let mut sections: Vec<&Section> = sections.iter().collect();
     sections.sort_by_key(|section| section.acquired);
@@ -83,13 +83,13 @@ fn longest_handover(sections: &[Section]) -> Duration {
     Duration::from_nanos(sections.windows(2).map(idle).max().unwrap_or(0))
 }
 
-async fn clients_keep_the_lock_exclusive(nodes: usize, clients: usize) {
+async fn compete_during_pauses(nodes: usize, clients: usize) {
     for (options, delays) in [("", true), ("polylock.restart=trust", false)] {
         for (what, stopped) in [("a majority", nodes / 2 + 1), ("a minority", nodes / 2)] {
-            let site = Site::private_direct(nodes);
-            let url = site.direct_url(options);
+            let setup = Setup::private_direct(nodes);
+            let url = setup.direct_url(options);
             if delays {
-                assert_eq!(site.admit(&url).await.len(), nodes);
+                assert_eq!(setup.admit(&url).await.len(), nodes);
             }
             let recorder = Recorder::new();
             let (end, over) = watch::channel(false);
@@ -100,7 +100,7 @@ async fn clients_keep_the_lock_exclusive(nodes: usize, clients: usize) {
             }
             for _ in 0..pauses() {
                 pause(millis(1000..1500)).await;
-                stop_some(&site, stopped).await;
+                stop_some(&setup, stopped).await;
             }
             end.send(true).unwrap();
             let failures = competing.join_all().await.concat();
@@ -114,10 +114,10 @@ async fn clients_keep_the_lock_exclusive(nodes: usize, clients: usize) {
             assert_eq!(history::check(&sections, Rules::default()), []);
             assert_eq!(failures, [""; 0], "releases");
             assert!(handover < HANDOVER, "{handover:?}");
-            assert!(sections.len() as u64 > pauses(), "it goes on");
+            assert!(sections.len() as u64 > pauses(), "clients make progress");
             pause(Duration::from_secs(1)).await;
             for node in 0..nodes {
-                let keys: Vec<String> = site.ask(node, &["KEYS", "*"]).await;
+                let keys: Vec<String> = setup.query(node, &["KEYS", "*"]).await;
                 let documented =
                     |key: &String| key == "{polylock}:member" || key.starts_with("{polylock}:n:");
                 let left: Vec<&String> = keys.iter().filter(|key| !documented(key)).collect();
@@ -129,20 +129,20 @@ async fn clients_keep_the_lock_exclusive(nodes: usize, clients: usize) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn three_servers_and_two_clients() {
-    clients_keep_the_lock_exclusive(3, 2).await;
+    compete_during_pauses(3, 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn three_servers_and_eight_clients() {
-    clients_keep_the_lock_exclusive(3, 8).await;
+    compete_during_pauses(3, 8).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn five_servers_and_two_clients() {
-    clients_keep_the_lock_exclusive(5, 2).await;
+    compete_during_pauses(5, 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn five_servers_and_eight_clients() {
-    clients_keep_the_lock_exclusive(5, 8).await;
+    compete_during_pauses(5, 8).await;
 }

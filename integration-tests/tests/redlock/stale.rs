@@ -1,80 +1,79 @@
-//! What a holder of before sends late is no harm to who holds now.
+//! Late messages of a former holder do not affect the present one.
 
 use polylock_integration_tests::{
     clock,
-    proxy::{Flow, Way},
+    proxy::{Direction, Flow},
 };
 
-use crate::site::Site;
+use crate::setup::Setup;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn late_renewals_and_releases_leave_the_next_holder_alone() {
-    let site = Site::shared(5);
-    let other = site.other_way();
-    let (locks, others) = (site.open("&polylock.ttl=1s").await, other.open("&polylock.ttl=1s").await);
+async fn late_renewals_and_releases_do_not_affect_the_next_holder() {
+    let setup = Setup::shared(5);
+    let other = setup.other_route();
+    let (locks, others) = (setup.open("&polylock.ttl=1s").await, other.open("&polylock.ttl=1s").await);
     let guard = locks.lock("n").acquire().await.unwrap();
-    site.has(&[1; 5]).await;
-    for proxy in &site.proxies {
-        proxy.set(Way::ToServer, Flow::Hold);
+    setup.wait_for_votes(&[1; 5]).await;
+    for proxy in &setup.proxies {
+        proxy.set(Direction::ToServer, Flow::Hold);
     }
     let next = others.lock("n").acquire().await.unwrap();
-    assert!(!guard.is_held(), "before another has it, it is lost");
+    assert!(!guard.is_held(), "lost before another request is granted");
     assert!(next.fencing_token() > guard.fencing_token());
     drop(guard);
-    other.has(&[1; 5]).await;
+    other.wait_for_votes(&[1; 5]).await;
     let mine = other.holders("n").await[0].clone();
-    // It was told to renew, to release, and on new connections to release again.
-    let sent = || site.proxies.iter().map(|proxy| proxy.counts().requests).sum::<u64>();
+    // Renewals and releases were sent, and releases again on new connections.
+    let sent = || setup.proxies.iter().map(|proxy| proxy.counts().requests).sum::<u64>();
     let before = sent();
     clock::until("something to be late", || async { sent() > before + 5 }).await;
-    for proxy in &site.proxies {
-        proxy.set(Way::ToServer, Flow::Pass);
+    for proxy in &setup.proxies {
+        proxy.set(Direction::ToServer, Flow::Pass);
     }
-    // Some renewals of its own later ...
+    // After some renewals ...
     for _ in 0..4 {
         next.renewed().await.expect("it is held");
     }
-    // ... it holds what it held: each vote has its request's id.
+    // ... it still has all votes: each has its request's id.
     assert_eq!(other.holders("n").await, vec![mine; 5]);
     next.release().await.unwrap();
-    site.is_free_soon().await;
+    setup.wait_until_free().await;
 }
 
-/// 1. A claim's proposals arrive, its answers do not, and its releases come late.
-/// 2. It is tried again, on new connections, and its votes are all there.
-/// 3. The releases come.
+/// 1. The proposals of a claim are delivered, the replies are not, and the withdrawals are late.
+/// 2. The claim is retried on new connections, and gets all votes.
+/// 3. The withdrawals are delivered.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_late_undo_leaves_a_later_try_of_the_same_request_alone() {
-    let site = Site::shared(3);
-    let locks = site.open("").await;
-    let other_way = site.other_way();
-    let other = other_way.open("").await;
-    locks.lock("warm").acquire().await.unwrap().release().await.unwrap();
-    site.is_free_soon().await;
-    for proxy in &site.proxies {
-        proxy.set_earlier(Way::ToClient, Flow::Hold);
+async fn a_late_withdrawal_does_not_affect_a_later_proposal() {
+    let setup = Setup::shared(3);
+    let locks = setup.open("").await;
+    let other_route = setup.other_route();
+    let other = other_route.open("").await;
+    setup.warm_up(&locks).await;
+    for proxy in &setup.proxies {
+        proxy.set_existing(Direction::ToClient, Flow::Hold);
     }
     let trying = tokio::spawn({
         let locks = locks.clone();
         async move { locks.lock("n").acquire().await.unwrap() }
     });
-    site.has(&[1; 3]).await;
-    for proxy in &site.proxies {
-        proxy.set_earlier(Way::ToServer, Flow::Hold);
+    setup.wait_for_votes(&[1; 3]).await;
+    for proxy in &setup.proxies {
+        proxy.set_existing(Direction::ToServer, Flow::Hold);
     }
     let guard = trying.await.unwrap();
-    site.has(&[1; 3]).await;
-    for proxy in &site.proxies {
-        proxy.set(Way::ToServer, Flow::Pass);
-        proxy.set(Way::ToClient, Flow::Pass);
+    setup.wait_for_votes(&[1; 3]).await;
+    for proxy in &setup.proxies {
+        proxy.set(Direction::ToServer, Flow::Pass);
+        proxy.set(Direction::ToClient, Flow::Pass);
     }
     clock::until("the old connections end", || async {
-        site.proxies.iter().all(|proxy| proxy.counts().open == 1)
+        setup.proxies.iter().all(|proxy| proxy.counts().open == 2)
     })
     .await;
     assert!(guard.is_held());
-    assert_eq!(site.votes().await, [1; 3], "a late release has taken the votes of a later try");
+    assert_eq!(setup.votes().await, [1; 3], "a late release has removed the votes of a later proposal");
     assert!(other.lock("n").try_acquire().await.unwrap().is_none());
     guard.release().await.unwrap();
-    site.is_free_soon().await;
+    setup.wait_until_free().await;
 }

@@ -1,10 +1,10 @@
 //! PostgreSQL and MariaDB.
 
-use polylock_integration_tests::servers::{Private, mariadb, pgbouncer, postgres};
+use polylock_integration_tests::servers::{PrivateServer, mariadb, pgbouncer, postgres};
 
 use super::{
     Start,
-    session::{Session, ask},
+    session::{Session, query},
 };
 
 #[tokio::test]
@@ -14,10 +14,10 @@ async fn a_pooler_shares_one_backend_among_its_clients() {
     let backend = "SELECT pg_backend_pid()::text";
     let (mut one, mut two) =
         (Session::open(pooler.url()).await.unwrap(), Session::open(pooler.url()).await.unwrap());
-    assert_eq!(one.ask(backend).await.unwrap(), two.ask(backend).await.unwrap());
+    assert_eq!(one.query(backend).await.unwrap(), two.query(backend).await.unwrap());
     let (mut one, mut two) =
         (Session::open(server.url()).await.unwrap(), Session::open(server.url()).await.unwrap());
-    assert_ne!(one.ask(backend).await.unwrap(), two.ask(backend).await.unwrap());
+    assert_ne!(one.query(backend).await.unwrap(), two.query(backend).await.unwrap());
 }
 
 #[tokio::test]
@@ -40,12 +40,12 @@ async fn a_servers_certificate_is_signed_by_its_own_authority() {
         ),
     ] {
         let (server, other) = (start(&[]).unwrap(), other(&[]).unwrap());
-        let with = |authority: &Private| {
+        let with = |authority: &PrivateServer| {
             let authority = authority.directory().join("ca.crt");
             format!("{}?{mode}&{root}={}", server.url(), authority.display())
         };
-        assert_eq!(ask(&with(&server), encrypted).await, "true");
-        let refused = Session::open(&with(&other)).await.map(drop).expect_err("a stranger's");
+        assert_eq!(query(&with(&server), encrypted).await, "true");
+        let refused = Session::open(&with(&other)).await.map(drop).expect_err("another authority");
         assert!(refused.to_string().contains("certificate"), "{refused}");
     }
 }

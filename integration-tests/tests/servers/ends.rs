@@ -1,4 +1,4 @@
-//! Nothing of a server stays behind.
+//! A server leaves no process, file or memory behind.
 
 use std::{
     fs,
@@ -8,7 +8,7 @@ use std::{
 };
 
 use polylock_integration_tests::{
-    clock::{self, PATIENCE},
+    clock::{self, TIMEOUT},
     process::Process,
 };
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -16,16 +16,16 @@ use tempfile::TempDir;
 
 use super::{
     KINDS,
-    family::{all_gone, family, nobody_listens, segments, signal},
+    family::{all_gone, family, is_port_closed, segments, signal},
 };
 
-/// A place for the servers of other processes, to see what they leave in it.
-struct Elsewhere {
+/// A temporary directory and a cache for the servers of other processes, to observe what they leave.
+struct Environment {
     temporary: TempDir,
     cache: TempDir,
 }
 
-impl Elsewhere {
+impl Environment {
     fn new() -> Self {
         let (temporary, cache) = (TempDir::new().unwrap(), TempDir::new().unwrap());
         // The servers run as users of their own.
@@ -33,7 +33,7 @@ impl Elsewhere {
         Self { temporary, cache }
     }
 
-    /// Another process that has a server.
+    /// Starts another process with a server.
     fn start(&self, what: &[&str]) -> Process {
         let temporary = format!("TMPDIR={}", self.temporary.path().display());
         let cache = format!("POLYLOCK_TEST_CACHE={}", self.cache.path().display());
@@ -47,52 +47,55 @@ impl Elsewhere {
         Process::start("setsid", arguments.iter().chain(what))
     }
 
-    /// What is in the directory for servers.
+    /// Returns the files in the temporary directory.
     fn files(&self) -> Vec<PathBuf> {
         fs::read_dir(&self.temporary).unwrap().flatten().map(|entry| entry.path()).collect()
     }
 
-    /// The processes that know of it.
+    /// Returns the processes that refer to the temporary directory.
     fn processes(&self) -> Vec<PathBuf> {
-        let place = self.temporary.path().to_str().unwrap();
-        let knows = |process: &PathBuf| {
+        let directory = self.temporary.path().to_str().unwrap();
+        let refers = |process: &PathBuf| {
             ["cmdline", "environ"].iter().any(|file| {
                 let text = fs::read(process.join(file)).unwrap_or_default();
-                String::from_utf8_lossy(&text).contains(place)
+                String::from_utf8_lossy(&text).contains(directory)
             })
         };
-        fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path()).filter(knows).collect()
+        fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path()).filter(refers).collect()
     }
 
-    fn is_clean_soon(&self, what: &str) {
-        clock::within(PATIENCE, || self.files().is_empty() && self.processes().is_empty());
+    fn assert_clean(&self, what: &str) {
+        clock::within(TIMEOUT, || self.files().is_empty() && self.processes().is_empty());
         let (files, processes) = (self.files(), self.processes());
-        assert!(files.is_empty() && processes.is_empty(), "{what} has left {files:?} and {processes:?}");
+        assert!(
+            files.is_empty() && processes.is_empty(),
+            "{what} has left the files {files:?} and the processes {processes:?}"
+        );
     }
 }
 
-/// Starts a server in another process, ends that process with `end`, and expects nothing to be left.
-fn is_gone_after(name: &str, end: impl Fn(&mut Process, &[u32])) {
-    let elsewhere = Elsewhere::new();
-    let mut owner = elsewhere.start(&[name]);
-    let id: u32 = owner.hears("process")[0].parse().unwrap();
-    let directory = owner.hears("directory").remove(0);
-    let url = owner.hears("url").remove(0);
+/// Starts a server in another process, ends that process with `end`, and checks that nothing is left.
+fn assert_nothing_left(name: &str, end: impl Fn(&mut Process, &[u32])) {
+    let environment = Environment::new();
+    let mut owner = environment.start(&[name]);
+    let id: u32 = owner.expect_line("process")[0].parse().unwrap();
+    let directory = owner.expect_line("directory").remove(0);
+    let url = owner.expect_line("url").remove(0);
     let family = family(id);
-    assert!(Path::new(&directory).is_dir() && !nobody_listens(&url) && !elsewhere.processes().is_empty());
+    assert!(Path::new(&directory).is_dir() && !is_port_closed(&url) && !environment.processes().is_empty());
     assert_eq!(segments(id), usize::from(name == "postgres"), "{name}");
 
     end(&mut owner, &family);
-    elsewhere.is_clean_soon(name);
-    assert!(clock::within(PATIENCE, || all_gone(&family)), "{name}: {family:?} has left some");
-    assert!(nobody_listens(&url), "{name}");
-    assert_eq!(segments(id), 0, "{name}: memory");
+    environment.assert_clean(name);
+    assert!(clock::within(TIMEOUT, || all_gone(&family)), "{name}: a process of {family:?} is left");
+    assert!(is_port_closed(&url), "{name}");
+    assert_eq!(segments(id), 0, "{name}: shared memory is left");
 }
 
 #[test]
 fn nothing_outlives_a_killed_owner() {
     for (name, _) in KINDS {
-        is_gone_after(name, |owner, _| {
+        assert_nothing_left(name, |owner, _| {
             owner.kill();
         });
     }
@@ -101,7 +104,7 @@ fn nothing_outlives_a_killed_owner() {
 #[test]
 fn nothing_outlives_an_owners_killed_process_group() {
     for (name, _) in KINDS {
-        is_gone_after(name, |owner, _| {
+        assert_nothing_left(name, |owner, _| {
             let group = Pid::from_raw(i32::try_from(owner.id()).unwrap()).unwrap();
             kill_process_group(group, Signal::KILL).unwrap();
         });
@@ -111,7 +114,7 @@ fn nothing_outlives_an_owners_killed_process_group() {
 #[test]
 fn a_frozen_server_does_not_outlive_its_owner() {
     for (name, _) in KINDS {
-        is_gone_after(name, |owner, family| {
+        assert_nothing_left(name, |owner, family| {
             signal(family, Signal::STOP);
             owner.kill();
         });
@@ -120,74 +123,74 @@ fn a_frozen_server_does_not_outlive_its_owner() {
 
 #[test]
 fn a_shared_server_ends_with_its_process() {
-    let elsewhere = Elsewhere::new();
+    let environment = Environment::new();
     for (name, count) in
         [("postgres", 1), ("redis", 1), ("azurite", 1), ("redlock", 5), ("zookeeper-ensemble", 3)]
     {
-        let mut owner = elsewhere.start(&["shared", name]);
-        owner.hears("url");
-        assert!(elsewhere.files().len() == count && elsewhere.processes().len() >= 2 * count, "{name}");
+        let mut owner = environment.start(&["shared", name]);
+        owner.expect_line("url");
+        assert!(environment.files().len() == count && environment.processes().len() >= 2 * count, "{name}");
         drop(owner);
-        elsewhere.is_clean_soon(name);
+        environment.assert_clean(name);
     }
 }
 
-/// Also while it makes its template, which is then made again.
+/// Also during the creation of the template, which is then repeated.
 #[tokio::test]
-async fn an_owner_killed_at_any_moment_of_the_start_leaves_nothing() {
+async fn an_owner_that_is_killed_during_the_start_leaves_nothing() {
     for (name, _) in KINDS {
-        let elsewhere = Elsewhere::new();
+        let environment = Environment::new();
         for (templates_before, moments) in [(0, [10, 100, 200, 300]), (1, [80, 120, 170, 230])] {
             if templates_before > 0 {
-                elsewhere.start(&[name]).hears("process");
+                environment.start(&[name]).expect_line("process");
             }
-            assert_eq!(templates(&elsewhere), templates_before * templates_of(name), "{name}");
+            assert_eq!(templates(&environment), templates_before * templates_of(name), "{name}");
             for moment in moments {
-                let mut owner = elsewhere.start(&[name]);
+                let mut owner = environment.start(&[name]);
                 clock::pause(Duration::from_millis(moment)).await;
                 owner.kill();
-                elsewhere.is_clean_soon(&format!("{name}, killed after {moment} ms"));
+                environment.assert_clean(&format!("{name}, killed after {moment} ms"));
             }
         }
     }
 }
 
 #[test]
-fn a_template_is_whole_though_its_maker_is_killed_while_it_is_written() {
+fn a_template_is_complete_even_if_its_creator_is_killed_while_writing() {
     for (name, _) in KINDS.into_iter().filter(|(name, _)| templates_of(name) > 0) {
-        let elsewhere = Elsewhere::new();
-        let mut maker = elsewhere.start(&[name]);
-        assert!(clock::within(PATIENCE, || templates(&elsewhere) > 0), "{name} writes none");
-        maker.kill();
-        elsewhere.start(&[name]).hears("process");
-        elsewhere.is_clean_soon(name);
-        assert_eq!(templates(&elsewhere), 1, "{name}");
+        let environment = Environment::new();
+        let mut creator = environment.start(&[name]);
+        assert!(clock::within(TIMEOUT, || templates(&environment) > 0), "{name} has written no template");
+        creator.kill();
+        environment.start(&[name]).expect_line("process");
+        environment.assert_clean(name);
+        assert_eq!(templates(&environment), 1, "{name}");
     }
 }
 
-/// How many templates there are; anything else in their directory is one too many, too.
-fn templates(elsewhere: &Elsewhere) -> usize {
-    fs::read_dir(&elsewhere.cache).unwrap().count()
+/// Returns the number of files in the cache, which should be templates.
+fn templates(environment: &Environment) -> usize {
+    fs::read_dir(&environment.cache).unwrap().count()
 }
 
-/// How many the servers of a kind keep. The others start from nothing.
+/// Returns the number of templates of a kind of server.
 fn templates_of(name: &str) -> usize {
     usize::from(["postgres", "mariadb"].contains(&name))
 }
 
 #[test]
-fn two_processes_may_start_their_first_server_at_once() {
+fn two_processes_can_start_their_first_server_at_the_same_time() {
     for (name, _) in KINDS {
-        let elsewhere = Elsewhere::new();
-        let mut owners = [(); 2].map(|()| elsewhere.start(&[name]));
+        let environment = Environment::new();
+        let mut owners = [(); 2].map(|()| environment.start(&[name]));
         let urls = owners.each_mut().map(|owner| {
-            owner.hears("process");
-            owner.hears("directory");
-            owner.hears("url")
+            owner.expect_line("process");
+            owner.expect_line("directory");
+            owner.expect_line("url")
         });
         assert_ne!(urls[0], urls[1]);
-        assert_eq!(templates(&elsewhere), templates_of(name), "{name}");
+        assert_eq!(templates(&environment), templates_of(name), "{name}");
         drop(owners);
-        elsewhere.is_clean_soon(name);
+        environment.assert_clean(name);
     }
 }

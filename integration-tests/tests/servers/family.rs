@@ -1,10 +1,10 @@
-//! What a server is to the system: processes, a port, memory.
+//! The resources of a server: processes, a port, shared memory.
 
 use std::{fs, net::TcpStream};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// The parent of each process that has not ended.
+/// Returns the parent of each process that has not ended.
 fn parents() -> Vec<(u32, u32)> {
     let processes = fs::read_dir("/proc").unwrap().flatten();
     let stats = processes.filter_map(|process| fs::read_to_string(process.path().join("stat")).ok());
@@ -19,7 +19,7 @@ fn parents() -> Vec<(u32, u32)> {
         .collect()
 }
 
-/// The process `id` and those that it has started.
+/// Returns the process `id` and its children.
 pub(super) fn family(id: u32) -> Vec<u32> {
     let children = parents().into_iter().filter(|(_, parent)| *parent == id).map(|(child, _)| child);
     [id].into_iter().chain(children).collect()
@@ -29,12 +29,12 @@ pub(super) fn all_gone(family: &[u32]) -> bool {
     parents().iter().all(|(process, _)| !family.contains(process))
 }
 
-pub(super) fn nobody_listens(url: &str) -> bool {
+pub(super) fn is_port_closed(url: &str) -> bool {
     let address = url.split(['@', '/']).find(|part| part.starts_with("127.0.0.1:")).unwrap();
     TcpStream::connect(address).is_err()
 }
 
-/// The System V memory segments that the process `id` has made.
+/// Returns the number of System V memory segments that the process `id` has created.
 pub(super) fn segments(id: u32) -> usize {
     let list = fs::read_to_string("/proc/sysvipc/shm").unwrap();
     let creators = list.lines().filter_map(|line| line.split_whitespace().nth(4)?.parse::<u32>().ok());

@@ -4,7 +4,7 @@ use std::error::Error;
 
 use ::redis::{Client, Cmd, FromRedisValue, Value, aio::MultiplexedConnection};
 use polylock_integration_tests::{
-    clock::{self, PATIENCE},
+    clock::{self, TIMEOUT},
     servers::azurite,
 };
 use sqlx::{Connection, Executor, MySqlConnection, PgConnection, Row};
@@ -32,7 +32,7 @@ impl Session {
             _ => {
                 let mut session = Client::open(url)?.get_multiplexed_async_connection().await?;
                 // A frozen server is waited for.
-                session.set_response_timeout(PATIENCE);
+                session.set_response_timeout(TIMEOUT);
                 Self::Redis(session)
             }
         })
@@ -50,7 +50,7 @@ impl Session {
     }
 
     /// The one value that `query` gives, a text; the last one in Redis.
-    pub(super) async fn ask(&mut self, query: &'static str) -> Answer<String> {
+    pub(super) async fn query(&mut self, query: &'static str) -> Answer<String> {
         Ok(match self {
             Self::Postgres(session) => session.fetch_one(sqlx::raw_sql(query)).await?.try_get(0)?,
             Self::MariaDb(session) => session.fetch_one(sqlx::raw_sql(query)).await?.try_get(0)?,
@@ -59,8 +59,8 @@ impl Session {
         })
     }
 
-    /// Keeps the text `seven` for [`kept`](Self::kept).
-    pub(super) async fn keep(&mut self) -> Answer<()> {
+    /// Keeps the text `seven` for [`stored`](Self::stored).
+    pub(super) async fn store(&mut self) -> Answer<()> {
         match self {
             Self::Redis(_) => self.run("SET kept seven").await,
             Self::ZooKeeper(session) => {
@@ -79,23 +79,23 @@ impl Session {
         }
     }
 
-    pub(super) async fn kept(&mut self) -> Answer<String> {
+    pub(super) async fn stored(&mut self) -> Answer<String> {
         match self {
-            Self::Redis(_) => self.ask("GET kept").await,
+            Self::Redis(_) => self.query("GET kept").await,
             Self::ZooKeeper(session) => {
                 // A member may not have heard of it yet.
                 session.sync("/").await?;
                 Ok(String::from_utf8(session.get_data("/kept").await?.0)?)
             }
             Self::Azurite(url) => request(url, "GET /devstoreaccount1/kept/it").await,
-            Self::Postgres(_) | Self::MariaDb(_) => self.ask("SELECT n FROM kept").await,
+            Self::Postgres(_) | Self::MariaDb(_) => self.query("SELECT n FROM kept").await,
         }
     }
 
     /// Has the server say `it`.
     pub(super) async fn echo(&mut self) -> Answer<String> {
         match self {
-            Self::Redis(_) => self.ask("ECHO it").await,
+            Self::Redis(_) => self.query("ECHO it").await,
             Self::ZooKeeper(session) => {
                 let root = session.check_stat("/").await?;
                 Ok(root.map_or("nothing", |_| "it").to_owned())
@@ -104,7 +104,7 @@ impl Session {
                 let all = request(url, "GET /devstoreaccount1?comp=list").await?;
                 Ok(if all.contains("<Containers") { "it".to_owned() } else { all })
             }
-            Self::Postgres(_) | Self::MariaDb(_) => self.ask("SELECT 'it'").await,
+            Self::Postgres(_) | Self::MariaDb(_) => self.query("SELECT 'it'").await,
         }
     }
 
@@ -116,7 +116,7 @@ impl Session {
                 clock::until("loss", async || session.state() == SessionState::Disconnected).await;
                 true
             }
-            _ => self.kept().await.is_err(),
+            _ => self.stored().await.is_err(),
         }
     }
 }
@@ -130,9 +130,9 @@ fn hosts(url: &str) -> &str {
 
 /// A session that outlasts all that a test does to its servers.
 pub(super) async fn connect(connector: Connector, hosts: &str) -> Answer<ZooKeeper> {
-    let connector = connector.with_session_timeout(2 * PATIENCE).with_fail_eagerly();
+    let connector = connector.with_session_timeout(2 * TIMEOUT).with_fail_eagerly();
     // What a server refuses it may not answer at all.
-    Ok(tokio::time::timeout(PATIENCE, connector.connect(hosts)).await??)
+    Ok(tokio::time::timeout(TIMEOUT, connector.connect(hosts)).await??)
 }
 
 /// What an Azurite says to a request that succeeds.
@@ -159,10 +159,10 @@ fn last(answer: Value) -> Answer<String> {
     Ok(String::from_redis_value(one)?)
 }
 
-pub(super) async fn ask(url: &str, query: &'static str) -> String {
-    Session::open(url).await.unwrap().ask(query).await.unwrap()
+pub(super) async fn query(url: &str, query: &'static str) -> String {
+    Session::open(url).await.unwrap().query(query).await.unwrap()
 }
 
-pub(super) async fn kept(url: &str) -> String {
-    Session::open(url).await.unwrap().kept().await.unwrap()
+pub(super) async fn stored(url: &str) -> String {
+    Session::open(url).await.unwrap().stored().await.unwrap()
 }

@@ -1,21 +1,21 @@
-//! A ZooKeeper that stands alone.
+//! A standalone ZooKeeper.
 
 use std::{fs, time::Duration};
 
 use polylock_integration_tests::{
     clock,
-    servers::{Private, zookeeper},
+    servers::{PrivateServer, zookeeper},
 };
 use zookeeper_client::{Acls, Client, CreateMode, Error, SaslOptions, TlsOptions};
 
 use super::session::{Answer, connect};
 
-fn host(server: &Private) -> String {
+fn host(server: &PrivateServer) -> String {
     format!("127.0.0.1:{}", server.port())
 }
 
 #[tokio::test]
-async fn a_setting_is_the_servers_and_an_option_is_javas() {
+async fn settings_reach_the_server_and_options_reach_java() {
     // Otherwise it looks for empty containers once a minute.
     let settings = ["maxSessionTimeout=9000", "-Dznode.container.checkIntervalMs=50"];
     let server = zookeeper::start(&settings).unwrap();
@@ -27,12 +27,12 @@ async fn a_setting_is_the_servers_and_an_option_is_javas() {
     create("/box", CreateMode::Container).await.unwrap();
     create("/box/thing", CreateMode::Persistent).await.unwrap();
     client.delete("/box/thing", None).await.unwrap();
-    clock::until("nobody keeps an empty container", async || client.check_stat("/box").await == Ok(None))
+    clock::until("the empty container is deleted", async || client.check_stat("/box").await == Ok(None))
         .await;
 }
 
 #[tokio::test]
-async fn a_session_is_over_when_it_said() {
+async fn a_session_expires_after_its_timeout() {
     let server = zookeeper::start(&[]).unwrap();
     let short = Duration::from_millis(400);
     let dying = Client::connector().with_session_timeout(short).with_detached();
@@ -42,50 +42,50 @@ async fn a_session_is_over_when_it_said() {
     let left = clock::now();
     drop(dying);
     let other = connect(Client::connector(), &host(&server)).await.unwrap();
-    clock::until("it is over", async || other.check_stat("/lease").await == Ok(None)).await;
+    clock::until("the session has expired", async || other.check_stat("/lease").await == Ok(None)).await;
     let lasted = clock::now().since(left);
     assert!(lasted > short / 2 && lasted < Duration::from_secs(10), "{lasted:?}");
 }
 
 /// Trusts the authority of `server`, and shows a certificate of its if `known`.
-fn trusting(server: &Private, known: bool) -> TlsOptions {
+fn trusting(server: &PrivateServer, known: bool) -> TlsOptions {
     let file = |name| fs::read_to_string(server.directory().join(name)).unwrap();
     let options = TlsOptions::new().with_pem_ca(&file("ca.crt")).unwrap();
     if known { options.with_pem_identity(&file("server.crt"), &file("server.key")).unwrap() } else { options }
 }
 
 /// Has the server say something in a session of its own.
-async fn greet(server: &Private, options: TlsOptions) -> Answer<()> {
+async fn greet(server: &PrivateServer, options: TlsOptions) -> Answer<()> {
     let cluster = format!("tcp+tls://{}", host(server));
     let client = connect(Client::connector().with_tls(options), &cluster).await?;
     Ok(client.check_stat("/").await.map(drop)?)
 }
 
 #[tokio::test]
-async fn one_with_tls_speaks_nothing_else() {
+async fn a_server_with_tls_accepts_only_tls() {
     let (server, other) = (zookeeper::start_tls(&[]).unwrap(), zookeeper::start_tls(&[]).unwrap());
     greet(&server, trusting(&server, false)).await.unwrap();
-    greet(&server, trusting(&other, false)).await.expect_err("a stranger's");
+    greet(&server, trusting(&other, false)).await.expect_err("another authority");
     connect(Client::connector(), &host(&server)).await.map(drop).expect_err("without TLS");
     server.restart();
     greet(&server, trusting(&server, false)).await.unwrap();
 }
 
 #[tokio::test]
-async fn one_with_tls_may_ask_who_it_is() {
+async fn a_server_with_tls_can_require_a_certificate() {
     let server = zookeeper::start_tls(&["ssl.clientAuth=need"]).unwrap();
     greet(&server, trusting(&server, true)).await.unwrap();
-    greet(&server, trusting(&server, false)).await.expect_err("nobody");
+    greet(&server, trusting(&server, false)).await.expect_err("without credentials");
 }
 
 #[tokio::test]
-async fn one_with_sasl_lets_in_whom_it_knows() {
+async fn a_server_with_sasl_accepts_only_its_user() {
     let server = zookeeper::start_sasl(&[]).unwrap();
     let greet = async |password: Option<&str>| -> Answer<()> {
         let connector = match password {
             Some(password) => {
-                let proof = SaslOptions::digest_md5(zookeeper::USER, password.to_owned());
-                Client::connector().with_sasl(proof)
+                let credentials = SaslOptions::digest_md5(zookeeper::USER, password.to_owned());
+                Client::connector().with_sasl(credentials)
             }
             None => Client::connector(),
         };
@@ -96,7 +96,7 @@ async fn one_with_sasl_lets_in_whom_it_knows() {
         greet(Some(zookeeper::PASSWORD)).await.unwrap();
         let refused = greet(Some("wrong")).await.expect_err("a wrong password");
         assert_eq!(refused.downcast_ref(), Some(&Error::AuthFailed), "{refused}");
-        greet(None).await.expect_err("nobody");
+        greet(None).await.expect_err("without credentials");
         server.restart();
     }
 }

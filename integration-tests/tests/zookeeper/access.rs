@@ -1,4 +1,4 @@
-//! Users and passwords, what they keep from others, and that they show nowhere.
+//! Users and passwords: the access that they restrict, and their absence from all output.
 
 use std::{
     fmt::Debug,
@@ -12,32 +12,32 @@ use std::{
 use polylock::{Error, Fault, Locks, LostReason};
 use polylock_integration_tests::{
     servers::{
-        Private,
+        PrivateServer,
         zookeeper::{self, PASSWORD as SASL_PASSWORD, USER as SASL_USER},
     },
     trace,
 };
 use zookeeper_client::Error as Failure;
 
-use crate::{SLACK, Spot, everything_works, refusal, told, waiters};
+use crate::{Namespace, SLACK, check_all_operations, describe, refusal, wait_for_waiters};
 
-/// A password with everything that means something in a URL, to the servers, or in a list of users.
+/// A password with all characters that have a meaning in a URL, for the servers, or in a list of users.
 const PASSWORD: &str = "p@s:s/w#o?r%d&=+ ~ü\"',";
 
-/// How long it may take to open a store: the default.
-const CONNECT: Duration = Duration::from_secs(5);
+/// The default time limit for opening a store.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 fn encoded(text: &str) -> String {
     text.bytes().map(|byte| format!("%{byte:02X}")).collect()
 }
 
-/// The URL, of this user.
-fn by(url: &str, user: &str, password: &str) -> String {
+/// Returns the URL with this user.
+fn with_user(url: &str, user: &str, password: &str) -> String {
     url.replace("://", &format!("://{user}:{}@", encoded(password)))
 }
 
-fn is_denied<T: Debug>(what: &str, outcome: Result<T, Error>) {
-    let (fault, text) = told(&outcome.expect_err(what));
+fn check_denied<T: Debug>(what: &str, outcome: Result<T, Error>) {
+    let (fault, text) = describe(&outcome.expect_err(what));
     assert!(
         fault == Some(Fault::Denied) && text.contains("check the user and the password"),
         "{what}: {text}"
@@ -45,49 +45,53 @@ fn is_denied<T: Debug>(what: &str, outcome: Result<T, Error>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_shows_another_password_is_told_what_to_check() {
+async fn a_wrong_password_is_reported_with_a_remedy() {
     let server = zookeeper::start(&[]).unwrap();
-    let spot = Spot::of(&server);
-    let right = by(&spot.url, "app", PASSWORD);
-    everything_works(&right).await;
-    let wrong = [by(&spot.url, "app", "canary"), by(&spot.url, "other", PASSWORD), spot.url.clone()];
+    let namespace = Namespace::of(&server);
+    let right = with_user(&namespace.url, "app", PASSWORD);
+    check_all_operations(&right).await;
+    let wrong = [
+        with_user(&namespace.url, "app", "canary"),
+        with_user(&namespace.url, "other", PASSWORD),
+        namespace.url.clone(),
+    ];
     for url in wrong {
         let (fault, text, took) = refusal(&url).await;
         assert!(fault == Some(Fault::Denied), "{text}");
         assert!(text.contains("check the user and the password") && !text.contains("canary"), "{text}");
-        assert!(took < CONNECT + SLACK, "{took:?}");
+        assert!(took < CONNECT_TIMEOUT + SLACK, "{took:?}");
     }
-    everything_works(&right).await;
+    check_all_operations(&right).await;
 }
 
-/// Two share a path that both may use, and not their locks.
+/// Two users share a path, but not their locks.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_lock_of_another_user_can_be_neither_taken_nor_seen_nor_broken() {
+async fn locks_of_another_user_can_be_neither_acquired_nor_seen_nor_broken() {
     let server = zookeeper::start(&[]).unwrap();
-    let spot = Spot::of(&server);
-    let nobody = Locks::connect(&spot.url).await.unwrap();
-    let owner = Locks::connect(&by(&spot.url, "app", PASSWORD)).await.unwrap();
-    let other = Locks::connect(&by(&spot.url, "other", PASSWORD)).await.unwrap();
+    let namespace = Namespace::of(&server);
+    let anonymous = Locks::connect(&namespace.url).await.unwrap();
+    let owner = Locks::connect(&with_user(&namespace.url, "app", PASSWORD)).await.unwrap();
+    let other = Locks::connect(&with_user(&namespace.url, "other", PASSWORD)).await.unwrap();
     let guard = owner.lock("a").acquire().await.unwrap();
-    for (who, locks) in [("nobody", &nobody), ("other", &other)] {
-        is_denied(who, locks.lock("a").try_acquire().await);
-        is_denied(who, locks.lock("a").acquire().await);
-        is_denied(who, locks.inspect("a").await);
+    for (user, locks) in [("anonymous", &anonymous), ("other", &other)] {
+        check_denied(user, locks.lock("a").try_acquire().await);
+        check_denied(user, locks.lock("a").acquire().await);
+        check_denied(user, locks.inspect("a").await);
         for order in [locks.break_lock("a"), locks.break_lock("a").force()] {
-            let error = order.await.expect_err(who);
-            assert!(told(&error).1.contains("or see polylock.access"), "{error:?}");
-            is_denied(who, Err::<(), _>(error));
+            let error = order.await.expect_err(user);
+            assert!(describe(&error).1.contains("or see polylock.access"), "{error:?}");
+            check_denied(user, Err::<(), _>(error));
         }
-        // Its own ones it has, and may break.
-        let own = locks.lock(who).acquire().await.unwrap();
-        assert_eq!(locks.break_lock(who).await.unwrap().len(), 1);
+        // It can acquire and break its own locks.
+        let own = locks.lock(user).acquire().await.unwrap();
+        assert_eq!(locks.break_lock(user).await.unwrap().len(), 1);
         assert!(matches!(own.lost().await, LostReason::Broken(_)));
         drop(own);
-        locks.lock(who).acquire().await.unwrap().release().await.unwrap();
+        locks.lock(user).acquire().await.unwrap().release().await.unwrap();
     }
-    let raw = spot.raw().await;
+    let raw = namespace.client().await;
     raw.auth("digest", b"other:guessed").await.unwrap();
-    let requests = format!("{}/a", spot.root);
+    let requests = format!("{}/a", namespace.root);
     assert_eq!(raw.list_children(&requests).await, Err(Failure::NoAuth));
     assert_eq!(raw.delete(&requests, None).await, Err(Failure::NotEmpty));
     assert!(guard.renewed().await.is_some());
@@ -95,15 +99,15 @@ async fn the_lock_of_another_user_can_be_neither_taken_nor_seen_nor_broken() {
     owner.lock("a").acquire().await.unwrap().release().await.unwrap();
 }
 
-/// The password is what a create is checked against, so a waiter has its place by it, too.
+/// The servers check the password with each create, so waiters need it, too.
 #[tokio::test(flavor = "multi_thread")]
-async fn all_who_have_the_password_share_the_locks() {
+async fn clients_with_the_same_password_share_the_locks() {
     let server = zookeeper::start(&[]).unwrap();
-    let url = by(&Spot::of(&server).url, "app", PASSWORD);
+    let url = with_user(&Namespace::of(&server).url, "app", PASSWORD);
     let (here, there) = (Locks::connect(&url).await.unwrap(), Locks::connect(&url).await.unwrap());
     let guard = here.lock("a").acquire().await.unwrap();
     let waiting = tokio::spawn(there.lock("a").acquire());
-    waiters(&here, "a", 1).await;
+    wait_for_waiters(&here, "a", 1).await;
     assert_eq!(there.break_lock("a").await.unwrap().len(), 1);
     assert!(matches!(guard.lost().await, LostReason::Broken(_)));
     guard.release().await.ok();
@@ -113,9 +117,9 @@ async fn all_who_have_the_password_share_the_locks() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn by_sasl_with_the_password_and_not_without() {
+async fn sasl_needs_the_password() {
     let server = zookeeper::start_sasl(&[]).unwrap();
-    everything_works(server.url()).await;
+    check_all_operations(server.url()).await;
     let with = |user: &str| server.url().replace(&format!("{SASL_USER}:{SASL_PASSWORD}@"), user);
     let plain = with("").replace("?polylock.auth=sasl-digest-md5", "");
     let wrong = [with(&format!("{SASL_USER}:canary@")), with("nobody:canary@"), plain];
@@ -123,51 +127,53 @@ async fn by_sasl_with_the_password_and_not_without() {
         let (fault, text, took) = refusal(&url).await;
         assert!(fault == Some(Fault::Denied), "{text}");
         assert!(text.contains("check the user and the password") && !text.contains("canary"), "{text}");
-        assert!(took < CONNECT + SLACK, "{took:?}");
+        assert!(took < CONNECT_TIMEOUT + SLACK, "{took:?}");
     }
 }
 
-/// The path of a URL is made, as deep as it is, and what is there of it stays as it is.
+/// All missing nodes of the path are created, and existing ones are not changed.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_path_that_is_not_there_is_made() {
+async fn a_missing_path_is_created() {
     let server = zookeeper::start(&[]).unwrap();
-    let spot = Spot::of(&server);
-    for url in [format!("{}/a/b", spot.url), by(&format!("{}/c/d/e", spot.url), "app", PASSWORD)] {
-        everything_works(&url).await;
-        everything_works(&url).await;
+    let namespace = Namespace::of(&server);
+    for url in
+        [format!("{}/a/b", namespace.url), with_user(&format!("{}/c/d/e", namespace.url), "app", PASSWORD)]
+    {
+        check_all_operations(&url).await;
+        check_all_operations(&url).await;
     }
-    let raw = spot.raw().await;
-    let mut there = raw.list_children(&spot.root).await.unwrap();
-    there.sort();
-    assert_eq!(there, ["a", "c"]);
-    let mut there = raw.list_children(&format!("{}/a/b", spot.root)).await.unwrap();
-    there.sort();
-    assert_eq!(there, [".breaks", "all"], "the lock, and the announcement of its breaks");
+    let raw = namespace.client().await;
+    let mut children = raw.list_children(&namespace.root).await.unwrap();
+    children.sort();
+    assert_eq!(children, ["a", "c"]);
+    let mut children = raw.list_children(&format!("{}/a/b", namespace.root)).await.unwrap();
+    children.sort();
+    assert_eq!(children, [".breaks", "all"], "the lock, and the announcement of its breaks");
 }
 
-/// Every line that is traced, of which those stay that show a secret.
-struct Ear {
-    heard: AtomicU64,
-    shown: Mutex<Vec<String>>,
+/// The traced lines that contain a secret.
+struct TraceFilter {
+    driver_lines: AtomicU64,
+    leaks: Mutex<Vec<String>>,
 }
 
-static EAR: Ear = Ear { heard: AtomicU64::new(0), shown: Mutex::new(Vec::new()) };
+static FILTER: TraceFilter = TraceFilter { driver_lines: AtomicU64::new(0), leaks: Mutex::new(Vec::new()) };
 
 const CANARY: &str = "kanarienvogel";
 
-impl Ear {
-    fn hear(&self, target: &str, line: &str) {
+impl TraceFilter {
+    fn record(&self, target: &str, line: &str) {
         if target.starts_with("zookeeper_client") {
-            self.heard.fetch_add(1, Ordering::Relaxed);
+            self.driver_lines.fetch_add(1, Ordering::Relaxed);
         }
-        if shows(line) {
-            self.shown.lock().unwrap_or_else(PoisonError::into_inner).push(line.to_owned());
+        if has_secret(line) {
+            self.leaks.lock().unwrap_or_else(PoisonError::into_inner).push(line.to_owned());
         }
     }
 }
 
-/// Whether the password is in `text`, in one of the ways in which bytes are shown.
-fn shows(text: &str) -> bool {
+/// Returns true if `text` contains the password in one of the usual encodings.
+fn has_secret(text: &str) -> bool {
     let hex: String = CANARY.bytes().map(|byte| format!("{byte:02x}")).collect();
     let bytes = format!("{:?}", CANARY.as_bytes());
     let text = text.to_lowercase();
@@ -175,16 +181,16 @@ fn shows(text: &str) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_password_is_in_nothing_that_is_shown_or_traced() {
-    trace::listen(|target, line| EAR.hear(target, line));
+async fn the_password_appears_in_no_output_and_no_trace() {
+    trace::listen(|target, line| FILTER.record(target, line));
     tracing::debug!("its password is {CANARY}");
-    let planted = std::mem::take(&mut *EAR.shown.lock().unwrap());
-    assert_eq!(planted.len(), 1, "what is shown is found");
+    let planted = std::mem::take(&mut *FILTER.leaks.lock().unwrap());
+    assert_eq!(planted.len(), 1, "a secret is found");
 
     let server = zookeeper::start(&[]).unwrap();
-    let spot = Spot::of(&server);
+    let namespace = Namespace::of(&server);
     let sasl = zookeeper::start_sasl(&[]).unwrap();
-    let url = by(&spot.url, "app", CANARY);
+    let url = with_user(&namespace.url, "app", CANARY);
     let mut texts = Vec::new();
     let locks = Locks::connect(&url).await.unwrap();
     let guard = locks.lock("a").acquire().await.unwrap();
@@ -196,22 +202,26 @@ async fn the_password_is_in_nothing_that_is_shown_or_traced() {
     ));
     texts.push(format!("{:?}", locks.lock("a").wait(Duration::ZERO).acquire().await.unwrap_err()));
     let sasl_url = sasl.url().replace(SASL_PASSWORD, CANARY);
-    for url in [by(&spot.url, "other", CANARY), sasl_url, by("zookeeper://127.0.0.1:1", "app", CANARY)] {
+    for url in [
+        with_user(&namespace.url, "other", CANARY),
+        sasl_url,
+        with_user("zookeeper://127.0.0.1:1", "app", CANARY),
+    ] {
         texts.push(refusal(&url).await.1);
     }
-    // Once more, with the user, on another connection.
-    restarted(&server);
+    // Authenticates again on another connection.
+    restart(&server);
     let error = locks.lock("a").try_acquire().await.map(drop);
     texts.push(format!("{error:?}"));
     drop(guard);
     drop(locks);
     for text in texts {
-        assert!(!shows(&text), "{text}");
+        assert!(!has_secret(&text), "{text}");
     }
-    assert!(EAR.heard.load(Ordering::Relaxed) > 20, "the driver is heard");
-    assert_eq!(*EAR.shown.lock().unwrap(), [""; 0]);
+    assert!(FILTER.driver_lines.load(Ordering::Relaxed) > 20, "the driver was not traced");
+    assert_eq!(*FILTER.leaks.lock().unwrap(), [""; 0]);
 }
 
-fn restarted(server: &Private) {
+fn restart(server: &PrivateServer) {
     tokio::task::block_in_place(|| server.restart());
 }

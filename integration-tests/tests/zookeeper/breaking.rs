@@ -1,4 +1,4 @@
-//! Breaks: what they cost, how they end, and what they leave.
+//! Breaks: their cost, their end, and the state that they leave.
 
 use std::time::Duration;
 
@@ -6,9 +6,9 @@ use futures_util::future::{join, join_all};
 use polylock::{Fault, Guard, Locks, LostReason};
 use polylock_core::BreakNotice;
 use polylock_integration_tests::{
-    clock::{PATIENCE, now, pause, until},
+    clock::{TIMEOUT, now, pause, until},
     process::Process,
-    refusals::told,
+    refusals::describe,
     servers::zookeeper,
 };
 use tokio::{
@@ -17,12 +17,12 @@ use tokio::{
 };
 use zookeeper_client::{Acls, Client, CreateMode};
 
-use crate::{SLACK, Spot, waiters};
+use crate::{Namespace, SLACK, wait_for_waiters};
 
 /// Two ticks of the servers.
 const TICKS: Duration = Duration::from_millis(400);
 
-/// What needs neither a renewal nor the end of a session of a minute.
+/// The time limit for a step that needs neither a renewal nor the end of a session of a minute.
 const SOON: Duration = Duration::from_secs(5);
 const LONG: Duration = Duration::from_secs(60);
 
@@ -31,8 +31,8 @@ fn notice(reason: &LostReason) -> &BreakNotice {
     notice
 }
 
-/// What `locks` has at `name`, broken by `by`.
-async fn broken(guard: &Guard, reason: &str) {
+/// Checks that the guard reports a break with this reason.
+async fn check_broken(guard: &Guard, reason: &str) {
     let lost = tokio::time::timeout(SOON, guard.lost()).await.expect("notified without a renewal");
     assert_eq!(
         notice(&lost).reason.as_ref().map(|reason| reason.as_str().to_owned()).as_deref(),
@@ -40,44 +40,46 @@ async fn broken(guard: &Guard, reason: &str) {
     );
 }
 
-/// Its process lives, and so does its session.
+/// Its process and its session are alive.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_holder_that_does_not_stop_has_the_lock_to_the_end_of_its_lease() {
+async fn a_holder_that_does_not_stop_keeps_the_lock_until_its_lease_ends() {
     const SESSION: Duration = Duration::from_millis(3000);
     let server = zookeeper::start(&[]).unwrap();
-    let spot = Spot::of(&server);
-    let there = Locks::connect(&spot.url).await.unwrap();
-    let here = Locks::connect(&spot.with(SESSION)).await.unwrap();
+    let namespace = Namespace::of(&server);
+    let there = Locks::connect(&namespace.url).await.unwrap();
+    let here = Locks::connect(&namespace.url_with_session(SESSION)).await.unwrap();
     let guard = here.lock("n").acquire().await.unwrap();
-    // What the session allows of the default of 30 s.
+    // The session limits the default lease of 30 s.
     let lease = SESSION * 2 / 3;
     assert!(guard.remaining() <= lease);
     assert_eq!(there.inspect("n").await.unwrap().holders[0].expires_in, lease);
     assert_eq!(there.break_lock("n").reason("it hangs").await.unwrap().len(), 1);
     let marked = now();
-    broken(&guard, "it hangs").await;
-    let next =
-        tokio::time::timeout(PATIENCE, there.lock("n").acquire()).await.expect("it is served").unwrap();
+    check_broken(&guard, "it hangs").await;
+    let next = tokio::time::timeout(TIMEOUT, there.lock("n").acquire())
+        .await
+        .expect("the waiter is granted the lock")
+        .unwrap();
     let took = now().since(marked);
     println!("free {took:.2?} after the break; its lease was {lease:?}");
     assert!(took < lease + SLACK, "{took:?}");
     next.release().await.unwrap();
-    // Of the same session, which lives on.
+    // The same session is still alive.
     here.lock("n").acquire().await.unwrap().release().await.unwrap();
     assert!(guard.release().await.is_err());
-    spot.is_clean().await;
+    namespace.wait_until_empty().await;
 }
 
-/// The watch of the next one fires, because a break is written into the node of the holder.
+/// The watch of the next waiter fires, because a break changes the data of the holder's node.
 #[tokio::test(flavor = "multi_thread")]
-async fn does_not_let_a_waiter_pass_before_the_holder_stops() {
+async fn waiters_are_granted_only_after_the_holder_stops() {
     let server = zookeeper::start(&[]).unwrap();
-    let spot = Spot::of(&server);
-    let [here, there] = [spot.with(LONG), spot.with(LONG)];
+    let namespace = Namespace::of(&server);
+    let [here, there] = [namespace.url_with_session(LONG), namespace.url_with_session(LONG)];
     let (here, there) = (Locks::connect(&here).await.unwrap(), Locks::connect(&there).await.unwrap());
     let guard = here.lock("n").acquire().await.unwrap();
     let mut next = tokio::spawn(there.lock("n").acquire());
-    waiters(&here, "n", 1).await;
+    wait_for_waiters(&here, "n", 1).await;
     let watches = async || {
         let mut stream = TcpStream::connect(("127.0.0.1", server.port())).await.unwrap();
         stream.write_all(b"mntr").await.unwrap();
@@ -85,73 +87,79 @@ async fn does_not_let_a_waiter_pass_before_the_holder_stops() {
         stream.read_to_string(&mut answer).await.unwrap();
         answer.lines().find_map(|line| line.strip_prefix("zk_watch_count\t")?.parse::<usize>().ok()).unwrap()
     };
-    // Those of both sessions on the announcement of breaks, and that of the waiter.
+    // Both sessions watch the announcement of breaks, and the waiter watches the holder.
     until("it watches the holder", async || watches().await == 3).await;
     assert_eq!(here.break_lock("n").reason("stop").await.unwrap().len(), 1);
-    broken(&guard, "stop").await;
+    check_broken(&guard, "stop").await;
     let early = tokio::time::timeout(Duration::from_secs(2), &mut next).await;
-    assert!(early.is_err(), "the holder may still be at work");
+    assert!(early.is_err(), "the holder may still be working");
     assert!(guard.release().await.is_err());
-    let next = tokio::time::timeout(PATIENCE, next).await.expect("its turn comes").unwrap().unwrap();
+    let next =
+        tokio::time::timeout(TIMEOUT, next).await.expect("the waiter is granted the lock").unwrap().unwrap();
     next.release().await.unwrap();
-    spot.is_clean().await;
+    namespace.wait_until_empty().await;
 }
 
-/// Nobody deletes its node: the servers do with its session.
+/// Its node is deleted only by the servers, with its session.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_process_that_hangs_has_the_lock_to_the_end_of_its_session() {
+async fn a_stopped_process_keeps_the_lock_until_its_session_ends() {
     const SESSION: Duration = Duration::from_secs(4);
     let server = zookeeper::start(&[]).unwrap();
-    let spot = Spot::of(&server);
-    let locks = Locks::connect(&spot.url).await.unwrap();
-    let arguments = ["hold", &spot.with(SESSION), "n", "1"];
+    let namespace = Namespace::of(&server);
+    let locks = Locks::connect(&namespace.url).await.unwrap();
+    let arguments = ["hold", &namespace.url_with_session(SESSION), "n", "1"];
     let mut holder = Process::start(env!("CARGO_BIN_EXE_worker"), arguments);
-    holder.hears("held");
+    holder.expect_line("held");
     holder.stop();
     assert_eq!(locks.break_lock("n").await.unwrap().len(), 1);
     let marked = now();
-    assert!(locks.lock("n").try_acquire().await.unwrap().is_none(), "it may still be at work");
-    let next =
-        tokio::time::timeout(PATIENCE, locks.lock("n").acquire()).await.expect("it is served").unwrap();
+    assert!(locks.lock("n").try_acquire().await.unwrap().is_none(), "the holder may still be working");
+    let next = tokio::time::timeout(TIMEOUT, locks.lock("n").acquire())
+        .await
+        .expect("the waiter is granted the lock")
+        .unwrap();
     let took = now().since(marked);
-    println!("free {took:.2?} after the break; its session was for {SESSION:?}");
+    println!("free {took:.2?} after the break; its session timeout was {SESSION:?}");
     assert!(took < SESSION + TICKS + SLACK, "{took:?}");
-    holder.go_on();
+    holder.resume();
     next.release().await.unwrap();
     holder.kill();
 }
 
-/// And `force` does not wait for either.
+/// A forced break waits neither for the lease nor for the session.
 #[tokio::test(flavor = "multi_thread")]
-async fn by_force_all_who_hold_together_find_the_notice_in_one_node() {
+async fn forced_on_many_readers_reach_all_of_them_by_one_node() {
     const READERS: usize = 300;
     let server = zookeeper::start(&[]).unwrap();
-    let spot = Spot::of(&server);
-    let raw = spot.raw().await;
-    let (here, there) =
-        (Locks::connect(&spot.with(LONG)).await.unwrap(), Locks::connect(&spot.with(LONG)).await.unwrap());
+    let namespace = Namespace::of(&server);
+    let raw = namespace.client().await;
+    let (here, there) = (
+        Locks::connect(&namespace.url_with_session(LONG)).await.unwrap(),
+        Locks::connect(&namespace.url_with_session(LONG)).await.unwrap(),
+    );
     let readers = join_all((0..READERS).map(|_| here.lock("n").shared().acquire())).await;
     let readers: Vec<_> = readers.into_iter().map(Result::unwrap).collect();
     let writer = tokio::spawn(there.lock("n").acquire());
-    waiters(&there, "n", 1).await;
+    wait_for_waiters(&there, "n", 1).await;
     let entries = there.break_lock("n").reason("the house burns").force().await.unwrap();
-    assert_eq!(entries.len(), READERS, "the writer was no holder then");
-    join_all(readers.iter().map(|reader| broken(reader, "the house burns"))).await;
-    let writer = tokio::time::timeout(SOON, writer).await.expect("it is served").unwrap().unwrap();
+    assert_eq!(entries.len(), READERS, "the writer was a waiter");
+    join_all(readers.iter().map(|reader| check_broken(reader, "the house burns"))).await;
+    let writer =
+        tokio::time::timeout(SOON, writer).await.expect("the waiter is granted the lock").unwrap().unwrap();
     for reader in readers {
         assert!(reader.release().await.is_err());
     }
     writer.release().await.unwrap();
-    let left = raw.list_children(&spot.root).await.unwrap();
+    let left = raw.list_children(&namespace.root).await.unwrap();
     assert!(left.iter().all(|child| ["n", ".breaks"].contains(&child.as_str())), "{left:?}");
-    spot.is_clean().await;
+    namespace.wait_until_empty().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_two_at_once_one_notice_counts_for_both() {
+async fn two_concurrent_breaks_return_the_same_notice() {
     let server = zookeeper::start(&[]).unwrap();
-    let spot = Spot::of(&server);
-    let open = async || Locks::connect(&spot.with(LONG)).await.unwrap();
+    let namespace = Namespace::of(&server);
+    let open = async || Locks::connect(&namespace.url_with_session(LONG)).await.unwrap();
     let (here, one, other) = (open().await, open().await, open().await);
     for _ in 0..20 {
         let guard = here.lock("n").acquire().await.unwrap();
@@ -161,73 +169,79 @@ async fn of_two_at_once_one_notice_counts_for_both() {
         let both = join(first, second).await;
         let reasons = [both.0.unwrap(), both.1.unwrap()].map(|entries| {
             let [entry] = &entries[..] else { panic!("one holder: {entries:?}") };
-            entry.broken.clone().expect("it is marked").reason.expect("a reason").as_str().to_owned()
+            entry.broken.clone().expect("a notice").reason.expect("a reason").as_str().to_owned()
         });
         assert_eq!(reasons[0], reasons[1]);
-        broken(&guard, &reasons[0]).await;
-        println!("notified {:.1?} after the order", now().since(began));
+        check_broken(&guard, &reasons[0]).await;
+        println!("notified {:.1?} after the break", now().since(began));
         drop(guard);
-        let next = tokio::time::timeout(SOON, here.lock("n").acquire()).await.expect("it is free").unwrap();
+        let next =
+            tokio::time::timeout(SOON, here.lock("n").acquire()).await.expect("the lock is free").unwrap();
         next.release().await.unwrap();
     }
-    spot.is_clean().await;
+    namespace.wait_until_empty().await;
 }
 
-/// Makes a node that looks like a request's, with these data, in a session of its own.
-async fn stranger(raw: &Client, spot: &Spot, lock: &str, data: &[u8], mode: CreateMode) {
-    raw.mkdir(&format!("{}/{lock}", spot.root), &CreateMode::Persistent.with_acls(Acls::anyone_all()))
+/// Creates a node with the name of a request and these data, in another session.
+async fn create_foreign_node(raw: &Client, namespace: &Namespace, lock: &str, data: &[u8], mode: CreateMode) {
+    raw.mkdir(&format!("{}/{lock}", namespace.root), &CreateMode::Persistent.with_acls(Acls::anyone_all()))
         .await
         .unwrap();
-    let path = format!("{}/{lock}/{:032x}_EX_", spot.root, 7);
+    let path = format!("{}/{lock}/{:032x}_EX_", namespace.root, 7);
     raw.create(&path, data, &mode.with_acls(Acls::anyone_all())).await.unwrap();
 }
 
-/// What a newer version may write, or somebody by hand.
+/// Written by a newer version, or by hand.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_only_looks_like_a_request_is_shown_and_deleted_by_force_alone() {
+async fn a_node_with_foreign_data_is_listed_and_only_deleted_by_force() {
     let server = zookeeper::start(&[]).unwrap();
-    let spot = Spot::of(&server);
-    let (locks, raw) = (Locks::connect(&spot.with(LONG)).await.unwrap(), spot.raw().await);
+    let namespace = Namespace::of(&server);
+    let (locks, raw) =
+        (Locks::connect(&namespace.url_with_session(LONG)).await.unwrap(), namespace.client().await);
     let modes = [CreateMode::EphemeralSequential, CreateMode::PersistentSequential];
     let data: [&[u8]; 4] = [b"", b"{\"version\": 7}", b"\xff\xff", b"9\n\nx"];
     for (number, (data, mode)) in data.into_iter().flat_map(|data| modes.map(|mode| (data, mode))).enumerate()
     {
         let lock = format!("n{number}");
-        stranger(&raw, &spot, &lock, data, mode).await;
-        assert!(locks.lock(&lock).try_acquire().await.unwrap().is_none(), "it keeps others out");
+        create_foreign_node(&raw, &namespace, &lock, data, mode).await;
+        assert!(locks.lock(&lock).try_acquire().await.unwrap().is_none(), "the node excludes other requests");
         pause(Duration::from_millis(20)).await;
         let status = locks.inspect(&lock).await.unwrap();
         let [holder] = &status.holders[..] else { panic!("one holder: {status:?}") };
         assert!(holder.age >= Duration::from_millis(15) && holder.age < LONG, "{:?}", holder.age);
-        let is_ours = data == b"9\n\nx";
-        assert_eq!(holder.owner.as_str() == "unknown", !is_ours, "{holder:?}");
+        let has_known_data = data == b"9\n\nx";
+        assert_eq!(holder.owner.as_str() == "unknown", !has_known_data, "{holder:?}");
         assert_eq!(locks.list(&lock).await.unwrap().len(), 1);
         let waiting = tokio::spawn(locks.lock(&lock).acquire());
-        waiters(&locks, &lock, 1).await;
+        wait_for_waiters(&locks, &lock, 1).await;
         let marked = locks.break_lock(&lock).await;
-        if is_ours {
+        if has_known_data {
             assert_eq!(marked.unwrap().len(), 1);
         } else {
-            let (fault, text) = told(&marked.expect_err("nobody would read it"));
+            let (fault, text) = describe(&marked.expect_err("no holder would read the notice"));
             assert!(fault == Some(Fault::Permanent) && text.contains("break it with force"), "{text}");
         }
         assert!(!waiting.is_finished());
         assert_eq!(locks.break_lock(&lock).force().await.unwrap().len(), 1);
-        let next = tokio::time::timeout(SOON, waiting).await.expect("it is served").unwrap().unwrap();
+        let next = tokio::time::timeout(SOON, waiting)
+            .await
+            .expect("the waiter is granted the lock")
+            .unwrap()
+            .unwrap();
         next.release().await.unwrap();
     }
 }
 
-/// Who may not write to it can still break its own locks; their holders learn it later.
+/// A user that may not write the announcement can still break its locks; the holders are notified by a renewal.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_announcement_that_is_refused_keeps_no_lock_from_being_broken() {
+async fn locks_can_be_broken_though_the_announcement_is_refused() {
     const SESSION: Duration = Duration::from_secs(3);
     let server = zookeeper::start(&[]).unwrap();
-    let spot = Spot::of(&server);
-    let raw = spot.raw().await;
-    let locks = Locks::connect(&spot.with(SESSION)).await.unwrap();
+    let namespace = Namespace::of(&server);
+    let raw = namespace.client().await;
+    let locks = Locks::connect(&namespace.url_with_session(SESSION)).await.unwrap();
     raw.create(
-        &format!("{}/.breaks", spot.root),
+        &format!("{}/.breaks", namespace.root),
         b"",
         &CreateMode::Persistent.with_acls(Acls::anyone_read()),
     )
@@ -235,24 +249,25 @@ async fn an_announcement_that_is_refused_keeps_no_lock_from_being_broken() {
     .unwrap();
     for force in [false, true] {
         let guard = locks.lock("n").acquire().await.unwrap();
-        let order = locks.break_lock("n").reason("why not");
+        let order = locks.break_lock("n").reason("a reason");
         assert_eq!(if force { order.force() } else { order }.await.unwrap().len(), 1);
-        let lost = tokio::time::timeout(SESSION, guard.lost()).await.expect("by its next renewal");
-        assert_eq!(lost == LostReason::Gone, force, "what is deleted can't tell why: {lost:?}");
+        let lost = tokio::time::timeout(SESSION, guard.lost()).await.expect("notified by the next renewal");
+        assert_eq!(lost == LostReason::Gone, force, "a deleted node has no notice: {lost:?}");
         drop(guard);
-        let next = tokio::time::timeout(SOON, locks.lock("n").acquire()).await.expect("it is free").unwrap();
+        let next =
+            tokio::time::timeout(SOON, locks.lock("n").acquire()).await.expect("the lock is free").unwrap();
         next.release().await.unwrap();
     }
 }
 
-/// What is sent for an acquisition, a renewal and a release, and that breaks add nothing to it.
+/// Counts the packets of acquisitions, renewals and releases, to which breaks add nothing.
 #[tokio::test(flavor = "multi_thread")]
-async fn cost_acquisitions_and_renewals_nothing() {
+async fn add_no_packets_to_acquisitions_and_renewals() {
     const PAIRS: u64 = 200;
     const SESSION: Duration = Duration::from_secs(6);
     let server = zookeeper::start(&[]).unwrap();
-    let spot = Spot::of(&server);
-    let locks = Locks::connect(&spot.with(SESSION)).await.unwrap();
+    let namespace = Namespace::of(&server);
+    let locks = Locks::connect(&namespace.url_with_session(SESSION)).await.unwrap();
     locks.lock("n").acquire().await.unwrap().release().await.unwrap();
     // The driver pings when it has sent nothing for half a second.
     let pings = |began| u64::try_from(now().since(began).as_millis()).unwrap() / 500 + 2;
@@ -273,6 +288,6 @@ async fn cost_acquisitions_and_renewals_nothing() {
     }
     let packets = zookeeper::packets(&server).await - before;
     println!("{packets} packets for {renewals} renewals");
-    // Some are of the next round by now.
+    // Some packets belong to the next round of renewals.
     assert!(packets <= renewals + guards.len() as u64 + pings(began), "one each: {packets}");
 }

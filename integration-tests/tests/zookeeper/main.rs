@@ -2,21 +2,21 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod access;
-mod border;
 mod breaking;
+mod cleanup;
 mod crashes;
-mod deaths;
 mod fence;
 mod herd;
 mod late;
 mod leases;
 mod list;
 mod lock_nodes;
-mod lost_answers;
+mod lost_replies;
 mod orphans;
 mod partitions;
 mod reach;
 mod reaper;
+mod sequence_overflow;
 mod sessions;
 
 use std::time::Duration;
@@ -24,39 +24,39 @@ use std::time::Duration;
 use polylock::{Locks, LostReason};
 use polylock_integration_tests::{
     clock, load,
-    refusals::{timed_refusal as refusal, told},
+    refusals::{describe, timed_refusal as refusal},
     servers::Server,
 };
 use zookeeper_client::{Client, Error as Failure};
 
-/// What a busy machine may add to a bound.
+/// The tolerance of time limits on a busy machine.
 const SLACK: Duration = Duration::from_millis(500);
 
-/// A path of a server that nobody else uses.
-struct Spot {
+/// A path of a server that one test uses alone.
+struct Namespace {
     url: String,
     root: String,
     servers: String,
 }
 
-impl Spot {
+impl Namespace {
     fn of(server: &Server) -> Self {
         let root = format!("/{}", server.name());
         let servers = server.url().split_once("://").unwrap().1.to_owned();
         Self { url: format!("{}{root}", server.url()), root, servers }
     }
 
-    /// Its URL with sessions of this time, which limit the leases.
-    fn with(&self, session: Duration) -> String {
+    /// Returns the URL with this session timeout, which limits the leases.
+    fn url_with_session(&self, session: Duration) -> String {
         format!("{}?polylock.session_timeout={}ms", self.url, session.as_millis())
     }
 
-    /// Past the store.
-    async fn raw(&self) -> Client {
+    /// Returns a client of the servers, independent of the store.
+    async fn client(&self) -> Client {
         Client::connect(&self.servers).await.unwrap()
     }
 
-    /// How many nodes of requests there are.
+    /// Returns the number of requests' nodes.
     async fn requests(&self, raw: &Client) -> usize {
         raw.sync("/").await.unwrap();
         let Ok(locks) = raw.list_children(&self.root).await else { return 0 };
@@ -70,25 +70,25 @@ impl Spot {
         count
     }
 
-    /// Nothing is left, in less time than a session lasts.
-    async fn is_clean(&self) {
-        let raw = self.raw().await;
+    /// Waits until no request's node is left.
+    async fn wait_until_empty(&self) {
+        let raw = self.client().await;
         clock::until("nothing is left", async || self.requests(&raw).await == 0).await;
     }
 }
 
-/// Until so many wait.
-async fn waiters(locks: &Locks, name: &str, count: usize) {
+/// Waits until the lock has `count` waiters.
+async fn wait_for_waiters(locks: &Locks, name: &str, count: usize) {
     clock::until("they wait", async || locks.inspect(name).await.unwrap().waiters.len() == count).await;
 }
 
-/// Does everything that the store can do.
-async fn everything_works(url: &str) {
+/// Runs every operation of the store.
+async fn check_all_operations(url: &str) {
     let (here, there) = (Locks::connect(url).await.unwrap(), Locks::connect(url).await.unwrap());
     let guard = here.lock("all").label("a test").acquire().await.unwrap();
     assert!(there.lock("all").try_acquire().await.unwrap().is_none());
     let waiting = tokio::spawn(there.lock("all").acquire());
-    waiters(&here, "all", 1).await;
+    wait_for_waiters(&here, "all", 1).await;
     assert_eq!(here.list("al").await.unwrap().len(), 1);
     let token = guard.fencing_token();
     guard.release().await.unwrap();

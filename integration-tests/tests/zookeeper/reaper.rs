@@ -1,4 +1,4 @@
-//! Servers that delete the empty nodes of locks beneath those who use them.
+//! Servers that delete the empty nodes of locks while they are used.
 
 use std::{
     sync::{
@@ -16,50 +16,50 @@ use polylock_integration_tests::{
 use polylock_testkit::history::{self, Rules};
 use zookeeper_client::Error as Failure;
 
-use crate::{Spot, load::Load};
+use crate::{Namespace, load::Load};
 
-/// Ten times a second, those too that nobody has ever used.
+/// Ten times a second, including nodes that were never used.
 const OFTEN: [&str; 3] = [
     "-Dznode.container.checkIntervalMs=100",
     "-Dznode.container.maxNeverUsedIntervalMs=50",
     "-Dznode.container.maxPerMinute=60000",
 ];
 
-/// How often one takes a lock whose node is deleted all the time.
+/// The number of acquisitions of a lock with a node that is deleted repeatedly.
 const ROUNDS: usize = 300;
 
-/// How often a lock's node was deleted by the server.
+/// Returns the number of deletions of lock nodes by the server.
 fn reaped(log: &str) -> usize {
     log.matches("Attempting to delete candidate container").count()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_delete_empty_nodes_disturb_nobody() {
+async fn deletions_by_the_servers_violate_no_guarantee() {
     let server = zookeeper::start(&OFTEN).unwrap();
-    let spot = Spot::of(&server);
-    // Most locks are free at any time, and so prey.
-    let load = Load { names: 60, lasts: Duration::from_secs(6), more_than: 200, ..Load::default() };
-    let outcome = load.run(&spot.url, async {}).await;
+    let namespace = Namespace::of(&server);
+    // Most locks are free at any time, so their nodes may be deleted.
+    let load = Load { names: 60, duration: Duration::from_secs(6), min_holds: 200, ..Load::default() };
+    let outcome = load.run(&namespace.url, async {}).await;
     let reaped = reaped(&server.log());
-    println!("{} sections, {reaped} times a node was to be deleted", outcome.sections.len());
+    println!("{} sections, {reaped} deletions of nodes", outcome.sections.len());
     assert_eq!((outcome.failures, outcome.losses), (0, 0));
     assert_eq!(history::check(&outcome.sections, Rules::default()), []);
-    assert!(outcome.sections.len() > 200 && reaped > 20, "they met");
-    let raw = spot.raw().await;
-    clock::until("not even the nodes of locks are left", async || {
-        raw.list_children(&spot.root).await.unwrap().is_empty()
+    assert!(outcome.sections.len() > 200 && reaped > 20, "too few deletions");
+    let raw = namespace.client().await;
+    clock::until("the nodes of locks are deleted, too", async || {
+        raw.list_children(&namespace.root).await.unwrap().is_empty()
     })
     .await;
 }
 
-/// A thousand times a second, as if it were meant.
+/// A thousand times a second.
 #[tokio::test(flavor = "multi_thread")]
-async fn one_lock_whose_node_is_deleted_between_any_two_steps() {
+async fn a_lock_node_may_be_deleted_between_any_two_steps() {
     let server = zookeeper::start(&[]).unwrap();
-    let spot = Spot::of(&server);
-    let (here, raw) = (Locks::connect(&spot.url).await.unwrap(), spot.raw().await);
+    let namespace = Namespace::of(&server);
+    let (here, raw) = (Locks::connect(&namespace.url).await.unwrap(), namespace.client().await);
     here.lock("n").acquire().await.unwrap().release().await.unwrap();
-    let node = format!("{}/n", spot.root);
+    let node = format!("{}/n", namespace.root);
     let over = Arc::new(AtomicBool::new(false));
     let done = over.clone();
     let reaper = tokio::spawn(async move {
@@ -77,7 +77,7 @@ async fn one_lock_whose_node_is_deleted_between_any_two_steps() {
     let mut token = None;
     for round in 0..ROUNDS {
         let guard = match round % 3 {
-            0 => here.lock("n").try_acquire().await.unwrap().expect("nobody has it"),
+            0 => here.lock("n").try_acquire().await.unwrap().expect("the lock is free"),
             1 => here.lock("n").shared().acquire().await.unwrap(),
             _ => here.lock("n").acquire().await.unwrap(),
         };
@@ -87,7 +87,7 @@ async fn one_lock_whose_node_is_deleted_between_any_two_steps() {
     }
     over.store(true, Ordering::Relaxed);
     let (deleted, kept) = reaper.await.unwrap();
-    println!("{ROUNDS} holds; deleted {deleted} times, and not {kept} times");
-    assert!(deleted > 20, "they met");
-    spot.is_clean().await;
+    println!("{ROUNDS} holds; {deleted} deletions, {kept} refused");
+    assert!(deleted > 20, "too few deletions");
+    namespace.wait_until_empty().await;
 }

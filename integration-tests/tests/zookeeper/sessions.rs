@@ -1,4 +1,4 @@
-//! Another connection of a store's session, as if by the store itself.
+//! Another connection of a store's session, with requests that the store did not send.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::{
 };
 use zookeeper_client::Client;
 
-use crate::Spot;
+use crate::Namespace;
 
 const CLOSE: i32 = -11;
 const CREATE: i32 = 15;
@@ -19,21 +19,21 @@ const EPHEMERAL_SEQUENTIAL: i32 = 3;
 #[derive(Debug, Clone)]
 pub(crate) struct Session {
     id: i64,
-    /// What the names of its nodes begin with.
+    /// The prefix of the names of its nodes.
     prefix: String,
 }
 
 impl Session {
-    /// The session that has the one request of this lock.
-    pub(crate) async fn of_holder(raw: &Client, spot: &Spot, lock: &str) -> Self {
-        let directory = format!("{}/{lock}", spot.root);
+    /// Returns the session of the only request of this lock.
+    pub(crate) async fn of_holder(raw: &Client, namespace: &Namespace, lock: &str) -> Self {
+        let directory = format!("{}/{lock}", namespace.root);
         let nodes = raw.list_children(&directory).await.unwrap();
         let [node] = &nodes[..] else { panic!("one request: {nodes:?}") };
         let stat = raw.check_stat(&format!("{directory}/{node}")).await.unwrap();
         Self { id: stat.unwrap().ephemeral_owner, prefix: node[..16].to_owned() }
     }
 
-    /// The password that the servers give to a session: they make it of its id.
+    /// Returns the session's password, which the servers derive from its id.
     fn password(&self) -> [u8; 16] {
         const MULTIPLIER: u64 = 0x5_DEEC_E66D;
         const MASK: u64 = (1 << 48) - 1;
@@ -47,34 +47,34 @@ impl Session {
         password
     }
 
-    /// Ends it, as its own client does. That one connects again, and is refused.
-    pub(crate) async fn close(&self, spot: &Spot, proxy: &Proxy) {
-        self.send(spot, proxy, CLOSE, &[]).await;
+    /// Ends the session. Its own client then reconnects and is refused.
+    pub(crate) async fn close(&self, namespace: &Namespace, proxy: &Proxy) {
+        self.send(namespace, proxy, CLOSE, &[]).await;
     }
 
-    /// Creates the node of a request in it that the store behind `proxy` knows nothing of, before all that come later.
-    pub(crate) async fn plant(&self, spot: &Spot, proxy: &Proxy, lock: &str) {
+    /// Creates an orphaned node in the session of the store behind `proxy`, ahead of all later requests.
+    pub(crate) async fn plant(&self, namespace: &Namespace, proxy: &Proxy, lock: &str) {
         let mut body = Vec::new();
-        text(&mut body, &format!("{}/{lock}/{}{:016x}_EX_", spot.root, self.prefix, 7));
+        text(&mut body, &format!("{}/{lock}/{}{:016x}_EX_", namespace.root, self.prefix, 7));
         text(&mut body, "30000\nghost\n");
-        // All that may be done, by anyone.
+        // The ACL: all permissions for anyone.
         body.extend([1, 31].map(i32::to_be_bytes).concat());
         text(&mut body, "world");
         text(&mut body, "anyone");
         body.extend(EPHEMERAL_SEQUENTIAL.to_be_bytes());
-        self.send(spot, proxy, CREATE, &body).await;
+        self.send(namespace, proxy, CREATE, &body).await;
     }
 
-    /// Connects as the session, in the place of the store behind `proxy`, and sends one request, which must not be refused.
-    async fn send(&self, spot: &Spot, proxy: &Proxy, kind: i32, body: &[u8]) {
-        // The servers end the store's connection, and its next one would end this one.
+    /// Connects as the session, in place of the store behind `proxy`, and sends one request, which must succeed.
+    async fn send(&self, namespace: &Namespace, proxy: &Proxy, kind: i32, body: &[u8]) {
+        // The servers close the store's connection; its next connection would close this one.
         tokio::task::block_in_place(|| proxy.refuse(true));
-        self.exchange(spot, kind, body).await;
+        self.exchange(namespace, kind, body).await;
         tokio::task::block_in_place(|| proxy.refuse(false));
     }
 
-    async fn exchange(&self, spot: &Spot, kind: i32, body: &[u8]) {
-        let mut server = TcpStream::connect(&spot.servers).await.unwrap();
+    async fn exchange(&self, namespace: &Namespace, kind: i32, body: &[u8]) {
+        let mut server = TcpStream::connect(&namespace.servers).await.unwrap();
         let mut connect = Vec::new();
         connect.extend(0_i32.to_be_bytes());
         connect.extend(0_i64.to_be_bytes());
@@ -88,15 +88,15 @@ impl Session {
             server.write_all(&framed(&message)).await.unwrap();
         }
         let connected = reply(&mut server).await;
-        assert_eq!(connected[8..16], self.id.to_be_bytes(), "it is that session");
+        assert_eq!(connected[8..16], self.id.to_be_bytes(), "another session");
         if kind == CLOSE {
             // The servers may close the connection before they reply.
             server.read_to_end(&mut Vec::new()).await.unwrap();
             return;
         }
-        let answer = reply(&mut server).await;
-        assert_eq!(answer[..4], 1_i32.to_be_bytes());
-        assert_eq!(answer[12..16], 0_i32.to_be_bytes(), "done without an error");
+        let response = reply(&mut server).await;
+        assert_eq!(response[..4], 1_i32.to_be_bytes());
+        assert_eq!(response[12..16], 0_i32.to_be_bytes(), "the request failed");
     }
 }
 

@@ -7,10 +7,10 @@ use super::is_confirmed;
 /// Ends the start-up delay of the servers of a Redlock, after a confirmation.
 pub(crate) async fn admit(global: &Global, yes: bool, output: &Output) -> Result<u8, Failure> {
     let store = store::choose(global, output)?;
-    // What is no Redlock, or no store, is refused before the question.
+    // A store other than Redlock, or an invalid URL, is refused before the question.
     store.config.clone().schema()?;
-    let question = "Only for servers that have never been used for locks: one that has lost its data may have forgotten locks \
-                    that are held. Are all of them new?";
+    let question = "This is only for servers that were never used for locks: a server that has lost its data may have forgotten \
+                    locks that are held. Are all of these servers new?";
     if !yes && !is_confirmed(question, output)? {
         return Ok(0);
     }
@@ -24,7 +24,7 @@ pub(crate) async fn admit(global: &Global, yes: bool, output: &Output) -> Result
     };
     output.data(&servers.iter().map(line).collect::<String>())?;
     if servers.is_empty() {
-        output.note("the votes of all servers that can be reached count already");
+        output.note("the votes of all reachable servers count already");
     }
     Ok(0)
 }

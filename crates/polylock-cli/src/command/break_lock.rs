@@ -8,41 +8,41 @@ use super::{is_confirmed, open, require_terminal};
 use crate::{
     args::{Break, Global},
     exit::{Failure, NOT_ACQUIRED, USAGE},
-    output::{Event, Output, What, described, lock_text, milliseconds, notice_text, seconds},
+    output::{Event, EventKind, Output, lock_text, milliseconds, notice_text, owner_and_label, seconds},
     user,
 };
 
-/// How often `--wait` looks at the lock.
-const LOOK: Duration = Duration::from_millis(200);
+/// The interval at which `--wait` checks the lock.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Breaks a lock, after a confirmation: has its holders stop and release it, or takes it from them by force.
-pub(crate) async fn break_lock(global: &Global, order: &Break, output: &Output) -> Result<u8, Failure> {
-    let name = LockName::new(&order.name)?;
-    if let Some(reason) = &order.reason {
+/// Breaks a lock, after a confirmation: notifies its holders so that they stop and release it, or removes their holds by force.
+pub(crate) async fn break_lock(global: &Global, args: &Break, output: &Output) -> Result<u8, Failure> {
+    let name = LockName::new(&args.name)?;
+    if let Some(reason) = &args.reason {
         Label::new(reason).map_err(|error| Failure::new(USAGE, format!("--reason: {}", error.problem)))?;
     }
     let (locks, _) = open(global, output).await?;
-    if !order.yes && !is_wanted(&locks, &name, order.force, output).await? {
+    if !args.yes && !is_break_confirmed(&locks, &name, args.force, output).await? {
         return Ok(0);
     }
     let by = operator();
     let mut broken = locks.break_lock(&name).by(&by);
-    if let Some(reason) = &order.reason {
+    if let Some(reason) = &args.reason {
         broken = broken.reason(reason);
     }
-    if order.force {
+    if args.force {
         broken = broken.force();
     }
     let broken = broken.await?;
 
-    let text = |entry| if order.force { forced_text(&name, entry) } else { told_text(&name, entry, &by) };
+    let text = |entry| if args.force { forced_text(&name, entry) } else { requested_text(&name, entry, &by) };
     let event = |entry: &Entry| {
-        let mut event = Event::new(What::Broken, name.as_str(), entry.mode, &entry.owner, &entry.label);
+        let mut event = Event::new(EventKind::Broken, name.as_str(), entry.mode, &entry.owner, &entry.label);
         event.expires_in_ms = Some(milliseconds(entry.expires_in));
         event.backend = Some(locks.capabilities().backend);
-        event.forced = Some(order.force);
+        event.forced = Some(args.force);
         event.by = Some(by.to_string());
-        event.reason = order.reason.clone();
+        event.reason = args.reason.clone();
         event.token(entry.token).to_json() + "\n"
     };
     output.data(
@@ -52,15 +52,15 @@ pub(crate) async fn break_lock(global: &Global, order: &Break, output: &Output) 
             .collect::<String>(),
     )?;
     if broken.is_empty() {
-        output.note(format!("nobody holds {name}"));
+        output.note(format!("lock {name} is not held"));
     }
-    match order.wait {
+    match args.wait {
         Some(limit) => wait(&locks, &name, &broken, limit, output).await,
         None => Ok(0),
     }
 }
 
-/// Waits until none of the holds that were `broken` is left.
+/// Waits until all of the `broken` holds have ended.
 async fn wait(
     locks: &Locks,
     name: &LockName,
@@ -71,59 +71,66 @@ async fn wait(
     let until = SystemClock.now() + limit;
     loop {
         let status = locks.inspect(name).await?;
-        let mut left =
+        let mut remaining =
             status.holders.iter().filter(|holder| broken.iter().any(|entry| entry.token == holder.token));
-        let Some(holder) = left.next() else { return Ok(0) };
+        let Some(holder) = remaining.next() else { return Ok(0) };
         let now = SystemClock.now();
         if now >= until {
             output.note(format!(
-                "{name} is still held by {}, for {} at most",
-                described(holder),
+                "{name} is still held by {}, for {} at most; wait longer, or use --force",
+                owner_and_label(holder),
                 seconds(holder.expires_in)
             ));
             return Ok(NOT_ACQUIRED);
         }
-        SystemClock.sleep_until(until.min(now + LOOK)).await;
+        SystemClock.sleep_until(until.min(now + POLL_INTERVAL)).await;
     }
 }
 
-/// What a cooperative break has done to the hold `entry`.
-fn told_text(name: &LockName, entry: &Entry, by: &OwnerId) -> String {
+/// Returns the text about the effect of a cooperative break on the hold `entry`.
+fn requested_text(name: &LockName, entry: &Entry, by: &OwnerId) -> String {
     let earlier = entry.broken.as_ref().filter(|notice| notice.by.as_ref() != Some(by));
-    let done = match earlier {
-        Some(notice) => format!("{} was told to stop before: {}", described(entry), notice_text(notice)),
-        None => format!("told {} to stop", described(entry)),
+    let effect = match earlier {
+        Some(notice) => {
+            format!("{} was already requested to stop: {}", owner_and_label(entry), notice_text(notice))
+        }
+        None => format!("requested {} to stop", owner_and_label(entry)),
     };
     format!(
-        "{name}: {done}; the lock is free when it has stopped, in {} at the latest\n",
+        "{name}: {effect}; the lock is free when it has stopped, in {} at the latest\n",
         seconds(entry.expires_in)
     )
 }
 
-/// What a break by force has done to the hold `entry`.
+/// Returns the text about the effect of a forced break on the hold `entry`.
 fn forced_text(name: &LockName, entry: &Entry) -> String {
     format!(
-        "{name}: taken from {} by force; it may go on working until it notices, at its next renewal\n",
-        described(entry)
+        "{name}: taken from {} by force; the former holder may continue to work until its next renewal\n",
+        owner_and_label(entry)
     )
 }
 
-/// Shows who holds the lock and asks for a confirmation.
-async fn is_wanted(locks: &Locks, name: &LockName, force: bool, output: &Output) -> Result<bool, Failure> {
+/// Shows the holders of the lock, and requests a confirmation.
+async fn is_break_confirmed(
+    locks: &Locks,
+    name: &LockName,
+    force: bool,
+    output: &Output,
+) -> Result<bool, Failure> {
     require_terminal()?;
     let status = locks.inspect(name).await?;
     if status.holders.is_empty() {
         return Ok(true);
     }
     let consequence = if force {
-        "Its holder may go on working beside the next one until its next renewal. Break it by force?"
+        "The holder may continue to work beside the next one until its next renewal. Break the lock by force?"
     } else {
-        "Its holder is told to stop, and keeps the lock until it has stopped. Break it?"
+        "The holder is requested to stop, and keeps the lock until it has stopped. Break the lock?"
     };
     is_confirmed(&format!("{}{consequence}", lock_text(&status)), output)
 }
 
-/// `user@host:pid`, as the environment tells the user.
+/// Returns `user@host:pid`, with the user from the environment.
 fn operator() -> OwnerId {
     let process = OwnerId::process();
     OwnerId::sanitized(&format!("{}@{process}", user::name()))
@@ -136,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_break_says_what_was_done_and_when_the_lock_is_free() {
+    fn a_break_reports_its_effect_and_when_the_lock_is_free() {
         let (name, by) = (LockName::new("orders").unwrap(), OwnerId::new("root@host-b:7").unwrap());
         let reason = Some(Label::new("it hangs").unwrap());
         let entry = |notice| {
@@ -151,13 +158,13 @@ mod tests {
             .broken(notice)
         };
         assert_eq!(
-            told_text(&name, &entry(Some(BreakNotice::new(by.clone(), reason.clone()))), &by),
-            "orders: told host-a:1 (nightly) to stop; the lock is free when it has stopped, in 27s at the latest\n"
+            requested_text(&name, &entry(Some(BreakNotice::new(by.clone(), reason.clone()))), &by),
+            "orders: requested host-a:1 (nightly) to stop; the lock is free when it has stopped, in 27s at the latest\n"
         );
         let earlier = BreakNotice::new(OwnerId::new("eva@host-c:3").unwrap(), reason);
         assert_eq!(
-            told_text(&name, &entry(Some(earlier)), &by),
-            "orders: host-a:1 (nightly) was told to stop before: broken by eva@host-c:3 (it hangs); the lock is free when it has \
+            requested_text(&name, &entry(Some(earlier)), &by),
+            "orders: host-a:1 (nightly) was already requested to stop: broken by eva@host-c:3 (it hangs); the lock is free when it has \
              stopped, in 27s at the latest\n"
         );
         assert!(

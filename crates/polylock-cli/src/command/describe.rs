@@ -1,4 +1,4 @@
-//! Shell completions and manual pages, made from the definition of the command line, and the tables of a store.
+//! Shell completions and manual pages, generated from the definition of the command line, and the tables of a store.
 
 use std::path::Path;
 
@@ -12,11 +12,12 @@ use crate::{
     store,
 };
 
-/// Prints what makes the store's tables, and asks the store nothing.
+/// Prints the statements that create the store's tables, without connecting to the store.
 pub(crate) fn schema(global: &Global, output: &Output) -> Result<u8, Failure> {
     match store::choose(global, output)?.config.schema()? {
         Some(statements) => output.data(&statements)?,
-        None => output.note("this store needs nothing made for it: whoever opens it makes its tables"),
+        None => output
+            .note("this store needs no preparation: a program that opens it creates everything it needs"),
     }
     Ok(0)
 }
@@ -33,11 +34,18 @@ pub(crate) fn completions(shell: Shell, output: &Output) -> Result<u8, Failure> 
 pub(crate) fn man(page: Option<&str>, directory: Option<&Path>, output: &Output) -> Result<u8, Failure> {
     let mut cli = Cli::command();
     if let Some(directory) = directory {
-        clap_mangen::generate_to(cli, directory)
-            .map_err(|error| Failure::new(CANT_CREATE, format!("{}: {error}", directory.display())))?;
+        clap_mangen::generate_to(cli, directory).map_err(|error| {
+            Failure::new(
+                CANT_CREATE,
+                format!(
+                    "can't write the pages to {}: {error}; choose an existing, writable directory",
+                    directory.display()
+                ),
+            )
+        })?;
         return Ok(0);
     }
-    // Gives the pages of the commands their full names.
+    // This sets the full names of the pages of the commands.
     cli.build();
     let command = match page {
         None => cli,
@@ -48,7 +56,7 @@ pub(crate) fn man(page: Option<&str>, directory: Option<&Path>, output: &Output)
     let mut text = Vec::new();
     clap_mangen::Man::new(command)
         .render(&mut text)
-        .map_err(|error| Failure::new(INTERNAL, format!("the page can't be made: {error}")))?;
+        .map_err(|error| Failure::new(INTERNAL, format!("can't render the page: {error}")))?;
     output.data(&String::from_utf8_lossy(&text))?;
     Ok(0)
 }

@@ -9,7 +9,7 @@ use crate::{
     output::{Output, lock_object, lock_text},
 };
 
-/// Shows one lock.
+/// Prints the status of one lock.
 pub(crate) async fn status(global: &Global, name: &str, output: &Output) -> Result<u8, Failure> {
     let name = LockName::new(name)?;
     let (locks, store) = open(global, output).await?;
@@ -23,7 +23,7 @@ pub(crate) async fn status(global: &Global, name: &str, output: &Output) -> Resu
     Ok(0)
 }
 
-/// Shows all locks in use.
+/// Prints the status of all locks in use.
 pub(crate) async fn list(global: &Global, prefix: &str, output: &Output) -> Result<u8, Failure> {
     let (locks, store) = open(global, output).await?;
     let all = locks.list(prefix).await?;

@@ -24,29 +24,31 @@ use crate::{
     store,
 };
 
-/// Opens the store that is meant. Returns its name, without secrets, with it.
+/// Opens the chosen store. Returns it with its name, without secrets.
 async fn open(global: &Global, output: &Output) -> Result<(Locks, String), Failure> {
     let store = store::choose(global, output)?;
-    // Somebody wants to know now.
-    let locks = Locks::builder_of(store.config).outage(Duration::ZERO).connect().await?;
-    Ok((locks, store.shown))
+    // These commands are interactive, so a failure is reported at once.
+    let locks = Locks::builder_from_config(store.config).outage(Duration::ZERO).connect().await?;
+    Ok((locks, store.display_name))
 }
 
+/// Checks that a confirmation is possible.
+///
 /// # Errors
-/// If nobody can be asked.
+/// If stdin is not a terminal.
 fn require_terminal() -> Result<(), Failure> {
-    let problem = "stdin is no terminal to ask for a confirmation: add --yes to do it without one";
+    let problem = "a confirmation requires a terminal, and stdin is not a terminal: add --yes to skip it";
     if io::stdin().is_terminal() { Ok(()) } else { Err(Failure::new(USAGE, problem)) }
 }
 
-/// Asks for a confirmation on the terminal.
+/// Requests a confirmation on the terminal.
 ///
 /// # Errors
-/// If there is none.
+/// If there is no terminal.
 fn is_confirmed(question: &str, output: &Output) -> Result<bool, Failure> {
     require_terminal()?;
     output.question(&format!("{question} [y/N] "));
     let mut answer = String::new();
-    let answered = io::stdin().read_line(&mut answer);
-    Ok(answered.is_ok() && matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
+    let result = io::stdin().read_line(&mut answer);
+    Ok(result.is_ok() && matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
 }

@@ -1,4 +1,4 @@
-//! Events as JSON lines: stable, documented in `polylock run --help`.
+//! Events as JSON lines: a stable format, documented in `polylock run --help`.
 
 use polylock::{BreakNotice, FencingToken, Mode, OwnerId};
 use serde::Serialize;
@@ -6,10 +6,10 @@ use serde::Serialize;
 use super::writer::Weight;
 use crate::wall_clock;
 
-/// What happened.
+/// The kind of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum What {
+pub(crate) enum EventKind {
     Queued,
     Acquired,
     Renewed,
@@ -22,8 +22,8 @@ pub(crate) enum What {
     Verdict,
 }
 
-impl What {
-    /// Whether the event may be left out when its reader is too slow.
+impl EventKind {
+    /// Returns the weight, by which an event may be dropped if its reader is too slow.
     pub(super) const fn weight(self) -> Weight {
         match self {
             Self::Queued | Self::Acquired | Self::Renewed | Self::Unkillable | Self::Broken => {
@@ -34,11 +34,11 @@ impl What {
     }
 }
 
-/// One line. The first ten keys are always there.
+/// One line. The first ten keys are always present.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Event {
     pub(crate) ts: String,
-    pub(crate) event: What,
+    pub(crate) event: EventKind,
     pub(crate) name: String,
     pub(crate) mode: &'static str,
     pub(crate) owner: String,
@@ -53,23 +53,23 @@ pub(crate) struct Event {
     pub(crate) exit_code: Option<u8>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
-    /// Whether the lock was broken by force.
+    /// True if the lock was broken by force.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) forced: Option<bool>,
-    /// Who broke the lock.
+    /// The owner that broke the lock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) by: Option<String>,
-    /// For what reason it was broken.
+    /// The reason of the break.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) broken_reason: Option<String>,
-    /// How many events were left out here, because nobody read those before.
+    /// The number of events that were dropped here because the earlier ones had not been read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) dropped: Option<u64>,
 }
 
 impl Event {
-    /// The event that `event` happened just now.
-    pub(crate) fn new(event: What, name: &str, mode: Mode, owner: &OwnerId, label: &str) -> Self {
+    /// Creates an event of the current time.
+    pub(crate) fn new(event: EventKind, name: &str, mode: Mode, owner: &OwnerId, label: &str) -> Self {
         Self {
             ts: wall_clock::timestamp(),
             event,
@@ -91,7 +91,7 @@ impl Event {
         }
     }
 
-    /// Of a lock that was broken.
+    /// Adds the notice of a break.
     pub(crate) fn broken(mut self, notice: &BreakNotice) -> Self {
         self.by = notice.by.as_ref().map(ToString::to_string);
         self.broken_reason = notice.reason.as_ref().map(|reason| reason.as_str().to_owned());
@@ -103,7 +103,7 @@ impl Event {
         self
     }
 
-    /// As one line of JSON, without the line's end.
+    /// Returns one line of JSON without a line feed.
     pub(crate) fn to_json(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! What polylock says: notes and errors on stderr, data on stdout, events as JSON lines.
+//! The output of polylock: notes and errors on stderr, data on stdout, events as JSON lines.
 
 mod event;
 mod sink;
@@ -15,10 +15,12 @@ use std::{
 
 use anstyle::{AnsiColor, Style};
 
-pub(crate) use event::{Event, What};
+pub(crate) use event::{Event, EventKind};
 pub(crate) use sink::Sink;
-pub(crate) use table::{described, lock_object, lock_text, milliseconds, notice_text, rounded, seconds};
-pub(crate) use waiting::{Seen, Waiting, position};
+pub(crate) use table::{
+    lock_object, lock_text, milliseconds, notice_text, owner_and_label, rounded, seconds,
+};
+pub(crate) use waiting::{WaitDisplay, WaitState, position};
 
 use self::writer::Weight;
 use crate::{
@@ -26,7 +28,7 @@ use crate::{
     exit::{Failure, INTERNAL},
 };
 
-/// How to speak.
+/// The options of the output.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Output {
     pub(crate) format: Format,
@@ -46,8 +48,8 @@ impl Output {
             Color::Never => anstream::ColorChoice::Never,
         };
         choice.write_global();
-        // A panic is reported without waiting for a reader of stderr either: unwinding then releases the lock.
-        std::panic::set_hook(Box::new(|panic| say(ERROR, panic, Weight::Essential)));
+        // A panic is also reported without waiting for a reader of stderr: unwinding then releases the lock.
+        std::panic::set_hook(Box::new(|panic| queue_line(ERROR, panic, Weight::Essential)));
         let output = Self { format: global.output, quiet: global.quiet, verbose: global.verbose };
         warnings::show(output);
         output
@@ -65,60 +67,60 @@ impl Output {
         self.format == Format::Text
     }
 
-    /// What a store warns of: something about it may break locks.
+    /// Prints a warning of a store: its configuration may break locks.
     pub(crate) fn warning(&self, text: impl fmt::Display) {
         if !self.quiet && self.is_text() {
-            say(WARNING, format_args!("warning: {text}"), Weight::Ordinary);
+            queue_line(WARNING, format_args!("warning: {text}"), Weight::Ordinary);
         }
     }
 
-    /// What is good to know.
+    /// Prints a note.
     pub(crate) fn note(&self, text: impl fmt::Display) {
         if !self.quiet && self.is_text() {
-            say(NOTE, text, Weight::Ordinary);
+            queue_line(NOTE, text, Weight::Ordinary);
         }
     }
 
-    /// What must be known, also by those who asked for quiet.
-    pub(crate) fn warn(&self, text: impl fmt::Display) {
+    /// Prints an important message, also with `--quiet`.
+    pub(crate) fn alert(&self, text: impl fmt::Display) {
         if self.is_text() {
-            say(ERROR, text, Weight::Ordinary);
+            queue_line(ERROR, text, Weight::Ordinary);
         }
     }
 
-    /// What only the curious want to know.
+    /// Prints a detail, with `--verbose` only.
     pub(crate) fn detail(&self, text: impl fmt::Display) {
         if self.verbose {
             self.note(text);
         }
     }
 
-    /// What went wrong.
+    /// Prints an error.
     pub(crate) fn error(&self, failure: &Failure) {
         match self.format {
-            Format::Text => say(ERROR, &failure.message, Weight::Essential),
+            Format::Text => queue_line(ERROR, &failure.message, Weight::Essential),
             Format::Json | Format::Jsonl => {
-                let what = serde_json::json!({
+                let event = serde_json::json!({
                     "ts": crate::wall_clock::timestamp(), "event": "error",
                     "exit_code": failure.code, "reason": failure.message,
                 });
-                stderr::json(&what.to_string(), Weight::Essential);
+                stderr::json(&event.to_string(), Weight::Essential);
             }
         }
     }
 
-    /// A question on stderr, written when this returns.
+    /// Prints a question on stderr, and returns when it is written.
     pub(crate) fn question(&self, text: &str) {
         stderr::text(text.to_owned(), Weight::Essential);
         stderr::flush();
     }
 
-    /// Waits until everything was written, as long as somebody reads it.
+    /// Waits until all output is written, as long as it is read.
     pub(crate) fn finish(&self) {
         stderr::flush();
     }
 
-    /// Data on stdout. A reader that has gone away is no error: it has had what it wanted.
+    /// Prints data on stdout. A closed reader is not an error: it has read enough.
     pub(crate) fn data(&self, text: &str) -> Result<(), Failure> {
         let mut stdout = anstream::stdout().lock();
         match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
@@ -131,6 +133,6 @@ impl Output {
 }
 
 /// Queues one line for stderr.
-fn say(style: Style, text: impl fmt::Display, weight: Weight) {
+fn queue_line(style: Style, text: impl fmt::Display, weight: Weight) {
     stderr::line(&format!("{style}polylock:{style:#} {text}"), weight);
 }

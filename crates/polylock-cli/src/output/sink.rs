@@ -1,4 +1,4 @@
-//! Where events go: the status file or descriptor, and stderr with `--output json`.
+//! The destinations of events: the status file or descriptor, and stderr with `--output json`.
 
 use std::{
     fs::{File, OpenOptions},
@@ -9,35 +9,38 @@ use std::{
 use rustix::fs::{OFlags, fcntl_getfl};
 
 use super::{
-    Event, Output, What, stderr,
+    Event, EventKind, Output, stderr,
     writer::{Weight, Writer},
 };
 use crate::exit::{CANT_CREATE, Failure};
 
-/// Writes events, without ever waiting for a reader.
+/// Writes events without waiting for a reader.
 #[derive(Debug)]
 pub(crate) struct Sink {
     status: Option<Writer>,
     stderr: bool,
     output: Output,
-    /// Whether it was reported that the status file or descriptor is not read.
+    /// True if an unread status file or descriptor was reported.
     is_reported: bool,
 }
 
 impl Sink {
-    /// Opens the status descriptor, or empties or makes the status file.
+    /// Opens the status descriptor, or truncates or creates the status file.
     pub(crate) fn open(fd: Option<u32>, path: Option<PathBuf>, output: &Output) -> Result<Self, Failure> {
         let file = match (fd, path) {
             (Some(fd), _) => Some((descriptor(fd), format!("file descriptor {fd}"))),
             (None, Some(path)) => {
-                let made = File::create(&path).and_then(|_| OpenOptions::new().append(true).open(&path));
-                Some((made, path.display().to_string()))
+                let opened = File::create(&path).and_then(|_| OpenOptions::new().append(true).open(&path));
+                Some((opened, path.display().to_string()))
             }
             (None, None) => None,
         };
         let status = file.map(|(file, name)| {
             file.and_then(Writer::start).map_err(|error| {
-                Failure::new(CANT_CREATE, format!("status: {name} can't be written: {error}"))
+                Failure::new(
+                    CANT_CREATE,
+                    format!("status: {name} can't be written: {error}; use a writable file or descriptor"),
+                )
             })
         });
         Ok(Self {
@@ -48,16 +51,16 @@ impl Sink {
         })
     }
 
-    /// Whether the events are written anywhere.
-    pub(crate) fn is_read(&self) -> bool {
+    /// Returns true if the events are written to any destination.
+    pub(crate) fn has_destination(&self) -> bool {
         self.status.is_some() || self.stderr
     }
 
-    /// Writes one line. A reader that has gone away, or does not read, must not end what runs under the lock.
+    /// Writes one line. A closed or stalled reader must not end the command under the lock.
     pub(crate) fn write(&mut self, event: &Event) {
         let (line, weight) = (line(event), event.event.weight());
         let report = |dropped: u64| {
-            let mut report = Event { event: What::Dropped, ..event.clone() };
+            let mut report = Event { event: EventKind::Dropped, ..event.clone() };
             report.dropped = Some(dropped);
             line_of_report(report)
         };
@@ -74,11 +77,11 @@ impl Sink {
             dropped => drop(status.send(report(dropped), Weight::Essential)),
         }
         if !status.send(line, weight) && !std::mem::replace(&mut self.is_reported, true) {
-            self.output.warn("the events in the status file or descriptor are not read; further ones are left out until they are");
+            self.output.alert("the events in the status file or descriptor are not read; further events are dropped until they are");
         }
     }
 
-    /// Waits until everything was written, as long as somebody reads it.
+    /// Waits until all events are written, as long as they are read.
     pub(crate) fn finish(&self) {
         if let Some(status) = &self.status {
             status.flush();
@@ -90,7 +93,7 @@ fn line(event: &Event) -> Vec<u8> {
     (event.to_json() + "\n").into_bytes()
 }
 
-/// A report has nothing of the event that it is written before but the first ten keys.
+/// Returns the line of a report on dropped events. It has only the first ten keys of the event that follows it.
 fn line_of_report(mut report: Event) -> Vec<u8> {
     (report.verdict, report.exit_code, report.reason) = (None, None, None);
     (report.forced, report.by, report.broken_reason) = (None, None, None);
@@ -98,19 +101,19 @@ fn line_of_report(mut report: Event) -> Vec<u8> {
     line(&report)
 }
 
-/// The descriptor of this number, which this process has inherited.
+/// Opens a copy of the inherited descriptor with this number.
 fn descriptor(number: u32) -> io::Result<File> {
-    // To open its name would fail for a socket, and for a file that this user can't open.
+    // Opening it by name would fail for a socket, and for a file that this user can't open.
     let file = copy(number).or_else(|error| match error.raw_os_error() {
         Some(number) if number == rustix::io::Errno::BADF.raw_os_error() => Err(error),
-        // An old kernel, or a filter of system calls.
+        // This is an old kernel, or a filter of system calls.
         _ => OpenOptions::new().append(true).open(format!("/dev/fd/{number}")),
     })?;
     let mode = fcntl_getfl(&file)? & OFlags::RWMODE;
     if mode == OFlags::RDONLY { Err(io::Error::other("it is open for reading only")) } else { Ok(file) }
 }
 
-/// A copy of a descriptor that is known by its number alone.
+/// Returns a copy of a descriptor of which only the number is known.
 #[cfg(target_os = "linux")]
 fn copy(number: u32) -> io::Result<File> {
     use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};

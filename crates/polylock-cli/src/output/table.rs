@@ -1,4 +1,4 @@
-//! Locks, for people and for programs.
+//! Locks as text and as JSON.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ const NAME: Style = Style::new().bold();
 const HELD: Style = AnsiColor::Yellow.on_default();
 const FREE: Style = AnsiColor::Green.on_default();
 
-/// A lock, as programs see it; documented in `polylock status --help`.
+/// A lock as a JSON object; documented in `polylock status --help`.
 #[derive(Debug, Serialize)]
 struct LockObject<'a> {
     name: &'a str,
@@ -33,7 +33,7 @@ struct EntryObject<'a> {
     broken: Option<BrokenObject<'a>>,
 }
 
-/// Who broke a hold that has not ended yet, and for what reason.
+/// The owner and the reason of a break, for a hold that has not ended yet.
 #[derive(Debug, Serialize)]
 struct BrokenObject<'a> {
     by: Option<&'a str>,
@@ -58,7 +58,7 @@ impl<'a> EntryObject<'a> {
     }
 }
 
-/// A lock of `store`, which is named without secrets, as a JSON object.
+/// Returns a lock as a JSON object. `store` is the name of the store without secrets.
 pub(crate) fn lock_object(status: &LockStatus, backend: &str, store: &str) -> String {
     let waiters = status.waiters.iter().enumerate();
     let object = LockObject {
@@ -80,7 +80,7 @@ fn state(status: &LockStatus) -> &'static str {
     }
 }
 
-/// A lock for people: a line with its name, then one for each holder and waiter.
+/// Returns a lock as text: a line with its name, then one for each holder and waiter.
 pub(crate) fn lock_text(status: &LockStatus) -> String {
     let state = state(status);
     let style = if state == "free" { FREE } else { HELD };
@@ -88,7 +88,7 @@ pub(crate) fn lock_text(status: &LockStatus) -> String {
     for entry in &status.holders {
         text += &format!(
             "  held by {}{}, {}, for {}, lease {}{}\n",
-            described(entry),
+            owner_and_label(entry),
             entry.token.map_or_else(String::new, |token| format!(", token {token}")),
             entry.mode,
             seconds(entry.age),
@@ -100,7 +100,7 @@ pub(crate) fn lock_text(status: &LockStatus) -> String {
         text += &format!(
             "  {} in line: {}, {}, for {}\n",
             ordinal(index + 1),
-            described(entry),
+            owner_and_label(entry),
             entry.mode,
             seconds(entry.age)
         );
@@ -108,8 +108,8 @@ pub(crate) fn lock_text(status: &LockStatus) -> String {
     text
 }
 
-/// Who it is, with the label if there is one.
-pub(crate) fn described(entry: &Entry) -> String {
+/// Returns the owner, with the label if there is one.
+pub(crate) fn owner_and_label(entry: &Entry) -> String {
     if entry.label.is_empty() {
         entry.owner.to_string()
     } else {
@@ -117,33 +117,33 @@ pub(crate) fn described(entry: &Entry) -> String {
     }
 }
 
-/// Of a hold that was broken: by whom, for what reason, and when it ends.
+/// Returns the owner and the reason of a break, and the end of the broken hold.
 fn broken(entry: &Entry) -> String {
     entry.broken.as_ref().map_or_else(String::new, |notice| {
         format!("; {}, until it has stopped, {} at most", notice_text(notice), seconds(entry.expires_in))
     })
 }
 
-/// `broken by root@host:1 (it hangs)`.
+/// Returns `broken by root@host:1 (it hangs)`.
 pub(crate) fn notice_text(notice: &BreakNotice) -> String {
     let by = notice.by.as_ref().map_or_else(String::new, |by| format!(" by {by}"));
     let reason = notice.reason.as_ref().map_or_else(String::new, |reason| format!(" ({})", reason.as_str()));
     format!("broken{by}{reason}")
 }
 
-/// In whole seconds: `2m 3s`.
+/// Returns a time in whole seconds: `2m 3s`.
 pub(crate) fn seconds(time: Duration) -> String {
     polylock::duration::format(Duration::from_secs(time.as_secs()))
 }
 
-/// For people: milliseconds only if it is short: `4s`, `1m 30s`, `250ms`.
+/// Returns a rounded time, with milliseconds only if it is short: `4s`, `1m 30s`, `250ms`.
 pub(crate) fn rounded(time: Duration) -> String {
     let unit = if time < Duration::from_secs(2) { 10 } else { 1000 };
     let time = (milliseconds(time).saturating_add(unit / 2)) / unit * unit;
     polylock::duration::format(Duration::from_millis(time))
 }
 
-/// `1st`, `2nd`, `3rd`, `4th`, …, `11th`, …, `21st`.
+/// Returns `1st`, `2nd`, `3rd`, `4th`, …, `11th`, …, `21st`.
 pub(super) fn ordinal(number: usize) -> String {
     let ending = match (number % 10, number % 100) {
         (_, 11..=13) => "th",
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_broken_hold_shows_by_whom_and_why_as_text_and_as_json() {
+    fn a_broken_hold_shows_the_owner_and_the_reason_of_the_break() {
         let notice =
             BreakNotice::new(OwnerId::new("root@host-b:7").unwrap(), Some(Label::new("it hangs").unwrap()));
         let second = Duration::from_secs(1);

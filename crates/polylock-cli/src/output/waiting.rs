@@ -1,4 +1,4 @@
-//! The waiting display: who holds the lock, where we stand in line, how long we have waited.
+//! The waiting display: the holder of the lock, the queue position, and the time waited.
 
 use std::{
     fmt::Write as _,
@@ -15,23 +15,23 @@ use polylock::{Clock, LockName, LockStatus, Outage, OwnerId, SystemClock};
 
 use super::{
     Output, stderr,
-    table::{described, notice_text, ordinal, rounded, seconds},
+    table::{notice_text, ordinal, owner_and_label, rounded, seconds},
 };
 
-/// Without a terminal, how often the curious are told.
-const REPEAT: Duration = Duration::from_secs(30);
+/// The interval between lines with `--verbose` if there is no terminal.
+const REPEAT_INTERVAL: Duration = Duration::from_secs(30);
 
-/// An outage that is shorter than this is not reported where there is no terminal.
-const OUTAGE: Duration = Duration::from_secs(1);
+/// The duration from which an outage is reported if there is no terminal.
+const OUTAGE_DELAY: Duration = Duration::from_secs(1);
 
-/// How often the display changes in a second at most.
-const FRAMES: u8 = 20;
+/// The maximum number of frames in a second.
+const FRAMES_PER_SECOND: u8 = 20;
 
-/// The terminal on stderr, drawn on without waiting for it: a frame that comes while the one before is not written is dropped.
+/// The terminal on stderr. Drawing does not wait for it: a frame is dropped if the previous one has not been written.
 #[derive(Debug, Default)]
 struct Screen {
     frame: Mutex<String>,
-    /// Whether the next frame removes the display.
+    /// True if the next frame removes the display.
     is_last: Arc<AtomicBool>,
 }
 
@@ -40,7 +40,7 @@ impl Screen {
         self.frame.lock().unwrap_or_else(PoisonError::into_inner).write_fmt(text).map_err(io::Error::other)
     }
 
-    /// Moves the cursor `number` places in a direction.
+    /// Moves the cursor by `number` cells in a direction.
     fn step(&self, number: usize, direction: char) -> io::Result<()> {
         if number == 0 { Ok(()) } else { self.add(format_args!("\u{1b}[{number}{direction}")) }
     }
@@ -89,75 +89,78 @@ impl TermLike for Screen {
     }
 }
 
-/// The display of one wait: a line rewritten in place on a terminal, else a line now and then.
+/// The display of one wait: a line that is redrawn on a terminal, otherwise an occasional line.
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct WaitDisplay {
     output: Output,
     /// The store, without secrets.
     store: String,
     spinner: Option<ProgressBar>,
     is_last: Arc<AtomicBool>,
-    said: Option<Duration>,
-    /// Whether the last line told of an outage.
-    said_outage: bool,
+    last_shown: Option<Duration>,
+    /// True if the last line reported an outage.
+    outage_is_shown: bool,
 }
 
-impl Waiting {
-    /// Begins. A terminal gets the spinner.
+impl WaitDisplay {
+    /// Starts the display. On a terminal it has a spinner.
     pub(crate) fn begin(output: Output, store: &str) -> Self {
         let hidden = output.is_quiet() || !output.is_text();
         let screen = Screen::default();
         let is_last = screen.is_last.clone();
-        let target = || ProgressDrawTarget::term_like_with_hz(Box::new(screen), FRAMES);
+        let target = || ProgressDrawTarget::term_like_with_hz(Box::new(screen), FRAMES_PER_SECOND);
         let spinner = (!hidden && !ProgressDrawTarget::stderr().is_hidden())
             .then(|| ProgressBar::with_draw_target(None, target()));
         if let (Some(bar), Ok(style)) = (&spinner, ProgressStyle::with_template("{spinner} {msg}")) {
             bar.set_style(style);
         }
-        Self { output, store: store.to_owned(), spinner, is_last, said: None, said_outage: false }
+        Self { output, store: store.to_owned(), spinner, is_last, last_shown: None, outage_is_shown: false }
     }
 
-    /// Whether anything is shown.
+    /// Returns true if anything is displayed.
     pub(crate) fn is_shown(&self) -> bool {
         !self.output.is_quiet() && self.output.is_text()
     }
 
-    /// Whether it is shown more than once.
+    /// Returns true if it is displayed more than once.
     pub(crate) fn is_repeated(&self) -> bool {
         self.spinner.is_some() || self.is_shown() && self.output.is_verbose()
     }
 
-    /// Shows the wait.
-    pub(crate) fn show(&mut self, seen: &Seen<'_>) {
-        let line = format!("{} · in {}", seen.line(), self.store);
+    /// Displays the wait.
+    pub(crate) fn show(&mut self, state: &WaitState<'_>) {
+        let line = format!("{} · in {}", state.line(), self.store);
         if let Some(bar) = &self.spinner {
             bar.set_message(line);
             bar.tick();
             return;
         }
-        let is_due = self.said.is_none_or(|said| self.output.is_verbose() && seen.waited >= said + REPEAT);
-        // Once for each outage that lasts.
-        let begins = seen.outage.is_some_and(|outage| SystemClock.now().since(outage.since) >= OUTAGE);
-        if is_due || begins && !self.said_outage {
-            self.said = Some(seen.waited);
+        let is_due = self.last_shown.is_none_or(|last_shown| {
+            self.output.is_verbose() && state.waited >= last_shown + REPEAT_INTERVAL
+        });
+        // An outage is reported once, if it lasts.
+        let is_outage_due =
+            state.outage.is_some_and(|outage| SystemClock.now().since(outage.since) >= OUTAGE_DELAY);
+        if is_due || is_outage_due && !self.outage_is_shown {
+            self.last_shown = Some(state.waited);
             self.output.note(format!("waiting for {line}"));
         }
-        self.said_outage = begins;
+        self.outage_is_shown = is_outage_due;
     }
 }
 
-/// The state of a wait.
+/// The state of a wait, as it is displayed.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Seen<'a> {
+pub(crate) struct WaitState<'a> {
     name: &'a LockName,
-    /// With the owner of this process.
+    /// The lock, and the owner of this process.
     status: Option<(&'a LockStatus, &'a OwnerId)>,
     waited: Duration,
     limit: Option<Duration>,
     outage: Option<&'a Outage>,
 }
 
-impl<'a> Seen<'a> {
+impl<'a> WaitState<'a> {
     pub(crate) fn new(
         name: &'a LockName,
         status: Option<(&'a LockStatus, &'a OwnerId)>,
@@ -167,12 +170,12 @@ impl<'a> Seen<'a> {
         Self { name, status, waited, limit, outage: None }
     }
 
-    /// The same during an outage of the store.
-    pub(crate) fn during<'b>(self, outage: &'b Outage) -> Seen<'b>
+    /// Returns the state during an outage of the store.
+    pub(crate) fn during<'b>(self, outage: &'b Outage) -> WaitState<'b>
     where
         'a: 'b,
     {
-        Seen { outage: Some(outage), ..self }
+        WaitState { outage: Some(outage), ..self }
     }
 
     /// `orders: held by host-a:4711 (nightly report), token 41, for 2m 3s, lease 27s · you are 2nd of 3 · waited 12s of 5m`
@@ -186,9 +189,9 @@ impl<'a> Seen<'a> {
                 seconds(outage.until.since(now)),
                 outage.error
             ));
-        } else if let Some((status, me)) = self.status {
+        } else if let Some((status, owner)) = self.status {
             parts.extend(holders(status));
-            if let Some(index) = position(status, me) {
+            if let Some(index) = position(status, owner) {
                 parts.push(format!("you are {} of {}", ordinal(index), status.waiters.len()));
             }
         }
@@ -198,7 +201,7 @@ impl<'a> Seen<'a> {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for WaitDisplay {
     fn drop(&mut self) {
         if let Some(bar) = &self.spinner {
             self.is_last.store(true, Ordering::Relaxed);
@@ -207,7 +210,7 @@ impl Drop for Waiting {
     }
 }
 
-/// Who holds the lock, if anybody does.
+/// Returns the holders of the lock; `None` if it is free.
 fn holders(status: &LockStatus) -> Option<String> {
     let (holder, others) = status.holders.split_first()?;
     let token = holder.token.map_or_else(String::new, |token| format!(", token {token}"));
@@ -216,15 +219,15 @@ fn holders(status: &LockStatus) -> Option<String> {
         holder.broken.as_ref().map_or_else(String::new, |notice| format!(", {}", notice_text(notice)));
     Some(format!(
         "held by {}{others}{token}, for {}, lease {}{broken}",
-        described(holder),
+        owner_and_label(holder),
         seconds(holder.age),
         seconds(holder.expires_in)
     ))
 }
 
-/// Where `me` stands in line, counted from one.
-pub(crate) fn position(status: &LockStatus, me: &OwnerId) -> Option<usize> {
-    status.waiters.iter().position(|waiter| waiter.owner == *me).map(|index| index + 1)
+/// Returns the queue position of `owner`, counted from one.
+pub(crate) fn position(status: &LockStatus, owner: &OwnerId) -> Option<usize> {
+    status.waiters.iter().position(|waiter| waiter.owner == *owner).map(|index| index + 1)
 }
 
 #[cfg(test)]
@@ -234,12 +237,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_line_tells_who_holds_and_where_we_stand() {
-        let owner = |text: &str| OwnerId::new(text).unwrap();
-        let entry = |who: &str, label: &str, token: Option<i64>| {
+    fn the_line_shows_the_holder_and_the_queue_position() {
+        let id = |text: &str| OwnerId::new(text).unwrap();
+        let entry = |holder: &str, label: &str, token: Option<i64>| {
             Entry::new(
                 Mode::Exclusive,
-                owner(who),
+                id(holder),
                 label,
                 token.and_then(FencingToken::new),
                 Duration::from_millis(123_400),
@@ -252,15 +255,15 @@ mod tests {
             vec![entry("host-a:4711", "nightly report", Some(41))],
             vec![entry("b:1", "", None), entry("me:2", "", None), entry("c:3", "", None)],
         );
-        let me = owner("me:2");
+        let owner = id("me:2");
         let waited = Duration::from_millis(12_345);
-        let seen = Seen::new(&name, Some((&status, &me)), waited, None);
-        let text = seen.line();
+        let state = WaitState::new(&name, Some((&status, &owner)), waited, None);
+        let text = state.line();
         assert_eq!(
             text,
             "orders: held by host-a:4711 (nightly report), token 41, for 2m 3s, lease 27s · you are 2nd of 3 · waited 12s"
         );
         let limit = Some(Duration::from_secs(300));
-        assert_eq!(Seen::new(&name, None, Duration::ZERO, limit).line(), "orders: waited 0s of 5m");
+        assert_eq!(WaitState::new(&name, None, Duration::ZERO, limit).line(), "orders: waited 0s of 5m");
     }
 }

@@ -1,4 +1,4 @@
-//! What the stores warn of, on stderr.
+//! Warnings of the stores, on stderr.
 
 use std::fmt;
 
@@ -10,9 +10,9 @@ use tracing_subscriber::{Layer, layer::Context, prelude::*};
 
 use super::Output;
 
-/// Has the warnings of the stores printed from now on.
+/// Prints the warnings of the stores from now on.
 pub(super) fn show(output: Output) {
-    // An error means that somebody else listens already, which is only so in tests.
+    // An error means that another subscriber is installed, which happens only in tests.
     tracing_subscriber::registry().with(Warnings(output)).try_init().ok();
 }
 
@@ -21,7 +21,7 @@ struct Warnings(Output);
 impl<S: Subscriber> Layer<S> for Warnings {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let (level, target) = (event.metadata().level(), event.metadata().target());
-        // What core warns of is told as what it means for the command; what drivers say is for programmers.
+        // Warnings of core are not printed, because the run reports their effect on the command; messages of drivers are for programmers.
         let store = target.starts_with("polylock_") && !target.starts_with("polylock_core");
         if *level <= Level::WARN && store {
             let mut parts = Parts::default();
@@ -31,7 +31,7 @@ impl<S: Subscriber> Layer<S> for Warnings {
     }
 }
 
-/// The message, and which server it is about.
+/// The message, and the server that it is about.
 #[derive(Default)]
 struct Parts {
     message: String,

@@ -1,4 +1,4 @@
-//! Lines written by a thread of their own, so that a pipe or a terminal that nobody reads delays nothing but itself.
+//! Lines that a thread of their own writes, so that an unread pipe or terminal delays nothing else.
 
 use std::{
     collections::VecDeque,
@@ -12,18 +12,18 @@ use std::{
 use polylock::{Clock, SystemClock};
 use rustix::event::{PollFd, PollFlags, poll};
 
-/// The size of unwritten lines beyond which further ones are dropped.
-const LIMIT: usize = 16 * 1024;
-/// How long the end of the program waits for a reader that reads nothing.
-const STALLED: Duration = Duration::from_millis(500);
-/// How long it waits for a slow one.
-const SLOW: Duration = Duration::from_secs(3);
+/// The size of unwritten lines in bytes from which further ones are dropped.
+const MAX_UNWRITTEN: usize = 16 * 1024;
+/// The time that the end of the program waits for a reader that reads nothing.
+const STALL_TIMEOUT: Duration = Duration::from_millis(500);
+/// The time that it waits for a slow reader.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Whether a line may be dropped.
+/// The weight of a line: only ordinary lines may be dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Weight {
     Ordinary,
-    /// There are few of these, and they are always queued.
+    /// Rare lines, which are always queued.
     Essential,
 }
 
@@ -39,14 +39,14 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Queue {
-    /// The first one is being written.
+    /// The first line is being written.
     lines: VecDeque<Vec<u8>>,
     bytes: usize,
     written: u64,
     is_dropping: bool,
-    /// How many were dropped since the last report.
+    /// The number of lines dropped since the last report.
     dropped: u64,
-    /// Whether the reader has gone away.
+    /// True if the reader has closed its end.
     is_closed: bool,
 }
 
@@ -54,22 +54,23 @@ impl Writer {
     /// Starts a thread that writes to `file`.
     ///
     /// # Errors
-    /// If the system starts no thread.
+    /// If the system can't start a thread.
     pub(super) fn start(file: File) -> io::Result<Self> {
         let shared = Arc::new(Shared { queue: Mutex::default(), changed: Condvar::new() });
-        let its = shared.clone();
-        thread::Builder::new().name("polylock-output".to_owned()).spawn(move || its.write(file))?;
+        let thread_shared = shared.clone();
+        thread::Builder::new().name("polylock-output".to_owned()).spawn(move || thread_shared.write(file))?;
         Ok(Self(shared))
     }
 
-    /// Queues `line` and returns at once. Returns false if it was dropped, because too much is waiting for the reader.
+    /// Queues `line` and returns at once. Returns false if it was dropped because too many lines are unread.
     pub(super) fn send(&self, line: Vec<u8>, weight: Weight) -> bool {
         let mut queue = self.0.queue();
         if queue.is_closed {
             return true;
         }
-        // Resumed at the half, so that the gaps are few.
-        queue.is_dropping = queue.bytes + line.len() > if queue.is_dropping { LIMIT / 2 } else { LIMIT };
+        // It resumes at half of the limit, so that the gaps are few.
+        queue.is_dropping =
+            queue.bytes + line.len() > if queue.is_dropping { MAX_UNWRITTEN / 2 } else { MAX_UNWRITTEN };
         if queue.is_dropping && weight == Weight::Ordinary {
             queue.dropped += 1;
             return false;
@@ -80,25 +81,25 @@ impl Writer {
         true
     }
 
-    /// Returns how many lines have been dropped since the last call, if a line of `weight` is queued again; else 0.
+    /// Returns the number of lines dropped since the last call, if a line of `weight` is queued again; else 0.
     pub(super) fn dropped(&self, weight: Weight) -> u64 {
         let mut queue = self.0.queue();
-        let is_due = weight == Weight::Essential || queue.bytes <= LIMIT / 2;
+        let is_due = weight == Weight::Essential || queue.bytes <= MAX_UNWRITTEN / 2;
         if is_due { std::mem::take(&mut queue.dropped) } else { 0 }
     }
 
-    /// Whether everything has been written.
+    /// Returns true if all lines have been written.
     pub(super) fn is_idle(&self) -> bool {
         self.0.queue().lines.is_empty()
     }
 
-    /// Waits until everything has been written. Gives up on a reader that reads nothing for a while.
+    /// Waits until all lines have been written. Gives up if the reader reads nothing for a while.
     pub(super) fn flush(&self) {
         let began = SystemClock.now();
         let (mut queue, mut progress) = (self.0.queue(), began);
         let mut written = queue.written;
         while !queue.lines.is_empty() {
-            let left = (progress + STALLED).min(began + SLOW).since(SystemClock.now());
+            let left = (progress + STALL_TIMEOUT).min(began + FLUSH_TIMEOUT).since(SystemClock.now());
             if left.is_zero() {
                 return;
             }
@@ -115,7 +116,7 @@ impl Shared {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes lines until the reader goes away. Ends with the program.
+    /// Writes lines until the reader closes its end. Ends with the program.
     fn write(&self, mut file: File) {
         let mut queue = self.queue();
         loop {
@@ -138,7 +139,7 @@ impl Shared {
     }
 }
 
-/// As [`Write::write_all`](io::Write::write_all), also if another owner of the descriptor has made it non-blocking.
+/// Writes all bytes like [`Write::write_all`](io::Write::write_all), also if another owner of the descriptor has made it non-blocking.
 fn write_all(file: &mut File, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match file.write(bytes) {
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_counted_and_essential_lines_are_queued() {
+    fn dropped_lines_are_counted_and_essential_lines_are_queued() {
         let (mut reader, writer) = pipe();
         let line = || vec![b'x'; 1024];
         let mut sent = 0;
@@ -176,10 +177,13 @@ mod tests {
         }
         assert!(writer.send(b"essential".to_vec(), Weight::Essential));
         assert!(!writer.send(line(), Weight::Ordinary));
-        assert_eq!(writer.dropped(Weight::Ordinary), 0, "not before there is room again");
+        assert_eq!(writer.dropped(Weight::Ordinary), 0, "reported before there is space again");
         let began = SystemClock.now();
         writer.flush();
-        assert!(SystemClock.now().since(began) < SLOW, "a reader that reads nothing is not waited for");
+        assert!(
+            SystemClock.now().since(began) < FLUSH_TIMEOUT,
+            "flush waited for a reader that reads nothing"
+        );
         let mut bytes = vec![0; sent * 1024 + 9];
         reader.read_exact(&mut bytes).unwrap();
         assert!(bytes.ends_with(b"xessential"));
@@ -189,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_has_gone_away_is_forgotten() {
+    fn a_closed_reader_delays_nothing() {
         let (reader, writer) = pipe();
         drop(reader);
         for _ in 0..1000 {

@@ -12,38 +12,41 @@ use crate::{
 pub(super) struct CommandLine(Vec<OsString>);
 
 impl CommandLine {
-    /// The command as it was given.
-    pub(super) fn of(run: &Run) -> Self {
+    /// Returns the command line of the run.
+    pub(super) fn from_run(run: &Run) -> Self {
         Self(match &run.command_line {
             Some(line) => vec!["/bin/sh".into(), "-c".into(), line.clone()],
             None => run.command.clone(),
         })
     }
 
-    pub(super) fn words(&self) -> &[OsString] {
+    pub(super) fn arguments(&self) -> &[OsString] {
         &self.0
     }
 
-    /// Replaces this process by the command, without the variables in `hidden`. Returns why that was not possible.
-    pub(super) fn become_it(&self, hidden: &[String]) -> Failure {
+    /// Replaces this process by the command, without the variables in `hidden`. Returns only if that fails.
+    pub(super) fn exec(&self, hidden: &[String]) -> Failure {
         let Some((program, arguments)) = self.0.split_first() else {
-            return self.not_run(&io::ErrorKind::InvalidInput.into());
+            return self.start_failure(&io::ErrorKind::InvalidInput.into());
         };
         let mut command = Command::new(program);
         for variable in hidden {
             command.env_remove(variable);
         }
-        self.not_run(&command.args(arguments).exec())
+        self.start_failure(&command.args(arguments).exec())
     }
 
-    /// Why the command could not be run.
-    pub(super) fn not_run(&self, error: &io::Error) -> Failure {
+    /// Returns the failure of a command that could not be run.
+    pub(super) fn start_failure(&self, error: &io::Error) -> Failure {
         let program = self.0.first().map(|program| program.to_string_lossy()).unwrap_or_default();
         match error.kind() {
             io::ErrorKind::NotFound => {
-                Failure::new(NOT_FOUND, format!("{program}: there is no such command"))
+                Failure::new(NOT_FOUND, format!("{program}: command not found; check its name and the PATH"))
             }
-            _ => Failure::new(CANT_RUN, format!("{program} can't be run: {error}")),
+            _ => Failure::new(
+                CANT_RUN,
+                format!("{program} can't be run: {error}; check that it is an executable file"),
+            ),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the command finds in its environment, and what a nested run finds there.
+//! The environment of the command, which a nested run reads.
 
 use std::{env, process::Command, time::Duration};
 
@@ -13,11 +13,11 @@ use crate::{
 
 const NAME: &str = "POLYLOCK_NAME";
 const OWNER: &str = "POLYLOCK_OWNER";
-/// The owners of all runs around this one but the innermost, one a line: an owner holds no line's end.
+/// The owners of all outer runs except the innermost, one a line: an owner contains no line feed.
 const OUTER: &str = "POLYLOCK_OUTER";
 
 /// Describes the hold and the store in the environment of `command`, and removes the variables in `hidden`.
-pub(super) fn describe(
+pub(super) fn set_variables(
     command: &mut Command,
     guard: &Guard,
     backend: &str,
@@ -40,12 +40,12 @@ pub(super) fn describe(
         .env("POLYLOCK_EXPIRES_AT_MS", wall_clock::epoch_ms_in(guard.remaining()).to_string());
 }
 
-/// Whether this process runs under the lock of another `polylock run`.
+/// Returns true if this process runs under the lock of another `polylock run`.
 pub(crate) fn is_nested() -> bool {
     !outer_owners().is_empty()
 }
 
-/// The owners of the runs around this one.
+/// Returns the owners of the outer runs.
 fn outer_owners() -> Vec<String> {
     let variable = |name| env::var(name).unwrap_or_default();
     let mut owners: Vec<String> = variable(OUTER).lines().map(ToOwned::to_owned).collect();
@@ -53,11 +53,11 @@ fn outer_owners() -> Vec<String> {
     owners
 }
 
-/// Whether an outer run holds `name` already: waiting for it would last for ever.
+/// Returns true if an outer run already holds `name`: waiting for it would never end.
 ///
 /// # Errors
-/// It does, and `--reentrant` was not given, or it holds it in a weaker mode.
-pub(super) async fn is_held_outside(
+/// If an outer run holds it, and `--reentrant` was not given, or the outer run holds it in a weaker mode.
+pub(super) async fn is_held_by_outer_run(
     locks: &Locks,
     name: &LockName,
     mode: Mode,
@@ -75,13 +75,15 @@ pub(super) async fn is_held_outside(
     };
     if !reentrant {
         let problem = format!(
-            "this command runs under lock {name} already, and would wait for itself; use --reentrant to run under that hold"
+            "this command runs under lock {name} already and would wait for itself; use --reentrant to run under that hold"
         );
         return Err(Failure::new(USAGE, problem));
     }
     if !held.mode.covers(mode) {
-        let problem =
-            format!("the outer run holds lock {name} as {}, which is too weak for {mode}", held.mode);
+        let problem = format!(
+            "the outer run holds lock {name} as {}, which is too weak for {mode}; run the outer one with --mode {mode}",
+            held.mode
+        );
         return Err(Failure::new(USAGE, problem));
     }
     Ok(true)

@@ -5,68 +5,68 @@ use std::{os::unix::process::ExitStatusExt, time::Duration};
 use polylock::{Clock, Error, Guard, Locks, Moment, SystemClock};
 use rustix::process::Signal;
 
-use super::{status_log::StatusLog, supervise::Ended, timeline::Why, wait::SILENT};
+use super::{status_log::StatusLog, supervise::EndedCommand, timeline::StopCause, wait::REPORT_DELAY};
 use crate::{
     args::Run,
     exit::{MAX_HOLD, SIGNAL},
-    output::{Output, What, rounded},
+    output::{EventKind, Output, rounded},
     signals::{self, Signals},
 };
 
-/// How long a release, or leaving the queue, may take before polylock goes without its confirmation.
-pub(super) const FAREWELL: Duration = Duration::from_secs(4);
-/// How long the search for the holder may take that is reported.
-const LOOK: Duration = Duration::from_secs(1);
+/// The time limit of a release, or of leaving the queue, after which polylock ends without its confirmation.
+pub(super) const RELEASE_TIMEOUT: Duration = Duration::from_secs(4);
+/// The time limit of the query for the holder that is reported.
+const INSPECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How a run ended, for the last line of the status file.
+/// The verdict of a run, for the last line of the status file.
 #[derive(Debug)]
 pub(super) struct Verdict {
-    pub(super) word: &'static str,
+    pub(super) name: &'static str,
     pub(super) code: u8,
     pub(super) reason: Option<String>,
 }
 
 impl Verdict {
-    fn new(word: &'static str, code: u8) -> Self {
-        Self { word, code, reason: None }
+    fn new(name: &'static str, code: u8) -> Self {
+        Self { name, code, reason: None }
     }
 
-    fn because(mut self, reason: impl Into<String>) -> Self {
+    fn with_reason(mut self, reason: impl Into<String>) -> Self {
         self.reason = Some(reason.into());
         self
     }
 
-    /// A signal ended the wait.
+    /// Returns the verdict of a wait that a signal ended.
     pub(super) fn interrupted(signal: Signal) -> Self {
-        Self::new("interrupted", signals::exit_code(signal.as_raw())).because(signals::name(signal))
+        Self::new("interrupted", signals::exit_code(signal.as_raw())).with_reason(signals::name(signal))
     }
 }
 
-/// After the command: releases the lock, or leaves it to expire, and judges.
+/// Releases the lock after the end of the command, or leaves it to expire, and returns the verdict.
 pub(super) async fn finish(
     run: &Run,
     output: &Output,
     log: &mut StatusLog,
     guard: Guard,
-    ended: Ended,
+    ended: EndedCommand,
     min_left: Duration,
     signals: &mut Signals,
 ) -> Verdict {
-    let Ended { status, why, alive } = ended;
+    let EndedCommand { status, cause, survivor } = ended;
     let lost = |reason: String| {
         if let Some(code) = status.code() {
             output.detail(format!("the command exited with {code}"));
         }
-        let reason = alive.iter().fold(reason, |reason, alive| format!("{reason}; {alive}"));
-        Verdict::new("lost", run.lost_exit_code).because(reason)
+        let reason = survivor.iter().fold(reason, |reason, survivor| format!("{reason}; {survivor}"));
+        Verdict::new("lost", run.lost_exit_code).with_reason(reason)
     };
-    if let Some(why) = why.as_ref().filter(|why| why.is_loss()) {
-        let verdict = lost(match why {
-            Why::Lost(reason) => reason.to_string(),
-            Why::RunsOut | Why::MaxHold => "no renewal was acknowledged in time".to_owned(),
+    if let Some(cause) = cause.as_ref().filter(|cause| cause.is_loss()) {
+        let verdict = lost(match cause {
+            StopCause::Lost(reason) => reason.to_string(),
+            StopCause::NotRenewed | StopCause::MaxHold => "no renewal was acknowledged in time".to_owned(),
         });
-        // A lock that was broken goes to the next holder now, one that ran out may still be ours.
-        tokio::time::timeout(FAREWELL, guard.release()).await.ok();
+        // A broken lock goes to the next holder now; an expired hold may still exist in the store.
+        tokio::time::timeout(RELEASE_TIMEOUT, guard.release()).await.ok();
         return verdict;
     }
     let name = guard.name().clone();
@@ -76,9 +76,9 @@ pub(super) async fn finish(
         release_after(min_left, guard, output, log, signals).await
     };
     if let Err(Error::Lost { reason, .. }) = released {
-        // Another may have held it while the command still ran.
+        // Another process may have held the lock while the command was still running.
         log.lost(&reason);
-        output.warn(format!("lock {name} lost: {reason}; the command has ended"));
+        output.alert(format!("lock {name} lost: {reason}; the command has ended"));
         return lost(reason.to_string());
     }
     let code = match (status.code(), status.signal()) {
@@ -86,11 +86,11 @@ pub(super) async fn finish(
         (None, Some(signal)) => signals::exit_code(signal),
         (None, None) => SIGNAL,
     };
-    match why {
+    match cause {
         Some(_) => {
-            let reason = "held for as long as --max-hold allows".to_owned();
-            let reason = alive.iter().fold(reason, |reason, alive| format!("{reason}; {alive}"));
-            Verdict::new("max_hold", MAX_HOLD).because(reason)
+            let reason = "the command was stopped at the end of --max-hold".to_owned();
+            let reason = survivor.iter().fold(reason, |reason, survivor| format!("{reason}; {survivor}"));
+            Verdict::new("max_hold", MAX_HOLD).with_reason(reason)
         }
         None => Verdict::new("command", code),
     }
@@ -104,26 +104,26 @@ async fn release(
     signals: &mut Signals,
 ) -> Result<(), Error> {
     let name = guard.name().clone();
-    // The terminal sends Ctrl-C to the command and to polylock.
-    signals.forget().await;
+    // The terminal sends Ctrl-C both to the command and to polylock.
+    signals.discard_received().await;
     let outcome = tokio::select! {
         biased;
-        outcome = tokio::time::timeout(FAREWELL, guard.release()) => outcome.ok(),
-        _ = signals.next_end() => None,
+        outcome = tokio::time::timeout(RELEASE_TIMEOUT, guard.release()) => outcome.ok(),
+        _ = signals.next_termination() => None,
     };
     match outcome {
-        Some(Ok(())) => log.write(What::Released),
+        Some(Ok(())) => log.write(EventKind::Released),
         Some(Err(error @ Error::Lost { .. })) => return Err(error),
         Some(Err(_)) | None => {
             output.note(format!(
-                "the release of lock {name} was not confirmed; it ends with its lease at the latest"
+                "the release of lock {name} was not confirmed; the lock is free at the end of its lease at the latest"
             ));
         }
     }
     Ok(())
 }
 
-/// Has the lock released when `--min-hold` is over, and waits only if the store needs this process for that.
+/// Lets the lock expire at the end of `--min-hold`, and waits only if the store needs this process for that.
 async fn release_after(
     delay: Duration,
     guard: Guard,
@@ -133,35 +133,35 @@ async fn release_after(
 ) -> Result<(), Error> {
     let (name, end) = (guard.name().clone(), SystemClock.now() + delay);
     let left = || end.since(SystemClock.now());
-    signals.forget().await;
-    let mut parting = std::pin::pin!(guard.release_after(delay));
-    let mut announce_at = SystemClock.now() + SILENT;
+    signals.discard_received().await;
+    let mut release = std::pin::pin!(guard.release_after(delay));
+    let mut report_at = SystemClock.now() + REPORT_DELAY;
     loop {
         tokio::select! {
             biased;
-            outcome = &mut parting => {
+            outcome = &mut release => {
                 match outcome {
-                    Ok(()) if left().is_zero() => log.write(What::Released),
+                    Ok(()) if left().is_zero() => log.write(EventKind::Released),
                     Ok(()) => log.expires(left()),
                     Err(error @ Error::Lost { .. }) => return Err(error),
-                    Err(_) => output.note(format!("lock {name} may be free before the time of --min-hold: the store did not answer")),
+                    Err(_) => output.note(format!("lock {name} may be free before the end of --min-hold: the store did not respond")),
                 }
                 return Ok(());
             }
-            signal = signals.next_end() => {
+            signal = signals.next_termination() => {
                 let (signal, left) = (signals::name(signal), rounded(left()));
-                output.note(format!("{signal}: lock {name} is released {left} before the time of --min-hold"));
+                output.note(format!("{signal}: lock {name} is released {left} before the end of --min-hold"));
                 return Ok(());
             }
-            () = SystemClock.sleep_until(announce_at) => {
+            () = SystemClock.sleep_until(report_at) => {
                 output.note(format!("the command has ended; lock {name} is kept for another {} (--min-hold)", rounded(left())));
-                announce_at = Moment::NEVER;
+                report_at = Moment::NEVER;
             }
         }
     }
 }
 
-/// Reports who has the lock.
+/// Reports the holder of the lock.
 pub(super) async fn not_acquired(
     run: &Run,
     locks: &Locks,
@@ -169,18 +169,18 @@ pub(super) async fn not_acquired(
     log: &StatusLog,
     error: &Error,
 ) -> Verdict {
-    let status = tokio::time::timeout(LOOK, locks.inspect(&log.name)).await;
+    let status = tokio::time::timeout(INSPECT_TIMEOUT, locks.inspect(&log.name)).await;
     let status = status.ok().and_then(Result::ok);
     let holder =
         status.and_then(|status| status.holders.into_iter().next()).map_or_else(String::new, |holder| {
             let label = if holder.label.is_empty() { String::new() } else { format!(" ({})", holder.label) };
-            format!("; {}{label} has it", holder.owner)
+            format!("; the holder is {}{label}", holder.owner)
         });
     let text = format!("{error}{holder}");
     if run.skip_ok {
         output.detail(&text);
-        return Verdict::new("skipped", 0).because(text);
+        return Verdict::new("skipped", 0).with_reason(text);
     }
     output.note(&text);
-    Verdict::new("busy", run.conflict_exit_code).because(text)
+    Verdict::new("busy", run.conflict_exit_code).with_reason(text)
 }

@@ -14,41 +14,42 @@ mod warden;
 
 use std::{io, time::Duration};
 
-use polylock::{Clock, Error, Guard, Label, LockName, Locks, Moment, OwnerId, Progress, Reach, SystemClock};
+use polylock::{Clock, Error, Guard, Label, LockName, Locks, Moment, OwnerId, Progress, Scope, SystemClock};
 use rustix::process::Signal;
 
 use self::{
     command_line::CommandLine,
-    finish::{FAREWELL, Verdict},
-    orphans::Orphans,
+    finish::{RELEASE_TIMEOUT, Verdict},
+    orphans::OrphanReaper,
     status_log::StatusLog,
-    supervise::{Ended, Reported, Supervision},
+    supervise::{EndedCommand, Reported, Supervision},
     timeline::Timeline,
-    wait::{Waited, Watched},
-    warden::{NotStarted, Warden},
+    wait::{WaitContext, WaitError},
+    warden::{StartError, Warden},
 };
 pub(crate) use self::{environment::is_nested, warden::main as helper};
 use crate::{
     args::{Global, Run},
     exit::{Failure, INTERNAL, USAGE},
-    output::{Output, Sink, What},
+    output::{EventKind, Output, Sink},
     signals::Signals,
-    store, user,
+    store::{self, ChosenStore},
+    user,
 };
 
-/// Runs a command under a lock; the exit code tells how it went.
-pub(crate) async fn run(global: &Global, run: &Run, output: &Output) -> Result<u8, Failure> {
-    let name = LockName::new(&run.name)?;
-    if let Some(label) = &run.label {
+/// Runs a command under a lock. The exit code is the result.
+pub(crate) async fn run(global: &Global, args: &Run, output: &Output) -> Result<u8, Failure> {
+    let name = LockName::new(&args.name)?;
+    if let Some(label) = &args.label {
         Label::new(label)?;
     }
-    let sink = Sink::open(run.status_fd, run.status_file.clone(), output)?;
-    let label = run.label.clone().unwrap_or_else(|| default_label(run));
-    let mut log = StatusLog::new(sink, name, run.mode(), OwnerId::unique(), label);
-    let verdict = under_lock(global, run, output, &mut log).await;
+    let sink = Sink::open(args.status_fd, args.status_file.clone(), output)?;
+    let label = args.label.clone().unwrap_or_else(|| default_label(args));
+    let mut log = StatusLog::new(sink, name, args.mode(), OwnerId::unique(), label);
+    let verdict = run_under_lock(global, args, output, &mut log).await;
     let code = match verdict {
         Ok(verdict) => {
-            log.verdict(verdict.word, Some(verdict.code), verdict.reason);
+            log.verdict(verdict.name, Some(verdict.code), verdict.reason);
             Ok(verdict.code)
         }
         Err(failure) => {
@@ -60,218 +61,291 @@ pub(crate) async fn run(global: &Global, run: &Run, output: &Output) -> Result<u
     code
 }
 
-async fn under_lock(
+/// Prepares a run and executes its phases.
+async fn run_under_lock(
     global: &Global,
-    run: &Run,
+    args: &Run,
     output: &Output,
     log: &mut StatusLog,
 ) -> Result<Verdict, Failure> {
-    let mut signals = Signals::listen().map_err(|error| internal("listen for signals", &error))?;
-    let orphans = Orphans::start().map_err(|error| internal("listen for signals", &error))?;
+    let signals = Signals::listen().map_err(|error| internal_error("listen for signals", &error))?;
+    let orphans = OrphanReaper::start().map_err(|error| internal_error("listen for signals", &error))?;
     let store = store::choose(global, output)?;
-    let hidden = if run.keep_store_env { Vec::new() } else { store.variables.clone() };
-    let (began, progress) = (SystemClock.now(), Progress::default());
-    let mut connecting = Locks::builder_of(store.config.clone()).progress(&progress);
-    if let Some(ttl) = run.ttl {
-        connecting = connecting.ttl(ttl);
-    }
-    if let Some(outage) = run.outage {
-        connecting = connecting.outage(outage);
-    }
-    if let Some(wait) = run.wait()
-        // Who does not wait for other holders may wait for the store.
-        && (!wait.is_zero() || run.outage.is_none())
-    {
-        connecting = connecting.wait(wait);
-    }
-    let mut watched = Watched { output, store: &store.shown, progress: &progress, limit: run.wait(), began };
-    let locks = match wait::connect(connecting.connect(), &watched, log, &mut signals).await {
-        Waited::Answered(locks) => locks?,
-        Waited::Interrupted(signal) => return Ok(Verdict::interrupted(signal)),
+    let progress = Progress::default();
+    let phases = Phases {
+        args,
+        output,
+        log,
+        hidden_variables: if args.keep_store_env { Vec::new() } else { store.variables.clone() },
+        store: &store,
+        command: CommandLine::from_run(args),
+        wait: WaitContext {
+            output,
+            store: &store.display_name,
+            progress: &progress,
+            limit: args.wait(),
+            started_at: SystemClock.now(),
+        },
+        signals,
+        orphans,
     };
-    let to_connect = SystemClock.now().since(began);
-    log.backend = Some(locks.capabilities().backend);
-    if locks.capabilities().reach == Reach::Process {
-        output.note("this store is in the memory of this process alone, so the lock keeps nobody out");
+    match phases.execute().await {
+        Ok(verdict) | Err(EarlyEnd::Verdict(verdict)) => Ok(verdict),
+        Err(EarlyEnd::Failure(failure)) => Err(failure),
     }
-    // What the store makes of --ttl: with ZooKeeper, the lease in a session that lasts as long.
-    let ttl = locks.options().ttl;
-    let grace = grace(run.grace, ttl)?;
-    let command = CommandLine::of(run);
+}
 
-    if environment::is_held_outside(&locks, &log.name, log.mode, run.reentrant).await? {
-        // The outer run watches over all that runs in here, so this process has nothing left to do.
+/// The end of a run before its command has run.
+enum EarlyEnd {
+    /// The lock was not acquired, or a signal has ended the wait.
+    Verdict(Verdict),
+    Failure(Failure),
+}
+
+impl From<Failure> for EarlyEnd {
+    fn from(failure: Failure) -> Self {
+        Self::Failure(failure)
+    }
+}
+
+impl From<WaitError> for EarlyEnd {
+    fn from(error: WaitError) -> Self {
+        match error {
+            WaitError::Failed(error) => Self::Failure(error.into()),
+            WaitError::Interrupted(signal) => Self::Verdict(Verdict::interrupted(signal)),
+        }
+    }
+}
+
+/// The phases of one run.
+struct Phases<'a> {
+    args: &'a Run,
+    output: &'a Output,
+    log: &'a mut StatusLog,
+    store: &'a ChosenStore,
+    /// The variables that are hidden from the command.
+    hidden_variables: Vec<String>,
+    command: CommandLine,
+    /// The display of the wait for the store and for the lock.
+    wait: WaitContext<'a>,
+    signals: Signals,
+    orphans: OrphanReaper,
+}
+
+impl Phases<'_> {
+    async fn execute(mut self) -> Result<Verdict, EarlyEnd> {
+        let locks = self.connect().await?;
+        let connect_time = SystemClock.now().since(self.wait.started_at);
+        // The store may change the value of --ttl: with ZooKeeper this is the lease in a session of that timeout.
+        let ttl = locks.options().ttl;
+        let grace = grace(self.args.grace, ttl)?;
+        self.run_in_outer_hold(&locks).await?;
+        if let Some(jitter) = self.args.jitter {
+            wait::pause(random_delay(jitter), &mut self.signals).await?;
+        }
+        let guard = self.acquire(&locks, connect_time).await?;
+        Ok(self.hold(guard, ttl, grace).await?)
+    }
+
+    /// Opens the store.
+    async fn connect(&mut self) -> Result<Locks, EarlyEnd> {
+        let args = self.args;
+        let mut builder = Locks::builder_from_config(self.store.config.clone()).progress(self.wait.progress);
+        if let Some(ttl) = args.ttl {
+            builder = builder.ttl(ttl);
+        }
+        if let Some(outage) = args.outage {
+            builder = builder.outage(outage);
+        }
+        if let Some(wait) = args.wait()
+            // A run that does not wait for other holders may still wait for the store.
+            && (!wait.is_zero() || args.outage.is_none())
+        {
+            builder = builder.wait(wait);
+        }
+        let locks = wait::connect(builder.connect(), &self.wait, self.log, &mut self.signals).await?;
+        let capabilities = locks.capabilities();
+        self.log.backend = Some(capabilities.backend);
+        if capabilities.scope == Scope::Process {
+            self.output.note(
+                "this store is in the memory of this process, so the lock excludes no other process; choose a store with -S",
+            );
+        }
+        Ok(locks)
+    }
+
+    /// Replaces this process by the command if an outer run holds the lock: the outer run supervises all nested processes. Returns `Ok`
+    /// if no outer run holds it.
+    async fn run_in_outer_hold(&mut self, locks: &Locks) -> Result<(), Failure> {
+        let (log, reentrant) = (&mut *self.log, self.args.reentrant);
+        if !environment::is_held_by_outer_run(locks, &log.name, log.mode, reentrant).await? {
+            return Ok(());
+        }
         log.verdict("reentered", None, None);
         log.finish();
-        output.finish();
-        return Err(command.become_it(&hidden));
-    }
-    if let Some(jitter) = run.jitter
-        && let Some(signal) = wait::pause(random_part(jitter), &mut signals).await
-    {
-        return Ok(Verdict::interrupted(signal));
+        self.output.finish();
+        Err(self.command.exec(&self.hidden_variables))
     }
 
-    // The time until the store was reached is a part of the wait, and that of --jitter is not.
-    watched.began = SystemClock.now() - to_connect;
-    let mut lock =
-        locks.lock(&log.name).mode(log.mode).owner(&log.owner).label(&log.label).progress(&progress);
-    if let Some(wait) = run.wait() {
-        lock = lock.wait(wait.saturating_sub(to_connect));
-    }
-    let guard = match wait::acquire(lock, &locks, &watched, log, &mut signals).await {
-        Waited::Answered(Ok(guard)) => guard,
-        Waited::Answered(Err(error @ Error::NotAcquired { .. })) => {
-            return Ok(finish::not_acquired(run, &locks, output, log, &error).await);
+    /// Acquires the lock. The time until the store was reached counts as a part of the wait; the time of --jitter does not.
+    async fn acquire(&mut self, locks: &Locks, connect_time: Duration) -> Result<Guard, EarlyEnd> {
+        let (args, log) = (self.args, &mut *self.log);
+        let mut lock = locks
+            .lock(&log.name)
+            .mode(log.mode)
+            .owner(&log.owner)
+            .label(&log.label)
+            .progress(self.wait.progress);
+        if let Some(wait) = args.wait() {
+            lock = lock.wait(wait.saturating_sub(connect_time));
         }
-        Waited::Answered(Err(error)) => return Err(error.into()),
-        Waited::Interrupted(signal) => {
-            tokio::select! {
-                _ = locks.close(FAREWELL) => {}
-                signal = signals.next_end() => leave_at_once(log, output, signal),
+        self.wait.started_at = SystemClock.now() - connect_time;
+        match wait::acquire(lock, locks, &self.wait, log, &mut self.signals).await {
+            Err(WaitError::Failed(error @ Error::NotAcquired { .. })) => {
+                Err(EarlyEnd::Verdict(finish::not_acquired(args, locks, self.output, log, &error).await))
             }
-            return Ok(Verdict::interrupted(signal));
+            Err(WaitError::Interrupted(signal)) => {
+                tokio::select! {
+                    _ = locks.clone().close(RELEASE_TIMEOUT) => {}
+                    signal = self.signals.next_termination() => exit_at_once(log, self.output, signal),
+                }
+                Err(WaitError::Interrupted(signal).into())
+            }
+            acquired => Ok(acquired?),
         }
-    };
-    let since = SystemClock.now();
-    log.held(What::Acquired, &guard);
-    output.detail(format!(
-        "lock {} acquired, token {}, in {}",
-        guard.name(),
-        guard.fencing_token(),
-        store.shown
-    ));
+    }
 
-    let hold_until = run.max_hold.map_or(Moment::NEVER, |hold| since + hold);
-    let holding = Holding {
-        run,
-        output,
-        guard: &guard,
-        command: &command,
-        timeline: Timeline::new(run.on_lost, ttl, grace, hold_until),
-        ttl,
-        hidden: &hidden,
-        outer_store: &store.outer,
-        orphans: &orphans,
-    };
-    let ended = match holding.until_the_end(log, &mut signals).await {
-        Ok(ended) => ended,
-        Err(failure) => {
-            // The command does not run. If this release fails, the lease runs out by itself.
-            tokio::time::timeout(FAREWELL, guard.release()).await.ok();
-            return Err(failure);
-        }
-    };
-    let min_left = run.min_hold.map_or(Duration::ZERO, |hold| (since + hold).since(SystemClock.now()));
-    Ok(finish::finish(run, output, log, guard, ended, min_left, &mut signals).await)
-}
-
-/// A lock that is held for a command.
-struct Holding<'a> {
-    run: &'a Run,
-    output: &'a Output,
-    guard: &'a Guard,
-    command: &'a CommandLine,
-    timeline: Timeline,
-    ttl: Duration,
-    /// The variables that the command is not to see.
-    hidden: &'a [String],
-    /// What a run inside this one finds the store by.
-    outer_store: &'a str,
-    orphans: &'a Orphans,
-}
-
-impl Holding<'_> {
-    /// Has a warden start the command, and stays until the end of everything that must end with it.
-    async fn until_the_end(self, log: &mut StatusLog, signals: &mut Signals) -> Result<Ended, Failure> {
-        let Self { run, output, guard, command, timeline, ttl, hidden, outer_store, orphans } = self;
-        let foreground = run.foreground || terminal::is_in_foreground();
-        let backend = log.backend.unwrap_or_default();
-        let kill_at = timeline.kill_at(guard.deadline());
-        let environment = |process: &mut std::process::Command| {
-            environment::describe(process, guard, backend, ttl, hidden, outer_store);
-        };
-        let mut warden = match Warden::start(environment, command.words(), foreground, kill_at, orphans).await
-        {
-            Ok(warden) => warden,
-            Err(not_started) => {
-                // After a pause at the wrong moment it was too late to start anything.
-                guard.ensure_held().map_err(|lost| Failure { code: run.lost_exit_code, ..lost.into() })?;
-                return Err(match not_started {
-                    _ if SystemClock.now() >= kill_at => {
-                        let problem =
-                            format!("lock {} runs out before the command could start", guard.name());
-                        Failure::new(run.lost_exit_code, problem)
-                    }
-                    NotStarted::Command(error) => command.not_run(&error),
-                    NotStarted::Warden(error) => internal("start the warden", &error),
-                });
+    /// Runs the command under the lock, and releases the lock.
+    async fn hold(&mut self, guard: Guard, ttl: Duration, grace: Duration) -> Result<Verdict, Failure> {
+        let (args, acquired_at) = (self.args, SystemClock.now());
+        self.log.write_hold(EventKind::Acquired, &guard);
+        self.output.detail(format!(
+            "lock {} acquired, token {}, in {}",
+            guard.name(),
+            guard.fencing_token(),
+            self.store.display_name
+        ));
+        let hold_until = args.max_hold.map_or(Moment::NEVER, |hold| acquired_at + hold);
+        let timeline = Timeline::new(args.on_lost, ttl, grace, hold_until);
+        let ended = match self.run_command(&guard, ttl, timeline).await {
+            Ok(ended) => ended,
+            Err(failure) => {
+                // The command does not run. If this release fails, the lease expires.
+                tokio::time::timeout(RELEASE_TIMEOUT, guard.release()).await.ok();
+                return Err(failure);
             }
         };
+        let min_left =
+            args.min_hold.map_or(Duration::ZERO, |hold| (acquired_at + hold).since(SystemClock.now()));
+        Ok(finish::finish(args, self.output, self.log, guard, ended, min_left, &mut self.signals).await)
+    }
+
+    /// Starts the command through a warden, and returns when all processes that must end with it have ended.
+    async fn run_command(
+        &mut self,
+        guard: &Guard,
+        ttl: Duration,
+        timeline: Timeline,
+    ) -> Result<EndedCommand, Failure> {
+        let foreground = self.args.foreground || terminal::is_in_foreground();
+        let mut warden =
+            self.start_warden(guard, ttl, timeline.kill_at(guard.deadline()), foreground).await?;
         let mut supervision = Supervision {
             guard,
             warden: &mut warden,
             timeline,
-            signal: run.signal,
+            signal: self.args.signal,
             from_terminal: if foreground { &[Signal::INT, Signal::QUIT] } else { &[] },
-            output,
-            log,
+            output: self.output,
+            log: self.log,
             reported: Reported::default(),
         };
-        let ended = supervision.until_the_end(signals).await;
+        let ended = supervision.run(&mut self.signals).await;
         if ended.is_err() {
-            // Nothing runs under a lock that nobody watches.
+            // No process may run under a lock without supervision.
             supervision.kill_all().await;
         }
-        warden.dismiss().await;
-        ended.map_err(|error| internal("watch over the command", &error))
+        warden.shut_down().await;
+        ended.map_err(|error| internal_error("supervise the command", &error))
+    }
+
+    /// Starts the warden, which starts the command.
+    async fn start_warden(
+        &self,
+        guard: &Guard,
+        ttl: Duration,
+        kill_at: Moment,
+        foreground: bool,
+    ) -> Result<Warden, Failure> {
+        let backend = self.log.backend.unwrap_or_default();
+        let environment = |process: &mut std::process::Command| {
+            let (hidden, outer_store) = (&self.hidden_variables, &self.store.reference);
+            environment::set_variables(process, guard, backend, ttl, hidden, outer_store);
+        };
+        let arguments = self.command.arguments();
+        Warden::start(environment, arguments, foreground, kill_at, &self.orphans).await.map_err(|error| {
+            let lost_exit_code = self.args.lost_exit_code;
+            // After a pause at this point, it may be too late to start the command.
+            match (guard.ensure_held(), error) {
+                (Err(lost), _) => Failure { code: lost_exit_code, ..lost.into() },
+                _ if SystemClock.now() >= kill_at => {
+                    let message = format!(
+                        "the lease of lock {} ended before the command could start; use a longer --ttl",
+                        guard.name()
+                    );
+                    Failure::new(lost_exit_code, message)
+                }
+                (Ok(()), StartError::Command(error)) => self.command.start_failure(&error),
+                (Ok(()), StartError::Warden(error)) => internal_error("start the warden", &error),
+            }
+        })
     }
 }
 
-/// Ends the program without waiting for the store: its entries of this process run out by themselves.
-fn leave_at_once(log: &mut StatusLog, output: &Output, signal: Signal) -> ! {
-    let Verdict { word, code, reason } = Verdict::interrupted(signal);
-    log.verdict(word, Some(code), reason);
+/// Ends the program without waiting for the store: the entries of this process expire there.
+fn exit_at_once(log: &mut StatusLog, output: &Output, signal: Signal) -> ! {
+    let Verdict { name, code, reason } = Verdict::interrupted(signal);
+    log.verdict(name, Some(code), reason);
     log.finish();
     output.finish();
-    // Without what the library does at the end of a program.
+    // This skips the work that the library does at the end of a program.
     signal_hook::low_level::exit(code.into())
 }
 
-/// The user and the program, of a run without a label. Not its arguments: they may hold secrets.
+/// Returns the default label: the user and the program. The arguments are omitted, since they may contain secrets.
 fn default_label(run: &Run) -> String {
     let program = match &run.command_line {
         Some(line) => line.to_string_lossy().split_whitespace().next().unwrap_or_default().to_owned(),
-        None => run.command.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default(),
+        None => run.command.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default(),
     };
     let program = program.rsplit('/').next().unwrap_or_default();
     let text: String = format!("{}: {program}", user::name()).chars().take(60).collect();
     if Label::new(&text).is_ok() { text } else { String::new() }
 }
 
-/// The time between the signal and the kill.
-fn grace(asked: Option<Duration>, ttl: Duration) -> Result<Duration, Failure> {
-    let Some(grace) = asked else { return Ok(ttl / 3) };
+/// Returns the time between the signal and the kill.
+fn grace(requested: Option<Duration>, ttl: Duration) -> Result<Duration, Failure> {
+    let Some(grace) = requested else { return Ok(ttl / 3) };
     if grace > ttl / 2 {
         let format = polylock::duration::format;
-        let problem = format!(
-            "a grace of {} is too long for a TTL of {}: the command would be stopped before renewals had a chance; use at \
-             most half of the TTL",
+        let message = format!(
+            "a grace period of {} is too long for a TTL of {}: the command would be stopped before the lease can be \
+             renewed; use at most half of the TTL",
             format(grace),
             format(ttl)
         );
-        return Err(Failure::new(USAGE, problem));
+        return Err(Failure::new(USAGE, message));
     }
     Ok(grace)
 }
 
-/// A random part of `whole`.
-fn random_part(whole: Duration) -> Duration {
-    // Without a random source: all of it.
+/// Returns a random part of `whole`.
+fn random_delay(whole: Duration) -> Duration {
+    // Without a random source it is all of it.
     let part = getrandom::u32().unwrap_or(u32::MAX);
     whole.mul_f64(f64::from(part) / f64::from(u32::MAX))
 }
 
-fn internal(what: &str, error: &io::Error) -> Failure {
+fn internal_error(what: &str, error: &io::Error) -> Failure {
     Failure::new(INTERNAL, format!("can't {what}: {error}"))
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use polylock::{FencingToken, Guard, LockName, LostReason, Mode, OwnerId};
 
-use crate::output::{Event, Sink, What, milliseconds};
+use crate::output::{Event, EventKind, Sink, milliseconds};
 
 /// Writes the events of one run.
 #[derive(Debug)]
@@ -23,42 +23,42 @@ impl StatusLog {
         Self { sink, name, mode, owner, label, backend: None, token: None }
     }
 
-    /// Whether the events are written anywhere.
-    pub(super) fn is_read(&self) -> bool {
-        self.sink.is_read()
+    /// Returns true if the events are written to any destination.
+    pub(super) fn has_destination(&self) -> bool {
+        self.sink.has_destination()
     }
 
-    /// Writes that `what` happened just now.
-    pub(super) fn write(&mut self, what: What) {
-        let event = self.event(what);
+    /// Writes an event of the current time.
+    pub(super) fn write(&mut self, kind: EventKind) {
+        let event = self.event(kind);
         self.sink.write(&event);
     }
 
-    /// Writes `what` happened to the lock that is held.
-    pub(super) fn held(&mut self, what: What, guard: &Guard) {
+    /// Writes an event of the held lock.
+    pub(super) fn write_hold(&mut self, kind: EventKind, guard: &Guard) {
         self.token = Some(guard.fencing_token());
-        let mut event = self.event(what);
+        let mut event = self.event(kind);
         event.expires_in_ms = Some(milliseconds(guard.remaining()));
         self.sink.write(&event);
     }
 
     /// Writes that the lock is left to expire in `time`.
     pub(super) fn expires(&mut self, time: Duration) {
-        let mut event = self.event(What::Expired);
+        let mut event = self.event(EventKind::Expired);
         event.expires_in_ms = Some(milliseconds(time));
         self.sink.write(&event);
     }
 
     /// Writes the position in the queue, counted from one.
     pub(super) fn queued(&mut self, position: usize) {
-        let mut event = self.event(What::Queued);
+        let mut event = self.event(EventKind::Queued);
         event.position = Some(position);
         self.sink.write(&event);
     }
 
-    /// Writes that the lock was lost; of a lock that was broken, by whom and for what reason.
+    /// Writes that the lock was lost; if it was broken, with the owner and the reason of the break.
     pub(super) fn lost(&mut self, reason: &LostReason) {
-        let mut event = self.event(What::Lost);
+        let mut event = self.event(EventKind::Lost);
         event.reason = Some(reason.to_string());
         if let LostReason::Broken(notice) = reason {
             event = event.broken(notice);
@@ -66,30 +66,30 @@ impl StatusLog {
         self.sink.write(&event);
     }
 
-    /// Writes `what` with its reason.
-    pub(super) fn because(&mut self, what: What, reason: String) {
-        let mut event = self.event(what);
+    /// Writes an event with its reason.
+    pub(super) fn write_with_reason(&mut self, kind: EventKind, reason: String) {
+        let mut event = self.event(kind);
         event.reason = Some(reason);
         self.sink.write(&event);
     }
 
     /// Writes the last line.
     pub(super) fn verdict(&mut self, verdict: &'static str, exit_code: Option<u8>, reason: Option<String>) {
-        let mut event = self.event(What::Verdict);
+        let mut event = self.event(EventKind::Verdict);
         event.verdict = Some(verdict);
         event.exit_code = exit_code;
         event.reason = reason;
         self.sink.write(&event);
     }
 
-    /// Waits until everything was written, as long as somebody reads it.
+    /// Waits until all lines are written, as long as they are read.
     pub(super) fn finish(&self) {
         self.sink.finish();
     }
 
-    fn event(&self, what: What) -> Event {
+    fn event(&self, kind: EventKind) -> Event {
         let mut event =
-            Event::new(what, self.name.as_str(), self.mode, &self.owner, &self.label).token(self.token);
+            Event::new(kind, self.name.as_str(), self.mode, &self.owner, &self.label).token(self.token);
         event.backend = self.backend;
         event
     }

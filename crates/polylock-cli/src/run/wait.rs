@@ -1,4 +1,4 @@
-//! Waiting for the store and for the lock: with a display, until a signal comes.
+//! Waits for the store and for the lock, with a display, until a signal comes.
 
 use std::{
     convert::Infallible,
@@ -11,48 +11,47 @@ use rustix::process::Signal;
 
 use super::status_log::StatusLog;
 use crate::{
-    output::{Output, Seen, Waiting, position},
+    output::{Output, WaitDisplay, WaitState, position},
     signals::Signals,
 };
 
-/// A shorter wait is not reported.
-pub(super) const SILENT: Duration = Duration::from_millis(500);
-/// How often the spinner turns.
-const TURN: Duration = Duration::from_millis(100);
-/// How often the store is asked who holds the lock, while somebody reads it.
-const LOOK: Duration = Duration::from_secs(3);
+/// The duration from which a wait is reported.
+pub(super) const REPORT_DELAY: Duration = Duration::from_millis(500);
+/// The time between two frames of the spinner.
+const FRAME_INTERVAL: Duration = Duration::from_millis(100);
+/// The interval between queries for the holder and the queue, while the result is displayed.
+const QUERY_INTERVAL: Duration = Duration::from_secs(3);
 
-/// How a wait ended.
-pub(super) enum Waited<T> {
-    /// With an answer of the store.
-    Answered(polylock::Result<T>),
-    /// By a signal; the place in the queue is being given up.
+/// The reason why a wait ended without a result.
+pub(super) enum WaitError {
+    Failed(polylock::Error),
+    /// A signal; the request is leaving the queue.
     Interrupted(Signal),
 }
 
-/// What a display of the wait needs to know.
-pub(super) struct Watched<'a> {
+/// The context of a display of the wait.
+pub(super) struct WaitContext<'a> {
     pub(super) output: &'a Output,
     /// The store, without secrets.
     pub(super) store: &'a str,
     pub(super) progress: &'a Progress,
     /// The limit of the wait.
     pub(super) limit: Option<Duration>,
-    pub(super) began: Moment,
+    pub(super) started_at: Moment,
 }
 
-/// Waits for the store to be opened by `connecting`.
+/// Waits for the store to be opened by `connection`.
 pub(super) async fn connect(
-    connecting: impl Future<Output = polylock::Result<Locks>>,
-    watched: &Watched<'_>,
+    connection: impl Future<Output = polylock::Result<Locks>>,
+    context: &WaitContext<'_>,
     log: &StatusLog,
     signals: &mut Signals,
-) -> Waited<Locks> {
+) -> Result<Locks, WaitError> {
     tokio::select! {
         biased;
-        signal = signals.next_end() => Waited::Interrupted(signal),
-        answer = connecting => Waited::Answered(answer),
-        never = watched.display(log.name.clone()) => match never {},
+        signal = signals.next_termination() => Err(WaitError::Interrupted(signal)),
+        result = connection => result.map_err(WaitError::Failed),
+        never = context.display(log.name.clone()) => match never {},
     }
 }
 
@@ -60,109 +59,114 @@ pub(super) async fn connect(
 pub(super) async fn acquire(
     lock: Lock,
     locks: &Locks,
-    watched: &Watched<'_>,
+    context: &WaitContext<'_>,
     log: &mut StatusLog,
     signals: &mut Signals,
-) -> Waited<Guard> {
-    // Boxed, so that leaving this function drops it: that leaves the queue.
-    let mut attempt = Box::pin(lock.acquire());
+) -> Result<Guard, WaitError> {
+    // Boxed, so that returning from this function drops it, which removes the request from the queue.
+    let mut acquisition = Box::pin(lock.acquire());
     tokio::select! {
         biased;
-        signal = signals.next_end() => Waited::Interrupted(signal),
-        answer = &mut attempt => Waited::Answered(answer),
-        never = watched.display_queue(locks, log) => match never {},
+        signal = signals.next_termination() => Err(WaitError::Interrupted(signal)),
+        result = &mut acquisition => result.map_err(WaitError::Failed),
+        never = context.display_queue(locks, log) => match never {},
     }
 }
 
 /// Waits for `time`, unless a signal comes first.
-pub(super) async fn pause(time: Duration, signals: &mut Signals) -> Option<Signal> {
+pub(super) async fn pause(time: Duration, signals: &mut Signals) -> Result<(), WaitError> {
     tokio::select! {
         biased;
-        signal = signals.next_end() => Some(signal),
-        () = SystemClock.sleep_until(SystemClock.now() + time) => None,
+        signal = signals.next_termination() => Err(WaitError::Interrupted(signal)),
+        () = SystemClock.sleep_until(SystemClock.now() + time) => Ok(()),
     }
 }
 
-impl Watched<'_> {
-    /// Shows an outage of a store that is being opened, until it is dropped.
+impl WaitContext<'_> {
+    /// Displays an outage of a store that is being opened, until it is dropped.
     async fn display(&self, name: LockName) -> Infallible {
         let clock = SystemClock;
-        clock.sleep_until(clock.now() + SILENT).await;
+        clock.sleep_until(clock.now() + REPORT_DELAY).await;
         let mut waiting = None;
         loop {
             if let Some(outage) = self.progress.outage() {
-                let waiting = waiting.get_or_insert_with(|| Waiting::begin(*self.output, self.store));
-                waiting.show(&self.seen(&name, None).during(&outage));
+                let waiting = waiting.get_or_insert_with(|| WaitDisplay::begin(*self.output, self.store));
+                waiting.show(&self.state(&name, None).during(&outage));
             }
-            clock.sleep_until(clock.now() + TURN).await;
+            clock.sleep_until(clock.now() + FRAME_INTERVAL).await;
         }
     }
 
-    /// Shows the queue and writes it down, until it is dropped.
+    /// Displays and logs the queue, until it is dropped.
     async fn display_queue(&self, locks: &Locks, log: &mut StatusLog) -> Infallible {
         let clock = SystemClock;
-        let (name, me) = (log.name.clone(), log.owner.clone());
-        clock.sleep_until(clock.now() + SILENT).await;
+        let (name, owner) = (log.name.clone(), log.owner.clone());
+        clock.sleep_until(clock.now() + REPORT_DELAY).await;
 
-        let mut waiting = Waiting::begin(*self.output, self.store);
-        let is_repeated = waiting.is_repeated() || log.is_read();
+        let mut waiting = WaitDisplay::begin(*self.output, self.store);
+        let is_repeated = waiting.is_repeated() || log.has_destination();
         if !is_repeated && !waiting.is_shown() {
-            // Nobody would see what it costs the store to know.
+            // The queries would load the store without being displayed.
             return std::future::pending().await;
         }
-        let look = Look::start(locks.clone(), name.clone(), is_repeated);
-        // The first line should tell who holds the lock.
-        look.first(clock.now() + SILENT).await;
-        let mut place = None;
+        let poller = StatusPoller::start(locks.clone(), name.clone(), is_repeated);
+        // The first line should show the holder of the lock.
+        poller.first(clock.now() + REPORT_DELAY).await;
+        let mut logged_position = None;
         loop {
-            let status = look.latest();
-            write_place(log, status.as_ref(), &me, &mut place);
+            let status = poller.latest();
+            log_position(log, status.as_ref(), &owner, &mut logged_position);
             let outage = self.progress.outage();
-            let seen = self.seen(&name, status.as_ref().map(|status| (status, &me)));
-            waiting.show(&outage.iter().fold(seen, |seen, outage| seen.during(outage)));
-            clock.sleep_until(clock.now() + TURN).await;
+            let state = self.state(&name, status.as_ref().map(|status| (status, &owner)));
+            waiting.show(&outage.iter().fold(state, |state, outage| state.during(outage)));
+            clock.sleep_until(clock.now() + FRAME_INTERVAL).await;
         }
     }
 
-    fn seen<'s>(&self, name: &'s LockName, status: Option<(&'s LockStatus, &'s OwnerId)>) -> Seen<'s> {
-        Seen::new(name, status, SystemClock.now().since(self.began), self.limit)
+    fn state<'s>(&self, name: &'s LockName, status: Option<(&'s LockStatus, &'s OwnerId)>) -> WaitState<'s> {
+        WaitState::new(name, status, SystemClock.now().since(self.started_at), self.limit)
     }
 }
 
-fn write_place(log: &mut StatusLog, status: Option<&LockStatus>, me: &OwnerId, place: &mut Option<usize>) {
-    let now = status.and_then(|status| position(status, me));
-    if let Some(position) = now.filter(|_| now != *place) {
+fn log_position(
+    log: &mut StatusLog,
+    status: Option<&LockStatus>,
+    owner: &OwnerId,
+    logged: &mut Option<usize>,
+) {
+    let now = status.and_then(|status| position(status, owner));
+    if let Some(position) = now.filter(|_| now != *logged) {
         log.queued(position);
-        *place = now;
+        *logged = now;
     }
 }
 
-/// Looks at the lock beside the display, so that a slow store does not stop the spinner.
-struct Look {
+/// Queries the lock in a task of its own, so that a slow store does not stop the spinner.
+struct StatusPoller {
     latest: Arc<Mutex<Option<(LockStatus, Moment)>>>,
     task: tokio::task::JoinHandle<()>,
 }
 
-impl Look {
-    /// Looks once, or again and again.
+impl StatusPoller {
+    /// Starts one query, or periodic queries.
     fn start(locks: Locks, name: LockName, is_repeated: bool) -> Self {
         let latest = Arc::new(Mutex::new(None));
-        let place = latest.clone();
+        let shared = latest.clone();
         let task = tokio::spawn(async move {
             loop {
-                // A store that can't be inspected, or not now, leaves the display with less to show.
+                // If the store can't be inspected, the display shows less.
                 let status = locks.inspect(&name).await.ok().map(|status| (status, SystemClock.now()));
-                *place.lock().unwrap_or_else(PoisonError::into_inner) = status;
+                *shared.lock().unwrap_or_else(PoisonError::into_inner) = status;
                 if !is_repeated {
                     return;
                 }
-                SystemClock.sleep_until(SystemClock.now() + LOOK).await;
+                SystemClock.sleep_until(SystemClock.now() + QUERY_INTERVAL).await;
             }
         });
         Self { latest, task }
     }
 
-    /// What was seen last, with the ages that the holds have now.
+    /// Returns the last status, with the current ages of the holds.
     fn latest(&self) -> Option<LockStatus> {
         let latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner).clone();
         latest.map(|(mut status, at)| {
@@ -172,15 +176,15 @@ impl Look {
         })
     }
 
-    /// Waits until something was seen, at most until `limit`.
+    /// Waits until there is a status, at most until `limit`.
     async fn first(&self, limit: Moment) {
         while self.latest().is_none() && SystemClock.now() < limit {
-            SystemClock.sleep_until(SystemClock.now() + TURN / 4).await;
+            SystemClock.sleep_until(SystemClock.now() + FRAME_INTERVAL / 4).await;
         }
     }
 }
 
-impl Drop for Look {
+impl Drop for StatusPoller {
     fn drop(&mut self) {
         self.task.abort();
     }

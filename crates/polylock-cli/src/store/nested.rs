@@ -1,26 +1,26 @@
-//! The store of a run that is nested in another one and names none: the outer one's, or an error.
+//! The store of a nested run that does not name one: the outer run's store, or an error.
 //!
-//! The outer run hides the variable that holds its URL, because of the password. Without another hint, a run inside it would use the
-//! default store, where the same lock is free.
+//! The outer run hides the variable with its URL, because of the password. Without another reference, a nested run would use the default
+//! store, in which the same lock is free.
 
 use std::path::{Path, PathBuf};
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use polylock::StoreUrl;
 
-use super::{Choice, Settings, variable};
+use super::{ChosenStore, Settings, variable};
 use crate::{
     args::Global,
     exit::{CONFIG, Failure},
     run::is_nested,
 };
 
-/// The variable that tells a nested run its store: a URL without secrets, `file:PATH`, `config:PATH`, `config:PATH#PROFILE`, or a
-/// URL whose secrets are replaced by `***`.
+/// The variable with the reference for a nested run: a URL without secrets, `file:PATH`, `config:PATH`, `config:PATH#PROFILE`, or a URL
+/// with secrets replaced by `***`.
 pub(crate) const OUTER_STORE: &str = "POLYLOCK_OUTER_STORE";
 
-/// The keys of a URL that hold no secret. A URL with others is not passed on.
-const PUBLIC: [&str; 13] = [
+/// The keys of a URL that contain no secret. A URL with other keys is not passed on.
+const PUBLIC: [&str; 12] = [
     "polylock.ttl",
     "polylock.wait",
     "polylock.outage",
@@ -29,49 +29,49 @@ const PUBLIC: [&str; 13] = [
     "polylock.schema",
     "polylock.strategy",
     "polylock.durability",
-    "polylock.busy_timeout",
+    "polylock.operation_timeout",
     "polylock.connect_timeout",
     "polylock.session_timeout",
-    "polylock.command_timeout",
     "polylock.max_ttl",
 ];
 
-/// What is written as it is in a path or a value.
+/// The characters of a path or a value that are not encoded.
 const PLAIN: AsciiSet = NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
-/// The store of the run around this one.
-pub(super) enum Outer {
+/// The store of the outer run.
+pub(super) enum OuterStore {
     Named(String),
     InConfig { file: PathBuf, profile: Option<String> },
 }
 
-/// Returns the store of the run around this one, if there is one.
+/// Returns the store of the outer run, if there is one.
 ///
 /// # Errors
-/// If that store is not known here, because its URL holds a password.
-pub(super) fn outer_store() -> Result<Option<Outer>, Failure> {
+/// If that store is unknown here, because its URL contains a password.
+pub(super) fn outer_store() -> Result<Option<OuterStore>, Failure> {
     let text = match variable(OUTER_STORE)? {
         Some(text) if !text.contains("***") => text,
         None if !is_nested() => return Ok(None),
-        hidden => {
-            let of = hidden.map_or_else(String::new, |shown| format!(" of the store {shown}"));
+        redacted => {
+            let suffix = redacted.map_or_else(String::new, |shown| format!(" of the store {shown}"));
             let problem = format!(
-                "store: this command runs under a lock{of} and names no store: give it one with -S, or the outer run \
-                 --keep-store-env"
+                "store: this command runs under a lock{suffix} and names no store: name one with -S, or start the outer \
+                 run with --keep-store-env"
             );
             return Err(Failure::new(CONFIG, problem));
         }
     };
-    let Some(place) = text.strip_prefix("config:") else { return Ok(Some(Outer::Named(text))) };
+    let Some(reference) = text.strip_prefix("config:") else { return Ok(Some(OuterStore::Named(text))) };
     let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
-    let (file, profile) = place.split_once('#').map_or((place, None), |(file, name)| (file, Some(name)));
-    Ok(Some(Outer::InConfig { file: decoded(file).into(), profile: profile.map(decoded) }))
+    let (file, profile) =
+        reference.split_once('#').map_or((reference, None), |(file, name)| (file, Some(name)));
+    Ok(Some(OuterStore::InConfig { file: decoded(file).into(), profile: profile.map(decoded) }))
 }
 
-impl Outer {
-    pub(super) fn choice(self, global: &Global) -> Result<Choice, Failure> {
+impl OuterStore {
+    pub(super) fn into_store(self, global: &Global) -> Result<ChosenStore, Failure> {
         match self {
-            Self::Named(text) => Choice::new(&text, Default::default(), None),
+            Self::Named(text) => ChosenStore::new(&text, Default::default(), None),
             Self::InConfig { file, profile } => {
                 let global = Global { config: Some(file), ..global.clone() };
                 let (settings, file) = Settings::read(&global)?;
@@ -79,23 +79,23 @@ impl Outer {
                     Some(profile) => settings.profile(profile)?,
                     None => settings.top,
                 };
-                section.choice(file.as_deref(), profile.as_deref())
+                section.into_store(file.as_deref(), profile.as_deref())
             }
         }
     }
 }
 
-/// The name of a section of the config file, for a nested run.
-pub(super) fn in_config(file: &Path, profile: Option<&str>) -> Option<String> {
+/// Returns the reference to a section of the config file, for a nested run.
+pub(super) fn config_reference(file: &Path, profile: Option<&str>) -> Option<String> {
     let file = std::path::absolute(file).ok()?;
     let encoded = |text: &str| utf8_percent_encode(text, &PLAIN).to_string();
     let profile = profile.map_or_else(String::new, |profile| format!("#{}", encoded(profile)));
     Some(format!("config:{}{profile}", encoded(file.to_str()?)))
 }
 
-/// The URL as text, with the absolute path of a relative file, if it holds no secret.
+/// Returns the URL as text, with the absolute path of a relative file; `None` if it may contain a secret.
 pub(super) fn without_secrets(url: &StoreUrl, absolute: Option<&Path>) -> Option<String> {
-    // A container of Azure stands where others have a user and a password.
+    // A URL of Azure has a container in the position of a user and a password.
     let may_have_user = url.rest().contains('@') && !matches!(url.scheme(), "az" | "azblob");
     if may_have_user || url.rest().contains("***") {
         return None;
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_is_passed_on_unless_it_holds_a_secret() {
+    fn a_url_is_passed_on_unless_it_contains_a_secret() {
         for url in [
             "sqlite:///a%20b/locks.db",
             "redis://host:1/0?polylock.ttl=5s&polylock.prefix=a%2Fb",

@@ -1,4 +1,4 @@
-//! A place of its own for each test: a directory, a store in it, and the real program.
+//! An isolated environment for each test: a directory, a store in it, and the real program.
 #![allow(
     dead_code,
     clippy::unwrap_used,
@@ -17,14 +17,14 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// How long anything may take before a test gives up on it.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// The time limit of all steps of a test.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-pub(crate) struct Place {
+pub(crate) struct Workspace {
     pub(crate) directory: TempDir,
 }
 
-impl Place {
+impl Workspace {
     pub(crate) fn new() -> Self {
         Self { directory: tempfile::tempdir().unwrap() }
     }
@@ -41,15 +41,15 @@ impl Place {
         fs::read_to_string(self.path(name)).unwrap_or_default()
     }
 
-    /// The program in this place, with an environment that no caller has spoilt, and the store in a variable.
+    /// Returns the program in this environment, without the caller's variables, and with the store in a variable.
     pub(crate) fn polylock(&self) -> Command {
-        let mut command = self.bare();
+        let mut command = self.polylock_without_store();
         command.env("POLYLOCK_STORE", self.url());
         command
     }
 
-    /// The same without a store.
-    pub(crate) fn bare(&self) -> Command {
+    /// Returns the program in this environment without a store.
+    pub(crate) fn polylock_without_store(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_polylock"));
         command.env_clear().env("PATH", std::env::var_os("PATH").unwrap()).env("HOME", self.directory.path());
         command.current_dir(self.directory.path()).stdin(Stdio::null());
@@ -57,19 +57,19 @@ impl Place {
         command
     }
 
-    /// `polylock` with these arguments, which are separated by blanks, to its end.
+    /// Runs `polylock` with these arguments, separated by blanks, to completion.
     pub(crate) fn call(&self, arguments: &str) -> Output {
         self.polylock().args(arguments.split(' ')).output().unwrap()
     }
 
-    /// `polylock run` with these flags and this shell script, in the background.
+    /// Starts `polylock run` with these flags and this shell script in the background.
     pub(crate) fn start(&self, flags: &str, script: &str) -> Running {
         let mut command = self.polylock();
         command.arg("run").args(flags.split(' ')).args(["sh", "-c", script]);
         Running::spawn(command)
     }
 
-    /// What the store says about a lock.
+    /// Returns the status of a lock.
     pub(crate) fn status(&self, name: &str) -> Value {
         let output = self.polylock().args(["status", "--output", "json", name]).output().unwrap();
         assert!(output.status.success(), "{output:?}");
@@ -81,7 +81,7 @@ impl Place {
         eventually("waiters", || self.status(name)["waiters"].as_array().unwrap().len() == number);
     }
 
-    /// Waits until a script has written a process id to this file.
+    /// Waits until a script has written a pid to this file, and returns it.
     pub(crate) fn wait_for_pid(&self, file: &str) -> Pid {
         self.wait_for_file(file);
         Pid::from_raw(self.read(file).trim().parse().unwrap()).unwrap()
@@ -131,11 +131,11 @@ impl Drop for Running {
     }
 }
 
-/// Looks again and again until it is so.
-pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let limit = now() + PATIENCE;
-    while !is_so() {
-        assert!(now() < limit, "{what}: waited in vain for {PATIENCE:?}");
+/// Polls until the condition holds.
+pub(crate) fn eventually(condition: &str, mut is_true: impl FnMut() -> bool) {
+    let limit = now() + TIMEOUT;
+    while !is_true() {
+        assert!(now() < limit, "{condition}: not true within {TIMEOUT:?}");
         std::thread::park_timeout(Duration::from_millis(5));
     }
 }
@@ -144,7 +144,7 @@ pub(crate) fn now() -> Moment {
     SystemClock.now()
 }
 
-/// Whether a process runs: neither gone nor a zombie.
+/// Returns true if a process runs: neither gone nor a zombie.
 pub(crate) fn is_alive(pid: Pid) -> bool {
     match fs::read_to_string(format!("/proc/{pid}/stat")) {
         Ok(stat) => !matches!(stat.rsplit_once(") ").unwrap().1.as_bytes()[0], b'Z' | b'X'),
@@ -157,7 +157,7 @@ pub(crate) fn is_alive(pid: Pid) -> bool {
     }
 }
 
-/// The warden of a `polylock run`.
+/// Returns the warden of a `polylock run`.
 pub(crate) fn warden_of(pid: Pid) -> Pid {
     let mut found = None;
     eventually("a warden", || {
@@ -186,7 +186,7 @@ pub(crate) fn code(status: ExitStatus) -> i32 {
     status.code().unwrap()
 }
 
-/// The lines of a status file.
+/// Parses the lines of a status file.
 pub(crate) fn lines(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }

@@ -1,15 +1,16 @@
-//! The acquisition of a lock as its caller sees it: begun, answered, or given up and undone. [`acquisition`](super::acquisition) is the
-//! loop.
+//! The acquisition of a lock from the caller's side: begun, completed, or abandoned and rolled back.
+//! [`acquisition`](super::acquisition) is the loop.
 //!
-//! An acquisition belongs to the store's I/O thread, so that dropping the caller's future at any point stops nothing half-way. Why
-//! that matters, step by step:
-//! 1. `acquire` sends a claim;
-//! 2. the caller drops its future;
-//! 3. a release is sent on another connection and overtakes the claim: it finds nothing to undo;
-//! 4. the claim arrives and takes a lock that nobody owns: it blocks everybody for a lease.
+//! An acquisition belongs to the store's I/O thread, so that a drop of the caller's future at any point interrupts nothing
+//! half-way. Otherwise this race would be possible:
+//! 1. `acquire` sends a claim.
+//! 2. The caller drops its future.
+//! 3. A release is sent on another connection and overtakes the claim. It finds nothing to undo.
+//! 4. The claim arrives and takes a lock without an owner, which blocks all other requests for a lease.
 //!
-//! Here the release is sent only after the claim has answered. The exception is the first claim on a store that lets the caller drive
-//! it (see [`foreground`](super::foreground)): if the caller drops that one, the release makes the store refuse it from then on.
+//! Here the release is sent only after the reply to the claim. The exception is the first claim on a store that lets the caller
+//! drive it (see [`foreground`](super::foreground)): if the caller drops that claim, the release makes the store reject it from
+//! then on.
 
 use std::{
     panic::AssertUnwindSafe,
@@ -27,40 +28,40 @@ use tracing::{Span, span};
 
 use super::{
     acquisition::{Acquired, Acquisition},
-    first_claim::{FirstClaim, claim_here},
+    context::{Running, StoreContext, StoreHandle},
+    first_claim::{FirstClaim, acquire_on_caller},
     local_queue::LocalPosition,
-    pending::Ticket,
-    shared::{Front, Running, Shared},
-    tenure::Tenure,
+    pending::WorkGuard,
+    shared_hold::SharedHold,
 };
 use crate::{
-    Error, Moment, NotAcquired, Operation, Progress, Request, Result, Standing, io, metrics::Measured,
+    ClaimOutcome, Error, Moment, NotAcquired, Operation, Progress, Request, Result, io, metrics::Measured,
 };
 
-/// The longest that a caller whose wait has ended waits for its withdrawal from the queue.
+/// The longest time that a caller with an expired wait is kept for its withdrawal from the queue.
 const WITHDRAWAL: Duration = Duration::from_millis(500);
 
-/// How long an acquisition may last.
+/// The time limits of an acquisition.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
     pub(crate) wait: Option<Duration>,
     pub(crate) outage: Duration,
 }
 
-/// Acquires the lock of `request`; where `reentrant`, by re-entering what its owner holds already.
+/// Acquires the lock of `request`. If `reentrant`, enters the hold that its owner already has.
 pub(crate) async fn acquire(
-    front: Arc<Front>,
+    handle: Arc<StoreHandle>,
     mut request: Request,
     reentrant: bool,
     mut limits: Limits,
     progress: Option<Progress>,
-) -> Result<Arc<Tenure>> {
-    let began = front.0.now();
+) -> Result<Arc<SharedHold>> {
+    let began = handle.0.now();
     let span = tracing::info_span!(
         "polylock.acquire",
         lock.name = %request.name,
         lock.mode = %request.mode,
-        lock.backend = front.0.backend(),
+        lock.backend = handle.0.backend(),
         lock.owner = %request.owner,
         lock.fencing_token = tracing::field::Empty,
         lock.wait_ms = tracing::field::Empty,
@@ -70,60 +71,57 @@ pub(crate) async fn acquire(
     );
     request.wants_position = progress.is_some() || tracing::enabled!(tracing::Level::DEBUG);
     loop {
-        let outcome = once(&front, request.clone(), reentrant, limits, progress.clone(), &span).await;
-        if let Ok(tenure) = &outcome
-            && !span.in_scope(|| tenure.hold().receive())
+        let outcome = once(&handle, request.clone(), reentrant, limits, progress.clone(), &span).await;
+        if let Ok(shared_hold) = &outcome
+            && !span.in_scope(|| shared_hold.hold().receive())
         {
-            // Granted while this future was not polled, and passed on: back to the end of the queue.
-            request = request.again();
-            limits.wait = limits.wait.map(|wait| (began + wait).since(front.0.now()));
+            // The lock was granted while this future was not polled, and passed on: the request goes back to the end of the queue.
+            request = request.with_new_id();
+            limits.wait = limits.wait.map(|wait| (began + wait).since(handle.0.now()));
             continue;
         }
-        let waited = u64::try_from(front.0.now().since(began).as_millis()).unwrap_or(u64::MAX);
+        let waited = u64::try_from(handle.0.now().since(began).as_millis()).unwrap_or(u64::MAX);
         span.record("lock.wait_ms", waited);
         let failed = outcome.as_ref().is_err_and(|error| !error.is_not_acquired());
         span.record("otel.status_code", if failed { "ERROR" } else { "OK" });
-        if let Ok(tenure) = &outcome {
-            span.record("lock.fencing_token", tenure.hold().token.get());
+        if let Ok(shared_hold) = &outcome {
+            span.record("lock.fencing_token", shared_hold.hold().token.get());
         }
         return outcome;
     }
 }
 
 async fn once(
-    front: &Arc<Front>,
+    handle: &Arc<StoreHandle>,
     request: Request,
     reentrant: bool,
     limits: Limits,
     progress: Option<Progress>,
     span: &Span,
-) -> Result<Arc<Tenure>> {
-    let (reply, answer) = oneshot::channel();
+) -> Result<Arc<SharedHold>> {
+    let (reply_sender, reply) = oneshot::channel();
     let (given_up, position) = (Arc::new(OnceLock::new()), Arc::new(AtomicU32::new(0)));
-    let caller = Caller { front: front.clone(), given_up: given_up.clone(), answered: false };
+    let caller = Caller { handle: handle.clone(), given_up: given_up.clone(), completed: false };
     let mut parts = Parts {
-        front: front.clone(),
+        handle: handle.clone(),
         request: Arc::new(request),
         reentrant,
         limits,
-        began: front.0.now(),
+        began: handle.0.now(),
         first: FirstClaim::NotSent,
         local: None,
-        reply,
+        reply: reply_sender,
         given_up,
         position: position.clone(),
         progress,
         span: span.id(),
     };
-    let outcome = match parts.claims_here() {
-        Some((store, permit)) => match claim_here(parts, store, permit).await {
-            Some(outcome) => caller.receives(outcome),
-            None => caller.receive(answer).await,
-        },
+    let outcome = match parts.caller_store() {
+        Some((store, permit)) => acquire_on_caller(parts, store, permit, caller, reply).await,
         None => {
-            let mut acquisition = front.0.begin(Operation::Claim, run(parts))?;
+            let mut acquisition = handle.0.begin(Operation::Claim, run(parts))?;
             let polled = async { drop((&mut acquisition).await) };
-            caller.receive(polled_beside(answer, polled)).await
+            caller.wait_for(receive_while_polling(reply, polled)).await
         }
     };
     match position.load(Ordering::Relaxed) {
@@ -133,75 +131,75 @@ async fn once(
     outcome
 }
 
-/// The output of `answer`, while `work` that brings it is polled.
-async fn polled_beside<T>(answer: impl Future<Output = T>, work: impl Future<Output = ()>) -> T {
-    let mut answer = pin!(answer);
+/// Returns the output of `reply`, and polls `work`, which produces it, in the meantime.
+async fn receive_while_polling<T>(reply: impl Future<Output = T>, work: impl Future<Output = ()>) -> T {
+    let mut reply = pin!(reply);
     tokio::select! {
         biased;
-        answer = &mut answer => return answer,
+        reply = &mut reply => return reply,
         () = work => {}
     }
-    answer.await
+    reply.await
 }
 
-/// The caller's end of an acquisition. Dropped before the answer, it counts what is still to be undone as pending.
-struct Caller {
-    front: Arc<Front>,
-    given_up: Arc<OnceLock<Ticket>>,
-    answered: bool,
+/// The caller's end of an acquisition. If it is dropped before the reply, it counts the rollback as pending.
+pub(super) struct Caller {
+    handle: Arc<StoreHandle>,
+    given_up: Arc<OnceLock<WorkGuard>>,
+    completed: bool,
 }
 
 impl Caller {
-    async fn receive<E>(
+    pub(super) async fn wait_for<E>(
         self,
-        answer: impl Future<Output = Result<Result<Arc<Tenure>>, E>>,
-    ) -> Result<Arc<Tenure>> {
-        let outcome = answer.await.unwrap_or_else(|_| {
-            let cause = "the acquisition ended without an answer".to_owned();
-            Err(io::failed(self.front.0.backend(), Operation::Claim, cause))
+        reply: impl Future<Output = Result<Result<Arc<SharedHold>>, E>>,
+    ) -> Result<Arc<SharedHold>> {
+        let outcome = reply.await.unwrap_or_else(|_| {
+            let cause = "the acquisition ended without a result".to_owned();
+            Err(io::failed(self.handle.0.backend(), Operation::Claim, cause))
         });
-        self.receives(outcome)
+        self.complete(outcome)
     }
 
-    fn receives(mut self, outcome: Result<Arc<Tenure>>) -> Result<Arc<Tenure>> {
-        self.answered = true;
+    pub(super) fn complete(mut self, outcome: Result<Arc<SharedHold>>) -> Result<Arc<SharedHold>> {
+        self.completed = true;
         outcome
     }
 }
 
 impl Drop for Caller {
     fn drop(&mut self) {
-        if !self.answered {
-            // The acquisition holds the other end of this cell until it has undone everything.
-            self.given_up.get_or_init(|| self.front.0.pending.begin());
+        if !self.completed {
+            // The acquisition holds the other end of this cell until the rollback is complete.
+            self.given_up.get_or_init(|| self.handle.0.pending.begin());
         }
     }
 }
 
-/// What an acquisition is made from.
+/// The parts of an acquisition.
 pub(super) struct Parts {
-    pub(super) front: Arc<Front>,
+    pub(super) handle: Arc<StoreHandle>,
     pub(super) request: Arc<Request>,
     pub(super) reentrant: bool,
     limits: Limits,
     pub(super) began: Moment,
     pub(super) first: FirstClaim,
-    /// The position among the waiters of this process, where it is joined before the first claim.
+    /// The position among the waiters of this process, if it is joined before the first claim.
     pub(super) local: Option<LocalPosition>,
-    reply: oneshot::Sender<Result<Arc<Tenure>>>,
-    given_up: Arc<OnceLock<Ticket>>,
+    reply: oneshot::Sender<Result<Arc<SharedHold>>>,
+    given_up: Arc<OnceLock<WorkGuard>>,
     /// The last queue position that the store has reported, counted from 1; 0 for none.
     position: Arc<AtomicU32>,
-    /// Where the caller reads how far it is.
+    /// The progress that the caller reads.
     progress: Option<Progress>,
-    /// The parent of what is logged.
+    /// The parent span of the log events.
     span: Option<span::Id>,
 }
 
 /// Runs an acquisition to its end, on the I/O thread or in its context.
 pub(super) async fn run(parts: Parts) {
     let Parts {
-        front,
+        handle,
         request,
         reentrant,
         limits,
@@ -214,10 +212,10 @@ pub(super) async fn run(parts: Parts) {
         progress,
         span,
     } = parts;
-    let shared = front.0.clone();
-    let slot = reentrant.then(|| shared.reentry.slot(&request));
+    let context = handle.0.clone();
+    let slot = reentrant.then(|| context.reentry.slot(&request));
     let mut acquisition = Acquisition {
-        shared: &shared,
+        context: &context,
         request: &request,
         limits,
         began,
@@ -238,54 +236,59 @@ pub(super) async fn run(parts: Parts) {
         () = reply.closed() => Ok(None),
         outcome = AssertUnwindSafe(acquisition.run(slot.as_ref(), &mut entered)).catch_unwind() => match outcome {
             Ok(outcome) => outcome.map(Some),
-            Err(panic) => Err(io::failed(shared.backend(), Operation::Wait, io::panicked(&*panic))),
+            Err(panic) => Err(io::failed(context.backend(), Operation::Wait, io::panicked(&*panic))),
         },
     };
-    record_acquire(&shared, &request, began, outcome_label(&outcome));
+    record_acquire(&context, &request, began, outcome_label(&outcome));
     let rollback = acquisition.stop();
-    let answer = match outcome {
-        Ok(Some(Acquired::Reentered(tenure))) => Ok(tenure),
+    let result = match outcome {
+        Ok(Some(Acquired::Reentered(shared_hold))) => Ok(shared_hold),
         Ok(Some(Acquired::New { grant, sent })) => {
-            let tenure = Tenure::begin(front, request, slot, grant, sent);
+            let shared_hold = SharedHold::begin(handle, request, slot, grant, sent);
             if let Some(entered) = &mut entered {
-                **entered = Arc::downgrade(&tenure);
+                **entered = Arc::downgrade(&shared_hold);
             }
-            Ok(tenure)
+            Ok(shared_hold)
         }
         Ok(None) => {
-            tracing::debug!(parent: span, lock.name = %request.name, "given up by the caller");
+            tracing::debug!(parent: span, lock.name = %request.name, "dropped by the caller");
             drop(entered);
-            rollback.run(&shared, &request).await;
+            rollback.run(&context, &request).await;
             return drop(given_up);
         }
         Err(error) => {
-            let undoing = rollback.needed.then(|| shared.pending.begin());
+            let under_way = rollback.needed.then(|| context.pending.begin());
             drop(entered);
-            let mut rollback = pin!(rollback.run(&shared, &request));
+            let mut rollback = pin!(rollback.run(&context, &request));
             if error.is_not_acquired() {
-                // A caller that has waited long enough is out of the queue when it learns that, if the store answers.
+                // A caller with an expired wait is out of the queue when it receives the error, if the store replies.
                 tokio::select! {
                     () = &mut rollback => {
                         drop(reply.send(Err(error)));
-                        return drop((undoing, given_up));
+                        return drop((under_way, given_up));
                     }
-                    () = shared.until(shared.now() + WITHDRAWAL) => {}
+                    () = context.until(context.now() + WITHDRAWAL) => {}
                 }
             }
             drop(reply.send(Err(error)));
             rollback.await;
-            return drop((undoing, given_up));
+            return drop((under_way, given_up));
         }
     };
     drop(entered);
-    // A guard that the caller does not want any more is dropped here, and dropping it releases the lock.
-    drop(reply.send(answer));
+    // If the caller has gone, the guard is dropped here, and the drop releases the lock.
+    drop(reply.send(result));
     drop(given_up);
 }
 
-/// Measures an acquisition that has ended.
-pub(super) fn record_acquire(shared: &Arc<Shared>, request: &Request, began: Moment, outcome: &'static str) {
-    shared.record(&request.name, Measured::Acquire { took: shared.now().since(began), outcome });
+/// Records the metrics of an acquisition that has ended.
+pub(super) fn record_acquire(
+    context: &Arc<StoreContext>,
+    request: &Request,
+    began: Moment,
+    outcome: &'static str,
+) {
+    context.record(&request.name, Measured::Acquire { took: context.now().since(began), outcome });
 }
 
 fn outcome_label(outcome: &Result<Option<Acquired>>) -> &'static str {
@@ -298,21 +301,21 @@ fn outcome_label(outcome: &Result<Option<Acquired>>) -> &'static str {
     }
 }
 
-/// What an acquisition that has failed leaves to be undone.
+/// The rollback of an acquisition that has failed.
 pub(super) struct Rollback {
     pub(super) needed: bool,
-    pub(super) claim: Option<Running<Standing>>,
+    pub(super) claim: Option<Running<ClaimOutcome>>,
 }
 
 impl Rollback {
-    async fn run(self, shared: &Arc<Shared>, request: &Arc<Request>) {
+    async fn run(self, context: &Arc<StoreContext>, request: &Arc<Request>) {
         if let Some(mut claim) = self.claim {
-            // Its answer does not matter, its end does: see the module.
-            drop(claim.answer().await);
+            // The reply is not used; only the end of the claim matters: see the module.
+            drop(claim.reply().await);
         }
         if self.needed {
-            // A failure has been logged; the lease ends it in any case.
-            shared.release_until(request, shared.now() + request.ttl, 0).await.ok();
+            // A failure has been logged; the entry expires in any case.
+            context.release_until(request, context.now() + request.ttl, 0).await.ok();
         }
     }
 }

@@ -1,4 +1,4 @@
-//! How long to wait between attempts: exponential with jitter.
+//! The delays between retries: exponential with jitter.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub(crate) struct Backoff {
 const MIN: Duration = Duration::from_millis(10);
 
 impl Backoff {
-    /// Delays of `max` at most, before the jitter.
+    /// Creates delays of at most `max`, before the jitter.
     pub(crate) fn up_to(max: Duration) -> Self {
         let max = max.max(MIN);
         let delays = ExponentialBuilder::new()
@@ -26,12 +26,12 @@ impl Backoff {
         Self { max, delays: delays.build() }
     }
 
-    /// The next delay.
+    /// Returns the next delay.
     pub(crate) fn next(&mut self) -> Duration {
         self.delays.next().unwrap_or(self.max)
     }
 
-    /// Begins anew, after a success.
+    /// Starts again with the shortest delay, after a success.
     pub(crate) fn reset(&mut self) {
         *self = Self::up_to(self.max);
     }

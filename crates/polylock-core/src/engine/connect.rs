@@ -1,20 +1,21 @@
-//! Opening a store that may be unavailable for the moment: as patient as waiting for a lock.
+//! Opens a store that may be unavailable for the moment, with retries within a time limit.
 
 use std::{future::Future, time::Duration};
 
 use super::backoff::Backoff;
 use crate::{Clock, Error, Progress, Result, Store, SystemClock, io};
 
-/// The longest pause before the next attempt, more or less.
+/// The longest pause before the next attempt, before the jitter.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// Opens a store with `open`, and retries a temporary failure until `limit` is over. With [`Duration::ZERO`], it is tried once.
+/// Opens a store with `open`, and retries a temporary failure until `limit` has expired. With [`Duration::ZERO`], `open` is called
+/// once.
 ///
 /// # Errors
-/// That of the last attempt.
+/// The error of the last attempt.
 ///
 /// # Cancel safety
-/// As that of `open`.
+/// The same as `open`.
 pub async fn connect_within<F>(
     limit: Duration,
     progress: &Progress,
@@ -42,7 +43,7 @@ where
         let again = (now + error.retry_after().unwrap_or_else(|| backoff.next())).min(until);
         tracing::debug!(error = &error as &dyn std::error::Error, "store unavailable, connecting again");
         progress.failing(began, until, &error);
-        // The caller may have no timers.
+        // The runtime of the caller may have no timers.
         io::run(unavailable.backend, SystemClock.sleep_until(again)).await?;
     }
 }

@@ -1,4 +1,4 @@
-//! The first claim of an acquisition, where the caller drives it on a connection of its own runtime (see
+//! The first claim of an acquisition, if the caller drives it on a connection of its own runtime (see
 //! [`foreground`](super::foreground)).
 
 use std::sync::Arc;
@@ -6,81 +6,101 @@ use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
-    acquire::{Parts, record_acquire, run},
-    tenure::Tenure,
+    acquire::{Caller, Parts, record_acquire, run},
+    foreground::Driven,
+    shared_hold::SharedHold,
 };
-use crate::{Backend, Error, Moment, NotAcquired, Operation, Order, Result, Standing, invariant};
+use crate::{Backend, ClaimOutcome, Error, Moment, NotAcquired, Operation, Order, Result, invariant};
 
-/// The claim that the caller has driven.
+/// The state of the claim that the caller has driven.
 #[derive(Debug)]
 pub(super) enum FirstClaim {
     NotSent,
-    /// It may have reached the store, and its outcome is unknown.
+    /// The claim may have reached the store, and its outcome is unknown.
     Unknown,
-    /// It was sent at that time.
-    Answered(Moment, Result<Standing>),
+    /// The claim was sent at that time, and the store has replied.
+    Replied(Moment, Result<ClaimOutcome>),
 }
 
 impl Parts {
-    /// The store and the permit for the first claim if the caller is to drive it.
+    /// Returns the store and the permit for the first claim, if the caller is to drive it.
     ///
-    /// A reentrant holder begins on the I/O thread, and so does a waiter that must not claim because another one of this process is
-    /// ahead.
-    pub(super) fn claims_here(&mut self) -> Option<(Arc<dyn Backend>, OwnedSemaphorePermit)> {
-        let shared = &self.front.0;
+    /// A reentrant acquisition begins on the I/O thread, and so does a waiter that must not claim because another waiter of this
+    /// process is ahead.
+    pub(super) fn caller_store(&mut self) -> Option<(Arc<dyn Backend>, OwnedSemaphorePermit)> {
+        let context = &self.handle.0;
         if self.reentrant {
             return None;
         }
-        let store = shared.foreground.store(shared)?;
-        if self.request.queues && shared.store.backend.capabilities().order == Order::Unordered {
-            let position = self.local.insert(shared.local_queues.join(&self.request.name));
+        let store = context.foreground.store(context)?;
+        if self.request.queues && context.store.backend.capabilities().order == Order::Unordered {
+            let position = self.local.insert(context.local_queues.join(&self.request.name));
             if !position.is_first() {
                 return None;
             }
         }
-        Some((store, shared.claims.clone().try_acquire_owned().ok()?))
+        Some((store, context.claims.clone().try_acquire_owned().ok()?))
     }
 }
 
-/// Sends the first claim, driven by the caller. Unless that decides the acquisition, it goes on, on the I/O thread.
-pub(super) async fn claim_here(
+/// The acquisition while the caller drives its first claim. The fields are dropped in this order: the acquisition is abandoned
+/// before it is handed over, so that the I/O thread does not claim for a caller that has gone.
+struct Claiming<A> {
+    caller: Caller,
+    /// The result from the I/O thread, if the acquisition continues there.
+    reply: A,
+    driven: Driven<ClaimOutcome, (Parts, OwnedSemaphorePermit)>,
+}
+
+/// Acquires with a first claim that the caller drives. Unless that claim decides the acquisition, it continues on the I/O thread,
+/// which sends `reply`.
+pub(super) async fn acquire_on_caller<E>(
     parts: Parts,
     store: Arc<dyn Backend>,
     permit: OwnedSemaphorePermit,
-) -> Option<Result<Arc<Tenure>>> {
-    let (shared, request, sent) = (parts.front.0.clone(), parts.request.clone(), parts.began);
+    caller: Caller,
+    reply: impl Future<Output = Result<Result<Arc<SharedHold>>, E>>,
+) -> Result<Arc<SharedHold>> {
+    let (context, request, sent) = (parts.handle.0.clone(), parts.request.clone(), parts.began);
     let claim = {
         let request = request.clone();
         let claim = async move { store.claim(&request).await };
-        shared.measured(Operation::Claim, Some(&parts.request.name), claim)
+        context.measured(Operation::Claim, Some(&parts.request.name), claim)
     };
     let driven =
-        shared.foreground.begin(&shared, Operation::Claim, claim, (parts, permit), |(parts, permit)| {
+        context.foreground.begin(&context, Operation::Claim, claim, (parts, permit), |(parts, permit)| {
             drop(permit);
-            go_on(parts, FirstClaim::Unknown);
+            continue_on_thread(parts, FirstClaim::Unknown);
         });
-    let (answer, (parts, permit)) = driven.await?;
-    drop(permit);
-    match answer {
-        Ok(Standing::Held(grant)) if invariant::deadline(sent, grant.lease) > shared.now() => {
-            record_acquire(&shared, &request, sent, "acquired");
-            Some(Ok(Tenure::begin(parts.front, request, None, grant, sent)))
-        }
-        Ok(Standing::Queued(_)) if !request.queues => {
-            record_acquire(&shared, &request, sent, "busy");
-            Some(Err(Error::NotAcquired { name: request.name.clone(), reason: NotAcquired::Busy }))
-        }
-        answer => {
-            go_on(parts, FirstClaim::Answered(sent, answer));
-            None
+    let mut claiming = Claiming { caller, reply, driven };
+    let claimed = (&mut claiming.driven).await;
+    let Claiming { caller, reply, .. } = claiming;
+    if let Some((outcome, (parts, permit))) = claimed {
+        drop(permit);
+        match outcome {
+            Ok(ClaimOutcome::Granted(grant)) if invariant::deadline(sent, grant.lease) > context.now() => {
+                record_acquire(&context, &request, sent, "acquired");
+                return caller.complete(Ok(SharedHold::begin(parts.handle, request, None, grant, sent)));
+            }
+            Ok(ClaimOutcome::Queued(_)) if !request.queues => {
+                record_acquire(&context, &request, sent, "busy");
+                let (name, reason) = (request.name.clone(), NotAcquired::Busy);
+                return caller.complete(Err(Error::NotAcquired { name, reason }));
+            }
+            // The connection of the caller may have failed, and not the store.
+            Err(error) if error.is_temporary() && error.retry_after().is_none() => {
+                continue_on_thread(parts, FirstClaim::Unknown);
+            }
+            outcome => continue_on_thread(parts, FirstClaim::Replied(sent, outcome)),
         }
     }
+    caller.wait_for(reply).await
 }
 
-/// Has the I/O thread continue an acquisition whose first claim was driven by the caller.
-fn go_on(mut parts: Parts, first: FirstClaim) {
+/// Continues an acquisition on the I/O thread after the caller has driven its first claim.
+fn continue_on_thread(mut parts: Parts, first: FirstClaim) {
     parts.first = first;
-    let shared = parts.front.0.clone();
-    // An error means that there is no thread, and the caller sees that there is no answer.
-    shared.spawn(Operation::Claim, run(parts)).ok();
+    let context = parts.handle.0.clone();
+    // An error means that there is no thread. The caller then receives an error instead of a reply.
+    context.spawn(Operation::Claim, run(parts)).ok();
 }

@@ -1,12 +1,12 @@
-//! The gauges of a store: how many requests wait and hold. Their changes are summed up until the recorder takes them, so a
-//! measurement that is dropped never leaves a gauge wrong.
+//! The gauges of a store: the numbers of waiting requests and of holds. Their changes are summed up until the recorder takes them,
+//! so a measurement that is dropped never leaves a gauge wrong.
 
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
 };
 
-use super::shared::Shared;
+use super::context::StoreContext;
 use crate::{LockName, metrics::Measured, observer};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -15,16 +15,16 @@ pub(crate) enum Gauge {
     Holding,
 }
 
-/// The changes that the recorder has not taken yet; nothing where they add up to nothing.
+/// The changes that the recorder has not taken yet, without sums of zero.
 #[derive(Debug, Default)]
 pub(crate) struct Gauges(Mutex<HashMap<(Gauge, LockName), i32>>);
 
 impl Gauges {
     /// Changes `gauge` of lock `name` by `step`.
-    pub(crate) fn change(self: &Arc<Self>, shared: &Shared, gauge: Gauge, name: &LockName, step: i32) {
-        let Some(metrics) = shared.metrics.clone() else { return };
+    pub(crate) fn change(self: &Arc<Self>, context: &StoreContext, gauge: Gauge, name: &LockName, step: i32) {
+        let Some(metrics) = context.metrics.clone() else { return };
         self.add(gauge, name, step);
-        let (gauges, backend) = (self.clone(), shared.backend());
+        let (gauges, backend) = (self.clone(), context.backend());
         observer::report(move || {
             for ((gauge, name), step) in gauges.take() {
                 let measured = match gauge {
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn changes_add_up_and_nothing_is_kept_of_what_adds_up_to_nothing() {
+    fn changes_add_up_and_sums_of_zero_are_not_kept() {
         let (gauges, name) = (Gauges::default(), LockName::new("n").unwrap());
         for (gauge, step) in
             [(Gauge::Holding, 1), (Gauge::Waiting, 1), (Gauge::Holding, 1), (Gauge::Waiting, -1)]

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use tokio::sync::watch;
 use tracing::Span;
 
-use super::{pending::Ticket, shared::Shared};
+use super::{context::StoreContext, pending::WorkGuard};
 use crate::{
     Error, FencingToken, Grant, KeepAlive, LockName, LostReason, Mode, Moment, Release, Request, Result,
     invariant, metrics::Measured, observer,
@@ -17,19 +17,19 @@ pub(crate) enum Phase {
     /// Held until the deadline, unless a renewal moves it.
     Held {
         deadline: Moment,
-        /// Whether the caller has received the guard.
+        /// True if the caller has received the guard.
         received: bool,
     },
     /// Released by its holder, left to expire, or passed on because its caller did not receive it.
     Left,
-    /// Ended without that.
+    /// Lost, for this reason.
     Lost(LostReason),
 }
 
 /// One hold, shared by its guards and the keeper.
 #[derive(Debug)]
 pub(crate) struct Hold {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) context: Arc<StoreContext>,
     pub(crate) request: Arc<Request>,
     pub(crate) token: FencingToken,
     phase: watch::Sender<Phase>,
@@ -50,22 +50,27 @@ impl Drop for HoldSpan {
 }
 
 impl Hold {
-    /// Begins the hold of a grant whose claim was sent at `sent`.
-    pub(crate) fn start(shared: Arc<Shared>, request: Arc<Request>, grant: Grant, sent: Moment) -> Arc<Self> {
+    /// Starts the hold of a grant with a claim that was sent at `sent`.
+    pub(crate) fn start(
+        context: Arc<StoreContext>,
+        request: Arc<Request>,
+        grant: Grant,
+        sent: Moment,
+    ) -> Arc<Self> {
         let deadline = invariant::deadline(sent, grant.lease);
         let hold = Arc::new(Self {
-            shared,
+            context,
             request,
             token: grant.token,
             phase: watch::Sender::new(Phase::Held { deadline, received: false }),
             span: OnceLock::new(),
         });
-        hold.shared.keeper.hold(&hold, sent, grant.lease);
+        hold.context.keeper.hold(&hold, sent, grant.lease);
         hold
     }
 
-    /// The caller has received the guard; false if the hold was passed on before. Opens the span of the hold, which follows from
-    /// the caller's.
+    /// Records that the caller has received the guard, and opens the span of the hold, which follows from the caller's. Returns
+    /// false if the hold was passed on before.
     pub(crate) fn receive(&self) -> bool {
         let mut received_now = false;
         self.phase.send_if_modified(|phase| {
@@ -80,7 +85,7 @@ impl Hold {
                 "polylock.hold",
                 lock.name = %self.request.name,
                 lock.mode = %self.request.mode,
-                lock.backend = self.shared.backend(),
+                lock.backend = self.context.backend(),
                 lock.owner = %self.request.owner,
                 lock.fencing_token = self.token.get(),
             );
@@ -88,11 +93,11 @@ impl Hold {
             tracing::debug!(parent: &span, "acquired");
             self.span.set(HoldSpan(span)).ok();
         }
-        // One that has been lost meanwhile is the caller's all the same: it sees the loss in its guard.
+        // A hold that has been lost meanwhile still goes to the caller, which detects the loss by its guard.
         received_now || !matches!(*self.phase.borrow(), Phase::Left)
     }
 
-    /// Ends a hold whose guard the caller has not received; false if it has, or the hold has ended.
+    /// Ends a hold if the caller has not received its guard. Returns false if the caller has, or if the hold has ended.
     pub(crate) fn pass_on(&self) -> bool {
         self.phase.send_if_modified(|phase| {
             let unreceived = matches!(phase, Phase::Held { received: false, .. });
@@ -103,7 +108,7 @@ impl Hold {
         })
     }
 
-    /// The span of the hold, for the work under it and its events.
+    /// Returns the span of the hold, for the work under it and its events.
     pub(crate) fn span(&self) -> Span {
         self.span.get().map_or_else(Span::none, |span| span.0.clone())
     }
@@ -112,11 +117,11 @@ impl Hold {
         self.span.get().and_then(|span| span.0.id())
     }
 
-    /// The deadline if the lock is held, else why it is not. Reads the clock: a deadline that has passed ends the hold
-    /// here and now, though its timer may not have fired yet.
+    /// Returns the deadline if the lock is held, or the reason for the end of the hold. Reads the clock: a deadline that has passed
+    /// ends the hold immediately, even if its timer has not fired yet.
     pub(crate) fn check(&self) -> Result<Moment, Ended> {
         match &*self.phase.borrow() {
-            Phase::Held { deadline, .. } if self.shared.now() < *deadline => return Ok(*deadline),
+            Phase::Held { deadline, .. } if self.context.now() < *deadline => return Ok(*deadline),
             Phase::Held { .. } => {}
             Phase::Left => return Err(Ended::Left),
             Phase::Lost(reason) => return Err(Ended::Lost(reason.clone())),
@@ -125,7 +130,7 @@ impl Hold {
         Err(Ended::Lost(LostReason::DeadlineReached))
     }
 
-    /// Whether a reentrant holder may enter as `wanted`.
+    /// Checks that a reentrant holder may enter in the mode `wanted`.
     pub(crate) fn admits(&self, wanted: Mode) -> Result<()> {
         if self.request.mode.covers(wanted) {
             return Ok(());
@@ -146,77 +151,82 @@ impl Hold {
         self.phase.subscribe()
     }
 
-    /// Ends the hold by its holder's will: until when a release is worth retrying. An error if it was lost before; a second
-    /// call is a no-op.
+    /// Ends the hold by its holder's request, and returns the time until which a release is worth retrying. Returns an error if the
+    /// hold has ended before; a second call changes nothing.
     ///
-    /// From here on the lock counts as not held, whatever the store has received, and no renewal is sent any more.
+    /// From here on the lock counts as not held, whatever the store has received, and no more renewals are sent.
     pub(crate) fn leave(&self) -> Result<Moment, Ended> {
         let deadline = self.check()?;
         if self.change(Phase::Left) {
-            self.shared.keeper.forget_hold(self);
-            return Ok(deadline.max(self.shared.now() + self.request.ttl / 3));
+            self.context.keeper.remove_hold(self);
+            return Ok(deadline.max(self.context.now() + self.request.ttl / 3));
         }
         Err(self.check().err().unwrap_or(Ended::Left))
     }
 
-    /// As [`leave`](Self::leave), and leaves the release to the end of the lease.
+    /// Ends the hold as [`leave`](Self::leave) does, without a release: the lease expires.
     pub(crate) fn leave_to_expire(&self) -> Result<()> {
         self.leave().map(|_| ()).or_else(|ended| ended.into_result(self.name()))?;
-        self.shared.record(&self.request.name, Measured::Release { outcome: "expired", via: "expiry" });
+        self.context.record(&self.request.name, Measured::Release { outcome: "expired", via: "expiry" });
         tracing::debug!(parent: self.span_id(), lock.name = %self.request.name, "left to expire");
         Ok(())
     }
 
-    /// Releases a hold that its holder has ended, and retries until `until`. `attempts` were made before.
+    /// Releases a hold that its holder has ended, and retries until `until`. `attempts` have been made before.
     pub(crate) async fn release(
         self: Arc<Self>,
         until: Moment,
         via: &'static str,
         attempts: u32,
-        under_way: Ticket,
+        under_way: WorkGuard,
     ) -> Result<()> {
-        let answer = self.shared.release_until(&self.request, until, attempts).await;
-        self.released(answer, via, under_way)
+        let reply = self.context.release_until(&self.request, until, attempts).await;
+        self.released(reply, via, under_way)
     }
 
-    /// The outcome of a release for its holder.
+    /// Records the outcome of a release and returns it for the holder.
     pub(crate) fn released(
         &self,
-        answer: Result<Release>,
+        reply: Result<Release>,
         via: &'static str,
-        under_way: Ticket,
+        under_way: WorkGuard,
     ) -> Result<()> {
-        let outcome = match &answer {
+        let outcome = match &reply {
             Ok(Release::Released) => "released",
             Ok(Release::Lost(_)) => "lost",
             Err(_) => "error",
         };
-        self.shared.record(&self.request.name, Measured::Release { outcome, via });
+        self.context.record(&self.request.name, Measured::Release { outcome, via });
         tracing::debug!(
             parent: self.span_id(), lock.name = %self.request.name, lock.fencing_token = %self.token, via, outcome,
             "released"
         );
-        let answer = answer.and_then(|release| match release {
+        let reply = reply.and_then(|release| match release {
             Release::Released => Ok(()),
-            // The holder may have worked beside another: it learns of it here, not from a renewal.
+            // Another holder may have worked at the same time: this reply, not a renewal, reports the loss.
             Release::Lost(reason) => {
                 self.report_loss(&reason);
                 Ended::Lost(reason).into_result(self.name())
             }
         });
         drop(under_way);
-        answer
+        reply
     }
 
-    /// Sets the lease of a hold that its holder has ended so that it runs out at `end`, and retries until `until`.
-    pub(crate) async fn park(self: Arc<Self>, until: Moment, end: Moment, under_way: Ticket) -> Result<()> {
-        let outcome = self.shared.renew_until(&self.request, until, end).await;
+    /// Sets the lease of a hold that its holder has ended so that it expires at `end`, and retries until `until`.
+    pub(crate) async fn park(
+        self: Arc<Self>,
+        until: Moment,
+        end: Moment,
+        under_way: WorkGuard,
+    ) -> Result<()> {
+        let outcome = self.context.renew_until(&self.request, until, end).await;
         let label = match &outcome {
             Ok(KeepAlive::Held { .. }) => "expired",
             Ok(_) => "lost",
             Err(_) => "error",
         };
-        self.shared.record(&self.request.name, Measured::Release { outcome: label, via: "expiry" });
+        self.context.record(&self.request.name, Measured::Release { outcome: label, via: "expiry" });
         tracing::debug!(parent: self.span_id(), lock.name = %self.request.name, outcome = label, "left to expire");
         let lost = match outcome? {
             KeepAlive::Held { .. } => return Ok(()),
@@ -225,52 +235,52 @@ impl Hold {
         };
         self.report_loss(&lost);
         if let LostReason::Broken(_) = lost {
-            // The store keeps others out until then.
+            // The store excludes other requests until this release.
             self.clone().release_broken(under_way).await;
         }
         Ended::Lost(lost).into_result(self.name())
     }
 
-    /// Releases in the background a hold that was broken cooperatively: the store keeps others out until then. Does nothing on
-    /// any other.
-    pub(crate) async fn release_broken(self: Arc<Self>, under_way: Ticket) {
-        self.shared.release_until(&self.request, self.shared.now() + self.request.ttl, 0).await.ok();
+    /// Releases a hold that was broken cooperatively, in the background: the store excludes other requests until then. Has no
+    /// effect on any other hold.
+    pub(crate) async fn release_broken(self: Arc<Self>, under_way: WorkGuard) {
+        self.context.release_until(&self.request, self.context.now() + self.request.ttl, 0).await.ok();
         drop(under_way);
     }
 
-    /// Whether the hold was broken, so that its holder's release is what lets others in.
+    /// Returns true if the hold was broken, so that the release by its holder lets other requests in.
     pub(crate) fn is_broken(&self) -> bool {
         matches!(*self.phase.borrow(), Phase::Lost(LostReason::Broken(_)))
     }
 
     pub(super) fn report_loss(&self, reason: &LostReason) {
-        self.shared.record(&self.request.name, Measured::Lost(reason.clone()));
+        self.context.record(&self.request.name, Measured::Lost(reason.clone()));
         tracing::error!(
             parent: self.span_id(), lock.name = %self.request.name, lock.fencing_token = %self.token, %reason, "lost"
         );
     }
 
-    /// Where it stands.
+    /// Returns the phase.
     pub(super) fn phase(&self) -> Phase {
         self.phase.borrow().clone()
     }
 
-    /// Whether it was released, left to expire, or passed on.
+    /// Returns true if the hold was released, left to expire, or passed on.
     pub(super) fn has_left(&self) -> bool {
         matches!(*self.phase.borrow(), Phase::Left)
     }
 
-    /// Whether it has ended without that. A deadline that has passed has not done that by itself.
+    /// Returns true if the hold was lost. A deadline that has passed does not set this by itself.
     pub(super) fn is_lost(&self) -> bool {
         matches!(*self.phase.borrow(), Phase::Lost(_))
     }
 
-    /// Whether the caller has received the guard.
+    /// Returns true if the caller has received the guard.
     pub(super) fn is_received(&self) -> bool {
         !matches!(*self.phase.borrow(), Phase::Held { received: false, .. })
     }
 
-    /// Sets a later deadline; false if the hold has ended.
+    /// Sets a later deadline; returns false if the hold has ended.
     pub(super) fn extend(&self, deadline: Moment) -> bool {
         self.check().is_ok()
             && self.phase.send_if_modified(|phase| {
@@ -280,12 +290,12 @@ impl Hold {
             })
     }
 
-    /// Ends the hold; false if it has ended before.
+    /// Ends the hold as lost; returns false if it has ended before.
     pub(super) fn lose(&self, reason: LostReason) -> bool {
         self.change(Phase::Lost(reason))
     }
 
-    /// Changes the phase if the hold has not ended; false if it has.
+    /// Changes the phase if the hold has not ended; returns false if it has.
     fn change(&self, to: Phase) -> bool {
         self.phase.send_if_modified(|phase| {
             let held = matches!(phase, Phase::Held { .. });
@@ -297,7 +307,7 @@ impl Hold {
     }
 }
 
-/// Why a hold ended.
+/// The reason for the end of a hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Ended {
     Left,

@@ -1,14 +1,14 @@
-//! The keeper of a store: the one task that keeps the leases of a process alive, and ends them at their deadlines.
+//! The keeper of a store: the single task that keeps the leases of a process alive, and ends holds at their deadlines.
 //!
-//! It sends one batched operation for everything that is due soon, so its cost does not grow with one timer and one round trip for
-//! each hold. Each batch is an operation of its own, whose reply counts from the time of its sending. A batch that hangs or fails
-//! delays neither the next one nor a deadline: a hold is lost when the store says so, or at its deadline, and not before.
+//! It sends one batched operation for everything that is due soon, so it needs no timer and no round trip for each hold. Each batch
+//! is an operation of its own, with a reply that counts from the time of its sending. A batch that hangs or fails delays neither
+//! the next one nor a deadline: a hold is lost when the store reports it, or at its deadline, and not before.
 //!
-//! The keeper runs while there is something to keep, and lingers for a moment after that, so that a program which takes and
+//! The keeper runs while there are holds or waiters, and lingers for a moment after that, so that a program which acquires and
 //! releases locks in turn does not start it each time.
 
 mod due;
-mod queue_entry;
+mod waiter_lease;
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -22,24 +22,24 @@ use tokio::sync::Notify;
 
 use super::{
     backoff::Backoff,
+    context::StoreContext,
     gauges::Gauge,
     hold::{Hold, Phase},
-    shared::Shared,
 };
 use crate::{
     KeepAlive, LockName, LostReason, Moment, Operation, Request, RequestId, Result, invariant, io,
     metrics::Measured,
 };
 use due::Due;
-pub(crate) use queue_entry::QueueEntry;
+pub(crate) use waiter_lease::WaiterLease;
 
-/// How long the keeper stays when it has nothing to keep, and the longest that it sleeps.
+/// The time that the keeper stays without holds and waiters, and the longest time that it sleeps.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// For how long a break notice is kept for holds that are registered after it: longer than the reply to a claim may take.
+/// The time for which a break notice is kept for holds that are registered after it: longer than the reply to a claim may take.
 const NOTICES_KEPT: Duration = Duration::from_secs(10);
 
-/// What one process keeps alive in one store.
+/// The holds and waiters that one process keeps alive in one store.
 #[derive(Debug, Default)]
 pub(crate) struct Keeper {
     state: Mutex<State>,
@@ -51,14 +51,14 @@ pub(crate) struct Keeper {
 struct State {
     holds: HashMap<RequestId, Kept>,
     waiters: HashMap<RequestId, Waiter>,
-    /// When each of them is due.
+    /// The times at which they are due.
     timers: BTreeSet<(Moment, RequestId)>,
-    /// Break notices of the last seconds, and until when they are kept.
+    /// The break notices of the last seconds, and the times until which they are kept.
     notices: Vec<(LockName, Moment)>,
-    /// The lease that all waiters share, in a store where they do.
+    /// The lease that all waiters share, if the store has a shared lease.
     queue: Option<QueueLease>,
-    /// When the task looks again by itself; `None` while there is no task.
-    looks_at: Option<Moment>,
+    /// The time of the task's next check; `None` while there is no task.
+    next_check: Option<Moment>,
 }
 
 /// The lease that all waiters of a process share.
@@ -66,55 +66,55 @@ struct State {
 struct QueueLease {
     waiters: HashSet<RequestId>,
     ttl: Duration,
-    /// When it is to be extended.
+    /// The time at which it is to be extended.
     at: Moment,
 }
 
-/// A hold, as the keeper knows it.
+/// The keeper's record of a hold.
 #[derive(Debug)]
 struct Kept {
     hold: Arc<Hold>,
     began: Moment,
-    /// When the keeper was given the hold. A keep-alive that was sent before may have found the request in the queue.
+    /// The time at which the hold was registered. A keep-alive that was sent before may have found the request in the queue.
     since: Moment,
-    /// Until when the caller must have received the guard.
+    /// The time until which the caller must have received the guard.
     receive_by: Moment,
-    /// When the last claim or keep-alive that succeeded was sent, and what it gave.
+    /// The time at which the last successful claim or keep-alive was sent; it gave `lease`.
     sent: Moment,
     lease: Duration,
-    /// When the next keep-alive is due.
+    /// The time at which the next keep-alive is due.
     renew_at: Moment,
     /// Its entry in the timers.
     timer: Moment,
-    /// Whether a keep-alive is on its way.
+    /// True while a keep-alive is in flight.
     in_flight: bool,
-    /// The pauses after keep-alives that failed.
+    /// The pauses after failed keep-alives.
     backoff: Option<Backoff>,
 }
 
-/// A request in the queue whose entry in the store has a lease of its own.
+/// A request in the queue with an entry that has its own lease in the store.
 #[derive(Debug)]
 struct Waiter {
     request: Arc<Request>,
-    entry: Weak<QueueEntry>,
+    entry: Weak<WaiterLease>,
     timer: Moment,
     in_flight: bool,
 }
 
 impl Waiter {
-    /// A keep-alive has been sent. Without a reply in time, another one is.
+    /// Records that a keep-alive has been sent. Without a reply in time, another one is sent.
     fn sent(&mut self, now: Moment, timers: &mut BTreeSet<(Moment, RequestId)>) {
         self.in_flight = true;
-        self.timer = now + self.request.place_ttl() / 3;
+        self.timer = now + self.request.queue_lease() / 3;
         timers.insert((self.timer, self.request.id));
     }
 }
 
 impl Keeper {
-    /// Keeps `hold`, whose claim was sent at `sent` and gave `lease`, until it ends.
+    /// Keeps `hold` alive until it ends. Its claim was sent at `sent` and gave `lease`.
     pub(super) fn hold(&self, hold: &Arc<Hold>, sent: Moment, lease: Duration) {
-        let shared = &hold.shared;
-        let now = shared.now();
+        let context = &hold.context;
+        let now = context.now();
         let mut state = self.lock();
         state.notices.retain(|(_, until)| *until > now);
         let is_broken = state.notices.iter().any(|(name, _)| name == hold.name());
@@ -122,7 +122,7 @@ impl Keeper {
             hold: hold.clone(),
             began: sent,
             since: now,
-            receive_by: now + hold.request.place_ttl(),
+            receive_by: now + hold.request.queue_lease(),
             sent,
             lease,
             renew_at: if is_broken { now } else { sent + lease / 3 },
@@ -133,22 +133,22 @@ impl Keeper {
         kept.set_timer(&mut state.timers);
         let at = kept.timer;
         state.holds.insert(hold.request.id, kept);
-        shared.gauges.change(shared, Gauge::Holding, hold.name(), 1);
-        self.look_by(state, shared, at);
+        context.gauges.change(context, Gauge::Holding, hold.name(), 1);
+        self.schedule(state, context, at);
     }
 
-    /// Keeps the queue entry of `request`, whose claim was sent at `sent`, until `entry` is dropped.
+    /// Keeps the queue entry of `request` alive until `entry` is dropped. The claim was sent at `sent`.
     pub(super) fn wait(
         &self,
-        shared: &Arc<Shared>,
+        context: &Arc<StoreContext>,
         request: &Arc<Request>,
-        entry: &Arc<QueueEntry>,
+        entry: &Arc<WaiterLease>,
         sent: Moment,
     ) {
-        let ttl = request.place_ttl();
+        let ttl = request.queue_lease();
         let at = sent + ttl / 3;
         let mut state = self.lock();
-        match shared.store.backend.capabilities().queue_lease {
+        match context.store.backend.capabilities().queue_lease {
             crate::QueueLease::Entry => {}
             crate::QueueLease::Shared => {
                 let new = || QueueLease { waiters: HashSet::new(), ttl, at };
@@ -156,7 +156,7 @@ impl Keeper {
                 queue.waiters.insert(request.id);
                 (queue.ttl, queue.at) = (queue.ttl.min(ttl), queue.at.min(at));
                 let at = queue.at;
-                return self.look_by(state, shared, at);
+                return self.schedule(state, context, at);
             }
             crate::QueueLease::Absent => return,
         }
@@ -166,21 +166,21 @@ impl Keeper {
             state.timers.remove(&(before.timer, request.id));
         }
         state.timers.insert((at, request.id));
-        self.look_by(state, shared, at);
+        self.schedule(state, context, at);
     }
 
-    /// `hold` has ended by its holder's will, or was passed on.
-    pub(super) fn forget_hold(&self, hold: &Hold) {
+    /// Removes `hold`, which was ended by its holder or passed on.
+    pub(super) fn remove_hold(&self, hold: &Hold) {
         let mut state = self.lock();
         if let Some(kept) = state.holds.remove(&hold.request.id) {
             state.timers.remove(&(kept.timer, hold.request.id));
             drop(state);
-            ended(&kept);
+            record_end(&kept);
         }
     }
 
-    /// `request` waits no more.
-    pub(super) fn forget_waiter(&self, request: RequestId) {
+    /// Removes `request`, which waits no more.
+    pub(super) fn remove_waiter(&self, request: RequestId) {
         let mut state = self.lock();
         if let Some(waiter) = state.waiters.remove(&request) {
             state.timers.remove(&(waiter.timer, request));
@@ -193,9 +193,9 @@ impl Keeper {
         }
     }
 
-    /// Has all holds of `name` checked now: the store has received a break notice.
-    pub(crate) fn check(&self, shared: &Arc<Shared>, name: &LockName) {
-        let now = shared.now();
+    /// Makes the task check all holds of `name` now, because the store has received a break notice.
+    pub(crate) fn check(&self, context: &Arc<StoreContext>, name: &LockName) {
+        let now = context.now();
         let mut state = self.lock();
         state.notices.push((name.clone(), now + NOTICES_KEPT));
         let State { holds, timers, .. } = &mut *state;
@@ -203,19 +203,19 @@ impl Keeper {
             kept.renew_at = now;
             kept.set_timer(timers);
         }
-        self.look_by(state, shared, now);
+        self.schedule(state, context, now);
     }
 
-    /// Sees to it that the task looks at the timers by `at`.
-    fn look_by(&self, mut state: MutexGuard<'_, State>, shared: &Arc<Shared>, at: Moment) {
-        match state.looks_at {
-            Some(looks_at) if looks_at <= at => {}
+    /// Makes the task check the timers by `at`.
+    fn schedule(&self, mut state: MutexGuard<'_, State>, context: &Arc<StoreContext>, at: Moment) {
+        match state.next_check {
+            Some(next_check) if next_check <= at => {}
             Some(_) => self.wake.notify_one(),
             None => {
-                state.looks_at = Some(at);
+                state.next_check = Some(at);
                 drop(state);
-                // Without the thread there are no locks either.
-                shared.spawn(Operation::Renew, run(shared.clone())).ok();
+                // Without the thread, there are no locks either.
+                context.spawn(Operation::Renew, run(context.clone())).ok();
             }
         }
     }
@@ -226,12 +226,12 @@ impl Keeper {
 }
 
 impl Kept {
-    /// The end of its lease, by the holder's clock.
+    /// Returns the end of the lease, by the holder's clock.
     fn deadline(&self) -> Moment {
         invariant::deadline(self.sent, self.lease)
     }
 
-    /// When the hold is passed on, unless the caller has received the guard.
+    /// Returns the time at which the hold is passed on, unless the caller has received the guard.
     fn receive_by(&self) -> Moment {
         if self.hold.is_received() { Moment::NEVER } else { self.receive_by }
     }
@@ -240,7 +240,7 @@ impl Kept {
         self.renew_at.min(self.deadline()).min(self.receive_by())
     }
 
-    /// A keep-alive has been sent. Without a reply in time, another one is.
+    /// Records that a keep-alive has been sent. Without a reply in time, another one is sent.
     fn sent(&mut self, now: Moment) {
         self.in_flight = true;
         self.renew_at = now + self.lease / 6;
@@ -254,119 +254,121 @@ impl Kept {
     }
 }
 
-/// Measures the end of a hold.
-fn ended(kept: &Kept) {
-    let (shared, name) = (&kept.hold.shared, kept.hold.name());
-    shared.record(name, Measured::Hold { lasted: shared.now().since(kept.began) });
-    shared.gauges.change(shared, Gauge::Holding, name, -1);
+/// Records the metrics of a hold that has ended.
+fn record_end(kept: &Kept) {
+    let (context, name) = (&kept.hold.context, kept.hold.name());
+    context.record(name, Measured::Hold { lasted: context.now().since(kept.began) });
+    context.gauges.change(context, Gauge::Holding, name, -1);
 }
 
-/// The task: however it ends, the holds end with it.
-async fn run(shared: Arc<Shared>) {
-    let store = Arc::downgrade(&shared);
-    let Err(panic) = AssertUnwindSafe(keep(shared)).catch_unwind().await else { return };
-    let Some(shared) = store.upgrade() else { return };
+/// Runs the task. If the task panics, the holds end with it.
+async fn run(context: Arc<StoreContext>) {
+    let store = Arc::downgrade(&context);
+    let Err(panic) = AssertUnwindSafe(keep(context)).catch_unwind().await else { return };
+    let Some(context) = store.upgrade() else { return };
     let cause = io::panicked(&*panic);
-    tracing::error!(cause, "the task that renews the locks of a store has failed: they are lost");
-    let state = std::mem::take(&mut *shared.keeper.lock());
+    tracing::error!(cause, "the task that renews the locks of a store has failed: its locks are lost");
+    let state = std::mem::take(&mut *context.keeper.lock());
     for kept in state.holds.into_values().filter(|kept| !kept.hold.has_left()) {
         if kept.hold.lose(LostReason::WatchdogFailed) {
             kept.hold.report_loss(&LostReason::WatchdogFailed);
         }
-        // Once, and without a clock, which may be what has failed: the lease ends it otherwise.
-        let release = kept.hold.shared.store.backend.release(&kept.hold.request);
+        // The release is sent once, and without the clock, which may have failed. Otherwise the lease expires.
+        let release = kept.hold.context.store.backend.release(&kept.hold.request);
         drop(AssertUnwindSafe(release).catch_unwind().await);
     }
 }
 
-/// Keeps what there is. Holds and waiters keep the store open; this task does not.
-async fn keep(shared: Arc<Shared>) {
-    let (store, clock, wake) = (Arc::downgrade(&shared), shared.clock.clone(), shared.keeper.wake.clone());
-    let mut open = Some(shared);
-    while let Some(shared) = open.take() {
-        let now = shared.now();
-        let Some((due, next)) = shared.keeper.take_due(&shared, now) else { return };
+/// Keeps holds and waiters alive until there are none. They keep the store open; this task does not.
+async fn keep(context: Arc<StoreContext>) {
+    let (store, clock, wake) = (Arc::downgrade(&context), context.clock.clone(), context.keeper.wake.clone());
+    let mut open = Some(context);
+    while let Some(context) = open.take() {
+        let now = context.now();
+        let Some((due, next)) = context.keeper.take_due(&context, now) else { return };
         for kept in due.ended {
-            after_loss(&shared, kept);
+            after_loss(&context, kept);
         }
         for batch in due.batches {
-            keep_alive(&shared, batch);
+            keep_alive(&context, batch);
         }
-        drop(shared);
+        drop(context);
         let is_due = tokio::select! {
             () = clock.sleep_until(next) => true,
             () = wake.notified() => false,
         };
         open = store.upgrade();
-        if let (Some(shared), true) = (&open, is_due) {
-            shared.woken(next);
+        if let (Some(context), true) = (&open, is_due) {
+            context.timer_fired(next);
         }
     }
 }
 
 impl Keeper {
-    /// What is due by `now`, and when to look next; `None` if there is nothing to keep any more, and the task has to end.
-    fn take_due(&self, shared: &Shared, now: Moment) -> Option<(Due, Moment)> {
+    /// Returns everything that is due by `now` and the time of the next check; `None` if nothing is left to keep and the task must
+    /// end.
+    fn take_due(&self, context: &StoreContext, now: Moment) -> Option<(Due, Moment)> {
         let mut state = self.lock();
-        if state.next() == Moment::NEVER && state.looks_at.is_some_and(|looks_at| looks_at <= now) {
-            state.looks_at = None;
+        if state.next() == Moment::NEVER && state.next_check.is_some_and(|next_check| next_check <= now) {
+            state.next_check = None;
             return None;
         }
-        let due = due::take(&mut state, now, shared.store.backend.capabilities());
+        let due = due::take(&mut state, now, context.store.backend.capabilities());
         let next = state.next().min(now + LINGER);
-        state.looks_at = Some(next);
+        state.next_check = Some(next);
         Some((due, next))
     }
 }
 
-/// Reports a hold that was lost, and releases what the store may still keep of it.
-fn after_loss(shared: &Arc<Shared>, kept: Kept) {
-    ended(&kept);
-    let (shared, hold) = (shared.clone(), kept.hold);
+/// Reports a hold that was lost, and releases the entry that the store may still have.
+fn after_loss(context: &Arc<StoreContext>, kept: Kept) {
+    record_end(&kept);
+    let (context, hold) = (context.clone(), kept.hold);
     match hold.phase() {
         Phase::Lost(reason) => hold.report_loss(&reason),
-        _ => tracing::warn!(lock.name = %hold.name(), "granted to an acquire that is not polled: passed on"),
+        _ => tracing::warn!(lock.name = %hold.name(), "acquisition not polled: its grant is passed on"),
     }
     if hold.is_broken() {
-        // The guard's end releases it, when the holder has stopped.
+        // The guard releases it when the holder has stopped.
         return;
     }
-    let under_way = shared.pending.begin();
+    let under_way = context.pending.begin();
     tokio::spawn(async move {
-        // A keep-alive without a reply may have been carried out: what it extended blocks others for nothing.
-        shared.release_until(&hold.request, shared.now() + kept.lease, 0).await.ok();
+        // A keep-alive without a reply may have been carried out: the lease that it extended would block other requests for
+        // nothing.
+        context.release_until(&hold.request, context.now() + kept.lease, 0).await.ok();
         drop(under_way);
     });
 }
 
-/// Sends a batch, and applies its reply whenever that comes.
-fn keep_alive(shared: &Arc<Shared>, batch: Vec<Arc<Request>>) {
-    let (shared, sent) = (shared.clone(), shared.now());
+/// Sends a batch, and applies its reply when it arrives.
+fn keep_alive(context: &Arc<StoreContext>, batch: Vec<Arc<Request>>) {
+    let (context, sent) = (context.clone(), context.now());
     let batch: Arc<[Arc<Request>]> = batch.into();
     let (name, requests) = (batch.first().map(|request| request.name.clone()), batch.clone());
-    let mut sending = shared
+    let mut sending = context
         .start(Operation::Renew, name.as_ref(), |store| async move { store.keep_alive(&requests).await });
     tokio::spawn(async move {
-        let reply = sending.answer().await.and_then(|outcomes| shared.complete(batch.len(), outcomes));
-        shared.keeper.apply(&shared, sent, &batch, reply);
+        let reply = sending.reply().await.and_then(|outcomes| context.complete(batch.len(), outcomes));
+        context.keeper.apply(&context, sent, &batch, reply);
     });
 }
 
 impl Keeper {
     fn apply(
         &self,
-        shared: &Arc<Shared>,
+        context: &Arc<StoreContext>,
         sent: Moment,
         batch: &[Arc<Request>],
         reply: Result<Vec<KeepAlive>>,
     ) {
-        let now = shared.now();
+        let now = context.now();
         let mut state = self.lock();
         let mut lost = Vec::new();
         match reply {
             Ok(outcomes) => {
                 for (request, outcome) in batch.iter().zip(outcomes) {
-                    lost.extend(state.apply(shared, sent, now, request, outcome));
+                    lost.extend(state.apply(context, sent, now, request, outcome));
                 }
             }
             Err(error) => {
@@ -378,29 +380,29 @@ impl Keeper {
                     );
                 }
                 for request in batch {
-                    state.failed(shared, now, request.id);
+                    state.failed(context, now, request.id);
                 }
             }
         }
         let next = state.next();
-        self.look_by(state, shared, next);
+        self.schedule(state, context, next);
         for kept in lost {
-            after_loss(shared, kept);
+            after_loss(context, kept);
         }
     }
 }
 
 impl State {
-    /// When the next one is due.
+    /// Returns the time at which the next entry is due.
     fn next(&self) -> Moment {
         let timer = self.timers.first().map_or(Moment::NEVER, |(at, _)| *at);
         self.queue.as_ref().map_or(timer, |queue| timer.min(queue.at))
     }
 
-    /// Applies the outcome for one request; the hold if that has ended it.
+    /// Applies the outcome for one request; returns the hold if the outcome has ended it.
     fn apply(
         &mut self,
-        shared: &Shared,
+        context: &StoreContext,
         sent: Moment,
         now: Moment,
         request: &Request,
@@ -408,13 +410,13 @@ impl State {
     ) -> Option<Kept> {
         if outcome == KeepAlive::Unknown {
             tracing::debug!(lock.name = %request.name, "renewal not confirmed, retrying");
-            self.failed(shared, now, request.id);
+            self.failed(context, now, request.id);
             return None;
         }
         let Self { holds, waiters, timers, .. } = self;
         if let Some(waiter) = waiters.get_mut(&request.id) {
             timers.remove(&(waiter.timer, request.id));
-            (waiter.timer, waiter.in_flight) = (sent + request.place_ttl() / 3, false);
+            (waiter.timer, waiter.in_flight) = (sent + request.queue_lease() / 3, false);
             timers.insert((waiter.timer, request.id));
             if let Some(entry) = waiter.entry.upgrade() {
                 entry.apply(sent, &outcome);
@@ -424,21 +426,21 @@ impl State {
         let kept = holds.get_mut(&request.id)?;
         kept.in_flight = false;
         if kept.hold.has_left() {
-            // Whoever has ended it releases it, and is about to have it forgotten.
+            // The task that has ended it releases it, and is about to remove it here.
             return None;
         }
         if sent < kept.since && !matches!(outcome, KeepAlive::Held { .. }) {
-            // From before the grant. If the hold has ended since, the next keep-alive finds that out.
+            // The outcome is from before the grant. If the hold has ended since, the next keep-alive reports that.
             return None;
         }
         let reason = match outcome {
             KeepAlive::Held { lease } => {
-                shared.record(&request.name, Measured::Renewal("renewed"));
+                context.record(&request.name, Measured::Renewal("renewed"));
                 if sent < kept.sent {
-                    // An earlier one, whose reply was overtaken.
+                    // This is the reply to an earlier keep-alive, which was overtaken.
                     return None;
                 }
-                shared.record(&request.name, Measured::RenewSlack(kept.deadline().since(now)));
+                context.record(&request.name, Measured::RenewSlack(kept.deadline().since(now)));
                 let deadline = invariant::deadline(sent, lease);
                 if deadline > now && kept.hold.extend(deadline) {
                     (kept.sent, kept.lease, kept.renew_at, kept.backoff) =
@@ -449,7 +451,7 @@ impl State {
                 LostReason::DeadlineReached
             }
             KeepAlive::Lost(reason) => {
-                shared.record(&request.name, Measured::Renewal("lost"));
+                context.record(&request.name, Measured::Renewal("lost"));
                 reason
             }
             // A holder is never in the queue.
@@ -463,15 +465,15 @@ impl State {
         Some(kept)
     }
 
-    /// A keep-alive of `request` has failed, so its effect is unknown: it is retried soon.
-    fn failed(&mut self, shared: &Shared, now: Moment, request: RequestId) {
+    /// Schedules the retry of a keep-alive of `request` that has failed, so that its effect is unknown.
+    fn failed(&mut self, context: &StoreContext, now: Moment, request: RequestId) {
         let Self { holds, waiters, timers, .. } = self;
         if let Some(waiter) = waiters.get_mut(&request) {
             timers.remove(&(waiter.timer, request));
-            (waiter.timer, waiter.in_flight) = (now + waiter.request.place_ttl() / 10, false);
+            (waiter.timer, waiter.in_flight) = (now + waiter.request.queue_lease() / 10, false);
             timers.insert((waiter.timer, request));
         } else if let Some(kept) = holds.get_mut(&request) {
-            shared.record(kept.hold.name(), Measured::Renewal("error"));
+            context.record(kept.hold.name(), Measured::Renewal("error"));
             let lease = kept.lease;
             let pause = kept.backoff.get_or_insert_with(|| Backoff::up_to(lease / 20)).next();
             (kept.renew_at, kept.in_flight) = (now + pause, false);

@@ -1,7 +1,7 @@
 //! The waiters of this process, by lock, in order of arrival.
 //!
-//! The first waiter of each lock looks after all: it alone checks from time to time that no notification was missed; and where the
-//! store keeps no queue, it alone claims. So neither cost grows with the number of waiters.
+//! The first waiter of each lock acts for all: it alone checks from time to time that no notification was missed; and if the store
+//! has no queue, it alone claims. So neither cost grows with the number of waiters.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 
 use crate::LockName;
 
-/// The queues of all locks that somebody in this process waits for.
+/// The queues of all locks with waiters in this process.
 #[derive(Debug, Default)]
 pub(crate) struct LocalQueues {
     queues: Mutex<HashMap<LockName, Queue>>,
@@ -69,12 +69,12 @@ impl LocalQueues {
 }
 
 impl LocalPosition {
-    /// Whether no other waiter of this process is ahead.
+    /// Returns true if no other waiter of this process is ahead.
     pub(crate) fn is_first(&self) -> bool {
         self.signal.is_first.load(Ordering::Acquire)
     }
 
-    /// Ready when no other waiter of this process is ahead.
+    /// Waits until no other waiter of this process is ahead.
     pub(crate) async fn first(&self) {
         while !self.is_first() {
             self.signal.notify.notified().await;
@@ -101,7 +101,7 @@ mod tests {
     use futures_util::FutureExt;
 
     #[test]
-    fn the_next_is_promoted_when_the_first_has_left_and_nothing_stays_behind() {
+    fn the_next_waiter_is_promoted_when_the_first_leaves() {
         let queues = Arc::new(LocalQueues::default());
         let [n, m] = ["n", "m"].map(|name| LockName::new(name).unwrap());
         let (a, b, c, other) = (queues.join(&n), queues.join(&n), queues.join(&n), queues.join(&m));

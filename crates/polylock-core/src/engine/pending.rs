@@ -1,10 +1,10 @@
 //! Background work that must end before the program does.
 //!
-//! A dropped guard sends its release and does not wait for it. If that drop is the program's last act, something must
-//! wait, or the next holder waits for the lease to run out. Two things do, each for [`AT_EXIT`] at most: the drop of the
-//! last handle on a store, and the end of a thread. A thread waits for the work that it has started itself; the main thread, if it
-//! has used a store, waits for the work of all threads, because its end is the end of the process. That covers a `Locks` that sits
-//! in a `static` and is never dropped: the C library runs the destructors of the thread that calls `exit`.
+//! A dropped guard sends its release and does not wait for it. If that drop is the last action of the program, the program must
+//! wait for the release; otherwise the next holder waits until the lease expires. Two events wait, each for [`AT_EXIT`] at most:
+//! the drop of the last handle on a store, and the end of a thread. A thread waits for the work that it has started itself; the
+//! main thread, if it has used a store, waits for the work of all threads, because its end is the end of the process. That covers a
+//! `Locks` in a `static`, which is never dropped: the C library runs the destructors of the thread that calls `exit`.
 
 use std::{
     cell::RefCell,
@@ -17,22 +17,22 @@ use tokio::sync::Notify;
 
 use crate::{Clock, Moment, SystemClock, io, observer};
 
-/// The longest that a drop or the end of a thread waits.
+/// The longest time that a drop or the end of a thread waits.
 pub(crate) const AT_EXIT: Duration = Duration::from_millis(500);
 
-/// Counts what is under way in the background for one store.
+/// Counts the background work in progress for one store.
 #[derive(Debug)]
 pub(crate) struct Pending {
-    /// A child process made by `fork` has nothing to wait for: the work is its parent's.
+    /// The process that opened the store. A child process made by `fork` does not wait, because the work is its parent's.
     process: u32,
     count: Mutex<usize>,
-    one_less: Condvar,
-    none_left: Notify,
+    work_ended: Condvar,
+    drained: Notify,
 }
 
-/// One piece of work under way; it is done when this is dropped.
+/// One piece of work in progress; it ends when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Ticket {
+pub(crate) struct WorkGuard {
     _work: Arc<Work>,
 }
 
@@ -44,27 +44,27 @@ static STORES: Mutex<Vec<Weak<Pending>>> = Mutex::new(Vec::new());
 
 impl Pending {
     fn new() -> Self {
-        let (one_less, none_left) = Default::default();
-        Self { process: process::id(), count: Mutex::new(0), one_less, none_left }
+        let (work_ended, drained) = Default::default();
+        Self { process: process::id(), count: Mutex::new(0), work_ended, drained }
     }
 
-    /// For a new store.
-    pub(crate) fn of_new_store() -> Arc<Self> {
+    /// Creates the counter of a new store.
+    pub(crate) fn for_new_store() -> Arc<Self> {
         let pending = Arc::new(Self::new());
-        remember(&mut STORES.lock().unwrap_or_else(PoisonError::into_inner), Arc::downgrade(&pending));
-        StartedHere::register_main();
+        push_weak(&mut STORES.lock().unwrap_or_else(PoisonError::into_inner), Arc::downgrade(&pending));
+        StartedByThread::register_main();
         pending
     }
 
-    /// One more. The thread that calls this waits for it when it ends.
-    pub(crate) fn begin(self: &Arc<Self>) -> Ticket {
+    /// Begins one piece of work. The calling thread waits for it when the thread ends.
+    pub(crate) fn begin(self: &Arc<Self>) -> WorkGuard {
         *self.count() += 1;
         let work = Arc::new(Work(self.clone()));
-        StartedHere::note(&work);
-        Ticket { _work: work }
+        StartedByThread::track(&work);
+        WorkGuard { _work: work }
     }
 
-    /// Blocks until nothing is under way; false if time ran out first.
+    /// Blocks until no work is in progress; returns false if `within` expired first.
     pub(crate) fn wait(&self, within: Duration) -> bool {
         let by = SystemClock.now() + within;
         let done = self.wait_until(by, || false);
@@ -72,7 +72,7 @@ impl Pending {
         done
     }
 
-    /// Blocks until nothing is under way, or `done`, which is checked whenever something has ended.
+    /// Blocks until no work is in progress, or until `done` returns true, which is checked whenever some work has ended.
     fn wait_until(&self, by: Moment, done: impl Fn() -> bool) -> bool {
         if io::is_current() || self.process != process::id() {
             return false;
@@ -83,16 +83,16 @@ impl Pending {
             if left.is_zero() {
                 return false;
             }
-            let waited = self.one_less.wait_timeout(count, left);
+            let waited = self.work_ended.wait_timeout(count, left);
             count = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         true
     }
 
-    /// Ready once nothing is under way.
-    pub(crate) async fn none_left(&self) {
+    /// Waits until no work is in progress.
+    pub(crate) async fn drained(&self) {
         loop {
-            let notified = self.none_left.notified();
+            let notified = self.drained.notified();
             if *self.count() == 0 {
                 return;
             }
@@ -109,15 +109,15 @@ impl Drop for Work {
     fn drop(&mut self) {
         let mut count = self.0.count();
         *count -= 1;
-        self.0.one_less.notify_all();
+        self.0.work_ended.notify_all();
         if *count == 0 {
-            self.0.none_left.notify_waiters();
+            self.0.drained.notify_waiters();
         }
     }
 }
 
-/// Appends to a list of what may have ended, which stays as short as what has not.
-fn remember<T>(list: &mut Vec<Weak<T>>, item: Weak<T>) {
+/// Appends to a list of weak references. A full list is first cleared of the dead ones.
+fn push_weak<T>(list: &mut Vec<Weak<T>>, item: Weak<T>) {
     if list.len() == list.capacity() {
         list.retain(|item| item.strong_count() > 0);
         list.reserve(list.len() + 8);
@@ -126,27 +126,29 @@ fn remember<T>(list: &mut Vec<Weak<T>>, item: Weak<T>) {
 }
 
 thread_local! {
-    static STARTED_HERE: StartedHere = const { StartedHere(RefCell::new(Vec::new())) };
+    static STARTED_BY_THREAD: StartedByThread = const { StartedByThread(RefCell::new(Vec::new())) };
 }
 
-/// The work that a thread has started; waits for it when the thread ends.
-struct StartedHere(RefCell<Vec<Weak<Work>>>);
+/// The work that a thread has started; its drop at the end of the thread waits for the work.
+struct StartedByThread(RefCell<Vec<Weak<Work>>>);
 
-impl StartedHere {
-    fn note(work: &Arc<Work>) {
+impl StartedByThread {
+    fn track(work: &Arc<Work>) {
         if !io::is_current() {
-            // An error means that this thread is ending already, and its destructor has run.
-            STARTED_HERE.try_with(|here| remember(&mut here.0.borrow_mut(), Arc::downgrade(work))).ok();
+            // An error means that this thread is ending, and its destructor has run.
+            STARTED_BY_THREAD
+                .try_with(|started| push_weak(&mut started.0.borrow_mut(), Arc::downgrade(work)))
+                .ok();
         }
     }
 
-    /// Has the main thread wait at its end, though it may start nothing itself.
+    /// Makes the main thread wait at its end, even if it starts no work itself.
     fn register_main() {
-        STARTED_HERE.try_with(|_| ()).ok();
+        STARTED_BY_THREAD.try_with(|_| ()).ok();
     }
 }
 
-impl Drop for StartedHere {
+impl Drop for StartedByThread {
     fn drop(&mut self) {
         let by = SystemClock.now() + AT_EXIT;
         for work in self.0.take() {
@@ -181,42 +183,42 @@ mod tests {
         thread,
     };
 
-    /// A thread that begins something and ends; its ticket, and a signal when it has ended.
-    fn begins_and_ends(pending: &Arc<Pending>) -> (Ticket, Receiver<()>) {
-        let (begun, ticket) = mpsc::channel();
+    /// Starts a thread that begins a piece of work and ends. Returns its ticket, and the signal that it has ended.
+    fn begins_and_ends(pending: &Arc<Pending>) -> (WorkGuard, Receiver<()>) {
+        let (begun, guard) = mpsc::channel();
         let pending = pending.clone();
         let thread = thread::spawn(move || begun.send(pending.begin()).unwrap());
-        let ticket = ticket.recv().unwrap();
+        let guard = guard.recv().unwrap();
         let (joined, ended) = mpsc::channel();
         thread::spawn(move || thread.join().map(|()| joined.send(()).unwrap()));
-        (ticket, ended)
+        (guard, ended)
     }
 
     #[test]
-    fn the_end_of_a_thread_waits_for_what_it_began() {
+    fn the_end_of_a_thread_waits_for_the_work_that_it_started() {
         let pending = Arc::new(Pending::new());
-        let (ticket, ended) = begins_and_ends(&pending);
+        let (guard, ended) = begins_and_ends(&pending);
         assert!(!pending.wait(Duration::from_millis(20)), "one is under way");
         assert!(ended.recv_timeout(Duration::from_millis(20)).is_err(), "the thread waits for it");
-        drop(ticket);
+        drop(guard);
         ended.recv_timeout(AT_EXIT / 2).unwrap();
         assert!(pending.wait(Duration::ZERO));
     }
 
     #[test]
-    fn the_end_of_a_thread_does_not_wait_for_what_others_began() {
+    fn the_end_of_a_thread_does_not_wait_for_the_work_of_other_threads() {
         let pending = Arc::new(Pending::new());
         let _of_this_thread = pending.begin();
-        let (ticket, ended) = begins_and_ends(&pending);
-        drop(ticket);
+        let (guard, ended) = begins_and_ends(&pending);
+        drop(guard);
         ended.recv_timeout(AT_EXIT / 2).unwrap();
     }
 
     #[test]
-    fn what_has_ended_is_not_remembered() {
+    fn ended_work_is_removed_from_the_list() {
         let mut list = Vec::new();
         for _ in 0..1000 {
-            remember(&mut list, Arc::downgrade(&Arc::new(())));
+            push_weak(&mut list, Arc::downgrade(&Arc::new(())));
         }
         assert!(list.capacity() < 100, "{}", list.capacity());
     }

@@ -1,4 +1,4 @@
-//! Reentrancy by explicit owner: who holds a lock may enter it again, and it is released when the last has left.
+//! Reentrancy by explicit owner: the owner that holds a lock may enter it again, and the lock is released with its last guard.
 
 use std::{
     collections::HashMap,
@@ -7,23 +7,23 @@ use std::{
 
 use tokio::sync::OwnedMutexGuard;
 
-use super::tenure::Tenure;
+use super::shared_hold::SharedHold;
 use crate::{LockName, OwnerId, Request};
 
 type Key = (LockName, OwnerId);
-type Cell = Arc<tokio::sync::Mutex<Weak<Tenure>>>;
+type Cell = Arc<tokio::sync::Mutex<Weak<SharedHold>>>;
 
-/// Sole use of such a place: what its owner holds, if anything.
-pub(crate) type Entered = OwnedMutexGuard<Weak<Tenure>>;
+/// Exclusive access to a slot; yields the owner's current hold, if any.
+pub(crate) type Entered = OwnedMutexGuard<Weak<SharedHold>>;
 
-/// What each owner of this process holds reentrantly.
+/// The reentrant holds of the owners of this process.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Reentry {
     slots: Arc<Mutex<HashMap<Key, Cell>>>,
 }
 
 impl Reentry {
-    /// The place where the attempts of one owner for one lock meet.
+    /// Returns the slot that the attempts of one owner for one lock share.
     pub(crate) fn slot(&self, request: &Request) -> Slot {
         let key = (request.name.clone(), request.owner.clone());
         let cell = self.lock().entry(key.clone()).or_default().clone();
@@ -35,7 +35,7 @@ impl Reentry {
     }
 }
 
-/// A use of such a place; the last one to go takes it away.
+/// A reference to such a slot; the last one removes it.
 #[derive(Debug)]
 pub(crate) struct Slot {
     reentry: Reentry,
@@ -44,12 +44,12 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    /// Waits until no other attempt of this owner is under way, so that the second finds what the first was granted.
+    /// Waits until no other attempt of this owner is in progress, so that the second attempt finds the grant of the first.
     pub(crate) async fn enter(&self) -> Entered {
         self.cell.clone().lock_owned().await
     }
 
-    /// The same without waiting; `None` if another acquisition of this owner is under way.
+    /// Does not wait: returns `None` if another acquisition of this owner is in progress.
     pub(crate) fn try_enter(&self) -> Option<Entered> {
         self.cell.clone().try_lock_owned().ok()
     }
@@ -58,8 +58,8 @@ impl Slot {
 impl Drop for Slot {
     fn drop(&mut self) {
         let mut slots = self.reentry.lock();
-        // The map's and this one: under the map's lock nobody can take another. (Who has entered counts, too, and ends
-        // before its slot does.)
+        // The two references are those of the map and of this slot: under the map's lock, no other one can be created. (An
+        // `Entered` has one, too, and ends before its slot does.)
         if Arc::strong_count(&self.cell) == 2 {
             slots.remove(&self.key);
         }

@@ -1,7 +1,7 @@
-//! The subscriber of the I/O threads: it copies each event and has the observer thread hand it to the user's subscriber.
+//! The subscriber of the I/O threads: it copies each event, and the observer thread passes the copy to the user's subscriber.
 //!
-//! It covers the events of the drivers, too, which know nothing of polylock. It enables nothing by itself: an event that no other
-//! subscriber of the process is interested in costs what it costs without this one.
+//! It covers the events of the drivers, too, which do not know polylock. It enables nothing by itself: an event that no other
+//! subscriber of the process is interested in costs as much as without this one.
 
 use std::fmt;
 
@@ -13,12 +13,12 @@ use tracing::{
     subscriber::Interest,
 };
 
-/// What an I/O thread logs to.
+/// Returns the dispatcher of an I/O thread.
 pub(crate) fn forwarding() -> Dispatch {
     Dispatch::new(Forward)
 }
 
-/// Spans of drivers are not forwarded: they would be entered and left at each poll.
+/// The forwarding subscriber. Spans of drivers are not forwarded: they would be entered and left at each poll.
 struct Forward;
 
 impl Subscriber for Forward {
@@ -59,7 +59,7 @@ impl Subscriber for Forward {
     fn exit(&self, _: &span::Id) {}
 }
 
-/// An event that owns its values.
+/// A copy of an event that owns its values.
 struct Copy {
     metadata: &'static Metadata<'static>,
     fields: Vec<(Field, Owned)>,
@@ -74,7 +74,7 @@ impl Copy {
             if !subscriber.enabled(self.metadata) {
                 return;
             }
-            // As many as an event can have; a place without a value is skipped.
+            // There are as many values as an event can have; a slot without a value is skipped.
             let values: [_; MAX_FIELDS] = std::array::from_fn(|at| {
                 let field = self.fields.get(at);
                 field.map_or((any, None), |(field, value)| (field, Some(value.as_value())))
@@ -117,7 +117,7 @@ impl Owned {
     }
 }
 
-/// Text that is its own `Debug` form.
+/// A text that is its own `Debug` form.
 struct Verbatim(String);
 
 impl fmt::Debug for Verbatim {
@@ -160,7 +160,7 @@ impl Visit for Fields {
     }
 
     fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
-        // An error can't be copied. Its text and those of its causes can.
+        // An error can't be copied, so its text and those of its causes are.
         let mut text = value.to_string();
         let mut cause = value.source();
         while let Some(error) = cause {

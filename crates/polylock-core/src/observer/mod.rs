@@ -1,8 +1,8 @@
-//! The thread `polylock-observer`: runs everything of the user's that observes, so that none of it can delay or end a renewal.
+//! The thread `polylock-observer`, which runs all user code that observes, so that none of it can delay or end a renewal.
 //!
-//! Metrics recorders and log subscribers are the user's code. They may block (a full pipe to a log collector, a terminal that is
-//! stopped) or panic. The I/O threads only put what they have to report into a bounded queue; this thread takes it out, and calls
-//! that code. A queue that is full drops the report and counts it; a panic ends that one call and is counted.
+//! Metrics recorders and log subscribers are user code. They may block (a full pipe to a log collector, a terminal that is stopped)
+//! or panic. The I/O threads only send their reports to a bounded queue; this thread receives the reports and calls that code. A
+//! full queue drops the report and counts it; a panic ends that one call and is counted.
 
 mod forward;
 
@@ -21,11 +21,11 @@ pub(crate) use forward::forwarding;
 
 use crate::{Clock, Moment, SystemClock};
 
-/// How many reports may wait to be taken out: a burst of some thousand locks, a few megabytes at most.
-const QUEUED: usize = 16_384;
+/// The capacity of the queue: a burst of some thousand locks, a few megabytes at most.
+const QUEUE_SIZE: usize = 16_384;
 
-/// How often its own warnings are repeated at most.
-const QUIET: Duration = Duration::from_secs(1);
+/// The shortest time between two of the thread's own warnings.
+const WARNING_INTERVAL: Duration = Duration::from_secs(1);
 
 type Report = Box<dyn FnOnce() + Send>;
 
@@ -33,7 +33,7 @@ static OBSERVER: OnceLock<Option<SyncSender<Report>>> = OnceLock::new();
 static DROPPED: AtomicU64 = AtomicU64::new(0);
 static PANICKED: AtomicU64 = AtomicU64::new(0);
 
-/// Has the observer thread call `report`, after all that was reported before. Never blocks.
+/// Makes the observer thread call `report`, after all earlier reports. Never blocks.
 pub(crate) fn report(report: impl FnOnce() + Send + 'static) {
     let sent = observer().map(|observer| observer.try_send(Box::new(report)));
     if let Some(Err(TrySendError::Full(_))) = sent {
@@ -41,28 +41,28 @@ pub(crate) fn report(report: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Waits until everything that was reported before has been taken out; false if `within` was over first.
+/// Waits until all earlier reports have been processed; returns false if `within` expired first.
 pub(crate) fn flush(within: Duration) -> bool {
     let Some(Some(observer)) = OBSERVER.get() else { return true };
     let (done, wait) = sync_channel(1);
     let marker = move || {
         done.try_send(()).ok();
     };
-    // A full queue is not worth waiting for: its consumer is stuck.
+    // There is no use in waiting for a full queue: its consumer is stuck.
     observer.try_send(Box::new(marker)).is_ok() && wait.recv_timeout(within).is_ok()
 }
 
-/// Ready when everything that was reported before has been taken out, or will not be because the queue is full.
+/// Completes when all earlier reports have been processed, or can't be because the queue is full.
 pub(crate) async fn flushed() {
     let (done, wait) = tokio::sync::oneshot::channel::<()>();
     report(move || drop(done));
     wait.await.ok();
 }
 
-/// `None` if there is no thread for it, and nothing is observed.
+/// Returns the queue of the observer thread; `None` if the thread could not be started and nothing is observed.
 fn observer() -> Option<&'static SyncSender<Report>> {
     let start = || {
-        let (sender, reports) = sync_channel(QUEUED);
+        let (sender, reports) = sync_channel(QUEUE_SIZE);
         let thread = thread::Builder::new().name("polylock-observer".into()).spawn(move || observe(&reports));
         thread.is_ok().then_some(sender)
     };
@@ -70,20 +70,20 @@ fn observer() -> Option<&'static SyncSender<Report>> {
 }
 
 fn observe(reports: &Receiver<Report>) {
-    let mut quiet_until = Moment::default();
+    let mut next_warning = Moment::default();
     for report in reports {
         call(report);
         let now = SystemClock.now();
-        if now < quiet_until {
+        if now < next_warning {
             continue;
         }
-        quiet_until = now + QUIET;
+        next_warning = now + WARNING_INTERVAL;
         let dropped = DROPPED.swap(0, Ordering::Relaxed);
         if dropped > 0 {
             call(|| {
                 tracing::warn!(
                     dropped,
-                    "reports were dropped: the log writer or the metrics recorder is slower than the locks"
+                    "reports were dropped: the log writer or the metrics recorder is too slow"
                 );
             });
         }
@@ -105,14 +105,14 @@ mod tests {
     use super::*;
     use std::sync::mpsc::channel;
 
-    /// One test, because the observer is the process's.
+    /// One test, because the process has only one observer.
     #[test]
-    fn neither_a_block_nor_a_panic_of_a_report_reaches_its_reporter() {
+    fn a_blocking_or_panicking_report_does_not_affect_its_reporter() {
         let (release, blocked) = channel::<()>();
         report(move || {
             blocked.recv().ok();
         });
-        for _ in 0..QUEUED + 10 {
+        for _ in 0..QUEUE_SIZE + 10 {
             report(|| {});
         }
         assert!(!flush(Duration::from_millis(10)), "it is blocked");

@@ -1,4 +1,4 @@
-//! Where the cluster is and how it is used.
+//! Configuration of a store in a cluster.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use redis::Client;
 
 use crate::{
     config::{self, Settings, setters},
-    hosts::Form,
+    hosts::Deployment,
     single,
 };
 
-/// Where some nodes of the cluster are and how it is used. See the [module](super) for what each option means.
+/// The nodes of the cluster, and the settings of the store. See the [module](super) for the options.
 ///
 /// ```
 /// use polylock_redis::cluster::Config;
@@ -33,13 +33,14 @@ impl Config {
     pub const DEFAULT_PREFIX: &str = config::DEFAULT_PREFIX;
     /// The default of [`connect_timeout`](Self::connect_timeout).
     pub const DEFAULT_CONNECT_TIMEOUT: Duration = config::DEFAULT_CONNECT_TIMEOUT;
-    /// The default of [`command_timeout`](Self::command_timeout).
+    /// The default of [`operation_timeout`](Self::operation_timeout).
     pub const DEFAULT_COMMAND_TIMEOUT: Duration = single::Config::DEFAULT_COMMAND_TIMEOUT;
 
-    /// Some nodes of a URL, `redis-cluster://user:password@host1:port,host2:port?key=value`. The others are found by asking these.
+    /// Reads a URL that names some nodes, `redis-cluster://user:password@host1:port,host2:port?key=value`. The store finds the other nodes
+    /// through these.
     ///
     /// # Errors
-    /// [`ConfigError`] on what makes no sense.
+    /// [`ConfigError`] on an invalid URL or key.
     pub fn new(url: &str) -> Result<Self, ConfigError> {
         url::read(url, Self::from_url)
     }
@@ -47,25 +48,25 @@ impl Config {
     /// Reads a URL as [`new`](Self::new) does, and takes the store's keys from `keys`.
     ///
     /// # Errors
-    /// [`ConfigError`] on what makes no sense.
+    /// [`ConfigError`] on an invalid URL or key.
     pub fn from_url(url: &StoreUrl, keys: &mut Keys) -> Result<Self, ConfigError> {
-        let settings = Settings::read(url, Form::Cluster, Self::DEFAULT_COMMAND_TIMEOUT, keys)?;
+        let settings = Settings::read(url, Deployment::Cluster, Self::DEFAULT_COMMAND_TIMEOUT, keys)?;
         Ok(Self { settings })
     }
 
-    /// Some nodes, of clients that the program has made, with the user, the password and the TLS settings of the first one.
+    /// Uses some nodes, those of the application's clients, with the user, the password and the TLS settings of the first client.
     ///
     /// # Errors
     /// [`ConfigError`] if there is no client.
     pub fn of<'c>(clients: impl IntoIterator<Item = &'c Client>) -> Result<Self, ConfigError> {
-        let settings = Settings::of_clients(clients, Self::DEFAULT_COMMAND_TIMEOUT);
+        let settings = Settings::from_clients(clients, Self::DEFAULT_COMMAND_TIMEOUT);
         if settings.servers.is_empty() {
             return Err(ConfigError::new("store", "no node of the cluster is named"));
         }
         Ok(Self { settings })
     }
 
-    setters!("How long a server may be silent until the connection counts as broken: 500 ms by default.");
+    setters!("The time without a reply after which the connection counts as broken: 500 ms by default.");
 
     pub(super) fn into_settings(self) -> Settings {
         self.settings
@@ -82,14 +83,14 @@ mod tests {
     }
 
     #[test]
-    fn a_url_gives_what_the_setters_give() {
+    fn a_url_and_the_setters_give_the_same_settings() {
         let url = "redis-cluster://app:canary@a:1,b,[::1]:3/0?polylock.prefix=p&polylock.connect_timeout=2s\
-                   &polylock.command_timeout=50ms&polylock.allow=eviction";
+                   &polylock.operation_timeout=50ms&polylock.allow=eviction";
         let set = Config::new("valkey-cluster://app:canary@a:1,b,[::1]:3")
             .unwrap()
             .prefix("p")
             .connect_timeout(Duration::from_secs(2))
-            .command_timeout(Duration::from_millis(50))
+            .operation_timeout(Duration::from_millis(50))
             .allow(Allowed::Eviction);
         assert_eq!(shown(url), format!("{set:?}"));
         assert!(shown(url).contains(r#"["a:1", "b:6379", "[::1]:3"]"#), "{}", shown(url));
@@ -97,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_names_its_key() {
+    fn an_invalid_setting_is_refused_with_its_key() {
         for (url, key) in [
             ("redis-cluster:a", "store"),
             ("redis-cluster://", "store"),

@@ -5,25 +5,34 @@ mod keep_alive;
 mod nodes;
 mod topology;
 
-use polylock_core::{Result, Store};
+use async_trait::async_trait;
+use polylock_core::{Result, Store, StoreConfig};
 
 pub use config::Config;
 pub(crate) use nodes::Nodes;
 
-use crate::queue::Opening;
+use crate::queue::StoreBuilder;
 
 /// The store's name in errors, metrics and URLs.
-const NAME: &str = "redis-cluster";
+pub(crate) const NAME: &str = "redis-cluster";
 
 /// Opens the store.
 ///
 /// # Errors
-/// [`polylock_core::Error::Config`] if the configuration makes no sense, [`polylock_core::Error::Unavailable`] if no node can be
-/// reached, or one of the primaries refuses the user or has a setting that breaks locks.
+/// [`polylock_core::Error::Config`] if the configuration is invalid, [`polylock_core::Error::Unavailable`] if no node can be reached, or
+/// one of the primaries refuses the user or has a setting that breaks locks.
 ///
 /// # Cancel safety
 /// Yes: nothing is left behind.
 pub async fn connect(config: Config) -> Result<Store> {
     let settings = config.into_settings();
-    polylock_core::io::run(NAME, async move { Opening::new(NAME, settings)?.in_cluster().await }).await?
+    polylock_core::io::run(NAME, async move { StoreBuilder::new(NAME, settings)?.build_cluster().await })
+        .await?
+}
+
+#[async_trait]
+impl StoreConfig for Config {
+    async fn open(&self) -> Result<Store> {
+        connect(self.clone()).await
+    }
 }

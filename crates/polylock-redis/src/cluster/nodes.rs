@@ -1,7 +1,7 @@
-//! The primaries of a cluster, and the way of a call to the one that serves its slot.
+//! The primaries of a cluster, and the routing of a call to the primary that serves its slot.
 //!
-//! The table of the slots is corrected by the nodes themselves: by each redirection, and by a look at the whole table when a node
-//! moves a slot, does not reply, or is no primary any more. All clients of the table wait for the same look.
+//! Replies of the nodes correct the slot table: each redirection corrects one slot, and the whole table is read again when a node moves a
+//! slot, does not reply, or is no longer a primary. Callers that need the table at the same time share one read.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -19,20 +19,20 @@ use redis::{
 
 use super::topology::{self, Address, Range};
 use crate::{
-    call::{Call, Via},
-    config::{Settings, address, moved_to},
-    error::Cause,
+    call::{Call, Routing},
+    config::{Settings, address, with_host},
+    error::{Cause, NO_CLUSTER},
     keys::{Bucket, Keys},
     link::{Expected, Link, Push, Reply},
-    queue::Client as Own,
+    queue::Client as StoreClient,
 };
 
-/// How often a call is redirected: more than a slot moves while it is under way.
+/// The maximum number of redirections of a call: more than a slot moves during one call.
 const REDIRECTIONS: u32 = 5;
-/// How many nodes are asked for the table at a time.
-const ASKED_AT_ONCE: usize = 3;
-/// How many nodes are asked for the table at most.
-const ASKED: usize = 9;
+/// The number of nodes that are queried for the table at a time.
+const CONCURRENT_QUERIES: usize = 3;
+/// The maximum number of nodes that are queried for the table.
+const MAX_QUERIED: usize = 9;
 
 const DISAGREE: &str = "the nodes of the cluster disagree about which of them serves the slot of this lock: a failover or a \
     migration is under way";
@@ -43,17 +43,17 @@ const UNSERVED: &str = "no node of the cluster serves the slot of this lock: see
 pub(crate) struct Nodes {
     backend: &'static str,
     settings: Settings,
-    own: Own,
+    client: StoreClient,
     state: Mutex<State>,
-    /// Held while the table is looked at.
+    /// Locked while the table is read.
     refreshing: tokio::sync::Mutex<()>,
 }
 
 struct State {
     links: HashMap<Address, Arc<Link>>,
     /// The primary that serves each bucket.
-    owners: Vec<Option<Arc<Link>>>,
-    /// How often the table was looked at, and whether the last look has found it.
+    primaries_by_bucket: Vec<Option<Arc<Link>>>,
+    /// The number of reads of the table, and the outcome of the last one.
     refreshes: u64,
     refreshed: Result<(), Cause>,
 }
@@ -64,15 +64,15 @@ impl fmt::Debug for Nodes {
     }
 }
 
-/// What to do after a call has failed.
+/// The next step after a failed call.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// The slot is served at this address.
     Moved(String),
-    /// The slot is about to be served at this address, which is to be asked once.
+    /// The slot is about to be served at this address. Only this call is sent there.
     Ask(String),
-    /// Another node may serve the slot now.
-    LookAgain,
+    /// Another node may serve the slot now, so the table is read again.
+    Refresh,
     Fail,
 }
 
@@ -80,9 +80,7 @@ impl Step {
     pub(super) fn after(cause: &Cause) -> Self {
         let Cause::Driver(error) = cause else {
             return match cause {
-                Cause::Unusable(Fault::Temporary, _) | Cause::TimedOut(_) | Cause::SlotLeft => {
-                    Self::LookAgain
-                }
+                Cause::Unusable(Fault::Temporary, _) | Cause::TimedOut(_) | Cause::SlotLeft => Self::Refresh,
                 Cause::Connecting(cause, _) => Self::after(cause),
                 _ => Self::Fail,
             };
@@ -98,7 +96,7 @@ impl Step {
                     ServerErrorKind::ReadOnly | ServerErrorKind::ClusterDown | ServerErrorKind::MasterDown,
                 ),
                 _,
-            ) => Self::LookAgain,
+            ) => Self::Refresh,
             _ => Self::Fail,
         }
     }
@@ -108,23 +106,27 @@ impl Nodes {
     /// Finds the primaries and connects to them.
     ///
     /// # Errors
-    /// If no node can be reached, or one of the primaries can't be used for good.
-    pub(crate) async fn connect(backend: &'static str, settings: Settings, own: Own) -> Result<Arc<Self>> {
+    /// If no node can be reached, or one of the primaries is permanently unusable.
+    pub(crate) async fn connect(
+        backend: &'static str,
+        settings: Settings,
+        client: StoreClient,
+    ) -> Result<Arc<Self>> {
         let state = State {
             links: HashMap::new(),
-            owners: vec![None; Bucket::COUNT],
+            primaries_by_bucket: vec![None; Bucket::COUNT],
             refreshes: 0,
             refreshed: Ok(()),
         };
         let (state, refreshing) = (Mutex::new(state), tokio::sync::Mutex::default());
-        let nodes = Arc::new(Self { backend, settings, own, state, refreshing });
-        // A certificate that can't be read is to be found now.
+        let nodes = Arc::new(Self { backend, settings, client, state, refreshing });
+        // Reports an unreadable certificate here, and not when a node is needed.
         for seed in &nodes.settings.servers {
             nodes.settings.client(seed, ProtocolVersion::RESP3)?;
         }
         nodes.refresh(None).await.map_err(|cause| nodes.failed(Operation::Connect, cause))?;
         let links = nodes.links();
-        let connected = future::join_all(links.iter().map(|link| link.live())).await;
+        let connected = future::join_all(links.iter().map(|link| link.get_connection())).await;
         let (mut failed, mut reached) = (Vec::new(), false);
         for (link, connected) in links.iter().zip(connected) {
             match connected {
@@ -132,7 +134,7 @@ impl Nodes {
                 Err(cause) => failed.push((link, link.failed(Operation::Connect, cause))),
             }
         }
-        // A fault that does not pass by itself is to be found now, and not when the node is needed.
+        // Reports a permanent fault at once, and not when the node is needed.
         if let Some(at) = failed.iter().position(|(_, error)| !reached || !is_temporary(error)) {
             return Err(failed.swap_remove(at).1);
         }
@@ -144,35 +146,35 @@ impl Nodes {
         Ok(nodes)
     }
 
-    /// The nodes that the URL names, without secrets.
-    pub(super) fn place(&self) -> String {
+    /// Returns the addresses of the nodes that the URL names, without secrets.
+    pub(super) fn address(&self) -> String {
         self.settings.servers.iter().map(address).collect::<Vec<_>>().join(",")
     }
 
-    /// `operation` failed for this reason.
+    /// Returns the error of `operation` with this cause.
     pub(crate) fn failed(&self, operation: Operation, cause: Cause) -> Error {
-        self.failed_at(&self.place(), operation, cause)
+        self.failed_at(&self.address(), operation, cause)
     }
 
-    pub(super) fn failed_at(&self, place: &str, operation: Operation, cause: Cause) -> Error {
-        cause.at(self.backend, operation, place)
+    pub(super) fn failed_at(&self, address: &str, operation: Operation, cause: Cause) -> Error {
+        cause.at(self.backend, operation, address)
     }
 
-    /// The known primaries.
+    /// Returns the known primaries.
     pub(super) fn links(&self) -> Vec<Arc<Link>> {
         self.state().links.values().cloned().collect()
     }
 
-    /// The primary that serves `bucket`, as far as is known.
-    pub(super) fn owner(&self, bucket: Bucket) -> Option<Arc<Link>> {
-        self.state().owners[bucket.index()].clone()
+    /// Returns the primary that serves `bucket`, as far as is known.
+    pub(super) fn primary(&self, bucket: Bucket) -> Option<Arc<Link>> {
+        self.state().primaries_by_bucket[bucket.index()].clone()
     }
 
-    /// Sends a call about the lock `name` to the primary that serves its slot; see [`Link::call`]. If the request is `queued`, the
-    /// client is subscribed there before.
+    /// Sends a call about the lock `name` to the primary that serves its slot; see [`Link::call`]. If the request is `queued`, the client
+    /// subscribes there first.
     ///
     /// # Cancel safety
-    /// As [`Link::call`].
+    /// See [`Link::call`].
     pub(crate) async fn call(
         self: &Arc<Self>,
         name: &LockName,
@@ -182,18 +184,18 @@ impl Nodes {
         queued: bool,
     ) -> Reply {
         let channel = queued.then(|| self.channel(name));
-        let Reply { outcome, was_sent, may_come_late, peer } =
+        let Reply { outcome, was_sent, may_execute_late, peer } =
             self.attempt(Bucket::of(name), operation, timeout, call, channel.as_deref()).await;
-        let outcome = outcome.map_err(|(place, cause)| self.failed_at(&place, operation, cause));
-        Reply { outcome, was_sent, may_come_late, peer }
+        let outcome = outcome.map_err(|(address, cause)| self.failed_at(&address, operation, cause));
+        Reply { outcome, was_sent, may_execute_late, peer }
     }
 
-    /// The channel of this client for messages about the lock `name`.
+    /// Returns the channel of this client for messages about the lock `name`.
     pub(crate) fn channel(&self, name: &LockName) -> String {
-        Bucket::of(name).channel(&self.settings.prefix, &self.own.id)
+        Bucket::of(name).channel(&self.settings.prefix, &self.client.id)
     }
 
-    /// Sends a call about locks of `bucket`, and returns where it has failed with the cause of that.
+    /// Sends a call about locks of `bucket`. On failure, returns the address of the server that failed and the cause.
     pub(super) async fn attempt(
         self: &Arc<Self>,
         bucket: Bucket,
@@ -202,75 +204,77 @@ impl Nodes {
         call: Call<'_>,
         channel: Option<&str>,
     ) -> Reply<(String, Cause)> {
-        let (mut was_sent, mut may_come_late, mut looked) = (false, false, false);
+        let (mut was_sent, mut may_execute_late, mut refreshed) = (false, false, false);
         let mut asking: Option<Arc<Link>> = None;
-        let fail = |place: String, cause, was_sent, may_come_late| Reply {
-            outcome: Err((place, cause)),
+        let fail = |address: String, cause, was_sent, may_execute_late| Reply {
+            outcome: Err((address, cause)),
             was_sent,
-            may_come_late,
+            may_execute_late,
             peer: None,
         };
         for _ in 0..REDIRECTIONS {
-            let asked = asking.take();
-            let via = Via { asking: asked.is_some(), channel: channel.filter(|_| asked.is_none()) };
-            let Some(link) = asked.or_else(|| self.owner(bucket)) else {
-                if std::mem::replace(&mut looked, true) || self.refresh(None).await.is_err() {
+            let target = asking.take();
+            let routing = Routing { asking: target.is_some(), channel: channel.filter(|_| target.is_none()) };
+            let Some(link) = target.or_else(|| self.primary(bucket)) else {
+                if std::mem::replace(&mut refreshed, true) || self.refresh(None).await.is_err() {
                     let cause = Cause::Unusable(Fault::Temporary, UNSERVED.to_owned());
-                    return fail(self.place(), cause, was_sent, may_come_late);
+                    return fail(self.address(), cause, was_sent, may_execute_late);
                 }
                 continue;
             };
-            let reply = link.attempt(operation, timeout, call, via).await;
+            let reply = link.attempt(operation, timeout, call, routing).await;
             was_sent |= reply.was_sent;
-            may_come_late |= reply.may_come_late;
+            may_execute_late |= reply.may_execute_late;
             let cause = match reply.outcome {
-                Ok(value) => return Reply { outcome: Ok(value), was_sent, may_come_late, peer: reply.peer },
+                Ok(value) => {
+                    return Reply { outcome: Ok(value), was_sent, may_execute_late, peer: reply.peer };
+                }
                 Err(cause) => cause,
             };
-            let place = link.address().to_owned();
+            let address = link.address().to_owned();
             let is_followed = match Step::after(&cause) {
-                Step::Moved(address) => self.moved(bucket, &address, &link),
+                Step::Moved(address) => self.apply_redirection(bucket, &address, &link),
                 Step::Ask(address) => {
                     asking = Address::read(&address, link.host()).and_then(|address| self.link(address).ok());
                     asking.is_some()
                 }
-                Step::LookAgain if !looked => {
-                    looked = true;
-                    let is_known = self.refresh(Some(&link)).await.is_ok();
-                    let owner = self.owner(bucket);
-                    is_known && owner.is_some_and(|owner| !Arc::ptr_eq(&owner, &link))
+                Step::Refresh if !refreshed => {
+                    refreshed = true;
+                    let table_is_known = self.refresh(Some(&link)).await.is_ok();
+                    let primary = self.primary(bucket);
+                    table_is_known && primary.is_some_and(|primary| !Arc::ptr_eq(&primary, &link))
                 }
-                Step::LookAgain | Step::Fail => false,
+                Step::Refresh | Step::Fail => false,
             };
             if !is_followed {
-                return fail(place, cause, was_sent, may_come_late);
+                return fail(address, cause, was_sent, may_execute_late);
             }
         }
         let cause = Cause::Unusable(Fault::Temporary, DISAGREE.to_owned());
-        fail(self.place(), cause, was_sent, may_come_late)
+        fail(self.address(), cause, was_sent, may_execute_late)
     }
 
-    /// A node has replied that another one serves the slot of `bucket`. Returns whether that can be reached at all.
-    fn moved(self: &Arc<Self>, bucket: Bucket, address: &str, by: &Link) -> bool {
-        let Some(address) = Address::read(address, by.host()) else { return false };
+    /// Applies the redirection of `bucket` to the node at `address`. Returns false if the address can't be used.
+    fn apply_redirection(self: &Arc<Self>, bucket: Bucket, address: &str, replier: &Link) -> bool {
+        let Some(address) = Address::read(address, replier.host()) else { return false };
         let Ok(link) = self.link(address) else { return false };
         let slot = bucket.slot(&self.settings.prefix);
         let mut is_changed = false;
         for bucket in Bucket::all().filter(|bucket| bucket.slot(&self.settings.prefix) == slot) {
-            let before = self.state().owners[bucket.index()].replace(link.clone());
+            let before = self.state().primaries_by_bucket[bucket.index()].replace(link.clone());
             is_changed |= before.is_none_or(|before| !Arc::ptr_eq(&before, &link));
         }
         if is_changed {
-            // Waiters are subscribed at the former owner.
-            (self.own.on_push)(Push::Lost);
+            // Wakes all waiters: they are subscribed at the former owner.
+            (self.client.on_push)(Push::Lost);
         }
-        // Slots seldom move alone.
+        // If one slot has moved, others are likely to have moved, too.
         let nodes = self.clone();
         tokio::spawn(async move { nodes.refresh(None).await });
         true
     }
 
-    /// The connection to the node at this address, made with its first use.
+    /// Returns the connection to the node at this address. It is made with its first use.
     fn link(&self, address: Address) -> Result<Arc<Link>, ConfigError> {
         let mut state = self.state();
         if let Some(link) = state.links.get(&address) {
@@ -282,15 +286,15 @@ impl Nodes {
     }
 
     fn new_link(&self, address: &Address) -> Result<Link, ConfigError> {
-        let server = moved_to(&self.settings.servers[0], &address.host, address.port);
-        let Own { on_push, alerts, .. } = self.own.clone();
+        let server = with_host(&self.settings.servers[0], &address.host, address.port);
+        let StoreClient { on_push, alerts, .. } = self.client.clone();
         let mut endpoint = self.settings.endpoint(self.backend, &server, None, on_push, alerts)?;
         endpoint.expected = Expected::ClusterNode;
         Ok(Link::new(endpoint))
     }
 
-    /// Looks at the table of the slots. All who call it at the same time wait for the same look. The node `suspect` is asked last: one
-    /// that was cut off from the others may still have itself for a primary.
+    /// Reads the slot table. Callers at the same time share one read. The node `suspect` is queried last: a node that was cut off from the
+    /// others may still act as a primary.
     ///
     /// # Errors
     /// If no node returns the table.
@@ -306,7 +310,7 @@ impl Nodes {
                 return state.refreshed.clone();
             }
         }
-        let found = self.find(suspect).await;
+        let found = self.fetch_table(suspect).await;
         let outcome = found.as_ref().map(|_| ()).map_err(Clone::clone);
         let is_changed = found.is_ok_and(|ranges| self.apply(&ranges));
         {
@@ -315,29 +319,30 @@ impl Nodes {
             state.refreshed = outcome.clone();
         }
         if is_changed {
-            // Waiters are subscribed at the former owners.
-            (self.own.on_push)(Push::Lost);
+            // Wakes all waiters: they are subscribed at the former owners.
+            (self.client.on_push)(Push::Lost);
         }
         outcome
     }
 
-    /// The table of the first node that returns one: of the primaries, those that reply first, and then of the nodes of the URL.
-    async fn find(&self, suspect: Option<&Link>) -> Result<Vec<Range>, Cause> {
+    /// Returns the table of the first node that replies with one. Primaries that are not silent are queried first, then the nodes of the
+    /// URL.
+    async fn fetch_table(&self, suspect: Option<&Link>) -> Result<Vec<Range>, Cause> {
         let mut primaries: Vec<(Address, Arc<Link>)> = {
             let state = self.state();
             state.links.iter().map(|(address, link)| (address.clone(), link.clone())).collect()
         };
         fastrand::shuffle(&mut primaries);
-        primaries.sort_by_key(|(_, link)| link.is_silent());
+        primaries.sort_by_key(|(_, link)| link.is_unresponsive());
         let seeds = &self.settings.servers;
-        let primaries = primaries.iter().map(|(it, _)| moved_to(&seeds[0], &it.host, it.port)).collect();
+        let primaries = primaries.iter().map(|(at, _)| with_host(&seeds[0], &at.host, at.port)).collect();
         let mut failed = None;
-        for some in asked(primaries, seeds.clone(), suspect.map(Link::address)) {
-            let mut replies: FuturesUnordered<_> = some.iter().map(|server| self.table_of(server)).collect();
+        for group in query_order(primaries, seeds.clone(), suspect.map(Link::address)) {
+            let mut replies: FuturesUnordered<_> = group.iter().map(|server| self.table_of(server)).collect();
             while let Some(reply) = replies.next().await {
                 match reply {
                     Ok(ranges) => return Ok(ranges),
-                    // What does not pass by itself is worth more than a node that can't be reached.
+                    // A permanent cause is reported in preference to an unreachable node.
                     Err(cause) => {
                         failed = Some(match failed {
                             Some(Cause::Unusable(fault, why)) => Cause::Unusable(fault, why),
@@ -350,7 +355,7 @@ impl Nodes {
         Err(failed.unwrap_or(Cause::TimedOut(self.settings.connect_timeout)))
     }
 
-    /// The table of one node, on a connection of its own: it may be a replica, or a node that is known no more.
+    /// Reads the table of one node on a separate connection: the node may be a replica, or no longer known.
     async fn table_of(&self, server: &ConnectionInfo) -> Result<Vec<Range>, Cause> {
         let limit = self.settings.connect_timeout;
         let encrypted = matches!(server.addr(), ConnectionAddr::TcpTls { .. });
@@ -360,42 +365,52 @@ impl Nodes {
         };
         let client = self.settings.client(server, ProtocolVersion::RESP3);
         let client = client.map_err(|error| Cause::Unusable(Fault::Permanent, error.to_string()))?;
-        let reply = tokio::time::timeout(limit, slots(client, self.settings.connection())).await;
+        let reply = tokio::time::timeout(limit, fetch_slots(client, self.settings.connection())).await;
         let reply =
             reply.unwrap_or(Err(Cause::TimedOut(limit))).map_err(|cause| cause.of_connecting(encrypted))?;
         topology::read(&reply, &host)
             .ok_or_else(|| Cause::Unusable(Fault::Permanent, "unexpected reply to CLUSTER SLOTS".to_owned()))
     }
 
-    /// Makes this the table. Returns whether another primary than before serves a bucket.
+    /// Installs the table. Returns true if the primary of any bucket has changed.
     fn apply(&self, ranges: &[Range]) -> bool {
-        let mut owners = vec![None; Bucket::COUNT];
+        let mut primaries_by_bucket = vec![None; Bucket::COUNT];
         for bucket in Bucket::all() {
             let slot = bucket.slot(&self.settings.prefix);
             let range = ranges.iter().find(|range| (range.first..=range.last).contains(&slot));
-            owners[bucket.index()] = range.and_then(|range| self.link(range.primary.clone()).ok());
+            primaries_by_bucket[bucket.index()] =
+                range.and_then(|range| self.link(range.primary.clone()).ok());
         }
         let mut state = self.state();
-        // All primaries are kept, also those without a bucket now. Connections to other nodes end with the calls that use them.
+        // All primaries are kept, including those without a bucket. Connections to other nodes end with the calls that use them.
         let primaries: BTreeSet<&Address> = ranges.iter().map(|range| &range.primary).collect();
         state.links.retain(|address, _| primaries.contains(address));
-        let same = |one: &Option<Arc<Link>>, other: &Option<Arc<Link>>| match (one, other) {
+        let is_same = |one: &Option<Arc<Link>>, other: &Option<Arc<Link>>| match (one, other) {
             (Some(one), Some(other)) => Arc::ptr_eq(one, other),
             (one, other) => one.is_none() && other.is_none(),
         };
-        let is_changed = state.owners.iter().zip(&owners).any(|(before, now)| !same(before, now));
-        state.owners = owners;
+        let is_changed = state
+            .primaries_by_bucket
+            .iter()
+            .zip(&primaries_by_bucket)
+            .any(|(before, now)| !is_same(before, now));
+        state.primaries_by_bucket = primaries_by_bucket;
         is_changed
     }
 
-    /// The names that begin with `names`, of all locks in the cluster that have a key of these kinds.
+    /// Returns the names that begin with `names`, of all locks in the cluster that have a key of these kinds.
     ///
     /// # Errors
     /// If one of the primaries is unavailable.
-    pub(crate) async fn in_use(&self, keys: &Keys, kinds: &str, names: &str) -> Result<BTreeSet<LockName>> {
+    pub(crate) async fn scan_names(
+        &self,
+        keys: &Keys,
+        kinds: &str,
+        names: &str,
+    ) -> Result<BTreeSet<LockName>> {
         self.refresh(None).await.map_err(|cause| self.failed(Operation::Inspect, cause))?;
         let links = self.links();
-        let found = links.iter().map(|link| keys.in_use(link, kinds, names));
+        let found = links.iter().map(|link| keys.scan_names(link, kinds, names));
         Ok(future::try_join_all(found).await?.into_iter().flatten().collect())
     }
 
@@ -404,30 +419,29 @@ impl Nodes {
     }
 }
 
-/// The nodes to ask for the table, some at a time: `primaries` in this order, then `seeds` in any order, each once, and `suspect` last
+/// Returns the nodes to query for the table, in groups: `primaries` in this order, then `seeds` in any order, each once, and `suspect` last
 /// and alone.
-fn asked(
+fn query_order(
     mut primaries: Vec<ConnectionInfo>,
     mut seeds: Vec<ConnectionInfo>,
     suspect: Option<&str>,
 ) -> Vec<Vec<ConnectionInfo>> {
-    primaries.truncate(ASKED - ASKED_AT_ONCE);
+    primaries.truncate(MAX_QUERIED - CONCURRENT_QUERIES);
     fastrand::shuffle(&mut seeds);
     let known: BTreeSet<String> = primaries.iter().map(address).collect();
     seeds.retain(|seed| !known.contains(&address(seed)));
-    let all = primaries.into_iter().chain(seeds).take(ASKED);
-    let (last, first): (Vec<_>, Vec<_>) = all.partition(|server| suspect == Some(&address(server)));
-    first.chunks(ASKED_AT_ONCE).map(<[_]>::to_vec).chain([last]).collect()
+    let nodes = primaries.into_iter().chain(seeds).take(MAX_QUERIED);
+    let (last, first): (Vec<_>, Vec<_>) = nodes.partition(|server| suspect == Some(&address(server)));
+    first.chunks(CONCURRENT_QUERIES).map(<[_]>::to_vec).chain([last]).collect()
 }
 
-async fn slots(client: Client, config: AsyncConnectionConfig) -> Result<Value, Cause> {
+async fn fetch_slots(client: Client, config: AsyncConnectionConfig) -> Result<Value, Cause> {
     let connection = client.get_multiplexed_async_connection_with_config(&config);
     let mut connection = connection.await.map_err(Cause::Driver)?;
     let reply = redis::cmd("CLUSTER").arg("SLOTS").query_async(&mut connection).await;
     reply.map_err(|error: redis::RedisError| {
         if error.to_string().contains("cluster support disabled") {
-            let why = "this server is not part of a Redis Cluster (cluster-enabled is no): write redis://";
-            return Cause::Unusable(Fault::Permanent, why.to_owned());
+            return Cause::Unusable(Fault::Permanent, NO_CLUSTER.to_owned());
         }
         Cause::Driver(error)
     })
@@ -443,12 +457,13 @@ mod tests {
     use redis::IntoConnectionInfo;
 
     #[test]
-    fn every_node_is_asked_once_and_the_suspect_last() {
+    fn every_node_is_queried_once_and_the_suspect_last() {
         let nodes = |hosts: &[&str]| -> Vec<ConnectionInfo> {
             hosts.iter().map(|host| format!("redis://{host}").into_connection_info().unwrap()).collect()
         };
-        let rounds = asked(nodes(&["a:1", "b:2", "c:3"]), nodes(&["b:2", "d:4", "e:5"]), Some("b:2"));
-        let rounds: Vec<Vec<String>> = rounds.iter().map(|some| some.iter().map(address).collect()).collect();
+        let rounds = query_order(nodes(&["a:1", "b:2", "c:3"]), nodes(&["b:2", "d:4", "e:5"]), Some("b:2"));
+        let rounds: Vec<Vec<String>> =
+            rounds.iter().map(|group| group.iter().map(address).collect()).collect();
         assert_eq!(rounds.len(), 3, "{rounds:?}");
         assert_eq!(rounds[0][..2], ["a:1", "c:3"]);
         let seeds: BTreeSet<&str> = [&*rounds[0][2], &*rounds[1][0]].into();
@@ -456,9 +471,9 @@ mod tests {
         assert_eq!(rounds[2], ["b:2"]);
         let many: Vec<String> = (1..100).map(|port| format!("h:{port}")).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
-        let rounds = asked(nodes(&many), nodes(&["seed:1"]), None);
-        assert!(rounds.iter().flatten().any(|server| address(server) == "seed:1"), "a seed is asked, too");
-        assert_eq!(rounds.iter().flatten().count(), ASKED - ASKED_AT_ONCE + 1);
+        let rounds = query_order(nodes(&many), nodes(&["seed:1"]), None);
+        assert!(rounds.iter().flatten().any(|server| address(server) == "seed:1"), "a seed is queried, too");
+        assert_eq!(rounds.iter().flatten().count(), MAX_QUERIED - CONCURRENT_QUERIES + 1);
     }
 
     #[test]
@@ -473,8 +488,8 @@ mod tests {
         for (reply, step) in [
             ("-MOVED 5 10.0.0.1:7001\r\n", Step::Moved("10.0.0.1:7001".to_owned())),
             ("-ASK 5 10.0.0.1:7001\r\n", Step::Ask("10.0.0.1:7001".to_owned())),
-            ("-CLUSTERDOWN Hash slot not served\r\n", Step::LookAgain),
-            ("-READONLY You can't write\r\n", Step::LookAgain),
+            ("-CLUSTERDOWN Hash slot not served\r\n", Step::Refresh),
+            ("-READONLY You can't write\r\n", Step::Refresh),
             ("-TRYAGAIN Multiple keys\r\n", Step::Fail),
             ("-LOADING Redis is loading\r\n", Step::Fail),
             ("-NOPERM no permissions\r\n", Step::Fail),
@@ -482,7 +497,7 @@ mod tests {
             assert_eq!(Step::after(&server(reply)), step, "{reply}");
         }
         let limit = Duration::from_secs(1);
-        assert_eq!(Step::after(&Cause::TimedOut(limit).of_connecting(false)), Step::LookAgain);
+        assert_eq!(Step::after(&Cause::TimedOut(limit).of_connecting(false)), Step::Refresh);
         assert_eq!(Step::after(&Cause::Unusable(Fault::Permanent, String::new())), Step::Fail);
     }
 }

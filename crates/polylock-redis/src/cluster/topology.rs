@@ -1,8 +1,8 @@
-//! Which node serves which slots, as a node states it: pure.
+//! Parses the slot table that a node returns. It does no I/O.
 
 use redis::Value;
 
-/// Slots, both ends included, and the primary that serves them.
+/// A range of slots, both ends included, and the primary that serves them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Range {
     pub(super) first: u16,
@@ -10,7 +10,7 @@ pub(super) struct Range {
     pub(super) primary: Address,
 }
 
-/// Where a node listens.
+/// The address that a node listens on.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Address {
     pub(super) host: String,
@@ -18,15 +18,15 @@ pub(super) struct Address {
 }
 
 impl Address {
-    /// Reads `host:port`. Without a host, it is the one that the reply came from: `replier`.
+    /// Reads `host:port`. An empty host is that of the node that has replied, `replier`.
     pub(super) fn read(text: &str, replier: &str) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
         Some(Self { host: host_or(host, replier)?.to_owned(), port: port.parse().ok()? })
     }
 }
 
-/// The host that a node announces. None, or an empty one, is that of the node that has replied; a question mark is a name that it does
-/// not know.
+/// Returns the host that a node announces. An empty one is that of the node that has replied. A question mark is a name that the node does
+/// not know, and yields `None`.
 fn host_or<'t>(host: &'t str, replier: &'t str) -> Option<&'t str> {
     match host {
         "" => Some(replier),
@@ -35,8 +35,8 @@ fn host_or<'t>(host: &'t str, replier: &'t str) -> Option<&'t str> {
     }
 }
 
-/// Reads a reply to `CLUSTER SLOTS` of the node at the host `replier`: ranges of `[first, last, [host, port, …], replicas…]`. Returns
-/// `None` if it is not one. A range whose primary has no known address is left out.
+/// Parses a reply to `CLUSTER SLOTS` of the node at the host `replier`: ranges of `[first, last, [host, port, …], replicas…]`. Returns
+/// `None` for any other reply. A range without a known address of its primary is left out.
 pub(super) fn read(reply: &Value, replier: &str) -> Option<Vec<Range>> {
     let Value::Array(ranges) = reply else { return None };
     let mut read = Vec::with_capacity(ranges.len());
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_reply_to_the_command_is_refused() {
+    fn an_unexpected_reply_is_refused() {
         for reply in [Value::Nil, Value::Array(vec![Value::Int(1)]), Value::Array(vec![Value::Array(vec![])])]
         {
             assert_eq!(read(&reply, "h"), None);

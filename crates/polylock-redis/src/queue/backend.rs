@@ -12,11 +12,11 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, BreakNotice, BreakOrder, Capabilities, Clock, Entry, Fencing, FencingToken, FirstStep, Grant,
-    HoldAlerts, Inspect, KeepAlive, LockName, LockStatus, LostReason, Mode, Moment, Operation, OwnerId,
-    PerRuntime, Place, Reach, Release, Request, RequestId, Result, Standing, Store, SystemClock, Wake,
-    WakeUp,
-    hub::{Handed, Hub},
+    Backend, BreakNotice, BreakOrder, Capabilities, ClaimOutcome, Clock, Entry, Fencing, FencingToken,
+    FirstStep, Grant, HoldAlerts, Inspect, KeepAlive, LockName, LockStatus, LostReason, Mode, Moment,
+    Notifications, Operation, OwnerId, PerRuntime, QueuePosition, Release, Request, RequestId, Result, Scope,
+    Store, SystemClock, Wake,
+    wakeups::{Handover, Wakeups},
 };
 use redis::{ScriptInvocation, Value};
 
@@ -32,147 +32,147 @@ use crate::{
     link::{self, Endpoint, INSPECT_TIMEOUT, Link, Peer, Push, PushHandler, Reply},
 };
 
-/// The lease times it gives: far above its clock's step and the deadline's margin, and at most a day, which is how long one may have
-/// to wait for a holder that has died.
+/// The range of lease times. The minimum is far above the step of the server's clock and the margin of the deadline. The maximum, a day, is
+/// the longest wait for a holder that has died.
 const TTL: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(24 * 3600);
 
-/// How often a waiter claims again, though it is notified: with the time that it takes to notice a dead connection, no wait is longer
-/// than a second past its turn.
+/// The interval at which a waiter claims again although it is notified. Together with the time to notice a dead connection, no wait lasts
+/// longer than a second past its turn.
 const RECHECK: Duration = Duration::from_millis(500);
 
-/// For how much longer than the client waits for the reply a claim is valid at the server: more than a reply takes, by which the
-/// estimate of the server's clock may be late.
+/// The time for which a claim stays valid at the server after the client has stopped waiting for the reply. It exceeds the duration of a
+/// reply, by which the estimate of the server's clock may be late.
 const VALIDITY: Duration = Duration::from_secs(1);
 
-/// How often a claim is sent that the server takes for an expired one, because its clock was set forward.
-const TRIES: u32 = 3;
+/// The number of attempts of a claim that the server takes for expired because its clock was set forward.
+const MAX_ATTEMPTS: u32 = 3;
 
-/// What the connections of a store share.
+/// The parts of a store that its connections share.
 #[derive(Clone)]
 pub(crate) struct Client {
-    /// What no other client has.
+    /// A text that no other client has.
     pub(crate) id: String,
     pub(crate) on_push: PushHandler,
     pub(crate) alerts: Arc<HoldAlerts>,
 }
 
-/// A store whose servers are not found yet.
-pub(crate) struct Opening {
+/// A store before its servers are found.
+pub(crate) struct StoreBuilder {
     backend: &'static str,
     settings: Settings,
-    hub: Arc<Hub>,
+    wakeups: Arc<Wakeups>,
     pub(crate) client: Client,
 }
 
-impl Opening {
+impl StoreBuilder {
     /// # Errors
-    /// [`polylock_core::Error::Config`] if the settings make no sense.
+    /// [`polylock_core::Error::Config`] if the settings are invalid.
     pub(crate) fn new(backend: &'static str, settings: Settings) -> Result<Self> {
         settings.check()?;
-        let (hub, alerts) = (Arc::<Hub>::default(), Arc::<HoldAlerts>::default());
+        let (wakeups, alerts) = (Arc::<Wakeups>::default(), Arc::<HoldAlerts>::default());
         let on_push = {
-            let hub = hub.clone();
+            let wakeups = wakeups.clone();
             Arc::new(move |push: Push<'_>| match push {
-                Push::Message(message) => match str::from_utf8(message).ok().and_then(Handed::parse) {
-                    Some(handed) => hub.hand_over(handed),
-                    // Not a message of this store. Waking everybody is allowed at any time.
-                    None => hub.ring_all(),
+                Push::Message(message) => match str::from_utf8(message).ok().and_then(Handover::parse) {
+                    Some(handover) => wakeups.deliver(handover),
+                    // The message is not one of this store. Waking all waiters is allowed at any time.
+                    None => wakeups.notify_all(),
                 },
-                Push::Lost => hub.ring_all(),
+                Push::Lost => wakeups.notify_all(),
             })
         };
         let client = Client { id: link::client_id(), on_push, alerts };
-        Ok(Self { backend, settings, hub, client })
+        Ok(Self { backend, settings, wakeups, client })
     }
 
-    /// How to reach the one server that has all locks, if it is this one.
+    /// Returns the endpoint of the first server of the settings, for a store in which one server has all locks.
     ///
     /// # Errors
     /// If a certificate can't be read.
     pub(crate) fn endpoint(&self) -> Result<Endpoint> {
         let Client { id, on_push, alerts } = self.client.clone();
-        let channel = link::own_channel(&self.settings.prefix, &id);
+        let channel = link::client_channel(&self.settings.prefix, &id);
         let server = &self.settings.servers[0];
         Ok(self.settings.endpoint(self.backend, server, Some(channel), on_push, alerts)?)
     }
 
-    /// The store in the one server at this end of a connection.
+    /// Opens the store on the server of `endpoint`.
     ///
     /// # Errors
-    /// If it can't be reached, or used.
-    pub(crate) async fn on_one(self, endpoint: Endpoint, fencing: Fencing) -> Result<Store> {
+    /// If the server can't be reached or used.
+    pub(crate) async fn build_single(self, endpoint: Endpoint, fencing: Fencing) -> Result<Store> {
         let link = Link::new(endpoint);
-        link.live().await.map_err(|cause| link.failed(Operation::Connect, cause))?;
-        let channel = link::own_channel(&self.settings.prefix, &self.client.id);
+        link.get_connection().await.map_err(|cause| link.failed(Operation::Connect, cause))?;
+        let channel = link::client_channel(&self.settings.prefix, &self.client.id);
         let keys = Keys::new(&self.settings.prefix);
-        Ok(self.store(Servers::One { link: Box::new(link), channel }, keys, fencing))
+        Ok(self.build(Servers::Single { link: Box::new(link), channel }, keys, fencing))
     }
 
-    /// The store in a cluster.
+    /// Opens the store in a cluster.
     ///
     /// # Errors
-    /// If it can't be reached, or used.
-    pub(crate) async fn in_cluster(self) -> Result<Store> {
+    /// If the cluster can't be reached or used.
+    pub(crate) async fn build_cluster(self) -> Result<Store> {
         let nodes = Nodes::connect(self.backend, self.settings.clone(), self.client.clone()).await?;
         let keys = Keys::bucketed(&self.settings.prefix);
-        // A replica whose clock is behind may become a primary.
-        Ok(self.store(Servers::Cluster(nodes), keys, Fencing::WhileRunning))
+        // A replica with a clock that is behind may become a primary.
+        Ok(self.build(Servers::Cluster(nodes), keys, Fencing::WhileRunning))
     }
 
-    fn store(self, servers: Servers, keys: Keys, fencing: Fencing) -> Store {
+    fn build(self, servers: Servers, keys: Keys, fencing: Fencing) -> Store {
         let mut capabilities = Capabilities::new(self.backend, TTL);
-        capabilities.reach = Reach::Machines;
-        capabilities.wake = WakeUp::Pushed;
+        capabilities.scope = Scope::Network;
+        capabilities.notifications = Notifications::Pushed;
         capabilities.first_step = FirstStep::Thread;
         capabilities.fencing = fencing;
-        let shared = Shared {
+        let context = Context {
             capabilities,
-            hub: self.hub,
+            wakeups: self.wakeups,
             scripts: Arc::new(Scripts::new(keys)),
             break_channel: link::break_channel(&self.settings.prefix),
-            command_timeout: self.settings.command_timeout,
+            operation_timeout: self.settings.operation_timeout,
             late_claims: Mutex::default(),
         };
-        let server = Server { shared: Arc::new(shared), servers, callers: PerRuntime::default() };
-        Store::inspectable(Arc::new(server)).alerting(self.client.alerts)
+        let backend = RedisBackend { context: Arc::new(context), servers, callers: PerRuntime::default() };
+        Store::inspectable(Arc::new(backend)).alerting(self.client.alerts)
     }
 }
 
 /// The locks of one server or of a cluster, on the connections of one runtime.
-struct Server {
-    shared: Arc<Shared>,
+struct RedisBackend {
+    context: Arc<Context>,
     servers: Servers,
-    /// The same on connections of the callers' runtimes.
+    /// The same locks on connections of the callers' runtimes.
     callers: PerRuntime<Self>,
 }
 
-/// What a store has whatever the connection.
-struct Shared {
+/// The parts of a store that do not depend on the connection.
+struct Context {
     capabilities: Capabilities,
-    hub: Arc<Hub>,
+    wakeups: Arc<Wakeups>,
     scripts: Arc<Scripts>,
     break_channel: String,
-    command_timeout: Duration,
-    /// The requests of which a copy of a claim may still be delivered.
+    operation_timeout: Duration,
+    /// The requests with a claim of which a copy may still be delivered.
     late_claims: Mutex<HashMap<RequestId, LateClaim>>,
 }
 
 /// A copy of a claim that may still be delivered.
 #[derive(Debug, Clone, Copy)]
 struct LateClaim {
-    /// When it expires, by the server's clock.
+    /// The expiry of the claim, by the server's clock.
     expires_us: i64,
-    /// When it has expired in any case.
+    /// The time at which the claim has expired in any case.
     until: Moment,
 }
 
-impl fmt::Debug for Server {
+impl fmt::Debug for RedisBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Redis").field("servers", &self.servers).finish_non_exhaustive()
     }
 }
 
-impl Server {
+impl RedisBackend {
     async fn call<'s>(
         &self,
         name: &LockName,
@@ -183,17 +183,17 @@ impl Server {
         self.servers.call(name, operation, timeout, Call::Script(call), false).await
     }
 
-    /// How long to wait for a reply about `request` on a connection that may be broken: there must be time for another attempt.
+    /// Returns the time limit for a reply about `request` on a connection that may be broken. It leaves time for another attempt.
     fn timeout(&self, request: &Request) -> Duration {
-        (request.ttl / 3).max(Duration::from_millis(50)).min(self.shared.command_timeout)
+        (request.ttl / 3).max(Duration::from_millis(50)).min(self.context.operation_timeout)
     }
 
     fn late_claims(&self) -> MutexGuard<'_, HashMap<RequestId, LateClaim>> {
-        self.shared.late_claims.lock().unwrap_or_else(PoisonError::into_inner)
+        self.context.late_claims.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A copy of a claim of `request` may be delivered after its release, until it expires.
-    fn may_come_late(&self, request: &Request, expires_us: i64) {
+    /// Records that a copy of a claim of `request` may be delivered after its release, until that claim expires.
+    fn record_late_claim(&self, request: &Request, expires_us: i64) {
         let now = SystemClock.now();
         let until = now + 2 * (self.timeout(request) + VALIDITY);
         let mut late = self.late_claims();
@@ -201,31 +201,30 @@ impl Server {
         late.insert(request.id, LateClaim { expires_us, until });
     }
 
-    /// Sends a claim, which expires by the server's clock. The reply is a word, three numbers, and that clock.
-    async fn send_claim(&self, request: &Request, place_ttl: u64, ticket: u64) -> Result<[i64; 5]> {
+    /// Sends a claim, which expires by the server's clock. The reply contains a word, three numbers, and that clock.
+    async fn send_claim(&self, request: &Request, queue_lease: u64, ticket: u64) -> Result<[i64; 5]> {
         let timeout = self.timeout(request);
         let expires_us = AtomicI64::new(0);
         let id = request.id.to_bytes();
         let label = request.label.as_ref().map_or("", |label| label.as_str());
         let channel = self.servers.channel(&request.name);
         let invoke = |peer: &Peer| {
-            // Right before it is sent, on the connection to the server whose clock it is.
+            // Computed right before sending, from the clock of the server at the other end of the connection.
             let expires = peer.clock.expiry_us(timeout + VALIDITY).unwrap_or(i64::MAX);
             expires_us.fetch_max(expires, Ordering::Relaxed);
-            let mut call = self.shared.scripts.call(&self.shared.scripts.claim, &request.name);
+            let mut call = self.context.scripts.call(&self.context.scripts.claim, &request.name);
             call.arg(&id).arg(request.mode.bit()).arg(request.mode.conflicts());
-            call.arg(in_micros(request.ttl)).arg(place_ttl).arg(&*channel).arg(ticket);
+            call.arg(in_micros(request.ttl)).arg(queue_lease).arg(&*channel).arg(ticket);
             call.arg(request.owner.as_str()).arg(label).arg(expires);
             call
         };
-        let mut unanswered =
-            Unanswered { server: self, request, expires_us: &expires_us, is_answered: false };
-        let Reply { outcome, may_come_late, peer, .. } = self
+        let mut pending = PendingClaim { backend: self, request, expires_us: &expires_us, is_settled: false };
+        let Reply { outcome, may_execute_late, peer, .. } = self
             .servers
-            .call(&request.name, Operation::Claim, timeout, Call::Script(&invoke), place_ttl > 0)
+            .call(&request.name, Operation::Claim, timeout, Call::Script(&invoke), queue_lease > 0)
             .await;
-        unanswered.is_answered = !may_come_late;
-        drop(unanswered);
+        pending.is_settled = !may_execute_late;
+        drop(pending);
         let reply: [i64; 5] = self.servers.read(Operation::Claim, outcome?)?;
         if let Some((peer, sent_at)) = peer {
             peer.clock.observe(sent_at, reply[4]);
@@ -233,13 +232,13 @@ impl Server {
         Ok(reply)
     }
 
-    /// The outcome of a keep-alive of `request`, by the script's reply about it.
-    fn kept(&self, request: &Request, reply: &Value) -> Result<KeepAlive> {
+    /// Returns the outcome of a keep-alive of `request`, from the script's reply about it.
+    fn keep_alive_outcome(&self, request: &Request, reply: &Value) -> Result<KeepAlive> {
         Ok(match reply {
             Value::Int(1) => KeepAlive::Held { lease: request.ttl },
             Value::Int(2) => KeepAlive::Queued,
             Value::Int(0) => KeepAlive::Lost(LostReason::Gone),
-            reply => match broken(reply) {
+            reply => match break_reason(reply) {
                 Some(reason) => KeepAlive::Lost(reason),
                 None => {
                     return Err(self.servers.unexpected(Operation::Renew, "an unknown outcome of a renewal"));
@@ -248,8 +247,8 @@ impl Server {
         })
     }
 
-    /// Extends what `requests` have in a cluster. The outcome for a request whose node does not reply is unknown; it is an error if
-    /// that is so for all of them.
+    /// Extends the holds and queue entries of `requests` in a cluster. The outcome for a request is unknown if its node does not reply; if
+    /// that is so for all of them, it is an error.
     async fn keep_alive_in(
         &self,
         nodes: &Arc<Nodes>,
@@ -257,13 +256,13 @@ impl Server {
         longest: Duration,
     ) -> Result<Vec<KeepAlive>> {
         let shortest = requests.iter().map(|request| self.timeout(request)).min().unwrap_or(longest);
-        let replies = nodes.keep_alive(&self.shared.scripts, requests, [shortest, longest]).await;
+        let replies = nodes.keep_alive(&self.context.scripts, requests, [shortest, longest]).await;
         let (mut failed, mut known) = (None, 0);
         let outcomes = requests.iter().zip(replies).map(|(request, reply)| {
             Ok(match reply {
                 Ok(reply) => {
                     known += 1;
-                    self.kept(request, &reply)?
+                    self.keep_alive_outcome(request, &reply)?
                 }
                 Err(error) => {
                     failed.get_or_insert(error);
@@ -285,11 +284,11 @@ impl Server {
 
     fn entry(&self, operation: Operation, entry: EntryParts) -> Result<Entry> {
         let (token, mode, age, left, owner, label, notice) = entry;
-        let unexpected = || self.servers.unexpected(operation, "an entry of a lock that makes no sense");
+        let unexpected = || self.servers.unexpected(operation, "an invalid entry of a lock");
         let mode = u8::try_from(mode).ok().and_then(Mode::from_bit).ok_or_else(unexpected)?;
         let (owner, token) = (OwnerId::sanitized(&owner), FencingToken::new(token));
         let broken = (!notice.is_empty()).then(|| BreakNotice::from_text(&notice));
-        Ok(Entry::new(mode, owner, &label, token, micros(age), micros(left)).broken(broken))
+        Ok(Entry::new(mode, owner, &label, token, from_micros(age), from_micros(left)).broken(broken))
     }
 
     fn entries(&self, operation: Operation, entries: Vec<EntryParts>) -> Result<Vec<Entry>> {
@@ -300,94 +299,103 @@ impl Server {
     }
 }
 
-/// A claim that was sent and not answered yet. Dropping it notes that the claim may be delivered late.
-struct Unanswered<'a> {
-    server: &'a Server,
+/// A claim without a reply yet. Dropping it records that the claim may be delivered late.
+struct PendingClaim<'a> {
+    backend: &'a RedisBackend,
     request: &'a Request,
-    /// Zero until it is sent.
+    /// Zero until the claim is sent.
     expires_us: &'a AtomicI64,
-    is_answered: bool,
+    is_settled: bool,
 }
 
-impl Drop for Unanswered<'_> {
+impl Drop for PendingClaim<'_> {
     fn drop(&mut self) {
         let expires_us = self.expires_us.load(Ordering::Relaxed);
-        if !self.is_answered && expires_us != 0 {
-            self.server.may_come_late(self.request, expires_us);
+        if !self.is_settled && expires_us != 0 {
+            self.backend.record_late_claim(self.request, expires_us);
         }
     }
 }
 
-/// Token or -1, mode, age in us, what is left in us, owner, label, break notice or empty.
+/// Token or -1, mode, age in us, time left in us, owner, label, break notice or empty.
 type EntryParts = (i64, i64, i64, i64, String, String, String);
 
-fn micros(number: i64) -> Duration {
+fn from_micros(number: i64) -> Duration {
     Duration::from_micros(u64::try_from(number).unwrap_or(0))
 }
 
-/// Why a hold ended, if the reply of a script is a break notice.
-fn broken(reply: &Value) -> Option<LostReason> {
+/// Returns the reason for the end of a hold if the reply of a script is a break notice.
+fn break_reason(reply: &Value) -> Option<LostReason> {
     let Value::BulkString(notice) = reply else { return None };
     Some(LostReason::Broken(BreakNotice::from_text(&String::from_utf8_lossy(notice))))
 }
 
 #[async_trait]
-impl Backend for Server {
+impl Backend for RedisBackend {
     fn capabilities(&self) -> &Capabilities {
-        &self.shared.capabilities
+        &self.context.capabilities
     }
 
     fn here(&self) -> Option<Arc<dyn Backend>> {
-        // A node of a cluster follows from the lock, so a runtime would need a connection to each of them.
-        let Servers::One { link, channel } = &self.servers else { return None };
-        // This connection receives the grants of those who wait, and keeps the holds alive. After a failover, or behind an address that
-        // leads elsewhere by now, a connection that is late to follow would grant locks at another server.
+        // In a cluster the lock determines the node, so a runtime would need a connection to each node.
+        let Servers::Single { link, channel } = &self.servers else { return None };
+        // The store's connection receives the grants of waiters and keeps holds alive. After a failover, or behind an address that leads to
+        // another server by now, a caller's connection that follows later would grant locks at another server.
         let run = link.run()?;
-        let is_usable = |caller: &Self| matches!(&caller.servers, Servers::One { link, .. } if link.run().as_ref() == Some(&run));
+        let is_usable = |caller: &Self| matches!(&caller.servers, Servers::Single { link, .. } if link.run().as_ref() == Some(&run));
         let open = || {
-            let (shared, endpoint, channel) = (self.shared.clone(), link.endpoint().clone(), channel.clone());
+            let (context, endpoint, channel) =
+                (self.context.clone(), link.endpoint().clone(), channel.clone());
             async {
-                let link = Box::new(Link::open_another(endpoint).await?);
-                Ok(Self { shared, servers: Servers::One { link, channel }, callers: PerRuntime::default() })
+                let link = Box::new(Link::open_for_caller(endpoint).await?);
+                Ok(Self {
+                    context,
+                    servers: Servers::Single { link, channel },
+                    callers: PerRuntime::default(),
+                })
             }
         };
         self.callers.get(is_usable, open).map(|caller| caller as _)
     }
 
-    async fn claim(&self, request: &Request) -> Result<Standing> {
-        let (place_ttl, ticket) = if request.queues {
-            (in_micros(request.place_ttl()), self.shared.hub.enter(request))
+    async fn claim(&self, request: &Request) -> Result<ClaimOutcome> {
+        let (queue_lease, ticket) = if request.queues {
+            (in_micros(request.queue_lease()), self.context.wakeups.register(request))
         } else {
             (0, 0)
         };
-        for _ in 0..TRIES {
-            match self.send_claim(request, place_ttl, ticket).await? {
+        for _ in 0..MAX_ATTEMPTS {
+            match self.send_claim(request, queue_lease, ticket).await? {
                 [1, token, lease, ..] => {
                     let negative = || self.servers.unexpected(Operation::Claim, "a negative token");
                     let token = FencingToken::new(token).ok_or_else(negative)?;
-                    self.shared.hub.forget(request.id);
-                    return Ok(Standing::Held(Grant::new(token, micros(lease))));
+                    self.context.wakeups.remove(request.id);
+                    return Ok(ClaimOutcome::Granted(Grant::new(token, from_micros(lease))));
                 }
-                [0, left, ahead, place, _] => {
+                [0, left, ahead, position, _] => {
                     if request.queues {
-                        self.shared.hub.placed(request, place.unsigned_abs());
+                        self.context.wakeups.set_position(request, position.unsigned_abs());
                     }
-                    // A third of its own time, so that the place is refreshed before it expires.
-                    let recheck = micros(left).min(RECHECK).min(request.place_ttl() / 3);
-                    return Ok(Standing::Queued(Place::new(u32::try_from(ahead).ok(), recheck)));
+                    // At most a third of the lifetime of the queue entry, so that the entry is refreshed before it expires.
+                    let recheck = from_micros(left).min(RECHECK).min(request.queue_lease() / 3);
+                    return Ok(ClaimOutcome::Queued(QueuePosition::new(u32::try_from(ahead).ok(), recheck)));
                 }
-                // It has expired by a clock that was set forward. The reply has corrected the estimate of it.
+                // The claim has expired by a clock that was set forward. The reply has corrected the estimate of that clock.
                 [-1, ..] => {}
-                _ => return Err(self.servers.unexpected(Operation::Claim, "neither a grant nor a place")),
+                _ => {
+                    return Err(self
+                        .servers
+                        .unexpected(Operation::Claim, "neither a grant nor a queue position"));
+                }
             }
         }
         Err(self.servers.failed(Operation::Claim, crate::error::Cause::TimedOut(self.timeout(request))))
     }
 
     async fn wait(&self, request: &Request) -> Result<Wake> {
-        let wake = self.shared.hub.rung(request.id).await;
+        let wake = self.context.wakeups.notified(request.id).await;
         if let Wake::Granted(_) = wake {
-            self.shared.hub.forget(request.id);
+            self.context.wakeups.remove(request.id);
         }
         Ok(wake)
     }
@@ -397,21 +405,25 @@ impl Backend for Server {
             return Ok(Vec::new());
         };
         let link = match &self.servers {
-            Servers::One { link, .. } => link,
+            Servers::Single { link, .. } => link,
             Servers::Cluster(nodes) => return self.keep_alive_in(nodes, requests, timeout).await,
         };
-        let invoke = |_: &Peer| self.shared.scripts.keep_alive(requests);
+        let invoke = |_: &Peer| self.context.scripts.keep_alive(requests);
         let reply = link.call(Operation::Renew, timeout, Call::Script(&invoke)).await.outcome?;
         let replies: Vec<Value> = link.read(Operation::Renew, reply)?;
-        requests.iter().zip(&replies).map(|(request, reply)| self.kept(request, reply)).collect()
+        requests
+            .iter()
+            .zip(&replies)
+            .map(|(request, reply)| self.keep_alive_outcome(request, reply))
+            .collect()
     }
 
     async fn release(&self, request: &Request) -> Result<Release> {
-        self.shared.hub.forget(request.id);
+        self.context.wakeups.remove(request.id);
         let late = self.late_claims().get(&request.id).copied();
         let id = request.id.to_bytes();
         let invoke = |_: &Peer| {
-            let mut call = self.shared.scripts.call(&self.shared.scripts.release, &request.name);
+            let mut call = self.context.scripts.call(&self.context.scripts.release, &request.name);
             call.arg(&id).arg(late.map_or(0, |claim| claim.expires_us));
             call
         };
@@ -420,22 +432,22 @@ impl Backend for Server {
         if late.is_some() {
             self.late_claims().remove(&request.id);
         }
-        if let Some(reason) = broken(&value) {
+        if let Some(reason) = break_reason(&value) {
             return Ok(Release::Lost(reason));
         }
         Ok(match self.servers.read(Operation::Release, value)? {
             1 => Release::Released,
-            // A copy that was sent before, on a connection that broke, may have removed the entry.
-            _ if reply.may_come_late => Release::Released,
+            // An earlier copy, sent on a connection that broke, may have removed the entry.
+            _ if reply.may_execute_late => Release::Released,
             _ => Release::Lost(LostReason::Gone),
         })
     }
 }
 
 #[async_trait]
-impl Inspect for Server {
+impl Inspect for RedisBackend {
     async fn inspect(&self, name: &LockName) -> Result<LockStatus> {
-        let invoke = |_: &Peer| self.shared.scripts.call(&self.shared.scripts.inspect, name);
+        let invoke = |_: &Peer| self.context.scripts.call(&self.context.scripts.inspect, name);
         let reply = self.call(name, Operation::Inspect, INSPECT_TIMEOUT, &invoke).await.outcome?;
         let (holders, waiters): (Vec<EntryParts>, Vec<EntryParts>) =
             self.servers.read(Operation::Inspect, reply)?;
@@ -444,15 +456,15 @@ impl Inspect for Server {
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockStatus>> {
-        let names = self.servers.in_use(&self.shared.scripts.keys, "hq", prefix).await?;
-        keys::in_use_of(self, names).await
+        let names = self.servers.scan_names(&self.context.scripts.keys, "hq", prefix).await?;
+        keys::inspect_all(self, names).await
     }
 
     async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
         let notice = order.notice.to_text();
         let invoke = |_: &Peer| {
-            let mut call = self.shared.scripts.call(&self.shared.scripts.break_lock, name);
-            call.arg(name.as_str()).arg(&notice).arg(u8::from(order.force)).arg(&self.shared.break_channel);
+            let mut call = self.context.scripts.call(&self.context.scripts.break_lock, name);
+            call.arg(name.as_str()).arg(&notice).arg(u8::from(order.force)).arg(&self.context.break_channel);
             call
         };
         let reply = self.call(name, Operation::Break, INSPECT_TIMEOUT, &invoke).await.outcome?;

@@ -1,8 +1,8 @@
-//! A queue for each lock with hand-over by the server, written once for one server, the primary that Sentinels watch, and a cluster.
+//! A queue for each lock with hand-over by the server. One server, the primary that Sentinels watch, and a cluster share this code.
 
 mod backend;
 mod scripts;
 mod servers;
 
-pub(crate) use backend::{Client, Opening};
+pub(crate) use backend::{Client, StoreBuilder};
 pub(crate) use scripts::Scripts;

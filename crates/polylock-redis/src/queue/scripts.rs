@@ -1,4 +1,4 @@
-//! The scripts, and the keys of their calls.
+//! The Lua scripts, and the keys of their calls.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -7,7 +7,7 @@ use redis::{Script, ScriptInvocation};
 
 use crate::keys::Keys;
 
-/// All scripts of the server.
+/// The scripts of a server.
 #[derive(Debug)]
 pub(crate) struct Scripts {
     pub(crate) keys: Keys,
@@ -19,11 +19,11 @@ pub(crate) struct Scripts {
 }
 
 impl Scripts {
-    /// For these keys.
+    /// Creates the scripts for these keys.
     pub(crate) fn new(keys: Keys) -> Self {
         // The part that most calls need comes first: setting up the rest takes longer than running that part.
-        let script = |at_once: &str, own: &str| {
-            Script::new(&[at_once, include_str!("scripts/common.lua"), own].concat())
+        let script = |fast_path: &str, body: &str| {
+            Script::new(&[fast_path, include_str!("scripts/common.lua"), body].concat())
         };
         Self {
             keys,
@@ -35,7 +35,7 @@ impl Scripts {
         }
     }
 
-    /// A call that extends what `requests` have.
+    /// Returns a call that extends the holds and queue entries of `requests`.
     pub(crate) fn keep_alive<'r>(
         &self,
         requests: impl IntoIterator<Item = &'r Arc<Request>>,
@@ -50,20 +50,20 @@ impl Scripts {
                 }
                 next
             });
-            extended(&mut call, lock, request);
+            add_request(&mut call, lock, request);
         }
         call
     }
 
-    /// The same for a hold, with the key of the holds alone.
+    /// Returns a call that extends one hold, with the key of the holds alone.
     pub(crate) fn keep_hold(&self, request: &Request) -> ScriptInvocation<'_> {
         let mut call = self.keep_alive.prepare_invoke();
         call.key(self.keys.of("h", &request.name));
-        extended(&mut call, 0, request);
+        add_request(&mut call, 0, request);
         call
     }
 
-    /// A call of `script`, with the keys of the lock `name`.
+    /// Returns a call of `script`, with the keys of the lock `name`.
     pub(crate) fn call<'s>(&self, script: &'s Script, name: &LockName) -> ScriptInvocation<'s> {
         let mut call = script.prepare_invoke();
         for kind in ["h", "q", "w"] {
@@ -77,13 +77,13 @@ impl Scripts {
     }
 }
 
-/// Adds what the script needs to know about a request.
-fn extended(call: &mut ScriptInvocation<'_>, lock: usize, request: &Request) {
+/// Adds the arguments of the keep-alive script for a request.
+fn add_request(call: &mut ScriptInvocation<'_>, lock: usize, request: &Request) {
     call.arg(lock).arg(&request.id.to_bytes());
-    call.arg(in_micros(request.ttl)).arg(in_micros(request.place_ttl()));
+    call.arg(in_micros(request.ttl)).arg(in_micros(request.queue_lease()));
 }
 
-/// A duration as the scripts have it.
+/// Converts a duration into microseconds, the unit of the scripts.
 pub(crate) fn in_micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }

@@ -1,4 +1,4 @@
-//! The servers of a store, and which of them serves a lock.
+//! The servers of a store, and the server of each lock.
 
 use std::{borrow::Cow, collections::BTreeSet, fmt, sync::Arc, time::Duration};
 
@@ -16,8 +16,8 @@ use crate::{
 /// The servers of a store.
 #[derive(Debug)]
 pub(crate) enum Servers {
-    /// One, with the client's channel there.
-    One {
+    /// One server, and the client's channel there.
+    Single {
         link: Box<Link>,
         channel: String,
     },
@@ -25,10 +25,10 @@ pub(crate) enum Servers {
 }
 
 impl Servers {
-    /// Sends a call about the lock `name`; see [`Link::call`]. A client whose request is `queued` receives messages from then on.
+    /// Sends a call about the lock `name`; see [`Link::call`]. If the request is `queued`, the client receives messages from then on.
     ///
     /// # Cancel safety
-    /// As [`Link::call`].
+    /// See [`Link::call`].
     pub(super) async fn call(
         &self,
         name: &LockName,
@@ -38,45 +38,50 @@ impl Servers {
         queued: bool,
     ) -> Reply {
         match self {
-            Self::One { link, .. } => link.call(operation, timeout, call).await,
+            Self::Single { link, .. } => link.call(operation, timeout, call).await,
             Self::Cluster(nodes) => nodes.call(name, operation, timeout, call, queued).await,
         }
     }
 
-    /// The channel of this client for messages about the lock `name`.
+    /// Returns the channel of this client for messages about the lock `name`.
     pub(super) fn channel(&self, name: &LockName) -> Cow<'_, str> {
         match self {
-            Self::One { channel, .. } => Cow::Borrowed(channel),
+            Self::Single { channel, .. } => Cow::Borrowed(channel),
             Self::Cluster(nodes) => Cow::Owned(nodes.channel(name)),
         }
     }
 
-    /// The names that begin with `names`, of all locks that have a key of these kinds.
+    /// Returns the names that begin with `names`, of all locks that have a key of these kinds.
     ///
     /// # Errors
     /// If one of the servers is unavailable.
-    pub(super) async fn in_use(&self, keys: &Keys, kinds: &str, names: &str) -> Result<BTreeSet<LockName>> {
+    pub(super) async fn scan_names(
+        &self,
+        keys: &Keys,
+        kinds: &str,
+        names: &str,
+    ) -> Result<BTreeSet<LockName>> {
         match self {
-            Self::One { link, .. } => keys.in_use(link, kinds, names).await,
-            Self::Cluster(nodes) => nodes.in_use(keys, kinds, names).await,
+            Self::Single { link, .. } => keys.scan_names(link, kinds, names).await,
+            Self::Cluster(nodes) => nodes.scan_names(keys, kinds, names).await,
         }
     }
 
-    /// Converts a server's reply into the type that it should have.
+    /// Converts a server's reply into the expected type.
     pub(super) fn read<T: FromRedisValue>(&self, operation: Operation, reply: Value) -> Result<T> {
         redis::from_redis_value(reply).map_err(|error| self.unexpected(operation, error))
     }
 
-    /// A server has sent a reply that it never should.
-    pub(super) fn unexpected(&self, operation: Operation, what: impl fmt::Display) -> Error {
-        let advice = format!("unexpected reply: {what}");
+    /// Returns the error of `operation` for an unexpected reply.
+    pub(super) fn unexpected(&self, operation: Operation, detail: impl fmt::Display) -> Error {
+        let advice = format!("unexpected reply: {detail}");
         self.failed(operation, Cause::Unusable(Fault::Permanent, advice))
     }
 
-    /// `operation` failed for this reason.
+    /// Returns the error of `operation` with this cause.
     pub(super) fn failed(&self, operation: Operation, cause: Cause) -> Error {
         match self {
-            Self::One { link, .. } => link.failed(operation, cause),
+            Self::Single { link, .. } => link.failed(operation, cause),
             Self::Cluster(nodes) => nodes.failed(operation, cause),
         }
     }

@@ -1,97 +1,105 @@
 //! The store: proposals, renewals and releases, each decided by a majority.
 //!
-//! After Redlock (<https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/>), with numbers: a proposal
-//! carries a number, a server accepts only a greater one than before, and the number that a majority has accepted is the token.
-//! Two majorities share a server, which has accepted the one before the other, so no token is given twice; and if one request
-//! had the lock before another proposed, the server that they share makes the later token the greater one.
+//! Based on Redlock (<https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/>), with numbers: a proposal carries a
+//! number, a server accepts only a greater one than before, and the number that a majority has accepted is the token. Two majorities share
+//! a server, which has accepted one number before the other, so no token is granted twice. If one request had the lock before another
+//! proposed, the server that they share makes the later token the greater one.
 
 use std::{str, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, BreakNotice, Capabilities, Clock, FencingToken, Grant, KeepAlive, LockName, LostReason,
-    Operation, Place, Release, Request, Result, Standing, SystemClock, Wake,
+    Backend, BreakNotice, Capabilities, ClaimOutcome, Clock, FencingToken, Grant, KeepAlive, LockName,
+    LostReason, Operation, PerRuntime, QueuePosition, Release, Request, Result, SystemClock, Wake,
+    waiter_queues::WaiterQueues,
 };
 
 use super::{
-    node::{Answer, Ballot, Node, Vote},
+    node::{Attempt, Node, ProposalReply, Vote},
     numbers::Numbers,
-    poll::{poll, too_few, unconfirmed},
-    proposals::{Definite, Outcome as Released, Sent},
+    poll::{no_majority, poll, unconfirmed},
+    proposals::{DefiniteReply, Outcome as ReleaseOutcome, Sent},
     tally::{self, quorum},
-    waiters::Waiters,
-    withdrawals::Cluster,
+    withdrawals::ServerSet,
 };
 use crate::{error::no_greater_number, link::Push};
 
-/// How often a waiter claims again, though it is notified.
+/// The interval at which a waiter claims again although it is notified.
 const RECHECK: Duration = Duration::from_millis(500);
-/// For how many ms it waits, at random, after votes were split.
-const SPLIT: std::ops::Range<u64> = 1..20;
-/// How often a number is proposed until a claim has failed.
-const TRIES: u32 = 5;
+/// The range of the random pause after split votes, in ms.
+const SPLIT_PAUSE_MS: std::ops::Range<u64> = 1..20;
+/// The number of proposals after which a claim fails.
+const MAX_PROPOSALS: u32 = 5;
 
-/// The locks of all servers.
+/// The locks of all servers, on the links of one runtime.
 #[derive(Debug)]
-pub(super) struct Redlock {
+pub(super) struct RedlockBackend {
+    pub(super) context: Arc<Context>,
+    pub(super) servers: Arc<ServerSet>,
+    /// The same locks on the links of the callers' runtimes.
+    pub(super) callers: PerRuntime<Self>,
+}
+
+/// The parts of the store that do not depend on the links.
+#[derive(Debug)]
+pub(super) struct Context {
     pub(super) capabilities: Capabilities,
-    pub(super) cluster: Arc<Cluster>,
     pub(super) numbers: Numbers,
-    pub(super) waiters: Arc<Waiters>,
-    /// This client's own channel, and the one for break notices.
+    pub(super) waiters: Arc<WaiterQueues>,
+    /// This client's own channel, and the channel for break notices.
     pub(super) channel: String,
     pub(super) break_channel: String,
 }
 
 /// Handles a server's push message for the waiters of this process.
-pub(super) fn on_push(waiters: &Waiters, push: Push<'_>) {
+pub(super) fn on_push(waiters: &WaiterQueues, push: Push<'_>) {
     let name = match push {
         Push::Message(name) => str::from_utf8(name).ok().and_then(|name| LockName::new(name).ok()),
         Push::Lost => None,
     };
     match name {
-        Some(name) => waiters.notify(&name),
-        None => waiters.notify_all(),
+        Some(name) => waiters.wake(&name),
+        None => waiters.wake_all(),
     }
 }
 
 /// The outcome of a proposal.
-enum Outcome {
-    Held(Grant),
-    /// Another request has a majority, for at least so long unless it is released.
-    Taken(Duration),
+enum ProposalOutcome {
+    Granted(Grant),
+    /// Another request has a majority, for at least this long unless it is released.
+    HeldByOther(Duration),
     /// No request has a majority.
-    Split,
+    SplitVote,
     /// The number was too small.
-    Outnumbered,
+    StaleNumber,
 }
 
 /// The replies of servers to a proposal that has failed.
 #[derive(Default)]
 struct Refusals {
-    /// How many servers have given their vote to another request, by its number; and for how long the first of them.
-    held: Vec<(i64, usize)>,
+    /// The number of servers with a vote for another request, by its number, and the time until the first of these votes expires.
+    held_by_others: Vec<(i64, usize)>,
     left: Option<Duration>,
     /// The numbers that servers have accepted.
     stale: Vec<i64>,
-    /// How many servers cannot be reached, or their votes do not count.
+    /// The number of servers that can't be reached or have votes that do not count.
     unavailable: usize,
 }
 
 impl Refusals {
-    fn of(answers: &[Option<Result<Answer>>]) -> Self {
+    fn of(replies: &[Option<Result<ProposalReply>>]) -> Self {
         let mut refusals = Self::default();
-        for answer in answers.iter().flatten() {
-            let Ok(Answer { vote, counts }) = answer else {
+        for reply in replies.iter().flatten() {
+            let Ok(ProposalReply { vote, counts }) = reply else {
                 refusals.unavailable += 1;
                 continue;
             };
             refusals.unavailable += usize::from(!counts);
             match vote {
                 Vote::Held(number, left) => {
-                    match refusals.held.iter_mut().find(|(other, _)| other == number) {
+                    match refusals.held_by_others.iter_mut().find(|(other, _)| other == number) {
                         Some((_, servers)) => *servers += 1,
-                        None => refusals.held.push((*number, 1)),
+                        None => refusals.held_by_others.push((*number, 1)),
                     }
                     refusals.left = Some(refusals.left.map_or(*left, |before| before.min(*left)));
                 }
@@ -103,106 +111,110 @@ impl Refusals {
     }
 }
 
-impl Redlock {
-    fn servers(&self) -> usize {
-        self.cluster.nodes.len()
+impl RedlockBackend {
+    fn server_count(&self) -> usize {
+        self.servers.nodes.len()
     }
 
-    /// The clocks of the servers that have replied before.
+    /// Returns the clocks of the servers that have replied before.
     fn clocks(&self) -> Vec<i64> {
-        self.cluster.nodes.iter().filter_map(|node| node.clock_us()).collect()
+        self.servers.nodes.iter().filter_map(|node| node.clock_us()).collect()
     }
 
-    /// Notes the outcome of a message that may leave a vote.
-    fn resolve(cluster: &Cluster, sent: Sent, ballot: &Ballot) {
-        let definite = match &ballot.answer {
-            Ok(Answer { vote: Vote::Yes(number, _), .. }) => Definite::Voted(*number),
-            Ok(_) if !ballot.may_come_late => Definite::Refused,
-            Err(_) if !ballot.was_sent => Definite::Refused,
-            // Anything may still happen.
+    /// Records the outcome of a message that may leave a vote.
+    fn record_reply(servers: &ServerSet, sent: Sent, attempt: &Attempt) {
+        let definite = match &attempt.reply {
+            Ok(ProposalReply { vote: Vote::Yes(number, _), .. }) => DefiniteReply::Voted(*number),
+            Ok(_) if !attempt.may_execute_late => DefiniteReply::Refused,
+            Err(_) if !attempt.was_sent => DefiniteReply::Refused,
+            // The message may still be executed.
             _ => return,
         };
-        cluster.proposals().replied(sent, definite);
+        servers.proposals().on_reply(sent, definite);
     }
 
-    /// Proposes a number for `request`, and withdraws it if too few servers have voted for it; or if it `follows` and another server
-    /// has accepted a greater number that can be followed.
-    async fn propose(&self, request: &Request, follows: bool) -> Result<Outcome> {
+    /// Proposes a number for `request`. Withdraws it if too few servers have voted for it; or if it `follows`, and another server has
+    /// accepted a greater number that can be followed.
+    async fn propose(&self, request: &Arc<Request>, follows: bool) -> Result<ProposalOutcome> {
         let began = SystemClock.now();
-        let Some(number) = self.numbers.next(&request.name, self.clocks()) else {
+        let Some(number) = self.context.numbers.next(&request.name, self.clocks()) else {
             return Err(no_greater_number(super::NAME, Operation::Claim, "a majority"));
         };
-        let until = Cluster::until(request);
-        let withdrawn = self.cluster.proposals().propose(request.id, &request.name, number, began, until);
-        let timeout = self.cluster.timeout_of(request);
-        let channel = if request.queues { self.channel.as_str() } else { "" };
+        let until = ServerSet::repeat_until(request);
+        let withdrawn = self.servers.proposals().propose(request.id, &request.name, number, began, until);
+        let timeout = self.servers.timeout_of(request);
+        let context = self.context.clone();
         let send = |index, node: Arc<Node>| {
-            let sent = self.cluster.proposals().sends(request.id, index, number)?;
-            let (cluster, request, channel) = (self.cluster.clone(), request.clone(), channel.to_owned());
+            let sent = self.servers.proposals().on_send(request.id, index, number)?;
+            let (servers, request, context) = (self.servers.clone(), request.clone(), context.clone());
             Some(async move {
-                let ballot =
-                    node.propose(&cluster.scripts, &request, number, withdrawn, &channel, timeout).await;
-                Self::resolve(&cluster, sent, &ballot);
-                ballot.answer
+                let channel = if request.queues { &*context.channel } else { "" };
+                let attempt =
+                    node.propose(&servers.scripts, &request, number, withdrawn, channel, timeout).await;
+                Self::record_reply(&servers, sent, &attempt);
+                attempt.reply
             })
         };
-        let (mut ballot, mut lease) = (tally::Ballot::new(self.servers()), request.ttl);
-        let votes = poll(Operation::Claim, &self.cluster.nodes, timeout, send, |index, vote| {
+        let (mut ballot, mut lease) = (tally::Ballot::new(self.server_count()), request.ttl);
+        let votes = poll(Operation::Claim, &self.servers.nodes, timeout, send, |index, vote| {
             match vote {
-                Ok(Answer { vote: Vote::Yes(number, left), counts: true }) => {
+                Ok(ProposalReply { vote: Vote::Yes(number, left), counts: true }) => {
                     ballot.vote(index, *number);
                     lease = lease.min(*left);
                 }
-                _ => ballot.other(index),
+                _ => ballot.no_vote(index),
             }
             ballot.is_decided()
         })
         .await;
 
         let refusals = Refusals::of(&votes);
-        // A server that was not restarted may know of greater tokens than those that were.
-        let spare = self.servers() - quorum(self.servers());
-        let greatest = self.numbers.follow(&request.name, &refusals.stale, spare, self.clocks());
+        // A server that was not restarted may have accepted greater tokens than the restarted ones.
+        let spare = self.server_count() - quorum(self.server_count());
+        let greatest = self.context.numbers.follow(&request.name, &refusals.stale, spare, self.clocks());
         let elected = ballot.elected().filter(|token| greatest <= *token || !follows);
         let left = lease.saturating_sub(SystemClock.now().since(began));
         if let (Some(token), false) = (elected.and_then(FencingToken::new), left.is_zero())
-            && self.cluster.proposals().grant(request.id, token.as_i64(), forgotten_at(request))
+            && self.servers.proposals().grant(request.id, token.as_i64(), record_until(request))
         {
-            return Ok(Outcome::Held(Grant::new(token, lease)));
+            return Ok(ProposalOutcome::Granted(Grant::new(token, lease)));
         }
-        if !refusals.held.is_empty() && request.queues {
-            self.cluster.proposals().note(request.id);
+        if !refusals.held_by_others.is_empty() && request.queues {
+            self.servers.proposals().mark_queued(request.id);
         }
         self.withdraw(request, &votes).await;
-        if self.servers() - refusals.unavailable < quorum(self.servers()) {
-            return Err(too_few(Operation::Claim, &self.cluster.nodes, &votes));
+        if self.server_count() - refusals.unavailable < quorum(self.server_count()) {
+            return Err(no_majority(Operation::Claim, &self.servers.nodes, &votes));
         }
-        let is_taken = refusals.held.iter().any(|(_, servers)| *servers >= quorum(self.servers()));
+        let is_taken =
+            refusals.held_by_others.iter().any(|(_, servers)| *servers >= quorum(self.server_count()));
         Ok(match refusals.left {
-            Some(left) if is_taken => Outcome::Taken(left),
-            None if !refusals.stale.is_empty() => Outcome::Outnumbered,
-            _ => Outcome::Split,
+            Some(left) if is_taken => ProposalOutcome::HeldByOther(left),
+            None if !refusals.stale.is_empty() => ProposalOutcome::StaleNumber,
+            _ => ProposalOutcome::SplitVote,
         })
     }
 
     /// Withdraws the votes for a proposal that has failed, and waits for the servers that have replied to it.
-    async fn withdraw(&self, request: &Request, votes: &[Option<Result<Answer>>]) {
+    async fn withdraw(&self, request: &Arc<Request>, votes: &[Option<Result<ProposalReply>>]) {
         let (mut awaited, is_clear) = {
-            let mut proposals = self.cluster.proposals();
-            proposals.withdraw(request.id, Cluster::until(request));
+            let mut proposals = self.servers.proposals();
+            proposals.withdraw(request.id, ServerSet::repeat_until(request));
             let open = proposals.open_servers(request.id);
             (open.iter().filter(|index| matches!(votes[**index], Some(Ok(_)))).count(), open.is_empty())
         };
-        let (cluster, request) = (self.cluster.clone(), request.clone());
         if is_clear {
             return;
         }
         if awaited == 0 {
-            tokio::spawn(async move { cluster.withdraw(&request, "", |_, _| false).await });
+            // On the I/O thread: a caller's runtime may end before the withdrawal begins.
+            let (servers, request) = (self.servers.io_set().clone(), request.clone());
+            let runtime = servers.nodes[0].runtime().clone();
+            runtime.spawn(async move { servers.withdraw(&request, "", |_, _| false).await });
             return;
         }
-        cluster
-            .withdraw(&request, "", |_, reply| {
+        self.servers
+            .withdraw(request, "", |_, reply| {
                 awaited -= usize::from(reply.is_ok() && awaited > 0);
                 awaited == 0
             })
@@ -210,40 +222,66 @@ impl Redlock {
     }
 }
 
-/// When nobody needs to know any more what `request` held: after its lease, and after core has stopped trying to release it.
-pub(super) fn forgotten_at(request: &Request) -> polylock_core::Moment {
+/// Returns the time from which a record of `request` is not needed: its lease has expired, and the core has stopped trying to release it.
+pub(super) fn record_until(request: &Request) -> polylock_core::Moment {
     SystemClock.now() + 2 * request.ttl + Duration::from_secs(1)
 }
 
-/// Why a hold ended, by the break notice that a server has returned; empty if none has.
-pub(super) fn lost(notice: &str) -> LostReason {
+/// Returns the reason for the end of a hold, from the break notice that a server has returned; the notice is empty if there is none.
+pub(super) fn lost_reason(notice: &str) -> LostReason {
     if notice.is_empty() { LostReason::Gone } else { LostReason::Broken(BreakNotice::from_text(notice)) }
 }
 
 #[async_trait]
-impl Backend for Redlock {
+impl Backend for RedlockBackend {
     fn capabilities(&self) -> &Capabilities {
-        &self.capabilities
+        &self.context.capabilities
     }
 
-    async fn claim(&self, request: &Request) -> Result<Standing> {
-        let holds = self.cluster.proposals().token(request.id).is_some();
-        if request.queues && !holds {
-            self.waiters.enter(request);
+    fn here(&self) -> Option<Arc<dyn Backend>> {
+        let quorum = quorum(self.server_count());
+        if self.servers.nodes.iter().filter(|node| node.link.run().is_some()).count() < quorum {
+            return None;
         }
-        let mut tries = 0;
+        let open = || {
+            let (context, servers) = (self.context.clone(), self.servers.clone());
+            async move {
+                let servers = Arc::new(ServerSet::for_caller(servers).await);
+                Ok(Self { context, servers, callers: PerRuntime::default() })
+            }
+        };
+        let caller = self.callers.get(|_| true, open)?;
+        let mut free = 0;
+        for node in &caller.servers.nodes {
+            if !node.is_usable() {
+                node.reconnect();
+            } else if !node.link.is_full() {
+                free += 1;
+            }
+        }
+        // An operation that would have to wait for other messages gains nothing, and would be taken over half-way.
+        (free >= quorum).then_some(caller as _)
+    }
+
+    async fn claim(&self, request: &Request) -> Result<ClaimOutcome> {
+        let request = &Arc::new(request.clone());
+        let holds = self.servers.proposals().token(request.id).is_some();
+        if request.queues && !holds {
+            self.context.waiters.join(request);
+        }
+        let mut proposed = 0;
         let recheck = loop {
-            tries += 1;
-            match self.propose(request, tries < TRIES).await? {
-                Outcome::Held(grant) => {
-                    self.waiters.leave(request);
-                    return Ok(Standing::Held(grant));
+            proposed += 1;
+            match self.propose(request, proposed < MAX_PROPOSALS).await? {
+                ProposalOutcome::Granted(grant) => {
+                    self.context.waiters.leave(request);
+                    return Ok(ClaimOutcome::Granted(grant));
                 }
-                Outcome::Outnumbered if tries < TRIES => {}
-                Outcome::Taken(left) => break left.min(RECHECK),
-                Outcome::Outnumbered | Outcome::Split => {
-                    let pause = Duration::from_millis(fastrand::u64(SPLIT));
-                    if request.queues || tries >= TRIES {
+                ProposalOutcome::StaleNumber if proposed < MAX_PROPOSALS => {}
+                ProposalOutcome::HeldByOther(left) => break left.min(RECHECK),
+                ProposalOutcome::StaleNumber | ProposalOutcome::SplitVote => {
+                    let pause = Duration::from_millis(fastrand::u64(SPLIT_PAUSE_MS));
+                    if request.queues || proposed >= MAX_PROPOSALS {
                         break pause;
                     }
                     SystemClock.sleep_until(SystemClock.now() + pause).await;
@@ -251,14 +289,13 @@ impl Backend for Redlock {
             }
         };
         if !request.queues {
-            self.cluster.proposals().forget(request.id);
+            self.servers.proposals().drop_request(request.id);
         }
-        Ok(Standing::Queued(Place::new(None, recheck)))
+        Ok(ClaimOutcome::Queued(QueuePosition::new(None, recheck)))
     }
 
     async fn wait(&self, request: &Request) -> Result<Wake> {
-        self.waiters.notified(request).await;
-        Ok(Wake::Stale)
+        Ok(self.context.waiters.notified(request).await)
     }
 
     async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
@@ -266,49 +303,56 @@ impl Backend for Redlock {
     }
 
     async fn release(&self, request: &Request) -> Result<Release> {
-        self.waiters.leave(request);
-        let (now, until) = (SystemClock.now(), Cluster::until(request));
+        self.context.waiters.leave(request);
+        let (now, until) = (SystemClock.now(), ServerSet::repeat_until(request));
         let is_noted = {
-            let mut proposals = self.cluster.proposals();
-            if proposals.knows(request.id) {
+            let mut proposals = self.servers.proposals();
+            if proposals.is_known(request.id) {
                 proposals.release(request.id, until);
             } else {
                 proposals.release_unknown(request.id, &request.name, now, until);
             }
-            proposals.is_noted(request.id)
+            proposals.may_be_queued(request.id)
         };
-        // A server notes one waiter of this client: another one of this process may need it.
-        let channel = if is_noted && !self.waiters.waits(&request.name) { self.channel.as_str() } else { "" };
-        let mut missing = if channel.is_empty() { 0 } else { quorum(self.servers()) };
+        // A server records one waiter of this client. Another waiter of this process may need that record.
+        let is_last = is_noted && !self.context.waiters.waits(&request.name);
+        let channel = if is_last { self.context.channel.as_str() } else { "" };
+        let mut unconfirmed_count = if channel.is_empty() { 0 } else { quorum(self.server_count()) };
         let replies = self
-            .cluster
-            .withdraw(request, channel, |_, reply| {
-                missing -= usize::from(reply.is_ok() && missing > 0);
-                missing == 0 && self.cluster.proposals().outcome(request.id).is_some()
+            .servers
+            .withdraw(&Arc::new(request.clone()), channel, |_, reply| {
+                unconfirmed_count -= usize::from(reply.is_ok() && unconfirmed_count > 0);
+                unconfirmed_count == 0 && self.servers.proposals().outcome(request.id).is_some()
             })
             .await;
+        if is_last {
+            // 1. No waiter of this process is left, so the withdrawals above state that its channel waits no more.
+            // 2. A claim of this process that arrives in the meantime on another link is recorded as waiting.
+            // 3. A withdrawal arrives after it and deletes that record, so no server notifies the channel.
+            self.context.waiters.wake(&request.name);
+        }
         let (outcome, open, reports) = {
-            let mut proposals = self.cluster.proposals();
+            let mut proposals = self.servers.proposals();
             let (open, outcome) = (proposals.open_servers(request.id), proposals.finish(request.id));
-            let reports = outcome.is_none() && proposals.reports(request.id);
+            let reports = outcome.is_none() && proposals.report_unconfirmed(request.id);
             (outcome, open, reports)
         };
         match outcome {
-            Some(Released::Released) => Ok(Release::Released),
-            Some(Released::Lost(notice)) => Ok(Release::Lost(lost(&notice))),
+            Some(ReleaseOutcome::Released) => Ok(Release::Released),
+            Some(ReleaseOutcome::Lost(notice)) => Ok(Release::Lost(lost_reason(&notice))),
             None => {
                 if reports {
                     let servers: Vec<&str> =
-                        open.iter().map(|index| self.cluster.nodes[*index].address()).collect();
+                        open.iter().map(|index| self.servers.nodes[*index].address()).collect();
                     tracing::warn!(
                         lock.name = %request.name,
                         server = servers.join(", "),
-                        "the release of lock {} is not confirmed, and is tried again: until then, or until the lease has \
+                        "the release of lock {} is not confirmed, and is retried: until it is confirmed, or the lease has \
                          expired, the lock may not be free",
                         request.name
                     );
                 }
-                Err(unconfirmed(&self.cluster.nodes, &open, replies))
+                Err(unconfirmed(&self.servers.nodes, &open, replies))
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Where the servers are and how they are used.
+//! Configuration of a store in independent servers.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -10,22 +10,22 @@ use redis::Client;
 
 use crate::{
     config::{self, Settings, address, setters},
-    hosts::Form,
+    hosts::Deployment,
 };
 
-/// Whether the votes of a server that was restarted count.
+/// The treatment of the votes of a server that was restarted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Restart {
-    /// Not before every lease of before has expired, if it may have forgotten votes: if it is new, has lost its data, or was
-    /// restarted and is not durable.
+    /// Votes do not count until every earlier lease has expired, if the server may have forgotten votes: if it is new, has lost its data,
+    /// or was restarted and is not durable.
     #[default]
     Delay,
-    /// At once: every server runs with `appendonly yes` and `appendfsync always`, and never loses its data.
+    /// Votes count at once: every server runs with `appendonly yes` and `appendfsync always`, and never loses its data.
     Trust,
 }
 
-/// Where the servers are and how they are used. See the [module](super) for what each option means.
+/// The servers, and the settings of the store. See the [module](super) for the options.
 ///
 /// ```
 /// use polylock_redis::redlock::Config;
@@ -46,17 +46,17 @@ impl Config {
     pub const DEFAULT_PREFIX: &str = config::DEFAULT_PREFIX;
     /// The default of [`connect_timeout`](Self::connect_timeout).
     pub const DEFAULT_CONNECT_TIMEOUT: Duration = config::DEFAULT_CONNECT_TIMEOUT;
-    /// The default of [`command_timeout`](Self::command_timeout).
+    /// The default of [`operation_timeout`](Self::operation_timeout).
     pub const DEFAULT_COMMAND_TIMEOUT: Duration = Duration::from_millis(200);
     /// The default of [`max_ttl`](Self::max_ttl).
     pub const DEFAULT_MAX_TTL: Duration = Duration::from_secs(60);
-    /// The least number of servers.
+    /// The minimum number of servers.
     pub const MIN_SERVERS: usize = 3;
 
-    /// The servers of a URL, `redlock://user:password@host1:port,host2:port,host3:port/database?key=value`.
+    /// Reads the servers of a URL, `redlock://user:password@host1:port,host2:port,host3:port/database?key=value`.
     ///
     /// # Errors
-    /// [`ConfigError`] on what makes no sense.
+    /// [`ConfigError`] on an invalid URL or key.
     pub fn new(url: &str) -> Result<Self, ConfigError> {
         url::read(url, Self::from_url)
     }
@@ -64,11 +64,11 @@ impl Config {
     /// Reads a URL as [`new`](Self::new) does, and takes the store's keys from `keys`.
     ///
     /// # Errors
-    /// [`ConfigError`] on what makes no sense.
+    /// [`ConfigError`] on an invalid URL or key.
     pub fn from_url(url: &StoreUrl, keys: &mut Keys) -> Result<Self, ConfigError> {
         let restarts = [("delay", Restart::Delay), ("trust", Restart::Trust)];
         let config = Self {
-            settings: Settings::read(url, Form::Redlock, Self::DEFAULT_COMMAND_TIMEOUT, keys)?,
+            settings: Settings::read(url, Deployment::Redlock, Self::DEFAULT_COMMAND_TIMEOUT, keys)?,
             restart: keys.choice("polylock.restart", &restarts)?.unwrap_or_default(),
             max_ttl: keys.duration("polylock.max_ttl")?.unwrap_or(Self::DEFAULT_MAX_TTL),
         };
@@ -76,24 +76,24 @@ impl Config {
         Ok(config)
     }
 
-    /// The servers of clients that the program has made, with the users, passwords, databases and TLS settings of each. The store makes
-    /// connections of its own. At least three; see [`single::Config::of`](crate::single::Config::of) for an example.
+    /// Uses the servers of the application's clients, at least three, with the user, password, database and TLS settings of each. The store
+    /// makes connections of its own. See [`single::Config::of`](crate::single::Config::of) for an example.
     #[must_use]
     pub fn of<'c>(clients: impl IntoIterator<Item = &'c Client>) -> Self {
         Self {
-            settings: Settings::of_clients(clients, Self::DEFAULT_COMMAND_TIMEOUT),
+            settings: Settings::from_clients(clients, Self::DEFAULT_COMMAND_TIMEOUT),
             restart: Restart::default(),
             max_ttl: Self::DEFAULT_MAX_TTL,
         }
     }
 
     setters!(
-        "How long a server may take to answer until the others decide without it: 200 ms by default, and never more than a fifth of the \
+        "The time without a reply after which the other servers decide without a server: 200 ms by default, and at most a fifth of the \
          lease."
     );
 
-    /// Whether the votes of a server that was restarted count: not if it may have forgotten some, by default. All programs
-    /// that share a lock must use the same.
+    /// The treatment of the votes of a server that was restarted. By default they do not count at first if the server may have forgotten
+    /// some. All programs that share a lock must use the same value.
     #[must_use]
     pub const fn restart(mut self, restart: Restart) -> Self {
         self.restart = restart;
@@ -101,14 +101,14 @@ impl Config {
     }
 
     /// The longest lease, and with [`Restart::Delay`] also the time, but for a second, for which the votes of a server that may have
-    /// forgotten some do not count: 60 s by default. All programs that share a lock must use the same.
+    /// forgotten some do not count: 60 s by default. All programs that share a lock must use the same value.
     #[must_use]
     pub const fn max_ttl(mut self, max_ttl: Duration) -> Self {
         self.max_ttl = max_ttl;
         self
     }
 
-    /// What the setters did not look at.
+    /// Checks the values that the setters accept unchecked.
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         self.settings.check()?;
         let (servers, mut seen) = (&self.settings.servers, HashSet::new());
@@ -118,7 +118,7 @@ impl Config {
         }
         if servers.len() < Self::MIN_SERVERS {
             let problem = format!(
-                "names {} of the at least {} independent servers that a majority needs; five survive the loss of two",
+                "names {} servers, and a majority requires at least {} independent ones; five tolerate the loss of two",
                 servers.len(),
                 Self::MIN_SERVERS
             );
@@ -141,14 +141,14 @@ mod tests {
     }
 
     #[test]
-    fn a_url_gives_what_the_setters_give() {
+    fn a_url_and_the_setters_give_the_same_settings() {
         let url = "redlock://app:canary@a:1,b:2,[::1]:3/4?polylock.prefix=p&polylock.connect_timeout=2s\
-                   &polylock.command_timeout=50ms&polylock.restart=trust&polylock.max_ttl=5m&polylock.allow=eviction";
+                   &polylock.operation_timeout=50ms&polylock.restart=trust&polylock.max_ttl=5m&polylock.allow=eviction";
         let set = Config::new("redlock://app:canary@a:1,b:2,[::1]:3/4?polylock.tls=off")
             .unwrap()
             .prefix("p")
             .connect_timeout(Duration::from_secs(2))
-            .command_timeout(Duration::from_millis(50))
+            .operation_timeout(Duration::from_millis(50))
             .restart(Restart::Trust)
             .max_ttl(Duration::from_secs(300))
             .allow(Allowed::Eviction);
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn every_server_has_the_user_and_the_password() {
+    fn every_server_gets_the_user_and_the_password() {
         for server in Config::new("redlock://u:p%40@a,b,c").unwrap().settings.servers {
             let redis = server.redis_settings();
             assert_eq!((redis.username(), redis.password()), (Some("u"), Some("p@")));
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_names_its_key() {
+    fn an_invalid_setting_is_refused_with_its_key() {
         for (url, key) in [
             ("redlock:a,b,c", "store"),
             ("redlock://", "store"),

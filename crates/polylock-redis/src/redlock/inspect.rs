@@ -9,21 +9,21 @@ use polylock_core::{
 };
 
 use super::{
-    backend::Redlock,
+    backend::RedlockBackend,
     node::Node,
-    poll::{poll, too_few},
+    poll::{no_majority, poll},
     scripts::lease_left,
     tally::quorum,
 };
 use crate::{call::Call, keys, link::Peer};
 
-/// The time limit for servers that are slow.
+/// The time limit for slow servers.
 const TIMEOUT: Duration = Duration::from_secs(1);
-/// The time limit for looking at all keys of the servers. Each step of it has one of its own.
+/// The time limit for a scan of all keys of the servers. Each step of the scan has a time limit of its own.
 const LIST_TIMEOUT: Duration = Duration::from_secs(60);
 
-impl Redlock {
-    /// The replies of all servers within this time, of which there must be a majority.
+impl RedlockBackend {
+    /// Returns the replies of all servers within this time. It is an error if there is no majority of them.
     async fn majority<T, F>(
         &self,
         operation: Operation,
@@ -34,11 +34,11 @@ impl Redlock {
         T: Send + 'static,
         F: Future<Output = Result<T>> + Send + 'static,
     {
-        let nodes = &self.cluster.nodes;
+        let nodes = &self.servers.nodes;
         let replies =
             poll(operation, nodes, within, |index, node| Some(send(index, node)), |_, _| false).await;
         if replies.iter().filter(|reply| matches!(reply, Some(Ok(_)))).count() < quorum(nodes.len()) {
-            return Err(too_few(operation, nodes, &replies));
+            return Err(no_majority(operation, nodes, &replies));
         }
         Ok(replies.into_iter().flatten().flatten().collect())
     }
@@ -47,7 +47,7 @@ impl Redlock {
 /// One server's state of a lock.
 struct Status {
     holder: Option<Entry>,
-    /// By their channels.
+    /// The waiters, each with its channel.
     waiters: Vec<(String, Entry)>,
 }
 
@@ -71,21 +71,21 @@ async fn status(node: &Node, call: Call<'_>) -> Result<Status> {
     Ok(Status { holder, waiters: waiters.collect() })
 }
 
-/// The holder that a majority of `servers` has voted for; of a vote that only a minority has marked, the mark does not count.
-fn elected(votes: Vec<Entry>, servers: usize) -> Option<Entry> {
+/// Returns the holder that a majority of `count` servers has voted for. The mark of a break counts only if a majority has it.
+fn elected(votes: Vec<Entry>, count: usize) -> Option<Entry> {
     let mut by_token = HashMap::<_, Vec<Entry>>::new();
     for entry in votes {
         by_token.entry(entry.token).or_default().push(entry);
     }
     // A request with less than a majority is about to withdraw its votes, or its client has died.
-    let votes = by_token.into_values().find(|votes| votes.len() >= quorum(servers))?;
+    let votes = by_token.into_values().find(|votes| votes.len() >= quorum(count))?;
     let marks = votes.iter().filter_map(|entry| entry.broken.clone());
     let marked = votes.len() - votes.iter().filter(|entry| entry.broken.is_none()).count();
-    let broken = if marked >= quorum(servers) { most_frequent(marks) } else { None };
+    let broken = if marked >= quorum(count) { most_frequent(marks) } else { None };
     votes.into_iter().min_by_key(|entry| entry.expires_in).map(|entry| entry.broken(broken))
 }
 
-/// Different servers can have different notices if a break was tried again after it had failed.
+/// Returns the most frequent value. Servers can have different notices if a break that had failed was repeated.
 fn most_frequent<T: Eq + std::hash::Hash>(values: impl Iterator<Item = T>) -> Option<T> {
     let mut counts = HashMap::new();
     values.for_each(|value| *counts.entry(value).or_insert(0) += 1);
@@ -93,12 +93,12 @@ fn most_frequent<T: Eq + std::hash::Hash>(values: impl Iterator<Item = T>) -> Op
 }
 
 #[async_trait]
-impl Inspect for Redlock {
+impl Inspect for RedlockBackend {
     async fn inspect(&self, name: &LockName) -> Result<LockStatus> {
         let send = |_, node: Arc<Node>| {
-            let (cluster, name) = (self.cluster.clone(), name.clone());
+            let (servers, name) = (self.servers.clone(), name.clone());
             async move {
-                let call = |_: &Peer| cluster.scripts.inspect(&name);
+                let call = |_: &Peer| servers.scripts.inspect(&name);
                 status(&node, Call::Script(&call)).await
             }
         };
@@ -112,7 +112,7 @@ impl Inspect for Redlock {
                 }
             }
         }
-        let holder = elected(votes, self.cluster.nodes.len());
+        let holder = elected(votes, self.servers.nodes.len());
         let mut waiters: Vec<Entry> = waiters.into_values().collect();
         waiters.sort_by_key(|entry| Reverse(entry.age));
         Ok(LockStatus::new(name.clone(), holder.into_iter().collect(), waiters))
@@ -120,16 +120,16 @@ impl Inspect for Redlock {
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockStatus>> {
         let send = |_, node: Arc<Node>| {
-            let (cluster, prefix) = (self.cluster.clone(), prefix.to_owned());
-            async move { cluster.scripts.keys.in_use(&node.link, "r", &prefix).await }
+            let (servers, prefix) = (self.servers.clone(), prefix.to_owned());
+            async move { servers.scripts.keys.scan_names(&node.link, "r", &prefix).await }
         };
         let names =
             self.majority(Operation::Inspect, LIST_TIMEOUT, send).await?.into_iter().flatten().collect();
-        keys::in_use_of(self, names).await
+        keys::inspect_all(self, names).await
     }
 
-    /// Breaks the vote for one number on every server. It has failed unless a majority has taken part: then no majority can be left
-    /// with a vote for that number which is not marked, now or later, so the hold ends at its next renewal.
+    /// Breaks the vote for one number on every server. It has failed unless a majority has taken part: then no majority can have unmarked
+    /// votes for that number, now or later, so the hold ends at its next renewal.
     async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
         let holder = self.inspect(name).await?.holders.into_iter().next();
         if holder.is_none() && !order.force {
@@ -137,10 +137,11 @@ impl Inspect for Redlock {
         }
         let number = holder.as_ref().and_then(|holder| holder.token).map_or(0, FencingToken::as_i64);
         let send = |_, node: Arc<Node>| {
-            let (cluster, name, channel) = (self.cluster.clone(), name.clone(), self.break_channel.clone());
+            let (servers, name, channel) =
+                (self.servers.clone(), name.clone(), self.context.break_channel.clone());
             let (notice, force) = (order.notice.to_text(), order.force);
             async move {
-                let call = |_: &Peer| cluster.scripts.break_lock(&name, number, &notice, force, &channel);
+                let call = |_: &Peer| servers.scripts.break_lock(&name, number, &notice, force, &channel);
                 node.break_lock(TIMEOUT, &call).await
             }
         };
@@ -149,7 +150,7 @@ impl Inspect for Redlock {
         if order.force {
             return Ok(holder.into_iter().collect());
         }
-        // Without any, the lock was released meanwhile.
+        // Without a notice, the lock was released in the meantime.
         let notice = most_frequent(notices.into_iter()).map(|notice| BreakNotice::from_text(&notice));
         Ok(holder.filter(|_| notice.is_some()).map(|holder| holder.broken(notice)).into_iter().collect())
     }

@@ -5,19 +5,19 @@ use std::{collections::BTreeMap, sync::Arc};
 use polylock_core::{KeepAlive, Operation, Request, Result};
 
 use super::{
-    backend::{Redlock, forgotten_at, lost},
-    node::{Ballot, Extensions, Node},
-    poll::{poll, too_few},
-    proposals::{Definite, Sent, UNKNOWN},
+    backend::{RedlockBackend, lost_reason, record_until},
+    node::{Attempt, Extensions, Node},
+    poll::{no_majority, poll},
+    proposals::{DefiniteReply, Sent, UNKNOWN},
     scripts::Renewal,
     tally::{Extension, Renewals, Renewed},
-    withdrawals::Cluster,
+    withdrawals::ServerSet,
 };
 
 /// The replies of the servers about one request.
 struct Tally {
     renewals: Renewals,
-    /// Of a break.
+    /// The notice of a break.
     notice: String,
 }
 
@@ -32,32 +32,32 @@ impl Tally {
     }
 }
 
-impl Redlock {
-    /// Extends what `requests` hold. The outcome for a request without a majority of known replies is unknown; it is an error if
-    /// that is so for all of them.
+impl RedlockBackend {
+    /// Extends the holds of `requests`. The outcome for a request without a majority of known replies is unknown; if that is so for all of
+    /// them, it is an error.
     pub(super) async fn extend(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
-        // The longest: a request with a short lease does not have the others fail.
-        let Some(timeout) = requests.iter().map(|request| self.cluster.timeout_of(request)).max() else {
+        // The longest timeout, so that a request with a short lease does not make the others fail.
+        let Some(timeout) = requests.iter().map(|request| self.servers.timeout_of(request)).max() else {
             return Ok(Vec::new());
         };
-        let (nodes, servers) = (&self.cluster.nodes, self.cluster.nodes.len());
+        let (nodes, servers) = (&self.servers.nodes, self.servers.nodes.len());
         let batch: Arc<[Renewal]> = {
-            let proposals = self.cluster.proposals();
-            // A request of another client can be extended where it is, but not restored.
+            let proposals = self.servers.proposals();
+            // The vote for a request of another client can be extended, but not restored.
             let number = |request: &Request| proposals.token(request.id).unwrap_or(UNKNOWN);
             let renewal =
                 |request: &Arc<Request>| Renewal { request: request.clone(), number: number(request) };
             requests.iter().map(renewal).collect()
         };
         let send = |_, node: Arc<Node>| {
-            let (cluster, batch) = (self.cluster.clone(), batch.clone());
-            Some(async move { node.keep_alive(&cluster.scripts, &batch, false, timeout).await.answer })
+            let (servers, batch) = (self.servers.clone(), batch.clone());
+            Some(async move { node.keep_alive(&servers.scripts, &batch, false, timeout).await.reply })
         };
         let tally = || Tally { renewals: Renewals::new(servers), notice: String::new() };
         let mut tallies: Vec<Tally> = requests.iter().map(|_| tally()).collect();
         let replies = poll(Operation::Renew, nodes, timeout, send, |server, reply| {
-            if let Ok(Extensions { each, counts }) = reply {
-                for (tally, (extension, notice)) in tallies.iter_mut().zip(each) {
+            if let Ok(Extensions { outcomes, counts }) = reply {
+                for (tally, (extension, notice)) in tallies.iter_mut().zip(outcomes) {
                     tally.reply(server, *extension, notice, *counts);
                 }
             }
@@ -68,7 +68,7 @@ impl Redlock {
         let outcomes: Vec<_> = tallies.iter().map(|tally| tally.renewals.outcome()).collect();
         let unknown = outcomes.iter().filter(|outcome| outcome.is_none()).count();
         if unknown > 0 {
-            let error = too_few(Operation::Renew, nodes, &replies);
+            let error = no_majority(Operation::Renew, nodes, &replies);
             if unknown == outcomes.len() {
                 return Err(error);
             }
@@ -81,13 +81,13 @@ impl Redlock {
             .zip(requests)
             .map(|((tally, outcome), request)| match outcome {
                 Some(Renewed::Extended) => KeepAlive::Held { lease: request.ttl },
-                Some(Renewed::Lost) => KeepAlive::Lost(lost(&tally.notice)),
+                Some(Renewed::Lost) => KeepAlive::Lost(lost_reason(&tally.notice)),
                 None => KeepAlive::Unknown,
             })
             .collect())
     }
 
-    /// Records the leases that a majority has just extended, and has the servers vote again that have lost the vote.
+    /// Records the leases that a majority has just extended, and restores the votes at servers that have lost them.
     fn restore(
         &self,
         batch: &[Renewal],
@@ -95,55 +95,55 @@ impl Redlock {
         replies: &[Option<Result<Extensions>>],
     ) {
         let mut lost: BTreeMap<usize, Vec<(Sent, Renewal)>> = BTreeMap::new();
-        let mut proposals = self.cluster.proposals();
-        for (at, renewal) in batch.iter().enumerate() {
+        let mut proposals = self.servers.proposals();
+        for (index, renewal) in batch.iter().enumerate() {
             let Renewal { request, number } = renewal;
-            if outcomes[at] != Some(Renewed::Extended) || *number == UNKNOWN {
+            if outcomes[index] != Some(Renewed::Extended) || *number == UNKNOWN {
                 continue;
             }
-            proposals.extend(request.id, forgotten_at(request));
+            proposals.extend(request.id, record_until(request));
             for (server, reply) in replies.iter().enumerate() {
-                let Some(Ok(Extensions { each, .. })) = reply else { continue };
-                if each[at].0 != Extension::Absent {
+                let Some(Ok(Extensions { outcomes, .. })) = reply else { continue };
+                if outcomes[index].0 != Extension::Absent {
                     continue;
                 }
                 // Recorded before it is sent, so that the release goes to this server, too.
-                if let Some(sent) = proposals.sends(request.id, server, *number) {
+                if let Some(sent) = proposals.on_send(request.id, server, *number) {
                     lost.entry(server).or_default().push((sent, renewal.clone()));
                 }
             }
         }
         drop(proposals);
         for (server, votes) in lost {
-            let cluster = self.cluster.clone();
-            // If it fails, the next renewal does it again. A release that overtakes it has the server refuse.
-            tokio::spawn(async move { give_again(&cluster, server, votes).await });
+            let servers = self.servers.clone();
+            // If it fails, the next renewal repeats it. If a release overtakes it, the server refuses it.
+            tokio::spawn(async move { restore_votes(&servers, server, votes).await });
         }
     }
 }
 
-/// Has `server` give these votes again.
-async fn give_again(cluster: &Cluster, server: usize, votes: Vec<(Sent, Renewal)>) {
+/// Makes `server` vote again for these requests.
+async fn restore_votes(servers: &ServerSet, server: usize, votes: Vec<(Sent, Renewal)>) {
     let (sent, batch): (Vec<Sent>, Vec<_>) = votes.into_iter().unzip();
-    let timeout = batch.iter().map(|renewal| cluster.timeout_of(&renewal.request)).max().unwrap_or_default();
-    let ballot = cluster.nodes[server].keep_alive(&cluster.scripts, &batch, true, timeout).await;
-    let mut proposals = cluster.proposals();
-    for (at, (sent, renewal)) in sent.into_iter().zip(batch).enumerate() {
-        if let Some(reply) = definite(&ballot, at, renewal.number) {
-            proposals.replied(sent, reply);
+    let timeout = batch.iter().map(|renewal| servers.timeout_of(&renewal.request)).max().unwrap_or_default();
+    let attempt = servers.nodes[server].keep_alive(&servers.scripts, &batch, true, timeout).await;
+    let mut proposals = servers.proposals();
+    for (index, (sent, renewal)) in sent.into_iter().zip(batch).enumerate() {
+        if let Some(reply) = definite_reply(&attempt, index, renewal.number) {
+            proposals.on_reply(sent, reply);
         }
     }
 }
 
-/// The definite reply about one of the votes; `None` if anything may still happen.
-fn definite(ballot: &Ballot<Extensions>, at: usize, number: i64) -> Option<Definite> {
-    match &ballot.answer {
-        Ok(Extensions { each, .. }) => match each[at].0 {
-            Extension::Extended => Some(Definite::Voted(number)),
-            // It has a vote.
+/// Returns the definite reply about one of the votes; `None` if the message may still be executed.
+fn definite_reply(attempt: &Attempt<Extensions>, index: usize, number: i64) -> Option<DefiniteReply> {
+    match &attempt.reply {
+        Ok(Extensions { outcomes, .. }) => match outcomes[index].0 {
+            Extension::Extended => Some(DefiniteReply::Voted(number)),
+            // The server has a vote.
             Extension::Marked => None,
-            Extension::Absent => (!ballot.may_come_late).then_some(Definite::Refused),
+            Extension::Absent => (!attempt.may_execute_late).then_some(DefiniteReply::Refused),
         },
-        Err(_) => (!ballot.was_sent).then_some(Definite::Refused),
+        Err(_) => (!attempt.was_sent).then_some(DefiniteReply::Refused),
     }
 }

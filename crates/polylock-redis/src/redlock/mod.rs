@@ -13,12 +13,12 @@ mod proposals;
 #[cfg(test)]
 mod proposals_tests;
 mod scripts;
+mod server_votes;
 mod tally;
-mod waiters;
 mod withdrawals;
 
 pub use config::{Config, Restart};
 pub use open::{admit, connect};
 
 /// The store's name in errors, metrics and URLs.
-const NAME: &str = "redlock";
+pub(crate) const NAME: &str = "redlock";

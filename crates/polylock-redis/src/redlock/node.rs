@@ -1,32 +1,48 @@
-//! One of the servers, and its votes.
+//! One of the servers and its votes, on the link of one runtime.
+//!
+//! The I/O thread has a link to each server, and so has the runtime of a caller that drives operations itself. These links share the known
+//! state of a server: its clock and its membership. A caller's link is used only while it leads to the same server process as the I/O
+//! thread's link, by the run id. Otherwise the process could propose to one server, and renew and withdraw at another:
+//! 1. the I/O thread is connected to a server;
+//! 2. the address now leads to another server, and a caller's new connection reaches that one;
+//! 3. the other server votes for the caller, and its vote counts as that of the first one;
+//! 4. another process has the vote of the first one: two majorities without a common server.
+//!
+//! The run id is compared before a message is sent and when its reply has arrived, because the link may have reconnected in between. A
+//! reply of another server process does not change the known state: the vote may have been given, and the I/O thread withdraws it.
 
 use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use polylock_core::{Clock, LockName, Moment, Operation, Request, RequestId, Result, SystemClock};
+use polylock_core::{Clock, Fault, LockName, Moment, Operation, Request, RequestId, Result, SystemClock};
 use redis::{FromRedisValue, ScriptInvocation};
+use tokio::runtime::Handle;
 
 use super::{
     membership::{Membership, Observed},
-    scripts::{Member, Renewal, Scripts},
+    scripts::{MembershipArgs, Renewal, Scripts},
     tally::Extension,
 };
 use crate::{
     call::Call,
     checkup::Health,
-    link::{Link, Peer},
+    error::Cause,
+    link::{Link, Peer, Reply as CallReply},
 };
 
-/// The call of a script, for the server at the other end of a connection.
+/// The pause after an attempt to reach a server that can't be used at present.
+const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
+
+/// A script call for the server at the other end of a connection.
 type ScriptCall<'a> = &'a (dyn Fn(&Peer) -> ScriptInvocation<'a> + Sync);
 
 /// A script's reply: word, number, ms, clock in us, membership, and the notice or the outcomes. See `scripts/common.lua`.
 type Reply<T = Vec<u8>> = (i64, i64, i64, i64, Vec<u8>, T);
 
 /// The first number of a reply.
-mod word {
+mod code {
     pub(super) const HELD: i64 = 0;
     pub(super) const YES: i64 = 1;
     pub(super) const STALE: i64 = 2;
@@ -35,69 +51,81 @@ mod word {
     pub(super) const MARKED: i64 = 5;
 }
 
-/// One of the servers.
+/// One of the servers, on the link of one runtime.
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) link: Link,
-    /// For how long the votes of a server that may have lost some do not count; `None` if restarts are trusted.
+    /// The runtime that the link belongs to.
+    runtime: Handle,
+    /// The same server on the link of the I/O thread; `None` if this is that link.
+    io_node: Option<Arc<Self>>,
+    server: Arc<Server>,
+    /// Locked during an attempt to reach the server.
+    reconnecting: Arc<tokio::sync::Mutex<()>>,
+}
+
+/// The known state of a server, which all links share.
+#[derive(Debug)]
+struct Server {
+    /// The time for which the votes of a server that may have lost some do not count; `None` if restarts are trusted.
     delay: Option<Duration>,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Its clock, in us since 1970, and when the reply with it arrived.
+    /// The arrival time of the last reply, and the server's clock in it, in us since 1970.
     clock: Option<(Moment, i64)>,
     membership: Membership,
 }
 
 /// A server's reply to a proposal.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Answer {
+pub(super) struct ProposalReply {
     pub(super) vote: Vote,
-    /// Whether the server's votes count.
+    /// True if the server's votes count.
     pub(super) counts: bool,
 }
 
 /// A server's vote, or its refusal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Vote {
-    /// It has a vote for this number of the request, for this long.
+    /// The server has a vote for this number of the request, for this long.
     Yes(i64, Duration),
-    /// Another request has its vote, for this number and this long.
+    /// Another request has the server's vote, for this number and this long.
     Held(i64, Duration),
-    /// It has accepted this number, and refuses those that are not greater.
+    /// The server has accepted this number, and refuses those that are not greater.
     Stale(i64),
-    /// The number is far ahead of its clock.
+    /// The number is far ahead of the server's clock.
     TooFar,
 }
 
 /// A server's reply to a renewal of several requests.
 #[derive(Debug)]
 pub(super) struct Extensions {
-    /// Of each request, with a break notice or an empty text.
-    pub(super) each: Vec<(Extension, String)>,
-    /// Whether the server's votes count.
+    /// The outcome for each request, with a break notice or an empty text.
+    pub(super) outcomes: Vec<(Extension, String)>,
+    /// True if the server's votes count.
     pub(super) counts: bool,
 }
 
 /// The outcome of a message that may leave votes.
 #[derive(Debug)]
-pub(super) struct Ballot<T = Answer> {
-    pub(super) answer: Result<T>,
+pub(super) struct Attempt<T = ProposalReply> {
+    pub(super) reply: Result<T>,
     pub(super) was_sent: bool,
-    /// Whether a copy of it may still be carried out, at any time.
-    pub(super) may_come_late: bool,
+    /// True if a copy of the message may still be executed, at any time.
+    pub(super) may_execute_late: bool,
 }
 
 /// A server's reply to a withdrawal.
 #[derive(Debug)]
 pub(super) struct Withdrawn {
-    /// Whether there was a vote.
+    /// True if there was a vote.
     pub(super) removed: bool,
-    /// Whether an earlier copy of the message may have removed it.
+    /// True if an earlier copy of the message may have removed it.
     pub(super) may_be_repeated: bool,
-    /// Of a break by force, or empty.
+    /// The notice of a break by force, or empty.
     pub(super) notice: String,
 }
 
@@ -109,63 +137,126 @@ pub(super) struct Withdrawal {
 }
 
 impl Node {
-    /// The server of `link`.
+    /// Creates the node of a server, on a link that belongs to the present runtime, that of the I/O thread.
     pub(super) fn new(link: Link, delay: Option<Duration>) -> Self {
-        Self { link, delay, state: Mutex::default() }
+        let server = Arc::new(Server { delay, state: Mutex::default() });
+        Self { link, runtime: Handle::current(), io_node: None, server, reconnecting: Arc::default() }
     }
 
-    /// The server, without secrets.
+    /// Creates another node of the server of `io`, the I/O thread's node, on a link that belongs to the present runtime. The link is
+    /// connected if that of the I/O thread is and the server accepts the connection.
+    pub(super) async fn for_caller(io: Arc<Self>) -> Self {
+        let link = Link::for_caller(io.link.endpoint().clone());
+        if io.link.run().is_some() {
+            // A server that can't be reached is tried again later.
+            link.get_connection().await.ok();
+        }
+        let server = io.server.clone();
+        Self { link, runtime: Handle::current(), io_node: Some(io), server, reconnecting: Arc::default() }
+    }
+
+    /// Returns the runtime that the link belongs to.
+    pub(super) const fn runtime(&self) -> &Handle {
+        &self.runtime
+    }
+
+    /// Returns true if the link belongs to a caller's runtime.
+    pub(super) const fn is_for_caller(&self) -> bool {
+        self.io_node.is_some()
+    }
+
+    /// Returns true if messages can be sent on this link. A caller's link must lead to the same server process as the I/O thread's.
+    pub(super) fn is_usable(&self) -> bool {
+        !self.is_for_caller() || self.matches_io_run(self.link.run().as_deref())
+    }
+
+    /// Returns the node to send messages on: this one, or that of the I/O thread if this link is not usable.
+    pub(super) fn serving(self: &Arc<Self>) -> &Arc<Self> {
+        match &self.io_node {
+            Some(io) if !self.is_usable() => io,
+            _ => self,
+        }
+    }
+
+    /// Returns true if the I/O thread's link leads to the server process `run`, as far as is known. Always true for that link itself.
+    fn matches_io_run(&self, run: Option<&str>) -> bool {
+        self.io_node.as_ref().is_none_or(|io| run.is_some() && io.link.run().as_deref() == run)
+    }
+
+    /// Tries to reach the server again, in a task: on this link, or on that of the I/O thread if that has no server process either. Does
+    /// nothing during an attempt of the same link, and for a short time after it.
+    pub(super) fn reconnect(self: &Arc<Self>) {
+        let node = self.io_node.as_ref().filter(|io| io.link.run().is_none()).unwrap_or(self);
+        let Ok(under_way) = node.reconnecting.clone().try_lock_owned() else { return };
+        let node = node.clone();
+        node.runtime.clone().spawn(async move {
+            let ping = redis::cmd("PING");
+            let timeout = node.link.endpoint().operation_timeout;
+            if node.link.run().is_some_and(|run| !node.matches_io_run(Some(&run))) {
+                // The link leads to another server, and would for as long as it lasts.
+                node.link.discard();
+            }
+            // This call connects if there is no connection, and gives up a connection that was silent for too long.
+            node.link.call(Operation::Connect, timeout, Call::Command(&ping)).await.outcome.ok();
+            SystemClock.sleep_until(SystemClock.now() + RECONNECT_PAUSE).await;
+            drop(under_way);
+        });
+    }
+
+    /// Returns the address of the server, without secrets.
     pub(super) fn address(&self) -> &str {
         self.link.address()
     }
 
-    /// Its clock, in us since 1970, if it is known.
+    /// Returns the server's clock, in us since 1970, if it is known.
     pub(super) fn clock_us(&self) -> Option<i64> {
         let (received, clock) = self.state().clock?;
         let since = SystemClock.now().since(received).as_micros();
         Some(clock.saturating_add(i64::try_from(since).unwrap_or(i64::MAX)))
     }
 
-    /// How long it takes until its votes count; `None` if they do, as far as is known.
+    /// Returns the time until the server's votes count; `None` if they count, as far as is known.
     pub(super) fn remaining_delay(&self) -> Option<Duration> {
-        self.state().membership.remaining(self.delay?, SystemClock.now())
+        self.state().membership.remaining(self.server.delay?, SystemClock.now())
     }
 
-    /// Connects. Returns the state of the server, and whether its votes count.
+    /// Connects. Returns the state of the server, and the observation of its membership.
     ///
     /// # Errors
-    /// If it can't be reached or used.
-    pub(super) async fn meet(&self, scripts: &Scripts, timeout: Duration) -> Result<(Health, Observed)> {
+    /// If the server can't be reached or used.
+    pub(super) async fn connect(&self, scripts: &Scripts, timeout: Duration) -> Result<(Health, Observed)> {
         let (live, _) =
-            self.link.live().await.map_err(|cause| self.link.failed(Operation::Connect, cause))?;
+            self.link.get_connection().await.map_err(|cause| self.link.failed(Operation::Connect, cause))?;
         let health = live.peer.health.clone();
         self.observe_clock(health.clock_us);
-        if self.delay.is_none() {
+        if self.server.delay.is_none() {
             return Ok((health, Observed::Counts));
         }
-        let call = |peer: &Peer| scripts.member(&self.member(peer));
+        let call = |peer: &Peer| scripts.membership(&self.membership_args(peer));
         let (_, observed) = self.run::<Vec<u8>>(Operation::Connect, timeout, &call).await.outcome?;
         Ok((health, observed))
     }
 
-    /// Ends the server's delay, if there is one. Returns whether it did.
+    /// Ends the server's delay. Returns true if there was one.
     ///
     /// # Errors
-    /// If it can't be reached.
+    /// If the server can't be reached.
     pub(super) async fn admit(&self, scripts: &Scripts, timeout: Duration) -> Result<bool> {
-        let Some(delay) = self.delay.filter(|_| self.remaining_delay().is_some()) else { return Ok(false) };
+        let Some(delay) = self.server.delay.filter(|_| self.remaining_delay().is_some()) else {
+            return Ok(false);
+        };
         let call = |peer: &Peer| {
-            let mut member = self.member(peer);
-            if let Some(observed) = self.state().membership.admission(&member.run, &nonce(), delay) {
-                member.observed = observed;
+            let mut args = self.membership_args(peer);
+            if let Some(observed) = self.state().membership.admission_argument(&args.run, &nonce(), delay) {
+                args.observed = observed;
             }
-            scripts.member(&member)
+            scripts.membership(&args)
         };
         let (_, observed) = self.run::<Vec<u8>>(Operation::Connect, timeout, &call).await.outcome?;
         Ok(observed == Observed::Counts)
     }
 
-    /// Proposes `number` for `request`, whose numbers up to `withdrawn` are withdrawn.
+    /// Proposes `number` for `request`. The numbers of `request` up to `withdrawn` are withdrawn.
     pub(super) async fn propose(
         &self,
         scripts: &Scripts,
@@ -174,36 +265,35 @@ impl Node {
         withdrawn: i64,
         channel: &str,
         timeout: Duration,
-    ) -> Ballot {
-        let call = |peer: &Peer| scripts.propose(&self.member(peer), request, number, withdrawn, channel);
+    ) -> Attempt {
+        let call =
+            |peer: &Peer| scripts.propose(&self.membership_args(peer), request, number, withdrawn, channel);
         self.vote(Operation::Claim, timeout, &call).await
     }
 
-    /// Extends its votes for these numbers of requests; `restores` for a server that has lost the votes.
+    /// Extends the votes for these numbers of requests. `restores` is true for a server that has lost the votes.
     pub(super) async fn keep_alive(
         &self,
         scripts: &Scripts,
         batch: &[Renewal],
         restores: bool,
         timeout: Duration,
-    ) -> Ballot<Extensions> {
-        let call = |peer: &Peer| scripts.keep_alive(&self.member(peer), batch, restores);
-        let Seen { outcome, was_sent, may_come_late } =
+    ) -> Attempt<Extensions> {
+        let call = |peer: &Peer| scripts.keep_alive(&self.membership_args(peer), batch, restores);
+        let MembershipReply { outcome, was_sent, may_execute_late } =
             self.run::<Vec<(i64, Vec<u8>)>>(Operation::Renew, timeout, &call).await;
-        let answer = outcome.and_then(|((.., outcomes), observed)| {
+        let reply = outcome.and_then(|((.., outcomes), observed)| {
             let counts = self.counts(observed);
-            let each = outcomes.iter().map(|(word, notice)| Some((extension(*word)?, text(notice))));
-            match each.collect::<Option<Vec<_>>>() {
-                Some(each) if each.len() == batch.len() => Ok(Extensions { each, counts }),
-                _ => Err(self
-                    .link
-                    .unexpected(Operation::Renew, "the outcomes of a renewal that make no sense")),
+            let outcomes = outcomes.iter().map(|(code, notice)| Some((extension(*code)?, text(notice))));
+            match outcomes.collect::<Option<Vec<_>>>() {
+                Some(outcomes) if outcomes.len() == batch.len() => Ok(Extensions { outcomes, counts }),
+                _ => Err(self.link.unexpected(Operation::Renew, "invalid outcomes of a renewal")),
             }
         });
-        Ballot { answer, was_sent, may_come_late }
+        Attempt { reply, was_sent, may_execute_late }
     }
 
-    /// Withdraws its votes for numbers of `request` up to `number`; `channel`, unless empty, does not wait any more.
+    /// Withdraws the votes for numbers of `request` up to `number`. `channel`, unless empty, does not wait any more.
     pub(super) async fn withdraw(
         &self,
         scripts: &Scripts,
@@ -215,85 +305,100 @@ impl Node {
     ) -> Withdrawal {
         let id = request.to_bytes();
         let call = |_: &Peer| scripts.release(&id, name, number, channel);
-        let reply = self.link.call(Operation::Release, timeout, Call::Script(&call)).await;
-        let (was_sent, may_be_repeated) = (reply.was_sent, reply.may_come_late);
+        let reply = self.call(Operation::Release, timeout, &call).await;
+        let (was_sent, may_be_repeated) = (reply.was_sent, reply.may_execute_late);
         let outcome = reply.outcome.and_then(|value| self.link.read::<Reply>(Operation::Release, value));
-        let reply = outcome.map(|(word, _, _, clock, _, notice)| {
+        let reply = outcome.map(|(code, _, _, clock, _, notice)| {
             self.observe_clock(clock);
-            Withdrawn { removed: word == word::YES, may_be_repeated, notice: text(&notice) }
+            Withdrawn { removed: code == code::YES, may_be_repeated, notice: text(&notice) }
         });
         Withdrawal { reply, was_sent }
     }
 
-    /// Breaks its vote. Returns the notice that counts; `None` if it had no vote to break.
+    /// Breaks the vote. Returns the notice that counts; `None` if the server had no vote to break.
     ///
     /// # Errors
-    /// If it can't be reached.
+    /// If the server can't be reached.
     pub(super) async fn break_lock(&self, timeout: Duration, call: ScriptCall<'_>) -> Result<Option<String>> {
         let value = self.link.call(Operation::Break, timeout, Call::Script(call)).await.outcome?;
-        let (word, _, _, _, _, notice): Reply = self.link.read(Operation::Break, value)?;
-        Ok((word == word::YES).then(|| text(&notice)))
+        let (code, _, _, _, _, notice): Reply = self.link.read(Operation::Break, value)?;
+        Ok((code == code::YES).then(|| text(&notice)))
     }
 
-    async fn vote(&self, operation: Operation, timeout: Duration, call: ScriptCall<'_>) -> Ballot {
-        let Seen { outcome, was_sent, may_come_late } = self.run::<Vec<u8>>(operation, timeout, call).await;
-        let answer = outcome.and_then(|((word, number, ms, ..), observed)| {
+    async fn vote(&self, operation: Operation, timeout: Duration, call: ScriptCall<'_>) -> Attempt {
+        let MembershipReply { outcome, was_sent, may_execute_late } =
+            self.run::<Vec<u8>>(operation, timeout, call).await;
+        let reply = outcome.and_then(|((code, number, ms, ..), observed)| {
             let counts = self.counts(observed);
             let left = Duration::from_millis(u64::try_from(ms).unwrap_or(0));
-            let vote = match word {
-                word::YES => Vote::Yes(number, left),
-                word::HELD => Vote::Held(number, left),
-                word::STALE => Vote::Stale(number),
-                word::TOO_FAR => Vote::TooFar,
-                word => return Err(self.link.unexpected(operation, format_args!("vote {word}"))),
+            let vote = match code {
+                code::YES => Vote::Yes(number, left),
+                code::HELD => Vote::Held(number, left),
+                code::STALE => Vote::Stale(number),
+                code::TOO_FAR => Vote::TooFar,
+                code => return Err(self.link.unexpected(operation, format_args!("vote {code}"))),
             };
-            Ok(Answer { vote, counts })
+            Ok(ProposalReply { vote, counts })
         });
-        Ballot { answer, was_sent, may_come_late }
+        Attempt { reply, was_sent, may_execute_late }
     }
 
-    /// Whether the server's votes count. Warns if they do not any more.
+    /// Returns true if the server's votes count. Logs a warning when a delay begins.
     fn counts(&self, observed: Observed) -> bool {
-        if observed == (Observed::Delayed { begins: true }) {
+        if observed == (Observed::Delayed { is_first: true }) {
             tracing::warn!(
                 server = self.address(),
                 "the server was restarted or has lost its data, and may have forgotten votes: its votes count in {:.0?}, \
-                 when every lease of before has expired",
+                 when every earlier lease has expired",
                 self.remaining_delay().unwrap_or_default()
             );
         }
         observed == Observed::Counts
     }
 
-    /// Runs a script that returns the membership, and notes it.
+    /// Runs a script. It is an error if the reply is from another server process than that of the I/O thread's link.
+    async fn call(&self, operation: Operation, timeout: Duration, call: ScriptCall<'_>) -> CallReply {
+        let mut reply = self.link.call(operation, timeout, Call::Script(call)).await;
+        let run = reply.peer.as_ref().and_then(|(peer, _)| peer.health.run.as_deref());
+        if reply.outcome.is_ok() && !self.matches_io_run(run) {
+            let advice =
+                "the connection of this runtime leads to another server process than that of the I/O thread"
+                    .to_owned();
+            reply.outcome = Err(self.link.failed(operation, Cause::Unusable(Fault::Temporary, advice)));
+            reply.may_execute_late = true;
+        }
+        reply
+    }
+
+    /// Runs a script that returns the membership, and records it.
     async fn run<T: FromRedisValue>(
         &self,
         operation: Operation,
         timeout: Duration,
         call: ScriptCall<'_>,
-    ) -> Seen<T> {
-        let reply = self.link.call(operation, timeout, Call::Script(call)).await;
-        // The delay of a server counts from here, after the arrival of the reply, and never from the sending.
+    ) -> MembershipReply<T> {
+        let reply = self.call(operation, timeout, call).await;
+        // The delay of a server counts from here, after the arrival of the reply, and not from the sending.
         let now = SystemClock.now();
-        let (was_sent, may_come_late) = (reply.was_sent, reply.may_come_late);
+        let (was_sent, may_execute_late) = (reply.was_sent, reply.may_execute_late);
         let outcome = reply.outcome.and_then(|value| self.link.read::<Reply<T>>(operation, value));
-        let outcome = outcome.map(|seen| {
-            self.observe_clock(seen.3);
+        let outcome = outcome.map(|observed_reply| {
+            self.observe_clock(observed_reply.3);
             let run = reply.peer.as_ref().and_then(|(peer, _)| peer.health.run.as_deref());
-            let membership = String::from_utf8_lossy(&seen.4);
+            let membership = String::from_utf8_lossy(&observed_reply.4);
             let observed = self.state().membership.observe(run.unwrap_or_default(), &membership, now);
-            (seen, observed)
+            (observed_reply, observed)
         });
-        Seen { outcome, was_sent, may_come_late }
+        MembershipReply { outcome, was_sent, may_execute_late }
     }
 
-    fn member(&self, peer: &Peer) -> Member {
+    fn membership_args(&self, peer: &Peer) -> MembershipArgs {
         let is_durable = peer.health.is_durable;
-        let (Some(delay), Some(run)) = (self.delay, peer.health.run.clone()) else {
-            return Member { run: String::new(), is_durable, observed: String::new() };
+        let (Some(delay), Some(run)) = (self.server.delay, peer.health.run.clone()) else {
+            return MembershipArgs { run: Arc::default(), is_durable, observed: String::new() };
         };
         let observed = self.state().membership.argument(&run, &nonce(), delay, SystemClock.now());
-        Member { run, is_durable, observed }
+        MembershipArgs { run, is_durable, observed }
     }
 
     fn observe_clock(&self, clock_us: i64) {
@@ -301,33 +406,33 @@ impl Node {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.server.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The outcome of a script that returns the membership.
-struct Seen<T> {
+struct MembershipReply<T> {
     outcome: Result<(Reply<T>, Observed)>,
     was_sent: bool,
-    may_come_late: bool,
+    may_execute_late: bool,
 }
 
-/// The outcome of a renewal of one request, by the word of the script.
-const fn extension(word: i64) -> Option<Extension> {
-    match word {
-        word::YES => Some(Extension::Extended),
-        word::MARKED => Some(Extension::Marked),
-        word::NO => Some(Extension::Absent),
+/// Converts the script's word for the renewal of one request into its outcome.
+const fn extension(code: i64) -> Option<Extension> {
+    match code {
+        code::YES => Some(Extension::Extended),
+        code::MARKED => Some(Extension::Marked),
+        code::NO => Some(Extension::Absent),
         _ => None,
     }
 }
 
-/// A nonce for a server that has no membership yet.
+/// Returns a nonce for a server that has no membership yet.
 fn nonce() -> String {
     format!("{:016x}", fastrand::u64(..))
 }
 
-/// A text that others may have written.
+/// Decodes a text that other clients may have written.
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }

@@ -1,4 +1,4 @@
-//! The numbers that this process proposes: each greater than the last one, and close to the time.
+//! The numbers that this process proposes: each is greater than the last one, and close to the time.
 
 use std::{
     collections::HashMap,
@@ -7,13 +7,13 @@ use std::{
 
 use polylock_core::LockName;
 
-/// How far ahead of its clock a server accepts a number, in us.
+/// The time by which a number may be ahead of a server's clock, in us.
 const AHEAD: i64 = 60_000_000;
 
-/// The greatest number there can be: the scripts count in 64-bit floats, exactly up to 2^53.
+/// The greatest possible number: the scripts count in 64-bit floats, exactly up to 2^53.
 const GREATEST: i64 = 9_007_199_254_740_990;
 
-/// Of how many locks a number far ahead of the clocks is remembered at most.
+/// The maximum number of locks for which a number far ahead of the clocks is remembered.
 const FAR: usize = 1000;
 
 /// The greatest numbers that this process has proposed or received.
@@ -23,20 +23,20 @@ pub(super) struct Numbers(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     last: i64,
-    /// Of locks whose servers have accepted a number far ahead of their clocks: that of one lock is refused for the others.
+    /// Numbers far ahead of the clocks that servers have accepted, by lock. The number of one lock is refused for the others.
     far: HashMap<LockName, i64>,
 }
 
 impl Numbers {
-    /// A number that nobody in this process has had for the lock `name`: close to the time, in us, that most of `clocks` agree on, or
-    /// greater than the numbers that were [followed](Self::follow). `None` if there is none.
+    /// Returns a number that no request of this process has had for the lock `name`: close to the time, in us, that most of `clocks` agree
+    /// on, or greater than the numbers that were [followed](Self::follow). `None` if there is none.
     ///
-    /// The clocks are the servers'. This machine's own does not count, and a wrong one of theirs does not either: the number is
-    /// no more than their median.
+    /// The clocks are those of the servers. This machine's clock does not count, and a wrong clock of a server does not either: the time is
+    /// their median.
     pub(super) fn next(&self, name: &LockName, clocks: Vec<i64>) -> Option<i64> {
         let time = median(clocks);
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // The withdrawal of the last one raises what servers have accepted by one.
+        // The withdrawal of the last number raises the accepted numbers of the servers by one.
         state.last = state.last.saturating_add(2).max(time);
         let mut number = state.last;
         if let Some(far) = state.far.get_mut(name) {
@@ -46,11 +46,11 @@ impl Numbers {
         (number <= GREATEST).then_some(number)
     }
 
-    /// Returns the greatest of these numbers, which that many servers have accepted for the lock `name`, that the next proposal will
-    /// exceed; 0 if none.
+    /// Returns the greatest number in `accepted`, the numbers that servers have accepted for the lock `name`, that the next proposal will
+    /// exceed; 0 if there is none.
     ///
-    /// A number far ahead of `clocks` is followed only if more than `spare` servers have accepted such numbers, so that no majority
-    /// is without them: the other servers would refuse it.
+    /// A number far ahead of `clocks` is followed only if more than `spare` servers have accepted such numbers, so that no majority is
+    /// without them: the other servers would refuse it.
     pub(super) fn follow(&self, name: &LockName, accepted: &[i64], spare: usize, clocks: Vec<i64>) -> i64 {
         let time = median(clocks);
         let is_far = |number: i64| number >= time.saturating_add(AHEAD);
@@ -71,7 +71,7 @@ impl Numbers {
     }
 }
 
-/// The time that most clocks agree on; of an even number, the lower one.
+/// Returns the time that most clocks agree on: the median, the lower one of an even number.
 fn median(mut clocks: Vec<i64>) -> i64 {
     clocks.sort_unstable();
     if clocks.is_empty() { 0 } else { clocks[(clocks.len() - 1) / 2] }
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn they_grow_and_follow_most_clocks() {
+    fn numbers_grow_and_follow_the_median_of_the_clocks() {
         let (numbers, [a, b]) = (Numbers::default(), names());
         assert_eq!(numbers.next(&a, vec![1000, 5, 990]), Some(990));
         assert_eq!(numbers.next(&b, vec![1000, 5, 990]), Some(992));
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn one_server_far_ahead_is_not_followed_and_most_of_them_are() {
+    fn far_numbers_are_followed_only_if_most_servers_have_them() {
         let (numbers, [a, b]) = (Numbers::default(), names());
         assert_eq!(numbers.next(&a, vec![1000]), Some(1000));
         assert_eq!(numbers.follow(&a, &[HOUR, 5000], 2, vec![1000]), 5000);
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_none_beyond_what_a_script_counts_exactly() {
+    fn no_number_exceeds_the_exact_range_of_a_script() {
         let (numbers, [a, b]) = (Numbers::default(), names());
         numbers.follow(&a, &[GREATEST - 2; 2], 1, vec![1000]);
         assert_eq!(numbers.next(&a, vec![1000]), Some(GREATEST));

@@ -1,34 +1,37 @@
 //! The proposals of this client, and the servers that may have voted for them: a state machine without I/O.
 //!
-//! A request proposes numbers that grow. Each message about a number can be carried out late, after the client has stopped waiting
-//! for the reply, or never. So for each request and server the state records which numbers may have left a vote there, and every
-//! event names the number that it is about:
+//! The numbers that a request proposes grow. Each message about a number can be executed late, after the client has stopped waiting for the
+//! reply, or never. So the state records, for each request and server, the numbers that may have left a vote there, and every event names
+//! its number:
 //!
 //! | event | method |
 //! |---|---|
 //! | a number is proposed, and the numbers before it are withdrawn | [`propose`](Proposals::propose) |
-//! | a message that may leave a vote is sent to a server | [`sends`](Proposals::sends) |
-//! | its definite reply has arrived (a missing reply is no event: anything may still happen) | [`replied`](Proposals::replied) |
+//! | a message that may leave a vote is sent to a server | [`on_send`](Proposals::on_send) |
+//! | its definite reply has arrived (a missing reply is no event: anything may still happen) | [`on_reply`](Proposals::on_reply) |
 //! | a majority has voted for a number, or too few have | [`grant`](Proposals::grant), [`withdraw`](Proposals::withdraw) |
 //! | the lock is released | [`release`](Proposals::release) |
-//! | a withdrawal is sent, acknowledged, or not answered | [`withdrawal`](Proposals::withdrawal), [`acknowledged`](Proposals::acknowledged), [`unanswered`](Proposals::unanswered) |
+//! | a withdrawal is sent, acknowledged, has no reply, or was never sent | [`withdrawal`](Proposals::withdrawal) and [`on_withdrawal_sent`](Proposals::on_withdrawal_sent), [`on_acknowledgement`](Proposals::on_acknowledgement), [`on_no_reply`](Proposals::on_no_reply), [`on_unsent`](Proposals::on_unsent) |
 //!
 //! Invariants:
 //! 1. A server that has a vote of a request, or may still give one, is *open*.
 //! 2. A withdrawal names a number that is withdrawn, and with it all smaller ones. The number of a live proposal is greater than that,
-//!    so no withdrawal removes a vote for a live proposal, however late it is carried out.
+//!    so no withdrawal removes a vote for a live proposal, however late it is executed.
 //! 3. A server is open until it has acknowledged the withdrawal, or has definitely refused all that was sent to it.
 
 use std::collections::HashMap;
 
 use polylock_core::{LockName, Moment, RequestId};
 
-use super::tally::quorum;
+use super::{
+    server_votes::{Reply, STICKY, Server},
+    tally::quorum,
+};
 
-/// The number of a request that another client has proposed: a withdrawal with it removes a vote for any number.
+/// The number of a request that another client has proposed. A withdrawal with it removes a vote for any number.
 pub(super) const UNKNOWN: i64 = i64::MAX;
 
-/// How many records there are at least before the expired ones are looked for.
+/// The minimum number of records before a sweep for expired ones.
 const SWEEP: usize = 64;
 
 /// The state of all requests of this client.
@@ -36,7 +39,7 @@ const SWEEP: usize = 64;
 pub(super) struct Proposals {
     servers: usize,
     records: HashMap<RequestId, Record>,
-    /// With this many records, the expired ones are removed.
+    /// The number of records at which the expired ones are removed.
     sweep_at: usize,
 }
 
@@ -49,59 +52,30 @@ struct Record {
     /// This number and all smaller ones are withdrawn; 0 if none is.
     withdrawn: i64,
     phase: Phase,
-    /// Whether a server may have noted that the request waits.
-    is_noted: bool,
-    /// Whether it was reported that the release is not confirmed.
+    /// True if a server may have recorded that the request waits.
+    may_be_queued: bool,
+    /// True if it was reported that the release is not confirmed.
     is_reported: bool,
-    /// When the record can be forgotten: no vote that it is about can be left, or nobody needs to know.
+    /// The time from which the record is not needed: no vote of it can be left, or its outcome is not used any more.
     until: Moment,
     servers: Box<[Server]>,
-    /// Of a break by force.
+    /// The notice of a break by force.
     notice: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// It proposes, or waits to propose again.
-    Claims,
+    /// The request proposes, or waits to propose again.
+    Claiming,
     /// A majority has voted for this number.
-    Holds(i64),
-    /// It withdraws its votes, for the last time. The number is the one that it held, 0 if none.
-    Releases(i64),
-    /// The outcome of the release is known. Servers may be open yet.
+    Held(i64),
+    /// The request withdraws its votes, for the last time. The number is the one that it held, 0 if none.
+    Releasing(i64),
+    /// The outcome of the release is known. Some servers may still be open.
     Released,
 }
 
-/// The state of one request at one server.
-#[derive(Debug, Clone, Copy, Default)]
-struct Server {
-    /// The greatest number for which the server may have a vote, or may still give one; 0 if there is none.
-    open: i64,
-    /// How many messages with the number `open` have no definite reply; [`STICKY`] if no reply to them can close it.
-    unresolved: u8,
-    /// The number that was open before `open`; 0 if none was.
-    before: i64,
-    /// The greatest number whose withdrawal it has acknowledged.
-    acknowledged: i64,
-    /// The server's reply to the release.
-    reply: Reply,
-    /// Whether a release was sent to it that it may have carried out without a reply.
-    is_uncertain: bool,
-}
-
-const STICKY: u8 = u8::MAX;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Reply {
-    #[default]
-    Missing,
-    /// It has removed its vote, or may have removed it when an earlier release was not answered.
-    Removed,
-    /// It had no vote.
-    Absent,
-}
-
-/// A message that may leave a vote, on its way to a server.
+/// A message that may leave a vote, in transit to a server.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sent {
     request: RequestId,
@@ -111,61 +85,21 @@ pub(super) struct Sent {
 
 /// A definite reply to such a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Definite {
+pub(super) enum DefiniteReply {
     /// The server has a vote for this number of the request.
     Voted(i64),
-    /// It has no vote of the request by this message, and will give none: it has refused, or the message was never sent.
+    /// The server has no vote of the request from this message, and will give none: it has refused, or the message was never sent.
     Refused,
 }
 
 /// The outcome of a release.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// A majority has removed its votes; or of a request that did not hold, others can have a majority now.
+    /// A majority has removed its votes; or the request did not hold, and others can have a majority now.
     Released,
     /// Too few servers can have had a vote for a majority: the hold had ended before. The notice is that of a break by force, empty
     /// if there was none.
     Lost(String),
-}
-
-impl Server {
-    fn sends(&mut self, number: i64) {
-        if number > self.open {
-            (self.before, self.open, self.unresolved) = (self.open, number, 1);
-        } else if number == self.open {
-            self.unresolved = self.unresolved.saturating_add(1);
-        }
-    }
-
-    fn voted(&mut self, number: i64) {
-        if number > self.acknowledged && number >= self.open {
-            (self.open, self.unresolved) = (number, STICKY);
-        }
-    }
-
-    fn refused(&mut self, number: i64) {
-        if number != self.open || self.unresolved == STICKY {
-            return;
-        }
-        self.unresolved = self.unresolved.saturating_sub(1);
-        if self.unresolved == 0 {
-            // What was open before is open again, and nothing is known of the messages that made it so.
-            let open = if self.before > self.acknowledged { self.before } else { 0 };
-            (self.open, self.unresolved, self.before) = (open, STICKY, 0);
-        }
-    }
-
-    fn acknowledges(&mut self, number: i64) {
-        self.acknowledged = self.acknowledged.max(number);
-        if self.open <= number {
-            (self.open, self.before) = (0, 0);
-        }
-    }
-
-    /// Whether it has to acknowledge the withdrawal of `withdrawn`.
-    const fn owes(&self, withdrawn: i64) -> bool {
-        0 < self.open && self.open <= withdrawn
-    }
 }
 
 impl Record {
@@ -175,8 +109,8 @@ impl Record {
             name,
             number,
             withdrawn: 0,
-            phase: Phase::Claims,
-            is_noted: false,
+            phase: Phase::Claiming,
+            may_be_queued: false,
             is_reported: false,
             until,
             servers,
@@ -193,7 +127,7 @@ impl Record {
     }
 
     fn outcome(&self) -> Option<Outcome> {
-        let (servers, Phase::Releases(held)) = (self.servers.len(), self.phase) else { return None };
+        let (servers, Phase::Releasing(held)) = (self.servers.len(), self.phase) else { return None };
         let quorum = quorum(servers);
         if held == 0 {
             return (servers - self.open() >= quorum).then_some(Outcome::Released);
@@ -206,12 +140,12 @@ impl Record {
 }
 
 impl Proposals {
-    /// No requests yet, at this many servers.
+    /// Creates a state without requests, for this many servers.
     pub(super) fn new(servers: usize) -> Self {
         Self { servers, records: HashMap::new(), sweep_at: SWEEP }
     }
 
-    /// Proposes `number` for `request`, which must be greater than all before. Returns the greatest number that is withdrawn.
+    /// Proposes `number` for `request`. It must be greater than all before. Returns the greatest number that is withdrawn.
     pub(super) fn propose(
         &mut self,
         request: RequestId,
@@ -221,112 +155,120 @@ impl Proposals {
         until: Moment,
     ) -> i64 {
         self.sweep(now);
-        let servers = self.servers;
-        let new = || Record::new(name, number, until, vec![Server::default(); servers].into());
+        let count = self.servers;
+        let new = || Record::new(name, number, until, vec![Server::default(); count].into());
         let record = self.records.entry(request).or_insert_with(new);
         if record.number == UNKNOWN {
-            *record = new();
+            // 1. The request was released, because another client may have claimed it: a withdrawal of any number.
+            // 2. A majority has confirmed that; at another server the withdrawal is delayed.
+            // 3. The server votes for this number, and then removes the vote, while the client counts it.
+            // So a server that has not confirmed the withdrawal receives no proposal.
+            let barred =
+                |server: &Server| Server { is_barred: server.may_execute_late(), ..Server::default() };
+            *record = Record::new(name, number, until, record.servers.iter().map(barred).collect());
         }
-        (record.number, record.phase, record.until) = (number.max(record.number), Phase::Claims, until);
+        (record.number, record.phase, record.until) = (number.max(record.number), Phase::Claiming, until);
         record.withdrawn
     }
 
-    /// A message with `number`, which may leave a vote, is about to be sent to `server`. `None` if it must not be sent, because
-    /// the number was withdrawn meanwhile.
-    pub(super) fn sends(&mut self, request: RequestId, server: usize, number: i64) -> Option<Sent> {
-        let record = self.records.get_mut(&request).filter(|record| number > record.withdrawn)?;
-        record.servers[server].sends(number);
+    /// Records that a message with `number`, which may leave a vote, is about to be sent to `server`. Returns `None` if it must not be
+    /// sent, because the number was withdrawn in the meantime, or an earlier withdrawal may still remove the vote.
+    pub(super) fn on_send(&mut self, request: RequestId, server: usize, number: i64) -> Option<Sent> {
+        let is_open = |record: &&mut Record| number > record.withdrawn && !record.servers[server].is_barred;
+        let record = self.records.get_mut(&request).filter(is_open)?;
+        record.servers[server].on_send(number);
         Some(Sent { request, server, number })
     }
 
-    /// The definite reply to a message has arrived.
-    pub(super) fn replied(&mut self, sent: Sent, reply: Definite) {
+    /// Records the definite reply to a message.
+    pub(super) fn on_reply(&mut self, sent: Sent, reply: DefiniteReply) {
         let Some(record) = self.records.get_mut(&sent.request) else { return };
         let server = &mut record.servers[sent.server];
         match reply {
-            Definite::Voted(number) => {
-                server.voted(number);
+            DefiniteReply::Voted(number) => {
+                server.on_vote(number);
                 record.number = record.number.max(number);
             }
-            Definite::Refused => server.refused(sent.number),
+            DefiniteReply::Refused => server.on_refusal(sent.number),
         }
-        self.forget_if_settled(sent.request);
+        self.remove_if_complete(sent.request);
     }
 
-    /// A majority has voted for `token`; false if it was withdrawn meanwhile.
+    /// Records that a majority has voted for `token`. Returns false if it was withdrawn in the meantime.
     pub(super) fn grant(&mut self, request: RequestId, token: i64, until: Moment) -> bool {
         let record = self.records.get_mut(&request);
         let Some(record) = record.filter(|record| token > record.withdrawn) else { return false };
-        (record.phase, record.until) = (Phase::Holds(token), until);
+        (record.phase, record.until) = (Phase::Held(token), until);
         record.number = record.number.max(token);
         for server in &mut record.servers {
-            (server.reply, server.is_uncertain) = (Reply::Missing, false);
+            (server.reply, server.is_uncertain, server.under_way) = (Reply::Missing, false, None);
         }
         true
     }
 
-    /// The number that `request` holds.
+    /// Returns the number that `request` holds.
     pub(super) fn token(&self, request: RequestId) -> Option<i64> {
         match self.records.get(&request)?.phase {
-            Phase::Holds(token) => Some(token),
+            Phase::Held(token) => Some(token),
             _ => None,
         }
     }
 
-    /// The lease of `request` was extended.
+    /// Records that the lease of `request` was extended.
     pub(super) fn extend(&mut self, request: RequestId, until: Moment) {
         if let Some(record) = self.records.get_mut(&request) {
             record.until = record.until.max(until);
         }
     }
 
-    /// Withdraws all numbers that were proposed for `request`, which goes on claiming. Returns how many servers are to
+    /// Withdraws all numbers that were proposed for `request`, which goes on claiming. Returns the number of servers that have to
     /// acknowledge it.
     pub(super) fn withdraw(&mut self, request: RequestId, until: Moment) -> usize {
         let Some(record) = self.records.get_mut(&request) else { return 0 };
         record.withdrawn = record.number;
-        (record.phase, record.until) = (Phase::Claims, record.until.max(until));
+        (record.phase, record.until) = (Phase::Claiming, record.until.max(until));
         record.open()
     }
 
-    /// A server may have noted that `request` waits.
-    pub(super) fn note(&mut self, request: RequestId) {
+    /// Records that a server may have recorded that `request` waits.
+    pub(super) fn mark_queued(&mut self, request: RequestId) {
         if let Some(record) = self.records.get_mut(&request) {
-            record.is_noted = true;
+            record.may_be_queued = true;
         }
     }
 
-    /// Whether a server may have noted that `request` waits.
-    pub(super) fn is_noted(&self, request: RequestId) -> bool {
-        self.records.get(&request).is_some_and(|record| record.is_noted)
+    /// Returns true if a server may have recorded that `request` waits.
+    pub(super) fn may_be_queued(&self, request: RequestId) -> bool {
+        self.records.get(&request).is_some_and(|record| record.may_be_queued)
     }
 
-    /// Whether there is a record of `request`.
-    pub(super) fn knows(&self, request: RequestId) -> bool {
-        self.records.contains_key(&request)
+    /// Returns true if this client has claimed `request`, or has a release of it to complete.
+    pub(super) fn is_known(&self, request: RequestId) -> bool {
+        let has_claim = |record: &Record| record.number != UNKNOWN || record.phase != Phase::Released;
+        self.records.get(&request).is_some_and(has_claim)
     }
 
-    /// Releases `request`: withdraws all its numbers for good. A release that is tried again continues.
+    /// Releases `request`: withdraws all its numbers for good. A repeated release continues the first one.
     pub(super) fn release(&mut self, request: RequestId, until: Moment) {
         let Some(record) = self.records.get_mut(&request) else { return };
         record.withdrawn = record.number;
         record.until = record.until.max(until);
         let held = match record.phase {
-            Phase::Releases(_) => return,
-            Phase::Claims => 0,
-            Phase::Holds(token) => token,
-            // It was released before, so its votes are gone but where a server is still open.
+            Phase::Releasing(_) => return,
+            Phase::Claiming => 0,
+            Phase::Held(token) => token,
+            // It was released before, so its votes are gone except at open servers.
             Phase::Released => record.number,
         };
-        record.phase = Phase::Releases(held);
+        record.phase = Phase::Releasing(held);
         for server in &mut record.servers {
-            // A server that cannot have a vote has none.
+            // A server that is not open has no vote.
             let reply = if server.open == 0 { Reply::Absent } else { Reply::Missing };
-            (server.reply, server.is_uncertain) = (reply, false);
+            (server.reply, server.is_uncertain, server.under_way) = (reply, false, None);
         }
     }
 
-    /// Releases a request of which there is no record, because another client has claimed it: any server may have a vote.
+    /// Releases a request without a record, because another client has claimed it: any server may have a vote.
     pub(super) fn release_unknown(
         &mut self,
         request: RequestId,
@@ -335,38 +277,64 @@ impl Proposals {
         until: Moment,
     ) {
         self.sweep(now);
-        let open = Server { open: UNKNOWN, unresolved: STICKY, ..Server::default() };
-        let mut record = Record::new(name, UNKNOWN, until, vec![open; self.servers].into());
-        (record.withdrawn, record.phase) = (UNKNOWN, Phase::Releases(UNKNOWN));
+        let before = self.records.get(&request);
+        let open = |server: usize| {
+            let is_uncertain = before.is_some_and(|record| record.servers[server].may_execute_late());
+            Server { open: UNKNOWN, unresolved: STICKY, is_uncertain, ..Server::default() }
+        };
+        let servers = (0..self.servers).map(open).collect();
+        let mut record = Record::new(name, UNKNOWN, until, servers);
+        (record.withdrawn, record.phase) = (UNKNOWN, Phase::Releasing(UNKNOWN));
         self.records.insert(request, record);
     }
 
-    /// The greatest number of `request` that is withdrawn; 0 if none is.
+    /// Returns the greatest number of `request` that is withdrawn; 0 if none is.
     pub(super) fn withdrawn(&self, request: RequestId) -> i64 {
         self.records.get(&request).map_or(0, |record| record.withdrawn)
     }
 
-    /// The number that is to be withdrawn at `server`, right before the withdrawal is sent; `None` if the server has nothing to
-    /// acknowledge.
+    /// Returns the number to withdraw at `server`, right before the withdrawal is sent; `None` if the server has nothing to acknowledge.
     pub(super) fn withdrawal(&self, request: RequestId, server: usize) -> Option<i64> {
         let record = self.records.get(&request)?;
-        let owes = record.servers[server].owes(record.withdrawn);
-        owes.then_some(record.withdrawn)
+        let must_acknowledge = record.servers[server].must_acknowledge(record.withdrawn);
+        must_acknowledge.then_some(record.withdrawn)
     }
 
-    /// The requests whose withdrawal `server` has to acknowledge, oldest proposal first.
-    pub(super) fn owed(&self, server: usize, now: Moment) -> Vec<(RequestId, LockName)> {
-        let owes = |record: &Record| record.servers[server].owes(record.withdrawn);
+    /// Returns the requests with a withdrawal that `server` has to acknowledge, oldest proposal first.
+    pub(super) fn unacknowledged(&self, server: usize, now: Moment) -> Vec<(RequestId, LockName)> {
+        let must_acknowledge = |record: &Record| record.servers[server].must_acknowledge(record.withdrawn);
         let live = |record: &Record| record.until > now && record.number != UNKNOWN;
-        let records = self.records.iter().filter(|(_, record)| live(record) && owes(record));
-        let mut owed: Vec<_> = records.collect();
-        owed.sort_by_key(|(_, record)| record.number);
-        owed.into_iter().map(|(request, record)| (*request, record.name.clone())).collect()
+        let records = self.records.iter().filter(|(_, record)| live(record) && must_acknowledge(record));
+        let mut unacknowledged: Vec<_> = records.collect();
+        unacknowledged.sort_by_key(|(_, record)| record.number);
+        unacknowledged.into_iter().map(|(request, record)| (*request, record.name.clone())).collect()
     }
 
-    /// `server` has acknowledged the withdrawal of `number`. `removed` is false if it had no vote; `may_be_repeated` if an earlier
-    /// copy of the message may have removed it. `notice` is that of a break by force, or empty.
-    pub(super) fn acknowledged(
+    /// Records that a withdrawal of `request` is about to be sent to `server`. Of two withdrawals in transit on different connections, the
+    /// reply to the one that finds no vote may arrive first.
+    pub(super) fn on_withdrawal_sent(&mut self, request: RequestId, server: usize, now: Moment) {
+        let Some(record) = self.records.get_mut(&request) else { return };
+        let server = &mut record.servers[server];
+        server.is_uncertain |= server.under_way.is_some();
+        server.under_way = Some(now);
+    }
+
+    /// Returns true if a withdrawal of `request` was sent to `server` after `since` and has no reply yet.
+    pub(super) fn is_under_way(&self, request: RequestId, server: usize, since: Moment) -> bool {
+        let record = self.records.get(&request);
+        record.and_then(|record| record.servers[server].under_way).is_some_and(|sent| sent > since)
+    }
+
+    /// Records that the withdrawal of `request` was not sent to `server` after all.
+    pub(super) fn on_unsent(&mut self, request: RequestId, server: usize) {
+        if let Some(record) = self.records.get_mut(&request) {
+            record.servers[server].under_way = None;
+        }
+    }
+
+    /// Records that `server` has acknowledged the withdrawal of `number`. `removed` is false if it had no vote; `may_be_repeated` is true
+    /// if an earlier copy of the message may have removed it. `notice` is that of a break by force, or empty.
+    pub(super) fn on_acknowledgement(
         &mut self,
         request: RequestId,
         server: usize,
@@ -376,9 +344,14 @@ impl Proposals {
         notice: &str,
     ) {
         let Some(record) = self.records.get_mut(&request) else { return };
+        if number == UNKNOWN && record.number != UNKNOWN {
+            // It was sent before the first proposal of this record, so it confirms nothing about votes for later numbers.
+            return;
+        }
         let server = &mut record.servers[server];
-        // A withdrawal of a smaller number says nothing of the vote for the token.
-        if let Phase::Releases(held) = record.phase
+        server.is_uncertain |= number == UNKNOWN && may_be_repeated;
+        // The withdrawal of a smaller number does not concern the vote for the token.
+        if let Phase::Releasing(held) = record.phase
             && number >= held
             && server.open > 0
             && server.reply == Reply::Missing
@@ -390,70 +363,75 @@ impl Proposals {
                 notice.clone_into(&mut record.notice);
             }
         }
-        server.acknowledges(number);
-        self.forget_if_settled(request);
+        server.under_way = None;
+        server.on_acknowledgement(number);
+        self.remove_if_complete(request);
     }
 
-    /// The withdrawal of `number` was sent to `server`, which may have carried it out, and was not answered.
-    pub(super) fn unanswered(&mut self, request: RequestId, server: usize, number: i64) {
+    /// Records that the withdrawal of `number` was sent to `server`, which may have executed it, and that there is no reply.
+    pub(super) fn on_no_reply(&mut self, request: RequestId, server: usize, number: i64) {
         let Some(record) = self.records.get_mut(&request) else { return };
-        if matches!(record.phase, Phase::Releases(held) if number >= held) {
+        record.servers[server].under_way = None;
+        if matches!(record.phase, Phase::Releasing(held) if number >= held) {
             record.servers[server].is_uncertain = true;
         }
     }
 
-    /// The outcome of the release of `request`, as soon as it is known.
+    /// Returns the outcome of the release of `request`, as soon as it is known.
     pub(super) fn outcome(&self, request: RequestId) -> Option<Outcome> {
         self.records.get(&request)?.outcome()
     }
 
-    /// The outcome of the release of `request`, which has ended. What servers have to acknowledge yet stays recorded.
+    /// Ends the release of `request`, and returns its outcome. Withdrawals that servers have not acknowledged yet stay recorded.
     pub(super) fn finish(&mut self, request: RequestId) -> Option<Outcome> {
         let record = self.records.get_mut(&request)?;
         let outcome = record.outcome()?;
         record.phase = Phase::Released;
-        self.forget_if_settled(request);
+        self.remove_if_complete(request);
         Some(outcome)
     }
 
-    /// Whether `request` held, its release is not confirmed, and this was not reported before.
-    pub(super) fn reports(&mut self, request: RequestId) -> bool {
+    /// Returns true if `request` held, its release is not confirmed, and this was not reported before.
+    pub(super) fn report_unconfirmed(&mut self, request: RequestId) -> bool {
         let record = self.records.get_mut(&request);
-        let held = record.filter(|record| matches!(record.phase, Phase::Releases(held) if held != 0));
+        let held = record.filter(|record| matches!(record.phase, Phase::Releasing(held) if held != 0));
         held.is_some_and(|record| !std::mem::replace(&mut record.is_reported, true))
     }
 
-    /// Forgets a request that does not wait and was not granted, unless servers have to acknowledge its withdrawal.
-    pub(super) fn forget(&mut self, request: RequestId) {
+    /// Drops a request that does not wait and was not granted, unless servers have to acknowledge its withdrawal.
+    pub(super) fn drop_request(&mut self, request: RequestId) {
         if let Some(record) = self.records.get_mut(&request) {
             record.phase = Phase::Released;
-            self.forget_if_settled(request);
+            self.remove_if_complete(request);
         }
     }
 
-    /// The servers that may have a vote of `request`.
+    /// Returns the servers that may have a vote of `request`.
     pub(super) fn open_servers(&self, request: RequestId) -> Vec<usize> {
         let record = self.records.get(&request);
-        let open = |record: &Record| (0..self.servers).filter(|at| record.servers[*at].open > 0).collect();
+        let open =
+            |record: &Record| (0..self.servers).filter(|index| record.servers[*index].open > 0).collect();
         record.map(open).unwrap_or_default()
     }
 
-    /// How many requests there are records of.
+    /// Returns the number of records.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.records.len()
     }
 
-    fn forget_if_settled(&mut self, request: RequestId) {
-        let is_settled = |record: &Record| {
-            record.phase == Phase::Released && (record.open() == 0 || record.number == UNKNOWN)
-        };
-        if self.records.get(&request).is_some_and(is_settled) {
+    fn remove_if_complete(&mut self, request: RequestId) {
+        // An unknown request is remembered until no withdrawal of it can be executed late, see `propose`.
+        let is_late =
+            |record: &Record| record.number == UNKNOWN && record.servers.iter().any(Server::may_execute_late);
+        let is_complete =
+            |record: &Record| record.phase == Phase::Released && record.open() == 0 && !is_late(record);
+        if self.records.get(&request).is_some_and(is_complete) {
             self.records.remove(&request);
         }
     }
 
-    /// Removes expired records when their number has doubled, so that each is looked at a constant number of times.
+    /// Removes expired records when their number has doubled, so that each is visited a constant number of times.
     fn sweep(&mut self, now: Moment) {
         if self.records.len() < self.sweep_at {
             return;

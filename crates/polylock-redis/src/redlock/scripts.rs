@@ -1,4 +1,4 @@
-//! The scripts, and the keys and arguments of their calls.
+//! The Lua scripts, and the keys and arguments of their calls.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,13 +8,13 @@ use redis::{Script, ScriptInvocation};
 use super::proposals::UNKNOWN;
 use crate::keys::Keys;
 
-/// For how much longer than any lease a number is kept: as much as clocks may differ.
-const NUMBERS_OUTLIVE: Duration = Duration::from_secs(3600);
+/// The time for which a number is kept after any lease: as long as clocks may differ.
+const NUMBER_RETENTION: Duration = Duration::from_secs(3600);
 
 /// The kinds of the keys of a lock: the vote, the last number, the notices, the waiters.
 const KEYS: [&str; 4] = ["r", "n", "b", "w"];
 
-/// All scripts of a server.
+/// The scripts of a server.
 #[derive(Debug)]
 pub(super) struct Scripts {
     pub(super) keys: Keys,
@@ -24,19 +24,19 @@ pub(super) struct Scripts {
     release: Script,
     break_lock: Script,
     inspect: Script,
-    member: Script,
+    membership: Script,
 }
 
-/// What a script needs to tell whether the server's votes count. See `membership.lua`.
+/// The inputs of `membership.lua`, from which a script determines if the server's votes count.
 #[derive(Debug, Clone)]
-pub(super) struct Member {
+pub(super) struct MembershipArgs {
     /// The run id of the server; empty if restarts are trusted.
-    pub(super) run: String,
+    pub(super) run: Arc<str>,
     pub(super) is_durable: bool,
     pub(super) observed: String,
 }
 
-/// A request whose vote for a number is to be extended.
+/// A request and the number of the vote to extend.
 #[derive(Debug, Clone)]
 pub(super) struct Renewal {
     pub(super) request: Arc<Request>,
@@ -45,58 +45,59 @@ pub(super) struct Renewal {
 }
 
 impl Scripts {
-    /// For the keys that begin with `prefix`, and leases up to `max_ttl`.
+    /// Creates the scripts for keys that begin with `prefix`, and for leases up to `max_ttl`.
     pub(super) fn new(prefix: &str, max_ttl: Duration) -> Self {
-        let script =
-            |own: &[&str]| Script::new(&[&[include_str!("scripts/membership.lua")], own].concat().concat());
+        let script = |parts: &[&str]| {
+            Script::new(&[&[include_str!("scripts/membership.lua")], parts].concat().concat())
+        };
         let common = include_str!("scripts/common.lua");
         Self {
             keys: Keys::new(prefix),
-            keep_ms: millis(max_ttl + NUMBERS_OUTLIVE),
+            keep_ms: in_millis(max_ttl + NUMBER_RETENTION),
             propose: script(&[common, include_str!("scripts/propose.lua")]),
             keep_alive: script(&[common, include_str!("scripts/keep_alive.lua")]),
             release: script(&[common, include_str!("scripts/release.lua")]),
             break_lock: script(&[common, include_str!("scripts/break.lua")]),
             inspect: script(&[common, include_str!("scripts/inspect.lua")]),
-            member: script(&[include_str!("scripts/member.lua")]),
+            membership: script(&[include_str!("scripts/member.lua")]),
         }
     }
 
-    /// Proposes `number` for `request`, whose numbers up to `withdrawn` are withdrawn. `channel` is notified when a vote becomes
+    /// Proposes `number` for `request`. The numbers of `request` up to `withdrawn` are withdrawn. `channel` is notified when a vote becomes
     /// free; it is empty for a request that does not wait.
     pub(super) fn propose(
         &self,
-        member: &Member,
+        membership: &MembershipArgs,
         request: &Request,
         number: i64,
         withdrawn: i64,
         channel: &str,
     ) -> ScriptInvocation<'_> {
         let mut call = self.call(&self.propose, &request.name);
-        about(&mut call, member);
+        add_membership_args(&mut call, membership);
         call.arg(&request.id.to_bytes()).arg(number).arg(withdrawn).arg(vote_ms(request)).arg(self.keep_ms);
-        owned(&mut call, request);
-        call.arg(channel).arg(millis(request.place_ttl()));
+        add_owner_args(&mut call, request);
+        call.arg(channel).arg(in_millis(request.queue_lease()));
         call
     }
 
-    /// Extends the votes for these numbers of requests. `restores` is for a server that has lost the votes that others still have.
+    /// Extends the votes for these numbers of requests. `restores` is true for a server that has lost the votes that others still have.
     pub(super) fn keep_alive(
         &self,
-        member: &Member,
+        membership: &MembershipArgs,
         batch: &[Renewal],
         restores: bool,
     ) -> ScriptInvocation<'_> {
         let mut call = self.keep_alive.prepare_invoke();
-        about(&mut call, member);
+        add_membership_args(&mut call, membership);
         call.arg(self.keep_ms).arg(u8::from(restores));
         for Renewal { request, number } in batch {
             for kind in &KEYS[..3] {
                 call.key(self.keys.of(kind, &request.name));
             }
-            call.arg(&request.id.to_bytes()).arg(wire(*number)).arg(vote_ms(request));
+            call.arg(&request.id.to_bytes()).arg(to_wire(*number)).arg(vote_ms(request));
             if restores {
-                owned(&mut call, request);
+                add_owner_args(&mut call, request);
             } else {
                 call.arg("").arg("");
             }
@@ -114,7 +115,7 @@ impl Scripts {
         channel: &str,
     ) -> ScriptInvocation<'_> {
         let mut call = self.call(&self.release, name);
-        call.arg(id).arg(wire(number)).arg(self.keep_ms).arg(channel).arg(name.as_str());
+        call.arg(id).arg(to_wire(number)).arg(self.keep_ms).arg(channel).arg(name.as_str());
         call
     }
 
@@ -136,10 +137,10 @@ impl Scripts {
         self.call(&self.inspect, name)
     }
 
-    pub(super) fn member(&self, member: &Member) -> ScriptInvocation<'_> {
-        let mut call = self.member.prepare_invoke();
+    pub(super) fn membership(&self, membership: &MembershipArgs) -> ScriptInvocation<'_> {
+        let mut call = self.membership.prepare_invoke();
         call.key(self.keys.shared("member"));
-        about(&mut call, member);
+        add_membership_args(&mut call, membership);
         call
     }
 
@@ -153,33 +154,33 @@ impl Scripts {
     }
 }
 
-fn about(call: &mut ScriptInvocation<'_>, member: &Member) {
-    call.arg(&member.run).arg(u8::from(member.is_durable)).arg(&member.observed);
+fn add_membership_args(call: &mut ScriptInvocation<'_>, membership: &MembershipArgs) {
+    call.arg(&*membership.run).arg(u8::from(membership.is_durable)).arg(&membership.observed);
 }
 
-fn owned(call: &mut ScriptInvocation<'_>, request: &Request) {
+fn add_owner_args(call: &mut ScriptInvocation<'_>, request: &Request) {
     call.arg(request.owner.as_str()).arg(request.label.as_ref().map_or("", |label| label.as_str()));
 }
 
-/// The part of a vote's time by which it exceeds the holder's lease, besides a hundredth of it.
+/// The constant part of the time by which a vote outlives the holder's lease. The other part is a hundredth of the lease.
 const ROUNDING: Duration = Duration::from_millis(2);
 
-/// How long a server keeps a vote: longer than the holder's lease, by as much as the clocks of servers may run apart. It is the
-/// margin of the Redlock page.
+/// Returns the time for which a server keeps a vote: longer than the holder's lease, by the possible drift between the servers' clocks. It
+/// is the margin of the Redlock page.
 fn vote_ms(request: &Request) -> u64 {
-    millis(request.ttl + request.ttl / 100 + ROUNDING)
+    in_millis(request.ttl + request.ttl / 100 + ROUNDING)
 }
 
-/// The time that is left of a lease whose vote has this much left.
+/// Returns the time left of a lease with a vote that has this much time left.
 pub(super) fn lease_left(vote: Duration) -> Duration {
     vote.saturating_sub(ROUNDING) * 100 / 101
 }
 
-/// A number as the scripts have it.
-const fn wire(number: i64) -> i64 {
+/// Converts a number into the form of the scripts.
+const fn to_wire(number: i64) -> i64 {
     if number == UNKNOWN { 0 } else { number }
 }
 
-fn millis(duration: Duration) -> u64 {
+fn in_millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,6 +1,6 @@
-//! Counting the replies of servers: pure functions, shared by the store and the model of it in the tests.
+//! Counts the replies of servers. Pure functions, which the store and its model in the tests share.
 
-/// How many of `servers` are a majority, those that do not answer included.
+/// Returns the size of a majority of `servers`, including those that do not reply.
 pub(super) const fn quorum(servers: usize) -> usize {
     servers / 2 + 1
 }
@@ -17,17 +17,17 @@ impl Ballot {
         Self { replies: vec![None; servers].into() }
     }
 
-    /// `server` has voted for `number`, and its vote counts.
+    /// Records that `server` has voted for `number`, and that its vote counts.
     pub(super) fn vote(&mut self, server: usize, number: i64) {
         self.replies[server].get_or_insert(number);
     }
 
-    /// `server` has not voted, its vote does not count, or it cannot be reached.
-    pub(super) fn other(&mut self, server: usize) {
+    /// Records that `server` has not voted, that its vote does not count, or that it can't be reached.
+    pub(super) fn no_vote(&mut self, server: usize) {
         self.replies[server].get_or_insert(0);
     }
 
-    /// The number that a majority of all servers has voted for.
+    /// Returns the number that a majority of all servers has voted for.
     pub(super) fn elected(&self) -> Option<i64> {
         let votes = |number| self.replies.iter().filter(|reply| **reply == Some(number)).count();
         let numbers = self.replies.iter().copied().flatten().filter(|number| *number > 0);
@@ -35,28 +35,28 @@ impl Ballot {
         numbers.into_iter().find(|number| votes(*number) >= quorum)
     }
 
-    /// Whether further replies cannot change the outcome.
+    /// Returns true if further replies can't change the outcome.
     pub(super) fn is_decided(&self) -> bool {
-        let others = self.replies.iter().filter(|reply| **reply == Some(0)).count();
-        self.elected().is_some() || self.replies.len() - others < quorum(self.replies.len())
+        let without_vote = self.replies.iter().filter(|reply| **reply == Some(0)).count();
+        self.elected().is_some() || self.replies.len() - without_vote < quorum(self.replies.len())
     }
 }
 
 /// The replies to one renewal. Of several replies of one server, the first one counts.
 #[derive(Debug)]
 pub(super) struct Renewals {
-    /// By server.
+    /// The replies, by server.
     replies: Box<[Option<Extension>]>,
 }
 
 /// A server's reply to a renewal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Extension {
-    /// It has extended its vote, and its vote counts.
+    /// The server has extended its vote, and its vote counts.
     Extended,
-    /// Its vote was marked by a break.
+    /// The server's vote was marked by a break.
     Marked,
-    /// It has no vote for the request.
+    /// The server has no vote for the request.
     Absent,
 }
 
@@ -74,12 +74,12 @@ impl Renewals {
         Self { replies: vec![None; servers].into() }
     }
 
-    /// `server` has replied.
+    /// Records the reply of `server`.
     pub(super) fn reply(&mut self, server: usize, extension: Extension) {
         self.replies[server].get_or_insert(extension);
     }
 
-    /// The outcome, as soon as further replies cannot change it.
+    /// Returns the outcome, as soon as further replies can't change it.
     pub(super) fn outcome(&self) -> Option<Renewed> {
         let replied = |extension| self.replies.iter().filter(|reply| **reply == Some(extension)).count();
         let quorum = quorum(self.replies.len());
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_majority_is_one_of_all_servers_and_for_one_number() {
+    fn a_majority_counts_all_servers_and_one_number() {
         let mut ballot = Ballot::new(5);
         for (server, number) in [7, 7, 9, 9].into_iter().enumerate() {
             ballot.vote(server, number);
@@ -108,9 +108,9 @@ mod tests {
         let mut ballot = Ballot::new(4);
         ballot.vote(0, 1);
         ballot.vote(1, 1);
-        ballot.other(2);
+        ballot.no_vote(2);
         assert_eq!((ballot.elected(), ballot.is_decided()), (None, false));
-        ballot.other(3);
+        ballot.no_vote(3);
         assert_eq!((ballot.elected(), ballot.is_decided()), (None, true));
     }
 

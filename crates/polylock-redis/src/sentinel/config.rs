@@ -1,4 +1,4 @@
-//! Where the Sentinels are, and which primary they watch.
+//! Configuration of a store behind Sentinels.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use redis::RedisConnectionInfo;
 
 use crate::{
     config::{self, Settings, setters},
-    hosts::Form,
+    hosts::Deployment,
     single,
 };
 
-/// Where the Sentinels are, and which primary they watch. See the [module](super) for what each option means.
+/// The Sentinels, the primary that they watch, and the settings of the store. See the [module](super) for the options.
 ///
 /// ```
 /// use polylock_redis::sentinel::Config;
@@ -25,7 +25,7 @@ use crate::{
 /// ```
 #[derive(Clone)]
 pub struct Config {
-    /// Its servers are the Sentinels; the user, the password and the database are those of the primary.
+    /// The servers are the Sentinels; the user, the password and the database are those of the primary.
     pub(super) settings: Settings,
     /// The name of the primary.
     pub(super) primary: String,
@@ -47,13 +47,14 @@ impl Config {
     pub const DEFAULT_PREFIX: &str = config::DEFAULT_PREFIX;
     /// The default of [`connect_timeout`](Self::connect_timeout).
     pub const DEFAULT_CONNECT_TIMEOUT: Duration = config::DEFAULT_CONNECT_TIMEOUT;
-    /// The default of [`command_timeout`](Self::command_timeout).
+    /// The default of [`operation_timeout`](Self::operation_timeout).
     pub const DEFAULT_COMMAND_TIMEOUT: Duration = single::Config::DEFAULT_COMMAND_TIMEOUT;
 
-    /// The Sentinels and the name of a URL, `redis+sentinel://user:password@sentinel1:port,sentinel2:port/name/database?key=value`.
+    /// Reads the Sentinels and the name of the primary from a URL,
+    /// `redis+sentinel://user:password@sentinel1:port,sentinel2:port/name/database?key=value`.
     ///
     /// # Errors
-    /// [`ConfigError`] on what makes no sense.
+    /// [`ConfigError`] on an invalid URL or key.
     pub fn new(url: &str) -> Result<Self, ConfigError> {
         url::read(url, Self::from_url)
     }
@@ -61,12 +62,12 @@ impl Config {
     /// Reads a URL as [`new`](Self::new) does, and takes the store's keys from `keys`.
     ///
     /// # Errors
-    /// [`ConfigError`] on what makes no sense.
+    /// [`ConfigError`] on an invalid URL or key.
     pub fn from_url(url: &StoreUrl, keys: &mut Keys) -> Result<Self, ConfigError> {
         let user = keys.text("sentinel_username");
         let password = keys.text("sentinel_password");
         let (settings, primary) =
-            Settings::of_hosts(url, Form::Sentinel, Self::DEFAULT_COMMAND_TIMEOUT, keys)?;
+            Settings::read_with_primary(url, Deployment::Sentinel, Self::DEFAULT_COMMAND_TIMEOUT, keys)?;
         let Some(primary) = primary else {
             let problem = format!(
                 "does not name the primary: write {}://sentinel1:26379,sentinel2:26379/NAME, with the name of `sentinel monitor \
@@ -78,7 +79,7 @@ impl Config {
         let mut sentinel_user = RedisConnectionInfo::default();
         if let Some(user) = user {
             if password.is_none() {
-                return Err(ConfigError::new("sentinel_username", "needs sentinel_password"));
+                return Err(ConfigError::new("sentinel_username", "requires sentinel_password"));
             }
             sentinel_user = sentinel_user.set_username(user);
         }
@@ -88,7 +89,7 @@ impl Config {
         Ok(Self { settings, primary, sentinel_user })
     }
 
-    setters!("How long a server may be silent until the connection counts as broken: 500 ms by default.");
+    setters!("The time without a reply after which the connection counts as broken: 500 ms by default.");
 
     pub(super) fn into_settings(self) -> Settings {
         self.settings
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_names_its_key() {
+    fn an_invalid_setting_is_refused_with_its_key() {
         for (url, key) in [
             ("redis+sentinel://a", "store"),
             ("redis+sentinel://a/", "store"),

@@ -1,41 +1,49 @@
 #![doc = include_str!("docs.md")]
 
 mod config;
-mod watchers;
+mod sentinels;
 
 use std::sync::Arc;
 
-use polylock_core::{Fencing, Result, Store};
+use async_trait::async_trait;
+use polylock_core::{Fencing, Result, Store, StoreConfig};
 
 pub use config::Config;
-pub(crate) use watchers::Sentinels;
+pub(crate) use sentinels::Sentinels;
 
 use crate::{
     link::{Expected, Route},
-    queue::Opening,
+    queue::StoreBuilder,
 };
 
 /// The store's name in errors, metrics and URLs.
-const NAME: &str = "redis+sentinel";
+pub(crate) const NAME: &str = "redis+sentinel";
 
 /// Opens the store.
 ///
 /// # Errors
-/// [`polylock_core::Error::Config`] if the configuration makes no sense, [`polylock_core::Error::Unavailable`] if no Sentinel knows the
-/// primary, or if that can't be reached, refuses the user, or has a setting that breaks locks.
+/// [`polylock_core::Error::Config`] if the configuration is invalid, [`polylock_core::Error::Unavailable`] if no Sentinel knows the
+/// primary, or if the primary can't be reached, refuses the user, or has a setting that breaks locks.
 ///
 /// # Cancel safety
 /// Yes: nothing is left behind.
 pub async fn connect(config: Config) -> Result<Store> {
     polylock_core::io::run(NAME, async move {
         let sentinels = Arc::new(Sentinels::new(&config)?);
-        let opening = Opening::new(NAME, config.into_settings())?;
-        let mut endpoint = opening.endpoint()?;
-        endpoint.address = sentinels.place();
+        let builder = StoreBuilder::new(NAME, config.into_settings())?;
+        let mut endpoint = builder.endpoint()?;
+        endpoint.address = sentinels.address();
         endpoint.expected = Expected::NamedPrimary;
-        endpoint.route = Route::Watched(sentinels);
-        // A replica whose clock is behind may become the primary.
-        opening.on_one(endpoint, Fencing::WhileRunning).await
+        endpoint.route = Route::Sentinels(sentinels);
+        // A replica with a clock that is behind may become the primary.
+        builder.build_single(endpoint, Fencing::WhileRunning).await
     })
     .await?
+}
+
+#[async_trait]
+impl StoreConfig for Config {
+    async fn open(&self) -> Result<Store> {
+        connect(self.clone()).await
+    }
 }

@@ -1,4 +1,4 @@
-//! Where the server is and how it is used.
+//! Configuration of a store in one server.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -11,10 +11,10 @@ use redis::{Client, auth::StreamingCredentialsProvider};
 use crate::{
     Allowed,
     config::{self, Settings},
-    hosts::Form,
+    hosts::Deployment,
 };
 
-/// Where the server is and how it is used. See the [module](super) for what each option means.
+/// The address of the server, and the settings of the store. See the [module](super) for the options.
 ///
 /// ```
 /// use polylock_redis::single::Config;
@@ -31,13 +31,13 @@ impl Config {
     pub const DEFAULT_PREFIX: &str = config::DEFAULT_PREFIX;
     /// The default of [`connect_timeout`](Self::connect_timeout).
     pub const DEFAULT_CONNECT_TIMEOUT: Duration = config::DEFAULT_CONNECT_TIMEOUT;
-    /// The default of [`command_timeout`](Self::command_timeout).
+    /// The default of [`operation_timeout`](Self::operation_timeout).
     pub const DEFAULT_COMMAND_TIMEOUT: Duration = Duration::from_millis(500);
 
-    /// The server of a URL, `redis://user:password@host:port/database?key=value`.
+    /// Reads the server of a URL, `redis://user:password@host:port/database?key=value`.
     ///
     /// # Errors
-    /// [`ConfigError`] on what makes no sense.
+    /// [`ConfigError`] on an invalid URL or key.
     pub fn new(url: &str) -> Result<Self, ConfigError> {
         url::read(url, Self::from_url)
     }
@@ -45,13 +45,13 @@ impl Config {
     /// Reads a URL as [`new`](Self::new) does, and takes the store's keys from `keys`.
     ///
     /// # Errors
-    /// [`ConfigError`] on what makes no sense.
+    /// [`ConfigError`] on an invalid URL or key.
     pub fn from_url(url: &StoreUrl, keys: &mut Keys) -> Result<Self, ConfigError> {
-        Settings::read(url, Form::One, Self::DEFAULT_COMMAND_TIMEOUT, keys).map(Self)
+        Settings::read(url, Deployment::Single, Self::DEFAULT_COMMAND_TIMEOUT, keys).map(Self)
     }
 
-    /// The server of a client that the program has made, with its user, its password, its database and its TLS settings. The store
-    /// makes a connection of its own, because it needs the push messages.
+    /// Uses the server of the application's client, with its user, its password, its database and its TLS settings. The store makes a
+    /// connection of its own, because it needs the push messages.
     ///
     /// ```
     /// use polylock_redis::{redis, single};
@@ -63,12 +63,11 @@ impl Config {
     /// ```
     #[must_use]
     pub fn of(client: &Client) -> Self {
-        Self(Settings::of_clients([client], Self::DEFAULT_COMMAND_TIMEOUT))
+        Self(Settings::from_clients([client], Self::DEFAULT_COMMAND_TIMEOUT))
     }
 
-    /// The user and the password come from `provider`, for credentials that change: the tokens of a cloud's identity service, or
-    /// passwords that a vault rotates. Each connection begins with the newest ones, and is authenticated again when there are newer
-    /// ones.
+    /// Takes the user and the password from `provider`, for credentials that change: the tokens of a cloud's identity service, or passwords
+    /// that a vault rotates. Each connection begins with the newest ones, and is authenticated again when newer ones arrive.
     ///
     /// ```
     /// use polylock_redis::{redis::auth::{BasicAuth, StreamingCredentialsProvider}, single::Config};
@@ -101,43 +100,43 @@ impl Config {
         self
     }
 
-    /// What the keys of the store begin with, in braces: 1 to 64 letters, digits or one of `_-.:/`. `polylock` by default.
+    /// The text, in braces, with which the store's keys begin: 1 to 64 letters, digits or characters of `_-.:/`. `polylock` by default.
     #[must_use]
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.0.prefix = prefix.into();
         self
     }
 
-    /// How long a connection may take until it can be used: 1 s by default.
+    /// The time limit for making a usable connection: 1 s by default.
     #[must_use]
     pub const fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.0.connect_timeout = timeout;
         self
     }
 
-    /// How long the server may take to answer until the connection counts as broken: 500 ms by default.
+    /// The time without a reply after which the connection counts as broken: 500 ms by default.
     #[must_use]
-    pub const fn command_timeout(mut self, timeout: Duration) -> Self {
-        self.0.command_timeout = timeout;
+    pub const fn operation_timeout(mut self, timeout: Duration) -> Self {
+        self.0.operation_timeout = timeout;
         self
     }
 
-    /// The certificate, in a PEM file, of the authority that the server's is signed by, for `rediss://`: the system's
-    /// authorities by default.
+    /// The PEM file with the certificate of the authority that signed the server's certificate, for `rediss://`: the system's authorities
+    /// by default.
     #[must_use]
     pub fn tls_ca(mut self, file: impl Into<PathBuf>) -> Self {
         self.0.certificates.ca = Some(file.into());
         self
     }
 
-    /// The client's own certificate and its key, in PEM files, for `rediss://`: none by default.
+    /// The PEM files with the client's own certificate and its key, for `rediss://`: none by default.
     #[must_use]
     pub fn tls_client(mut self, certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
         self.0.certificates.client = Some((certificate.into(), key.into()));
         self
     }
 
-    /// Accepts a property of the server that breaks locks; none by default.
+    /// Accepts a property of the server that can break locks; none by default.
     #[must_use]
     pub fn allow(mut self, property: Allowed) -> Self {
         self.0.allowed.push(property);
@@ -158,14 +157,14 @@ mod tests {
     }
 
     #[test]
-    fn a_url_gives_what_the_setters_give() {
+    fn a_url_and_the_setters_give_the_same_settings() {
         let url = "redis://app:canary@db:6380/3?polylock.prefix=app:locks&polylock.connect_timeout=2s\
-                   &polylock.command_timeout=250ms&polylock.allow=eviction,cluster";
+                   &polylock.operation_timeout=250ms&polylock.allow=eviction,cluster";
         let set = Config::new("valkey://app:canary@db:6380/3")
             .unwrap()
             .prefix("app:locks")
             .connect_timeout(Duration::from_secs(2))
-            .command_timeout(Duration::from_millis(250))
+            .operation_timeout(Duration::from_millis(250))
             .allow(Allowed::Eviction)
             .allow(Allowed::Cluster);
         assert_eq!(shown(url), format!("{set:?}"));
@@ -173,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_is_told_is_what_the_url_says() {
+    fn the_connection_settings_are_those_of_the_url() {
         let of = |url: &str| Config::new(url).unwrap().0.servers.remove(0);
         let server = of("redis://a%40b:p%2F%3A%23@[::1]:6380/3");
         assert_eq!(config::address(&server), "[::1]:6380/3");
@@ -188,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_names_its_key() {
+    fn an_invalid_setting_is_refused_with_its_key() {
         for (url, key) in [
             ("redis:", "store"),
             ("redis://", "store"),
@@ -204,7 +203,7 @@ mod tests {
             ("redis://h?polylock.prefix=", "polylock.prefix"),
             ("redis://h?polylock.prefix=a{b", "polylock.prefix"),
             ("redis://h?polylock.connect_timeout=1h", "polylock.connect_timeout"),
-            ("redis://h?polylock.command_timeout=0s", "polylock.command_timeout"),
+            ("redis://h?polylock.operation_timeout=0s", "polylock.operation_timeout"),
             ("redis://h?polylock.allow=evictions", "polylock.allow"),
             ("redis://h?polylock.tls_ca=/ca.crt", "polylock.tls_ca"),
             ("redis://h?polylock.tls_cert=/a.crt", "polylock.tls_cert"),

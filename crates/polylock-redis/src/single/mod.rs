@@ -2,11 +2,12 @@
 
 mod config;
 
-use polylock_core::{Fencing, Result, Store};
+use async_trait::async_trait;
+use polylock_core::{Fencing, Result, Store, StoreConfig};
 
 pub use config::Config;
 
-use crate::queue::Opening;
+use crate::queue::StoreBuilder;
 
 /// The store's name in errors, metrics and URLs.
 const NAME: &str = "redis";
@@ -14,17 +15,24 @@ const NAME: &str = "redis";
 /// Opens the store.
 ///
 /// # Errors
-/// [`polylock_core::Error::Config`] if the configuration makes no sense, [`polylock_core::Error::Unavailable`] if the server
-/// can't be reached, refuses the user, or has a setting that breaks locks.
+/// [`polylock_core::Error::Config`] if the configuration is invalid, [`polylock_core::Error::Unavailable`] if the server can't be reached,
+/// refuses the user, or has a setting that breaks locks.
 ///
 /// # Cancel safety
 /// Yes: nothing is left behind.
 pub async fn connect(config: Config) -> Result<Store> {
     let settings = config.into_settings();
     polylock_core::io::run(NAME, async move {
-        let opening = Opening::new(NAME, settings)?;
-        let endpoint = opening.endpoint()?;
-        opening.on_one(endpoint, Fencing::Durable).await
+        let builder = StoreBuilder::new(NAME, settings)?;
+        let endpoint = builder.endpoint()?;
+        builder.build_single(endpoint, Fencing::Durable).await
     })
     .await?
+}
+
+#[async_trait]
+impl StoreConfig for Config {
+    async fn open(&self) -> Result<Store> {
+        connect(self.clone()).await
+    }
 }

@@ -1,4 +1,4 @@
-//! Logging of statements that run in the background, whose failures no caller receives.
+//! Logging of the failures of background statements, which no caller receives.
 
 use std::{
     error::Error as _,
@@ -58,8 +58,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_causes_are_shown_once() {
-        let at = At { backend: "postgres", operation: Operation::Wait, place: "database \"x\"" };
+    fn each_cause_is_shown_once() {
+        let at = At { backend: "postgres", operation: Operation::Wait, endpoint: "database \"x\"" };
         let reset = || std::io::Error::from(std::io::ErrorKind::ConnectionReset);
         let error = at.failed(Fault::Permanent, None, sqlx::Error::Io(reset()));
         let text = causes(&error);

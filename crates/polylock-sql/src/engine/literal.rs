@@ -1,9 +1,9 @@
-//! Statements as text with their arguments in it.
+//! Statements as text, with their arguments as literals.
 //!
-//! Every call to a server is one message of its text protocol: one round trip for any number of statements, and nothing
-//! that stays in the session, so any pooler may stand between. (A pooler that gives each transaction another session
-//! mixes up *prepared* statements of the same number, ours and other programs'.) Arguments are written as hexadecimal
-//! or decimal digits and nothing else, so no setting of the server and no byte in a name can turn them into SQL.
+//! Every call to a server is one message of its text protocol: one round trip for any number of statements, and no state in the session, so
+//! any pooler may be in between. (A pooler that gives each transaction another session mixes up *prepared* statements of different programs
+//! that have the same number.) Arguments are written as hexadecimal or decimal digits alone, so no setting of the server and no byte in a
+//! name can turn them into SQL.
 
 use std::{fmt::Write, sync::Arc};
 
@@ -11,18 +11,18 @@ use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
 
 use super::rows::hex;
 
-/// The parts of a server's `locks.sql` for one lock: its name is `$1`.
-pub(crate) const LOCKS_NAMED: [(&str, &str); 3] =
+/// The replacements in a server's `locks.sql` for one lock, with the name `$1`.
+pub(crate) const LOCKS_BY_NAME: [(&str, &str); 3] =
     [("{which}", "name = $1"), ("{holds}", ""), ("{waiters}", "")];
 
-/// The parts of a server's `locks.sql` for a page: the names from `$1` to before `$2`, at most `$3` rows of each table.
-pub(crate) const LOCKS_UNDER: [(&str, &str); 3] = [
+/// The replacements in a server's `locks.sql` for a page: the names from `$1` to before `$2`, at most `$3` rows of each table.
+pub(crate) const LOCKS_BY_PREFIX: [(&str, &str); 3] = [
     ("{which}", "name >= $1 AND name < $2"),
     ("{holds}", "ORDER BY name, slot LIMIT $3"),
     ("{waiters}", "ORDER BY name, seq LIMIT $3"),
 ];
 
-/// An argument.
+/// An argument of a statement.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Arg<'a> {
     Bytes(&'a [u8]),
@@ -30,32 +30,34 @@ pub(crate) enum Arg<'a> {
     Int(i64),
     #[cfg(any(feature = "postgres", test))]
     Bool(bool),
-    /// Pairs of bytes, as rows; one at least, because no database has a form for none.
+    #[cfg(any(feature = "postgres", test))]
+    /// Pairs of bytes, as rows; at least one, because no database has a syntax for none.
     Pairs(&'a [(Vec<u8>, Vec<u8>)]),
 }
 
-/// How a database writes arguments.
+/// The syntax of a database for arguments.
 pub(crate) trait Literals {
     fn bytes(text: &mut String, digits: &str);
     fn text(text: &mut String, digits: &str);
-    /// One of several rows of two columns, which are joined by commas.
+    #[cfg(any(feature = "postgres", test))]
+    /// Writes one row of two columns; rows are joined by commas.
     fn pair(text: &mut String, first: &str, second: &str);
 }
 
-/// A statement whose arguments are `$1` to `$9`, `$a` and so on (a digit of base 36 each).
+/// A statement with the parameters `$1` to `$9`, `$a` and so on (one digit of base 36 each).
 #[derive(Debug, Clone)]
 pub(crate) struct Template {
-    /// What stands before each argument, and the argument's position; at the end, what is left.
+    /// The text before each argument, and the argument's index; at the end, the rest of the text.
     parts: Arc<[(String, Option<usize>)]>,
 }
 
 impl Template {
-    /// A statement without arguments.
+    /// Creates a statement without parameters.
     pub(crate) fn plain(text: String) -> Self {
         Self { parts: [(text, None)].into() }
     }
 
-    /// The statement `text`, in which each `$1` and so on is the place of an argument.
+    /// Parses the statement `text`, in which each `$1` and so on is a parameter.
     pub(crate) fn new(text: &str) -> Self {
         let mut parts = Vec::new();
         let mut pieces = text.split('$');
@@ -77,7 +79,7 @@ impl Template {
         Self { parts: parts.into() }
     }
 
-    /// The text to send.
+    /// Returns the text to send.
     pub(crate) fn with<L: Literals>(&self, arguments: &[Arg<'_>]) -> SqlStr {
         let mut text = String::with_capacity(512);
         for (before, position) in &*self.parts {
@@ -91,6 +93,7 @@ impl Template {
                 }
                 #[cfg(any(feature = "postgres", test))]
                 Some(Arg::Bool(yes)) => text.push_str(if yes { "TRUE" } else { "FALSE" }),
+                #[cfg(any(feature = "postgres", test))]
                 Some(Arg::Pairs(pairs)) => {
                     for (index, (first, second)) in pairs.iter().enumerate() {
                         text.push_str(if index > 0 { ", " } else { "" });
@@ -99,16 +102,16 @@ impl Template {
                 }
             }
         }
-        // The templates are ours, but for table names that were checked; arguments are digits.
+        // The templates are constants of this crate with checked table names; arguments are digits.
         AssertSqlSafe(text).into_sql_str()
     }
 }
 
-/// The text of a file in `statements/` without its comment lines, with each `{key}` filled in, one after the other: a
-/// filling may hold the later keys.
-pub(crate) fn filled(file: &str, fill: &[(&str, &str)]) -> String {
+/// Returns the text of a file in `statements/` without its comment lines, with each `{key}` replaced, one after the other: a replacement
+/// may contain later keys.
+pub(crate) fn fill_template(file: &str, replacements: &[(&str, &str)]) -> String {
     let code: Vec<&str> = file.lines().filter(|line| !line.trim_start().starts_with("--")).collect();
-    fill.iter().fold(code.join("\n"), |text, (key, value)| text.replace(key, value))
+    replacements.iter().fold(code.join("\n"), |text, (key, value)| text.replace(key, value))
 }
 
 #[cfg(test)]
@@ -132,9 +135,9 @@ mod tests {
     }
 
     #[test]
-    fn arguments_are_digits_whatever_is_in_them() {
+    fn arguments_are_encoded_as_digits() {
         let file = "-- About $1.\nSELECT $1, $2, $a, $$ FROM {p}_x;\n  -- More.\nSELECT $3, $4";
-        let template = Template::new(&filled(file, &[("{p}", "locks")]));
+        let template = Template::new(&fill_template(file, &[("{p}", "locks")]));
         let pairs = [(vec![1], vec![2]), (vec![3], vec![4])];
         let mut arguments = vec![Arg::Bytes(b"'; DROP"), Arg::Text("$2"), Arg::Int(-7), Arg::Pairs(&pairs)];
         arguments.resize(10, Arg::Bool(true));

@@ -1,12 +1,16 @@
-//! What is the same for every database: a store of [`polylock_core::backend`] over a [`Dialect`].
+//! The part of the stores that all databases share: an implementation of [`polylock_core::backend`] over a [`Dialect`].
 //!
-//! A dialect knows its statements and its connections. The engine knows what a claim's answer means, when to clear up,
-//! who waits in this process and how long.
+//! A dialect owns the statements and the connections. The engine interprets the replies to claims, schedules sweeps, registers the waiters
+//! of this process, and sets the time after which they claim again.
 
 pub(crate) mod background;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) mod config;
 pub(crate) mod gate;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) mod late;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod limit;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) mod literal;
 mod poller;
@@ -30,79 +34,93 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, BreakOrder, Capabilities, Entry, Grant, HoldAlerts, Inspect, KeepAlive, LockName, LockStatus,
-    LostReason, Mode, Place, Release, Request, Result, Standing, Store, Wake, hub::Hub,
+    Backend, BreakOrder, Capabilities, ClaimOutcome, Clock, Entry, Grant, HoldAlerts, Inspect, KeepAlive,
+    LockName, LockStatus, LostReason, Mode, Moment, PerRuntime, QueuePosition, Release, Request, RequestId,
+    Result, Store, SystemClock, Wake, wakeups::Wakeups,
 };
 
 use background::Background;
 use poller::Poller;
-pub(crate) use poller::{Pace, Round};
-pub(crate) use rows::{Look, State};
+pub(crate) use poller::{PollInterval, PollOutcome};
+pub(crate) use rows::{ClaimRow, EntryState};
 
-/// The lease times a database gives: above its clock's step and the deadline's margin by far, and at most a day, for
-/// which a holder that died can be waited for.
-pub(crate) const SHORTEST: Duration = Duration::from_millis(100);
-pub(crate) const LONGEST: Duration = Duration::from_secs(24 * 3600);
+/// The shortest TTL: far above the step of a database's clock and the margin of the deadline.
+pub(crate) const MIN_TTL: Duration = Duration::from_millis(100);
+/// The longest TTL: waiters wait this long for a holder that died.
+pub(crate) const MAX_TTL: Duration = Duration::from_secs(24 * 3600);
 
-/// Every so many claims ...
+/// The number of claims from one sweep to the next.
 pub(crate) const SWEEP_EVERY: u32 = 256;
-/// ... so many rows of each table are looked over: more than came in meanwhile, so the sweep gets round.
+/// The number of rows of each table that one sweep examines: more than were added since the last one, so that the sweep reaches every row.
 pub(crate) const SWEEP_ROWS: i64 = 1024;
 
-/// How many rows of each table one statement of a list returns at most, but for a lock with more waiters.
+/// The maximum number of rows of each table that one statement of a list returns, except for a lock with more entries.
 pub(crate) const LIST_ROWS: i64 = 1000;
 
-/// What one kind of database does in its own way. Every operation is atomic, idempotent in the request's id and ends in
-/// bounded time, as [`Backend`] asks.
+/// The operations that each database implements in its own way. Every operation is atomic, idempotent by the request's id and ends in
+/// bounded time, as [`Backend`] requires.
 #[async_trait]
 pub(crate) trait Dialect: fmt::Debug + Send + Sync + 'static {
     fn capabilities(&self) -> &Capabilities;
 
-    /// How often a [`round`](Self::round) is due.
-    fn pace(&self) -> Pace;
+    /// Returns a future that opens the same dialect on connections of the runtime that polls it, for claims and releases that the callers
+    /// on that runtime drive; `None` if that saves nothing.
+    fn for_caller(&self) -> Option<Pin<Box<dyn Future<Output = Result<Self>> + Send>>>
+    where
+        Self: Sized;
 
-    /// Wakes waiters whenever another process reports that it is their turn, and never ends. May be dropped at any time. It keeps no
-    /// store alive.
-    fn wakeups(&self, hub: &Arc<Hub>) -> Pin<Box<dyn Future<Output = ()> + Send>>;
+    /// Returns true if a connection for one more operation is idle or may be opened, for a dialect [of a caller](Self::for_caller).
+    fn has_connection(&self) -> bool {
+        true
+    }
 
-    /// Takes the lock if it is the request's turn; else, if the request queues, joins the queue or keeps its place, and
-    /// tells the `hub` whom it waits for, in the order that the hub asks for.
-    async fn claim(&self, request: &Request, hub: &Arc<Hub>) -> Result<Look>;
+    /// Returns the range of the pauses between [rounds](Self::poll).
+    fn poll_interval(&self) -> PollInterval;
 
-    /// Extends the live holds among `requests`, unless they were marked as broken, and the live queue entries. One state for each
+    /// Returns a future that wakes waiters whenever another process reports that it is their turn, and never ends. It may be dropped at any
+    /// time, and keeps no store alive.
+    fn receive_notifications(&self, wakeups: &Arc<Wakeups>) -> Pin<Box<dyn Future<Output = ()> + Send>>;
+
+    /// Takes the lock if it is the request's turn. Otherwise, if the request queues, it joins the queue or refreshes its queue entry, and
+    /// registers in the `wakeups` the request that it waits for, in the order that [`Wakeups`] requires.
+    async fn claim(&self, request: &Request, wakeups: &Arc<Wakeups>) -> Result<ClaimRow>;
+
+    /// Returns the time until which an earlier copy of a claim of `request` may be executed; `None` if none can be.
+    fn late_until(&self, request: RequestId) -> Option<Moment>;
+
+    /// Extends the live holds among `requests`, unless they were marked as broken, and the live queue entries. Returns one state for each
     /// request, in their order; `requests` is not empty.
-    async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<State>>;
+    async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<EntryState>>;
 
-    /// Why a request has lost its hold: a break that left a notice, or nothing that is known.
+    /// Returns the reason for the loss of a hold: the break that left a notice, or [`LostReason::Gone`] without one.
     async fn loss(&self, request: &Request) -> Result<LostReason>;
 
-    /// Releases or withdraws, and rings for those of this process who wait for it.
-    async fn release(&self, request: &Request, hub: &Hub) -> Result<Release>;
+    /// Releases the hold or withdraws the queue entry, and wakes the waiters of this process that wait for the request.
+    async fn release(&self, request: &Request, wakeups: &Wakeups) -> Result<Release>;
 
-    /// Looks, while somebody waits, whether others have left, and rings. `news` says that somebody has begun to wait
-    /// since the last round.
-    async fn round(&self, hub: &Arc<Hub>, news: bool) -> Result<Round>;
+    /// Checks, while there are waiters, for requests of other processes that have left, and wakes their waiters. `waiter_added` is true
+    /// if a waiter was added since the last round.
+    async fn poll(&self, wakeups: &Arc<Wakeups>, waiter_added: bool) -> Result<PollOutcome>;
 
-    /// Who holds `name` and who waits for it, live entries only.
+    /// Returns the holders of `name` and its waiters, live entries only.
     async fn lock(&self, name: &[u8]) -> Result<Vec<LockStatus>>;
 
-    /// The locks whose names lie between `first` and `end`, which is not in it, by name: from the first
-    /// [`LIST_ROWS`] live entries of each table.
+    /// Returns the locks with names from `first` to before `end`, by name: from the first [`LIST_ROWS`] live entries of each table.
     async fn page(&self, first: &[u8], end: &[u8]) -> Result<rows::Page>;
 
-    /// Marks the holds of `name`, or removes them and rings: the entries of its holders.
-    async fn break_lock(&self, name: &LockName, order: &BreakOrder, hub: &Hub) -> Result<Vec<Entry>>;
+    /// Marks the holds of `name`, or removes them and wakes waiters. Returns the entries of its holders.
+    async fn break_lock(&self, name: &LockName, order: &BreakOrder, wakeups: &Wakeups) -> Result<Vec<Entry>>;
 
-    /// Clears the next stretch of the tables of what has expired.
+    /// Deletes expired rows from the next section of the tables.
     async fn sweep(&self) -> Result<()>;
 
-    /// What is called with a lock that was broken, if the database pushes that to the holders' processes.
+    /// Returns the alerts to notify of a broken lock, if the database pushes breaks to the holders' processes.
     fn alerts(&self) -> Option<&Arc<HoldAlerts>>;
 }
 
-/// The names that begin with `prefix`: from the first to before the second, as bytes.
+/// Returns the range of the names that begin with `prefix`: from the first to before the second, as bytes.
 pub(crate) fn range(prefix: &str) -> (Vec<u8>, Vec<u8>) {
-    // No UTF-8 has the byte FF, so counting up the last byte gives the end of all that begin with it.
+    // UTF-8 never contains the byte FF, so incrementing the last byte gives the end of the range.
     let mut end = prefix.as_bytes().to_vec();
     match end.last_mut() {
         Some(last) => *last += 1,
@@ -111,27 +129,27 @@ pub(crate) fn range(prefix: &str) -> (Vec<u8>, Vec<u8>) {
     (prefix.as_bytes().to_vec(), end)
 }
 
-/// Which locks a statement of the pessimistic strategy returns: all at once, because each of them keeps a connection.
+/// The locks that a statement of the pessimistic strategy returns: all at once, because each of them occupies a connection.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Which<'a> {
-    Named(&'a LockName),
-    /// Whose names begin with this.
-    Under(&'a str),
+pub(crate) enum LockFilter<'a> {
+    Name(&'a LockName),
+    /// The locks with names that begin with this prefix.
+    Prefix(&'a str),
 }
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-impl Which<'_> {
-    /// Whether an entry that cannot be shown is an error: it is not, for a list of all.
+impl LockFilter<'_> {
+    /// Returns true if an entry that can't be shown is an error; a list leaves it out instead.
     pub(crate) const fn is_strict(self) -> bool {
-        matches!(self, Self::Named(_))
+        matches!(self, Self::Name(_))
     }
 
-    /// The names from the first to before the second, as bytes; the second is `None` for the one name alone.
+    /// Returns the range of the names, from the first to before the second, as bytes; the second is `None` for a single name.
     pub(crate) fn range(self) -> (Vec<u8>, Option<Vec<u8>>) {
         match self {
-            Self::Named(name) => (bytes(name).to_vec(), None),
-            Self::Under(prefix) => {
+            Self::Name(name) => (bytes(name).to_vec(), None),
+            Self::Prefix(prefix) => {
                 let (first, end) = range(prefix);
                 (first, Some(end))
             }
@@ -139,22 +157,20 @@ impl Which<'_> {
     }
 }
 
-/// The name as the tables keep it.
+/// Returns the name as the tables store it.
 pub(crate) fn bytes(name: &LockName) -> &[u8] {
     name.as_str().as_bytes()
 }
 
-/// The label as the tables keep it.
+/// Returns the label as the tables store it.
 pub(crate) fn label(request: &Request) -> &str {
     request.label.as_ref().map_or("", |label| label.as_str())
 }
 
-/// Pairs of name and request, as the tables keep them: whom the waiters of this process wait for ([`Hub::watched`]), or the
-/// waiters themselves ([`Hub::waiting`]).
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(crate) fn pairs(
-    names: std::collections::HashMap<LockName, Vec<polylock_core::RequestId>>,
-) -> Vec<(Vec<u8>, Vec<u8>)> {
+/// Returns pairs of name and request, as the tables store them: the requests that the waiters of this process wait for ([`Wakeups::watched`]),
+/// or the waiters themselves ([`Wakeups::waiting`]).
+#[cfg(feature = "postgres")]
+pub(crate) fn pairs(names: std::collections::HashMap<LockName, Vec<RequestId>>) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut pairs = Vec::new();
     for (name, requests) in names {
         pairs.extend(requests.iter().map(|request| (bytes(&name).to_vec(), request.to_bytes().to_vec())));
@@ -162,7 +178,7 @@ pub(crate) fn pairs(
     pairs
 }
 
-/// The requests of a keep-alive, as its routine reads them: of each one byte for the length of its name, the name, its id, a byte
+/// Packs the requests of a keep-alive for its routine. Each one consists of one byte for the length of its name, the name, its id, a byte
 /// that is 1 if it is exclusive, its TTL and the TTL of its queue entry in us, in eight bytes each, the most significant first.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) fn packed(requests: &[Arc<Request>]) -> Vec<u8> {
@@ -174,34 +190,42 @@ pub(crate) fn packed(requests: &[Arc<Request>]) -> Vec<u8> {
         packed.extend(request.id.to_bytes());
         packed.push(u8::from(request.mode == Mode::Exclusive));
         packed.extend(rows::micros(request.ttl).to_be_bytes());
-        packed.extend(rows::micros(request.place_ttl()).to_be_bytes());
+        packed.extend(rows::micros(request.queue_lease()).to_be_bytes());
     }
     packed
 }
 
-/// The break notice as the tables keep it.
+/// Returns the break notice as the tables store it.
 pub(crate) fn notice(order: &BreakOrder) -> String {
     order.notice.to_text()
 }
 
-/// What is unique about a hold beside its name: nothing if it is exclusive, so that the unique index itself refuses a
-/// second one; itself otherwise.
+/// Returns the part of a hold that is unique beside its name: nothing if the hold is exclusive, so that the unique index itself refuses a
+/// second one; the request id otherwise.
 pub(crate) fn slot(request: &Request) -> Vec<u8> {
     if request.mode == Mode::Exclusive { Vec::new() } else { request.id.to_bytes().to_vec() }
 }
 
-/// A store over a dialect.
+/// The store over a dialect.
 pub(crate) struct Engine<D> {
     inner: Arc<Inner<D>>,
+    /// The same store on connections of the callers' runtimes.
+    callers: PerRuntime<Self>,
 }
 
-/// What the poller needs of the store.
+/// The part of the store that the poller uses.
 pub(crate) struct Inner<D> {
     pub(crate) dialect: D,
-    pub(crate) hub: Arc<Hub>,
+    pub(crate) context: Arc<StoreContext>,
+}
+
+/// The state of a store that does not depend on its connections.
+#[derive(Debug)]
+pub(crate) struct StoreContext {
+    pub(crate) wakeups: Arc<Wakeups>,
     claims: AtomicU32,
     poller: Poller,
-    sweeping: Background,
+    sweeps: Background,
 }
 
 impl<D: Dialect> fmt::Debug for Engine<D> {
@@ -211,15 +235,15 @@ impl<D: Dialect> fmt::Debug for Engine<D> {
 }
 
 impl<D: Dialect> Engine<D> {
-    fn new(dialect: D) -> Self {
-        let (hub, claims, poller) = (Arc::default(), AtomicU32::new(0), Poller::default());
-        let sweeping = Background::new("could not delete expired locks");
-        Self { inner: Arc::new(Inner { dialect, hub, claims, poller, sweeping }) }
+    fn new(dialect: D, context: Arc<StoreContext>) -> Self {
+        Self { inner: Arc::new(Inner { dialect, context }), callers: PerRuntime::default() }
     }
 
-    /// The store over `dialect`, cleared of some of what has expired.
+    /// Opens the store over `dialect`, and sweeps the first section of the tables.
     pub(crate) async fn open(dialect: D) -> Store {
-        let engine = Self::new(dialect);
+        let (wakeups, claims, poller) = (Arc::default(), AtomicU32::new(0), Poller::default());
+        let sweeps = Background::new("could not delete expired locks");
+        let engine = Self::new(dialect, Arc::new(StoreContext { wakeups, claims, poller, sweeps }));
         engine.sweep().await;
         let alerts = engine.inner.dialect.alerts().cloned();
         let store = Store::inspectable(Arc::new(engine));
@@ -229,12 +253,16 @@ impl<D: Dialect> Engine<D> {
         }
     }
 
-    /// Clears the next stretch of the tables of what has expired, if that is possible now.
+    fn wakeups(&self) -> &Arc<Wakeups> {
+        &self.inner.context.wakeups
+    }
+
+    /// Deletes expired rows from the next section of the tables, if that is possible now.
     async fn sweep(&self) {
         match self.inner.dialect.sweep().await {
-            Ok(()) => self.inner.sweeping.succeeded(),
-            // The next sweep makes up for it, and the claim does not depend on it.
-            Err(failure) => self.inner.sweeping.failed(&failure),
+            Ok(()) => self.inner.context.sweeps.succeeded(),
+            // The next sweep makes up for a failed one, and the claim does not depend on it.
+            Err(failure) => self.inner.context.sweeps.failed(&failure),
         }
     }
 }
@@ -245,31 +273,37 @@ impl<D: Dialect> Backend for Engine<D> {
         self.inner.dialect.capabilities()
     }
 
-    async fn claim(&self, request: &Request) -> Result<Standing> {
-        if self.inner.claims.fetch_add(1, Ordering::Relaxed) % SWEEP_EVERY == SWEEP_EVERY - 1 {
+    fn here(&self) -> Option<Arc<dyn Backend>> {
+        let opening = self.inner.dialect.for_caller()?;
+        let context = self.inner.context.clone();
+        let caller = self.callers.get(|_| true, || async { Ok(Self::new(opening.await?, context)) })?;
+        // Otherwise the I/O thread uses the connections, and executes the operation.
+        caller.inner.dialect.has_connection().then_some(caller as _)
+    }
+
+    async fn claim(&self, request: &Request) -> Result<ClaimOutcome> {
+        if self.inner.context.claims.fetch_add(1, Ordering::Relaxed) % SWEEP_EVERY == SWEEP_EVERY - 1 {
             self.sweep().await;
         }
-        Ok(match self.inner.dialect.claim(request, &self.inner.hub).await? {
-            Look::Held(token, lease) => {
-                self.inner.hub.forget(request.id);
-                Standing::Held(Grant::new(token, lease))
+        Ok(match self.inner.dialect.claim(request, self.wakeups()).await? {
+            ClaimRow::Held(token, lease) => {
+                self.wakeups().remove(request.id);
+                ClaimOutcome::Granted(Grant::new(token, lease))
             }
-            Look::Behind { left, ahead } => {
-                if request.queues {
-                    self.inner.attend();
-                }
-                // A third of its own time, so that the place is refreshed before it has run out.
-                let recheck = left.min(request.place_ttl() / 3);
-                Standing::Queued(Place::new(ahead, recheck))
+            ClaimRow::Blocked { left, ahead } => {
+                // At most a third of its TTL, so that the queue entry is refreshed before it expires.
+                let recheck = left.min(request.queue_lease() / 3);
+                ClaimOutcome::Queued(QueuePosition::new(ahead, recheck))
             }
-            Look::Free => Standing::Queued(Place::new(None, Duration::from_millis(1))),
+            ClaimRow::Free => ClaimOutcome::Queued(QueuePosition::new(None, Duration::from_millis(1))),
         })
     }
 
     async fn wait(&self, request: &Request) -> Result<Wake> {
-        let wake = self.inner.hub.rung(request.id).await;
+        self.inner.ensure_poller_running();
+        let wake = self.wakeups().notified(request.id).await;
         if let Wake::Granted(_) = wake {
-            self.inner.hub.forget(request.id);
+            self.wakeups().remove(request.id);
         }
         Ok(wake)
     }
@@ -280,23 +314,28 @@ impl<D: Dialect> Backend for Engine<D> {
         let mut outcomes = Vec::with_capacity(states.len());
         for (request, state) in requests.iter().zip(states) {
             outcomes.push(match state {
-                State::Held => KeepAlive::Held { lease: request.ttl },
-                State::Queued => KeepAlive::Queued,
-                State::Gone => {
-                    // If it was a waiter, it joins the queue at its end, and those behind it wait for another one.
-                    self.inner.hub.ring(request.id);
+                EntryState::Held => KeepAlive::Held { lease: request.ttl },
+                EntryState::Queued => KeepAlive::Queued,
+                EntryState::Gone => {
+                    // A waiter without an entry joins the queue again at its end, and those behind it wait for another request.
+                    self.wakeups().notify(request.id);
                     KeepAlive::Lost(LostReason::Gone)
                 }
-                State::Broken => dialect.loss(request).await.map_or(KeepAlive::Unknown, KeepAlive::Lost),
-                State::Contested => KeepAlive::Unknown,
+                EntryState::Broken => dialect.loss(request).await.map_or(KeepAlive::Unknown, KeepAlive::Lost),
+                EntryState::Contested => KeepAlive::Unknown,
             });
         }
         Ok(outcomes)
     }
 
     async fn release(&self, request: &Request) -> Result<Release> {
-        self.inner.hub.forget(request.id);
-        self.inner.dialect.release(request, &self.inner.hub).await
+        self.wakeups().remove(request.id);
+        let outcome = self.inner.dialect.release(request, self.wakeups()).await?;
+        if let Some(until) = self.inner.dialect.late_until(request.id) {
+            SystemClock.sleep_until(until).await;
+            self.inner.dialect.release(request, self.wakeups()).await?;
+        }
+        Ok(outcome)
     }
 }
 
@@ -314,11 +353,11 @@ impl<D: Dialect> Inspect for Engine<D> {
             let page = self.inner.dialect.page(&first, &end).await?;
             locks.extend(page.locks);
             match page.next {
-                rows::Next::End => return Ok(locks),
-                rows::Next::From(name) => first = name,
-                rows::Next::Long(name) => {
+                rows::NextPage::End => return Ok(locks),
+                rows::NextPage::From(name) => first = name,
+                rows::NextPage::LongLock(name) => {
                     locks.extend(self.inner.dialect.lock(&name).await?);
-                    // The least of the names behind it.
+                    // The next page begins with the smallest name after it.
                     first = name;
                     first.push(0);
                 }
@@ -327,9 +366,9 @@ impl<D: Dialect> Inspect for Engine<D> {
     }
 
     async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
-        let mut holders = self.inner.dialect.break_lock(name, order, &self.inner.hub).await?;
+        let mut holders = self.inner.dialect.break_lock(name, order, self.wakeups()).await?;
         if let Some(alerts) = self.inner.dialect.alerts() {
-            // The holds of this store, listening or not.
+            // The holds of this store are checked even if it does not listen.
             alerts.check(name);
         }
         holders.sort_by_key(|holder| holder.token);

@@ -1,12 +1,11 @@
-//! Who looks after what others do: one task per store, only while somebody waits.
+//! Background poller that detects releases by other processes: one task per store, which runs only while there are waiters.
 //!
-//! What a round is, is the dialect's: a look at the tables, or a look whether the pushed news still come in. No departure
-//! is missed by looking:
-//! 1. a claim reads in its region that somebody is in its way, then says so to the hub, then marks the poller as having
-//!    to look;
-//! 2. a round takes the mark first and looks afterwards;
-//! 3. so whoever leaves after 1 is seen by a round after it, and whoever was put into the hub after a look is looked after
-//!    by the next round, whose snapshot is later than the claim's.
+//! The dialect defines a round: a query of the tables, or a check that notifications still arrive. Polling misses no departure:
+//! 1. a claim reads in its critical section that another request is in its way, and registers that request in the
+//!    [`Wakeups`](polylock_core::wakeups::Wakeups); then the waiter sets the poller's `waiter_added` flag;
+//! 2. a round clears the flag first and queries the tables afterwards;
+//! 3. so a request that leaves after step 1 is seen by a later round, and a request that is registered after a query is covered by the next
+//!    round, with a snapshot that is later than the claim's.
 
 use std::{
     sync::{
@@ -21,71 +20,75 @@ use tokio::task::JoinHandle;
 
 use super::{Dialect, Inner, background::Background};
 
-/// The pause after a failure.
+/// The pause after a failed round.
 const AFTER_FAILURE: Duration = Duration::from_millis(250);
 
-/// While nothing happens, each pause is longer than the one before by one part in so many.
+/// While nothing happens, each pause is longer than the one before by one part in this many.
 ///
-/// That bounds what a hand-over takes longer than it must, in parts of the time since the last one. It must be a small part:
-/// in a queue of processes, one's delay is in the time that the next one counts. When pauses grew by half, eight processes
-/// in a queue, each of which held the lock for an instant, drove one another to the longest pause.
+/// This limits the delay of a hand-over to a fraction of the time since the last one. The fraction must be small, because in a queue of
+/// processes the delay of one adds to the time that the next one measures. When pauses grew by half, eight processes in a queue, each of
+/// which held the lock for an instant, drove one another to the longest pause.
 const GROWTH: u32 = 8;
 
 /// The pauses between rounds, from the first to the longest.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Pace {
-    /// When somebody begins to wait, and after a find.
+pub(crate) struct PollInterval {
+    /// The pause after a request begins to wait, and after a round that found a departure.
     pub(crate) shortest: Duration,
-    /// In the end: the most that a hand-over between processes waits for a round.
+    /// The maximum pause: the longest time that a hand-over between processes waits for a round.
     pub(crate) longest: Duration,
-    /// The least pause, as a multiple of the time that the round took.
-    pub(crate) share: u32,
+    /// The minimum pause, as a multiple of the duration of the round.
+    pub(crate) min_ratio: u32,
 }
 
-/// What a round found.
+/// The outcome of a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Round {
-    /// Nothing has happened, or nobody can tell.
-    Quiet,
-    /// Something has: the next round is due after this. The shortest pause if someone who is waited for has left; at most
-    /// a few times that otherwise, because a queue of processes moves on this fast.
-    Soon(Duration),
+pub(crate) enum PollOutcome {
+    /// Nothing has happened, or the round can't detect it.
+    Unchanged,
+    /// Something has happened: the next round is due after this pause. It is the shortest one if a watched request has left; otherwise at
+    /// most a few times that, because a queue of processes moves on this fast.
+    NextAfter(Duration),
+    /// The database waited in the statement until something happened, for a moment at most, so the round took time without work. If
+    /// something happened (`changed`), the next round is due after the shortest pause.
+    #[cfg_attr(not(feature = "mysql"), expect(dead_code, reason = "only MySQL waits in a statement"))]
+    Waited { changed: bool },
 }
 
-/// The running task, if there is one.
+/// The poller task, if it runs.
 #[derive(Debug)]
 pub(super) struct Poller {
-    /// Whether someone waits who was not looked after yet.
-    news: AtomicBool,
+    /// True if a waiter was added since the last round began.
+    waiter_added: AtomicBool,
     running: Mutex<Option<JoinHandle<()>>>,
-    rounds: Background,
+    polls: Background,
 }
 
 impl Default for Poller {
     fn default() -> Self {
-        let rounds = Background::new("could not look for releases by other processes");
-        Self { news: AtomicBool::default(), running: Mutex::default(), rounds }
+        let polls = Background::new("could not poll for releases by other processes");
+        Self { waiter_added: AtomicBool::default(), running: Mutex::default(), polls }
     }
 }
 
 impl<D: Dialect> Inner<D> {
-    /// Someone waits, and the hub knows for whom.
-    pub(super) fn attend(self: &Arc<Self>) {
-        self.poller.news.store(true, Ordering::Release);
-        let mut running = self.poller.running.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Starts the poller if it does not run. The caller has registered a waiter.
+    pub(super) fn ensure_poller_running(self: &Arc<Self>) {
+        self.context.poller.waiter_added.store(true, Ordering::Release);
+        let mut running = self.context.poller.running.lock().unwrap_or_else(PoisonError::into_inner);
         if running.as_ref().is_none_or(JoinHandle::is_finished) {
-            *running = Some(tokio::spawn(poll(Arc::downgrade(self))));
+            *running = Some(tokio::spawn(run_poller(Arc::downgrade(self))));
         }
     }
 
-    /// Whether nobody waits, so that the poller ends. Who waits from now on starts a new one.
-    fn rests(&self) -> bool {
-        let mut running = self.poller.running.lock().unwrap_or_else(PoisonError::into_inner);
-        let rests = self.hub.is_empty();
-        if rests {
+    /// Returns true if there are no waiters, so that the poller ends. The next waiter starts a new one.
+    fn stop_poller_if_idle(&self) -> bool {
+        let mut running = self.context.poller.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_idle = self.context.wakeups.is_empty();
+        if is_idle {
             *running = None;
         }
-        rests
+        is_idle
     }
 }
 
@@ -97,38 +100,45 @@ impl Drop for Poller {
     }
 }
 
-async fn poll<D: Dialect>(store: Weak<Inner<D>>) {
+async fn run_poller<D: Dialect>(store: Weak<Inner<D>>) {
     let mut pause = match store.upgrade() {
-        Some(store) => store.dialect.pace().shortest,
+        Some(store) => store.dialect.poll_interval().shortest,
         None => return,
     };
     loop {
-        let wakeups = match store.upgrade() {
-            Some(store) => store.dialect.wakeups(&store.hub),
+        let notifications = match store.upgrade() {
+            Some(store) => store.dialect.receive_notifications(&store.context.wakeups),
             None => return,
         };
-        SystemClock.before(SystemClock.now() + pause, wakeups).await;
+        SystemClock.before(SystemClock.now() + pause, notifications).await;
         let Some(store) = store.upgrade() else { return };
-        if store.rests() {
+        if store.stop_poller_if_idle() {
             return;
         }
-        let (pace, began) = (store.dialect.pace(), SystemClock.now());
-        let news = store.poller.news.swap(false, Ordering::Acquire);
-        let round = store.dialect.round(&store.hub, news).await;
-        if round.is_ok() {
-            store.poller.rounds.succeeded();
+        let (interval, began) = (store.dialect.poll_interval(), SystemClock.now());
+        let waiter_added = store.context.poller.waiter_added.swap(false, Ordering::Acquire);
+        let outcome = store.dialect.poll(&store.context.wakeups, waiter_added).await;
+        if outcome.is_ok() {
+            store.context.poller.polls.succeeded();
         }
-        pause = match round {
-            Ok(Round::Soon(next)) => next,
-            Ok(Round::Quiet) => (pause + pause / GROWTH).min(pace.longest),
+        let work = match outcome {
+            Ok(PollOutcome::Waited { .. }) => Duration::ZERO,
+            _ => SystemClock.now().since(began),
+        };
+        pause = match outcome {
+            Ok(PollOutcome::NextAfter(next)) => next,
+            Ok(PollOutcome::Waited { changed: true }) => interval.shortest,
+            Ok(PollOutcome::Unchanged | PollOutcome::Waited { changed: false }) => {
+                (pause + pause / GROWTH).min(interval.longest)
+            }
             Err(failure) => {
-                // The waiters claim, and meet the fault themselves or find it mended.
-                store.poller.rounds.failed(&failure);
-                store.hub.ring_all();
+                // The waiters claim again, and either fail for the same reason or find the fault repaired.
+                store.context.poller.polls.failed(&failure);
+                store.context.wakeups.notify_all();
                 AFTER_FAILURE
             }
         };
-        // A long look, because hundreds wait, is taken less often.
-        pause = pause.max(SystemClock.now().since(began) * pace.share);
+        // A round that takes long, because there are hundreds of waiters, runs less often.
+        pause = pause.max(work * interval.min_ratio);
     }
 }

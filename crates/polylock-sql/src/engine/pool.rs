@@ -1,4 +1,4 @@
-//! Connections to a server: lent for one operation, given back only when nothing of it is left on them.
+//! Connections to a server: acquired for one operation, and returned only if nothing of it is left on them.
 
 use std::{
     fmt,
@@ -10,101 +10,124 @@ use std::{
 use backon::{BackoffBuilder, ExponentialBuilder};
 use deadpool::managed::{Manager, Metrics, Object, Pool, PoolError, RecycleResult};
 use polylock_core::{
-    Clock, ConfigError, Error, Fault, Moment, Operation, Result, SystemClock, failure::At,
-    server_clock::ServerClock,
+    Clock, ConfigError, Error, Fault, Moment, Operation, RequestId, Result, SystemClock, failure::At,
+    gate::Permit, server_clock::ServerClock,
 };
 use sqlx::{ConnectOptions, Connection, Database, Executor, SqlStr};
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
-    config::Common,
-    gate::{Gate, Permit},
+    config::CommonConfig,
+    gate::Gate,
+    late::{ClaimInFlight, LateClaims},
+    limit::ConnectionLimit,
     literal::{Arg, Literals, Template},
-    rows::Timed,
-    source::{Source, lacks_credentials},
+    rows::TimedReply,
+    source::{Source, is_missing_credentials},
 };
 
-/// How often an operation that the server refuses as expired is sent: its clock was stepped forward, more than once at the most.
+/// The maximum number of attempts of an operation that the server refuses as expired: it does so if its clock is not known yet, and each
+/// time its clock is stepped forward.
 const EXPIRIES: u32 = 4;
 
-/// What a driver's error means for the connection and the operation.
+/// The maximum timeout of an operation that a caller drives: far longer than the caller drives it, and short enough that a release can wait
+/// until a claim that the caller dropped has expired.
+const CALLER_TIMEOUT: Duration = Duration::from_millis(250);
+
+/// The class of a driver's error: its meaning for the connection and the operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Trouble {
-    /// Others were in the way; nothing was done, and the same again may succeed.
+pub(crate) enum ErrorClass {
+    /// Another transaction was in the way; nothing was done, and a retry may succeed.
     Contention,
-    /// The connection is broken; another may be well.
+    /// The connection is broken; another one may work.
     Broken,
-    /// The server says no.
+    /// The server refused the statement, or the error is of another kind.
     Other,
 }
 
-/// How a dialect reads its driver's errors.
-pub(crate) trait Diagnose {
+/// Classification of a driver's errors.
+pub(crate) trait ClassifyErrors {
     const BACKEND: &'static str;
-    fn trouble(error: &sqlx::Error) -> Trouble;
+    fn error_class(error: &sqlx::Error) -> ErrorClass;
     fn fault(error: &sqlx::Error) -> Fault;
     fn advice(error: &sqlx::Error) -> Option<String>;
-    /// Whether the server has no database of that name.
-    fn lacks_database(error: &sqlx::Error) -> bool;
-    /// The server's words, without what only the server's authors understand.
-    fn words(error: &sqlx::Error) -> Option<String>;
+    /// Returns true if the server has no database of that name.
+    fn is_missing_database(error: &sqlx::Error) -> bool;
+    /// Returns the server's message, without details for the server's developers.
+    fn message(error: &sqlx::Error) -> Option<String>;
 }
 
-/// A driver's error, as people should read it: the driver names the lines of the server's sources, and repeats the cause of an I/O
-/// error, which is its source already.
+/// A driver's error with a readable message: the driver's own message names source lines of the server, and repeats the cause of an I/O
+/// error, which is the error's source already.
 #[derive(Debug)]
 struct DriverError {
-    words: String,
-    /// Shown by `Debug` alone.
+    message: String,
+    /// Shown by `Debug` only.
     #[expect(dead_code, reason = "for `Debug`")]
     error: sqlx::Error,
 }
 
 impl fmt::Display for DriverError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.words)
+        f.write_str(&self.message)
     }
 }
 
 impl std::error::Error for DriverError {}
 
-fn words<DB: Diagnose>(error: &sqlx::Error) -> String {
+fn message<DB: ClassifyErrors>(error: &sqlx::Error) -> String {
     match error {
         sqlx::Error::Io(error) => error.to_string(),
-        error => DB::words(error).unwrap_or_else(|| error.to_string()),
+        error => DB::message(error).unwrap_or_else(|| error.to_string()),
     }
 }
 
-/// The connections to one server.
-pub(crate) struct Server<DB: Dial> {
-    pool: Pool<Dialler<DB>>,
-    gate: Arc<Gate>,
-    /// Where it is, without secrets.
-    pub(crate) place: String,
-    /// How long an operation may take in all.
-    pub(crate) patience: Duration,
-    /// What is known of the server's clock.
-    pub(crate) clock: ServerClock,
+/// The connections of one runtime to one server.
+pub(crate) struct Server<DB: Driver> {
+    pool: Pool<Connector<DB>>,
+    context: Arc<ServerContext<DB>>,
+    /// The time limit of an operation, all attempts together.
+    pub(crate) timeout: Duration,
 }
 
-impl<DB: Dial> fmt::Debug for Server<DB> {
+/// The state that all connections to one server share.
+struct ServerContext<DB: Driver> {
+    source: Source<DB::Options>,
+    connect_timeout: Option<Duration>,
+    gate: Gate,
+    size: usize,
+    limit: ConnectionLimit<Connector<DB>>,
+    /// The endpoint, without secrets.
+    endpoint: String,
+    clock: ServerClock,
+    late: LateClaims,
+}
+
+impl<DB: Driver> Clone for Server<DB> {
+    fn clone(&self) -> Self {
+        Self { pool: self.pool.clone(), context: self.context.clone(), timeout: self.timeout }
+    }
+}
+
+impl<DB: Driver> fmt::Debug for Server<DB> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Server").field("place", &self.place).finish_non_exhaustive()
+        f.debug_struct("Server").field("endpoint", &self.context.endpoint).finish_non_exhaustive()
     }
 }
 
-/// A driver whose connections are made from options.
-pub(crate) trait Dial:
-    Database<Connection: Connection<Options = Self::Options>> + Diagnose + Literals
+/// A driver that opens connections from options.
+pub(crate) trait Driver:
+    Database<Connection: Connection<Options = Self::Options>> + ClassifyErrors + Literals
 {
     type Options: ConnectOptions<Connection = Self::Connection>;
 
-    /// Whether the server is reached over a socket of this machine's file system.
+    /// Returns true if the endpoint is a socket in this machine's file system.
     fn is_local(options: &Self::Options) -> bool;
 }
 
-/// `error` as one of encryption if it is one: the driver reports a certificate that is not accepted, and a file with certificates
-/// that is not there, as errors of the connection, which another try might mend.
-fn of_encryption(error: sqlx::Error, is_local: bool) -> sqlx::Error {
+/// Returns `error` as an error of encryption if it is one: the driver reports a rejected certificate and a missing certificate file as
+/// connection errors, for which a retry would make sense.
+fn classify_encryption_error(error: sqlx::Error, is_local: bool) -> sqlx::Error {
     match error {
         sqlx::Error::Io(cause) if cause.kind() == ErrorKind::InvalidData => sqlx::Error::Tls(cause.into()),
         sqlx::Error::Io(cause) if cause.kind() == ErrorKind::NotFound && !is_local => {
@@ -114,171 +137,242 @@ fn of_encryption(error: sqlx::Error, is_local: bool) -> sqlx::Error {
     }
 }
 
-/// Makes connections for the pool.
-struct Dialler<DB: Dial> {
-    source: Source<DB::Options>,
-    timeout: Option<Duration>,
+/// Opens connections for a pool.
+struct Connector<DB: Driver>(Arc<ServerContext<DB>>);
+
+/// A connection with its permit.
+struct LimitedConnection<C> {
+    connection: C,
+    _permit: OwnedSemaphorePermit,
 }
 
-impl<DB: Dial> Manager for Dialler<DB> {
-    type Type = DB::Connection;
+impl<DB: Driver> Manager for Connector<DB> {
+    type Type = LimitedConnection<DB::Connection>;
     type Error = sqlx::Error;
 
-    async fn create(&self) -> Result<DB::Connection, sqlx::Error> {
-        let options = self.source.next().await?;
+    async fn create(&self) -> Result<Self::Type, sqlx::Error> {
+        let permit = self.0.limit.acquire().await.ok_or(sqlx::Error::PoolClosed)?;
+        let options = self.0.source.next().await?;
         let connecting = options.connect();
-        let connected = match self.timeout {
+        let connected = match self.0.connect_timeout {
             None => connecting.await,
             Some(timeout) => SystemClock
                 .before(SystemClock.now() + timeout, connecting)
                 .await
                 .unwrap_or_else(|| Err(io::Error::from(ErrorKind::TimedOut).into())),
         };
-        connected.map_err(|error| of_encryption(error, DB::is_local(&options)))
+        let connection =
+            connected.map_err(|error| classify_encryption_error(error, DB::is_local(&options)))?;
+        Ok(LimitedConnection { connection, _permit: permit })
     }
 
-    async fn recycle(&self, _: &mut DB::Connection, _: &Metrics) -> RecycleResult<sqlx::Error> {
-        // Whether it is well shows when it is used, and then another is tried: no round trip to ask for it.
+    async fn recycle(&self, _: &mut Self::Type, _: &Metrics) -> RecycleResult<sqlx::Error> {
+        // A broken connection shows when it is used, and then another one is tried: no round trip for a check.
         Ok(())
     }
 }
 
-/// A connection out of the pool. Dropped before it is given back, it is closed: what is still on its way on it, or was
-/// left open, ends with it.
-pub(crate) struct Lent<DB: Dial>(Option<Object<Dialler<DB>>>);
+/// A connection from the pool. If it is dropped before [`return_to_pool`](Self::return_to_pool), it is closed, along with any reply
+/// or transaction that is still open on it.
+pub(crate) struct PooledConnection<DB: Driver> {
+    connection: Option<Object<Connector<DB>>>,
+    context: Arc<ServerContext<DB>>,
+}
 
-impl<DB: Dial> Lent<DB>
+impl<DB: Driver> PooledConnection<DB>
 where
     for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
 {
-    /// The rows that `sql` answers with.
-    pub(crate) async fn ask(&mut self, sql: SqlStr) -> Result<Vec<DB::Row>, sqlx::Error> {
-        let connection = self.0.as_mut().ok_or(sqlx::Error::PoolClosed)?;
-        sqlx::raw_sql(sql).fetch_all(&mut **connection).await
+    /// Sends `sql` and returns the rows of the reply.
+    pub(crate) async fn fetch(&mut self, sql: SqlStr) -> Result<Vec<DB::Row>, sqlx::Error> {
+        let connection = self.connection.as_mut().ok_or(sqlx::Error::PoolClosed)?;
+        sqlx::raw_sql(sql).fetch_all(&mut connection.connection).await
     }
 
-    /// For the next who asks. Nothing may be left open on it.
-    pub(crate) fn give_back(mut self) {
-        self.0 = None;
+    /// Returns the connection to the pool. Nothing may be left open on it.
+    pub(crate) fn return_to_pool(mut self) {
+        self.connection = None;
+        self.context.limit.on_idle();
     }
 }
 
-impl<DB: Dial> Drop for Lent<DB> {
+impl<DB: Driver> Drop for PooledConnection<DB> {
     fn drop(&mut self) {
-        if let Some(connection) = self.0.take() {
+        if let Some(connection) = self.connection.take() {
             drop(Object::take(connection));
         }
     }
 }
 
-impl<DB: Dial> Server<DB>
+impl<DB: Driver> Server<DB>
 where
     for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
 {
-    /// At most `connections` at once, made when they are needed and kept.
-    pub(crate) fn new(source: Source<DB::Options>, connections: u32, place: String, common: &Common) -> Self {
+    /// Creates a pool of at most `connections`, which are opened on demand and kept.
+    pub(crate) fn new(
+        source: Source<DB::Options>,
+        connections: u32,
+        endpoint: String,
+        common: &CommonConfig,
+    ) -> Self {
         let size = usize::try_from(connections).unwrap_or(usize::MAX);
+        let context = ServerContext {
+            source,
+            connect_timeout: common.connect_timeout,
+            gate: Gate::new(size),
+            size,
+            limit: ConnectionLimit::new(size),
+            endpoint,
+            clock: ServerClock::default(),
+            late: LateClaims::default(),
+        };
+        Self::for_one_runtime(Arc::new(context), common.timeout)
+    }
+
+    fn for_one_runtime(context: Arc<ServerContext<DB>>, timeout: Duration) -> Self {
         #[expect(
             clippy::expect_used,
             reason = "only time limits of the pool's own, which are not set, can fail"
         )]
-        let pool = Pool::builder(Dialler { source, timeout: common.connect_timeout })
-            .max_size(size)
+        let pool = Pool::builder(Connector(context.clone()))
+            .max_size(context.size)
             .build()
             .expect("a pool without time limits");
-        Self { pool, gate: Gate::new(size), place, patience: common.timeout, clock: ServerClock::default() }
+        context.limit.add(&pool);
+        Self { pool, context, timeout }
     }
 
-    /// How many claims it takes at once, without one of them waiting for another.
-    pub(crate) fn claims_at_once(&self) -> usize {
-        self.gate.for_claims()
+    /// Returns true if a caller may drive its operation on a connection of its own. A single connection is needed for renewals, too. If the
+    /// operation would have to wait for others, the I/O thread keeps its position in the gate's queue, even if the caller is not polled.
+    pub(crate) fn serves_callers(&self) -> bool {
+        self.context.size > 1 && self.context.gate.has_room()
     }
 
-    /// What `read` makes of the rows that `template` answers with.
+    /// Returns true if a connection of this runtime is idle or may be opened.
+    pub(crate) fn has_connection(&self) -> bool {
+        self.pool.status().available > 0 || self.context.limit.has_room()
+    }
+
+    /// Returns the same server on connections of the current runtime, one of which is open, for operations that callers drive. They count
+    /// towards the same limit.
     ///
     /// # Errors
-    /// As [`answer`](Self::answer), or what `read` says.
+    /// The errors of [`acquire`](Self::acquire).
+    pub(crate) async fn for_caller(&self) -> Result<Self> {
+        let server = Self::for_one_runtime(self.context.clone(), self.timeout.min(CALLER_TIMEOUT));
+        server.acquire_to_open().await?.return_to_pool();
+        Ok(server)
+    }
+
+    /// Returns the endpoint, without secrets.
+    pub(crate) fn endpoint(&self) -> &str {
+        &self.context.endpoint
+    }
+
+    /// Returns the estimate of the server's clock.
+    pub(crate) fn clock(&self) -> &ServerClock {
+        &self.context.clock
+    }
+
+    /// Returns the claims that the server may execute late.
+    pub(crate) fn late_claims(&self) -> &LateClaims {
+        &self.context.late
+    }
+
+    /// Returns the number of claims that can run at once without one of them waiting for another.
+    pub(crate) fn claims_at_once(&self) -> usize {
+        self.context.gate.claim_capacity
+    }
+
+    /// Sends `template` and returns the value that `read` decodes from the rows of the reply.
+    ///
+    /// # Errors
+    /// The errors of [`send`](Self::send), and of `read`.
     ///
     /// # Cancel safety
-    /// As [`answer`](Self::answer).
-    pub(crate) async fn ask<T>(
+    /// As for [`send`](Self::send).
+    pub(crate) async fn query<T>(
         &self,
         operation: Operation,
         template: &Template,
         arguments: &[Arg<'_>],
         read: impl FnOnce(&[DB::Row]) -> Result<T, sqlx::Error>,
     ) -> Result<T> {
-        let (rows, _) = self.answer(operation, template, arguments).await?;
+        let (rows, _) = self.send(operation, template, arguments).await?;
         read(&rows).map_err(|error| self.failed(operation, error))
     }
 
-    /// As [`ask`](Self::ask), for an operation that must have no effect once the client has abandoned it: a message may be
-    /// delivered long after its connection was given up.
+    /// Like [`query`](Self::query), for an operation that must have no effect once the client has abandoned it: a message may be delivered long
+    /// after its connection was given up.
     ///
-    /// The last argument that the statement gets is the time, by the server's clock, at which this call ends at the latest. The
-    /// server compares it with its clock behind the lock that serialises the operation, refuses the operation if it has
-    /// expired, and returns its clock in any case. An operation that was refused although this call goes on, because the clock
-    /// was stepped forward or is not known yet, is sent again with a new expiry.
+    /// The last argument of the statement is the time, by the server's clock, at which this call ends at the latest. The server compares it
+    /// with its clock behind the lock that serialises the operation, refuses the operation if it has expired, and returns its clock in any
+    /// case. If it refuses the operation although this call is still running, because the clock was stepped forward or is not known yet,
+    /// the operation is sent again with a new expiry. If a copy was sent and not answered, the [late claims](Self::late_claims) contain
+    /// `request` until that copy has expired.
     ///
     /// # Errors
-    /// As [`answer`](Self::answer), or what `read` says.
+    /// The errors of [`send`](Self::send), and of `read`.
     ///
     /// # Cancel safety
-    /// As [`answer`](Self::answer).
-    pub(crate) async fn ask_expiring<T>(
+    /// As for [`send`](Self::send).
+    pub(crate) async fn query_expiring<T>(
         &self,
         operation: Operation,
+        request: Option<RequestId>,
         template: &Template,
         arguments: &[Arg<'_>],
-        read: impl Fn(&[DB::Row]) -> Result<Timed<T>, sqlx::Error>,
+        read: impl Fn(&[DB::Row]) -> Result<TimedReply<T>, sqlx::Error>,
     ) -> Result<T> {
-        let permit = self.enter(operation).await?;
-        let deadline = SystemClock.now() + self.patience;
+        let _permit = self.enter(operation).await?;
+        let deadline = SystemClock.now() + self.timeout;
+        let mut in_flight = ClaimInFlight::new(&self.context.late, request, deadline);
         for _ in 0..EXPIRIES {
             let sent = SystemClock.now();
-            // Without a sample, a time long past: the refusal brings one.
-            let expiry = self.clock.expiry_us(deadline.since(sent)).unwrap_or(0);
+            // Without a sample of the clock, a time long past: the refusal returns a sample.
+            let expiry = self.clock().expiry_us(deadline.since(sent)).unwrap_or(0);
             let arguments = [arguments, &[Arg::Int(expiry)]].concat();
-            let (rows, _) = self.answer_by(&permit, deadline, operation, template, &arguments).await?;
+            let was_unanswered = std::mem::replace(&mut in_flight.is_unanswered, true);
+            let (rows, lost) = self.send_by(deadline, operation, template, &arguments).await?;
+            in_flight.is_unanswered = was_unanswered || lost;
             let reply = read(&rows).map_err(|error| self.failed(operation, error))?;
-            self.clock.observe(sent, reply.clock_us);
+            self.clock().observe(sent, reply.clock_us);
             if let Some(outcome) = reply.outcome {
                 return Ok(outcome);
             }
         }
-        let advice = "the server refuses it as expired: it is busy, or its clock is being set".to_owned();
-        Err(self.at(operation).ours(Fault::Temporary, advice))
+        let advice =
+            "the server rejects it as expired: the server is busy, or its clock was changed".to_owned();
+        Err(self.at(operation).advise(Fault::Temporary, advice))
     }
 
-    /// The rows that `template` answers with, and whether an answer was lost before: what the server did then was told to
-    /// nobody.
+    /// Sends `template` and returns the rows of the reply, and true if the reply to an earlier attempt was lost: its outcome is unknown.
     ///
-    /// Others in the way and broken connections are tried again: operations are idempotent.
+    /// Attempts that met contention or a broken connection are retried: operations are idempotent.
     ///
     /// # Errors
-    /// Temporary when the patience is out, at the latest; it begins when a connection is free.
+    /// A temporary error when the time limit `timeout` has passed, at the latest; it starts when a connection is free.
     ///
     /// # Cancel safety
-    /// The connection is closed; what the server was told it may still do.
-    pub(crate) async fn answer(
+    /// The connection is closed; the server may still execute the statement that was sent.
+    pub(crate) async fn send(
         &self,
         operation: Operation,
         template: &Template,
         arguments: &[Arg<'_>],
     ) -> Result<(Vec<DB::Row>, bool)> {
-        let permit = self.enter(operation).await?;
-        self.answer_by(&permit, SystemClock.now() + self.patience, operation, template, arguments).await
+        let _permit = self.enter(operation).await?;
+        self.send_by(SystemClock.now() + self.timeout, operation, template, arguments).await
     }
 
     /// Waits until a connection is free for `operation`, by the precedence of the [`gate`](super::gate).
     async fn enter(&self, operation: Operation) -> Result<Permit> {
-        let permit = self.gate.enter(operation, self.patience).await;
-        permit.ok_or_else(|| self.out_of_time(operation))
+        let permit = self.context.gate.enter(operation, self.timeout).await;
+        permit.ok_or_else(|| self.timed_out(operation))
     }
 
-    async fn answer_by(
+    async fn send_by(
         &self,
-        permit: &Permit,
         deadline: Moment,
         operation: Operation,
         template: &Template,
@@ -292,19 +386,19 @@ where
             .with_jitter()
             .build();
         loop {
-            let mut lent = self.lend(operation, deadline).await?;
-            let error = match SystemClock.before(deadline, lent.ask(sql.clone())).await {
-                None => return Err(self.out_of_time(operation)),
+            let mut connection = self.acquire(operation, deadline).await?;
+            let error = match SystemClock.before(deadline, connection.fetch(sql.clone())).await {
+                None => return Err(self.timed_out(operation)),
                 Some(Ok(rows)) => {
-                    lent.give_back();
-                    permit.answered();
+                    connection.return_to_pool();
+                    self.context.gate.answered();
                     return Ok((rows, lost));
                 }
                 Some(Err(error)) => error,
             };
-            match DB::trouble(&error) {
-                Trouble::Contention => {
-                    lent.give_back();
+            match DB::error_class(&error) {
+                ErrorClass::Contention => {
+                    connection.return_to_pool();
                     match pauses.next() {
                         Some(pause) if SystemClock.now() + pause < deadline => {
                             SystemClock.sleep_until(SystemClock.now() + pause).await;
@@ -312,81 +406,90 @@ where
                         _ => return Err(self.failed(operation, error)),
                     }
                 }
-                // Each broken one leaves the pool, so this comes to an end: a new one is well, or can't be made.
-                Trouble::Broken if SystemClock.now() < deadline => lost = true,
-                Trouble::Broken | Trouble::Other => return Err(self.failed(operation, error)),
+                // Each broken connection leaves the pool, so the retries end: a new connection works, or can't be opened.
+                ErrorClass::Broken if SystemClock.now() < deadline => lost = true,
+                ErrorClass::Broken | ErrorClass::Other => return Err(self.failed(operation, error)),
             }
         }
     }
 
-    /// A connection to open the store on, and for its first operation.
+    /// Acquires a connection to open the store on, and for its first operation.
     ///
     /// # Errors
-    /// As [`lend`](Self::lend).
-    pub(crate) async fn lend_to_open(&self) -> Result<Lent<DB>> {
-        self.lend(Operation::Connect, SystemClock.now() + self.patience).await
+    /// The errors of [`acquire`](Self::acquire).
+    pub(crate) async fn acquire_to_open(&self) -> Result<PooledConnection<DB>> {
+        self.acquire(Operation::Connect, SystemClock.now() + self.timeout).await
     }
 
-    /// A connection for as long as the caller wants it.
+    /// Acquires a connection, for as long as the caller needs it.
     ///
     /// # Errors
-    /// What the driver says if one can't be made, or temporary if `deadline` comes first.
-    pub(crate) async fn lend(&self, operation: Operation, deadline: Moment) -> Result<Lent<DB>> {
+    /// The driver's error if a connection can't be opened; a temporary error if `deadline` passes first.
+    pub(crate) async fn acquire(
+        &self,
+        operation: Operation,
+        deadline: Moment,
+    ) -> Result<PooledConnection<DB>> {
         match SystemClock.before(deadline, self.pool.get()).await {
-            Some(Ok(connection)) => Ok(Lent(Some(connection))),
+            Some(Ok(connection)) => {
+                Ok(PooledConnection { connection: Some(connection), context: self.context.clone() })
+            }
             Some(Err(PoolError::Backend(error))) => Err(self.failed(operation, error)),
-            // Time is up; the pool has no other reason.
-            Some(Err(_)) | None => Err(self.out_of_time(operation)),
+            // The deadline has passed: the pool has no other reason to fail.
+            Some(Err(_)) | None => Err(self.timed_out(operation)),
         }
     }
 
-    /// `operation` failed for what the driver says.
+    /// Returns the error of `operation` for the driver's `error`.
     pub(crate) fn failed(&self, operation: Operation, error: sqlx::Error) -> Error {
-        if operation == Operation::Connect && DB::lacks_database(&error) {
-            let problem = format!("{}: there is no such database: create it, or correct the URL", self.place);
+        if operation == Operation::Connect && DB::is_missing_database(&error) {
+            let problem =
+                format!("{}: the database does not exist: create it, or correct the URL", self.endpoint());
             return ConfigError::new("store", problem).into();
         }
         let advice = match &error {
-            sqlx::Error::Io(error) if lacks_credentials(error) => {
+            sqlx::Error::Io(error) if is_missing_credentials(error) => {
                 Some("the callback of the configuration returned no credentials".to_owned())
             }
             error => DB::advice(error),
         };
         let fault = DB::fault(&error);
-        self.at(operation).failed(fault, advice, DriverError { words: words::<DB>(&error), error })
+        self.at(operation).failed(fault, advice, DriverError { message: message::<DB>(&error), error })
     }
 
-    /// The tables are missing and can't be made, because of the `refusal`: says what would make them, for somebody who may.
+    /// Returns the error for tables that are missing and can't be created because of the `refusal`, with the statements that create them,
+    /// for a user with that right.
     pub(crate) fn missing_tables(&self, statements: &str, refusal: &sqlx::Error) -> Error {
-        let advice = "the tables are missing or old, and this user may not make them: have somebody who may run the \
+        let advice = "the tables are missing or outdated, and this user has no right to create them: ask an administrator to run the \
             statements that `polylock schema` prints for the same URL";
         // The statements come last, because they are many lines.
-        let refusal = words::<DB>(refusal);
+        let refusal = message::<DB>(refusal);
         let source = format!("{refusal}\nthe statements are:\n{statements}");
         self.at(Operation::Connect).failed(Fault::Denied, Some(advice.to_owned()), source)
     }
 
     pub(crate) fn at(&self, operation: Operation) -> At<'_> {
-        At { backend: DB::BACKEND, operation, place: &self.place }
+        At { backend: DB::BACKEND, operation, endpoint: self.endpoint() }
     }
 
-    /// What the driver has for `template` on a connection that the caller keeps, while the store is opened.
+    /// Sends `template` on a connection that the caller keeps while the store is opened, and returns the driver's result.
     ///
     /// # Errors
-    /// Temporary if the time that an operation may take is up.
-    pub(crate) async fn ask_on(
+    /// A temporary error if the time limit of an operation has passed.
+    pub(crate) async fn query_on(
         &self,
-        lent: &mut Lent<DB>,
+        connection: &mut PooledConnection<DB>,
         template: &Template,
     ) -> Result<Result<Vec<DB::Row>, sqlx::Error>> {
-        let answer =
-            SystemClock.before(SystemClock.now() + self.patience, lent.ask(template.with::<DB>(&[]))).await;
-        answer.ok_or_else(|| self.out_of_time(Operation::Connect))
+        let answer = SystemClock
+            .before(SystemClock.now() + self.timeout, connection.fetch(template.with::<DB>(&[])))
+            .await;
+        answer.ok_or_else(|| self.timed_out(Operation::Connect))
     }
 
-    pub(crate) fn out_of_time(&self, operation: Operation) -> Error {
+    pub(crate) fn timed_out(&self, operation: Operation) -> Error {
         let advice =
-            format!("no answer within {:?}: the server is busy, hangs or can't be reached", self.patience);
-        self.at(operation).ours(Fault::Temporary, advice)
+            format!("no reply within {:?}: the server is busy, hangs or can't be reached", self.timeout);
+        self.at(operation).advise(Fault::Temporary, advice)
     }
 }

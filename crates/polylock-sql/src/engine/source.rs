@@ -1,4 +1,4 @@
-//! Where connections come from: options, which a callback may complete for each connection.
+//! Options for connections, which a callback may complete for each connection.
 
 use std::{fmt, pin::Pin, sync::Arc};
 
@@ -7,51 +7,51 @@ use sqlx::ConnectOptions;
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 type Completing<O> = Pin<Box<dyn Future<Output = Result<O, BoxError>> + Send>>;
 
-/// Options for connections.
+/// The options for connections, and the callback that completes them.
 #[derive(Clone)]
 pub(crate) struct Source<O> {
     pub(crate) options: O,
-    completed: Option<Arc<dyn Fn(O) -> Completing<O> + Send + Sync>>,
+    complete: Option<Arc<dyn Fn(O) -> Completing<O> + Send + Sync>>,
 }
 
 impl<O> fmt::Debug for Source<O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The options show the password.
+        // The options contain the password.
         f.debug_struct("Source").finish_non_exhaustive()
     }
 }
 
-/// The callback for credentials failed.
+/// The failure of the callback for credentials.
 #[derive(Debug, thiserror::Error)]
 #[error("no credentials: {0}")]
 struct NoCredentials(#[source] BoxError);
 
 impl<O: ConnectOptions> Source<O> {
     pub(crate) const fn new(options: O) -> Self {
-        Self { options, completed: None }
+        Self { options, complete: None }
     }
 
-    /// Has `complete` change the options of every connection before it is made.
-    pub(crate) fn completed_by<F>(&mut self, complete: impl Fn(O) -> F + Send + Sync + 'static)
+    /// Sets the callback that changes the options of every connection before it is opened.
+    pub(crate) fn complete_with<F>(&mut self, complete: impl Fn(O) -> F + Send + Sync + 'static)
     where
         F: Future<Output = Result<O, BoxError>> + Send + 'static,
     {
-        self.completed = Some(Arc::new(move |options| Box::pin(complete(options))));
+        self.complete = Some(Arc::new(move |options| Box::pin(complete(options))));
     }
 
-    /// The same for connections that lead elsewhere.
+    /// Returns the same source with other options, for connections to another endpoint.
     #[cfg(feature = "postgres")]
-    pub(crate) fn at(&self, options: O) -> Self {
+    pub(crate) fn with_options(&self, options: O) -> Self {
         Self { options, ..self.clone() }
     }
 
-    /// The options of the next connection.
+    /// Returns the options for the next connection.
     ///
     /// # Errors
-    /// What the callback returns, as an I/O error: it may succeed the next time.
+    /// The callback's error as an I/O error, because the callback may succeed the next time.
     pub(crate) async fn next(&self) -> Result<O, sqlx::Error> {
         let options = self.options.clone();
-        let completed = match &self.completed {
+        let completed = match &self.complete {
             Some(complete) => {
                 complete(options).await.map_err(|error| std::io::Error::other(NoCredentials(error)))?
             }
@@ -61,7 +61,7 @@ impl<O: ConnectOptions> Source<O> {
     }
 }
 
-/// Whether `error` is that of the callback.
-pub(crate) fn lacks_credentials(error: &std::io::Error) -> bool {
+/// Returns true if `error` is an error of the callback.
+pub(crate) fn is_missing_credentials(error: &std::io::Error) -> bool {
     error.get_ref().is_some_and(|inner| inner.is::<NoCredentials>())
 }

@@ -1,15 +1,18 @@
-//! The prefix of the tables' names, the same rule for every database.
+//! The prefix of the table names, with the same rule for every database.
 
 use std::collections::BTreeSet;
 
 use polylock_core::ConfigError;
 
-/// The prefix if nothing is said.
+/// The default prefix.
 pub(crate) const DEFAULT: &str = "polylock";
-/// The longest prefix, in bytes: with what is put behind it, it is a name for every database.
+/// The longest prefix, in bytes: with the longest suffix it is a valid name in every database.
 pub(crate) const MAX_BYTES: usize = 41;
 
-/// The names of the tables are put into statements as they are, so nothing but plain names may pass.
+/// Checks that `prefix` is a plain name, because statements contain it without quotes.
+///
+/// # Errors
+/// [`ConfigError`] on key `polylock.table` if it is not.
 pub(crate) fn check(prefix: &str) -> Result<(), ConfigError> {
     if !is_plain(prefix) || prefix.to_ascii_lowercase().starts_with("sqlite_") {
         return Err(ConfigError::new(
@@ -20,7 +23,7 @@ pub(crate) fn check(prefix: &str) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Whether `name` is a letter or `_`, then up to 40 letters, digits or `_`.
+/// Returns true if `name` is a letter or `_`, then up to 40 letters, digits or `_`.
 pub(crate) fn is_plain(name: &str) -> bool {
     let mut bytes = name.bytes();
     bytes.next().is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_')
@@ -28,10 +31,10 @@ pub(crate) fn is_plain(name: &str) -> bool {
         && name.len() <= MAX_BYTES
 }
 
-/// A table without the prefix, and one of its columns; in lower case.
+/// A table name without the prefix, and one of its columns; in lower case.
 pub(crate) type Column = (String, String);
 
-/// The columns of the tables that `schema`, a file in `statements/`, makes.
+/// Returns the columns of the tables that `schema`, a file in `statements/`, creates.
 pub(crate) fn columns(schema: &str) -> BTreeSet<Column> {
     const CONSTRAINTS: [&str; 4] = ["PRIMARY", "UNIQUE", "KEY", "CHECK"];
     let mut columns = BTreeSet::new();
@@ -58,11 +61,11 @@ pub(crate) fn columns(schema: &str) -> BTreeSet<Column> {
     columns
 }
 
-/// Whether tables without a version can be completed: none of them lacks a column that `schema` makes. `found` are the columns of
-/// tables whose names begin with `prefix`.
+/// Returns true if tables without a version can be completed: none of them lacks a column that `schema` creates. `found` are the columns of
+/// the tables with names that begin with `prefix`.
 ///
-/// Tables have lost their version if they were emptied or were restored without their rows, and never had one if their making
-/// was interrupted. Those of another version, or of somebody else, have other columns.
+/// Tables have no version if they were emptied, were restored without their rows, or their creation was interrupted. Tables of another
+/// version, or of another program, have other columns.
 pub(crate) fn can_be_completed(schema: &str, prefix: &str, found: impl IntoIterator<Item = Column>) -> bool {
     let prefix = format!("{}_", prefix.to_ascii_lowercase());
     let found: BTreeSet<Column> = found
@@ -84,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_columns_of_a_schema_are_read_and_looked_for() {
+    fn the_columns_of_a_schema_are_parsed_and_compared() {
         let schema = "-- A file.\nCREATE TABLE IF NOT EXISTS {p}_holds (\n    name BLOB NOT NULL CHECK (length(name) = 1),\n    \
                       slot  VARBINARY(16) NOT NULL,\n    PRIMARY KEY (name, slot)\n) STRICT;\n\
                       CREATE INDEX x ON {p}_holds (name);\nCREATE TABLE IF NOT EXISTS {p}_meta (key text PRIMARY KEY);";

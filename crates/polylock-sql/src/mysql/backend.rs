@@ -1,7 +1,6 @@
 //! The dialect of MySQL and MariaDB.
 
 use std::{
-    collections::HashSet,
     fmt,
     pin::Pin,
     sync::{Arc, Mutex, PoisonError},
@@ -10,92 +9,96 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    BreakOrder, Capabilities, Entry, Fencing, HoldAlerts, LockName, LockStatus, LostReason, Operation, Reach,
-    Release, Request, RequestId, Result, hub::Hub,
+    BreakOrder, Capabilities, Entry, Fencing, HoldAlerts, LockName, LockStatus, LostReason, Moment,
+    Operation, Release, Request, RequestId, Result, Scope, wakeups::Wakeups,
 };
 
-use super::{NAME, departed::Departed, statements::Statements};
+use super::{
+    NAME,
+    hand_over::GrantedWaiter,
+    local_requests::LocalRequests,
+    statements::Statements,
+    watch::{self, Watch},
+};
 use crate::engine::{
-    self, Dialect, LIST_ROWS, LONGEST, Look, Pace, Round, SHORTEST, SWEEP_ROWS, State, bytes, label,
+    self, ClaimRow, Dialect, EntryState, LIST_ROWS, MAX_TTL, MIN_TTL, PollInterval, PollOutcome, SWEEP_ROWS,
+    bytes, label,
     literal::Arg,
     pool::Server,
-    rows::{self, Columns, Timed, micros},
+    rows::{self, Columns, TimedReply, micros},
     slot,
 };
 
-/// The pause between two looks after somebody has left ...
-const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
-/// The least pause, as a multiple of the time that a look took. A look is a query for a few keys, because only those are looked for that
-/// the first waiters of this process wait for; most of its time is the network's and the server's queue.
-const SHARE: u32 = 2;
-/// ... and while others come and go, so that it may be this process's turn soon.
-const LIVELY_PAUSE: Duration = Duration::from_millis(2);
-
-/// So many are looked up by one statement: with two keys each, fewer than those for which MariaDB reads the whole table
-/// instead, and a message that every server takes.
-const PAIRS: usize = 400;
-
-/// The locks of one database.
-pub(super) struct Database {
+/// The locks of one database, on the connections of one runtime.
+#[derive(Clone)]
+pub(super) struct MySqlDialect {
+    server: Server<sqlx::MySql>,
     capabilities: Capabilities,
     longest_pause: Duration,
-    server: Server<sqlx::MySql>,
-    statements: Statements,
-    departed: Departed,
-    /// Who was there when the poller looked last.
-    present: Mutex<HashSet<RequestId>>,
-    /// The names after which the sweep goes on: of holds, of waiters, of broken holds.
-    sweep: Mutex<[Vec<u8>; 3]>,
+    statements: Arc<Statements>,
+    local: Arc<LocalRequests>,
+    watch: Arc<Watch>,
+    /// The names from which the next sweep continues: of holds, of waiters, of broken holds.
+    sweep: Arc<Mutex<[Vec<u8>; 3]>>,
 }
 
-impl fmt::Debug for Database {
+impl fmt::Debug for MySqlDialect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MySql").field("server", &self.server.place).finish_non_exhaustive()
+        f.debug_struct("MySql").field("server", &self.server.endpoint()).finish_non_exhaustive()
     }
 }
 
-impl Database {
-    /// With grants that survive a crash of the server's machine only if it is set so.
+impl MySqlDialect {
+    /// Returns the store. `durable` is true if grants survive a crash of the server's machine.
     pub(super) fn new(
         server: Server<sqlx::MySql>,
         statements: Statements,
         poll: Duration,
         durable: bool,
     ) -> Self {
-        let mut capabilities = Capabilities::new(NAME, SHORTEST..=LONGEST);
-        capabilities.reach = Reach::Machines;
+        let mut capabilities = Capabilities::new(NAME, MIN_TTL..=MAX_TTL);
+        capabilities.scope = Scope::Network;
         capabilities.claims_at_once = server.claims_at_once();
         if !durable {
             capabilities.fencing = Fencing::WhileRunning;
         }
         Self {
+            server,
             capabilities,
             longest_pause: poll,
-            server,
-            statements,
-            departed: Departed::default(),
-            present: Mutex::default(),
-            sweep: Mutex::default(),
+            statements: Arc::new(statements),
+            local: Arc::default(),
+            watch: Arc::default(),
+            sweep: Arc::default(),
         }
     }
 }
 
 #[async_trait]
-impl Dialect for Database {
+impl Dialect for MySqlDialect {
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
     }
 
-    fn pace(&self) -> Pace {
-        Pace { shortest: SHORTEST_PAUSE, longest: self.longest_pause, share: SHARE }
+    fn for_caller(&self) -> Option<Pin<Box<dyn Future<Output = Result<Self>> + Send>>> {
+        let dialect = self.server.serves_callers().then(|| self.clone())?;
+        Some(Box::pin(async move { Ok(Self { server: dialect.server.for_caller().await?, ..dialect }) }))
     }
 
-    fn wakeups(&self, _: &Arc<Hub>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    fn has_connection(&self) -> bool {
+        self.server.has_connection()
+    }
+
+    fn poll_interval(&self) -> PollInterval {
+        watch::poll_interval(self.longest_pause)
+    }
+
+    fn receive_notifications(&self, _: &Arc<Wakeups>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         Box::pin(std::future::pending())
     }
 
-    async fn claim(&self, request: &Request, hub: &Arc<Hub>) -> Result<Look> {
-        let place_ttl = if request.queues { micros(request.place_ttl()) } else { 0 };
+    async fn claim(&self, request: &Request, wakeups: &Arc<Wakeups>) -> Result<ClaimRow> {
+        let queue_lease = if request.queues { micros(request.queue_lease()) } else { 0 };
         let arguments = [
             Arg::Bytes(bytes(&request.name)),
             Arg::Bytes(&request.id.to_bytes()),
@@ -105,32 +108,61 @@ impl Dialect for Database {
             Arg::Text(request.owner.as_str()),
             Arg::Text(label(request)),
             Arg::Int(micros(request.ttl)),
-            Arg::Int(place_ttl),
+            Arg::Int(queue_lease),
             Arg::Int(request.wants_position.into()),
         ];
-        let (look, ahead) = self
+        if request.queues {
+            // Before the claim is sent, so that a release that grants it the lock immediately afterwards finds it.
+            self.local.claim(request);
+            wakeups.register(request);
+        }
+        let (claim_row, queued) = self
             .server
-            .ask_expiring(Operation::Claim, &self.statements.claim, &arguments, |rows| {
-                let Timed { clock_us, outcome } = rows::timed_look(rows)?;
-                let ahead = match (&outcome, rows.first()) {
-                    (Some(Look::Behind { .. }), Some(row)) => Some(rows::request(row, 2)?),
+            .query_expiring(Operation::Claim, Some(request.id), &self.statements.claim, &arguments, |rows| {
+                let TimedReply { clock_us, outcome } = rows::timed_claim_row(rows)?;
+                let queued = match (&outcome, rows.first()) {
+                    (Some(ClaimRow::Blocked { .. }), Some(row)) => {
+                        Some((rows::request(row, 2)?, row.int(5)?))
+                    }
                     _ => None,
                 };
-                Ok(Timed { clock_us, outcome: outcome.map(|look| (look, ahead)) })
+                Ok(TimedReply { clock_us, outcome: outcome.map(|claim_row| (claim_row, queued)) })
             })
             .await?;
-        if let (Some(ahead), true) = (ahead, request.queues) {
-            hub.expect(request, ahead);
-            if self.departed.contains(ahead) {
-                hub.ring(ahead);
+        match queued {
+            Some((ahead, position)) if request.queues => {
+                if let Some(position) = position {
+                    wakeups.set_position(request, position.unsigned_abs());
+                }
+                wakeups.watch(request, ahead);
+                if self.local.was_released(ahead) {
+                    wakeups.notify(ahead);
+                }
             }
+            Some(_) => {}
+            None => self.local.claim(request),
         }
-        Ok(look)
+        Ok(claim_row)
     }
 
-    async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<State>> {
+    fn late_until(&self, request: RequestId) -> Option<Moment> {
+        self.server.late_claims().until(request)
+    }
+
+    async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<EntryState>> {
         let arguments = [Arg::Bytes(&engine::packed(requests))];
-        self.server.ask(Operation::Renew, &self.statements.keep_alive, &arguments, rows::states).await
+        let states = self
+            .server
+            .query(Operation::Renew, &self.statements.keep_alive, &arguments, rows::states)
+            .await?;
+        for (request, state) in requests.iter().zip(&states) {
+            match state {
+                // Another request may be granted the lock before this process releases it.
+                EntryState::Broken | EntryState::Gone => self.local.forget(request.id),
+                EntryState::Held | EntryState::Queued | EntryState::Contested => self.local.extend(request),
+            }
+        }
+        Ok(states)
     }
 
     async fn loss(&self, request: &Request) -> Result<LostReason> {
@@ -139,69 +171,71 @@ impl Dialect for Database {
             Arg::Bytes(&request.id.to_bytes()),
             Arg::Bytes(&slot(request)),
         ];
-        self.server.ask(Operation::Renew, &self.statements.notice, &arguments, rows::loss).await
+        self.server.query(Operation::Renew, &self.statements.notice, &arguments, rows::loss).await
     }
 
-    async fn release(&self, request: &Request, hub: &Hub) -> Result<Release> {
+    async fn release(&self, request: &Request, wakeups: &Wakeups) -> Result<Release> {
         let arguments = [
             Arg::Bytes(bytes(&request.name)),
             Arg::Bytes(&request.id.to_bytes()),
             Arg::Bytes(&slot(request)),
         ];
-        let operation = Operation::Release;
-        let (rows, reply_lost) = self.server.answer(operation, &self.statements.release, &arguments).await?;
-        self.departed.push(request.id);
-        hub.ring(request.id);
-        rows::release(rows.first(), 0, reply_lost).map_err(|error| self.server.failed(operation, error))
+        let answered = self.server.send(Operation::Release, &self.statements.release, &arguments).await;
+        let (rows, reply_lost) = match answered {
+            Ok(answer) => answer,
+            Err(error) => {
+                // If the release is still carried out, the poller finds that, and its grants.
+                self.local.forget(request.id);
+                return Err(error);
+            }
+        };
+        self.local.release(request.id);
+        let failed = |error| self.server.failed(Operation::Release, error);
+        let row = rows.first().ok_or(sqlx::Error::RowNotFound).map_err(failed)?;
+        for granted in GrantedWaiter::read(row, 2).map_err(failed)? {
+            granted.deliver(wakeups);
+        }
+        if reply_lost {
+            // The grants may have been in the lost reply. A claim finds them.
+            wakeups.notify_all();
+        } else {
+            // The waiters behind it that were not granted the lock wait for another request now.
+            wakeups.notify(request.id);
+        }
+        rows::release(Some(row), 0, reply_lost).map_err(failed)
     }
 
-    async fn round(&self, hub: &Arc<Hub>, _: bool) -> Result<Round> {
-        let watched = hub.watched();
-        if watched.is_empty() {
-            return Ok(Round::Quiet);
-        }
-        let mut present = HashSet::new();
-        for pairs in engine::pairs(watched.clone()).chunks(PAIRS) {
-            let arguments = [Arg::Pairs(pairs)];
-            present.extend(
-                self.server
-                    .ask(Operation::Wait, &self.statements.present, &arguments, rows::requests)
-                    .await?,
-            );
-        }
-        // Who holds a lock alone is told even if nobody of this process waits for that one: whether the queue moves.
-        let mut before = self.present.lock().unwrap_or_else(PoisonError::into_inner);
-        let lively = Round::Soon(LIVELY_PAUSE.min(self.longest_pause));
-        let mut round = if *before == present { Round::Quiet } else { lively };
-        for gone in watched.into_values().flatten().filter(|watched| !present.contains(watched)) {
-            hub.ring(gone);
-            round = Round::Soon(SHORTEST_PAUSE);
-        }
-        *before = present;
-        Ok(round)
+    async fn poll(&self, wakeups: &Arc<Wakeups>, _: bool) -> Result<PollOutcome> {
+        self.watch.poll(&self.server, &self.statements.watch, &self.local, wakeups).await
     }
 
     async fn lock(&self, name: &[u8]) -> Result<Vec<LockStatus>> {
-        let (template, arguments) = (&self.statements.locks_named, [Arg::Bytes(name)]);
-        self.server.ask(Operation::Inspect, template, &arguments, |rows| rows::statuses(rows, true)).await
+        let (template, arguments) = (&self.statements.locks_by_name, [Arg::Bytes(name)]);
+        self.server.query(Operation::Inspect, template, &arguments, |rows| rows::statuses(rows, true)).await
     }
 
     async fn page(&self, first: &[u8], end: &[u8]) -> Result<rows::Page> {
         let arguments = [Arg::Bytes(first), Arg::Bytes(end), Arg::Int(LIST_ROWS)];
-        let template = &self.statements.locks_under;
-        self.server.ask(Operation::Inspect, template, &arguments, |rows| rows::page(rows, LIST_ROWS)).await
+        let template = &self.statements.locks_by_prefix;
+        self.server.query(Operation::Inspect, template, &arguments, |rows| rows::page(rows, LIST_ROWS)).await
     }
 
-    async fn break_lock(&self, name: &LockName, order: &BreakOrder, hub: &Hub) -> Result<Vec<Entry>> {
+    async fn break_lock(&self, name: &LockName, order: &BreakOrder, wakeups: &Wakeups) -> Result<Vec<Entry>> {
         let notice = engine::notice(order);
         let arguments = [Arg::Bytes(bytes(name)), Arg::Text(&notice), Arg::Int(order.force.into())];
         let broken = self
             .server
-            .ask_expiring(Operation::Break, &self.statements.break_lock, &arguments, rows::timed_break)
+            .query_expiring(
+                Operation::Break,
+                None,
+                &self.statements.break_lock,
+                &arguments,
+                rows::timed_break,
+            )
             .await?;
         if order.force {
-            // The waiters of this process claim at once, those of others when their pollers have found it.
-            hub.ring_all();
+            // The waiters of this process claim immediately; those of other processes when their pollers find the change.
+            wakeups.notify_all();
         }
         Ok(broken)
     }
@@ -211,7 +245,7 @@ impl Dialect for Database {
         let arguments = [Arg::Bytes(&holds), Arg::Bytes(&waiters), Arg::Bytes(&broken), Arg::Int(SWEEP_ROWS)];
         let next = self
             .server
-            .ask(Operation::Claim, &self.statements.sweep, &arguments, |rows| {
+            .query(Operation::Claim, &self.statements.sweep, &arguments, |rows| {
                 rows.first()
                     .map_or(Ok(Default::default()), |row| Ok([row.bytes(0)?, row.bytes(1)?, row.bytes(2)?]))
             })
@@ -221,7 +255,7 @@ impl Dialect for Database {
     }
 
     fn alerts(&self) -> Option<&Arc<HoldAlerts>> {
-        // There is no push, and holders do not poll.
+        // There are no notifications, and holders do not poll.
         None
     }
 }

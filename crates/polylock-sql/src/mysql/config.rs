@@ -1,4 +1,4 @@
-//! Where the database is and how it is used.
+//! The address of the database and its options.
 
 use std::{fmt, ops::RangeInclusive, sync::Arc, time::Duration};
 
@@ -8,19 +8,19 @@ use polylock_core::{
 };
 use sqlx::mysql::{MySqlConnectOptions, MySqlSslMode};
 
-use super::foreign_keys::FOREIGN;
+use super::driver_keys::DRIVER_KEYS;
 use crate::{
     engine::{
-        config::{self, Common},
+        config::{self, CommonConfig},
         source::Source,
         table,
-        version::Next,
+        version::NextVersion,
     },
     pessimistic::Strategy,
 };
 
-/// The keys of a URL that the driver reads. Those of the last line are there because URLs of applications have them:
-/// nothing here depends on them.
+/// The keys of a URL that are passed to the driver. `charset` and those after it are accepted because URLs of applications
+/// contain them: the store does not depend on them.
 const PASSED: &[&str] = &[
     "ssl-mode",
     "sslmode",
@@ -41,7 +41,7 @@ const PASSED: &[&str] = &[
 /// The limits of `polylock.poll`: core claims again every second anyway.
 const POLLS: RangeInclusive<Duration> = Duration::from_millis(2)..=Duration::from_secs(1);
 
-/// Where the database is and how it is used. See the [module](super) for what each option means.
+/// The address of the database and its options. The [module](super) describes each option.
 ///
 /// ```
 /// use polylock_sql::mysql::Config;
@@ -54,22 +54,22 @@ const POLLS: RangeInclusive<Duration> = Duration::from_millis(2)..=Duration::fro
 pub struct Config {
     pub(super) source: Source<MySqlConnectOptions>,
     pub(super) poll: Duration,
-    pub(super) common: Common,
+    pub(super) common: CommonConfig,
 }
 
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { source, poll, common } = self;
         f.debug_struct("Config")
-            .field("server", &place(&source.options))
+            .field("server", &endpoint(&source.options))
             .field("poll", poll)
             .field("common", common)
             .finish_non_exhaustive()
     }
 }
 
-/// The server and the database, without secrets: the driver's own `Debug` shows the password.
-pub(super) fn place(options: &MySqlConnectOptions) -> String {
+/// Returns the server and the database, without secrets: the driver's own `Debug` shows the password.
+pub(super) fn endpoint(options: &MySqlConnectOptions) -> String {
     let database = database(options);
     match options.get_socket() {
         Some(socket) => format!("database {database:?} on socket {socket:?}"),
@@ -77,16 +77,16 @@ pub(super) fn place(options: &MySqlConnectOptions) -> String {
     }
 }
 
-/// The database's name; [`Config::from_url`] has seen to it that there is one.
+/// Returns the database's name. [`Config::from_url`] guarantees that there is one.
 pub(super) fn database(options: &MySqlConnectOptions) -> &str {
     options.get_database().unwrap_or_default()
 }
 
-/// Nothing is asked of the session, so that a connection costs no round trip more and a pooler may give each statement another one.
+/// Removes the driver's session settings, which would cost a round trip for each connection, and which a pooler that assigns a
+/// session to each statement does not keep.
 fn plain(options: MySqlConnectOptions) -> Result<MySqlConnectOptions, ConfigError> {
     if database(&options).is_empty() {
-        let problem =
-            "names no database, in which the tables would be: write mysql://user:password@host/database";
+        let problem = "names no database for the tables: write mysql://user:password@host/database";
         return Err(ConfigError::new("store", problem));
     }
     Ok(options.pipes_as_concat(false).no_engine_substitution(false).timezone(None).set_names(false))
@@ -95,10 +95,10 @@ fn plain(options: MySqlConnectOptions) -> Result<MySqlConnectOptions, ConfigErro
 impl Config {
     /// The default of [`table`](Self::table).
     pub const DEFAULT_TABLE: &str = table::DEFAULT;
-    /// The default of [`timeout`](Self::timeout).
-    pub const DEFAULT_TIMEOUT: Duration = Common::DEFAULT_TIMEOUT;
+    /// The default of [`operation_timeout`](Self::operation_timeout).
+    pub const DEFAULT_TIMEOUT: Duration = CommonConfig::DEFAULT_TIMEOUT;
     /// The default of [`connections`](Self::connections).
-    pub const DEFAULT_CONNECTIONS: u32 = Common::DEFAULT_CONNECTIONS;
+    pub const DEFAULT_CONNECTIONS: u32 = CommonConfig::DEFAULT_CONNECTIONS;
     /// The default of [`poll`](Self::poll).
     pub const DEFAULT_POLL: Duration = Duration::from_millis(100);
 
@@ -106,7 +106,7 @@ impl Config {
     /// can't be left out.
     ///
     /// # Errors
-    /// [`ConfigError`] on what makes no sense.
+    /// [`ConfigError`] if a part of the URL is not valid.
     pub fn new(url: &str) -> Result<Self, ConfigError> {
         url::read(url, Self::from_url)
     }
@@ -114,33 +114,37 @@ impl Config {
     /// Reads a URL as [`new`](Self::new) does, and takes the driver's and the store's keys from `keys`.
     ///
     /// # Errors
-    /// [`ConfigError`] on what makes no sense.
+    /// [`ConfigError`] if a part of the URL is not valid.
     pub fn from_url(url: &StoreUrl, keys: &mut Keys) -> Result<Self, ConfigError> {
-        let options: MySqlConnectOptions = config::driver_options("mysql", url, keys, PASSED, FOREIGN)?;
+        let options: MySqlConnectOptions = config::driver_options("mysql", url, keys, PASSED, DRIVER_KEYS)?;
         let verified =
             matches!(options.get_ssl_mode(), MySqlSslMode::VerifyCa | MySqlSslMode::VerifyIdentity);
         config::check_authority(url, &["ssl-ca", "sslca"], verified, "ssl-mode=verify_identity")?;
         let config = Self {
             source: Source::new(plain(options)?),
             poll: keys.duration("polylock.poll")?.unwrap_or(Self::DEFAULT_POLL),
-            common: Common::read(keys)?,
+            common: CommonConfig::read(keys)?,
         };
         config.check()?;
         Ok(config)
     }
 
-    /// The database that a program reaches with these options of the driver, which may be those of its own pool
-    /// (`pool.connect_options()`). Connections of that pool are not used: the store keeps some of its own.
+    /// The database of these driver options, which may be those of the program's own pool (`pool.connect_options()`). Connections
+    /// of that pool are not used: the store opens its own.
     ///
     /// # Errors
     /// [`ConfigError`] if they name no database.
     pub fn from_options(options: MySqlConnectOptions) -> Result<Self, ConfigError> {
-        Ok(Self { source: Source::new(plain(options)?), poll: Self::DEFAULT_POLL, common: Common::default() })
+        Ok(Self {
+            source: Source::new(plain(options)?),
+            poll: Self::DEFAULT_POLL,
+            common: CommonConfig::default(),
+        })
     }
 
-    /// Calls `credentials` before each connection is made, with the options that were configured, and uses the options that it
-    /// returns: for passwords and tokens that expire. An error counts as an outage of the server, and the next operation calls it
-    /// again. It runs on the library's own thread, must not block it, and counts as part of the operation's time.
+    /// Calls `credentials` with the configured options before each new connection, and connects with the options that it returns:
+    /// for passwords and tokens that expire. An error counts as an outage of the server, and the next operation calls it again.
+    /// It runs on the library's own thread, must not block it, and its time counts as part of the operation's.
     ///
     /// ```
     /// use polylock_sql::mysql::Config;
@@ -160,55 +164,55 @@ impl Config {
             + Send
             + 'static,
     {
-        self.source.completed_by(credentials);
+        self.source.complete_with(credentials);
         self
     }
 
-    /// What the names of the tables and routines begin with: a letter or `_`, then up to 40 letters, digits or `_`;
-    /// capitals do not count. `polylock` by default.
+    /// The prefix of the names of tables and routines: a letter or `_`, then up to 40 letters, digits or `_`; case-insensitive.
+    /// `polylock` by default.
     #[must_use]
     pub fn table(mut self, prefix: impl Into<String>) -> Self {
         self.common.table = prefix.into();
         self
     }
 
-    /// How long an operation may take in all, waiting for a connection included: 5 s by default.
+    /// The time limit of an operation, including the wait for a connection: 5 s by default.
     #[must_use]
-    pub const fn timeout(mut self, timeout: Duration) -> Self {
+    pub const fn operation_timeout(mut self, timeout: Duration) -> Self {
         self.common.timeout = timeout;
         self
     }
 
-    /// How many connections the store may have at once: 8 by default.
+    /// The maximum number of connections: 8 by default.
     #[must_use]
     pub const fn connections(mut self, connections: u32) -> Self {
         self.common.connections = connections;
         self
     }
 
-    /// The longest pause between two looks whether other processes have left: 100 ms by default.
+    /// The longest pause between two statements that poll for grants by other processes: 100 ms by default.
     #[must_use]
     pub const fn poll(mut self, poll: Duration) -> Self {
         self.poll = poll;
         self
     }
 
-    /// How locks are kept: as rows with a lease, by default. All who share a lock must use the same.
+    /// The strategy: rows with a lease by default. All processes that share a lock must use the same strategy.
     #[must_use]
     pub const fn strategy(mut self, strategy: Strategy) -> Self {
         self.common.strategy = strategy;
         self
     }
 
-    /// One version of the tables more.
+    /// Adds one table version, for tests.
     #[doc(hidden)]
     #[must_use]
-    pub fn next_version(mut self, next: Next) -> Self {
+    pub fn next_version(mut self, next: NextVersion) -> Self {
         self.common.next = Some(Arc::new(next));
         self
     }
 
-    /// What the setters did not look at.
+    /// Checks the values that the setters accept without a check.
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         self.common.check()?;
         if !POLLS.contains(&self.poll) {
@@ -227,13 +231,13 @@ mod tests {
     }
 
     #[test]
-    fn a_url_gives_what_the_setters_give() {
+    fn a_url_sets_the_same_options_as_the_setters() {
         let url = "mariadb://app:canary@db:3307/app?ssl-mode=disabled&charset=latin1&polylock.table=t_1\
-                   &polylock.timeout=250ms&polylock.connections=3&polylock.poll=20ms&polylock.strategy=pessimistic";
+                   &polylock.operation_timeout=250ms&polylock.connections=3&polylock.poll=20ms&polylock.strategy=pessimistic";
         let set = Config::new("mysql://app:canary@db:3307/app?ssl-mode=disabled&charset=latin1")
             .unwrap()
             .table("t_1")
-            .timeout(Duration::from_millis(250))
+            .operation_timeout(Duration::from_millis(250))
             .connections(3)
             .poll(Duration::from_millis(20))
             .strategy(Strategy::Pessimistic);
@@ -244,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_names_its_key() {
+    fn an_invalid_value_is_an_error_on_its_key() {
         for (url, key) in [
             ("mysql:", "store"),
             ("mysql:db", "store"),
@@ -253,7 +257,7 @@ mod tests {
             ("mysql://db:port/x", "store"),
             ("mysql://db/x?ssl-mode=maybe", "store"),
             ("mysql://db/x?polylock.table=a;b", "polylock.table"),
-            ("mysql://db/x?polylock.timeout=1ms", "polylock.timeout"),
+            ("mysql://db/x?polylock.operation_timeout=1ms", "polylock.operation_timeout"),
             ("mysql://db/x?polylock.connections=0", "polylock.connections"),
             ("mysql://db/x?polylock.connections=many", "polylock.connections"),
             ("mysql://db/x?polylock.poll=1ms", "polylock.poll"),
@@ -273,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_of_other_programs_are_understood() {
+    fn urls_of_other_programs_are_accepted() {
         for more in [
             "charset=utf8mb4&allowPublicKeyRetrieval=true&connect_timeout=10&parseTime=true&loc=UTC",
             "serverTimezone=UTC&useUnicode=true&characterEncoding=utf8&rewriteBatchedStatements=true",

@@ -1,4 +1,4 @@
-//! What a driver's error means.
+//! Classifies the driver's errors.
 
 use polylock_core::Fault;
 use sqlx::{
@@ -7,32 +7,32 @@ use sqlx::{
 };
 
 use super::NAME;
-use crate::engine::pool::{Diagnose, Dial, Trouble};
+use crate::engine::pool::{ClassifyErrors, Driver, ErrorClass};
 
-/// The server's number, if it is the server that complains: <https://mariadb.com/kb/en/mariadb-error-codes/>,
+/// Returns the number of an error that the server has reported: <https://mariadb.com/kb/en/mariadb-error-codes/>,
 /// <https://dev.mysql.com/doc/mysql-errors/8.0/en/server-error-reference.html>.
 pub(super) fn number(error: &Error) -> Option<u16> {
     let error = error.as_database_error()?.try_downcast_ref::<MySqlDatabaseError>()?;
     Some(error.number())
 }
 
-/// A routine of this name is there already.
+/// A routine of this name exists.
 pub(super) const ROUTINE_EXISTS: u16 = 1304;
-/// A table is not there.
+/// A table does not exist.
 pub(super) const NO_TABLE: u16 = 1146;
 
-/// Whether a column or an index is there already.
+/// Returns true if a column or an index already exists.
 pub(super) const fn was_added(number: u16) -> bool {
     matches!(number, 1060 | 1061)
 }
 
-/// Whether this user may not do it.
+/// Returns true if the user lacks a right.
 pub(super) const fn is_refusal(number: u16) -> bool {
-    // The database, the account, the table, the column, something else, the routine, its change.
+    // The right is on the database, the account, a table, a column, something else, a routine or its change.
     matches!(number, 1044 | 1045 | 1142 | 1143 | 1227 | 1370 | 1410)
 }
 
-impl Dial for MySql {
+impl Driver for MySql {
     type Options = MySqlConnectOptions;
 
     fn is_local(options: &MySqlConnectOptions) -> bool {
@@ -40,36 +40,36 @@ impl Dial for MySql {
     }
 }
 
-impl Diagnose for MySql {
+impl ClassifyErrors for MySql {
     const BACKEND: &'static str = NAME;
 
-    fn trouble(error: &Error) -> Trouble {
+    fn error_class(error: &Error) -> ErrorClass {
         match number(error) {
-            // A row that changed meanwhile, a lock not got in time, a deadlock, a table that was changed. Each of them
-            // is met by the routines' handlers, which leave nothing open.
-            Some(1020 | 1205 | 1213 | 1412) => Trouble::Contention,
-            // Connections that an operator, a time limit or a shutdown has ended, or queries: no handler meets that, and a
-            // transaction may be open still (1568 says so of an earlier one).
+            // A row changed by another transaction, a lock wait timeout, a deadlock, a table that was changed. The handlers of
+            // the routines roll back after each of them.
+            Some(1020 | 1205 | 1213 | 1412) => ErrorClass::Contention,
+            // Connections or queries that an operator, a time limit or a shutdown has ended: no handler runs after them, and a
+            // transaction may still be open (1568 reports an earlier one).
             Some(1053 | 1077..=1079 | 1152 | 1158..=1161 | 1184 | 1317 | 1568 | 1927 | 4031) => {
-                Trouble::Broken
+                ErrorClass::Broken
             }
-            Some(_) => Trouble::Other,
+            Some(_) => ErrorClass::Other,
             None => match error {
-                Error::Io(_) | Error::Protocol(_) | Error::WorkerCrashed => Trouble::Broken,
-                _ => Trouble::Other,
+                Error::Io(_) | Error::Protocol(_) | Error::WorkerCrashed => ErrorClass::Broken,
+                _ => ErrorClass::Other,
             },
         }
     }
 
     fn fault(error: &Error) -> Fault {
-        if Self::trouble(error) != Trouble::Other {
+        if Self::error_class(error) != ErrorClass::Other {
             return Fault::Temporary;
         }
         match number(error) {
-            // Accounts locked or with an old password, hosts that are not let in, servers that may not be written to.
+            // Accounts that are locked or have an expired password, hosts without access, read-only servers.
             Some(1129 | 1130 | 1290 | 1698 | 1792 | 1820 | 1836 | 1862 | 3118 | 3159 | 4151) => Fault::Denied,
             Some(number) if is_refusal(number) => Fault::Denied,
-            // Too many connections, queries or locks, too little memory, a time limit, a cluster that finds itself again.
+            // Too many connections, queries or locks, too little memory, a time limit, a cluster that is being reconfigured.
             Some(1037..=1042 | 1047 | 1203 | 1206 | 1226 | 1969 | 3024 | 3572) => Fault::Temporary,
             Some(_) => Fault::Permanent,
             None => match error {
@@ -79,24 +79,26 @@ impl Diagnose for MySql {
         }
     }
 
-    fn lacks_database(error: &Error) -> bool {
+    fn is_missing_database(error: &Error) -> bool {
         number(error) == Some(1049)
     }
 
-    fn words(error: &Error) -> Option<String> {
+    fn message(error: &Error) -> Option<String> {
         error.as_database_error().map(ToString::to_string)
     }
 
     fn advice(error: &Error) -> Option<String> {
         let advice = match (number(error), error) {
             (Some(1045 | 1698), _) => {
-                "check the user and the password, and whether the server wants an encrypted connection (ssl-mode)"
+                "check the user and the password, and whether the server requires an encrypted connection (ssl-mode)"
             }
-            (Some(1130), _) => "the server lets no connection in from this machine",
+            (Some(1130), _) => {
+                "the server accepts no connection from this machine: grant this user access from its host"
+            }
             (Some(1129), _) => "the server has blocked this machine after too many failures: FLUSH HOSTS",
             (Some(1820 | 1862 | 3118 | 4151), _) => "the password has expired or the account is locked",
-            (Some(3159), _) => "the server takes encrypted connections alone: set ssl-mode",
-            (Some(1049), _) => "there is no such database: create it, or correct the URL",
+            (Some(3159), _) => "the server accepts only encrypted connections: set ssl-mode",
+            (Some(1049), _) => "the database does not exist: create it, or correct the URL",
             (Some(1044), _) => "this user has no right to the database",
             (Some(1142 | 1143 | 1227 | 1370), _) => {
                 "this user lacks a right: polylock needs SELECT, INSERT, UPDATE, DELETE and EXECUTE on its tables and \
@@ -104,7 +106,7 @@ impl Diagnose for MySql {
             }
             (Some(1290 | 1836 | 1792), _) => "the server is read-only: connect to the primary",
             (Some(1146 | 1305 | 1644), _) => {
-                "tables, rows or routines of polylock are gone: restart the program, which makes them, or choose \
+                "tables, rows or routines of polylock are missing: restart the program, which creates them, or choose \
                  another polylock.table"
             }
             (Some(1040 | 1203 | 1226), _) => {
@@ -112,10 +114,10 @@ impl Diagnose for MySql {
             }
             (Some(1665), _) => "binlog_format is STATEMENT: set it to ROW or MIXED",
             (Some(1064 | 1235 | 1286), _) => {
-                "the server does not know what polylock says: MySQL 8.0 or MariaDB 10.5 or later, with InnoDB, is needed"
+                "the server does not know a statement of polylock: MySQL 8.0 or MariaDB 10.5 or later, with InnoDB, is needed"
             }
             (Some(1021 | 1114), _) => "the server's disk is full",
-            (Some(1969 | 3024), _) => "the server was too busy to answer in time",
+            (Some(1969 | 3024), _) => "the server was too busy to reply in time",
             (None, Error::Tls(_)) => "the encrypted connection failed: check ssl-mode and the certificates",
             (None, Error::Io(_)) => "the server can't be reached: check host, port and that it runs",
             _ => return None,

@@ -2,13 +2,15 @@
 
 mod backend;
 mod config;
-mod departed;
+mod driver_keys;
 mod error;
-mod foreign_keys;
+mod hand_over;
+mod local_requests;
 mod open;
 mod pessimistic;
 mod rows;
 mod statements;
+mod watch;
 
 pub use config::Config;
 pub use open::{connect, schema, schema_statements};

@@ -1,13 +1,14 @@
-//! Opening a store: the server, its settings, its tables and routines.
+//! Opens a store: checks the server and its settings, and creates the tables and routines.
 
 use std::{collections::HashMap, sync::Arc};
 
-use polylock_core::{Clock, ConfigError, Fault, Operation, Result, Store, SystemClock};
+use async_trait::async_trait;
+use polylock_core::{Clock, ConfigError, Fault, Operation, Result, Store, StoreConfig, SystemClock};
 use sqlx::{MySql, mysql::MySqlRow};
 
 use super::{
-    backend::Database,
-    config::{Config, place},
+    backend::MySqlDialect,
+    config::{Config, endpoint},
     error, pessimistic,
     statements::{self, Statements},
 };
@@ -15,19 +16,19 @@ use crate::{
     engine::{
         Engine,
         literal::Template,
-        pool::{Diagnose, Lent, Server, Trouble},
+        pool::{ClassifyErrors, ErrorClass, PooledConnection, Server},
         rows::Columns,
         table,
-        version::{Found, Verdict, Version},
+        version::{FoundVersion, SchemaState, Version},
     },
     pessimistic::{SIDE_CONNECTIONS, Strategy},
 };
 
-/// What makes the tables and routines of `config`, for the programs `mysql` and `mariadb`: for an administrator to run
-/// where the program's user may not.
+/// Returns the statements that create the tables and routines of `config`, for the programs `mysql` and `mariadb`: for an
+/// administrator to run if the program's user lacks the right.
 ///
 /// # Errors
-/// [`ConfigError`] if a name in `config` makes no sense.
+/// [`ConfigError`] if a name in `config` is not valid.
 ///
 /// ```
 /// let config = polylock_sql::mysql::Config::new("mysql://db/app")?.table("app_locks");
@@ -39,11 +40,11 @@ pub fn schema(config: &Config) -> Result<String, ConfigError> {
     Ok(statements::script(config))
 }
 
-/// The same as [`schema`], one statement each, for programs that send statements: tools for migrations, for instance, which do not
-/// know `DELIMITER`. They must be sent in one session, one after the other, unprepared, to the database of `config`.
+/// Returns the statements of [`schema`] one by one, for programs that do not know `DELIMITER`, such as migration tools. They must
+/// be sent in one session, in this order, unprepared, to the database of `config`.
 ///
 /// # Errors
-/// [`ConfigError`] if a name in `config` makes no sense.
+/// [`ConfigError`] if a name in `config` is not valid.
 ///
 /// ```
 /// let config = polylock_sql::mysql::Config::new("mysql://db/app")?;
@@ -56,47 +57,58 @@ pub fn schema_statements(config: &Config) -> Result<Vec<String>, ConfigError> {
     Ok(statements::one_by_one(config))
 }
 
-/// Opens the store, and makes its tables and routines if they are missing.
+/// Opens the store, and creates its tables and routines if they are missing.
 ///
 /// # Errors
-/// [`polylock_core::Error::Config`] if the configuration makes no sense or the tables are of a later version,
-/// [`polylock_core::Error::Unavailable`] if the server can't be used: it can't be reached, refuses the user, is a
-/// read-only replica, is set in a way that locks can't be kept under, or the tables are missing and this user may not make
-/// them (the error tells the statements to run).
+/// [`polylock_core::Error::Config`] if the configuration is not valid or the tables have a later version,
+/// [`polylock_core::Error::Unavailable`] if the server can't be used: it can't be reached, refuses the user, is a read-only
+/// replica, has settings under which locks can't be kept, or the tables are missing and this user has no right to create them
+/// (the error contains the statements to run).
 ///
 /// # Cancel safety
-/// Yes: what was made so far is of use, and the rest is made by the next who opens it.
+/// Yes: tables and routines that were created remain, and the next call creates the rest.
 pub async fn connect(config: Config) -> Result<Store> {
     polylock_core::io::run(super::NAME, open(config)).await?
+}
+
+#[async_trait]
+impl StoreConfig for Config {
+    async fn open(&self) -> Result<Store> {
+        connect(self.clone()).await
+    }
+
+    fn schema(&self) -> std::result::Result<Option<String>, ConfigError> {
+        schema(self).map(Some)
+    }
 }
 
 async fn open(config: Config) -> Result<Store> {
     config.check()?;
     let connect = |connections| {
-        Server::new(config.source.clone(), connections, place(&config.source.options), &config.common)
+        Server::new(config.source.clone(), connections, endpoint(&config.source.options), &config.common)
     };
     let (pinned, connections) = (config.common.strategy == Strategy::Pessimistic, config.common.connections);
     let server = connect(if pinned { SIDE_CONNECTIONS } else { connections });
-    let mut lent = server.lend_to_open().await?;
-    let durable = look_at_settings(&server, config.common.strategy, &mut lent).await?;
-    prepare(&server, &config, lent).await?;
+    let mut connection = server.acquire_to_open().await?;
+    let durable = check_settings(&server, config.common.strategy, &mut connection).await?;
+    prepare(&server, &config, connection).await?;
     if pinned {
         let store = pessimistic::store(&config, connect(connections), server, durable);
         store.sweep().await;
         return Ok(Store::inspectable(Arc::new(store)));
     }
     let statements = Statements::new(&config);
-    Ok(Engine::open(Database::new(server, statements, config.poll, durable)).await)
+    Ok(Engine::open(MySqlDialect::new(server, statements, config.poll, durable)).await)
 }
 
-/// Refuses a server that can't keep locks, and warns of one that may lose some; says whether grants survive a crash of its
-/// machine.
-async fn look_at_settings(
+/// Refuses a server that can't keep locks, and warns of one that may lose some. Returns true if grants survive a crash of the
+/// server's machine.
+async fn check_settings(
     server: &Server<MySql>,
     strategy: Strategy,
-    lent: &mut Lent<MySql>,
+    connection: &mut PooledConnection<MySql>,
 ) -> Result<bool> {
-    let rows = server.ask_on(lent, &statements::checkup()).await?;
+    let rows = server.query_on(connection, &statements::checkup()).await?;
     let setting = |row: &MySqlRow| {
         let [name, value] = [row.text(0)?, row.text(1)?].map(Option::unwrap_or_default);
         Ok((name.to_ascii_lowercase(), value))
@@ -104,15 +116,15 @@ async fn look_at_settings(
     let settings = rows.and_then(|rows| rows.iter().map(setting).collect::<Result<HashMap<_, String>, _>>());
     let settings = Settings(settings.map_err(|error| server.failed(Operation::Connect, error))?);
     if let Some(advice) = settings.refusal(strategy) {
-        return Err(server.at(Operation::Connect).ours(Fault::Permanent, advice));
+        return Err(server.at(Operation::Connect).advise(Fault::Permanent, advice));
     }
     for warning in settings.warnings() {
-        tracing::warn!(server = %server.place, "{warning}");
+        tracing::warn!(server = %server.endpoint(), "{warning}");
     }
     Ok(settings.durable())
 }
 
-/// The server's settings by name, as it shows them; what it does not know is not there.
+/// The server's settings by name, in the server's format. Settings that the server does not know are absent.
 struct Settings(HashMap<String, String>);
 
 impl Settings {
@@ -120,42 +132,42 @@ impl Settings {
         self.0.get(name).map_or("", String::as_str)
     }
 
-    /// On, if it is there at all.
+    /// Returns true if the setting exists and is on.
     fn is_on(&self, name: &str) -> bool {
         !matches!(self.get(name), "" | "OFF" | "0")
     }
 
-    /// Why locks can't be kept on this server.
+    /// Returns the reason for which locks can't be kept on this server.
     fn refusal(&self, strategy: Strategy) -> Option<&'static str> {
         let version = self.get("version");
         let mut numbers =
             version.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse().unwrap_or(0));
         let version_number = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-        // Before, the counter that tokens come from forgot itself when the server restarted, among other things.
+        // The oldest supported versions.
         let oldest = if version.contains("MariaDB") { (10, 5) } else { (8, 0) };
         if version_number < oldest {
             return Some("the server is too old: MySQL 8.0 or MariaDB 10.5 or later is needed");
         }
         if strategy == Strategy::Pessimistic && version.contains("MariaDB") && version_number < (10, 6) {
-            return Some("polylock.strategy=pessimistic skips locked rows: MariaDB 10.6 or later is needed");
+            return Some("polylock.strategy=pessimistic needs MariaDB 10.6 or later (SKIP LOCKED)");
         }
         if ["read_only", "super_read_only", "innodb_read_only"].iter().any(|name| self.is_on(name)) {
             return Some("this is a read-only replica: connect to the primary");
         }
         if self.is_on("log_bin") && self.get("binlog_format") == "STATEMENT" {
             return Some(
-                "binlog_format is STATEMENT, which allows no READ COMMITTED: set it to ROW or MIXED",
+                "binlog_format is STATEMENT, which does not support READ COMMITTED: set it to ROW or MIXED",
             );
         }
         if !self.is_on("autocommit") {
             return Some(
-                "sessions of this user begin with autocommit=0: set the server's autocommit to 1, and see to init_connect",
+                "sessions of this user begin with autocommit=0: set the server's autocommit to 1, and check init_connect",
             );
         }
         None
     }
 
-    /// Whether a grant is on the disk before it is told.
+    /// Returns true if a grant is on the disk before it is returned.
     fn durable(&self) -> bool {
         let log = self.get("innodb_flush_log_at_trx_commit");
         // 3 syncs more often than 1 (MariaDB).
@@ -166,73 +178,81 @@ impl Settings {
         let mut warnings = Vec::new();
         if !self.durable() {
             warnings.push(
-                "grants are not on the disk when they are told: a crash of the server or its machine may give locks \
+                "grants are not on the disk when they are returned: a crash of the server or its machine may grant locks \
                  twice and repeat fencing tokens; set innodb_flush_log_at_trx_commit=1, and sync_binlog=1 if there is a \
                  binary log",
             );
         }
         if self.is_on("wsrep_on") || self.get("group_replication_single_primary_mode") == "OFF" {
             warnings.push(
-                "this is a cluster that takes writes on several nodes: have all programs that share locks connect to the \
-                 same node, because nodes do not see each other's waiters and shared holders in time",
+                "this is a cluster with writes on several nodes: connect all programs that share locks to the \
+                 same node, because a node sees the waiters and shared holders of the others too late",
             );
         }
         warnings
     }
 }
 
-/// Makes what is missing.
-async fn prepare(server: &Server<MySql>, config: &Config, mut lent: Lent<MySql>) -> Result<()> {
-    let asked = SystemClock.now();
-    let others = server.ask_on(&mut lent, &statements::others(config)).await?.and_then(|rows| {
+/// Creates the tables and routines that are missing.
+async fn prepare(
+    server: &Server<MySql>,
+    config: &Config,
+    mut connection: PooledConnection<MySql>,
+) -> Result<()> {
+    let sent = SystemClock.now();
+    let others = server.query_on(&mut connection, &statements::others(config)).await?.and_then(|rows| {
         let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
         Ok((row.int(0)?, row.int(1)?.unwrap_or(0)))
     });
     let (others, clock_us) = others.map_err(|error| server.failed(Operation::Connect, error))?;
-    server.clock.observe(asked, clock_us);
+    server.clock().observe(sent, clock_us);
     if others != Some(0) {
-        return Err(config.common.in_use(statements::tables(config).other.0).into());
+        return Err(config.common.used_by(statements::tables(config).other.0).into());
     }
-    if is_behind(server, config, &mut lent).await? {
-        create(server, config, lent).await?;
-        lent = server.lend_to_open().await?;
-        if is_behind(server, config, &mut lent).await? {
+    if is_outdated(server, config, &mut connection).await? {
+        create(server, config, connection).await?;
+        connection = server.acquire_to_open().await?;
+        if is_outdated(server, config, &mut connection).await? {
             return Err(Version::unknown(&config.common.table).into());
         }
     }
-    lent.give_back();
+    connection.return_to_pool();
     Ok(())
 }
 
-/// Whether the tables lack something that this program makes, or are not there at all.
+/// Returns true if the tables or routines of this program's version are missing or incomplete.
 ///
 /// # Errors
-/// [`ConfigError`] if this program must not use them.
-async fn is_behind(server: &Server<MySql>, config: &Config, lent: &mut Lent<MySql>) -> Result<bool> {
+/// [`ConfigError`] if this program must not use the tables.
+async fn is_outdated(
+    server: &Server<MySql>,
+    config: &Config,
+    connection: &mut PooledConnection<MySql>,
+) -> Result<bool> {
     let (tables, prefix) = (statements::tables(config), &config.common.table);
-    let Some(row) = numbers(server, &statements::version(config), lent).await? else { return Ok(true) };
+    let Some(row) = numbers(server, &statements::version(config), connection).await? else { return Ok(true) };
     let [number, oldest, routines] = row;
     let raise = |oldest| statements::raise(config, oldest);
-    match statements::known(config).verdict(prefix, Found { number, oldest }, raise)? {
-        Verdict::Behind => return Ok(true),
-        Verdict::Current => {}
-        // Half made, by a program that was stopped, or emptied.
-        Verdict::Unversioned if can_be_completed(server, config, lent).await? => return Ok(true),
-        Verdict::Unversioned => return Err(Version::unknown(prefix).into()),
+    match statements::known(config).check(prefix, FoundVersion { number, oldest }, raise)? {
+        SchemaState::Outdated => return Ok(true),
+        SchemaState::Current => {}
+        // The tables were emptied, or the program that created them was interrupted.
+        SchemaState::Unversioned if can_be_completed(server, config, connection).await? => return Ok(true),
+        SchemaState::Unversioned => return Err(Version::unknown(prefix).into()),
     }
-    let shards = numbers(server, &statements::shards(config), lent).await?;
-    let is_whole = shards.is_some_and(|[shards]| shards >= tables.shards.1)
+    let shards = numbers(server, &statements::shards(config), connection).await?;
+    let is_complete = shards.is_some_and(|[shards]| shards >= tables.shards.1)
         && usize::try_from(routines).is_ok_and(|count| count >= tables.routines.len());
-    Ok(!is_whole)
+    Ok(!is_complete)
 }
 
-/// The numbers in the first row of the answer, or `None` if a table is missing.
+/// Returns the numbers in the first row of the reply, or `None` if a table is missing.
 async fn numbers<const N: usize>(
     server: &Server<MySql>,
     template: &Template,
-    lent: &mut Lent<MySql>,
+    connection: &mut PooledConnection<MySql>,
 ) -> Result<Option<[i64; N]>> {
-    let answer = server.ask_on(lent, template).await?;
+    let answer = server.query_on(connection, template).await?;
     if answer.as_ref().is_err_and(|failure| error::number(failure) == Some(error::NO_TABLE)) {
         return Ok(None);
     }
@@ -247,8 +267,12 @@ async fn numbers<const N: usize>(
     read.map(Some).map_err(|failure| server.failed(Operation::Connect, failure))
 }
 
-async fn can_be_completed(server: &Server<MySql>, config: &Config, lent: &mut Lent<MySql>) -> Result<bool> {
-    let columns = server.ask_on(lent, &statements::columns(config)).await?.and_then(|rows| {
+async fn can_be_completed(
+    server: &Server<MySql>,
+    config: &Config,
+    connection: &mut PooledConnection<MySql>,
+) -> Result<bool> {
+    let columns = server.query_on(connection, &statements::columns(config)).await?.and_then(|rows| {
         let column =
             |row: &MySqlRow| Ok((row.text(0)?.unwrap_or_default(), row.text(1)?.unwrap_or_default()));
         rows.iter().map(column).collect::<Result<Vec<_>, sqlx::Error>>()
@@ -257,22 +281,27 @@ async fn can_be_completed(server: &Server<MySql>, config: &Config, lent: &mut Le
     Ok(table::can_be_completed(statements::tables(config).schema, &config.common.table, columns))
 }
 
-/// Closes the connection: its session has another `sql_mode` then.
-async fn create(server: &Server<MySql>, config: &Config, mut lent: Lent<MySql>) -> Result<()> {
-    let deadline = SystemClock.now() + server.patience;
+/// Creates the tables and routines, and closes the connection, because its session has another `sql_mode` then.
+async fn create(
+    server: &Server<MySql>,
+    config: &Config,
+    mut connection: PooledConnection<MySql>,
+) -> Result<()> {
+    let deadline = SystemClock.now() + server.timeout;
     for part in &statements::creation(config) {
         loop {
-            match server.ask_on(&mut lent, part).await? {
+            match server.query_on(&mut connection, part).await? {
                 Ok(_) => break,
-                // Not every MySQL 8.0 knows how to leave it alone.
+                // Some versions of MySQL 8.0 do not know `IF NOT EXISTS` here.
                 Err(failure) if error::number(&failure) == Some(error::ROUTINE_EXISTS) => break,
-                // Another program has added it since this one looked: what follows in this part is still to be done.
+                // Another program has added it since this one checked: the rest of this part is still missing.
                 Err(failure)
                     if error::number(&failure).is_some_and(error::was_added)
                         && SystemClock.now() < deadline => {}
-                // Another program that makes them at the same time.
+                // Another program creates them at the same time.
                 Err(failure)
-                    if MySql::trouble(&failure) == Trouble::Contention && SystemClock.now() < deadline => {}
+                    if MySql::error_class(&failure) == ErrorClass::Contention
+                        && SystemClock.now() < deadline => {}
                 Err(failure) if error::number(&failure).is_some_and(error::is_refusal) => {
                     return Err(server.missing_tables(&statements::script(config), &failure));
                 }
@@ -332,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_may_lose_grants_is_warned_about() {
+    fn a_server_that_may_lose_grants_causes_a_warning() {
         for (pairs, durable) in [
             (vec![("innodb_flush_log_at_trx_commit", "3")], true),
             (vec![("innodb_flush_log_at_trx_commit", "2")], false),
@@ -349,11 +378,11 @@ mod tests {
     }
 
     #[test]
-    fn the_statements_for_people_name_database_and_prefix_and_have_nothing_left_open() {
+    fn the_printed_statements_are_complete() {
         let config = Config::new("mysql://db/my%60db").unwrap().table("Jobs");
         let text = schema(&config).unwrap();
         assert!(text.starts_with("USE `my``db`;\n"), "{text}");
-        assert!(text.contains(" jobs_claim_2(") && text.contains("DELIMITER //\n"), "{text}");
+        assert!(text.contains(" jobs_claim_3(") && text.contains("DELIMITER //\n"), "{text}");
         assert!(!text.contains('{') && !text.contains("-- ") && !text.contains("Jobs"), "{text}");
         let text = schema(&config.clone().strategy(Strategy::Pessimistic)).unwrap();
         assert!(text.starts_with("USE `my``db`;\n") && text.ends_with(";\n"), "{text}");

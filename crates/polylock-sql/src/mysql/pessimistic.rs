@@ -1,8 +1,8 @@
-//! What the pessimistic strategy says to MySQL and MariaDB.
+//! The statements of the pessimistic strategy for MySQL and MariaDB.
 
 use std::{sync::Arc, time::Duration};
 
-use polylock_core::{Capabilities, Carrier, Fencing, Modes, Order, QueueLease, Reach, WakeUp};
+use polylock_core::{Capabilities, Fencing, HoldLifetime, Modes, Notifications, Order, QueueLease, Scope};
 use sqlx::Error;
 
 use super::{
@@ -12,11 +12,11 @@ use super::{
     statements::{Tables, fill},
 };
 use crate::{
-    engine::{LONGEST, literal::Template, pool::Server, version::Version},
-    pessimistic::{Pessimistic, SLICE, Servers, Statements, Strengths, Wording},
+    engine::{MAX_TTL, literal::Template, pool::Server, version::Version},
+    pessimistic::{ErrorCodes, LockStatements, PessimisticBackend, SLICE, ServerPools, Statements},
 };
 
-/// The tables.
+/// The tables of the pessimistic strategy.
 pub(super) const TABLES: Tables = Tables {
     // The steps are in `statements/pessimistic/upgrade/`.
     version: Version { row: "rows", first: 2, steps: &[], oldest: 2, next: None },
@@ -26,23 +26,23 @@ pub(super) const TABLES: Tables = Tables {
     other: ("lease", "holds"),
 };
 
-/// The server counts silence in whole seconds.
-const SHORTEST: Duration = Duration::from_secs(1);
+/// The server measures silence in whole seconds.
+const MIN_TTL: Duration = Duration::from_secs(1);
 
-/// For how many ms a transaction may be silent: `wait_timeout`, and no other limit. MariaDB reads the second comment alone,
-/// MySQL the first. {ms} is an argument.
+/// The setting of the time in ms that a transaction may be silent: `wait_timeout`, without any other limit. MySQL reads only the
+/// first comment, MariaDB only the second. {ms} is an argument.
 const LIMIT: &str = "wait_timeout = greatest(1, ({ms} + 999) DIV 1000) /*!80000 , max_execution_time = 0 */ \
                      /*M! , max_statement_time = 0, idle_transaction_timeout = 0, idle_write_transaction_timeout = 0, \
                      idle_readonly_transaction_timeout = 0 */";
 
-/// The lock that a session has on its own identity, {1} and {2}: until it ends, or gives it back. No restart repeats it, as it
-/// repeats the numbers of connections.
+/// The named lock of a session on its own identity, {1} and {2}: held until the session ends or releases it. The identity is
+/// never repeated, unlike connection numbers, which start again when the server restarts.
 const SESSION: &str = "concat('polylock:', lpad(hex({1}), 16, '0'), lpad(hex({2}), 16, '0'))";
 
-/// Locking in share mode without waiting: the two have no form in common.
+/// Locks in share mode without waiting: MySQL and MariaDB have no common syntax for it.
 const TRY_SHARED: &str = "/*!80001 FOR SHARE SKIP LOCKED */ /*M! LOCK IN SHARE MODE SKIP LOCKED */";
 
-/// Ends a hold, and then the session's identity.
+/// Ends the hold, then releases the session's identity.
 const LEAVE: &str = "ROLLBACK; DO release_all_locks();";
 
 /// Deletes the record of a hold.
@@ -51,43 +51,43 @@ const FORGET: &str = "DELETE FROM {p}_sessions WHERE name = $1 AND request = $2;
 #[derive(Debug)]
 struct MySql;
 
-impl Wording for MySql {
+impl ErrorCodes for MySql {
     type Database = sqlx::MySql;
 
     fn is_locked(error: &Error) -> bool {
         matches!(error::number(error), Some(1205 | 3572))
     }
 
-    fn is_gone(error: &Error) -> bool {
+    fn is_no_session(error: &Error) -> bool {
         error::number(error) == Some(1094)
     }
 
-    fn is_over(error: &Error) -> bool {
-        // There is none with a savepoint: after a time limit, if innodb_rollback_on_timeout is on.
+    fn is_transaction_ended(error: &Error) -> bool {
+        // There is no transaction with this savepoint: a lock wait timeout has ended it, if innodb_rollback_on_timeout is on.
         error::number(error) == Some(1305)
     }
 }
 
-/// The store over a server that has been looked at.
+/// Returns the store over a server that has been checked.
 pub(super) fn store(
     config: &Config,
-    own: Server<sqlx::MySql>,
-    shared: Server<sqlx::MySql>,
+    pinned: Server<sqlx::MySql>,
+    side: Server<sqlx::MySql>,
     durable: bool,
-) -> Pessimistic {
-    let mut capabilities = Capabilities::new(NAME, SHORTEST..=LONGEST);
+) -> PessimisticBackend {
+    let mut capabilities = Capabilities::new(NAME, MIN_TTL..=MAX_TTL);
     capabilities.modes = Modes::ExclusiveAndShared;
     capabilities.order = Order::Unordered;
-    capabilities.wake = WakeUp::Pushed;
-    capabilities.carrier = Carrier::Connection;
+    capabilities.notifications = Notifications::Pushed;
+    capabilities.hold_lifetime = HoldLifetime::Session;
     capabilities.queue_lease = QueueLease::Absent;
     capabilities.keep_alive_batch = 1;
-    capabilities.reach = Reach::Machines;
+    capabilities.scope = Scope::Network;
     if !durable {
         capabilities.fencing = Fencing::WhileRunning;
     }
-    let host = Servers::<MySql> { own, shared, statements: texts(config) };
-    Pessimistic::new(capabilities, Arc::new(host), config.common.connections)
+    let server = ServerPools::<MySql> { pinned, side, statements: texts(config) };
+    PessimisticBackend::new(capabilities, Arc::new(server), config.common.connections)
 }
 
 fn texts(config: &Config) -> Statements {
@@ -103,15 +103,15 @@ fn texts(config: &Config) -> Statements {
         Template::new(&text(file, "", &[("{what}", what), ("{session}", &session("$1", "$2"))]))
     };
     let template = |file: &str| Template::new(&text(file, "$1", &[]));
-    let strengths = |file: &str| {
-        let strength = |how: &str, attempt: &str| {
+    let lock_statements = |file: &str| {
+        let statement = |how: &str, attempt: &str| {
             let entering = entering.each_ref().map(|(key, value)| (*key, value.as_str()));
             let more = [&[("{strength}", how), ("{try}", attempt)], &entering[..]].concat();
             Template::new(&text(file, "$2", &more))
         };
-        Strengths {
-            exclusive: strength("FOR UPDATE", "FOR UPDATE SKIP LOCKED"),
-            shared: strength("LOCK IN SHARE MODE", TRY_SHARED),
+        LockStatements {
+            exclusive: statement("FOR UPDATE", "FOR UPDATE SKIP LOCKED"),
+            shared: statement("LOCK IN SHARE MODE", TRY_SHARED),
         }
     };
     let clear = |at_once: &str, inside: &str| {
@@ -119,31 +119,31 @@ fn texts(config: &Config) -> Statements {
         text(file, "$1", &[("{forget}", at_once), ("{and_forget}", inside)])
     };
     let live = format!("is_used_lock({}) IS NOT NULL", session("session_1", "session_2"));
-    let living =
+    let with_live =
         |file: &str, which: &str| Template::new(&text(file, "", &[("{which}", which), ("{live}", &live)]));
     let holds = include_str!("statements/pessimistic/holds.sql");
     Statements {
-        enter: strengths(include_str!("statements/pessimistic/enter.sql")),
-        wait: strengths(include_str!("statements/pessimistic/wait.sql")),
-        wait_on: strengths(include_str!("statements/pessimistic/wait_on.sql")),
+        enter: lock_statements(include_str!("statements/pessimistic/enter.sql")),
+        wait: lock_statements(include_str!("statements/pessimistic/wait.sql")),
+        wait_on: lock_statements(include_str!("statements/pessimistic/wait_on.sql")),
         confirm: Template::new(&text(
             include_str!("statements/pessimistic/confirm.sql"),
             "$1",
             &[("{session}", &session("$2", "$3"))],
         )),
         limit: template(include_str!("statements/pessimistic/limit.sql")),
-        // In one transaction, because each waits for the disk.
+        // One transaction, because each commit waits for the disk.
         leave: Template::new(&format!("{LEAVE}\n{}", clear("", FORGET))),
         clear: Template::new(&clear(FORGET, "")),
-        sweep: living(include_str!("statements/pessimistic/sweep.sql"), ""),
+        sweep: with_live(include_str!("statements/pessimistic/sweep.sql"), ""),
         rollback: Template::plain(LEAVE.to_owned()),
         commit: Template::plain("COMMIT".to_owned()),
         cancel: signal("QUERY"),
         kill: signal("CONNECTION"),
         token: template(include_str!("statements/pessimistic/token.sql")),
-        mark: living(include_str!("statements/pessimistic/mark.sql"), ""),
+        mark: with_live(include_str!("statements/pessimistic/mark.sql"), ""),
         notice: template(include_str!("statements/pessimistic/notice.sql")),
-        holds_named: living(holds, "name = $1"),
-        holds_under: living(holds, "name >= $1 AND name < $2"),
+        holds_by_name: with_live(holds, "name = $1"),
+        holds_by_prefix: with_live(holds, "name >= $1 AND name < $2"),
     }
 }

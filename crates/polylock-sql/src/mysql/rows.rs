@@ -1,5 +1,5 @@
-//! How the columns of a row are read. Names, owners and labels are bytes in the tables, so that no character set of the
-//! server, the database or the connection has a say.
+//! Reads the columns of a row. Names, owners and labels are bytes in the tables, so they do not depend on a character set of the
+//! server, the database or the connection.
 
 use sqlx::{Error, Row, mysql::MySqlRow};
 

@@ -1,4 +1,4 @@
-//! The fenced update: a row that carries the token of its last writer and refuses a smaller one.
+//! The fenced update: a row stores the token of its last writer and refuses a smaller one.
 
 use polylock_core::FencingToken;
 use sqlx::{Acquire, Encode, Type};
@@ -8,23 +8,23 @@ use super::{
     update::{Condition, Update},
 };
 
-/// An update of one row of your table, which the row refuses if a later holder of the lock has written it.
+/// An update of one row of your table, which fails if a later holder of the lock has written the row.
 ///
-/// The table needs a column for the token, `fence` unless [`column`](Self::column) says otherwise: `BIGINT NOT NULL
-/// DEFAULT 0`, or nullable in a table that is there already. It is one statement,
+/// The table needs a column for the token, by default `fence` (see [`column`](Self::column)): `BIGINT NOT NULL DEFAULT 0`, or
+/// nullable in an existing table. The update is one statement,
 ///
 /// ```sql
 /// UPDATE orders SET fence = $1, state = $2 WHERE id = $3 AND coalesce(fence, 0) <= $4
 /// ```
 ///
-/// so it needs no transaction. *Not greater* is accepted, so a holder may write as often as it likes with its one token;
-/// a row that nobody has written yet accepts any.
+/// so it needs no transaction. A token that is *not greater* than the new one is overwritten, so a holder may write any number of
+/// times with its token; a row without a token accepts any token.
 ///
-/// Within a transaction it also guards what follows: the row stays locked until the end, so what
-/// [`set`](Self::set) can't say (`total = total + 1`, other tables) may be said in your own SQL after it. With no `set`
-/// at all it does just that.
+/// Within a transaction the update also guards the statements after it, because the row stays locked until the end of the
+/// transaction. So your own SQL after it may do things that [`set`](Self::set) can't express (`total = total + 1`, writes to
+/// other tables). An update without any `set` only guards.
 ///
-/// It can't guard a row that is not there: to insert, or to delete and keep an old holder from inserting it again, use
+/// A missing row can't be guarded: for inserts, and for deletes after which an old holder must not insert the row again, use
 /// [`Fences`](super::Fences).
 ///
 /// ```
@@ -48,21 +48,21 @@ pub struct FencedUpdate<'q, DB: Supported> {
 }
 
 impl<'q, DB: Supported> FencedUpdate<'q, DB> {
-    /// An update of `table` (or `schema.table`) by the holder of `token`.
+    /// Creates an update of `table` (or `schema.table`) by the holder of `token`.
     ///
-    /// Names of tables and columns are written as they are in the database: they are quoted, so `order` is fine, and
-    /// case counts on PostgreSQL.
+    /// Names of tables and columns must be written as they are in the database, because they are quoted: `order` is a valid name,
+    /// and names are case-sensitive on PostgreSQL.
     pub fn new(table: &'q str, token: FencingToken) -> Self {
         Self { update: Update::new(table, "fence"), token }
     }
 
-    /// The column that keeps the token; `fence` if nothing is said.
+    /// Sets the name of the column for the token; `fence` by default.
     pub fn column(mut self, column: &'q str) -> Self {
         self.update.guard = column;
         self
     }
 
-    /// Which row: `column` has this value. Of a primary key with several columns, give each.
+    /// Selects the row in which `column` has this value. Call it once for each column of the primary key.
     pub fn key<T>(mut self, column: &'q str, value: T) -> Self
     where
         T: Encode<'q, DB> + Type<DB> + Send + 'q,
@@ -71,7 +71,7 @@ impl<'q, DB: Supported> FencedUpdate<'q, DB> {
         self
     }
 
-    /// `column` gets this value.
+    /// Sets `column` to this value.
     pub fn set<T>(mut self, column: &'q str, value: T) -> Self
     where
         T: Encode<'q, DB> + Type<DB> + Send + 'q,
@@ -80,16 +80,16 @@ impl<'q, DB: Supported> FencedUpdate<'q, DB> {
         self
     }
 
-    /// Writes the row, on a pool, a connection or in a transaction begun by sqlx.
+    /// Writes the row, on a pool, on a connection or in a transaction that was begun with sqlx.
     ///
     /// # Errors
-    /// [`Error::Stale`] if a greater token has been there, [`Error::Missing`] if the row is not,
+    /// [`Error::Stale`] if a greater token was recorded before, [`Error::Missing`] if the row does not exist,
     /// [`Error::NotUnique`], [`Error::InvalidIdentifier`] before anything is sent, and [`Error::Database`].
     ///
     /// # Cancel safety
-    /// If it is dropped the row has been written or not, and it is safe to do the same again.
-    // Not an `async fn`: that one's future could not be spawned, because the compiler can't see that it is `Send` for every
-    // lifetime of `A` (sqlx #1015).
+    /// After a drop the row may or may not have been written. It is safe to repeat the update.
+    // Not an `async fn`: its future could not be spawned, because the compiler can't prove that it is `Send` for every lifetime
+    // of `A` (sqlx #1015).
     #[expect(clippy::manual_async_fn, reason = "see above")]
     pub fn execute<'c, A>(self, database: A) -> impl Future<Output = Result<()>> + Send
     where
@@ -103,7 +103,7 @@ impl<'q, DB: Supported> FencedUpdate<'q, DB> {
                 Some(Error::Stale { resource: resource.clone(), token, current })
             };
             let mut connection = database.acquire().await?;
-            update.run(&mut connection, Condition { is: "<=", value, becomes: value }, refused).await
+            update.run(&mut connection, Condition { operator: "<=", value, new_value: value }, refused).await
         }
     }
 }
@@ -117,9 +117,9 @@ mod tests {
 
     type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-    /// sqlx's `Acquire` is known for futures that can't be spawned, which is found out far from here.
+    /// The futures of functions with sqlx's `Acquire` often can't be spawned, and the compiler reports that only at the caller.
     #[tokio::test]
-    async fn futures_can_be_spawned_with_whatever_sqlx_gives() {
+    async fn futures_can_be_spawned_with_every_kind_of_connection() {
         async fn write(pool: SqlitePool, connection: &mut SqliteConnection, name: String) -> Outcome<()> {
             let (fences, token) = (Fences::new("fences")?, FencingToken::new(1).ok_or("no token")?);
             let update = |name| FencedUpdate::new("t", token).key("name", name);

@@ -1,17 +1,17 @@
-//! The table of fences: the greatest token seen of each lock, checked at the start of a transaction.
+//! The table of fences: the greatest recorded token of each lock, checked at the start of a transaction.
 
 use polylock_core::{FencingToken, LockName};
 use sqlx::{Acquire, AssertSqlSafe, SqlSafeStr, Transaction};
 
 use super::{Error, InvalidIdentifier, Result, Supported, identifier, supported::fill};
 
-/// A table of yours that keeps the greatest token seen of each lock, and guards whole transactions with it.
+/// A table in your database that records the greatest token of each lock, and guards whole transactions with it.
 ///
-/// [`begin`](Self::begin) instead of `pool.begin()`, and everything that the transaction does, to any tables, in your own
-/// SQL, is refused as one if a later holder of the lock has been there. See the [module](super) for why.
+/// Use [`begin`](Self::begin) instead of `pool.begin()`: the transaction with all its writes, to any tables, in your own SQL, is
+/// refused if a later holder of the lock has begun one before. The [module](super) explains the mechanism.
 ///
-/// The table must be in the database that the transactions write to. It has one row for each lock name ever used with it.
-/// A row may be deleted once no holder of an old token can be alive any more.
+/// The table must be in the database that the transactions write to. It has one row for each lock name ever used with it. A row
+/// may be deleted once no holder of an old token can be alive.
 ///
 /// ```
 /// # #[cfg(feature = "sqlite")]
@@ -33,33 +33,33 @@ pub struct Fences {
 }
 
 impl Fences {
-    /// The fences in `table` (or `schema.table`).
+    /// Creates a handle of the fences in `table` (or `schema.table`).
     ///
     /// # Errors
-    /// [`InvalidIdentifier`] if that can't be the name of a table.
+    /// [`InvalidIdentifier`] if `table` is not a valid name of a table.
     pub fn new(table: impl Into<String>) -> Result<Self, InvalidIdentifier> {
         let table = table.into();
         identifier::check_table(&table)?;
         Ok(Self { table })
     }
 
-    /// The statement that makes the table, for your migrations.
+    /// Returns the statement that creates the table, for your migrations.
     #[must_use]
     pub fn schema<DB: Supported>(&self) -> String {
         fill(DB::SCHEMA, &self.quoted::<DB>())
     }
 
-    /// Makes the table if it is not there. Several may do so at once.
+    /// Creates the table if it does not exist. Several processes may do this at the same time.
     ///
-    /// On MySQL this ends the transaction that it is called in, as every change of a schema does.
+    /// On MySQL this commits the transaction in which it is called, as every schema change does.
     ///
     /// # Errors
     /// [`Error::Database`].
     ///
     /// # Cancel safety
-    /// If it is dropped the table is there or not, and it is safe to do the same again.
-    // Not an `async fn`: that one's future could not be spawned, because the compiler can't see that it is `Send` for every
-    // lifetime of `A` (sqlx #1015).
+    /// After a drop the table may or may not exist. It is safe to repeat the call.
+    // Not an `async fn`: its future could not be spawned, because the compiler can't prove that it is `Send` for every lifetime
+    // of `A` (sqlx #1015).
     #[expect(clippy::manual_async_fn, reason = "see above")]
     pub fn create<'c, A>(&self, database: A) -> impl Future<Output = Result<()>> + Send
     where
@@ -67,21 +67,21 @@ impl Fences {
     {
         async move {
             let mut connection = database.acquire().await?;
-            Ok(make::<A::Database>(&mut connection, &self.schema::<A::Database>()).await?)
+            Ok(create_table::<A::Database>(&mut connection, &self.schema::<A::Database>()).await?)
         }
     }
 
-    /// Begins a transaction of the holder of `token` of the lock `name`: as [`check`](Self::check), at the only place
-    /// where it can't come too late. If it is refused there is no transaction to go on with.
+    /// Begins a transaction for the holder of `token` of the lock `name`, and calls [`check`](Self::check) as its first
+    /// statement, before any read. If the token is refused, no transaction is returned.
     ///
-    /// `database` is a pool, a connection, or a transaction, in which it is a savepoint.
+    /// `database` is a pool, a connection, or a transaction, in which this begins a savepoint.
     ///
     /// # Errors
-    /// As [`check`](Self::check).
+    /// The errors of [`check`](Self::check).
     ///
     /// # Cancel safety
     /// May be dropped at any point; the transaction is rolled back.
-    // Not an `async fn`, as `create`.
+    // Not an `async fn`, for the reason given in `create`.
     pub fn begin<'c, A>(
         &self,
         database: A,
@@ -100,19 +100,19 @@ impl Fences {
         }
     }
 
-    /// Checks that no later holder of the lock `name` has been there, and keeps every other one out until `transaction`
-    /// ends. A token equal to the last is accepted, so one holder may make any number of transactions.
+    /// Checks that no later holder of the lock `name` has recorded its token, and blocks the other holders until `transaction`
+    /// ends. An equal token is accepted, so a holder may run any number of transactions.
     ///
-    /// It belongs before everything else in the transaction, and not into a savepoint that may be rolled back alone. Of
-    /// several locks, check each; in the same order everywhere, or the database will sometimes find a deadlock.
+    /// Call it before all other statements of the transaction, and not in a savepoint that may be rolled back alone. With several
+    /// locks, check each of them, always in the same order, to avoid deadlocks in the database.
     ///
     /// # Errors
-    /// [`Error::Stale`] if a greater token has been there: roll back. [`Error::NoFences`] if the table is missing,
-    /// [`Error::InvalidName`] before anything is sent, and [`Error::Database`]; if that is
-    /// [retryable](Error::is_retryable), begin anew.
+    /// [`Error::Stale`] if a greater token was recorded before: roll back. [`Error::NoFences`] if the table is missing,
+    /// [`Error::InvalidName`] before anything is sent, and [`Error::Database`]; if that is [retryable](Error::is_retryable),
+    /// begin a new transaction.
     ///
     /// # Cancel safety
-    /// If it is dropped, nobody knows whether the transaction is guarded: roll it back.
+    /// After a drop the transaction may or may not be guarded: roll it back.
     pub async fn check<DB: Supported>(
         &self,
         transaction: &mut Transaction<'_, DB>,
@@ -129,7 +129,8 @@ impl Fences {
             },
             error => Error::Database(error),
         })?;
-        // Equal is the one good answer; a row that is not there after it was written (a trigger, a rule) is none.
+        // Success only if the token is equal. A row that is missing right after it was written (because of a trigger or a rule)
+        // is an error.
         match raised.first().copied().and_then(FencingToken::new) {
             Some(current) if current == token => Ok(()),
             Some(current) if current > token => {
@@ -144,8 +145,8 @@ impl Fences {
     }
 }
 
-/// Runs a statement that makes what may be there.
-async fn make<DB: Supported>(connection: &mut DB::Connection, sql: &str) -> sqlx::Result<()> {
+/// Runs a statement that creates a table which may exist.
+async fn create_table<DB: Supported>(connection: &mut DB::Connection, sql: &str) -> sqlx::Result<()> {
     let run = async |connection: &mut DB::Connection| {
         let sql = AssertSqlSafe(sql.to_owned()).into_sql_str();
         DB::execute(connection, sql, DB::Arguments::default()).await.map(drop)

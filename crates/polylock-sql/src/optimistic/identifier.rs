@@ -1,34 +1,35 @@
-//! Names of tables and columns, which stand in a statement and can't be bound.
+//! Names of tables and columns, which are part of a statement and can't be bound as arguments.
 
 use super::InvalidIdentifier;
 
-/// What every database takes whole: PostgreSQL cuts off the rest in silence, and two long names would be one.
+/// The longest name that every database keeps completely: PostgreSQL truncates longer names silently, so two of them could become
+/// equal.
 const MAX_BYTES: usize = 63;
 
-/// The column `name` in the database's quotation marks, so that `order` is a name, too.
+/// Returns the column `name` in the database's quotation marks, so that `order` is a valid name, too.
 pub(super) fn column(name: &str, quote: char) -> Result<String, InvalidIdentifier> {
     check(name, "column", name)?;
     Ok(quoted(name, quote))
 }
 
-/// The table `name`, or `schema.name`, in the database's quotation marks.
+/// Returns the table `name`, or `schema.name`, in the database's quotation marks.
 pub(super) fn table(name: &str, quote: char) -> Result<String, InvalidIdentifier> {
     check_table(name)?;
     Ok(quoted(name, quote))
 }
 
-/// Whether `name` is that of a table, or `schema.name`.
+/// Checks that `name` is a valid name of a table, or `schema.name`.
 pub(super) fn check_table(name: &str) -> Result<(), InvalidIdentifier> {
     let (schema, table) = name.split_once('.').map_or((None, name), |(schema, table)| (Some(schema), table));
     schema.into_iter().chain([table]).try_for_each(|part| check(part, "table", name))
 }
 
-/// A name that was checked, in quotation marks, part by part.
+/// Returns a checked name in quotation marks, part by part.
 pub(super) fn quoted(name: &str, quote: char) -> String {
     format!("{quote}{}{quote}", name.replace('.', &format!("{quote}.{quote}")))
 }
 
-/// Nothing that could end the quotation passes, and nothing that people would have to look at twice.
+/// Accepts only letters, digits and `_`: no name can end the quotation, and none has characters that look like others.
 fn check(part: &str, what: &'static str, whole: &str) -> Result<(), InvalidIdentifier> {
     let mut bytes = part.bytes();
     let starts = bytes.next().is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_');
@@ -50,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else_passes() {
+    fn other_names_are_invalid() {
         let long = "x".repeat(64);
         for name in
             ["", ".", "a.", ".a", "a.b.c", "1a", "a b", "a`b", "a\"b", "a;b", "ä", "a\0", "a'", "a-b", &long]

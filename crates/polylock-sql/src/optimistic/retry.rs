@@ -1,26 +1,27 @@
-//! Reading again and trying again, a bounded number of times.
+//! Bounded retries of an operation.
 
 use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable};
 
-/// The first wait, about the time of a commit. They double up to [`LONGEST`], each with up to as much again at random.
+/// The first pause, about the time of a commit. The pauses double up to [`LONGEST`]; each is extended by a random time of up to
+/// its own length.
 const SHORTEST: Duration = Duration::from_millis(5);
 const LONGEST: Duration = Duration::from_millis(200);
 
-/// Does `operation` until it succeeds, fails for a reason that is not `retryable`, or has been tried `attempts` times;
-/// then the last error is the result. Waits a little longer each time, with jitter, 5 to 400 ms.
+/// Runs `operation` until it succeeds, fails with an error that is not `retryable`, or has been tried `attempts` times; then
+/// returns the last error. The pauses between the attempts grow, with jitter, from 5 to 400 ms.
 ///
-/// The operation must begin at the beginning each time: read the row, or begin the transaction. With an error type of
-/// your own, look into it: `|error: &MyError| matches!(error, MyError::Row(error) if error.is_retryable())`.
+/// Each attempt must start from the beginning: read the row again, or begin a new transaction. For an error type of your own,
+/// match the inner error: `|error: &MyError| matches!(error, MyError::Row(error) if error.is_retryable())`.
 ///
-/// Who needs this often is better off with a lock: everybody's attempts cost the database something, a waiter's do not.
+/// If retries are frequent, a lock is better: each failed attempt costs the database work, a waiter does not.
 ///
 /// # Errors
 /// The last error of `operation`.
 ///
 /// # Cancel safety
-/// As `operation`.
+/// That of `operation`.
 ///
 /// ```
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -61,7 +62,7 @@ where
 mod tests {
     use super::*;
 
-    /// Fails with these, one after the other; how often it was tried, and what came of it.
+    /// Fails with these errors, one after the other. Returns the number of attempts and the result.
     async fn tried(attempts: usize, mut failures: Vec<u8>) -> (usize, Result<(), u8>) {
         let (mut count, retryable) = (0, |failure: &u8| *failure < 10);
         failures.reverse();
@@ -74,7 +75,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn ends_with_success_a_failure_that_stays_or_the_last_attempt() {
+    async fn ends_with_success_a_permanent_failure_or_the_last_attempt() {
         assert_eq!(tried(5, vec![]).await, (1, Ok(())));
         assert_eq!(tried(5, vec![1, 2]).await, (3, Ok(())));
         assert_eq!(tried(5, vec![1, 10, 2]).await, (2, Err(10)));

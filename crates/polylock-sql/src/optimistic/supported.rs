@@ -1,45 +1,45 @@
-//! What differs between the databases.
+//! The differences between the databases.
 
 use sqlx::{Database, SqlStr};
 
-/// A database that the helpers speak to: `sqlx::Sqlite`, `sqlx::Postgres` and `sqlx::MySql`, each with the feature of
-/// its name. Nobody else can implement it.
-pub trait Supported: seam::Seam {}
+/// A database that the helpers support: `sqlx::Sqlite`, `sqlx::Postgres` and `sqlx::MySql`, each with the feature of its name.
+/// The trait is sealed.
+pub trait Supported: driver::SealedDriver {}
 
-pub(super) mod seam {
+pub(super) mod driver {
     use super::{Database, SqlStr};
 
-    /// The small part that is each database's own. Public in name only: nobody can reach it.
-    pub trait Seam: Database {
-        /// What stands around a name. Not `"` on SQLite, which takes `"nosuchcolumn"` for a text and says nothing.
+    /// The database-specific part. It is public in name only: no path outside this crate leads to it.
+    pub trait SealedDriver: Database {
+        /// The quotation mark of names. Not `"` on SQLite, which silently reads `"nosuchcolumn"` as a text.
         const QUOTE: char;
-        /// The type that a whole number of any width is cast to, to be read as an `i64`.
+        /// The type to which an integer of any width is cast, so that it can be read as an `i64`.
         const INTEGER: &str;
-        /// Makes a read wait for, and see, the row's last version even in an older snapshot.
+        /// The clause with which a read waits for the row's last version, and returns it even in an older snapshot.
         const LOCKING: &str;
-        /// Makes the table of fences.
+        /// The statement that creates the table of fences.
         const SCHEMA: &str;
-        /// Raises a fence.
+        /// The statement that raises a fence.
         const RAISE: &str;
 
         /// Adds a number to the arguments.
         fn add(arguments: &mut Self::Arguments, value: i64) -> sqlx::Result<()>;
 
-        /// How many rows the statement changed, or matched, as the server counts.
+        /// Returns the number of rows that the statement changed or matched, depending on the server.
         fn execute(
             connection: &mut Self::Connection,
             sql: SqlStr,
             arguments: Self::Arguments,
         ) -> impl Future<Output = sqlx::Result<u64>> + Send;
 
-        /// The first column of all rows.
+        /// Returns the first column of all rows.
         fn numbers(
             connection: &mut Self::Connection,
             sql: SqlStr,
             arguments: Self::Arguments,
         ) -> impl Future<Output = sqlx::Result<Vec<i64>>> + Send;
 
-        /// Raises the fence `name` in `table` (quoted) to `token` at least, locks it, and tells what it is at.
+        /// Raises the fence `name` in `table` (quoted) to at least `token`, locks it, and returns its value.
         fn raise(
             connection: &mut Self::Connection,
             table: &str,
@@ -47,21 +47,21 @@ pub(super) mod seam {
             token: i64,
         ) -> impl Future<Output = sqlx::Result<Vec<i64>>> + Send;
 
-        /// Whether a table is missing.
+        /// Returns true if a table is missing.
         fn is_missing_table(error: &dyn sqlx::error::DatabaseError) -> bool;
 
-        /// Whether several who made the same table at once met.
+        /// Returns true if several sessions created the same table at the same time.
         fn is_race_of_schemas(error: &dyn sqlx::error::DatabaseError) -> bool;
     }
 }
 
-/// The statement of a file in `statements/`, without its comments, on `table`, which is quoted.
+/// Returns the statement of a file in `statements/`, without its comments, on `table`, which is quoted.
 pub(super) fn fill(file: &str, table: &str) -> String {
     let code: Vec<&str> = file.lines().filter(|line| !line.starts_with("--")).collect();
     code.join("\n").replace("{table}", table)
 }
 
-/// The methods that read the same for every database, and can't be written once because sqlx's bounds can't be named.
+/// The methods with the same text for every database. They can't be generic, because sqlx's bounds can't be named.
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 macro_rules! with_driver {
     () => {
@@ -91,14 +91,14 @@ macro_rules! with_driver {
 mod sqlite {
     use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr, Sqlite, SqliteConnection, error::DatabaseError};
 
-    use super::{Supported, fill, seam::Seam};
+    use super::{Supported, driver::SealedDriver, fill};
 
     impl Supported for Sqlite {}
 
-    impl Seam for Sqlite {
+    impl SealedDriver for Sqlite {
         const QUOTE: char = '`';
         const INTEGER: &str = "INTEGER";
-        // A snapshot can't be older: who writes next fails.
+        // A write in an older snapshot fails, so a locking read is not needed.
         const LOCKING: &str = "";
         const SCHEMA: &str = include_str!("statements/schema.sqlite.sql");
         const RAISE: &str = include_str!("statements/raise.sqlite.sql");
@@ -129,11 +129,11 @@ mod sqlite {
 mod postgres {
     use sqlx::{AssertSqlSafe, PgConnection, Postgres, SqlSafeStr, SqlStr, error::DatabaseError};
 
-    use super::{Supported, fill, seam::Seam};
+    use super::{Supported, driver::SealedDriver, fill};
 
     impl Supported for Postgres {}
 
-    impl Seam for Postgres {
+    impl SealedDriver for Postgres {
         const QUOTE: char = '"';
         const INTEGER: &str = "bigint";
         const LOCKING: &str = " FOR UPDATE";
@@ -157,7 +157,8 @@ mod postgres {
         }
 
         fn is_race_of_schemas(error: &dyn DatabaseError) -> bool {
-            // IF NOT EXISTS looks before it locks: the other's rows in the catalogue, or its table, come first.
+            // IF NOT EXISTS checks before it locks: the rows of the other session in the catalogue, or its table, can appear in
+            // between.
             matches!(error.code().as_deref(), Some("23505" | "42P07" | "42710"))
         }
     }
@@ -167,11 +168,11 @@ mod postgres {
 mod mysql {
     use sqlx::{AssertSqlSafe, MySql, MySqlConnection, SqlSafeStr, SqlStr, error::DatabaseError};
 
-    use super::{Supported, fill, seam::Seam};
+    use super::{Supported, driver::SealedDriver, fill};
 
     impl Supported for MySql {}
 
-    impl Seam for MySql {
+    impl SealedDriver for MySql {
         const QUOTE: char = '`';
         const INTEGER: &str = "SIGNED";
         const LOCKING: &str = " FOR UPDATE";
@@ -186,7 +187,7 @@ mod mysql {
             name: &str,
             token: i64,
         ) -> sqlx::Result<Vec<i64>> {
-            // Bytes, not text: whatever character set the connection has, the name is what it is.
+            // Bytes, not text: the name does not depend on the character set of the connection.
             let name = name.as_bytes();
             let raise = AssertSqlSafe(fill(Self::RAISE, table)).into_sql_str();
             sqlx::query(raise).bind(name).bind(token).bind(token).execute(&mut *connection).await?;

@@ -1,4 +1,4 @@
-//! One row, its key, what it is set to, and the condition: the same for tokens and versions.
+//! An update of one row: its key, its new values, and the condition, which is the same for tokens and versions.
 
 use std::{fmt, fmt::Write};
 
@@ -11,17 +11,17 @@ use super::{
     identifier::{column, table},
 };
 
-/// Adds a value to the arguments of a statement, as often as it is needed.
+/// Adds a value to the arguments of a statement. It can be called several times.
 type Bind<'q, DB> =
     Box<dyn Fn(&mut <DB as sqlx::Database>::Arguments) -> Result<(), BoxDynError> + Send + 'q>;
 
-/// A column and the value that it has or gets.
+/// A column and the value that it has or is set to.
 struct Term<'q, DB: Supported> {
     column: &'q str,
     bind: Bind<'q, DB>,
 }
 
-/// `UPDATE table SET guard = becomes, ... WHERE key AND guard <is> value`.
+/// `UPDATE table SET guard = new_value, ... WHERE key AND guard <operator> value`.
 pub(super) struct Update<'q, DB: Supported> {
     pub(super) table: &'q str,
     /// The column of the token or version. NULL, as in rows older than the column, counts as 0.
@@ -30,11 +30,11 @@ pub(super) struct Update<'q, DB: Supported> {
     sets: Vec<Term<'q, DB>>,
 }
 
-/// What the guard must be for the row to be written, and what it becomes.
+/// The condition on the guard for the row to be written, and the guard's new value.
 pub(super) struct Condition {
-    pub(super) is: &'static str,
+    pub(super) operator: &'static str,
     pub(super) value: i64,
-    pub(super) becomes: i64,
+    pub(super) new_value: i64,
 }
 
 impl<'q, DB: Supported> Update<'q, DB> {
@@ -56,13 +56,13 @@ impl<'q, DB: Supported> Update<'q, DB> {
         self.sets.push(Term::new(column, value));
     }
 
-    /// Writes the row if it meets the `condition`. `refused` tells whether the guard it has is the reason why not.
+    /// Writes the row if it meets the `condition`. `refused` returns the error if a given guard is the reason for a count of
+    /// zero.
     ///
-    /// The usual case is one statement. A count of zero can mean four things, and only a second look tells them apart:
-    /// no such row; a guard that refuses; a row that came just now; or a server that counts *changed* rows, to which
-    /// writing what is there already is no change (MySQL, unless the connection asked for found rows: sqlx does, but
-    /// newer versions let people switch it off, and some proxies decide it for them). Any count but zero is a row that
-    /// met the condition, by either way of counting.
+    /// The usual case is one statement. A count of zero has one of four causes, and only another read distinguishes them: the row
+    /// does not exist; the guard refuses; the row was inserted just now; or the server counts *changed* rows and the row already
+    /// had these values (MySQL, unless the connection requested found rows: sqlx does, but newer versions make it optional, and
+    /// some proxies decide it). Any other count is the number of rows that met the condition, in both ways of counting.
     pub(super) async fn run(
         self,
         connection: &mut DB::Connection,
@@ -72,35 +72,35 @@ impl<'q, DB: Supported> Update<'q, DB> {
         let (sql, arguments) = self.update(&condition)?;
         let rows = DB::execute(connection, sql, arguments).await?;
         if rows > 0 {
-            return self.one(rows);
+            return self.require_one(rows);
         }
-        let (sql, arguments) = self.look()?;
+        let (sql, arguments) = self.select()?;
         let guards = DB::numbers(connection, sql, arguments).await?;
-        self.judge(&guards, &refused)?;
+        self.check_guards(&guards, &refused)?;
 
-        // It would be accepted as it is now. Once more, with the row locked in between, so that the last two of the four
-        // become one: it meets the condition, and whether it changes does not matter.
-        let (look, looked) = self.look()?;
+        // The condition is met now. The update is repeated with the row locked, so that the last two of the four causes need no
+        // distinction: the row meets the condition, and may or may not change.
+        let (select, select_arguments) = self.select()?;
         let (sql, arguments) = self.update(&condition)?;
         let mut transaction: Transaction<'_, DB> = connection.begin().await?;
-        let guards = DB::numbers(&mut transaction, look, looked).await?;
-        self.judge(&guards, &refused)?;
+        let guards = DB::numbers(&mut transaction, select, select_arguments).await?;
+        self.check_guards(&guards, &refused)?;
         let rows = DB::execute(&mut transaction, sql, arguments).await?;
         transaction.commit().await?;
-        self.one(rows.max(1))
+        self.require_one(rows.max(1))
     }
 
-    /// What a second look has found.
-    fn judge(&self, guards: &[i64], refused: impl Fn(i64) -> Option<Error>) -> Result<()> {
+    /// Evaluates the guards that the second read has found.
+    fn check_guards(&self, guards: &[i64], refused: impl Fn(i64) -> Option<Error>) -> Result<()> {
         match guards {
             [] => Err(Error::Missing { table: self.table.to_owned() }),
             [guard] => refused(*guard).map_or(Ok(()), Err),
-            _ => self.one(u64::try_from(guards.len()).unwrap_or(u64::MAX)),
+            _ => self.require_one(u64::try_from(guards.len()).unwrap_or(u64::MAX)),
         }
     }
 
-    /// A key that names more than one row is a mistake that must not pass in silence.
-    fn one(&self, rows: u64) -> Result<()> {
+    /// Returns an error for a key that matches several rows, because that is a mistake in the program.
+    fn require_one(&self, rows: u64) -> Result<()> {
         if rows == 1 { Ok(()) } else { Err(Error::NotUnique { table: self.table.to_owned(), rows }) }
     }
 
@@ -114,18 +114,18 @@ impl<'q, DB: Supported> Update<'q, DB> {
         }
         let guard = column(self.guard, DB::QUOTE)?;
         let mut text = Text::<DB>::new(format!("UPDATE {} SET {guard} = ", table(self.table, DB::QUOTE)?));
-        text.number(condition.becomes)?;
+        text.number(condition.new_value)?;
         for set in &self.sets {
             text.push(&format!(", {} = ", column(set.column, DB::QUOTE)?));
             text.bind(&set.bind)?;
         }
         self.filter(&mut text)?;
-        text.push(&format!(" AND coalesce({guard}, 0) {} ", condition.is));
+        text.push(&format!(" AND coalesce({guard}, 0) {} ", condition.operator));
         text.number(condition.value)?;
         Ok(text.finish())
     }
 
-    fn look(&self) -> Result<(SqlStr, DB::Arguments)> {
+    fn select(&self) -> Result<(SqlStr, DB::Arguments)> {
         let guard = column(self.guard, DB::QUOTE)?;
         let mut text = Text::<DB>::new(format!(
             "SELECT CAST(coalesce({guard}, 0) AS {}) FROM {}",
@@ -159,7 +159,7 @@ impl<'q, DB: Supported> Term<'q, DB> {
     }
 }
 
-/// A statement and its arguments, which come in the order of the text: MySQL counts them.
+/// A statement and its arguments in the order of the text, because MySQL's placeholders have no numbers.
 struct Text<DB: Supported> {
     sql: String,
     arguments: DB::Arguments,
@@ -192,13 +192,13 @@ impl<DB: Supported> Text<DB> {
     }
 
     fn finish(self) -> (SqlStr, DB::Arguments) {
-        // All names in it were checked and are quoted, and all values are arguments.
+        // All names in the text were checked and are quoted, and all values are arguments.
         (AssertSqlSafe(self.sql).into_sql_str(), self.arguments)
     }
 }
 
 impl<DB: Supported> fmt::Debug for Update<'_, DB> {
-    /// The columns without the values, which may be nobody's business.
+    /// Shows the columns without their values, which may be confidential.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut columns = String::new();
         for term in self.keys.iter().chain(&self.sets) {
@@ -213,7 +213,7 @@ impl<DB: Supported> fmt::Debug for Update<'_, DB> {
 mod tests {
     use super::*;
 
-    /// The two statements of an update with a key of two columns, given in any order.
+    /// Returns the two statements of an update with a key of two columns, given in any order.
     fn texts<DB: Supported>() -> [String; 2]
     where
         i64: Encode<'static, DB> + Type<DB>,
@@ -222,12 +222,12 @@ mod tests {
         update.key("id", 1);
         update.set("state", 2);
         update.key("part", 3);
-        let condition = Condition { is: "<=", value: 7, becomes: 7 };
-        [update.update(&condition), update.look()].map(|statement| statement.unwrap().0.as_str().to_owned())
+        let condition = Condition { operator: "<=", value: 7, new_value: 7 };
+        [update.update(&condition), update.select()].map(|statement| statement.unwrap().0.as_str().to_owned())
     }
 
     #[test]
-    fn statements_read_as_documented() {
+    fn statements_are_as_documented() {
         let postgres = [
             "UPDATE \"shop\".\"order\" SET \"fence\" = $1, \"state\" = $2 WHERE \"id\" = $3 AND \"part\" = $4 \
              AND coalesce(\"fence\", 0) <= $5",

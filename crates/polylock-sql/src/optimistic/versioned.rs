@@ -1,4 +1,4 @@
-//! Compare and set: a row that is written only if it is still what was read.
+//! Compare and set: a row is written only if it is unchanged since it was read.
 
 use sqlx::{Acquire, Encode, Type};
 
@@ -7,19 +7,19 @@ use super::{
     update::{Condition, Update},
 };
 
-/// An update of one row of your table, made only if nobody has changed the row since it was read.
+/// An update of one row of your table, made only if the row is unchanged since it was read.
 ///
-/// No lock is needed, and none is held between the read and the write: who comes second is told, reads again and decides
-/// anew, perhaps with [`retry`](super::retry). The table needs a column that counts the changes, `version` unless
-/// [`column`](Self::column) says otherwise: `BIGINT NOT NULL DEFAULT 0`, or nullable in a table that is there already,
-/// where NULL counts as 0. It is one statement,
+/// It needs no lock, and holds none between the read and the write: the second of two writers gets an error, reads again and
+/// decides again, for example with [`retry`](super::retry). The table needs a column that counts the changes, by default
+/// `version` (see [`column`](Self::column)): `BIGINT NOT NULL DEFAULT 0`, or nullable in an existing table, where NULL counts as
+/// 0. The update is one statement,
 ///
 /// ```sql
 /// UPDATE items SET version = $1, stock = $2 WHERE id = $3 AND coalesce(version, 0) = $4
 /// ```
 ///
-/// and within a transaction the row stays locked until the end, so your own SQL may follow. Everybody who changes the
-/// row must count: an update that leaves `version` as it is goes unnoticed.
+/// and within a transaction the row stays locked until the end, so your own SQL may follow. Every writer of the row must change
+/// the version: an update that leaves `version` as it is remains undetected.
 ///
 /// ```
 /// # #[cfg(feature = "sqlite")]
@@ -42,21 +42,21 @@ pub struct VersionedUpdate<'q, DB: Supported> {
 }
 
 impl<'q, DB: Supported> VersionedUpdate<'q, DB> {
-    /// An update of a row of `table` (or `schema.table`) that was read at `version`.
+    /// Creates an update of a row of `table` (or `schema.table`) that was read at `version`.
     ///
-    /// Names of tables and columns are written as they are in the database: they are quoted, so `order` is fine, and
-    /// case counts on PostgreSQL.
+    /// Names of tables and columns must be written as they are in the database, because they are quoted: `order` is a valid name,
+    /// and names are case-sensitive on PostgreSQL.
     pub fn new(table: &'q str, version: i64) -> Self {
         Self { update: Update::new(table, "version"), version }
     }
 
-    /// The column that counts the changes; `version` if nothing is said.
+    /// Sets the name of the column that counts the changes; `version` by default.
     pub fn column(mut self, column: &'q str) -> Self {
         self.update.guard = column;
         self
     }
 
-    /// Which row: `column` has this value. Of a primary key with several columns, give each.
+    /// Selects the row in which `column` has this value. Call it once for each column of the primary key.
     pub fn key<T>(mut self, column: &'q str, value: T) -> Self
     where
         T: Encode<'q, DB> + Type<DB> + Send + 'q,
@@ -65,7 +65,7 @@ impl<'q, DB: Supported> VersionedUpdate<'q, DB> {
         self
     }
 
-    /// `column` gets this value.
+    /// Sets `column` to this value.
     pub fn set<T>(mut self, column: &'q str, value: T) -> Self
     where
         T: Encode<'q, DB> + Type<DB> + Send + 'q,
@@ -74,16 +74,17 @@ impl<'q, DB: Supported> VersionedUpdate<'q, DB> {
         self
     }
 
-    /// Writes the row, on a pool, a connection or in a transaction begun by sqlx, and tells its new version.
+    /// Writes the row, on a pool, on a connection or in a transaction that was begun with sqlx, and returns its new version.
     ///
     /// # Errors
-    /// [`Error::Conflict`] if it is at another version, [`Error::Missing`] if there is no such row,
-    /// [`Error::NotUnique`], [`Error::InvalidIdentifier`] before anything is sent, and [`Error::Database`].
+    /// [`Error::Conflict`] if the row has another version, [`Error::Missing`] if it does not exist, [`Error::NotUnique`],
+    /// [`Error::InvalidIdentifier`] before anything is sent, and [`Error::Database`].
     ///
     /// # Cancel safety
-    /// If it is dropped the row has been written or not: the same again would be a conflict with itself. Read the row.
-    // Not an `async fn`: that one's future could not be spawned, because the compiler can't see that it is `Send` for every
-    // lifetime of `A` (sqlx #1015).
+    /// After a drop the row may or may not have been written: read it again. If it was written, a repeated update returns a
+    /// conflict with its own first attempt.
+    // Not an `async fn`: its future could not be spawned, because the compiler can't prove that it is `Send` for every lifetime
+    // of `A` (sqlx #1015).
     #[expect(clippy::manual_async_fn, reason = "see above")]
     pub fn execute<'c, A>(self, database: A) -> impl Future<Output = Result<i64>> + Send
     where
@@ -95,11 +96,17 @@ impl<'q, DB: Supported> VersionedUpdate<'q, DB> {
             let refused = move |current| {
                 (current != expected).then(|| Error::Conflict { table: table.clone(), expected, current })
             };
-            // Only being the same or not counts, so what comes after the last number is the first.
-            let becomes = expected.wrapping_add(1);
+            // Versions are only compared for equality, so the greatest one may be followed by the smallest.
+            let new_version = expected.wrapping_add(1);
             let mut connection = database.acquire().await?;
-            update.run(&mut connection, Condition { is: "=", value: expected, becomes }, refused).await?;
-            Ok(becomes)
+            update
+                .run(
+                    &mut connection,
+                    Condition { operator: "=", value: expected, new_value: new_version },
+                    refused,
+                )
+                .await?;
+            Ok(new_version)
         }
     }
 }

@@ -1,34 +1,35 @@
 #![doc = include_str!("docs.md")]
 
-mod host;
+mod server;
 mod session;
 mod store;
 mod waiter;
 
-pub(crate) use host::{Servers, Statements, Strengths, Wording};
-pub(crate) use store::Pessimistic;
+pub(crate) use server::{ErrorCodes, LockStatements, ServerPools, Statements};
+pub(crate) use store::PessimisticBackend;
 
 use std::time::Duration;
 
-/// How long a waiter waits before it waits anew: the longest that one whose machine died keeps its connection.
+/// The time limit of one waiting statement, after which the waiter repeats it: the longest time that a waiter on a dead machine
+/// keeps its connection.
 pub(crate) const SLICE: Duration = Duration::from_secs(15);
 
-/// How many connections beside those of the locks a store may have: for tokens, and to end what hangs.
+/// The number of connections that a store may have in addition to those of the locks: for tokens, and to end sessions that hang.
 pub(crate) const SIDE_CONNECTIONS: u32 = 4;
 
-/// How the locks of a database are kept: `polylock.strategy` in a URL.
+/// The representation of locks in the database: `polylock.strategy` in a URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Strategy {
-    /// As rows with a lease: the default, with queues, six modes and any number of locks on a few connections.
+    /// Rows with a lease: the default, with queues, six modes and any number of locks on a few connections.
     #[default]
     Lease,
-    /// As row locks of open transactions, each on a connection of its own: see the [module](self).
+    /// Row locks of open transactions, each on a connection of its own: see the [module](self).
     Pessimistic,
 }
 
 impl Strategy {
-    /// The words for `polylock.strategy`.
+    /// The values of `polylock.strategy`.
     pub(crate) const WORDS: [(&'static str, Self); 2] =
         [("lease", Self::Lease), ("pessimistic", Self::Pessimistic)];
 }

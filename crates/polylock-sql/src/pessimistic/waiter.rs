@@ -1,4 +1,4 @@
-//! A task that waits for a lock on behalf of a request: the database's own waiting.
+//! A task that waits for a lock on behalf of a request, in a locking statement of the database.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,17 +9,17 @@ use tokio::{
 };
 
 use super::{
-    host::{Host, Identity},
+    server::{Identity, LockServer},
     session::Session,
 };
 
-/// How long after a cancellation it is clear that it came too early, before the statement that it was to end.
-const AGAIN: Duration = Duration::from_millis(50);
+/// The time after which a cancellation without effect is repeated: it arrived before the statement that it was to end.
+const CANCEL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The task. Dropped, it is stopped, and its connection closed.
+/// A waiting task. A drop aborts the task and closes its connection.
 #[derive(Debug)]
 pub(super) struct Waiter {
-    host: Arc<dyn Host>,
+    server: Arc<dyn LockServer>,
     identity: Identity,
     task: JoinHandle<Result<Session>>,
     /// Closed when the task has ended.
@@ -28,22 +28,22 @@ pub(super) struct Waiter {
 }
 
 impl Waiter {
-    /// Has `session` wait.
-    pub(super) fn start(host: Arc<dyn Host>, mut session: Session, request: &Request) -> Self {
+    /// Starts a task in which `session` waits.
+    pub(super) fn start(server: Arc<dyn LockServer>, mut session: Session, request: &Request) -> Self {
         let (identity, withdrawn) = (session.identity(), Arc::new(Notify::new()));
         let (ends, ended) = watch::channel(());
-        let (name, mode, limit) = (request.name.clone(), request.mode, request.place_ttl());
+        let (name, mode, limit) = (request.name.clone(), request.mode, request.queue_lease());
         let task = tokio::spawn({
-            let (host, withdrawn) = (host.clone(), withdrawn.clone());
+            let (server, withdrawn) = (server.clone(), withdrawn.clone());
             async move {
                 let waited = {
                     let mut waiting = std::pin::pin!(session.wait(&name, mode, limit));
                     tokio::select! {
                         waited = &mut waiting => waited,
                         () = withdrawn.notified() => loop {
-                            cancel(&*host, identity).await?;
-                            if let Some(waited) = SystemClock.before(SystemClock.now() + AGAIN, &mut waiting).await {
-                                // Cancelled, or granted at the last moment: its owner leaves either way.
+                            cancel(&*server, identity).await?;
+                            if let Some(waited) = SystemClock.before(SystemClock.now() + CANCEL_INTERVAL, &mut waiting).await {
+                                // Cancelled, or granted at the last moment: the caller leaves in either case.
                                 break waited.or(Ok(()));
                             }
                         },
@@ -51,40 +51,40 @@ impl Waiter {
                 };
                 drop(ends);
                 waited.map(|()| session).map_err(|error| {
-                    if host.is_over(&error) {
-                        let advice = "the server has ended the transaction in which it waited";
-                        return host.busy(Operation::Wait, advice.to_owned());
+                    if server.is_transaction_ended(&error) {
+                        let advice = "the server ended the transaction of the waiter";
+                        return server.temporary_error(Operation::Wait, advice.to_owned());
                     }
-                    host.failed(Operation::Wait, error)
+                    server.failed(Operation::Wait, error)
                 })
             }
         });
-        Self { host, identity, task, ended, withdrawn }
+        Self { server, identity, task, ended, withdrawn }
     }
 
     pub(super) const fn identity(&self) -> Identity {
         self.identity
     }
 
-    /// Ready when it waits no more.
+    /// Returns a future that is ready when the task has stopped waiting.
     pub(super) fn end(&self) -> impl Future<Output = ()> + use<> {
         let mut ended = self.ended.clone();
         async move { while ended.changed().await.is_ok() {} }
     }
 
-    /// What it has come to: a session that holds the lock.
+    /// Returns the session, which holds the lock.
     ///
     /// # Errors
-    /// If the wait failed. Its connection is closed.
+    /// If the wait failed. The connection is closed.
     pub(super) async fn outcome(&mut self) -> Result<Session> {
-        let cut_off = |_| Err(self.host.failed(Operation::Wait, sqlx::Error::WorkerCrashed));
-        (&mut self.task).await.unwrap_or_else(cut_off)
+        let aborted = |_| Err(self.server.failed(Operation::Wait, sqlx::Error::WorkerCrashed));
+        (&mut self.task).await.unwrap_or_else(aborted)
     }
 
-    /// Ends the waiting: a session with nothing going on on it, which may hold the lock.
+    /// Stops the wait. Returns the session without a running statement; it may hold the lock.
     ///
     /// # Errors
-    /// If the wait failed, or can't be ended. Its connection is closed, and the server may not know yet.
+    /// If the wait failed, or can't be stopped. The connection is closed, and the server may not have noticed that yet.
     pub(super) async fn withdraw(&mut self) -> Result<Session> {
         self.withdrawn.notify_one();
         self.outcome().await
@@ -97,6 +97,9 @@ impl Drop for Waiter {
     }
 }
 
-async fn cancel(host: &dyn Host, identity: Identity) -> Result<()> {
-    host.aside(Operation::Release, &host.statements().cancel, &identity.arguments()).await.map(drop)
+async fn cancel(server: &dyn LockServer, identity: Identity) -> Result<()> {
+    server
+        .on_side_connection(Operation::Release, &server.statements().cancel, &identity.arguments())
+        .await
+        .map(drop)
 }

@@ -9,9 +9,9 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    BreakOrder, Capabilities, Entry, Fencing, HoldAlerts, LockName, LockStatus, LostReason, Operation, Reach,
-    Release, Request, Result, WakeUp,
-    hub::{Handed, Hub},
+    BreakOrder, Capabilities, Entry, Fencing, HoldAlerts, LockName, LockStatus, LostReason, Moment,
+    Notifications, Operation, Release, Request, RequestId, Result, Scope,
+    wakeups::{Handover, Wakeups},
 };
 use sqlx::postgres::PgRow;
 
@@ -22,28 +22,31 @@ use super::{
     statements::Statements,
 };
 use crate::engine::{
-    self, Dialect, LIST_ROWS, LONGEST, Look, Pace, Round, SHORTEST, SWEEP_ROWS, State, bytes, label,
+    self, ClaimRow, Dialect, EntryState, LIST_ROWS, MAX_TTL, MIN_TTL, PollInterval, PollOutcome, SWEEP_ROWS,
+    bytes, label,
     literal::{Arg, Template},
     pool::Server,
-    rows::{self, Columns, Timed, micros},
+    rows::{self, Columns, TimedReply, micros},
     slot,
 };
 
-/// While nothing is pushed, each round is a query. Most of the time that it takes is the network's and the server's queue, so the
-/// pause need not be many times as long: a hand-over would wait for it on each of its ways.
-const PACE: Pace = Pace { shortest: Duration::from_millis(2), longest: Duration::from_millis(100), share: 2 };
+/// Without notifications each round is a query. Most of its time is spent in the network and in the server's queue, so a pause of
+/// twice that time is sufficient; a longer one would delay hand-overs.
+const POLL_INTERVAL: PollInterval =
+    PollInterval { shortest: Duration::from_millis(2), longest: Duration::from_millis(100), min_ratio: 2 };
 
-/// The locks of one database.
-pub(super) struct Database {
+/// The locks of one database, on the connections of one runtime.
+#[derive(Clone)]
+pub(super) struct PostgresDialect {
+    server: Server<sqlx::Postgres>,
     capabilities: Capabilities,
     durable: bool,
-    server: Arc<Server<sqlx::Postgres>>,
-    statements: Statements,
-    listener: Listener,
-    sweep: Mutex<Sweep>,
+    statements: Arc<Statements>,
+    listener: Arc<Listener>,
+    sweep: Arc<Mutex<Sweep>>,
 }
 
-/// The names after which the sweep goes on.
+/// The names from which the next sweep continues.
 #[derive(Debug, Default, Clone)]
 struct Sweep {
     holds: Vec<u8>,
@@ -51,64 +54,79 @@ struct Sweep {
     broken: Vec<u8>,
 }
 
-impl fmt::Debug for Database {
+impl fmt::Debug for PostgresDialect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Postgres").field("server", &self.server.place).finish_non_exhaustive()
+        f.debug_struct("Postgres").field("server", &self.server.endpoint()).finish_non_exhaustive()
     }
 }
 
-impl Database {
+impl PostgresDialect {
     pub(super) fn new(config: &Config, server: Server<sqlx::Postgres>, statements: Statements) -> Self {
-        let mut capabilities = Capabilities::new(NAME, SHORTEST..=LONGEST);
-        capabilities.reach = Reach::Machines;
+        let mut capabilities = Capabilities::new(NAME, MIN_TTL..=MAX_TTL);
+        capabilities.scope = Scope::Network;
         capabilities.claims_at_once = server.claims_at_once();
         if !matches!(config.listen, Listen::Off) {
-            capabilities.wake = WakeUp::Pushed;
+            capabilities.notifications = Notifications::Pushed;
         }
         let durable = config.durability == Durability::Full;
         if !durable {
-            // The last grants may be undone by a crash of the server.
+            // A crash of the server may undo the most recent grants.
             capabilities.fencing = Fencing::WhileRunning;
         }
-        let server = Arc::new(server);
-        let listener = Listener::new(config, server.clone(), &statements);
-        Self { capabilities, durable, server, statements, listener, sweep: Mutex::default() }
+        let listener = Arc::new(Listener::new(config, server.clone(), &statements));
+        Self {
+            server,
+            capabilities,
+            durable,
+            statements: Arc::new(statements),
+            listener,
+            sweep: Arc::default(),
+        }
     }
 
-    /// Clears a stretch of one table, and says where the next begins.
+    /// Deletes the expired rows of one section of a table, and returns the name from which the next section begins.
     async fn clear(&self, template: &Template, from: &[u8]) -> Result<Vec<u8>> {
         let arguments = [Arg::Bytes(from), Arg::Int(SWEEP_ROWS)];
         self.server
-            .ask(Operation::Claim, template, &arguments, |rows| {
+            .query(Operation::Claim, template, &arguments, |rows| {
                 rows.first().map_or(Ok(Vec::new()), |row| row.bytes(0))
             })
             .await
     }
 }
 
-/// Whom a release handed the lock to, as `release.sql` answers.
-fn handed(row: &PgRow) -> Result<Option<Handed>, sqlx::Error> {
-    let news = [row.int(0)?, row.int(1)?, row.int(2)?, row.int(3)?];
-    Ok(Handed::new(news.map(Option::unwrap_or_default)))
+/// Reads a grant that a release has made, from a row of `release.sql`.
+fn read_handover(row: &PgRow) -> Result<Option<Handover>, sqlx::Error> {
+    let fields = [row.int(0)?, row.int(1)?, row.int(2)?, row.int(3)?];
+    Ok(Handover::new(fields.map(Option::unwrap_or_default)))
 }
 
 #[async_trait]
-impl Dialect for Database {
+impl Dialect for PostgresDialect {
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
     }
 
-    fn pace(&self) -> Pace {
-        PACE
+    fn for_caller(&self) -> Option<Pin<Box<dyn Future<Output = Result<Self>> + Send>>> {
+        let dialect = self.server.serves_callers().then(|| self.clone())?;
+        Some(Box::pin(async move { Ok(Self { server: dialect.server.for_caller().await?, ..dialect }) }))
     }
 
-    fn wakeups(&self, _: &Arc<Hub>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    fn has_connection(&self) -> bool {
+        self.server.has_connection()
+    }
+
+    fn poll_interval(&self) -> PollInterval {
+        POLL_INTERVAL
+    }
+
+    fn receive_notifications(&self, _: &Arc<Wakeups>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         Box::pin(std::future::pending())
     }
 
-    async fn claim(&self, request: &Request, hub: &Arc<Hub>) -> Result<Look> {
-        let (place_ttl, ticket) =
-            if request.queues { (micros(request.place_ttl()), hub.enter(request)) } else { (0, 0) };
+    async fn claim(&self, request: &Request, wakeups: &Arc<Wakeups>) -> Result<ClaimRow> {
+        let (queue_lease, ticket) =
+            if request.queues { (micros(request.queue_lease()), wakeups.register(request)) } else { (0, 0) };
         let arguments = [
             Arg::Bytes(bytes(&request.name)),
             Arg::Bytes(&request.id.to_bytes()),
@@ -118,90 +136,100 @@ impl Dialect for Database {
             Arg::Text(request.owner.as_str()),
             Arg::Text(label(request)),
             Arg::Int(micros(request.ttl)),
-            Arg::Int(place_ttl),
+            Arg::Int(queue_lease),
             Arg::Text(self.listener.channel()),
             Arg::Int(i64::try_from(ticket).unwrap_or(0)),
             Arg::Bool(self.durable),
             Arg::Bool(request.wants_position),
         ];
-        let (look, place) = self
+        let (claim_row, position) = self
             .server
-            .ask_expiring(Operation::Claim, &self.statements.claim, &arguments, |rows| {
-                let place = rows.first().map_or(Ok(None), |row| row.int(2))?;
-                let Timed { clock_us, outcome } = rows::timed_look(rows)?;
-                Ok(Timed { clock_us, outcome: outcome.map(|look| (look, place)) })
+            .query_expiring(Operation::Claim, Some(request.id), &self.statements.claim, &arguments, |rows| {
+                let position = rows.first().map_or(Ok(None), |row| row.int(2))?;
+                let TimedReply { clock_us, outcome } = rows::timed_claim_row(rows)?;
+                Ok(TimedReply { clock_us, outcome: outcome.map(|claim_row| (claim_row, position)) })
             })
             .await?;
-        match (&look, place) {
-            (Look::Behind { .. }, Some(place)) if request.queues => hub.placed(request, place.unsigned_abs()),
-            (Look::Held(..), _) => self.listener.listen_soon(hub),
+        match (&claim_row, position) {
+            (ClaimRow::Blocked { .. }, Some(position)) if request.queues => {
+                wakeups.set_position(request, position.unsigned_abs());
+            }
+            (ClaimRow::Held(..), _) => self.listener.listen_soon(wakeups),
             _ => {}
         }
-        Ok(look)
+        Ok(claim_row)
     }
 
-    async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<State>> {
+    fn late_until(&self, request: RequestId) -> Option<Moment> {
+        self.server.late_claims().until(request)
+    }
+
+    async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<EntryState>> {
         let arguments = [Arg::Bytes(&engine::packed(requests)), Arg::Bool(self.durable)];
-        self.server.ask(Operation::Renew, &self.statements.keep_alive, &arguments, rows::states).await
+        self.server.query(Operation::Renew, &self.statements.keep_alive, &arguments, rows::states).await
     }
 
     async fn loss(&self, request: &Request) -> Result<LostReason> {
         let arguments = [Arg::Bytes(bytes(&request.name)), Arg::Bytes(&request.id.to_bytes())];
-        self.server.ask(Operation::Renew, &self.statements.notice, &arguments, rows::loss).await
+        self.server.query(Operation::Renew, &self.statements.notice, &arguments, rows::loss).await
     }
 
-    async fn release(&self, request: &Request, hub: &Hub) -> Result<Release> {
+    async fn release(&self, request: &Request, wakeups: &Wakeups) -> Result<Release> {
         let arguments = [
             Arg::Bytes(bytes(&request.name)),
             Arg::Bytes(&request.id.to_bytes()),
             Arg::Text(self.listener.channel()),
         ];
-        match self.server.answer(Operation::Release, &self.statements.release, &arguments).await {
+        match self.server.send(Operation::Release, &self.statements.release, &arguments).await {
             Ok((rows, reply_lost)) => {
                 let failed = |error| self.server.failed(Operation::Release, error);
                 let outcome = rows::release(rows.first(), 4, reply_lost).map_err(failed)?;
-                let next: Result<Vec<_>, _> = rows.iter().skip(1).map(handed).collect();
-                next.map_err(failed)?.into_iter().flatten().for_each(|next| hub.hand_over(next));
+                let next: Result<Vec<_>, _> = rows.iter().skip(1).map(read_handover).collect();
+                next.map_err(failed)?.into_iter().flatten().for_each(|next| wakeups.deliver(next));
                 if reply_lost {
-                    // The notification of the next holder may have been in the reply that was lost. A claim finds the grant.
-                    hub.ring_all();
+                    // The notification of the next holder may have been in the lost reply. A claim finds the grant.
+                    wakeups.notify_all();
                 }
                 Ok(outcome)
             }
             Err(error) => {
-                hub.ring_all();
+                wakeups.notify_all();
                 Err(error)
             }
         }
     }
 
-    async fn round(&self, hub: &Arc<Hub>, _: bool) -> Result<Round> {
-        if self.listener.hears(hub).await {
-            return Ok(Round::Quiet);
+    async fn poll(&self, wakeups: &Arc<Wakeups>, _: bool) -> Result<PollOutcome> {
+        if self.listener.ensure_receiving(wakeups).await {
+            return Ok(PollOutcome::Unchanged);
         }
-        let waiting = engine::pairs(hub.waiting());
+        let waiting = engine::pairs(wakeups.waiting());
         if waiting.is_empty() {
-            return Ok(Round::Quiet);
+            return Ok(PollOutcome::Unchanged);
         }
         let arguments = [Arg::Pairs(&waiting)];
         let handed =
-            self.server.ask(Operation::Wait, &self.statements.handed, &arguments, rows::requests).await?;
-        handed.iter().for_each(|request| hub.wake(*request));
-        Ok(if handed.is_empty() { Round::Quiet } else { Round::Soon(PACE.shortest) })
+            self.server.query(Operation::Wait, &self.statements.handed, &arguments, rows::requests).await?;
+        handed.iter().for_each(|request| wakeups.wake(*request));
+        Ok(if handed.is_empty() {
+            PollOutcome::Unchanged
+        } else {
+            PollOutcome::NextAfter(POLL_INTERVAL.shortest)
+        })
     }
 
     async fn lock(&self, name: &[u8]) -> Result<Vec<LockStatus>> {
-        let (template, arguments) = (&self.statements.locks_named, [Arg::Bytes(name)]);
-        self.server.ask(Operation::Inspect, template, &arguments, |rows| rows::statuses(rows, true)).await
+        let (template, arguments) = (&self.statements.locks_by_name, [Arg::Bytes(name)]);
+        self.server.query(Operation::Inspect, template, &arguments, |rows| rows::statuses(rows, true)).await
     }
 
     async fn page(&self, first: &[u8], end: &[u8]) -> Result<rows::Page> {
         let arguments = [Arg::Bytes(first), Arg::Bytes(end), Arg::Int(LIST_ROWS)];
-        let template = &self.statements.locks_under;
-        self.server.ask(Operation::Inspect, template, &arguments, |rows| rows::page(rows, LIST_ROWS)).await
+        let template = &self.statements.locks_by_prefix;
+        self.server.query(Operation::Inspect, template, &arguments, |rows| rows::page(rows, LIST_ROWS)).await
     }
 
-    async fn break_lock(&self, name: &LockName, order: &BreakOrder, hub: &Hub) -> Result<Vec<Entry>> {
+    async fn break_lock(&self, name: &LockName, order: &BreakOrder, wakeups: &Wakeups) -> Result<Vec<Entry>> {
         let notice = engine::notice(order);
         let arguments = [
             Arg::Bytes(bytes(name)),
@@ -211,11 +239,17 @@ impl Dialect for Database {
         ];
         let broken = self
             .server
-            .ask_expiring(Operation::Break, &self.statements.break_lock, &arguments, rows::timed_break)
+            .query_expiring(
+                Operation::Break,
+                None,
+                &self.statements.break_lock,
+                &arguments,
+                rows::timed_break,
+            )
             .await?;
         if order.force {
-            // The waiters of this process claim at once, listening or not.
-            hub.ring_all();
+            // The waiters of this process claim immediately, even if it does not listen.
+            wakeups.notify_all();
         }
         Ok(broken)
     }

@@ -1,4 +1,4 @@
-//! Where the database is and how it is used.
+//! The address of the database and its options.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -8,18 +8,18 @@ use polylock_core::{
 };
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 
-use super::foreign_keys::FOREIGN;
+use super::driver_keys::DRIVER_KEYS;
 use crate::{
     engine::{
-        config::{self, Common},
+        config::{self, CommonConfig},
         source::Source,
         table,
-        version::Next,
+        version::NextVersion,
     },
     pessimistic::Strategy,
 };
 
-/// The keys of a URL that the driver reads.
+/// The keys of a URL that are passed to the driver.
 const PASSED: &[&str] = &[
     "sslmode",
     "sslrootcert",
@@ -35,7 +35,7 @@ const PASSED: &[&str] = &[
     "password",
 ];
 
-/// Where the database is and how it is used. See the [module](super) for what each option means.
+/// The address of the database and its options. The [module](super) describes each option.
 ///
 /// ```
 /// use polylock_sql::postgres::Config;
@@ -50,37 +50,37 @@ pub struct Config {
     pub(super) schema: String,
     pub(super) durability: Durability,
     pub(super) listen: Listen,
-    pub(super) common: Common,
-    /// The age from which a transaction that keeps deleted rows is warned of.
+    pub(super) common: CommonConfig,
+    /// A warning is logged for a transaction that keeps deleted rows and is at least this old.
     pub(super) old_snapshot: Duration,
 }
 
-/// A report or a dump may last this long; the locks of a busy program leave some ten thousand rows meanwhile.
+/// A report or a dump may take this long; the locks of a busy program leave some ten thousand dead rows in this time.
 const OLD_SNAPSHOT: Duration = Duration::from_secs(60);
 
-/// What a grant survives.
+/// The failures that a grant survives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Durability {
-    /// A grant is on the server's disk, and on that of a synchronous standby if there is one, before it is reported
+    /// A grant is on the server's disk, and on that of a synchronous standby if there is one, before it is returned
     /// (`synchronous_commit=on`, whatever the server's default is).
     #[default]
     Full,
-    /// A crash of the *server* may undo the grants and renewals of its last moments: then a lock can be given twice and
-    /// tokens may repeat (`synchronous_commit=off`). Several times faster where the disk is slow to sync.
+    /// A crash of the *server* may undo its most recent grants and renewals: then a lock can be granted twice and tokens may
+    /// repeat (`synchronous_commit=off`). Several times faster if the disk is slow to sync.
     Relaxed,
 }
 
-/// How waiters learn that it is their turn.
+/// The way in which waiters receive their grants.
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub enum Listen {
-    /// By `LISTEN` on a connection like the others; by asking as long as nothing is heard that way.
+    /// By `LISTEN` on one more connection; by polling as long as no notification arrives on it.
     #[default]
     Auto,
-    /// By asking: for a server behind a pooler that does not pass notifications on.
+    /// By polling: for a server behind a pooler that does not forward notifications.
     Off,
-    /// By `LISTEN` on a connection of its own address: past the pooler.
+    /// By `LISTEN` on a connection with its own options, which bypasses the pooler.
     At(Box<PgConnectOptions>),
 }
 
@@ -89,7 +89,7 @@ impl fmt::Debug for Listen {
         match self {
             Self::Auto => f.write_str("Auto"),
             Self::Off => f.write_str("Off"),
-            Self::At(options) => write!(f, "At({})", place(options)),
+            Self::At(options) => write!(f, "At({})", endpoint(options)),
         }
     }
 }
@@ -98,7 +98,7 @@ impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { source, schema, durability, listen, common, old_snapshot: _ } = self;
         f.debug_struct("Config")
-            .field("server", &place(&source.options))
+            .field("server", &endpoint(&source.options))
             .field("schema", schema)
             .field("durability", durability)
             .field("listen", listen)
@@ -107,8 +107,8 @@ impl fmt::Debug for Config {
     }
 }
 
-/// The server and the database, without secrets: the driver's own `Debug` shows the password.
-pub(super) fn place(options: &PgConnectOptions) -> String {
+/// Returns the server and the database, without secrets: the driver's own `Debug` shows the password.
+pub(super) fn endpoint(options: &PgConnectOptions) -> String {
     let database = options.get_database().unwrap_or_else(|| options.get_username());
     match options.get_socket() {
         Some(socket) => format!("database {database:?} on socket {socket:?}"),
@@ -116,7 +116,8 @@ pub(super) fn place(options: &PgConnectOptions) -> String {
     }
 }
 
-/// A pooler refuses what it does not know, and nothing here is a fraction.
+/// Removes `extra_float_digits`: a pooler refuses start-up parameters that it does not know, and this store has no floating-point
+/// numbers.
 fn plain(options: PgConnectOptions) -> PgConnectOptions {
     options.extra_float_digits(None)
 }
@@ -126,16 +127,16 @@ impl Config {
     pub const DEFAULT_SCHEMA: &str = "public";
     /// The default of [`table`](Self::table).
     pub const DEFAULT_TABLE: &str = table::DEFAULT;
-    /// The default of [`timeout`](Self::timeout).
-    pub const DEFAULT_TIMEOUT: Duration = Common::DEFAULT_TIMEOUT;
+    /// The default of [`operation_timeout`](Self::operation_timeout).
+    pub const DEFAULT_TIMEOUT: Duration = CommonConfig::DEFAULT_TIMEOUT;
     /// The default of [`connections`](Self::connections).
-    pub const DEFAULT_CONNECTIONS: u32 = Common::DEFAULT_CONNECTIONS;
+    pub const DEFAULT_CONNECTIONS: u32 = CommonConfig::DEFAULT_CONNECTIONS;
 
-    /// The database of a URL, `postgres://user:password@host:port/database?key=value`. What it leaves out comes from the
+    /// The database of a URL, `postgres://user:password@host:port/database?key=value`. Missing parts are taken from the
     /// environment and the files that PostgreSQL's own clients read (`PGHOST`, `PGPASSWORD`, `~/.pgpass` and so on).
     ///
     /// # Errors
-    /// [`ConfigError`] on what makes no sense.
+    /// [`ConfigError`] if a part of the URL is not valid.
     pub fn new(url: &str) -> Result<Self, ConfigError> {
         url::read(url, Self::from_url)
     }
@@ -143,9 +144,9 @@ impl Config {
     /// Reads a URL as [`new`](Self::new) does, and takes the driver's and the store's keys from `keys`.
     ///
     /// # Errors
-    /// [`ConfigError`] on what makes no sense.
+    /// [`ConfigError`] if a part of the URL is not valid.
     pub fn from_url(url: &StoreUrl, keys: &mut Keys) -> Result<Self, ConfigError> {
-        let options: PgConnectOptions = config::driver_options("postgres", url, keys, PASSED, FOREIGN)?;
+        let options: PgConnectOptions = config::driver_options("postgres", url, keys, PASSED, DRIVER_KEYS)?;
         let verified = matches!(options.get_ssl_mode(), PgSslMode::VerifyCa | PgSslMode::VerifyFull);
         config::check_authority(url, &["sslrootcert"], verified, "sslmode=verify-full")?;
         let durabilities = [("full", Durability::Full), ("relaxed", Durability::Relaxed)];
@@ -154,32 +155,32 @@ impl Config {
             schema: keys.text("polylock.schema").unwrap_or_else(|| Self::DEFAULT_SCHEMA.to_owned()),
             durability: keys.choice("polylock.durability", &durabilities)?.unwrap_or_default(),
             listen: keys.read("polylock.listen", listen)?.unwrap_or_default(),
-            common: Common::read(keys)?,
+            common: CommonConfig::read(keys)?,
             old_snapshot: OLD_SNAPSHOT,
         };
         config.check()?;
         Ok(config)
     }
 
-    /// The database that a program reaches with these options of the driver, which may be those of its own pool
-    /// (`pool.connect_options()`). Connections of that pool are not used: the store keeps some of its own.
+    /// The database of these driver options, which may be those of the program's own pool (`pool.connect_options()`). Connections
+    /// of that pool are not used: the store opens its own.
     ///
     /// # Errors
-    /// Never, so far.
+    /// Currently none.
     pub fn from_options(options: PgConnectOptions) -> Result<Self, ConfigError> {
         Ok(Self {
             source: Source::new(plain(options)),
             schema: Self::DEFAULT_SCHEMA.to_owned(),
             durability: Durability::default(),
             listen: Listen::default(),
-            common: Common::default(),
+            common: CommonConfig::default(),
             old_snapshot: OLD_SNAPSHOT,
         })
     }
 
-    /// Calls `credentials` before each connection is made, with the options that were configured, and uses the options that it
-    /// returns: for passwords and tokens that expire. An error counts as an outage of the server, and the next operation calls it
-    /// again. It runs on the library's own thread, must not block it, and counts as part of the operation's time.
+    /// Calls `credentials` with the configured options before each new connection, and connects with the options that it returns:
+    /// for passwords and tokens that expire. An error counts as an outage of the server, and the next operation calls it again.
+    /// It runs on the library's own thread, must not block it, and its time counts as part of the operation's.
     ///
     /// ```
     /// use polylock_sql::postgres::Config;
@@ -199,65 +200,65 @@ impl Config {
             + Send
             + 'static,
     {
-        self.source.completed_by(credentials);
+        self.source.complete_with(credentials);
         self
     }
 
-    /// The schema that the tables and functions are in: a letter or `_`, then up to 40 letters, digits or `_`; capitals
-    /// count. `public` by default, not the user's first: all who share a lock must mean the same table.
+    /// The schema of the tables and functions: a letter or `_`, then up to 40 letters, digits or `_`; case-sensitive. The default
+    /// is `public` and not the user's first schema, because all processes that share a lock must use the same table.
     #[must_use]
     pub fn schema(mut self, schema: impl Into<String>) -> Self {
         self.schema = schema.into();
         self
     }
 
-    /// What the names of the tables and functions begin with: a letter or `_`, then up to 40 letters, digits or `_`.
-    /// `polylock` by default.
+    /// The prefix of the names of tables and functions: a letter or `_`, then up to 40 letters, digits or `_`. `polylock` by
+    /// default.
     #[must_use]
     pub fn table(mut self, prefix: impl Into<String>) -> Self {
         self.common.table = prefix.into();
         self
     }
 
-    /// What a grant survives: a crash of the server too, by default.
+    /// The failures that a grant survives: by default, also a crash of the server.
     #[must_use]
     pub const fn durability(mut self, durability: Durability) -> Self {
         self.durability = durability;
         self
     }
 
-    /// How long an operation may take in all, waiting for a connection included: 5 s by default.
+    /// The time limit of an operation, including the wait for a connection: 5 s by default.
     #[must_use]
-    pub const fn timeout(mut self, timeout: Duration) -> Self {
+    pub const fn operation_timeout(mut self, timeout: Duration) -> Self {
         self.common.timeout = timeout;
         self
     }
 
-    /// How many connections the store may have at once, beside the one that listens: 8 by default.
+    /// The maximum number of connections, not counting the listening one: 8 by default.
     #[must_use]
     pub const fn connections(mut self, connections: u32) -> Self {
         self.common.connections = connections;
         self
     }
 
-    /// How waiters learn that it is their turn.
+    /// The way in which waiters receive their grants.
     #[must_use]
     pub fn listen(mut self, listen: Listen) -> Self {
         self.listen = listen;
         self
     }
 
-    /// How locks are kept: as rows with a lease, by default. All who share a lock must use the same.
+    /// The strategy: rows with a lease by default. All processes that share a lock must use the same strategy.
     #[must_use]
     pub const fn strategy(mut self, strategy: Strategy) -> Self {
         self.common.strategy = strategy;
         self
     }
 
-    /// One version of the tables more.
+    /// Adds one table version, for tests.
     #[doc(hidden)]
     #[must_use]
-    pub fn next_version(mut self, next: Next) -> Self {
+    pub fn next_version(mut self, next: NextVersion) -> Self {
         self.common.next = Some(Arc::new(next));
         self
     }
@@ -270,7 +271,7 @@ impl Config {
         self
     }
 
-    /// What the setters did not look at.
+    /// Checks the values that the setters accept without a check.
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         self.common.check()?;
         if !table::is_plain(&self.schema) {
@@ -284,10 +285,10 @@ impl Config {
 }
 
 impl Listen {
-    /// On a connection to the database of this URL.
+    /// Listens on a connection to the database of this URL.
     ///
     /// # Errors
-    /// [`ConfigError`] on what makes no sense.
+    /// [`ConfigError`] if a part of the URL is not valid.
     pub fn at(url: &str) -> Result<Self, ConfigError> {
         Config::new(url).map(|config| Self::At(Box::new(config.source.options)))
     }
@@ -298,7 +299,10 @@ fn listen(text: &str) -> Result<Listen, String> {
         "auto" => Ok(Listen::Auto),
         "off" => Ok(Listen::Off),
         url => Listen::at(url).map_err(|error| {
-            format!("must be auto, off or the URL of the server past the pooler: {}", error.problem)
+            format!(
+                "must be auto, off or the URL of the server itself, without the pooler: {}",
+                error.problem
+            )
         }),
     }
 }
@@ -312,16 +316,16 @@ mod tests {
     }
 
     #[test]
-    fn a_url_gives_what_the_setters_give() {
+    fn a_url_sets_the_same_options_as_the_setters() {
         let url = "postgresql://app:canary@db:5433/app?sslmode=disable&polylock.schema=Jobs&polylock.table=t_1\
-                   &polylock.durability=relaxed&polylock.timeout=250ms&polylock.connections=3&polylock.listen=off\
+                   &polylock.durability=relaxed&polylock.operation_timeout=250ms&polylock.connections=3&polylock.listen=off\
                    &polylock.strategy=pessimistic";
         let set = Config::new("postgres://app:canary@db:5433/app?sslmode=disable")
             .unwrap()
             .schema("Jobs")
             .table("t_1")
             .durability(Durability::Relaxed)
-            .timeout(Duration::from_millis(250))
+            .operation_timeout(Duration::from_millis(250))
             .connections(3)
             .listen(Listen::Off)
             .strategy(Strategy::Pessimistic);
@@ -330,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_names_its_key() {
+    fn an_invalid_value_is_an_error_on_its_key() {
         for (url, key) in [
             ("postgres:", "store"),
             ("postgres:db", "store"),
@@ -339,7 +343,7 @@ mod tests {
             ("postgres://db/x?polylock.table=a;b", "polylock.table"),
             ("postgres://db/x?polylock.schema=a.b", "polylock.schema"),
             ("postgres://db/x?polylock.durability=normal", "polylock.durability"),
-            ("postgres://db/x?polylock.timeout=1ms", "polylock.timeout"),
+            ("postgres://db/x?polylock.operation_timeout=1ms", "polylock.operation_timeout"),
             ("postgres://db/x?polylock.connections=0", "polylock.connections"),
             ("postgres://db/x?polylock.connections=many", "polylock.connections"),
             ("postgres://db/x?polylock.listen=maybe", "polylock.listen"),
@@ -359,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_of_other_programs_are_understood() {
+    fn urls_of_other_programs_are_accepted() {
         for more in [
             "sslmode=prefer&application_name=app&options=-c%20statement_timeout%3D5s&connect_timeout=10",
             "target_session_attrs=read-write&channel_binding=prefer&gssencmode=disable&keepalives=1&keepalives_idle=30",

@@ -1,9 +1,9 @@
-//! The one connection on which this process receives grants for its waiters, and the names of locks that were broken.
+//! The connection on which this process receives the grants of its waiters and the names of broken locks.
 //!
-//! It is believed only after it has heard its own voice, and is asked for it again every few seconds while somebody
-//! waits: a pooler may swallow notifications, and a connection that nobody sends on does not notice that the other end is
-//! gone. While it is not believed, the store asks the tables instead. Whenever it comes up, everybody claims once more, so
-//! what was missed before is made up for.
+//! It is trusted once it has received a notification that this process has sent to itself. The test is repeated every few seconds
+//! while a task waits: a pooler may swallow notifications, and an idle connection does not notice that its peer is gone. While
+//! the connection is not trusted, the store queries the tables instead. Each time it becomes trusted, every waiter claims again,
+//! which makes up for missed notifications.
 
 use std::{
     sync::{
@@ -16,13 +16,13 @@ use std::{
 use backon::{BackoffBuilder, ExponentialBuilder};
 use polylock_core::{
     Clock, HoldAlerts, Moment, Operation, RequestId, SystemClock,
-    hub::{Handed, Hub},
+    wakeups::{Handover, Wakeups},
 };
 use sqlx::{
     Postgres,
     postgres::{PgConnectOptions, PgListener, PgNotification, PgPoolOptions},
 };
-use tokio::task::JoinHandle;
+use tokio::{runtime::Handle, task::JoinHandle};
 
 use super::{
     config::{Config, Listen},
@@ -36,54 +36,56 @@ use crate::engine::{
     source::Source,
 };
 
-/// How long its own voice may take.
-const PROOF: Duration = Duration::from_secs(2);
-/// How often it is asked for it while somebody waits.
-const CHECK: Duration = Duration::from_secs(5);
-/// How long after the first grant a process without waiters listens for breaks: one that only takes a lock for a moment does
-/// without another connection.
-const SOON: Duration = Duration::from_millis(100);
-/// The longest pause before another try.
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// How often the sessions of the listening connection and of another one are compared.
+/// The time limit for the first notification from this process to itself.
+const FIRST_NOTIFICATION: Duration = Duration::from_secs(2);
+/// The interval of such tests while a task waits.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// The time from the first grant until a process without waiters listens for breaks: a process that holds a lock only briefly
+/// needs no second connection.
+const LISTEN_DELAY: Duration = Duration::from_millis(100);
+/// The longest pause before the next attempt to connect.
+const MAX_PAUSE: Duration = Duration::from_secs(30);
+/// The number of comparisons between the sessions of the listening connection and of another one.
 const PROBES: u32 = 3;
-/// What it says to itself.
-const OWN_VOICE: &str = "0";
+/// The payload of a notification that this process sends to itself.
+const OWN_PAYLOAD: &str = "0";
 
-/// The listening connection, which is made when somebody waits, or holds a lock, for the first time, and kept from then on.
+/// The listening connection, opened when a task waits or holds a lock for the first time, and kept from then on.
 #[derive(Debug)]
 pub(super) struct Listener {
-    /// How to reach the server, or `None` if nobody is to listen.
+    /// The options of the connection, or `None` if this process does not listen.
     source: Option<Source<PgConnectOptions>>,
-    shared: Arc<Shared>,
+    context: Arc<ListenerContext>,
     task: Mutex<Task>,
+    /// The runtime of the I/O thread.
+    runtime: Handle,
 }
 
 #[derive(Debug, Default)]
 struct Task {
     running: Option<JoinHandle<()>>,
-    /// When it was last asked to speak, and how often it had been heard until then.
-    asked: Option<(Moment, u64)>,
+    /// The time of the last test, and the number of own notifications received until then.
+    last_check: Option<(Moment, u64)>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ListenerContext {
     channel: String,
-    /// One for all processes that use the same tables, or others of the same name in another schema.
+    /// The channel for breaks, shared by all processes that use the same tables, or tables of the same name in another schema.
     break_channel: String,
     alerts: Arc<HoldAlerts>,
-    server: Arc<Server<Postgres>>,
+    server: Server<Postgres>,
     notify: Template,
-    notifying: Background,
+    self_tests: Background,
     broken: Template,
-    looking: Background,
+    checks: Background,
     session: Template,
-    /// Whether the connection has been asked for.
-    wanted: AtomicBool,
-    /// Whether it is believed.
-    hears: AtomicBool,
-    /// How often it heard its own voice.
-    heard: AtomicU64,
+    /// True once the connection has been requested.
+    requested: AtomicBool,
+    /// True while the connection is trusted.
+    receiving: AtomicBool,
+    /// The number of own notifications received.
+    own_received: AtomicU64,
 }
 
 impl Drop for Listener {
@@ -95,159 +97,162 @@ impl Drop for Listener {
 }
 
 impl Listener {
-    pub(super) fn new(config: &Config, server: Arc<Server<Postgres>>, statements: &Statements) -> Self {
+    pub(super) fn new(config: &Config, server: Server<Postgres>, statements: &Statements) -> Self {
         let source = match &config.listen {
             Listen::Auto => Some(config.source.clone()),
             Listen::Off => None,
-            Listen::At(options) => Some(config.source.at(PgConnectOptions::clone(options))),
+            Listen::At(options) => Some(config.source.with_options(PgConnectOptions::clone(options))),
         };
-        // Any name that no other process has; random, like a request's.
+        // A name that no other process has: random, like the id of a request.
         let channel = format!("polylock_{}", hex(&RequestId::random().to_bytes()));
-        let shared = Shared {
+        let context = ListenerContext {
             channel,
-            // Capitals in a prefix do not count.
+            // The prefix is case-insensitive.
             break_channel: format!("{}_breaks", config.common.table.to_ascii_lowercase()),
             alerts: Arc::default(),
             server,
             notify: statements.notify.clone(),
-            notifying: Background::new("could not send this process a notification"),
+            self_tests: Background::new("could not send a notification to this process"),
             broken: statements.broken.clone(),
-            looking: Background::new("could not look for locks that were broken"),
+            checks: Background::new("could not check for broken locks"),
             session: statements.session.clone(),
-            wanted: AtomicBool::new(false),
-            hears: AtomicBool::new(false),
-            heard: AtomicU64::new(0),
+            requested: AtomicBool::new(false),
+            receiving: AtomicBool::new(false),
+            own_received: AtomicU64::new(0),
         };
-        Self { source, shared: Arc::new(shared), task: Mutex::default() }
+        Self { source, context: Arc::new(context), task: Mutex::default(), runtime: Handle::current() }
     }
 
-    /// What receives the locks that were broken, if anything listens.
+    /// Returns the receiver of broken locks, or `None` if this process does not listen.
     pub(super) fn alerts(&self) -> Option<&Arc<HoldAlerts>> {
-        self.source.is_some().then_some(&self.shared.alerts)
+        self.source.is_some().then_some(&self.context.alerts)
     }
 
-    /// Where the processes of holders listen for breaks.
+    /// Returns the channel on which the processes of holders listen for breaks.
     pub(super) fn break_channel(&self) -> &str {
-        &self.shared.break_channel
+        &self.context.break_channel
     }
 
-    /// Starts listening in a moment, for a process that holds a lock.
-    pub(super) fn listen_soon(&self, hub: &Arc<Hub>) {
+    /// Starts listening after [`LISTEN_DELAY`], for a process that holds a lock.
+    pub(super) fn listen_soon(&self, wakeups: &Arc<Wakeups>) {
         let Some(source) = &self.source else { return };
-        if self.shared.wanted.swap(true, Ordering::AcqRel) {
+        if self.context.requested.swap(true, Ordering::AcqRel) {
             return;
         }
         let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
         if task.running.is_none() {
-            let listening = listen(source.clone(), self.shared.clone(), hub.clone());
-            task.running = Some(tokio::spawn(async move {
-                SystemClock.sleep_until(SystemClock.now() + SOON).await;
+            let listening = listen(source.clone(), self.context.clone(), wakeups.clone());
+            task.running = Some(self.runtime.spawn(async move {
+                SystemClock.sleep_until(SystemClock.now() + LISTEN_DELAY).await;
                 listening.await;
             }));
         }
     }
 
-    /// Where the waiters of this process want to hear of it.
+    /// Returns the channel on which the waiters of this process receive their grants.
     pub(super) fn channel(&self) -> &str {
-        &self.shared.channel
+        &self.context.channel
     }
 
-    /// Whether notifications come in. Starts listening if nobody has, and gives up a connection that has become deaf.
-    pub(super) async fn hears(&self, hub: &Arc<Hub>) -> bool {
+    /// Returns true if notifications arrive. Starts listening if that has not happened yet, and replaces a connection that no
+    /// longer receives.
+    pub(super) async fn ensure_receiving(&self, wakeups: &Arc<Wakeups>) -> bool {
         let Some(source) = &self.source else { return false };
-        let ask = {
+        let due = {
             let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
-            let (now, heard) = (SystemClock.now(), self.shared.heard.load(Ordering::Acquire));
-            let deaf = match task.asked {
-                // Believed, asked, and silent ever since.
-                Some((when, before)) => now.since(when) >= CHECK && heard == before && self.shared.hears(),
+            let (now, received) = (SystemClock.now(), self.context.own_received.load(Ordering::Acquire));
+            let is_stale = match task.last_check {
+                // Trusted, tested, and nothing received since.
+                Some((when, before)) => {
+                    now.since(when) >= CHECK_INTERVAL && received == before && self.context.is_receiving()
+                }
                 None => false,
             };
-            if deaf {
-                tracing::warn!(server = %self.shared.server.place, "the listening connection is deaf: making another");
-                self.shared.hears.store(false, Ordering::Release);
+            if is_stale {
+                tracing::warn!(server = %self.context.server.endpoint(), "the listening connection receives no notifications: opening another");
+                self.context.receiving.store(false, Ordering::Release);
                 if let Some(running) = task.running.take() {
                     running.abort();
                 }
             }
             if task.running.as_ref().is_none_or(JoinHandle::is_finished) {
-                let listening = listen(source.clone(), self.shared.clone(), hub.clone());
-                task.running = Some(tokio::spawn(listening));
-                self.shared.wanted.store(true, Ordering::Release);
+                let listening = listen(source.clone(), self.context.clone(), wakeups.clone());
+                task.running = Some(self.runtime.spawn(listening));
+                self.context.requested.store(true, Ordering::Release);
             }
-            let due = task.asked.is_none_or(|(when, _)| now.since(when) >= CHECK);
+            let due = task.last_check.is_none_or(|(when, _)| now.since(when) >= CHECK_INTERVAL);
             if due {
-                task.asked = Some((now, heard));
+                task.last_check = Some((now, received));
             }
-            due && self.shared.hears()
+            due && self.context.is_receiving()
         };
-        if ask {
-            // If it fails, the silence tells.
-            self.shared.speak().await;
+        if due {
+            // A failure needs no handling here: the next check finds that no notification has arrived.
+            self.context.notify_self().await;
         }
-        self.shared.hears()
+        self.context.is_receiving()
     }
 }
 
-impl Shared {
-    fn hears(&self) -> bool {
-        self.hears.load(Ordering::Acquire)
+impl ListenerContext {
+    fn is_receiving(&self) -> bool {
+        self.receiving.load(Ordering::Acquire)
     }
 
-    /// Has the listening connection hear its own voice, over a connection of the pool.
-    async fn speak(&self) {
+    /// Sends a notification to the listening connection, over a connection of the pool.
+    async fn notify_self(&self) {
         let arguments = [Arg::Text(&self.channel)];
-        match self.server.ask(Operation::Wait, &self.notify, &arguments, |_| Ok(())).await {
-            Ok(()) => self.notifying.succeeded(),
-            Err(error) => self.notifying.failed(&error),
+        match self.server.query(Operation::Wait, &self.notify, &arguments, |_| Ok(())).await {
+            Ok(()) => self.self_tests.succeeded(),
+            Err(error) => self.self_tests.failed(&error),
         }
     }
 
-    fn on(&self, notification: &PgNotification, hub: &Hub) {
+    fn on_notification(&self, notification: &PgNotification, wakeups: &Wakeups) {
         if notification.channel() == self.break_channel {
-            // What is no name is not polylock's.
+            // A payload that is not a lock name was not sent by polylock.
             let name = unhex(0, notification.payload()).ok().and_then(rows::name);
             if let Some(name) = name {
                 self.alerts.check(&name);
             }
             return;
         }
-        if notification.payload() == OWN_VOICE {
-            self.heard.fetch_add(1, Ordering::AcqRel);
+        if notification.payload() == OWN_PAYLOAD {
+            self.own_received.fetch_add(1, Ordering::AcqRel);
             return;
         }
-        match Handed::parse(notification.payload()) {
-            Some(handed) => hub.hand_over(handed),
-            // Nothing of ours; waking everybody is allowed at any time.
-            None => hub.ring_all(),
+        match Handover::parse(notification.payload()) {
+            Some(handover) => wakeups.deliver(handover),
+            // Not a grant; it is always safe to wake every waiter.
+            None => wakeups.notify_all(),
         }
     }
 
-    /// Checks the locks that were broken while nothing was received.
+    /// Checks the locks that were broken while this process did not listen.
     async fn find_broken(&self) {
-        let names = self.server.ask(Operation::Wait, &self.broken, &[], |rows| {
+        let names = self.server.query(Operation::Wait, &self.broken, &[], |rows| {
             rows.iter().map(|row| row.bytes(0)).collect::<Result<Vec<_>, _>>()
         });
         match names.await {
             Ok(names) => {
-                self.looking.succeeded();
+                self.checks.succeeded();
                 names.into_iter().filter_map(rows::name).for_each(|name| self.alerts.check(&name));
             }
-            // Their next renewals find it.
-            Err(error) => self.looking.failed(&error),
+            // Their holders find it at the next renewal.
+            Err(error) => self.checks.failed(&error),
         }
     }
 
-    /// Whether a pooler gives each transaction another session: two connections that are open at the same time are in one
-    /// session, or one of them is in two. A `LISTEN` would stay in a session that other programs get, and would send them
-    /// notifications, which some drivers take for a broken connection.
+    /// Returns true if a pooler assigns a session to each transaction: then two connections that are open at the same time are in
+    /// one session, or one of them is in two sessions. A `LISTEN` would remain in a session that the pooler lends to other
+    /// programs. They would receive the notifications, which some drivers report as a broken connection.
     async fn shares_sessions(&self, listener: &mut PgListener) -> Result<bool, sqlx::Error> {
         let session = self.session.with::<Postgres>(&[]);
         let mut known = None;
         for _ in 0..PROBES {
             let rows = sqlx::raw_sql(session.clone()).fetch_all(&mut *listener).await?;
             let own = rows.first().map_or(Ok(None), |row| row.int(0))?;
-            let other = self.server.ask(Operation::Wait, &self.session, &[], |rows| {
+            let other = self.server.query(Operation::Wait, &self.session, &[], |rows| {
                 rows.first().map_or(Ok(None), |row| row.int(0))
             });
             let other = other.await.unwrap_or(None);
@@ -258,63 +263,63 @@ impl Shared {
         Ok(false)
     }
 
-    /// Listens until the connection is lost; the error says how.
-    async fn session(&self, source: &Source<PgConnectOptions>, hub: &Hub) -> Result<(), sqlx::Error> {
+    /// Listens until the connection is lost. The error states the cause.
+    async fn session(&self, source: &Source<PgConnectOptions>, wakeups: &Wakeups) -> Result<(), sqlx::Error> {
         let pool = PgPoolOptions::new()
             .max_connections(1)
-            .acquire_timeout(self.server.patience)
+            .acquire_timeout(self.server.timeout)
             .connect_lazy_with(source.next().await?);
         let mut listener = PgListener::connect_with(&pool).await?;
         if self.shares_sessions(&mut listener).await? {
-            return Err(sqlx::Error::Protocol("a pooler gives each transaction another session".into()));
+            return Err(sqlx::Error::Protocol("a pooler assigns a session to each transaction".into()));
         }
         listener.listen_all([self.channel.as_str(), self.break_channel.as_str()]).await?;
-        let before = self.heard.load(Ordering::Acquire);
-        self.speak().await;
-        while self.heard.load(Ordering::Acquire) == before {
-            let heard = tokio::time::timeout(PROOF, listener.try_recv()).await;
-            let heard =
-                heard.map_err(|_| sqlx::Error::Protocol("notifications do not come through".into()))?;
-            self.on(&heard?.ok_or(sqlx::Error::WorkerCrashed)?, hub);
+        let before = self.own_received.load(Ordering::Acquire);
+        self.notify_self().await;
+        while self.own_received.load(Ordering::Acquire) == before {
+            let notification = tokio::time::timeout(FIRST_NOTIFICATION, listener.try_recv()).await;
+            let notification =
+                notification.map_err(|_| sqlx::Error::Protocol("notifications do not arrive".into()))?;
+            self.on_notification(&notification?.ok_or(sqlx::Error::WorkerCrashed)?, wakeups);
         }
-        self.hears.store(true, Ordering::Release);
-        // Who left before is not told again.
-        hub.ring_all();
+        self.receiving.store(true, Ordering::Release);
+        // Earlier notifications are not repeated, so every waiter claims again.
+        wakeups.notify_all();
         self.find_broken().await;
         while let Some(notification) = listener.try_recv().await? {
-            self.on(&notification, hub);
+            self.on_notification(&notification, wakeups);
         }
         Ok(())
     }
 }
 
-async fn listen(source: Source<PgConnectOptions>, shared: Arc<Shared>, hub: Arc<Hub>) {
+async fn listen(source: Source<PgConnectOptions>, context: Arc<ListenerContext>, wakeups: Arc<Wakeups>) {
     let pauses = || {
         let pauses = ExponentialBuilder::default().with_min_delay(Duration::from_millis(50));
-        pauses.with_max_delay(LONGEST_PAUSE).without_max_times().with_jitter().build()
+        pauses.with_max_delay(MAX_PAUSE).without_max_times().with_jitter().build()
     };
     let mut next = pauses();
-    let mut told = false;
+    let mut warned = false;
     loop {
-        let end = shared.session(&source, &hub).await;
-        if shared.hears.swap(false, Ordering::AcqRel) {
-            // It was well: what was under way is lost, and the next try may be at once.
-            hub.ring_all();
+        let end = context.session(&source, &wakeups).await;
+        if context.receiving.swap(false, Ordering::AcqRel) {
+            // The connection was trusted: notifications may have been lost, and the next attempt need not wait.
+            wakeups.notify_all();
             next = pauses();
         }
         let reason =
             end.err().map_or_else(|| "the connection was lost".to_owned(), |error| error.to_string());
-        if told {
+        if warned {
             tracing::debug!(reason, "not listening");
         } else {
-            told = true;
+            warned = true;
             tracing::info!(
-                server = %shared.server.place, reason,
-                "not listening: asking instead (if this lasts and a pooler stands between, set polylock.listen to off \
+                server = %context.server.endpoint(), reason,
+                "not listening: polling instead (if this persists and a pooler is in between, set polylock.listen to off \
                  or to the URL of the server itself)"
             );
         }
-        let pause = next.next().unwrap_or(LONGEST_PAUSE);
+        let pause = next.next().unwrap_or(MAX_PAUSE);
         SystemClock.sleep_until(SystemClock.now() + pause).await;
     }
 }

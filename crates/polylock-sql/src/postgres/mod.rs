@@ -2,8 +2,8 @@
 
 mod backend;
 mod config;
+mod driver_keys;
 mod error;
-mod foreign_keys;
 mod listener;
 mod open;
 mod pessimistic;

@@ -1,8 +1,8 @@
-//! What the pessimistic strategy says to PostgreSQL.
+//! The statements of the pessimistic strategy for PostgreSQL.
 
 use std::{sync::Arc, time::Duration};
 
-use polylock_core::{Capabilities, Carrier, Fencing, Modes, Order, QueueLease, Reach, WakeUp};
+use polylock_core::{Capabilities, Fencing, HoldLifetime, Modes, Notifications, Order, QueueLease, Scope};
 use sqlx::Error;
 
 use super::{
@@ -12,11 +12,11 @@ use super::{
     statements::{Tables, begin, fill},
 };
 use crate::{
-    engine::{LONGEST, SHORTEST, literal::Template, pool::Server, version::Version},
-    pessimistic::{Pessimistic, SLICE, Servers, Statements, Strengths, Wording},
+    engine::{MAX_TTL, MIN_TTL, literal::Template, pool::Server, version::Version},
+    pessimistic::{ErrorCodes, LockStatements, PessimisticBackend, SLICE, ServerPools, Statements},
 };
 
-/// The tables.
+/// The tables of the pessimistic strategy.
 pub(super) const TABLES: Tables = Tables {
     // The steps are in `statements/pessimistic/upgrade/`.
     version: Version { row: "rows", first: 2, steps: &[], oldest: 2, next: None },
@@ -24,11 +24,11 @@ pub(super) const TABLES: Tables = Tables {
     routines: &[],
 };
 
-/// The connection, and when its transaction began, which no other on it did.
+/// The identity of a session: its process id and the time at which its transaction began. The pair never repeats.
 const IDENTITY: &str = "pg_backend_pid()::bigint, (extract(epoch FROM now()) * 1000000)::bigint";
 
-/// Whether the session of an entry is in its transaction still. When a transaction began is shown to its own role and to
-/// monitors alone; that the session has locked rows is shown to everybody.
+/// True if the session of an entry is still in its transaction. The server shows the time at which a transaction began only to
+/// its own role and to monitoring roles, but shows every role that the session has locked rows.
 const LIVE: &str = "EXISTS (SELECT FROM pg_locks WHERE pid = session_1 AND relation = '{p}_rows'::regclass AND granted) \
     AND NOT EXISTS (SELECT FROM pg_stat_activity \
         WHERE pid = session_1 AND (extract(epoch FROM xact_start) * 1000000)::bigint <> session_2)";
@@ -36,53 +36,53 @@ const LIVE: &str = "EXISTS (SELECT FROM pg_locks WHERE pid = session_1 AND relat
 #[derive(Debug)]
 struct Postgres;
 
-impl Wording for Postgres {
+impl ErrorCodes for Postgres {
     type Database = sqlx::Postgres;
 
     fn is_locked(error: &Error) -> bool {
         error::code(error) == Some("55P03")
     }
 
-    fn is_gone(_: &Error) -> bool {
+    fn is_no_session(_: &Error) -> bool {
         false
     }
 
-    fn is_over(error: &Error) -> bool {
-        // It has failed, or there is none with a savepoint.
+    fn is_transaction_ended(error: &Error) -> bool {
+        // The transaction has failed, or there is no transaction with this savepoint.
         matches!(error::code(error), Some("25P01" | "25P02" | "3B001"))
     }
 }
 
-/// The store over a server that has been looked at.
+/// Returns the store over a server that has been checked.
 pub(super) fn store(
     config: &Config,
-    own: Server<sqlx::Postgres>,
-    shared: Server<sqlx::Postgres>,
-) -> Pessimistic {
-    let mut capabilities = Capabilities::new(NAME, SHORTEST..=LONGEST);
+    pinned: Server<sqlx::Postgres>,
+    side: Server<sqlx::Postgres>,
+) -> PessimisticBackend {
+    let mut capabilities = Capabilities::new(NAME, MIN_TTL..=MAX_TTL);
     capabilities.modes = Modes::ExclusiveAndShared;
     capabilities.order = Order::Unordered;
-    capabilities.wake = WakeUp::Pushed;
-    capabilities.carrier = Carrier::Connection;
+    capabilities.notifications = Notifications::Pushed;
+    capabilities.hold_lifetime = HoldLifetime::Session;
     capabilities.queue_lease = QueueLease::Absent;
     capabilities.keep_alive_batch = 1;
-    capabilities.reach = Reach::Machines;
+    capabilities.scope = Scope::Network;
     if config.durability != Durability::Full {
         capabilities.fencing = Fencing::WhileRunning;
     }
-    let host = Servers::<Postgres> { own, shared, statements: texts(config) };
-    Pessimistic::new(capabilities, Arc::new(host), config.common.connections)
+    let server = ServerPools::<Postgres> { pinned, side, statements: texts(config) };
+    PessimisticBackend::new(capabilities, Arc::new(server), config.common.connections)
 }
 
 fn texts(config: &Config) -> Statements {
     let millis = |time: Duration| time.as_millis().to_string();
-    let (begin, patience, slice) =
+    let (begin, timeout, slice) =
         (begin(config.common.timeout), millis(config.common.timeout), millis(SLICE));
     let durable = if config.durability == Durability::Full { "on" } else { "off" };
     let text = |file: &str, more: &[(&str, &str)]| {
         let own = [
             ("{begin}", begin.as_str()),
-            ("{patience}", &patience),
+            ("{patience}", &timeout),
             ("{slice}", &slice),
             ("{identity}", IDENTITY),
             ("{durable}", durable),
@@ -91,7 +91,7 @@ fn texts(config: &Config) -> Statements {
         fill(file, config, &[more, &own].concat())
     };
     let template = |file: &str| Template::new(&text(file, &[]));
-    let strengths = |file: &str| Strengths {
+    let lock_statements = |file: &str| LockStatements {
         exclusive: Template::new(&text(file, &[("{strength}", "FOR UPDATE")])),
         shared: Template::new(&text(file, &[("{strength}", "FOR SHARE")])),
     };
@@ -101,12 +101,12 @@ fn texts(config: &Config) -> Statements {
     let clear = include_str!("statements/pessimistic/clear.sql");
     let holds = include_str!("statements/pessimistic/holds.sql");
     Statements {
-        enter: strengths(include_str!("statements/pessimistic/enter.sql")),
-        wait: strengths(include_str!("statements/pessimistic/wait.sql")),
-        wait_on: strengths(include_str!("statements/pessimistic/wait_on.sql")),
+        enter: lock_statements(include_str!("statements/pessimistic/enter.sql")),
+        wait: lock_statements(include_str!("statements/pessimistic/wait.sql")),
+        wait_on: lock_statements(include_str!("statements/pessimistic/wait_on.sql")),
         confirm: template(include_str!("statements/pessimistic/confirm.sql")),
         limit: template(include_str!("statements/pessimistic/limit.sql")),
-        // Nothing in it is to be kept, and a rollback does not wait for the disk.
+        // The transaction has no changes to keep, and a rollback does not wait for the disk.
         leave: Template::new(&format!("ROLLBACK;\n{}", text(clear, &[]))),
         clear: template(clear),
         sweep: template(include_str!("statements/pessimistic/sweep.sql")),
@@ -117,7 +117,7 @@ fn texts(config: &Config) -> Statements {
         token: template(include_str!("statements/pessimistic/token.sql")),
         mark: template(include_str!("statements/pessimistic/mark.sql")),
         notice: template(include_str!("statements/pessimistic/notice.sql")),
-        holds_named: Template::new(&text(holds, &[("{which}", "name = $1")])),
-        holds_under: Template::new(&text(holds, &[("{which}", "name >= $1 AND name < $2")])),
+        holds_by_name: Template::new(&text(holds, &[("{which}", "name = $1")])),
+        holds_by_prefix: Template::new(&text(holds, &[("{which}", "name >= $1 AND name < $2")])),
     }
 }

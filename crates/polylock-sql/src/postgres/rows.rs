@@ -1,5 +1,4 @@
-//! How the columns of a PostgreSQL row are read. Bytes come as hexadecimal digits, which no setting of the server writes
-//! otherwise.
+//! Reads the columns of a PostgreSQL row. Bytes are sent as hexadecimal digits; no server setting changes that format.
 
 use sqlx::{Error, Row, postgres::PgRow};
 

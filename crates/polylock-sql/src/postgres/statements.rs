@@ -1,4 +1,4 @@
-//! The SQL of the store, from the files in `statements/`, with the tables' names and the clock filled in.
+//! The SQL of the store, from the files in `statements/`, with the table names and the clock filled in.
 
 use std::time::Duration;
 
@@ -7,31 +7,31 @@ use polylock_core::Mode;
 use super::{Config, pessimistic};
 use crate::{
     engine::{
-        literal::{LOCKS_NAMED, LOCKS_UNDER, Literals, Template, filled},
-        version::{Version, with_added},
+        literal::{LOCKS_BY_NAME, LOCKS_BY_PREFIX, Literals, Template, fill_template},
+        version::{Version, with_additions},
     },
     pessimistic::Strategy,
 };
 
-/// The database's clock in whole microseconds: `clock_timestamp()`, because `now()` is when the transaction began.
+/// The database's clock in whole microseconds: `clock_timestamp()`, because `now()` is the time at which the transaction began.
 const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 
-/// Behind every place in the queue.
+/// Greater than every queue position.
 const MAX: &str = "9223372036854775807";
 
-/// What every function is pinned to: other users may create functions and operators in schemas of a search path, which fit a call
-/// better than the system's own, and would run with the rights of whoever locks.
+/// The search path of every function. Other users may create functions and operators in schemas of a search path that match a
+/// call better than those of the system, and that would run with the rights of the caller.
 const PINNED: &str = "SET search_path = pg_catalog, pg_temp";
 
-/// The same for the transaction of a message.
+/// The same search path for the transaction of a message.
 const PIN: &str = "SET LOCAL search_path = pg_catalog, pg_temp;";
 
-/// As durable as was asked, whatever the server's default is.
+/// Sets the configured durability, independently of the server's default.
 const DURABLE: &str =
     "PERFORM set_config('synchronous_commit', CASE WHEN a_durable THEN 'on' ELSE 'off' END, true);";
 
-/// As escapes of hexadecimal digits, which mean the same under any `standard_conforming_strings`, and are read without a
-/// call of a function.
+/// Writes values as escapes of hexadecimal digits: they have the same meaning under any `standard_conforming_strings`, and need
+/// no function call.
 impl Literals for sqlx::Postgres {
     fn bytes(text: &mut String, digits: &str) {
         text.extend(["E'\\\\x", digits, "'"]);
@@ -48,7 +48,7 @@ impl Literals for sqlx::Postgres {
     fn pair(text: &mut String, first: &str, second: &str) {
         text.push('(');
         Self::bytes(text, first);
-        // The type of a column of VALUES is text unless it is stated.
+        // A column of VALUES has the type text unless a type is stated.
         text.push_str("::bytea, ");
         Self::bytes(text, second);
         text.push_str("::bytea)");
@@ -64,8 +64,8 @@ pub(super) struct Statements {
     pub(super) release: Template,
     pub(super) break_lock: Template,
     pub(super) handed: Template,
-    pub(super) locks_named: Template,
-    pub(super) locks_under: Template,
+    pub(super) locks_by_name: Template,
+    pub(super) locks_by_prefix: Template,
     pub(super) sweep_holds: Template,
     pub(super) sweep_waiters: Template,
     pub(super) sweep_broken: Template,
@@ -74,17 +74,17 @@ pub(super) struct Statements {
     pub(super) session: Template,
 }
 
-/// A set of tables, with the functions on them.
+/// A set of tables and the functions that use them.
 pub(super) struct Tables {
     pub(super) version: Version<'static>,
-    /// The file that makes the tables of the first version.
+    /// The statements that create the tables of the first version.
     pub(super) schema: &'static str,
-    /// What makes the functions, by name. The number at the end of a name is the version of what the function does: a program of
-    /// another version has functions of its own beside these.
+    /// The names of the functions and the statements that create them. The number at the end of a name is the version of the
+    /// function's behaviour: programs of other versions have functions of their own in the same schema.
     pub(super) routines: &'static [(&'static str, &'static str)],
 }
 
-/// Those of leases.
+/// The tables of the lease strategy.
 const LEASE: Tables = Tables {
     // The steps are in `statements/upgrade/`.
     version: Version { row: "schema", first: 2, steps: &[], oldest: 2, next: None },
@@ -98,7 +98,7 @@ const LEASE: Tables = Tables {
     ],
 };
 
-/// Those of `config`.
+/// Returns the tables of the strategy of `config`.
 pub(super) const fn tables(config: &Config) -> &'static Tables {
     match config.common.strategy {
         Strategy::Lease => &LEASE,
@@ -106,16 +106,16 @@ pub(super) const fn tables(config: &Config) -> &'static Tables {
     }
 }
 
-/// The version of them.
+/// Returns the table version that this program knows.
 pub(super) fn known(config: &Config) -> Version<'_> {
     tables(config).version.with(config.common.next.as_deref())
 }
 
-/// What makes the tables and the functions of `config`, which must have been checked, or leads to them from any earlier version from
-/// which there are steps. Wherever it was done already, wholly or in part, it may be done again.
+/// Returns the statements that create the tables and functions of `config`, which must have been checked, or upgrade them from
+/// any earlier version that has upgrade steps. They may be run again, even if an earlier run was interrupted.
 pub(super) fn ddl(config: &Config) -> String {
     let (tables, version) = (tables(config), known(config));
-    let numbers = version.numbers();
+    let numbers = version.replacements();
     let numbers = numbers.each_ref().map(|(key, number)| (*key, number.as_str()));
     let mut text = String::new();
     if config.schema != Config::DEFAULT_SCHEMA {
@@ -127,7 +127,7 @@ pub(super) fn ddl(config: &Config) -> String {
     };
     add(tables.schema);
     for (_, step) in version.steps() {
-        add(&with_added(step, |added| {
+        add(&with_additions(step, |added| {
             added.statement.replacen("ADD COLUMN", "ADD COLUMN IF NOT EXISTS", 1) + ";"
         }));
     }
@@ -136,20 +136,20 @@ pub(super) fn ddl(config: &Config) -> String {
     text
 }
 
-/// What the server is, and which tables there are.
+/// Reads the server's settings and checks which tables exist.
 pub(super) fn checkup(config: &Config) -> Template {
     Template::new(&fill(include_str!("statements/checkup.sql"), config, &[]))
 }
 
-/// The columns that there are.
+/// Lists the existing columns.
 pub(super) fn columns(config: &Config) -> Template {
     Template::new(&fill(include_str!("statements/columns.sql"), config, &[]))
 }
 
-/// The versions that there are.
+/// Reads the existing versions.
 pub(super) fn version(config: &Config) -> Template {
     let Tables { version, routines, .. } = tables(config);
-    // As the server folds it.
+    // The server folds unquoted names to lower case.
     let prefix = config.common.table.to_ascii_lowercase();
     let names: Vec<String> = routines.iter().map(|(name, _)| format!("'{prefix}_{name}'")).collect();
     let more = [("{routines}", names.join(", ")), ("{row}", version.row.to_owned())];
@@ -157,15 +157,16 @@ pub(super) fn version(config: &Config) -> Template {
     Template::new(&fill(include_str!("statements/version.sql"), config, &more))
 }
 
-/// What sets the oldest version whose programs may use the tables.
+/// Returns the statement that sets the oldest version with access to the tables.
 pub(super) fn raise(config: &Config, oldest: i64) -> String {
     fill(&format!("UPDATE {{p}}_meta SET value = {oldest} WHERE key = 'oldest'"), config, &[])
 }
 
-/// How long the making of the tables waits for those who use them, before it lets others pass and tries again.
+/// The time that a change of the tables waits for transactions that use them. After it, the change lets other transactions pass
+/// and is retried.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// `ddl` as one transaction behind one lock: two programs that start at once do not meet half-made tables.
+/// `ddl` as one transaction behind one lock, so that two programs that start at the same time never see incomplete tables.
 pub(super) fn creation(config: &Config) -> Template {
     Template::plain(format!(
         "{PIN}\nSET LOCAL client_min_messages = warning;\nSET LOCAL lock_timeout = {};\n\
@@ -175,17 +176,18 @@ pub(super) fn creation(config: &Config) -> Template {
     ))
 }
 
-/// The head of a transaction. The server ends each statement of it after `patience`: by then nobody waits for its answer
-/// any more.
-pub(super) fn begin(patience: Duration) -> String {
-    // Under REPEATABLE READ a claim would judge by what was before it had its turn.
+/// The head of a transaction. The server cancels each of its statements after `timeout`, when the client has stopped waiting for
+/// the reply.
+pub(super) fn begin(timeout: Duration) -> String {
+    // Under REPEATABLE READ a claim would decide on a snapshot that is older than its advisory lock.
     format!(
         "SET TRANSACTION ISOLATION LEVEL READ COMMITTED;\nSET LOCAL statement_timeout = {};\n{PIN}",
-        patience.as_millis()
+        timeout.as_millis()
     )
 }
 
-/// The tables' names are not quoted, so capitals do not count, in the keys of advisory locks neither; the schema's is, so they do.
+/// Fills in `file`. The tables' names are not quoted, so the prefix is case-insensitive, also in the keys of advisory locks; the
+/// schema's name is quoted, so it is case-sensitive.
 pub(super) fn fill(file: &str, config: &Config, more: &[(&str, &str)]) -> String {
     let (schema, prefix) = (config.schema.as_str(), config.common.table.to_ascii_lowercase());
     let qualified = format!("\"{schema}\".{prefix}");
@@ -201,11 +203,11 @@ pub(super) fn fill(file: &str, config: &Config, more: &[(&str, &str)]) -> String
         ("{s}", schema),
         ("{t}", prefix.as_str()),
     ];
-    config.common.edited(filled(file, &[more, &own].concat()))
+    config.common.apply_edits(fill_template(file, &[more, &own].concat()))
 }
 
 impl Statements {
-    /// The statements on the tables of `config`, which must have been checked.
+    /// Returns the statements on the tables of `config`, which must have been checked.
     pub(super) fn new(config: &Config) -> Self {
         let begin = begin(config.common.timeout);
         let with = |file: &str, more: &[(&str, &str)]| {
@@ -221,8 +223,8 @@ impl Statements {
             release: with(include_str!("statements/release.sql"), &[]),
             break_lock: with(include_str!("statements/break.sql"), &[]),
             handed: with(include_str!("statements/handed.sql"), &[]),
-            locks_named: with(locks, &LOCKS_NAMED),
-            locks_under: with(locks, &LOCKS_UNDER),
+            locks_by_name: with(locks, &LOCKS_BY_NAME),
+            locks_by_prefix: with(locks, &LOCKS_BY_PREFIX),
             sweep_holds: with(sweep, &[("{table}", "holds")]),
             sweep_waiters: with(sweep, &[("{table}", "waiters")]),
             sweep_broken: with(sweep, &[("{table}", "broken")]),

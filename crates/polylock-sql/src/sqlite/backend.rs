@@ -9,7 +9,7 @@ use std::{
 use async_trait::async_trait;
 use polylock_core::{
     BreakOrder, Capabilities, Entry, Fencing, FencingToken, HoldAlerts, LockName, LockStatus, LostReason,
-    Operation, Release, Request, Result, hub::Hub,
+    Moment, Operation, Release, Request, RequestId, Result, wakeups::Wakeups,
 };
 use sqlx::{
     Arguments, Encode, Row, SqlStr, Type,
@@ -19,59 +19,60 @@ use sqlx::{
 use super::{
     NAME,
     config::{Config, Durability},
-    connection::{Answer, Connections, Lane, Sql},
+    connection::{Connections, Lane, Reply, Sql},
+    datagrams::Datagrams,
     error,
-    hand_over::{Granted, HandOver},
+    hand_over::{GrantedWaiter, ReleaseOutcome},
     open::prepare,
-    round,
+    poll,
     statements::Statements,
-    wakeups::Wakeups,
 };
 use crate::engine::{
-    self, Dialect, LIST_ROWS, LONGEST, Look, Pace, Round, SHORTEST, SWEEP_ROWS, State, bytes, label,
+    self, ClaimRow, Dialect, EntryState, LIST_ROWS, MAX_TTL, MIN_TTL, PollInterval, PollOutcome, SWEEP_ROWS,
+    bytes, label,
     rows::{self, Columns, micros},
     slot,
 };
 
-/// How often a claim goes round if the one it waits for leaves between the two steps of a round. Its place in the
-/// queue is its own from the first round on, so a second is hardly ever needed.
-const ROUNDS: u32 = 3;
+/// The maximum number of rounds of a claim. Another round follows if the request that it waits for leaves between the two steps of a round.
+/// The claim has its queue position from the first round on, so a second one is hardly ever needed.
+const MAX_ATTEMPTS: u32 = 3;
 
-/// How many claims may be under way at once. One is at the file; each of the others waits for all before it, and the first one of a
-/// request has half a second.
+/// The number of claims that may be in flight at once. One of them uses the file; each of the others waits for all before it, and the first
+/// claim of a request has half a second.
 const CLAIMS: usize = 8;
 
 /// The locks of one file.
-pub(super) struct Sqlite {
+pub(super) struct SqliteDialect {
     capabilities: Capabilities,
     sweep: tokio::sync::Mutex<Sweep>,
-    returning: tokio::sync::Mutex<()>,
+    reopening: tokio::sync::Mutex<()>,
     pub(super) connections: Connections,
     pub(super) statements: Statements,
-    pub(super) wakeups: Arc<Wakeups>,
-    /// The last version of the file that was looked at, and the connection that counted it.
-    pub(super) seen: Mutex<Option<(u64, i64)>>,
+    pub(super) datagrams: Arc<Datagrams>,
+    /// The version of the file at the last round, and the connection that counted it.
+    pub(super) last_version: Mutex<Option<(u64, i64)>>,
 }
 
-/// Where the sweep goes on.
+/// The position at which the sweep continues.
 #[derive(Debug, Default)]
 struct Sweep {
     token: i64,
-    place: i64,
+    position: i64,
 }
 
-impl fmt::Debug for Sqlite {
+impl fmt::Debug for SqliteDialect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sqlite").field("file", &self.connections.path).finish_non_exhaustive()
+        f.debug_struct("SqliteDialect").field("file", &self.connections.path).finish_non_exhaustive()
     }
 }
 
-/// Puts an argument behind the others.
-trait With: Sized {
+/// Adds an argument behind the others.
+trait WithArgument: Sized {
     fn with<'v>(self, value: impl Encode<'v, sqlx::Sqlite> + Type<sqlx::Sqlite>) -> Self;
 }
 
-impl With for SqliteArguments {
+impl WithArgument for SqliteArguments {
     #[expect(clippy::expect_used, reason = "numbers, texts and blobs are copied, which can't fail")]
     fn with<'v>(mut self, value: impl Encode<'v, sqlx::Sqlite> + Type<sqlx::Sqlite>) -> Self {
         self.add(value).expect("a plain value can be an argument");
@@ -83,18 +84,18 @@ fn id(request: &Request) -> Vec<u8> {
     request.id.to_bytes().to_vec()
 }
 
-/// The requests of a keep-alive as a JSON array of rows: name and request as hexadecimal digits, TTL and the TTL of the queue entry
+/// Returns the requests of a keep-alive as a JSON array of rows: name and request as hexadecimal digits, TTL and the TTL of the queue entry
 /// in us.
 fn batch(requests: &[Arc<Request>]) -> String {
     let row = |request: &Arc<Request>| {
         let (name, id) = (rows::hex(bytes(&request.name)), rows::hex(&request.id.to_bytes()));
-        format!(r#"["{name}","{id}",{},{}]"#, micros(request.ttl), micros(request.place_ttl()))
+        format!(r#"["{name}","{id}",{},{}]"#, micros(request.ttl), micros(request.queue_lease()))
     };
     format!("[{}]", requests.iter().map(row).collect::<Vec<_>>().join(","))
 }
 
-/// The arguments of `look.sql`.
-fn looking(request: &Request) -> SqliteArguments {
+/// Returns the arguments of `look.sql`.
+fn look_arguments(request: &Request) -> SqliteArguments {
     SqliteArguments::default()
         .with(bytes(&request.name))
         .with(id(request))
@@ -103,22 +104,22 @@ fn looking(request: &Request) -> SqliteArguments {
         .with(request.wants_position)
 }
 
-impl Sqlite {
+impl SqliteDialect {
     pub(super) fn new(config: &Config, connections: Connections, statements: Statements) -> Self {
-        let mut capabilities = Capabilities::new(NAME, SHORTEST..=LONGEST);
+        let mut capabilities = Capabilities::new(NAME, MIN_TTL..=MAX_TTL);
         capabilities.claims_at_once = CLAIMS;
         if config.durability == Durability::Normal {
-            // The last grants may be undone by a power cut.
+            // A power cut may undo the last grants.
             capabilities.fencing = Fencing::WhileRunning;
         }
         Self {
             capabilities,
             sweep: tokio::sync::Mutex::default(),
-            returning: tokio::sync::Mutex::default(),
+            reopening: tokio::sync::Mutex::default(),
             connections,
             statements,
-            wakeups: Arc::default(),
-            seen: Mutex::default(),
+            datagrams: Arc::default(),
+            last_version: Mutex::default(),
         }
     }
 
@@ -135,15 +136,15 @@ impl Sqlite {
             .with(micros(request.ttl));
         let sql = &self.statements.take;
         let inserted = self.changed(Lane::Durable, Operation::Claim, sql, arguments).await?;
-        // SQLite counts up from 1, so there is no number that is not a token.
+        // SQLite's row numbers start at 1, so each of them is a valid token.
         Ok(inserted.and_then(FencingToken::new))
     }
 
-    /// Joins the queue, or keeps the place in it.
-    async fn queue(&self, request: &Request, hub: &Hub) -> Result<Look> {
-        // Known before the claim is sent, so that it is found by whoever hands the lock over right after it.
-        let ticket = i64::try_from(hub.enter(request)).ok();
-        let channel = self.wakeups.channel();
+    /// Joins the queue, or keeps the queue position.
+    async fn queue(&self, request: &Request, wakeups: &Wakeups) -> Result<ClaimRow> {
+        // Registered before the claim is sent, so that a hand-over right after it finds the waiter.
+        let ticket = i64::try_from(wakeups.register(request)).ok();
+        let channel = self.datagrams.channel();
         let arguments = SqliteArguments::default()
             .with(bytes(&request.name))
             .with(id(request))
@@ -152,38 +153,38 @@ impl Sqlite {
             .with(request.wants_position)
             .with(request.owner.as_str())
             .with(label(request))
-            .with(micros(request.place_ttl()))
+            .with(micros(request.queue_lease()))
             .with(channel)
             .with(ticket);
         let sql = &self.statements.queue;
         self.rows(Lane::Relaxed, Operation::Claim, sql, arguments, |rows| {
-            let look = rows::look(rows)?;
-            if let (Look::Behind { .. }, Some(row)) = (&look, rows.first()) {
-                // Behind the turnstile still, so no release of this process comes between.
-                hub.expect(request, rows::request(row, 2)?);
-                if let Some(place) = row.int(4)? {
-                    hub.placed(request, place.unsigned_abs());
+            let claim_row = rows::claim_row(rows)?;
+            if let (ClaimRow::Blocked { .. }, Some(row)) = (&claim_row, rows.first()) {
+                // No other writer of this process is admitted yet, so none of its releases comes in between.
+                wakeups.watch(request, rows::request(row, 2)?);
+                if let Some(position) = row.int(4)? {
+                    wakeups.set_position(request, position.unsigned_abs());
                 }
             }
-            Ok(look)
+            Ok(claim_row)
         })
         .await
     }
 
-    /// Looks where a request stands that has a place in the queue, without a write. `None` if that is not enough: it has no place any
-    /// more, or one that must be refreshed, or nobody is in its way.
-    async fn look_again(&self, request: &Request, hub: &Hub) -> Result<Option<Look>> {
+    /// Reads the state of a request that has a queue entry, without a write. Returns `None` if that is not enough: it has no queue entry
+    /// any more, the entry must be refreshed, or no request is in its way.
+    async fn read_queued(&self, request: &Request, wakeups: &Wakeups) -> Result<Option<ClaimRow>> {
         let sql = &self.statements.look;
-        self.rows(Lane::Reading, Operation::Claim, sql, looking(request), |rows| {
-            let look = rows::look(rows)?;
-            match (&look, rows.first()) {
-                (Look::Held(..), _) => Ok(Some(look)),
-                (Look::Behind { .. }, Some(row))
-                    if row.int(4)?.is_some() && rows::duration(row.int(5)?) > request.place_ttl() / 2 =>
+        self.rows(Lane::Reading, Operation::Claim, sql, look_arguments(request), |rows| {
+            let claim_row = rows::claim_row(rows)?;
+            match (&claim_row, rows.first()) {
+                (ClaimRow::Held(..), _) => Ok(Some(claim_row)),
+                (ClaimRow::Blocked { .. }, Some(row))
+                    if row.int(4)?.is_some() && rows::duration(row.int(5)?) > request.queue_lease() / 2 =>
                 {
-                    // A release of this process may have come between; the next round finds that out.
-                    hub.expect(request, rows::request(row, 2)?);
-                    Ok(Some(look))
+                    // A release of this process may have come in between; the next round detects that.
+                    wakeups.watch(request, rows::request(row, 2)?);
+                    Ok(Some(claim_row))
                 }
                 _ => Ok(None),
             }
@@ -191,27 +192,27 @@ impl Sqlite {
         .await
     }
 
-    /// Looks where a request stands that leaves nothing behind.
-    async fn look(&self, request: &Request) -> Result<Look> {
+    /// Reads the state of a request that does not queue.
+    async fn read_unqueued(&self, request: &Request) -> Result<ClaimRow> {
         let sql = &self.statements.look;
-        self.rows(Lane::Reading, Operation::Claim, sql, looking(request), rows::look).await
+        self.rows(Lane::Reading, Operation::Claim, sql, look_arguments(request), rows::claim_row).await
     }
 
-    /// Releases or withdraws, in one step with the grants to those whose turn it is then: whether there was an entry.
-    async fn hand_over(&self, request: &Request, hub: &Hub) -> Result<bool> {
+    /// Releases or withdraws, and grants the lock to the next waiters in the same transaction. Returns true if there was an entry.
+    async fn hand_over(&self, request: &Request, wakeups: &Wakeups) -> Result<bool> {
         let arguments = SqliteArguments::default().with(bytes(&request.name)).with(id(request));
         let sql = &self.statements.hand_over;
         self.rows(Lane::Durable, Operation::Release, sql, arguments, |rows| {
-            let HandOver { released, grants } = HandOver::read(rows)?;
+            let ReleaseOutcome { released, grants } = ReleaseOutcome::read(rows)?;
             if grants.is_empty() {
-                hub.ring(request.id);
+                wakeups.notify(request.id);
             }
-            for Granted { waiter, grant } in grants {
+            for GrantedWaiter { waiter, grant } in grants {
                 match waiter.channel.as_deref() {
-                    Some(channel) if Some(channel) != self.wakeups.channel() => {
-                        self.wakeups.wake(channel, waiter.ticket);
+                    Some(channel) if Some(channel) != self.datagrams.channel() => {
+                        self.datagrams.wake(channel, waiter.ticket);
                     }
-                    _ => hub.grant(waiter.request, waiter.place, grant),
+                    _ => wakeups.grant(waiter.request, waiter.position, grant),
                 }
             }
             Ok(released)
@@ -219,14 +220,14 @@ impl Sqlite {
         .await
     }
 
-    /// Goes over to what is at the path now, if that is another file than before.
-    async fn follow(&self, operation: Operation) -> Result<()> {
+    /// Switches to the file at the path, if it is another one than before.
+    async fn reopen_if_moved(&self, operation: Operation) -> Result<()> {
         let Self { connections, statements, .. } = self;
-        if connections.moved() {
-            let _one_at_a_time = self.returning.lock().await;
-            if connections.moved() {
+        if connections.has_moved() {
+            let _guard = self.reopening.lock().await;
+            if connections.has_moved() {
                 tracing::warn!(file = ?connections.path, "the file was deleted or replaced: its locks are lost");
-                connections.leave(operation).await?;
+                connections.close_all(operation).await?;
                 prepare(connections, statements).await?;
             }
         }
@@ -235,43 +236,54 @@ impl Sqlite {
 }
 
 #[async_trait]
-impl Dialect for Sqlite {
+impl Dialect for SqliteDialect {
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
     }
 
-    fn pace(&self) -> Pace {
-        round::pace(self.wakeups.channel().is_some())
+    fn for_caller(&self) -> Option<Pin<Box<dyn Future<Output = Result<Self>> + Send>>> {
+        None
     }
 
-    fn wakeups(&self, hub: &Arc<Hub>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        let (wakeups, hub) = (self.wakeups.clone(), hub.clone());
-        Box::pin(async move { wakeups.receive(&hub).await })
+    fn poll_interval(&self) -> PollInterval {
+        poll::poll_interval(self.datagrams.channel().is_some())
     }
 
-    async fn claim(&self, request: &Request, hub: &Arc<Hub>) -> Result<Look> {
-        self.follow(Operation::Claim).await?;
+    fn receive_notifications(&self, wakeups: &Arc<Wakeups>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let (datagrams, wakeups) = (self.datagrams.clone(), wakeups.clone());
+        Box::pin(async move { datagrams.receive(&wakeups).await })
+    }
+
+    async fn claim(&self, request: &Request, wakeups: &Arc<Wakeups>) -> Result<ClaimRow> {
+        self.reopen_if_moved(Operation::Claim).await?;
         if request.queues
-            && hub.is_placed(request.id)
-            && let Some(look) = self.look_again(request, hub).await?
+            && wakeups.has_position(request.id)
+            && let Some(claim_row) = self.read_queued(request, wakeups).await?
         {
-            return Ok(look);
+            return Ok(claim_row);
         }
-        for _ in 0..ROUNDS {
+        for _ in 0..MAX_ATTEMPTS {
             if let Some(token) = self.take(request).await? {
-                return Ok(Look::Held(token, request.ttl));
+                return Ok(ClaimRow::Held(token, request.ttl));
             }
-            let look =
-                if request.queues { self.queue(request, hub).await? } else { self.look(request).await? };
-            if !matches!(look, Look::Free) || !request.queues {
-                return Ok(look);
+            let claim_row = if request.queues {
+                self.queue(request, wakeups).await?
+            } else {
+                self.read_unqueued(request).await?
+            };
+            if !matches!(claim_row, ClaimRow::Free) || !request.queues {
+                return Ok(claim_row);
             }
         }
-        Ok(Look::Free)
+        Ok(ClaimRow::Free)
     }
 
-    async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<State>> {
-        self.follow(Operation::Renew).await?;
+    fn late_until(&self, _: RequestId) -> Option<Moment> {
+        None
+    }
+
+    async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<EntryState>> {
+        self.reopen_if_moved(Operation::Renew).await?;
         let arguments = SqliteArguments::default().with(batch(requests));
         let sql = &self.statements.keep_alive;
         self.rows(Lane::Relaxed, Operation::Renew, sql, arguments, rows::states).await
@@ -281,42 +293,29 @@ impl Dialect for Sqlite {
         self.reason(Lane::Reading, Operation::Renew, &self.statements.notice, request).await
     }
 
-    async fn release(&self, request: &Request, hub: &Hub) -> Result<Release> {
+    async fn release(&self, request: &Request, wakeups: &Wakeups) -> Result<Release> {
         let arguments = || SqliteArguments::default().with(bytes(&request.name)).with(id(request));
-        if !hub.is_watched(request.id) {
-            // The hand-over, which must be on the disk, comes after the release, which need not be.
-            let sql = &self.statements.release;
-            let is_awaited = self.rows(Lane::Relaxed, Operation::Release, sql, arguments(), |rows| {
-                rows.first().map_or(Ok(None), |row| row.int(0))
-            });
-            if let Some(is_awaited) = is_awaited.await? {
-                hub.ring(request.id);
-                // If it fails, the waiters find out themselves that it is their turn.
-                if is_awaited != 0
-                    && let Err(error) = self.hand_over(request, hub).await
-                {
-                    tracing::debug!(error = &error as &dyn std::error::Error, "not handed over");
+        if !wakeups.is_watched(request.id) {
+            // Neither need be on the disk, as opposed to a hand-over.
+            for sql in [&self.statements.release, &self.statements.withdraw] {
+                if self.changed(Lane::Relaxed, Operation::Release, sql, arguments()).await?.is_some() {
+                    wakeups.notify(request.id);
+                    return Ok(Release::Released);
                 }
-                return Ok(Release::Released);
-            }
-            let sql = &self.statements.withdraw;
-            if self.changed(Lane::Relaxed, Operation::Release, sql, arguments()).await?.is_some() {
-                hub.ring(request.id);
-                return Ok(Release::Released);
             }
         }
-        // With a waiter of this process behind it, in one step; and when both tables had no entry of it one after the other, because
+        // A hand-over is one transaction. It also follows if neither table had an entry of the request in two separate statements, because
         // another release may have granted it the lock in between.
-        if self.hand_over(request, hub).await? {
+        if self.hand_over(request, wakeups).await? {
             return Ok(Release::Released);
         }
-        hub.ring(request.id);
+        wakeups.notify(request.id);
         let sql = &self.statements.forget;
         Ok(Release::Lost(self.reason(Lane::Relaxed, Operation::Release, sql, request).await?))
     }
 
-    async fn round(&self, hub: &Arc<Hub>, news: bool) -> Result<Round> {
-        self.look_around(hub, news).await
+    async fn poll(&self, wakeups: &Arc<Wakeups>, waiter_added: bool) -> Result<PollOutcome> {
+        self.poll_file(wakeups, waiter_added).await
     }
 
     async fn lock(&self, name: &[u8]) -> Result<Vec<LockStatus>> {
@@ -330,24 +329,24 @@ impl Dialect for Sqlite {
         self.rows(Lane::Reading, Operation::Inspect, sql, arguments, |rows| rows::page(rows, LIST_ROWS)).await
     }
 
-    async fn break_lock(&self, name: &LockName, order: &BreakOrder, hub: &Hub) -> Result<Vec<Entry>> {
+    async fn break_lock(&self, name: &LockName, order: &BreakOrder, wakeups: &Wakeups) -> Result<Vec<Entry>> {
         let arguments = SqliteArguments::default().with(bytes(name)).with(engine::notice(order));
         let sql = if order.force { &self.statements.break_lock } else { &self.statements.mark };
         let broken = self.rows(Lane::Relaxed, Operation::Break, sql, arguments, rows::holders).await?;
         if order.force {
-            hub.ring_all();
+            wakeups.notify_all();
         }
         Ok(broken)
     }
 
     async fn sweep(&self) -> Result<()> {
         let mut from = self.sweep.lock().await;
-        let arguments = SqliteArguments::default().with(from.token).with(from.place).with(SWEEP_ROWS);
+        let arguments = SqliteArguments::default().with(from.token).with(from.position).with(SWEEP_ROWS);
         let sql = &self.statements.sweep;
         let ends = self.rows(Lane::Relaxed, Operation::Claim, sql, arguments, |rows| {
             let Some(row) = rows.first() else { return Ok(Sweep::default()) };
             let end = |at: usize| Ok::<_, sqlx::Error>(row.try_get::<Option<i64>, _>(at)?.unwrap_or(0));
-            Ok(Sweep { token: end(0)?, place: end(1)? })
+            Ok(Sweep { token: end(0)?, position: end(1)? })
         });
         *from = ends.await?;
         Ok(())
@@ -359,8 +358,8 @@ impl Dialect for Sqlite {
     }
 }
 
-impl Sqlite {
-    /// Runs `sql` and gives its rows to `read`, before anyone else of this process can write.
+impl SqliteDialect {
+    /// Runs `sql` and calls `read` with its rows, before another writer of this process is admitted.
     pub(super) async fn rows<T>(
         &self,
         lane: Lane,
@@ -369,13 +368,14 @@ impl Sqlite {
         arguments: SqliteArguments,
         read: impl FnOnce(&[SqliteRow]) -> Result<T, sqlx::Error> + Send,
     ) -> Result<T> {
-        let read = |answer: Answer| {
-            read(&answer.rows).map_err(|failure| error::driver(operation, &self.connections.path, failure))
+        let read = |reply: Reply| {
+            read(&reply.rows)
+                .map_err(|failure| error::from_driver(operation, &self.connections.path, failure))
         };
-        self.connections.run(lane, operation, Sql::Asks(sql), arguments, read).await
+        self.connections.run(lane, operation, Sql::Query(sql), arguments, read).await
     }
 
-    /// Why there is no hold of `request` to extend or to release, from the notice that `sql` answers with, if any.
+    /// Returns the reason why there is no hold of `request` to extend or to release, from the notice that `sql` returns, if any.
     async fn reason(
         &self,
         lane: Lane,
@@ -387,7 +387,8 @@ impl Sqlite {
         self.rows(lane, operation, sql, arguments, rows::loss).await
     }
 
-    /// Runs `sql`, which returns no rows: the number of the row that it inserted, if one; anything, if it changed one.
+    /// Runs `sql`, which returns no rows. Returns the number of the row that it inserted, any number if it changed or deleted one, or
+    /// `None`.
     async fn changed(
         &self,
         lane: Lane,
@@ -395,7 +396,7 @@ impl Sqlite {
         sql: &SqlStr,
         arguments: SqliteArguments,
     ) -> Result<Option<i64>> {
-        let read = |answer: Answer| Ok(answer.changed);
-        self.connections.run(lane, operation, Sql::Changes(sql), arguments, read).await
+        let read = |reply: Reply| Ok(reply.changed);
+        self.connections.run(lane, operation, Sql::Execute(sql), arguments, read).await
     }
 }

@@ -1,4 +1,4 @@
-//! Where the file is and how it is used.
+//! The configuration of the store.
 
 use std::{
     path::{Path, PathBuf},
@@ -11,9 +11,9 @@ use polylock_core::{
     url::{Keys, StoreUrl},
 };
 
-use crate::engine::{table, version::Next};
+use crate::engine::{table, version::NextVersion};
 
-/// Where the file is and how it is used. See the [module](super) for what each option means.
+/// The path of the file and the options of the store. See the [module](super) for the meaning of each option.
 ///
 /// ```
 /// use polylock_sql::sqlite::{Config, Durability};
@@ -25,48 +25,48 @@ pub struct Config {
     pub(super) path: PathBuf,
     pub(super) table: String,
     pub(super) durability: Durability,
-    pub(super) busy_timeout: Duration,
-    /// One version of the tables more, in tests.
-    pub(super) next: Option<Arc<Next>>,
+    pub(super) operation_timeout: Duration,
+    /// An additional version of the tables, in tests.
+    pub(super) next: Option<Arc<NextVersion>>,
 }
 
-/// What a grant survives.
+/// The failures that a grant survives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Durability {
-    /// A grant is on the disk before it is reported, so fencing tokens grow over a power cut too.
+    /// A grant is on the disk before it is reported, so fencing tokens keep growing after a power cut, too.
     #[default]
     Full,
-    /// A grant survives the crash of any process, but a power cut may undo the last ones: then tokens may repeat.
-    /// Several times faster where the disk is slow to sync.
+    /// A grant survives the crash of any process, but a power cut may undo the last ones: then tokens may repeat. Several times faster
+    /// where the disk is slow to sync.
     Normal,
 }
 
 impl Config {
     /// The default of [`table`](Self::table).
     pub const DEFAULT_TABLE: &str = table::DEFAULT;
-    /// The default of [`busy_timeout`](Self::busy_timeout).
+    /// The default of [`operation_timeout`](Self::operation_timeout).
     pub const DEFAULT_BUSY_TIMEOUT: Duration = Duration::from_secs(5);
     /// The longest prefix of table names, in bytes.
     pub const MAX_TABLE_BYTES: usize = table::MAX_BYTES;
 
-    /// The file at `path`, which is created if it is missing, with its directories.
+    /// Creates the configuration for the file at `path`, which is created if it is missing, with its directories.
     #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
             table: Self::DEFAULT_TABLE.to_owned(),
             durability: Durability::default(),
-            busy_timeout: Self::DEFAULT_BUSY_TIMEOUT,
+            operation_timeout: Self::DEFAULT_BUSY_TIMEOUT,
             next: None,
         }
     }
 
     /// Reads `sqlite:path`, `sqlite://path` or `sqlite:///absolute/path`, and takes `polylock.table`,
-    /// `polylock.durability` and `polylock.busy_timeout` from `keys`.
+    /// `polylock.durability` and `polylock.operation_timeout` from `keys`.
     ///
     /// # Errors
-    /// [`ConfigError`] on what makes no sense.
+    /// [`ConfigError`] on a key with a value that is not valid.
     pub fn from_url(url: &StoreUrl, keys: &mut Keys) -> Result<Self, ConfigError> {
         let mut config = Self::new(url.file()?);
         if let Some(table) = keys.text("polylock.table") {
@@ -76,50 +76,50 @@ impl Config {
         if let Some(durability) = keys.choice("polylock.durability", &durabilities)? {
             config.durability = durability;
         }
-        if let Some(timeout) = keys.duration("polylock.busy_timeout")? {
-            config.busy_timeout = timeout;
+        if let Some(timeout) = keys.duration("polylock.operation_timeout")? {
+            config.operation_timeout = timeout;
         }
         config.check()?;
         Ok(config)
     }
 
-    /// What the names of the tables begin with, so that several sets of locks, or other tables, can share a file:
-    /// a letter or `_`, then up to 40 letters, digits or `_`. `polylock` by default.
+    /// Sets the prefix of the table names, so that several sets of locks, or other tables, can share a file: a letter or `_`, then up to 40
+    /// letters, digits or `_`. The default is `polylock`.
     #[must_use]
     pub fn table(mut self, prefix: impl Into<String>) -> Self {
         self.table = prefix.into();
         self
     }
 
-    /// What a grant survives: a power cut too, by default.
+    /// Sets the failures that a grant survives. The default includes a power cut.
     #[must_use]
     pub const fn durability(mut self, durability: Durability) -> Self {
         self.durability = durability;
         self
     }
 
-    /// How long an operation tries while others keep the file locked: 5 s by default.
+    /// Sets the time for which an operation is retried while others keep the file locked: 5 s by default.
     #[must_use]
-    pub const fn busy_timeout(mut self, timeout: Duration) -> Self {
-        self.busy_timeout = timeout;
+    pub const fn operation_timeout(mut self, timeout: Duration) -> Self {
+        self.operation_timeout = timeout;
         self
     }
 
-    /// Where the file is.
+    /// Returns the path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// One version of the tables more.
+    /// Adds a version of the tables.
     #[doc(hidden)]
     #[must_use]
-    pub fn next_version(mut self, next: Next) -> Self {
+    pub fn next_version(mut self, next: NextVersion) -> Self {
         self.next = Some(Arc::new(next));
         self
     }
 
-    /// What the setters did not look at.
+    /// Checks the values that the setters did not check.
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         let path = self.path.as_os_str().as_encoded_bytes();
         if path.is_empty() {
@@ -128,15 +128,17 @@ impl Config {
         if path.starts_with(b":memory:") || path.starts_with(b"file:") {
             return Err(ConfigError::new(
                 "store",
-                "needs the path of a file: for locks in memory write memory:, and leave SQLite's own file: out",
+                "must be the path of a file: write memory: for locks in memory, and omit SQLite's file: prefix",
             ));
         }
         if path.contains(&0) || self.path.to_str().is_none() {
             return Err(ConfigError::new("store", "the path must be UTF-8 without NUL"));
         }
         table::check(&self.table)?;
-        if self.busy_timeout < Duration::from_millis(10) || self.busy_timeout > Duration::from_secs(3600) {
-            return Err(ConfigError::new("polylock.busy_timeout", "must be 10ms to 1h"));
+        if self.operation_timeout < Duration::from_millis(10)
+            || self.operation_timeout > Duration::from_secs(3600)
+        {
+            return Err(ConfigError::new("polylock.operation_timeout", "must be 10ms to 1h"));
         }
         Ok(())
     }
@@ -155,18 +157,18 @@ mod tests {
     }
 
     #[test]
-    fn a_url_gives_what_the_setters_give() {
-        let url = "sqlite:///tmp/a%20b.db?polylock.table=t_1&polylock.durability=normal&polylock.busy_timeout=250ms";
+    fn a_url_sets_the_same_options_as_the_setters() {
+        let url = "sqlite:///tmp/a%20b.db?polylock.table=t_1&polylock.durability=normal&polylock.operation_timeout=250ms";
         let set = Config::new("/tmp/a b.db")
             .table("t_1")
             .durability(Durability::Normal)
-            .busy_timeout(Duration::from_millis(250));
+            .operation_timeout(Duration::from_millis(250));
         assert_eq!(read(url), Ok(set));
         assert_eq!(read("sqlite:locks.db"), Ok(Config::new("locks.db")));
     }
 
     #[test]
-    fn what_makes_no_sense_names_its_key() {
+    fn an_invalid_value_is_an_error_on_its_key() {
         let long = format!("sqlite:x?polylock.table={}", "t".repeat(42));
         for (url, key) in [
             ("sqlite:", "store"),
@@ -180,8 +182,8 @@ mod tests {
             ("sqlite:x?polylock.table=sqlite_x", "polylock.table"),
             (&long, "polylock.table"),
             ("sqlite:x?polylock.durability=off", "polylock.durability"),
-            ("sqlite:x?polylock.busy_timeout=soon", "polylock.busy_timeout"),
-            ("sqlite:x?polylock.busy_timeout=0", "polylock.busy_timeout"),
+            ("sqlite:x?polylock.operation_timeout=soon", "polylock.operation_timeout"),
+            ("sqlite:x?polylock.operation_timeout=0", "polylock.operation_timeout"),
             ("sqlite:x?polylock.tabel=x", "polylock.tabel"),
         ] {
             assert_eq!(read(url).unwrap_err().key, key, "{url}");
@@ -189,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_pointed_to() {
+    fn the_error_for_memory_names_the_memory_store() {
         assert!(read("sqlite::memory:").unwrap_err().problem.contains("memory:"));
     }
 }

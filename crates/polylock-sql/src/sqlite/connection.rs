@@ -1,7 +1,7 @@
-//! The connections to one file: one writer at a time, first come first served, and every answer in bounded time.
+//! The connections to one file: one writer at a time, in order of arrival, and every reply in bounded time.
 //!
-//! SQLite allows one writer and makes the others sleep and try again, which starves some of them. So the writers of
-//! this process queue at a turnstile before they meet those of other processes, in the order of the [`gate`](crate::engine::gate).
+//! SQLite allows one writer and makes the others sleep and retry, which starves some of them. So the writers of this process queue at a
+//! [`gate`](crate::engine::gate), in its order of precedence, before they compete with those of other processes.
 
 use std::{
     path::PathBuf,
@@ -10,7 +10,7 @@ use std::{
 };
 
 use backon::{BackoffBuilder, ExponentialBuilder};
-use polylock_core::{Clock, Error, Fault, Moment, Operation, Result, SystemClock};
+use polylock_core::{Clock, Error, Fault, Moment, Operation, Result, SystemClock, gate::Permit};
 use sqlx::{
     ConnectOptions, Connection, SqlStr, SqliteConnection,
     sqlite::{SqliteArguments, SqliteConnectOptions, SqliteRow, SqliteSynchronous},
@@ -20,24 +20,23 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 use super::{
     config::{Config, Durability},
     error,
-    place::Identity,
+    file::Identity,
 };
-use crate::engine::gate::{Gate, Permit};
+use crate::engine::gate::Gate;
 
-/// How long SQLite itself sleeps in the face of a foreign lock. Its sleeps grow, to 100 ms in the end; cut off here
+/// The time for which SQLite itself sleeps while another connection has the file locked. Its sleeps grow, up to 100 ms; with this limit
 /// they stay below 5 ms, and no process starves beside one that sleeps less.
 const INNER_TIMEOUT: Duration = Duration::from_millis(10);
 
-/// Which connection a statement runs on.
+/// The connection that a statement runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lane {
-    /// For grants: on the disk before they are reported.
+    /// For grants: they are on the disk before they are reported.
     Durable,
-    /// For everything else that writes. A power cut ends every process that could use the file, so what it may undo
-    /// harms nobody: of a place in the queue or a renewal only the dead would have had a use, and a hold that comes
-    /// back after its release runs out by itself.
+    /// For every other write. A power cut ends every process that could use the file, so it may undo these writes: queue entries and
+    /// renewals are of no use to a process that has ended, and a released hold that reappears expires.
     Relaxed,
-    /// For what only reads, and for the poller, which must not see its own connection's writes.
+    /// For reads, and for the poller, which must not count the writes of its own connection.
     Reading,
 }
 
@@ -45,52 +44,51 @@ pub(super) enum Lane {
 #[derive(Debug)]
 pub(super) struct Connections {
     pub(super) path: PathBuf,
-    patience: Duration,
-    gate: Arc<Gate>,
+    timeout: Duration,
+    gate: Gate,
     writers: Arc<Mutex<Writers>>,
     reader: Arc<Mutex<Slot>>,
-    /// Which file the connections lead to.
+    /// The file that the connections are open on.
     file: std::sync::Mutex<Option<Identity>>,
 }
 
 #[derive(Debug)]
 struct Writers {
     durable: Slot,
-    /// None if nothing needs to be durable: then one connection does, and keeps its cache.
+    /// `None` if nothing needs to be durable: then one connection is enough, and keeps its cache.
     relaxed: Option<Slot>,
 }
 
-/// A connection that is opened when it is needed, and anew when its state is in doubt.
+/// A connection that is opened on demand, and again when its state is unknown.
 #[derive(Debug)]
 struct Slot {
     options: SqliteConnectOptions,
     open: Option<SqliteConnection>,
-    /// How often it was opened.
+    /// The number of times that it was opened.
     openings: u64,
 }
 
-/// A lane for the time of one operation.
-enum Turn {
-    Writing(Lane, OwnedMutexGuard<Writers>, Permit),
-    Reading(OwnedMutexGuard<Slot>),
+/// Exclusive use of a lane for one operation.
+enum LaneGuard {
+    Writer(Lane, OwnedMutexGuard<Writers>, #[expect(dead_code, reason = "its drop")] Permit),
+    Reader(OwnedMutexGuard<Slot>),
 }
 
-/// A statement, by what it answers with.
+/// A statement, by the kind of its reply.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Sql<'a> {
-    /// With rows.
-    Asks(&'a SqlStr),
-    /// With what it has changed. It sends one message where rows would be two at least, and every message wakes a
-    /// thread.
-    Changes(&'a SqlStr),
+    /// The reply is rows.
+    Query(&'a SqlStr),
+    /// The reply is the changes. The driver sends one message for them and at least two for rows, and every message wakes a thread.
+    Execute(&'a SqlStr),
 }
 
-/// What a statement answered, with the turnstile still closed behind it.
-pub(super) struct Answer {
+/// The reply to a statement, which is read before another writer of this process is admitted.
+pub(super) struct Reply {
     pub(super) rows: Vec<SqliteRow>,
-    /// The number of the row that was inserted, if one was; whatever, if a row was changed; `None` if none was.
+    /// The number of the inserted row, if there is one; any number if a row was changed; `None` if no row was.
     pub(super) changed: Option<i64>,
-    /// How often the connection was opened: what it counts starts anew with it.
+    /// The number of times that the connection was opened: the counts of a connection start again when it is reopened.
     pub(super) openings: u64,
 }
 
@@ -112,7 +110,7 @@ impl Connections {
             Durability::Normal => Writers { durable: relaxed, relaxed: None },
         };
         Self {
-            patience: config.busy_timeout,
+            timeout: config.operation_timeout,
             gate: Gate::new(1),
             writers: Arc::new(Mutex::new(writers)),
             reader: Arc::new(Mutex::new(slot(SqliteSynchronous::Normal))),
@@ -121,101 +119,102 @@ impl Connections {
         }
     }
 
-    /// Runs `sql` on `lane` and gives the answer to `read`, before anyone else of this process can write.
+    /// Runs `sql` on `lane` and calls `read` with the reply, before another writer of this process is admitted.
     ///
     /// # Errors
-    /// Temporary after the busy timeout at the latest.
+    /// A temporary error after the busy timeout at the latest.
     ///
     /// # Cancel safety
-    /// The connection is dropped in the middle of what it does: what began in a transaction is rolled back, what is
-    /// one statement ends as it will.
+    /// The connection is closed while it works: an open transaction is rolled back; a single statement may take effect or not.
     pub(super) async fn run<T>(
         &self,
         lane: Lane,
         operation: Operation,
         sql: Sql<'_>,
         arguments: SqliteArguments,
-        read: impl FnOnce(Answer) -> Result<T> + Send,
+        read: impl FnOnce(Reply) -> Result<T> + Send,
     ) -> Result<T> {
         let permit = match lane {
             Lane::Reading => None,
             _ => Some(
-                self.gate.enter(operation, self.patience).await.ok_or_else(|| self.out_of_time(operation))?,
+                self.gate.enter(operation, self.timeout).await.ok_or_else(|| self.timed_out(operation))?,
             ),
         };
-        let deadline = SystemClock.now() + self.patience;
-        let Some(turn) = before(deadline, self.turn(lane, permit)).await else {
-            return Err(self.out_of_time(operation));
+        let deadline = SystemClock.now() + self.timeout;
+        let Some(guard) = before(deadline, self.lock_lane(lane, permit)).await else {
+            return Err(self.timed_out(operation));
         };
-        let (sql, asks) = match sql {
-            Sql::Asks(sql) => (sql.clone(), true),
-            Sql::Changes(sql) => (sql.clone(), false),
+        let (sql, is_query) = match sql {
+            Sql::Query(sql) => (sql.clone(), true),
+            Sql::Execute(sql) => (sql.clone(), false),
         };
-        let mut work = Box::pin(work(turn, sql, asks, arguments, deadline));
-        // The store's clock decides expiry, so a suspend may end this late without harm.
-        let Some((turn, result)) = before(deadline + INNER_TIMEOUT, &mut work).await else {
-            // The disk hangs. What is on its way can't be called back, so the turnstile stays closed until it has
-            // ended: a release must not overtake its own claim.
+        let mut work = Box::pin(run_with_retries(guard, sql, is_query, arguments, deadline));
+        // The database's clock decides about expiry, so this timeout may be late after a suspend, without harm.
+        let Some((guard, result)) = before(deadline + INNER_TIMEOUT, &mut work).await else {
+            // The disk hangs. The statement can't be cancelled, so the gate stays closed until it has ended: a release must not overtake
+            // its own claim.
             tokio::spawn(work);
-            return Err(self.out_of_time(operation));
+            return Err(self.timed_out(operation));
         };
-        let answer = result.map_err(|failure| error::driver(operation, &self.path, failure))?;
-        turn.answered();
-        let outcome = read(answer);
-        drop(turn);
+        let reply = result.map_err(|failure| error::from_driver(operation, &self.path, failure))?;
+        if lane != Lane::Reading {
+            self.gate.answered();
+        }
+        let outcome = read(reply);
+        drop(guard);
         outcome
     }
 
-    /// What is at the path now is what the connections lead to.
-    pub(super) fn found(&self) {
+    /// Records the file at the path as the one that the connections are open on.
+    pub(super) fn record_identity(&self) {
         *self.file.lock().unwrap_or_else(PoisonError::into_inner) = Identity::of(&self.path);
     }
 
-    /// Whether the path leads elsewhere by now: the file was deleted or replaced. Whoever goes on with the old one
-    /// would hold locks that nobody else can see.
-    pub(super) fn moved(&self) -> bool {
+    /// Returns true if the path leads to another file or to none: the file was deleted or replaced. Locks in the old file would be
+    /// invisible to other processes.
+    pub(super) fn has_moved(&self) -> bool {
         *self.file.lock().unwrap_or_else(PoisonError::into_inner) != Identity::of(&self.path)
     }
 
-    /// Leaves the file; the next operation opens what is at the path then.
+    /// Closes the connections to the file; the next operation opens the file that is at the path then.
     ///
     /// # Errors
-    /// Temporary after the busy timeout at the latest.
-    pub(super) async fn leave(&self, operation: Operation) -> Result<()> {
-        let deadline = SystemClock.now() + self.patience;
+    /// A temporary error after the busy timeout at the latest.
+    pub(super) async fn close_all(&self, operation: Operation) -> Result<()> {
+        let deadline = SystemClock.now() + self.timeout;
         let all = async { (self.writers.lock().await, self.reader.lock().await) };
         let (mut writers, mut reader) =
-            before(deadline, all).await.ok_or_else(|| self.out_of_time(operation))?;
+            before(deadline, all).await.ok_or_else(|| self.timed_out(operation))?;
         let Writers { durable, relaxed } = &mut *writers;
-        // SQLite leaves the files beside it alone when it closes one that has moved.
+        // SQLite does not touch the files beside a database that has moved when it closes it.
         for slot in [durable, &mut *reader].into_iter().chain(relaxed) {
             slot.open = None;
         }
         Ok(())
     }
 
-    async fn turn(&self, lane: Lane, permit: Option<Permit>) -> Turn {
+    async fn lock_lane(&self, lane: Lane, permit: Option<Permit>) -> LaneGuard {
         match permit {
-            None => Turn::Reading(self.reader.clone().lock_owned().await),
-            Some(permit) => Turn::Writing(lane, self.writers.clone().lock_owned().await, permit),
+            None => LaneGuard::Reader(self.reader.clone().lock_owned().await),
+            Some(permit) => LaneGuard::Writer(lane, self.writers.clone().lock_owned().await, permit),
         }
     }
 
-    fn out_of_time(&self, operation: Operation) -> Error {
+    fn timed_out(&self, operation: Operation) -> Error {
         let advice =
-            format!("no answer within {:?}: it is locked by others, or its disk hangs", self.patience);
-        error::ours(operation, &self.path, Fault::Temporary, advice)
+            format!("no reply within {:?}: another process keeps it locked, or its disk hangs", self.timeout);
+        error::advise(operation, &self.path, Fault::Temporary, advice)
     }
 }
 
-/// Runs `sql`, again and again while others keep the file locked.
-async fn work(
-    mut turn: Turn,
+/// Runs `sql`, with retries while other connections keep the file locked.
+async fn run_with_retries(
+    mut guard: LaneGuard,
     sql: SqlStr,
-    asks: bool,
+    is_query: bool,
     arguments: SqliteArguments,
     deadline: Moment,
-) -> (Turn, Result<Answer, sqlx::Error>) {
+) -> (LaneGuard, Result<Reply, sqlx::Error>) {
     let mut pauses = ExponentialBuilder::default()
         .with_min_delay(Duration::from_millis(1))
         .with_max_delay(Duration::from_millis(5))
@@ -223,30 +222,21 @@ async fn work(
         .with_jitter()
         .build();
     loop {
-        let slot = match &mut turn {
-            Turn::Reading(slot) => slot,
-            Turn::Writing(lane, writers, _) => match &mut writers.relaxed {
+        let slot = match &mut guard {
+            LaneGuard::Reader(slot) => slot,
+            LaneGuard::Writer(lane, writers, _) => match &mut writers.relaxed {
                 Some(relaxed) if *lane == Lane::Relaxed => relaxed,
                 _ => &mut writers.durable,
             },
         };
-        let result = slot.run(sql.clone(), asks, arguments.clone()).await;
+        let result = slot.run(sql.clone(), is_query, arguments.clone()).await;
         match (&result, pauses.next()) {
             (Err(failure), Some(pause))
                 if error::is_busy(failure) && SystemClock.now() + pause < deadline =>
             {
                 SystemClock.sleep_until(SystemClock.now() + pause).await;
             }
-            _ => return (turn, result),
-        }
-    }
-}
-
-impl Turn {
-    /// The database has answered.
-    fn answered(&self) {
-        if let Self::Writing(_, _, permit) = self {
-            permit.answered();
+            _ => return (guard, result),
         }
     }
 }
@@ -255,10 +245,10 @@ impl Slot {
     async fn run(
         &mut self,
         sql: SqlStr,
-        asks: bool,
+        is_query: bool,
         arguments: SqliteArguments,
-    ) -> Result<Answer, sqlx::Error> {
-        // Out of the slot meanwhile: after any failure, or when this future is dropped, a transaction may be open.
+    ) -> Result<Reply, sqlx::Error> {
+        // Taken out of the slot: after any failure, or if this future is dropped, a transaction may be open.
         let mut connection = match self.open.take() {
             Some(connection) => connection,
             None => {
@@ -268,36 +258,36 @@ impl Slot {
         };
         let openings = self.openings;
         let query = sqlx::query_with(sql, arguments);
-        let answer = if asks {
-            // All rows, also where one is enough: the commit comes after the last, and may fail.
-            query.fetch_all(&mut connection).await.map(|rows| Answer { rows, changed: None, openings })
+        let reply = if is_query {
+            // All rows, even where one is enough: the commit follows the last one, and may fail.
+            query.fetch_all(&mut connection).await.map(|rows| Reply { rows, changed: None, openings })
         } else {
-            query.execute(&mut connection).await.map(|done| Answer {
+            query.execute(&mut connection).await.map(|done| Reply {
                 rows: Vec::new(),
                 changed: (done.rows_affected() > 0).then(|| done.last_insert_rowid()),
                 openings,
             })
         };
-        match &answer {
+        match &reply {
             Ok(_) => self.open = Some(connection),
-            Err(failure) if error::is_busy(failure) => self.open = at_rest(connection).await,
+            Err(failure) if error::is_busy(failure) => self.open = roll_back(connection).await,
             Err(_) => drop(connection.close().await),
         }
-        answer
+        reply
     }
 }
 
-/// The connection with no transaction open, if that can be said for certain.
-async fn at_rest(mut connection: SqliteConnection) -> Option<SqliteConnection> {
+/// Returns the connection with no transaction open; `None` if that is not certain.
+async fn roll_back(mut connection: SqliteConnection) -> Option<SqliteConnection> {
     match sqlx::query("ROLLBACK").execute(&mut connection).await {
         Ok(_) => Some(connection),
-        // There was none.
+        // No transaction was open.
         Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some("1") => Some(connection),
         Err(_) => None,
     }
 }
 
-/// The output of `future`, unless `deadline` comes first.
+/// Returns the output of `future`; `None` if `deadline` passes first.
 async fn before<F: Future>(deadline: Moment, future: F) -> Option<F::Output> {
     tokio::time::timeout(deadline.since(SystemClock.now()), future).await.ok()
 }
@@ -312,35 +302,35 @@ mod tests {
     const SLOW: &str = "INSERT INTO t WITH RECURSIVE c(x) AS \
                         (SELECT 1 UNION ALL SELECT x + 1 FROM c WHERE x < 3000000) SELECT max(x) FROM c";
 
-    struct Setting {
+    struct TestFile {
         connections: Connections,
         _directory: tempfile::TempDir,
     }
 
-    impl Setting {
-        async fn new(patience: Duration) -> Self {
+    impl TestFile {
+        async fn new(timeout: Duration) -> Self {
             let directory = tempfile::TempDir::new().unwrap();
             let config = Config::new(directory.path().join("x.db"));
             let connections = Connections::new(&config, config.path.clone());
             let mut setting = Self { connections, _directory: directory };
-            // A busy machine may take longer for it than the test has patience.
+            // On a busy machine this may take longer than the test's timeout.
             setting.run(Lane::Durable, "PRAGMA journal_mode = WAL; CREATE TABLE t (x)").await.unwrap();
-            setting.connections.patience = patience;
+            setting.connections.timeout = timeout;
             setting
         }
 
         async fn run(&self, lane: Lane, sql: &'static str) -> Result<Vec<SqliteRow>> {
             let sql = SqlStr::from_static(sql);
-            let read = |answer: Answer| Ok(answer.rows);
+            let read = |reply: Reply| Ok(reply.rows);
             self.connections
-                .run(lane, Operation::Claim, Sql::Asks(&sql), SqliteArguments::default(), read)
+                .run(lane, Operation::Claim, Sql::Query(&sql), SqliteArguments::default(), read)
                 .await
         }
     }
 
     #[tokio::test]
-    async fn what_hangs_is_given_up_in_time_but_not_overtaken() {
-        let setting = Setting::new(Duration::from_millis(50)).await;
+    async fn a_hung_statement_times_out_and_is_not_overtaken() {
+        let setting = TestFile::new(Duration::from_millis(50)).await;
         let start = SystemClock.now();
         let error = setting.run(Lane::Durable, SLOW).await.unwrap_err();
         assert!(error.is_temporary(), "{error:?}");
@@ -351,14 +341,14 @@ mod tests {
                 Err(error) => assert!(error.is_temporary(), "{error:?}"),
             }
             refused += 1;
-            assert!(SystemClock.now().since(start) < Duration::from_secs(60), "never ends");
+            assert!(SystemClock.now().since(start) < Duration::from_secs(60), "the statement never ends");
         };
         assert_eq!(rows, 1, "overtaken, after {refused} refusals");
     }
 
     #[tokio::test]
-    async fn what_was_dropped_half_way_leaves_no_transaction_open() {
-        let setting = Setting::new(Duration::from_secs(5)).await;
+    async fn a_dropped_statement_leaves_no_transaction_open() {
+        let setting = TestFile::new(Duration::from_secs(5)).await;
         for polls in 1..20 {
             let mut work =
                 Box::pin(setting.run(Lane::Relaxed, "BEGIN IMMEDIATE; INSERT INTO t VALUES (1); COMMIT"));
@@ -374,8 +364,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_error_half_way_leaves_no_transaction_open() {
-        let setting = Setting::new(Duration::from_secs(5)).await;
+    async fn a_failed_statement_leaves_no_transaction_open() {
+        let setting = TestFile::new(Duration::from_secs(5)).await;
         let script = "BEGIN IMMEDIATE; INSERT INTO t VALUES (1); INSERT INTO nowhere VALUES (1); COMMIT";
         assert!(setting.run(Lane::Relaxed, script).await.is_err());
         setting.run(Lane::Durable, "BEGIN IMMEDIATE; INSERT INTO t VALUES (2); COMMIT").await.unwrap();

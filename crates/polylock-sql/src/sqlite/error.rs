@@ -1,4 +1,4 @@
-//! What a driver's error means.
+//! Classification of the driver's errors.
 
 use std::{io, path::Path};
 
@@ -22,28 +22,28 @@ const SCHEMA: u32 = 17;
 const AUTH: u32 = 23;
 const NOTADB: u32 = 26;
 
-/// SQLite's primary result code, if it is SQLite that complains.
+/// Returns SQLite's primary result code, if the error is SQLite's.
 fn code(error: &sqlx::Error) -> Option<u32> {
     let extended: u32 = error.as_database_error()?.code()?.parse().ok()?;
     Some(extended & 0xff)
 }
 
-/// The log's index could not be made longer, which is what a full disk looks like once the file is there: `SQLITE_IOERR_SHMSIZE`.
+/// Returns true for `SQLITE_IOERR_SHMSIZE`: the log's index could not be extended, the error for a full disk once the file exists.
 fn is_full(error: &sqlx::Error) -> bool {
     error.as_database_error().and_then(sqlx::error::DatabaseError::code).as_deref() == Some("4874")
 }
 
-/// Whether another connection is in the way, so that the same statement may succeed a moment later.
+/// Returns true if another connection is in the way, so that the same statement may succeed a moment later.
 pub(super) fn is_busy(error: &sqlx::Error) -> bool {
     matches!(code(error), Some(BUSY | LOCKED | PROTOCOL))
 }
 
-/// What helps against `error`.
+/// Returns the remedy for `error`.
 fn fault(error: &sqlx::Error) -> Fault {
     match code(error) {
         Some(_) if is_full(error) => Fault::Permanent,
-        // A disk that fails or a table that is being changed may be well again with the next try, on a connection
-        // that was opened anew; a full disk or a broken file will not.
+        // A disk error or a table that is being changed may be gone with the next attempt, on a new connection; a full disk or a damaged
+        // file is not.
         Some(BUSY | LOCKED | PROTOCOL | NOMEM | INTERRUPT | IOERR | CANTOPEN | SCHEMA) => Fault::Temporary,
         Some(PERM | READONLY | AUTH) => Fault::Denied,
         Some(_) => Fault::Permanent,
@@ -54,63 +54,65 @@ fn fault(error: &sqlx::Error) -> Fault {
     }
 }
 
-/// What to do about it, where the code alone would leave people guessing.
+/// Returns advice where the code alone is not clear enough.
 fn advice(error: &sqlx::Error) -> Option<&'static str> {
     match code(error)? {
         _ if is_full(error) => Some("the disk is full"),
         BUSY | LOCKED => Some("another process keeps it locked"),
-        READONLY => Some("this user may not write to it"),
-        CORRUPT => Some("it is damaged: stop everybody who uses it and move it away"),
+        READONLY => Some("this user has no right to write to it"),
+        CORRUPT => Some("it is damaged: stop every program that uses it, and move it away"),
         FULL => Some("the disk is full"),
-        CANTOPEN => Some("it can't be opened: check the path, its directory and the rights of both"),
-        NOTADB => Some("it is no SQLite database: choose another path"),
+        CANTOPEN => {
+            Some("it can't be opened: check the path, and the permissions of the file and its directory")
+        }
+        NOTADB => Some("it is not a SQLite database: choose another path"),
         _ => None,
     }
 }
 
-/// `error` in `operation` on `file`.
-pub(super) fn driver(operation: Operation, file: &Path, error: sqlx::Error) -> Error {
+/// Returns the error of `operation` on `file` for the driver's `error`.
+pub(super) fn from_driver(operation: Operation, file: &Path, error: sqlx::Error) -> Error {
     let (mut fault, mut advice) = (fault(&error), advice(&error).map(str::to_owned));
     if operation == Operation::Connect && code(&error) == Some(CANTOPEN) {
         fault = Fault::Permanent;
-        if let Some((found, words)) = ask_the_system(file) {
+        if let Some((found, words)) = check_access(file) {
             (fault, advice) = (found, Some(words));
         }
     }
-    at(operation, &place(file)).failed(fault, advice, error)
+    at(operation, &endpoint(file)).failed(fault, advice, error)
 }
 
-/// `operation` on `file` failed for a reason of our own.
-pub(super) fn ours(operation: Operation, file: &Path, fault: Fault, advice: impl Into<String>) -> Error {
-    at(operation, &place(file)).ours(fault, advice)
+/// Returns an error of `operation` on `file` that has no cause in the driver.
+pub(super) fn advise(operation: Operation, file: &Path, fault: Fault, advice: impl Into<String>) -> Error {
+    at(operation, &endpoint(file)).advise(fault, advice)
 }
 
-fn at(operation: Operation, place: &str) -> At<'_> {
-    At { backend: NAME, operation, place }
+fn at(operation: Operation, endpoint: &str) -> At<'_> {
+    At { backend: NAME, operation, endpoint }
 }
 
-fn place(file: &Path) -> String {
+fn endpoint(file: &Path) -> String {
     format!("file {file:?}")
 }
 
-/// `file` or its directory can't be made or reached.
-pub(super) fn system(file: &Path, error: &io::Error) -> Error {
+/// Returns the error for a `file` or directory that can't be created or reached.
+pub(super) fn from_system(file: &Path, error: &io::Error) -> Error {
     let fault = match error.kind() {
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => Fault::Denied,
         _ => Fault::Permanent,
     };
-    ours(Operation::Connect, file, fault, error.to_string())
+    advise(Operation::Connect, file, fault, error.to_string())
 }
 
-/// Why a file can't be opened: SQLite knows, but does not tell. Looks without opening it, because closing any
+/// Returns the reason why a file can't be opened, which SQLite does not report. Checks it without opening it, because closing any
 /// descriptor of the file would drop the locks that other connections of this process have on it.
-fn ask_the_system(file: &Path) -> Option<(Fault, String)> {
+fn check_access(file: &Path) -> Option<(Fault, String)> {
     match std::fs::metadata(file) {
         Ok(found) if found.is_dir() => Some((Fault::Permanent, "it is a directory".to_owned())),
         Ok(_) => ["", "-wal", "-shm"].into_iter().find_map(|suffix| {
             let mut path = file.as_os_str().to_owned();
             path.push(suffix);
-            let words = format!("this user may not read and write {path:?}");
+            let words = format!("this user has no right to read and write {path:?}");
             is_forbidden(Path::new(&path)).then_some((Fault::Denied, words))
         }),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -120,7 +122,7 @@ fn ask_the_system(file: &Path) -> Option<(Fault, String)> {
     }
 }
 
-/// Whether `file` is there and this user may not both read and write it.
+/// Returns true if `file` exists and this user may not both read and write it.
 #[cfg(unix)]
 fn is_forbidden(file: &Path) -> bool {
     use rustix::fs::{Access, access};
@@ -137,7 +139,7 @@ mod tests {
     use super::*;
     use sqlx::{ConnectOptions, Executor, sqlite::SqliteConnectOptions};
 
-    /// What `script` fails with on a small new file.
+    /// Returns the error of `script` on a small new file.
     async fn failure(options: SqliteConnectOptions, script: &'static str) -> sqlx::Error {
         let directory = tempfile::TempDir::new().unwrap();
         let options = options.filename(directory.path().join("x.db"));
@@ -149,7 +151,7 @@ mod tests {
     const FILLS: &str = "PRAGMA max_page_count = 1; INSERT INTO t VALUES (zeroblob(100000))";
 
     #[tokio::test]
-    async fn real_failures_are_told_by_what_helps() {
+    async fn real_failures_are_classified_by_their_remedy() {
         let plain = SqliteConnectOptions::new();
         for (options, script, expected) in [
             (plain.clone().read_only(true), "DELETE FROM t", (READONLY, Fault::Denied)),
@@ -165,9 +167,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_failure_names_the_file_and_leaves_the_rest_to_its_source() {
+    async fn a_failure_names_the_file_and_keeps_the_cause_as_source() {
         let error = failure(SqliteConnectOptions::new(), FILLS).await;
-        let Error::Unavailable(error) = driver(Operation::Claim, Path::new("/var/locks.db"), error) else {
+        let Error::Unavailable(error) = from_driver(Operation::Claim, Path::new("/var/locks.db"), error)
+        else {
             panic!("should be unavailable")
         };
         assert_eq!(error.source.to_string(), "file \"/var/locks.db\": the disk is full");

@@ -5,42 +5,42 @@ use sqlx::{Row, sqlite::SqliteRow};
 
 use crate::engine::rows::{self, Columns};
 
-/// What a release has done.
+/// The outcome of a release.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct HandOver {
-    /// Whether there was a hold to be released.
+pub(super) struct ReleaseOutcome {
+    /// True if a hold or a queue entry was removed.
     pub(super) released: bool,
-    pub(super) grants: Vec<Granted>,
+    pub(super) grants: Vec<GrantedWaiter>,
 }
 
 /// A waiter that was granted the lock.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Granted {
-    pub(super) waiter: Next,
+pub(super) struct GrantedWaiter {
+    pub(super) waiter: NextWaiter,
     pub(super) grant: Grant,
 }
 
-/// A waiter whose turn it was.
+/// A waiter that can be granted the lock.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Next {
+pub(super) struct NextWaiter {
     pub(super) request: RequestId,
-    pub(super) place: u64,
-    /// Where its process wants to be woken, and by which number; `None` if it looks itself.
+    pub(super) position: u64,
+    /// The socket name of its process, which receives the ticket as wake-up; `None` if that process only polls.
     pub(super) channel: Option<Vec<u8>>,
     pub(super) ticket: i64,
 }
 
-impl HandOver {
-    /// From rows of one column for the holds, of four for the waiters, and of three for the grants.
-    pub(super) fn read(answer: &[SqliteRow]) -> Result<Self, sqlx::Error> {
+impl ReleaseOutcome {
+    /// Decodes rows of one column for removed entries, of four for the waiters, and of three for the grants.
+    pub(super) fn read(reply: &[SqliteRow]) -> Result<Self, sqlx::Error> {
         let mut next = Vec::new();
         let mut outcome = Self { released: false, grants: Vec::new() };
-        for row in answer {
+        for row in reply {
             match row.len() {
                 1 => outcome.released |= row.int(0)? == Some(1),
-                4 => next.push(Next {
+                4 => next.push(NextWaiter {
                     request: rows::request(row, 0)?,
-                    place: row.int(1)?.unwrap_or_default().unsigned_abs(),
+                    position: row.int(1)?.unwrap_or_default().unsigned_abs(),
                     channel: row.try_get(2)?,
                     ticket: row.int(3)?.unwrap_or_default(),
                 }),
@@ -48,10 +48,10 @@ impl HandOver {
                     let request = rows::request(row, 0)?;
                     let token = row.int(1)?.and_then(FencingToken::new);
                     let waiter = next.iter().position(|waiter| waiter.request == request);
-                    // One that is not among them has joined between the statements, which is impossible: it finds its grant itself.
+                    // A waiter that joined between the two statements, which is impossible, would find its grant itself.
                     if let (Some(token), Some(waiter)) = (token, waiter) {
                         let grant = Grant::new(token, rows::duration(row.int(2)?));
-                        outcome.grants.push(Granted { waiter: next.swap_remove(waiter), grant });
+                        outcome.grants.push(GrantedWaiter { waiter: next.swap_remove(waiter), grant });
                     }
                 }
             }

@@ -3,14 +3,14 @@
 mod backend;
 mod config;
 mod connection;
+mod datagrams;
 mod error;
+mod file;
 mod hand_over;
 mod open;
-mod place;
-mod round;
+mod poll;
 mod rows;
 mod statements;
-mod wakeups;
 
 pub use config::{Config, Durability};
 pub use open::connect;

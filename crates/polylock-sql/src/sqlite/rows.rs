@@ -1,4 +1,4 @@
-//! How the columns of a SQLite row are read.
+//! Access to the columns of a SQLite row.
 
 use sqlx::{Error, Row, sqlite::SqliteRow};
 
@@ -14,7 +14,7 @@ impl Columns for SqliteRow {
     }
 
     fn text(&self, column: usize) -> Result<Option<String>, Error> {
-        // As bytes: a text in a file need not be UTF-8.
+        // Read as bytes: a text in a file need not be UTF-8.
         let bytes: Option<Vec<u8>> = self.try_get(column)?;
         Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
     }

@@ -1,4 +1,4 @@
-//! The SQL of the store, from the files in `statements/`, with the tables' names and the clock filled in.
+//! The SQL of the store, from the files in `statements/`, with the table names and the clock filled in.
 
 use std::sync::Arc;
 
@@ -7,22 +7,22 @@ use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
 
 use crate::engine::{
     table::Column,
-    version::{Added, Next, Version, with_added},
+    version::{Addition, NextVersion, Version, with_additions},
 };
 
-/// The database's clock in whole microseconds. SQLite reads it in steps of a millisecond, rounded down, once per
-/// statement and after it has its lock. The rounding repairs the division that made it a fraction of a second.
+/// The database's clock in whole microseconds. SQLite reads it with a resolution of a millisecond, rounded down, once per statement and
+/// after the statement has its lock. The 0.5 corrects the rounding error of the division that made it a fraction of a second.
 const NOW: &str = "(CAST(unixepoch('subsec') * 1000 + 0.5 AS INTEGER) * 1000)";
 
-/// One step of the clock: the true time may be this much later than [`NOW`]. Added to every end of a lease and taken
-/// off what is left of one, it keeps a lease from being shorter than the store said.
+/// The resolution of the clock: the true time may be this much later than [`NOW`]. It is added to the end of every lease and subtracted
+/// from every remaining lease, so that no lease is shorter than the store reported.
 const STEP: &str = "1000";
 
-/// The place of a request in the queue; the end of the queue for one that has none, or whose place has run out.
+/// The queue position of a request; the end of the queue if it has no live queue entry.
 const PLACE: &str = "coalesce((SELECT seq FROM {p}_waiters WHERE name = ?1 AND request = ?2 \
                      AND expires_at > {now}), 9223372036854775807)";
 
-/// The file that makes the tables of the first version.
+/// The file that creates the tables of the first version.
 pub(super) const SCHEMA: &str = include_str!("statements/schema.sql");
 
 /// The version of the tables. The steps are in `statements/upgrade/`.
@@ -38,7 +38,7 @@ const VERSION: Version<'_> = Version {
 #[derive(Debug)]
 pub(super) struct Statements {
     pub(super) prefix: String,
-    next: Option<Arc<Next>>,
+    next: Option<Arc<NextVersion>>,
     pub(super) has_schema: SqlStr,
     pub(super) columns: SqlStr,
     pub(super) version: SqlStr,
@@ -61,8 +61,8 @@ pub(super) struct Statements {
 }
 
 impl Statements {
-    /// The statements on tables whose names begin with `prefix`, which must have been checked: it is not quoted.
-    pub(super) fn new(prefix: &str, next: Option<&Arc<Next>>) -> Self {
+    /// Creates the statements for tables with names that begin with `prefix`, which must have been checked: it is not quoted.
+    pub(super) fn new(prefix: &str, next: Option<&Arc<NextVersion>>) -> Self {
         let look = include_str!("statements/look.sql");
         let known = VERSION.with(next.map(Arc::as_ref));
         let fill = |file: &str| fill(file, prefix, known, &[]);
@@ -94,15 +94,15 @@ impl Statements {
         }
     }
 
-    /// The version of the tables.
+    /// Returns the version of the tables that this program uses.
     pub(super) fn known(&self) -> Version<'_> {
         VERSION.with(self.next.as_deref())
     }
 
-    /// What makes the tables, or leads to them from version `found`, 0 if there is none; `columns` are those that are there. It fails,
-    /// and has done nothing, if they are of another version meanwhile.
+    /// Returns the script that creates the tables, or leads to them from version `found`, 0 if there is none; `columns` are those that
+    /// exist. The script fails without an effect if the tables have another version meanwhile.
     pub(super) fn creation(&self, found: i64, columns: &[Column]) -> SqlStr {
-        let is_there = |added: &Added<'_>| {
+        let is_there = |added: &Addition<'_>| {
             let table = format!("{}_{}", self.prefix, added.table);
             let mut columns = columns.iter();
             columns
@@ -110,28 +110,28 @@ impl Statements {
         };
         let mut script = format!("BEGIN IMMEDIATE;\n{SCHEMA}\n");
         for (_, step) in self.known().steps() {
-            let add = |added: &Added<'_>| {
+            let add = |added: &Addition<'_>| {
                 if is_there(added) { String::new() } else { format!("{};", added.statement) }
             };
-            script.extend([with_added(step, add).as_str(), "\n"]);
+            script.extend([with_additions(step, add).as_str(), "\n"]);
         }
         script.push_str(include_str!("statements/installed.sql"));
         script.push_str("COMMIT;");
         fill(&script, &self.prefix, self.known(), &[("{found}", found.to_string())])
     }
 
-    /// What sets the oldest version whose programs may use the tables.
+    /// Returns the statement that sets the oldest version with programs that may use the tables.
     pub(super) fn raise(&self, oldest: i64) -> String {
         format!("UPDATE {}_meta SET value = {oldest} WHERE key = 'oldest'", self.prefix)
     }
 }
 
-/// The statements of a file, without its comments.
+/// Returns the statements of a file, without its comments.
 fn code(file: &str) -> String {
     file.lines().filter(|line| !line.starts_with("--")).collect::<Vec<_>>().join("\n")
 }
 
-/// Drops the comments, which the driver would hash and compare with every call, and fills in the rest.
+/// Removes the comments, which the driver would hash and compare with every call, and replaces every parameter in braces.
 fn fill(file: &str, prefix: &str, known: Version<'_>, more: &[(&str, String)]) -> SqlStr {
     let mut text = code(file).replace("{place}", PLACE).replace("{p}", prefix);
     let by_mode = Mode::ALL.map(|mode| format!(" WHEN {} THEN {}", mode.bit(), mode.conflicts())).concat();
@@ -147,18 +147,18 @@ fn fill(file: &str, prefix: &str, known: Version<'_>, more: &[(&str, String)]) -
     text = text
         .replace("{left}", &format!("max(expires_at - {NOW} - {STEP}, 0)"))
         .replace("{age}", &format!("max({NOW} - max(since, 0), 0)"))
-        // Others can write to the file, too: no value makes an answer large.
+        // Other programs can write to the file, too: limits keep every reply small.
         .replace("{owner}", "substr(owner, 1, 256)")
         .replace("{label}", "substr(label, 1, 256)")
         .replace("{notice}", "substr(notice, 1, 1024)")
         .replace("{now}", NOW);
-    for (key, value) in known.numbers().iter().chain(more) {
+    for (key, value) in known.replacements().iter().chain(more) {
         text = text.replace(key, value);
     }
     if let Some(next) = known.next {
-        text = next.edited(text);
+        text = next.apply_edits(text);
     }
-    // An `Arc`, because a statement is cloned with every call. Nothing in it comes from outside but the prefix.
+    // An `Arc`, because a statement is cloned with every call. Only the prefix comes from outside, and it was checked.
     AssertSqlSafe(Arc::<str>::from(text)).into_sql_str()
 }
 
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
     use sqlx::{ConnectOptions, Executor, Row, SqliteConnection, sqlite::SqliteConnectOptions};
 
-    /// How SQLite goes about every statement of `sql`.
+    /// Returns SQLite's query plan for every statement of `sql`.
     async fn plan(connection: &mut SqliteConnection, sql: &SqlStr) -> Vec<String> {
         let mut steps = Vec::new();
         for statement in sql.as_str().split(';').filter(|statement| statement.contains("polylock_")) {
@@ -178,7 +178,7 @@ mod tests {
         steps
     }
 
-    /// Inserts three expired holds, a live one and an expired waiter.
+    /// Inserts three expired holds, a live hold and an expired waiter.
     const ROWS: &str = "
         INSERT INTO polylock_holds (token, name, slot, request, mode, owner, label, since, expires_at)
         SELECT column1, CAST('n' || column1 AS BLOB), x'', zeroblob(16), 5, '', '', 0, iif(column1 = 2, 1 << 60, 0)
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn no_statement_scans_a_table_and_no_waiter_looks_at_all_others() {
+    async fn no_statement_scans_a_table_or_all_waiters_of_a_lock() {
         let statements = Statements::new("polylock", None);
         let mut connection = SqliteConnectOptions::new().in_memory(true).connect().await.unwrap();
         connection.execute(statements.creation(0, &[])).await.unwrap();
@@ -239,7 +239,7 @@ mod tests {
                     .iter()
                     .any(|scan| step.starts_with(scan));
                 assert!(!scans, "{step}: {sql:?}");
-                // By name alone would be every row of a lock that hundreds wait for.
+                // A search by name alone would read every row of a lock with hundreds of waiters.
                 let all = step.contains("_waiters USING") && step.ends_with("(name=?)");
                 assert!(!all || sql == inspect, "{step}: {sql:?}");
             }

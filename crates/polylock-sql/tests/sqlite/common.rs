@@ -1,17 +1,17 @@
-//! A file of its own for each test, and what a store is asked.
+//! A separate file for each test, and the calls to a store.
 
 use std::{path::PathBuf, time::Duration};
 
-use polylock_core::{Grant, KeepAlive, LockName, Mode, Place, Request, Standing, Store};
+use polylock_core::{ClaimOutcome, Grant, KeepAlive, LockName, Mode, QueuePosition, Request, Store};
 use polylock_sql::sqlite::{Config, connect};
 use sqlx::{Connection, SqliteConnection, sqlite::SqliteConnectOptions};
 use tempfile::TempDir;
 
-pub(crate) struct File {
+pub(crate) struct TestFile {
     directory: TempDir,
 }
 
-impl File {
+impl TestFile {
     pub(crate) fn new() -> Self {
         Self { directory: TempDir::new().unwrap() }
     }
@@ -32,44 +32,44 @@ impl File {
         connect(self.config()).await
     }
 
-    /// A connection to a file that may not be there yet.
+    /// Opens a connection to a file that may not exist yet.
     pub(crate) async fn raw_new(&self) -> SqliteConnection {
         let options = SqliteConnectOptions::new().filename(self.path()).create_if_missing(true);
         SqliteConnection::connect_with(&options).await.unwrap()
     }
 
-    /// A connection past the store, as another program would have it.
+    /// Opens a connection beside the store, as another program would have it.
     pub(crate) async fn raw(&self) -> SqliteConnection {
         SqliteConnection::connect_with(&SqliteConnectOptions::new().filename(self.path())).await.unwrap()
     }
 
-    /// How many rows there are, live or not.
+    /// Returns the number of rows, live or not.
     pub(crate) async fn rows(&self) -> i64 {
         let count = "SELECT (SELECT count(*) FROM polylock_holds) + (SELECT count(*) FROM polylock_waiters)";
         sqlx::query_scalar(count).fetch_one(&mut self.raw().await).await.unwrap()
     }
 }
 
-/// A request to take `name` for ten seconds.
+/// Returns a request for `name` with a TTL of ten seconds.
 pub(crate) fn request(name: &str, mode: Mode) -> Request {
-    lasting(name, mode, Duration::from_secs(10))
+    request_with_ttl(name, mode, Duration::from_secs(10))
 }
 
-pub(crate) fn lasting(name: &str, mode: Mode, ttl: Duration) -> Request {
+pub(crate) fn request_with_ttl(name: &str, mode: Mode, ttl: Duration) -> Request {
     Request::new(LockName::new(name).unwrap(), mode, ttl)
 }
 
 pub(crate) async fn held(store: &Store, request: &Request) -> Grant {
     match store.backend.claim(request).await.unwrap() {
-        Standing::Held(grant) => grant,
-        Standing::Queued(place) => panic!("should hold, and waits: {place:?}"),
+        ClaimOutcome::Granted(grant) => grant,
+        ClaimOutcome::Queued(position) => panic!("should hold, and waits: {position:?}"),
     }
 }
 
-pub(crate) async fn queued(store: &Store, request: &Request) -> Place {
+pub(crate) async fn queued(store: &Store, request: &Request) -> QueuePosition {
     match store.backend.claim(request).await.unwrap() {
-        Standing::Queued(place) => place,
-        Standing::Held(grant) => panic!("should wait, and holds: {grant:?}"),
+        ClaimOutcome::Queued(position) => position,
+        ClaimOutcome::Granted(grant) => panic!("should wait, and holds: {grant:?}"),
     }
 }
 
@@ -77,9 +77,9 @@ pub(crate) async fn queued(store: &Store, request: &Request) -> Place {
 pub(crate) async fn acquire(store: &Store, request: &Request) -> Grant {
     loop {
         match store.backend.claim(request).await.unwrap() {
-            Standing::Held(grant) => return grant,
-            Standing::Queued(place) => {
-                let recheck = place.recheck_after.min(Place::MAX_RECHECK);
+            ClaimOutcome::Granted(grant) => return grant,
+            ClaimOutcome::Queued(position) => {
+                let recheck = position.recheck_after.min(QueuePosition::MAX_RECHECK);
                 let wait = store.backend.wait(request);
                 if let Ok(wake) = tokio::time::timeout(recheck, wait).await {
                     wake.unwrap();

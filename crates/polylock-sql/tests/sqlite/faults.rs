@@ -1,4 +1,4 @@
-//! What goes wrong, and what the caller is told.
+//! Failures, and the errors that the caller receives.
 
 use std::{error::Error as _, time::Duration};
 
@@ -8,37 +8,37 @@ use polylock_core::{
 use polylock_sql::sqlite::{Config, Durability, connect};
 use sqlx::Executor;
 
-use crate::common::{File, held, keep_alive, queued, request};
+use crate::common::{TestFile, held, keep_alive, queued, request};
 
-/// The fault of a store that can't be used, and all that is said about it.
-fn fault(result: Result<Store>) -> (Fault, String) {
+/// Returns the fault of a store that can't be used, and its whole message.
+fn connect_fault(result: Result<Store>) -> (Fault, String) {
     let Err(Error::Unavailable(error)) = result else { panic!("should be unavailable: {result:?}") };
     assert_eq!((error.operation, error.backend), (Operation::Connect, "sqlite"));
-    let said = format!("{error}: {}", error.source().unwrap());
-    (error.fault, said)
+    let message = format!("{error}: {}", error.source().unwrap());
+    (error.fault, message)
 }
 
 #[tokio::test]
-async fn a_path_that_is_no_database_is_refused_for_good_and_named() {
-    let file = File::new();
+async fn a_path_that_is_not_a_database_is_a_permanent_error() {
+    let file = TestFile::new();
     let directory = file.path().parent().unwrap().to_owned();
-    let (found, said) = fault(connect(Config::new(&directory)).await);
-    assert_eq!(found, Fault::Permanent);
-    assert!(said.contains("is a directory"), "{said}");
+    let (fault, message) = connect_fault(connect(Config::new(&directory)).await);
+    assert_eq!(fault, Fault::Permanent);
+    assert!(message.contains("is a directory"), "{message}");
 
     let text = directory.join("text");
     std::fs::write(&text, "no database, but longer than the header of one ".repeat(40)).unwrap();
-    let (found, said) = fault(connect(Config::new(&text)).await);
-    assert_eq!(found, Fault::Permanent);
-    assert!(said.contains("no SQLite database") && said.contains("text"), "{said}");
+    let (fault, message) = connect_fault(connect(Config::new(&text)).await);
+    assert_eq!(fault, Fault::Permanent);
+    assert!(message.contains("not a SQLite database") && message.contains("text"), "{message}");
 
-    let (found, said) = fault(connect(Config::new(text.join("below"))).await);
-    assert_eq!(found, Fault::Permanent, "{said}");
+    let (fault, message) = connect_fault(connect(Config::new(text.join("below"))).await);
+    assert_eq!(fault, Fault::Permanent, "{message}");
 }
 
 #[tokio::test]
-async fn missing_directories_are_made() {
-    let file = File::new();
+async fn missing_directories_are_created() {
+    let file = TestFile::new();
     let path = file.path().parent().unwrap().join("a/b/locks.db");
     let store = connect(Config::new(&path)).await.unwrap();
     held(&store, &request("n", Mode::Exclusive)).await;
@@ -47,7 +47,7 @@ async fn missing_directories_are_made() {
 
 #[tokio::test]
 async fn odd_paths_are_taken_literally() {
-    let file = File::new();
+    let file = TestFile::new();
     let directory = file.path().parent().unwrap().to_owned();
     for name in ["a b?c=d#e%20f.db", "it's \"ü\".db", "*"] {
         let path = directory.join(name);
@@ -58,8 +58,8 @@ async fn odd_paths_are_taken_literally() {
 }
 
 #[tokio::test]
-async fn a_damaged_file_is_told_as_such() {
-    let file = File::new();
+async fn a_damaged_file_is_a_permanent_error() {
+    let file = TestFile::new();
     let store = file.store().await;
     held(&store, &request("n", Mode::Exclusive)).await;
     drop(store);
@@ -79,9 +79,9 @@ async fn a_damaged_file_is_told_as_such() {
 }
 
 #[tokio::test]
-async fn a_foreign_writer_is_waited_for_and_told_of_in_the_end() {
-    let file = File::new();
-    let store = connect(file.config().busy_timeout(Duration::from_millis(200))).await.unwrap();
+async fn a_lock_of_another_writer_is_waited_for_until_the_busy_timeout() {
+    let file = TestFile::new();
+    let store = connect(file.config().operation_timeout(Duration::from_millis(200))).await.unwrap();
     let (a, b) = (request("n", Mode::Exclusive), request("n", Mode::Exclusive));
     held(&store, &a).await;
     let mut raw = file.raw().await;
@@ -98,21 +98,21 @@ async fn a_foreign_writer_is_waited_for_and_told_of_in_the_end() {
     for error in [claim, renew, release] {
         assert!(error.is_temporary(), "{error:?}");
     }
-    // It ends while an operation waits for it.
-    let (place, _) = futures_util::future::join(queued(&store, &b), async {
+    // The other transaction ends while an operation waits for it.
+    let (position, _) = futures_util::future::join(queued(&store, &b), async {
         SystemClock.sleep_until(SystemClock.now() + Duration::from_millis(50)).await;
         raw.execute("COMMIT").await.unwrap();
     })
     .await;
-    assert_eq!(place.ahead, Some(1));
+    assert_eq!(position.ahead, Some(1));
     store.backend.release(&a).await.unwrap();
     held(&store, &b).await;
 }
 
 #[cfg(unix)]
 #[tokio::test]
-async fn a_file_that_is_deleted_in_use_is_left_for_the_one_in_its_place() {
-    let file = File::new();
+async fn a_file_deleted_in_use_is_replaced_by_the_new_file() {
+    let file = TestFile::new();
     let (one, two) = (file.store().await, file.store().await);
     let [a, b, c] = [(); 3].map(|()| request("n", Mode::Exclusive));
     held(&one, &a).await;
@@ -128,8 +128,8 @@ async fn a_file_that_is_deleted_in_use_is_left_for_the_one_in_its_place() {
 }
 
 #[tokio::test]
-async fn tables_that_vanish_are_an_error_and_never_a_grant() {
-    let file = File::new();
+async fn dropped_tables_are_an_error_and_never_a_grant() {
+    let file = TestFile::new();
     let store = file.store().await;
     let mut raw = file.raw().await;
     raw.execute("DROP TABLE polylock_holds").await.unwrap();
@@ -140,8 +140,8 @@ async fn tables_that_vanish_are_an_error_and_never_a_grant() {
 }
 
 #[tokio::test]
-async fn a_later_version_of_the_tables_is_refused_and_another_prefix_helps() {
-    let file = File::new();
+async fn tables_of_a_later_version_are_refused_and_another_prefix_is_accepted() {
+    let file = TestFile::new();
     drop(file.store().await);
     file.raw().await.execute("UPDATE polylock_meta SET value = 9").await.unwrap();
     let Err(Error::Config(error)) = connect(file.config()).await else { panic!("should be refused") };
@@ -152,8 +152,8 @@ async fn a_later_version_of_the_tables_is_refused_and_another_prefix_helps() {
 }
 
 #[tokio::test]
-async fn prefixes_keep_locks_apart_and_leave_other_tables_alone() {
-    let file = File::new();
+async fn prefixes_separate_locks_and_leave_other_tables_unchanged() {
+    let file = TestFile::new();
     file.raw_new().await.execute("CREATE TABLE mine (x); INSERT INTO mine VALUES (1)").await.unwrap();
     let (one, two) = (file.store().await, connect(file.config().table("b")).await.unwrap());
     held(&one, &request("n", Mode::Exclusive)).await;
@@ -163,7 +163,7 @@ async fn prefixes_keep_locks_apart_and_leave_other_tables_alone() {
 }
 
 #[tokio::test]
-async fn in_memory_databases_are_refused_and_the_way_out_is_named() {
+async fn in_memory_databases_are_refused() {
     for path in [":memory:", "file::memory:?cache=shared", "", ":memory:x"] {
         let Err(Error::Config(error)) = connect(Config::new(path)).await else {
             panic!("{path} should be refused")
@@ -172,11 +172,11 @@ async fn in_memory_databases_are_refused_and_the_way_out_is_named() {
     }
 }
 
-/// Many open the same new file at once, each with an io of its own kind: all see the same locks.
+/// Many tasks open the same new file at once: all see the same locks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_new_file_may_be_opened_by_many_at_once() {
+async fn a_new_file_may_be_opened_by_many_tasks_at_once() {
     for _ in 0..5 {
-        let file = File::new();
+        let file = TestFile::new();
         let opening: Vec<_> = (0..8).map(|_| tokio::spawn(connect(file.config()))).collect();
         let mut holders = 0;
         for store in opening {
@@ -185,7 +185,7 @@ async fn a_new_file_may_be_opened_by_many_at_once() {
             a.queues = false;
             holders += usize::from(matches!(
                 store.backend.claim(&a).await.unwrap(),
-                polylock_core::Standing::Held(_)
+                polylock_core::ClaimOutcome::Granted(_)
             ));
         }
         assert_eq!(holders, 1);
@@ -193,15 +193,15 @@ async fn a_new_file_may_be_opened_by_many_at_once() {
 }
 
 #[tokio::test]
-async fn capabilities_say_what_a_power_cut_costs() {
-    let file = File::new();
+async fn capabilities_report_the_effect_of_a_power_cut() {
+    let file = TestFile::new();
     assert_eq!(file.store().await.backend.capabilities().fencing, polylock_core::Fencing::Durable);
     let relaxed = connect(file.config().durability(Durability::Normal)).await.unwrap();
     assert_eq!(relaxed.backend.capabilities().fencing, polylock_core::Fencing::WhileRunning);
 }
 
 #[tokio::test]
-async fn what_is_no_file_is_refused_for_good() {
-    let (fault, text) = fault(connect(Config::new("/dev/null")).await);
-    assert!(fault == Fault::Permanent && text.contains("no regular file"), "{text}");
+async fn a_device_instead_of_a_file_is_a_permanent_error() {
+    let (fault, text) = connect_fault(connect(Config::new("/dev/null")).await);
+    assert!(fault == Fault::Permanent && text.contains("not a regular file"), "{text}");
 }

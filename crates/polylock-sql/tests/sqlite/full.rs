@@ -1,4 +1,4 @@
-//! A disk that is full, on a real file system of half a megabyte.
+//! A full disk: a real file system of half a megabyte.
 
 use std::{
     fs,
@@ -7,31 +7,31 @@ use std::{
     process::Command,
 };
 
-use polylock_core::{Error, Fault, LockName, Mode, Request, Standing, Store};
+use polylock_core::{ClaimOutcome, Error, Fault, LockName, Mode, Request, Store};
 use polylock_sql::sqlite::{Config, connect};
 use sqlx::{Connection, SqliteConnection, sqlite::SqliteConnectOptions};
 
 use super::common::request;
 
-/// Where the small file system is, in the process that has it.
-const PLACE: &str = "POLYLOCK_TEST_SMALL_DISK";
+/// The variable with the path of the small file system, in the process that has it.
+const SMALL_DISK: &str = "POLYLOCK_TEST_SMALL_DISK";
 
 /// Runs this test again as a process with a small file system of its own; false, with a message, if this user may not have one.
 fn on_a_small_disk(test: &str) -> bool {
     let directory = tempfile::TempDir::new().unwrap();
-    let place = directory.path().to_str().unwrap();
+    let path = directory.path().to_str().unwrap();
     let script = "mount -t tmpfs -o size=512k tmpfs \"$1\" || exit 99; shift; exec \"$@\"";
-    let run = |rights: &[&str]| {
+    let run = |options: &[&str]| {
         let mut command = Command::new("unshare");
-        command.args(rights).args(["--mount", "sh", "-c", script, "sh", place]);
+        command.args(options).args(["--mount", "sh", "-c", script, "sh", path]);
         command
             .arg(std::env::current_exe().unwrap())
             .args(["--exact", test, "--nocapture"])
-            .env(PLACE, place);
+            .env(SMALL_DISK, path);
         command.output().unwrap_or_else(|error| panic!("unshare (of util-linux, in every Debian): {error}"))
     };
-    for rights in [&[][..], &["--user", "--map-root-user"]] {
-        let output = run(rights);
+    for options in [&[][..], &["--user", "--map-root-user"]] {
+        let output = run(options);
         let text =
             [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
         if text.contains("test result: ") {
@@ -44,7 +44,7 @@ fn on_a_small_disk(test: &str) -> bool {
     false
 }
 
-/// Writes until nothing fits any more.
+/// Writes a file until the disk is full.
 fn fill(directory: &Path) -> PathBuf {
     let path = directory.join("filler");
     let mut file = fs::File::create(&path).unwrap();
@@ -60,18 +60,18 @@ fn assert_full(error: &Error) {
     assert!(unavailable.source.to_string().ends_with("the disk is full"), "{error:?}");
 }
 
-/// Claims locks until one is refused; those that were granted, and the one that was not.
+/// Claims locks until one is refused. Returns the requests that were granted, and the one that was refused.
 async fn claim_all(store: &Store) -> (Vec<Request>, Request) {
     let mut granted = Vec::new();
     loop {
-        // Long, so that few are needed.
-        let wanted = request(&format!("{:0>250}", granted.len()), Mode::Exclusive);
-        match store.backend.claim(&wanted).await {
-            Ok(Standing::Held(_)) => granted.push(wanted),
+        // A long name, so that few locks are needed.
+        let request = request(&format!("{:0>250}", granted.len()), Mode::Exclusive);
+        match store.backend.claim(&request).await {
+            Ok(ClaimOutcome::Granted(_)) => granted.push(request),
             Ok(other) => panic!("{other:?}"),
             Err(error) => {
                 assert_full(&error);
-                return (granted, wanted);
+                return (granted, request);
             }
         }
         assert!(granted.len() < 10_000, "the disk is not full");
@@ -83,36 +83,40 @@ async fn holders(store: &Store, name: &LockName) -> usize {
 }
 
 #[tokio::test]
-async fn a_full_disk_grants_nothing_and_harms_nothing() {
-    let Some(directory) = std::env::var_os(PLACE).map(PathBuf::from) else {
-        on_a_small_disk("full::a_full_disk_grants_nothing_and_harms_nothing");
+async fn a_full_disk_grants_no_lock_and_loses_none() {
+    let Some(directory) = std::env::var_os(SMALL_DISK).map(PathBuf::from) else {
+        on_a_small_disk("full::a_full_disk_grants_no_lock_and_loses_none");
         return;
     };
     let file = directory.join("locks.db");
     let store = connect(Config::new(&file)).await.unwrap();
     let held = request("held before", Mode::Exclusive);
-    let Standing::Held(first) = store.backend.claim(&held).await.unwrap() else { panic!("it is free") };
+    let ClaimOutcome::Granted(first) = store.backend.claim(&held).await.unwrap() else {
+        panic!("it is free")
+    };
 
     let filler = fill(&directory);
     let (granted, refused) = claim_all(&store).await;
-    // What was granted is held, and what was refused is not.
+    // Every granted lock is held, and the refused one is not.
     assert_eq!(holders(&store, &refused.name).await, 0);
     for request in granted.iter().chain([&held]) {
         assert_eq!(holders(&store, &request.name).await, 1);
     }
     let waiting = request("held before", Mode::Exclusive);
     match store.backend.claim(&waiting).await {
-        Ok(Standing::Queued(_)) => {}
+        Ok(ClaimOutcome::Queued(_)) => {}
         Ok(granted) => panic!("it is held: {granted:?}"),
         Err(error) => assert_full(&error),
     }
-    // Nor can a new store begin.
+    // A new store can't be opened either.
     assert_full(&connect(Config::new(directory.join("new/locks.db"))).await.unwrap_err());
     assert_full(&connect(Config::new(&file).table("other")).await.unwrap_err());
 
-    // There is space again: the same store goes on, and so does a new one.
+    // There is space again: the same store continues, and a new one can be opened.
     fs::remove_file(filler).unwrap();
-    let Standing::Held(last) = store.backend.claim(&refused).await.unwrap() else { panic!("it is free") };
+    let ClaimOutcome::Granted(last) = store.backend.claim(&refused).await.unwrap() else {
+        panic!("it is free")
+    };
     assert!(last.token > first.token);
     store.backend.release(&waiting).await.unwrap();
     for request in granted.iter().chain([&held, &refused]) {
@@ -120,7 +124,7 @@ async fn a_full_disk_grants_nothing_and_harms_nothing() {
         assert_eq!(holders(&store, &request.name).await, 0);
     }
     let other = connect(Config::new(&file).table("other")).await.unwrap();
-    assert!(matches!(other.backend.claim(&held).await.unwrap(), Standing::Held(_)));
+    assert!(matches!(other.backend.claim(&held).await.unwrap(), ClaimOutcome::Granted(_)));
     let mut raw = SqliteConnection::connect_with(&SqliteConnectOptions::new().filename(&file)).await.unwrap();
     let sound: String = sqlx::query_scalar("PRAGMA integrity_check").fetch_one(&mut raw).await.unwrap();
     assert_eq!(sound, "ok");

@@ -1,18 +1,18 @@
-//! Who gets the lock, with which token, for how long.
+//! Grants: the order of the requests, the tokens and the leases.
 
 use std::time::Duration;
 
 use polylock_core::{
-    BreakNotice, BreakOrder, Clock, KeepAlive, LockName, LostReason, Mode, Request, Standing, SystemClock,
+    BreakNotice, BreakOrder, ClaimOutcome, Clock, KeepAlive, LockName, LostReason, Mode, Request, SystemClock,
 };
 
 use sqlx::Executor;
 
-use crate::common::{File, held, keep_alive, lasting, queued, request};
+use crate::common::{TestFile, held, keep_alive, queued, request, request_with_ttl};
 
 #[tokio::test]
-async fn a_claim_repeated_finds_its_own_grant_and_what_is_left_of_it() {
-    let (file, a) = (File::new(), request("n", Mode::Exclusive));
+async fn a_repeated_claim_returns_the_same_grant_and_its_remaining_lease() {
+    let (file, a) = (TestFile::new(), request("n", Mode::Exclusive));
     let store = file.store().await;
     let first = held(&store, &a).await;
     assert_eq!(first.lease, a.ttl);
@@ -23,22 +23,22 @@ async fn a_claim_repeated_finds_its_own_grant_and_what_is_left_of_it() {
 }
 
 #[tokio::test]
-async fn a_place_repeated_is_the_same_place() {
-    let file = File::new();
+async fn a_repeated_claim_keeps_its_queue_position() {
+    let file = TestFile::new();
     let store = file.store().await;
     let [a, b, c] = [(); 3].map(|()| request("n", Mode::Exclusive));
     held(&store, &a).await;
     assert_eq!(queued(&store, &b).await.ahead, Some(1));
     assert_eq!(queued(&store, &c).await.ahead, Some(2));
-    let place = queued(&store, &b).await;
-    assert_eq!(place.ahead, Some(1));
-    assert!(place.recheck_after <= b.place_ttl() / 3, "{place:?}");
+    let position = queued(&store, &b).await;
+    assert_eq!(position.ahead, Some(1));
+    assert!(position.recheck_after <= b.queue_lease() / 3, "{position:?}");
     assert_eq!(file.rows().await, 3);
 }
 
 #[tokio::test]
-async fn a_try_leaves_nothing_behind_and_finds_its_own_grant() {
-    let file = File::new();
+async fn a_try_leaves_no_row_and_returns_its_own_grant() {
+    let file = TestFile::new();
     let store = file.store().await;
     let (a, mut b) = (request("n", Mode::Exclusive), request("n", Mode::Shared));
     b.queues = false;
@@ -51,8 +51,8 @@ async fn a_try_leaves_nothing_behind_and_finds_its_own_grant() {
 }
 
 #[tokio::test]
-async fn a_release_is_idempotent_and_harms_nobody() {
-    let file = File::new();
+async fn a_release_is_idempotent_and_affects_no_other_request() {
+    let file = TestFile::new();
     let store = file.store().await;
     let [a, b, stranger] = [(); 3].map(|()| request("n", Mode::Exclusive));
     held(&store, &a).await;
@@ -69,23 +69,23 @@ async fn a_release_is_idempotent_and_harms_nobody() {
 }
 
 #[tokio::test]
-async fn a_release_that_comes_first_does_not_poison_the_claim() {
-    let (file, a) = (File::new(), request("n", Mode::Exclusive));
+async fn a_release_before_the_claim_does_not_prevent_the_claim() {
+    let (file, a) = (TestFile::new(), request("n", Mode::Exclusive));
     let store = file.store().await;
     store.backend.release(&a).await.unwrap();
     held(&store, &a).await;
 }
 
 #[tokio::test]
-async fn an_expired_holder_is_taken_over_with_a_greater_token_and_told_so() {
-    let file = File::new();
+async fn an_expired_hold_is_replaced_with_a_greater_token_and_reported_lost() {
+    let file = TestFile::new();
     let (one, two) = (file.store().await, file.store().await);
     for mode in [Mode::Exclusive, Mode::Shared, Mode::ProtectedWrite] {
-        let (a, b) = (lasting("n", mode, Duration::from_millis(400)), request("n", Mode::Exclusive));
+        let (a, b) = (request_with_ttl("n", mode, Duration::from_millis(400)), request("n", Mode::Exclusive));
         let first = held(&one, &a).await;
         let sent = SystemClock.now();
-        let place = queued(&two, &b).await;
-        assert!(place.recheck_after <= a.ttl, "{place:?}");
+        let position = queued(&two, &b).await;
+        assert!(position.recheck_after <= a.ttl, "{position:?}");
         SystemClock.sleep_until(sent + a.ttl + Duration::from_millis(5)).await;
         let second = held(&two, &b).await;
         assert!(second.token > first.token);
@@ -98,11 +98,11 @@ async fn an_expired_holder_is_taken_over_with_a_greater_token_and_told_so() {
 }
 
 #[tokio::test]
-async fn a_lease_is_never_shorter_than_was_said() {
-    let file = File::new();
+async fn a_lease_is_never_shorter_than_reported() {
+    let file = TestFile::new();
     let store = file.store().await;
     for _ in 0..8 {
-        let a = lasting("n", Mode::Exclusive, Duration::from_micros(100_700));
+        let a = request_with_ttl("n", Mode::Exclusive, Duration::from_micros(100_700));
         let mut b = request("n", Mode::Exclusive);
         b.queues = false;
         let sent = SystemClock.now();
@@ -112,7 +112,7 @@ async fn a_lease_is_never_shorter_than_was_said() {
             let again = store.backend.claim(&b).await.unwrap();
             let answered = SystemClock.now();
             match again {
-                Standing::Held(_) => {
+                ClaimOutcome::Granted(_) => {
                     assert!(
                         answered >= sent + a.ttl,
                         "taken over {:?} after the claim",
@@ -120,7 +120,7 @@ async fn a_lease_is_never_shorter_than_was_said() {
                     );
                     break;
                 }
-                Standing::Queued(_) => {
+                ClaimOutcome::Queued(_) => {
                     assert!(asked < sent + a.ttl + Duration::from_secs(2), "never expires");
                 }
             }
@@ -130,10 +130,10 @@ async fn a_lease_is_never_shorter_than_was_said() {
 }
 
 #[tokio::test]
-async fn a_renewal_keeps_a_hold_and_makes_none() {
-    let file = File::new();
+async fn a_renewal_extends_a_hold_and_creates_none() {
+    let file = TestFile::new();
     let store = file.store().await;
-    let a = lasting("n", Mode::Exclusive, Duration::from_millis(500));
+    let a = request_with_ttl("n", Mode::Exclusive, Duration::from_millis(500));
     assert_eq!(keep_alive(&store, &a).await.unwrap(), KeepAlive::Lost(LostReason::Gone));
     held(&store, &a).await;
     let start = SystemClock.now();
@@ -146,8 +146,8 @@ async fn a_renewal_keeps_a_hold_and_makes_none() {
 }
 
 #[tokio::test]
-async fn tokens_grow_over_release_restart_and_clean_up() {
-    let file = File::new();
+async fn tokens_grow_across_releases_restarts_and_sweeps() {
+    let file = TestFile::new();
     let mut last = None;
     for _ in 0..3 {
         let store = file.store().await;
@@ -167,7 +167,7 @@ async fn tokens_grow_over_release_restart_and_clean_up() {
 
 #[tokio::test]
 async fn the_database_itself_refuses_a_second_exclusive_holder() {
-    let file = File::new();
+    let file = TestFile::new();
     let store = file.store().await;
     held(&store, &request("n", Mode::Exclusive)).await;
     let copy = "INSERT INTO polylock_holds (name, slot, request, mode, owner, label, since, expires_at) \
@@ -178,7 +178,7 @@ async fn the_database_itself_refuses_a_second_exclusive_holder() {
 
 #[tokio::test]
 async fn names_are_compared_byte_by_byte() {
-    let file = File::new();
+    let file = TestFile::new();
     let store = file.store().await;
     let names = [
         "job",
@@ -212,8 +212,8 @@ async fn names_are_compared_byte_by_byte() {
 }
 
 #[tokio::test]
-async fn inspection_tells_who_holds_and_who_waits_and_breaking_takes_it_from_them() {
-    let file = File::new();
+async fn inspection_lists_holders_and_waiters_and_a_break_removes_the_holds() {
+    let file = TestFile::new();
     let (store, other) = (file.store().await, file.store().await);
     let inspect = store.inspect.clone().unwrap();
     let name = LockName::new("n").unwrap();
@@ -227,7 +227,7 @@ async fn inspection_tells_who_holds_and_who_waits_and_breaking_takes_it_from_the
     let tokens = [held(&store, &shared[0]).await.token, held(&store, &shared[1]).await.token];
     queued(&other, &writer).await;
     queued(&other, &request("n", Mode::Shared)).await;
-    let gone = lasting("n", Mode::Null, Duration::from_millis(100));
+    let gone = request_with_ttl("n", Mode::Null, Duration::from_millis(100));
     held(&store, &gone).await;
     SystemClock.sleep_until(SystemClock.now() + Duration::from_millis(105)).await;
     let status = inspect.inspect(&name).await.unwrap();
@@ -235,7 +235,7 @@ async fn inspection_tells_who_holds_and_who_waits_and_breaking_takes_it_from_the
     assert_eq!(status.waiters.iter().map(|w| w.mode).collect::<Vec<_>>(), [Mode::Exclusive, Mode::Shared]);
     let first = &status.waiters[0];
     assert_eq!((first.label.as_str(), &first.owner, first.token), ("nightly", &writer.owner, None));
-    assert!(first.expires_in <= writer.place_ttl() && first.age >= Duration::from_millis(100), "{first:?}");
+    assert!(first.expires_in <= writer.queue_lease() && first.age >= Duration::from_millis(100), "{first:?}");
     assert_eq!(inspect.list("").await.unwrap().len(), 1);
     let broken = inspect.break_lock(&name, &BreakOrder::new(BreakNotice::default()).force()).await.unwrap();
     assert_eq!(broken.iter().map(|h| h.token.unwrap()).collect::<Vec<_>>(), tokens);
@@ -246,7 +246,7 @@ async fn inspection_tells_who_holds_and_who_waits_and_breaking_takes_it_from_the
 
 #[tokio::test]
 async fn no_request_id_is_shown() {
-    let file = File::new();
+    let file = TestFile::new();
     let store = file.store().await;
     let a: Request = request("n", Mode::Exclusive);
     held(&store, &a).await;
@@ -256,10 +256,10 @@ async fn no_request_id_is_shown() {
     assert!(!shown.to_lowercase().contains(&id), "{shown}");
 }
 
-/// More than any of them returns at once.
+/// The number of entries exceeds the limit of one statement.
 #[tokio::test]
-async fn a_long_list_comes_in_parts_and_whole() {
-    let file = File::new();
+async fn a_long_list_is_read_in_pages_and_complete() {
+    let file = TestFile::new();
     let store = file.store().await;
     let mut raw = file.raw().await;
     let rows = |count: u32, table: &str, columns: &str, values: &str| {
@@ -270,11 +270,11 @@ async fn a_long_list_comes_in_parts_and_whole() {
         )
     };
     for sql in [
-        // 2,500 locks, one of which has 2,500 waiters and is followed by others that are waited for.
+        // 2,500 locks, one of which has 2,500 waiters, followed by others with waiters.
         rows(2500, "holds", "slot", "x'', CAST(printf('a%05d', i) AS BLOB)"),
         rows(2500, "waiters", "seq", "i, CAST('a01500' AS BLOB)"),
         rows(1000, "waiters", "seq", "i + 5000, CAST(printf('a%05d', i + 1499) AS BLOB)"),
-        // Nobody but polylock writes there, and yet one that is no name hides no other.
+        // Only polylock should write there; still, an entry with an invalid name hides no other one.
         "UPDATE polylock_holds SET name = x'6130ff' WHERE name = CAST('a01000' AS BLOB)".to_owned(),
     ] {
         raw.execute(sqlx::AssertSqlSafe(sql)).await.unwrap();

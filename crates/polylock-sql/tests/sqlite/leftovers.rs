@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use polylock_core::{Clock, Mode, SystemClock};
 use polylock_sql::sqlite::{Durability, connect};
 
-use crate::common::{File, held, lasting, queued, request};
+use crate::common::{TestFile, held, queued, request, request_with_ttl};
 
 #[tokio::test]
 async fn cycles_over_distinct_names_leave_no_row_and_a_small_file() {
-    let file = File::new();
+    let file = TestFile::new();
     let store = connect(file.config().durability(Durability::Normal)).await.unwrap();
     for number in 0..3000 {
         let a = request(&format!("name/{number}"), Mode::Exclusive);
@@ -27,15 +28,15 @@ async fn cycles_over_distinct_names_leave_no_row_and_a_small_file() {
 }
 
 #[tokio::test]
-async fn what_the_dead_left_is_cleared_by_the_next_on_that_name_or_by_claims_on_others() {
-    let file = File::new();
+async fn expired_rows_are_deleted_by_claims_of_the_same_and_other_names() {
+    let file = TestFile::new();
     let store = connect(file.config().durability(Durability::Normal)).await.unwrap();
     let ttl = Duration::from_millis(500);
     for number in 0..10 {
         let name = format!("dead/{number}");
-        held(&store, &lasting(&name, Mode::Shared, ttl)).await;
-        held(&store, &lasting(&name, Mode::Shared, ttl)).await;
-        queued(&store, &lasting(&name, Mode::Exclusive, ttl)).await;
+        held(&store, &request_with_ttl(&name, Mode::Shared, ttl)).await;
+        held(&store, &request_with_ttl(&name, Mode::Shared, ttl)).await;
+        queued(&store, &request_with_ttl(&name, Mode::Exclusive, ttl)).await;
     }
     assert_eq!(file.rows().await, 30);
     SystemClock.sleep_until(SystemClock.now() + ttl + Duration::from_millis(5)).await;
@@ -52,19 +53,19 @@ async fn what_the_dead_left_is_cleared_by_the_next_on_that_name_or_by_claims_on_
 }
 
 #[tokio::test]
-async fn opening_clears_what_the_dead_left() {
-    let file = File::new();
+async fn opening_the_store_deletes_expired_rows() {
+    let file = TestFile::new();
     let store = file.store().await;
-    held(&store, &lasting("n", Mode::Exclusive, Duration::from_millis(100))).await;
+    held(&store, &request_with_ttl("n", Mode::Exclusive, Duration::from_millis(100))).await;
     drop(store);
     SystemClock.sleep_until(SystemClock.now() + Duration::from_millis(105)).await;
     let _store = file.store().await;
     assert_eq!(file.rows().await, 0);
 }
 
-/// The open files of this process that lie where the store is.
+/// Returns the number of open files of this process in the directory of the store.
 #[cfg(target_os = "linux")]
-fn open_files(file: &File) -> usize {
+fn open_files(file: &TestFile) -> usize {
     let directory = file.path().parent().unwrap().canonicalize().unwrap();
     let links =
         std::fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| entry.ok()?.path().read_link().ok());
@@ -74,11 +75,12 @@ fn open_files(file: &File) -> usize {
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn dropping_the_store_ends_the_poller_and_closes_the_file() {
-    let file = File::new();
+    let file = TestFile::new();
     let store = file.store().await;
     let (a, b) = (request("n", Mode::Exclusive), request("n", Mode::Exclusive));
     held(&store, &a).await;
     queued(&store, &b).await;
+    assert!(store.backend.wait(&b).now_or_never().is_none());
     let polling = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
     assert_eq!(polling(), 1);
     assert!(open_files(&file) > 0);
@@ -91,8 +93,8 @@ async fn dropping_the_store_ends_the_poller_and_closes_the_file() {
 }
 
 #[tokio::test]
-async fn the_poller_ends_when_nobody_waits_and_starts_again() {
-    let file = File::new();
+async fn the_poller_ends_without_waiters_and_starts_again() {
+    let file = TestFile::new();
     let store = file.store().await;
     let polling = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
     for _ in 0..3 {
@@ -100,6 +102,7 @@ async fn the_poller_ends_when_nobody_waits_and_starts_again() {
         held(&store, &a).await;
         assert_eq!(polling(), 0);
         queued(&store, &b).await;
+        assert!(store.backend.wait(&b).now_or_never().is_none());
         assert_eq!(polling(), 1);
         store.backend.release(&b).await.unwrap();
         store.backend.release(&a).await.unwrap();
@@ -111,12 +114,12 @@ async fn the_poller_ends_when_nobody_waits_and_starts_again() {
     }
 }
 
-/// Whoever may read the file knows the requests by which locks are released.
+/// A user with read access can see the request ids that release the locks.
 #[cfg(unix)]
 #[tokio::test]
-async fn a_new_file_is_its_owners_alone_and_a_file_that_is_there_keeps_its_rights() {
+async fn a_new_file_is_private_and_an_existing_file_keeps_its_permissions() {
     use std::{fs::Permissions, os::unix::fs::PermissionsExt};
-    let file = File::new();
+    let file = TestFile::new();
     let store = file.store().await;
     held(&store, &request("n", Mode::Exclusive)).await;
     let rights = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;

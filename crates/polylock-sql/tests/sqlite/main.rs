@@ -1,4 +1,4 @@
-//! What is peculiar to the SQLite store; `polylock-testkit` holds it to the contract.
+//! Tests of the parts that only the SQLite store has; `polylock-testkit` tests the contract.
 #![cfg(feature = "sqlite")]
 #![expect(clippy::unwrap_used, reason = "a helper of a test may fail the test")]
 

@@ -1,65 +1,65 @@
-//! First come, first served: held to the same answers as the pure rule of core.
+//! First come, first served: the store's replies are those of core's pure rule.
 
 use std::time::Duration;
 
 use polylock_core::{
-    Clock, FencingToken, Mode, Release, Request, Standing, Store, SystemClock, invariant,
-    queue::{Standpoint, blockers},
+    ClaimOutcome, Clock, FencingToken, Mode, Release, Request, Store, SystemClock, invariant,
+    queue::{QueueEntry, blockers},
 };
 use proptest::prelude::*;
 
-use crate::common::{File, held, lasting, queued, request};
+use crate::common::{TestFile, held, queued, request, request_with_ttl};
 
-/// A request and where the rule has it.
+/// A request and its state under the rule.
 struct Entry {
     request: Request,
-    standpoint: Standpoint,
-    /// Once a claim has returned it: a release may have handed the lock over before.
+    queue_entry: QueueEntry,
+    /// The token, once a claim has returned it: a release may have handed the lock over before.
     token: Option<FencingToken>,
 }
 
-/// One random history on a lock: `Some(mode)` is a newcomer, `None` picks someone who claims again or leaves.
+/// Runs one random history on a lock: `Some(mode)` adds a request, `None` picks a request that claims again or leaves.
 async fn history(stores: &[Store], steps: &[(Option<Mode>, prop::sample::Index, bool)]) {
     let mut entries: Vec<Entry> = Vec::new();
     // The modes and tokens of former holders.
     let mut former: Vec<(Mode, FencingToken)> = Vec::new();
-    for (round, (newcomer, which, leaves)) in steps.iter().enumerate() {
+    for (round, (newcomer, index, releases)) in steps.iter().enumerate() {
         let store = &stores[round % stores.len()];
         let at = match newcomer {
             Some(mode) => {
-                let standpoint = Standpoint { seq: round as u64 + 1, mode: *mode, held: false };
-                entries.push(Entry { request: request("n", *mode), standpoint, token: None });
+                let queue_entry = QueueEntry { seq: round as u64 + 1, mode: *mode, held: false };
+                entries.push(Entry { request: request("n", *mode), queue_entry, token: None });
                 entries.len() - 1
             }
             None if entries.is_empty() => continue,
-            None => which.index(entries.len()),
+            None => index.index(entries.len()),
         };
-        if newcomer.is_none() && *leaves {
+        if newcomer.is_none() && *releases {
             let Entry { request, token, .. } = entries.remove(at);
             assert_eq!(store.backend.release(&request).await.unwrap(), Release::Released);
             former.extend(token.map(|token| (request.mode, token)));
             continue;
         }
-        let all: Vec<Standpoint> = entries.iter().map(|entry| entry.standpoint).collect();
-        let me = all[at];
-        let ahead = blockers(&all, me.seq, me.mode).count();
+        let all: Vec<QueueEntry> = entries.iter().map(|entry| entry.queue_entry).collect();
+        let own = all[at];
+        let ahead = blockers(&all, own.seq, own.mode).count();
         match store.backend.claim(&entries[at].request).await.unwrap() {
-            Standing::Held(grant) => {
-                assert!(me.held || ahead == 0, "{me:?} overtook one of {all:?}");
-                for (mode, token) in former.iter().filter(|(mode, _)| mode.conflicts_with(me.mode)) {
+            ClaimOutcome::Granted(grant) => {
+                assert!(own.held || ahead == 0, "{own:?} overtook one of {all:?}");
+                for (mode, token) in former.iter().filter(|(mode, _)| mode.conflicts_with(own.mode)) {
                     assert!(grant.token > *token, "{grant:?} after {token:?} of {mode:?}");
                 }
                 assert!(entries[at].token.replace(grant.token).is_none_or(|token| token == grant.token));
-                entries[at].standpoint.held = true;
+                entries[at].queue_entry.held = true;
             }
-            Standing::Queued(place) => {
-                assert!(!me.held, "{me:?} lost its hold among {all:?}");
-                assert_eq!(place.ahead, Some(u32::try_from(ahead).unwrap()), "{me:?} among {all:?}");
-                assert_ne!(ahead, 0, "{me:?} is kept from a free lock by {all:?}");
+            ClaimOutcome::Queued(position) => {
+                assert!(!own.held, "{own:?} lost its hold among {all:?}");
+                assert_eq!(position.ahead, Some(u32::try_from(ahead).unwrap()), "{own:?} among {all:?}");
+                assert_ne!(ahead, 0, "{own:?} is kept from a free lock by {all:?}");
             }
         }
         assert!(invariant::holders_are_compatible(
-            entries.iter().filter(|entry| entry.standpoint.held).map(|entry| entry.standpoint.mode)
+            entries.iter().filter(|entry| entry.queue_entry.held).map(|entry| entry.queue_entry.mode)
         ));
     }
     for entry in &entries {
@@ -70,17 +70,16 @@ async fn history(stores: &[Store], steps: &[(Option<Mode>, prop::sample::Index, 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Any arrivals, claims and departures in all six modes, over two connections to one file, are answered as the
-    /// rule of core answers them.
+    /// Any arrivals, claims and departures in all six modes, over two connections to one file, get the replies of core's rule.
     #[test]
-    fn grants_are_those_of_the_rule(
+    fn grants_follow_the_queue_rule(
         steps in prop::collection::vec(
             (prop::option::of(prop::sample::select(&Mode::ALL[..])), any::<prop::sample::Index>(), any::<bool>()),
             1..40),
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let file = File::new();
+            let file = TestFile::new();
             history(&[file.store().await, file.store().await], &steps).await;
             assert_eq!(file.rows().await, 0);
         });
@@ -88,15 +87,16 @@ proptest! {
 }
 
 #[tokio::test]
-async fn a_dead_waiter_is_passed_over_within_its_own_short_lease() {
-    let file = File::new();
+async fn a_dead_waiter_is_skipped_when_its_queue_lease_expires() {
+    let file = TestFile::new();
     let store = file.store().await;
-    let (a, b) = (request("n", Mode::Exclusive), lasting("n", Mode::Exclusive, Duration::from_millis(200)));
+    let (a, b) =
+        (request("n", Mode::Exclusive), request_with_ttl("n", Mode::Exclusive, Duration::from_millis(200)));
     let c = request("n", Mode::Exclusive);
     held(&store, &a).await;
     queued(&store, &b).await;
-    let place = queued(&store, &c).await;
-    assert!(place.recheck_after <= b.place_ttl(), "{place:?}");
+    let position = queued(&store, &c).await;
+    assert!(position.recheck_after <= b.queue_lease(), "{position:?}");
     store.backend.release(&a).await.unwrap();
     assert_eq!(queued(&store, &c).await.ahead, Some(1));
     SystemClock.sleep_until(SystemClock.now() + Duration::from_millis(205)).await;
@@ -104,25 +104,26 @@ async fn a_dead_waiter_is_passed_over_within_its_own_short_lease() {
 }
 
 #[tokio::test]
-async fn a_place_that_has_run_out_is_taken_anew_at_the_end() {
-    let file = File::new();
+async fn an_expired_queue_entry_is_replaced_at_the_end_of_the_queue() {
+    let file = TestFile::new();
     let store = file.store().await;
-    let (a, late) =
-        (request("n", Mode::Exclusive), lasting("n", Mode::Exclusive, Duration::from_millis(100)));
+    let (a, expired) =
+        (request("n", Mode::Exclusive), request_with_ttl("n", Mode::Exclusive, Duration::from_millis(100)));
     let c = request("n", Mode::Exclusive);
     held(&store, &a).await;
-    queued(&store, &late).await;
+    queued(&store, &expired).await;
     queued(&store, &c).await;
     SystemClock.sleep_until(SystemClock.now() + Duration::from_millis(105)).await;
-    assert_eq!(queued(&store, &late).await.ahead, Some(2));
+    assert_eq!(queued(&store, &expired).await.ahead, Some(2));
     assert_eq!(queued(&store, &c).await.ahead, Some(1));
 }
 
 #[tokio::test]
-async fn a_waiter_that_goes_on_claiming_keeps_its_place_without_writing_each_time() {
-    let file = File::new();
+async fn repeated_claims_keep_the_queue_entry_with_few_writes() {
+    let file = TestFile::new();
     let store = file.store().await;
-    let (a, b) = (request("n", Mode::Exclusive), lasting("n", Mode::Exclusive, Duration::from_millis(600)));
+    let (a, b) =
+        (request("n", Mode::Exclusive), request_with_ttl("n", Mode::Exclusive, Duration::from_millis(600)));
     held(&store, &a).await;
     queued(&store, &b).await;
     let mut raw = file.raw().await;
@@ -140,11 +141,10 @@ async fn a_waiter_that_goes_on_claiming_keeps_its_place_without_writing_each_tim
     assert!((3..=5).contains(&expiries.len()), "{} refreshes in {claims} claims", expiries.len());
 }
 
-/// The holder and the waiter leave at the same time, in different processes. Whichever step of the one comes between two steps of the
-/// other, nothing is left behind.
+/// The holder and the waiter leave at the same time, in different processes. No entry is left, in any interleaving of their steps.
 #[tokio::test]
-async fn a_waiter_that_leaves_while_it_is_granted_the_lock_keeps_nothing() {
-    let file = File::new();
+async fn a_waiter_withdrawn_while_it_is_granted_the_lock_keeps_no_row() {
+    let file = TestFile::new();
     let (one, two) = (file.store().await, file.store().await);
     for _ in 0..150 {
         let (a, b) = (request("n", Mode::Exclusive), request("n", Mode::Exclusive));

@@ -1,4 +1,4 @@
-//! How a waiter learns that it is its turn.
+//! Wake-ups: the ways in which a waiter learns that it is its turn.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,11 +6,11 @@ use futures_util::FutureExt;
 use polylock_core::{BreakNotice, BreakOrder, Clock, FencingToken, Mode, SystemClock, Wake};
 use tokio::sync::Mutex;
 
-use crate::common::{File, acquire, held, queued, request};
+use crate::common::{TestFile, acquire, held, queued, request};
 
 #[tokio::test]
-async fn a_release_in_the_same_store_hands_the_lock_to_the_next_at_once_and_wakes_nobody_else() {
-    let file = File::new();
+async fn a_release_in_the_same_store_hands_over_and_wakes_only_the_next_waiter() {
+    let file = TestFile::new();
     let store = file.store().await;
     let [a, b, c] = [(); 3].map(|()| request("n", Mode::Exclusive));
     held(&store, &a).await;
@@ -26,8 +26,8 @@ async fn a_release_in_the_same_store_hands_the_lock_to_the_next_at_once_and_wake
 }
 
 #[tokio::test]
-async fn a_release_in_another_store_wakes_the_next_soon() {
-    let file = File::new();
+async fn a_release_in_another_store_wakes_the_next_waiter_soon() {
+    let file = TestFile::new();
     let (one, two) = (file.store().await, file.store().await);
     let mut delays = Vec::new();
     for _ in 0..10 {
@@ -49,8 +49,8 @@ async fn a_release_in_another_store_wakes_the_next_soon() {
 }
 
 #[tokio::test]
-async fn a_broken_lock_wakes_who_waits_for_it() {
-    let file = File::new();
+async fn a_broken_lock_wakes_its_waiters() {
+    let file = TestFile::new();
     let (one, two) = (file.store().await, file.store().await);
     let [a, b] = [(); 2].map(|()| request("n", Mode::Exclusive));
     held(&one, &a).await;
@@ -67,7 +67,7 @@ async fn a_broken_lock_wakes_who_waits_for_it() {
 
 #[tokio::test]
 async fn a_release_between_claim_and_wait_is_not_missed() {
-    let file = File::new();
+    let file = TestFile::new();
     let (one, two) = (file.store().await, file.store().await);
     for _ in 0..20 {
         let [a, b] = [(); 2].map(|()| request("n", Mode::Exclusive));
@@ -80,10 +80,10 @@ async fn a_release_between_claim_and_wait_is_not_missed() {
     }
 }
 
-/// 16 tasks on two stores of one file: no two are inside at once, tokens grow, and everyone gets round.
+/// 16 tasks on two stores of one file: no two hold the lock at once, tokens grow, and every task gets its turns.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn contenders_of_two_stores_exclude_each_other_and_all_get_round() {
-    let file = File::new();
+async fn contenders_of_two_stores_exclude_each_other_and_all_are_served() {
+    let file = TestFile::new();
     let stores = [file.store().await, file.store().await];
     let inside: Arc<Mutex<Option<FencingToken>>> = Arc::default();
     let tasks: Vec<_> = (0..16)

@@ -1,4 +1,4 @@
-//! A store does not block the thread that its operations are polled on: every other lock of the process waits for that thread.
+//! A store does not block the thread that polls its operations: every other lock of the process waits for that thread.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::{
     trial::{Outcome, Trial, lock_name, watched},
 };
 
-/// How often each operation is carried out.
+/// The number of times that each operation is carried out.
 const ROUNDS: usize = 20;
 
 pub(super) async fn no_operation_blocks_its_thread(trial: Trial) -> Outcome {
@@ -24,16 +24,16 @@ pub(super) async fn no_operation_blocks_its_thread(trial: Trial) -> Outcome {
         raw.release(&waiter).await;
         raw.release(&holder).await;
     }
-    // A busy machine stops a thread now and then, and a page fault or a lock inside the allocator does. A store that blocks does it
-    // whenever it is asked.
+    // A busy machine sometimes stops a thread, and so does a page fault or a lock inside of the allocator. A store that blocks does so in
+    // every operation.
     let blocked = polls.blocked();
     assert!(
         blocked.len() < ROUNDS / 2,
-        "{} of {} operations have blocked their thread, for {:?} at the longest: use an async driver, or a thread of the store's own",
+        "{} of {} operations blocked their thread, for up to {:?}: use an async driver, or a thread of the store",
         blocked.len(),
         polls.operations(),
         blocked.iter().max().unwrap_or(&Duration::ZERO),
     );
-    trial.nothing_left(&["n"], "after all").await;
+    trial.assert_empty(&["n"], "at the end").await;
     Ok(())
 }

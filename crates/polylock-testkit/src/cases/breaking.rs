@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use crate::{
     ManualClock,
     trial::{
-        Outcome, SOON, Trial, acquired, chain, join, lock_name, outside, pass, patience, released, soon,
+        Outcome, SOON, Trial, acquired, chain, join, lock_name, outside, pass, released, soon, timeout,
         tried, within,
     },
 };
@@ -20,20 +20,20 @@ use crate::{
 const INSTANT: Duration = Duration::from_nanos(1);
 
 fn notice() -> BreakNotice {
-    let by = OwnerId::new("operator@host-b").expect("an owner");
-    BreakNotice::new(by, Some(Label::new("it hangs, see 'ticket' 7").expect("a label")))
+    let operator = OwnerId::new("operator@host-b").expect("an owner");
+    BreakNotice::new(operator, Some(Label::new("it hangs, see 'ticket' 7").expect("a label")))
 }
 
-/// The break of this notice, by the users' API.
-async fn broken(order: BreakLock) -> Vec<Entry> {
+/// Breaks with this notice, through the public API.
+async fn break_with_notice(order: BreakLock) -> Vec<Entry> {
     let BreakNotice { by, reason, .. } = notice();
     let order = order.by(&by.expect("a name")).reason(reason.expect("a reason").as_str());
-    let answer = soon("a break", order).await;
-    answer.unwrap_or_else(|error| panic!("a break: {}", chain(&error)))
+    let broken = soon("a break", order).await;
+    broken.unwrap_or_else(|error| panic!("the break failed: {}", chain(&error)))
 }
 
-/// The same, on the store itself.
-async fn broken_below(trial: &Trial, name: &str, force: bool) -> Vec<Entry> {
+/// Breaks in the store itself, without core.
+async fn break_in_store(trial: &Trial, name: &str, force: bool) -> Vec<Entry> {
     let (inspect, name) = (trial.inspect(), lock_name(name));
     let order = BreakOrder::new(notice());
     let order = if force { order.force() } else { order };
@@ -46,28 +46,28 @@ pub(super) async fn waits_for_the_holder(trial: Trial) -> Outcome {
     let owner = OwnerId::unique();
     let guard = acquired(here.lock("n").owner(&owner)).await;
     let lost = tokio::spawn(guard.lost());
-    let victims = broken(there.break_lock("n")).await;
-    let [victim] = &victims[..] else { panic!("one holder: {victims:?}") };
+    let victims = break_with_notice(there.break_lock("n")).await;
+    let [victim] = &victims[..] else { panic!("expected one broken hold: {victims:?}") };
     assert_eq!((&victim.owner, victim.broken.as_ref()), (&owner, Some(&notice())));
     clock.advance(trial.long() / 3 + INSTANT);
     assert_eq!(soon("the loss", join(lost)).await, LostReason::Broken(notice()));
-    assert!(!guard.is_held(), "held though it is broken");
+    assert!(!guard.is_held(), "a broken hold is reported as held");
     assert_eq!(
         guard.ensure_held().expect_err("lost").lost(),
         Some(&LostReason::Broken(notice())),
-        "the error names who broke it, and why"
+        "the error does not name the operator and the reason"
     );
-    // Its holder may still be at work: it alone can say that it has stopped.
-    assert!(tried(there.lock("n")).await.is_none(), "granted before the former holder has stopped");
+    // Its holder may still be working: only the holder can confirm that it has stopped.
+    assert!(tried(there.lock("n")).await.is_none(), "granted before the release of the broken hold");
     assert_eq!(
         trial.status("n").await.holders.first().and_then(|entry| entry.broken.clone()),
         Some(notice())
     );
     let refused = soon("the release of a broken lock", guard.release()).await;
-    assert_eq!(refused.expect_err("it was broken").lost(), Some(&LostReason::Broken(notice())));
+    assert_eq!(refused.expect_err("the hold was broken").lost(), Some(&LostReason::Broken(notice())));
     // The release has arrived when it returns.
     released(tried(there.lock("n")).await.expect("free after the release")).await;
-    trial.nothing_left(&["n"], "after a break").await;
+    trial.assert_empty(&["n"], "after a break").await;
     Ok(())
 }
 
@@ -76,43 +76,43 @@ pub(super) async fn stops_a_run_before_the_next_grant(trial: Trial) -> Outcome {
     let (here, there) = (trial.open_by(trial.store().await, &clock), trial.locks().await);
     let guard = acquired(here.lock("n")).await;
     let ((begun, begins), (end, ends)) = (oneshot::channel(), mpsc::channel::<()>());
-    // In the middle of a poll that does not end: nothing can drop it.
+    // The break comes in the middle of a poll that does not end, so nothing can drop the work.
     let run = tokio::spawn(outside(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         runtime.block_on(guard.run(async move {
             begun.send(()).ok();
-            ends.recv_timeout(patience()).ok();
+            ends.recv_timeout(timeout()).ok();
             std::future::pending::<()>().await;
         }))
     }));
     soon("the work", begins).await.expect("it begins");
-    broken(there.break_lock("n")).await;
+    break_with_notice(there.break_lock("n")).await;
     clock.advance(trial.long() / 3 + INSTANT);
     let waits = there.lock("n").wait(Duration::from_millis(300)).acquire();
-    assert!(soon("a wait", waits).await.is_err(), "granted beside the work");
+    assert!(soon("a wait", waits).await.is_err(), "granted while the work was running");
     let next = tokio::spawn(acquired(there.lock("n")));
     end.send(()).expect("the work still runs");
     let outcome = join(run).await;
     assert_eq!(outcome.expect_err("broken").lost(), Some(&LostReason::Broken(notice())));
-    let next = within(SOON, "the next holder, once the work has stopped", join(next)).await;
+    let next = within(SOON, "the grant to the next holder after the end of the work", join(next)).await;
     released(next).await;
-    trial.nothing_left(&["n"], "after a break").await;
+    trial.assert_empty(&["n"], "after a break").await;
     Ok(())
 }
 
-pub(super) async fn reaches_the_holder_at_once(trial: Trial) -> Outcome {
+pub(super) async fn notifies_the_holder_at_once(trial: Trial) -> Outcome {
     let (here, there) = (trial.locks().await, trial.locks().await);
     let guard = acquired(here.lock("n")).await;
     let other = acquired(here.lock("other")).await;
-    broken(there.break_lock("n")).await;
-    // Without a push it would be at the next renewal.
+    break_with_notice(there.break_lock("n")).await;
+    // Without a push the notice would come with the next renewal.
     assert!(trial.long() / 3 > SOON);
-    let lost = within(SOON, "the notice that is pushed", guard.lost()).await;
+    let lost = within(SOON, "the pushed break notice", guard.lost()).await;
     assert_eq!(lost, LostReason::Broken(notice()));
     assert!(other.is_held());
     drop(guard);
     released(other).await;
-    trial.nothing_left(&["n", "other"], "after a break").await;
+    trial.assert_empty(&["n", "other"], "after a break").await;
     Ok(())
 }
 
@@ -120,17 +120,17 @@ pub(super) async fn ends_with_the_lease(trial: Trial) -> Outcome {
     let (raw, there) = (trial.raw().await, trial.locks().await);
     let holder = Request::new(lock_name("n"), Mode::Exclusive, trial.short());
     raw.hold(&holder).await;
-    broken_below(&trial, "n", false).await;
+    break_in_store(&trial, "n", false).await;
     let by = SystemClock.now() + trial.short() + SOON;
-    // A holder that does not stop, and goes on renewing, extends nothing.
+    // A holder that does not stop and continues to renew does not extend its lease.
     while tried(there.lock("n")).await.is_none() {
-        assert!(SystemClock.now() < by, "a broken hold outlasts its lease");
+        assert!(SystemClock.now() < by, "a broken hold excludes others after the end of its lease");
         let renewal = raw.renew(&holder).await;
-        assert!(matches!(renewal, KeepAlive::Lost(_)), "a broken hold is extended: {renewal:?}");
+        assert!(matches!(renewal, KeepAlive::Lost(_)), "the renewal of a broken hold returned {renewal:?}");
         pass(Duration::from_millis(10)).await;
     }
     raw.release(&holder).await;
-    trial.nothing_left(&["n"], "after a break").await;
+    trial.assert_empty(&["n"], "after a break").await;
     Ok(())
 }
 
@@ -138,36 +138,40 @@ pub(super) async fn keeps_the_first_notice(trial: Trial) -> Outcome {
     let raw = trial.raw().await;
     let holder = Request::new(lock_name("n"), Mode::Exclusive, trial.long());
     raw.hold(&holder).await;
-    broken_below(&trial, "n", false).await;
+    break_in_store(&trial, "n", false).await;
     let (inspect, name) = (trial.inspect(), lock_name("n"));
     let second = BreakOrder::new(BreakNotice::new(OwnerId::process(), None));
     trial.on_io(async move { inspect.break_lock(&name, &second).await }).await;
     assert_eq!(raw.renew(&holder).await, KeepAlive::Lost(LostReason::Broken(notice())));
-    // Its own release lets others in, and finds its entry: nobody else had the lock meanwhile.
+    // Its own release frees the lock, and finds its entry: no other request had the lock meanwhile.
     assert_eq!(raw.release(&holder).await, Release::Released);
-    trial.nothing_left(&["n"], "after a break").await;
+    trial.assert_empty(&["n"], "after a break").await;
     Ok(())
 }
 
-pub(super) async fn by_force_serves_the_next_at_once(trial: Trial) -> Outcome {
+pub(super) async fn by_force_grants_the_next_waiter_at_once(trial: Trial) -> Outcome {
     let clock = ManualClock::new();
     let (here, (there, recording)) = (trial.open_by(trial.store().await, &clock), trial.recorded().await);
     let owner = OwnerId::unique();
     let guard = acquired(here.lock("n").owner(&owner)).await;
     let lost = tokio::spawn(guard.lost());
     let waiting = tokio::spawn(acquired(there.lock("n")));
-    soon("it waits", recording.queued(&lock_name("n"), 1)).await;
-    let victims = broken(there.break_lock("n").force()).await;
-    assert_eq!(victims.iter().map(|entry| &entry.owner).collect::<Vec<_>>(), [&owner], "who held it");
-    let next = within(SOON, "the waiter is served after a break by force", join(waiting)).await;
+    soon("the waiter is queued", recording.queued(&lock_name("n"), 1)).await;
+    let victims = break_with_notice(there.break_lock("n").force()).await;
+    assert_eq!(
+        victims.iter().map(|entry| &entry.owner).collect::<Vec<_>>(),
+        [&owner],
+        "the break returns another owner"
+    );
+    let next = within(SOON, "the grant to the waiter after a forced break", join(waiting)).await;
     assert!(next.fencing_token() >= victims[0].token.expect("a holder has a token"));
     clock.advance(trial.long() / 3 + INSTANT);
     assert_eq!(soon("the loss", join(lost)).await, LostReason::Broken(notice()));
     drop(guard);
-    trial.keeps(1, "what was broken is not released again").await;
+    trial.assert_entries(1, "the release of a broken hold must not end the next one").await;
     assert!(next.is_held());
     released(next).await;
-    trial.nothing_left(&["n"], "after the break").await;
+    trial.assert_empty(&["n"], "after the break").await;
     Ok(())
 }
 
@@ -176,14 +180,17 @@ pub(super) async fn by_force_is_reported_by_the_release(trial: Trial) -> Outcome
     for next_holds in [false, true] {
         let holder = Request::new(lock_name("n"), Mode::Exclusive, trial.long());
         here.hold(&holder).await;
-        broken_below(&trial, "n", true).await;
+        break_in_store(&trial, "n", true).await;
         let next = if next_holds { tried(there.lock("n")).await } else { None };
         assert_eq!(here.release(&holder).await, Release::Lost(LostReason::Broken(notice())));
         if let Some(next) = next {
-            assert!(tried(there.lock("n")).await.is_none(), "the release has freed another's lock");
+            assert!(
+                tried(there.lock("n")).await.is_none(),
+                "the release of a broken hold ended the next one"
+            );
             released(next).await;
         }
-        trial.nothing_left(&["n"], "after a break by force").await;
+        trial.assert_empty(&["n"], "after a break by force").await;
     }
     Ok(())
 }
@@ -191,17 +198,21 @@ pub(super) async fn by_force_is_reported_by_the_release(trial: Trial) -> Outcome
 pub(super) async fn of_a_free_lock_changes_nothing(trial: Trial) -> Outcome {
     let locks = trial.locks().await;
     let other = acquired(locks.lock("other")).await;
-    assert_eq!(broken(locks.break_lock("n")).await, []);
-    assert_eq!(broken(locks.break_lock("n").force()).await, []);
+    assert_eq!(break_with_notice(locks.break_lock("n")).await, []);
+    assert_eq!(break_with_notice(locks.break_lock("n").force()).await, []);
     assert!(trial.status("n").await.is_free());
     let others = trial.status("other").await.holders;
-    assert_eq!(others.iter().map(|entry| entry.broken.clone()).collect::<Vec<_>>(), [None], "not touched");
-    // What was broken before it was held is not broken.
+    assert_eq!(
+        others.iter().map(|entry| entry.broken.clone()).collect::<Vec<_>>(),
+        [None],
+        "a break changed another lock"
+    );
+    // A break does not apply to later holds.
     let later = acquired(locks.lock("n")).await;
     pass(Duration::from_millis(20)).await;
     assert!(later.is_held());
     released(later).await;
     released(other).await;
-    trial.nothing_left(&["n", "other"], "after the break").await;
+    trial.assert_empty(&["n", "other"], "after the break").await;
     Ok(())
 }

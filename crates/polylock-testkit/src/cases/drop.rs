@@ -1,4 +1,4 @@
-//! A guard that is dropped releases its lock, wherever and whenever that is.
+//! Dropping a guard releases its lock, on any thread and at any time.
 
 use std::thread;
 
@@ -17,19 +17,19 @@ pub(super) async fn inside(trial: &Trial) {
     for _ in 0..5 {
         let guard = acquired(locks.lock("n")).await;
         drop(guard);
-        trial.nothing_left(&["n"], "dropped inside a runtime").await;
+        trial.assert_empty(&["n"], "dropped inside a runtime").await;
     }
 }
 
-pub(super) async fn outside_of_any_runtime(trial: Trial) -> Outcome {
+pub(super) async fn outside_any_runtime(trial: Trial) -> Outcome {
     let locks = trial.locks().await;
     let guard = acquired(locks.lock("n")).await;
     outside(move || {
-        assert!(tokio::runtime::Handle::try_current().is_err(), "this thread knows no runtime");
+        assert!(tokio::runtime::Handle::try_current().is_err(), "expected a thread without a runtime");
         drop(guard);
     })
     .await;
-    trial.nothing_left(&["n"], "dropped outside of any runtime").await;
+    trial.assert_empty(&["n"], "dropped outside of any runtime").await;
     Ok(())
 }
 
@@ -37,22 +37,23 @@ pub(super) async fn in_a_panic(trial: Trial) -> Outcome {
     let locks = trial.locks().await;
     let task = tokio::spawn(async move {
         let _guard = acquired(locks.lock("n")).await;
-        // Unwinds like a panic, and does not shout like one.
-        std::panic::resume_unwind(Box::new("a planted panic in the critical section"));
+        // It unwinds like a panic, without the message of the panic hook.
+        std::panic::resume_unwind(Box::new("an injected panic in the critical section"));
     });
-    assert!(soon("the task that panics", task).await.is_err_and(|cut| cut.is_panic()));
-    trial.nothing_left(&["n"], "dropped in a panic").await;
+    assert!(soon("the task that panics", task).await.is_err_and(|error| error.is_panic()));
+    trial.assert_empty(&["n"], "dropped in a panic").await;
 
     let locks = trial.locks().await;
     let guard = acquired(locks.lock("n")).await;
-    let task =
-        tokio::spawn(guard.run(async { std::panic::resume_unwind(Box::new("a planted panic in the work")) }));
-    assert!(soon("the work that panics", task).await.is_err_and(|cut| cut.is_panic()));
-    trial.nothing_left(&["n"], "a panic in the work of run").await;
+    let task = tokio::spawn(
+        guard.run(async { std::panic::resume_unwind(Box::new("an injected panic in the work")) }),
+    );
+    assert!(soon("the work that panics", task).await.is_err_and(|error| error.is_panic()));
+    trial.assert_empty(&["n"], "after a panic in the work of run").await;
     Ok(())
 }
 
-pub(super) async fn after_its_runtime_has_gone(trial: Trial) -> Outcome {
+pub(super) async fn after_its_runtime_was_dropped(trial: Trial) -> Outcome {
     let (locks, there) = (trial.locks().await, trial.locks().await);
     let guard = outside(move || {
         let runtime = current_thread();
@@ -61,46 +62,46 @@ pub(super) async fn after_its_runtime_has_gone(trial: Trial) -> Outcome {
         guard
     })
     .await;
-    assert!(guard.is_held(), "a guard outlives the runtime it was made on");
+    assert!(guard.is_held(), "lost with the runtime on which it was acquired");
     assert!(tried(there.lock("n")).await.is_none());
     outside(move || drop(guard)).await;
-    trial.nothing_left(&["n"], "dropped after its runtime had gone").await;
+    trial.assert_empty(&["n"], "dropped after its runtime").await;
     Ok(())
 }
 
-pub(super) async fn as_the_last_act_of_a_current_thread_runtime(trial: Trial) -> Outcome {
-    last_acts(&trial, current_thread, 60).await;
+pub(super) async fn at_the_end_of_a_current_thread_runtime(trial: Trial) -> Outcome {
+    drop_at_the_end(&trial, current_thread, 60).await;
     Ok(())
 }
 
-pub(super) async fn as_the_last_act_of_a_multi_thread_runtime(trial: Trial) -> Outcome {
-    last_acts(&trial, multi_thread, 60).await;
+pub(super) async fn at_the_end_of_a_multi_thread_runtime(trial: Trial) -> Outcome {
+    drop_at_the_end(&trial, multi_thread, 60).await;
     Ok(())
 }
 
-/// A thread ends with its runtime, the guard dropped as its last act: when it has ended, the release has arrived.
-pub(super) async fn last_acts(trial: &Trial, runtime: fn() -> Runtime, times: usize) {
+/// A thread ends with its runtime and drops the guard last: when it has ended, the release has arrived.
+pub(super) async fn drop_at_the_end(trial: &Trial, runtime: fn() -> Runtime, rounds: usize) {
     let raw = trial.bare();
     let mut arrived = 0;
-    for time in 0..times {
+    for round in 0..rounds {
         let locks = trial.locks().await;
-        // Half of the time it is the last handle, whose drop waits; else only the end of the thread does.
-        let kept = (time / 2 % 2 == 0).then(|| locks.clone());
-        outside(move || last_act(&runtime(), &locks, time % 2 == 0)).await;
+        // Half of the time this is the last handle, and its drop waits; otherwise only the end of the thread does.
+        let kept = (round / 2 % 2 == 0).then(|| locks.clone());
+        outside(move || drop_with(&runtime(), &locks, round % 2 == 0)).await;
         arrived += usize::from(raw.try_once("n", polylock_core::Mode::Exclusive).await);
-        trial.nothing_left(&["n"], "dropped as the last act").await;
+        trial.assert_empty(&["n"], "dropped at the end of a runtime").await;
         drop(kept);
     }
-    assert_eq!(arrived, times, "releases that had arrived when the thread had ended");
+    assert_eq!(arrived, rounds, "expected every release to arrive before the end of its thread");
 }
 
-fn last_act(runtime: &Runtime, locks: &Locks, inside: bool) {
+fn drop_with(runtime: &Runtime, locks: &Locks, in_block_on: bool) {
     runtime.block_on(async {
         let guard = acquired(locks.lock("n")).await;
-        if inside {
+        if in_block_on {
             drop(guard);
         } else {
-            // Dropped with the runtime, whose tasks end with it.
+            // The guard is dropped with the runtime, which ends its tasks.
             tokio::spawn(async move {
                 let _guard = guard;
                 std::future::pending::<()>().await;

@@ -1,4 +1,4 @@
-//! Holds whose modes conflict never overlap.
+//! Holds with conflicting modes never overlap.
 
 use std::{
     sync::{
@@ -19,11 +19,11 @@ pub(super) async fn one_holder_at_a_time(trial: Trial) -> Outcome {
     let (here, there) = (trial.locks().await, trial.locks().await);
     let guard = acquired(here.lock("n")).await;
     assert!(guard.is_held());
-    assert!(tried(here.lock("n")).await.is_none(), "held by this connection");
-    assert!(tried(there.lock("n")).await.is_none(), "held by the other connection");
+    assert!(tried(here.lock("n")).await.is_none(), "a lock that this connection holds was granted");
+    assert!(tried(there.lock("n")).await.is_none(), "a lock that the other connection holds was granted");
     released(guard).await;
     let guard = tried(there.lock("n")).await.expect("free again");
-    assert!(tried(here.lock("n")).await.is_none(), "the other way round");
+    assert!(tried(here.lock("n")).await.is_none(), "a lock that the other connection holds was granted");
     released(guard).await;
     Ok(())
 }
@@ -32,7 +32,7 @@ pub(super) async fn names_do_not_exclude_each_other(trial: Trial) -> Outcome {
     let locks = trial.locks().await;
     let mut guards = Vec::new();
     for name in ["a", "b", "a/b", "a.b"] {
-        guards.push(tried(locks.lock(name)).await.expect("free: another name is held"));
+        guards.push(tried(locks.lock(name)).await.expect("free: only other names are held"));
     }
     for guard in guards {
         released(guard).await;
@@ -45,7 +45,7 @@ pub(super) async fn tasks_lose_no_update(trial: Trial) -> Outcome {
     Ok(())
 }
 
-/// What the lock protects: a number that is read, and written a moment later.
+/// The data that the lock protects: a number that is read, and written a moment later.
 struct Protected {
     name: &'static str,
     value: AtomicU64,
@@ -70,7 +70,7 @@ pub(super) async fn contend(trial: &Trial, tasks: usize, rounds: usize) {
                         let guard = acquired(locks.lock(number.name)).await;
                         let hold = attempt.acquired(&guard);
                         increment(number).await;
-                        assert!(guard.is_held(), "a lease of a minute, held for an instant");
+                        assert!(guard.is_held(), "a hold with a lease of a minute was lost at once");
                         hold.releasing(&guard);
                         released(guard).await;
                     }
@@ -82,7 +82,7 @@ pub(super) async fn contend(trial: &Trial, tasks: usize, rounds: usize) {
         join(worker).await;
     }
     let sum: u64 = numbers.iter().map(|number| number.value.load(Ordering::SeqCst)).sum();
-    assert_eq!(sum, (tasks * rounds * numbers.len()) as u64, "updates were lost");
+    assert_eq!(sum, (tasks * rounds * numbers.len()) as u64, "concurrent increments were lost");
 
     let mut sections = recorder.sections();
     assert_eq!(sections.len(), tasks * rounds * numbers.len());
@@ -90,39 +90,44 @@ pub(super) async fn contend(trial: &Trial, tasks: usize, rounds: usize) {
         sections.iter_mut().for_each(|section| section.token = None);
     }
     let found = history::check(&sections, Rules::default());
-    assert!(found.is_empty(), "{} violations, such as {}", found.len(), found[0]);
-    trial.nothing_left(&["one", "two", "three"], "after the contention").await;
+    assert!(found.is_empty(), "{} violations; the first: {}", found.len(), found[0]);
+    trial.assert_empty(&["one", "two", "three"], "after the contention").await;
 }
 
 async fn increment(number: &Protected) {
-    assert_eq!(number.inside.fetch_add(1, Ordering::SeqCst), 0, "two at once under {}", number.name);
+    assert_eq!(
+        number.inside.fetch_add(1, Ordering::SeqCst),
+        0,
+        "two holders of {} at the same time",
+        number.name
+    );
     let read = number.value.load(Ordering::SeqCst);
-    // Long enough to be overtaken, if the lock lets anybody.
+    // Long enough to be overtaken if the lock admits another task.
     SystemClock.sleep_until(SystemClock.now() + Duration::from_micros(200)).await;
     number.value.store(read + 1, Ordering::SeqCst);
     number.inside.fetch_sub(1, Ordering::SeqCst);
 }
 
-/// Tasks that never wait, on two locks in both orders: each gets both often enough.
-pub(super) async fn tries_alone_make_progress(trial: Trial) -> Outcome {
+/// Tasks that never wait, on two locks in both orders: each acquires both often enough.
+pub(super) async fn tries_make_progress(trial: Trial) -> Outcome {
     let locks = trial.locks().await;
     let tasks: Vec<_> = [["a", "b"], ["b", "a"]]
         .into_iter()
         .map(|[first, second]| {
             let locks = locks.clone();
             tokio::spawn(async move {
-                let mut both = 0;
-                while both < 10 {
+                let mut successes = 0;
+                while successes < 10 {
                     let Some(one) = tried(locks.lock(first)).await else {
                         pass(Duration::from_micros(500)).await;
                         continue;
                     };
                     if let Some(other) = tried(locks.lock(second)).await {
-                        both += 1;
+                        successes += 1;
                         released(other).await;
                     }
                     released(one).await;
-                    // The other one's turn, perhaps.
+                    // The other task may get its turn.
                     pass(Duration::from_millis(1 + u64::from(first == "a"))).await;
                 }
             })
@@ -131,6 +136,6 @@ pub(super) async fn tries_alone_make_progress(trial: Trial) -> Outcome {
     for task in tasks {
         join(task).await;
     }
-    trial.nothing_left(&["a", "b"], "after all").await;
+    trial.assert_empty(&["a", "b"], "at the end").await;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The promises again, on a store that misbehaves.
+//! Cases of other groups, repeated on a faulty store.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -42,7 +42,7 @@ pub(super) async fn overtaking_cancel(trial: Trial) -> Outcome {
 
 pub(super) async fn overtaking_waits(trial: Trial) -> Outcome {
     let trial = overtaking(&trial);
-    wait::give_up(&trial, 8).await;
+    wait::time_out(&trial, 8).await;
     wait::hand_over(&trial, 4).await;
     Ok(())
 }
@@ -50,8 +50,8 @@ pub(super) async fn overtaking_waits(trial: Trial) -> Outcome {
 pub(super) async fn overtaking_drops(trial: Trial) -> Outcome {
     let trial = overtaking(&trial);
     drop::inside(&trial).await;
-    drop::last_acts(&trial, drop::current_thread, 6).await;
-    drop::last_acts(&trial, drop::multi_thread, 6).await;
+    drop::drop_at_the_end(&trial, drop::current_thread, 6).await;
+    drop::drop_at_the_end(&trial, drop::multi_thread, 6).await;
     Ok(())
 }
 
@@ -70,7 +70,7 @@ pub(super) async fn flaky_cancel(trial: Trial) -> Outcome {
 
 pub(super) async fn flaky_waits(trial: Trial) -> Outcome {
     let trial = flaky(&trial);
-    wait::give_up(&trial, 8).await;
+    wait::time_out(&trial, 8).await;
     wait::hand_over(&trial, 4).await;
     Ok(())
 }
@@ -100,11 +100,11 @@ pub(super) async fn slow_order(trial: Trial) -> Outcome {
 }
 
 pub(super) async fn slow_drops(trial: Trial) -> Outcome {
-    // Slow enough that a release which nobody waits for has not arrived when its thread has ended.
+    // Slow enough that a release without a waiter has not arrived when its thread has ended.
     let each = Duration::from_millis(30);
     let trial = trial.behind(move |inner| Slow::new(inner, each, each));
     drop::inside(&trial).await;
-    drop::last_acts(&trial, drop::current_thread, 8).await;
-    drop::last_acts(&trial, drop::multi_thread, 8).await;
+    drop::drop_at_the_end(&trial, drop::current_thread, 8).await;
+    drop::drop_at_the_end(&trial, drop::multi_thread, 8).await;
     Ok(())
 }

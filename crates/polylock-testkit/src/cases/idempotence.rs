@@ -1,8 +1,8 @@
-//! The store's own contract, without core: every operation may come twice, late, or for nothing.
+//! The store's own contract, without core: every operation may come twice, late, or without need.
 
 use std::time::Duration;
 
-use polylock_core::{KeepAlive, Mode, Request, Standing};
+use polylock_core::{ClaimOutcome, KeepAlive, Mode, Request};
 
 use crate::trial::{Outcome, Raw, SOON, Trial, lock_name, pass, within};
 
@@ -10,32 +10,32 @@ fn request(trial: &Trial) -> Request {
     Request::new(lock_name("n"), Mode::Exclusive, trial.long())
 }
 
-pub(super) async fn a_claim_repeated_finds_its_own_grant(trial: Trial) -> Outcome {
+pub(super) async fn a_repeated_claim_returns_its_grant(trial: Trial) -> Outcome {
     let raw = trial.raw().await;
-    claims_repeated(&trial, [&raw, &raw, &raw]).await;
+    repeat_claims(&trial, [&raw, &raw, &raw]).await;
     Ok(())
 }
 
-pub(super) async fn a_claim_repeated_elsewhere_finds_the_same_grant(trial: Trial) -> Outcome {
+pub(super) async fn a_repeated_claim_on_another_connection_returns_its_grant(trial: Trial) -> Outcome {
     let (here, there) = (trial.raw().await, trial.raw().await);
-    claims_repeated(&trial, [&here, &there, &here]).await;
+    repeat_claims(&trial, [&here, &there, &here]).await;
     Ok(())
 }
 
-async fn claims_repeated(trial: &Trial, connections: [&Raw; 3]) {
-    let me = request(trial);
-    let first = connections[0].hold(&me).await;
+async fn repeat_claims(trial: &Trial, connections: [&Raw; 3]) {
+    let request = request(trial);
+    let first = connections[0].hold(&request).await;
     for raw in connections {
-        let again = raw.hold(&me).await;
-        assert_eq!(again.token, first.token, "one grant, one token");
+        let again = raw.hold(&request).await;
+        assert_eq!(again.token, first.token, "a repeated claim got another token");
         assert!(again.lease <= trial.long() + Duration::from_secs(1));
     }
-    trial.keeps(1, "one request, one entry").await;
-    connections[0].release(&me).await;
-    trial.nothing_left(&["n"], "after the release").await;
+    trial.assert_entries(1, "a repeated claim must leave one entry").await;
+    connections[0].release(&request).await;
+    trial.assert_empty(&["n"], "after the release").await;
 }
 
-pub(super) async fn a_claim_repeated_keeps_its_place(trial: Trial) -> Outcome {
+pub(super) async fn a_repeated_claim_keeps_its_queue_position(trial: Trial) -> Outcome {
     let raw = trial.raw().await;
     let (holder, first, second) = (request(&trial), request(&trial), request(&trial));
     raw.hold(&holder).await;
@@ -44,18 +44,18 @@ pub(super) async fn a_claim_repeated_keeps_its_place(trial: Trial) -> Outcome {
     for _ in 0..3 {
         raw.queue(&first).await;
     }
-    trial.keeps(3, "a holder and two waiters").await;
+    trial.assert_entries(3, "a holder and two waiters after repeated claims").await;
     raw.release(&holder).await;
     raw.queue(&second).await;
     raw.hold(&first).await;
     raw.release(&first).await;
     raw.hold(&second).await;
     raw.release(&second).await;
-    trial.nothing_left(&["n"], "after all").await;
+    trial.assert_empty(&["n"], "at the end").await;
     Ok(())
 }
 
-pub(super) async fn a_claim_that_does_not_queue_leaves_nothing(trial: Trial) -> Outcome {
+pub(super) async fn a_claim_that_does_not_queue_leaves_no_entry(trial: Trial) -> Outcome {
     let raw = trial.raw().await;
     let (holder, mut tries) = (request(&trial), request(&trial));
     tries.queues = false;
@@ -63,14 +63,14 @@ pub(super) async fn a_claim_that_does_not_queue_leaves_nothing(trial: Trial) -> 
     for _ in 0..3 {
         raw.queue(&tries).await;
     }
-    trial.keeps(1, "the holder alone").await;
+    trial.assert_entries(1, "only the holder remains").await;
     raw.release(&holder).await;
-    // It was never granted behind its back, so it is in nobody's way.
+    // It was not granted unnoticed, so it blocks no other request.
     raw.hold(&request_and_release(&trial, &raw).await).await;
     Ok(())
 }
 
-/// A request that has held and released, and holds again under a new id.
+/// Returns a new request, after another one has held and released the lock.
 async fn request_and_release(trial: &Trial, raw: &Raw) -> Request {
     let other = request(trial);
     raw.hold(&other).await;
@@ -78,18 +78,22 @@ async fn request_and_release(trial: &Trial, raw: &Raw) -> Request {
     request(trial)
 }
 
-pub(super) async fn a_release_repeated_succeeds(trial: Trial) -> Outcome {
+pub(super) async fn a_repeated_release_succeeds(trial: Trial) -> Outcome {
     let (here, there) = (trial.raw().await, trial.raw().await);
-    let (me, next) = (request(&trial), request(&trial));
-    here.release(&me).await;
-    here.hold(&me).await;
-    here.release(&me).await;
-    there.release(&me).await;
+    let (released, next) = (request(&trial), request(&trial));
+    here.release(&released).await;
+    here.hold(&released).await;
+    here.release(&released).await;
+    there.release(&released).await;
     let grant = there.hold(&next).await;
-    here.release(&me).await;
-    assert_eq!(there.hold(&next).await.token, grant.token, "a late release has taken another's lock");
+    here.release(&released).await;
+    assert_eq!(
+        there.hold(&next).await.token,
+        grant.token,
+        "a late release ended the hold of another request"
+    );
     there.release(&next).await;
-    trial.nothing_left(&["n"], "after all").await;
+    trial.assert_empty(&["n"], "at the end").await;
     Ok(())
 }
 
@@ -104,94 +108,106 @@ pub(super) async fn a_release_withdraws_a_waiter(trial: Trial) -> Outcome {
     raw.release(&holder).await;
     raw.hold(&last).await;
     raw.release(&last).await;
-    trial.nothing_left(&["n"], "after all").await;
+    trial.assert_empty(&["n"], "at the end").await;
     Ok(())
 }
 
-pub(super) async fn a_release_of_anothers_changes_nothing(trial: Trial) -> Outcome {
+pub(super) async fn a_release_by_another_request_changes_nothing(trial: Trial) -> Outcome {
     let (here, there) = (trial.raw().await, trial.raw().await);
-    let (holder, stranger) = (request(&trial), request(&trial));
+    let (holder, other) = (request(&trial), request(&trial));
     let grant = here.hold(&holder).await;
-    here.release(&stranger).await;
-    there.release(&stranger).await;
-    assert!(!there.try_once("n", Mode::Exclusive).await, "a stranger's release has freed the lock");
+    here.release(&other).await;
+    there.release(&other).await;
+    assert!(!there.try_once("n", Mode::Exclusive).await, "the release of another request freed the lock");
     assert_eq!(here.hold(&holder).await.token, grant.token);
     assert!(matches!(here.renew(&holder).await, KeepAlive::Held { .. }));
     here.release(&holder).await;
-    trial.nothing_left(&["n"], "after all").await;
+    trial.assert_empty(&["n"], "at the end").await;
     Ok(())
 }
 
 pub(super) async fn a_renewal_extends_the_lease(trial: Trial) -> Outcome {
     let raw = trial.raw().await;
-    renewed_on(&trial, &raw, &raw).await;
+    renew_on(&trial, &raw, &raw).await;
     Ok(())
 }
 
-pub(super) async fn a_renewal_elsewhere_extends_the_lease(trial: Trial) -> Outcome {
+pub(super) async fn a_renewal_on_another_connection_extends_the_lease(trial: Trial) -> Outcome {
     let (here, there) = (trial.raw().await, trial.raw().await);
-    renewed_on(&trial, &here, &there).await;
+    renew_on(&trial, &here, &there).await;
     Ok(())
 }
 
-/// Claimed on one connection, renewed on another or the same; a third looks.
-async fn renewed_on(trial: &Trial, here: &Raw, there: &Raw) {
+/// Claims on one connection, renews on another or the same one, and checks on a third.
+async fn renew_on(trial: &Trial, here: &Raw, there: &Raw) {
     let third = trial.raw().await;
-    // Claimed for a short time, renewed for a long one: without the renewal it would end.
-    let mut me = Request::new(lock_name("n"), Mode::Exclusive, trial.renewable());
-    let grant = here.hold(&me).await;
-    let short = me.ttl;
-    me.ttl = trial.long();
-    match there.renew(&me).await {
+    // The claim has a short lease, the renewal a long one: without the renewal the hold would end.
+    let mut holder = Request::new(lock_name("n"), Mode::Exclusive, trial.renewable());
+    let grant = here.hold(&holder).await;
+    let short = holder.ttl;
+    holder.ttl = trial.long();
+    match there.renew(&holder).await {
         KeepAlive::Held { lease } => {
-            assert!(lease + Duration::from_millis(5) >= me.ttl, "renewed for {lease:?}");
+            assert!(lease + Duration::from_millis(5) >= holder.ttl, "renewed only for {lease:?}");
         }
-        other => panic!("it is held, not {other:?}"),
+        other => panic!("expected Held from the renewal of a hold, got {other:?}"),
     }
     pass(short + Duration::from_millis(100)).await;
-    assert!(!third.try_once("n", Mode::Exclusive).await, "the renewal was not carried out");
-    let again = here.hold(&me).await;
-    assert_eq!(again.token, grant.token, "a renewal is no new grant");
-    here.release(&me).await;
-    trial.nothing_left(&["n"], "after all").await;
+    assert!(
+        !third.try_once("n", Mode::Exclusive).await,
+        "the lock was granted to another request although its hold was renewed"
+    );
+    let again = here.hold(&holder).await;
+    assert_eq!(again.token, grant.token, "the renewal changed the token");
+    here.release(&holder).await;
+    trial.assert_empty(&["n"], "at the end").await;
 }
 
-pub(super) async fn a_renewal_never_creates(trial: Trial) -> Outcome {
+pub(super) async fn a_renewal_never_creates_a_hold(trial: Trial) -> Outcome {
     let raw = trial.raw().await;
-    let me = request(&trial);
-    assert!(matches!(raw.renew(&me).await, KeepAlive::Lost(_)), "never claimed");
-    trial.nothing_left(&["n"], "renewed, never claimed").await;
-    raw.hold(&me).await;
-    raw.release(&me).await;
-    assert!(matches!(raw.renew(&me).await, KeepAlive::Lost(_)), "released");
-    trial.nothing_left(&["n"], "renewed after the release").await;
+    let released = request(&trial);
+    assert!(
+        matches!(raw.renew(&released).await, KeepAlive::Lost(_)),
+        "a request was renewed that never claimed"
+    );
+    trial.assert_empty(&["n"], "after a renewal without a claim").await;
+    raw.hold(&released).await;
+    raw.release(&released).await;
+    assert!(matches!(raw.renew(&released).await, KeepAlive::Lost(_)), "a released hold was renewed");
+    trial.assert_empty(&["n"], "after a renewal that follows the release").await;
     let holder = request(&trial);
     raw.hold(&holder).await;
-    assert!(matches!(raw.renew(&me).await, KeepAlive::Lost(_)), "another holds it");
-    trial.keeps(1, "the holder alone").await;
+    assert!(
+        matches!(raw.renew(&released).await, KeepAlive::Lost(_)),
+        "renewed while another request holds the lock"
+    );
+    trial.assert_entries(1, "only the holder remains").await;
     raw.release(&holder).await;
-    trial.nothing_left(&["n"], "after all").await;
+    trial.assert_empty(&["n"], "at the end").await;
     Ok(())
 }
 
-pub(super) async fn a_renewal_never_revives(trial: Trial) -> Outcome {
+pub(super) async fn a_renewal_never_revives_an_expired_hold(trial: Trial) -> Outcome {
     let raw = trial.raw().await;
     let dead = Request::new(lock_name("n"), Mode::Exclusive, trial.short());
     raw.hold(&dead).await;
     pass(trial.short() + Duration::from_millis(100)).await;
-    // Nobody has taken it meanwhile; its lease is over all the same.
-    assert!(matches!(raw.renew(&dead).await, KeepAlive::Lost(_)), "a lease that was over came back");
+    // No other request has taken the lock meanwhile; its lease has ended all the same.
+    assert!(matches!(raw.renew(&dead).await, KeepAlive::Lost(_)), "an expired hold was renewed");
     let next = request(&trial);
-    let grant = within(SOON, "the next", raw.hold(&next)).await;
-    assert!(matches!(raw.renew(&dead).await, KeepAlive::Lost(_)), "another holds it");
+    let grant = within(SOON, "the grant to the next request", raw.hold(&next)).await;
     assert!(
-        matches!(raw.claim(&dead).await, Standing::Queued(_)),
-        "a claim that comes late has to wait, too"
+        matches!(raw.renew(&dead).await, KeepAlive::Lost(_)),
+        "renewed while another request holds the lock"
+    );
+    assert!(
+        matches!(raw.claim(&dead).await, ClaimOutcome::Queued(_)),
+        "a late claim was granted a held lock"
     );
     raw.release(&dead).await;
     assert_eq!(raw.hold(&next).await.token, grant.token);
     raw.release(&next).await;
-    trial.nothing_left(&["n"], "after all").await;
+    trial.assert_empty(&["n"], "at the end").await;
     Ok(())
 }
 
@@ -201,11 +217,11 @@ pub(super) async fn a_renewal_never_grants_to_a_waiter(trial: Trial) -> Outcome 
     let grant = raw.hold(&holder).await;
     raw.queue(&waiter).await;
     let outcome = raw.renew(&waiter).await;
-    assert!(!matches!(outcome, KeepAlive::Held { .. }), "it waits, it does not hold: {outcome:?}");
+    assert!(!matches!(outcome, KeepAlive::Held { .. }), "expected a waiter to stay queued, got {outcome:?}");
     assert_eq!(raw.hold(&holder).await.token, grant.token);
     raw.queue(&waiter).await;
     raw.release(&holder).await;
     raw.release(&waiter).await;
-    trial.nothing_left(&["n"], "after all").await;
+    trial.assert_empty(&["n"], "at the end").await;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Who holds and who waits.
+//! Inspection shows holders and waiters.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -7,7 +7,7 @@ use polylock_core::{Mode, OwnerId, Request};
 use super::Need;
 use crate::trial::{Outcome, Trial, acquired, join, lock_name, pass, released, soon};
 
-pub(super) async fn shows_who_holds(trial: Trial) -> Outcome {
+pub(super) async fn shows_the_holders(trial: Trial) -> Outcome {
     let locks = trial.locks().await;
     let owner = OwnerId::new("worker-7 / 🔒").expect("an owner");
     let label = "nightly 'report' %s";
@@ -16,7 +16,7 @@ pub(super) async fn shows_who_holds(trial: Trial) -> Outcome {
     pass(Duration::from_millis(20)).await;
     let status = trial.status("n").await;
     assert_eq!((status.name.as_str(), status.waiters.len()), ("n", 0));
-    let [holder] = &status.holders[..] else { panic!("one holder: {status:?}") };
+    let [holder] = &status.holders[..] else { panic!("expected one holder: {status:?}") };
     assert_eq!((holder.mode, &holder.owner, &*holder.label), (Mode::Exclusive, &owner, label));
     assert_eq!(holder.token, Some(guard.fencing_token()));
     assert!(
@@ -35,14 +35,14 @@ pub(super) async fn shows_who_holds(trial: Trial) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn shows_who_waits_in_order(trial: Trial) -> Outcome {
+pub(super) async fn shows_the_waiters_in_order(trial: Trial) -> Outcome {
     let (locks, recording) = trial.recorded().await;
     let holder = acquired(locks.lock("n")).await;
     let mut waits = Vec::new();
     for waiter in 0..4 {
         let owner = OwnerId::new(format!("waiter-{waiter}")).expect("an owner");
         waits.push(tokio::spawn(acquired(locks.lock("n").owner(&owner).label("me"))));
-        soon("it waits", recording.queued(&lock_name("n"), waiter + 1)).await;
+        soon("the waiter is queued", recording.queued(&lock_name("n"), waiter + 1)).await;
     }
     let status = trial.status("n").await;
     assert_eq!(status.holders.len(), 1);
@@ -51,7 +51,7 @@ pub(super) async fn shows_who_waits_in_order(trial: Trial) -> Outcome {
     for waiter in &status.waiters {
         assert_eq!((waiter.token, &*waiter.label, waiter.mode), (None, "me", Mode::Exclusive));
         assert!(
-            waiter.expires_in <= Request::MAX_PLACE_TTL + Duration::from_secs(1),
+            waiter.expires_in <= Request::MAX_QUEUE_LEASE + Duration::from_secs(1),
             "{:?}",
             waiter.expires_in
         );
@@ -71,7 +71,7 @@ pub(super) async fn shows_a_shrinking_queue_in_order(trial: Trial) -> Outcome {
     let mut waits = VecDeque::new();
     for number in 1..6 {
         waits.push_back(tokio::spawn(acquired(locks.lock("n").owner(&owner(number)))));
-        soon("it waits", recording.queued(&lock_name("n"), number)).await;
+        soon("the waiter is queued", recording.queued(&lock_name("n"), number)).await;
     }
     for first in 0..6 {
         let status = trial.status("n").await;
@@ -86,15 +86,18 @@ pub(super) async fn shows_a_shrinking_queue_in_order(trial: Trial) -> Outcome {
     Ok(())
 }
 
-/// What is shown of a lease is never more than what a death of its holder would leave of it.
-pub(super) async fn shows_no_more_than_the_lease(trial: Trial) -> Outcome {
+/// The remaining lease that is shown is never longer than the entry would last if its holder died.
+pub(super) async fn shows_at_most_the_remaining_lease(trial: Trial) -> Outcome {
     let raw = trial.raw().await;
     for ttl in [trial.short(), trial.long()] {
         let holder = Request::new(lock_name("n"), Mode::Exclusive, ttl);
         let lease = raw.hold(&holder).await.lease;
         let shown = |status: polylock_core::LockStatus| status.holders.first().map(|entry| entry.expires_in);
-        let expires_in = shown(trial.status("n").await).expect("it is held");
-        assert!(expires_in <= lease + Duration::from_millis(5), "{expires_in:?} of a lease of {lease:?}");
+        let expires_in = shown(trial.status("n").await).expect("held");
+        assert!(
+            expires_in <= lease + Duration::from_millis(5),
+            "shows {expires_in:?} of a lease of {lease:?}"
+        );
         raw.release(&holder).await;
     }
     Ok(())
@@ -109,11 +112,15 @@ pub(super) async fn shows_live_entries_only(trial: Trial) -> Outcome {
     let status = trial.status("n").await;
     assert_eq!(status.holders.len(), 1);
     if trial.lacks(Need::Order).await.is_none() {
-        assert_eq!(status.waiters.len(), 1, "a store that keeps a queue shows it");
+        assert_eq!(status.waiters.len(), 1, "the queue is not shown");
     }
-    pass(trial.short().max(waiter.place_ttl()) + Duration::from_millis(100)).await;
-    assert!(trial.status("n").await.is_free(), "both have died");
+    pass(trial.short().max(waiter.queue_lease()) + Duration::from_millis(100)).await;
+    assert!(trial.status("n").await.is_free(), "expired entries are shown");
     let inspect = trial.inspect();
-    assert_eq!(trial.on_io(async move { inspect.list("").await }).await, [], "nothing is in use");
+    assert_eq!(
+        trial.on_io(async move { inspect.list("").await }).await,
+        [],
+        "the list shows expired entries"
+    );
     Ok(())
 }

@@ -1,18 +1,18 @@
-//! One operation keeps everything of a process alive: each request of a batch gets an outcome of its own.
+//! One operation keeps all requests of a process alive: each request of a batch gets an outcome of its own.
 
-use polylock_core::{KeepAlive, LostReason, Mode, Request};
+use polylock_core::{KeepAlive, LostReason, Mode, Operation, Request};
 
 use crate::trial::{Outcome, SOON, Trial, acquired, join, lock_name, pass, released, soon, within};
 
-pub(super) async fn answers_for_each_request_of_a_batch(trial: Trial) -> Outcome {
+pub(super) async fn returns_an_outcome_for_each_request_of_a_batch(trial: Trial) -> Outcome {
     let raw = trial.raw().await;
     let request = |name| Request::new(lock_name(name), Mode::Exclusive, trial.long());
-    let (held, other, released, never) = (request("a"), request("b"), request("c"), request("a"));
+    let (held, other, released, unclaimed) = (request("a"), request("b"), request("c"), request("a"));
     for request in [&held, &other, &released] {
         raw.hold(request).await;
     }
     raw.release(&released).await;
-    let outcomes = raw.keep_alive(&[&released, &held, &never, &other]).await;
+    let outcomes = raw.keep_alive(&[&released, &held, &unclaimed, &other]).await;
     let [
         KeepAlive::Lost(LostReason::Gone),
         KeepAlive::Held { .. },
@@ -20,15 +20,15 @@ pub(super) async fn answers_for_each_request_of_a_batch(trial: Trial) -> Outcome
         KeepAlive::Held { .. },
     ] = &outcomes[..]
     else {
-        panic!("each in its place: {outcomes:?}")
+        panic!("expected the outcomes in the order of the batch, got {outcomes:?}")
     };
     raw.release(&held).await;
     raw.release(&other).await;
-    trial.nothing_left(&["a", "b", "c"], "after all").await;
+    trial.assert_empty(&["a", "b", "c"], "at the end").await;
     Ok(())
 }
 
-/// As many as the store takes in one batch, and more.
+/// A batch of the store's maximum size, 300 at most.
 pub(super) async fn extends_a_full_batch(trial: Trial) -> Outcome {
     let raw = trial.raw().await;
     let count = trial.capabilities().keep_alive_batch.min(300);
@@ -42,33 +42,37 @@ pub(super) async fn extends_a_full_batch(trial: Trial) -> Outcome {
     let outcomes = raw.keep_alive(&batch).await;
     assert_eq!(outcomes.len(), count);
     let other = outcomes.iter().find(|outcome| !matches!(outcome, KeepAlive::Held { .. }));
-    assert_eq!(other, None, "each is held");
+    assert_eq!(other, None, "expected every request of the batch to be held");
     for request in &requests {
         raw.release(request).await;
     }
-    trial.keeps(0, "after all").await;
+    trial.assert_entries(0, "at the end").await;
     Ok(())
 }
 
-/// A waiter keeps its place for many times its lease, though it does not claim: one that has come later is served later.
-pub(super) async fn keeps_a_waiter_in_its_place(trial: Trial) -> Outcome {
+/// A waiter keeps its queue position for many times its lease without claiming: a later waiter is served later.
+pub(super) async fn keeps_the_queue_position_of_a_waiter(trial: Trial) -> Outcome {
     let ((here, late), (there, early)) = (trial.recorded().await, trial.recorded().await);
     let holder = acquired(here.lock("n")).await;
     let ttl = trial.renewable();
     let mut waiters = Vec::new();
     for (locks, recording, number) in [(&there, &early, 1), (&there, &early, 2), (&here, &late, 1)] {
         waiters.push(tokio::spawn(acquired(locks.lock("n").ttl(ttl))));
-        soon("it waits", recording.queued(&lock_name("n"), number)).await;
+        soon("the waiter is queued", recording.queued(&lock_name("n"), number)).await;
     }
-    pass(3 * ttl.min(Request::MAX_PLACE_TTL)).await;
+    pass(3 * ttl.min(Request::MAX_QUEUE_LEASE)).await;
+    // Only the first waiter of a process claims again from time to time. The second one does if its entry has expired.
+    let second = early.ids()[1];
+    let of_second = early.of(Operation::Claim).iter().filter(|call| call.request.id == second).count();
+    assert!(of_second <= 2, "the entry of a waiter was not kept alive: {of_second} claims in three leases");
     released(holder).await;
     let mut tokens = Vec::new();
     for waiter in waiters {
-        let guard = within(SOON, "a waiter", join(waiter)).await;
+        let guard = within(SOON, "the grant to a waiter", join(waiter)).await;
         tokens.push(guard.fencing_token());
         released(guard).await;
     }
-    assert!(tokens.is_sorted(), "in order of arrival: {tokens:?}");
-    trial.nothing_left(&["n"], "after all").await;
+    assert!(tokens.is_sorted(), "the waiters were not served in order of arrival: {tokens:?}");
+    trial.assert_empty(&["n"], "at the end").await;
     Ok(())
 }

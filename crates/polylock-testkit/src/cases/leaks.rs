@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use polylock_core::{Carrier, Operation, Order, OwnerId};
+use polylock_core::{HoldLifetime, Operation, Order, OwnerId};
 
 use crate::{
     faults::{Gate, Side},
@@ -36,11 +36,11 @@ pub(super) async fn cycles(trial: &Trial, each: usize) {
     for worker in workers {
         join(worker).await;
     }
-    trial.keeps(0, "after the cycles").await;
-    assert!(locks.close(Duration::from_secs(10)).await, "nothing is left to be done");
+    trial.assert_entries(0, "after the cycles").await;
+    assert!(locks.close(Duration::from_secs(10)).await, "the releases did not complete in time");
 }
 
-pub(super) async fn nothing_after_time_outs(trial: Trial) -> Outcome {
+pub(super) async fn nothing_after_timeouts(trial: Trial) -> Outcome {
     let locks = trial.locks().await;
     let mut holders = Vec::new();
     for lock in 0..5 {
@@ -53,46 +53,47 @@ pub(super) async fn nothing_after_time_outs(trial: Trial) -> Outcome {
         })
         .collect();
     for wait in waits {
-        let refused = join(wait).await.expect_err("another holds it");
-        // Some waits are so short that the store can't say who holds it; those above all must leave nothing.
+        let refused = join(wait).await.expect_err("the lock is held");
+        // Some waits are too short for a reply of the store; these in particular must leave nothing.
         assert!(refused.is_not_acquired() || refused.is_temporary(), "{}", chain(&refused));
     }
-    trial.keeps(5, "the holders alone").await;
+    trial.assert_entries(5, "only the holders remain").await;
     for holder in holders {
         released(holder).await;
     }
-    trial.keeps(0, "after the time-outs").await;
+    trial.assert_entries(0, "after the timeouts").await;
     Ok(())
 }
 
-/// `count`, or fewer where each lock and each wait takes a connection of its own.
-fn at_once(trial: &Trial, count: usize) -> usize {
-    let can = trial.capabilities();
-    let pinned = can.carrier == Carrier::Connection && can.order == Order::Unordered;
-    if pinned { count.min(30) } else { count }
+/// Returns `count`, or at most 30 if each lock and each wait uses a connection of its own.
+fn concurrent(trial: &Trial, count: usize) -> usize {
+    let capabilities = trial.capabilities();
+    let needs_connections =
+        capabilities.hold_lifetime == HoldLifetime::Session && capabilities.order == Order::Unordered;
+    if needs_connections { count.min(30) } else { count }
 }
 
 pub(super) async fn nothing_after_cancelled_waits(trial: Trial) -> Outcome {
     let (locks, recording) = trial.recorded().await;
     let holder = acquired(locks.lock("n")).await;
-    let count = at_once(&trial, 200);
+    let count = concurrent(&trial, 200);
     let waits: Vec<_> = (0..count).map(|_| tokio::spawn(locks.lock("n").acquire())).collect();
-    soon("all wait", recording.queued(&lock_name("n"), trial.in_queue(count))).await;
+    soon("all waiters are queued", recording.queued(&lock_name("n"), trial.in_queue(count))).await;
     for wait in &waits {
         wait.abort();
     }
-    trial.keeps(1, "the holder alone").await;
+    trial.assert_entries(1, "only the holder remains").await;
     released(holder).await;
-    trial.nothing_left(&["n"], "after the waits were cancelled").await;
+    trial.assert_empty(&["n"], "after the waits were cancelled").await;
     for wait in waits {
-        assert!(soon("the abort", wait).await.is_err_and(|cut| cut.is_cancelled()));
+        assert!(soon("the abort", wait).await.is_err_and(|error| error.is_cancelled()));
     }
     Ok(())
 }
 
 pub(super) async fn nothing_after_a_thousand_locks(trial: Trial) -> Outcome {
     let locks = trial.locks().await;
-    let (count, workers) = (at_once(&trial, 1000), 16);
+    let (count, workers) = (concurrent(&trial, 1000), 16);
     let holding: Vec<_> = (0..workers)
         .map(|worker| {
             let locks = locks.clone();
@@ -114,29 +115,29 @@ pub(super) async fn nothing_after_a_thousand_locks(trial: Trial) -> Outcome {
     assert_eq!(
         listed.iter().filter(|status| status.holders.len() == 1).count(),
         count,
-        "all are listed as held"
+        "the list does not show every held lock"
     );
     assert!(guards.iter().all(polylock_core::Guard::is_held));
     drop(guards);
-    assert!(locks.clone().close(Duration::from_secs(30)).await, "all releases have arrived");
+    assert!(locks.clone().close(Duration::from_secs(30)).await, "the releases did not complete in time");
     assert_eq!(
         soon("a list", locks.list("lock ")).await.map(|listed| listed.len()).ok(),
         Some(0),
-        "nothing is left"
+        "the list shows locks that were released"
     );
     Ok(())
 }
 
-/// A hold whose renewals were not answered is lost; what they extended does not stay for another lease.
+/// A hold with unanswered renewals is lost; the lease that they extended does not keep the lock for longer.
 pub(super) async fn nothing_after_losses(trial: Trial) -> Outcome {
     let (store, gate) = watched(trial.store().await, Gate::new);
     let locks = trial.open(store);
     gate.shut(Operation::Renew, Side::Reply);
     let guard = acquired(locks.lock("n").ttl(trial.short())).await;
     soon("the loss", guard.lost()).await;
-    trial.nothing_left(&["n"], "after a loss").await;
+    trial.assert_empty(&["n"], "after a loss").await;
     gate.thaw();
     drop(guard);
-    trial.nothing_left(&["n"], "after a lost guard was dropped").await;
+    trial.assert_empty(&["n"], "after the drop of a lost guard").await;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! A hold that can't be kept is signalled as lost before the store can grant another.
+//! A hold that can't be kept is signalled as lost before the store can grant the lock again.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use polylock_core::{Clock, Error, Guard, KeepAlive, LostReason, Operation, Syste
 
 use crate::{
     ManualClock,
-    faults::{Flaky, Gate, Recording, Side, Trouble},
+    faults::{Flaky, Gate, InjectedFault, Recording, Side},
     trial::{Outcome, SOON, Trial, acquired, join, pass, released, soon, tried, watched, within},
 };
 
@@ -28,25 +28,25 @@ pub(super) async fn a_hung_renewal(trial: Trial) -> Outcome {
         let guard = acquired(locks.lock("n")).await;
         gate.shut(Operation::Renew, side);
         clock.advance(trial.long() / 3 + INSTANT);
-        soon("a renewal", gate.arrived(Operation::Renew)).await;
-        ends_at_its_deadline(&clock, &guard, side == Side::Reply).await;
+        soon("a renewal", gate.blocked(Operation::Renew)).await;
+        assert_lost_at_deadline(&clock, &guard, side == Side::Reply).await;
         gate.thaw();
         drop(guard);
-        trial.nothing_left(&["n"], "after a loss").await;
+        trial.assert_empty(&["n"], "after a loss").await;
     }
     Ok(())
 }
 
-/// Held to the last instant before the deadline, and lost with it: who waits for the signal is told though nobody asks
-/// the guard, and who asks is told though the signal may be on its way.
-async fn ends_at_its_deadline(clock: &ManualClock, guard: &Guard, asks_first: bool) {
+/// The lock is held until the last instant before the deadline, and lost at the deadline: the signal comes without a call on the guard,
+/// and a call on the guard reports the loss even if the signal has not arrived yet.
+async fn assert_lost_at_deadline(clock: &ManualClock, guard: &Guard, check_guard_first: bool) {
     let lost = tokio::spawn(guard.lost());
     let deadline = guard.deadline();
     clock.advance(deadline.since(clock.now()) - INSTANT);
-    assert!(guard.is_held() && guard.remaining() == INSTANT, "held to the last instant");
-    assert!(!lost.is_finished(), "lost before the deadline");
+    assert!(guard.is_held() && guard.remaining() == INSTANT, "lost before the deadline");
+    assert!(!lost.is_finished(), "the loss was signalled before the deadline");
     clock.advance(INSTANT);
-    if asks_first {
+    if check_guard_first {
         assert!(!guard.is_held() && guard.remaining().is_zero(), "held after the deadline");
         assert_eq!(guard.ensure_held().expect_err("lost").lost(), Some(&LostReason::DeadlineReached));
     }
@@ -60,53 +60,53 @@ pub(super) async fn a_frozen_store(trial: Trial) -> Outcome {
     let locks = trial.open_by(store, &clock);
     let guard = acquired(locks.lock("n")).await;
     gate.freeze();
-    ends_at_its_deadline(&clock, &guard, false).await;
+    assert_lost_at_deadline(&clock, &guard, false).await;
     let refused = soon("the release of a lost lock", guard.release()).await;
-    assert_eq!(refused.expect_err("it was lost").lost(), Some(&LostReason::DeadlineReached));
+    assert_eq!(refused.expect_err("the hold was lost").lost(), Some(&LostReason::DeadlineReached));
     gate.thaw();
-    trial.nothing_left(&["n"], "when the store is back").await;
+    trial.assert_empty(&["n"], "after the store has recovered").await;
     Ok(())
 }
 
 pub(super) async fn a_panicking_renewal(trial: Trial) -> Outcome {
-    failing_until_the_deadline(&trial, Trouble::Panic).await;
+    fail_until_the_deadline(&trial, InjectedFault::Panic).await;
     Ok(())
 }
 
-/// An error means unknown, whatever kind it is: the hold lasts until its deadline.
-pub(super) async fn a_failing_renewal_is_not_lost_before_the_deadline(trial: Trial) -> Outcome {
-    failing_until_the_deadline(&trial, Trouble::RequestLost).await;
-    failing_until_the_deadline(&trial, Trouble::Permanent).await;
+/// After an error the outcome is unknown, for any kind of error: the hold lasts until its deadline.
+pub(super) async fn a_failing_renewal_is_retried_until_the_deadline(trial: Trial) -> Outcome {
+    fail_until_the_deadline(&trial, InjectedFault::RequestLost).await;
+    fail_until_the_deadline(&trial, InjectedFault::Permanent).await;
     Ok(())
 }
 
-async fn failing_until_the_deadline(trial: &Trial, trouble: Trouble) {
+async fn fail_until_the_deadline(trial: &Trial, fault: InjectedFault) {
     let clock = ManualClock::new();
     let (store, flaky) = watched(trial.store().await, Flaky::new);
     let locks = trial.open_by(store, &clock);
     let guard = acquired(locks.lock("n")).await;
-    flaky.next(Operation::Renew, trouble, 100_000);
+    flaky.fail_next(Operation::Renew, fault, 100_000);
     let deadline = guard.deadline();
     clock.advance(trial.long() / 3 + INSTANT);
     for failures in 1..=3 {
-        while !comes_true(|| flaky.failed() >= failures).await {
+        while !soon_true(|| flaky.failed() >= failures).await {
             clock.advance(trial.long() / 60);
             assert!(
                 clock.now() < deadline,
-                "a renewal that failed is tried again, not {} times",
+                "expected retries of a failed renewal until the deadline, got {} attempts",
                 flaky.failed()
             );
         }
-        assert!(guard.is_held(), "lost by {failures} times {trouble:?}");
+        assert!(guard.is_held(), "lost before the deadline after {failures} times {fault:?}");
     }
-    assert_eq!(guard.deadline(), deadline, "nothing was renewed");
-    ends_at_its_deadline(&clock, &guard, false).await;
+    assert_eq!(guard.deadline(), deadline, "a failed renewal extended the deadline");
+    assert_lost_at_deadline(&clock, &guard, false).await;
     drop(guard);
-    trial.nothing_left(&["n"], "after a loss").await;
+    trial.assert_empty(&["n"], "after a loss").await;
 }
 
-/// Gives the engine a moment of real time before the manual clock goes on.
-async fn comes_true(condition: impl Fn() -> bool) -> bool {
+/// Gives the engine a moment of real time before the manual clock advances.
+async fn soon_true(condition: impl Fn() -> bool) -> bool {
     for _ in 0..20 {
         if condition() {
             return true;
@@ -116,24 +116,24 @@ async fn comes_true(condition: impl Fn() -> bool) -> bool {
     condition()
 }
 
-pub(super) async fn a_transient_error_is_not_lost(trial: Trial) -> Outcome {
+pub(super) async fn a_transient_error_is_not_a_loss(trial: Trial) -> Outcome {
     let clock = ManualClock::new();
     let (store, flaky) = watched(trial.store().await, Flaky::new);
     let locks = trial.open_by(store, &clock);
     let guard = acquired(locks.lock("n")).await;
-    flaky.next(Operation::Renew, Trouble::RequestLost, 1);
-    flaky.next(Operation::Renew, Trouble::ReplyLost, 1);
+    flaky.fail_next(Operation::Renew, InjectedFault::RequestLost, 1);
+    flaky.fail_next(Operation::Renew, InjectedFault::ReplyLost, 1);
     let first = guard.deadline();
     clock.advance(trial.long() / 3 + INSTANT);
-    while !comes_true(|| guard.deadline() != first).await {
+    while !soon_true(|| guard.deadline() != first).await {
         clock.advance(trial.long() / 60);
-        assert!(guard.is_held(), "{} errors end the hold", flaky.failed());
+        assert!(guard.is_held(), "{} transient errors ended the hold", flaky.failed());
     }
     assert_eq!(flaky.failed(), 2);
     assert!(guard.is_held() && guard.deadline() > first);
     assert!(guard.lost().now_or_never().is_none());
     released(guard).await;
-    trial.nothing_left(&["n"], "after the release").await;
+    trial.assert_empty(&["n"], "after the release").await;
     Ok(())
 }
 
@@ -143,30 +143,33 @@ pub(super) async fn gone_from_the_store(trial: Trial) -> Outcome {
     let locks = trial.open_by(store, &clock);
     let guard = acquired(locks.lock("n")).await;
     let claim = recording.of(Operation::Claim).remove(0);
-    // As if it had expired there, or been deleted by hand.
+    // This simulates an expiry in the store, or a manual deletion.
     trial.raw().await.release(&claim.request).await;
     let lost = tokio::spawn(guard.lost());
-    let next = tried(trial.locks().await.lock("n")).await.expect("the store has it no more");
+    let next = tried(trial.locks().await.lock("n")).await.expect("free: the hold was deleted from the store");
     clock.advance(trial.long() / 3 + INSTANT);
     assert_eq!(join(lost).await, LostReason::Gone);
     assert!(!guard.is_held());
     assert!(next.fencing_token() >= guard.fencing_token());
     let refused = soon("the release of a lost lock", guard.release()).await;
-    assert_eq!(refused.expect_err("it was lost").lost(), Some(&LostReason::Gone));
-    assert!(tried(trial.locks().await.lock("n")).await.is_none(), "the loser has released another's lock");
+    assert_eq!(refused.expect_err("the hold was lost").lost(), Some(&LostReason::Gone));
+    assert!(
+        tried(trial.locks().await.lock("n")).await.is_none(),
+        "the release of a lost hold released the next holder"
+    );
     released(next).await;
-    trial.nothing_left(&["n"], "after a loss").await;
+    trial.assert_empty(&["n"], "after a loss").await;
     Ok(())
 }
 
-/// With the real clock: whoever waits gets the lock only after its holder has been told.
-pub(super) async fn before_another_is_granted(trial: Trial) -> Outcome {
-    for all in [false, true] {
+/// With the real clock: a waiter gets the lock only after its holder has been notified.
+pub(super) async fn before_the_next_grant(trial: Trial) -> Outcome {
+    for freeze_all in [false, true] {
         let (store, gate) = watched(trial.store().await, Gate::new);
         let (here, there) = (trial.open(store), trial.locks().await);
         gate.shut(Operation::Renew, Side::Request);
         let guard = acquired(here.lock("n").ttl(trial.short())).await;
-        if all {
+        if freeze_all {
             gate.freeze();
         }
         let (lost, deadline) = (guard.lost(), guard.deadline());
@@ -174,26 +177,27 @@ pub(super) async fn before_another_is_granted(trial: Trial) -> Outcome {
             let next = acquired(there.lock("n")).await;
             (SystemClock.now(), next)
         });
-        let (granted, next) = within(trial.short() + SOON, "the next holder", next).await.expect("no panic");
+        let (granted, next) =
+            within(trial.short() + SOON, "the grant to the next holder", next).await.expect("no panic");
         assert!(deadline <= granted, "granted {:?} before the deadline", deadline.since(granted));
-        // First the signal: asking the guard would set it off.
+        // The signal is checked first: a call on the guard would trigger it.
         assert_eq!(
             lost.now_or_never(),
             Some(LostReason::DeadlineReached),
-            "another holds it and nobody was told"
+            "the lock was granted again before the loss was signalled"
         );
-        assert!(!guard.is_held(), "both believe to hold it");
+        assert!(!guard.is_held(), "two guards report the lock as held");
         gate.thaw();
         drop(guard);
         assert!(next.is_held());
         released(next).await;
-        trial.nothing_left(&["n"], "after both").await;
+        trial.assert_empty(&["n"], "at the end").await;
     }
     Ok(())
 }
 
-/// The clock jumps over the deadline, as it does when the machine wakes up: the hold is over at once, though the store
-/// would still renew it.
+/// The clock jumps over the deadline, as it does when the machine wakes up: the hold ends at once, even if the store would still renew
+/// it.
 pub(super) async fn a_suspended_machine(trial: Trial) -> Outcome {
     let clock = ManualClock::new();
     let locks = trial.open_by(trial.store().await, &clock);
@@ -205,33 +209,34 @@ pub(super) async fn a_suspended_machine(trial: Trial) -> Outcome {
     let mut polled = false;
     let outcome = soon("run", guard.run(async { polled = true })).await;
     assert_eq!(outcome.expect_err("lost").lost(), Some(&LostReason::DeadlineReached));
-    assert!(!polled, "work began under a lock that was lost");
-    trial.nothing_left(&["n"], "after a loss").await;
+    assert!(!polled, "work was polled under a lost lock");
+    trial.assert_empty(&["n"], "after a loss").await;
     Ok(())
 }
 
-/// A grant whose answer comes when its lease has run out, and another has the lock.
-pub(super) async fn a_late_grant_is_no_hold(trial: Trial) -> Outcome {
+/// A grant with a reply that comes after its lease has run out and the lock has been granted to another request.
+pub(super) async fn a_late_grant_is_discarded(trial: Trial) -> Outcome {
     let (store, gate) = watched(trial.store().await, Gate::new);
     let (here, there) = (trial.open(store), trial.locks().await);
     gate.shut(Operation::Claim, Side::Reply);
     let late = tokio::spawn(acquired(here.lock("n").ttl(trial.short())));
-    soon("the claim", gate.arrived(Operation::Claim)).await;
+    soon("the claim", gate.blocked(Operation::Claim)).await;
     let limit = trial.short() + SOON;
-    let other = within(limit, "the lease of a grant that nobody heard of", acquired(there.lock("n"))).await;
+    let other =
+        within(limit, "the grant after the lease of an unanswered claim", acquired(there.lock("n"))).await;
     gate.open(Operation::Claim);
     pass(trial.short() / 2).await;
-    assert!(!late.is_finished(), "a grant that had run out was believed");
+    assert!(!late.is_finished(), "an expired grant was accepted");
     assert!(other.is_held());
     released(other).await;
     let guard = join(late).await;
     assert!(guard.is_held());
     released(guard).await;
-    trial.nothing_left(&["n"], "after both").await;
+    trial.assert_empty(&["n"], "at the end").await;
     Ok(())
 }
 
-pub(super) async fn a_release_never_fires_it(trial: Trial) -> Outcome {
+pub(super) async fn a_release_is_not_a_loss(trial: Trial) -> Outcome {
     let clock = ManualClock::new();
     let (store, recording) = watched(trial.store().await, Recording::new);
     let locks = trial.open_by(store, &clock);
@@ -241,19 +246,19 @@ pub(super) async fn a_release_never_fires_it(trial: Trial) -> Outcome {
     let signals = [Box::pin(guard.lost()), Box::pin(dropped.lost())];
     released(guard).await;
     drop(dropped);
-    trial.nothing_left(&["released", "dropped"], "after the release").await;
+    trial.assert_empty(&["released", "dropped"], "after the release").await;
     clock.advance(trial.long() * 3);
-    // The store has heard of it, and would say that it is gone.
+    // The store has processed the request, and would report it as gone.
     let outcome = trial.raw().await.renew(&request).await;
     assert!(matches!(outcome, KeepAlive::Lost(_)), "{outcome:?}");
     released(acquired(locks.lock("other")).await).await;
     for lost in signals {
-        assert_eq!(lost.now_or_never(), None, "a release is no loss");
+        assert_eq!(lost.now_or_never(), None, "a release was signalled as a loss");
     }
     Ok(())
 }
 
-/// The error of a `run` whose lock was lost.
+/// Returns the reason of the loss from the error of a `run`.
 fn lost_reason<T>(outcome: Result<T, Error>) -> Option<LostReason> {
     outcome.err().and_then(|error| error.lost().cloned())
 }

@@ -1,4 +1,4 @@
-//! `run`: nothing is polled under a lock that is lost.
+//! `run` polls nothing under a lost lock.
 
 use std::{
     future::{pending, poll_fn},
@@ -20,21 +20,20 @@ use crate::{
     trial::{Outcome, SOON, Trial, acquired, join, outside, soon, until, watched, within},
 };
 
-/// The store hangs when the work is done: its caller gets the output, not the outage.
+/// The store hangs when the work is done: the caller gets the output, not the outage.
 pub(in crate::cases) async fn run_returns_when_the_work_is_done(trial: Trial) -> Outcome {
     let (store, gate) = watched(trial.store().await, Gate::new);
     let locks = trial.open(store);
     let guard = acquired(locks.lock("n")).await;
     gate.shut(Operation::Release, Side::Request);
-    let output = within(SOON, "run, though the release hangs", guard.run(async { 7 })).await;
+    let output = within(SOON, "run while the release hangs", guard.run(async { 7 })).await;
     assert_eq!(output.ok(), Some(7));
     gate.thaw();
-    trial.nothing_left(&["n"], "when the store is back").await;
+    trial.assert_empty(&["n"], "after the store has recovered").await;
     Ok(())
 }
 
-/// The process is paused in a poll of the work, past the deadline. The work wants to be polled again at once: it must
-/// not be, not even once.
+/// The process is paused in a poll of the work, past the deadline. The work requests another poll at once, and must not get it.
 pub(in crate::cases) async fn run_polls_nothing_after_the_deadline(trial: Trial) -> Outcome {
     let clock = ManualClock::new();
     let locks = trial.open_by(trial.store().await, &clock);
@@ -53,13 +52,13 @@ pub(in crate::cases) async fn run_polls_nothing_after_the_deadline(trial: Trial)
         let outcome = soon("run", guard.run(work)).await;
         assert_eq!(lost_reason(outcome), Some(LostReason::DeadlineReached));
         assert_eq!(polls, pause_at, "polled after the deadline");
-        trial.nothing_left(&["n"], "after a loss").await;
+        trial.assert_empty(&["n"], "after a loss").await;
     }
     on_a_blocked_executor(&trial).await;
     Ok(())
 }
 
-/// The same with the real clock, on a current-thread runtime that the work blocks.
+/// The same case with the real clock, on a current-thread runtime that the work blocks.
 async fn on_a_blocked_executor(trial: &Trial) {
     let (store, gate) = watched(trial.store().await, Gate::new);
     let (locks, ttl) = (trial.open(store), trial.short());
@@ -89,7 +88,7 @@ async fn on_a_blocked_executor(trial: &Trial) {
         });
     })
     .await;
-    trial.nothing_left(&["n"], "after a loss on a blocked executor").await;
+    trial.assert_empty(&["n"], "after a loss on a blocked executor").await;
 }
 
 /// Work that never ends by itself is dropped when the lock is lost, before `run` returns.
@@ -125,12 +124,12 @@ pub(in crate::cases) async fn run_drops_the_work(trial: Trial) -> Outcome {
     clock.advance(trial.long());
     assert_eq!(join(running).await, (Some(LostReason::DeadlineReached), true));
     gate.thaw();
-    trial.nothing_left(&["n"], "after a loss").await;
+    trial.assert_empty(&["n"], "after a loss").await;
 
-    // Work that ends in time is returned, and its lock released.
+    // The output of work that ends in time is returned, and its lock is released.
     let locks = trial.locks().await;
     let output = soon("run", acquired(locks.lock("n")).await.run(async { SystemClock.now() })).await;
     assert!(output.is_ok());
-    trial.nothing_left(&["n"], "after the work").await;
+    trial.assert_empty(&["n"], "after the work").await;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The cases, and the one list of them that everything else is made from.
+//! The cases, and the list from which their tests and tables are generated.
 
 mod blocking;
 mod breaking;
@@ -27,37 +27,37 @@ use std::{future::Future, pin::Pin};
 
 use crate::trial::{Outcome, Trial};
 
-/// What a case needs of a store; where it is lacking, the case is reported as unsupported.
+/// A capability that a case needs. A store without it reports the case as unsupported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Need {
     /// All six modes.
     Modes,
-    /// The shared mode beside the exclusive one.
+    /// The shared mode in addition to the exclusive one.
     Shared,
-    /// Order of arrival.
+    /// Grants in order of arrival.
     Order,
     /// Fencing tokens.
     Tokens,
     /// Inspection.
     Inspect,
-    /// Break notices that are pushed.
+    /// Pushed break notices.
     Alerts,
-    /// A way to count what is kept.
+    /// A count of the stored entries.
     Count,
-    /// Wake-ups that are pushed.
+    /// Pushed wake-ups.
     Push,
-    /// Holds that any connection can speak for.
+    /// Holds that any connection can renew and release.
     Anywhere,
 }
 
-/// One promise and how to look at it.
+/// One promise, and the function that tests it.
 pub(crate) struct Case {
     pub(crate) name: &'static str,
     pub(crate) needs: &'static [Need],
     pub(crate) run: fn(Trial) -> Pin<Box<dyn Future<Output = Outcome> + Send>>,
 }
 
-/// The list of all cases, handed to the macro `$then`: module, case, and what it needs.
+/// The list of all cases, passed to the macro `$then`: module, case, and its needs.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __cases {
@@ -68,89 +68,89 @@ macro_rules! __cases {
                 one_holder_at_a_time []
                 names_do_not_exclude_each_other []
                 tasks_lose_no_update []
-                tries_alone_make_progress []
+                tries_make_progress []
             }
             order {
                 first_come_first_served [Order]
                 a_newcomer_does_not_overtake_a_waiter [Order]
-                a_dead_waiter_is_passed_over [Order]
+                a_dead_waiter_is_skipped [Order]
                 readers_do_not_starve_a_writer [Order Shared]
-                time_outs_cost_nobody_behind_them [Order]
-                a_dead_reader_is_passed_over_while_others_come_and_go [Order Shared]
-                a_waiter_that_was_stopped_comes_back [Order]
+                timeouts_do_not_delay_later_waiters [Order]
+                other_readers_do_not_extend_the_lease_of_a_dead_reader [Order Shared]
+                a_stopped_waiter_is_served_after_it_resumes [Order]
             }
             modes {
                 every_pair [Shared]
-                every_triple_keeps_the_queue_rule [Order Modes]
-                readers_hold_together [Shared]
+                every_triple_follows_the_queue_rule [Order Modes]
+                readers_share_the_lock [Shared]
             }
             wait {
-                zero_tries_once []
-                a_time_out_is_precise []
+                a_wait_of_zero_tries_once []
+                a_timeout_is_precise []
                 a_timed_out_request_has_left_the_queue [Order Shared]
-                an_acquire_that_is_not_polled_is_passed_on []
-                who_timed_out_leaves_nothing [Count]
-                who_timed_out_wakes_those_behind [Order Shared]
-                a_grant_at_the_instant_of_the_time_out_is_not_lost []
-                a_release_wakes_the_next []
-                a_push_is_quicker_than_the_recheck [Push]
-                a_short_outage_is_borne []
+                an_acquire_that_is_not_polled_does_not_keep_the_lock []
+                a_timed_out_waiter_leaves_no_entry [Count]
+                a_timed_out_waiter_wakes_the_waiters_behind_it [Order Shared]
+                a_grant_at_the_instant_of_the_timeout_is_not_lost []
+                a_release_wakes_the_next_waiter []
+                a_push_is_faster_than_the_recheck [Push]
+                a_short_outage_is_retried []
                 a_long_outage_ends_the_wait []
-                a_fault_for_good_ends_the_wait []
+                a_permanent_fault_ends_the_wait []
             }
             renew {
-                a_short_lease_is_kept_for_many_ttls []
+                a_short_lease_is_renewed_for_many_ttls []
                 a_blocked_executor_does_not_starve_renewals []
-                is_told_though_it_came_before_the_first_poll []
-                the_deadline_counts_from_the_sending []
+                a_renewal_before_the_first_poll_is_reported []
+                the_deadline_counts_from_the_send_time []
                 nothing_is_renewed_after_a_release []
             }
             keep_alive {
-                answers_for_each_request_of_a_batch []
+                returns_an_outcome_for_each_request_of_a_batch []
                 extends_a_full_batch []
-                keeps_a_waiter_in_its_place [Order]
+                keeps_the_queue_position_of_a_waiter [Order]
             }
             lost {
                 a_hung_renewal []
                 a_frozen_store []
                 a_panicking_renewal []
-                a_failing_renewal_is_not_lost_before_the_deadline []
-                a_transient_error_is_not_lost []
+                a_failing_renewal_is_retried_until_the_deadline []
+                a_transient_error_is_not_a_loss []
                 gone_from_the_store [Anywhere]
-                before_another_is_granted []
+                before_the_next_grant []
                 a_suspended_machine []
-                a_late_grant_is_no_hold []
+                a_late_grant_is_discarded []
                 run_polls_nothing_after_the_deadline []
                 run_drops_the_work []
                 run_returns_when_the_work_is_done []
-                a_release_never_fires_it []
+                a_release_is_not_a_loss []
             }
             fencing {
-                grows_over_releases [Tokens]
-                grows_over_reconnects [Tokens]
-                grows_over_expiry [Tokens]
-                grows_over_a_break [Tokens Inspect]
-                holders_together_have_tokens_of_their_own [Tokens Shared]
+                tokens_grow_across_releases [Tokens]
+                tokens_grow_across_reconnects [Tokens]
+                tokens_grow_across_an_expiry [Tokens]
+                tokens_grow_across_a_break [Tokens Inspect]
+                concurrent_holders_have_different_tokens [Tokens Shared]
             }
             reentrancy {
-                is_counted []
+                guards_are_counted []
                 other_owners_are_excluded []
-                one_owner_enters_from_two_tasks_at_once []
+                two_tasks_of_one_owner_do_not_block_each_other []
                 a_try_never_waits []
-                a_weaker_mode_enters [Shared]
+                a_weaker_mode_is_granted [Shared]
                 a_stronger_mode_is_refused [Shared]
             }
             names {
-                bad_names_are_refused_before_any_io []
-                odd_names_are_locks_of_their_own []
-                odd_names_are_shown_byte_for_byte [Inspect]
-                a_prefix_is_no_pattern [Inspect]
+                invalid_names_are_refused_before_any_io []
+                similar_names_are_different_locks []
+                inspection_returns_names_byte_for_byte [Inspect]
+                a_prefix_is_not_a_pattern [Inspect]
             }
             ttl {
                 out_of_range_is_refused_before_any_io []
                 the_longest_times_do_not_overflow []
-                is_what_a_guard_gets []
-                an_abandoned_hold_expires_in_its_time []
+                a_guard_gets_the_requested_ttl []
+                an_abandoned_hold_expires_on_time []
             }
             cancel {
                 at_every_poll_of_a_free_acquire []
@@ -159,69 +159,69 @@ macro_rules! __cases {
                 at_every_poll_of_a_try []
                 at_every_poll_of_a_release []
                 at_every_poll_of_a_run []
-                with_the_claim_on_its_way []
-                with_the_wait_under_way []
-                with_the_release_on_its_way []
+                with_a_claim_in_flight []
+                with_a_wait_in_flight []
+                with_a_release_in_flight []
                 at_many_instants []
             }
             drop {
                 inside_a_runtime []
-                outside_of_any_runtime []
+                outside_any_runtime []
                 in_a_panic []
-                after_its_runtime_has_gone []
-                as_the_last_act_of_a_current_thread_runtime []
-                as_the_last_act_of_a_multi_thread_runtime []
+                after_its_runtime_was_dropped []
+                at_the_end_of_a_current_thread_runtime []
+                at_the_end_of_a_multi_thread_runtime []
             }
             leaks {
                 nothing_after_cycles_over_distinct_names [Count]
-                nothing_after_time_outs [Count]
+                nothing_after_timeouts [Count]
                 nothing_after_cancelled_waits [Count]
                 nothing_after_losses [Count]
                 nothing_after_a_thousand_locks [Inspect]
             }
             inspect {
-                shows_who_holds [Inspect]
-                shows_who_waits_in_order [Inspect Order]
+                shows_the_holders [Inspect]
+                shows_the_waiters_in_order [Inspect Order]
                 shows_a_shrinking_queue_in_order [Inspect Order]
-                shows_no_more_than_the_lease [Inspect]
+                shows_at_most_the_remaining_lease [Inspect]
                 shows_live_entries_only [Inspect]
             }
             breaking {
                 waits_for_the_holder [Inspect]
                 stops_a_run_before_the_next_grant [Inspect]
-                reaches_the_holder_at_once [Inspect Alerts]
+                notifies_the_holder_at_once [Inspect Alerts]
                 ends_with_the_lease [Inspect]
                 keeps_the_first_notice [Inspect]
-                by_force_serves_the_next_at_once [Inspect]
+                by_force_grants_the_next_waiter_at_once [Inspect]
                 by_force_is_reported_by_the_release [Inspect]
                 of_a_free_lock_changes_nothing [Inspect]
             }
             release {
-                reports_whether_there_was_an_entry []
-                of_a_waiter_reports_it_too [Order]
+                reports_if_it_removed_an_entry []
+                of_a_waiter_reports_if_it_removed_an_entry [Order]
                 of_a_superseded_hold_is_an_error [Anywhere]
-                with_its_first_reply_lost_succeeds []
+                is_retried_after_a_lost_reply []
             }
             recovery {
                 after_the_store_was_emptied [Tokens]
-                after_a_restart_of_the_server [Tokens]
+                after_a_server_restart [Tokens]
             }
             secrets {
-                appear_in_nothing_public []
-                appear_in_no_trace []
+                do_not_appear_in_public_output []
+                do_not_appear_in_traces []
             }
             idempotence {
-                a_claim_repeated_finds_its_own_grant []
-                a_claim_repeated_elsewhere_finds_the_same_grant [Anywhere]
-                a_claim_repeated_keeps_its_place [Order]
-                a_claim_that_does_not_queue_leaves_nothing []
-                a_release_repeated_succeeds []
+                a_repeated_claim_returns_its_grant []
+                a_repeated_claim_on_another_connection_returns_its_grant [Anywhere]
+                a_repeated_claim_keeps_its_queue_position [Order]
+                a_claim_that_does_not_queue_leaves_no_entry []
+                a_repeated_release_succeeds []
                 a_release_withdraws_a_waiter []
-                a_release_of_anothers_changes_nothing []
+                a_release_by_another_request_changes_nothing []
                 a_renewal_extends_the_lease []
-                a_renewal_elsewhere_extends_the_lease [Anywhere]
-                a_renewal_never_creates []
-                a_renewal_never_revives []
+                a_renewal_on_another_connection_extends_the_lease [Anywhere]
+                a_renewal_never_creates_a_hold []
+                a_renewal_never_revives_an_expired_hold []
                 a_renewal_never_grants_to_a_waiter []
             }
             blocking {
@@ -249,7 +249,7 @@ macro_rules! __cases {
 #[macro_export]
 macro_rules! __table {
     ([] $($module:ident { $($case:ident [$($need:ident)*])* })*) => {
-        /// The names of all cases, as in the names of the tests that [`conformance!`](crate::conformance) makes.
+        /// The names of all cases, as in the names of the tests that [`conformance!`](crate::conformance) generates.
         pub const CASES: &[&str] = &[$($(concat!(stringify!($module), "::", stringify!($case)),)*)*];
 
         pub(crate) const TABLE: &[Case] = &[$($(Case {
@@ -268,16 +268,15 @@ macro_rules! __tests {
             $(#[test]
             fn $case() {
                 let case = concat!(stringify!($module), "::", stringify!($case));
-                $crate::__test(super::TARGET, case, &super::maker());
+                $crate::__test(super::TARGET, case, &super::factory());
             })*
         })*
     };
 }
 
-/// Makes one `#[test]` per case, named `target::group::case`, so that filters work.
+/// Generates one `#[test]` per case, named `target::group::case`, so that filters work.
 ///
-/// The closure makes a fresh [`Target`](crate::Target) for every case; it may also return
-/// `Result<impl Target, Missing>`.
+/// The closure creates a new [`Target`](crate::Target) for every case; it may also return `Result<impl Target, Missing>`.
 ///
 /// ```
 /// # struct MyTarget;
@@ -292,15 +291,15 @@ macro_rules! __tests {
 /// ```
 #[macro_export]
 macro_rules! conformance {
-    ($target:ident, $make:expr) => {
+    ($target:ident, $create:expr) => {
         mod $target {
-            #[allow(unused_imports, reason = "whatever the closure names")]
+            #[allow(unused_imports, reason = "the closure may use any name of the caller")]
             use super::*;
 
             const TARGET: &str = stringify!($target);
 
-            fn maker() -> $crate::Maker {
-                $crate::Maker::new($make)
+            fn factory() -> $crate::TargetFactory {
+                $crate::TargetFactory::new($create)
             }
 
             $crate::__cases! { __tests }

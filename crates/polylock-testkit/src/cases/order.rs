@@ -18,7 +18,7 @@ pub(super) async fn first_come_first_served(trial: Trial) -> Outcome {
     Ok(())
 }
 
-/// `count` waiters on two connections, each in the queue before the next comes, are served in that order.
+/// `count` waiters on two connections, each in the queue before the next one comes, are served in that order.
 pub(super) async fn queue_up(trial: &Trial, count: usize) {
     let connections = [trial.recorded().await, trial.recorded().await];
     let holder = acquired(connections[0].0.lock("n")).await;
@@ -35,13 +35,17 @@ pub(super) async fn queue_up(trial: &Trial, count: usize) {
         }));
         soon("a waiter joins the queue", recording.queued(&lock_name("n"), number / 2 + 1)).await;
     }
-    assert_eq!(*served.lock().unwrap(), Vec::<usize>::new(), "nobody is served while it is held");
+    assert_eq!(*served.lock().unwrap(), Vec::<usize>::new(), "a waiter was granted a held lock");
     released(holder).await;
     for waiter in waiters {
         join(waiter).await;
     }
-    assert_eq!(*served.lock().unwrap(), (0..count).collect::<Vec<_>>(), "served in order of arrival");
-    trial.nothing_left(&["n"], "after the queue").await;
+    assert_eq!(
+        *served.lock().unwrap(),
+        (0..count).collect::<Vec<_>>(),
+        "the waiters were not served in order of arrival"
+    );
+    trial.assert_empty(&["n"], "after the queue").await;
 }
 
 pub(super) async fn a_newcomer_does_not_overtake_a_waiter(trial: Trial) -> Outcome {
@@ -52,7 +56,7 @@ pub(super) async fn a_newcomer_does_not_overtake_a_waiter(trial: Trial) -> Outco
     raw.hold(&holder).await;
     raw.queue(&waiter).await;
     raw.release(&holder).await;
-    // The lock may be free, or the waiter's by now: it is not the newcomer's in either case.
+    // The lock may be free, or already granted to the waiter: in neither case does the newcomer get it.
     raw.queue(&newcomer).await;
     raw.queue(&request()).await;
     raw.hold(&waiter).await;
@@ -60,7 +64,7 @@ pub(super) async fn a_newcomer_does_not_overtake_a_waiter(trial: Trial) -> Outco
     Ok(())
 }
 
-pub(super) async fn a_dead_waiter_is_passed_over(trial: Trial) -> Outcome {
+pub(super) async fn a_dead_waiter_is_skipped(trial: Trial) -> Outcome {
     let (locks, raw) = (trial.locks().await, trial.raw().await);
     let holder = acquired(locks.lock("n")).await;
     let dead = Request::new(lock_name("n"), Mode::Exclusive, trial.short());
@@ -68,11 +72,14 @@ pub(super) async fn a_dead_waiter_is_passed_over(trial: Trial) -> Outcome {
     raw.queue(&dead).await;
     let alive = tokio::spawn(acquired(locks.lock("n")));
     released(holder).await;
-    let limit = dead.place_ttl() + SOON;
-    let guard = within(limit, "passing over a waiter that died", alive).await.expect("no panic");
-    // It may be served early only if the dead one's place had ended.
-    let passed = SystemClock.now().since(died);
-    assert!(passed + Duration::from_millis(20) >= dead.place_ttl(), "overtaken after {passed:?}");
+    let limit = dead.queue_lease() + SOON;
+    let guard = within(limit, "the grant to the waiter behind a dead one", alive).await.expect("no panic");
+    // It may be served early only if the queue entry of the dead waiter had expired.
+    let skipped_after = SystemClock.now().since(died);
+    assert!(
+        skipped_after + Duration::from_millis(20) >= dead.queue_lease(),
+        "the dead waiter was skipped after {skipped_after:?}, before its lease ended"
+    );
     released(guard).await;
     Ok(())
 }
@@ -86,8 +93,8 @@ pub(super) async fn readers_do_not_starve_a_writer(trial: Trial) -> Outcome {
     soon("the writer joins the queue", recording.queued(&lock_name("n"), 1)).await;
     attempt.queued();
 
-    assert!(tried(locks.lock("n").shared()).await.is_none(), "a reader who tries must not pass the writer");
-    // A stream of readers whose holds would overlap for ever.
+    assert!(tried(locks.lock("n").shared()).await.is_none(), "a try of a reader overtook the waiting writer");
+    // A stream of readers with holds that would overlap for ever.
     let readers: Vec<_> = (0..6)
         .map(|reader: usize| {
             let (locks, recorder) = (locks.clone(), recorder.clone());
@@ -114,22 +121,23 @@ pub(super) async fn readers_do_not_starve_a_writer(trial: Trial) -> Outcome {
     let sections = recorder.sections();
     let found = [history::overlaps(&sections), history::inversions(&sections)].concat();
     assert!(found.is_empty(), "{}", found[0]);
-    trial.nothing_left(&["n"], "after the readers").await;
+    trial.assert_empty(&["n"], "after the readers").await;
     Ok(())
 }
 
-/// Impatient waiters between patient ones: the patient ones are served at once and in order.
-pub(super) async fn time_outs_cost_nobody_behind_them(trial: Trial) -> Outcome {
+/// Waiters with a short timeout between waiters without one: the latter are served at once and in order.
+pub(super) async fn timeouts_do_not_delay_later_waiters(trial: Trial) -> Outcome {
     let (locks, recording) = trial.recorded().await;
     let holder = acquired(locks.lock("n")).await;
     let (served, mut order) = tokio::sync::mpsc::unbounded_channel();
     let mut waits = Vec::new();
     for number in 0..24 {
         let (lock, served) = (locks.lock("n"), served.clone());
-        let patient = number % 2 == 1;
+        let has_timeout = number % 2 == 0;
         waits.push(tokio::spawn(async move {
-            if !patient {
-                let refused = soon("a time-out", lock.wait(Duration::from_millis(200)).acquire()).await;
+            if has_timeout {
+                let refused =
+                    soon("a wait that times out", lock.wait(Duration::from_millis(200)).acquire()).await;
                 assert!(refused.is_err_and(|error| error.is_not_acquired()));
                 return;
             }
@@ -137,7 +145,7 @@ pub(super) async fn time_outs_cost_nobody_behind_them(trial: Trial) -> Outcome {
             served.send(number).ok();
             released(guard).await;
         }));
-        soon("it waits", recording.queued(&lock_name("n"), number + 1)).await;
+        soon("the waiter is queued", recording.queued(&lock_name("n"), number + 1)).await;
     }
     pass(Duration::from_millis(250)).await;
     let began = SystemClock.now();
@@ -146,14 +154,14 @@ pub(super) async fn time_outs_cost_nobody_behind_them(trial: Trial) -> Outcome {
         join(wait).await;
     }
     let took = SystemClock.now().since(began);
-    assert!(took < SOON, "twelve waiters were served in {took:?}");
+    assert!(took < SOON, "twelve waiters were served only after {took:?}");
     let order: Vec<_> = std::iter::from_fn(|| order.try_recv().ok()).collect();
     assert_eq!(order, (1..24).step_by(2).collect::<Vec<_>>());
-    trial.nothing_left(&["n"], "after all").await;
+    trial.assert_empty(&["n"], "at the end").await;
     Ok(())
 }
 
-pub(super) async fn a_dead_reader_is_passed_over_while_others_come_and_go(trial: Trial) -> Outcome {
+pub(super) async fn other_readers_do_not_extend_the_lease_of_a_dead_reader(trial: Trial) -> Outcome {
     let (raw, locks) = (trial.raw().await, trial.locks().await);
     let dead = Request::new(lock_name("n"), Mode::Shared, trial.short());
     raw.hold(&dead).await;
@@ -162,32 +170,34 @@ pub(super) async fn a_dead_reader_is_passed_over_while_others_come_and_go(trial:
         released(acquired(locks.lock("n").shared()).await).await;
         pass(Duration::from_millis(10)).await;
     }
-    let writer = within(SOON, "a writer after a dead reader", acquired(locks.lock("n"))).await;
+    let writer =
+        within(SOON, "the grant to a writer after the lease of a dead reader", acquired(locks.lock("n")))
+            .await;
     released(writer).await;
-    trial.nothing_left(&["n"], "after all").await;
+    trial.assert_empty(&["n"], "at the end").await;
     Ok(())
 }
 
-/// Its process was stopped: its place in the queue has expired, and the next in line was served.
-pub(super) async fn a_waiter_that_was_stopped_comes_back(trial: Trial) -> Outcome {
+/// The waiter's process was stopped: its queue entry has expired, and the next waiter was served.
+pub(super) async fn a_stopped_waiter_is_served_after_it_resumes(trial: Trial) -> Outcome {
     let here = trial.locks().await;
     let (store, gate) = watched(trial.store().await, Gate::new);
     let (store, recording) = watched(store, Recording::new);
     let there = trial.open(store);
     let holder = acquired(here.lock("n")).await;
-    // From before it waits: a notification that reached it would make it a holder whose renewals hang.
+    // The gate is shut before it waits: a notification that reached it would make it a holder with hanging renewals.
     gate.shut(Operation::Wait, Side::Request);
     let stopped = tokio::spawn(acquired(there.lock("n").ttl(trial.renewable())));
-    soon("it waits", recording.queued(&lock_name("n"), 1)).await;
+    soon("the waiter is queued", recording.queued(&lock_name("n"), 1)).await;
     gate.freeze();
     released(holder).await;
-    let limit = trial.short().min(Request::MAX_PLACE_TTL) + SOON;
-    let next = within(limit, "the next, past a waiter that has stopped", acquired(here.lock("n"))).await;
+    let limit = trial.short().min(Request::MAX_QUEUE_LEASE) + SOON;
+    let next = within(limit, "the grant to the waiter behind a stopped one", acquired(here.lock("n"))).await;
     gate.thaw();
     released(next).await;
-    let guard = within(limit, "the waiter that was stopped", join(stopped)).await;
+    let guard = within(limit, "the grant to the stopped waiter", join(stopped)).await;
     assert!(guard.is_held());
     released(guard).await;
-    trial.nothing_left(&["n"], "after all").await;
+    trial.assert_empty(&["n"], "at the end").await;
     Ok(())
 }

@@ -11,10 +11,10 @@ use crate::{
     trial::{Outcome, Trial, acquired, join, outside, pass, released, soon, tried, until, watched},
 };
 
-/// What a store may round a lease up by.
+/// The maximum by which a store may round up a lease.
 const ROUNDING: Duration = Duration::from_millis(1001);
 
-pub(super) async fn a_short_lease_is_kept_for_many_ttls(trial: Trial) -> Outcome {
+pub(super) async fn a_short_lease_is_renewed_for_many_ttls(trial: Trial) -> Outcome {
     let (here, there) = (trial.locks().await, trial.locks().await);
     let ttl = trial.renewable();
     let guard = acquired(here.lock("n").ttl(ttl)).await;
@@ -23,10 +23,10 @@ pub(super) async fn a_short_lease_is_kept_for_many_ttls(trial: Trial) -> Outcome
         let renewed = soon("a renewal", guard.renewed()).await;
         assert!(renewed.is_some(), "lost after {renewal} renewals");
         assert!(guard.is_held() && guard.remaining() <= ttl);
-        assert!(tried(there.lock("n")).await.is_none(), "granted to another after {renewal} renewals");
+        assert!(tried(there.lock("n")).await.is_none(), "a held lock was granted after {renewal} renewals");
     }
     released(guard).await;
-    trial.nothing_left(&["n"], "after the renewals").await;
+    trial.assert_empty(&["n"], "after the renewals").await;
     Ok(())
 }
 
@@ -37,34 +37,38 @@ pub(super) async fn a_blocked_executor_does_not_starve_renewals(trial: Trial) ->
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
             let guard = acquired(locks.lock("n").ttl(ttl)).await;
-            // The fault: a task that never yields for longer than the lease.
+            // The fault: a task that does not yield for longer than the lease.
             thread::sleep(ttl * 3 / 2);
             guard
         })
     })
     .await;
-    assert!(guard.is_held(), "renewed though the user's executor was blocked");
+    assert!(guard.is_held(), "not renewed while the executor of the user was blocked");
     assert!(tried(there.lock("n")).await.is_none());
     released(guard).await;
     Ok(())
 }
 
-pub(super) async fn is_told_though_it_came_before_the_first_poll(trial: Trial) -> Outcome {
+pub(super) async fn a_renewal_before_the_first_poll_is_reported(trial: Trial) -> Outcome {
     let clock = ManualClock::new();
     let locks = trial.open_by(trial.store().await, &clock);
     let guard = acquired(locks.lock("n")).await;
     let (renewed, first) = (guard.renewed(), guard.deadline());
     clock.advance(trial.long() / 3 + Duration::from_millis(1));
     until("a renewal", || guard.deadline() != first).await;
-    assert_eq!(renewed.now_or_never(), Some(Some(guard.deadline())), "the renewal was missed");
+    assert_eq!(
+        renewed.now_or_never(),
+        Some(Some(guard.deadline())),
+        "a renewal before the first poll was not reported"
+    );
     let after = guard.renewed();
     released(guard).await;
-    assert_eq!(soon("the end", after).await, None, "the end is told as such");
+    assert_eq!(soon("the end", after).await, None, "expected None after the release");
     Ok(())
 }
 
-/// A reply that takes long to come does not make the hold longer.
-pub(super) async fn the_deadline_counts_from_the_sending(trial: Trial) -> Outcome {
+/// A late reply does not make the hold longer.
+pub(super) async fn the_deadline_counts_from_the_send_time(trial: Trial) -> Outcome {
     let clock = ManualClock::new();
     let (store, gate) = watched(trial.store().await, Gate::new);
     let locks = trial.open_by(store, &clock);
@@ -74,7 +78,7 @@ pub(super) async fn the_deadline_counts_from_the_sending(trial: Trial) -> Outcom
     gate.shut(Operation::Claim, Side::Reply);
     let sent = clock.now();
     let acquiring = tokio::spawn(acquired(locks.lock("n")));
-    soon("the claim", gate.arrived(Operation::Claim)).await;
+    soon("the claim", gate.blocked(Operation::Claim)).await;
     clock.advance(late);
     gate.open(Operation::Claim);
     let guard = join(acquiring).await;
@@ -85,10 +89,10 @@ pub(super) async fn the_deadline_counts_from_the_sending(trial: Trial) -> Outcom
     let renewed = guard.renewed();
     clock.advance(ttl / 3 - late + Duration::from_millis(1));
     let sent = clock.now();
-    soon("the renewal", gate.arrived(Operation::Renew)).await;
+    soon("the renewal", gate.blocked(Operation::Renew)).await;
     clock.advance(late / 2);
     gate.open(Operation::Renew);
-    let deadline = soon("the renewal's answer", renewed).await.expect("not lost");
+    let deadline = soon("the reply to the renewal", renewed).await.expect("held");
     assert!(deadline <= invariant::deadline(sent, ttl + ROUNDING), "counted from the reply of the renewal");
     released(guard).await;
     Ok(())
@@ -107,7 +111,7 @@ pub(super) async fn nothing_is_renewed_after_a_release(trial: Trial) -> Outcome 
     let renewals = recording.of(Operation::Renew).len();
     for round in 0..6 {
         clock.advance(third);
-        // What the clock has woken comes before this.
+        // Tasks that the clock has woken run before this.
         released(acquired(locks.lock(format!("other-{round}"))).await).await;
         pass(Duration::from_millis(1)).await;
     }

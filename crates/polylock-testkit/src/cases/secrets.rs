@@ -1,4 +1,4 @@
-//! Passwords, and the request ids that would let another release a lock, show up nowhere.
+//! Passwords, and the request ids that would allow another process to release a lock, do not appear in any output.
 
 use std::{fmt::Debug, time::Duration};
 
@@ -6,12 +6,12 @@ use polylock_core::{Error, Operation, OwnerId, RequestId};
 
 use crate::{
     ManualClock,
-    faults::{Flaky, Gate, Recording, Trouble},
-    trace::Listener,
+    faults::{Flaky, Gate, InjectedFault, Recording},
+    trace::TraceCapture,
     trial::{Outcome, Trial, Unsupported, acquired, chain, join, lock_name, released, soon, tried, watched},
 };
 
-/// All texts in which a secret could show.
+/// Returns all encodings in which a secret could appear.
 fn forms(trial: &Trial, ids: &[RequestId]) -> Vec<String> {
     let mut forms = trial.secrets();
     for secret in trial.secrets() {
@@ -39,7 +39,7 @@ fn forms(trial: &Trial, ids: &[RequestId]) -> Vec<String> {
         forms.push(bytes.map(|byte| format!("\\x{byte:02x}")).concat());
         forms.push(hex_text);
     }
-    // A half that is tiny by chance would be found everywhere.
+    // A half that happens to be tiny would be found everywhere.
     forms.retain(|form| form.len() > 5);
     forms
 }
@@ -48,25 +48,25 @@ fn hex(bytes: impl IntoIterator<Item = u8>) -> String {
     bytes.into_iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Fails if a secret shows in `text`, in either case of its letters.
+/// Fails if a secret appears in `text`, in upper or lower case.
 fn scan(forms: &[String], what: &str, text: &str) {
     let lower = text.to_lowercase();
     for form in forms {
-        assert!(!lower.contains(&form.to_lowercase()), "a secret shows in {what}: {form}");
+        assert!(!lower.contains(&form.to_lowercase()), "{what} contains a secret: {form}");
     }
 }
 
-fn show(shown: &mut Vec<(String, String)>, what: &str, thing: &impl Debug) {
-    shown.push((what.to_owned(), format!("{thing:?} {thing:#?}")));
+fn show(shown: &mut Vec<(String, String)>, what: &str, value: &impl Debug) {
+    shown.push((what.to_owned(), format!("{value:?} {value:#?}")));
 }
 
 fn show_error(shown: &mut Vec<(String, String)>, what: &str, error: Option<Error>) {
-    let error = error.unwrap_or_else(|| panic!("{what} should have failed"));
+    let error = error.unwrap_or_else(|| panic!("expected an error: {what}"));
     show(shown, what, &error);
     shown.push((what.to_owned(), chain(&error)));
 }
 
-pub(super) async fn appear_in_nothing_public(trial: Trial) -> Outcome {
+pub(super) async fn do_not_appear_in_public_output(trial: Trial) -> Outcome {
     let clock = ManualClock::new();
     let store = trial.store().await;
     let mut shown = Vec::new();
@@ -77,9 +77,9 @@ pub(super) async fn appear_in_nothing_public(trial: Trial) -> Outcome {
     let locks = trial.open_by(store.clone(), &clock);
     show(&mut shown, "the locks", &locks);
     show(&mut shown, "the capabilities", locks.capabilities());
-    let me = OwnerId::unique();
-    show(&mut shown, "the lock", &locks.lock("n").reentrant(&me).label("label"));
-    let guard = acquired(locks.lock("n").reentrant(&me).label("label")).await;
+    let owner = OwnerId::unique();
+    show(&mut shown, "the lock", &locks.lock("n").reentrant(&owner).label("label"));
+    let guard = acquired(locks.lock("n").reentrant(&owner).label("label")).await;
     show(&mut shown, "the guard", &guard);
     show(&mut shown, "the store in use", &store);
     show(&mut shown, "the locks in use", &locks);
@@ -89,9 +89,9 @@ pub(super) async fn appear_in_nothing_public(trial: Trial) -> Outcome {
     }
     let busy = soon("busy", locks.lock("n").wait(Duration::ZERO).acquire()).await;
     show_error(&mut shown, "busy", busy.err());
-    flaky.next(Operation::Claim, Trouble::Permanent, 1);
+    flaky.fail_next(Operation::Claim, InjectedFault::Permanent, 1);
     show_error(&mut shown, "unavailable", soon("unavailable", locks.lock("m").acquire()).await.err());
-    flaky.next(Operation::Claim, Trouble::Panic, 1);
+    flaky.fail_next(Operation::Claim, InjectedFault::Panic, 1);
     show_error(&mut shown, "a panic", soon("a panic", locks.lock("m").acquire()).await.err());
     let ttl = locks.lock("n").ttl(Duration::MAX);
     show_error(&mut shown, "a bad TTL", soon("a bad TTL", ttl.acquire()).await.err());
@@ -104,25 +104,25 @@ pub(super) async fn appear_in_nothing_public(trial: Trial) -> Outcome {
     show(&mut shown, "the requests", &recording.calls());
 
     let forms = forms(&trial, &recording.ids());
-    assert!(forms.len() > 10, "there is something to look for");
+    assert!(forms.len() > 10, "too few encodings of secrets to search for");
     for (what, text) in &shown {
         scan(&forms, what, text);
     }
     Ok(())
 }
 
-pub(super) async fn appear_in_no_trace(trial: Trial) -> Outcome {
-    let Some(listener) = Listener::start() else {
-        return Err(Unsupported("the test program has a global tracing subscriber of its own".to_owned()));
+pub(super) async fn do_not_appear_in_traces(trial: Trial) -> Outcome {
+    let Some(capture) = TraceCapture::start() else {
+        return Err(Unsupported("the test program has its own global tracing subscriber".to_owned()));
     };
     let clock = ManualClock::new();
     let (store, flaky) = watched(trial.store().await, Flaky::new);
     let (store, recording) = watched(store, Recording::new);
     let locks = trial.open_by(store, &clock);
-    flaky.next(Operation::Claim, Trouble::ReplyLost, 1);
-    flaky.next(Operation::Release, Trouble::RequestLost, 1);
-    // The engine's back-off goes by the clock that this case moves.
-    let moving = tokio::spawn({
+    flaky.fail_next(Operation::Claim, InjectedFault::ReplyLost, 1);
+    flaky.fail_next(Operation::Release, InjectedFault::RequestLost, 1);
+    // The engine's backoff uses the clock that this case advances.
+    let advancing = tokio::spawn({
         let clock = clock.clone();
         async move {
             loop {
@@ -136,19 +136,19 @@ pub(super) async fn appear_in_no_trace(trial: Trial) -> Outcome {
     let waits = locks.lock("traced").wait(Duration::from_millis(200));
     assert!(soon("a wait that times out", waits.acquire()).await.is_err_and(|error| error.is_not_acquired()));
     let waiting = tokio::spawn(acquired(locks.lock("traced")));
-    soon("it waits", recording.queued(&lock_name("traced"), 2)).await;
+    soon("the waiter is queued", recording.queued(&lock_name("traced"), 2)).await;
     released(guard).await;
     released(join(waiting).await).await;
     let guard = acquired(locks.lock("traced")).await;
-    flaky.next(Operation::Renew, Trouble::Permanent, 100_000);
+    flaky.fail_next(Operation::Renew, InjectedFault::Permanent, 100_000);
     clock.advance(trial.long());
     soon("the loss", guard.lost()).await;
     drop(guard);
-    trial.nothing_left(&["traced"], "after all").await;
-    moving.abort();
-    let text = listener.heard();
+    trial.assert_empty(&["traced"], "at the end").await;
+    advancing.abort();
+    let text = capture.captured();
     for word in ["traced", "acquired", "lost"] {
-        assert!(text.contains(word), "the trace is heard: {word:?} in {text}");
+        assert!(text.contains(word), "expected {word:?} in the trace: {text}");
     }
     scan(&forms(&trial, &recording.ids()), "the trace", &text);
     Ok(())

@@ -1,69 +1,77 @@
-//! Trying, waiting, giving up, and what happens to those behind.
+//! Tries, waits, timeouts, and their effect on the waiters behind.
 
 use std::{future::Future, pin::Pin, task::Poll, time::Duration};
 
-use polylock_core::{Clock, Error, Lock, NotAcquired, Operation, Place, Request, SystemClock};
+use polylock_core::{Clock, Error, Lock, NotAcquired, Operation, QueuePosition, Request, SystemClock};
 
 use crate::{
-    faults::{Call, Flaky, Recording, Trouble},
+    faults::{Call, Flaky, InjectedFault, Recording},
     trial::{
         Outcome, SOON, Trial, acquired, chain, join, lock_name, pass, released, soon, tried, watched, within,
     },
 };
 
-pub(super) async fn zero_tries_once(trial: Trial) -> Outcome {
+pub(super) async fn a_wait_of_zero_tries_once(trial: Trial) -> Outcome {
     let (here, there) = (trial.locks().await, trial.locks().await);
     let guard = acquired(here.lock("n").wait(Duration::ZERO)).await;
-    let refused = soon("a try", there.lock("n").wait(Duration::ZERO).acquire()).await;
-    match refused {
+    let outcome = soon("a try", there.lock("n").wait(Duration::ZERO).acquire()).await;
+    match outcome {
         Err(Error::NotAcquired { name, reason: NotAcquired::Busy }) => assert_eq!(name, lock_name("n")),
-        other => panic!("a try of a held lock should be busy: {other:?}"),
+        other => panic!("expected Busy from a try of a held lock, got {other:?}"),
     }
     assert!(tried(there.lock("n")).await.is_none());
-    trial.keeps(1, "a try leaves nothing").await;
+    trial.assert_entries(1, "a failed try must leave no entry").await;
     released(guard).await;
-    trial.nothing_left(&["n"], "after the release").await;
+    trial.assert_empty(&["n"], "after the release").await;
     Ok(())
 }
 
-pub(super) async fn a_time_out_is_precise(trial: Trial) -> Outcome {
+pub(super) async fn a_timeout_is_precise(trial: Trial) -> Outcome {
     let (here, there) = (trial.locks().await, trial.locks().await);
     let guard = acquired(here.lock("n")).await;
-    let asked = SystemClock.now();
+    let sent = SystemClock.now();
     assert!(tried(there.lock("n")).await.is_none());
-    let trip = SystemClock.now().since(asked);
+    let round_trip = SystemClock.now().since(sent);
     for millis in [40, 300] {
-        // Time enough for the store to say that it is held.
-        let wait = Duration::from_millis(millis) + 4 * trip;
-        let (refused, took) = refused_after(there.lock("n").wait(wait)).await;
-        match refused {
+        // This is enough time for the store to answer that the lock is held.
+        let wait = Duration::from_millis(millis) + 4 * round_trip;
+        let (error, took) = time_to_error(there.lock("n").wait(wait)).await;
+        match error {
             Error::NotAcquired { reason: NotAcquired::TimedOut { waited }, .. } => {
-                assert!(waited >= wait && waited <= took, "told {waited:?} of {wait:?}, took {took:?}");
+                assert!(
+                    waited >= wait && waited <= took,
+                    "reported a wait of {waited:?}, but the timeout is {wait:?} and the call took {took:?}"
+                );
             }
-            other => panic!("should have timed out: {}", chain(&other)),
+            other => panic!("expected a timeout, got: {}", chain(&other)),
         }
-        assert!(took >= wait, "gave up after {took:?} of {wait:?}");
-        assert!(took < wait + Duration::from_secs(2), "took {took:?} to wait {wait:?}");
+        assert!(took >= wait, "timed out after {took:?}, before the timeout of {wait:?}");
+        assert!(
+            took < wait + Duration::from_secs(2),
+            "timed out after {took:?}, long after the timeout of {wait:?}"
+        );
     }
-    // Perhaps the store has no time to answer at all. Then nobody knows whether it is held, and the wait ends all the
-    // same.
-    let (refused, took) = refused_after(there.lock("n").wait(Duration::from_millis(1))).await;
-    assert!(refused.is_not_acquired() || refused.is_temporary(), "{}", chain(&refused));
-    assert!(took < Duration::from_secs(2), "took {took:?} to wait a millisecond");
+    // The store may have no time to answer at all. Then the state of the lock is unknown, and the wait ends all the same.
+    let (error, took) = time_to_error(there.lock("n").wait(Duration::from_millis(1))).await;
+    assert!(error.is_not_acquired() || error.is_temporary(), "{}", chain(&error));
+    assert!(
+        took < Duration::from_secs(2),
+        "timed out after {took:?}, long after the timeout of a millisecond"
+    );
     released(guard).await;
-    trial.nothing_left(&["n"], "after the time-outs").await;
+    trial.assert_empty(&["n"], "after the timeouts").await;
     Ok(())
 }
 
-async fn refused_after(lock: Lock) -> (Error, Duration) {
+async fn time_to_error(lock: Lock) -> (Error, Duration) {
     let began = SystemClock.now();
     match soon("a wait that times out", lock.acquire()).await {
-        Ok(guard) => panic!("granted what is held: {guard:?}"),
+        Ok(guard) => panic!("a held lock was granted: {guard:?}"),
         Err(error) => (error, SystemClock.now().since(began)),
     }
 }
 
-/// The instant after a writer's time-out, a reader is not held up by it.
+/// The instant after a writer's timeout, the writer does not block a reader.
 pub(super) async fn a_timed_out_request_has_left_the_queue(trial: Trial) -> Outcome {
     let (here, there) = (trial.locks().await, trial.locks().await);
     let reader = acquired(here.lock("n").shared()).await;
@@ -73,31 +81,32 @@ pub(super) async fn a_timed_out_request_has_left_the_queue(trial: Trial) -> Outc
         assert!(refused.is_err_and(|error| error.is_not_acquired()));
         let other = tried(here.lock("n").shared()).await;
         released(
-            other.unwrap_or_else(|| panic!("round {round}: a request that has timed out is in the way")),
+            other
+                .unwrap_or_else(|| panic!("round {round}: a request that has timed out blocks the next one")),
         )
         .await;
     }
     released(reader).await;
-    trial.nothing_left(&["n"], "after the time-outs").await;
+    trial.assert_empty(&["n"], "after the timeouts").await;
     Ok(())
 }
 
-/// A caller that asked once and does not poll any more, as an arm of a `select!` that is kept aside.
-pub(super) async fn an_acquire_that_is_not_polled_is_passed_on(trial: Trial) -> Outcome {
+/// A caller that has polled once and does not poll any more, like an unused arm of a `select!`.
+pub(super) async fn an_acquire_that_is_not_polled_does_not_keep_the_lock(trial: Trial) -> Outcome {
     let (here, (there, recording)) = (trial.locks().await, trial.recorded().await);
     let holder = acquired(here.lock("n")).await;
-    let mut kept = Box::pin(there.lock("n").ttl(trial.renewable()).acquire());
-    assert!(poll_once(&mut kept).await.is_none());
-    soon("it waits", recording.queued(&lock_name("n"), 1)).await;
+    let mut unpolled = Box::pin(there.lock("n").ttl(trial.renewable()).acquire());
+    assert!(poll_once(&mut unpolled).await.is_none());
+    soon("the waiter is queued", recording.queued(&lock_name("n"), 1)).await;
     released(holder).await;
-    // Granted to it, and renewed while nothing receives the guard: for the time of a waiter's lease, no longer.
-    let limit = Request::MAX_PLACE_TTL + SOON;
-    released(within(limit, "the next in line", acquired(here.lock("n"))).await).await;
-    // Polled again, it takes its turn as if it had just come.
-    let guard = soon("the acquire that was kept aside", kept).await.expect("it is free");
+    // The lock was granted to it, and is renewed while nothing receives the guard: for the time of a waiter's lease, no longer.
+    let limit = Request::MAX_QUEUE_LEASE + SOON;
+    released(within(limit, "the next waiter", acquired(here.lock("n"))).await).await;
+    // When it is polled again, it queues like a new request.
+    let guard = soon("the acquire that was not polled", unpolled).await.expect("it is free");
     assert!(guard.is_held());
     released(guard).await;
-    trial.nothing_left(&["n"], "after both").await;
+    trial.assert_empty(&["n"], "at the end").await;
     Ok(())
 }
 
@@ -109,39 +118,41 @@ async fn poll_once<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
     .await
 }
 
-pub(super) async fn who_timed_out_leaves_nothing(trial: Trial) -> Outcome {
+pub(super) async fn a_timed_out_waiter_leaves_no_entry(trial: Trial) -> Outcome {
     let locks = trial.locks().await;
     let guard = acquired(locks.lock("n")).await;
     for _ in 0..5 {
-        let refused = soon("a time-out", locks.lock("n").wait(Duration::from_millis(10)).acquire()).await;
+        let refused =
+            soon("a wait that times out", locks.lock("n").wait(Duration::from_millis(10)).acquire()).await;
         assert!(refused.is_err_and(|error| error.is_not_acquired()));
     }
-    trial.keeps(1, "the holder alone").await;
+    trial.assert_entries(1, "only the holder remains").await;
     released(guard).await;
-    trial.nothing_left(&["n"], "after the release").await;
+    trial.assert_empty(&["n"], "after the release").await;
     Ok(())
 }
 
-/// A reader holds, a writer waits, a reader waits for the writer. When the writer gives up, the second reader may in.
-pub(super) async fn who_timed_out_wakes_those_behind(trial: Trial) -> Outcome {
+/// A reader holds, a writer waits, a reader waits for the writer. When the writer gives up, the second reader is granted the lock.
+pub(super) async fn a_timed_out_waiter_wakes_the_waiters_behind_it(trial: Trial) -> Outcome {
     let (locks, recording) = trial.recorded().await;
     let first = acquired(locks.lock("n").shared()).await;
-    // Long enough that the second reader is in the queue before.
+    // Long enough for the second reader to join the queue before.
     let writer = tokio::spawn(locks.lock("n").wait(Duration::from_millis(1500)).acquire());
     soon("the writer joins the queue", recording.queued(&lock_name("n"), 1)).await;
     let reader = tokio::spawn(acquired(locks.lock("n").shared()));
     soon("the reader joins the queue", recording.queued(&lock_name("n"), 2)).await;
     assert!(join(writer).await.is_err_and(|error| error.is_not_acquired()), "the writer times out");
-    let second =
-        within(SOON, "the reader is served when the writer has given up", reader).await.expect("no panic");
+    let second = within(SOON, "the grant to the reader after the timeout of the writer", reader)
+        .await
+        .expect("no panic");
     assert!(first.is_held() && second.is_held());
     released(first).await;
     released(second).await;
-    trial.nothing_left(&["n"], "after the readers").await;
+    trial.assert_empty(&["n"], "after the readers").await;
     Ok(())
 }
 
-pub(super) async fn a_release_wakes_the_next(trial: Trial) -> Outcome {
+pub(super) async fn a_release_wakes_the_next_waiter(trial: Trial) -> Outcome {
     hand_over(&trial, 6).await;
     Ok(())
 }
@@ -154,17 +165,18 @@ pub(super) async fn hand_over(trial: &Trial, rounds: usize) {
         let name = format!("round-{round}");
         let guard = acquired(holds.0.lock(&name)).await;
         let waiter = tokio::spawn(acquired(waits.0.lock(&name)));
-        // A store without a queue tells the same: not yours.
-        soon("the waiter is told to wait", waits.1.queued(&lock_name(&name), 1)).await;
+        // A store without a queue also answers that the request is queued.
+        soon("the waiter is queued", waits.1.queued(&lock_name(&name), 1)).await;
         released(guard).await;
-        let next = within(SOON, "the next is served soon after a release", waiter).await.expect("no panic");
+        let next =
+            within(SOON, "the grant to the next waiter after a release", waiter).await.expect("no panic");
         released(next).await;
-        trial.nothing_left(&[&name], "after the hand-over").await;
+        trial.assert_empty(&[&name], "after the hand-over").await;
     }
 }
 
-/// A wake-up that is missed costs a second at most. Where the store pushes, most are not missed.
-pub(super) async fn a_push_is_quicker_than_the_recheck(trial: Trial) -> Outcome {
+/// A missed wake-up costs a second at most. If the store pushes, most wake-ups are not missed.
+pub(super) async fn a_push_is_faster_than_the_recheck(trial: Trial) -> Outcome {
     let connections = [trial.recorded().await, trial.recorded().await];
     let mut took = Vec::new();
     for round in 0..9 {
@@ -176,10 +188,10 @@ pub(super) async fn a_push_is_quicker_than_the_recheck(trial: Trial) -> Outcome 
             let guard = acquired(waiting).await;
             (SystemClock.now(), guard)
         });
-        let waits_for_news = |calls: &[Call]| {
+        let waits_for_notification = |calls: &[Call]| {
             calls.iter().any(|call| call.operation == Operation::Wait && call.request.name.as_str() == name)
         };
-        soon("the waiter waits for news", waits.1.until(waits_for_news)).await;
+        soon("the waiter waits for a notification", waits.1.until(waits_for_notification)).await;
         let freed = SystemClock.now();
         released(guard).await;
         let (served, next) = join(waiter).await;
@@ -188,69 +200,69 @@ pub(super) async fn a_push_is_quicker_than_the_recheck(trial: Trial) -> Outcome 
     }
     took.sort_unstable();
     assert!(
-        took[4] < Place::MAX_RECHECK / 3,
-        "half of the hand-overs took longer than {:?}: {took:?}",
-        took[4]
+        took[4] < QueuePosition::MAX_RECHECK / 3,
+        "expected a median hand-over well below the recheck interval of {:?}, took {took:?}",
+        QueuePosition::MAX_RECHECK
     );
     Ok(())
 }
 
-pub(super) async fn a_short_outage_is_borne(trial: Trial) -> Outcome {
+pub(super) async fn a_short_outage_is_retried(trial: Trial) -> Outcome {
     let (store, flaky) = watched(trial.store().await, Flaky::new);
     let locks = trial.open(store);
-    flaky.next(Operation::Claim, Trouble::RequestLost, 2);
-    flaky.next(Operation::Claim, Trouble::ReplyLost, 2);
+    flaky.fail_next(Operation::Claim, InjectedFault::RequestLost, 2);
+    flaky.fail_next(Operation::Claim, InjectedFault::ReplyLost, 2);
     let guard = acquired(locks.lock("n")).await;
     assert_eq!(flaky.failed(), 4);
     assert!(guard.is_held());
-    flaky.next(Operation::Release, Trouble::ReplyLost, 2);
+    flaky.fail_next(Operation::Release, InjectedFault::ReplyLost, 2);
     released(guard).await;
-    trial.nothing_left(&["n"], "after an outage").await;
+    trial.assert_empty(&["n"], "after an outage").await;
     Ok(())
 }
 
 pub(super) async fn a_long_outage_ends_the_wait(trial: Trial) -> Outcome {
     let (store, flaky) = watched(trial.store().await, Flaky::new);
     let locks = trial.open(store);
-    flaky.next(Operation::Claim, Trouble::ReplyLost, 100_000);
+    flaky.fail_next(Operation::Claim, InjectedFault::ReplyLost, 100_000);
     let outage = Duration::from_millis(200);
     let began = SystemClock.now();
     let refused = soon("an outage", locks.lock("n").outage(outage).acquire()).await;
     let took = SystemClock.now().since(began);
     match refused {
         Err(error @ Error::Unavailable(_)) => assert!(error.is_temporary(), "{}", chain(&error)),
-        other => panic!("should be unavailable: {other:?}"),
+        other => panic!("expected Unavailable after an outage, got {other:?}"),
     }
     assert!(
         took >= outage && took < Duration::from_secs(15),
-        "an outage of {outage:?} is borne, not {took:?}"
+        "expected an error after the outage limit of {outage:?}, got it after {took:?}"
     );
     flaky.recover();
     // The replies were lost, the claims were not.
-    trial.nothing_left(&["n"], "after an outage").await;
+    trial.assert_empty(&["n"], "after an outage").await;
     released(acquired(locks.lock("n")).await).await;
     Ok(())
 }
 
-pub(super) async fn a_fault_for_good_ends_the_wait(trial: Trial) -> Outcome {
-    for trouble in [Trouble::Permanent, Trouble::Panic] {
+pub(super) async fn a_permanent_fault_ends_the_wait(trial: Trial) -> Outcome {
+    for fault in [InjectedFault::Permanent, InjectedFault::Panic] {
         let (store, flaky) = watched(trial.store().await, Flaky::new);
         let locks = trial.open(store);
-        flaky.next(Operation::Claim, trouble, 1);
-        let refused = soon("a fault for good", locks.lock("n").acquire()).await;
+        flaky.fail_next(Operation::Claim, fault, 1);
+        let refused = soon("a permanent fault", locks.lock("n").acquire()).await;
         match refused {
             Err(error @ Error::Unavailable(_)) => assert!(!error.is_temporary(), "{}", chain(&error)),
-            other => panic!("{trouble:?} should be unavailable: {other:?}"),
+            other => panic!("expected Unavailable after {fault:?}, got {other:?}"),
         }
-        assert_eq!(flaky.failed(), 1, "it is not tried again");
+        assert_eq!(flaky.failed(), 1, "a permanent fault was retried");
         released(acquired(locks.lock("n")).await).await;
-        trial.nothing_left(&["n"], "after a fault for good").await;
+        trial.assert_empty(&["n"], "after a permanent fault").await;
     }
     Ok(())
 }
 
-/// The holder leaves at about the instant at which the waiter gives up: one of the two happens, never half of both.
-pub(super) async fn a_grant_at_the_instant_of_the_time_out_is_not_lost(trial: Trial) -> Outcome {
+/// The holder releases at about the instant at which the waiter gives up: either the grant or the timeout happens, never half of both.
+pub(super) async fn a_grant_at_the_instant_of_the_timeout_is_not_lost(trial: Trial) -> Outcome {
     let (here, there) = (trial.locks().await, trial.locks().await);
     let wait = Duration::from_millis(30);
     for round in 0..15 {
@@ -267,13 +279,13 @@ pub(super) async fn a_grant_at_the_instant_of_the_time_out_is_not_lost(trial: Tr
                 assert!(error.is_not_acquired() || error.is_temporary(), "{}", chain(&error));
             }
         }
-        trial.nothing_left(&["n"], "after both").await;
+        trial.assert_empty(&["n"], "at the end").await;
     }
     Ok(())
 }
 
-/// Waits that are given up while the holder stays, at moments that fall on all sides of a claim.
-pub(super) async fn give_up(trial: &Trial, rounds: u64) {
+/// Waits that are given up while the holder stays, at times before, during and after a claim.
+pub(super) async fn time_out(trial: &Trial, rounds: u64) {
     let store = trial.store().await;
     let (store, recording) = watched(store, Recording::new);
     let locks = trial.open(store);
@@ -282,14 +294,14 @@ pub(super) async fn give_up(trial: &Trial, rounds: u64) {
         let wait = Duration::from_millis(1 + 3 * round);
         let refused = soon("a wait that times out", locks.lock("n").wait(wait).acquire()).await;
         match refused {
-            // A claim that was never answered is an outage, not a busy lock.
+            // A claim without a reply is an outage, not a busy lock.
             Err(error) => assert!(error.is_not_acquired() || error.is_temporary(), "{}", chain(&error)),
-            Ok(guard) => panic!("granted what is held: {guard:?}"),
+            Ok(guard) => panic!("a held lock was granted: {guard:?}"),
         }
     }
-    trial.keeps(1, "the holder alone").await;
+    trial.assert_entries(1, "only the holder remains").await;
     assert!(guard.is_held());
     released(guard).await;
-    trial.nothing_left(&["n"], "after waits that were given up").await;
-    assert!(recording.ids().len() as u64 > rounds / 2, "they asked the store");
+    trial.assert_empty(&["n"], "after waits that timed out").await;
+    assert!(recording.ids().len() as u64 > rounds / 2, "the waits sent too few claims");
 }

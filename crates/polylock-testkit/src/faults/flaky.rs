@@ -1,4 +1,4 @@
-//! Requests and replies that get lost.
+//! Lost requests and lost replies.
 
 use std::{
     collections::VecDeque,
@@ -12,96 +12,99 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, Capabilities, Fault, KeepAlive, Operation, Release, Request, Result, Standing, Unavailable, Wake,
+    Backend, Capabilities, ClaimOutcome, Fault, KeepAlive, Operation, Release, Request, Result, Unavailable,
+    Wake,
 };
 
-use super::{Driver, planted};
+use super::{Driver, injected};
 use crate::random::Random;
 
-/// What goes wrong with one operation.
+/// An injected fault of one operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Trouble {
-    /// The request never arrives: a temporary error, and nothing has happened.
+pub enum InjectedFault {
+    /// The request is lost: the operation has no effect and returns a temporary error.
     RequestLost,
-    /// It takes effect, and the answer is lost: a temporary error all the same.
+    /// The reply is lost: the operation takes effect, and returns a temporary error.
     ReplyLost,
-    /// The store fails for good, and nothing has happened.
+    /// The store fails permanently: the operation has no effect.
     Permanent,
     /// The store's code panics.
     Panic,
 }
 
-/// Fails operations: a share of them by a seed, or the next ones of a kind on demand.
+/// Makes operations fail: a seeded share of them, or the next ones of a kind on demand.
 #[derive(Clone)]
 pub struct Flaky {
     inner: Arc<dyn Backend>,
     driver: Driver,
     seeded: Option<(u8, Arc<Mutex<Random>>)>,
-    next: Arc<Mutex<VecDeque<(Operation, Trouble)>>>,
+    next: Arc<Mutex<VecDeque<(Operation, InjectedFault)>>>,
     failed: Arc<AtomicU64>,
 }
 
 impl Flaky {
-    /// Nothing fails yet: see [`next`](Self::next).
+    /// Creates a wrapper without faults: see [`fail_next`](Self::fail_next).
     #[must_use]
     pub fn new(inner: Arc<dyn Backend>) -> Self {
         Self { inner, driver: Driver::Thread, seeded: None, next: Arc::default(), failed: Arc::default() }
     }
 
-    /// `percent` of a hundred operations fail with a temporary error, half of them after they took effect.
+    /// Creates a wrapper in which `percent` of a hundred operations fail with a temporary error, half of them after they took effect.
     #[must_use]
     pub fn seeded(inner: Arc<dyn Backend>, seed: u64, percent: u8) -> Self {
         Self { seeded: Some((percent, Arc::new(Mutex::new(Random::new(seed))))), ..Self::new(inner) }
     }
 
-    /// The next `times` operations of this kind meet this `trouble`.
-    pub fn next(&self, operation: Operation, trouble: Trouble, times: usize) {
+    /// Injects `fault` into the next `times` operations of this kind.
+    pub fn fail_next(&self, operation: Operation, fault: InjectedFault, times: usize) {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
-        next.extend(std::iter::repeat_n((operation, trouble), times));
+        next.extend(std::iter::repeat_n((operation, fault), times));
     }
 
-    /// Nothing that was asked for with [`next`](Self::next) fails any more.
+    /// Removes all faults that [`fail_next`](Self::fail_next) has scheduled.
     pub fn recover(&self) {
         self.next.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// How many operations have failed so far.
+    /// Returns the number of operations that have failed so far.
     pub fn failed(&self) -> u64 {
         self.failed.load(Ordering::SeqCst)
     }
 
-    fn trouble(&self, operation: Operation) -> Option<Trouble> {
+    fn take_fault(&self, operation: Operation) -> Option<InjectedFault> {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         let planned = next.iter().position(|(of, _)| *of == operation).and_then(|at| next.remove(at));
-        let trouble = planned.map(|(_, trouble)| trouble).or_else(|| {
+        let fault = planned.map(|(_, fault)| fault).or_else(|| {
             let (percent, random) = self.seeded.as_ref()?;
             let mut random = random.lock().unwrap_or_else(PoisonError::into_inner);
             let fails = random.percent(*percent);
-            fails.then(|| if random.percent(50) { Trouble::ReplyLost } else { Trouble::RequestLost })
+            fails.then(
+                || if random.percent(50) { InjectedFault::ReplyLost } else { InjectedFault::RequestLost },
+            )
         });
-        self.failed.fetch_add(u64::from(trouble.is_some()), Ordering::SeqCst);
-        trouble
+        self.failed.fetch_add(u64::from(fault.is_some()), Ordering::SeqCst);
+        fault
     }
 
-    async fn perhaps<T: Send + 'static>(
+    async fn send_or_fail<T: Send + 'static>(
         &self,
         operation: Operation,
         future: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
         let backend = self.capabilities().backend;
-        match self.trouble(operation) {
+        match self.take_fault(operation) {
             None => self.driver.send(backend, operation, future).await,
-            Some(Trouble::RequestLost) => Err(planted(backend, operation, "the request was lost")),
-            Some(Trouble::ReplyLost) => {
+            Some(InjectedFault::RequestLost) => Err(injected(backend, operation, "the request was lost")),
+            Some(InjectedFault::ReplyLost) => {
                 self.driver.send(backend, operation, future).await?;
-                Err(planted(backend, operation, "the reply was lost"))
+                Err(injected(backend, operation, "the reply was lost"))
             }
-            Some(Trouble::Permanent) => {
-                Err(Unavailable::new(backend, operation, Fault::Permanent, "broken for good").into())
+            Some(InjectedFault::Permanent) => {
+                Err(Unavailable::new(backend, operation, Fault::Permanent, "permanent injected fault").into())
             }
-            // Unwinds like a panic, and does not shout like one.
-            Some(Trouble::Panic) => std::panic::resume_unwind(Box::new("a planted panic")),
+            // It unwinds like a panic, without the message of the panic hook.
+            Some(InjectedFault::Panic) => std::panic::resume_unwind(Box::new("an injected panic")),
         }
     }
 }
@@ -123,26 +126,28 @@ impl Backend for Flaky {
         self.inner.here().map(|inner| Arc::new(Self { inner, driver: Driver::Caller, ..self.clone() }) as _)
     }
 
-    async fn claim(&self, request: &Request) -> Result<Standing> {
+    async fn claim(&self, request: &Request) -> Result<ClaimOutcome> {
         let (inner, request) = (self.inner.clone(), request.clone());
-        self.perhaps(Operation::Claim, async move { inner.claim(&request).await }).await
+        self.send_or_fail(Operation::Claim, async move { inner.claim(&request).await }).await
     }
 
     async fn wait(&self, request: &Request) -> Result<Wake> {
-        match self.trouble(Operation::Wait) {
-            // A wait that has an effect that is lost is a wake-up that is lost: core has its own clock for that.
-            Some(_) => Err(planted(self.capabilities().backend, Operation::Wait, "the connection was cut")),
+        match self.take_fault(Operation::Wait) {
+            // A lost reply of a wait is a lost wake-up, for which core has its own timer.
+            Some(_) => {
+                Err(injected(self.capabilities().backend, Operation::Wait, "the connection was reset"))
+            }
             None => self.inner.wait(request).await,
         }
     }
 
     async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
         let (inner, requests) = (self.inner.clone(), requests.to_vec());
-        self.perhaps(Operation::Renew, async move { inner.keep_alive(&requests).await }).await
+        self.send_or_fail(Operation::Renew, async move { inner.keep_alive(&requests).await }).await
     }
 
     async fn release(&self, request: &Request) -> Result<Release> {
         let (inner, request) = (self.inner.clone(), request.clone());
-        self.perhaps(Operation::Release, async move { inner.release(&request).await }).await
+        self.send_or_fail(Operation::Release, async move { inner.release(&request).await }).await
     }
 }

@@ -1,20 +1,20 @@
-//! Stores that misbehave on purpose: wrappers around a [`Backend`] that put a fault between it and core.
+//! Fault injection: wrappers around a [`Backend`] that inject a fault between it and core.
 //!
-//! | wrapper | what it does |
+//! | wrapper | effect |
 //! |---|---|
-//! | [`Overtaking`] | holds every claim back on its way, so that a release that does not wait for it lands first |
+//! | [`Overtaking`] | delays every claim on its way, so that a release that does not wait for it arrives first |
 //! | [`Flaky`] | fails operations with a temporary error, before or after they took effect; by a seed or on demand |
 //! | [`Slow`] | delays requests and replies |
-//! | [`Gate`] | holds operations at a gate, before or after they took effect, until it opens; all of them: a frozen store |
-//! | [`Recording`] | writes down what was asked of the store, and when |
+//! | [`Gate`] | blocks operations, before or after they took effect, until it opens; with all operations blocked it is a frozen store |
+//! | [`Recording`] | records the operations, and their times |
 //! | [`Polls`] | measures which operations block the thread that polls them |
 //!
-//! A request that has been sent can't be called back. So an operation that is dropped goes on here, as it would over
-//! a network, and takes its effect later. Only [`Backend::wait`] ends when it is dropped, as the contract has it; and what a caller
-//! drives on a connection of its own ([`Backend::here`]), which has not been sent before the store sends it.
+//! A request that has been sent can't be cancelled. So a dropped operation continues here, as it would over a network, and takes effect
+//! later. There are two exceptions. [`Backend::wait`] ends when it is dropped, according to its contract. An operation that a caller
+//! drives on a connection of its own ([`Backend::here`]) ends, too, unless the store has already sent it.
 //!
-//! A wrapper hides nothing that the store promises, so a store that passes the suite passes it behind [`Overtaking`],
-//! [`Flaky`] and [`Slow`], too; the suite tries it for every store.
+//! A wrapper preserves the promises of the store, so a store that passes the suite passes it behind [`Overtaking`], [`Flaky`] and
+//! [`Slow`], too; the suite verifies this for every store.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -29,7 +29,7 @@
 //!
 //! gate.shut(Operation::Claim, Side::Reply);
 //! let waiting = tokio::spawn(locks.lock("n").acquire());
-//! gate.arrived(Operation::Claim).await;              // the store has granted it, and nobody knows
+//! gate.blocked(Operation::Claim).await;              // the store has granted it; the reply is blocked
 //! gate.open(Operation::Claim);
 //! assert!(waiting.await.unwrap()?.is_held());
 //! # Ok::<(), polylock_core::Error>(()) }).unwrap();
@@ -46,25 +46,25 @@ use std::{future::Future, sync::Arc};
 
 use polylock_core::{Backend, Error, Fault, Operation, Result, Store, Unavailable};
 
-pub use flaky::{Flaky, Trouble};
+pub use flaky::{Flaky, InjectedFault};
 pub use gate::{Gate, Side};
 pub use overtaking::Overtaking;
 pub use polls::Polls;
 pub use recording::{Call, Recording};
 pub use slow::Slow;
 
-/// `store` with its backend wrapped; inspection stays unwrapped.
+/// Returns `store` with a wrapped backend; inspection and alerts stay unwrapped.
 pub fn wrap<B: Backend>(store: Store, wrapper: impl FnOnce(Arc<dyn Backend>) -> Arc<B>) -> Store {
     let Store { backend, inspect, alerts } = store;
     Store { backend: wrapper(backend), inspect, alerts }
 }
 
-/// Who drives the operations of a wrapper.
+/// The driver of a wrapper's operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Driver {
-    /// The I/O thread: an operation runs to its end even if it is dropped.
+    /// The I/O thread: an operation runs to completion even if it is dropped.
     Thread,
-    /// The caller, which may drop an operation: the part that the store has not sent by then is not sent.
+    /// The caller, which may drop an operation: a request that the store has not sent by then is not sent.
     Caller,
 }
 
@@ -81,13 +81,13 @@ impl Driver {
         }
         match tokio::spawn(future).await {
             Ok(outcome) => outcome,
-            Err(cut) if cut.is_panic() => std::panic::resume_unwind(cut.into_panic()),
-            Err(cut) => Err(Unavailable::new(backend, operation, Fault::Temporary, cut).into()),
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            Err(error) => Err(Unavailable::new(backend, operation, Fault::Temporary, error).into()),
         }
     }
 }
 
-/// A temporary fault that was put in on purpose.
-fn planted(backend: &'static str, operation: Operation, what: &'static str) -> Error {
+/// Returns an injected temporary fault.
+fn injected(backend: &'static str, operation: Operation, what: &'static str) -> Error {
     Unavailable::new(backend, operation, Fault::Temporary, what).into()
 }

@@ -1,18 +1,19 @@
-//! Claims that are overtaken.
+//! Releases that overtake their claims.
 
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, Capabilities, Clock, KeepAlive, Operation, Release, Request, Result, Standing, SystemClock, Wake,
+    Backend, Capabilities, ClaimOutcome, Clock, KeepAlive, Operation, Release, Request, Result, SystemClock,
+    Wake,
 };
 
 use super::Driver;
 
-/// Holds every claim back on its way to the store; everything else goes straight through.
+/// Delays every claim on its way to the store; all other operations pass at once.
 ///
-/// A release that is sent before its own claim has answered lands first and finds nothing. Then the claim lands, and
-/// leaves an entry that nobody owns.
+/// A release that is sent before its own claim has been answered arrives first and finds nothing. Then the claim arrives, and leaves an
+/// entry without an owner.
 #[derive(Debug, Clone)]
 pub struct Overtaking {
     inner: Arc<dyn Backend>,
@@ -21,7 +22,7 @@ pub struct Overtaking {
 }
 
 impl Overtaking {
-    /// Claims reach `inner` after `delay`.
+    /// Creates a wrapper in which claims reach `inner` after `delay`.
     #[must_use]
     pub fn new(inner: Arc<dyn Backend>, delay: Duration) -> Self {
         Self { inner, driver: Driver::Thread, delay }
@@ -39,7 +40,7 @@ impl Backend for Overtaking {
         self.inner.here().map(|inner| Arc::new(Self { inner, driver: Driver::Caller, ..self.clone() }) as _)
     }
 
-    async fn claim(&self, request: &Request) -> Result<Standing> {
+    async fn claim(&self, request: &Request) -> Result<ClaimOutcome> {
         let (inner, request, delay) = (self.inner.clone(), request.clone(), self.delay);
         self.driver
             .send(self.capabilities().backend, Operation::Claim, async move {

@@ -1,4 +1,4 @@
-//! How long the polls of a store's operations take.
+//! The duration of the polls of a store's operations.
 
 use std::{
     fmt,
@@ -14,14 +14,14 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, Capabilities, Clock, KeepAlive, Release, Request, Result, Standing, SystemClock, Wake,
+    Backend, Capabilities, ClaimOutcome, Clock, KeepAlive, Release, Request, Result, SystemClock, Wake,
 };
 
-/// A poll that is shorter does no harm, whatever it does.
-const HARMLESS: Duration = Duration::from_millis(1);
+/// A shorter poll is harmless, even if it blocks.
+const THRESHOLD: Duration = Duration::from_millis(1);
 
-/// Measures every poll, and keeps those that have blocked their thread: where the system tells, those in which the thread gave
-/// up its processor by itself (to sleep, or to wait for a disk or a lock); elsewhere, those that took long.
+/// Measures every poll, and keeps those that have blocked their thread. On Linux these are polls in which the thread gave up its
+/// processor voluntarily (to sleep, or to wait for a disk or a lock); elsewhere, polls that took long.
 #[derive(Clone)]
 pub struct Polls {
     inner: Arc<dyn Backend>,
@@ -30,18 +30,18 @@ pub struct Polls {
 }
 
 impl Polls {
-    /// Measures the polls of `inner`.
+    /// Creates a wrapper that measures the polls of `inner`.
     #[must_use]
     pub fn new(inner: Arc<dyn Backend>) -> Self {
         Self { inner, operations: Arc::default(), blocked: Arc::default() }
     }
 
-    /// How many operations were carried out.
+    /// Returns the number of operations that were carried out.
     pub fn operations(&self) -> usize {
         self.operations.load(Ordering::SeqCst)
     }
 
-    /// How long those polls took that have blocked their thread.
+    /// Returns the durations of the polls that have blocked their thread.
     pub fn blocked(&self) -> Vec<Duration> {
         self.lock().clone()
     }
@@ -57,18 +57,20 @@ impl Polls {
     }
 
     fn poll<F: Future>(&self, operation: Pin<&mut F>, context: &mut Context<'_>) -> Poll<F::Output> {
-        let (began, waits) = (SystemClock.now(), waits());
+        let (began, switches) = (SystemClock.now(), voluntary_switches());
         let poll = operation.poll(context);
         let took = SystemClock.now().since(began);
-        if took >= HARMLESS && self::waits().zip(waits).is_none_or(|(after, before)| after > before) {
+        if took >= THRESHOLD
+            && voluntary_switches().zip(switches).is_none_or(|(after, before)| after > before)
+        {
             self.lock().push(took);
         }
         poll
     }
 }
 
-/// How often this thread has given up its processor by itself; `None` where the system does not tell.
-fn waits() -> Option<u64> {
+/// Returns the number of voluntary context switches of this thread; `None` if the system does not report it.
+fn voluntary_switches() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/thread-self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
     line.trim().parse().ok()
@@ -91,7 +93,7 @@ impl Backend for Polls {
         self.inner.here().map(|inner| Arc::new(Self { inner, ..self.clone() }) as _)
     }
 
-    async fn claim(&self, request: &Request) -> Result<Standing> {
+    async fn claim(&self, request: &Request) -> Result<ClaimOutcome> {
         self.measure(self.inner.claim(request)).await
     }
 

@@ -1,57 +1,57 @@
-//! What was asked of a store.
+//! A record of the operations on a store.
 
 use std::{fmt, future::Future, sync::Arc};
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, Capabilities, Clock, KeepAlive, LockName, Operation, Release, Request, RequestId, Result,
-    Standing, SystemClock, Wake, clock::Moment,
+    Backend, Capabilities, ClaimOutcome, Clock, KeepAlive, LockName, Operation, Release, Request, RequestId,
+    Result, SystemClock, Wake, clock::Moment,
 };
 use tokio::sync::watch;
 
-/// Writes down every operation that core asks for, when it was sent and when it was answered.
+/// Records every operation that core calls, with the times of its start and its end.
 #[derive(Clone)]
 pub struct Recording {
     inner: Arc<dyn Backend>,
     calls: watch::Sender<Vec<Call>>,
 }
 
-/// One operation that was asked for.
+/// One recorded operation.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Call {
-    /// What.
+    /// The kind of operation.
     pub operation: Operation,
-    /// With what request.
+    /// The request of the operation.
     pub request: Request,
-    /// When it was sent.
+    /// The time at which it was sent.
     pub sent: Moment,
-    /// When it was answered, if it was, and whether the answer was no error.
+    /// The time at which it returned, if it did, and true if it returned no error.
     pub answered: Option<(Moment, bool)>,
-    /// Whether the answer was that the request stands in the queue.
+    /// True if it returned that the request is queued.
     pub queued: bool,
 }
 
 impl Recording {
-    /// Nothing yet.
+    /// Creates an empty recording.
     #[must_use]
     pub fn new(inner: Arc<dyn Backend>) -> Self {
         Self { inner, calls: watch::Sender::new(Vec::new()) }
     }
 
-    /// All that was asked for so far, in order of sending.
+    /// Returns all operations so far, in the order of sending.
     #[must_use]
     pub fn calls(&self) -> Vec<Call> {
         self.calls.borrow().clone()
     }
 
-    /// Every `operation` so far.
+    /// Returns the calls of `operation` so far.
     #[must_use]
     pub fn of(&self, operation: Operation) -> Vec<Call> {
         self.calls.borrow().iter().filter(|call| call.operation == operation).cloned().collect()
     }
 
-    /// The ids of the requests so far, in order of their first operation.
+    /// Returns the ids of the requests so far, in order of their first operation.
     #[must_use]
     pub fn ids(&self) -> Vec<RequestId> {
         let mut ids = Vec::new();
@@ -63,13 +63,13 @@ impl Recording {
         ids
     }
 
-    /// Ready once what was asked for so far is as `enough` wants it.
-    pub async fn until(&self, enough: impl Fn(&[Call]) -> bool + Send + Sync) {
-        // The sender lives in `self`, so the channel can't be closed.
-        drop(self.calls.subscribe().wait_for(|calls| enough(calls)).await);
+    /// Waits until `condition` returns true for the operations so far.
+    pub async fn until(&self, condition: impl Fn(&[Call]) -> bool + Send + Sync) {
+        // The sender is a field of `self`, so the channel can't be closed.
+        drop(self.calls.subscribe().wait_for(|calls| condition(calls)).await);
     }
 
-    /// Ready once `count` requests for `name` have been told that they stand in the queue.
+    /// Waits until `count` requests for `name` have been queued.
     pub async fn queued(&self, name: &LockName, count: usize) {
         self.until(|calls| {
             let mut ids: Vec<_> =
@@ -89,12 +89,12 @@ impl Recording {
         future: impl Future<Output = Result<T>> + Send,
     ) -> Result<T> {
         let call = self.sent(operation, request);
-        let answer = future.await;
-        self.answered(call, answer.is_ok(), answer.as_ref().is_ok_and(queued));
-        answer
+        let outcome = future.await;
+        self.answered(call, outcome.is_ok(), outcome.as_ref().is_ok_and(queued));
+        outcome
     }
 
-    /// Writes down a call; its number.
+    /// Records a call, and returns its number.
     fn sent(&self, operation: Operation, request: &Request) -> usize {
         let call = Call {
             operation,
@@ -136,8 +136,8 @@ impl Backend for Recording {
         self.inner.here().map(|inner| Arc::new(Self { inner, ..self.clone() }) as _)
     }
 
-    async fn claim(&self, request: &Request) -> Result<Standing> {
-        let queued = |standing: &Standing| matches!(standing, Standing::Queued(_)) && request.queues;
+    async fn claim(&self, request: &Request) -> Result<ClaimOutcome> {
+        let queued = |outcome: &ClaimOutcome| matches!(outcome, ClaimOutcome::Queued(_)) && request.queues;
         self.record(Operation::Claim, request, queued, self.inner.claim(request)).await
     }
 
@@ -146,11 +146,11 @@ impl Backend for Recording {
     }
 
     async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
-        // One call for each request: what is asked about it is how often it is renewed.
+        // It records one call for each request, so that tests can count the renewals of a request.
         let calls: Vec<usize> = requests.iter().map(|request| self.sent(Operation::Renew, request)).collect();
-        let answer = self.inner.keep_alive(requests).await;
-        calls.into_iter().for_each(|call| self.answered(call, answer.is_ok(), false));
-        answer
+        let outcomes = self.inner.keep_alive(requests).await;
+        calls.into_iter().for_each(|call| self.answered(call, outcomes.is_ok(), false));
+        outcomes
     }
 
     async fn release(&self, request: &Request) -> Result<Release> {

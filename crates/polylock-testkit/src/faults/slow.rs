@@ -1,4 +1,4 @@
-//! A store far away.
+//! A store with high latency.
 
 use std::{
     future::Future,
@@ -8,13 +8,14 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, Capabilities, Clock, KeepAlive, Operation, Release, Request, Result, Standing, SystemClock, Wake,
+    Backend, Capabilities, ClaimOutcome, Clock, KeepAlive, Operation, Release, Request, Result, SystemClock,
+    Wake,
 };
 
 use super::Driver;
 use crate::random::Random;
 
-/// Delays requests before they take effect and replies after it.
+/// Delays requests before they take effect, and replies afterwards.
 #[derive(Debug, Clone)]
 pub struct Slow {
     inner: Arc<dyn Backend>,
@@ -25,13 +26,13 @@ pub struct Slow {
 }
 
 impl Slow {
-    /// Every request takes `request` to reach `inner`, every answer `reply` to come back.
+    /// Creates a wrapper in which every request takes `request` to reach `inner`, and every reply takes `reply` to return.
     #[must_use]
     pub fn new(inner: Arc<dyn Backend>, request: Duration, reply: Duration) -> Self {
         Self { inner, driver: Driver::Thread, request, reply, jitter: None }
     }
 
-    /// Each delay is a part of the full one, at random by `seed`, so that requests pass each other on the way.
+    /// Makes each delay a random part of the full one, by `seed`, so that requests overtake each other.
     #[must_use]
     pub fn jitter(mut self, seed: u64) -> Self {
         self.jitter = Some(Arc::new(Mutex::new(Random::new(seed))));
@@ -49,13 +50,13 @@ impl Slow {
         operation: Operation,
         future: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
-        let (there, back) = (self.delay(self.request), self.delay(self.reply));
+        let (request, reply) = (self.delay(self.request), self.delay(self.reply));
         self.driver
             .send(self.capabilities().backend, operation, async move {
-                SystemClock.sleep_until(SystemClock.now() + there).await;
-                let answer = future.await;
-                SystemClock.sleep_until(SystemClock.now() + back).await;
-                answer
+                SystemClock.sleep_until(SystemClock.now() + request).await;
+                let outcome = future.await;
+                SystemClock.sleep_until(SystemClock.now() + reply).await;
+                outcome
             })
             .await
     }
@@ -72,7 +73,7 @@ impl Backend for Slow {
         self.inner.here().map(|inner| Arc::new(Self { inner, driver: Driver::Caller, ..self.clone() }) as _)
     }
 
-    async fn claim(&self, request: &Request) -> Result<Standing> {
+    async fn claim(&self, request: &Request) -> Result<ClaimOutcome> {
         let (inner, request) = (self.inner.clone(), request.clone());
         self.delayed(Operation::Claim, async move { inner.claim(&request).await }).await
     }

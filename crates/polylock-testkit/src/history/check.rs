@@ -6,12 +6,12 @@ use polylock_core::{FencingToken, Mode, clock::Moment, invariant};
 
 use super::Section;
 
-/// What a history may do.
+/// The tolerances of a history.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Rules {
-    /// How late after a deadline a loss may be reported: what a busy machine needs to run the task that writes it
-    /// down. 250 ms by default.
+    /// The time after a deadline within which a loss may be reported: a busy machine needs it to run the task that records the loss. 250
+    /// ms by default.
     pub tolerance: Duration,
 }
 
@@ -21,32 +21,32 @@ impl Default for Rules {
     }
 }
 
-/// A promise that was broken, with the sections that prove it.
+/// A broken promise, with the sections that prove it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Violation {
-    /// Two holds whose modes conflict, at the same time.
+    /// Two holds with conflicting modes at the same time.
     Overlap {
-        /// Who held it first.
+        /// The hold that began first.
         first: Box<Section>,
-        /// Who held it, too.
+        /// The hold that began during it.
         second: Box<Section>,
     },
-    /// A token that is not greater than one that was certainly handed out before.
+    /// A token that is not greater than one that was certainly granted before.
     TokenRegression {
-        /// Who was granted first.
+        /// The earlier grant.
         first: Box<Section>,
-        /// Who was granted after that.
+        /// The later grant.
         second: Box<Section>,
     },
     /// Two grants with the same token.
     RepeatedToken {
-        /// One.
+        /// One grant.
         first: Box<Section>,
-        /// The other.
+        /// The other grant.
         second: Box<Section>,
     },
-    /// Neither released nor reported as lost by its deadline.
+    /// A hold that was neither released nor reported as lost by its deadline.
     LateLoss {
         /// The hold.
         section: Box<Section>,
@@ -56,11 +56,11 @@ pub enum Violation {
         /// The hold.
         section: Box<Section>,
     },
-    /// Who came later was served first, though their modes conflict.
+    /// A later request was served before an earlier one with a conflicting mode.
     Inversion {
-        /// Who was known to wait.
+        /// The request that was known to wait.
         waited: Box<Section>,
-        /// Who asked after that and was served before.
+        /// The request that came later and was served first.
         overtook: Box<Section>,
     },
 }
@@ -68,17 +68,21 @@ pub enum Violation {
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Overlap { first, second } => write!(f, "overlap: {first} with {second}"),
-            Self::TokenRegression { first, second } => write!(f, "token not greater: {first} then {second}"),
+            Self::Overlap { first, second } => write!(f, "overlap: {first} and {second}"),
+            Self::TokenRegression { first, second } => {
+                write!(f, "token does not grow: {first}, then {second}")
+            }
             Self::RepeatedToken { first, second } => write!(f, "token repeated: {first} and {second}"),
             Self::LateLoss { section } => write!(f, "loss not reported by the deadline: {section}"),
-            Self::LatePoll { section } => write!(f, "guarded work polled after the end: {section}"),
-            Self::Inversion { waited, overtook } => write!(f, "order: {overtook} overtook {waited}"),
+            Self::LatePoll { section } => write!(f, "work polled after the end of its hold: {section}"),
+            Self::Inversion { waited, overtook } => {
+                write!(f, "served out of order: {overtook} before {waited}")
+            }
         }
     }
 }
 
-/// All that is wrong with a history, [`inversions`] aside: those only count where the store promises an order.
+/// Returns all violations in a history except for [`inversions`], which count only if the store promises an order.
 #[must_use]
 pub fn check(sections: &[Section], rules: Rules) -> Vec<Violation> {
     let mut found = overlaps(sections);
@@ -88,14 +92,14 @@ pub fn check(sections: &[Section], rules: Rules) -> Vec<Violation> {
     found
 }
 
-/// Holds of one lock that overlap though their modes conflict.
+/// Returns the holds of one lock that overlap although their modes conflict.
 #[must_use]
 pub fn overlaps(sections: &[Section]) -> Vec<Violation> {
     let mut found = Vec::new();
     for mut lock in by_lock(sections) {
         lock.retain(|section| section.acquired < section.end());
         lock.sort_by_key(|section| section.acquired);
-        // Of each mode, the hold that ends last so far.
+        // The hold of each mode that ends last so far.
         let mut last: [Option<&Section>; 6] = [None; 6];
         for section in lock {
             let overlapping = conflicting(section.mode, &last).find(|held| section.acquired < held.end());
@@ -103,18 +107,18 @@ pub fn overlaps(sections: &[Section]) -> Vec<Violation> {
                 let (first, second) = (Box::new(first.clone()), Box::new(section.clone()));
                 found.push(Violation::Overlap { first, second });
             }
-            let mine = &mut last[section.mode as usize];
-            if mine.is_none_or(|held| held.end() < section.end()) {
-                *mine = Some(section);
+            let slot = &mut last[section.mode as usize];
+            if slot.is_none_or(|held| held.end() < section.end()) {
+                *slot = Some(section);
             }
         }
     }
     found
 }
 
-/// Grants whose token is not greater than that of an earlier grant. Which one was earlier is certain if
-/// - its client had it before the other was asked for, strictly: two moments that are equal prove no order;
-/// - or their modes conflict and its client had it first: holds that conflict follow each other.
+/// Returns the grants with a token that is not greater than the token of an earlier grant. A grant is certainly earlier if
+/// - its client had it strictly before the other was invoked: two equal times prove no order;
+/// - or their modes conflict and its client had it first: conflicting holds follow each other.
 #[must_use]
 pub fn token_regressions(sections: &[Section]) -> Vec<Violation> {
     let mut found = Vec::new();
@@ -122,16 +126,16 @@ pub fn token_regressions(sections: &[Section]) -> Vec<Violation> {
         lock.retain(|section| section.token.is_some());
         let mut granted = lock.clone();
         granted.sort_by_key(|section| section.acquired);
-        // Of each mode, the greatest token so far.
+        // The greatest token of each mode so far.
         let mut greatest: [Option<&Section>; 6] = [None; 6];
         let mut by_conflict = HashMap::new();
         for section in &granted {
             let first = conflicting(section.mode, &greatest)
                 .find(|first| first.acquired < section.acquired && !grows(first.token, section.token));
             by_conflict.extend(first.map(|first| (std::ptr::from_ref(*section), first)));
-            let mine = &mut greatest[section.mode as usize];
-            if mine.is_none_or(|greatest| greatest.token < section.token) {
-                *mine = Some(section);
+            let slot = &mut greatest[section.mode as usize];
+            if slot.is_none_or(|greatest| greatest.token < section.token) {
+                *slot = Some(section);
             }
         }
         lock.sort_by_key(|section| section.invoked);
@@ -153,7 +157,7 @@ pub fn token_regressions(sections: &[Section]) -> Vec<Violation> {
     found
 }
 
-/// Grants of one lock with the same token.
+/// Returns the grants of one lock with the same token.
 #[must_use]
 pub fn repeated_tokens(sections: &[Section]) -> Vec<Violation> {
     let mut found = Vec::new();
@@ -168,16 +172,16 @@ pub fn repeated_tokens(sections: &[Section]) -> Vec<Violation> {
     found
 }
 
-/// Holds that outlived their deadline unreported, and guarded work that was polled after the end.
+/// Returns the holds that outlived their deadline unreported, and guarded work that was polled after the end.
 ///
-/// A section that is still [`open`](Section::open) belongs to a client that died, which can report nothing.
+/// A section that is still [`open`](Section::open) belongs to a client that died, which can't report anything.
 #[must_use]
 pub fn late_losses(sections: &[Section], rules: Rules) -> Vec<Violation> {
     let mut found = Vec::new();
     for section in sections.iter().filter(|section| !section.open) {
         let latest = (Moment::from_nanos(section.deadline) + rules.tolerance).as_nanos();
-        let told = section.released.unwrap_or(u64::MAX).min(section.lost.unwrap_or(u64::MAX));
-        if told > latest {
+        let reported = section.released.unwrap_or(u64::MAX).min(section.lost.unwrap_or(u64::MAX));
+        if reported > latest {
             found.push(Violation::LateLoss { section: Box::new(section.clone()) });
         }
         if section.polled.is_some_and(|polled| polled >= section.end()) {
@@ -187,10 +191,9 @@ pub fn late_losses(sections: &[Section], rules: Rules) -> Vec<Violation> {
     found
 }
 
-/// Requests that were served before one that conflicts with them and was [known to wait](Section::queued) when they
-/// came.
+/// Returns the requests that were served before a conflicting request that was [known to wait](Section::queued) when they came.
 ///
-/// As holds that conflict do not overlap, who has the lock first was granted first.
+/// Since conflicting holds do not overlap, the first of them to hold the lock was granted first.
 #[must_use]
 pub fn inversions(sections: &[Section]) -> Vec<Violation> {
     let mut found = Vec::new();
@@ -199,13 +202,13 @@ pub fn inversions(sections: &[Section]) -> Vec<Violation> {
         waiting.sort_by_key(|section| section.queued);
         lock.sort_by_key(|section| section.invoked);
         let mut waiting = waiting.into_iter().peekable();
-        // Of each mode, the one that was served last so far.
+        // The last request of each mode that was served so far.
         let mut last: [Option<&Section>; 6] = [None; 6];
         for section in lock {
             while let Some(waiter) = waiting.next_if(|waiter| waiter.queued < Some(section.invoked)) {
-                let mine = &mut last[waiter.mode as usize];
-                if mine.is_none_or(|served| served.acquired < waiter.acquired) {
-                    *mine = Some(waiter);
+                let slot = &mut last[waiter.mode as usize];
+                if slot.is_none_or(|served| served.acquired < waiter.acquired) {
+                    *slot = Some(waiter);
                 }
             }
             let passed = conflicting(section.mode, &last).find(|waiter| section.acquired < waiter.acquired);
@@ -235,7 +238,7 @@ fn conflicting<'s>(mode: Mode, of_mode: &[Option<&'s Section>; 6]) -> impl Itera
         .filter_map(move |(other, section)| section.filter(|_| mode.conflicts_with(other)))
 }
 
-/// As the code's own invariant has it. A number that is no token at all does not grow.
+/// Applies the invariant of the library itself. A number that is not a valid token does not grow.
 fn grows(earlier: Option<u64>, later: Option<u64>) -> bool {
     let token = |value: Option<u64>| value.and_then(FencingToken::new);
     token(earlier).zip(token(later)).is_some_and(|(earlier, later)| invariant::token_grows(earlier, later))

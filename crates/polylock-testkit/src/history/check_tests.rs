@@ -1,17 +1,17 @@
-//! The checks against histories made clean, and with one planted fault each.
+//! Tests the checks with clean histories, and with one planted fault each.
 
 use super::*;
 use polylock_core::{Clock, SystemClock};
 use proptest::prelude::*;
 
-/// `count` sections over three locks: holds one after the other, or together where their modes allow it.
+/// Generates `count` sections over three locks: holds one after the other, or together if their modes allow it.
 fn clean(count: usize, seed: u64, modes: &[Mode]) -> Vec<Section> {
     let mut random = crate::random::Random::new(seed);
     let mut sections = Vec::new();
     for (lock, name) in ["a", "b", "c d"].into_iter().enumerate() {
         let (mut now, mut token, mut in_lock) = (1_000_000, 0, 0);
         while in_lock < count / 3 + usize::from(lock < count % 3) {
-            // A batch of up to four that may hold together; the next begins when all have ended.
+            // A batch of up to four holds that may overlap; the next batch begins when all have ended.
             let mode = modes[usize::try_from(random.below(modes.len() as u64)).unwrap()];
             let batch = if mode.conflicts_with(mode) { 1 } else { 1 + random.below(4) };
             let granted = now;
@@ -30,11 +30,11 @@ fn clean(count: usize, seed: u64, modes: &[Mode]) -> Vec<Section> {
                 now = now.max(released);
                 in_lock += 1;
             }
-            // Tokens of a batch may reach their clients in any order: the next one asks after it, sometimes.
+            // With this gap, some requests of the next batch are invoked after the end of this batch.
             now += random.below(20);
         }
     }
-    // A batch draws its tokens in order, and they reach the clients in any: keep only what the rule can demand.
+    // The tokens of a batch are assigned in order, but may reach their clients in any order.
     sections
 }
 
@@ -52,7 +52,7 @@ proptest! {
         prop_assert_eq!(repeated_tokens(&mixed), []);
     }
 
-    /// The sweeps find a fault if and only if looking at every pair does.
+    /// The sweeps find a fault if and only if a comparison of every pair does.
     #[test]
     fn the_sweeps_agree_with_the_definition(
         raw in prop::collection::vec(
@@ -123,7 +123,7 @@ fn equal_moments_prove_no_order() {
 }
 
 #[test]
-fn holds_that_conflict_prove_their_order_though_they_were_asked_for_at_once() {
+fn conflicting_holds_prove_their_order_even_if_invoked_at_the_same_time() {
     let first = Section::new("a", "1", Mode::Exclusive, 0..10).token(5).released(20);
     let second = Section::new("a", "2", Mode::Exclusive, 0..20).token(4).released(30);
     let history = [first, second];
@@ -153,7 +153,7 @@ fn a_hold_that_outlives_its_deadline_is_found() {
 }
 
 #[test]
-fn who_overtakes_a_waiter_is_found_unless_their_modes_agree() {
+fn an_overtaken_waiter_is_found_unless_the_modes_are_compatible() {
     let mut waiter = Section::new("a", "1", Mode::Exclusive, 0..100).released(110);
     waiter.queued = Some(10);
     let overtaker = |mode| Section::new("a", "2", mode, 20..50).released(60);
@@ -164,7 +164,7 @@ fn who_overtakes_a_waiter_is_found_unless_their_modes_agree() {
 }
 
 #[test]
-fn a_hundred_thousand_sections_are_checked_in_well_under_a_second() {
+fn a_hundred_thousand_sections_are_checked_within_three_seconds() {
     let mut history = clean(100_000, 7, &[Mode::Exclusive]);
     let victim = &history[60_000];
     let bad =

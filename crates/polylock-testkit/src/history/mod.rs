@@ -1,21 +1,21 @@
-//! What really happened, and whether it kept the promises: a recorder of critical sections and a checker.
+//! A recorder of critical sections, and a checker that verifies the promises on the recorded history.
 //!
-//! A history is a list of [`Section`]s, each with the moments of one hold on one clock. The checks are pure functions
-//! over it, each a sweep over the sorted sections, so a million sections take about a second:
+//! A history is a list of [`Section`]s. Each contains the times of one hold on one clock. The checks are pure functions over it, each a
+//! sweep over the sorted sections, so a million sections take about a second:
 //!
-//! | check | what it proves broken |
+//! | check | violation |
 //! |---|---|
-//! | [`overlaps`] | two holds whose modes conflict were there at once |
+//! | [`overlaps`] | two holds with conflicting modes overlapped |
 //! | [`token_regressions`] | a later grant has a token that is not greater |
 //! | [`repeated_tokens`] | two grants of one name have the same token |
-//! | [`late_losses`] | a hold outlived its deadline unreported, or guarded work began after its end |
-//! | [`inversions`] | a request was granted before one that was known to wait already |
+//! | [`late_losses`] | a hold outlived its deadline unreported, or guarded work was polled after its end |
+//! | [`inversions`] | a request was granted before a conflicting one that was already known to wait |
 //!
-//! None gives a false alarm: a moment is always on the side where it can only hide a fault, never invent one. What was
-//! asked for with an unknown outcome never opens a section, so nothing has to be searched.
+//! There are no false positives: every time is recorded on the side on which it can only hide a fault, never cause one. A request with an
+//! unknown outcome never opens a section, so the checks need no search over possible outcomes.
 //!
-//! Moments are those of the machine's clock ([`SystemClock`](polylock_core::SystemClock)), which all processes of a
-//! machine share; each can write its sections as lines of text, and the lines of all of them are one history.
+//! Times are those of the machine's clock ([`SystemClock`](polylock_core::SystemClock)), which all processes of a machine share. Each
+//! process can write its sections as lines of text, and the lines of all of them are one history.
 //!
 //! ```
 //! use polylock_core::Mode;

@@ -1,4 +1,4 @@
-//! Writes a history down while it happens.
+//! Records a history while it happens.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -29,20 +29,20 @@ use super::Section;
 pub struct Recorder(Arc<Mutex<Vec<Section>>>);
 
 impl Recorder {
-    /// An empty one.
+    /// Creates an empty recorder.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// `client` is about to ask for `lock`.
+    /// Starts an attempt, right before `client` requests `lock`.
     #[must_use]
     pub fn invoke(&self, lock: impl Into<String>, client: impl Into<String>, mode: Mode) -> Attempt {
         let now = now();
         Attempt { recorder: self.clone(), section: Section::new(lock, client, mode, now..now) }
     }
 
-    /// The sections that have ended.
+    /// Returns the sections that have ended.
     #[must_use]
     pub fn sections(&self) -> Vec<Section> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -53,7 +53,7 @@ impl Recorder {
     }
 }
 
-/// A lock that was asked for. If the attempt fails, or its outcome is unknown, drop it.
+/// An attempt to acquire a lock. Drop it if the attempt fails or its outcome is unknown.
 #[derive(Debug)]
 pub struct Attempt {
     recorder: Recorder,
@@ -61,12 +61,12 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// It is known now to stand in the queue.
+    /// Records that the request is now known to be in the queue.
     pub fn queued(&mut self) {
         self.section.queued = Some(now());
     }
 
-    /// The lock has been acquired.
+    /// Records that the lock has been acquired.
     #[must_use]
     pub fn acquired(mut self, guard: &Guard) -> Hold {
         self.section.acquired = now();
@@ -76,33 +76,33 @@ impl Attempt {
     }
 }
 
-/// A lock that is held.
+/// A hold.
 #[derive(Debug)]
 pub struct Hold(Attempt);
 
 impl Hold {
-    /// The section as it stands, [`open`](Section::open): for a file that outlives this process.
+    /// Returns the unfinished section, [`open`](Section::open): for a file that outlives this process.
     #[must_use]
     pub fn so_far(&self) -> Section {
         Section { open: true, ..self.0.section.clone() }
     }
 
-    /// The guarded work is being polled.
+    /// Records that the guarded work is being polled.
     pub fn polled(&mut self) {
         self.0.section.polled = Some(now());
     }
 
-    /// The release is about to be called.
+    /// Records that the release is about to be called.
     ///
-    /// If the lock turns out to be lost already, the last deadline that was seen counts; see [`seen`](Self::seen).
+    /// If the lock is already lost, the last observed deadline counts; see [`seen`](Self::seen).
     pub fn releasing(mut self, guard: &Guard) -> Section {
         self.0.section.released = Some(now());
-        // When it was lost is not known here, so nothing is said of whether that was told in time.
+        // The time of the loss is unknown here, so the section does not claim that the loss was reported in time.
         self.0.section.open = !self.seen(guard);
         self.over()
     }
 
-    /// Looks at the deadline, which renewals move; whether the lock is held.
+    /// Records the deadline, which renewals extend. Returns true if the lock is held.
     pub fn seen(&mut self, guard: &Guard) -> bool {
         let deadline = guard.deadline();
         let held = guard.is_held();
@@ -112,7 +112,7 @@ impl Hold {
         held
     }
 
-    /// The loss has been signalled; `deadline` was the last one.
+    /// Records that the loss has been signalled; `deadline` was the last one.
     pub fn lost(mut self, deadline: Moment) -> Section {
         self.0.section.lost = Some(now());
         self.0.section.deadline = deadline.as_nanos();

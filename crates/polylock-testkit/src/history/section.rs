@@ -1,42 +1,42 @@
-//! One critical section, and its line of text.
+//! One critical section, and its text format.
 
 use std::{collections::HashMap, fmt, io, ops::Range, str::FromStr};
 
 use polylock_core::Mode;
 
-/// One hold of one lock, in nanoseconds of one clock.
+/// One hold of one lock. Times are in nanoseconds of one clock.
 ///
-/// The hold is the time from `acquired` to [`end`](Self::end), the latter excluded.
+/// The hold lasts from `acquired` to [`end`](Self::end), the latter excluded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Section {
-    /// Which lock.
+    /// The name of the lock.
     pub lock: String,
-    /// Who held it: unique among those who hold at the same time.
+    /// The holder: unique among concurrent holders.
     pub client: String,
-    /// How it was held.
+    /// The mode of the hold.
     pub mode: Mode,
-    /// When it was asked for.
+    /// The time of the request.
     pub invoked: u64,
-    /// When it was known to stand in the queue, if it is known: then who asks later may not be served before it.
+    /// The time at which the request was known to be in the queue, if any: a later request may not be served before it.
     pub queued: Option<u64>,
-    /// When the client had it.
+    /// The time at which the client had the lock.
     pub acquired: u64,
-    /// The fencing token, if the store gives any.
+    /// The fencing token, if the store has any.
     pub token: Option<u64>,
-    /// The deadline, as last renewed.
+    /// The deadline after the last renewal.
     pub deadline: u64,
-    /// When the release was called.
+    /// The time at which the release was called.
     pub released: Option<u64>,
-    /// When the loss was signalled.
+    /// The time at which the loss was signalled.
     pub lost: Option<u64>,
-    /// When the guarded work was last polled.
+    /// The time at which the guarded work was last polled.
     pub polled: Option<u64>,
-    /// Whether it was still going on when this was written. If nothing follows, the client died in it.
+    /// True if the hold had not ended when this was written. If no later line follows, the client died during it.
     pub open: bool,
 }
 
 impl Section {
-    /// `client` asked for `lock` at the start of `acquiring` and had it at its end.
+    /// Creates a section: `client` requested `lock` at the start of `acquiring` and had it at its end.
     #[must_use]
     pub fn new(
         lock: impl Into<String>,
@@ -60,36 +60,36 @@ impl Section {
         }
     }
 
-    /// With this token.
+    /// Sets the token.
     #[must_use]
     pub const fn token(mut self, token: u64) -> Self {
         self.token = Some(token);
         self
     }
 
-    /// With this deadline.
+    /// Sets the deadline.
     #[must_use]
     pub const fn deadline(mut self, at: u64) -> Self {
         self.deadline = at;
         self
     }
 
-    /// Released at this moment.
+    /// Sets the time of the release.
     #[must_use]
     pub const fn released(mut self, at: u64) -> Self {
         self.released = Some(at);
         self
     }
 
-    /// When the hold ended: when it was released, lost, or reached its deadline, whatever came first.
+    /// Returns the end of the hold: its release, its loss, or its deadline, whichever came first.
     #[must_use]
     pub fn end(&self) -> u64 {
-        let told = self.released.unwrap_or(u64::MAX).min(self.lost.unwrap_or(u64::MAX));
-        told.min(self.deadline)
+        let reported = self.released.unwrap_or(u64::MAX).min(self.lost.unwrap_or(u64::MAX));
+        reported.min(self.deadline)
     }
 }
 
-/// One line without its end: `v1`, then the fields in their order; `-` for what is not known.
+/// Writes one line without a line feed: `v1`, then the fields in order; `-` for an unknown field.
 impl fmt::Display for Section {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = if self.open { "open" } else { "over" };
@@ -135,7 +135,7 @@ impl FromStr for Section {
     }
 }
 
-/// A line that is no section.
+/// The error of a line that is not a section.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadLine {
     what: &'static str,
@@ -144,7 +144,7 @@ pub struct BadLine {
 
 impl fmt::Display for BadLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no section of a history: bad {} in {:?}", self.what, self.line)
+        write!(f, "not a section of a history: invalid {} in {:?}", self.what, self.line)
     }
 }
 
@@ -153,18 +153,18 @@ impl std::error::Error for BadLine {}
 /// Writes `sections`, one line each.
 ///
 /// # Errors
-/// Those of `to`.
+/// The errors of `to`.
 pub fn write(mut to: impl io::Write, sections: &[Section]) -> io::Result<()> {
     sections.iter().try_for_each(|section| writeln!(to, "{section}"))
 }
 
-/// Reads the sections in `text`, for instance the files of all processes one after the other.
+/// Parses the sections in `text`, for instance the concatenated files of all processes.
 ///
-/// Of one section that was written several times, [`open`](Section::open) at first, the last line counts. A last line
-/// without an end is passed over: its writer was killed in the middle of it.
+/// If a section was written several times, [`open`](Section::open) at first, its last line counts. A last line without a line feed is
+/// skipped: its writer was killed while writing it.
 ///
 /// # Errors
-/// [`BadLine`] on the first line that is none.
+/// [`BadLine`] for the first invalid line.
 pub fn read(text: &str) -> Result<Vec<Section>, BadLine> {
     let mut sections: Vec<Section> = Vec::new();
     let mut known: HashMap<(String, String, u64), usize> = HashMap::new();
@@ -185,7 +185,7 @@ impl fmt::Display for Known {
     }
 }
 
-/// Printable ASCII as it is, but for `%`; every other byte as `%XX`.
+/// Writes printable ASCII except `%` unchanged, and every other byte as `%XX`.
 struct Escaped<'a>(&'a str);
 
 impl fmt::Display for Escaped<'_> {
@@ -246,20 +246,20 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_line_leads_back_to_its_section(section in any_section()) {
+        fn a_line_parses_to_its_section(section in any_section()) {
             let line = section.to_string();
             prop_assert!(!line.contains('\n'));
             prop_assert_eq!(line.parse(), Ok(section));
         }
 
         #[test]
-        fn no_text_makes_the_reader_panic(text in "(v1 )?(open|over)?[ -~%]{0,60}\n?") {
+        fn no_text_makes_the_parser_panic(text in "(v1 )?(open|over)?[ -~%]{0,60}\n?") {
             drop(read(&text));
         }
     }
 
     #[test]
-    fn the_last_line_of_a_section_counts_and_a_torn_one_is_passed_over() {
+    fn the_last_line_of_a_section_counts_and_an_incomplete_one_is_skipped() {
         let mut section = Section::new("a b", "1", Mode::Exclusive, 1..2);
         section.open = true;
         let open = section.to_string();

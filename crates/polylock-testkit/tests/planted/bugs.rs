@@ -9,98 +9,98 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, BreakNotice, BreakOrder, Capabilities, Carrier, Clock, Entry, Fencing, FencingToken, Grant,
-    Inspect, KeepAlive, LockName, LockStatus, LostReason, Mode, Modes, Order, Release, Request, RequestId,
-    Result, Standing, Store, SystemClock, Wake, WakeUp,
+    Backend, BreakNotice, BreakOrder, Capabilities, ClaimOutcome, Clock, Entry, Fencing, FencingToken, Grant,
+    HoldLifetime, Inspect, KeepAlive, LockName, LockStatus, LostReason, Mode, Modes, Notifications, Order,
+    Release, Request, RequestId, Result, Store, SystemClock, Wake,
 };
 
-/// What is wrong with it.
+/// The bug of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bug {
-    /// Nothing: the twin of the twins.
+    /// No bug: the control group.
     None,
-    /// Every request has the lock to itself.
-    GrantsEverybody,
+    /// Every request is granted at once.
+    GrantsEveryRequest,
     /// Names are compared without regard to case and outer spaces.
     FoldsNames,
-    /// Long names are cut at 254 bytes.
-    CutsNames,
+    /// Long names are truncated to 254 bytes.
+    TruncatesNames,
     /// All names are one lock.
     OneLockForAll,
     /// Every grant has the same token.
     ConstantToken,
-    /// Whoever asks first after a release has it.
+    /// The first request after a release gets the lock.
     NoQueue,
     /// A waiter that claims again goes to the end of the queue.
-    ForgetsPlaces,
+    ForgetsPositions,
     /// A holder that claims again gets a new grant.
-    GrantsAnew,
+    GrantsAgain,
     /// Every claim is a request of its own, so a lost reply leaves an entry.
-    ClaimsPileUp,
-    /// Who waits hears nothing.
-    NeverWakes,
-    /// A release is acknowledged and not carried out.
+    DuplicatesClaims,
+    /// Waiters are never notified.
+    NeverNotifies,
+    /// A release is acknowledged, but not carried out.
     ForgetsReleases,
     /// A waiter can't withdraw.
-    KeepsWaiters,
-    /// A release takes the lock from whoever holds it.
-    ReleasesAnybody,
-    /// A renewal of what is gone brings it back.
+    NeverWithdraws,
+    /// A release releases the lock of any holder.
+    ReleasesAnyHolder,
+    /// A renewal of a missing entry creates it again.
     RenewalCreates,
-    /// A renewal always says yes, and does nothing.
-    RenewalSaysYes,
-    /// Who does not queue is queued.
-    TriesQueue,
-    /// No lease runs out.
+    /// A renewal always reports success, and does nothing.
+    RenewalAlwaysSucceeds,
+    /// A request that does not queue is queued.
+    QueuesTries,
+    /// Leases never expire.
     NeverExpires,
-    /// A lease runs out in half its time.
+    /// A lease expires after half its time.
     ExpiresEarly,
-    /// A lease is said to be twice as long as it is.
+    /// A lease is reported as twice as long as it is.
     ExaggeratesLeases,
-    /// A lease is granted for half its time, and said to be.
+    /// A lease is granted and reported for half its time.
     GrantsHalf,
     /// Every mode is exclusive.
     EveryModeExclusive,
-    /// PR is taken for CR.
+    /// PR is treated as CR.
     SharedIsWeak,
-    /// Inspection forgets labels.
+    /// Inspection omits labels.
     ForgetsLabels,
-    /// Inspection shows waiters last come first.
+    /// Inspection returns waiters in reverse order.
     ShowsWaitersReversed,
-    /// A list takes its prefix for a pattern without regard to case.
+    /// A list treats its prefix as a case-insensitive pattern.
     PrefixFolds,
-    /// The outcomes of a batch come in another order.
+    /// The outcomes of a batch are returned in another order.
     ShufflesOutcomes,
-    /// A batch is answered for its first half.
-    TakesHalfABatch,
-    /// A waiter is said to be kept alive, and is not.
-    ForgetsToKeepWaiters,
-    /// Every claim sleeps on its thread.
+    /// A batch returns outcomes only for its first half.
+    KeepsHalfABatchAlive,
+    /// A waiter is reported as kept alive, but is not.
+    DoesNotKeepWaitersAlive,
+    /// Every claim blocks its thread.
     Blocks,
-    /// A release always says that there was an entry.
-    ReleaseSaysYes,
-    /// A break is acknowledged and not carried out.
+    /// A release always reports an entry.
+    ReleaseAlwaysSucceeds,
+    /// A break is acknowledged, but not carried out.
     BreakDoesNothing,
     /// A cooperative break removes the hold at once.
     BreakIsForced,
-    /// A break forgets who broke the lock, and why.
+    /// A break loses its owner and reason.
     ForgetsNotices,
-    /// Of two notices, the last one stays.
+    /// The last of two notices stays.
     KeepsTheLastNotice,
     /// A hold that is marked as broken is renewed.
     RenewsBroken,
-    /// Nobody receives a break notice.
+    /// Break notices are never pushed.
     NeverAlerts,
-    /// A break takes other locks, too.
+    /// A break also breaks other locks.
     BreaksAll,
     /// `Debug` shows request ids.
     ShowsIds,
-    /// Request ids are traced.
+    /// Request ids appear in traces.
     TracesIds,
-    /// Declares that no lease time is right.
+    /// The declared range of TTLs is empty.
     EmptyTtlRange,
-    /// No bug: declares the least that a store may.
-    Modest,
+    /// No bug: declares the minimum of capabilities.
+    Minimal,
 }
 
 /// A connection to a store with a bug.
@@ -111,7 +111,7 @@ pub struct Broken {
     state: Arc<Mutex<State>>,
 }
 
-/// What the bugs remember, over all connections to a store.
+/// The state of the bugs, shared by all connections to a store.
 #[derive(Default)]
 pub struct State {
     holders: HashMap<LockName, Request>,
@@ -133,12 +133,12 @@ impl Broken {
         if bug == Bug::EmptyTtlRange {
             capabilities.ttl = Duration::from_secs(2)..=Duration::from_secs(1);
         }
-        if bug == Bug::Modest {
+        if bug == Bug::Minimal {
             capabilities.modes = Modes::ExclusiveOnly;
             capabilities.order = Order::Unordered;
             capabilities.fencing = Fencing::Absent;
-            capabilities.wake = WakeUp::Polled;
-            capabilities.carrier = Carrier::Connection;
+            capabilities.notifications = Notifications::Polled;
+            capabilities.hold_lifetime = HoldLifetime::Session;
         }
         let alerts = inner.alerts.clone().filter(|_| bug != Bug::NeverAlerts).unwrap_or_default();
         Store::inspectable(Arc::new(Self { inner, capabilities, bug, state })).alerting(alerts)
@@ -152,30 +152,30 @@ impl Broken {
         let changed = match self.bug {
             Bug::FoldsNames => Some(name.as_str().trim().to_lowercase()).filter(|name| !name.is_empty()),
             Bug::OneLockForAll => Some("all".to_owned()),
-            Bug::CutsNames => name.as_str().get(..254).map(str::to_owned),
+            Bug::TruncatesNames => name.as_str().get(..254).map(str::to_owned),
             _ => None,
         };
         changed.and_then(|name| LockName::new(name).ok()).unwrap_or_else(|| name.clone())
     }
 
-    /// The request as the store with the bug understands it.
+    /// Returns the request as the store with the bug interprets it.
     fn misread(&self, request: &Request) -> Request {
         let mut state = self.state();
         state.seen.push(request.id);
         let mut misread = request.clone();
         misread.name = self.name(&request.name);
         match self.bug {
-            Bug::GrantsEverybody => {
+            Bug::GrantsEveryRequest => {
                 let number = state.seen.iter().position(|seen| *seen == request.id).unwrap_or(0);
                 misread.name = LockName::new(format!("{number}")).unwrap();
             }
             Bug::NoQueue => misread.queues = false,
-            Bug::TriesQueue => misread.queues = true,
+            Bug::QueuesTries => misread.queues = true,
             Bug::NeverExpires => misread.ttl = Duration::from_secs(3600),
             Bug::ExpiresEarly | Bug::GrantsHalf => misread.ttl = request.ttl / 2,
             Bug::EveryModeExclusive => misread.mode = Mode::Exclusive,
             Bug::SharedIsWeak if request.mode == Mode::Shared => misread.mode = Mode::ConcurrentRead,
-            Bug::ClaimsPileUp => {
+            Bug::DuplicatesClaims => {
                 misread.id = state.aliases.get(&request.id).copied().unwrap_or(request.id);
             }
             _ => {}
@@ -183,7 +183,7 @@ impl Broken {
         misread
     }
 
-    fn as_told(&self, request: &Request, grant: Grant) -> Grant {
+    fn reported(&self, request: &Request, grant: Grant) -> Grant {
         match self.bug {
             Bug::ConstantToken => Grant::new(FencingToken::new(1).unwrap(), grant.lease),
             Bug::NeverExpires | Bug::ExpiresEarly => Grant::new(grant.token, request.ttl),
@@ -209,8 +209,8 @@ impl Broken {
         let misread = self.misread(request);
         let held = |lease| KeepAlive::Held { lease };
         match self.bug {
-            Bug::RenewalSaysYes => return Ok(held(request.ttl)),
-            Bug::ForgetsToKeepWaiters if self.state().queued.contains(&request.id) => {
+            Bug::RenewalAlwaysSucceeds => return Ok(held(request.ttl)),
+            Bug::DoesNotKeepWaitersAlive if self.state().queued.contains(&request.id) => {
                 return Ok(KeepAlive::Queued);
             }
             _ => {}
@@ -219,8 +219,8 @@ impl Broken {
         Ok(match (self.bug, outcome) {
             (Bug::RenewalCreates, KeepAlive::Lost(reason)) => match self.inner.backend.claim(&misread).await?
             {
-                Standing::Held(grant) => held(grant.lease),
-                Standing::Queued(_) => KeepAlive::Lost(reason),
+                ClaimOutcome::Granted(grant) => held(grant.lease),
+                ClaimOutcome::Queued(_) => KeepAlive::Lost(reason),
             },
             (Bug::RenewsBroken, KeepAlive::Lost(LostReason::Broken(_))) => held(request.ttl),
             (Bug::KeepsTheLastNotice, KeepAlive::Lost(LostReason::Broken(_))) => {
@@ -242,18 +242,18 @@ impl Backend for Broken {
         &self.capabilities
     }
 
-    async fn claim(&self, request: &Request) -> Result<Standing> {
+    async fn claim(&self, request: &Request) -> Result<ClaimOutcome> {
         let mut misread = self.misread(request);
         match self.bug {
-            Bug::ForgetsPlaces if self.state().queued.contains(&request.id) => {
+            Bug::ForgetsPositions if self.state().queued.contains(&request.id) => {
                 self.inner.backend.release(&misread).await?;
             }
-            Bug::GrantsAnew
+            Bug::GrantsAgain
                 if self.state().holders.get(&request.name).is_some_and(|held| held.id == request.id) =>
             {
                 self.inner.backend.release(&misread).await?;
             }
-            Bug::ClaimsPileUp => {
+            Bug::DuplicatesClaims => {
                 misread.id = RequestId::random();
                 self.state().aliases.insert(request.id, misread.id);
             }
@@ -261,23 +261,23 @@ impl Backend for Broken {
             Bug::TracesIds => tracing::trace!(request = hex(request.id), "claim"),
             _ => {}
         }
-        let standing = self.inner.backend.claim(&misread).await?;
-        Ok(match standing {
-            Standing::Held(grant) => {
+        let outcome = self.inner.backend.claim(&misread).await?;
+        Ok(match outcome {
+            ClaimOutcome::Granted(grant) => {
                 self.state().queued.remove(&request.id);
                 self.state().holders.insert(request.name.clone(), request.clone());
-                Standing::Held(self.as_told(request, grant))
+                ClaimOutcome::Granted(self.reported(request, grant))
             }
-            Standing::Queued(place) => {
+            ClaimOutcome::Queued(position) => {
                 self.state().queued.insert(request.id);
-                Standing::Queued(place)
+                ClaimOutcome::Queued(position)
             }
         })
     }
 
     async fn wait(&self, request: &Request) -> Result<Wake> {
         match self.bug {
-            Bug::NeverWakes => std::future::pending().await,
+            Bug::NeverNotifies => std::future::pending().await,
             Bug::NoQueue => {
                 SystemClock.sleep_until(SystemClock.now() + Duration::from_millis(3)).await;
                 Ok(Wake::Stale)
@@ -294,7 +294,7 @@ impl Backend for Broken {
         if self.bug == Bug::ShufflesOutcomes {
             outcomes.reverse();
         }
-        if self.bug == Bug::TakesHalfABatch {
+        if self.bug == Bug::KeepsHalfABatchAlive {
             outcomes.truncate(requests.len().div_ceil(2));
         }
         Ok(outcomes)
@@ -304,10 +304,10 @@ impl Backend for Broken {
         let misread = self.misread(request);
         match self.bug {
             Bug::ForgetsReleases => return Ok(Release::Released),
-            Bug::KeepsWaiters if self.state().queued.contains(&request.id) => {
+            Bug::NeverWithdraws if self.state().queued.contains(&request.id) => {
                 return Ok(Release::Released);
             }
-            Bug::ReleasesAnybody => {
+            Bug::ReleasesAnyHolder => {
                 let holder = self.state().holders.remove(&request.name);
                 if let Some(holder) = holder {
                     self.inner.backend.release(&holder).await?;
@@ -317,7 +317,7 @@ impl Backend for Broken {
         }
         self.state().holders.retain(|_, holder| holder.id != request.id);
         let outcome = self.inner.backend.release(&misread).await?;
-        Ok(if self.bug == Bug::ReleaseSaysYes { Release::Released } else { outcome })
+        Ok(if self.bug == Bug::ReleaseAlwaysSucceeds { Release::Released } else { outcome })
     }
 }
 

@@ -1,23 +1,26 @@
-//! The bugs, and who catches them.
+//! The planted bugs, and the tests that detect them.
 
 /// A bug to plant.
 pub(crate) struct Mutant {
     pub(crate) name: &'static str,
     pub(crate) file: &'static str,
-    /// What stands there, exactly once, ...
+    /// The text to replace, which must occur exactly once.
     from: &'static str,
-    /// ... and what shall.
+    /// The replacement.
     to: &'static str,
     /// Test binary and name of the test that must fail; or `units of` a command or a `library`, and the name of the unit test.
     pub(crate) test: (&'static str, &'static str),
 }
 
 impl Mutant {
-    /// The file with the bug in it, or why it can't be planted.
+    /// Returns the file with the bug, or the reason why it can't be planted.
     pub(crate) fn planted(&self, text: &str) -> Result<String, String> {
         match text.matches(self.from).count() {
             1 => Ok(text.replace(self.from, self.to)),
-            count => Err(format!("{} holds its text {count} times: write the mutant anew", self.file)),
+            count => Err(format!(
+                "{} contains the text {count} times instead of once: update the mutant",
+                self.file
+            )),
         }
     }
 }
@@ -28,32 +31,32 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         file: "crates/polylock-core/src/engine/acquisition.rs",
         from: "                    return Ok(Acquired::New { grant, sent });
                 }
-                Ok(Standing::Held(_))",
-        to: "                    return Ok(Acquired::New { grant, sent: self.shared.now() });
+                Ok(ClaimOutcome::Granted(_))",
+        to: "                    return Ok(Acquired::New { grant, sent: self.context.now() });
                 }
-                Ok(Standing::Held(_))",
-        test: ("conformance", "memory::renew::the_deadline_counts_from_the_sending"),
+                Ok(ClaimOutcome::Granted(_))",
+        test: ("conformance", "memory::renew::the_deadline_counts_from_the_send_time"),
     },
     Mutant {
         name: "deadline counted from the reply of the renewal",
         file: "crates/polylock-core/src/engine/keeper.rs",
-        from: "shared.keeper.apply(&shared, sent, &batch, reply);",
-        to: "shared.keeper.apply(&shared, shared.now(), &batch, reply);",
-        test: ("conformance", "memory::renew::the_deadline_counts_from_the_sending"),
+        from: "context.keeper.apply(&context, sent, &batch, reply);",
+        to: "context.keeper.apply(&context, context.now(), &batch, reply);",
+        test: ("conformance", "memory::renew::the_deadline_counts_from_the_send_time"),
     },
     Mutant {
         name: "the deadline is not checked while a renewal hangs",
         file: "crates/polylock-core/src/engine/keeper/due.rs",
         from: "        if self.deadline() <= now {",
         to: "        if self.deadline() <= now && !self.in_flight {",
-        test: ("watchdog", "a_hung_renewal_does_not_delay_the_loss_though_nobody_looks"),
+        test: ("watchdog", "a_hung_renewal_does_not_delay_the_loss_without_a_call_on_the_guard"),
     },
     Mutant {
         name: "a renewal that hangs is not followed by another",
         file: "crates/polylock-core/src/engine/keeper.rs",
         from: "self.renew_at = now + self.lease / 6;",
         to: "self.renew_at = Moment::NEVER;",
-        test: ("watchdog", "a_hung_renewal_does_not_delay_the_loss_though_nobody_looks"),
+        test: ("watchdog", "a_hung_renewal_does_not_delay_the_loss_without_a_call_on_the_guard"),
     },
     Mutant {
         name: "release without owner check in memory",
@@ -62,49 +65,49 @@ pub(crate) const MUTANTS: &[Mutant] = &[
             let outcome",
         to: "            entries.clear();
             let outcome",
-        test: ("conformance", "memory::idempotence::a_release_of_anothers_changes_nothing"),
+        test: ("conformance", "memory::idempotence::a_release_by_another_request_changes_nothing"),
     },
     Mutant {
         name: "release without owner check in SQLite",
         file: "crates/polylock-sql/src/sqlite/statements/release.sql",
-        from: "name = ?1 AND request = ?2\nRETURNING",
-        to: "name = ?1 AND ?2 IS NOT NULL\nRETURNING",
-        test: ("conformance", "sqlite_full::idempotence::a_release_of_anothers_changes_nothing"),
+        from: "name = ?1 AND request = ?2\nAND NOT",
+        to: "name = ?1 AND ?2 IS NOT NULL\nAND NOT",
+        test: ("conformance", "sqlite_full::idempotence::a_release_by_another_request_changes_nothing"),
     },
     Mutant {
         name: "release without owner check in PostgreSQL",
         file: "crates/polylock-sql/src/postgres/statements/routines/release.sql",
         from: "WHERE name = a_name AND slot IN ('', a_request) AND request = a_request;",
         to: "WHERE name = a_name;",
-        test: ("conformance", "postgres::idempotence::a_release_of_anothers_changes_nothing"),
+        test: ("conformance", "postgres::idempotence::a_release_by_another_request_changes_nothing"),
     },
     Mutant {
-        name: "PostgreSQL: a claim that expired on its way is carried out",
+        name: "PostgreSQL: an expired claim is executed",
         file: "crates/polylock-sql/src/postgres/statements/routines/claim.sql",
         from: "IF v_now > a_expiry THEN",
         to: "IF v_now < 0 THEN",
         test: ("late_claims", "postgres::a_late_try_grants_nothing"),
     },
     Mutant {
-        name: "MySQL: a claim that expired on its way is carried out",
+        name: "MySQL: an expired claim is executed",
         file: "crates/polylock-sql/src/mysql/statements/routines/claim.sql",
         from: "IF v_now > a_expiry THEN",
         to: "IF v_now < 0 THEN",
         test: ("late_claims", "mariadb::a_late_claim_leaves_no_waiter"),
     },
     Mutant {
-        name: "SQL: a claim expires after its client has given it up",
+        name: "SQL: a claim expires after its client's timeout",
         file: "crates/polylock-sql/src/engine/pool.rs",
-        from: "self.clock.expiry_us(deadline.since(sent))",
-        to: "self.clock.expiry_us(deadline.since(sent) * 60)",
+        from: "self.clock().expiry_us(deadline.since(sent))",
+        to: "self.clock().expiry_us(deadline.since(sent) * 60)",
         test: ("late_claims", "postgres::a_late_claim_of_a_lock_that_was_released_grants_nothing"),
     },
     Mutant {
-        name: "SQL: a claim that is refused because the clock was set is not sent again",
+        name: "SQL: a claim that is refused because the clock was set is not retried",
         file: "crates/polylock-sql/src/engine/pool.rs",
         from: "const EXPIRIES: u32 = 4;",
         to: "const EXPIRIES: u32 = 1;",
-        test: ("databases", "postgres::a_step_of_the_servers_clock_costs_a_claim_nothing_but_a_round_trip"),
+        test: ("databases", "postgres::a_step_of_the_servers_clock_costs_a_claim_only_one_round_trip"),
     },
     Mutant {
         name: "MySQL: a grant leaves the expired entries that it overrides",
@@ -115,7 +118,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         to: "    IF NOT EXISTS (SELECT 1 FROM {p}_holds WHERE name = a_name AND expires_at > v_now)
         AND NOT EXISTS (SELECT 1 FROM {p}_waiters WHERE name = a_name AND expires_at > v_now)
 ",
-        test: ("databases", "foreign_rows::mariadb::a_grant_removes_what_it_overrides"),
+        test: ("databases", "foreign_rows::mariadb::a_grant_removes_the_expired_entries_that_it_replaces"),
     },
     Mutant {
         name: "PostgreSQL: a grant leaves the expired entries that it overrides",
@@ -127,7 +130,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
 ",
         to: "            CONTINUE;
 ",
-        test: ("databases", "foreign_rows::postgres::a_grant_removes_what_it_overrides"),
+        test: ("databases", "foreign_rows::postgres::a_grant_removes_the_expired_entries_that_it_replaces"),
     },
     Mutant {
         name: "SQLite: a grant leaves the expired entries that it overrides",
@@ -136,7 +139,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     DELETE FROM {p}_holds WHERE name = new.name AND expires_at <= {now};
 ",
         to: "",
-        test: ("databases", "foreign_rows::sqlite::a_grant_removes_what_it_overrides"),
+        test: ("databases", "foreign_rows::sqlite::a_grant_removes_the_expired_entries_that_it_replaces"),
     },
     Mutant {
         name: "PostgreSQL: a broken hold is extended",
@@ -167,14 +170,14 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         from: "    PERFORM pg_notify(a_channel, encode(a_name, 'hex'));
 ",
         to: "",
-        test: ("databases", "postgres::a_break_reaches_a_holder_that_listens"),
+        test: ("databases", "postgres::a_break_notifies_a_listening_holder"),
     },
     Mutant {
         name: "locks that were handed over are looked up by texts, in PostgreSQL",
         file: "crates/polylock-sql/src/postgres/statements.rs",
         from: "text.push_str(\"::bytea, \");",
         to: "text.push_str(\", \");",
-        test: ("conformance", "postgres_unheard::order"),
+        test: ("conformance", "postgres_listen_off::order"),
     },
     Mutant {
         name: "a gate that was lost begins with zero, in MySQL",
@@ -202,42 +205,42 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         file: "crates/polylock-sql/src/engine/version.rs",
         from: "            _ if oldest > own => format!(",
         to: "            _ if oldest > own + 9 => format!(",
-        test: ("databases", "upgrade::postgres::versions_that_can_not_share_locks_never_meet"),
+        test: ("databases", "upgrade::postgres::incompatible_versions_never_use_the_same_tables"),
     },
     Mutant {
         name: "an upgrade beside programs that can't share locks, in SQLite",
         file: "crates/polylock-sql/src/engine/version.rs",
         from: "            _ if oldest < self.oldest() => format!(",
         to: "            _ if oldest + 9 < self.oldest() => format!(",
-        test: ("databases", "upgrade::sqlite_full::versions_that_can_not_share_locks_never_meet"),
+        test: ("databases", "upgrade::sqlite_full::incompatible_versions_never_use_the_same_tables"),
     },
     Mutant {
         name: "an administrator upgrades beside programs that can't share locks, in PostgreSQL",
         file: "crates/polylock-sql/src/postgres/statements/meta.sql",
         from: "RAISE EXCEPTION 'programs of",
         to: "RAISE NOTICE 'programs of",
-        test: ("databases", "upgrade::postgres::versions_that_can_not_share_locks_never_meet"),
+        test: ("databases", "upgrade::postgres::incompatible_versions_never_use_the_same_tables"),
     },
     Mutant {
         name: "an administrator upgrades beside programs that can't share locks, in MySQL",
         file: "crates/polylock-sql/src/mysql/statements/meta.sql",
         from: "WHERE name = 'oldest' AND value < {oldest};",
         to: "WHERE name = 'youngest' AND value < {oldest};",
-        test: ("databases", "upgrade::mariadb::versions_that_can_not_share_locks_never_meet"),
+        test: ("databases", "upgrade::mariadb::incompatible_versions_never_use_the_same_tables"),
     },
     Mutant {
         name: "a step can't be repeated, in PostgreSQL",
         file: "crates/polylock-sql/src/postgres/statements.rs",
         from: "\"ADD COLUMN IF NOT EXISTS\"",
         to: "\"ADD COLUMN\"",
-        test: ("databases", "upgrade::postgres::an_upgrade_that_was_interrupted_is_completed"),
+        test: ("databases", "upgrade::postgres::an_interrupted_upgrade_is_completed"),
     },
     Mutant {
         name: "a step can't be repeated, in MySQL",
         file: "crates/polylock-sql/src/mysql/statements/add.sql",
         from: "> 0, 'DO 0'",
         to: "> 9, 'DO 0'",
-        test: ("databases", "upgrade::mariadb::an_upgrade_that_was_interrupted_is_completed"),
+        test: ("databases", "upgrade::mariadb::an_interrupted_upgrade_is_completed"),
     },
     Mutant {
         name: "a step can't be repeated, in SQLite",
@@ -246,7 +249,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         to: "if is_there(added) && self.prefix.is_empty() { String::new() }",
         test: (
             "databases",
-            "upgrade::sqlite_full::tables_of_the_new_version_that_were_emptied_are_completed",
+            "upgrade::sqlite_full::emptied_tables_of_the_new_version_are_completed",
         ),
     },
     Mutant {
@@ -256,7 +259,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         to: "value = {version};",
         test: (
             "databases",
-            "upgrade::mariadb::a_program_of_the_old_version_uses_tables_that_the_new_one_made",
+            "upgrade::mariadb::an_old_program_uses_tables_created_by_a_new_one",
         ),
     },
     Mutant {
@@ -266,7 +269,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         to: "count < statements::tables(config).routines.len() - 5",
         test: (
             "databases",
-            "upgrade::postgres::a_program_of_the_old_version_uses_tables_that_the_new_one_made",
+            "upgrade::postgres::an_old_program_uses_tables_created_by_a_new_one",
         ),
     },
     Mutant {
@@ -277,18 +280,18 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         test: ("databases", "tls::modes_of_postgres"),
     },
     Mutant {
-        name: "an authority that checks nothing is taken, in MySQL",
+        name: "MySQL: a certificate authority that has no effect is accepted",
         file: "crates/polylock-sql/src/engine/config.rs",
         from: "        Some(key) if !verified => {",
-        to: "        Some(key) if !verified && instead.is_empty() => {",
+        to: "        Some(key) if !verified && remedy.is_empty() => {",
         test: ("databases", "tls::modes_of_mariadb"),
     },
     Mutant {
-        name: "a full disk is not told from other errors, in SQLite",
+        name: "SQLite: a full disk is not distinguished from other errors",
         file: "crates/polylock-sql/src/sqlite/error.rs",
         from: "        FULL => Some(\"the disk is full\"),",
         to: "        FULL => None,",
-        test: ("sqlite", "full::a_full_disk_grants_nothing_and_harms_nothing"),
+        test: ("sqlite", "full::a_full_disk_grants_no_lock_and_loses_none"),
     },
     Mutant {
         name: "a listener in a session of a pooler, in PostgreSQL",
@@ -303,7 +306,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         from: "        self.find_broken().await;
 ",
         to: "",
-        test: ("conformance", "postgres::breaking::reaches_the_holder_at_once"),
+        test: ("conformance", "postgres::breaking::notifies_the_holder_at_once"),
     },
     Mutant {
         name: "PostgreSQL: the functions leave the search path to their caller",
@@ -317,39 +320,39 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         file: "crates/polylock-sql/src/postgres/statements.rs",
         from: "const PIN: &str = \"SET LOCAL search_path = pg_catalog, pg_temp;\";",
         to: "const PIN: &str = \"\";",
-        test: ("databases", "search_path::what_others_create_in_a_schema_of_the_search_path_is_never_run"),
+        test: ("databases", "search_path::objects_of_others_in_a_schema_of_the_search_path_are_never_run"),
     },
     Mutant {
         name: "PostgreSQL: a call fits overloads of its function",
         file: "crates/polylock-sql/src/postgres/statements/release.sql",
         from: "($1::bytea, $2::bytea, $3::text)",
         to: "($1, $2, $3)",
-        test: ("databases", "search_path::what_others_create_in_a_schema_of_the_search_path_is_never_run"),
+        test: ("databases", "search_path::objects_of_others_in_a_schema_of_the_search_path_are_never_run"),
     },
     Mutant {
-        name: "SQL: a release reports success whatever it found",
+        name: "SQL: a release always reports success",
         file: "crates/polylock-sql/src/engine/rows.rs",
         from: "Ok(if found || (reply_lost && notice.is_none()) {",
         to: "Ok(if found || first < 9 {",
         test: ("conformance", "postgres::release::of_a_superseded_hold_is_an_error"),
     },
     Mutant {
-        name: "SQL: one strange row fails a list",
+        name: "SQL: one invalid row fails a list",
         file: "crates/polylock-sql/src/engine/rows.rs",
         from: "Err(error) if strict => return Err(error),",
         to: "Err(error) if strict || !rows.is_empty() => return Err(error),",
-        test: ("databases", "foreign_rows::postgres::a_strange_row_hides_no_other"),
+        test: ("databases", "foreign_rows::postgres::an_invalid_row_hides_no_other_row"),
     },
     Mutant {
-        name: "pessimistic: a release does not look whether the session had ended before",
+        name: "pessimistic: a release does not check that the session is alive",
         file: "crates/polylock-sql/src/pessimistic/store.rs",
-        from: "if self.confirmed(&mut session, request, self.host.patience()).await == Confirmed::No {
-                    self.end_adrift(",
-        to: "if self.host.patience().is_zero() {
-                    self.end_adrift(",
+        from: "if self.confirm(&mut session, request, self.server.timeout()).await == SessionState::Lost {
+                    self.end_orphaned(",
+        to: "if self.server.timeout().is_zero() {
+                    self.end_orphaned(",
         test: (
             "databases",
-            "pessimistic::on_mariadb::a_release_after_the_connection_was_ended_reports_the_loss",
+            "pessimistic::on_mariadb::a_release_after_the_connection_was_closed_reports_the_loss",
         ),
     },
     Mutant {
@@ -363,23 +366,23 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         test: ("databases", "pessimistic::mariadb::the_clean_up_after_a_restart_ends_no_other_session"),
     },
     Mutant {
-        name: "pessimistic: the mark of a broken hold is not seen",
+        name: "pessimistic: the mark of a broken hold is ignored",
         file: "crates/polylock-sql/src/postgres/statements/pessimistic/confirm.sql",
         from: "AND request = $5 AND notice IS NOT NULL;",
         to: "AND request = $5 AND notice IS NULL AND token < 0;",
         test: ("conformance", "postgres_pessimistic::breaking::ends_with_the_lease"),
     },
     Mutant {
-        name: "pessimistic: a token counts though the lock was lost before it was drawn",
+        name: "pessimistic: a token is valid although the lock was lost before it was drawn",
         file: "crates/polylock-sql/src/pessimistic/store.rs",
-        from: "if self.confirmed(&mut session, request, self.host.patience()).await == Confirmed::No {
+        from: "if self.confirm(&mut session, request, self.server.timeout()).await == SessionState::Lost {
             *stage",
-        to: "if self.host.patience().is_zero() {
+        to: "if self.server.timeout().is_zero() {
             *stage",
-        test: ("databases", "pessimistic::postgres::a_token_drawn_after_the_lock_was_lost_does_not_count"),
+        test: ("databases", "pessimistic::postgres::a_token_drawn_after_the_lock_was_lost_is_discarded"),
     },
     Mutant {
-        name: "pessimistic: a holder that is silent keeps its lock",
+        name: "pessimistic: a suspended holder keeps its lock",
         file: "crates/polylock-sql/src/postgres/statements/pessimistic/confirm.sql",
         from: "idle_in_transaction_session_timeout = $1",
         to: "idle_in_transaction_session_timeout = 600000",
@@ -392,11 +395,11 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         to: "part = 0",
         test: (
             "databases",
-            "pessimistic::on_postgres::rows_that_the_dead_left_are_cleared_by_the_next_who_opens",
+            "pessimistic::on_postgres::rows_of_dead_holders_are_deleted_when_a_store_is_opened",
         ),
     },
     Mutant {
-        name: "pessimistic: who leaves leaves its rows",
+        name: "pessimistic: a release leaves its rows",
         file: "crates/polylock-sql/src/mysql/statements/pessimistic/clear.sql",
         from: "DELETE FROM {p}_rows WHERE name = $1;",
         to: "",
@@ -406,10 +409,10 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         ),
     },
     Mutant {
-        name: "stale token let into a row",
+        name: "a row accepts a stale token",
         file: "crates/polylock-sql/src/optimistic/fenced.rs",
-        from: "is: \"<=\", value",
-        to: "is: \"<>\", value: -1 - 0 * value",
+        from: "operator: \"<=\", value",
+        to: "operator: \"<>\", value: -1 - 0 * value",
         test: ("optimistic", "updates::sqlite::a_row_refuses_a_smaller_token"),
     },
     Mutant {
@@ -417,14 +420,14 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         file: "crates/polylock-sql/src/optimistic/statements/raised.mysql.sql",
         from: " FOR UPDATE",
         to: "",
-        test: ("optimistic", "fences::mysql::an_old_snapshot_never_lets_a_stale_token_pass"),
+        test: ("optimistic", "fences::mysql::an_old_snapshot_never_accepts_a_stale_token"),
     },
     Mutant {
         name: "a retried release that reports the loss of its own first attempt",
-        file: "crates/polylock-core/src/engine/shared.rs",
+        file: "crates/polylock-core/src/engine/context.rs",
         from: "            Release::Lost(_) if attempts > 1 => ",
         to: "            Release::Lost(_) if attempts > 9 => ",
-        test: ("conformance", "memory::release::with_its_first_reply_lost_succeeds"),
+        test: ("conformance", "memory::release::is_retried_after_a_lost_reply"),
     },
     Mutant {
         name: "a release that reports success whatever it finds",
@@ -444,14 +447,14 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         test: ("conformance", "memory::breaking::waits_for_the_holder"),
     },
     Mutant {
-        name: "a grant kept for an acquire that nobody polls",
+        name: "a grant kept for an acquire future that is not polled",
         file: "crates/polylock-core/src/engine/keeper/due.rs",
         from: "(self.receive_by() <= now && self.hold.pass_on())",
         to: "(self.receive_by() <= now && false)",
-        test: ("conformance", "memory::wait::an_acquire_that_is_not_polled_is_passed_on"),
+        test: ("conformance", "memory::wait::an_acquire_that_is_not_polled_does_not_keep_the_lock"),
     },
     Mutant {
-        name: "a try that waits for another task of its owner",
+        name: "a try_acquire that waits for another task of its owner",
         file: "crates/polylock-core/src/engine/acquisition.rs",
         from: "            let cell = if self.request.queues {",
         to: "            let cell = if true {",
@@ -468,13 +471,13 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "claim dropped mid-flight",
         file: "crates/polylock-core/src/engine/acquire.rs",
         from: "        if let Some(mut claim) = self.claim {
-            // Its answer does not matter, its end does: see the module.
-            drop(claim.answer().await);
+            // The reply is not used; only the end of the claim matters: see the module.
+            drop(claim.reply().await);
         }
 ",
         to: "        drop(self.claim);
 ",
-        test: ("conformance", "memory::cancel::with_the_claim_on_its_way"),
+        test: ("conformance", "memory::cancel::with_a_claim_in_flight"),
     },
     Mutant {
         name: "guarded work polled before the clock is read",
@@ -489,7 +492,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         ),
     },
     Mutant {
-        name: "end of the program not held up for releases",
+        name: "the end of the program does not wait for releases",
         file: "crates/polylock-core/src/engine/pending.rs",
         from: "AT_EXIT: Duration = Duration::from_millis(500);",
         to: "AT_EXIT: Duration = Duration::ZERO;",
@@ -500,28 +503,28 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         file: "crates/polylock-redis/src/queue/scripts/release_at_once.lua",
         from: "local removed = redis.call('HDEL', KEYS[1], ARGV[1])",
         to: "local removed = redis.call('DEL', KEYS[1])",
-        test: ("conformance", "redis::idempotence::a_release_of_anothers_changes_nothing"),
+        test: ("conformance", "redis::idempotence::a_release_by_another_request_changes_nothing"),
     },
     Mutant {
-        name: "claims that come after their release not noted, in Redis",
+        name: "claims executed after their release are not recorded, in Redis",
         file: "crates/polylock-redis/src/queue/backend.rs",
-        from: "unanswered.is_answered = !may_come_late;",
-        to: "unanswered.is_answered = may_come_late || !may_come_late;",
-        test: ("redis", "late::a_claim_that_comes_after_its_release_takes_nothing"),
+        from: "pending.is_settled = !may_execute_late;",
+        to: "pending.is_settled = may_execute_late || !may_execute_late;",
+        test: ("redis", "late::a_claim_executed_after_its_release_grants_nothing"),
     },
     Mutant {
         name: "claims that do not expire, in Redis",
         file: "crates/polylock-redis/src/queue/backend.rs",
         from: "const VALIDITY: Duration = Duration::from_secs(1);",
         to: "const VALIDITY: Duration = Duration::from_secs(3600);",
-        test: ("redis", "late::a_claim_that_is_delivered_after_seconds_has_expired"),
+        test: ("redis", "late::a_claim_delivered_after_seconds_has_expired"),
     },
     Mutant {
         name: "tokens beyond what a server counts exactly, in Redis",
         file: "crates/polylock-redis/src/queue/scripts/claim_at_once.lua",
         from: " and number < 9007199254740991",
         to: "",
-        test: ("redis", "tokens::without_a_greater_number_nobody_is_granted_and_the_error_says_what_to_do"),
+        test: ("redis", "tokens::without_a_greater_number_claims_fail_with_a_remedy"),
     },
     Mutant {
         name: "a broken hold that is extended, in Redis",
@@ -531,15 +534,15 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         test: ("conformance", "redis::breaking::ends_with_the_lease"),
     },
     Mutant {
-        name: "channels that all prefixes share, in Redis",
+        name: "all prefixes share their channels, in Redis",
         file: "crates/polylock-redis/src/link.rs",
         from: "    format!(\"polylock:{prefix}:{client}\")",
         to: "    drop(prefix.to_owned());
     format!(\"polylock:{client}\")",
-        test: ("redis", "access::a_user_who_may_do_what_the_store_needs_and_no_more"),
+        test: ("redis", "access::the_documented_rights_are_sufficient"),
     },
     Mutant {
-        name: "certificates that are not to be verified, in Redis",
+        name: "certificates are not verified, in Redis",
         file: "crates/polylock-redis/src/driver_keys.rs",
         from: "&[\"required\", \"CERT_REQUIRED\"]",
         to: "&[\"required\", \"CERT_REQUIRED\", \"none\"]",
@@ -568,11 +571,11 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         test: ("redis", "keeping::entries_outlive_the_first_expiry_of_their_keys_without_a_claim"),
     },
     Mutant {
-        name: "each waiter of a client that is gone is granted and taken back, in Redis",
+        name: "each waiter of a disconnected client is granted and revoked, in Redis",
         file: "crates/polylock-redis/src/queue/scripts/common.lua",
         from: "absent[waiter[5]] = true",
         to: "",
-        test: ("redis", "dead::many_waiters_of_a_client_that_is_cut_off_are_passed_over_with_one_message"),
+        test: ("redis", "dead::waiters_of_a_disconnected_client_are_skipped_with_one_message"),
     },
     Mutant {
         name: "a full server refuses to keep a queue entry alive, in Redis",
@@ -585,49 +588,49 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         prolong(QUEUE, place_ttl)
         prolong(WAITERS, place_ttl)
 ",
-        test: ("redis", "keeping::a_server_that_is_full_keeps_holds_and_queue_entries_alive"),
+        test: ("redis", "keeping::a_full_server_keeps_holds_and_queue_entries_alive"),
     },
     Mutant {
         name: "Redis Cluster: MOVED is not followed",
         file: "crates/polylock-redis/src/cluster/nodes.rs",
-        from: "Step::Moved(address) => self.moved(bucket, &address, &link),",
+        from: "Step::Moved(address) => self.apply_redirection(bucket, &address, &link),",
         to: "Step::Moved(_) => false,",
-        test: ("redis_cluster", "moving::a_hold_is_kept_while_its_slot_moves_and_waiters_are_served_after_that"),
+        test: ("redis_cluster", "moving::a_hold_survives_the_move_of_its_slot_and_waiters_are_granted_then"),
     },
     Mutant {
         name: "Redis Cluster: ASK without ASKING",
         file: "crates/polylock-redis/src/cluster/nodes.rs",
-        from: "let via = Via { asking: asked.is_some(),",
-        to: "let via = Via { asking: false,",
-        test: ("redis_cluster", "moving::a_hold_is_kept_while_its_slot_moves_and_waiters_are_served_after_that"),
+        from: "let routing = Routing { asking: target.is_some(),",
+        to: "let routing = Routing { asking: false,",
+        test: ("redis_cluster", "moving::a_hold_survives_the_move_of_its_slot_and_waiters_are_granted_then"),
     },
     Mutant {
-        name: "Redis Cluster: a hold whose slot moves is not renewed",
+        name: "Redis Cluster: a hold in a moving slot is not renewed",
         file: "crates/polylock-redis/src/cluster/keep_alive.rs",
         from: "Err((_, cause)) if is_being_moved(&cause) => {",
         to: "Err((_, cause)) if is_being_moved(&cause) && timeout.is_zero() => {",
-        test: ("redis_cluster", "moving::a_hold_is_kept_while_its_slot_moves_and_waiters_are_served_after_that"),
+        test: ("redis_cluster", "moving::a_hold_survives_the_move_of_its_slot_and_waiters_are_granted_then"),
     },
     Mutant {
         name: "Redis Cluster: a batch is sent to one node alone",
         file: "crates/polylock-redis/src/cluster/keep_alive.rs",
-        from: "self.by_owner(requests).into_iter().enumerate() {",
-        to: "self.by_owner(requests).into_iter().enumerate().take(1) {",
+        from: "self.by_primary(requests).into_iter().enumerate() {",
+        to: "self.by_primary(requests).into_iter().enumerate().take(1) {",
         test: ("redis_cluster", "keeping::a_batch_extends_holds_at_all_primaries_and_returns_an_outcome_for_each"),
     },
     Mutant {
-        name: "Redis Cluster: a silent node delays the renewals at the others",
+        name: "Redis Cluster: an unresponsive node delays the renewals at the others",
         file: "crates/polylock-redis/src/cluster/keep_alive.rs",
         from: "if under_way.iter().all(",
         to: "if shortest.is_zero() && under_way.iter().all(",
         test: ("redis_cluster", "keeping::a_node_that_does_not_reply_delays_no_outcome_of_the_others"),
     },
     Mutant {
-        name: "Redis Cluster: the table is not looked at again",
+        name: "Redis Cluster: the slot table is not refreshed",
         file: "crates/polylock-redis/src/cluster/nodes.rs",
-        from: "Step::LookAgain if !looked => {",
-        to: "Step::LookAgain if !looked && timeout.is_zero() => {",
-        test: ("redis_cluster", "failover::a_primary_that_stands_still_delays_no_other_and_is_replaced"),
+        from: "Step::Refresh if !refreshed => {",
+        to: "Step::Refresh if !refreshed && timeout.is_zero() => {",
+        test: ("redis_cluster", "failover::a_frozen_primary_delays_no_other_and_is_replaced"),
     },
     Mutant {
         name: "Redis Cluster: messages that only clients of the same node count as received",
@@ -644,7 +647,53 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         test: ("redis_cluster", "routing::locks_are_spread_over_the_primaries_each_in_the_slot_of_its_bucket"),
     },
     Mutant {
-        name: "Redis Sentinel: the first primary is kept for ever",
+        name: "Redis Cluster: the end of a subscription is a reply to a claim",
+        file: "crates/polylock-redis/src/link.rs",
+        from: "                Some(_) if live.slots.is_garbled() => (false, Cause::SlotLeft),
+",
+        to: "",
+        test: (
+            "redis_cluster",
+            "garbled::a_held_lock_is_not_granted_by_the_reply_to_another_claim",
+        ),
+    },
+    Mutant {
+        name: "Redis Cluster: the end of a subscription is a reply to a release",
+        file: "crates/polylock-redis/src/link.rs",
+        from: "            slots.mark_garbled();
+",
+        to: "",
+        test: ("redis_cluster", "garbled::a_release_is_not_reported_lost_by_the_reply_to_another_release"),
+    },
+    Mutant {
+        name: "Redis Cluster: the nodes behind the first are not encrypted",
+        file: "crates/polylock-redis/src/config.rs",
+        from: "            ConnectionAddr::TcpTls { host, port, insecure: *insecure, tls_params: tls_params.clone() }
+",
+        to: "            drop((insecure, tls_params));
+            ConnectionAddr::Tcp(host, port)
+",
+        test: (
+            "redis_cluster",
+            "encrypted::locks_of_all_nodes_require_the_right_authority",
+        ),
+    },
+    Mutant {
+        name: "Redis Sentinel: the certificate of the primary is not checked with the authority of the URL",
+        file: "crates/polylock-redis/src/sentinel/sentinels.rs",
+        from: "            let client = self.settings.client(&server, ProtocolVersion::RESP3);
+",
+        to: "            let mut settings = self.settings.clone();
+            settings.certificates = crate::config::Certificates::default();
+            let client = settings.client(&server, ProtocolVersion::RESP3);
+",
+        test: (
+            "redis_sentinel",
+            "an_encrypted_primary_requires_the_right_authority",
+        ),
+    },
+    Mutant {
+        name: "Redis Sentinel: the first primary is used for ever",
         file: "crates/polylock-redis/src/link.rs",
         from: "                for client in sentinels.primary().await? {",
         to: "                static FIRST: tokio::sync::OnceCell<Vec<Client>> = tokio::sync::OnceCell::const_new();
@@ -652,21 +701,21 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         test: ("redis_sentinel", "a_failover_is_followed_by_holders_and_waiters_and_tokens_grow"),
     },
     Mutant {
-        name: "Redis Sentinel: a server that is no primary any more is used",
+        name: "Redis Sentinel: a former primary is used",
         file: "crates/polylock-redis/src/checkup.rs",
         from: "            Expected::ClusterNode | Expected::NamedPrimary => Err(Cause::Unusable(",
         to: "            Expected::NamedPrimary => Ok(Health::default()),
             Expected::ClusterNode => Err(Cause::Unusable(",
-        test: ("redis_sentinel", "a_server_that_is_no_primary_any_more_is_not_used"),
+        test: ("redis_sentinel", "a_former_primary_is_not_used"),
     },
     Mutant {
-        name: "Redlock: a majority of those that answer",
+        name: "Redlock: a majority of the servers that reply",
         file: "crates/polylock-redis/src/redlock/tally.rs",
         from: "        let quorum = quorum(self.replies.len());
         numbers.into_iter().find(|number| votes(*number) >= quorum)
     }
 
-    /// Whether further replies cannot change the outcome.
+    /// Returns true if further replies can't change the outcome.
     pub(super) fn is_decided(&self) -> bool {
 ",
         to: "        let quorum = quorum(self.replies.iter().filter(|reply| **reply > Some(0)).count());
@@ -678,42 +727,112 @@ pub(crate) const MUTANTS: &[Mutant] = &[
             return self.elected().is_some();
         }
 ",
-        test: ("redlock", "quorum::of_two_sides_of_a_partition_only_the_greater_one_gets_the_lock"),
+        test: ("redlock", "quorum::only_the_majority_side_of_a_partition_is_granted_the_lock"),
     },
     Mutant {
-        name: "Redlock: a release that lets late proposals in",
+        name: "Redlock: a release that accepts late proposals",
         file: "crates/polylock-redis/src/redlock/scripts/release.lua",
         from: "    accept(number + 1, keep)",
         to: "",
-        test: ("redlock", "leftovers::a_proposal_that_comes_after_the_release_takes_nothing"),
+        test: ("redlock", "leftovers::a_proposal_executed_after_the_release_gets_no_vote"),
     },
     Mutant {
-        name: "Redlock: votes that stragglers keep",
+        name: "Redlock: votes of slow servers are not withdrawn",
         file: "crates/polylock-redis/src/redlock/withdrawals.rs",
-        from: "                    cluster.repeat(index);",
+        from: "        self.servers.repeat(self.server);",
         to: "",
-        test: ("redlock", "leftovers::a_node_that_is_away_at_the_release_is_asked_when_it_is_back"),
+        test: ("redlock", "leftovers::a_release_is_repeated_at_a_node_that_was_unreachable"),
+    },
+    Mutant {
+        name: "Redlock: a repeated withdrawal that finds no vote counts as a loss",
+        file: "crates/polylock-redis/src/redlock/proposals.rs",
+        from: "server.is_uncertain |= server.under_way.is_some();",
+        to: "",
+        test: (
+            "units of library polylock_redis",
+            "redlock::proposals_tests::replies_to_two_withdrawals_may_arrive_in_reverse_order",
+        ),
+    },
+    Mutant {
+        name: "Redlock: the release of an earlier attempt confirms a later one",
+        file: "crates/polylock-redis/src/redlock/proposals.rs",
+        from: "if number == UNKNOWN && record.number != UNKNOWN {",
+        to: "if false {",
+        test: (
+            "units of library polylock_redis",
+            "redlock::proposals_tests::random_events_forget_no_vote_and_withdraw_no_live_vote",
+        ),
+    },
+    Mutant {
+        name: "Redlock: a proposal to a server that may still execute a release of the same request",
+        file: "crates/polylock-redis/src/redlock/proposals.rs",
+        from: "is_barred: server.may_execute_late(),",
+        to: "is_barred: false,",
+        test: (
+            "units of library polylock_redis",
+            "redlock::proposals_tests::random_events_forget_no_vote_and_withdraw_no_live_vote",
+        ),
+    },
+    Mutant {
+        name: "Redlock: a withdrawal that is left to the runtime of its caller",
+        file: "crates/polylock-redis/src/redlock/withdrawals.rs",
+        from: "            io.take_over(request.id);
+",
+        to: "            let _ = io;
+",
+        test: ("redlock", "runtimes::a_withdrawal_of_a_runtime_that_is_not_driven_is_repeated"),
+    },
+    Mutant {
+        name: "Redlock: a caller's connection that leads to another server",
+        file: "crates/polylock-redis/src/redlock/node.rs",
+        from: "run.is_some() && io.link.run().as_deref() == run",
+        to: "run.is_some() && io.link.run().is_some()",
+        test: ("redlock", "runtimes::a_connection_that_leads_to_another_server_is_not_used"),
+    },
+    Mutant {
+        name: "Redlock: a claim that ends with the runtime of its caller closes the servers",
+        file: "crates/polylock-redis/src/redlock/backend.rs",
+        from: "            let sent = self.servers.proposals().on_send(request.id, index, number)?;
+",
+        to: "            let sent = self.servers.proposals().on_send(request.id, index, number)?;
+            if node.is_for_caller() {
+                self.servers.proposals().on_reply(sent, DefiniteReply::Refused);
+            }
+",
+        test: (
+            "redlock",
+            "runtimes::a_runtime_that_ends_during_claims_leaves_no_vote",
+        ),
+    },
+    Mutant {
+        name: "Redlock: a waiter that arrives during a release of its process is not woken",
+        file: "crates/polylock-redis/src/redlock/backend.rs",
+        from: "        if is_last {
+",
+        to: "        if is_last && false {
+",
+        test: ("redlock", "waiting::a_waiter_that_arrives_during_a_release_of_its_process_is_woken"),
     },
     Mutant {
         name: "Redlock: a withdrawal with the number of a live proposal",
         file: "crates/polylock-redis/src/redlock/proposals.rs",
-        from: "        let owes = record.servers[server].owes(record.withdrawn);
-        owes.then_some(record.withdrawn)
+        from: "        let must_acknowledge = record.servers[server].must_acknowledge(record.withdrawn);
+        must_acknowledge.then_some(record.withdrawn)
     }
 
-    /// The requests whose withdrawal `server` has to acknowledge, oldest proposal first.
-    pub(super) fn owed(&self, server: usize, now: Moment) -> Vec<(RequestId, LockName)> {
-        let owes = |record: &Record| record.servers[server].owes(record.withdrawn);",
-        to: "        let owes = record.servers[server].open > 0;
-        owes.then_some(record.number)
+    /// Returns the requests with a withdrawal that `server` has to acknowledge, oldest proposal first.
+    pub(super) fn unacknowledged(&self, server: usize, now: Moment) -> Vec<(RequestId, LockName)> {
+        let must_acknowledge = |record: &Record| record.servers[server].must_acknowledge(record.withdrawn);",
+        to: "        let must_acknowledge = record.servers[server].open > 0;
+        must_acknowledge.then_some(record.number)
     }
 
-    /// The requests whose withdrawal `server` has to acknowledge, oldest proposal first.
-    pub(super) fn owed(&self, server: usize, now: Moment) -> Vec<(RequestId, LockName)> {
-        let owes = |record: &Record| record.withdrawn > 0 && record.servers[server].open > 0;",
+    /// Returns the requests with a withdrawal that `server` has to acknowledge, oldest proposal first.
+    pub(super) fn unacknowledged(&self, server: usize, now: Moment) -> Vec<(RequestId, LockName)> {
+        let must_acknowledge = |record: &Record| record.withdrawn > 0 && record.servers[server].open > 0;",
         test: (
             "redlock",
-            "schedules::no_schedule_breaks_exclusion_or_the_order_of_tokens_or_leaves_anything",
+            "schedules::random_schedules_break_no_guarantee_and_leave_no_vote",
         ),
     },
     Mutant {
@@ -721,52 +840,52 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         file: "crates/polylock-redis/src/redlock/scripts/release.lua",
         from: "(number == 0 or entry[1] <= number)",
         to: "true",
-        test: ("redlock", "stale::a_late_undo_leaves_a_later_try_of_the_same_request_alone"),
+        test: ("redlock", "stale::a_late_withdrawal_does_not_affect_a_later_proposal"),
     },
     Mutant {
-        name: "Redlock: a server that was never asked confirms a release",
+        name: "Redlock: a server without a proposal confirms a release",
         file: "crates/polylock-redis/src/redlock/proposals.rs",
         from: "let reply = if server.open == 0 { Reply::Absent } else { Reply::Missing };",
         to: "let reply = if server.open == 0 { Reply::Removed } else { Reply::Missing };",
-        test: ("redlock", "release::a_server_that_was_never_asked_confirms_nothing"),
+        test: ("redlock", "release::a_server_without_a_vote_confirms_no_release"),
     },
     Mutant {
-        name: "Redlock: a vote that was restored is forgotten at the release",
+        name: "Redlock: a restored vote is not withdrawn at the release",
         file: "crates/polylock-redis/src/redlock/proposals.rs",
-        from: "        record.servers[server].sends(number);
+        from: "        record.servers[server].on_send(number);
 ",
-        to: "        if record.phase != Phase::Claims {
+        to: "        if record.phase != Phase::Claiming {
             return Some(Sent { request: RequestId::from_bytes([0; 16]), server, number });
         }
-        record.servers[server].sends(number);
+        record.servers[server].on_send(number);
 ",
-        test: ("redlock", "release::a_vote_that_was_restored_is_withdrawn"),
+        test: ("redlock", "release::a_restored_vote_is_withdrawn"),
     },
     Mutant {
-        name: "Redlock: a loss of most votes is released as if nothing had happened",
+        name: "Redlock: a release does not report the loss of most votes",
         file: "crates/polylock-redis/src/redlock/proposals.rs",
         from: "let had_vote = removed || may_be_repeated || server.is_uncertain;",
         to: "let had_vote = true;",
-        test: ("redlock", "release::a_hold_without_a_majority_of_votes_is_reported_as_lost_by_its_release"),
+        test: ("redlock", "release::a_release_without_a_majority_of_votes_reports_the_loss"),
     },
     Mutant {
-        name: "Redlock: votes of servers that have forgotten count",
+        name: "Redlock: votes of servers that have lost their data count",
         file: "crates/polylock-redis/src/redlock/node.rs",
         from: "        observed == Observed::Counts
     }",
         to: "        true
     }",
-        test: ("redlock", "restart::a_server_that_has_forgotten_does_not_give_the_lock_to_another"),
+        test: ("redlock", "restart::a_server_that_has_lost_its_votes_elects_no_second_holder"),
     },
     Mutant {
-        name: "Redlock: a server that has forgotten counts from the sending of a command",
+        name: "Redlock: the delay of a server counts from the sending of a command",
         file: "crates/polylock-redis/src/redlock/node.rs",
         from: "        let now = SystemClock.now();
         let (was_sent",
         to:
             "        let now = reply.peer.as_ref().map_or_else(|| SystemClock.now(), |(_, sent_at)| *sent_at);
         let (was_sent",
-        test: ("redlock", "restart::the_delay_does_not_count_from_the_sending_of_a_command_that_was_late"),
+        test: ("redlock", "restart::the_delay_does_not_count_from_the_sending_of_a_late_command"),
     },
     Mutant {
         name: "Redlock: a server that was not durable counts at once after a restart",
@@ -775,7 +894,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         to: "durable ~= '1'",
         test: (
             "redlock",
-            "restart::a_server_that_was_not_durable_before_its_restart_has_a_delay_though_it_has_its_data",
+            "restart::a_server_that_was_not_durable_has_a_delay_after_its_restart",
         ),
     },
     Mutant {
@@ -786,18 +905,18 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         test: ("conformance", "redlock3::breaking::ends_with_the_lease"),
     },
     Mutant {
-        name: "Redlock: a lock of which nothing is known fails its batch",
+        name: "Redlock: an unknown outcome fails its batch",
         file: "crates/polylock-redis/src/redlock/keep_alive.rs",
         from: "if unknown == outcomes.len() {",
         to: "if unknown > 0 {",
-        test: ("redlock", "keeping::a_lock_of_which_nothing_is_known_does_not_fail_the_others_of_its_batch"),
+        test: ("redlock", "keeping::an_unknown_outcome_does_not_fail_the_rest_of_its_batch"),
     },
     Mutant {
         name: "Redlock: a renewal without a majority counts",
         file: "crates/polylock-redis/src/redlock/keep_alive.rs",
         from: "None => KeepAlive::Unknown,",
         to: "None => KeepAlive::Held { lease: request.ttl },",
-        test: ("redlock", "keeping::a_lock_of_which_nothing_is_known_does_not_fail_the_others_of_its_batch"),
+        test: ("redlock", "keeping::an_unknown_outcome_does_not_fail_the_rest_of_its_batch"),
     },
     Mutant {
         name: "Redlock: a message for each renewal",
@@ -807,147 +926,147 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         to: "    capabilities.queue_lease = QueueLease::Absent;
     capabilities.keep_alive_batch = 1;
 ",
-        test: ("redlock", "keeping::of_many_locks_none_is_lost_while_the_servers_are_well"),
+        test: ("redlock", "keeping::many_locks_are_kept_while_the_servers_are_healthy"),
     },
     Mutant {
-        name: "Redis: a time-out that measures this client's own queue",
+        name: "Redis: a timeout that measures this client's own queue",
         file: "crates/polylock-redis/src/flow.rs",
         from: "let next = (replied + timeout).max(",
         to: "let next = (replied.min(self.sent_at) + timeout).max(",
         test: (
             "units of library polylock_redis",
-            "flow::tests::a_server_that_replies_to_others_is_not_silent",
+            "flow::tests::a_server_that_replies_to_other_calls_is_responsive",
         ),
     },
     Mutant {
-        name: "Redis: claims before releases",
-        file: "crates/polylock-redis/src/flow.rs",
-        from: "places.waiting.iter_mut().find_map(",
-        to: "places.waiting.iter_mut().rev().find_map(",
+        name: "claims before releases, and releases before renewals",
+        file: "crates/polylock-core/src/gate.rs",
+        from: "for class in Precedence::ALL {",
+        to: "for class in Precedence::ALL.into_iter().rev() {",
         test: (
-            "units of library polylock_redis",
-            "flow::tests::places_go_to_releases_first_and_to_nobody_who_has_left",
+            "units of library polylock_core",
+            "gate::tests::renewals_go_before_releases_and_releases_before_claims",
         ),
     },
     Mutant {
-        name: "Redlock: a broken vote that is given again",
+        name: "Redlock: a broken vote is restored",
         file: "crates/polylock-redis/src/redlock/scripts/break.lua",
         from: "    accept(number + 1, keep)",
         to: "",
-        test: ("redlock", "breaking::a_vote_that_was_broken_is_not_given_again"),
+        test: ("redlock", "breaking::a_broken_vote_is_not_restored"),
     },
     Mutant {
         name: "Redlock: marks on a minority end a hold",
         file: "crates/polylock-redis/src/redlock/tally.rs",
         from: "(self.replies.len() - lost < quorum)",
         to: "(lost > 0)",
-        test: ("redlock", "breaking::a_minority_of_marks_is_a_failed_break_and_does_not_end_the_hold"),
+        test: ("redlock", "breaking::a_break_at_a_minority_fails_and_does_not_end_the_hold"),
     },
     Mutant {
         name: "Redlock: a wrong number that is followed",
         file: "crates/polylock-redis/src/redlock/numbers.rs",
         from: "if far.len() <= spare {",
         to: "if far.is_empty() {",
-        test: ("redlock", "tokens::the_wrong_number_of_one_node_locks_out_nobody"),
+        test: ("redlock", "tokens::the_wrong_number_of_one_node_is_not_followed"),
     },
     Mutant {
-        name: "ZooKeeper: a session is believed for as long as the driver believes in it",
+        name: "ZooKeeper: a session is trusted until the driver reports its end",
         file: "crates/polylock-zookeeper/src/session.rs",
         from: "self.timeout * 2 / 3",
         to: "self.timeout * 7 / 5",
-        test: ("zookeeper", "partitions::a_holder_that_is_not_heard_is_told_in_time"),
+        test: ("zookeeper", "partitions::a_holder_with_lost_requests_is_notified_in_time"),
     },
     Mutant {
-        name: "ZooKeeper: a node whose making was not answered is not looked for",
-        file: "crates/polylock-zookeeper/src/making.rs",
-        from: "Outcome::Unknown => match find(&session, config, path, guid).await? {",
-        to: "Outcome::Unknown => match find(&session, config, path, guid).await?.filter(|_| false) {",
-        test: ("zookeeper", "lost_answers::of_any_kind_leave_no_ghost"),
+        name: "ZooKeeper: a node with an unanswered create is not searched for",
+        file: "crates/polylock-zookeeper/src/creation.rs",
+        from: "Outcome::Unknown => match find_created(&session, config, path, guid).await? {",
+        to: "Outcome::Unknown => match find_created(&session, config, path, guid).await?.filter(|_| false) {",
+        test: ("zookeeper", "lost_replies::of_any_operation_leave_no_node"),
     },
     Mutant {
-        name: "ZooKeeper: the end of a lock's numbers is not seen",
-        file: "crates/polylock-zookeeper/src/making.rs",
-        from: "self.child.sequence < 0 || self.child.sequence > LAST",
-        to: "self.child.sequence < 0 && self.child.sequence > LAST",
-        test: ("zookeeper", "border::beyond_the_last_number_nobody_is_granted_before_all_others_have_gone"),
+        name: "ZooKeeper: the end of the sequences is not detected",
+        file: "crates/polylock-zookeeper/src/creation.rs",
+        from: "self.child.sequence < 0 || self.child.sequence > LAST_SEQUENCE",
+        to: "self.child.sequence < 0 && self.child.sequence > LAST_SEQUENCE",
+        test: ("zookeeper", "sequence_overflow::requests_beyond_the_last_sequence_wait_for_an_empty_lock_node"),
     },
     Mutant {
-        name: "ZooKeeper: a fence that looks at a node which is always there",
+        name: "ZooKeeper: a fence checks a node that always exists",
         file: "crates/polylock-zookeeper/src/fence.rs",
         from: "self.client.new_check_writer(&self.path, None)",
         to: "self.client.new_check_writer(\"/\", None)",
         test: ("zookeeper", "fence::a_released_lock_writes_nothing"),
     },
     Mutant {
-        name: "ZooKeeper: a lost create is looked for behind a sync, which needs no majority",
-        file: "crates/polylock-zookeeper/src/making.rs",
+        name: "ZooKeeper: a lost create is searched for after a sync, which needs no majority",
+        file: "crates/polylock-zookeeper/src/creation.rs",
         from: "session.children_after_commit(config, directory)",
         to: "session.children_now(Some(directory).filter(|_| !config.root.is_empty()).unwrap_or_default())",
         test: (
             "zookeeper",
-            "orphans::a_create_is_not_given_up_for_lost_on_the_word_of_a_leader_without_followers",
+            "orphans::a_leader_without_followers_does_not_settle_a_lost_create",
         ),
     },
     Mutant {
-        name: "ZooKeeper: a node of the session that no request uses stays",
+        name: "ZooKeeper: an orphaned node of the session is not deleted",
         file: "crates/polylock-zookeeper/src/session.rs",
-        from: "one.guid.is_of_session(self.guid) && !self.knows(one.guid)",
-        to: "one.guid.is_of_session(self.guid) && !self.knows(one.guid) && directory.is_empty()",
+        from: "one.guid.is_of_session(self.guid) && !self.is_registered(one.guid)",
+        to: "one.guid.is_of_session(self.guid) && !self.is_registered(one.guid) && directory.is_empty()",
         test: (
             "zookeeper",
-            "orphans::a_node_that_no_request_uses_is_deleted_by_whoever_of_its_session_wants_the_lock",
+            "orphans::an_orphaned_node_is_deleted_by_the_next_claim_of_its_session",
         ),
     },
     Mutant {
-        name: "ZooKeeper: a node of the session is taken for an orphan though a request uses it",
+        name: "ZooKeeper: a node of the session is deleted as an orphan though a request uses it",
         file: "crates/polylock-zookeeper/src/session.rs",
-        from: "one.guid.is_of_session(self.guid) && !self.knows(one.guid)",
-        to: "one.guid.is_of_session(self.guid) && (!self.knows(one.guid) || requests.len() > 1)",
-        test: ("zookeeper", "orphans::a_node_that_no_request_uses_is_deleted_alone"),
+        from: "one.guid.is_of_session(self.guid) && !self.is_registered(one.guid)",
+        to: "one.guid.is_of_session(self.guid) && (!self.is_registered(one.guid) || requests.len() > 1)",
+        test: ("zookeeper", "orphans::only_orphaned_nodes_are_deleted"),
     },
     Mutant {
-        name: "ZooKeeper: a release that finds no node is taken for one that has deleted it",
-        file: "crates/polylock-zookeeper/src/making.rs",
-        from: "Removal::Absent => Release::Lost(self.why_gone().await),",
+        name: "ZooKeeper: a release that finds no node is reported as a success",
+        file: "crates/polylock-zookeeper/src/creation.rs",
+        from: "Removal::Absent => Release::Lost(self.gone_reason().await),",
         to: "Removal::Absent => Release::Released,",
         test: ("conformance", "zookeeper::breaking::by_force_is_reported_by_the_release"),
     },
     Mutant {
         name: "ZooKeeper: a deletion whose reply was lost is not remembered",
         file: "crates/polylock-zookeeper/src/session.rs",
-        from: "may_be_done = true;",
-        to: "may_be_done = false;",
-        test: ("zookeeper", "lost_answers::of_any_kind_leave_no_ghost"),
+        from: "may_be_deleted = true;",
+        to: "may_be_deleted = false;",
+        test: ("zookeeper", "lost_replies::of_any_operation_leave_no_node"),
     },
     Mutant {
         name: "ZooKeeper: a broken hold is extended",
-        file: "crates/polylock-zookeeper/src/making.rs",
+        file: "crates/polylock-zookeeper/src/creation.rs",
         from: "Ok(NodeData::parse(&data).and_then(|data| data.broken).map(LostReason::Broken))",
         to: "Ok(NodeData::parse(&data).and_then(|data| data.broken.filter(|_| false)).map(LostReason::Broken))",
         test: ("conformance", "zookeeper::breaking::ends_with_the_lease"),
     },
     Mutant {
-        name: "ZooKeeper: a hold that its process does not release lasts for as long as its session",
+        name: "ZooKeeper: a hold without renewals lasts until its session ends",
         file: "crates/polylock-zookeeper/src/claims.rs",
         from: "            slot.expire();
 ",
         to: "            drop(slot);
 ",
-        test: ("zookeeper", "breaking::a_holder_that_does_not_stop_has_the_lock_to_the_end_of_its_lease"),
+        test: ("zookeeper", "breaking::a_holder_that_does_not_stop_keeps_the_lock_until_its_lease_ends"),
     },
     Mutant {
         name: "ZooKeeper: a second break overwrites the notice of the first",
         file: "crates/polylock-zookeeper/src/break_lock.rs",
         from: "writer.add_set_data(&holder.path, &marked, Some(holder.version))?;",
         to: "writer.add_set_data(&holder.path, &marked, None)?;",
-        test: ("zookeeper", "breaking::of_two_at_once_one_notice_counts_for_both"),
+        test: ("zookeeper", "breaking::two_concurrent_breaks_return_the_same_notice"),
     },
     Mutant {
         name: "ZooKeeper: a break that is not announced",
         file: "crates/polylock-zookeeper/src/break_lock.rs",
         from: "        if announces {",
         to: "        if announces && order.force {",
-        test: ("conformance", "zookeeper::breaking::reaches_the_holder_at_once"),
+        test: ("conformance", "zookeeper::breaking::notifies_the_holder_at_once"),
     },
     Mutant {
         name: "ZooKeeper: a node with foreign data is not shown",
@@ -957,7 +1076,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         None => NodeData {",
         test: (
             "zookeeper",
-            "breaking::a_node_that_only_looks_like_a_request_is_shown_and_deleted_by_force_alone",
+            "breaking::a_node_with_foreign_data_is_listed_and_only_deleted_by_force",
         ),
     },
     Mutant {
@@ -965,7 +1084,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         file: "crates/polylock-zookeeper/src/directory.rs",
         from: "return own.is_listed().then_some(Position::First)",
         to: "return own.is_listed().then_some(Position::First).or(Some(Position::First))",
-        test: ("zookeeper", "lock_nodes::that_were_made_anew_are_listed_before_a_grant"),
+        test: ("zookeeper", "lock_nodes::that_were_created_again_are_listed_before_a_grant"),
     },
     Mutant {
         name: "ZooKeeper: a list that was sent before another is applied after it",
@@ -974,89 +1093,89 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         to: "if number < state.applied.min(1) {",
         test: (
             "units of library polylock_zookeeper",
-            "directory::tests::nobody_is_first_who_is_not_and_everybody_is_at_last",
+            "directory::tests::only_admissible_requests_are_first_and_each_becomes_first",
         ),
     },
     Mutant {
         name: "ZooKeeper: a request whose node is gone is granted after an earlier list",
-        file: "crates/polylock-zookeeper/src/making.rs",
-        from: "return Ok(if self.is_there().await? { position } else { Position::Gone });",
-        to: "return Ok(if self.is_there().await? || counts == counts { position } else { Position::Gone });",
-        test: ("zookeeper", "lock_nodes::of_which_one_has_lost_a_request_do_not_grant_it"),
+        file: "crates/polylock-zookeeper/src/creation.rs",
+        from: "return Ok(if self.exists().await? { position } else { Position::Gone });",
+        to: "return Ok(if self.exists().await? || counts == counts { position } else { Position::Gone });",
+        test: ("zookeeper", "lock_nodes::with_a_deleted_request_do_not_grant_it"),
     },
     Mutant {
-        name: "ZooKeeper: the break of a holder is taken for its departure",
+        name: "ZooKeeper: the break of a holder is treated as its release",
         file: "crates/polylock-zookeeper/src/claims.rs",
         from: "event_type == EventType::NodeDeleted",
         to: "event_type != EventType::NodeCreated",
-        test: ("zookeeper", "breaking::does_not_let_a_waiter_pass_before_the_holder_stops"),
+        test: ("zookeeper", "breaking::waiters_are_granted_only_after_the_holder_stops"),
     },
     Mutant {
         name: "ZooKeeper: a request whose node is being deleted is granted",
         file: "crates/polylock-zookeeper/src/claims.rs",
-        from: "let stays = !matches!(*now, Stage::Leaving(_));",
-        to: "let stays = true;",
+        from: "let is_kept = !matches!(*current, Stage::Deleting(_));",
+        to: "let is_kept = true;",
         test: ("zookeeper", "orphans::a_claim_is_not_granted_with_a_node_that_is_being_deleted"),
     },
     Mutant {
         name: "ZooKeeper: the empty nodes of locks are left to the servers",
-        file: "crates/polylock-zookeeper/src/making.rs",
-        from: "if missing && above.is_ok() {",
-        to: "if missing && above.is_err() {",
-        test: ("zookeeper", "lock_nodes::that_were_left_empty_are_deleted_without_the_servers_reaper"),
+        file: "crates/polylock-zookeeper/src/creation.rs",
+        from: "if missing && parent.is_ok() {",
+        to: "if missing && parent.is_err() {",
+        test: ("zookeeper", "lock_nodes::that_are_empty_are_deleted_without_the_servers_reaper"),
     },
     Mutant {
-        name: "Azure: a renewal that is answered with another's id is believed",
+        name: "Azure: the lease id in the reply to a renewal is not compared",
         file: "crates/polylock-azure/src/blobs.rs",
-        from: "Ok(told.as_deref() == Some(OURS))",
-        to: "Ok(told.is_some())",
-        test: ("azure", "answers::a_renewal_that_is_answered_with_anothers_id_is_a_loss"),
+        from: "Ok(lease_id.as_deref() == Some(OWN_LEASE))",
+        to: "Ok(lease_id.is_some())",
+        test: ("azure", "lost_replies::a_renewal_reply_with_another_lease_id_is_a_loss"),
     },
     Mutant {
-        name: "Azure: an acquisition that was not answered is not released again",
+        name: "Azure: an acquisition without a reply is not released again",
         file: "crates/polylock-azure/src/backend.rs",
         from: "attempt.and_then(|attempt| attempt.unanswered)",
         to: "attempt.and_then(|attempt| attempt.unanswered).filter(|_| false)",
-        test: ("azure", "late::an_acquisition_that_comes_after_its_release_keeps_nobody_out"),
+        test: ("azure", "late::an_acquisition_that_arrives_after_its_release_blocks_nobody"),
     },
     Mutant {
-        name: "Azure: a token that is remembered is believed though others have written since",
+        name: "Azure: a cached token is used though another client has written since",
         file: "crates/polylock-azure/src/tokens.rs",
-        from: "(Some(of) == etag).then(",
-        to: "(Some(of) == etag || etag.is_some()).then(",
-        test: ("azure", "leases::has_a_greater_token_than_that_of_any_other_process"),
+        from: "(Some(known) == etag).then(",
+        to: "(Some(known) == etag || etag.is_some()).then(",
+        test: ("azure", "leases::tokens_grow_across_processes"),
     },
     Mutant {
-        name: "Azure: a lease that comes late is released after a while only",
+        name: "Azure: a lease that is granted late is released too late",
         file: "crates/polylock-azure/src/backend.rs",
         from: "(Duration::from_millis(100), Duration::from_millis(700));",
         to: "(Duration::from_secs(20), Duration::from_secs(20));",
-        test: ("azure", "late::an_acquisition_that_comes_late_is_released_within_a_second_of_its_arrival"),
+        test: ("azure", "late::a_late_acquisition_is_released_within_a_second_of_its_arrival"),
     },
     Mutant {
-        name: "Azure: a release that is refused is taken for one",
+        name: "Azure: a refused release is reported as a success",
         file: "crates/polylock-azure/src/backend.rs",
-        from: "match queued || trouble.may_have_been_done() {",
-        to: "match queued || trouble.refusal().is_some() {",
+        from: "match queued || cause.may_have_been_executed() {",
+        to: "match queued || cause.refusal().is_some() {",
         test: ("conformance", "azure::release::of_a_superseded_hold_is_an_error"),
     },
     Mutant {
-        name: "Azure: a release that was sent twice is judged by the second answer",
+        name: "Azure: the second reply to a release that was sent twice counts",
         file: "crates/polylock-azure/src/backend.rs",
-        from: "match queued || trouble.may_have_been_done() {",
+        from: "match queued || cause.may_have_been_executed() {",
         to: "match queued {",
-        test: ("azure", "answers::of_a_release_leave_no_lease"),
+        test: ("azure", "lost_replies::of_a_release_leave_no_lease"),
     },
     Mutant {
-        name: "Azure: a lease that was broken by force is left to its former holder",
+        name: "Azure: a former holder can still release a lease that was broken by force",
         file: "crates/polylock-azure/src/breaks.rs",
-        from: "                    self.take_away(name).await;
+        from: "                    self.revoke_broken_lease(name).await;
 ",
         to: "",
         test: ("conformance", "azure::breaking::by_force_is_reported_by_the_release"),
     },
     Mutant {
-        name: "Azure: a break that waits for nobody",
+        name: "Azure: a cooperative break ends the lease at once",
         file: "crates/polylock-azure/src/blobs.rs",
         from: "break_period: now.then_some(0),",
         to: "break_period: Some(i32::from(now) * 0),",
@@ -1070,18 +1189,18 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         test: ("conformance", "azure::breaking::keeps_the_first_notice"),
     },
     Mutant {
-        name: "Azure: a notice is taken for that of any grant",
+        name: "Azure: a notice counts for every grant",
         file: "crates/polylock-azure/src/breaks.rs",
         from: "found.filter(|(broken, _)| broken.grant == *grant)",
-        to: "found.filter(|(broken, _)| broken.grant == *grant || !self.place.is_empty())",
-        test: ("azure", "breaking::a_notice_is_for_one_grant_alone"),
+        to: "found.filter(|(broken, _)| broken.grant == *grant || !self.endpoint.is_empty())",
+        test: ("azure", "breaking::a_notice_is_for_one_grant_only"),
     },
     Mutant {
-        name: "Azure: notices that nobody reads stay",
+        name: "Azure: unread notices are not deleted",
         file: "crates/polylock-azure/src/breaks.rs",
-        from: "age(now, properties.last_modified) > OLD",
-        to: "age(now, properties.last_modified) > OLD * 10",
-        test: ("azure", "breaking::notices_that_nobody_read_are_deleted_by_a_later_break"),
+        from: "age(now, properties.last_modified) > NOTICE_LIFETIME",
+        to: "age(now, properties.last_modified) > NOTICE_LIFETIME * 10",
+        test: ("azure", "breaking::unread_notices_are_deleted_by_a_later_break"),
     },
     Mutant {
         name: "Azure: the first token of a blob is a whole second",
@@ -1090,67 +1209,70 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         to: "Some(micros.div_euclid(SECOND)) == modified && *micros < 0",
         test: (
             "azure",
-            "leases::has_a_greater_token_though_the_blob_was_deleted_in_the_second_of_its_first_grant",
+            "leases::tokens_grow_if_the_blob_is_deleted_in_the_second_of_its_first_grant",
         ),
     },
     Mutant {
-        name: "command line: a process is signalled by its bare number",
+        name: "command line: a process is signalled by its bare pid",
         file: "crates/polylock-cli/src/run/processes/process.rs",
         from: "Identity::Descriptor(fd) => rustix::process::pidfd_send_signal(fd, signal),",
         to: "Identity::Descriptor(_) => kill_process(self.id, signal),",
-        test: ("cli_pid_reuse", "the_numbers_that_a_replaced_warden_knows"),
+        test: ("cli_pid_reuse", "the_reused_ids_that_a_replacement_warden_knows"),
     },
     Mutant {
-        name: "command line: a group is signalled by its bare number",
+        name: "command line: a group is signalled by its bare id",
         file: "crates/polylock-cli/src/run/processes/mod.rs",
         from: "self.id != Pid::INIT && self.exists()",
         to: "self.id != Pid::INIT && (self.exists() || true)",
-        test: ("units of polylock", "run::processes::tests::a_group_without_a_known_member_is_not_signalled"),
+        test: ("units of library polylock_cli", "run::processes::tests::a_group_without_a_known_member_is_not_signalled"),
     },
     Mutant {
         name: "command line: all processes of the machine are read before the group is killed",
         file: "crates/polylock-cli/src/run/processes/mod.rs",
-        from: "        // One signal, before anything is read:",
-        to: "        drop(Kinship::table());
-        // One signal, after everything was read:",
-        test: ("cli_takeover", "on_a_machine_that_runs_thousands_of_processes"),
+        from: "        // One signal, before any process is looked up:",
+        to: "        drop(ChildLookup::read());
+        // One signal, after a lookup:",
+        test: (
+            "units of library polylock_cli",
+            "run::processes::tests::the_group_is_killed_before_any_process_is_looked_up",
+        ),
     },
     Mutant {
-        name: "command line: processes that have lost their parents are left to others",
+        name: "command line: polylock is not a child subreaper",
         file: "crates/polylock-cli/src/run/processes/mod.rs",
         from: "rustix::process::set_child_subreaper(Some(getpid())).ok();",
         to: "rustix::process::set_child_subreaper(None).ok();",
         test: ("cli_takeover", "a_daemon_by_setsid_f"),
     },
     Mutant {
-        name: "command line: a lock is released before everything that the command has started is dead",
+        name: "command line: a lock is released before all processes of the command are dead",
         file: "crates/polylock-cli/src/run/supervise.rs",
         from: "Some(stop) => self.finish_stop(self.kill_at(Some(stop), lease), lease, signals).await,",
         to: "Some(stop) if stop.kill_at < Moment::default() => {
                 self.finish_stop(self.kill_at(Some(stop), lease), lease, signals).await
             }
             Some(_) => None,",
-        test: ("cli_takeover", "a_daemon_that_is_started_when_the_command_is_asked_to_stop"),
+        test: ("cli_takeover", "a_daemon_that_is_started_when_the_command_gets_the_signal"),
     },
     Mutant {
-        name: "command line: a process that can't be killed is taken for a dying one",
+        name: "command line: a process that can't be killed is treated as a dying one",
         file: "crates/polylock-cli/src/run/processes/mod.rs",
         from: "Err(Errno::PERM) => remaining.refused.push(process),",
         to: "Err(Errno::PERM) => remaining.dying.push(process),",
         test: (
             "cli_unkillable",
-            "a_command_that_runs_as_another_user_is_reported_at_once_and_when_it_outlives_the_lock",
+            "a_command_of_another_user_is_reported_at_once_and_when_the_lock_is_lost",
         ),
     },
     Mutant {
-        name: "command line: a release that finds no lock is a success",
+        name: "command line: a release of a lost lock is a success",
         file: "crates/polylock-cli/src/run/finish.rs",
         from: "Some(Err(error @ Error::Lost { .. })) => return Err(error),",
         to: "Some(Err(Error::Lost { .. })) => return Ok(()),",
-        test: ("cli_lost_release", "sqlite_full::the_release_of_a_lock_that_was_taken_away_is_a_loss"),
+        test: ("cli_lost_release", "sqlite_full::the_release_of_a_lock_that_was_lost_reports_the_loss"),
     },
     Mutant {
-        name: "command line: a line of output is waited for",
+        name: "command line: the program waits until a line is written",
         file: "crates/polylock-cli/src/output/writer.rs",
         from: "        queue.lines.push_back(line);
         self.0.changed.notify_all();
@@ -1162,120 +1284,170 @@ pub(crate) const MUTANTS: &[Mutant] = &[
             thread::yield_now();
         }
 ",
-        test: ("unread", "a_run_outlives_pipes_that_nobody_reads_and_heeds_a_signal_at_once"),
+        test: ("unread", "unread_pipes_delay_neither_the_command_nor_a_signal_nor_the_release"),
     },
     Mutant {
-        name: "command line: a run inside a run uses the default store",
+        name: "command line: a nested run uses the default store",
         file: "crates/polylock-cli/src/store.rs",
         from: "} else if let Some(outer) = nested::outer_store()? {",
         to: "} else if let Some(outer) = nested::outer_store()?.filter(|_| false) {",
-        test: ("environment", "a_run_inside_a_run_uses_the_same_store"),
+        test: ("environment", "a_nested_run_uses_the_same_store"),
     },
     Mutant {
-        name: "command line: a run inside a run guesses its store",
+        name: "command line: a nested run without a store is not refused",
         file: "crates/polylock-cli/src/store/nested.rs",
-        from: "        hidden => {",
+        from: "        redacted => {",
         to: "        _ if true => return Ok(None),
-        hidden => {",
-        test: ("environment", "a_run_inside_a_run_whose_url_holds_a_password_must_name_its_store"),
+        redacted => {",
+        test: ("environment", "a_nested_run_must_name_a_store_with_a_password"),
     },
     Mutant {
-        name: "command line: an empty variable is no variable",
+        name: "command line: an empty variable counts as unset",
         file: "crates/polylock-cli/src/store.rs",
         from: "Ok(text) if text.is_empty() => \"empty\",",
         to: "Ok(text) if text.is_empty() => return Ok(None),",
-        test: ("environment", "a_variable_that_is_empty_or_no_text_names_no_store"),
+        test: ("environment", "an_empty_or_undecodable_store_variable_is_an_error"),
     },
     Mutant {
-        name: "command line: a command that was cut off is a success",
+        name: "command line: a command that --max-hold stopped is a success",
         file: "crates/polylock-cli/src/run/finish.rs",
         from: "Verdict::new(\"max_hold\", MAX_HOLD)",
         to: "Verdict::new(\"max_hold\", code)",
         test: ("signals", "max_hold_stops_the_command_and_frees_the_lock"),
     },
     Mutant {
-        name: "command line: a second signal is not heeded",
+        name: "command line: a second signal is ignored",
         file: "crates/polylock-cli/src/run/mod.rs",
-        from: "signal = signals.next_end() => leave_at_once(log, output, signal),",
-        to: "signal = std::future::pending::<Signal>() => leave_at_once(log, output, signal),",
-        test: ("exit_codes", "a_second_signal_ends_a_waiter_at_once_though_the_store_hangs"),
+        from: "signal = self.signals.next_termination() => exit_at_once(log, self.output, signal),",
+        to: "signal = std::future::pending::<Signal>() => exit_at_once(log, self.output, signal),",
+        test: ("exit_codes", "a_second_signal_ends_a_waiter_at_once_while_the_store_hangs"),
     },
     Mutant {
-        name: "command line: the session of ZooKeeper has a time-out of its own",
+        name: "command line: the ZooKeeper session does not use the TTL as its timeout",
         file: "crates/polylock-cli/src/run/mod.rs",
-        from: "connecting = connecting.ttl(ttl);",
-        to: "connecting = connecting.ttl(ttl.max(std::time::Duration::from_secs(20)));",
-        test: ("cli_patience", "on_zookeeper_the_ttl_of_a_run_is_the_time_out_of_its_session"),
+        from: "builder = builder.ttl(ttl);",
+        to: "builder = builder.ttl(ttl.max(std::time::Duration::from_secs(20)));",
+        test: ("cli_outage", "on_zookeeper_the_ttl_of_a_run_is_the_session_timeout"),
     },
     Mutant {
-        name: "a store that is away is not tried again",
+        name: "an unavailable store is not retried",
         file: "crates/polylock-core/src/engine/connect.rs",
         from: "if !error.is_temporary() || now >= until {",
         to: "if !error.is_temporary() || now >= until || now > began {",
-        test: ("exit_codes", "a_store_that_is_away_at_the_start"),
+        test: ("exit_codes", "a_store_that_is_unreachable_at_the_start"),
     },
     Mutant {
-        name: "a hold that ends with the process is left to itself",
-        file: "crates/polylock-core/src/engine/tenure.rs",
-        from: "Carrier::Connection => (Duration::MAX, Duration::ZERO),",
-        to: "Carrier::Connection => (Duration::ZERO, Duration::MAX),",
+        name: "a hold in a session is not renewed until its delayed release",
+        file: "crates/polylock-core/src/engine/shared_hold.rs",
+        from: "HoldLifetime::Session => (Duration::MAX, Duration::ZERO),",
+        to: "HoldLifetime::Session => (Duration::ZERO, Duration::MAX),",
         test: ("engine", "a_release_after_a_delay_keeps_a_hold_that_would_end_with_the_process"),
     },
     Mutant {
         name: "a last renewal for a whole lease",
-        file: "crates/polylock-core/src/engine/shared.rs",
+        file: "crates/polylock-core/src/engine/context.rs",
         from: "(self.clone(), end.since(self.now()).max(shortest));",
         to: "(self.clone(), end.since(self.now()).min(shortest).max(request.ttl));",
-        test: ("engine", "a_release_after_a_delay_leaves_a_lease_of_just_that"),
+        test: ("engine", "a_release_after_a_delay_leaves_a_lease_of_that_delay"),
     },
     Mutant {
         name: "queue entries are not kept alive",
         file: "crates/polylock-core/src/engine/acquisition.rs",
-        from: "        shared.keeper.wait(shared, request, &waiting.entry, sent);
+        from: "        context.keeper.wait(context, request, &waiting.entry, sent);
 ",
         to: "",
-        test: ("conformance", "memory::keep_alive::keeps_a_waiter_in_its_place"),
+        test: ("conformance", "memory::keep_alive::keeps_the_queue_position_of_a_waiter"),
     },
     Mutant {
         name: "PostgreSQL: queue entries are not kept alive",
         file: "crates/polylock-sql/src/postgres/statements/routines/keep_alive.sql",
         from: "UPDATE {p}_waiters SET expires_at = v_now + ttl FROM",
         to: "UPDATE {p}_waiters SET expires_at = expires_at FROM",
-        test: ("conformance", "postgres::keep_alive::keeps_a_waiter_in_its_place"),
+        test: ("conformance", "postgres::keep_alive::keeps_the_queue_position_of_a_waiter"),
     },
     Mutant {
-        name: "SQL: claims that hang take all connections",
+        name: "SQL: hung claims use all connections",
         file: "crates/polylock-sql/src/engine/gate.rs",
-        from: "Self::Claim => 2,",
-        to: "Self::Claim => 0,",
+        from: "[0, 1, 2].map(|reserve: usize|",
+        to: "[0, 1, 0].map(|reserve: usize|",
         test: ("databases", "precedence::postgres_keeps_a_lock_while_claims_hang"),
     },
     Mutant {
-        name: "SQLite: a hand-over passes a waiter that conflicts",
+        name: "SQLite: a hand-over skips a conflicting waiter",
         file: "crates/polylock-sql/src/sqlite/statements/next.sql",
         from: "WHERE walk.mode & walk.ahead = 0 AND",
         to: "WHERE",
-        test: ("sqlite", "order::grants_are_those_of_the_rule"),
+        test: ("sqlite", "order::grants_follow_the_queue_rule"),
     },
     Mutant {
-        name: "SQLite: a waiter that leaves while it is granted the lock keeps it",
+        name: "SQLite: a waiter withdrawn while it is granted the lock keeps it",
         file: "crates/polylock-sql/src/sqlite/backend.rs",
-        from: "if self.hand_over(request, hub).await? {
+        from: "if self.hand_over(request, wakeups).await? {
             return Ok(Release::Released);
         }
-        hub.ring(request.id);",
-        to: "if hub.is_watched(request.id) && self.hand_over(request, hub).await? {
+        wakeups.notify(request.id);",
+        to: "if wakeups.is_watched(request.id) && self.hand_over(request, wakeups).await? {
             return Ok(Release::Released);
         }
-        hub.ring(request.id);",
-        test: ("sqlite", "order::a_waiter_that_leaves_while_it_is_granted_the_lock_keeps_nothing"),
+        wakeups.notify(request.id);",
+        test: ("sqlite", "order::a_waiter_withdrawn_while_it_is_granted_the_lock_keeps_no_row"),
     },
     Mutant {
         name: "SQLite: a withdrawn waiter is granted the lock",
         file: "crates/polylock-sql/src/sqlite/statements/hand_over.sql",
         from: "DELETE FROM {p}_waiters WHERE name = ?1 AND request = ?2 RETURNING 1;",
         to: "SELECT 1;",
-        test: ("sqlite", "order::grants_are_those_of_the_rule"),
+        test: ("sqlite", "order::grants_follow_the_queue_rule"),
+    },
+    Mutant {
+        name: "MySQL: a release hands the lock to a waiter that has died",
+        file: "crates/polylock-sql/src/mysql/statements/routines/release.sql",
+        from: "        IF v_until <= v_now THEN",
+        to: "        IF v_until <= 0 THEN",
+        test: ("databases", "mariadb::hand_over::a_release_grants_the_lock_to_the_next_waiters"),
+    },
+    Mutant {
+        name: "MySQL: a release hands the lock over beside a conflicting hold",
+        file: "crates/polylock-sql/src/mysql/statements/routines/release.sql",
+        from: "    SET v_ahead = (SELECT coalesce(bit_or({conflicts mode}), 0) FROM {p}_holds WHERE name = a_name);",
+        to: "    SET v_ahead = 0;",
+        test: ("databases", "mariadb::hand_over::a_release_grants_the_lock_to_the_next_waiters"),
+    },
+    Mutant {
+        name: "MySQL: a hand-over passes a waiter that conflicts",
+        file: "crates/polylock-sql/src/mysql/statements/routines/release.sql",
+        from: "        SET v_ahead = v_ahead | {conflicts v_mode};
+",
+        to: "",
+        test: ("databases", "mariadb::hand_over::grants_follow_the_queue_rule"),
+    },
+    Mutant {
+        name: "MySQL: the tokens of hand-overs are given again",
+        file: "crates/polylock-sql/src/mysql/statements/routines/release.sql",
+        from: "        UPDATE {p}_gates SET token = v_token WHERE shard = v_shard;
+",
+        to: "        DO 0;
+",
+        test: ("databases", "mariadb::hand_over::a_release_grants_the_lock_to_the_next_waiters"),
+    },
+    Mutant {
+        name: "MySQL: a withdrawn waiter is granted the lock",
+        file: "crates/polylock-sql/src/mysql/statements/routines/release.sql",
+        from: "        DELETE FROM {p}_waiters WHERE name = a_name AND request = a_request;
+        SET v_found = row_count();
+",
+        to: "        SET v_found = (SELECT count(*) FROM {p}_waiters WHERE name = a_name AND request = a_request);
+",
+        test: ("databases", "mariadb::hand_over::grants_follow_the_queue_rule"),
+    },
+    Mutant {
+        name: "MySQL: waiters behind a hold of their process are polled",
+        file: "crates/polylock-sql/src/mysql/watch.rs",
+        from: "        waiters.retain(|waiter| !local.is_claimed(waiter.watches));
+",
+        to: "        let _ = local;
+",
+        test: ("databases", "mariadb::hand_over::waiters_behind_a_hold_of_their_process_are_not_polled"),
     },
     Mutant {
         name: "MySQL: queue entries are not kept alive",
@@ -1284,7 +1456,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
 ",
         to: "        UPDATE {p}_waiters SET expires_at = expires_at
 ",
-        test: ("conformance", "mariadb::keep_alive::keeps_a_waiter_in_its_place"),
+        test: ("conformance", "mariadb::keep_alive::keeps_the_queue_position_of_a_waiter"),
     },
     Mutant {
         name: "a hold that a batch reports as unknown is lost",
@@ -1297,45 +1469,45 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "the lease of a notified grant counts from the notification",
         file: "crates/polylock-core/src/engine/acquisition.rs",
         from: "sent: waiting.entry.granted_after(sent)",
-        to: "sent: shared.now()",
+        to: "sent: context.now()",
         test: (
             "keep_alive",
             "the_lease_of_a_notified_grant_counts_from_the_last_keep_alive_of_the_queue_entry",
         ),
     },
     Mutant {
-        name: "what a caller drops half-way is not handed over",
+        name: "an operation that its caller drops is not handed over",
         file: "crates/polylock-core/src/engine/foreground.rs",
         from: "        let work = self.0.lock().take();
         if let Some(work) = work {",
         to: "        let work = self.0.lock().take();
         if let Some(work) = work.filter(|_| false) {",
-        test: ("foreground", "what_a_caller_drops_half_way_is_undone_or_ended"),
+        test: ("foreground", "an_operation_dropped_by_its_caller_is_rolled_back_or_completed"),
     },
     Mutant {
         name: "a connection of the parent is used after a fork",
         file: "crates/polylock-core/src/engine/foreground.rs",
-        from: "if !shared.is_own_process() || shared.now()",
-        to: "if shared.now()",
-        test: ("fork", "use_after_a_fork_is_an_error_at_once_and_harms_nothing"),
+        from: "if !context.is_own_process() || context.now()",
+        to: "if context.now()",
+        test: ("fork", "use_after_a_fork_is_an_immediate_error_without_side_effects"),
     },
     Mutant {
-        name: "nobody takes over a connection of a caller that is not polled",
+        name: "a connection of a caller that is not polled is not taken over",
         file: "crates/polylock-core/src/engine/foreground.rs",
-        from: "        self.watch(shared, operation, Arc::downgrade(&site) as _);
+        from: "        self.watch(context, operation, Arc::downgrade(&task) as _);
 ",
-        to: "        drop((shared, operation));
+        to: "        drop((context, operation));
 ",
         test: ("foreground", "moving::a_caller_that_is_not_polled_keeps_no_connection"),
     },
     Mutant {
-        name: "an operation that the caller drops half-way ends there",
+        name: "an operation that its caller drops ends there",
         file: "crates/polylock-core/src/io.rs",
         from: "    fn drop(&mut self) {
-        self.go_on();",
+        self.move_to_thread();",
         to: "    fn drop(&mut self) {
         self.future = None;",
-        test: ("foreground", "moving::what_is_dropped_half_way_goes_on_and_is_undone"),
+        test: ("foreground", "moving::a_dropped_operation_continues_and_is_rolled_back"),
     },
     Mutant {
         name: "a late reply about a queue entry ends the hold",
@@ -1345,10 +1517,10 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         test: ("keep_alive", "a_reply_from_the_time_in_the_queue_does_not_end_a_hold"),
     },
     Mutant {
-        name: "nobody takes over what a caller does not poll",
+        name: "an operation that its caller does not poll is not taken over",
         file: "crates/polylock-core/src/engine/foreground.rs",
-        from: "if shared.foreground.take_over(now) {",
-        to: "if shared.foreground.take_over(Moment::default()) {",
+        from: "if context.foreground.take_over(now) {",
+        to: "if context.foreground.take_over(Moment::default()) {",
         test: ("foreground", "a_lock_whose_caller_is_not_polled_is_passed_on"),
     },
     Mutant {
@@ -1356,7 +1528,93 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         file: "crates/polylock-core/src/engine/acquire.rs",
         from: "may_have_entry: !matches!(first, FirstClaim::NotSent),",
         to: "may_have_entry: false,",
-        test: ("foreground", "what_a_caller_drops_half_way_is_undone_or_ended"),
+        test: ("foreground", "an_operation_dropped_by_its_caller_is_rolled_back_or_completed"),
+    },
+    Mutant {
+        name: "the I/O thread claims for a cancelled caller",
+        file: "crates/polylock-core/src/engine/first_claim.rs",
+        from: "    caller: Caller,
+    /// The result from the I/O thread, if the acquisition continues there.
+    reply: A,
+    driven: Driven<ClaimOutcome, (Parts, OwnedSemaphorePermit)>,
+",
+        to: "    driven: Driven<ClaimOutcome, (Parts, OwnedSemaphorePermit)>,
+    caller: Caller,
+    reply: A,
+",
+        test: ("foreground", "the_io_thread_does_not_claim_for_a_cancelled_caller"),
+    },
+    Mutant {
+        name: "a claim that fails on the connection of a caller is not sent on another",
+        file: "crates/polylock-core/src/engine/first_claim.rs",
+        from: "            Err(error) if error.is_temporary() && error.retry_after().is_none() => {
+                continue_on_thread(parts, FirstClaim::Unknown);
+            }
+",
+        to: "",
+        test: ("foreground", "a_failure_on_the_callers_connection_is_retried_on_the_io_thread"),
+    },
+    Mutant {
+        name: "the unusable connection of a caller is replaced at once",
+        file: "crates/polylock-core/src/per_runtime.rs",
+        from: "entry.give_up(now + PAUSE)",
+        to: "entry.give_up(now)",
+        test: ("foreground", "connections::a_broken_connection_is_replaced_after_a_pause"),
+    },
+    Mutant {
+        name: "SQL: a release is not repeated after a claim that may be executed late",
+        file: "crates/polylock-sql/src/engine/mod.rs",
+        from: "if let Some(until) = self.inner.dialect.late_until(request.id) {",
+        to: "if let (Some(until), false) = (self.inner.dialect.late_until(request.id), true) {",
+        test: ("databases", "callers::mariadb_a_claim_of_a_dropped_acquisition_takes_no_lock"),
+    },
+    Mutant {
+        name: "SQL: a claim that its caller dropped is not recorded as late",
+        file: "crates/polylock-sql/src/engine/pool.rs",
+        from: "std::mem::replace(&mut in_flight.is_unanswered, true);",
+        to: "in_flight.is_unanswered;",
+        test: ("databases", "callers::postgres_a_claim_of_a_dropped_acquisition_takes_no_lock"),
+    },
+    Mutant {
+        name: "SQL: each runtime has its own limit of connections",
+        file: "crates/polylock-sql/src/engine/limit.rs",
+        from: "connections: Arc::new(Semaphore::new(size)),",
+        to: "connections: Arc::new(Semaphore::new(2 * size)),",
+        test: ("databases", "callers::mariadb_all_runtimes_together_keep_the_limit_of_connections"),
+    },
+    Mutant {
+        name: "Redis: a claim of a caller that was dropped without a reply is not recorded",
+        file: "crates/polylock-redis/src/queue/backend.rs",
+        from: "        if !self.is_settled && expires_us != 0 {",
+        to: "        if !self.is_settled && expires_us == 0 {",
+        test: ("redis", "late::a_late_claim_of_a_dropped_acquisition_grants_nothing"),
+    },
+    Mutant {
+        name: "Redis: the connection of a caller to another server is used",
+        file: "crates/polylock-redis/src/queue/backend.rs",
+        from: "link.run().as_ref() == Some(&run)",
+        to: "link.run().is_some()",
+        test: ("redis", "switched::a_caller_connected_to_the_former_server_claims_nothing_there"),
+    },
+    Mutant {
+        name: "Redis: the connection of a caller to any server is used",
+        file: "crates/polylock-redis/src/link.rs",
+        from: "state.live.as_ref().filter(works)?.peer.health.run.clone()",
+        to: "state.live.as_ref().filter(works)?.peer.health.run.as_ref().map(|_| std::sync::Arc::from(\"\"))",
+        test: (
+            "redis",
+            "switched::a_caller_connected_to_the_new_server_too_early_claims_nothing",
+        ),
+    },
+    Mutant {
+        name: "Redis: the connection of a caller is replaced by one to another server",
+        file: "crates/polylock-redis/src/link.rs",
+        from: "let link = Self { reconnects: false, ..Self::for_caller(endpoint) };",
+        to: "let link = Self::for_caller(endpoint);",
+        test: (
+            "redis",
+            "switched::an_operation_sent_to_the_former_server_is_not_repeated_at_the_new",
+        ),
     },
 ];
 

@@ -1,10 +1,10 @@
-//! Plants bugs in the library, in a copy of the workspace, and runs the tests that must catch them.
+//! Plants bugs in a copy of the workspace, and runs the tests that must detect them.
 //!
 //! ```text
 //! cargo run -p polylock-integration-tests --bin mutants            # all of them
-//! cargo run -p polylock-integration-tests --bin mutants release    # those with this in their name
-//! cargo run -p polylock-integration-tests --bin mutants -- --some 8 # a part that changes from day to day
-//! cargo run -p polylock-integration-tests --bin mutants -- --list  # what there is, and who catches it
+//! cargo run -p polylock-integration-tests --bin mutants release    # those with this text in their name
+//! cargo run -p polylock-integration-tests --bin mutants -- --some 8 # a selection that changes daily
+//! cargo run -p polylock-integration-tests --bin mutants -- --list  # the bugs and their tests
 //! ```
 //!
 //! With `--some`, those in files that the last commit changed come first.
@@ -27,9 +27,9 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use list::{MUTANTS, Mutant};
 use polylock_integration_tests::{cargo::workspace, clock::now};
 
-/// How many tests run at a time.
-const AT_ONCE: usize = 4;
-/// Before the name of a command, or of a library with [`LIBRARY`] before it: the unit tests in it.
+/// The number of tests that run at the same time.
+const PARALLEL: usize = 4;
+/// The prefix of a command, or of a library with [`LIBRARY`], for its unit tests.
 const UNITS: &str = "units of ";
 const LIBRARY: &str = "library ";
 /// The time limit of a test.
@@ -45,20 +45,22 @@ fn main() -> ExitCode {
             }
             return ExitCode::SUCCESS;
         }
-        ["--some", count] => count.parse().map(some).map_err(|_| format!("{count} is no number")),
+        ["--some", count] => count.parse().map(select).map_err(|_| format!("{count} is not a number")),
         [] => Ok(MUTANTS.iter().collect()),
         [wanted] => Ok(MUTANTS.iter().filter(|mutant| mutant.name.contains(wanted)).collect()),
-        _ => Err("one part of a name, or --some COUNT, or --list".to_owned()),
+        _ => Err("usage: mutants [PART OF A NAME | --some COUNT | --list]".to_owned()),
     };
     let verdict = match chosen {
-        Ok(mutants) if mutants.is_empty() => Err("no mutant is called that".to_owned()),
+        Ok(mutants) if mutants.is_empty() => {
+            Err("no mutant has this text in its name: see --list".to_owned())
+        }
         Ok(mutants) => run(&mutants).map(|faults| (faults, mutants.len())).map_err(|error| error.to_string()),
         Err(why) => Err(why),
     };
     match verdict {
         Ok((0, _)) => ExitCode::SUCCESS,
         Ok((faults, of)) => {
-            eprintln!("{faults} of {of} are not as they must be");
+            eprintln!("{faults} of {of} have another outcome than expected");
             ExitCode::FAILURE
         }
         Err(why) => {
@@ -68,8 +70,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// So many of them: those in files that the last commit changed, then others, which ones depends on the day.
-fn some(count: usize) -> Vec<&'static Mutant> {
+/// Returns `count` of them: first those in files that the last commit changed, then others by the day.
+fn select(count: usize) -> Vec<&'static Mutant> {
     let git = Command::new("git").current_dir(workspace()).args(["diff", "--name-only", "HEAD~1"]).output();
     let changed = git.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
     let (mut first, rest): (Vec<_>, Vec<_>) =
@@ -83,10 +85,10 @@ fn some(count: usize) -> Vec<&'static Mutant> {
 
 fn run(mutants: &[&Mutant]) -> io::Result<usize> {
     let began = now();
-    let place = workspace().join("target/mutants");
-    let copy = place.join("workspace");
+    let directory = workspace().join("target/mutants");
+    let copy = directory.join("workspace");
     mirror(workspace(), &copy)?;
-    let lab = Lab { copy, target: lend_dependencies(&place)? };
+    let lab = Lab { copy, target: link_dependencies(&directory)? };
     let mut faults = 0;
     // Without a bug, every test passes.
     let tests: BTreeSet<_> = mutants.iter().map(|mutant| mutant.test).collect();
@@ -124,14 +126,14 @@ fn run(mutants: &[&Mutant]) -> io::Result<usize> {
     Ok(faults)
 }
 
-/// Groups of which no two members are in the same part of the library, nor in one that the other rests on.
+/// Returns groups in which no two bugs are in the same part of the library, or in parts that depend on each other.
 fn groups<'m>(mutants: &[&'m Mutant]) -> Vec<Vec<&'m Mutant>> {
     let mut groups: Vec<(BTreeSet<String>, Vec<&Mutant>)> = Vec::new();
     for mutant in mutants {
         let part = part(mutant.file);
         let fits = |(parts, members): &&mut (BTreeSet<String>, Vec<&Mutant>)| {
-            let apart = |other: &String| !other.starts_with(&*part) && !part.starts_with(&**other);
-            parts.iter().all(apart) && members.iter().all(|member| member.test != mutant.test)
+            let is_independent = |other: &String| !other.starts_with(&*part) && !part.starts_with(&**other);
+            parts.iter().all(is_independent) && members.iter().all(|member| member.test != mutant.test)
         };
         match groups.iter_mut().find(fits) {
             Some((parts, members)) => {
@@ -154,7 +156,7 @@ fn part(file: &str) -> String {
         }
         ["crates", krate, "src", folder, ..] if folders.contains(&folder) => format!("{krate}/{folder}"),
         ["crates", krate @ ("polylock-sql" | "polylock-redis"), ..] => krate.to_owned(),
-        // Every store rests on the rest.
+        // Every store depends on the other crates.
         _ => String::new(),
     }
 }
@@ -163,22 +165,22 @@ fn part(file: &str) -> String {
 enum Outcome {
     Passes,
     Fails,
-    /// It was not run, which proves nothing.
+    /// It was not run.
     NoResult(String),
 }
 
-/// Prints a line; 1 if it is not as it must be.
-fn report(bug: &str, (program, test): (&str, &str), found: &Outcome, must: &Outcome) -> usize {
-    let right = found == must;
-    let verdict = if right { "ok".to_owned() } else { format!("WRONG, {found:?}") };
-    println!("{bug}: {program} {test} must be {must:?}: {verdict}");
-    usize::from(!right)
+/// Prints a line; returns 1 if the outcome is not the expected one.
+fn report(bug: &str, (program, test): (&str, &str), found: &Outcome, expected: &Outcome) -> usize {
+    let is_expected = found == expected;
+    let verdict = if is_expected { "ok".to_owned() } else { format!("WRONG, {found:?}") };
+    println!("{bug}: {program} {test} must be {expected:?}: {verdict}");
+    usize::from(!is_expected)
 }
 
 /// A test: its program and its name.
 type Test<'t> = (&'t str, &'t str);
 
-/// The copy, and where it is built.
+/// The copy of the workspace, and its target directory.
 struct Lab {
     copy: PathBuf,
     target: PathBuf,
@@ -195,7 +197,7 @@ impl Lab {
             }
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let outcomes = stream::iter(tests).map(|test| self.run_one(&built, *test)).buffer_unordered(AT_ONCE);
+        let outcomes = stream::iter(tests).map(|test| self.run_one(&built, *test)).buffer_unordered(PARALLEL);
         runtime.block_on(outcomes.try_collect())
     }
 
@@ -209,19 +211,19 @@ impl Lab {
             return Ok((test, Outcome::NoResult(format!("there is no program {program}"))));
         };
         let mut command = tokio::process::Command::new(executable);
-        // In words, as the quiet format has none.
+        // The quiet format does not print the outcomes.
         command.args(["--exact", name, "--format", "pretty"]).env("RUST_BACKTRACE", "0");
         command.env("POLYLOCK_TEST_BUILT", "1");
         command.current_dir(self.copy.join("integration-tests")).kill_on_drop(true);
         let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
         let outcome = match tokio::time::timeout(TIMEOUT, child.wait_with_output()).await {
             Ok(output) => outcome(name, &output?),
-            Err(_) => Outcome::NoResult(format!("not within {TIMEOUT:?}")),
+            Err(_) => Outcome::NoResult(format!("not finished within {TIMEOUT:?}")),
         };
         Ok((test, outcome))
     }
 
-    /// The executables of these test programs, or why there are none.
+    /// Builds these test programs, and returns their executables, or the error of the compiler.
     fn build(&self, programs: &BTreeSet<&str>) -> io::Result<Result<BTreeMap<String, PathBuf>, String>> {
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.current_dir(&self.copy).env("CARGO_TARGET_DIR", &self.target);
@@ -260,7 +262,15 @@ impl Lab {
             let name = if is_library { format!("{LIBRARY}{name}") } else { name.to_owned() };
             Some((name, PathBuf::from(message["executable"].as_str()?)))
         };
-        Ok(Ok(messages.filter_map(executable).collect()))
+        let mut built = BTreeMap::new();
+        for (name, executable) in messages.filter_map(executable) {
+            if let Some(other) = built.insert(name, executable.clone()) {
+                let why =
+                    format!("two programs have one name: {} and {}", other.display(), executable.display());
+                return Ok(Err(why));
+            }
+        }
+        Ok(Ok(built))
     }
 }
 
@@ -276,9 +286,9 @@ fn outcome(test: &str, output: &std::process::Output) -> Outcome {
     }
 }
 
-/// A target directory for the copy, with hard links to what is built of the dependencies: they are not built again.
-fn lend_dependencies(place: &Path) -> io::Result<PathBuf> {
-    let target = place.join("target");
+/// Creates a target directory for the copy, with hard links to the built dependencies, which are not built again.
+fn link_dependencies(directory: &Path) -> io::Result<PathBuf> {
+    let target = directory.join("target");
     if !target.join("debug").exists() {
         fs::create_dir_all(&target)?;
         let built = workspace().join("target/debug");
@@ -297,7 +307,7 @@ fn link(from: &Path, to: &Path) -> io::Result<()> {
     for entry in fs::read_dir(from)? {
         let path = entry?.path();
         let Some(name) = path.file_name() else { continue };
-        // The workspace's own crates are built anew: the copy is another place.
+        // The crates of the workspace are built again, because the copy has other paths.
         if name.to_string_lossy().contains("polylock") {
             continue;
         }
@@ -306,19 +316,19 @@ fn link(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes `to` a copy of `from`, without what was built. What is the same already is left alone, and so need not be built
+/// Makes `to` a copy of `from`, without build output. Equal files are not written, so that they are not built
 /// again.
 fn mirror(from: &Path, to: &Path) -> io::Result<()> {
     fs::create_dir_all(to)?;
-    let there = |directory: &Path| -> io::Result<Vec<PathBuf>> {
+    let entries = |directory: &Path| -> io::Result<Vec<PathBuf>> {
         fs::read_dir(directory)?.map(|entry| Ok(entry?.path())).collect()
     };
-    for old in there(to)? {
+    for old in entries(to)? {
         if !old.file_name().is_some_and(|name| from.join(name).exists()) {
             if old.is_dir() { fs::remove_dir_all(old)? } else { fs::remove_file(old)? }
         }
     }
-    for path in there(from)? {
+    for path in entries(from)? {
         let Some(name) = path.file_name().filter(|name| *name != "target" && *name != ".git") else {
             continue;
         };
@@ -340,9 +350,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_rests_on_each_other_is_not_planted_together() {
+    fn bugs_in_dependent_parts_are_not_planted_together() {
         let groups = groups(&MUTANTS.iter().collect::<Vec<_>>());
-        assert!(groups.len() < MUTANTS.len(), "some go together");
+        assert!(groups.len() < MUTANTS.len(), "no two bugs share a group");
         for group in groups {
             let parts: Vec<String> = group.iter().map(|mutant| part(mutant.file)).collect();
             for (at, one) in parts.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Work that is wrong without a lock.
+//! Work that is incorrect without a lock.
 
 use std::{
     fs::{self, File},
@@ -11,7 +11,7 @@ use polylock::Mode;
 use polylock_integration_tests::clock;
 use polylock_testkit::history::Recorder;
 
-use crate::{Task, say, wait_for_the_word};
+use crate::{Task, print_line, wait_for_line};
 
 /// `increment URL NAME FILE HISTORY TIMES LOCKED`: adds to the number in FILE, TIMES times, under the lock if LOCKED is
 /// `locked`, and writes each critical section to a file of its own in the
@@ -21,16 +21,16 @@ pub(crate) async fn run(task: &Task) {
     let locked = task.text(3) == "locked";
     let mut history = own_file_in(history);
     let recorder = Recorder::new();
-    let me = std::process::id().to_string();
+    let client = std::process::id().to_string();
     let locks = task.locks().await;
-    say("ready");
-    wait_for_the_word();
+    print_line("ready");
+    wait_for_line();
     for _ in 0..times {
         if !locked {
             add_one(file).await;
             continue;
         }
-        let attempt = recorder.invoke(&task.name, &me, Mode::Exclusive);
+        let attempt = recorder.invoke(&task.name, &client, Mode::Exclusive);
         let guard = locks.lock(&task.name).acquire().await.unwrap();
         let hold = attempt.acquired(&guard);
         add_one(file).await;
@@ -38,7 +38,7 @@ pub(crate) async fn run(task: &Task) {
         guard.release().await.unwrap();
         writeln!(history, "{section}").unwrap();
     }
-    say("done");
+    print_line("done");
 }
 
 fn own_file_in(directory: &str) -> File {
@@ -59,16 +59,16 @@ pub(crate) async fn contend(task: &Task) {
     let held = (task.more.len() > 3).then(|| Duration::from_millis(task.number(3)));
     let locks = task.locks().await;
     let recorder = Recorder::new();
-    say("ready");
-    wait_for_the_word();
+    print_line("ready");
+    wait_for_line();
     let until = clock::now() + lasts;
     let tasks: Vec<_> = (0..tasks)
         .map(|index| {
             let (locks, recorder, name) = (locks.clone(), recorder.clone(), task.name.clone());
-            let me = format!("{}/{index}", std::process::id());
+            let client = format!("{}/{index}", std::process::id());
             tokio::spawn(async move {
                 while clock::now() < until {
-                    let attempt = recorder.invoke(&name, &me, Mode::Exclusive);
+                    let attempt = recorder.invoke(&name, &client, Mode::Exclusive);
                     let guard = locks.lock(&name).acquire().await.unwrap();
                     let hold = attempt.acquired(&guard);
                     if let Some(held) = held {
@@ -84,5 +84,5 @@ pub(crate) async fn contend(task: &Task) {
         task.await.unwrap();
     }
     polylock_testkit::history::write(BufWriter::new(own_file_in(history)), &recorder.sections()).unwrap();
-    say("done");
+    print_line("done");
 }

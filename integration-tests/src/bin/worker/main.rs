@@ -1,12 +1,12 @@
-//! A program that uses the library as users do, to be started many times at once, killed and stopped by the tests.
+//! A program that uses the library as users do. Tests start it many times, and kill and stop it.
 //!
 //! ```text
 //! worker SCENARIO URL NAME [ARGUMENT…]
 //! ```
 //!
-//! It says what it does in lines on its standard output, and waits for a line on its standard input where it must not
-//! go on by itself.
-#![allow(clippy::unwrap_used, reason = "a test's helper: a panic is how it says that something is wrong")]
+//! It reports its progress in lines on its standard output, and waits for a line on its standard input where the test controls
+//! the time.
+#![allow(clippy::unwrap_used, reason = "a helper of tests: it reports errors by a panic")]
 
 mod exit;
 mod increment;
@@ -16,7 +16,7 @@ use std::io::{Write, stdin};
 
 use polylock::Locks;
 
-/// What every scenario is given.
+/// The arguments of a scenario.
 struct Task {
     url: String,
     name: String,
@@ -50,7 +50,7 @@ fn main() {
         "hold" => current_thread().block_on(stay::hold(&task, stay::Guarded::Run)),
         "hold-by-select" => current_thread().block_on(stay::hold(&task, stay::Guarded::Select)),
         "last-act" => exit::run(&task),
-        other => panic!("there is no scenario {other:?}"),
+        other => panic!("unknown scenario {other:?}"),
     }
 }
 
@@ -62,15 +62,15 @@ fn current_thread() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// Says a line, at once.
-fn say(line: impl std::fmt::Display) {
+/// Prints a line, and flushes it.
+fn print_line(line: impl std::fmt::Display) {
     let mut out = std::io::stdout().lock();
-    // If nobody listens any more, the test is over.
+    // An error means that the test has ended.
     writeln!(out, "{line}").and_then(|()| out.flush()).ok();
 }
 
-/// Blocks until a line comes, so that many can begin at one instant.
-fn wait_for_the_word() {
+/// Blocks until a line arrives, so that many workers can start at the same time.
+fn wait_for_line() {
     let mut line = String::new();
     stdin().read_line(&mut line).unwrap();
 }

@@ -1,5 +1,5 @@
-//! Holding a lock and waiting for one, to be killed or stopped in the middle of it.
-#![expect(clippy::future_not_send, reason = "one thread does it all, so that the counts need no locks")]
+//! Scenarios that hold a lock or wait for one, until the test kills or stops the process.
+#![expect(clippy::future_not_send, reason = "a single thread, so that the counts need no locks")]
 
 use std::{
     cell::Cell,
@@ -11,76 +11,81 @@ use std::{
 use polylock::{Guard, Moment, OwnerId};
 use polylock_integration_tests::clock::{self, now};
 
-use crate::{Task, say, wait_for_the_word};
+use crate::{Task, print_line, wait_for_line};
 
-/// `open URL NAME`: opens the store when told to, and takes and releases the lock once.
+/// `open URL NAME`: opens the store after a line of input, and acquires and releases the lock once.
 pub(crate) async fn open(task: &Task) {
-    say("ready");
-    wait_for_the_word();
+    print_line("ready");
+    wait_for_line();
     let locks = task.locks().await;
     let guard = locks.lock(&task.name).acquire().await.unwrap();
     let token = guard.fencing_token();
     guard.release().await.unwrap();
-    say(format_args!("token {token}"));
+    print_line(format_args!("token {token}"));
 }
 
-/// `queue URL NAME`: waits for the lock, gives it back at once.
+/// `queue URL NAME`: waits for the lock, and releases it at once.
 pub(crate) async fn queue(task: &Task) {
     let locks = task.locks().await;
-    say("ready");
+    print_line("ready");
     let guard = locks.lock(&task.name).acquire().await.unwrap();
-    say(format_args!("served {}", guard.fencing_token()));
+    print_line(format_args!("served {}", guard.fencing_token()));
     guard.release().await.unwrap();
 }
 
-/// What protects the work.
+/// The protection of the work.
 #[derive(Clone, Copy)]
 pub(crate) enum Guarded {
     /// `Guard::run`.
     Run,
-    /// A planted bug: a plain `select!` with the lost signal, which may poll the work first.
+    /// A counterexample: a plain `select!` with the lost signal, which may poll the work first.
     Select,
 }
 
-/// `hold URL NAME TIMES`: takes the lock, says `held TOKEN DEADLINE`, and works until it is lost; then says
-/// `lost LATE UNDERWAY POLLS`. As often as that.
+/// `hold URL NAME TIMES`: acquires the lock, prints `held TOKEN DEADLINE`, and works until it is lost; then prints
+/// `lost LATE UNDERWAY POLLS`. Repeats this TIMES times.
 ///
-/// - LATE: how often the work was polled though the deadline had passed before the runtime began to poll: must be 0;
-/// - UNDERWAY: how often a poll began in time, and the deadline passed before the work's first instruction. A process
-///   that is stopped just there can't be helped by any library, but by the fencing token.
+/// - LATE: the number of polls of the work that the runtime started after the deadline: must be 0;
+/// - UNDERWAY: the number of polls that started in time, with the deadline before the first instruction of the work. No library
+///   can prevent these if the process is stopped at that point; the fencing token protects the resource.
 pub(crate) async fn hold(task: &Task, guarded: Guarded) {
     let locks = task.locks().await;
-    let me = OwnerId::unique();
+    let owner = OwnerId::unique();
     for _ in 0..task.number(0) {
-        let guard = locks.lock(&task.name).reentrant(&me).acquire().await.unwrap();
-        // A second guard on the same hold tells the deadline while the first one is busy.
-        let eye = Eye::new(locks.lock(&task.name).reentrant(&me).acquire().await.unwrap());
-        say(format_args!("held {} {}", guard.fencing_token(), guard.deadline().as_nanos()));
-        eye.watches_until_lost(guard, guarded).await;
-        say(format_args!("lost {} {} {}", eye.late.get(), eye.underway.get(), eye.polls.get()));
+        let guard = locks.lock(&task.name).reentrant(&owner).acquire().await.unwrap();
+        // A second guard on the same hold reads the deadline while the first one is in use.
+        let monitor = PollMonitor::new(locks.lock(&task.name).reentrant(&owner).acquire().await.unwrap());
+        print_line(format_args!("held {} {}", guard.fencing_token(), guard.deadline().as_nanos()));
+        monitor.run_until_lost(guard, guarded).await;
+        print_line(format_args!(
+            "lost {} {} {}",
+            monitor.late.get(),
+            monitor.underway.get(),
+            monitor.polls.get()
+        ));
     }
 }
 
-/// Counts the polls of the work, and when they come.
-struct Eye {
+/// Counts the polls of the work by their times.
+struct PollMonitor {
     guard: Guard,
-    /// When the runtime began the poll that is under way.
+    /// The start of the current poll.
     began: Cell<Moment>,
-    /// As last seen while the lock was held.
+    /// The last observed deadline while the lock was held.
     deadline: Cell<Moment>,
     late: Cell<u64>,
     underway: Cell<u64>,
     polls: Cell<u64>,
 }
 
-impl Eye {
+impl PollMonitor {
     fn new(guard: Guard) -> Self {
         let deadline = Cell::new(guard.deadline());
         let none = Cell::default;
         Self { guard, began: Cell::default(), deadline, late: none(), underway: none(), polls: none() }
     }
 
-    async fn watches_until_lost(&self, guard: Guard, guarded: Guarded) {
+    async fn run_until_lost(&self, guard: Guard, guarded: Guarded) {
         let work = self.work();
         let lost = async {
             match guarded {
@@ -96,10 +101,10 @@ impl Eye {
             self.began.set(now());
             lost.as_mut().poll(context)
         });
-        assert!(lost.await, "the hold ended, and was not lost");
+        assert!(lost.await, "the hold ended without a loss");
     }
 
-    /// Something to do all the time.
+    /// Work that never ends.
     async fn work(&self) {
         let busy = async {
             loop {
@@ -108,13 +113,13 @@ impl Eye {
         };
         let mut busy = pin!(busy);
         poll_fn(|context| {
-            self.is_polled();
+            self.count_poll();
             busy.as_mut().poll(context)
         })
         .await;
     }
 
-    fn is_polled(&self) {
+    fn count_poll(&self) {
         let plus_one = |count: &Cell<u64>| count.set(count.get() + 1);
         plus_one(&self.polls);
         let deadline = self.guard.deadline();

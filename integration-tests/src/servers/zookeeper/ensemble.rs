@@ -1,4 +1,4 @@
-//! Several ZooKeepers that are one: what a majority of them has acknowledged, all have.
+//! A ZooKeeper ensemble: a write that a majority has acknowledged is committed.
 
 use std::{ops::Deref, sync::Arc, time::Duration};
 
@@ -7,10 +7,10 @@ use polylock_testkit::Missing;
 
 use super::{super as servers, ZooKeeper, ask};
 use crate::clock;
-use servers::{Failure, Private, START, Server};
+use servers::{Failure, PrivateServer, START_TIMEOUT, Server};
 
-/// Starts one of `count` members, each with `settings` as of [`start`](super::start). A leader that does not answer is given
-/// up by the others after three seconds: `syncLimit` ticks.
+/// Starts an ensemble of `count` members, each with `settings` as in [`start`](super::start). The others replace a leader that does not
+/// reply for three seconds: `syncLimit` ticks.
 ///
 /// # Errors
 /// [`Missing`] if it is not installed.
@@ -25,7 +25,7 @@ pub fn ensemble(count: usize, settings: &[&str]) -> Result<Ensemble, Missing> {
 #[derive(Debug)]
 pub struct Ensemble {
     server: Server,
-    members: Vec<Private>,
+    members: Vec<PrivateServer>,
 }
 
 impl Deref for Ensemble {
@@ -37,25 +37,25 @@ impl Deref for Ensemble {
 }
 
 impl Ensemble {
-    /// Each of them, to be hurt alone.
+    /// Returns the members.
     ///
-    /// A member only answers while it belongs to a majority. So its [`restart`](Private::restart) needs one, itself included:
-    /// where too few others run, restart [all](Self::restart).
+    /// A member replies only while it belongs to a majority. So its [`restart`](PrivateServer::restart) needs one, itself included:
+    /// if too few others run, restart [all](Self::restart).
     #[must_use]
-    pub fn members(&self) -> &[Private] {
+    pub fn members(&self) -> &[PrivateServer] {
         &self.members
     }
 
-    /// The index of the leader, as soon as exactly one member says that it is that. One that is frozen or dead says nothing.
+    /// Waits until exactly one member reports to be the leader, and returns its index. A frozen or dead member does not report.
     ///
     /// # Panics
     /// If there is none for a minute.
     #[must_use]
     pub fn leader(&self) -> usize {
-        let limit = clock::now() + START;
+        let limit = clock::now() + START_TIMEOUT;
         let only_one = async {
             loop {
-                let leads = async |member: &Private| {
+                let leads = async |member: &PrivateServer| {
                     let answer = ask(member.url(), None, "srvr").await;
                     answer.is_ok_and(|answer| answer.lines().any(|line| line == "Mode: leader"))
                 };
@@ -63,7 +63,7 @@ impl Ensemble {
                 let mut leaders = lead.iter().enumerate().filter(|(_, leads)| **leads);
                 match (leaders.next(), leaders.next()) {
                     (Some((leader, _)), None) => return Ok(leader),
-                    _ if clock::now() > limit => return Err(format!("no leader within {START:?}")),
+                    _ if clock::now() > limit => return Err(format!("no leader within {START_TIMEOUT:?}")),
                     _ => clock::pause(Duration::from_millis(5)).await,
                 }
             }
@@ -71,17 +71,17 @@ impl Ensemble {
         servers::blocking(only_one).and_then(|leader| leader).unwrap_or_else(|why| panic!("{why}"))
     }
 
-    /// Kills all members that still run, starts all with their ports and their data, and waits until they answer.
+    /// Kills all members that run, starts all with their ports and data, and waits until they reply.
     ///
     /// # Panics
-    /// If they do not, with a log.
+    /// If one does not reply, with its log.
     pub fn restart(&self) {
-        self.members.iter().for_each(Private::kill);
+        self.members.iter().for_each(PrivateServer::kill);
         for member in &self.members {
             member.keeper().start(&member.command);
         }
         for member in &self.members {
-            member.is_back(&member.keeper());
+            member.wait_for_restart(&member.keeper());
         }
     }
 }
@@ -90,26 +90,26 @@ impl Ensemble {
 pub(in super::super) fn assemble(count: usize, settings: &[&str]) -> Result<Ensemble, Failure> {
     loop {
         let members = launch(count, settings)?;
-        match members.iter().try_for_each(Private::begun) {
+        match members.iter().try_for_each(PrivateServer::wait_for_start) {
             Ok(()) => {
                 let hosts: Vec<String> =
                     members.iter().map(|member| format!("127.0.0.1:{}", member.port())).collect();
                 let server = Server { url: format!("zookeeper://{}", hosts.join(",")), log: None };
                 return Ok(Ensemble { server, members });
             }
-            Err(_) if members.iter().any(Private::has_no_port) => (),
+            Err(_) if members.iter().any(PrivateServer::is_port_taken) => (),
             Err(broken) => return Err(broken),
         }
     }
 }
 
-/// Starts the members. None of them answers before there are enough.
-fn launch(count: usize, settings: &[&str]) -> Result<Vec<Private>, Failure> {
+/// Starts the members. None of them replies before there are enough.
+fn launch(count: usize, settings: &[&str]) -> Result<Vec<PrivateServer>, Failure> {
     // For the clients, for the leader's followers, for elections.
     let ports: Vec<u16> = (0..count).flat_map(|_| servers::ports().take(3)).collect();
     let (ports, _) = ports.as_chunks::<3>();
     if ports.len() < count {
-        return Err(servers::no_port());
+        return Err(servers::no_free_port());
     }
     let members = ports
         .iter()

@@ -1,6 +1,7 @@
-//! What is MariaDB's and MySQL's own.
+//! Behaviour that only MariaDB and MySQL have.
 
 mod faults;
+mod hand_over;
 mod planted;
 mod settings;
 
@@ -19,9 +20,9 @@ use crate::load::Outcome;
 
 /// Tables of their own on `server`: the URL with `more` keys, and the prefix.
 fn tables(server: &Server, more: &str) -> (String, String) {
-    let joint = if server.url().contains('?') { '&' } else { '?' };
+    let separator = if server.url().contains('?') { '&' } else { '?' };
     let table = server.name();
-    (format!("{}{joint}polylock.table={table}{more}", server.url()), table)
+    (format!("{}{separator}polylock.table={table}{more}", server.url()), table)
 }
 
 async fn connection(server: &Server) -> MySqlConnection {
@@ -50,17 +51,19 @@ async fn counter(connection: &mut MySqlConnection, name: &str) -> i64 {
     number(connection, &sql).await
 }
 
-fn clean(outcome: &Outcome) {
+fn assert_no_violations(outcome: &Outcome) {
     assert_eq!(history::check(&outcome.sections, Rules::default()), []);
     println!("{} sections, {} failures, {} losses", outcome.sections.len(), outcome.failures, outcome.losses);
 }
 
-/// What `change` makes of a routine, such as `claim`, put in its place under the tables of `url`.
+/// Replaces a routine, such as `claim`, of the tables of `url` by the output of `change`.
 async fn plant(server: &Server, url: &str, table: &str, routine: &str, change: impl Fn(&str) -> String) {
     // The tables first.
     drop(Locks::connect(url).await.unwrap());
     let script = schema(&Config::new(server.url()).unwrap().table(table)).unwrap();
-    let sound = script.split("//\n").find(|part| part.contains(&format!("_{routine}_2("))).unwrap();
+    let is_named =
+        |part: &&str| [2, 3].iter().any(|version| part.contains(&format!("_{routine}_{version}(")));
+    let sound = script.split("//\n").find(is_named).unwrap();
     let planted = change(sound);
     assert_ne!(planted, sound, "nothing was planted");
     let (_, body) = planted.rsplit_once("IF NOT EXISTS */ ").unwrap();
@@ -70,34 +73,34 @@ async fn plant(server: &Server, url: &str, table: &str, routine: &str, change: i
     run(&mut connection, &format!("CREATE PROCEDURE {body}")).await;
 }
 
-/// All gates, kept by somebody else until it commits.
-async fn keep_gates(server: &Server, table: &str) -> MySqlConnection {
+/// Locks all gates until the returned connection commits.
+async fn lock_gates(server: &Server, table: &str) -> MySqlConnection {
     let mut keeper = connection(server).await;
     run(&mut keeper, &format!("START TRANSACTION; SELECT * FROM {table}_gates FOR UPDATE")).await;
     keeper
 }
 
-/// Waits until the number that `sql` asks for is as `wanted`, and returns it.
-async fn until(connection: &mut MySqlConnection, sql: &str, wanted: impl Fn(i64) -> bool) -> i64 {
-    let end = clock::now() + clock::PATIENCE;
+/// Waits until `wanted` accepts the number that `sql` returns, and returns it.
+async fn wait_until(connection: &mut MySqlConnection, sql: &str, wanted: impl Fn(i64) -> bool) -> i64 {
+    let end = clock::now() + clock::TIMEOUT;
     loop {
         let found = number(connection, sql).await;
         if wanted(found) {
             return found;
         }
         assert!(clock::now() < end, "{sql}: {found}");
-        // What the server shows of its transactions stays the same as long as somebody looks more often than every 100 ms.
+        // The server's view of its transactions is cached while it is read more often than every 100 ms.
         pause(Duration::from_millis(150)).await;
     }
 }
 
 /// Waits until a transaction waits for a lock.
-async fn waiting(server: &Server) {
+async fn wait_for_blocked_session(server: &Server) {
     let sql = "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'";
-    until(&mut connection(server).await, sql, |found| found == 1).await;
+    wait_until(&mut connection(server).await, sql, |found| found == 1).await;
 }
 
-/// The connection of one of those who are busy with the tables, or 0.
+/// The connection id of a session with a running statement on the tables, or 0.
 fn busy(table: &str) -> String {
     format!(
         "SELECT coalesce(max(id), 0) FROM information_schema.processlist \

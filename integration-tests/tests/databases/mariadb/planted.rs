@@ -10,8 +10,11 @@ use polylock_integration_tests::{
 use polylock_testkit::history;
 use sqlx::{AssertSqlSafe, Executor};
 
-use super::{busy, clean, connection, keep_gates, number, plant, run, tables, until, waiting};
-use crate::load::Load;
+use super::{
+    assert_no_violations, busy, connection, lock_gates, number, plant, run, tables, wait_for_blocked_session,
+    wait_until,
+};
+use crate::load;
 
 /// Where the gate is locked.
 const BEGIN: &str = "    SET TRANSACTION ISOLATION LEVEL";
@@ -23,23 +26,18 @@ fn line<'a>(routine: &'a str, part: &str) -> &'a str {
     routine.lines().find(|line| line.contains(part)).unwrap()
 }
 
-/// What locks the gate, and draws the token.
+/// The part of the line that locks the gate and draws the token.
 const GATE: &str = "token + 1) WHERE shard = v_shard;";
 
-/// All through the path on which a claim takes the lock itself.
-fn tries() -> Load {
-    Load { names: 1, readers: false, wait: Duration::ZERO, ..Load::default() }
-}
-
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_drawn_before_the_gate_is_found_out() {
+async fn planted_token_drawn_before_the_gate_is_caught() {
     let server = servers::mariadb().unwrap();
     // Programs that stall before they have the gate, which does a sound claim no harm ...
     let (sound, table) = tables(server, "");
     plant(server, &sound, &table, "claim", |claim| claim.replacen(BEGIN, &format!("{STALL}{BEGIN}"), 1))
         .await;
-    let outcome = tries().run(&sound, async {}).await;
-    clean(&outcome);
+    let outcome = load::tries_of_writers().run(&sound, async {}).await;
+    assert_no_violations(&outcome);
     assert!(outcome.sections.len() > 50);
 
     // ... and one that has drawn its token by then.
@@ -53,34 +51,34 @@ async fn a_token_drawn_before_the_gate_is_found_out() {
             .replace("SELECT v_token, a_ttl", "SELECT v_naive, a_ttl")
     })
     .await;
-    let outcome = tries().run(&naive, async {}).await;
+    let outcome = load::tries_of_writers().run(&naive, async {}).await;
     let found = history::token_regressions(&outcome.sections);
     println!("{} regressions in {} sections", found.len(), outcome.sections.len());
-    assert!(!found.is_empty(), "the naive form passes: the load finds nothing");
+    assert!(!found.is_empty(), "the planted bug was not caught");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_claim_that_does_not_keep_the_gate_is_found_out() {
+async fn planted_claim_that_releases_the_gate_early_is_caught() {
     let server = servers::mariadb().unwrap();
     let (url, table) = tables(server, "");
     plant(server, &url, &table, "claim", |claim| {
-        // Locked and given back at once.
+        // Locked and released immediately.
         let early = format!("{}\n{BEGIN}", line(claim, GATE));
         claim
             .replace(line(claim, GATE), "SET v_left = NULL;")
             .replace("IF row_count() = 0 THEN", "IF FALSE THEN")
             .replacen(BEGIN, &early, 1)
-            // What another one does between the look and the grant is not seen.
-            .replace("\n    INSERT INTO", &format!("\n{STALL}    INSERT INTO"))
+            // Changes between the check and the grant remain undetected.
+            .replace("INSERT INTO", &format!("{}INSERT INTO", STALL.trim_start()))
     })
     .await;
     // The key still refuses a second exclusive holder, but not a reader beside a writer.
-    assert_ne!(overlaps(&url).await, 0, "it passes: the load finds nothing");
+    assert_ne!(overlaps(&url).await, 0, "the planted bug was not caught");
 }
 
-/// How many overlaps there are where half of the holds are shared.
+/// Returns the number of overlapping holds in a load with shared holds.
 async fn overlaps(url: &str) -> usize {
-    let load = Load { names: 1, stores: 8, wait: Duration::ZERO, ..Load::default() };
+    let load = load::tries_of_readers_and_writers();
     let outcome = load.run(url, async {}).await;
     let found = history::overlaps(&outcome.sections).len();
     println!("{found} overlaps in {} sections, {} failures", outcome.sections.len(), outcome.failures);
@@ -88,28 +86,32 @@ async fn overlaps(url: &str) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_claim_that_does_not_look_for_shared_holds_is_found_out() {
+async fn planted_claim_that_ignores_shared_holds_is_caught() {
     let server = servers::mariadb().unwrap();
     let (url, table) = tables(server, "");
     plant(server, &url, &table, "claim", |claim| {
         claim.replacen("_holds WHERE name = a_name)", "_holds WHERE name = a_name AND slot = x'')", 1)
     })
     .await;
-    assert_ne!(overlaps(&url).await, 0, "it passes: the load finds nothing");
+    assert_ne!(overlaps(&url).await, 0, "the planted bug was not caught");
 }
 
-/// Whether a newcomer is granted a lock that was released while another process waits for it.
+/// Returns true if a new request overtakes a waiter of another process after the hold has ended.
 async fn overtakes(server: &Server, url: &str, table: &str) -> bool {
     let locks = Locks::connect(url).await.unwrap();
     let guard = locks.lock("a").acquire().await.unwrap();
     // A process that stops as soon as it has joined the queue.
-    run(&mut connection(server).await, &claim(table, 5_000_000)).await;
-    guard.release().await.unwrap();
-    locks.lock("a").try_acquire().await.unwrap().is_some()
+    let mut other = connection(server).await;
+    run(&mut other, &claim(table, 5_000_000)).await;
+    // Its lease has ended. A release would hand the lock over.
+    run(&mut other, &format!("DELETE FROM {table}_holds")).await;
+    let overtakes = locks.lock("a").try_acquire().await.unwrap().is_some();
+    guard.release().await.unwrap_err();
+    overtakes
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_claim_that_does_not_look_for_waiters_is_found_out() {
+async fn planted_claim_that_ignores_waiters_is_caught() {
     let server = servers::mariadb().unwrap();
     let (url, table) = tables(server, "");
     assert!(!overtakes(server, &url, &table).await);
@@ -121,12 +123,12 @@ async fn a_claim_that_does_not_look_for_waiters_is_found_out() {
     assert!(overtakes(server, &url, &table).await);
 }
 
-/// How old a hold is when it is told, that had to wait for its gate for 700 ms.
+/// Returns the age of a hold at its grant, after a wait of 700 ms for the gate.
 async fn age_after_waiting(server: &Server, url: &str, table: &str) -> Duration {
     let locks = Locks::connect(url).await.unwrap();
-    let mut keeper = keep_gates(server, table).await;
+    let mut keeper = lock_gates(server, table).await;
     let claim = tokio::spawn(locks.lock("a").acquire());
-    waiting(server).await;
+    wait_for_blocked_session(server).await;
     pause(Duration::from_millis(700)).await;
     run(&mut keeper, "COMMIT").await;
     let guard = claim.await.unwrap().unwrap();
@@ -136,7 +138,7 @@ async fn age_after_waiting(server: &Server, url: &str, table: &str) -> Duration 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_clock_is_read_behind_the_gate() {
+async fn the_clock_is_read_inside_the_gate() {
     let server = servers::mariadb::start(&[]).unwrap();
     let (url, table) = tables(&server, "");
     let age = age_after_waiting(&server, &url, &table).await;
@@ -152,25 +154,25 @@ async fn the_clock_is_read_behind_the_gate() {
     assert!(age > Duration::from_millis(700), "{age:?}");
 }
 
-/// How many holds are left when a claim comes through after its client has given up.
+/// Returns the number of holds that a claim leaves if it arrives after its client's timeout.
 async fn orphans(server: &Server, url: &str, table: &str) -> i64 {
     let locks = Locks::connect(url).await.unwrap();
-    let mut keeper = keep_gates(server, table).await;
+    let mut keeper = lock_gates(server, table).await;
     let error = locks.lock("a").try_acquire().await.unwrap_err();
     assert!(matches!(&error, Error::Unavailable(error) if error.fault == Fault::Temporary), "{error:?}");
     // Its release needs no gate.
-    assert!(locks.close(clock::PATIENCE).await);
+    assert!(locks.close(clock::TIMEOUT).await);
     pause(Duration::from_millis(300)).await;
     run(&mut keeper, "COMMIT").await;
     // Until the server has nothing more to do.
-    until(&mut keeper, &busy(table), |id| id == 0).await;
+    wait_until(&mut keeper, &busy(table), |id| id == 0).await;
     number(&mut keeper, &format!("SELECT count(*) FROM {table}_holds")).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_claim_that_comes_too_late_is_not_carried_out() {
+async fn an_expired_claim_is_not_executed() {
     let server = servers::mariadb::start(&[]).unwrap();
-    let keys = "&polylock.timeout=1s&polylock.outage=1ms&polylock.ttl=1h";
+    let keys = "&polylock.operation_timeout=1s&polylock.outage=1ms&polylock.ttl=1h";
     let (url, table) = tables(&server, keys);
     assert_eq!(orphans(&server, &url, &table).await, 0);
     let (url, table) = tables(&server, keys);
@@ -178,31 +180,30 @@ async fn a_claim_that_comes_too_late_is_not_carried_out() {
     assert_ne!(orphans(&server, &url, &table).await, 0);
 }
 
-/// What claims the lock `a` for itself alone, and keeps a place in its queue for `place_ttl`.
-fn claim(table: &str, place_ttl: u64) -> String {
+/// Returns a claim of the lock `a` in exclusive mode, with a queue entry for `queue_lease`.
+fn claim(table: &str, queue_lease: u64) -> String {
     let (mode, conflicts) = (Mode::Exclusive.bit(), Mode::Exclusive.conflicts());
     format!(
-        "CALL {table}_claim_2(x'61', x'00112233445566778899aabbccddeeff', {mode}, {conflicts}, x'', x'6f', x'', \
-         60000000, {place_ttl}, 0, 9223372036854775807)"
+        "CALL {table}_claim_3(x'61', x'00112233445566778899aabbccddeeff', {mode}, {conflicts}, x'', x'6f', x'', \
+         60000000, {queue_lease}, 0, 9223372036854775807)"
     )
 }
 
-/// Whether a transaction is left open by a claim that met a lock timeout, and by one that was chosen to end a deadlock.
+/// Returns true for each claim that leaves a transaction open: after a lock wait timeout, and as the victim of a deadlock.
 async fn left_open(server: &Server, table: &str) -> [bool; 2] {
     let mut client = connection(server).await;
     let left = async |expected: &str, claiming: sqlx::Result<()>| {
         let error = claiming.unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
     };
-    let mut keeper = keep_gates(server, table).await;
+    let mut keeper = lock_gates(server, table).await;
     let claiming = client.execute(sqlx::raw_sql(AssertSqlSafe(claim(table, 0)))).await.map(drop);
     left("1205", claiming).await;
     let timed_out = number(&mut client, "SELECT @@in_transaction").await != 0;
     run(&mut keeper, "ROLLBACK").await;
     run(&mut client, "ROLLBACK").await;
 
-    // The claim has the gate and comes to a row that has expired; somebody with more to lose has the row and comes to the
-    // gate.
+    // The claim has locked the gate and waits for an expired row; a larger transaction has locked the row and waits for the gate.
     let row =
         |name: &str| format!("INSERT INTO {table}_holds VALUES ({name}, '', '', 1, 1, '', '', 0, 0, NULL)");
     run(&mut keeper, &row("'a'")).await;
@@ -218,7 +219,7 @@ async fn left_open(server: &Server, table: &str) -> [bool; 2] {
             (client, claimed)
         }
     });
-    waiting(server).await;
+    wait_for_blocked_session(server).await;
     run(&mut keeper, &format!("SELECT * FROM {table}_gates FOR UPDATE")).await;
     let (mut client, claimed) = claiming.await.unwrap();
     let error = claimed.unwrap_err().to_string();
@@ -228,7 +229,7 @@ async fn left_open(server: &Server, table: &str) -> [bool; 2] {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn after_a_failed_claim_nothing_is_left_open() {
+async fn a_failed_claim_leaves_no_transaction_open() {
     let server = servers::mariadb::start(&["innodb_lock_wait_timeout=1"]).unwrap();
     let (url, table) = tables(&server, "");
     drop(Locks::connect(&url).await.unwrap());
@@ -242,7 +243,7 @@ async fn after_a_failed_claim_nothing_is_left_open() {
 
 /// The server's clock, as the claims see it, is set forward by an hour and back, while a store is open.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_step_of_the_servers_clock_costs_a_claim_nothing_but_a_round_trip() {
+async fn a_step_of_the_servers_clock_costs_a_claim_only_one_round_trip() {
     let server = servers::mariadb().unwrap();
     let (url, table) = tables(server, "");
     let locks = Locks::connect(&url).await.unwrap();

@@ -1,4 +1,4 @@
-//! Servers that are set otherwise than by default, users with few rights, and what is refused.
+//! Servers with other settings than the default, users with few rights, and refused servers.
 
 use std::{
     io::Write,
@@ -10,29 +10,29 @@ use polylock::{Fault, Fencing, Locks};
 use polylock_integration_tests::{
     clock,
     refusals::refusal,
-    servers::{Private, mariadb},
+    servers::{PrivateServer, mariadb},
 };
 use polylock_sql::mysql::{Config, schema};
 
-use super::{clean, connection, number, run, tables};
+use super::{assert_no_violations, connection, number, run, tables};
 use crate::load::Load;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn under_every_default_isolation_it_holds() {
+async fn locks_exclude_under_every_default_isolation() {
     for isolation in ["READ-UNCOMMITTED", "READ-COMMITTED", "REPEATABLE-READ", "SERIALIZABLE"] {
         let setting = format!("transaction_isolation={isolation}");
         let settings =
             [setting.as_str(), "innodb_snapshot_isolation=ON", "log_bin=log", "binlog_format=MIXED"];
         let server = mariadb::start(&settings).unwrap();
         let outcome = Load::default().run(&tables(&server, "").0, async {}).await;
-        clean(&outcome);
+        assert_no_violations(&outcome);
         assert!(outcome.sections.len() > 50, "{isolation}");
         assert_eq!((outcome.failures, outcome.losses), (0, 0), "{isolation}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn under_odd_modes_and_character_sets_every_byte_counts() {
+async fn names_are_byte_exact_under_odd_modes_and_character_sets() {
     for mode in [
         "",
         "ANSI_QUOTES,NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT,IGNORE_SPACE,HIGH_NOT_PRECEDENCE,SIMULTANEOUS_ASSIGNMENT",
@@ -66,7 +66,7 @@ async fn under_odd_modes_and_character_sets_every_byte_counts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_used_is_refused_with_what_to_do() {
+async fn unusable_servers_are_refused_with_a_remedy() {
     let server = mariadb::start(&["log_bin=log", "binlog_format=MIXED"]).unwrap();
     let (url, table) = tables(&server, "");
     let mut admin = connection(&server).await;
@@ -90,7 +90,7 @@ async fn what_cannot_be_used_is_refused_with_what_to_do() {
     }
 
     let (fault, text) = refusal(&url.replace("/polylock?", "/nowhere?")).await;
-    assert!(fault.is_none() && text.contains("no such database"), "a wrong setting: {text}");
+    assert!(fault.is_none() && text.contains("does not exist"), "a wrong setting: {text}");
 
     run(&mut admin, "CREATE USER weak IDENTIFIED BY 'canary'; GRANT SELECT ON polylock.* TO weak").await;
     let weak = |password: &str| url.replace("root@", &format!("weak:{password}@")).replace(&table, "other");
@@ -107,8 +107,8 @@ async fn what_cannot_be_used_is_refused_with_what_to_do() {
     assert!(fault == Some(Fault::Temporary) && text.contains("can't be reached"), "{text}");
 }
 
-/// What `mariadb`, the program, makes of `text`.
-fn client(server: &Private, text: &str) {
+/// Runs `text` with the program `mariadb`.
+fn client(server: &PrivateServer, text: &str) {
     let port = format!("-P{}", server.port());
     let mut client = Command::new("mariadb")
         .args(["--no-defaults", "-h127.0.0.1", &port, "-uroot"])
@@ -120,7 +120,7 @@ fn client(server: &Private, text: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_administrator_makes_the_tables_and_a_user_needs_no_right_to() {
+async fn an_administrator_creates_the_tables_for_a_user_without_that_right() {
     let server = mariadb::start(&[]).unwrap();
     let (url, _) = tables(&server, "");
     let text = schema(&Config::new(&url).unwrap()).unwrap();
@@ -134,8 +134,8 @@ async fn an_administrator_makes_the_tables_and_a_user_needs_no_right_to() {
     run(&mut admin, "SET GLOBAL init_connect = 'SET autocommit = 0'").await;
     assert!(refusal(&url).await.1.contains("init_connect"));
     run(&mut admin, "SET GLOBAL init_connect = 'SET NAMES binary'").await;
-    let outcome = Load { lasts: Duration::from_secs(1), ..Load::default() }.run(&url, async {}).await;
-    clean(&outcome);
+    let outcome = Load { duration: Duration::from_secs(1), ..Load::default() }.run(&url, async {}).await;
+    assert_no_violations(&outcome);
     assert_eq!((outcome.failures, outcome.losses), (0, 0));
     let locks = Locks::connect(&url).await.unwrap();
     let _guard = locks.lock("a").acquire().await.unwrap();
@@ -143,7 +143,7 @@ async fn an_administrator_makes_the_tables_and_a_user_needs_no_right_to() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_crash_may_take_back_is_told() {
+async fn a_crash_unsafe_setting_is_reported_in_the_capabilities() {
     for (settings, durable) in [
         (["innodb_flush_log_at_trx_commit=1", "skip_log_bin"], true),
         (["innodb_flush_log_at_trx_commit=2", "skip_log_bin"], false),
@@ -158,7 +158,7 @@ async fn what_a_crash_may_take_back_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_tables_can_be_made_by_many_at_once() {
+async fn the_tables_can_be_created_by_many_processes_at_once() {
     let server = mariadb().unwrap();
     let (url, _) = tables(server, "");
     let opened: Vec<_> = (0..16)
@@ -175,7 +175,7 @@ async fn the_tables_can_be_made_by_many_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_dead_have_left_is_cleared_by_who_opens_the_store() {
+async fn opening_the_store_deletes_expired_rows() {
     let server = mariadb().unwrap();
     let (url, table) = tables(server, "&polylock.ttl=200ms");
     let locks = Locks::connect(&url).await.unwrap();
@@ -185,7 +185,7 @@ async fn what_the_dead_have_left_is_cleared_by_who_opens_the_store() {
     }
     let rows = format!("SELECT count(*) FROM {table}_holds");
     assert_eq!(number(&mut observer, &rows).await, 3);
-    let end = clock::now() + clock::PATIENCE;
+    let end = clock::now() + clock::TIMEOUT;
     while number(&mut observer, &rows).await != 0 {
         assert!(clock::now() < end);
         drop(Locks::connect(&url).await.unwrap());

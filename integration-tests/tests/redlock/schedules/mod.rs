@@ -1,9 +1,9 @@
-//! Thousands of random orders of events: messages that come late, twice, in another order or never, servers that stop or forget
-//! independently of each other, clients that give up at any moment. The servers run the real scripts, and the schedule decides when
+//! Thousands of random schedules: messages that arrive late, twice, in another order or never, servers that stop or lose their data
+//! independently of each other, clients that cancel at any time. The servers run the real scripts, and the schedule determines when
 //! they receive which message. The clients are the store's own state machines, driven by the rules of its backend; each rule can be
 //! broken.
 //!
-//! Time is the schedule's, and the same for all, so that exclusion is to be had in full.
+//! All clients and servers use the time of the schedule, so exclusion must be complete.
 
 mod client;
 mod node;
@@ -14,6 +14,8 @@ mod membership;
 #[expect(dead_code, reason = "the part that a schedule does not use")]
 #[path = "../../../../crates/polylock-redis/src/redlock/proposals.rs"]
 mod proposals;
+#[path = "../../../../crates/polylock-redis/src/redlock/server_votes.rs"]
+mod server_votes;
 #[path = "../../../../crates/polylock-redis/src/redlock/tally.rs"]
 mod tally;
 
@@ -22,27 +24,27 @@ use polylock_integration_tests::servers::redis;
 use polylock_testkit::history::{self, Section};
 
 use client::{Break, Client, State};
-use node::{Answer, Call, Change, Id, Nodes, Script, TTL, Vote};
+use node::{Call, Change, Id, NodeReply, Nodes, Script, TTL, Vote};
 use proposals::Sent;
 
-/// How clients and servers behave.
+/// The behaviour of clients and servers.
 #[derive(Debug, Clone, Copy)]
 struct Rules {
-    /// How often servers forget, in per cent of all events.
+    /// The percentage of events in which a server loses its data.
     forgets: u64,
-    /// How often a hold is broken, in per cent of all events.
+    /// The percentage of events in which a hold is broken.
     breaks: u64,
-    /// A failed proposal is withdrawn.
+    /// True if a failed proposal is withdrawn.
     withdraws: bool,
-    /// The votes of all servers count, restarted or not.
+    /// True if the votes of all servers count, restarted or not.
     trusts: bool,
-    /// So they do, though the servers say otherwise.
+    /// True if clients count them although the servers' replies forbid it.
     ignores_membership: bool,
-    /// A withdrawal names the number that is proposed when it is sent.
+    /// True if a withdrawal names the number that is proposed when it is delivered.
     reads_number_late: bool,
-    /// A server that was not asked counts as one that has confirmed.
+    /// True if a server without a withdrawal counts as one that has confirmed.
     confirms_for_others: bool,
-    /// It is not recorded that a server was given a vote again.
+    /// True if restored votes are not recorded.
     forgets_restored: bool,
     changes: &'static [Change],
 }
@@ -59,7 +61,7 @@ const SOUND: Rules = Rules {
     changes: &[],
 };
 
-/// Splitmix64, so that a schedule can be had again from its seed.
+/// Splitmix64, so that a schedule can be repeated from its seed.
 #[derive(Debug)]
 struct Random(u64);
 
@@ -84,22 +86,22 @@ impl Random {
     }
 }
 
-/// A message on its way, or its reply.
+/// A message in transit, or its reply.
 #[derive(Debug, Clone)]
 struct Message {
     client: usize,
     node: usize,
     call: Call,
-    member: node::Member,
+    member: node::MembershipArgs,
     /// The run of the server that it was sent to.
     run: String,
     sent_at: u64,
-    /// What the client has recorded of it, if it may leave a vote.
+    /// The client's record of it, if it may leave a vote.
     sent: Option<Sent>,
-    /// Whether there is, or was, another copy of it.
+    /// True if there is, or was, another copy of it.
     is_repeated: bool,
-    /// The reply, if it is on its way back.
-    answer: Option<Answer>,
+    /// The reply, if it is in transit.
+    reply: Option<NodeReply>,
 }
 
 /// The outcome of all schedules of one kind.
@@ -111,8 +113,8 @@ struct Outcome {
     retries: u64,
     forgotten: u64,
     breaks: usize,
-    /// The first thing that went wrong, with its seed.
-    wrong: Option<(u64, String)>,
+    /// The first violation, with its seed.
+    violation: Option<(u64, String)>,
 }
 
 struct Schedule<'n> {
@@ -122,14 +124,14 @@ struct Schedule<'n> {
     nodes: &'n mut Nodes,
     clients: Vec<Client>,
     net: Vec<Message>,
-    /// By server, until when nothing reaches it or comes from it.
+    /// The time by server until which no message is delivered to it or from it.
     paused: Vec<u64>,
     sections: Vec<Section>,
-    /// The votes that releases have removed: of which request, where, and by which number.
+    /// The votes that releases have removed: request, server and number of the release.
     removals: Vec<(Id, usize, i64)>,
     breaks: Vec<Break>,
     forgotten: u64,
-    wrong: Vec<String>,
+    violations: Vec<String>,
 }
 
 impl Schedule<'_> {
@@ -164,7 +166,7 @@ impl Schedule<'_> {
         }
     }
 
-    /// All comes to rest: every client releases, and no message is lost any more.
+    /// Ends the schedule: every client releases, and no message is lost any more.
     fn end(&mut self) {
         self.paused.fill(0);
         for client in 0..self.clients.len() {
@@ -192,8 +194,8 @@ impl Schedule<'_> {
             return None;
         }
         let index = reachable[self.random.index(reachable.len())];
-        // Sent again, because its reply did not come.
-        if spare && self.net[index].answer.is_none() && self.random.percent(5) {
+        // Sent again, because its reply is missing.
+        if spare && self.net[index].reply.is_none() && self.random.percent(5) {
             self.net[index].is_repeated = true;
             return Some(self.net[index].clone());
         }
@@ -202,19 +204,19 @@ impl Schedule<'_> {
 
     fn deliver(&mut self, twice: bool) {
         let Some(mut message) = self.pick(twice) else { return };
-        if let Some(answer) = message.answer.take() {
-            return self.receive(message, &answer);
+        if let Some(reply) = message.reply.take() {
+            return self.receive(message, &reply);
         }
         let (node, mut call) = (message.node, message.call);
         // Planted: by then, it may be the number of a live proposal.
         if let (true, Call::Release { id, number }) = (self.rules.reads_number_late, &mut call) {
             *number = self.clients[message.client].number_of(*id);
         }
-        let answer = self.nodes.receive(node, call, &message.member, self.now);
-        if let (Call::Release { id, number }, Vote::Yes(_)) = (call, answer.vote) {
+        let reply = self.nodes.receive(node, call, &message.member, self.now);
+        if let (Call::Release { id, number }, Vote::Yes(_)) = (call, reply.vote) {
             self.removals.push((id, node, number));
         }
-        self.net.push(Message { answer: Some(answer), ..message });
+        self.net.push(Message { reply: Some(reply), ..message });
     }
 
     /// A server loses its data, in a restart or without one. No connection outlives a restart.
@@ -225,15 +227,15 @@ impl Schedule<'_> {
             self.nodes.restart(node);
         } else {
             // A withdrawn proposal that is delivered to a server which has forgotten the withdrawal leaves a vote for its lease. That
-            // harms nobody, and would be taken for a vote that was left behind.
+            // has no effect, and would be counted as left behind.
             let clients = &self.clients;
             let is_late = |message: &Message| {
                 let (Call::Propose { id, number, .. } | Call::Renew { id, number, .. }) = message.call else {
                     return false;
                 };
                 let (request, proposals) = (RequestId::from_bytes(id), &clients[message.client].proposals);
-                let is_withdrawn = !proposals.knows(request) || number <= proposals.withdrawn(request);
-                message.answer.is_none() && (message.is_repeated || is_withdrawn)
+                let is_withdrawn = !proposals.is_known(request) || number <= proposals.withdrawn(request);
+                message.reply.is_none() && (message.is_repeated || is_withdrawn)
             };
             self.net.retain(|message| message.node != node || !is_late(message));
             self.nodes.forget(node);
@@ -242,17 +244,17 @@ impl Schedule<'_> {
     }
 
     fn send(&mut self, client: usize, node: usize, call: Call, sent: Option<Sent>) {
-        let member = self.member(client, node);
+        let member = self.membership_args(client, node);
         let (run, sent_at) = (self.nodes.run(node), self.now);
         let message =
-            Message { client, node, call, member, run, sent_at, sent, is_repeated: false, answer: None };
+            Message { client, node, call, member, run, sent_at, sent, is_repeated: false, reply: None };
         self.net.push(message);
     }
 
     fn section(&mut self, client: usize, released: Option<u64>) {
-        let one = &self.clients[client];
-        let State::Holds { acquired, token, deadline, .. } = one.state else { return };
-        let section = Section::new("name", client.to_string(), Mode::Exclusive, one.invoked()..acquired);
+        let this = &self.clients[client];
+        let State::Held { acquired, token, deadline, .. } = this.state else { return };
+        let section = Section::new("name", client.to_string(), Mode::Exclusive, this.invoked()..acquired);
         let section = section.token(u64::try_from(token).unwrap()).deadline(deadline);
         self.sections.push(match released {
             Some(at) => section.released(at),
@@ -260,20 +262,20 @@ impl Schedule<'_> {
         });
     }
 
-    /// Everything that went wrong.
-    fn verdict(&mut self) -> Vec<String> {
+    /// Returns all violations.
+    fn violations(&mut self) -> Vec<String> {
         let mut found = history::overlaps(&self.sections);
         found.extend(history::token_regressions(&self.sections));
         found.extend(history::repeated_tokens(&self.sections));
         let left = self.nodes.locked(None);
         let left = (left > 0).then(|| format!("left behind: a vote on {left} servers"));
-        found.iter().map(ToString::to_string).chain(self.wrong.drain(..)).chain(left).collect()
+        found.iter().map(ToString::to_string).chain(self.violations.drain(..)).chain(left).collect()
     }
 }
 
-/// Runs schedules from seed 0 on until something with these words goes wrong.
+/// Runs schedules from seed 0 on until a violation contains these words.
 fn run(nodes: usize, clients: usize, schedules: u64, rules: Rules, words: &str) -> Outcome {
-    // Nothing is to survive it, so it need not be on the disk.
+    // No persistence is required.
     let server = redis::start(&[]).unwrap();
     let mut nodes = Nodes::new(server.url(), &server.name(), nodes, rules.changes);
     let mut outcome = Outcome::default();
@@ -286,26 +288,26 @@ fn run(nodes: usize, clients: usize, schedules: u64, rules: Rules, words: &str) 
             random: Random(seed),
             now: TTL,
             nodes: &mut nodes,
-            clients: (0..clients).map(|me| Client::new(me, count)).collect(),
+            clients: (0..clients).map(|index| Client::new(index, count)).collect(),
             net: Vec::new(),
             paused: vec![0; count],
             sections: Vec::new(),
             removals: Vec::new(),
             breaks: Vec::new(),
             forgotten: 0,
-            wrong: Vec::new(),
+            violations: Vec::new(),
         };
         schedule.run();
         schedule.end();
-        let verdict = schedule.verdict();
+        let violations = schedule.violations();
         outcome.schedules += 1;
         outcome.grants += schedule.sections.len();
         outcome.renewals += schedule.clients.iter().map(|client| client.renewals).sum::<u64>();
         outcome.retries += schedule.clients.iter().map(|client| client.retries).sum::<u64>();
         outcome.forgotten += schedule.forgotten;
-        outcome.breaks += schedule.breaks.iter().filter(|one| one.succeeded.is_some()).count();
-        if let Some(wrong) = verdict.into_iter().find(|wrong| wrong.contains(words)) {
-            outcome.wrong = Some((seed, wrong));
+        outcome.breaks += schedule.breaks.iter().filter(|known| known.succeeded.is_some()).count();
+        if let Some(violation) = violations.into_iter().find(|violation| violation.contains(words)) {
+            outcome.violation = Some((seed, violation));
             break;
         }
     }
@@ -313,13 +315,13 @@ fn run(nodes: usize, clients: usize, schedules: u64, rules: Rules, words: &str) 
 }
 
 #[test]
-fn no_schedule_breaks_exclusion_or_the_order_of_tokens_or_leaves_anything() {
+fn random_schedules_break_no_guarantee_and_leave_no_vote() {
     for (nodes, clients, schedules) in [(3, 2, 400), (3, 3, 200), (5, 3, 150)] {
         for forgets in [0, 1] {
             let outcome = run(nodes, clients, schedules, Rules { forgets, ..SOUND }, "");
             println!("{nodes} servers, {clients} clients: {outcome:?}");
-            assert_eq!(outcome.wrong, None);
-            // Or it proves nothing.
+            assert_eq!(outcome.violation, None);
+            // Otherwise the test proves nothing.
             assert!(outcome.grants as u64 > schedules && outcome.renewals > 5 && outcome.retries > 100);
             assert!(outcome.breaks > 5);
             assert_eq!(outcome.forgotten > 100, forgets > 0);
@@ -328,14 +330,14 @@ fn no_schedule_breaks_exclusion_or_the_order_of_tokens_or_leaves_anything() {
 }
 
 /// A vote for 10 is withdrawn, but the withdrawal is late. Meanwhile the server votes for 20 of the same request, by a proposal or
-/// because the others have extended it; whether it keeps that vote when the withdrawal of 10 arrives.
+/// because the others have extended it. Returns true if it keeps that vote when the withdrawal of 10 arrives.
 fn keeps_the_later_vote(later: Call, changes: &[Change]) -> bool {
     let server = redis::start(&[]).unwrap();
     let mut nodes = Nodes::new(server.url(), "n", 1, changes);
     let id = [7; 16];
     let first = Call::Propose { id, number: 10, withdrawn: 0 };
     let votes = [first, later, Call::Release { id, number: 10 }]
-        .map(|call| nodes.receive(0, call, &node::Member::default(), 0).vote);
+        .map(|call| nodes.receive(0, call, &node::MembershipArgs::default(), 0).vote);
     assert_eq!(votes[..2], [Vote::Yes(10), Vote::Yes(20)]);
     nodes.locked(Some(id)) == 1
 }
@@ -354,7 +356,7 @@ fn a_late_withdrawal_leaves_a_later_vote_of_the_same_request() {
 }
 
 /// A command is sent at 0 and delivered at 950, to a server that has lost its data at 900 and with it a vote whose lease ends at 1890.
-/// Whether its votes count at 1010, if the client counts the delay from this moment.
+/// Returns true if its votes count at 1010 when the client counts the delay from `since`.
 fn counts_too_early(since: u64) -> bool {
     let server = redis::start(&[]).unwrap();
     let mut nodes = Nodes::new(server.url(), "n", 1, &[]);
@@ -362,31 +364,31 @@ fn counts_too_early(since: u64) -> bool {
     let mut membership = membership::Membership::default();
     let member = |membership: &membership::Membership, now| {
         let observed = membership.argument("run0", "fresh", client::DELAY, client::at(now));
-        node::Member { run: "run0".to_owned(), observed }
+        node::MembershipArgs { run: "run0".to_owned(), observed }
     };
     let late = member(&membership, 0);
     nodes.forget(0);
     let propose = |number| Call::Propose { id: [7; 16], number, withdrawn: 0 };
-    let answer = nodes.receive(0, propose(10), &late, 950);
-    let first = membership.observe("run0", &answer.membership, client::at(since));
-    assert_eq!(first, membership::Observed::Delayed { begins: true });
-    let answer = nodes.receive(0, propose(20), &member(&membership, 1010), 1010);
-    membership.observe("run0", &answer.membership, client::at(1010)) == membership::Observed::Counts
+    let reply = nodes.receive(0, propose(10), &late, 950);
+    let first = membership.observe("run0", &reply.membership, client::at(since));
+    assert_eq!(first, membership::Observed::Delayed { is_first: true });
+    let reply = nodes.receive(0, propose(20), &member(&membership, 1010), 1010);
+    membership.observe("run0", &reply.membership, client::at(1010)) == membership::Observed::Counts
 }
 
 #[test]
-fn the_delay_of_a_server_that_has_forgotten_counts_from_the_first_reply() {
+fn the_delay_of_a_server_counts_from_the_first_reply() {
     assert!(!counts_too_early(960), "since the reply has arrived");
     // Planted: since the command was sent.
     assert!(counts_too_early(0));
 }
 
-/// A proposal repeated by a client that does not know the request finds its vote.
+/// A repeated proposal of a client that does not know the request finds its vote.
 #[test]
-fn a_vote_that_is_not_withdrawn_stands_for_any_number_of_its_request() {
+fn a_vote_that_is_not_withdrawn_counts_for_a_repeated_proposal() {
     let server = redis::start(&[]).unwrap();
     let mut nodes = Nodes::new(server.url(), "n", 1, &[]);
-    let (id, none) = ([7; 16], node::Member::default());
+    let (id, none) = ([7; 16], node::MembershipArgs::default());
     for number in [10, 20, 5] {
         let call = Call::Propose { id, number, withdrawn: 0 };
         assert_eq!(nodes.receive(0, call, &none, 0).vote, Vote::Yes(10));

@@ -1,9 +1,9 @@
-//! The servers of a schedule: the real scripts, run by a real server. Each has keys of its own there, and its time is the
+//! The servers of a schedule: the real scripts, run by a real server. Each has its own keys there, and its time is the
 //! schedule's.
 
 use redis::{Client, Connection};
 
-/// How long a lease lasts, in the schedule's milliseconds.
+/// The duration of a lease, in the schedule's milliseconds.
 pub(super) const TTL: u64 = 1000;
 
 macro_rules! lua {
@@ -32,15 +32,15 @@ pub(super) enum Script {
 /// A request's id.
 pub(super) type Id = [u8; 16];
 
-/// The part of a message by which a server knows whether its votes count.
+/// The part of a message from which a server determines if its votes count.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Member {
+pub(super) struct MembershipArgs {
     /// The run of the server that the client is connected to. Empty if restarts are trusted.
     pub(super) run: String,
     pub(super) observed: String,
 }
 
-/// What a message says.
+/// The content of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Call {
     Propose {
@@ -48,7 +48,7 @@ pub(super) enum Call {
         number: i64,
         withdrawn: i64,
     },
-    /// Extends a vote; gives it again if it `restores`.
+    /// Extends a vote; restores it if `restores` is true.
     Renew {
         id: Id,
         number: i64,
@@ -64,9 +64,9 @@ pub(super) enum Call {
     },
 }
 
-/// What a server replies.
+/// A server's reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Answer {
+pub(super) struct NodeReply {
     pub(super) vote: Vote,
     /// See `scripts/membership.lua`.
     pub(super) membership: String,
@@ -91,8 +91,8 @@ pub(super) struct Nodes {
 
 #[derive(Debug, Clone, Default)]
 struct Node {
-    /// When the vote there expires, if there is one.
-    ends: Option<u64>,
+    /// The time at which its vote expires, if it has one.
+    expires_at: Option<u64>,
     runs: u64,
 }
 
@@ -124,30 +124,30 @@ impl Nodes {
         self.nodes.len()
     }
 
-    /// Begins anew, with nothing kept.
+    /// Deletes all data.
     pub(super) fn clear(&mut self) {
         (0..self.nodes.len()).for_each(|node| self.forget(node));
         self.nodes.fill(Node::default());
     }
 
-    /// The run id of the server process.
+    /// Returns the run id of the server process.
     pub(super) fn run(&self, node: usize) -> String {
         format!("run{}", self.nodes[node].runs)
     }
 
-    /// `node` is restarted without its data.
+    /// Restarts `node` without its data.
     pub(super) fn restart(&mut self, node: usize) {
         self.nodes[node].runs += 1;
         self.forget(node);
     }
 
-    /// `node` loses its data.
+    /// Deletes the data of `node`.
     pub(super) fn forget(&mut self, node: usize) {
-        self.nodes[node].ends = None;
+        self.nodes[node].expires_at = None;
         redis::cmd("DEL").arg(self.keys(node).as_slice()).exec(&mut self.server).unwrap();
     }
 
-    /// All servers are in use: their votes count.
+    /// Confirms all servers: their votes count.
     pub(super) fn confirm(&mut self) {
         for node in 0..self.nodes.len() {
             let member = format!("confirmed {} 0 nonce 0", self.run(node));
@@ -155,7 +155,7 @@ impl Nodes {
         }
     }
 
-    /// On how many servers there is a vote, expired or not: of this request, or of any.
+    /// Returns the number of servers with a vote, expired or not, for this request or for any.
     pub(super) fn locked(&mut self, of: Option<Id>) -> usize {
         let votes = (0..self.nodes.len()).filter(|node| {
             let vote: Option<Vec<u8>> =
@@ -165,10 +165,16 @@ impl Nodes {
         votes.count()
     }
 
-    /// `node` carries out a message at this moment.
-    pub(super) fn receive(&mut self, node: usize, call: Call, member: &Member, now: u64) -> Answer {
+    /// Executes a message at `node` at the time `now`.
+    pub(super) fn receive(
+        &mut self,
+        node: usize,
+        call: Call,
+        member: &MembershipArgs,
+        now: u64,
+    ) -> NodeReply {
         let keys = self.keys(node);
-        if self.nodes[node].ends.take_if(|ends| *ends <= now).is_some() {
+        if self.nodes[node].expires_at.take_if(|expires_at| *expires_at <= now).is_some() {
             redis::cmd("DEL").arg(&keys[0]).exec(&mut self.server).unwrap();
         }
         let hash = match call {
@@ -187,7 +193,7 @@ impl Nodes {
         if matches!(call, Call::Propose { .. } | Call::Renew { .. }) {
             command.arg(&member.run).arg(0).arg(&member.observed);
         }
-        // No key expires by itself meanwhile.
+        // No key expires by itself during the test.
         match call {
             Call::Propose { id, number, withdrawn } => {
                 command.arg(&id).arg(number).arg(withdrawn).arg(600_000).arg(900_000);
@@ -220,13 +226,13 @@ impl Nodes {
             other => panic!("{call:?}: {other}"),
         };
         match (call, vote) {
-            (Call::Release { .. }, Vote::Yes(_)) => self.nodes[node].ends = None,
+            (Call::Release { .. }, Vote::Yes(_)) => self.nodes[node].expires_at = None,
             (Call::Propose { .. } | Call::Renew { .. }, Vote::Yes(_)) => {
-                self.nodes[node].ends = Some(now + TTL);
+                self.nodes[node].expires_at = Some(now + TTL);
             }
             _ => {}
         }
-        Answer { vote, membership }
+        NodeReply { vote, membership }
     }
 
     fn keys(&self, node: usize) -> [String; 5] {

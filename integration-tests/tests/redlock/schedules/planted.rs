@@ -1,4 +1,4 @@
-//! Rules and scripts that are broken on purpose: the schedules find each by its consequence.
+//! Planted bugs in rules and scripts: the schedules detect each by its consequence.
 
 use super::{
     Rules, SOUND,
@@ -6,56 +6,56 @@ use super::{
     run,
 };
 
-/// Broken rules are found, each by its consequence.
-fn is_found(what: &str, clients: usize, rules: Rules) {
+/// Checks that the schedules detect broken rules by their consequence.
+fn assert_detected(what: &str, clients: usize, rules: Rules) {
     let outcome = run(3, clients, 4000, rules, what);
     println!("{outcome:?}");
-    assert_ne!(outcome.wrong, None, "not found");
+    assert_ne!(outcome.violation, None, "not found");
 }
 
 #[test]
-fn planted_votes_that_are_not_withdrawn_are_found() {
-    is_found("left behind", 2, Rules { withdraws: false, ..SOUND });
+fn planted_votes_that_are_not_withdrawn_are_detected() {
+    assert_detected("left behind", 2, Rules { withdraws: false, ..SOUND });
 }
 
 #[test]
-fn planted_a_withdrawal_of_the_live_number_is_found() {
-    is_found("overlap", 2, Rules { reads_number_late: true, ..SOUND });
+fn planted_a_withdrawal_of_the_live_number_is_detected() {
+    assert_detected("overlap", 2, Rules { reads_number_late: true, ..SOUND });
 }
 
 #[test]
-fn planted_a_false_confirmation_is_found() {
-    is_found("released too early", 2, Rules { confirms_for_others: true, ..SOUND });
+fn planted_a_false_confirmation_is_detected() {
+    assert_detected("released too early", 2, Rules { confirms_for_others: true, ..SOUND });
 }
 
 #[test]
-fn planted_a_restored_vote_that_is_forgotten_at_the_release_is_found() {
-    is_found("left behind", 2, Rules { forgets: 3, forgets_restored: true, ..SOUND });
+fn planted_an_unrecorded_restored_vote_is_detected() {
+    assert_detected("left behind", 2, Rules { forgets: 3, forgets_restored: true, ..SOUND });
 }
 
 #[test]
-fn planted_servers_that_forget_and_vote_at_once_are_found() {
-    is_found("overlap", 2, Rules { forgets: 1, trusts: true, ..SOUND });
+fn planted_servers_that_forget_and_vote_at_once_are_detected() {
+    assert_detected("overlap", 2, Rules { forgets: 1, trusts: true, ..SOUND });
 }
 
 #[test]
-fn planted_clients_that_ignore_the_membership_are_found() {
-    is_found("overlap", 2, Rules { forgets: 1, ignores_membership: true, ..SOUND });
+fn planted_clients_that_ignore_the_membership_are_detected() {
+    assert_detected("overlap", 2, Rules { forgets: 1, ignores_membership: true, ..SOUND });
 }
 
 #[test]
-fn planted_a_server_that_is_confirmed_at_once_is_found() {
+fn planted_a_server_that_is_confirmed_at_once_is_detected() {
     const CHANGES: &[Change] = &[Change {
         script: Script::Membership,
         from: "state, was_durable, nonce, age = 'new', durable, fresh, 0",
         to: "state, was_durable, nonce, age = 'confirmed', durable, fresh, 0",
     }];
-    is_found("overlap", 2, Rules { forgets: 1, changes: CHANGES, ..SOUND });
+    assert_detected("overlap", 2, Rules { forgets: 1, changes: CHANGES, ..SOUND });
 }
 
 #[test]
-fn planted_a_release_that_lets_late_proposals_in_is_found() {
-    is_found(
+fn planted_a_release_that_accepts_late_proposals_is_detected() {
+    assert_detected(
         "left behind",
         2,
         Rules {
@@ -66,8 +66,8 @@ fn planted_a_release_that_lets_late_proposals_in_is_found() {
 }
 
 #[test]
-fn planted_a_release_without_comparing_is_found() {
-    is_found(
+fn planted_a_release_without_a_comparison_is_detected() {
+    assert_detected(
         "overlap",
         2,
         Rules {
@@ -78,8 +78,8 @@ fn planted_a_release_without_comparing_is_found() {
 }
 
 #[test]
-fn planted_a_late_release_that_takes_a_later_proposal_is_found() {
-    is_found(
+fn planted_a_late_release_that_removes_a_later_vote_is_detected() {
+    assert_detected(
         "overlap",
         2,
         Rules {
@@ -94,18 +94,18 @@ fn planted_a_late_release_that_takes_a_later_proposal_is_found() {
 }
 
 #[test]
-fn planted_a_vote_that_keeps_its_withdrawn_number_is_found() {
+fn planted_a_vote_that_keeps_its_withdrawn_number_is_detected() {
     const CHANGES: &[Change] = &[Change {
         script: Script::Propose,
         from: "cmsgpack.pack({number, now, ARGV[9]",
         to: "cmsgpack.pack({is_of(id) and entry[1] or number, now, ARGV[9]",
     }];
-    is_found("overlap", 2, Rules { changes: CHANGES, ..SOUND });
+    assert_detected("overlap", 2, Rules { changes: CHANGES, ..SOUND });
 }
 
 #[test]
-fn planted_a_renewal_after_the_release_is_found() {
-    is_found(
+fn planted_a_renewal_after_the_release_is_detected() {
+    assert_detected(
         "left behind",
         2,
         Rules {
@@ -116,15 +116,15 @@ fn planted_a_renewal_after_the_release_is_found() {
 }
 
 #[test]
-fn planted_a_marked_vote_that_is_extended_is_found() {
+fn planted_an_extended_marked_vote_is_detected() {
     const CHANGES: &[Change] =
         &[Change { script: Script::KeepAlive, from: "if entry[5] then", to: "if false then" }];
-    is_found("extended after the break", 2, Rules { breaks: 5, changes: CHANGES, ..SOUND });
+    assert_detected("extended after the break", 2, Rules { breaks: 5, changes: CHANGES, ..SOUND });
 }
 
 #[test]
-fn planted_a_number_that_is_not_greater_and_accepted_is_found() {
-    is_found(
+fn planted_an_accepted_smaller_number_is_detected() {
+    assert_detected(
         "token",
         3,
         Rules {

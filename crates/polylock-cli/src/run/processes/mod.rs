@@ -1,10 +1,10 @@
-//! The processes of a command: the command, and everything that it has started.
+//! The processes of a command: the command, and all processes that it has started.
 //!
-//! They are found through their ancestor. The warden is the parent of the command and a child subreaper, so every process of the
-//! command is its descendant: also one that has left the process group or the session, and one whose own parent has ended. The
-//! kernel lists the children of each process (`/proc/<pid>/task/<tid>/children`), so the cost of a search depends on the number of
-//! the command's processes alone. On a kernel without these lists (no `CONFIG_PROC_CHILDREN`) all processes of the machine are
-//! read instead, after the process group was killed.
+//! They are found through their ancestor. The warden is the parent of the command and a child subreaper, so every process of the command
+//! is its descendant, even if it has left the process group or the session, or if its own parent has ended. The kernel lists the children
+//! of each process (`/proc/<pid>/task/<tid>/children`), so the cost of a search depends only on the number of the command's processes. On
+//! a kernel without these lists (no `CONFIG_PROC_CHILDREN`) all processes of the machine are read instead, after the process group was
+//! killed.
 
 mod process;
 
@@ -17,36 +17,36 @@ use rustix::{
 
 pub(super) use self::process::{Process, Stat};
 
-/// How many passes a kill makes at most while it finds new processes.
-const PASSES: usize = 100;
+/// The maximum number of passes of a kill while it finds new processes.
+const MAX_PASSES: usize = 100;
 
 /// The processes of a command, as its warden or its wrapper finds and signals them.
 #[derive(Debug, Default)]
 pub(super) struct ProcessTree {
-    /// All children of these belong to the command, ...
+    /// The ancestors of the command's processes: all children of these belong to the command, ...
     pub(super) ancestors: Vec<Ancestor>,
-    /// ... but for these.
+    /// ... except for these.
     pub(super) excluded: Vec<Pid>,
-    /// The first process.
+    /// The first process of the command.
     pub(super) command: Option<Process>,
-    /// The process group that the command was started in, if it has one of its own.
+    /// The process group of the command, if it was started in one of its own.
     pub(super) group: Option<Group>,
-    /// The processes outside the group that the last look has found.
+    /// The processes outside the group that the last search has found.
     pub(super) outside: Vec<Process>,
 }
 
-/// A process whose children are searched, and the reason why its number is not reused.
+/// A process with children that are searched, and the reason why its pid is not reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ancestor {
     /// This process.
     This,
-    /// A child of this process, which has not reaped it.
+    /// A child of this process that has not been reaped.
     Child(Pid),
-    /// The process of this number, for as long as it is the parent of this one.
+    /// The process with this pid, for as long as it is the parent of this one.
     Parent(Pid),
 }
 
-/// A process group, and the reason why its number is not reused.
+/// A process group, and the reason why its id is not reused.
 #[derive(Debug, Clone)]
 pub(super) struct Group {
     id: Pid,
@@ -55,12 +55,12 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// A group whose leader is not reaped before the last signal was sent.
+    /// Returns a group with a leader that is not reaped before the last signal was sent.
     pub(super) fn unreaped(id: Pid) -> Self {
         Self { id, members: None }
     }
 
-    /// A group that is signalled while one of these processes, by number and start time, is a member of it.
+    /// Returns a group that is signalled while one of these processes, by pid and start time, is a member of it.
     pub(super) fn while_member(id: Pid, members: Vec<(Pid, u64)>) -> Self {
         Self { id, members: Some(members) }
     }
@@ -75,18 +75,18 @@ impl Group {
     fn signal(&self, signal: Signal) {
         // The group 1 would be a signal to every process of the machine.
         if self.id != Pid::INIT && self.exists() {
-            // Fails for an empty group.
+            // This fails for an empty group.
             kill_process_group(self.id, signal).ok();
         }
     }
 }
 
-/// What is left after a kill.
+/// The processes that remain after a kill.
 #[derive(Debug, Default)]
 pub(super) struct Remaining {
-    /// Killed, and not gone yet.
+    /// Killed processes that have not ended yet.
     pub(super) dying: Vec<Process>,
-    /// Alive, because this process has no right to kill them.
+    /// Living processes that this process has no permission to kill.
     pub(super) refused: Vec<Process>,
 }
 
@@ -97,7 +97,7 @@ impl Remaining {
 }
 
 impl ProcessTree {
-    /// Passes a signal on: to the whole group, or to the command alone.
+    /// Forwards a signal: to the whole group, or to the command alone.
     pub(super) fn forward(&self, signal: Signal) {
         match (&self.group, &self.command) {
             (Some(group), _) => group.signal(signal),
@@ -120,21 +120,21 @@ impl ProcessTree {
         }
     }
 
-    /// Kills every process and returns those that are not gone yet. To be called again until none is left: a process may have
+    /// Kills every process and returns those that have not ended yet. It must be called again until none is left: a process may have
     /// started another one just before it was killed.
     pub(super) fn kill(&mut self) -> Remaining {
-        // One signal, before anything is read: it takes the same time however many processes there are.
+        // One signal, before any process is looked up: it takes the same time however many processes there are.
         if let Some(group) = &self.group {
             group.signal(Signal::KILL);
         }
         for process in self.command.iter().chain(&self.outside) {
             process.signal(Signal::KILL).ok();
         }
-        // Again at once while there are new ones: a process that starts another one and ends, again and again, must not be given
-        // the time to do so.
+        // It repeats at once while there are new processes: a process that starts another one and ends, again and again, must not get the
+        // time to do so.
         let mut signalled = HashSet::new();
         let mut remaining = Remaining::default();
-        for _ in 0..PASSES {
+        for _ in 0..MAX_PASSES {
             remaining = Remaining::default();
             let mut is_new = false;
             for process in self.find() {
@@ -151,16 +151,16 @@ impl ProcessTree {
         remaining
     }
 
-    /// Notes which processes have left the group, so that the next kill reaches them first, and returns those that this process
-    /// has no right to signal.
-    pub(super) fn look(&mut self) -> Vec<Process> {
+    /// Records the processes that have left the group, so that the next kill reaches them first, and returns those that this process has
+    /// no permission to signal.
+    pub(super) fn refresh(&mut self) -> Vec<Process> {
         self.outside = self.find_outside();
         // Signalling a group succeeds if one member may be signalled, so its members are checked, too.
-        self.find().into_iter().filter(Process::is_out_of_reach).collect()
+        self.find().into_iter().filter(Process::is_unkillable).collect()
     }
 
-    /// Whether every process has ended.
-    pub(super) fn is_gone(&self) -> bool {
+    /// Returns true if every process has ended.
+    pub(super) fn has_ended(&self) -> bool {
         self.find().is_empty()
     }
 
@@ -172,7 +172,7 @@ impl ProcessTree {
         found
     }
 
-    /// All processes of the command that have not ended.
+    /// Returns all processes of the command that have not ended.
     fn find(&self) -> Vec<Process> {
         let found = self.search();
         // A list of children may lack one if another one was reaped while it was read.
@@ -180,21 +180,21 @@ impl ProcessTree {
     }
 
     fn search(&self) -> Vec<Process> {
-        let kinship = Kinship::read();
+        let lookup = ChildLookup::read();
         let mut found: Vec<Process> = Vec::new();
-        // In no case the first process of the machine, or this one.
+        // The first process of the machine and this process are always excluded.
         let mut seen: HashSet<Pid> = self.excluded.iter().copied().chain([Pid::INIT, getpid()]).collect();
         let mut add = |found: &mut Vec<Process>, processes: Vec<Process>| {
             found.extend(processes.into_iter().filter(|one| !one.has_ended() && seen.insert(one.id())));
         };
         for ancestor in &self.ancestors {
-            add(&mut found, ancestor.children(&kinship));
+            add(&mut found, ancestor.children(&lookup));
         }
         add(&mut found, self.command.iter().chain(&self.outside).cloned().collect());
         let mut next = 0;
         while let Some(parent) = found.get(next).cloned() {
-            let children = kinship.children(parent.id());
-            // The number of a parent that has ended may have been reused.
+            let children = lookup.children(parent.id());
+            // The pid of a parent that has ended may have been reused.
             if !parent.has_ended() {
                 add(&mut found, children);
             }
@@ -205,29 +205,31 @@ impl ProcessTree {
 }
 
 impl Ancestor {
-    fn children(self, kinship: &Kinship) -> Vec<Process> {
+    fn children(self, lookup: &ChildLookup) -> Vec<Process> {
         let id = match self {
             Self::This => getpid(),
             Self::Child(id) | Self::Parent(id) => id,
         };
-        let children = kinship.children(id);
-        // A parent may have ended, and its number may have been reused. The children of the first process of the machine, or of a
-        // container, are the orphans of all programs.
-        let is_its_own = id != Pid::INIT && (!matches!(self, Self::Parent(_)) || getppid() == Some(id));
-        if is_its_own { children } else { Vec::new() }
+        let children = lookup.children(id);
+        // A parent may have ended, and its pid may have been reused. The children of the first process of the machine, or of a container,
+        // are the orphans of all programs.
+        let is_ancestor = id != Pid::INIT && (!matches!(self, Self::Parent(_)) || getppid() == Some(id));
+        if is_ancestor { children } else { Vec::new() }
     }
 }
 
-/// Which process is whose child.
-enum Kinship {
-    /// Each process has a list of its children.
+/// The source of parent-child relations.
+enum ChildLookup {
+    /// The list of children of each process.
     Lists,
-    /// All processes of the machine, as they were read once; none where there is no `/proc`.
+    /// All processes of the machine, read once; empty without `/proc`.
     Table(Vec<Stat>),
 }
 
-impl Kinship {
+impl ChildLookup {
     fn read() -> Self {
+        #[cfg(test)]
+        tests::on_lookup();
         static LISTS: OnceLock<bool> = OnceLock::new();
         let list = || fs::exists(format!("/proc/self/task/{}/children", getpid())).unwrap_or(false);
         if *LISTS.get_or_init(list) { Self::Lists } else { Self::table() }
@@ -239,10 +241,10 @@ impl Kinship {
         Self::Table(ids.filter_map(Stat::of).collect())
     }
 
-    /// The children of the process `parent`, which must not have been reaped when this returns.
+    /// Returns the children of the process `parent`, which must not have been reaped when this returns.
     ///
-    /// The list is read twice, and a process that is not in the second one is dropped, because of this race: a child of the first
-    /// list ends and is reaped, its number is given to another process, and that process is opened.
+    /// The list is read twice, and a process that is not in the second one is dropped, because of this race: a child of the first list
+    /// ends and is reaped, its pid is given to another process, and that process is opened.
     fn children(&self, parent: Pid) -> Vec<Process> {
         let mut children: Vec<Process> = self.numbers(parent).into_iter().filter_map(Process::open).collect();
         if children.is_empty() {
@@ -269,19 +271,19 @@ impl Kinship {
     }
 }
 
-/// Makes this process the parent of its descendants whose own parents end, where the system supports it.
+/// Makes this process the parent of descendants with parents that have ended, if the system supports it.
 pub(super) fn become_subreaper() {
-    // Cannot fail on a supported kernel. On other systems such processes are not found.
+    // It can't fail on a supported kernel. On other systems such processes are not found.
     #[cfg(target_os = "linux")]
     rustix::process::set_child_subreaper(Some(getpid())).ok();
 }
 
-/// The numbers of the children of this process, zombies included.
+/// Returns the pids of the children of this process, zombies included.
 pub(super) fn children() -> Vec<Pid> {
-    Kinship::read().numbers(getpid())
+    ChildLookup::read().numbers(getpid())
 }
 
-/// The numbers of the children of `parent`; none if it is gone.
+/// Returns the pids of the children of `parent`; none if it is gone.
 fn numbers_in_lists(parent: Pid) -> Vec<Pid> {
     // A child belongs to the thread that has started it.
     let threads = fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten().flatten();
@@ -295,12 +297,45 @@ fn numbers_in_lists(parent: Pid) -> Vec<Pid> {
 
 #[cfg(test)]
 mod tests {
-    use std::process::{Child, Command, Stdio};
+    use std::{
+        cell::Cell,
+        process::{Child, Command, Stdio},
+    };
 
     use super::*;
 
-    /// A shell that has started a child which leaves the session, and a grandchild.
-    fn family() -> (Child, ProcessTree) {
+    thread_local! {
+        /// The process to check when this thread looks up processes for the first time, and the result: true if it had ended.
+        static CHECKED: Cell<Option<Pid>> = const { Cell::new(None) };
+        static HAD_ENDED: Cell<Option<bool>> = const { Cell::new(None) };
+    }
+
+    /// Called by each lookup.
+    pub(super) fn on_lookup() {
+        let Some(id) = CHECKED.take() else { return };
+        // A process ends a moment after a signal.
+        let has_ended = |_| {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            Process::open(id).is_none_or(|process| process.has_ended())
+        };
+        HAD_ENDED.set(Some((0..200).any(has_ended)));
+    }
+
+    #[test]
+    fn the_group_is_killed_before_any_process_is_looked_up() {
+        use std::os::unix::process::CommandExt;
+
+        let mut sleeper = Command::new("sleep").arg("60").process_group(0).spawn().unwrap();
+        let id = Pid::from_child(&sleeper);
+        let mut tree = ProcessTree { group: Some(Group::unreaped(id)), ..ProcessTree::default() };
+        CHECKED.set(Some(id));
+        tree.kill();
+        assert_eq!(HAD_ENDED.get(), Some(true));
+        sleeper.wait().unwrap();
+    }
+
+    /// Starts a shell with a child that leaves the session, and a grandchild.
+    fn process_tree() -> (Child, ProcessTree) {
         let mut command = Command::new("sh");
         command.args(["-c", "setsid sh -c 'sleep 60 & wait' & wait"]).stdout(Stdio::null());
         let child = command.spawn().unwrap();
@@ -309,33 +344,33 @@ mod tests {
     }
 
     #[test]
-    fn descendants_are_found_from_above_and_killed() {
-        let (mut child, mut tree) = family();
+    fn all_descendants_are_found_and_killed() {
+        let (mut child, mut tree) = process_tree();
         while tree.find().len() < 3 {
             std::thread::yield_now();
         }
-        assert!(tree.look().is_empty() && !tree.is_gone());
+        assert!(tree.refresh().is_empty() && !tree.has_ended());
         assert_eq!(tree.outside.len(), 3);
-        // When the shell has ended, the other two are found only because `look` has noted them.
+        // When the shell has ended, the other two are found only because `refresh` has recorded them.
         while !tree.kill().is_empty() {
             child.try_wait().unwrap();
         }
         child.wait().unwrap();
-        assert!(tree.is_gone());
+        assert!(tree.has_ended());
     }
 
     #[test]
-    fn lists_of_children_and_the_table_of_all_processes_say_the_same() {
-        let (mut child, tree) = family();
+    fn the_lists_of_children_and_the_process_table_agree() {
+        let (mut child, tree) = process_tree();
         while tree.find().len() < 3 {
             std::thread::yield_now();
         }
         let id = Pid::from_child(&child);
         let ids = |processes: Vec<Process>| processes.iter().map(Process::id).collect::<Vec<_>>();
-        let listed = ids(Kinship::Lists.children(id));
+        let listed = ids(ChildLookup::Lists.children(id));
         assert_eq!(listed.len(), 1);
-        assert_eq!(ids(Kinship::table().children(id)), listed);
-        assert!(Kinship::Lists.children(listed[0]).iter().all(|process| process.id() != id));
+        assert_eq!(ids(ChildLookup::table().children(id)), listed);
+        assert!(ChildLookup::Lists.children(listed[0]).iter().all(|process| process.id() != id));
         for process in tree.find() {
             process.signal(Signal::KILL).unwrap();
         }
@@ -350,7 +385,7 @@ mod tests {
         let id = Pid::from_child(&sleeper);
         let started = Stat::of(id).unwrap().started;
         Group::while_member(id, vec![(id, started - 1), (getpid(), started)]).signal(Signal::KILL);
-        // A process that gets a signal ends a moment later.
+        // A process ends a moment after a signal.
         for _ in 0..20 {
             std::thread::sleep(std::time::Duration::from_millis(10));
             assert!(!Process::open(id).unwrap().has_ended());

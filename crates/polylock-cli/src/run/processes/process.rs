@@ -1,4 +1,4 @@
-//! One process, identified by more than its number.
+//! One process, identified by more than its pid.
 
 use std::fs;
 
@@ -7,9 +7,9 @@ use rustix::{
     process::{Pid, Signal, kill_process, test_kill_process},
 };
 
-/// A process that is not confused with a later one of the same number.
+/// A process that is distinguished from a later one with the same pid.
 ///
-/// On Linux 5.3 and later it is a pidfd, elsewhere a number and a start time, which is compared immediately before each signal.
+/// On Linux 5.3 and later it is a pidfd, elsewhere a pid and a start time, which is compared immediately before each signal.
 #[derive(Debug, Clone)]
 pub(in crate::run) struct Process {
     id: Pid,
@@ -20,18 +20,18 @@ pub(in crate::run) struct Process {
 enum Identity {
     #[cfg(target_os = "linux")]
     Descriptor(std::sync::Arc<std::os::fd::OwnedFd>),
-    /// `None` where there is no `/proc`.
+    /// `None` if there is no `/proc`.
     StartTime(Option<u64>),
 }
 
 impl Process {
-    /// The process that has the number `id` now; `None` if there is none.
+    /// Opens the process with the pid `id`; `None` if there is none.
     pub(in crate::run) fn open(id: Pid) -> Option<Self> {
         #[cfg(target_os = "linux")]
         match rustix::process::pidfd_open(id, rustix::process::PidfdFlags::empty()) {
             Ok(fd) => return Some(Self { id, identity: Identity::Descriptor(fd.into()) }),
             Err(Errno::SRCH) => return None,
-            // An old kernel, a filter of system calls, or too many open files.
+            // The cause is an old kernel, a filter of system calls, or too many open files.
             Err(_) => {}
         }
         Self::by_start_time(id)
@@ -62,7 +62,7 @@ impl Process {
         }
     }
 
-    /// Whether it has ended: it is gone, or a zombie that its parent has not reaped yet.
+    /// Returns true if it has ended: it is gone, or a zombie that its parent has not reaped yet.
     pub(in crate::run) fn has_ended(&self) -> bool {
         match &self.identity {
             #[cfg(target_os = "linux")]
@@ -78,40 +78,41 @@ impl Process {
         }
     }
 
-    /// Whether it runs and this process has no right to signal it.
-    pub(in crate::run) fn is_out_of_reach(&self) -> bool {
-        // Sends no signal, so a reused number does no harm; and then this process has ended.
+    /// Returns true if it runs and this process has no permission to signal it.
+    pub(in crate::run) fn is_unkillable(&self) -> bool {
+        // This sends no signal, so a reused pid does no harm; and then this process has ended.
         test_kill_process(self.id) == Err(Errno::PERM) && !self.has_ended()
     }
 
-    /// The number of the user that it runs as, if the system shows it.
+    /// Returns the id of its user, if the system shows it.
     pub(in crate::run) fn user(&self) -> Option<u32> {
         use std::os::unix::fs::MetadataExt;
         fs::metadata(format!("/proc/{}", self.id)).ok().map(|entry| entry.uid())
     }
 }
 
-/// What `/proc/<pid>/stat` says about a process.
+/// The contents of `/proc/<pid>/stat`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::run) struct Stat {
     pub(super) id: Pid,
-    /// `None` if it is outside of this container, as the next two may be. rustix' calls for them do not support that case.
+    /// `None` if it is outside of this container, as the processes of the next two fields may be. rustix' calls for them do not support
+    /// that case.
     pub(in crate::run) parent: Option<Pid>,
     pub(in crate::run) group: Option<Pid>,
     pub(in crate::run) session: Option<Pid>,
     /// False for a zombie.
     runs: bool,
-    /// When it started, in the system's own unit.
+    /// The start time, in the system's own unit.
     pub(in crate::run) started: u64,
 }
 
 impl Stat {
-    /// Of the process that has the number `id`; `None` if there is none, or no `/proc`.
+    /// Reads the status of the process with the pid `id`; `None` if there is no such process, or no `/proc`.
     pub(in crate::run) fn of(id: Pid) -> Option<Self> {
         Self::parse(&fs::read_to_string(format!("/proc/{id}/stat")).ok()?)
     }
 
-    /// Parses `4711 (a name) S 1 4711 …`; the name may hold any character.
+    /// Parses `4711 (a name) S 1 4711 …`; the name may contain any character.
     fn parse(stat: &str) -> Option<Self> {
         let (id, rest) = stat.split_once(' ')?;
         let mut rest = rest.rsplit_once(") ")?.1.split(' ');
@@ -140,13 +141,13 @@ mod tests {
         (child, id)
     }
 
-    /// The process in both forms.
+    /// Opens the process in both forms.
     fn forms(id: Pid) -> [Process; 2] {
         [Process::open(id).unwrap(), Process::by_start_time(id).unwrap()]
     }
 
     #[test]
-    fn a_name_with_brackets_and_spaces_does_not_confuse() {
+    fn a_name_with_brackets_and_spaces_is_parsed() {
         let stat =
             Stat::parse("42 (a) b) S (c) S 7 40 0 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 8123 9 9").unwrap();
         assert_eq!((Some(stat.id), stat.parent), (Pid::from_raw(42), Pid::from_raw(7)));
@@ -156,11 +157,11 @@ mod tests {
     }
 
     #[test]
-    fn an_ended_process_is_not_signalled_though_its_number_is_still_taken() {
+    fn an_ended_process_is_not_signalled_while_its_pid_is_in_use() {
         for form in [0, 1] {
             let (mut child, id) = sleeper();
             let process = forms(id)[form].clone();
-            assert!(!process.has_ended() && !process.is_out_of_reach());
+            assert!(!process.has_ended() && !process.is_unkillable());
             process.signal(Signal::KILL).unwrap();
             while !process.has_ended() {
                 std::thread::yield_now();
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_descriptor_the_start_time_tells_a_later_process_with_the_same_number() {
+    fn without_a_pidfd_the_start_time_detects_a_reused_pid() {
         let (mut child, id) = sleeper();
         let earlier =
             Process { id, identity: Identity::StartTime(Stat::of(id).map(|stat| stat.started - 1)) };

@@ -1,8 +1,8 @@
 //! The warden: a process between polylock and the command, which kills the command when polylock can't.
 //!
-//! The command must be dead before another process can acquire the lock, even if polylock itself is killed or stopped. So polylock
-//! starts a second process of the same program, which starts the command and knows the deadline. It kills the command and all
-//! processes that the command has started when
+//! The command must be dead before another process can acquire the lock, even if polylock itself is killed or stopped. So polylock starts
+//! a second process of the same program, which starts the command and knows the deadline. It kills the command and all processes that the
+//! command has started when
 //!
 //! * the socket to polylock closes, because polylock was killed, or
 //! * the deadline passes without a later one, because polylock is stopped or hangs.
@@ -12,18 +12,18 @@
 //!                     └─ command ── …
 //! ```
 //!
-//! * The warden is the parent of the command and a child subreaper, so every process that the command starts remains its
-//!   descendant: [`ProcessTree`].
-//! * The warden does not reap the command before polylock has finished with it. Until then the number of the command is not
-//!   reused, and signals to it reach the command or nothing.
-//! * The process group is led by a third process, which does nothing. It keeps the number of the group from being reused, and the
-//!   warden, which is not a member, survives the one signal that kills the group.
-//! * polylock is a child subreaper, too. If the warden is killed, the command becomes polylock's child, and another warden is
-//!   started: from then on polylock reaps the command, and the new warden finds the processes through polylock's children.
-//! * With `--foreground` the command is in polylock's group instead, which other programs of the caller may share: then the
-//!   processes are killed one by one.
+//! * The warden is the parent of the command and a child subreaper, so every process that the command starts remains its descendant:
+//!   [`ProcessTree`].
+//! * The warden does not reap the command before polylock has finished with it. Until then the pid of the command is not reused, and a
+//!   signal to it reaches the command or no process.
+//! * The process group is led by a third process, which does nothing. It prevents the reuse of the group's id, and the warden, which is
+//!   not a member, survives the one signal that kills the group.
+//! * polylock is a child subreaper, too. If the warden is killed, the command becomes polylock's child, and another warden is started:
+//!   from then on polylock reaps the command, and the new warden finds the processes through polylock's children.
+//! * With `--foreground` the command is in polylock's group instead, which other programs of the caller may share: then the processes are
+//!   killed one by one.
 //!
-//! A parent-death signal is no alternative: it reaches neither the command's children nor a command whose parent is stopped.
+//! A parent-death signal is no alternative: it reaches neither the command's children nor a command with a stopped parent.
 
 mod message;
 mod start;
@@ -48,25 +48,25 @@ use tokio::{
 };
 
 use self::{
-    message::{Adopted, Event, Inbox, LEADER, Order, Place, WARDEN, is_called},
-    start::{Starting, connection, pass_streams, spawn},
+    message::{Adopted, CommandGroup, Event, Inbox, LEADER, Order, WARDEN, is_started_as},
+    start::{StartingWarden, pass_streams, socket_pair, spawn},
 };
 use super::{
-    orphans::Orphans,
+    orphans::OrphanReaper,
     processes::{Ancestor, Group, Process, ProcessTree, Stat, become_subreaper, children},
     terminal::group_under_job_control,
 };
 
-/// How long a warden may take to report the end of the command before it counts as stopped.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// How many wardens in a row may end without an answer.
-const REPLACEMENTS: u32 = 3;
+/// The time that a warden may take to report the end of the command before it counts as stopped.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
+/// The maximum number of consecutive wardens that end without a reply.
+const MAX_REPLACEMENTS: u32 = 3;
 
 /// Runs this process as a helper of another polylock, if it was started as one.
 pub(crate) fn main() -> Option<ExitCode> {
-    if is_called(WARDEN) {
+    if is_started_as(WARDEN) {
         Some(watch::warden())
-    } else if is_called(LEADER) {
+    } else if is_started_as(LEADER) {
         Some(watch::leader())
     } else {
         None
@@ -80,30 +80,30 @@ pub(super) enum Report {
     Ended(ExitStatus),
     /// The command was stopped by this signal.
     Stopped(i32),
-    /// A look at all processes of the command, from the order on, took this long.
-    Took(Duration),
-    /// This process of the command belongs to another user, who is known by this number, and can't be killed.
+    /// The duration of a search for all processes of the command, from the order on.
+    SearchTook(Duration),
+    /// This process of the command belongs to another user, with this id, and can't be killed.
     Refused(Pid, Option<u32>),
-    /// The warden was killed or did not answer, and another one was started.
+    /// The warden was killed or did not reply, and another one was started.
     Replaced,
 }
 
-/// Why a command was not started.
+/// The reason why a command was not started.
 #[derive(Debug)]
-pub(super) enum NotStarted {
-    /// It can't be run.
+pub(super) enum StartError {
+    /// The command can't be run.
     Command(io::Error),
     /// There is no warden to start it.
     Warden(io::Error),
 }
 
-impl From<io::Error> for NotStarted {
+impl From<io::Error> for StartError {
     fn from(error: io::Error) -> Self {
         Self::Warden(error)
     }
 }
 
-/// The text for a process that can't be killed.
+/// Returns the text for a process that can't be killed.
 pub(super) fn unkillable(process: Pid, user: Option<u32>) -> String {
     let user = user.map_or_else(|| "another user".to_owned(), |user| format!("user {user}"));
     format!("process {process} of the command belongs to {user} and can't be killed")
@@ -112,69 +112,70 @@ pub(super) fn unkillable(process: Pid, user: Option<u32>) -> String {
 /// polylock's end of the socket.
 #[derive(Debug)]
 pub(super) struct Warden {
-    /// The warden, until it is reaped: its number may be reused after that.
+    /// The warden, until it is reaped: its pid may be reused after that.
     process: Option<Child>,
     socket: UnixStream,
     inbox: Inbox,
     command: Process,
-    /// When the command was found to have ended without a report from the warden.
-    silent: Option<Moment>,
-    /// The command and the leader of its group, by number and start time.
+    /// The time at which the command was found to have ended without a report from the warden.
+    unreported_end: Option<Moment>,
+    /// The command and the leader of its group, by pid and start time.
     members: Vec<(Pid, u64)>,
     group: Option<Pid>,
-    /// Whether the command is polylock's own child, because its first warden was killed.
+    /// True if the command is polylock's own child, because its first warden was killed.
     adopted: bool,
-    /// Whether the end of the command was reported.
+    /// True if the end of the command was reported.
     has_ended: bool,
     has_killed: bool,
-    /// Whether a replacement of the warden is to be reported.
+    /// True if a replacement of the warden is still to be reported.
     was_replaced: bool,
-    /// Whether polylock has no children but those of the command and its wardens.
-    only_child: bool,
+    /// True if polylock has no children but those of the command and its wardens.
+    has_no_other_children: bool,
     child_signals: Signals,
-    orphans: Orphans,
+    orphans: OrphanReaper,
     deadline: Moment,
-    /// How many wardens have been started since one has answered.
+    /// The number of wardens that have been started since the last reply of one.
     replacements: u32,
 }
 
 impl Warden {
-    /// Starts a warden, which starts the command `arguments` with the environment of `process`, to be killed at `deadline`.
-    /// The command gets a process group of its own unless it is to stay in the `foreground`.
+    /// Starts a warden, which starts the command `arguments` with the variables that `environment` sets, to be killed at `deadline`. The
+    /// command gets a process group of its own unless it is to stay in the `foreground`.
     ///
     /// # Errors
-    /// See [`NotStarted`]; no process is left then.
+    /// See [`StartError`]; no process is left then.
     pub(super) async fn start(
         environment: impl FnOnce(&mut Command),
         arguments: &[OsString],
         foreground: bool,
         deadline: Moment,
-        orphans: &Orphans,
-    ) -> Result<Self, NotStarted> {
-        let only_child = children().is_empty() && getpid() != Pid::INIT;
+        orphans: &OrphanReaper,
+    ) -> Result<Self, StartError> {
+        let has_no_other_children = children().is_empty() && getpid() != Pid::INIT;
         become_subreaper();
         let child_signals = signal(SignalKind::child())?;
-        let (socket, its) = connection()?;
-        let place = match group_under_job_control() {
-            _ if !foreground => Place::Own,
-            Some(group) => Place::Group(group),
-            None => Place::Warden,
+        let (socket, warden_socket) = socket_pair()?;
+        let command_group = match group_under_job_control() {
+            _ if !foreground => CommandGroup::New,
+            Some(group) => CommandGroup::Existing(group),
+            None => CommandGroup::Inherited,
         };
-        let process = spawn(its, environment, place == Place::Warden, orphans)?;
-        let mut starting = Starting { process, socket, inbox: Inbox::default(), orphans: orphans.clone() };
+        let process = spawn(warden_socket, environment, command_group == CommandGroup::Inherited, orphans)?;
+        let mut starting =
+            StartingWarden { process, socket, inbox: Inbox::default(), orphans: orphans.clone() };
         let limit = SystemClock.sleep_until(deadline);
         let started = tokio::select! {
-            started = starting.command(arguments, place, deadline) => started,
-            () = limit => Err(NotStarted::Warden(io::Error::other("it did not answer before the deadline"))),
+            started = starting.command(arguments, command_group, deadline) => started,
+            () = limit => Err(StartError::Warden(io::Error::other("no reply before the deadline"))),
         };
         let (command, leader) = match started {
             Ok(started) => started,
             Err(error) => {
-                starting.undo(only_child).await;
+                starting.abort(has_no_other_children).await;
                 return Err(error);
             }
         };
-        let Starting { process, socket, inbox, orphans } = starting;
+        let StartingWarden { process, socket, inbox, orphans } = starting;
         let member = |id: Pid| Stat::of(id).map(|stat| (id, stat.started));
         Ok(Self {
             process: Some(process),
@@ -182,13 +183,13 @@ impl Warden {
             inbox,
             members: [command.id()].into_iter().chain(leader).filter_map(member).collect(),
             command,
-            silent: None,
+            unreported_end: None,
             group: leader,
             adopted: false,
             has_ended: false,
             has_killed: false,
             was_replaced: false,
-            only_child,
+            has_no_other_children,
             child_signals,
             orphans,
             deadline,
@@ -196,19 +197,19 @@ impl Warden {
         })
     }
 
-    /// Whether the deadline has passed and it has killed the command.
+    /// Returns true if the deadline has passed and the warden has killed the command.
     pub(super) fn has_killed(&self) -> bool {
         self.has_killed
     }
 
-    /// The processes of the command, to be signalled by polylock itself.
+    /// Returns the processes of the command, for signals from polylock itself.
     ///
-    /// The numbers of the command and its group are their own until [`dismiss`](Self::dismiss).
+    /// The ids of the command and its group are not reused before [`shut_down`](Self::shut_down).
     pub(super) fn tree(&self) -> ProcessTree {
         let warden = self.process.as_ref().map(Pid::from_child);
         let mut ancestors: Vec<Ancestor> = warden.map(Ancestor::Child).into_iter().collect();
-        if self.only_child {
-            // Where they are between the end of a warden and the start of the next.
+        if self.has_no_other_children {
+            // Between the end of a warden and the start of the next, they are children of this process.
             ancestors.push(Ancestor::This);
         }
         let excluded = self.members.iter().skip(1).map(|(leader, _)| *leader).chain(warden).collect();
@@ -222,10 +223,10 @@ impl Warden {
         }
     }
 
-    /// Sends it the deadline at which it kills, if that has changed.
+    /// Sends the warden the deadline at which it kills, if that has changed.
     ///
     /// # Errors
-    /// If it was killed and no other can be started.
+    /// If the warden was killed and no other can be started.
     pub(super) async fn kill_at(&mut self, deadline: Moment) -> io::Result<()> {
         if deadline == self.deadline {
             return Ok(());
@@ -234,23 +235,23 @@ impl Warden {
         self.send_or_replace(&Order::Deadline(deadline)).await
     }
 
-    /// Has it look for the processes of the command. The answer is [`Report::Took`].
+    /// Makes the warden search for the processes of the command. The reply is [`Report::SearchTook`].
     ///
     /// # Errors
     /// As [`kill_at`](Self::kill_at).
-    pub(super) async fn look(&mut self) -> io::Result<()> {
-        self.check();
-        self.send_or_replace(&Order::Look { sent: SystemClock.now() }).await
+    pub(super) async fn search(&mut self) -> io::Result<()> {
+        self.check_end_of_command();
+        self.send_or_replace(&Order::Search { sent: SystemClock.now() }).await
     }
 
-    /// Checks whether the command has ended though the warden has not reported it. A stopped warden is replaced then.
-    pub(super) fn check(&mut self) {
-        if !self.has_ended && self.silent.is_none() && self.command.has_ended() {
-            self.silent = Some(SystemClock.now());
+    /// Checks if the command has ended without a report from the warden. A stopped warden is then replaced.
+    pub(super) fn check_end_of_command(&mut self) {
+        if !self.has_ended && self.unreported_end.is_none() && self.command.has_ended() {
+            self.unreported_end = Some(SystemClock.now());
         }
     }
 
-    /// The next report.
+    /// Waits for the next report.
     ///
     /// # Errors
     /// As [`kill_at`](Self::kill_at).
@@ -274,9 +275,9 @@ impl Warden {
                 received = receive(&self.socket, &mut self.inbox) => if received.is_err() {
                     self.replace().await?;
                 },
-                () = SystemClock.sleep_until(self.silent.map_or(Moment::NEVER, |since| since + PATIENCE)), if !self.adopted => {
-                    // When it has ended, the command is polylock's child, whose status can be read.
-                    self.silent = None;
+                () = SystemClock.sleep_until(self.unreported_end.map_or(Moment::NEVER, |since| since + REPORT_TIMEOUT)), if !self.adopted => {
+                    // When the warden has ended, the command is polylock's child, and its status can be read.
+                    self.unreported_end = None;
                     self.process.as_mut().map_or(Ok(()), Child::kill)?;
                 }
                 _ = self.child_signals.recv(), if self.adopted => {}
@@ -285,27 +286,27 @@ impl Warden {
     }
 
     /// Ends the warden without a kill, and reaps all processes that polylock has started.
-    pub(super) async fn dismiss(mut self) {
-        // Fails if it was killed. If it is stopped, it is killed below.
+    pub(super) async fn shut_down(mut self) {
+        // This fails if the warden was killed. If it is stopped, it is killed below.
         self.send(&Order::Done).ok();
         if let Some(warden) = self.process.take() {
-            end(warden, PATIENCE, &self.orphans).await;
+            end_warden(warden, REPORT_TIMEOUT, &self.orphans).await;
         }
         for (child, _) in &self.members {
-            self.orphans.release(*child);
+            self.orphans.include(*child);
         }
         self.orphans.reap();
     }
 
     fn report(&mut self, event: Event) -> Option<Report> {
         match event {
-            // The encoding of a status by the system.
+            // These are the system's encodings of a status.
             Event::Exited(code) => Some(self.ended(ExitStatus::from_raw((code & 0xff) << 8))),
             Event::Killed(signal) => Some(self.ended(ExitStatus::from_raw(signal & 0x7f))),
             Event::Stopped(signal) => Some(Report::Stopped(signal)),
-            Event::Took(time) => {
+            Event::SearchTook(time) => {
                 self.replacements = 0;
-                Some(Report::Took(time))
+                Some(Report::SearchTook(time))
             }
             Event::Refused { process, user } => Some(Report::Refused(process, user)),
             Event::Expired => {
@@ -318,11 +319,11 @@ impl Warden {
 
     fn ended(&mut self, status: ExitStatus) -> Report {
         self.has_ended = true;
-        self.silent = None;
+        self.unreported_end = None;
         Report::Ended(status)
     }
 
-    /// How the command has ended, if it has and it is polylock's own child. It stays a zombie.
+    /// Returns the status of the command, if it has ended and is polylock's own child. It stays a zombie.
     fn status_of_adopted(&self) -> Option<ExitStatus> {
         if !self.adopted || self.has_ended {
             return None;
@@ -342,12 +343,12 @@ impl Warden {
     async fn send_or_replace(&mut self, order: &Order) -> io::Result<()> {
         match self.send(order) {
             Ok(()) => Ok(()),
-            // Killed; or stopped for so long that the socket is full.
+            // The warden was killed, or it has been stopped for so long that the socket is full.
             Err(_) => self.replace().await,
         }
     }
 
-    /// Sends an order without ever waiting for a warden that does not read.
+    /// Sends an order without waiting for a warden that does not read.
     fn send(&self, order: &Order) -> io::Result<()> {
         let line = order.to_line();
         match self.socket.try_write(line.as_bytes())? {
@@ -356,37 +357,37 @@ impl Warden {
         }
     }
 
-    /// Starts another warden in place of one that was killed or does not answer. May be dropped and called again.
+    /// Starts another warden that replaces one that was killed or does not reply. May be dropped and called again.
     async fn replace(&mut self) -> io::Result<()> {
-        if self.replacements >= REPLACEMENTS {
-            return Err(io::Error::other("every warden that is started ends at once"));
+        if self.replacements >= MAX_REPLACEMENTS {
+            return Err(io::Error::other("all replacements of the warden ended without a reply"));
         }
         self.replacements += 1;
         if let Some(warden) = self.process.take() {
             // The command becomes polylock's child when the warden has ended.
-            end(warden, Duration::ZERO, &self.orphans).await;
+            end_warden(warden, Duration::ZERO, &self.orphans).await;
         }
         self.adopted = true;
         // Events that it sent before its end can still be read.
         while receive(&self.socket, &mut self.inbox).await.is_ok() {}
         let adopted = Adopted {
-            parent: self.only_child.then(getpid),
+            parent: self.has_no_other_children.then(getpid),
             group: self.group,
             members: self.members.clone(),
         };
         let text = Order::Adopt(adopted).to_line() + &Order::Deadline(self.deadline).to_line();
-        let (socket, its) = connection()?;
-        // Written before the process is started: if polylock is killed right after that, the new warden has its orders.
+        let (socket, warden_socket) = socket_pair()?;
+        // The orders are written before the process is started: if polylock is killed right after that, the new warden has them.
         pass_streams(&socket).await?;
         socket.try_write(text.as_bytes())?;
         self.socket = socket;
-        self.process = Some(spawn(its, |_| {}, false, &self.orphans)?);
+        self.process = Some(spawn(warden_socket, |_| {}, false, &self.orphans)?);
         self.was_replaced = true;
         Ok(())
     }
 }
 
-/// Reads events into `inbox`. An error at the end of the stream.
+/// Reads events into `inbox`. Returns an error at the end of the stream.
 async fn receive(socket: &UnixStream, inbox: &mut Inbox) -> io::Result<()> {
     loop {
         socket.readable().await?;
@@ -403,20 +404,20 @@ async fn receive(socket: &UnixStream, inbox: &mut Inbox) -> io::Result<()> {
     }
 }
 
-/// Waits until a warden has ended, kills it after `patience`, and reaps it. Its number may be reused after that.
-async fn end(mut warden: Child, patience: Duration, orphans: &Orphans) {
-    const LOOK_AGAIN: Duration = Duration::from_millis(1);
-    let limit = SystemClock.now() + patience;
+/// Waits until a warden has ended, kills it after `timeout`, and reaps it. Its pid may be reused after that.
+async fn end_warden(mut warden: Child, timeout: Duration, orphans: &OrphanReaper) {
+    const CHECK_INTERVAL: Duration = Duration::from_millis(1);
+    let limit = SystemClock.now() + timeout;
     while SystemClock.now() < limit && matches!(warden.try_wait(), Ok(None)) {
-        SystemClock.sleep_until(SystemClock.now() + LOOK_AGAIN).await;
+        SystemClock.sleep_until(SystemClock.now() + CHECK_INTERVAL).await;
     }
-    // Does nothing to one that was reaped by now.
+    // This has no effect on a warden that has been reaped.
     warden.kill().ok();
     warden.wait().ok();
-    orphans.release(Pid::from_child(&warden));
+    orphans.include(Pid::from_child(&warden));
 }
 
-/// The file of this program, also if it was replaced by a newer one meanwhile.
+/// Returns the file of this program, even if a newer one has replaced it.
 fn this_program() -> io::Result<PathBuf> {
     let path = env::current_exe()?;
     Ok(if path.exists() { path } else { "/proc/self/exe".into() })

@@ -1,4 +1,4 @@
-//! The start of a warden, and of the command by it.
+//! Starts a warden, and the command through it.
 
 use std::{
     ffi::OsString,
@@ -21,36 +21,36 @@ use rustix::{
 use tokio::{io::AsyncWriteExt, net::UnixStream};
 
 use super::{
-    NotStarted, end,
-    message::{Event, Inbox, Order, Place, WARDEN},
+    StartError, end_warden,
+    message::{CommandGroup, Event, Inbox, Order, WARDEN},
     receive, this_program,
 };
 use crate::run::{
-    orphans::Orphans,
+    orphans::OrphanReaper,
     processes::{Ancestor, Process, ProcessTree},
 };
 
 /// A warden that has not yet started its command.
-pub(super) struct Starting {
+pub(super) struct StartingWarden {
     pub(super) process: Child,
     pub(super) socket: UnixStream,
     pub(super) inbox: Inbox,
-    pub(super) orphans: Orphans,
+    pub(super) orphans: OrphanReaper,
 }
 
-impl Starting {
-    /// Has the command started: the command, and the leader of its group if that is its own.
+impl StartingWarden {
+    /// Starts the command. Returns the command, and the leader of its group if the group is new.
     pub(super) async fn command(
         &mut self,
         arguments: &[OsString],
-        place: Place,
+        command_group: CommandGroup,
         deadline: Moment,
-    ) -> Result<(Process, Option<Pid>), NotStarted> {
+    ) -> Result<(Process, Option<Pid>), StartError> {
         pass_streams(&self.socket).await?;
         // The deadline comes first: if polylock is stopped right after this, the warden kills in time.
         let mut text = Order::Deadline(deadline).to_line();
         arguments.iter().for_each(|argument| text += &Order::Argument(argument.clone()).to_line());
-        text += &Order::Start(place).to_line();
+        text += &Order::Start(command_group).to_line();
         self.socket.write_all(text.as_bytes()).await?;
         let event = loop {
             if let Some(line) = self.inbox.line() {
@@ -61,25 +61,25 @@ impl Starting {
         match event {
             Some(Event::Started { command, leader }) => {
                 for child in leader.into_iter().chain([command]) {
-                    self.orphans.keep(child);
+                    self.orphans.exclude(child);
                 }
-                // The number is not reused before `Order::Done`, so this is the command.
+                // The pid is not reused before `Order::Done`, so this is the command.
                 let process = Process::open(command).ok_or_else(|| io::Error::from(Errno::SRCH))?;
                 Ok((process, leader))
             }
-            Some(Event::Failed(error)) => Err(NotStarted::Command(io::Error::from_raw_os_error(error))),
-            _ => Err(NotStarted::Warden(io::ErrorKind::InvalidData.into())),
+            Some(Event::Failed(error)) => Err(StartError::Command(io::Error::from_raw_os_error(error))),
+            _ => Err(StartError::Warden(io::ErrorKind::InvalidData.into())),
         }
     }
 
     /// Kills the warden and all processes that it has started.
-    pub(super) async fn undo(self, only_child: bool) {
+    pub(super) async fn abort(self, has_no_other_children: bool) {
         let warden = Pid::from_child(&self.process);
         let mut tree = ProcessTree { ancestors: vec![Ancestor::Child(warden)], ..ProcessTree::default() };
         tree.kill();
         tree.ancestors.clear();
-        end(self.process, Duration::ZERO, &self.orphans).await;
-        if only_child {
+        end_warden(self.process, Duration::ZERO, &self.orphans).await;
+        if has_no_other_children {
             tree.ancestors = vec![Ancestor::This];
             while !tree.kill().is_empty() {
                 SystemClock.sleep_until(SystemClock.now() + Duration::from_millis(1)).await;
@@ -88,30 +88,30 @@ impl Starting {
     }
 }
 
-/// polylock's end of a new socket, and its warden's.
-pub(super) fn connection() -> io::Result<(UnixStream, OwnedFd)> {
-    let (ours, its) = net::UnixStream::pair()?;
-    ours.set_nonblocking(true)?;
-    Ok((UnixStream::from_std(ours)?, its.into()))
+/// Creates a socket, and returns polylock's end and the warden's end.
+pub(super) fn socket_pair() -> io::Result<(UnixStream, OwnedFd)> {
+    let (own, warden_socket) = net::UnixStream::pair()?;
+    own.set_nonblocking(true)?;
+    Ok((UnixStream::from_std(own)?, warden_socket.into()))
 }
 
-/// Starts a warden that reads its orders from this end of a socket. It has a process group of its own, so that it survives signals
-/// to polylock's group, unless it must be `beside` polylock.
+/// Starts a warden that reads its orders from this end of a socket. It has a process group of its own, so that it survives signals to
+/// polylock's group, unless it `inherits_group`.
 pub(super) fn spawn(
-    its: OwnedFd,
+    warden_socket: OwnedFd,
     environment: impl FnOnce(&mut Command),
-    beside: bool,
-    orphans: &Orphans,
+    inherits_group: bool,
+    orphans: &OrphanReaper,
 ) -> io::Result<Child> {
     let mut command = Command::new(this_program()?);
     environment(&mut command);
-    // Without the caller's output, which it would keep open.
+    // It does not inherit the caller's output, which it would keep open.
     command.arg(WARDEN).stdout(Stdio::null()).stderr(Stdio::null());
-    if !beside {
+    if !inherits_group {
         command.process_group(0);
     }
-    let process = command.stdin(its).spawn()?;
-    orphans.keep(Pid::from_child(&process));
+    let process = command.stdin(warden_socket).spawn()?;
+    orphans.exclude(Pid::from_child(&process));
     Ok(process)
 }
 
@@ -125,7 +125,7 @@ pub(super) async fn pass_streams(socket: &UnixStream) -> io::Result<()> {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
             let mut control = SendAncillaryBuffer::new(&mut space);
             control.push(SendAncillaryMessage::ScmRights(&streams));
-            // Descriptors need a message of at least one byte. An empty line is no order.
+            // Descriptors require a message of at least one byte. An empty line is not an order.
             Ok(sendmsg(socket, &[IoSlice::new(b"\n")], &mut control, SendFlags::empty())?)
         });
         match sent {

@@ -1,4 +1,4 @@
-//! A timer on the clock that goes on while the machine sleeps.
+//! A timer on the clock that continues while the machine is suspended.
 
 use std::{
     io,
@@ -12,7 +12,7 @@ use rustix::{
     io::Errno,
 };
 
-/// Wakes at a time on the clock that goes on while the machine sleeps.
+/// Wakes at a time on the clock that continues while the machine is suspended.
 pub(super) struct Timer(Option<OwnedFd>);
 
 impl Timer {
@@ -48,13 +48,13 @@ impl Timer {
             Self::arm(timer, at)?;
             fds.push(PollFd::from_borrowed_fd(timer.as_fd(), PollFlags::IN));
         }
-        // Without that timer, the machine may have slept: look at the clock every second at least.
+        // Without that timer, the machine may have been suspended: check the clock once a second at least.
         let left = at.since(SystemClock.now()).min(Duration::from_secs(1));
-        let look_again = Timespec {
+        let timeout = Timespec {
             tv_sec: i64::from(left >= Duration::from_secs(1)),
             tv_nsec: left.subsec_nanos().into(),
         };
-        match poll(&mut fds, if self.0.is_some() { None } else { Some(&look_again) }) {
+        match poll(&mut fds, if self.0.is_some() { None } else { Some(&timeout) }) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
         }

@@ -24,7 +24,7 @@ use rustix::{
 };
 
 use super::{
-    message::{Adopted, Event, Inbox, LEADER, Order, Place},
+    message::{Adopted, CommandGroup, Event, Inbox, LEADER, Order},
     this_program,
     timer::Timer,
     unkillable,
@@ -34,41 +34,41 @@ use crate::{
     signals,
 };
 
-/// How soon a kill is repeated while killed processes are not gone yet.
-const DYING: Duration = Duration::from_millis(2);
-/// How soon a kill is repeated that the system has refused: the process may change its user again.
-const REFUSED: Duration = Duration::from_millis(200);
-/// How long a warden whose polylock is gone stays with processes that were killed and do not end.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// The size of unsent events beyond which optional ones are dropped.
-const OUTBOX: usize = 4096;
+/// The interval between kills while killed processes have not ended yet.
+const DYING_INTERVAL: Duration = Duration::from_millis(2);
+/// The interval between kills that the system refuses: the process may change its user again.
+const REFUSED_INTERVAL: Duration = Duration::from_millis(200);
+/// The time that a warden without polylock stays with killed processes that do not end.
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
+/// The size of unsent events in bytes from which optional ones are dropped.
+const MAX_UNSENT: usize = 4096;
 
 /// Runs the warden process until its command has ended or was killed.
 pub(crate) fn warden() -> ExitCode {
-    outlive_signals();
+    catch_signals();
     become_subreaper();
-    match Watch::new().and_then(|mut watch| watch.until_the_end()) {
+    match Watch::new().and_then(|mut watch| watch.run()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
     }
 }
 
-/// Keeps the number of a process group taken, until its warden ends or kills the group.
+/// Prevents the reuse of a process group's id, until its warden ends or kills the group.
 pub(crate) fn leader() -> ExitCode {
-    outlive_signals();
-    // Nothing is ever written: the end of the stream means that the warden has ended.
+    catch_signals();
+    // No data is ever written: the end of the stream means that the warden has ended.
     io::stdin().read_to_end(&mut Vec::new()).ok();
     ExitCode::SUCCESS
 }
 
-/// Catches all signals that can be caught and are not ignored. A caught signal has its default effect in a program that is started,
-/// an ignored one stays ignored there.
-fn outlive_signals() {
+/// Catches all signals that can be caught and are not ignored. In a program that is started, a caught signal has its default effect, and
+/// an ignored one stays ignored.
+fn catch_signals() {
     let is_ignored = signals::ignored();
     for signal in
         (1..=64).filter(|signal| !signal_hook::consts::FORBIDDEN.contains(signal) && !is_ignored(*signal))
     {
-        // Fails for numbers that are no signals. The flag is never read.
+        // It fails for numbers that are not signals. The flag is never read.
         signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false))).ok();
     }
 }
@@ -82,21 +82,21 @@ struct Watch {
     /// Standard input, output and error of the command, until it is started.
     streams: Vec<OwnedFd>,
     arguments: Vec<OsString>,
-    /// The command, if this process is its parent. It is not reaped before polylock is done with it, so that its number and
-    /// that of its group are not given to others.
+    /// The command, if this process is its parent. It is not reaped before polylock is done with it, so that its pid and the id of its
+    /// group are not reused.
     command: Option<Pid>,
     has_ended: bool,
     leader: Option<Child>,
     tree: ProcessTree,
     deadline: Moment,
-    /// Whether the deadline has passed once.
+    /// True if the deadline has passed once.
     has_expired: bool,
-    /// When the connection to polylock was found closed.
+    /// The time at which the connection to polylock was found closed.
     abandoned: Option<Moment>,
     is_done: bool,
     /// The processes that can't be killed, with their users.
     refused: HashMap<Pid, Option<u32>>,
-    /// Where to report them when polylock is dead.
+    /// The standard error of the command, for reports when polylock is dead.
     stderr: Option<File>,
 }
 
@@ -125,31 +125,32 @@ impl Watch {
         })
     }
 
-    fn until_the_end(&mut self) -> io::Result<()> {
+    fn run(&mut self) -> io::Result<()> {
         loop {
-            // Before the deadline is compared: after a pause of both processes, a later deadline may be waiting in the socket.
+            // This precedes the comparison of the deadline: after a pause of both processes, a later deadline may be waiting in the
+            // socket.
             let received = self.receive();
             if self.is_done {
-                self.leave();
+                self.reap_children();
                 return Ok(());
             }
             if received.is_err() && self.abandoned.is_none() {
-                // Without a connection nobody would extend the deadline.
+                // Without a connection the deadline can't be extended.
                 self.abandoned = Some(SystemClock.now());
             }
-            self.attend_children();
-            let again = if self.abandoned.is_some() || SystemClock.now() >= self.deadline {
+            self.handle_children();
+            let next_kill = if self.abandoned.is_some() || SystemClock.now() >= self.deadline {
                 self.kill()
             } else {
                 None
             };
-            if self.abandoned.is_some() && again.is_none() {
-                self.leave();
+            if self.abandoned.is_some() && next_kill.is_none() {
+                self.reap_children();
                 self.report_on_stderr();
                 return Ok(());
             }
             self.flush();
-            self.wait(again)?;
+            self.wait(next_kill)?;
         }
     }
 
@@ -189,8 +190,8 @@ impl Watch {
     fn execute(&mut self, order: Order) {
         match order {
             Order::Argument(argument) => self.arguments.push(argument),
-            Order::Start(place) => {
-                let event = match self.start(place) {
+            Order::Start(command_group) => {
+                let event = match self.start(command_group) {
                     Ok(command) => {
                         Event::Started { command, leader: self.leader.as_ref().map(Pid::from_child) }
                     }
@@ -200,18 +201,18 @@ impl Watch {
             }
             Order::Adopt(adopted) => self.adopt(adopted),
             Order::Deadline(at) => self.deadline = at,
-            Order::Look { sent } => {
-                let refused = self.tree.look();
+            Order::Search { sent } => {
+                let refused = self.tree.refresh();
                 self.report_refused(&refused);
-                // Includes the delay of this process itself: its kill at the deadline is delayed in the same way.
-                self.report(Event::Took(SystemClock.now().since(sent)));
+                // The duration includes the delay of this process itself: its kill at the deadline is delayed in the same way.
+                self.report(Event::SearchTook(SystemClock.now().since(sent)));
             }
             Order::Done => self.is_done = true,
         }
     }
 
     /// Starts the command. It leads no process group, so that it can start a session of its own, as a command of a script can.
-    fn start(&mut self, place: Place) -> io::Result<Pid> {
+    fn start(&mut self, command_group: CommandGroup) -> io::Result<Pid> {
         let (Some((program, arguments)), Ok([stdin, stdout, stderr])) =
             (self.arguments.split_first(), <[OwnedFd; 3]>::try_from(std::mem::take(&mut self.streams)))
         else {
@@ -223,8 +224,8 @@ impl Watch {
         self.stderr = stderr.try_clone().ok().map(File::from);
         let mut command = Command::new(program);
         command.args(arguments);
-        match place {
-            Place::Own => {
+        match command_group {
+            CommandGroup::New => {
                 let leader = Command::new(this_program()?)
                     .arg(LEADER)
                     .process_group(0)
@@ -234,10 +235,10 @@ impl Watch {
                     .spawn()?;
                 command.process_group(Pid::from_child(self.leader.insert(leader)).as_raw_nonzero().get());
             }
-            Place::Group(group) => {
+            CommandGroup::Existing(group) => {
                 command.process_group(group.as_raw_nonzero().get());
             }
-            Place::Warden => {}
+            CommandGroup::Inherited => {}
         }
         let command = Pid::from_child(&command.stdin(stdin).stdout(stdout).stderr(stderr).spawn()?);
         self.command = Some(command);
@@ -251,24 +252,24 @@ impl Watch {
         Ok(command)
     }
 
-    /// Takes over a command that is polylock's child since its own warden was killed.
+    /// Adopts a command that is polylock's child since its own warden was killed.
     fn adopt(&mut self, Adopted { parent, group, members }: Adopted) {
         self.stderr = self.streams.drain(..).next_back().map(File::from);
         if let Some((command, started)) = members.first() {
             let process = Process::open(*command);
-            // Opened before the start time is compared, so that the time is that of the opened process.
+            // The process is opened before the start time is compared, so that the time is that of the opened process.
             self.tree.command =
                 process.filter(|_| Stat::of(*command).is_some_and(|stat| stat.started == *started));
         }
         self.tree.excluded = members.iter().skip(1).map(|(leader, _)| *leader).collect();
         self.tree.ancestors = parent.map(Ancestor::Parent).into_iter().collect();
         self.tree.group = group.map(|group| Group::while_member(group, members));
-        let refused = self.tree.look();
+        let refused = self.tree.refresh();
         self.report_refused(&refused);
     }
 
-    /// Reports what has happened to the command, and reaps orphans: processes of the command whose parents have ended.
-    fn attend_children(&mut self) {
+    /// Reports events of the command, and reaps orphans: processes of the command with parents that have ended.
+    fn handle_children(&mut self) {
         let mut signals = [0; 64];
         if !matches!((&self.children).read(&mut signals), Ok(1..)) {
             return;
@@ -294,20 +295,21 @@ impl Watch {
         }
     }
 
-    /// Kills all processes of the command. Returns when to repeat it, if some are left.
+    /// Kills all processes of the command. Returns the time of the next kill, if some are left.
     fn kill(&mut self) -> Option<Moment> {
         let now = SystemClock.now();
-        let left = self.tree.kill();
+        let remaining = self.tree.kill();
         if !std::mem::replace(&mut self.has_expired, true) {
             self.report(Event::Expired);
         }
-        self.report_refused(&left.refused);
-        let in_vain = self.abandoned.is_some_and(|since| left.dying.is_empty() || now >= since + PATIENCE);
-        if left.is_empty() || in_vain {
+        self.report_refused(&remaining.refused);
+        let gives_up =
+            self.abandoned.is_some_and(|since| remaining.dying.is_empty() || now >= since + KILL_TIMEOUT);
+        if remaining.is_empty() || gives_up {
             self.deadline = Moment::NEVER;
             return None;
         }
-        Some(now + if left.dying.is_empty() { REFUSED } else { DYING })
+        Some(now + if remaining.dying.is_empty() { REFUSED_INTERVAL } else { DYING_INTERVAL })
     }
 
     fn report_refused(&mut self, refused: &[Process]) {
@@ -324,14 +326,18 @@ impl Watch {
         let alive = |process: &Pid| !Process::open(*process).is_none_or(|process| process.has_ended());
         let mut refused = self.refused.iter().filter(|(process, _)| alive(process));
         if let (Some((process, user)), Some(stderr)) = (refused.next(), &mut self.stderr) {
-            // The last step of this process: it may block.
+            // This is the last step of the process, so it may block.
             let process = unkillable(*process, *user);
-            writeln!(stderr, "polylock: {process}; the next holder of the lock may run beside it").ok();
+            writeln!(
+                stderr,
+                "polylock: {process}; the next holder of the lock may run beside it: kill it as that user"
+            )
+            .ok();
         }
     }
 
     fn report(&mut self, event: Event) {
-        if self.outbox.len() < OUTBOX || !matches!(event, Event::Took(_) | Event::Stopped(_)) {
+        if self.outbox.len() < MAX_UNSENT || !matches!(event, Event::SearchTook(_) | Event::Stopped(_)) {
             self.outbox.extend_from_slice(event.to_line().as_bytes());
         }
     }
@@ -342,14 +348,14 @@ impl Watch {
             match send(io::stdin(), &self.outbox, SendFlags::DONTWAIT) {
                 Ok(number) => drop(self.outbox.drain(..number)),
                 Err(Errno::INTR) => {}
-                // Sent later, unless the connection is closed: this is found by the next receive.
+                // They are sent later, unless the connection is closed, which the next receive detects.
                 Err(_) => return,
             }
         }
     }
 
     /// Reaps the command and the leader of its group.
-    fn leave(&mut self) {
+    fn reap_children(&mut self) {
         if let Some(command) = self.command {
             waitpid(Some(command), WaitOptions::NOHANG).ok();
         }
@@ -359,14 +365,14 @@ impl Watch {
         }
     }
 
-    /// Waits for an order, a child, the deadline, or until `again`.
-    fn wait(&self, again: Option<Moment>) -> io::Result<()> {
+    /// Waits for an order, a child, the deadline, or until `next_kill`.
+    fn wait(&self, next_kill: Option<Moment>) -> io::Result<()> {
         let stdin = io::stdin();
         let socket = PollFlags::IN | if self.outbox.is_empty() { PollFlags::empty() } else { PollFlags::OUT };
         let mut fds = vec![PollFd::new(&self.children, PollFlags::IN)];
         if self.abandoned.is_none() {
             fds.push(PollFd::new(&stdin, socket));
         }
-        self.timer.wait(fds, again.unwrap_or(self.deadline))
+        self.timer.wait(fds, next_kill.unwrap_or(self.deadline))
     }
 }

@@ -1,21 +1,22 @@
-//! The requests and holds that are due at a time, pure: which holds have ended, and which requests go into the next batches.
+//! The requests and holds that are due at a time, as pure functions: the holds that have ended, and the requests of the next
+//! batches.
 
 use std::sync::Arc;
 
 use super::{Kept, State};
 use crate::{Capabilities, LostReason, Moment, Request, RequestId};
 
-/// What is to be done now.
+/// The work that is due.
 #[derive(Debug, Default)]
 pub(super) struct Due {
     /// The holds that have ended, or were passed on because their guards were not received.
     pub(super) ended: Vec<Kept>,
-    /// The requests to be kept alive, in batches of the size that the store takes. One without requests extends the lease that all
-    /// waiters share.
+    /// The requests to be kept alive, in batches of the size that the store takes. A batch without requests extends the lease that
+    /// all waiters share.
     pub(super) batches: Vec<Vec<Arc<Request>>>,
 }
 
-/// Takes out everything that is due by `now`, and what is due soon if anything is: a batch of its own would come for that.
+/// Takes everything that is due by `now` and, if there is anything, everything that is due soon, which would need another batch.
 pub(super) fn take(state: &mut State, now: Moment, can: &Capabilities) -> Due {
     let mut due = Due::default();
     let mut soon = Soon::default();
@@ -27,12 +28,12 @@ pub(super) fn take(state: &mut State, now: Moment, can: &Capabilities) -> Due {
                 state.waiters.remove(&id);
                 continue;
             }
-            window = window.max(now + waiter.request.place_ttl() / 12);
+            window = window.max(now + waiter.request.queue_lease() / 12);
             soon.waiters.push(waiter.request.clone());
             waiter.sent(now, &mut state.timers);
         } else if let Some(kept) = state.holds.get_mut(&id) {
             if kept.hold.has_left() {
-                // Whoever has ended it releases it, and is about to have it forgotten.
+                // The task that has ended it releases it, and is about to remove it here.
                 continue;
             }
             if kept.has_ended(now) {
@@ -58,7 +59,7 @@ pub(super) fn take(state: &mut State, now: Moment, can: &Capabilities) -> Due {
     due
 }
 
-/// The requests to be kept alive: holds first, because a waiter that is late loses its place and a hold its lock.
+/// The requests to be kept alive, holds first: a waiter that is late loses its queue position, a hold its lock.
 #[derive(Debug, Default)]
 struct Soon {
     holds: Vec<Arc<Request>>,
@@ -70,7 +71,7 @@ impl Soon {
         self.holds.is_empty() && self.waiters.is_empty()
     }
 
-    /// At least one batch, for a lease that is shared.
+    /// Returns at least one batch, for a lease that is shared.
     fn in_batches(self, size: usize) -> Vec<Vec<Arc<Request>>> {
         let mut requests = self.holds;
         requests.extend(self.waiters);
@@ -84,7 +85,7 @@ impl Soon {
     }
 }
 
-/// Adds what is due by `window`, unless it is on its way already.
+/// Adds everything that is due by `window` and not yet in flight.
 fn take_soon(state: &mut State, now: Moment, window: Moment, soon: &mut Soon) {
     let ids = state.timers.range(..=(window, RequestId::LAST)).map(|(_, id)| *id).collect::<Vec<_>>();
     for id in ids {

@@ -1,9 +1,9 @@
--- Breaks the lock. Cooperatively, every live hold is marked with the notice: it keeps others out until it is released or expires,
--- and is not extended. With force, every hold is removed, and the lock is handed to those whose turn it is then; the notice is kept
--- for each of the former holders until its lease would have expired.
+-- Breaks the lock. Without force, every live hold is marked with the notice: it keeps others out until it is released or expires, and is
+-- not extended. With force, every hold is removed, and the lock is handed to the next waiters; the notice is kept for each of the former
+-- holders until its lease would have expired.
 --
 -- Inputs:    name, notice, '1' for force, channel for break notices.
--- Answers:   {token, mode, age in us, what was left in us, owner, label, notice or ''} for each holder.
+-- Returns:   {token, mode, age in us, time left in us, owner, label, notice or ''} for each holder.
 local name, notice, force = ARGV[1], ARGV[2], ARGV[3] == '1'
 
 local live = holds()

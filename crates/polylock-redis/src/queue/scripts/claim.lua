@@ -1,12 +1,12 @@
--- Takes the lock if it is the request's turn; else joins the queue, or keeps its place there.
+-- Grants the lock if it is the request's turn; otherwise enqueues the request, or refreshes its queue entry.
 --
--- Inputs:    id, mode, conflicts, TTL in us, how long its place lasts in us (0: it does not queue), channel, ticket, owner,
+-- Inputs:    id, mode, conflicts, TTL in us, lifetime of the queue entry in us (0: the request does not queue), channel, ticket, owner,
 --            label, the time when this claim expires in us.
--- Answers:   {1, token, lease in us, 0, clock}: granted. {0, us until it is worth claiming again, those ahead or -1, place, clock}:
---            queued, or refused if it does not queue. {-1, 0, 0, 0, clock}: expired. The clock is in us.
+-- Returns:   {1, token, lease in us, 0, clock}: granted. {0, us until another claim is worthwhile, number of requests ahead or -1, queue
+--            position, clock}: queued, or refused if it does not queue. {-1, 0, 0, 0, clock}: expired. The clock is in us.
 --
--- A claim that is delivered late, after its client has given up the connection, has no effect: it has expired, or if it was not
--- given up for long, its release has left a note.
+-- A claim that is delivered late, after its client has given up the connection, has no effect: it has expired; or if it was given up only a
+-- short time ago, its release has left a record.
 local id, mode, conflicts = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local ttl, place_ttl = tonumber(ARGV[4]), tonumber(ARGV[5])
 
@@ -44,7 +44,7 @@ if not place and bit.band(mode, ahead) == 0 then
     return {1, token, ttl, 0, now}
 end
 if bit.band(mode, held) == 0 or not left then
-    -- Waiters are ahead of it; they are notified when their turn comes.
+    -- Waiters are ahead of the request; they are notified when their turn comes.
     left = math.max(place_ttl, 1000)
 end
 if place_ttl == 0 then
@@ -68,7 +68,7 @@ redis.call('HSET', WAITERS, id, cmsgpack.pack(entry))
 keep(QUEUE, place_ttl)
 keep(WAITERS, place_ttl)
 
--- An exclusive request waits for all before it, but for holders of NL. For other modes, each entry would have to be compared.
+-- An exclusive request waits for all requests ahead of it except holders of NL. For other modes, each entry would have to be compared.
 local before = -1
 if conflicts == EVERYBODY then
     before = redis.call('ZRANK', QUEUE, id)

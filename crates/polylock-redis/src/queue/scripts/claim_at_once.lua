@@ -1,6 +1,6 @@
--- Takes a lock that nobody holds or waits for: the rest is for when somebody does.
+-- Grants a lock without holders and waiters. The rest of the script is for all other cases.
 --
--- Inputs, answers, atomicity and clock: as the claim that follows.
+-- Inputs, results, atomicity and clock: those of the claim that follows.
 if redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[5], KEYS[6]) == 0 then
     local time = redis.call('TIME')
     local now = time[1] * 1000000 + time[2]

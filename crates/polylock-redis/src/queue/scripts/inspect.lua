@@ -1,7 +1,7 @@
 -- Returns the holders of the lock, and its waiters in order of arrival; live entries only.
 --
 -- Inputs:    none.
--- Answers:   {holders, waiters}, each of them {token or -1, mode, age in us, what is left in us, owner, label, break notice or ''}.
+-- Returns:   {holders, waiters}, each of them {token or -1, mode, age in us, time left in us, owner, label, break notice or ''}.
 local holders, waiters = {}, {}
 local flat = redis.call('HGETALL', HOLDS)
 for i = 1, #flat, 2 do

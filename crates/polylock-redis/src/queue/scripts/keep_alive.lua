@@ -1,16 +1,16 @@
--- Extends live holds to their TTLs and live queue entries to their place TTLs; never makes or revives one.
+-- Extends live holds to their TTLs, and live queue entries to their lifetimes. Never creates or revives one.
 --
--- Inputs:    KEYS: of each lock its holds, queue, waiters and notices. ARGV: of each request the number of its lock in KEYS, from 0;
---            id, TTL in us, how long its place lasts in us. While the slot of a lock is being moved to another node of a cluster,
---            the key of its holds comes alone, because a node serves only calls all of whose keys it has.
--- Answers:   of each request 1: it holds the lock, for its TTL. 2: it is in the queue. 0: neither. A text: the notice of a break,
---            which has marked the hold or removed it by force. -1: it does not hold the lock, and the other keys were not given.
+-- Inputs:    KEYS: for each lock its holds, queue, waiters and notices. ARGV: for each request the number of its lock in KEYS, from 0; id,
+--            TTL in us, lifetime of its queue entry in us. While the slot of a lock is being moved to another node of a cluster, only the
+--            key of its holds is given, because a node serves a call only if it has all its keys.
+-- Returns:   for each request 1: it holds the lock, for its TTL. 2: it is in the queue. 0: neither. A text: the notice of a break, which
+--            has marked the hold or removed it by force. -1: it does not hold the lock, and the other keys were not given.
 
--- How long each key lasts at least, in ms, by what this script has done.
+-- The minimum time in ms for which each key lasts, from the calls of this script.
 local lasts = {}
 
--- `key` lasts a second longer than what ends in so many microseconds. Comes before HSET: a server that is out of memory refuses to
--- store more, but lets a script go on that has changed something, so what is held can be renewed.
+-- Extends the expiry of `key` to a second after the end of an entry that lasts for `left` us. It precedes HSET: a server that is out of
+-- memory refuses to store more, but continues a script that has changed something, so holds and queue entries can be renewed.
 local function prolong(key, left)
     local ms = math.ceil(left / 1000) + 1000
     if ms > (lasts[key] or 0) then

@@ -1,8 +1,8 @@
--- Releases if held, withdraws if waiting, and hands the lock to those whose turn it is then.
+-- Releases the lock if it is held, withdraws the request if it is waiting, and hands the lock to the next waiters.
 --
--- Inputs:    id; and when the last claim of this request expires, in us, of which a copy may still be delivered because the
---            connection that it was sent on was given up before it was answered (0: none can).
--- Answers:   1: an entry was removed. 0: there was none. A text: there was none, and this is the notice of a break by force.
+-- Inputs:    id; the expiry in us of the last claim of this request of which a copy may still be delivered, because the connection that it
+--            was sent on was given up before the reply (0: none can).
+-- Returns:   1: an entry was removed. 0: there was none. A text: there was none, and this is the notice of a break by force.
 local id, late = ARGV[1], tonumber(ARGV[2])
 
 local removed = redis.call('HDEL', HOLDS, id)

@@ -1,10 +1,10 @@
--- Breaks the vote that holds a lock. Cooperatively, the vote for this number is marked with a notice: it keeps others out until it
--- is withdrawn or expires, and is not extended. With force, the vote is removed, whatever its number, and the notice is kept until
--- it would have expired. Either way this server never gives a vote for this number again.
+-- Breaks the vote that holds a lock. Without force, the vote for this number is marked with a notice: it keeps others out until it is
+-- withdrawn or expires, and is not extended. With force, the vote is removed, whatever its number, and the notice is kept until it would
+-- have expired. Either way this server never gives a vote for this number again.
 --
 -- Inputs:    number of the holder (0: none, with force only), how long numbers are kept in ms, name, notice, '1' for force, channel
 --            for break notices.
--- Answers:   YES, number, ms left, with the notice that counts: the vote was marked, now or before, or removed. NO: there is none.
+-- Returns:   YES, number, ms left, with the notice that counts: the vote was marked, now or before, or removed. NO: there is none.
 local number, keep, name, notice, force = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5] == '1'
 
 local answer = {NO, 0, 0, now, '', ''}

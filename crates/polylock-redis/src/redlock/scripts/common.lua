@@ -1,26 +1,28 @@
 -- The common part of the scripts that work on a lock. `membership.lua` precedes it.
 --
--- Inputs:    KEYS: the vote for a lock; the last number accepted for it; the notices for requests whose votes were removed by force
+-- Inputs:    KEYS: the vote for a lock; the last number accepted for it; the notices for requests with votes that were removed by force
 --            (hash by request); its waiters (hash by channel); the membership of this server. All keys have the same hash tag.
--- Answers:   {word, number, ms, clock, membership, notice}, except where a script says otherwise.
--- Atomicity: a script is one step of the server. No script knows of the other servers.
--- Clock:     the server's, see `membership.lua`. Every answer carries it.
+-- Returns:   {word, number, ms, clock, membership, notice}, except where a script states otherwise.
+-- Atomicity: a script is one step of the server. No script involves other servers.
+-- Clock:     the server's, see `membership.lua`. Every reply contains it.
 --
 -- A vote is the request's id, 16 bytes, and {number, since, owner, label, break notice or nil}. A waiter is {since, expires, owner,
 -- label}: the longest-waiting request of one client. The last number outlives the vote, so that late messages are refused.
+--
+-- Times and numbers that are only passed on to a command stay texts: the conversion costs nearly as much as the command.
 local VOTE, LAST, NOTICES
--- Of a script on one lock.
+-- The waiters; only in a script for one lock.
 local WAITING = KEYS[4]
 
 local HELD, STALE, TOO_FAR, NO, MARKED = 0, 2, 3, 4, 5
 -- The greatest number: a Lua number counts exactly up to 2^53, and a release accepts one number more than it withdraws.
 local GREATEST = 9007199254740990
 
--- The vote for a lock, unpacked too, and the last number. `last_is_valid` is false if the stored number is damaged, or leaves no room
--- for a greater one. The comparison is false for NaN, too.
+-- The vote for a lock, packed and unpacked, and the last number. `last_is_valid` is false if the stored number is damaged, or leaves no
+-- room for a greater one. The comparison is false for NaN, too.
 local value, entry, last, last_is_valid
 
--- Reads the state of the lock whose keys begin with KEYS[first].
+-- Reads the state of the lock with keys that begin at KEYS[first].
 local function read(first)
     VOTE, LAST, NOTICES = KEYS[first], KEYS[first + 1], KEYS[first + 2]
     last = tonumber(redis.call('GET', LAST) or '0')
@@ -42,14 +44,14 @@ local function accept(number, keep)
     end
 end
 
--- The break notice for a request whose vote was removed by force, or ''.
+-- Returns the break notice for a request if its vote was removed by force, or ''.
 local function notice_for(id)
     local packed = redis.call('HGET', NOTICES, id)
     local notice = packed and cmsgpack.unpack(packed)
     return notice and notice[2] > now and notice[1] or ''
 end
 
--- The live waiters, {channel, entry} each, the longest-waiting first.
+-- Returns the live waiters, {channel, entry} each, the longest-waiting first.
 local function waiters()
     local live = {}
     local flat = redis.call('HGETALL', WAITING)
@@ -59,11 +61,13 @@ local function waiters()
             table.insert(live, {flat[i], waiter})
         end
     end
-    table.sort(live, function(a, b) return a[2][1] < b[2][1] end)
+    if #live > 1 then
+        table.sort(live, function(a, b) return a[2][1] < b[2][1] end)
+    end
     return live
 end
 
--- Notifies the longest-waiting client that is still connected. If it is too slow, it claims again by itself, as do the others.
+-- Notifies the longest-waiting client that is still connected. If that client is too slow, it claims again by itself, as do the others.
 local function notify(name)
     for _, waiter in ipairs(waiters()) do
         redis.call('HDEL', WAITING, waiter[1])

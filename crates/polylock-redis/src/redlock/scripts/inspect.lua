@@ -1,8 +1,8 @@
 -- Returns the request that has this server's vote, and the waiters.
 --
 -- Inputs:    none.
--- Answers:   {holders, waiters}: {number, age in us, what is left in us, owner, label, break notice} of the request that has the
---            vote, if there is one; and {channel, age in us, what is left in us, owner, label} of each waiter.
+-- Returns:   {holders, waiters}: {number, age in us, time left in us, owner, label, break notice} of the request that has the vote, if
+--            there is one; and {channel, age in us, time left in us, owner, label} of each waiter.
 local holders, waiting = {}, {}
 if value then
     local left = redis.call('PTTL', VOTE) * 1000

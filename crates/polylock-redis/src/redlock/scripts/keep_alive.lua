@@ -1,14 +1,13 @@
--- Extends the votes for numbers of requests. A server that has lost a vote gives it again if it is told to, unless it has accepted a
--- greater number meanwhile, the withdrawal or a break.
+-- Extends the votes for numbers of requests. If requested, a server that has lost a vote gives it again, unless it has accepted a greater
+-- number in the meantime, by the withdrawal or a break.
 --
--- Inputs:    KEYS: of each request the vote for its lock, the last number, the notices. ARGV: run, durable, observed (see
---            `membership`); how long numbers are kept in ms, 1 to give votes again, else 0; then of each request id, number (0: not
---            known), TTL in ms, owner, label. Owner and label are for votes that are given again.
--- Answers:   {YES, 0, 0, clock, membership, outcomes}, with two outcomes for each request, a word and a notice. YES: extended.
---            MARKED: marked by a break with this notice, and not extended. NO, with the notice of a break by force or '': there is
---            no such vote.
+-- Inputs:    KEYS: for each request the vote for its lock, the last number, the notices. ARGV: run, durable, observed (see `membership`);
+--            how long numbers are kept in ms, 1 to give votes again, else 0; then for each request id, number (0: not known), TTL in ms,
+--            owner, label. Owner and label are for votes that are given again.
+-- Returns:   {YES, 0, 0, clock, membership, outcomes}, with two outcomes for each request, a word and a notice. YES: extended. MARKED:
+--            marked by a break with this notice, and not extended. NO, with the notice of a break by force or '': there is no such vote.
 local member = membership(ARGV[1], ARGV[2], ARGV[3])
-local keep, restores = tonumber(ARGV[4]), ARGV[5] == '1'
+local keep, restores = ARGV[4], ARGV[5] == '1'
 
 local function extend(id, number, ttl, owner, label)
     if is_of(id) and (number == 0 or entry[1] == number) then
@@ -19,12 +18,12 @@ local function extend(id, number, ttl, owner, label)
         if last_is_valid and last < entry[1] then
             accept(entry[1], keep)
         else
-            -- A server that is out of memory still does this.
+            -- A server that is out of memory still executes this.
             redis.call('PEXPIRE', LAST, keep)
         end
         return YES, ''
     end
-    -- A vote for a smaller number of the same request is withdrawn, and its withdrawal, which is still under way, names that number.
+    -- A vote for a smaller number of the same request is withdrawn, and its withdrawal, which is still in transit, names that number.
     local may_replace = not value or is_of(id) and entry[1] < number
     if restores and number > 0 and may_replace and last_is_valid and last <= number then
         accept(number, keep)

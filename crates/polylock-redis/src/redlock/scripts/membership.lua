@@ -1,29 +1,29 @@
--- The first part of every script of a server: its clock, and whether its votes count.
+-- The first part of every script of a server: its clock, and its membership, which determines if its votes count.
 --
 -- Inputs:    KEYS: the last one is the membership of this server, which all locks of a prefix share.
--- Answers:   {word, number, ms, clock, membership, notice}, except where a script says otherwise.
--- Atomicity: a script is one step of the server. No script knows of the other servers.
--- Clock:     the server's, read once. Every answer carries it, in whole microseconds since 1970.
+-- Returns:   {word, number, ms, clock, membership, notice}, except where a script states otherwise.
+-- Atomicity: a script is one step of the server. No script involves other servers.
+-- Clock:     the server's, read once. Every reply contains it, in whole microseconds since 1970.
 local MEMBER = KEYS[#KEYS]
 local YES = 1
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 
--- The decimal digits of a number: its own conversion to a string has 14 digits and an exponent.
+-- Returns the decimal digits of a number. Lua's own conversion yields 14 digits and an exponent.
 local function text(number)
     return string.format('%.0f', number)
 end
 
--- Whether this server's votes count: '' if they do, else 'NONCE AGE'. `run` is the run id of this server process as the client
--- read it on this connection ('' if restarts are trusted), `durable` is '1' if the server keeps all that it acknowledges, and
--- `observed` is 'NONCE SEEN AGE DELAY': a random nonce, the nonce that the client has seen on this run of the server ('-' if
--- none), for how many ms it has done so at least, and for how many it must.
+-- Returns '' if this server's votes count, else 'NONCE AGE'. `run` is the run id of this server process as the client read it on this
+-- connection ('' if restarts are trusted), `durable` is '1' if the server keeps all that it acknowledges, and `observed` is 'NONCE SEEN AGE
+-- DELAY': a random nonce, the nonce that the client has seen on this run of the server ('-' if none), the minimum time in ms for which it
+-- has seen it, and the time in ms that is required.
 --
--- The key MEMBER is 'STATE RUN DURABLE NONCE AGE'. It is missing on a new server and on one that has lost its data. A server that
--- was restarted has another run id: it has kept its votes only if it was durable before the restart and is so now. The votes of a
--- server that may have lost some do not count until every lease that rested on them has expired: AGE counts that time by the
--- monotonic clocks of clients, who observe one after the other.
+-- The key MEMBER is 'STATE RUN DURABLE NONCE AGE'. It is missing on a new server and on one that has lost its data. A server that was
+-- restarted has another run id: it has kept its votes only if it was durable before the restart and is so now. The votes of a server that
+-- may have lost some do not count until every lease that rested on them has expired: AGE counts that time by the monotonic clocks of
+-- clients, which observe one after the other.
 local function membership(run, durable, observed)
     if run == '' then
         return ''
@@ -43,7 +43,7 @@ local function membership(run, durable, observed)
     elseif known_run ~= run then
         age = 0
     elseif durable == '0' then
-        -- Settings may change while it runs: one that was not durable for a time may have lost something at the next restart.
+        -- Settings may change while the server runs: if it was not durable for a time, it may have lost data at the next restart.
         was_durable = '0'
     end
     if state == 'new' and seen == nonce and tonumber(seen_age) > age then

@@ -3,8 +3,8 @@
 --
 -- Inputs:    id, number (0: any, which refuses nothing later), how long numbers are kept in ms, channel of a client that does not
 --            wait any more (empty: none), name.
--- Answers:   YES: the vote was removed. NO, with the notice of a break by force: there was none.
-local id, number, keep = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+-- Returns:   YES: the vote was removed. NO, with the notice of a break by force: there was none.
+local id, number, keep = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 
 local removed = is_of(id) and (number == 0 or entry[1] <= number)
 if removed then

@@ -1,10 +1,10 @@
--- What the server is and how it is set: (name, value) of those that it has.
+-- Reads the server's settings: (name, value) of those that exist.
 --
 -- Inputs:    none.
--- Atomicity: reads only.
+-- Atomicity: read-only.
 -- Clock:     none.
 --
--- The session's, because a new connection is asked: what it got is what all of this user get.
+-- Reads session variables on a new connection: they are the initial values of every session of this user.
 SHOW SESSION VARIABLES WHERE variable_name IN ('version', 'read_only', 'super_read_only', 'innodb_read_only',
     'autocommit', 'innodb_flush_log_at_trx_commit', 'log_bin', 'sync_binlog', 'binlog_format', 'wsrep_on',
     'group_replication_single_primary_mode');

@@ -1,7 +1,7 @@
--- The columns of the tables whose names begin with the prefix: (table, column).
+-- Lists the columns of all tables with the prefix: (table, column).
 --
 -- Inputs:    none.
--- Atomicity: reads only.
+-- Atomicity: read-only.
 -- Clock:     none.
 SELECT table_name, column_name FROM information_schema.columns
 WHERE table_schema = database() AND left(table_name, length('{p}_')) = '{p}_';

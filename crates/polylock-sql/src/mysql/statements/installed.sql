@@ -1,2 +1,2 @@
--- Records the version, when everything is there; run last. It never goes back.
+-- Records the version once all tables and routines exist; run last. The version never decreases.
 INSERT INTO {p}_meta (name, value) VALUES ('{row}', {version}) ON DUPLICATE KEY UPDATE value = greatest(value, {version});

@@ -1,7 +1,7 @@
--- Whether there are tables of another strategy, and the clock: (number of tables, time).
+-- Counts the tables of another strategy, and reads the clock: (number of tables, time).
 --
 -- Inputs:    none.
--- Atomicity: reads only.
+-- Atomicity: read-only.
 -- Clock:     read once.
 SELECT count(*), {now} FROM information_schema.tables
 WHERE table_schema = database() AND table_name = '{p}_{table}';

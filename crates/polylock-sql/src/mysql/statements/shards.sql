@@ -1,6 +1,6 @@
--- How many shards have a row: (number).
+-- Counts the shards that have a row: (number).
 --
 -- Inputs:    {shards} is the table.
--- Atomicity: reads only.
+-- Atomicity: read-only.
 -- Clock:     none.
 SELECT count(*) FROM {p}_{shards};

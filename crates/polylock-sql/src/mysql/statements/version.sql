@@ -1,8 +1,8 @@
--- What there is: (version of the tables, oldest version whose programs may use them, each 0 if it is not there, number of routines of
--- this program that this user sees).
+-- Reads the versions: (version of the tables, oldest version with access to them, each 0 if it is missing, number of this
+-- program's routines that this user sees).
 --
 -- Inputs:    none.
--- Atomicity: reads only.
+-- Atomicity: read-only.
 -- Clock:     none.
 SELECT (SELECT coalesce(max(value), 0) FROM {p}_meta WHERE name = '{row}'),
     (SELECT coalesce(max(value), 0) FROM {p}_meta WHERE name = 'oldest'),

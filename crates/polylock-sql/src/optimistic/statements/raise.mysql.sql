@@ -1,8 +1,8 @@
--- Raises a fence to a token. The row, new or old, stays locked for others until the transaction ends. What it has become
--- is asked with `raised.mysql.sql`: the count of rows is the same for "raised", "equal" and "stale" with one setting of
--- the connection or another, and MySQL has no RETURNING. One assignment, so their order does not matter.
+-- Raises a fence to a token. The row, new or old, stays locked until the transaction ends. Its new value is read with
+-- `raised.mysql.sql`, because MySQL has no RETURNING and, depending on a setting of the connection, the count of rows does not
+-- distinguish "raised", "equal" and "stale". The statement has one assignment, so the order of assignments does not matter.
 --
 -- Inputs:    name, token, token.
--- Atomicity: one statement; must stand in a transaction to protect what follows.
+-- Atomicity: one statement; it guards later statements only within a transaction.
 -- Clock:     none.
 INSERT INTO {table} (name, token) VALUES (?, ?) ON DUPLICATE KEY UPDATE token = greatest(token, ?)

@@ -1,4 +1,4 @@
--- What a fence is at. Locking, so that it reads the row itself and not a snapshot of it, which may be older.
+-- Reads the value of a fence, with a locking read, which returns the row's last version and not that of an older snapshot.
 --
 -- Inputs:    name.
 -- Atomicity: one statement, in the transaction of `raise.mysql.sql`.

@@ -1,7 +1,7 @@
--- The locks with holds that were broken and have not been released: (name).
+-- Lists the locks with broken holds that have not been released: (name).
 --
 -- Inputs:    none.
--- Atomicity: reads only; one statement, so one snapshot.
+-- Atomicity: read-only; one statement, so one snapshot.
 -- Clock:     none.
 {begin}
 SELECT encode(name, 'hex') FROM {p}_holds WHERE notice IS NOT NULL

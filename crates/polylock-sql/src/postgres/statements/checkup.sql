@@ -1,11 +1,11 @@
--- What the server is and how it is set: (version number, 1 if it is a replica, encoding of the database, 1 if the tables
--- are there, fsync, full_page_writes, `u` if the tables are not logged, 1 if there are tables of polylock.strategy=lease, 1 if
--- of pessimistic, the clock, 1 if everybody may create objects in the schema, the age in seconds of the oldest transaction of the
--- database that keeps deleted rows, the number of replication slots that have kept those of many transactions). The last two see only
--- sessions of the same user without the rights of `pg_read_all_stats`.
+-- Reads the server's settings: (version number, 1 if it is a replica, encoding of the database, 1 if the tables exist, fsync,
+-- full_page_writes, `u` if the tables are unlogged, 1 if there are tables of polylock.strategy=lease, 1 if there are tables of
+-- pessimistic, the clock, 1 if all users may create objects in the schema, the age in seconds of the oldest transaction of the
+-- database that keeps deleted rows, the number of replication slots that keep the deleted rows of many transactions). Without the
+-- rights of `pg_read_all_stats` the last two cover only sessions of the same user.
 --
 -- Inputs:    none.
--- Atomicity: reads only.
+-- Atomicity: read-only.
 -- Clock:     read once.
 {pin}
 SELECT current_setting('server_version_num')::bigint,

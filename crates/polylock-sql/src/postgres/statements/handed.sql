@@ -1,7 +1,7 @@
--- Which of some requests hold their locks.
+-- Returns the requests of a list that hold their locks: (request).
 --
 -- Inputs:    $1 pairs (name, request): one statement serves any number of them.
--- Atomicity: reads only; one statement, so one snapshot.
+-- Atomicity: read-only; one statement, so one snapshot.
 -- Clock:     read for each row.
 {begin}
 SELECT encode(hold.request, 'hex')

@@ -1,9 +1,10 @@
--- Who holds and who waits, by name, holders first, each in order: (name, token or NULL, mode, owner, label, age, what is
--- left of the lease, break notice or NULL). Others can write to the tables, too: no value makes it fail, or its reply large.
+-- Lists holders and waiters by name, holders first, each in order: (name, token or NULL, mode, owner, label, age, rest of the
+-- lease, break notice or NULL). Other users may be able to write to the tables: no value makes the statement fail, or its reply
+-- large.
 --
--- Inputs:    {which} is a condition on the name: equal to $1, or from $1 to before $2; then {holds} and {waiters} limit the
---            entries of each table to $3, the first ones by name.
--- Atomicity: reads only; one statement, so one snapshot.
+-- Inputs:    {which} is a condition on the name: equal to $1, or from $1 to before $2; {holds} and {waiters} limit the entries of
+--            each table to $3, the first ones by name.
+-- Atomicity: read-only; one statement, so one snapshot.
 -- Clock:     read for each row.
 {begin}
 SELECT encode(name, 'hex'), token, mode, left(owner, 256), left(label, 256), {now} - greatest(since, 0), expires_at - {now},

@@ -1,11 +1,11 @@
 -- The versions of the programs that may use the tables, of either strategy; run first.
 --
 -- Inputs:    none.
--- Atomicity: part of the transaction that makes the tables.
+-- Atomicity: part of the transaction that creates the tables.
 -- Clock:     none.
 --
--- `{row}` is the version, `oldest` the oldest version whose programs may use the tables. The first program decides on the latter, before
--- it makes anything else.
+-- `{row}` is the version, `oldest` the oldest version with access to the tables. The first program inserts `oldest`
+-- before it creates the other tables.
 CREATE TABLE IF NOT EXISTS {p}_meta (key text PRIMARY KEY, value bigint NOT NULL);
 INSERT INTO {p}_meta (key, value) VALUES ('oldest', {oldest}) ON CONFLICT DO NOTHING;
 DO $guard$ BEGIN

@@ -1,4 +1,4 @@
--- Notifies a channel of this program's own: whether that is heard tells whether others are.
+-- Sends a notification to this process's own channel. Its arrival proves that notifications are delivered.
 --
 -- Inputs:    $1 channel.
 -- Atomicity: one statement.

@@ -1,7 +1,7 @@
--- Which session of the server this is: (its process id).
+-- Reads the process id of the server's session: (process id).
 --
 -- Inputs:    none.
--- Atomicity: reads only.
+-- Atomicity: read-only.
 -- Clock:     none.
 {pin}
 SELECT pg_backend_pid()::bigint;

@@ -1,8 +1,8 @@
--- Clears a stretch of a table of what has expired, so that names nobody asks for again leave nothing behind. Answers with
--- the last name looked at, or no row at the end of the table.
+-- Deletes the expired rows of a section of a table, so that names that are never claimed again leave no rows. Returns the last
+-- name of the section, or no row at the end of the table.
 --
--- Inputs:    $1 name to go on from, $2 length of the stretch; {table} is `holds`, `waiters` or `broken`.
--- Atomicity: one statement. A hold that is extended meanwhile is looked at again and left alone.
+-- Inputs:    $1 name to continue from, $2 length of the section; {table} is `holds`, `waiters` or `broken`.
+-- Atomicity: one statement. A hold that is extended in the meantime is checked again and kept.
 -- Clock:     read for each row.
 {begin}
 SET LOCAL synchronous_commit = off;

@@ -1,8 +1,8 @@
--- The version of the tables, the oldest version whose programs may use them, each 0 if it is not there, and how many functions
--- of this program are there: (version, oldest, functions).
+-- Reads the versions: (version of the tables, oldest version with access to them, number of this program's functions that
+-- exist). A missing version is 0.
 --
 -- Inputs:    none.
--- Atomicity: reads only.
+-- Atomicity: read-only.
 -- Clock:     none.
 {pin}
 SELECT coalesce(max(CASE WHEN key = '{row}' THEN value END), 0),

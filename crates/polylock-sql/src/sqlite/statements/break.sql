@@ -1,5 +1,5 @@
--- Breaks a lock by force: takes it from all who hold it, and keeps the notice for each of them until its lease would have ended.
--- Answers with the live holds: (name, token, mode, owner, label, age, what was left of the lease, notice).
+-- Breaks a lock by force: removes all its holds, and keeps the notice of each live one until its lease would have ended. Returns the live
+-- holds: (name, token, mode, owner, label, age, remaining lease, notice).
 --
 -- Inputs:    ?1 name, ?2 notice.
 -- Atomicity: one write transaction.

@@ -1,4 +1,4 @@
--- The columns of the tables whose names begin with the prefix: (table, column).
+-- The columns of the tables with names that begin with the prefix: (table, column).
 --
 -- Inputs:    none.
 -- Atomicity: reads only.

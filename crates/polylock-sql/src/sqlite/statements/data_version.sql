@@ -1,4 +1,4 @@
--- A number that changes when another connection has committed something.
+-- Returns a number that changes when another connection has committed a change.
 --
 -- Inputs:    none.
 -- Atomicity: reads only.

@@ -1,4 +1,4 @@
--- Deletes the notice that a break by force has left for a hold: (notice), or no row.
+-- Deletes the notice that a break by force has left for a hold, and returns it: (notice), or no row.
 --
 -- Inputs:    ?1 name, ?2 request.
 -- Atomicity: one statement, so one write transaction.

@@ -1,4 +1,4 @@
--- Which of some requests neither hold nor wait any more.
+-- Returns those of the given requests that neither hold nor wait any more.
 --
 -- Inputs:    ?1 a JSON array of pairs [name, request], both hexadecimal: one statement serves any number of them.
 -- Atomicity: reads only; one statement, so one snapshot.

@@ -1,4 +1,4 @@
--- Whether the tables are there; no row if not.
+-- Returns a row if the tables exist, and no row otherwise.
 --
 -- Inputs:    none.
 -- Atomicity: reads only.

@@ -1,5 +1,5 @@
--- Who holds one lock and who waits for it, holders first, each in order: (name, token or NULL, mode, owner, label,
--- age, what is left of its lease, break notice or NULL).
+-- The holders and the waiters of one lock, holders first, each in order: (name, token or NULL, mode, owner, label, age, remaining lease,
+-- break notice or NULL).
 --
 -- Inputs:    ?1 name.
 -- Atomicity: reads only; one statement, so one snapshot.

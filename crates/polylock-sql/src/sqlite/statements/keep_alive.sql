@@ -1,5 +1,5 @@
--- Extends live holds that are not marked as broken, and live queue entries. Answers with a letter for each request, in their order:
--- H held, Q queued, B broken, G gone.
+-- Extends live holds that are not marked as broken, and live queue entries. Returns a letter for each request, in their order: H held, Q
+-- queued, B broken, G gone.
 --
 -- Inputs:    ?1 a JSON array with a row [name, request, TTL in us, TTL of the queue entry in us] for each; bytes as hexadecimal
 --            digits.

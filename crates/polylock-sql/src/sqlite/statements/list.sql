@@ -1,4 +1,4 @@
--- As `inspect.sql`, for every lock whose name lies in a range, by name.
+-- Like `inspect.sql`, for every lock with a name in a range, by name.
 --
 -- Inputs:    ?1 first name, ?2 end of the range (not in it), ?3 the number of entries of each table, the first ones by name.
 -- Atomicity: reads only; one statement, so one snapshot.

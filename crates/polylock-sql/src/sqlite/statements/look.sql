@@ -1,9 +1,8 @@
--- Where a request stands: a row (token, what is left of the lease, NULL, ...) if it holds the lock, then a row
--- (NULL, what is left of its lease, request, number of conflicting entries ahead if it is wanted, own place in the queue and what
--- is left of its time if it has one) for the last of those that it waits for.
--- No row at all: the lock is its own to take.
+-- The state of a request: a row (token, remaining lease, NULL, ...) if it holds the lock, then a row (NULL, remaining lease, request,
+-- number of conflicting entries ahead if it is requested, own queue position and its remaining time if there is one) for the last entry
+-- that it waits for. No row: no entry is in its way.
 --
--- Inputs:    ?1 name, ?2 request, ?4 conflict mask, ?5 whether to count. A request that does not wait stands at the end of the queue.
+-- Inputs:    ?1 name, ?2 request, ?4 conflict mask, ?5 true to count. A request without a queue entry counts as the end of the queue.
 -- Atomicity: reads only; one statement, so one snapshot.
 -- Clock:     read once.
 SELECT token, {left}, NULL, NULL, NULL, NULL FROM {p}_holds

@@ -1,5 +1,5 @@
--- Breaks a lock cooperatively: marks its live holds, which keep others out until their release or the end of their leases. Of two
--- notices the first one stays. Answers with the holds: (name, token, mode, owner, label, age, what is left of the lease, notice).
+-- Breaks a lock cooperatively: marks its live holds, which keep others out until their release or the end of their leases. A mark keeps its
+-- first notice. Returns the holds: (name, token, mode, owner, label, age, remaining lease, notice).
 --
 -- Inputs:    ?1 name, ?2 notice.
 -- Atomicity: one statement, so one write transaction.

@@ -1,10 +1,10 @@
--- The waiters whose turn it is, in their order, as the table `next`; stands in place of {next} in `hand_over.sql`.
+-- The waiters that can be granted the lock, in their order, as the table `next`; replaces {next} in `hand_over.sql`.
 --
 -- Inputs:    ?1 name.
 -- Clock:     read once.
 --
--- `ahead` has the bits of the modes that conflict with a waiter before this one. Nobody who can be kept waiting passes somebody who
--- waits for everybody.
+-- `ahead` has the bits of the modes that conflict with a waiter before this one. The walk ends when it has all bits: no waiter behind can
+-- be granted the lock then.
 WITH RECURSIVE walk (seq, mode, ahead) AS (
     SELECT * FROM (
         SELECT seq, mode, 0 FROM {p}_waiters WHERE name = ?1 AND seq > 0 AND expires_at > {now} ORDER BY seq LIMIT 1)

@@ -1,10 +1,10 @@
--- Joins the queue at its end, unless the request holds the lock or has a live place; refreshes the place when less
--- than half of its time is left, so that looking again costs no write; clears the name of what has expired. Answers
--- as `look.sql`, which stands in place of {look}.
+-- Joins the queue at its end, unless the request holds the lock or has a live queue entry; refreshes the entry when less than half of its
+-- time is left, so that a repeated claim costs no write; deletes the expired rows of the name. Returns the rows of `look.sql`, which
+-- replaces {look}.
 --
--- Inputs:    ?1 name, ?2 request, ?3 mode bit, ?4 conflict mask, ?5 whether to count, ?6 owner, ?7 label,
---            ?8 place's TTL in us, ?9 channel and ?10 ticket for the wake-up, or NULL.
--- Atomicity: one write transaction, so that no release slips between joining and looking.
+-- Inputs:    ?1 name, ?2 request, ?3 mode bit, ?4 conflict mask, ?5 true to count, ?6 owner, ?7 label,
+--            ?8 the queue entry's TTL in us, ?9 channel and ?10 ticket for the wake-up, or NULL.
+-- Atomicity: one write transaction, so that no release comes between joining and reading.
 -- Clock:     read by each statement, after the write lock was taken.
 BEGIN IMMEDIATE;
 DELETE FROM {p}_holds WHERE name = ?1 AND expires_at <= {now};

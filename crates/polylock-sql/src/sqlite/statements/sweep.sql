@@ -1,8 +1,8 @@
--- Clears a stretch of each table of what has expired, so that names nobody asks for again leave nothing behind.
--- Returns the two ends of the stretch, the last token and the last queue number looked at; NULL at the end of the table.
+-- Deletes the expired notices, and the expired rows from a section of the holds and of the waiters, so that names that no request uses
+-- again leave no rows. Returns the ends of the two sections, the last token and the last queue number; NULL at the end of the table.
 --
--- Inputs:    ?1 token and ?2 place to go on from, ?3 length of the stretch.
--- Atomicity: each statement is a transaction of its own; what happens between them only leaves more or fewer
+-- Inputs:    ?1 token and ?2 queue number after which the sections begin, ?3 their length.
+-- Atomicity: each statement is a transaction of its own; a change between them only leaves more or fewer
 --            expired rows.
 -- Clock:     read by each statement.
 DELETE FROM {p}_holds WHERE expires_at <= {now} AND token IN

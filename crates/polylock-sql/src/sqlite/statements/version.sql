@@ -1,4 +1,4 @@
--- The version of the tables, and the oldest version whose programs may use them, each 0 if it is not there: (version, oldest).
+-- The version of the tables, and the oldest version with programs that may use them, each 0 if it is missing: (version, oldest).
 --
 -- Inputs:    none.
 -- Atomicity: reads only.

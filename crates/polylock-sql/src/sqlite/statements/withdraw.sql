@@ -1,4 +1,4 @@
--- Leaves the queue if waiting.
+-- Removes the request from the queue, if it is waiting.
 --
 -- Inputs:    ?1 name, ?2 request.
 -- Atomicity: one statement, so one write transaction.

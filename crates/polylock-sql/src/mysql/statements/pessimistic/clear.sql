@@ -1,11 +1,12 @@
--- Deletes the record of a hold, and the rows of its name if nobody uses them; an error if somebody does, and then the
--- transaction is open still.
+-- Deletes the record of a hold, and the rows of its name if no session uses them. If a session uses them, it fails and leaves its
+-- transaction open.
 --
--- Inputs:    $1 name, $2 request; {forget} is where the record is deleted at once, {and_forget} where in one transaction.
+-- Inputs:    $1 name, $2 request; {forget} deletes the record before the transaction, {and_forget} within it; one of them is
+--            empty.
 -- Atomicity: one transaction.
 -- Clock:     none.
 --
--- Everybody does this after the end of his transaction. Of those who leave at the same time the last finds part 0 free.
+-- Each session does this after the end of its transaction. If several leave at the same time, the last one finds part 0 free.
 SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
 SET SESSION wait_timeout = DEFAULT, innodb_lock_wait_timeout = 1;
 {forget}

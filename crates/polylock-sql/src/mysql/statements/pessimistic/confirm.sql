@@ -1,8 +1,8 @@
--- Extends the time for which the transaction may be silent. Answers with (1, identity), or with an error or nothing if it is not
--- the transaction that holds the lock; and with (4, 0, 0) if the hold is marked as broken.
+-- Extends the time that the transaction may be silent. Returns (1, identity), or an error or no row if it is not the transaction
+-- that holds the lock; and (4, 0, 0) if the hold is marked as broken.
 --
 -- Inputs:    $1 time in ms, $2 and $3 the identity of the session, $4 name, $5 request.
--- Atomicity: the statement of an open transaction.
+-- Atomicity: statements of an open transaction.
 -- Clock:     the server's.
 SET SESSION {limit};
 ROLLBACK TO SAVEPOINT polylock;

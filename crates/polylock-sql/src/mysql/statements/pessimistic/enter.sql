@@ -1,16 +1,15 @@
--- Joins those who use a name, and takes its lock if it is free. Answers with (1, identity) and, if it holds the lock,
--- (2, 0, 0).
+-- Joins the users of a name, and takes its lock if it is free. Returns (1, identity) and, if it holds the lock, (2, 0, 0).
 --
--- Inputs:    $1 name, $2 for how many ms the transaction may be silent, which is rounded up to whole seconds, $3 and $4 the
---            identity of the session; {try} how to lock without waiting.
--- Atomicity: two transactions. The first makes the rows for everybody to see. The second stays open: it is the hold, or
---            the place of one who waits.
+-- Inputs:    $1 name, $2 the time in ms that the transaction may be silent, which is rounded up to whole seconds, $3 and $4 the
+--            identity of the session; {try} the clause that locks without waiting.
+-- Atomicity: two transactions. The first makes the rows visible to all sessions. The second stays open: it is the hold, or the
+--            queue entry of a waiter.
 -- Clock:     the server's, which ends a connection that has been silent for too long.
 --
--- Part 0 first: whoever has it keeps both rows from being deleted, so if part 1 is not to be had, somebody holds it. If
--- part 0 is not there, somebody has deleted it since it was made; then nothing counts, and all is tried again.
--- A row that is there is not inserted again: that would wait for its holder. As long as there is the savepoint, it is the
--- same transaction.
+-- Part 0 is locked first, which prevents the deletion of both rows: if part 1 is locked then, another session holds the lock. If
+-- part 0 is missing, another session has deleted it after it was inserted; then the result is void, and the caller retries from
+-- the start. An existing row is not inserted again, because the insert would wait for its holder. As long as the savepoint
+-- exists, it is the same transaction.
 SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
 SET SESSION innodb_lock_wait_timeout = 1, {limit};
 DO release_all_locks();

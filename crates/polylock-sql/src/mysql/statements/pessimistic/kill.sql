@@ -1,8 +1,8 @@
--- Ends a session of ours, or the statement that it has running: a row, or error 1094 if there is no such session.
+-- Ends a session of this store, or its current statement: returns a row, or fails with error 1094 if there is no such session.
 --
--- Inputs:    {session} the lock that the session has on its identity; {what} is `CONNECTION` or `QUERY`.
--- Atomicity: one statement looks up the session by its identity and ends it. A session that ends by itself between these two
---            has given its number to nobody: the server counts connections up, and restarts neither.
+-- Inputs:    {session} the named lock of the session on its identity; {what} is `CONNECTION` or `QUERY`.
+-- Atomicity: one statement looks up the session by its identity and ends it. If the session ends by itself between these two
+--            steps, no other session has its number: the server counts connections up, and does not restart in between.
 -- Clock:     none.
 KILL {what} is_used_lock({session});
 SELECT 0, 0, 0;

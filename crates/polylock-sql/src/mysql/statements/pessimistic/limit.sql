@@ -1,6 +1,6 @@
--- Sets for how long the transaction may be silent from now on.
+-- Sets the time that the transaction may be silent from now on.
 --
 -- Inputs:    $1 time in ms.
--- Atomicity: the statement of an open transaction.
+-- Atomicity: a statement of an open transaction.
 -- Clock:     the server's.
 SET SESSION {limit};

@@ -1,6 +1,7 @@
--- Marks the live holds of a name as broken: (NULL, 1 if it was in time, ..., clock). Of two notices the first one stays.
+-- Marks the live holds of a name as broken: (NULL, 1 if it was in time, ..., clock). A second break does not replace the notice
+-- of the first one.
 --
--- Inputs:    $1 name, $2 notice. After $3 the client has abandoned the break: it does nothing.
+-- Inputs:    $1 name, $2 notice. After $3 the client has abandoned the break, and the statement has no effect.
 -- Atomicity: one statement.
 -- Clock:     read by each statement.
 SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;

@@ -1,16 +1,16 @@
 -- The tables of polylock.strategy=pessimistic, version 2. Later versions: `upgrade/`.
 --
 -- Inputs:    none.
--- Atomicity: none: each statement is its own transaction, and is harmless where its work is done already, so programs that
---            start at once may all run it.
+-- Atomicity: none: each statement is its own transaction, and has no effect if it was run before, so programs that start at the
+--            same time may all run it.
 -- Clock:     the server's, once.
 --
--- Each name in use has two rows, which hold nothing and are only there to be locked: of part 0, which all who use the
--- name lock in share mode, and of part 1, which its holder locks.
+-- Each name in use has two rows without data, which exist only to be locked: part 0, which all users of the name lock in share
+-- mode, and part 1, which the holder locks.
 CREATE TABLE IF NOT EXISTS {p}_rows (
     name VARBINARY(255) NOT NULL, part TINYINT NOT NULL, PRIMARY KEY (name, part)) ENGINE=InnoDB;
--- Who holds each lock, for people and for breaks; it grants nothing. A row counts as long as the session that it names lives, or,
--- with a `notice` of a break, until `expires_at`.
+-- The record of each hold, for inspection and breaks; it grants nothing. A row is valid while its session lives or, with the
+-- `notice` of a break, until `expires_at`.
 CREATE TABLE IF NOT EXISTS {p}_sessions (
     name       VARBINARY(255) NOT NULL,
     request    BINARY(16) NOT NULL,
@@ -26,8 +26,8 @@ CREATE TABLE IF NOT EXISTS {p}_sessions (
     expires_at BIGINT,
     PRIMARY KEY (name, request)
 ) ENGINE=InnoDB;
--- The last token given to any name of a shard. They begin with the time, so that tokens go on growing even if the tables
--- are made anew: a token is given less often than once in a microsecond.
+-- The last token drawn for any name of a shard. Tokens begin with the time, so that they continue to grow if the tables are
+-- created again: fewer than one token is drawn per microsecond.
 CREATE TABLE IF NOT EXISTS {p}_tokens (shard SMALLINT NOT NULL PRIMARY KEY, token BIGINT NOT NULL) ENGINE=InnoDB;
 INSERT IGNORE INTO {p}_tokens (shard, token) SELECT a.n + 4 * b.n + 16 * c.n, {now} FROM
     (SELECT 0 AS n UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3) AS a,

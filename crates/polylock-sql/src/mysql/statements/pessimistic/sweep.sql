@@ -1,7 +1,7 @@
--- Deletes rows that nobody uses: those that holders which died have left, and notices that they have not fetched in time.
+-- Deletes unused rows: those of holders that died, and notices that their holders did not read in time.
 --
--- Inputs:    $1 of how many names at the most.
--- Atomicity: two statements. Rows in use are not even looked at, which the order of the join sees to.
+-- Inputs:    $1 maximum number of names.
+-- Atomicity: two statements. The order of the join ensures that rows in use are not even read.
 -- Clock:     read once.
 SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
 SET SESSION innodb_lock_wait_timeout = 1;

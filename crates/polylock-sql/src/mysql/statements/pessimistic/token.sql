@@ -1,11 +1,11 @@
--- Draws a token for a name, and records who holds the lock: (token, clock).
+-- Draws a token for a name, and records the holder: (token, clock).
 --
--- Inputs:    $1 name, $2 request, $3 and $4 the identity of its session, $5 mode bit, $6 owner, $7 label, $8 TTL in us.
---            After $9 the client has abandoned the claim: no token is drawn.
--- Atomicity: one transaction: durable when it answers, if the server is set so.
+-- Inputs:    $1 name, $2 request, $3 and $4 the identity of its session, $5 mode bit, $6 owner, $7 label, $8 TTL in us. After $9
+--            the client has abandoned the claim: no token is drawn.
+-- Atomicity: one transaction; durable when it returns, if the server's settings guarantee that.
 -- Clock:     read by each statement.
 --
--- On a connection of its own: what is drawn in a transaction that stays open is not on the disk.
+-- Runs on a connection of its own: the write of a transaction that stays open is not on the disk.
 SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
 START TRANSACTION;
 UPDATE {p}_tokens SET token = last_insert_id(token + 1) WHERE shard = (crc32($1) & 63) AND {now} <= $9;

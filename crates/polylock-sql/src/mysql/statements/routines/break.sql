@@ -1,11 +1,12 @@
--- Breaks a lock. The first row is (NULL, 1 if it was in time, ..., the clock in the place of what is left of a lease). Then come
--- the live holds: (name, token, mode, owner, label, age, what is left of the lease, notice).
+-- Breaks a lock. The first row is (NULL, 1 if it was in time, ..., the clock instead of the rest of a lease). The live holds
+-- follow: (name, token, mode, owner, label, age, rest of the lease, notice).
 --
--- Inputs:    a_notice for the holders. With a_force the holds are removed; otherwise they are marked, and keep others out until
---            their release or the end of their lease. After a_expiry the client has abandoned the break: it does nothing.
--- Atomicity: works on the holds up to the last token that there is when it begins; a grant that comes meanwhile has a greater
---            one. The holds are marked in one transaction and removed in another; between them no renewal extends them. Rows
---            are sent while none is locked, so a client that has stopped keeps nobody out.
+-- Inputs:    a_notice for the holders. With a_force the holds are removed; otherwise they are marked, and exclude other requests
+--            until their release or the end of their lease. After a_expiry the client has abandoned the break, and the call has
+--            no effect.
+-- Atomicity: covers the holds up to the greatest token at its beginning; a later grant has a greater one. The holds are marked in
+--            one transaction and removed in another; no renewal extends them in between. Rows are sent while no row is locked, so
+--            a client that has stopped blocks no other request.
 -- Clock:     read once.
 CREATE PROCEDURE /*!80029 IF NOT EXISTS */ /*M! IF NOT EXISTS */ {p}_break_2(
     a_name VARBINARY(255), a_notice VARBINARY(1024), a_force BIGINT, a_expiry BIGINT)
@@ -25,7 +26,7 @@ break_lock: BEGIN
     END IF;
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
     START TRANSACTION;
-    -- Of two notices the first one stays. From here on no renewal extends them.
+    -- A second break does not replace the notice of the first one. From here on no renewal extends these holds.
     UPDATE {p}_holds SET notice = coalesce(notice, a_notice) WHERE name = a_name AND token <= v_last AND expires_at > v_now;
     COMMIT;
     SELECT name, token, mode, owner, label, v_now - greatest(since, 0), expires_at - v_now, notice FROM {p}_holds

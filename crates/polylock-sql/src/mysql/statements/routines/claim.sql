@@ -1,20 +1,22 @@
--- Takes the lock if it is the request's turn; else, if it queues, joins the queue or keeps its place. Answers with
--- (token, lease, ...) if it holds the lock now, otherwise with (NULL, what is left of its lease, request, number of
--- conflicting entries ahead if a_counts is 1) for the last of those in its way. The fifth column is the clock.
+-- Takes the lock if it is the request's turn; otherwise joins the queue, or extends its queue entry, if the request queues.
+-- Returns (token, lease, ...) if it holds the lock now, otherwise (NULL, rest of its lease, request, number of conflicting
+-- entries ahead if a_counts is 1) for the last conflicting entry ahead. The fifth column is the clock, and the sixth one the
+-- queue position, if it has one: a number that no other position and no token of the name has.
 --
 -- Inputs:    a_slot is empty for an exclusive request; a_place_ttl is 0 for one that does not queue; times in us. After a_expiry
---            the client has abandoned the claim and has sent the release that undoes it: the claim does nothing, and answers
---            with NULLs and the clock.
--- Atomicity: one transaction of its own, at READ COMMITTED, so that each statement sees what was committed before it. The
---            gate is locked first and kept until the end: of the claims of one name there is one at a time. Renewals,
---            releases, breaks and sweeps do not take the gate, and are met at the rows. The answer is sent after the commit, so
---            a client that has stopped keeps nobody out.
--- Clock:     read once, after the gate was locked: in a procedure each statement has a time of its own.
+--            the client has abandoned the claim and has sent the release that undoes it: the claim has no effect, and returns
+--            NULLs and the clock.
+-- Atomicity: one transaction of its own, at READ COMMITTED, so that each statement sees what was committed before it. The gate is
+--            locked first and until the end, so the claims of one name are serialized. Renewals, releases, breaks and sweeps do
+--            not lock the gate, and conflict with it on the rows. The result is sent after the commit, so a client that has
+--            stopped blocks no other request.
+-- Clock:     read once, after the gate was locked, because in a procedure each statement has its own time.
 --
--- The token is drawn with the gate, and is on the disk with the hold: no grant of this name comes between, and none of it is
--- undone without the other. A grant deletes every expired hold of its name, and every expired waiter before it: what it overrides must
--- not come back when the clock is set back. Expired waiters behind it are deleted by a later grant or the sweep.
-CREATE PROCEDURE /*!80029 IF NOT EXISTS */ /*M! IF NOT EXISTS */ {p}_claim_2(
+-- The token is drawn together with the gate, and is on the disk with the hold: no other grant of this name comes in between, and
+-- a crash keeps or undoes both. A grant deletes every expired hold of its name, and every expired waiter ahead of it, so that
+-- none of them becomes live again when the clock is set back. Expired waiters behind it are deleted by a later grant or the
+-- sweep.
+CREATE PROCEDURE /*!80029 IF NOT EXISTS */ /*M! IF NOT EXISTS */ {p}_claim_3(
     a_name VARBINARY(255), a_request BINARY(16), a_mode BIGINT, a_conflicts BIGINT, a_slot VARBINARY(16),
     a_owner VARBINARY(255), a_label VARBINARY(255), a_ttl BIGINT, a_place_ttl BIGINT, a_counts BIGINT, a_expiry BIGINT)
 MODIFIES SQL DATA
@@ -32,20 +34,20 @@ claim: BEGIN
     START TRANSACTION;
     UPDATE {p}_gates SET token = last_insert_id(token + 1) WHERE shard = v_shard;
     IF row_count() = 0 THEN
-        -- The table of gates was emptied. Of several claims that make the gate anew the first one inserts it, behind the others'
-        -- backs until it commits. Its number begins with the time, as in `schema.sql`.
+        -- The table of gates was emptied. Of several claims that create the gate again, the first one inserts it; the others wait
+        -- for its commit. The number begins with the time, as in `schema.sql`.
         INSERT IGNORE INTO {p}_gates (shard, token) VALUES (v_shard, {now});
         UPDATE {p}_gates SET token = last_insert_id(token + 1) WHERE shard = v_shard;
     END IF;
     SET v_token = last_insert_id();
     SET v_now = {now};
-    -- Behind the gate: the wait for it counts.
+    -- Compared behind the gate, so that the wait for it counts.
     IF v_now > a_expiry THEN
         ROLLBACK;
         SELECT NULL, NULL, NULL, NULL, v_now;
         LEAVE claim;
     END IF;
-    -- Mostly there is nobody: no need to look any closer.
+    -- The usual case without other entries needs no further checks.
     IF NOT EXISTS (SELECT 1 FROM {p}_holds WHERE name = a_name)
         AND NOT EXISTS (SELECT 1 FROM {p}_waiters WHERE name = a_name)
     THEN
@@ -55,11 +57,12 @@ claim: BEGIN
         SELECT v_token, a_ttl, NULL, 0, v_now;
         LEAVE claim;
     END IF;
-    -- Looked for without locks first: a renewal or release under way is waited for only if it may be too late.
+    -- First read without locks, so that the claim waits for a renewal or release in progress only if that may be too late.
     IF EXISTS (SELECT 1 FROM {p}_holds WHERE name = a_name AND expires_at <= v_now) THEN
         DELETE FROM {p}_holds WHERE name = a_name AND expires_at <= v_now;
     END IF;
-    -- Held already: the answer to an earlier claim was lost. Committing makes sure that it is on the disk by now.
+    -- The request holds the lock already: the reply to an earlier claim was lost. The commit guarantees that the grant is on the
+    -- disk.
     SELECT token, expires_at - v_now INTO v_held, v_left FROM {p}_holds
     WHERE name = a_name AND slot = a_slot AND request = a_request;
     IF v_held IS NOT NULL THEN
@@ -68,7 +71,7 @@ claim: BEGIN
         LEAVE claim;
     END IF;
     SELECT seq, expires_at INTO v_seq, v_until FROM {p}_waiters WHERE name = a_name AND request = a_request;
-    -- The last of those in its way: of the waiters before it, else of the holders.
+    -- The last conflicting entry ahead: of the waiters, else of the holders.
     SELECT request, expires_at - v_now INTO v_behind, v_left FROM {p}_waiters
     WHERE name = a_name AND mode & a_conflicts <> 0 AND seq < coalesce(v_seq, {max}) AND expires_at > v_now
     ORDER BY seq DESC LIMIT 1;
@@ -86,7 +89,8 @@ claim: BEGIN
         END IF;
         IF a_place_ttl > 0 AND (v_seq IS NULL OR v_until - v_now < a_place_ttl DIV 2) THEN
             IF v_seq IS NULL THEN
-                SET v_seq = coalesce((SELECT max(seq) FROM {p}_waiters WHERE name = a_name), 0) + 1;
+                -- Greater than all tokens and positions before it, and smaller than the tokens of later grants.
+                SET v_seq = greatest(v_token, coalesce((SELECT max(seq) FROM {p}_waiters WHERE name = a_name), 0) + 1);
                 INSERT INTO {p}_waiters (name, request, seq, mode, owner, label, since, expires_at)
                 VALUES (a_name, a_request, v_seq, a_mode, a_owner, a_label, v_now, v_now + a_place_ttl);
             ELSE
@@ -94,10 +98,10 @@ claim: BEGIN
             END IF;
             COMMIT;
         ELSE
-            -- Looking again costs no write and no disk; what had expired is cleared by who is granted the lock.
+            -- A repeated check costs no write and no disk access; expired entries are deleted by the next grant.
             ROLLBACK;
         END IF;
-        SELECT NULL, v_left, v_behind, v_ahead, v_now;
+        SELECT NULL, v_left, v_behind, v_ahead, v_now, v_seq;
         LEAVE claim;
     END IF;
     IF EXISTS (SELECT 1 FROM {p}_waiters WHERE name = a_name AND seq < coalesce(v_seq, {max}) AND expires_at <= v_now) THEN

@@ -1,13 +1,13 @@
--- Extends live holds that are not marked as broken, and live queue entries. Answers with a letter for each request, in their order:
--- H held, Q queued, B broken, G gone, C contested: another transaction has just changed the entry.
+-- Extends live holds that are not marked as broken, and live queue entries. Returns a letter for each request, in their order: H
+-- held, Q queued, B broken, G gone, C contested (another transaction has just changed the entry).
 --
 -- Inputs:    a_batch has for each request one byte with the length of its name, the name, its id, a byte that is 1 if it is
 --            exclusive, its TTL and that of its queue entry in us, in eight bytes each.
 -- Atomicity: one transaction, at READ COMMITTED, so that each statement sees what was committed before it. It locks single rows,
---            found by their whole keys. An entry meets a claim that clears what has expired, and a break, at its row: one of the two
---            finds the other's change. Where two transactions wait for each other, the server ends one of them with an error.
+--            found by their complete keys. A claim that deletes expired entries, or a break, conflicts with it on the entry's
+--            row, so one of the two sees the other's change. In a deadlock the server ends one of the transactions with an error.
 -- Clock:     read before each entry.
-CREATE PROCEDURE /*!80029 IF NOT EXISTS */ /*M! IF NOT EXISTS */ {p}_keep_alive_2(a_batch LONGBLOB)
+CREATE PROCEDURE /*!80029 IF NOT EXISTS */ /*M! IF NOT EXISTS */ {p}_keep_alive_3(a_batch LONGBLOB)
 MODIFIES SQL DATA
 SQL SECURITY INVOKER
 BEGIN
@@ -37,15 +37,20 @@ BEGIN
         SET v_at = v_at + v_length + 34;
         SET v_now = {now};
 
-        UPDATE {p}_holds SET expires_at = v_now + v_ttl
-        WHERE name = v_name AND slot = v_slot AND request = v_request AND expires_at > v_now AND notice IS NULL;
-        SET v_extended = row_count();
-        IF v_extended <= 0 THEN
-            -- Whether a row counts that was found and had these very values already is a flag of the connection.
-            SET v_extended = (
-                SELECT count(*) FROM {p}_holds
-                WHERE name = v_name AND slot = v_slot AND request = v_request AND expires_at >= v_now + v_ttl
-                AND notice IS NULL);
+        SET v_extended = 0;
+        -- First read without a lock: all exclusive requests of a name share the key of one row, and a release that has locked
+        -- this row may wait for an entry of this batch.
+        IF EXISTS (SELECT 1 FROM {p}_holds WHERE name = v_name AND slot = v_slot AND request = v_request) THEN
+            UPDATE {p}_holds SET expires_at = v_now + v_ttl
+            WHERE name = v_name AND slot = v_slot AND request = v_request AND expires_at > v_now AND notice IS NULL;
+            SET v_extended = row_count();
+            IF v_extended <= 0 THEN
+                -- The connection's flags decide if row_count() includes a row that was found and already had these values.
+                SET v_extended = (
+                    SELECT count(*) FROM {p}_holds
+                    WHERE name = v_name AND slot = v_slot AND request = v_request AND expires_at >= v_now + v_ttl
+                    AND notice IS NULL);
+            END IF;
         END IF;
         IF v_extended > 0 THEN
             SET v_states = concat(v_states, 'H');

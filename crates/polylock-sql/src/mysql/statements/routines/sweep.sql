@@ -1,9 +1,9 @@
--- Clears a stretch of each table of what has expired, so that names nobody asks for again leave nothing behind. Answers
--- with the last names looked at, empty at the end of a table: (of holds, of waiters, of broken holds).
+-- Deletes the expired rows of a section of each table, so that names that are never claimed again leave no rows. Returns the last
+-- names of the sections, empty at the end of a table: (of holds, of waiters, of broken holds).
 --
--- Inputs:    names to go on from, length of the stretch.
--- Atomicity: each table in a transaction of its own, at READ COMMITTED: no gap between rows is locked. A hold that is
---            extended meanwhile is looked at again and left alone.
+-- Inputs:    names to continue from, length of a section.
+-- Atomicity: each table in a transaction of its own, at READ COMMITTED, so that no gap between rows is locked. A hold that is
+--            extended in the meantime is checked again and kept.
 -- Clock:     read once.
 CREATE PROCEDURE /*!80029 IF NOT EXISTS */ /*M! IF NOT EXISTS */ {p}_sweep_2(
     a_holds VARBINARY(255), a_waiters VARBINARY(255), a_broken VARBINARY(255), a_rows BIGINT)
@@ -19,7 +19,7 @@ BEGIN
     END;
     SELECT max(name) INTO v_hold FROM (
         SELECT name FROM {p}_holds WHERE name > a_holds ORDER BY name LIMIT a_rows) AS stretch;
-    -- Looked for without locks first: mostly there is nothing.
+    -- First read without locks: usually there are no expired rows.
     IF EXISTS (SELECT 1 FROM {p}_holds WHERE name > a_holds AND name <= v_hold AND expires_at <= v_now) THEN
         SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
         START TRANSACTION;

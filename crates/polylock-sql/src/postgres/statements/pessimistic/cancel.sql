@@ -1,6 +1,6 @@
--- Ends the statement that a connection of ours has running. Nothing happens if it is not in that transaction any more.
+-- Signals a session of this store: cancels its statement or ends the session. No effect if it is no longer in that transaction.
 --
--- Inputs:    $1 connection, $2 transaction.
+-- Inputs:    $1 connection, $2 transaction; {function} `pg_cancel_backend` or `pg_terminate_backend`.
 -- Atomicity: a signal.
 -- Clock:     none.
 {begin}

@@ -1,10 +1,10 @@
--- Deletes the record of a hold, and the rows of its name if nobody uses them.
+-- Deletes the record of a hold, and the rows of its name if no session uses them.
 --
 -- Inputs:    $1 name, $2 request.
 -- Atomicity: one transaction.
 -- Clock:     none.
 --
--- Everybody does this after the end of his transaction. Of those who leave at the same time the last finds part 0 free.
+-- Each session does this after the end of its transaction. If several leave at the same time, the last one finds part 0 free.
 {begin}
 SET LOCAL synchronous_commit = off;
 DELETE FROM {p}_sessions WHERE name = $1 AND request = $2;

@@ -1,8 +1,8 @@
--- Extends the time for which the transaction may be silent. Answers with (1, connection, transaction): whether it is the
--- one that holds the lock; and with (4, 0, 0) if the hold is marked as broken.
+-- Extends the time that the transaction may be silent. Returns (1, connection, transaction), for a comparison with the session
+-- that holds the lock, and (4, 0, 0) if the hold is marked as broken.
 --
 -- Inputs:    $1 time in ms, $4 name, $5 request.
--- Atomicity: the statement of an open transaction.
+-- Atomicity: statements of an open transaction.
 -- Clock:     the server's.
 SET LOCAL idle_in_transaction_session_timeout = $1;
 SELECT 1::bigint, {identity};

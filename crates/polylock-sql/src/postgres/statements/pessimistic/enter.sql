@@ -1,13 +1,14 @@
--- Joins those who use a name, and takes its lock if it is free. Answers with (1, connection, transaction) and, if it
--- holds the lock, (2, 0, 0).
+-- Joins the users of a name, and takes its lock if it is free. Returns (1, connection, transaction) and, if it holds the lock,
+-- (2, 0, 0).
 --
--- Inputs:    $1 name, $2 for how many ms the transaction may be silent; {strength} FOR UPDATE or FOR SHARE.
--- Atomicity: two transactions. The first makes the rows for everybody to see. The second stays open: it is the hold, or
---            the place of one who waits.
+-- Inputs:    $1 name, $2 the time in ms that the transaction may be silent; {strength} FOR UPDATE or FOR SHARE.
+-- Atomicity: two transactions. The first makes the rows visible to all sessions. The second stays open: it is the hold, or the
+--            queue entry of a waiter.
 -- Clock:     the server's, which ends a transaction that has been silent for too long.
 --
--- Part 0 first: whoever has it keeps both rows from being deleted, so if part 1 is not to be had, somebody holds it. If
--- part 0 is not there, somebody has deleted it since it was made; then nothing counts, and all is tried again.
+-- Part 0 is locked first, which prevents the deletion of both rows: if part 1 is locked then, another session holds the lock. If
+-- part 0 is missing, another session has deleted it after it was inserted; then the result is void, and the caller retries from
+-- the start.
 BEGIN ISOLATION LEVEL READ COMMITTED;
 {pin}
 SET LOCAL synchronous_commit = off;

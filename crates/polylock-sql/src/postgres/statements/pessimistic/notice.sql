@@ -1,4 +1,4 @@
--- The notice of a break of a hold: (notice), or no row.
+-- Reads the notice of a broken hold: (notice), or no row.
 --
 -- Inputs:    $1 name, $2 request.
 -- Atomicity: reads only.

@@ -1,6 +1,6 @@
--- Deletes rows that nobody uses: those that holders which died have left, and notices that they have not fetched in time.
+-- Deletes unused rows: those of holders that died, and notices that their holders did not read in time.
 --
--- Inputs:    $1 of how many names at the most.
+-- Inputs:    $1 maximum number of names.
 -- Atomicity: one transaction.
 -- Clock:     read for each row.
 {begin}

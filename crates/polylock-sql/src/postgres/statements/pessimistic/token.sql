@@ -1,13 +1,13 @@
--- Draws a token, and records who holds the lock: (token, clock).
+-- Draws a token, and records the holder: (token, clock).
 --
--- Inputs:    $1 name, $2 request, $3 and $4 the identity of its session, $5 mode bit, $6 owner, $7 label, $8 TTL in us.
---            After $9 the client has abandoned the claim: no token is drawn.
--- Atomicity: one transaction, durable when it answers if {durable} is on. The server writes of the sequence for 32
---            numbers in advance, and a transaction that has written nothing itself does not wait for the disk. So it
---            writes a message, which nobody reads, and waits for that and for whatever was written before by anybody.
+-- Inputs:    $1 name, $2 request, $3 and $4 the identity of its session, $5 mode bit, $6 owner, $7 label, $8 TTL in us. After $9
+--            the client has abandoned the claim: no token is drawn.
+-- Atomicity: one transaction, durable when it returns if {durable} is on. The server logs a sequence 32 numbers in advance, and a
+--            transaction without writes of its own does not wait for the disk. So it writes a message without a reader, and waits
+--            for that and for all earlier writes of any session.
 -- Clock:     read once.
 --
--- On a connection of its own: what is drawn in a transaction that stays open is not on the disk.
+-- Runs on a connection of its own: the write of a transaction that stays open is not on the disk.
 {begin}
 SET LOCAL synchronous_commit = {durable};
 WITH drawn AS (

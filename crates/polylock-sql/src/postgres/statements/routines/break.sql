@@ -1,10 +1,11 @@
--- Breaks a lock. The first row is (NULL, 1 if it was in time, ..., the clock in the place of what is left of a lease). Then come
--- the live holds: (name, token, mode, owner, label, age, what is left of the lease, notice).
+-- Breaks a lock. The first row is (NULL, 1 if it was in time, ..., the clock instead of the rest of a lease). The live holds
+-- follow: (name, token, mode, owner, label, age, rest of the lease, notice).
 --
--- Inputs:    a_notice for the holders. With a_force the holds are removed and the lock is handed to those whose turn it is then;
---            otherwise they are marked, and keep others out until their release or the end of their lease. a_channel is where
---            the holders' processes listen for breaks. After a_expiry the client has abandoned the break: it does nothing.
--- Atomicity: one transaction of its own, behind the advisory lock on the name. It meets renewals at the rows.
+-- Inputs:    a_notice for the holders. With a_force the holds are removed and the lock is granted to the next waiters; otherwise
+--            the holds are marked, and exclude other requests until their release or the end of their lease. a_channel is the
+--            channel on which the holders' processes listen for breaks. After a_expiry the client has abandoned the break, and
+--            the call has no effect.
+-- Atomicity: one transaction of its own, behind the advisory lock on the name. It conflicts with renewals on the rows.
 -- Clock:     read once, after the advisory lock was taken.
 CREATE OR REPLACE FUNCTION {p}_break_2(a_name bytea, a_notice text, a_force boolean, a_channel text, a_expiry bigint)
 RETURNS TABLE (
@@ -24,7 +25,7 @@ BEGIN
     IF v_now > a_expiry THEN
         RETURN;
     END IF;
-    -- Of two notices the first one stays. From here on no renewal extends them.
+    -- A second break does not replace the notice of the first one. From here on no renewal extends these holds.
     UPDATE {p}_holds SET notice = coalesce(notice, a_notice) WHERE name = a_name AND expires_at > v_now;
     IF NOT FOUND THEN
         RETURN;

@@ -1,16 +1,17 @@
--- Takes the lock if it is the request's turn; else, if it queues, joins the queue or keeps its place. Answers with
--- (token, lease) if it holds the lock now, otherwise with (NULL, what is left of the lease of the last of those in its
--- way, place in the queue if it has one, how many conflicting entries are ahead if a_counts). The fifth column is the clock.
+-- Takes the lock if it is the request's turn; otherwise joins the queue, or extends its queue entry, if the request queues.
+-- Returns (token, lease) if it holds the lock now, otherwise (NULL, rest of the lease of the last conflicting entry ahead, queue
+-- position if it has one, number of conflicting entries ahead if a_counts). The fifth column is the clock.
 --
 -- Inputs:    a_place_ttl is 0 for a request that does not queue; times in us. After a_expiry the client has abandoned the claim
---            and has sent the release that undoes it: the claim does nothing, and answers with NULLs and the clock.
--- Atomicity: one transaction of its own. The advisory lock on the name is taken first and every statement after it
---            sees what was committed before: that needs READ COMMITTED, so anything else is refused.
--- Cost:      does not depend on the number of waiters, unless they are counted.
--- Clock:     read once, after the advisory lock was taken: never the transaction's, which may have waited long.
+--            and has sent the release that undoes it: the claim has no effect, and returns NULLs and the clock.
+-- Atomicity: one transaction of its own. The advisory lock on the name is taken first and every later statement sees what was
+--            committed before: this requires READ COMMITTED, so any other level is refused.
+-- Cost:      independent of the number of waiters, unless they are counted.
+-- Clock:     read once, after the advisory lock was taken. The transaction's own time is not used, because the transaction may
+--            have waited long.
 --
--- The token is drawn behind the advisory lock, which the transaction keeps until it is committed: no grant of this name
--- can come between.
+-- The token is drawn behind the advisory lock, which the transaction keeps until it is committed: no other grant of this name can
+-- come between the draw and the commit.
 CREATE OR REPLACE FUNCTION {p}_claim_2(
     a_name bytea, a_request bytea, a_mode bigint, a_conflicts bigint, a_slot bytea, a_owner text, a_label text,
     a_ttl bigint, a_place_ttl bigint, a_channel text, a_ticket bigint, a_durable boolean, a_counts boolean,
@@ -27,7 +28,7 @@ BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended('{p}:' || encode(a_name, 'hex'), 0));
     v_now := {now};
     r_clock := v_now;
-    -- Behind the lock: the wait for it counts.
+    -- Compared behind the lock, so that the wait for the lock counts.
     IF v_now > a_expiry THEN
         RETURN NEXT;
         RETURN;
@@ -35,14 +36,14 @@ BEGIN
     IF EXISTS (SELECT 1 FROM {p}_holds WHERE name = a_name)
         OR EXISTS (SELECT 1 FROM {p}_waiters WHERE name = a_name)
     THEN
-        -- A place in the queue need not survive a crash of the server: it is taken again.
+        -- A queue entry need not survive a crash of the server: the request joins the queue again.
         PERFORM set_config('synchronous_commit', 'off', true);
         DELETE FROM {p}_holds WHERE name = a_name AND expires_at <= v_now;
-        -- Who waits may have become the next by what was cleared, this one or others. It is asked each time, so that
-        -- a queue mends itself whatever happened to the tables.
+        -- The deleted holds may have unblocked waiters, this request or others. This is checked at each claim, so that a queue
+        -- recovers from any change of the tables.
         PERFORM pg_notify(s.r_channel, s.r_ticket || ' ' || s.r_place || ' ' || s.r_token || ' ' || s.r_left)
         FROM {p}_settle_2(a_name, a_request, a_ttl, v_now) AS s WHERE s.r_request <> a_request;
-        -- Held: handed over, now or before, or the answer to an earlier claim was lost.
+        -- The request holds the lock: it was handed over, now or before, or the reply to an earlier claim was lost.
         SELECT token, expires_at - v_now INTO r_token, r_left FROM {p}_holds
         WHERE name = a_name AND slot = a_slot AND request = a_request;
         IF FOUND THEN
@@ -50,7 +51,7 @@ BEGIN
             RETURN;
         END IF;
         SELECT seq, expires_at INTO r_place, v_until FROM {p}_waiters WHERE name = a_name AND request = a_request;
-        -- The last of those in its way: of the waiters before it, else of the holders.
+        -- The last conflicting entry ahead: of the waiters, else of the holders.
         SELECT expires_at - v_now INTO r_left FROM {p}_waiters
         WHERE name = a_name AND mode & a_conflicts <> 0 AND seq < coalesce(r_place, {max}) AND expires_at > v_now
         ORDER BY seq DESC LIMIT 1;
@@ -72,8 +73,8 @@ BEGIN
                     a_ticket, v_now, v_now + a_place_ttl)
                 RETURNING seq INTO r_place;
             ELSIF v_until - v_now < a_place_ttl - a_place_ttl / 8 THEN
-                -- Kept fresh, because a lock that is handed over lasts as long as the place would have; but claims
-                -- that follow each other closely cost no write.
+                -- Extended, because a lock that is handed over lasts for the rest of the queue entry's lease; but claims in quick
+                -- succession cost no write.
                 UPDATE {p}_waiters SET expires_at = v_now + a_place_ttl WHERE name = a_name AND request = a_request;
             END IF;
             RETURN NEXT;

@@ -1,15 +1,16 @@
--- Extends live holds that are not marked as broken, and live queue entries. Answers with a letter for each request, in their order:
--- H held, Q queued, B broken, G gone, C contested: another transaction is changing the entry.
+-- Extends live holds that are not marked as broken, and live queue entries. Returns a letter for each request, in their order: H
+-- held, Q queued, B broken, G gone, C contested (another transaction is changing the entry).
 --
 -- Inputs:    a_batch has for each request one byte with the length of its name, the name, its id, a byte that is 1 if it is
 --            exclusive, its TTL and that of its queue entry in us, in eight bytes each.
--- Atomicity: one transaction, which never waits for a row: two that wait for each other would cost one of them its work. An entry
---            meets a claim that clears what has expired, and a break, at its row: one of the two finds the other's change.
--- Cost:      three statements for the whole batch. Each entry is found by its key, whatever the planner knows of the tables: a queue may
---            have grown to thousands of entries since they were analysed.
+-- Atomicity: one transaction, which never waits for a row, because a deadlock would undo the work of a whole batch. A claim that
+--            deletes expired entries, or a break, conflicts with it on the entry's row, so one of the two sees the other's
+--            change.
+-- Cost:      three statements for the whole batch. Each entry is found by its key, whatever statistics the planner has: a queue
+--            may have grown to thousands of entries since the tables were analysed.
 -- Clock:     read before the first entry is locked.
 --
--- As durable as the grants: a crash of the server must not take back time that a holder counts on.
+-- It is as durable as the grants: a crash of the server must not undo an extension that a holder relies on.
 CREATE OR REPLACE FUNCTION {p}_keep_alive_2(a_batch bytea, a_durable boolean)
 RETURNS TABLE (r_states text)
 LANGUAGE plpgsql {pinned} SET enable_seqscan = off AS $body$
@@ -61,8 +62,8 @@ BEGIN
         UPDATE {p}_waiters SET expires_at = v_now + ttl FROM locked WHERE {p}_waiters.ctid = id RETURNING ord)
     SELECT array_agg(ord) INTO v_queued FROM extended;
 
-    -- Each statement sees what was committed before it: an entry that is there now, and was not extended, was locked or changed
-    -- meanwhile, or has only just become a hold.
+    -- Each statement sees what was committed before it: an entry that exists now and was not extended was locked or changed by
+    -- another transaction, or has just become a hold.
     SELECT string_agg(CASE
             WHEN held.ord IS NOT NULL THEN 'H'
             WHEN queued.ord IS NOT NULL THEN 'Q'

@@ -1,14 +1,14 @@
--- Releases if held, withdraws if waiting, and hands the lock to those whose turn it is then. The first row is (NULL, NULL,
--- NULL, NULL, 1 if there was an entry or 0, the notice if the hold was broken by force before). Then come (ticket, place, token,
--- lease) of those on a_channel that were handed the lock; the others are notified of the same.
+-- Releases a hold or withdraws a waiter, and grants the lock to the next waiters. The first row is (NULL, NULL, NULL, NULL, 1 if
+-- there was an entry or 0, the notice if the hold was broken by force before). The grants to waiters on a_channel follow:
+-- (ticket, queue position, token, lease); the other waiters receive the same by NOTIFY.
 --
--- Inputs:    none but names.
+-- Inputs:    the name, the request, and the channel of this process.
 -- Atomicity: one transaction of its own, behind the advisory lock on the name.
 -- Clock:     read once, after the advisory lock was taken.
 --
--- On the disk when it returns only if it has handed the lock on: if a crash of the server undoes a mere release, the hold
--- that comes back runs out by itself. Nobody can have been granted the lock meanwhile, because that grant is on the disk
--- with all that came before it.
+-- The release is on the disk when it returns only if it has granted the lock: if a crash of the server undoes a release without a
+-- grant, the restored hold expires. No other request can have been granted the lock in between, because such a grant is on the
+-- disk together with everything that was committed before it.
 CREATE OR REPLACE FUNCTION {p}_release_2(a_name bytea, a_request bytea, a_channel text)
 RETURNS TABLE (
     r_ticket bigint, r_place bigint, r_token bigint, r_left bigint, r_found bigint, r_notice text)
@@ -44,7 +44,8 @@ BEGIN
                 r_left := s.r_left;
                 RETURN NEXT;
             ELSE
-                -- Every transaction that notifies takes a lock of the whole server: only where it is needed.
+                -- Each transaction with a NOTIFY takes a lock of the whole server, so only grants of other processes are sent by
+                -- it.
                 PERFORM pg_notify(s.r_channel, s.r_ticket || ' ' || s.r_place || ' ' || s.r_token || ' ' || s.r_left);
             END IF;
         END LOOP;

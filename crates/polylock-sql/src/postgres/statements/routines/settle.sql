@@ -1,13 +1,14 @@
--- Hands the lock to every waiter whose turn it is, first come, first served: to each that conflicts neither with a holder
--- nor with a waiter before it. Answers with whom it was handed to.
+-- Grants the lock to every waiter that can hold it now, first come, first served: to each waiter that conflicts neither with a holder
+-- nor with a waiter ahead of it. Returns the grants.
 --
--- Inputs:    a_request, if it is among them, gets a_ttl: it is there to take it. The others get what is left of their
---            place in the queue and extend it when they have heard of it, so one that has died holds the lock no longer
+-- Inputs:    a_request, if it is granted the lock, gets a_ttl, because its client is active. Every other grant lasts for the rest
+--            of the queue entry's lease, and its client extends it when it is notified, so a dead waiter holds the lock no longer
 --            than it would have waited.
 -- Atomicity: part of a transaction that holds the advisory lock on the name and has deleted its expired holds.
--- Cost:      looks at those that are handed the lock, at the expired ones between them, and at the next one. Expired waiters behind
---            it stay: a later call or the sweep deletes them. Each is fetched by a query of its own with a limit of one row: without
---            statistics of a queue that has just grown, the planner would read and sort all of it for a query without a limit.
+-- Cost:      reads the waiters that are granted the lock, the expired ones between them, and the next one. Expired waiters behind
+--            it stay: a later call or the sweep deletes them. Each waiter is fetched by a query with a limit of one row: without
+--            statistics of a queue that has just grown, the planner would read and sort the whole queue for a query without a
+--            limit.
 -- Clock:     the caller's, and read again for each grant.
 CREATE OR REPLACE FUNCTION {p}_settle_2(a_name bytea, a_request bytea, a_ttl bigint, a_now bigint)
 RETURNS TABLE (r_request bytea, r_channel text, r_ticket bigint, r_place bigint, r_token bigint, r_left bigint)
@@ -19,7 +20,7 @@ DECLARE
     w {p}_waiters;
 BEGIN
     LOOP
-        -- Nobody who can be kept waiting passes somebody who waits for everybody.
+        -- Every mode that can wait conflicts with the entries ahead: no later waiter can be granted the lock.
         EXIT WHEN v_ahead & {all} = {all};
         SELECT * INTO w FROM {p}_waiters WHERE name = a_name AND seq > v_seq ORDER BY seq LIMIT 1;
         EXIT WHEN NOT FOUND;
@@ -31,8 +32,8 @@ BEGIN
             CONTINUE WHEN w.expires_at IS NULL;
         END IF;
         IF w.mode & v_ahead = 0 THEN
-            -- A keep-alive may have extended it since it was read, and its client counts the lease from the sending of that: so what is
-            -- left is counted from a time after it.
+            -- A keep-alive may have extended it since it was read, and its client counts the lease from the time at which it sent
+            -- that message: so the rest of the lease is counted from a later time.
             DELETE FROM {p}_waiters WHERE name = a_name AND request = w.request RETURNING expires_at INTO v_until;
             IF w.request = a_request THEN
                 v_until := a_now + a_ttl;

@@ -1,0 +1,82 @@
+//! The `polylock` command: runs a command under a distributed lock, and inspects locks.
+//!
+//! A program of your own can be the same command with further stores: it registers their URL schemes, and calls [`main`].
+//!
+//! ```no_run
+//! # struct Config;
+//! # #[async_trait::async_trait]
+//! # impl polylock::StoreConfig for Config {
+//! #     async fn open(&self) -> polylock::Result<polylock::Store> { Ok(polylock::core::memory::connect()) }
+//! # }
+//! fn main() -> std::process::ExitCode {
+//!     polylock::register("mystore", |_url, _keys| Ok(Config)).expect("the scheme is valid and free");
+//!     polylock_cli::main()
+//! }
+//! ```
+
+mod args;
+mod command;
+#[cfg(test)]
+mod documented;
+mod exit;
+mod help;
+mod output;
+mod run;
+mod signals;
+mod store;
+mod user;
+mod wall_clock;
+
+use std::process::ExitCode;
+
+use clap::{Parser, error::ErrorKind};
+
+use crate::{
+    args::{Cli, Command},
+    exit::{Failure, INTERNAL, USAGE},
+    output::Output,
+};
+
+/// Runs the command with the arguments of the process, and returns its exit code.
+///
+/// Call it on the main thread, before the process has other threads: it starts itself again as the helper process of `polylock run`.
+#[must_use]
+pub fn main() -> ExitCode {
+    if let Some(code) = run::helper() {
+        return code;
+    }
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // If even this can't be printed, there is no way to report it.
+            error.print().ok();
+            let is_requested = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+            return if is_requested { ExitCode::SUCCESS } else { USAGE.into() };
+        }
+    };
+    let output = Output::new(&cli.global);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let result = match runtime {
+        Ok(runtime) => runtime.block_on(dispatch(cli, &output)),
+        Err(error) => Err(Failure::new(INTERNAL, format!("can't start the runtime: {error}"))),
+    };
+    let code = result.unwrap_or_else(|failure| {
+        output.error(&failure);
+        failure.code
+    });
+    output.finish();
+    code.into()
+}
+
+async fn dispatch(cli: Cli, output: &Output) -> Result<u8, Failure> {
+    match cli.command {
+        Command::Run(run) => run::run(&cli.global, &run, output).await,
+        Command::Status { name } => command::status(&cli.global, &name, output).await,
+        Command::List { prefix } => command::list(&cli.global, &prefix, output).await,
+        Command::Break(args) => command::break_lock(&cli.global, &args, output).await,
+        Command::Admit { yes } => command::admit(&cli.global, yes, output).await,
+        Command::Schema => command::schema(&cli.global, output),
+        Command::Completions { shell } => command::completions(shell, output),
+        Command::Man { command, dir } => command::man(command.as_deref(), dir.as_deref(), output),
+    }
+}

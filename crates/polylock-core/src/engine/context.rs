@@ -1,0 +1,288 @@
+//! The state that all locks of one store share inside core, and the single way in which core calls the store.
+
+use std::{
+    future::Future,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use tokio::sync::Semaphore;
+
+use super::{
+    backoff::Backoff,
+    foreground::{Foreground, Moving},
+    gauges::Gauges,
+    keeper::Keeper,
+    local_queue::LocalQueues,
+    pending::{AT_EXIT, Pending},
+    reentry::Reentry,
+};
+use crate::{
+    Clock, Error, Fault, FirstStep, KeepAlive, Label, LockName, Moment, Operation, Options, OwnerId, Release,
+    Request, Result, Store, Unavailable,
+    backend::Backend,
+    io::{self, CallerTask, Io, Started},
+    metrics::{Measured, Metrics},
+    observer,
+};
+
+/// The state that all locks of one store share.
+#[derive(Debug)]
+pub(crate) struct StoreContext {
+    pub(crate) store: Store,
+    pub(crate) options: Options,
+    /// The owner of the locks, unless a lock has its own; this process if it is not set.
+    pub(crate) owner: Option<OwnerId>,
+    pub(crate) label: Option<Label>,
+    pub(crate) clock: Arc<dyn Clock>,
+    /// True if `clock` is the machine's, by which the delay of a wake-up can be measured.
+    pub(crate) is_system_clock: bool,
+    pub(crate) metrics: Option<Arc<dyn Metrics>>,
+    pub(crate) gauges: Arc<Gauges>,
+    pub(crate) pending: Arc<Pending>,
+    pub(crate) reentry: Reentry,
+    pub(crate) keeper: Keeper,
+    pub(crate) local_queues: Arc<LocalQueues>,
+    /// One permit for each claim that may be in flight.
+    pub(crate) claims: Arc<Semaphore>,
+    /// The number of operations that have succeeded on the store: while it grows, the store is not unavailable.
+    pub(crate) replies: AtomicU64,
+    /// The operations that callers drive themselves.
+    pub(crate) foreground: Foreground,
+    /// The thread on which everything else of this store runs, once it was needed.
+    pub(crate) io: OnceLock<&'static Io>,
+}
+
+/// The handle of the users: the drop of the last `Locks`, `Lock` and `Guard` waits a moment for their releases.
+#[derive(Debug)]
+pub(crate) struct StoreHandle(pub(crate) Arc<StoreContext>);
+
+impl Drop for StoreHandle {
+    fn drop(&mut self) {
+        self.0.pending.wait(AT_EXIT);
+    }
+}
+
+impl StoreContext {
+    pub(crate) fn backend(&self) -> &'static str {
+        self.store.backend.capabilities().backend
+    }
+
+    /// Begins `future`, which belongs to the store's I/O thread, for a caller that waits for it.
+    pub(crate) fn begin<F>(self: &Arc<Self>, operation: Operation, future: F) -> Result<Moving<F::Output>>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        let io = self.io()?;
+        if self.store.backend.capabilities().first_step == FirstStep::Thread || io::is_current() {
+            return io.spawn(operation.as_str(), future).map(Moving::on_thread);
+        }
+        let task = CallerTask::new(io, operation.as_str(), future)?;
+        Ok(self.foreground.poll(self, operation, task))
+    }
+
+    /// Starts `future` on the store's I/O thread.
+    pub(crate) fn spawn<F>(&self, operation: Operation, future: F) -> Result<()>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        self.io()?.spawn(operation.as_str(), future).map(drop)
+    }
+
+    fn io(&self) -> Result<&'static Io> {
+        if let Some(io) = self.io.get() {
+            return Ok(io);
+        }
+        let io = Io::of(self.backend())?;
+        Ok(self.io.get_or_init(|| io))
+    }
+
+    /// Returns true if the store was opened by this process, and not by the one that it was forked from.
+    pub(crate) fn is_own_process(&self) -> bool {
+        self.io().is_ok_and(Io::is_own_process)
+    }
+
+    pub(crate) fn now(&self) -> Moment {
+        self.clock.now()
+    }
+
+    /// Waits until `at`.
+    pub(crate) async fn until(&self, at: Moment) {
+        if at == Moment::NEVER {
+            std::future::pending::<()>().await;
+        }
+        self.clock.sleep_until(at).await;
+        self.timer_fired(at);
+    }
+
+    /// Reports that a timer for `at` has just woken a task of the I/O thread.
+    pub(crate) fn timer_fired(&self, at: Moment) {
+        if let (true, Some(io)) = (self.is_system_clock, self.io.get()) {
+            io.delays().timer_fired(at);
+        }
+    }
+
+    /// Makes the observer thread pass a measurement to the user's recorder.
+    pub(crate) fn record(&self, name: &LockName, measured: Measured) {
+        if let Some(metrics) = &self.metrics {
+            let (metrics, backend, name) = (metrics.clone(), self.backend(), name.clone());
+            observer::report(move || metrics.record(backend, &name, measured));
+        }
+    }
+
+    /// Returns `work` on the store, with its success counted and its time recorded.
+    pub(crate) fn measured<T, F>(
+        self: &Arc<Self>,
+        operation: Operation,
+        name: Option<&LockName>,
+        work: F,
+    ) -> impl Future<Output = Result<T>> + Send + use<T, F>
+    where
+        F: Future<Output = Result<T>> + Send,
+    {
+        let (context, name) = (self.clone(), name.cloned());
+        async move {
+            let began = context.metrics.is_some().then(|| context.now());
+            let reply = work.await;
+            if reply.is_ok() {
+                context.replies.fetch_add(1, Ordering::Relaxed);
+            }
+            if let (Some(name), Some(began)) = (name, began) {
+                context.record(&name, Measured::Operation { operation, took: context.now().since(began) });
+            }
+            reply
+        }
+    }
+
+    /// Starts an operation on the store. It runs to its end even if no task waits for it, and a panic in it is an error like any
+    /// other. The request has been sent when this returns, if the store can send it at once.
+    pub(crate) fn start<T, F>(
+        self: &Arc<Self>,
+        operation: Operation,
+        name: Option<&LockName>,
+        call: impl FnOnce(Arc<dyn Backend>) -> F,
+    ) -> Running<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        let work = call(self.store.backend.clone());
+        let work = self.measured(operation, name, work);
+        let first_step = self.store.backend.capabilities().first_step;
+        let task = self.io().and_then(|io| io.begin(operation.as_str(), first_step, work));
+        let task = task.unwrap_or_else(|error| Started::Ended(Some(Err(error.to_string()))));
+        Running { backend: self.backend(), operation, task }
+    }
+
+    /// Releases or withdraws `request`, and retries until the store has replied or until `until`, when the lease has expired.
+    ///
+    /// Only the first attempt that is sent can report [`Release::Lost`]: after an attempt with a lost reply, that attempt may have
+    /// removed the missing entry. `attempts` have been made before.
+    pub(crate) async fn release_until(
+        self: &Arc<Self>,
+        request: &Arc<Request>,
+        until: Moment,
+        mut attempts: u32,
+    ) -> Result<Release> {
+        let released = self.retry_until(until, Operation::Release, request, |store| {
+            attempts += 1;
+            let request = request.clone();
+            async move { store.release(&request).await }
+        });
+        match released.await? {
+            Release::Lost(_) if attempts > 1 => Ok(Release::Released),
+            outcome => Ok(outcome),
+        }
+    }
+
+    /// Renews the hold of `request` with a lease that ends at `end`, and retries until the store has replied or until `until`, when
+    /// the current lease has expired.
+    pub(crate) async fn renew_until(
+        self: &Arc<Self>,
+        request: &Arc<Request>,
+        until: Moment,
+        end: Moment,
+    ) -> Result<KeepAlive> {
+        let shortest = *self.store.backend.capabilities().ttl.start();
+        let renewed = self.retry_until(until, Operation::Renew, request, |store| {
+            let (context, ttl) = (self.clone(), end.since(self.now()).max(shortest));
+            let last = [Arc::new(Request { ttl, ..Request::clone(request) })];
+            async move {
+                match context.complete(1, store.keep_alive(&last).await?)?.remove(0) {
+                    KeepAlive::Unknown => Err(context.reply_timed_out(Operation::Renew)),
+                    outcome => Ok(outcome),
+                }
+            }
+        });
+        renewed.await
+    }
+
+    /// Starts an operation that ends the hold or the queue entry of `request`, and retries it until the store has replied or until
+    /// `until`.
+    async fn retry_until<T, F>(
+        self: &Arc<Self>,
+        until: Moment,
+        operation: Operation,
+        request: &Request,
+        mut call: impl FnMut(Arc<dyn Backend>) -> F,
+    ) -> Result<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        let mut backoff = Backoff::up_to(request.ttl / 10);
+        loop {
+            let mut attempt = self.start(operation, Some(&request.name), &mut call);
+            let reply = tokio::select! {
+                biased;
+                reply = attempt.reply() => reply,
+                () = self.until(until) => Err(self.reply_timed_out(operation)),
+            };
+            let error = match reply {
+                Ok(outcome) => return Ok(outcome),
+                Err(error) => error,
+            };
+            let again = self.now() + backoff.next();
+            if !error.is_temporary() || again >= until {
+                tracing::warn!(
+                    lock.name = %request.name, %operation, error = &error as &dyn std::error::Error,
+                    "not acknowledged: the lock is free when its lease has expired",
+                );
+                return Err(error);
+            }
+            self.until(again).await;
+        }
+    }
+
+    /// Checks that the store has returned an outcome for each of `count` requests: otherwise the outcomes can't be assigned to
+    /// them.
+    pub(crate) fn complete(&self, count: usize, outcomes: Vec<KeepAlive>) -> Result<Vec<KeepAlive>> {
+        if outcomes.len() == count {
+            return Ok(outcomes);
+        }
+        let cause = format!("the store has returned outcomes for {} of {count} requests", outcomes.len());
+        Err(io::failed(self.backend(), Operation::Renew, cause))
+    }
+
+    /// Returns the error of an operation without a reply in time.
+    pub(crate) fn reply_timed_out(&self, operation: Operation) -> Error {
+        Unavailable::new(self.backend(), operation, Fault::Temporary, "no reply in time").into()
+    }
+}
+
+/// An operation in progress. Dropping it does not stop it.
+#[derive(Debug)]
+pub(crate) struct Running<T: Send + 'static> {
+    backend: &'static str,
+    operation: Operation,
+    task: Started<Result<T>>,
+}
+
+impl<T: Send + 'static> Running<T> {
+    /// Returns the reply of the store. The future may be dropped, and this called again, until there is a reply.
+    pub(crate) async fn reply(&mut self) -> Result<T> {
+        self.task.end().await.map_err(|cause| io::failed(self.backend, self.operation, cause))?
+    }
+}

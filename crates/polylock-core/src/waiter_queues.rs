@@ -1,0 +1,106 @@
+//! The waiters of one process for a store without a queue, by lock and in order of arrival, and their wake-ups.
+//!
+//! Of the waiters of a lock in one process, core lets only the first one claim ([`Order::Unordered`](crate::Order)), so there is
+//! hardly ever more than one here.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use crate::{LockName, Request, RequestId, Wake, wakeups::Wakeups};
+
+/// One FIFO queue for each lock with waiters, and the wake-up registry of the waiters.
+///
+/// A store's claim calls [`join`](Self::join) and sends a request only if no waiter is ahead. Its wait calls [`notified`](Self::notified).
+/// A claim that was granted and a release call [`leave`](Self::leave), which wakes the next waiter.
+#[derive(Debug, Default)]
+pub struct WaiterQueues {
+    queues: Mutex<HashMap<LockName, VecDeque<RequestId>>>,
+    wakeups: Wakeups,
+}
+
+impl WaiterQueues {
+    /// Returns the number of waiters ahead of `request`, which is appended if it is not queued. From now on notifications for it
+    /// are kept.
+    pub fn join(&self, request: &Request) -> usize {
+        self.wakeups.register(request);
+        let mut queues = self.lock();
+        let queue = queues.entry(request.name.clone()).or_default();
+        queue.iter().position(|other| *other == request.id).unwrap_or_else(|| {
+            queue.push_back(request.id);
+            queue.len() - 1
+        })
+    }
+
+    /// Removes `request`, which holds the lock or has given up, and wakes the new head of the queue, if that changes. Returns true
+    /// if the request was queued.
+    pub fn leave(&self, request: &Request) -> bool {
+        self.wakeups.remove(request.id);
+        let mut queues = self.lock();
+        let Some(queue) = queues.get_mut(&request.name) else { return false };
+        let Some(position) = queue.iter().position(|other| *other == request.id) else { return false };
+        queue.remove(position);
+        match queue.front() {
+            Some(next) if position == 0 => self.wakeups.wake(*next),
+            Some(_) => {}
+            None => drop(queues.remove(&request.name)),
+        }
+        true
+    }
+
+    /// Waits for a notification for `request`; see [`Wakeups::notified`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing: a notification that has arrived is kept for the next call.
+    pub async fn notified(&self, request: &Request) -> Wake {
+        self.wakeups.notified(request.id).await
+    }
+
+    /// Wakes the head of the queue, because the lock may be free.
+    pub fn wake(&self, name: &LockName) {
+        if let Some(first) = self.lock().get(name).and_then(VecDeque::front) {
+            self.wakeups.wake(*first);
+        }
+    }
+
+    /// Wakes all waiters, because any lock may be free: for example after a loss of notifications.
+    pub fn wake_all(&self) {
+        self.wakeups.notify_all();
+    }
+
+    /// Returns true if the lock has waiters.
+    #[must_use]
+    pub fn waits(&self, name: &LockName) -> bool {
+        self.lock().contains_key(name)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<LockName, VecDeque<RequestId>>> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Mode;
+    use futures_util::FutureExt;
+    use std::time::Duration;
+
+    #[test]
+    fn only_the_next_waiter_is_woken_when_the_first_leaves() {
+        let queue = WaiterQueues::default();
+        let request = || Request::new(LockName::new("n").unwrap(), Mode::Exclusive, Duration::from_secs(1));
+        let woken = |request| queue.notified(request).now_or_never().is_some();
+        let (a, b, c) = (request(), request(), request());
+        assert_eq!([&a, &b, &c, &b].map(|request| queue.join(request)), [0, 1, 2, 1]);
+        assert!(queue.leave(&b));
+        assert_eq!([&a, &c].map(woken), [false; 2], "it was not the first");
+        assert_eq!((queue.leave(&a), queue.leave(&a)), (true, false));
+        assert_eq!([&c, &c].map(woken), [true, false], "woken once");
+        queue.wake(&a.name);
+        assert!(woken(&c) && queue.waits(&a.name));
+        assert!(queue.leave(&c));
+        assert!(!queue.waits(&a.name) && queue.wakeups.is_empty() && queue.lock().is_empty());
+    }
+}

@@ -1,0 +1,66 @@
+//! Claims that the server may execute after the release that follows them.
+//!
+//! A claim expires by the server's clock (see [`Server::query_expiring`](super::pool::Server::query_expiring)). Until then the server may
+//! execute a copy of it that was sent on a connection that was given up before the reply:
+//! 1. the client sends a claim, and the connection breaks, or the caller drops the claim;
+//! 2. the client sends the claim again on another connection, or nothing more;
+//! 3. the client releases the request;
+//! 4. the first copy arrives and takes the lock, though no caller is left to release it.
+//!
+//! So a release is repeated once every copy has expired.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use polylock_core::{Clock, Moment, RequestId, SystemClock};
+
+/// The requests with a claim that may be executed late, and the time when the last copy of it expires.
+#[derive(Debug, Default)]
+pub(crate) struct LateClaims(Mutex<HashMap<RequestId, Moment>>);
+
+impl LateClaims {
+    /// Returns the time until which a copy of a claim of `request` may be executed; `None` if none can be.
+    pub(crate) fn until(&self, request: RequestId) -> Option<Moment> {
+        let now = SystemClock.now();
+        self.lock().get(&request).copied().filter(|until| *until > now)
+    }
+
+    fn record(&self, request: RequestId, until: Moment) {
+        let now = SystemClock.now();
+        let mut late = self.lock();
+        late.retain(|_, until| *until > now);
+        let recorded = late.entry(request).or_insert(until);
+        *recorded = until.max(*recorded);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<RequestId, Moment>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A claim in flight, which expires at `until`. When dropped, it records that copies of it may be executed late, if any can be.
+#[derive(Debug)]
+pub(crate) struct ClaimInFlight<'a> {
+    late: &'a LateClaims,
+    /// `None` for an operation that no release follows.
+    request: Option<RequestId>,
+    until: Moment,
+    /// True if a copy was sent and not answered.
+    pub(crate) is_unanswered: bool,
+}
+
+impl<'a> ClaimInFlight<'a> {
+    pub(crate) const fn new(late: &'a LateClaims, request: Option<RequestId>, until: Moment) -> Self {
+        Self { late, request, until, is_unanswered: false }
+    }
+}
+
+impl Drop for ClaimInFlight<'_> {
+    fn drop(&mut self) {
+        if let (true, Some(request)) = (self.is_unanswered, self.request) {
+            self.late.record(request, self.until);
+        }
+    }
+}

@@ -1,0 +1,2 @@
+-- See `routines/watch.sql`.
+CALL {p}_watch_3($1, $2, $3);
