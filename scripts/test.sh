@@ -12,6 +12,8 @@ cd "$(dirname "$0")/.."
 
 export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-auto}
 export POLYLOCK_TEST_REQUIRE=${POLYLOCK_TEST_REQUIRE:-all}
+# Most tests wait: for a lease to end, for a server that is down. Twice as many threads as cores keep the cores busy.
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))}
 
 say() { printf '\n== %s\n' "$*"; }
 

@@ -154,7 +154,9 @@ async fn a_proposal_executed_after_the_release_gets_no_vote() {
     guard.release().await.unwrap();
     setup.wait_until_free().await;
     // The release has ended at a majority; this node executes it when its new connection is ready.
-    let number = || setup.query::<Option<i64>>(3, &["GET", &setup.key("n", "n")]);
+    let key = setup.key("n", "n");
+    let command = ["GET", key.as_str()];
+    let number = || setup.query::<Option<i64>>(3, &command);
     clock::until("the release at the late node", || async { number().await.is_some() }).await;
     let released = number().await;
     setup.proxies[3].set(Direction::ToServer, Flow::Pass);
