@@ -1,12 +1,9 @@
-//! What the servers of the SQL stores have used, and who waits in them.
+//! What the servers of the SQL stores have used.
 
 use std::{fs, time::Duration};
 
 use polylock_integration_tests::servers::PrivateServer;
-use sqlx::{
-    AssertSqlSafe, ConnectOptions, Connection, Row, mysql::MySqlConnectOptions, postgres::PgConnectOptions,
-    sqlite::SqliteConnectOptions,
-};
+use sqlx::{ConnectOptions, Connection, Row, mysql::MySqlConnectOptions, postgres::PgConnectOptions};
 
 /// What a server has done so far.
 #[derive(Debug, Default)]
@@ -40,26 +37,6 @@ pub(crate) async fn mariadb(server: &PrivateServer) -> Done {
         cpu: cpu(server.id().unwrap()),
         calls: value("Com_call_procedure"),
         statements: value("Questions"),
-    }
-}
-
-/// The labels of those who wait for the lock `n`, in their order.
-pub(crate) async fn queue(url: &str) -> Vec<String> {
-    let sql = "SELECT label FROM polylock_waiters WHERE name = ";
-    if url.starts_with("postgres") {
-        let mut connection = url.parse::<PgConnectOptions>().unwrap().connect().await.unwrap();
-        let sql = AssertSqlSafe(format!(r"{sql}'\x6e' ORDER BY seq"));
-        sqlx::query_scalar(sql).fetch_all(&mut connection).await.unwrap()
-    } else if url.starts_with("mysql") {
-        let mut connection = url.parse::<MySqlConnectOptions>().unwrap().connect().await.unwrap();
-        let sql =
-            AssertSqlSafe(format!("{sql}'n' ORDER BY seq").replace("label", "CONVERT(label USING utf8mb4)"));
-        sqlx::query_scalar(sql).fetch_all(&mut connection).await.unwrap()
-    } else {
-        let options = url.parse::<SqliteConnectOptions>().unwrap();
-        let mut connection = options.busy_timeout(Duration::from_secs(30)).connect().await.unwrap();
-        let sql = AssertSqlSafe(format!("{sql}x'6e' ORDER BY seq"));
-        sqlx::query_scalar(sql).fetch_all(&mut connection).await.unwrap()
     }
 }
 

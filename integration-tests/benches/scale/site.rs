@@ -44,6 +44,11 @@ impl Store {
         }
     }
 
+    /// Whether the store grants a lock in the order in which requests arrive.
+    pub(crate) const fn has_queue(self) -> bool {
+        !matches!(self, Self::Redlock)
+    }
+
     /// The lease of locks that are held: the default one where it is a session's.
     pub(crate) const fn ttl(self) -> Duration {
         Duration::from_secs(if matches!(self, Self::ZooKeeper) { 30 } else { 6 })
@@ -175,21 +180,6 @@ impl Site {
             }
         }
         used
-    }
-
-    /// The labels of those who wait for the lock `n`, in their order, where the store has a queue that can be read.
-    pub(crate) async fn queue(&self) -> Option<Vec<String>> {
-        match self.store {
-            Store::Postgres | Store::MariaDb | Store::Sqlite => Some(databases::queue(&self.url()).await),
-            Store::ZooKeeper => Some(zookeeper::queue(&self.url()).await),
-            Store::Redis | Store::Redlock => None,
-        }
-    }
-
-    /// How many requests are in the queue of the lock, as the server of one Redis has it.
-    pub(crate) async fn queued(&self, name: &str) -> usize {
-        let mut connection = connection(self.servers[0].url()).await;
-        redis::cmd("ZCARD").arg(format!("{{polylock}}:q:{name}")).query_async(&mut connection).await.unwrap()
     }
 }
 

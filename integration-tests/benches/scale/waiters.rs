@@ -16,7 +16,7 @@ use polylock_integration_tests::{
 };
 use serde_json::{Value, json};
 
-use crate::site::{Site, Store};
+use crate::site::Site;
 
 /// Has `count` tasks wait for one lock for `lasts`, and then lets each have it in turn.
 pub(crate) async fn measure(site: &Site, count: usize, lasts: Duration) -> Value {
@@ -36,20 +36,12 @@ pub(crate) async fn measure(site: &Site, count: usize, lasts: Duration) -> Value
             })
         })
         .collect();
-    // In the order of arrival at the store, if that can be read: claims of one process may overtake each other on the way.
+    // In the order of arrival at the store, if it has one: claims of one process may overtake each other on the way.
     let mut arrivals: Vec<usize> = (0..count).collect();
-    loop {
-        let queued = match site.queue().await {
-            Some(queue) => {
-                if queue.len() == count {
-                    arrivals = queue.iter().map(|label| label.parse().unwrap()).collect();
-                }
-                queue.len()
-            }
-            None if site.store == Store::Redis => site.queued("n").await,
-            None => count,
-        };
-        if queued >= count {
+    while site.store.has_queue() {
+        let waiters = locks.inspect("n").await.unwrap().waiters;
+        if waiters.len() == count {
+            arrivals = waiters.iter().map(|waiter| waiter.label.parse().unwrap()).collect();
             break;
         }
         pause(Duration::from_millis(200)).await;

@@ -1,4 +1,4 @@
-//! What a ZooKeeper server has used, who waits in it, and what many names leave behind.
+//! What a ZooKeeper server has used, and what many names leave behind.
 
 use std::{
     sync::{
@@ -8,7 +8,6 @@ use std::{
     time::Duration,
 };
 
-use futures_util::future::join_all;
 use polylock_integration_tests::{
     clock::{now, pause},
     servers::{PrivateServer, zookeeper},
@@ -25,18 +24,6 @@ use crate::{
 pub(crate) async fn done(server: &PrivateServer) -> Done {
     let packets = zookeeper::packets(server).await;
     Done { cpu: cpu(server.id().unwrap()), calls: packets, statements: packets }
-}
-
-/// The labels of those who wait for the lock `n`, which one holds, in their order.
-pub(crate) async fn queue(url: &str) -> Vec<String> {
-    let client = Client::connect(url.split_once("://").unwrap().1).await.unwrap();
-    let mut nodes = client.list_children("/polylock/n").await.unwrap();
-    nodes.sort_by_key(|node| node.rsplit_once('_').unwrap().1.to_owned());
-    let label = async |node: &String| {
-        let (data, _) = client.get_data(&format!("/polylock/n/{node}")).await.unwrap();
-        String::from_utf8(data).unwrap().lines().nth(2).unwrap().to_owned()
-    };
-    join_all(nodes.iter().skip(1).map(label)).await
 }
 
 /// Has `tasks` tasks lock one name after another for `lasts`, each once.
