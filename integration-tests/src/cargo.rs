@@ -3,13 +3,15 @@
 use std::{
     path::{Path, PathBuf},
     process::Command,
+    sync::LazyLock,
 };
 
-/// Returns a `cargo` command in the workspace, without network access.
+/// Returns a `cargo` command in the workspace, without network access, and without the variable that `scripts/test.sh` sets for test
+/// programs: it would build everything again.
 #[must_use]
 pub fn cargo() -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.current_dir(workspace()).env("CARGO_NET_OFFLINE", "true");
+    cargo.current_dir(workspace()).env("CARGO_NET_OFFLINE", "true").env_remove("RUSTC_BOOTSTRAP");
     cargo
 }
 
@@ -20,21 +22,28 @@ pub fn workspace() -> &'static Path {
     here.parent().unwrap_or(here)
 }
 
-/// Returns the program `name` of `package`, built with the profile of `sibling`, a program of this package. With `POLYLOCK_TEST_BUILT` set,
-/// the caller has built everything already.
+/// Returns the program `polylock`, built once with the profile of this test program. With `POLYLOCK_TEST_BUILT` set, the caller has
+/// built everything already.
 ///
 /// # Panics
 /// If it can't be built.
 #[must_use]
-pub fn program(package: &str, name: &str, sibling: &Path) -> PathBuf {
-    let directory = sibling.parent().unwrap_or(sibling);
-    if std::env::var_os("POLYLOCK_TEST_BUILT").is_some() {
-        return directory.join(name);
-    }
-    let profile = if directory.ends_with("release") { "release" } else { "dev" };
-    let built = cargo().args(["build", "-q", "-p", package, "--bin", name, "--profile", profile]).status();
-    assert!(built.is_ok_and(|status| status.success()), "can't build {name} of {package}");
-    directory.join(name)
+pub fn polylock() -> &'static Path {
+    static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| {
+        let test = std::env::current_exe().unwrap_or_else(|error| panic!("this program: {error}"));
+        // Beside the directory `deps` of the test programs.
+        let directory = test.ancestors().nth(2).unwrap_or(&test);
+        if std::env::var_os("POLYLOCK_TEST_BUILT").is_none() {
+            let profile = if directory.ends_with("release") { "release" } else { "dev" };
+            let build = ["build", "-q", "-p", "polylock-cli", "--bin", "polylock", "--profile", profile];
+            assert!(
+                cargo().args(build).status().is_ok_and(|status| status.success()),
+                "can't build polylock"
+            );
+        }
+        directory.join("polylock")
+    });
+    &PROGRAM
 }
 
 /// Returns the names of all dependencies of `package` with these `features`, itself included, each once.

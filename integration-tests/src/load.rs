@@ -10,6 +10,7 @@ use std::{
 
 use polylock::{Error, Locks, Mode};
 use polylock_testkit::history::{self, Attempt, Recorder, Rules, Section};
+use tokio::sync::Mutex;
 
 use crate::clock::{now, pause};
 
@@ -105,11 +106,14 @@ impl Outcome {
 }
 
 impl Load {
-    /// Runs the load on the store at `url`, while `fault` runs.
+    /// Runs the load on the store at `url`, while `fault` runs. The loads of a process run one after the other: together they would only
+    /// share the processors, and reach fewer holds each.
     ///
     /// # Panics
     /// If the store can't be opened.
     pub async fn run(self, url: &str, fault: impl Future<Output = ()>) -> Outcome {
+        static TURN: Mutex<()> = Mutex::const_new(());
+        let _turn = TURN.lock().await;
         let mut stores = Vec::new();
         for _ in 0..self.stores {
             stores.push(Locks::connect(url).await.unwrap_or_else(|error| panic!("{url}: {error:?}")));
@@ -117,7 +121,7 @@ impl Load {
         self.on(stores, fault).await
     }
 
-    /// Runs the load on open stores.
+    /// Runs the load on open stores, at once: a test that runs several loads together calls this.
     ///
     /// # Panics
     /// If a task panics.

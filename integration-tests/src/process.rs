@@ -1,6 +1,7 @@
 //! A helper program that a test runs: its output lines, its signals, its exit.
 
 use std::{
+    env,
     ffi::OsStr,
     fmt,
     io::{BufRead, BufReader, Write},
@@ -142,6 +143,44 @@ impl Process {
             stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
         })
     }
+}
+
+/// Generates a test for each of these functions, in a module `alone`. It runs in a process of its own, because the function sets what a
+/// process has once, such as a [subscriber](crate::trace::listen).
+#[macro_export]
+macro_rules! alone {
+    ($($test:ident)*) => {
+        mod alone {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $test() {
+                if $crate::process::is_alone(concat!(module_path!(), "::", stringify!($test))) {
+                    super::$test().await;
+                }
+            })*
+        }
+    };
+}
+
+/// Returns true in a process that runs only the test at this path. Otherwise it starts one, and returns false when the test has
+/// succeeded there.
+///
+/// # Panics
+/// If it fails there.
+#[must_use]
+pub fn is_alone(path: &str) -> bool {
+    const ALONE: &str = "POLYLOCK_TEST_ALONE";
+    if env::var_os(ALONE).is_some() {
+        return true;
+    }
+    let (_, test) = path.split_once("::").unwrap_or_else(|| panic!("{path} has no program"));
+    let program = env::current_exe().unwrap_or_else(|error| panic!("this program: {error}"));
+    let mut command = Command::new(program);
+    command.args(["--exact", test, "--nocapture"]).env(ALONE, "1");
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    println!("{text}{errors}");
+    assert!(output.status.success() && text.contains("1 passed"), "{test} fails in a process of its own");
+    false
 }
 
 impl Drop for Process {

@@ -1,8 +1,12 @@
 //! The stores that several processes can use, and tests of several processes on each of them.
 
+use polylock::Locks;
 use polylock_testkit::Missing;
 
-use crate::targets::{self, Namespace};
+use crate::{
+    clock::until,
+    targets::{self, Namespace},
+};
 
 /// Calls the macro `$then` with the names of all stores that several processes can use, and the further tokens. This is the only list.
 ///
@@ -80,6 +84,17 @@ pub async fn is_available(store: &str) -> bool {
 /// If the store is not available.
 pub async fn namespace(store: &str) -> Namespace {
     targets::create(store).await.unwrap_or_else(|Missing(why)| panic!("{store}: {why}"))
+}
+
+/// Waits until `count` requests wait for the lock.
+///
+/// # Panics
+/// If they don't within [`TIMEOUT`](crate::clock::TIMEOUT).
+pub async fn wait_for_waiters(locks: &Locks, name: &str, count: usize) {
+    until(&format!("{count} wait for {name}"), async || {
+        locks.inspect(name).await.is_ok_and(|lock| lock.waiters.len() == count)
+    })
+    .await;
 }
 
 #[cfg(test)]

@@ -28,7 +28,8 @@
 //! A store declares in its [`Capabilities`](polylock_core::Capabilities) which promises it does not make. The cases for these are
 //! reported on standard error as `unsupported: target case: why`. They never pass silently. A target without a running server returns
 //! [`Missing`], which is reported, too, and is a failure if `POLYLOCK_TEST_REQUIRE=all` is set. `POLYLOCK_TESTKIT_SCALE=50` makes the
-//! long cases fifty times as long.
+//! long cases fifty times as long. `POLYLOCK_TESTKIT_TIMEOUT=90` gives each step of a case 90 seconds instead of 30, for a slow store or
+//! machine; the limit of a whole case is [`Target::time_limit`].
 //!
 //! # Other tools
 //!

@@ -60,7 +60,8 @@ pub trait Target: Send + Sync + 'static {
         Duration::from_millis(400).max(*capabilities.ttl.start())
     }
 
-    /// The time limit of a case, after which it counts as hung: two minutes by default. The suite adds 40 short leases.
+    /// The time limit of a case, after which it counts as hung: two minutes by default. The suite adds 40 short leases. Each step of a
+    /// case has a time limit, too: `POLYLOCK_TESTKIT_TIMEOUT` seconds, 30 by default.
     fn time_limit(&self) -> Duration {
         Duration::from_secs(120)
     }

@@ -4,7 +4,7 @@ use std::{
     future::{Future, IntoFuture, poll_fn},
     pin::pin,
     sync::{
-        Arc,
+        Arc, LazyLock,
         atomic::{AtomicU64, Ordering},
     },
     task::Poll,
@@ -24,7 +24,14 @@ use crate::{
     faults::{self, Recording},
 };
 
-static TIMEOUT_MILLIS: AtomicU64 = AtomicU64::new(30_000);
+/// The seconds of `POLYLOCK_TESTKIT_TIMEOUT`, 30 by default, in milliseconds.
+static TIMEOUT_MILLIS: LazyLock<AtomicU64> = LazyLock::new(|| {
+    let seconds = std::env::var("POLYLOCK_TESTKIT_TIMEOUT").map_or(30, |seconds| {
+        let parsed = seconds.parse::<u64>();
+        parsed.unwrap_or_else(|error| panic!("POLYLOCK_TESTKIT_TIMEOUT={seconds}: {error}"))
+    });
+    AtomicU64::new(seconds.saturating_mul(1000))
+});
 
 /// The timeout of operations that normally complete at once. It detects hangs; it does not measure performance.
 pub(crate) fn timeout() -> Duration {

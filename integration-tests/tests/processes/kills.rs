@@ -8,11 +8,11 @@ use polylock_integration_tests::{
     clock::{TIMEOUT, now},
     on_queues, on_stores,
     process::Process,
-    stores::namespace,
+    stores::{namespace, wait_for_waiters},
     targets::Namespace,
 };
 
-use crate::{SLACK, wait_for_waiters, worker};
+use crate::{SLACK, worker};
 
 const TTL: Duration = Duration::from_secs(1);
 const REPETITIONS: usize = 5;

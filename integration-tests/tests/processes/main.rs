@@ -1,16 +1,20 @@
 //! Several processes on one store: no update is lost, no waiter starves, and a killed or stopped process blocks others for a limited
-//! time. On every store that processes can share.
+//! time; guards at the end of a program; late requests; and the command line. On every store that processes can share.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod cli;
+mod exit;
 mod increments;
 mod kills;
+mod late_claims;
 mod opening;
+mod release_after;
 mod stops;
+mod watchdog;
 
 use std::time::Duration;
 
-use polylock::Locks;
-use polylock_integration_tests::{clock, process::Process};
+use polylock_integration_tests::process::Process;
 
 const WORKER: &str = env!("CARGO_BIN_EXE_worker");
 
@@ -28,12 +32,4 @@ fn start_together(count: usize, start: impl Fn() -> Process) -> Vec<Process> {
     workers.iter_mut().for_each(|worker| drop(worker.expect_line("ready")));
     workers.iter_mut().for_each(|worker| worker.send_line("go"));
     workers
-}
-
-/// Waits until `count` requests wait for the lock.
-async fn wait_for_waiters(locks: &Locks, name: &str, count: usize) {
-    clock::until("the queue has the expected length", async || {
-        locks.inspect(name).await.unwrap().waiters.len() == count
-    })
-    .await;
 }

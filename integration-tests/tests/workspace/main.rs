@@ -1,7 +1,11 @@
-//! The workspace itself: its packages and their dependencies, its prose, and the template of a store.
+//! The workspace itself: its packages and their dependencies, its prose, the template of a store, the examples and remedies that
+//! users run, and the program that plants bugs.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod packages;
+mod schema;
+mod supervisor;
+mod swap;
 mod template;
 mod trees;
 mod words;

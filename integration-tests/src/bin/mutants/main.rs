@@ -10,21 +10,21 @@
 //! With `--some`, those in files that the last commit changed come first.
 //!
 //! It fails if a test passes in spite of its bug, if it fails without one, or if a bug can't be planted any more because
-//! the text has changed. Bugs of different stores do not affect each other's tests, so one of each is planted at a time. The copy
-//! is built below `target/mutants`, with what is built of the dependencies already.
+//! the text has changed. It ends the processes that a test leaves. Bugs of different stores do not affect each other's tests, so one of
+//! each is planted at a time. The copy is built below `target/mutants`, with what is built of the dependencies already.
 
 mod list;
+mod supervisor;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs, io,
     path::{Path, PathBuf},
     process::{Command, ExitCode, Stdio},
-    time::Duration,
 };
 
 use futures_util::{StreamExt, TryStreamExt, stream};
-use list::{MUTANTS, Mutant};
+use list::{Mutant, mutants};
 use polylock_integration_tests::{cargo::workspace, clock::now};
 
 /// The number of tests that run at the same time.
@@ -32,22 +32,28 @@ const PARALLEL: usize = 4;
 /// The prefix of a command, or of a library with [`LIBRARY`], for its unit tests.
 const UNITS: &str = "units of ";
 const LIBRARY: &str = "library ";
-/// The time limit of a test.
-const TIMEOUT: Duration = Duration::from_secs(300);
+/// The mode of this program that runs one test program.
+const SUPERVISE: &str = "--supervise";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let chosen = match words[..] {
         ["--list"] => {
-            for Mutant { name, file, test: (program, test), .. } in MUTANTS {
+            for Mutant { name, file, test: (program, test), .. } in mutants() {
                 println!("{name}\n    {file}\n    {program} {test}");
             }
             return ExitCode::SUCCESS;
         }
+        [SUPERVISE, program, ref arguments @ ..] => {
+            return supervisor::supervise(program, arguments).unwrap_or_else(|error| {
+                eprintln!("{program}: {error}");
+                ExitCode::FAILURE
+            });
+        }
         ["--some", count] => count.parse().map(select).map_err(|_| format!("{count} is not a number")),
-        [] => Ok(MUTANTS.iter().collect()),
-        [wanted] => Ok(MUTANTS.iter().filter(|mutant| mutant.name.contains(wanted)).collect()),
+        [] => Ok(mutants().collect()),
+        [wanted] => Ok(mutants().filter(|mutant| mutant.name.contains(wanted)).collect()),
         _ => Err("usage: mutants [PART OF A NAME | --some COUNT | --list]".to_owned()),
     };
     let verdict = match chosen {
@@ -75,7 +81,7 @@ fn select(count: usize) -> Vec<&'static Mutant> {
     let git = Command::new("git").current_dir(workspace()).args(["diff", "--name-only", "HEAD~1"]).output();
     let changed = git.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
     let (mut first, rest): (Vec<_>, Vec<_>) =
-        MUTANTS.iter().partition(|mutant| changed.lines().any(|file| file == mutant.file));
+        mutants().partition(|mutant| changed.lines().any(|file| file == mutant.file));
     let day = usize::try_from(polylock_integration_tests::clock::day()).unwrap_or(0);
     let begin = day.wrapping_mul(count) % rest.len().max(1);
     first.extend(rest[begin..].iter().chain(&rest[..begin]).copied());
@@ -210,17 +216,17 @@ impl Lab {
         let Some(executable) = built.get(program.trim_start_matches(UNITS)) else {
             return Ok((test, Outcome::NoResult(format!("there is no program {program}"))));
         };
-        let mut command = tokio::process::Command::new(executable);
+        let mut command = tokio::process::Command::new(std::env::current_exe()?);
         // The quiet format does not print the outcomes.
-        command.args(["--exact", name, "--format", "pretty"]).env("RUST_BACKTRACE", "0");
+        command
+            .arg(SUPERVISE)
+            .arg(executable)
+            .args(["--exact", name, "--format", "pretty"])
+            .env("RUST_BACKTRACE", "0");
         command.env("POLYLOCK_TEST_BUILT", "1");
         command.current_dir(self.copy.join("integration-tests")).kill_on_drop(true);
         let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
-        let outcome = match tokio::time::timeout(TIMEOUT, child.wait_with_output()).await {
-            Ok(output) => outcome(name, &output?),
-            Err(_) => Outcome::NoResult(format!("not finished within {TIMEOUT:?}")),
-        };
-        Ok((test, outcome))
+        Ok((test, outcome(name, &child.wait_with_output().await?)))
     }
 
     /// Builds these test programs, and returns their executables, or the error of the compiler.
@@ -243,8 +249,8 @@ impl Lab {
         {
             cargo.arg("--lib");
         }
-        if programs.iter().any(|program| program.starts_with("cli_")) {
-            // One of its own tests, because the command is built for them.
+        if programs.iter().any(|program| ["scenarios", "processes"].contains(program)) {
+            // They run the command, which is built for its own tests.
             cargo.args(["--test", "exit_codes"]);
         }
         let output = cargo.output()?;
@@ -351,8 +357,9 @@ mod tests {
 
     #[test]
     fn bugs_in_dependent_parts_are_not_planted_together() {
-        let groups = groups(&MUTANTS.iter().collect::<Vec<_>>());
-        assert!(groups.len() < MUTANTS.len(), "no two bugs share a group");
+        let all: Vec<_> = mutants().collect();
+        let groups = groups(&all);
+        assert!(groups.len() < all.len(), "no two bugs share a group");
         for group in groups {
             let parts: Vec<String> = group.iter().map(|mutant| part(mutant.file)).collect();
             for (at, one) in parts.iter().enumerate() {

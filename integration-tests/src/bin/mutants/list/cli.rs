@@ -1,0 +1,129 @@
+//! Bugs of the command line.
+
+use super::Mutant;
+
+pub(super) const MUTANTS: &[Mutant] = &[
+    Mutant {
+        name: "command line: a process is signalled by its bare pid",
+        file: "crates/polylock-cli/src/run/processes/process.rs",
+        from: "Identity::Descriptor(fd) => rustix::process::pidfd_send_signal(fd, signal),",
+        to: "Identity::Descriptor(_) => kill_process(self.id, signal),",
+        test: ("processes", "cli::pid_reuse::the_reused_ids_that_a_replacement_warden_knows"),
+    },
+    Mutant {
+        name: "command line: a group is signalled by its bare id",
+        file: "crates/polylock-cli/src/run/processes/mod.rs",
+        from: "self.id != Pid::INIT && self.exists()",
+        to: "self.id != Pid::INIT && (self.exists() || true)",
+        test: (
+            "units of library polylock_cli",
+            "run::processes::tests::a_group_without_a_known_member_is_not_signalled",
+        ),
+    },
+    Mutant {
+        name: "command line: all processes of the machine are read before the group is killed",
+        file: "crates/polylock-cli/src/run/processes/mod.rs",
+        from: "        // One signal, before any process is looked up:",
+        to: "        drop(ChildLookup::read());
+        // One signal, after a lookup:",
+        test: (
+            "units of library polylock_cli",
+            "run::processes::tests::the_group_is_killed_before_any_process_is_looked_up",
+        ),
+    },
+    Mutant {
+        name: "command line: polylock is not a child subreaper",
+        file: "crates/polylock-cli/src/run/processes/mod.rs",
+        from: "rustix::process::set_child_subreaper(Some(getpid())).ok();",
+        to: "rustix::process::set_child_subreaper(None).ok();",
+        test: ("processes", "cli::takeover::a_daemon_by_setsid_f"),
+    },
+    Mutant {
+        name: "command line: a lock is released before all processes of the command are dead",
+        file: "crates/polylock-cli/src/run/supervise.rs",
+        from: "Some(stop) => self.finish_stop(self.kill_at(Some(stop), lease), lease, signals).await,",
+        to: "Some(stop) if stop.kill_at < Moment::default() => {
+                self.finish_stop(self.kill_at(Some(stop), lease), lease, signals).await
+            }
+            Some(_) => None,",
+        test: ("processes", "cli::takeover::a_daemon_that_is_started_when_the_command_gets_the_signal"),
+    },
+    Mutant {
+        name: "command line: a process that can't be killed is treated as a dying one",
+        file: "crates/polylock-cli/src/run/processes/mod.rs",
+        from: "Err(Errno::PERM) => remaining.refused.push(process),",
+        to: "Err(Errno::PERM) => remaining.dying.push(process),",
+        test: (
+            "processes",
+            "cli::unkillable::a_command_of_another_user_is_reported_at_once_and_when_the_lock_is_lost",
+        ),
+    },
+    Mutant {
+        name: "command line: a release of a lost lock is a success",
+        file: "crates/polylock-cli/src/run/finish.rs",
+        from: "Some(Err(error @ Error::Lost { .. })) => return Err(error),",
+        to: "Some(Err(Error::Lost { .. })) => return Ok(()),",
+        test: (
+            "processes",
+            "cli::lost_release::sqlite_full::the_release_of_a_lock_that_was_lost_reports_the_loss",
+        ),
+    },
+    Mutant {
+        name: "command line: the program waits until a line is written",
+        file: "crates/polylock-cli/src/output/writer.rs",
+        from: "        queue.lines.push_back(line);
+        self.0.changed.notify_all();
+",
+        to: "        queue.lines.push_back(line);
+        self.0.changed.notify_all();
+        drop(queue);
+        while !self.is_idle() {
+            thread::yield_now();
+        }
+",
+        test: ("unread", "unread_pipes_delay_neither_the_command_nor_a_signal_nor_the_release"),
+    },
+    Mutant {
+        name: "command line: a nested run uses the default store",
+        file: "crates/polylock-cli/src/store.rs",
+        from: "} else if let Some(outer) = nested::outer_store()? {",
+        to: "} else if let Some(outer) = nested::outer_store()?.filter(|_| false) {",
+        test: ("environment", "a_nested_run_uses_the_same_store"),
+    },
+    Mutant {
+        name: "command line: a nested run without a store is not refused",
+        file: "crates/polylock-cli/src/store/nested.rs",
+        from: "        redacted => {",
+        to: "        _ if true => return Ok(None),
+        redacted => {",
+        test: ("environment", "a_nested_run_must_name_a_store_with_a_password"),
+    },
+    Mutant {
+        name: "command line: an empty variable counts as unset",
+        file: "crates/polylock-cli/src/store.rs",
+        from: "Ok(text) if text.is_empty() => \"empty\",",
+        to: "Ok(text) if text.is_empty() => return Ok(None),",
+        test: ("environment", "an_empty_or_undecodable_store_variable_is_an_error"),
+    },
+    Mutant {
+        name: "command line: a command that --max-hold stopped is a success",
+        file: "crates/polylock-cli/src/run/finish.rs",
+        from: "Verdict::new(\"max_hold\", MAX_HOLD)",
+        to: "Verdict::new(\"max_hold\", code)",
+        test: ("signals", "max_hold_stops_the_command_and_frees_the_lock"),
+    },
+    Mutant {
+        name: "command line: a second signal is ignored",
+        file: "crates/polylock-cli/src/run/mod.rs",
+        from: "signal = self.signals.next_termination() => exit_at_once(log, self.output, signal),",
+        to: "signal = std::future::pending::<Signal>() => exit_at_once(log, self.output, signal),",
+        test: ("exit_codes", "a_second_signal_ends_a_waiter_at_once_while_the_store_hangs"),
+    },
+    Mutant {
+        name: "command line: the ZooKeeper session does not use the TTL as its timeout",
+        file: "crates/polylock-cli/src/run/mod.rs",
+        from: "builder = builder.ttl(ttl);",
+        to: "builder = builder.ttl(ttl.max(std::time::Duration::from_secs(20)));",
+        test: ("processes", "cli::outage::on_zookeeper_the_ttl_of_a_run_is_the_session_timeout"),
+    },
+];

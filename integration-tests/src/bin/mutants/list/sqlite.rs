@@ -1,0 +1,83 @@
+//! Bugs of the SQLite store.
+
+use super::Mutant;
+
+pub(super) const MUTANTS: &[Mutant] = &[
+    Mutant {
+        name: "release without owner check in SQLite",
+        file: "crates/polylock-sql/src/sqlite/statements/release.sql",
+        from: "name = ?1 AND request = ?2\nAND NOT",
+        to: "name = ?1 AND ?2 IS NOT NULL\nAND NOT",
+        test: ("conformance", "sqlite_full::idempotence::a_release_by_another_request_changes_nothing"),
+    },
+    Mutant {
+        name: "SQLite: a grant leaves the expired entries that it overrides",
+        file: "crates/polylock-sql/src/sqlite/statements/schema.sql",
+        from: "    DELETE FROM {p}_waiters WHERE name = new.name AND expires_at <= {now};
+    DELETE FROM {p}_holds WHERE name = new.name AND expires_at <= {now};
+",
+        to: "",
+        test: (
+            "scenarios",
+            "databases::foreign_rows::sqlite::a_grant_removes_the_expired_entries_that_it_replaces",
+        ),
+    },
+    Mutant {
+        name: "SQLite: a broken hold is extended",
+        file: "crates/polylock-sql/src/sqlite/statements/keep_alive.sql",
+        from: " AND expires_at > {now} AND notice IS NULL;",
+        to: " AND expires_at > {now};",
+        test: ("conformance", "sqlite_full::breaking::ends_with_the_lease"),
+    },
+    Mutant {
+        name: "tokens of a new file begin with one, in SQLite",
+        file: "crates/polylock-sql/src/sqlite/statements/schema.sql",
+        from: "SET seq = max(seq, {now})",
+        to: "SET seq = max(seq, 0)",
+        test: ("scenarios", "databases::dropped::sqlite_begins_with_greater_tokens"),
+    },
+    Mutant {
+        name: "a step can't be repeated, in SQLite",
+        file: "crates/polylock-sql/src/sqlite/statements.rs",
+        from: "if is_there(added) { String::new() }",
+        to: "if is_there(added) && self.prefix.is_empty() { String::new() }",
+        test: (
+            "scenarios",
+            "databases::upgrade::sqlite_full::emptied_tables_of_the_new_version_are_completed",
+        ),
+    },
+    Mutant {
+        name: "SQLite: a full disk is not distinguished from other errors",
+        file: "crates/polylock-sql/src/sqlite/error.rs",
+        from: "        FULL => Some(\"the disk is full\"),",
+        to: "        FULL => None,",
+        test: ("sqlite", "full::a_full_disk_grants_no_lock_and_loses_none"),
+    },
+    Mutant {
+        name: "SQLite: a hand-over skips a conflicting waiter",
+        file: "crates/polylock-sql/src/sqlite/statements/next.sql",
+        from: "WHERE walk.mode & walk.ahead = 0 AND",
+        to: "WHERE",
+        test: ("sqlite", "order::grants_follow_the_queue_rule"),
+    },
+    Mutant {
+        name: "SQLite: a waiter withdrawn while it is granted the lock keeps it",
+        file: "crates/polylock-sql/src/sqlite/backend.rs",
+        from: "if self.hand_over(request, wakeups).await? {
+            return Ok(Release::Released);
+        }
+        wakeups.notify(request.id);",
+        to: "if wakeups.is_watched(request.id) && self.hand_over(request, wakeups).await? {
+            return Ok(Release::Released);
+        }
+        wakeups.notify(request.id);",
+        test: ("sqlite", "order::a_waiter_withdrawn_while_it_is_granted_the_lock_keeps_no_row"),
+    },
+    Mutant {
+        name: "SQLite: a withdrawn waiter is granted the lock",
+        file: "crates/polylock-sql/src/sqlite/statements/hand_over.sql",
+        from: "DELETE FROM {p}_waiters WHERE name = ?1 AND request = ?2 RETURNING 1;",
+        to: "SELECT 1;",
+        test: ("sqlite", "order::grants_follow_the_queue_rule"),
+    },
+];

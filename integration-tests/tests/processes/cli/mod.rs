@@ -1,0 +1,11 @@
+//! `polylock run` with real servers, and in process namespaces.
+
+mod container;
+mod handover;
+mod increments;
+mod lost_release;
+mod outage;
+mod pid_reuse;
+mod takeover;
+mod unkillable;
+mod warnings;

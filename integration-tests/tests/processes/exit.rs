@@ -1,0 +1,65 @@
+//! A guard that is dropped at the end of the program: the release reaches the store, over a network, too.
+//!
+//! The lease is a minute, so a lock that is free at once was released.
+
+use polylock::Locks;
+use polylock_integration_tests::{on_stores, process::Process, stores::namespace};
+
+const TIMES: usize = 60;
+/// The number of programs that run at the same time.
+const PARALLEL: usize = 3;
+
+/// Returns the number of programs with the exit `scenario` that released their lock, and the number of all.
+async fn released(store: &str, scenario: &str, times: usize) -> (usize, usize) {
+    let namespace = namespace(store).await;
+    let times = namespace.times(times);
+    let url = namespace.url_with("polylock.ttl", "1m");
+    let locks = Locks::connect(&url).await.unwrap();
+    let mut released = 0;
+    for first in (0..times).step_by(PARALLEL) {
+        let names: Vec<String> =
+            (first..times.min(first + PARALLEL)).map(|run| format!("{scenario}/{run}")).collect();
+        let start =
+            |name: &String| Process::start(env!("CARGO_BIN_EXE_worker"), ["last-act", &url, name, scenario]);
+        let mut programs: Vec<Process> = names.iter().map(start).collect();
+        for (program, name) in programs.iter_mut().zip(&names) {
+            program.expect_line("held");
+            program.wait_for_exit();
+            if let Some(guard) = locks.lock(name).try_acquire().await.unwrap() {
+                released += 1;
+                guard.release().await.unwrap();
+            }
+        }
+    }
+    println!("{store}, {scenario}: {released} of {times}");
+    (released, times)
+}
+
+/// Each of these exits, on every store.
+macro_rules! all_are_released {
+    ($($test:ident $scenario:literal)*) => {
+        on_stores! { $($test)* a_forgotten_guard_is_not_released }
+        $(async fn $test(store: &str) {
+            let (released, of) = released(store, $scenario, TIMES).await;
+            assert_eq!(released, of);
+        })*
+    };
+}
+
+all_are_released! {
+    at_the_end_of_a_multi_thread_main "multi"
+    at_the_end_of_a_current_thread_main "current"
+    in_a_task_of_a_runtime_that_shuts_down "task"
+    after_the_end_of_the_runtime "after"
+    with_the_locks_in_a_static "static"
+    with_the_locks_in_a_static_and_a_current_thread_main "static-current"
+    before_process_exit "exit"
+    on_another_thread_before_process_exit "exit-elsewhere"
+    by_a_panic "panic"
+}
+
+/// The counterexamples: a forgotten guard, or a program that aborts, releases nothing, and the test detects it.
+async fn a_forgotten_guard_is_not_released(store: &str) {
+    assert_eq!(released(store, "forget", 6).await.0, 0);
+    assert_eq!(released(store, "abort", 6).await.0, 0);
+}

@@ -1,0 +1,139 @@
+//! A claim that the server receives after its client has abandoned the connection grants nothing and leaves nothing, on every
+//! store.
+//!
+//! A proxy holds the bytes of one claim and delivers them after the client closed that connection; other connections pass. By
+//! default they are delivered as soon as the client has given the claim up and has undone it. The full form delivers them
+//! four seconds after they were sent:
+//!
+//! ```text
+//! POLYLOCK_TEST_LATE_SECONDS=4 cargo test -p polylock-integration-tests --test processes late_claims
+//! ```
+
+use std::time::Duration;
+
+use polylock::{Error, Lock, Locks};
+use polylock_core::Moment;
+use polylock_integration_tests::{
+    clock::{TIMEOUT, now, pause},
+    on_stores,
+    proxy::{Direction, Flow, Proxy},
+    stores,
+    targets::Namespace,
+};
+use polylock_testkit::Target;
+
+on_stores! {
+    [postgres mariadb postgres_pessimistic mariadb_pessimistic redis redlock3 zookeeper azure]
+    [
+        a_late_try_grants_nothing
+        a_late_claim_of_a_lock_that_was_released_grants_nothing
+        a_late_claim_leaves_no_waiter
+    ]
+}
+
+/// Much longer than any test, if the store grants it.
+const TTL: Duration = Duration::from_secs(600);
+/// From the delivery until the lock must be free.
+const FREE_AFTER: Duration = Duration::from_secs(1);
+
+/// Returns the key and value with which a client of this store abandons a request after about a second.
+fn short_timeout(store: &str) -> (&'static str, &'static str) {
+    match store {
+        "zookeeper" => ("polylock.session_timeout", "4s"),
+        _ => ("polylock.operation_timeout", "1s"),
+    }
+}
+
+/// A client whose first connections lead through a proxy that holds what it sends on them, and one that is not affected.
+struct Setup {
+    store: &'static str,
+    namespace: Namespace,
+    proxy: Proxy,
+    direct: Locks,
+    delayed: Locks,
+    held_since: Moment,
+}
+
+impl Setup {
+    async fn new(store: &'static str) -> Self {
+        let namespace = stores::namespace(store).await;
+        let (key, value) = short_timeout(store);
+        let url = namespace.url_with(key, value);
+        let at = url.find("127.0.0.1:").expect("a server of this machine");
+        let server = &url[at..];
+        let server = &server[..server.find(['/', '?', '&', ',']).unwrap_or(server.len())];
+        let proxy = Proxy::start(server.parse().unwrap());
+        let delayed = Locks::connect(&url.replacen(server, &proxy.address().to_string(), 1)).await.unwrap();
+        let direct = Locks::connect(namespace.url()).await.unwrap();
+        // What a client creates once (connections, sessions, scripts) exists from here on.
+        delayed.lock("first").acquire().await.unwrap().release().await.unwrap();
+        Self { store, namespace, proxy, direct, delayed, held_since: now() }
+    }
+
+    /// Holds what is sent on the connections that exist.
+    fn hold(&mut self) {
+        self.held_since = now();
+        self.proxy.set_existing(Direction::ToServer, Flow::Hold);
+    }
+
+    fn lock(&self) -> Lock {
+        let lock = self.delayed.lock("late");
+        let longest = *self.delayed.capabilities().ttl.end();
+        // The lease of a ZooKeeper lock is its session.
+        if self.store == "zookeeper" { lock } else { lock.ttl(TTL.min(longest)) }
+    }
+
+    /// Delivers what was held, once the client has given it up, and waits for as long as the server may take to be done with it.
+    async fn deliver(&self) {
+        assert!(self.delayed.clone().close(TIMEOUT).await, "the client has not undone the abandoned request");
+        let late = std::env::var("POLYLOCK_TEST_LATE_SECONDS").map_or(0, |seconds| seconds.parse().unwrap());
+        pause((self.held_since + Duration::from_secs(late)).since(now())).await;
+        self.proxy.set(Direction::ToServer, Flow::Pass);
+        pause(FREE_AFTER).await;
+    }
+
+    /// Fails unless the lock is free and no entry is left.
+    async fn assert_free(&self) {
+        let next = self.direct.lock("late").try_acquire().await.unwrap();
+        next.expect("expected a free lock a second after the delivery").release().await.unwrap();
+        assert!(matches!(self.namespace.leftovers().await.unwrap(), None | Some(0)), "an entry is left");
+    }
+}
+
+async fn a_late_try_grants_nothing(store: &'static str) {
+    let mut setup = Setup::new(store).await;
+    setup.hold();
+    match setup.lock().try_acquire().await {
+        // A majority of the nodes has answered.
+        Ok(Some(guard)) => guard.release().await.unwrap(),
+        Ok(None) => panic!("expected a grant or an error: the lock is free"),
+        Err(error) => assert!(error.is_temporary(), "{error:?}"),
+    }
+    setup.deliver().await;
+    setup.assert_free().await;
+}
+
+async fn a_late_claim_of_a_lock_that_was_released_grants_nothing(store: &'static str) {
+    let mut setup = Setup::new(store).await;
+    setup.hold();
+    let guard = setup.lock().wait(TIMEOUT).acquire().await.unwrap();
+    guard.release().await.unwrap();
+    setup.deliver().await;
+    setup.assert_free().await;
+}
+
+async fn a_late_claim_leaves_no_waiter(store: &'static str) {
+    let mut setup = Setup::new(store).await;
+    let guard = setup.direct.lock("late").acquire().await.unwrap();
+    setup.hold();
+    let refused = setup.lock().wait(Duration::from_millis(300)).acquire().await.unwrap_err();
+    assert!(refused.is_not_acquired() || refused.is_temporary(), "{refused:?}");
+    setup.deliver().await;
+    match setup.direct.inspect("late").await {
+        Ok(status) => assert_eq!((status.holders.len(), status.waiters.len()), (1, 0), "{status:?}"),
+        Err(Error::Unsupported { .. }) => assert_eq!(setup.namespace.leftovers().await.unwrap(), Some(1)),
+        Err(error) => panic!("{error:?}"),
+    }
+    guard.release().await.unwrap();
+    setup.assert_free().await;
+}

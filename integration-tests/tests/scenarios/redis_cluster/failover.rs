@@ -1,0 +1,114 @@
+//! Primaries that are killed or frozen, and their replicas.
+
+use std::time::Duration;
+
+use polylock::Locks;
+use polylock_integration_tests::{
+    clock::{self, now, pause},
+    load::Load,
+    servers::redis_cluster,
+};
+use polylock_testkit::history;
+use tokio::task::block_in_place;
+
+const TTL: Duration = Duration::from_secs(10);
+
+/// A primary is killed under load. Its last acknowledged writes may be lost, so two may hold a lock; tokens grow all the same, and all
+/// locks are granted again when the replica has taken over.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_primary_killed_under_load_is_replaced_and_tokens_grow() {
+    let cluster = redis_cluster::start(&[]).unwrap();
+    let names = super::names_by_primary(&cluster, "p").await;
+    let (slot, moved) = (names[0].1, names[1].1);
+    let url = super::url(&cluster, "p");
+    let stores = [Locks::connect(&url).await.unwrap(), Locks::connect(&url).await.unwrap()];
+    let faults = async {
+        pause(Duration::from_millis(300)).await;
+        cluster.begin_move(moved, 1, 2).await;
+        block_in_place(|| cluster.nodes()[0].kill());
+        cluster.wait_until_agreed(slot, redis_cluster::PRIMARIES).await;
+        let keys = cluster.keys_in(1, moved).await;
+        cluster.move_keys(&keys, 1, 2).await;
+        cluster.end_move(moved, 1, 2).await;
+        // It comes back as a replica.
+        block_in_place(|| cluster.nodes()[0].restart());
+    };
+    let loads = names.iter().map(|(name, _)| {
+        let name: &'static str = Box::leak(name.clone().into_boxed_str());
+        let lasts = Duration::from_secs(6);
+        let load = Load {
+            tasks: 2,
+            name,
+            names: 1,
+            duration: lasts,
+            wait: 3 * TTL,
+            readers: false,
+            ..Load::default()
+        };
+        load.on(stores.to_vec(), async {})
+    });
+    let (outcomes, ()) = tokio::join!(futures_util::future::join_all(loads), faults);
+    for (outcome, (name, _)) in outcomes.into_iter().zip(&names) {
+        println!("{name}: {} sections, {} losses", outcome.sections.len(), outcome.losses);
+        assert_eq!(outcome.failures, 0);
+        assert_eq!(history::token_regressions(&outcome.sections), []);
+        assert_eq!(history::repeated_tokens(&outcome.sections), []);
+        for locks in &stores {
+            let guard = locks.lock(name).wait(TTL).acquire().await.unwrap();
+            let last = outcome.sections.iter().filter_map(|section| section.token).max();
+            assert!(Some(guard.fencing_token().get()) > last);
+            guard.release().await.unwrap();
+        }
+    }
+    cluster.wait_until_agreed(slot, redis_cluster::PRIMARIES).await;
+}
+
+/// A frozen primary delays neither the renewals at the others nor their locks. It is replaced, and what it does afterwards
+/// has no effect.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frozen_primary_delays_no_other_and_is_replaced() {
+    let cluster = redis_cluster::start(&["cluster-require-full-coverage no"]).unwrap();
+    let names = super::names_by_primary(&cluster, "p").await;
+    let locks = Locks::connect(&super::url(&cluster, "p")).await.unwrap();
+    let mut guards = Vec::new();
+    for (name, _) in &names {
+        // Renewed in one batch, with a lease that does not outlast the time limit of a command for long.
+        guards.push(locks.lock(name).ttl(Duration::from_millis(1500)).acquire().await.unwrap());
+    }
+    // The replica has it.
+    let replicated: i64 = cluster.ask(0, &["WAIT", "1", "5000"]).await;
+    assert_eq!(replicated, 1);
+    block_in_place(|| cluster.nodes()[0].freeze());
+    let (began, slot) = (now(), names[0].1);
+    let takeover = async {
+        clock::until("the replica takes over", async || {
+            cluster.primary_of(slot, 1).await == Some(redis_cluster::PRIMARIES)
+        })
+        .await;
+    };
+    let others = async {
+        let mut slowest = Duration::ZERO;
+        while now().since(began) < Duration::from_secs(3) {
+            let sent = now();
+            locks.inspect(&names[1].0).await.unwrap();
+            slowest = slowest.max(now().since(sent));
+            pause(Duration::from_millis(20)).await;
+        }
+        slowest
+    };
+    let ((), slowest) = tokio::join!(takeover, others);
+    assert!(slowest < Duration::from_millis(450), "{slowest:?}");
+    for guard in &guards[1..] {
+        guard.ensure_held().unwrap();
+    }
+    let last = guards[0].fencing_token();
+    let next = locks.lock(&names[0].0).wait(TTL);
+    drop(guards);
+    let next = next.acquire().await.unwrap();
+    assert!(next.fencing_token() > last);
+    block_in_place(|| cluster.nodes()[0].thaw());
+    cluster.wait_until_agreed(slot, redis_cluster::PRIMARIES).await;
+    next.ensure_held().unwrap();
+    assert!(next.renewed().await.is_some());
+    next.release().await.unwrap();
+}

@@ -1,0 +1,59 @@
+//! An unresponsive node costs little time.
+
+use std::time::Duration;
+
+use polylock::Locks;
+use polylock_integration_tests::{
+    clock::now,
+    history::{at, nanos},
+};
+
+use super::setup::Setup;
+
+/// Returns the median and the longest duration of some cycles.
+async fn cycles(locks: &Locks, count: usize) -> (Duration, Duration) {
+    let mut took = nanos();
+    for _ in 0..count {
+        let began = now();
+        locks.lock("n").acquire().await.unwrap().release().await.unwrap();
+        took.saturating_record(u64::try_from(now().since(began).as_nanos()).unwrap());
+    }
+    (at(&took, 0.5), at(&took, 1.0))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frozen_node_does_not_slow_the_others_down() {
+    let setup = Setup::shared(5);
+    let locks = setup.open("").await;
+    cycles(&locks, 20).await;
+    let (healthy, _) = cycles(&locks, 200).await;
+    setup.freeze(3);
+    // Until the freeze is detected.
+    cycles(&locks, 20).await;
+    let (frozen, longest) = cycles(&locks, 200).await;
+    println!("p50 {healthy:?} healthy, {frozen:?} with a frozen node, of which the longest {longest:?}");
+    assert!(longest < Duration::from_millis(200), "{longest:?}: an operation has waited for the node");
+    setup.thaw(3);
+    setup.wait_until_free().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn late_messages_of_a_stopped_node_have_no_effect() {
+    let setup = Setup::private(3, &[]);
+    let locks = setup.open("").await;
+    let other_route = setup.other_route();
+    let other = other_route.open("").await;
+    for _ in 0..3 {
+        tokio::task::block_in_place(|| setup.nodes[1].freeze());
+        cycles(&locks, 100).await;
+        cycles(&other, 100).await;
+        let guard = other.lock("n").acquire().await.unwrap();
+        tokio::task::block_in_place(|| setup.nodes[1].thaw());
+        assert!(locks.lock("n").try_acquire().await.unwrap().is_none());
+        assert!(guard.is_held());
+        let votes = setup.holders("n").await;
+        assert!(votes[0].is_some() && votes[0] == votes[2], "the holder's votes are gone: {votes:?}");
+        guard.release().await.unwrap();
+        setup.wait_until_free().await;
+    }
+}

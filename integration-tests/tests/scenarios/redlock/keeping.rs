@@ -1,0 +1,133 @@
+//! Keeping many locks alive: one message to each server, an outcome for each lock, and no loss while the servers are healthy.
+
+use std::{env, sync::Arc, time::Duration};
+
+use futures_util::{StreamExt, stream};
+use polylock_core::{Backend, ClaimOutcome, KeepAlive, LockName, Mode, Request, io};
+use polylock_integration_tests::clock::{self, now, pause};
+use polylock_redis::redlock::connect;
+
+use super::setup::{Setup, config};
+
+fn request(name: &str, ttl: Duration) -> Arc<Request> {
+    Arc::new(Request::new(LockName::new(name).unwrap(), Mode::Exclusive, ttl))
+}
+
+async fn on_thread<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
+    io::run("redlock", work).await.unwrap()
+}
+
+/// Opens a store and acquires all locks of `requests`.
+async fn hold_all(setup: &Setup, requests: &[Arc<Request>]) -> Arc<dyn Backend> {
+    let backend = connect(config(&setup.url(""))).await.unwrap().backend;
+    for request in requests {
+        let (backend, request) = (backend.clone(), request.clone());
+        let outcome = on_thread(async move { backend.claim(&request).await.unwrap() }).await;
+        assert!(matches!(outcome, ClaimOutcome::Granted(_)), "{outcome:?}");
+    }
+    backend
+}
+
+async fn keep_alive(backend: &Arc<dyn Backend>, requests: &[Arc<Request>]) -> Vec<KeepAlive> {
+    let (backend, requests) = (backend.clone(), requests.to_vec());
+    on_thread(async move { backend.keep_alive(&requests).await.unwrap() }).await
+}
+
+async fn release(backend: Arc<dyn Backend>, requests: Vec<Arc<Request>>) {
+    on_thread(async move {
+        for request in &requests {
+            backend.release(request).await.ok();
+        }
+    })
+    .await;
+}
+
+/// Of three servers, one has lost the vote for a lock and the second is frozen: the outcome for that lock is unknown until it
+/// replies. Another lock has its majority.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unknown_outcome_does_not_fail_the_rest_of_its_batch() {
+    const TTL: Duration = Duration::from_secs(20);
+    let setup = Setup::shared(3);
+    let requests = [request("whole", TTL), request("torn", TTL), request("also-whole", TTL)];
+    let backend = hold_all(&setup, &requests).await;
+    setup.wait_for_votes(&[3; 3]).await;
+    setup.query::<()>(0, &["DEL", &setup.key("r", "torn")]).await;
+    // It does not restore the vote.
+    setup.query::<()>(0, &["SET", &setup.key("n", "torn"), "9000000000000000"]).await;
+    setup.freeze(2);
+    let held = || KeepAlive::Held { lease: TTL };
+    assert_eq!(keep_alive(&backend, &requests).await, [held(), KeepAlive::Unknown, held()]);
+    setup.thaw(2);
+    // It counts as unresponsive until it has replied once.
+    clock::until("two of three extend it", || async {
+        keep_alive(&backend, &requests).await == [held(), held(), held()]
+    })
+    .await;
+    release(backend, requests.to_vec()).await;
+    setup.wait_until_free().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lost_votes_of_a_server_are_restored_in_one_message() {
+    const LOCKS: usize = 40;
+    let setup = Setup::private(3, &[]);
+    let requests: Vec<_> =
+        (0..LOCKS).map(|n| request(&format!("lock-{n}"), Duration::from_secs(20))).collect();
+    let backend = hold_all(&setup, &requests).await;
+    setup.wait_for_votes(&[LOCKS; 3]).await;
+    setup.query::<()>(1, &["FLUSHALL"]).await;
+    setup.query::<()>(1, &["CONFIG", "RESETSTAT"]).await;
+    let mut rounds = 0;
+    loop {
+        // A majority of the others may reply first; then the next renewal detects the lost votes.
+        rounds += 1;
+        assert!(rounds < 50, "votes {:?}", setup.votes().await);
+        keep_alive(&backend, &requests).await;
+        if setup.votes().await == [LOCKS; 3] {
+            break;
+        }
+        pause(Duration::from_millis(20)).await;
+    }
+    let stats: String = setup.query(1, &["INFO", "commandstats"]).await;
+    let scripts = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls=")).unwrap();
+    // A renewal and a restoration in each round; both may have to load the script first.
+    let scripts: usize = scripts.split(',').next().unwrap().parse().unwrap();
+    assert!(scripts <= 2 * rounds + 2, "{scripts} scripts for {LOCKS} locks in {rounds} rounds");
+    assert!(scripts < LOCKS, "{scripts} scripts for {LOCKS} locks");
+    release(backend, requests).await;
+    setup.wait_until_free().await;
+}
+
+/// Ten thousand with `POLYLOCK_TEST_HELD=10000`, for a minute with `POLYLOCK_TEST_SECONDS=60`.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_locks_are_kept_while_the_servers_are_healthy() {
+    const TTL: Duration = Duration::from_secs(2);
+    let number = |key, default| env::var(key).map_or(default, |number| number.parse().unwrap());
+    let (count, seconds) = (number("POLYLOCK_TEST_HELD", 1_500), number("POLYLOCK_TEST_SECONDS", 4));
+    let ttl = if count > 2_000 { 3 * TTL } else { TTL };
+    let setup = Setup::private_direct(5);
+    let options = format!("polylock.restart=trust&polylock.ttl={}ms", ttl.as_millis());
+    let locks = polylock::Locks::connect(&setup.direct_url(&options)).await.unwrap();
+    let guards: Vec<_> = stream::iter(0..count)
+        .map(|number| locks.lock(format!("lock-{number}")).acquire())
+        .buffer_unordered(64)
+        .map(Result::unwrap)
+        .collect()
+        .await;
+    let (until, mut least) = (now() + Duration::from_secs(seconds), ttl);
+    while now() < until {
+        pause(ttl / 20).await;
+        least = guards.iter().map(polylock::Guard::remaining).min().unwrap_or_default().min(least);
+        let lost = guards.iter().filter(|guard| !guard.is_held()).count();
+        assert_eq!(lost, 0, "of {count}");
+    }
+    println!("{count} locks: the least that remained of a lease of {ttl:?} was {least:?}");
+    let failures: Vec<_> = stream::iter(guards)
+        .map(polylock::Guard::release)
+        .buffer_unordered(64)
+        .filter_map(|released| std::future::ready(released.err()))
+        .collect()
+        .await;
+    assert!(failures.is_empty(), "{failures:?}");
+    setup.wait_until_free().await;
+}

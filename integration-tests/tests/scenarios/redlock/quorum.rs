@@ -1,0 +1,130 @@
+//! A majority is a majority of all nodes, including those that do not reply.
+
+use std::time::Duration;
+
+use polylock::{Error, Locks};
+use polylock_integration_tests::{
+    clock::{now, pause},
+    load,
+    refusals::describe,
+};
+
+use super::setup::Setup;
+
+/// The longest duration of a failure: a node's timeout for the claim, and one for the withdrawal.
+const MAX_FAILURE_TIME: Duration = Duration::from_millis(900);
+
+async fn assert_refused(locks: &Locks, setup: &Setup, reasons: &[(usize, &str)]) {
+    let began = now();
+    let error = locks.lock("n").try_acquire().await.expect_err("there is no majority");
+    let took = now().since(began);
+    assert!(error.is_temporary(), "{error:?}");
+    assert!(took < MAX_FAILURE_TIME, "{took:?}");
+    let text = describe(&error).1;
+    println!("{took:?}: {text}");
+    for node in 0..setup.proxies.len() {
+        let why = reasons.iter().find(|(dead, _)| *dead == node).map(|(_, why)| why);
+        let part = text.split_once("and 3 must: ").unwrap().1.split("; ");
+        let part: Vec<&str> = part.filter(|part| part.contains(&setup.address(node))).collect();
+        match why {
+            Some(why) => {
+                assert!(part.len() == 1 && part[0].contains(why), "{why} of node {node}: {text}");
+            }
+            None => assert_eq!(part, [""; 0], "node {node} is reachable: {text}"),
+        }
+    }
+    setup.wait_until_free().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn five_nodes_tolerate_the_loss_of_two() {
+    let setup = Setup::shared(5);
+    let locks = setup.open("").await;
+    setup.disconnect(0);
+    setup.disconnect(3);
+    let guard = locks.lock("n").acquire().await.unwrap();
+    setup.wait_for_votes(&[0, 1, 1, 0, 1]).await;
+    guard.release().await.unwrap();
+    setup.wait_until_free().await;
+    // A new client opens the store in this state.
+    let fresh = setup.open("").await;
+    fresh.lock("n").acquire().await.unwrap().release().await.unwrap();
+
+    setup.disconnect(4);
+    let refused = [(0, "can't be reached"), (3, "can't be reached"), (4, "can't be reached")];
+    assert_refused(&locks, &setup, &refused).await;
+    let error = Locks::connect(&setup.url("")).await.expect_err("there is no majority");
+    assert!(error.is_temporary() && describe(&error).1.contains(&setup.address(4)), "{error:?}");
+
+    setup.reconnect(0);
+    fresh.lock("n").acquire().await.unwrap().release().await.unwrap();
+    locks.lock("n").acquire().await.unwrap().release().await.unwrap();
+    setup.wait_until_free().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frozen_node_counts_as_a_dead_one() {
+    let setup = Setup::shared(5);
+    let locks = setup.open("").await;
+    setup.disconnect(1);
+    setup.disconnect(2);
+    setup.freeze(4);
+    let reasons = [(1, "can't be reached"), (2, "can't be reached"), (4, "no reply within 200ms")];
+    assert_refused(&locks, &setup, &reasons).await;
+    setup.thaw(4);
+    locks.lock("n").acquire().await.unwrap().release().await.unwrap();
+    setup.wait_until_free().await;
+}
+
+/// Returns two clients, each of which can reach some of the nodes.
+async fn sides<const A: usize, const B: usize>(a: [usize; A], b: [usize; B]) -> [(Setup, Locks); 2] {
+    let one = Setup::shared(5);
+    let other = one.other_route();
+    let (locks, others) = (one.open("").await, other.open("").await);
+    for node in 0..5 {
+        if !a.contains(&node) {
+            one.disconnect(node);
+        }
+        if !b.contains(&node) {
+            other.disconnect(node);
+        }
+    }
+    [(one, locks), (other, others)]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_the_majority_side_of_a_partition_is_granted_the_lock() {
+    let [(setup, a), (_other_setup, b)] = sides([0, 1], [2, 3, 4]).await;
+    for _ in 0..20 {
+        let (few, most) = tokio::join!(a.lock("n").try_acquire(), b.lock("n").try_acquire());
+        assert!(matches!(few, Err(Error::Unavailable(_))), "{few:?}");
+        most.unwrap().expect("it is free").release().await.unwrap();
+    }
+    setup.wait_until_free().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn majorities_that_share_one_node_exclude_each_other() {
+    let [(setup, a), (_other_setup, b)] = sides([0, 1, 2], [2, 3, 4]).await;
+    let outcome = load::one("n", Duration::from_secs(2)).on(vec![a, b], async {}).await;
+    outcome.assert_consistent();
+    assert!(outcome.of(0) > 10 && outcome.of(1) > 10, "{} and {}", outcome.of(0), outcome.of(1));
+    pause(Duration::from_millis(1)).await;
+    setup.wait_until_free().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_server_under_two_names_is_refused() {
+    let setup = Setup::private(3, &[]);
+    let ports: Vec<u16> = setup.nodes.iter().map(|node| node.port()).collect();
+    let url = |hosts: [&str; 3], at: [usize; 3]| {
+        let hosts: Vec<String> =
+            hosts.iter().zip(at).map(|(host, node)| format!("{host}:{}", ports[node])).collect();
+        format!("redlock://{}?polylock.restart=trust", hosts.join(","))
+    };
+    let twice = url(["127.0.0.1", "localhost", "127.0.0.1"], [0, 0, 1]);
+    let Err(Error::Config(error)) = Locks::connect(&twice).await else { panic!("its vote counts twice") };
+    assert!(error.to_string().contains("same server"), "{error}");
+    assert!(error.to_string().contains("localhost"), "{error}");
+    Locks::connect(&url(["127.0.0.1", "localhost", "127.0.0.1"], [0, 1, 2])).await.unwrap();
+}

@@ -1,0 +1,83 @@
+//! A renewal requires a majority, and succeeds as long as there is one.
+
+use std::time::Duration;
+
+use polylock::LostReason;
+use polylock_integration_tests::clock::{self, now};
+
+use super::setup::Setup;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_majority_the_lock_is_lost_at_its_deadline() {
+    let setup = Setup::shared(5);
+    let locks = setup.open("&polylock.ttl=2s").await;
+    let guard = locks.lock("n").acquire().await.unwrap();
+    guard.renewed().await.expect("it is held");
+    for node in 0..3 {
+        setup.freeze(node);
+    }
+    let deadline = guard.deadline();
+    assert_eq!(guard.lost().await, LostReason::DeadlineReached);
+    // One renewal may have been in transit.
+    let late = now().since(guard.deadline().max(deadline));
+    assert!(now() >= deadline && late < Duration::from_millis(100), "{late:?} after its deadline");
+    for node in 0..3 {
+        setup.thaw(node);
+    }
+    drop(guard);
+    setup.wait_until_free().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_a_majority_the_lock_is_renewed() {
+    let setup = Setup::shared(5);
+    let locks = setup.open("&polylock.ttl=400ms").await;
+    let guard = locks.lock("n").acquire().await.unwrap();
+    setup.freeze(1);
+    setup.disconnect(3);
+    let began = now();
+    for renewal in 0..60 {
+        assert!(guard.renewed().await.is_some(), "lost after {renewal} renewals in {:?}", now().since(began));
+    }
+    assert!(guard.is_held());
+    println!("60 renewals in {:?}", now().since(began));
+    setup.thaw(1);
+    guard.release().await.unwrap();
+    setup.wait_until_free().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_vote_is_restored() {
+    let setup = Setup::private(3, &[]);
+    let locks = setup.open("&polylock.ttl=1500ms").await;
+    let guard = locks.lock("n").acquire().await.unwrap();
+    setup.wait_for_votes(&[1; 3]).await;
+    setup.query::<()>(0, &["FLUSHALL"]).await;
+    setup.wait_for_votes(&[1; 3]).await;
+    tokio::task::block_in_place(|| setup.nodes[1].restart());
+    setup.wait_for_votes(&[1; 3]).await;
+    let holders = setup.holders("n").await;
+    assert_eq!(holders, vec![holders[2].clone(); 3]);
+    let token: i64 = setup.query(1, &["GET", &setup.key("n", "n")]).await;
+    assert_eq!(u64::try_from(token).unwrap(), guard.fencing_token().get(), "the number, too");
+    guard.release().await.unwrap();
+    setup.wait_until_free().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_has_accepted_a_greater_number_restores_no_vote() {
+    let setup = Setup::private(3, &[]);
+    let locks = setup.open("&polylock.ttl=1500ms").await;
+    let guard = locks.lock("n").acquire().await.unwrap();
+    setup.wait_for_votes(&[1; 3]).await;
+    // As if another request had held the lock there in the meantime, or the release had been executed.
+    setup.query::<()>(0, &["DEL", &setup.key("r", "n")]).await;
+    let later = (guard.fencing_token().get() + 1).to_string();
+    setup.query::<()>(0, &["SET", &setup.key("n", "n"), &later]).await;
+    for _ in 0..3 {
+        guard.renewed().await.expect("two are a majority");
+    }
+    assert_eq!(setup.votes().await, [0, 1, 1]);
+    guard.release().await.unwrap();
+    clock::until("free", || async { setup.votes().await == [0; 3] }).await;
+}

@@ -1,0 +1,79 @@
+//! Late messages of a former holder do not affect the present one.
+
+use polylock_integration_tests::{
+    clock,
+    proxy::{Direction, Flow},
+};
+
+use super::setup::Setup;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn late_renewals_and_releases_do_not_affect_the_next_holder() {
+    let setup = Setup::shared(5);
+    let other = setup.other_route();
+    let (locks, others) = (setup.open("&polylock.ttl=1s").await, other.open("&polylock.ttl=1s").await);
+    let guard = locks.lock("n").acquire().await.unwrap();
+    setup.wait_for_votes(&[1; 5]).await;
+    for proxy in &setup.proxies {
+        proxy.set(Direction::ToServer, Flow::Hold);
+    }
+    let next = others.lock("n").acquire().await.unwrap();
+    assert!(!guard.is_held(), "lost before another request is granted");
+    assert!(next.fencing_token() > guard.fencing_token());
+    drop(guard);
+    other.wait_for_votes(&[1; 5]).await;
+    let mine = other.holders("n").await[0].clone();
+    // Renewals and releases were sent, and releases again on new connections.
+    let sent = || setup.proxies.iter().map(|proxy| proxy.counts().requests).sum::<u64>();
+    let before = sent();
+    clock::until("something to be late", || async { sent() > before + 5 }).await;
+    for proxy in &setup.proxies {
+        proxy.set(Direction::ToServer, Flow::Pass);
+    }
+    // After some renewals ...
+    for _ in 0..4 {
+        next.renewed().await.expect("it is held");
+    }
+    // ... it still has all votes: each has its request's id.
+    assert_eq!(other.holders("n").await, vec![mine; 5]);
+    next.release().await.unwrap();
+    setup.wait_until_free().await;
+}
+
+/// 1. The proposals of a claim are delivered, the replies are not, and the withdrawals are late.
+/// 2. The claim is retried on new connections, and gets all votes.
+/// 3. The withdrawals are delivered.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_withdrawal_does_not_affect_a_later_proposal() {
+    let setup = Setup::shared(3);
+    let locks = setup.open("").await;
+    let other_route = setup.other_route();
+    let other = other_route.open("").await;
+    setup.warm_up(&locks).await;
+    for proxy in &setup.proxies {
+        proxy.set_existing(Direction::ToClient, Flow::Hold);
+    }
+    let trying = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.lock("n").acquire().await.unwrap() }
+    });
+    setup.wait_for_votes(&[1; 3]).await;
+    for proxy in &setup.proxies {
+        proxy.set_existing(Direction::ToServer, Flow::Hold);
+    }
+    let guard = trying.await.unwrap();
+    setup.wait_for_votes(&[1; 3]).await;
+    for proxy in &setup.proxies {
+        proxy.set(Direction::ToServer, Flow::Pass);
+        proxy.set(Direction::ToClient, Flow::Pass);
+    }
+    clock::until("the old connections end", || async {
+        setup.proxies.iter().all(|proxy| proxy.counts().open == 2)
+    })
+    .await;
+    assert!(guard.is_held());
+    assert_eq!(setup.votes().await, [1; 3], "a late release has removed the votes of a later proposal");
+    assert!(other.lock("n").try_acquire().await.unwrap().is_none());
+    guard.release().await.unwrap();
+    setup.wait_until_free().await;
+}
