@@ -5,10 +5,10 @@ use std::{fmt, sync::Arc};
 use azure_core::{credentials::TokenCredential, http::Url};
 use polylock_core::{
     ConfigError,
-    url::{Keys, StoreUrl},
+    url::{Address, Keys, StoreUrl},
 };
 
-use crate::{driver_keys::DriverKeys, signing::SharedKey};
+use crate::{driver_keys, signing::SharedKey};
 
 /// The name of the emulator's one account, and its key, which is not secret:
 /// <https://learn.microsoft.com/azure/storage/common/storage-use-azurite>.
@@ -45,7 +45,7 @@ impl fmt::Debug for Credential {
 }
 
 /// The parts of a URL that are not keys.
-pub(crate) struct Address {
+pub(crate) struct Location {
     pub(crate) container: String,
     pub(crate) account: Option<String>,
     /// The URL of an account that is named by its host.
@@ -54,15 +54,12 @@ pub(crate) struct Address {
 }
 
 /// Reads `//container@account/prefix`, also with the host of the account.
-pub(crate) fn address(url: &StoreUrl) -> Result<Address, ConfigError> {
-    let problem = |problem: &str| {
-        ConfigError::new("store", format!("{problem}: write {}://container@account/prefix", url.scheme()))
-    };
-    let rest = url.rest().strip_prefix("//").ok_or_else(|| problem("names no container"))?;
-    let (rest, prefix) = rest.split_once('/').unwrap_or((rest, ""));
-    let (container, account) = match rest.rsplit_once('@') {
-        Some((container, account)) => (container, Some(account)),
-        None => (rest, None),
+pub(crate) fn location(url: &StoreUrl) -> Result<Location, ConfigError> {
+    let problem = |problem: &str| url.problem(problem, "container@account/prefix");
+    let address = Address::parse(url).map_err(|_| problem("names no container"))?;
+    let (container, account) = match address.user {
+        Some(container) => (container, Some(address.servers)),
+        None => (address.servers, None),
     };
     let (account, endpoint) = match account.and_then(|account| account.split_once('.')) {
         Some((_, host)) if host.starts_with("dfs.") => {
@@ -86,8 +83,8 @@ pub(crate) fn address(url: &StoreUrl) -> Result<Address, ConfigError> {
     if account.is_some_and(|account| !plain(account) || !(3..=24).contains(&account.len())) {
         return Err(problem("an account's name is 3 to 24 lower-case letters and digits"));
     }
-    let prefix = prefix.trim_end_matches('/');
-    Ok(Address {
+    let prefix = address.path.trim_end_matches('/');
+    Ok(Location {
         container: container.to_owned(),
         account: account.map(str::to_owned),
         endpoint,
@@ -122,15 +119,14 @@ impl Account {
     pub(crate) fn from_keys(
         named: Option<String>,
         host: Option<Url>,
-        from: &StoreUrl,
         keys: &mut Keys,
     ) -> Result<Self, ConfigError> {
-        let mut keys = DriverKeys::new(from, keys)?;
-        let emulator = read(keys.text("emulator")?, emulator)?.flatten();
-        let text = keys.text("polylock.connection_string")?.map(|(_, text)| text);
-        let own = keys.text("polylock.account_key")?.map(|(_, key)| key);
-        let endpoint = read(keys.text("polylock.endpoint")?, endpoint)?.or(host);
-        let named = match (named, keys.text("account")?) {
+        keys.take_driver_keys(driver_keys::DRIVER_KEYS)?;
+        let emulator = read(driver_keys::text(keys, "emulator")?, emulator)?.flatten();
+        let text = driver_keys::text(keys, "polylock.connection_string")?.map(|(_, text)| text);
+        let own = driver_keys::text(keys, "polylock.account_key")?.map(|(_, key)| key);
+        let endpoint = read(driver_keys::text(keys, "polylock.endpoint")?, endpoint)?.or(host);
+        let named = match (named, keys.first(&driver_keys::ACCOUNT)) {
             (Some(named), Some((key, other))) if named != other => {
                 return Err(ConfigError::new(key, "names another account than the URL does: keep one"));
             }
@@ -138,10 +134,10 @@ impl Account {
         };
         let mut parameters = Vec::new();
         for key in SAS {
-            parameters.extend(keys.own(key).map(|value| (key, value)));
+            parameters.extend(keys.text(key).map(|value| (key, value)));
         }
         let sas = (!parameters.is_empty()).then(|| query(&parameters));
-        let sas = match (sas, keys.sas()) {
+        let sas = match (sas, driver_keys::sas(keys)) {
             (Some(_), Some(_)) => {
                 return Err(ConfigError::new("sig", "is one credential too many: keep one"));
             }

@@ -1,23 +1,21 @@
 //! Configuration of the store.
 
-use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
+use std::{fmt, ops::RangeInclusive, path::PathBuf, sync::Arc, time::Duration};
 
 use azure_core::{credentials::TokenCredential, http::Url};
 use polylock_core::{
-    ConfigError,
-    url::{self, Keys, StoreUrl},
+    ConfigError, duration,
+    url::{self, Certificates, Keys, StoreUrl, tls_is_not_compiled_in},
 };
 
 use crate::{
-    account::{self, Address, Credential, SAS},
+    account::{self, Credential, Location, SAS},
     signing::SharedKey,
     wake_signal::WakeSignal,
 };
 
-const REQUEST_TIMEOUTS: std::ops::RangeInclusive<Duration> =
-    Duration::from_millis(100)..=Duration::from_secs(60);
-const CONNECT_TIMEOUTS: std::ops::RangeInclusive<Duration> =
-    Duration::from_millis(5)..=Duration::from_secs(600);
+const REQUEST_TIMEOUTS: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(60);
+const CONNECT_TIMEOUTS: RangeInclusive<Duration> = Duration::from_millis(5)..=Duration::from_secs(600);
 
 /// The container, the account, and the settings of the store. See the [crate](crate) for the options.
 ///
@@ -43,7 +41,7 @@ pub struct Config {
     pub(crate) operation_timeout: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) create_container: bool,
-    pub(crate) ca: Option<PathBuf>,
+    pub(crate) certificates: Certificates,
     pub(crate) wake_signal: WakeSignal,
 }
 
@@ -57,7 +55,7 @@ impl fmt::Debug for Config {
             .field("operation_timeout", &self.operation_timeout)
             .field("connect_timeout", &self.connect_timeout)
             .field("create_container", &self.create_container)
-            .field("ca", &self.ca)
+            .field("certificates", &self.certificates)
             .finish_non_exhaustive()
     }
 }
@@ -84,8 +82,8 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] on an invalid URL or key.
     pub fn from_url(url: &StoreUrl, keys: &mut Keys) -> Result<Self, ConfigError> {
-        let Address { container, account, endpoint, prefix } = account::address(url)?;
-        let account = account::Account::from_keys(account, endpoint, url, keys)?;
+        let Location { container, account, endpoint, prefix } = account::location(url)?;
+        let account = account::Account::from_keys(account, endpoint, keys)?;
         let yes_or_no = [("true", true), ("false", false)];
         let config = Self {
             container,
@@ -99,7 +97,7 @@ impl Config {
                 .duration("polylock.connect_timeout")?
                 .unwrap_or(Self::DEFAULT_CONNECT_TIMEOUT),
             create_container: keys.choice("polylock.create_container", &yes_or_no)?.unwrap_or(true),
-            ca: keys.text("polylock.tls_ca").map(PathBuf::from),
+            certificates: Certificates::ca_from_keys(keys),
             wake_signal: WakeSignal::default(),
         };
         config.check_times()?;
@@ -152,31 +150,19 @@ impl Config {
         self
     }
 
-    /// The time limit for one request: 3 s by default, and never more than a sixth of the lease.
-    #[must_use]
-    pub const fn operation_timeout(mut self, timeout: Duration) -> Self {
-        self.operation_timeout = timeout;
-        self
-    }
-
-    /// The time limit for opening the store: 10 s by default.
-    #[must_use]
-    pub const fn connect_timeout(mut self, timeout: Duration) -> Self {
-        self.connect_timeout = timeout;
-        self
-    }
-
-    /// Creates a missing container if true, which is the default.
-    #[must_use]
-    pub const fn create_container(mut self, create: bool) -> Self {
-        self.create_container = create;
-        self
+    polylock_core::setters! {
+        /// The time limit for one request: 3 s by default, and never more than a sixth of the lease.
+        operation_timeout(timeout: Duration) => operation_timeout;
+        /// The time limit for opening the store: 10 s by default.
+        connect_timeout(timeout: Duration) => connect_timeout;
+        /// Creates a missing container if true, which is the default.
+        create_container(create: bool) => create_container;
     }
 
     /// The PEM file with the certificates of authorities that are trusted in addition to the system's.
     #[must_use]
     pub fn tls_ca(mut self, file: impl Into<PathBuf>) -> Self {
-        self.ca = Some(file.into());
+        self.certificates.ca = Some(file.into());
         self
     }
 
@@ -193,13 +179,8 @@ impl Config {
     }
 
     fn check_times(&self) -> Result<(), ConfigError> {
-        if !REQUEST_TIMEOUTS.contains(&self.operation_timeout) {
-            return Err(ConfigError::new("polylock.operation_timeout", "must be 100ms to 60s"));
-        }
-        if !CONNECT_TIMEOUTS.contains(&self.connect_timeout) {
-            return Err(ConfigError::new("polylock.connect_timeout", "must be 5ms to 10m"));
-        }
-        Ok(())
+        duration::check("polylock.operation_timeout", self.operation_timeout, &REQUEST_TIMEOUTS)?;
+        duration::check("polylock.connect_timeout", self.connect_timeout, &CONNECT_TIMEOUTS)
     }
 
     /// Checks the settings that depend on each other.
@@ -207,12 +188,9 @@ impl Config {
         self.check_times()?;
         let encrypted = self.endpoint.scheme() == "https";
         if encrypted && !cfg!(feature = "tls") {
-            let problem = "https is not compiled in: enable feature \"tls\"";
-            return Err(ConfigError::new("store", problem));
+            return Err(tls_is_not_compiled_in());
         }
-        if self.ca.is_some() && !encrypted {
-            return Err(ConfigError::new("polylock.tls_ca", "certificates require https"));
-        }
+        self.certificates.check(encrypted, "use an account with https")?;
         match &self.credential {
             None => {
                 let problem = "has no credentials: add polylock.account_key, polylock.connection_string, the parameters of \
@@ -233,6 +211,8 @@ impl Config {
 
 #[cfg(test)]
 mod tests {
+    use polylock_core::url::checks;
+
     use super::*;
 
     fn shown(url: &str) -> String {
@@ -255,7 +235,7 @@ mod tests {
             .connect_timeout(Duration::from_secs(9))
             .create_container(false)
             .tls_ca("/ca.pem");
-        assert_eq!(shown(&url), format!("{set:?}"));
+        checks::gives(Config::new, &url, &set);
         assert_eq!(set.endpoint(), "https://acc1.blob.core.windows.net/locks/a/b");
         assert_eq!(Config::new("az://locks@acc1").unwrap().prefix, "polylock");
     }
@@ -327,39 +307,41 @@ mod tests {
     #[test]
     fn invalid_settings_name_their_key() {
         let key = format!("polylock.account_key={KEY}");
-        for (url, wanted) in [
-            ("az:".to_owned(), "store"),
-            ("az://".to_owned(), "store"),
-            ("az://locks".to_owned(), "store"),
-            ("az://@acc1".to_owned(), "store"),
-            ("az://Locks@acc1".to_owned(), "store"),
-            ("az://lo@acc1".to_owned(), "store"),
-            ("az://a--b@acc1".to_owned(), "store"),
-            ("az://-ab@acc1".to_owned(), "store"),
-            ("az://$root@acc1".to_owned(), "store"),
-            ("az://locks@Acc1".to_owned(), "store"),
-            ("az://locks@a.b".to_owned(), "store"),
-            ("az://locks@acc1/a//b".to_owned(), "store"),
-            ("az://locks@acc1/..".to_owned(), "store"),
-            ("az://locks@acc1/a b".to_owned(), "store"),
-            ("az://locks@acc1/a.".to_owned(), "store"),
-            (format!("az://locks@acc1/{}", "a".repeat(201)), "store"),
-            ("az://locks@acc1?emulator=maybe".to_owned(), "emulator"),
-            ("az://locks@acc1?emulator=http://h/path".to_owned(), "emulator"),
-            ("az://locks@acc1?emulator=ftp://h".to_owned(), "emulator"),
-            ("az://locks@acc1?polylock.account_key=%21".to_owned(), "polylock.account_key"),
-            (format!("az://locks@acc1?{key}&sig=x"), "sig"),
-            (format!("az://locks@acc1?{key}&polylock.connection_string=x"), "polylock.connection_string"),
-            ("az://locks?polylock.connection_string=x".to_owned(), "polylock.connection_string"),
-            ("az://locks@acc1?polylock.endpoint=h".to_owned(), "polylock.endpoint"),
-            ("az://locks@acc1?polylock.endpoint=https://h/?a=b".to_owned(), "polylock.endpoint"),
-            ("az://locks@acc1?polylock.operation_timeout=1ms".to_owned(), "polylock.operation_timeout"),
-            ("az://locks@acc1?polylock.connect_timeout=1ms".to_owned(), "polylock.connect_timeout"),
-            ("az://locks@acc1?polylock.create_container=yes".to_owned(), "polylock.create_container"),
-            ("az://locks@acc1?polylock.acount_key=x".to_owned(), "polylock.acount_key"),
-        ] {
-            assert_eq!(Config::new(&url).unwrap_err().key, wanted, "{url}");
-        }
+        let long = format!("az://locks@acc1/{}", "a".repeat(201));
+        let two = format!("az://locks@acc1?{key}&sig=x");
+        let three = format!("az://locks@acc1?{key}&polylock.connection_string=x");
+        let invalid = [
+            ("az:", "store"),
+            ("az://", "store"),
+            ("az://locks", "store"),
+            ("az://@acc1", "store"),
+            ("az://Locks@acc1", "store"),
+            ("az://lo@acc1", "store"),
+            ("az://a--b@acc1", "store"),
+            ("az://-ab@acc1", "store"),
+            ("az://$root@acc1", "store"),
+            ("az://locks@Acc1", "store"),
+            ("az://locks@a.b", "store"),
+            ("az://locks@acc1/a//b", "store"),
+            ("az://locks@acc1/..", "store"),
+            ("az://locks@acc1/a b", "store"),
+            ("az://locks@acc1/a.", "store"),
+            (&long, "store"),
+            ("az://locks@acc1?emulator=maybe", "emulator"),
+            ("az://locks@acc1?emulator=http://h/path", "emulator"),
+            ("az://locks@acc1?emulator=ftp://h", "emulator"),
+            ("az://locks@acc1?polylock.account_key=%21", "polylock.account_key"),
+            (&two, "sig"),
+            (&three, "polylock.connection_string"),
+            ("az://locks?polylock.connection_string=x", "polylock.connection_string"),
+            ("az://locks@acc1?polylock.endpoint=h", "polylock.endpoint"),
+            ("az://locks@acc1?polylock.endpoint=https://h/?a=b", "polylock.endpoint"),
+            ("az://locks@acc1?polylock.operation_timeout=1ms", "polylock.operation_timeout"),
+            ("az://locks@acc1?polylock.connect_timeout=1ms", "polylock.connect_timeout"),
+            ("az://locks@acc1?polylock.create_container=yes", "polylock.create_container"),
+            ("az://locks@acc1?polylock.acount_key=x", "polylock.acount_key"),
+        ];
+        checks::refuses(Config::new, &invalid);
         for (config, wanted) in [
             (Config::new("az://locks@acc1").unwrap(), "store"),
             (Config::new("az://locks@acc1").unwrap().sas("sv=1"), "sig"),

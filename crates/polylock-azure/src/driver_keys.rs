@@ -2,12 +2,17 @@
 
 use polylock_core::{
     ConfigError,
-    url::{Keys, StoreUrl},
+    url::{
+        Keys,
+        driver_keys::{DriverKey, rejected},
+    },
 };
 
+/// The names of the account, which the address of this store's URLs names.
+pub(crate) const ACCOUNT: [&str; 3] = ["account_name", "azure_storage_account_name", "azure_storage_account"];
+
 /// The keys of the store, each with its names in other drivers.
-const NAMES: [(&str, &[&str]); 5] = [
-    ("account", &["account_name", "azure_storage_account_name", "azure_storage_account"]),
+const NAMES: [(&str, &[&str]); 4] = [
     (
         "polylock.account_key",
         &["account_key", "azure_storage_account_key", "azure_storage_access_key", "access_key"],
@@ -19,9 +24,9 @@ const NAMES: [(&str, &[&str]); 5] = [
 
 const SAS_TOKEN: [&str; 3] = ["sas_token", "azure_storage_sas_token", "azure_storage_sas_key"];
 
-/// Refused keys, and the text to write instead.
-const REFUSED: [(&[&str], &str); 3] = [
-    (
+/// The keys without a meaning here.
+pub(crate) const DRIVER_KEYS: &[DriverKey] = &[
+    rejected(
         &[
             "client_id",
             "azure_storage_client_id",
@@ -44,61 +49,32 @@ const REFUSED: [(&[&str], &str); 3] = [
         ],
         "a URL can't name a token credential: pass one to Config::credential in a program, or use a shared access signature",
     ),
-    (
+    rejected(
         &["container", "container_name", "azure_container_name"],
         "write the container in the URL: az://container@account/prefix",
     ),
-    (&["skip_signature", "anonymous"], "locks need write access: add credentials"),
+    rejected(&["skip_signature", "anonymous"], "locks need write access: add credentials"),
 ];
 
-/// The keys of a URL, in the names of this store or of another driver.
-pub(crate) struct DriverKeys<'k> {
-    given: Keys,
-    keys: &'k mut Keys,
+/// Takes the store's key `name`. Returns its value, and the name that it is given under.
+///
+/// # Errors
+/// [`ConfigError`] if it is given under two names.
+pub(crate) fn text(
+    keys: &mut Keys,
+    name: &'static str,
+) -> Result<Option<(&'static str, String)>, ConfigError> {
+    let own = keys.text(name).map(|value| (name, value));
+    let names = NAMES.iter().find(|(own, _)| *own == name).map_or(&[][..], |(_, names)| *names);
+    match (own, keys.first(names)) {
+        (Some(_), Some((key, _))) => {
+            Err(ConfigError::new(key, format!("has the same meaning as {name}: keep one")))
+        }
+        (own, other) => Ok(own.or(other)),
+    }
 }
 
-impl<'k> DriverKeys<'k> {
-    /// # Errors
-    /// [`ConfigError`] on a key that is refused.
-    pub(crate) fn new(url: &StoreUrl, keys: &'k mut Keys) -> Result<Self, ConfigError> {
-        let mut keys = Self { given: url.keys(), keys };
-        for (names, problem) in REFUSED {
-            if let Some((key, _)) = keys.first(names) {
-                return Err(ConfigError::new(key, problem));
-            }
-        }
-        Ok(keys)
-    }
-
-    /// Returns the value of the store's key `name`, and the name that it is given under.
-    ///
-    /// # Errors
-    /// [`ConfigError`] if it is given under two names.
-    pub(crate) fn text(&mut self, name: &'static str) -> Result<Option<(&'static str, String)>, ConfigError> {
-        let own = if name == "account" { None } else { self.keys.text(name).map(|value| (name, value)) };
-        let names = NAMES.iter().find(|(own, _)| *own == name).map_or(&[][..], |(_, names)| *names);
-        match (own, self.first(names)) {
-            (Some(_), Some((key, _))) => {
-                Err(ConfigError::new(key, format!("has the same meaning as {name}: keep one")))
-            }
-            (own, other) => Ok(own.or(other)),
-        }
-    }
-
-    /// Returns a shared access signature, the query of a URL, without a leading question mark.
-    pub(crate) fn sas(&mut self) -> Option<String> {
-        self.first(&SAS_TOKEN).map(|(_, sas)| sas.trim_start_matches('?').to_owned())
-    }
-
-    /// Returns the value of a key of this store: a parameter of a signature.
-    pub(crate) fn own(&mut self, key: &'static str) -> Option<String> {
-        self.keys.text(key)
-    }
-
-    /// Returns the first of `names` that is given, and its value. Only keys that are given are taken, so that no suggestion names a key of
-    /// another driver.
-    fn first(&mut self, names: &[&'static str]) -> Option<(&'static str, String)> {
-        let name = names.iter().find(|name| self.given.text(name).is_some())?;
-        self.keys.text(name).map(|value| (*name, value))
-    }
+/// Takes a shared access signature, the query of a URL. Returns it without a leading question mark.
+pub(crate) fn sas(keys: &mut Keys) -> Option<String> {
+    keys.first(&SAS_TOKEN).map(|(_, sas)| sas.trim_start_matches('?').to_owned())
 }

@@ -1,27 +1,19 @@
 //! Encrypted connections, with the feature `tls`.
 
-use std::{error::Error, path::Path};
+use std::error::Error;
 
-use polylock_core::ConfigError;
+use polylock_core::{ConfigError, url::Certificates};
 use reqwest::ClientBuilder;
 
-/// Returns a client of https, which trusts the authority of `ca`, a PEM file, in addition to the system's.
+/// Returns a client of https, which trusts the authority of `files` in addition to the system's.
 #[cfg(feature = "tls")]
-pub(crate) fn configure(builder: ClientBuilder, ca: Option<&Path>) -> Result<ClientBuilder, ConfigError> {
-    use reqwest::Certificate;
-    use rustls::crypto::{CryptoProvider, ring};
-
-    // The client uses the process-wide provider of cryptography, and panics if none is installed.
-    if CryptoProvider::get_default().is_none() {
-        // Another thread may have installed one first, which serves as well.
-        ring::default_provider().install_default().ok();
-    }
-    let Some(ca) = ca else { return Ok(builder) };
+pub(crate) fn configure(builder: ClientBuilder, files: &Certificates) -> Result<ClientBuilder, ConfigError> {
+    polylock_core::url::install_crypto_provider();
+    let (Some(ca), Some(pem)) = (&files.ca, files.read()?.ca) else { return Ok(builder) };
     let problem = |problem: &dyn std::fmt::Display| {
         ConfigError::new("polylock.tls_ca", format!("can't read {}: {problem}", ca.display()))
     };
-    let pem = std::fs::read(ca).map_err(|error| problem(&error))?;
-    let certificates = Certificate::from_pem_bundle(&pem).map_err(|error| problem(&error))?;
+    let certificates = reqwest::Certificate::from_pem_bundle(&pem).map_err(|error| problem(&error))?;
     if certificates.is_empty() {
         return Err(problem(&"it contains no certificate"));
     }
@@ -30,7 +22,7 @@ pub(crate) fn configure(builder: ClientBuilder, ca: Option<&Path>) -> Result<Cli
 
 /// Stub for builds without the feature `tls`. `Config::check` refuses encrypted connections.
 #[cfg(not(feature = "tls"))]
-pub(crate) fn configure(builder: ClientBuilder, _: Option<&Path>) -> Result<ClientBuilder, ConfigError> {
+pub(crate) fn configure(builder: ClientBuilder, _: &Certificates) -> Result<ClientBuilder, ConfigError> {
     Ok(builder)
 }
 

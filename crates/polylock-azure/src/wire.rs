@@ -71,7 +71,7 @@ impl Wire {
     pub(crate) fn new(config: &Config) -> Result<Self, ConfigError> {
         let builder =
             Client::builder().connect_timeout(config.operation_timeout).redirect(redirect::Policy::none());
-        let mut builder = tls::configure(builder, config.ca.as_deref())?;
+        let mut builder = tls::configure(builder, &config.certificates)?;
         #[cfg(target_os = "linux")]
         {
             builder = builder.tcp_user_timeout(MAX_DELAY);

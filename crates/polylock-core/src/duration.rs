@@ -1,6 +1,8 @@
 //! Durations in the form that people write in URLs, config files and on the command line.
 
-use std::time::Duration;
+use std::{ops::RangeInclusive, time::Duration};
+
+use crate::ConfigError;
 
 /// Parses `1m30s`, `250ms`, or a bare number of seconds with an optional fraction: `2.5`.
 ///
@@ -33,9 +35,49 @@ pub fn format(duration: Duration) -> String {
     humantime::format_duration(duration).to_string()
 }
 
+/// Checks that `duration`, the value of `key`, is in `range`.
+///
+/// # Errors
+/// [`ConfigError`] on `key` that states the range, as in `must be 5ms to 1m`.
+pub fn check(key: &str, duration: Duration, range: &RangeInclusive<Duration>) -> Result<(), ConfigError> {
+    if range.contains(&duration) {
+        return Ok(());
+    }
+    let [shortest, longest] = [*range.start(), *range.end()].map(in_hours);
+    Err(ConfigError::new(key, format!("must be {shortest} to {longest}")))
+}
+
+/// Formats a duration, without days.
+fn in_hours(duration: Duration) -> String {
+    const HOUR: Duration = Duration::from_secs(3600);
+    if duration.as_nanos().is_multiple_of(HOUR.as_nanos()) {
+        return format!("{}h", duration.as_secs() / HOUR.as_secs());
+    }
+    format(duration)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_message_about_a_range_is_made_from_the_range() {
+        let range = |start, end| Duration::from_millis(start)..=Duration::from_millis(end);
+        for (range, problem) in [
+            (range(100, 600_000), "must be 100ms to 10m"),
+            (range(300, 24 * 3_600_000), "must be 300ms to 24h"),
+            (range(5, 60_000), "must be 5ms to 1m"),
+            (range(2, 1000), "must be 2ms to 1s"),
+            (range(10, 3_600_000), "must be 10ms to 1h"),
+        ] {
+            for inside in [*range.start(), *range.end()] {
+                assert_eq!(check("key", inside, &range), Ok(()));
+            }
+            for outside in [Duration::ZERO, *range.end() + Duration::from_nanos(1)] {
+                assert_eq!(check("key", outside, &range), Err(ConfigError::new("key", problem)));
+            }
+        }
+    }
 
     #[test]
     fn odd_texts_are_refused_and_never_panic() {

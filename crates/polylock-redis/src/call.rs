@@ -1,20 +1,12 @@
 //! Calls, and their transmission on a connection.
 
-use std::{
-    collections::HashSet,
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
-};
-
 use futures_util::future;
 use redis::{
     Cmd, ErrorKind, Pipeline, RedisError, RedisResult, ScriptInvocation, ServerErrorKind, Value,
     aio::MultiplexedConnection,
 };
 
-use crate::link::{LiveConnection, Peer};
+use crate::connection::{LiveConnection, Peer};
 
 /// A command for the server.
 #[derive(Clone, Copy)]
@@ -95,29 +87,4 @@ pub(crate) struct Routing<'a> {
     pub(crate) asking: bool,
     /// The channel in the slot that the client must be subscribed to when the call is executed.
     pub(crate) channel: Option<&'a str>,
-}
-
-/// The slot channels that a connection is subscribed to.
-#[derive(Debug, Default)]
-pub(crate) struct SlotChannels {
-    subscribed: Mutex<HashSet<String>>,
-    /// True if the server has ended a subscription by itself. The driver takes that message for the reply to the oldest command in flight,
-    /// so no later reply can be matched with its command.
-    garbled: AtomicBool,
-}
-
-impl SlotChannels {
-    fn lock(&self) -> MutexGuard<'_, HashSet<String>> {
-        self.subscribed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Records that the server has ended a subscription by itself.
-    pub(crate) fn mark_garbled(&self) {
-        self.garbled.store(true, Ordering::Release);
-    }
-
-    /// Returns true if replies on this connection can't be trusted any more.
-    pub(crate) fn is_garbled(&self) -> bool {
-        self.garbled.load(Ordering::Acquire)
-    }
 }

@@ -6,9 +6,9 @@ use polylock_core::Fault;
 use redis::{InfoDict, RedisResult, Value, aio::MultiplexedConnection};
 
 use crate::{
-    Allowed,
+    config::Allowed,
+    endpoint::{Endpoint, Expected},
     error::{Cause, NO_CLUSTER},
-    link::{Endpoint, Expected},
 };
 
 /// The relevant state of a server.

@@ -1,21 +1,21 @@
 //! Settings that the stores on one server and on several servers share.
 
-use std::{fmt, path::PathBuf, pin::Pin, sync::Arc, time::Duration};
+use std::{fmt, ops::RangeInclusive, pin::Pin, sync::Arc, time::Duration};
 
 use futures_util::Stream;
 use polylock_core::{
-    ConfigError, HoldAlerts,
-    url::{Keys, StoreUrl},
+    ConfigError, duration,
+    url::{Certificates, Keys, StoreUrl},
 };
 use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ProtocolVersion, RedisError, RedisResult,
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ProtocolVersion, RedisResult,
     auth::{BasicAuth, StreamingCredentialsProvider},
     io::tcp::{TcpSettings, socket2::TcpKeepalive},
 };
 
 use crate::{
-    hosts::{self, Deployment, Hosts},
-    link::{self, Endpoint, Expected, PushHandler, Route},
+    driver_keys::TIMEOUTS,
+    hosts::{self, Deployment, Hosts, invalid_url},
     tls,
 };
 
@@ -42,21 +42,6 @@ impl Allowed {
     }
 }
 
-/// The certificate files of an encrypted connection.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Certificates {
-    /// The certificate of the authority that signed the server's; `None` for the system's authorities.
-    pub(crate) ca: Option<PathBuf>,
-    /// The client's own certificate and its key.
-    pub(crate) client: Option<(PathBuf, PathBuf)>,
-}
-
-impl Certificates {
-    const fn are_configured(&self) -> bool {
-        self.ca.is_some() || self.client.is_some()
-    }
-}
-
 /// The provider of a user and a password that may change.
 #[derive(Clone)]
 pub(crate) struct Credentials(Arc<dyn StreamingCredentialsProvider>);
@@ -73,9 +58,9 @@ pub(crate) struct Settings {
     pub(crate) servers: Vec<ConnectionInfo>,
     /// True if the servers are those of the application's clients. Their TLS settings apply unless `certificates` names files.
     from_clients: bool,
-    credentials: Option<Credentials>,
+    pub(crate) credentials: Option<Credentials>,
     /// The name in the server's list of clients.
-    client_name: Option<String>,
+    pub(crate) client_name: Option<String>,
     pub(crate) prefix: String,
     pub(crate) connect_timeout: Duration,
     pub(crate) operation_timeout: Duration,
@@ -85,10 +70,10 @@ pub(crate) struct Settings {
 
 pub(crate) const DEFAULT_PREFIX: &str = "polylock";
 pub(crate) const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// The default of the stores whose requests go to one server.
+pub(crate) const DEFAULT_OPERATION_TIMEOUT: Duration = Duration::from_millis(500);
 
-const PREFIX_LENGTH: std::ops::RangeInclusive<usize> = 1..=64;
-pub(crate) const TIMEOUTS: std::ops::RangeInclusive<Duration> =
-    Duration::from_millis(5)..=Duration::from_secs(60);
+const PREFIX_LENGTH: RangeInclusive<usize> = 1..=64;
 
 /// The time after which the operating system closes a connection to a server that acknowledges nothing.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(10);
@@ -140,8 +125,7 @@ impl Settings {
         keys: &mut Keys,
     ) -> Result<(Self, Option<String>), ConfigError> {
         let Hosts { servers, driver, primary } = hosts::read(url, keys, deployment)?;
-        let client = keys.pair("polylock.tls_cert", "polylock.tls_key")?;
-        let client = client.map(|(certificate, key)| (certificate.into(), key.into()));
+        let certificates = Certificates::from_keys(keys)?;
         let timeouts = [
             (keys.duration("polylock.connect_timeout")?, driver.connect_timeout, DEFAULT_CONNECT_TIMEOUT),
             (keys.duration("polylock.operation_timeout")?, driver.operation_timeout, operation_timeout),
@@ -154,8 +138,8 @@ impl Settings {
             connect_timeout,
             operation_timeout,
             certificates: Certificates {
-                ca: keys.text("polylock.tls_ca").map(PathBuf::from).or(driver.ca),
-                client: client.or(driver.client),
+                ca: certificates.ca.or(driver.certificates.ca),
+                client: certificates.client.or(driver.certificates.client),
             },
             allowed: keys.read("polylock.allow", Allowed::parse)?.unwrap_or_default(),
             ..Self::new(servers, operation_timeout)
@@ -202,65 +186,20 @@ impl Settings {
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         let is_allowed = |c: char| c.is_ascii_alphanumeric() || "_-.:/".contains(c);
         if !PREFIX_LENGTH.contains(&self.prefix.len()) || !self.prefix.chars().all(is_allowed) {
-            return Err(ConfigError::new(
-                "polylock.prefix",
-                "must be 1 to 64 letters, digits or one of _-.:/",
-            ));
+            let (shortest, longest) = PREFIX_LENGTH.into_inner();
+            let problem = format!("must be {shortest} to {longest} letters, digits or one of _-.:/");
+            return Err(ConfigError::new("polylock.prefix", problem));
         }
-        for (key, timeout) in [
-            ("polylock.connect_timeout", self.connect_timeout),
-            ("polylock.operation_timeout", self.operation_timeout),
-        ] {
-            if !TIMEOUTS.contains(&timeout) {
-                return Err(ConfigError::new(key, "must be 5ms to 1m"));
-            }
-        }
-        let encrypted = |server: &ConnectionInfo| matches!(server.addr(), ConnectionAddr::TcpTls { .. });
-        if self.certificates.are_configured() && !self.servers.iter().all(encrypted) {
-            let problem = "certificates are for encrypted connections: write rediss://, rediss-cluster:// or rediss+sentinel:// \
-                (polylock.tls=on with redlock://)";
-            return Err(ConfigError::new("polylock.tls_ca", problem));
-        }
-        Ok(())
-    }
-
-    /// Returns the endpoint of `server`, an independent primary. Messages on `channel` go to `on_push`, break notices to `alerts`.
-    ///
-    /// # Errors
-    /// If a certificate can't be read.
-    pub(crate) fn endpoint(
-        &self,
-        backend: &'static str,
-        server: &ConnectionInfo,
-        channel: Option<String>,
-        on_push: PushHandler,
-        alerts: Arc<HoldAlerts>,
-    ) -> Result<Endpoint, ConfigError> {
-        Ok(Endpoint {
-            route: Route::Fixed(Box::new(self.client(server, ProtocolVersion::RESP3)?)),
-            expected: Expected::Primary,
-            backend,
-            address: address(server),
-            encrypted: matches!(server.addr(), ConnectionAddr::TcpTls { .. }),
-            credentials: self.credentials.clone(),
-            client_name: self.client_name.clone(),
-            connect_timeout: self.connect_timeout,
-            operation_timeout: self.operation_timeout,
-            broken_after: Duration::ZERO,
-            allowed: self.allowed.clone(),
-            tolerates_data_loss: false,
-            requires_run_id: false,
-            subscribes: true,
-            channel,
-            on_push,
-            break_channel: link::break_channel(&self.prefix),
-            alerts,
-        })
+        duration::check("polylock.connect_timeout", self.connect_timeout, &TIMEOUTS)?;
+        duration::check("polylock.operation_timeout", self.operation_timeout, &TIMEOUTS)?;
+        let remedy =
+            "write rediss://, rediss-cluster:// or rediss+sentinel:// (polylock.tls=on with redlock://)";
+        self.certificates.check(self.servers.iter().all(is_encrypted), remedy)
     }
 
     /// Returns the driver's settings for a connection.
     pub(crate) fn connection(&self) -> AsyncConnectionConfig {
-        link::connection(self.credentials.as_ref())
+        connection_config(self.credentials.as_ref())
     }
 
     /// Returns a client of `server`, with the TLS settings of this store.
@@ -281,8 +220,8 @@ impl Settings {
         let redis = server.redis_settings().clone().set_protocol(protocol);
         let redis = redis.set_lib_name("polylock", env!("CARGO_PKG_VERSION"));
         let server = server.clone().set_tcp_settings(tcp).set_redis_settings(redis);
-        if matches!(server.addr(), ConnectionAddr::TcpTls { .. }) {
-            let uses_client_tls = self.from_clients && !self.certificates.are_configured();
+        if is_encrypted(&server) {
+            let uses_client_tls = self.from_clients && !self.certificates.are_named();
             return tls::client(server, (!uses_client_tls).then_some(&self.certificates));
         }
         Client::open(server).map_err(|error| invalid_url(&error))
@@ -301,17 +240,46 @@ pub(crate) fn with_host(server: &ConnectionInfo, host: &str, port: u16) -> Conne
     server.clone().set_addr(address)
 }
 
-/// Returns the error for a URL that the driver rejects. The driver's text describes the form, and contains no part of the URL.
-pub(crate) fn invalid_url(error: &RedisError) -> ConfigError {
-    ConfigError::new("store", format!("is not a valid URL ({error})"))
+/// Returns true if connections to the server are encrypted.
+pub(crate) fn is_encrypted(server: &ConnectionInfo) -> bool {
+    matches!(server.addr(), ConnectionAddr::TcpTls { .. })
 }
 
-/// The setters of a `Config` that all stores on several servers share. They set fields of its `settings`; the text documents
-/// `operation_timeout`.
-macro_rules! setters {
-    ($operation_timeout:literal) => {
-        /// Takes the user and the password of the servers from `provider`; see
-        /// [`single::Config::credentials`](crate::single::Config::credentials).
+/// Returns the driver's settings for a connection, without time limits: each call has its own, and so has a connection attempt as a whole.
+pub(crate) fn connection_config(credentials: Option<&Credentials>) -> AsyncConnectionConfig {
+    let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+    match credentials {
+        Some(credentials) => config.set_credentials_provider(credentials.clone()),
+        None => config,
+    }
+}
+
+/// The defaults and the setters of a `Config` that all stores share. They set fields of its `settings`. The texts document them where the
+/// stores differ.
+macro_rules! common_setters {
+    () => {
+        crate::config::common_setters! {
+            /// Takes the user and the password of the servers from `provider`; see
+            /// [`single::Config::credentials`](crate::single::Config::credentials).
+            credentials,
+            /// The time without a reply after which the connection counts as broken: 500 ms by default.
+            operation_timeout: crate::config::DEFAULT_OPERATION_TIMEOUT,
+        }
+    };
+    (
+        $(#[$credentials:meta])*
+        credentials,
+        $(#[$operation_timeout:meta])*
+        operation_timeout: $default:expr $(,)?
+    ) => {
+        /// The default of [`prefix`](Self::prefix).
+        pub const DEFAULT_PREFIX: &str = crate::config::DEFAULT_PREFIX;
+        /// The default of [`connect_timeout`](Self::connect_timeout).
+        pub const DEFAULT_CONNECT_TIMEOUT: std::time::Duration = crate::config::DEFAULT_CONNECT_TIMEOUT;
+        /// The default of [`operation_timeout`](Self::operation_timeout).
+        pub const DEFAULT_COMMAND_TIMEOUT: std::time::Duration = $default;
+
+        $(#[$credentials])*
         #[must_use]
         pub fn credentials(
             mut self,
@@ -328,18 +296,11 @@ macro_rules! setters {
             self
         }
 
-        /// The time limit for making a usable connection: 1 s by default.
-        #[must_use]
-        pub const fn connect_timeout(mut self, timeout: std::time::Duration) -> Self {
-            self.settings.connect_timeout = timeout;
-            self
-        }
-
-        #[doc = $operation_timeout]
-        #[must_use]
-        pub const fn operation_timeout(mut self, timeout: std::time::Duration) -> Self {
-            self.settings.operation_timeout = timeout;
-            self
+        polylock_core::setters! {
+            /// The time limit for making a usable connection: 1 s by default.
+            connect_timeout(timeout: std::time::Duration) => settings.connect_timeout;
+            $(#[$operation_timeout])*
+            operation_timeout(timeout: std::time::Duration) => settings.operation_timeout;
         }
 
         /// The PEM file with the certificate of the authority that signed the servers' certificates, for encrypted connections: the
@@ -369,4 +330,4 @@ macro_rules! setters {
         }
     };
 }
-pub(crate) use setters;
+pub(crate) use common_setters;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use polylock_core::{ConfigError, Error, Fault, Operation, failure::At};
 use redis::{ErrorKind, RedisError, ServerErrorKind as Server};
 
-use crate::{cluster, redlock, sentinel};
+use crate::hosts::Deployment;
 
 /// The error code of a script that can't draw a greater number.
 const LAST_NUMBER: &str = "POLYLOCKLAST";
@@ -111,12 +111,7 @@ impl Cause {
 impl Encryption {
     /// Returns the part of a URL of the store `backend` that selects this encryption.
     fn url_form(self, backend: &str) -> &'static str {
-        let [tls, plain] = match backend {
-            redlock::NAME => ["polylock.tls=on", "polylock.tls=off"],
-            cluster::NAME => ["rediss-cluster://", "redis-cluster://"],
-            sentinel::NAME => ["rediss+sentinel://", "redis+sentinel://"],
-            _ => ["rediss://", "redis://"],
-        };
+        let [tls, plain] = Deployment::of(backend).encryption();
         match self {
             Self::Tls => tls,
             Self::Plain => plain,

@@ -3,14 +3,11 @@
 use percent_encoding::percent_decode_str;
 use polylock_core::{
     ConfigError,
-    url::{Keys, StoreUrl},
+    url::{Address, Host, Keys, StoreUrl, tls_is_not_compiled_in},
 };
-use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo, RedisError};
 
-use crate::{
-    config::invalid_url,
-    driver_keys::{DriverKeys, PRIMARY_KEYS},
-};
+use crate::driver_keys::{DriverSettings, PRIMARY_KEYS};
 
 /// The relation between the servers of a URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +22,32 @@ pub(crate) enum Deployment {
 }
 
 impl Deployment {
+    /// Returns the name of the store in errors, metrics and URLs.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Single => "redis",
+            Self::Redlock => "redlock",
+            Self::Cluster => "redis-cluster",
+            Self::Sentinel => "redis+sentinel",
+        }
+    }
+
+    /// Returns the deployment of the store `name`.
+    pub(crate) fn of(name: &str) -> Self {
+        let others = [Self::Redlock, Self::Cluster, Self::Sentinel];
+        others.into_iter().find(|other| other.name() == name).unwrap_or(Self::Single)
+    }
+
+    /// Returns the parts of a URL that select an encrypted connection and another one.
+    pub(crate) const fn encryption(self) -> [&'static str; 2] {
+        match self {
+            Self::Single => ["rediss://", "redis://"],
+            Self::Redlock => ["polylock.tls=on", "polylock.tls=off"],
+            Self::Cluster => ["rediss-cluster://", "redis-cluster://"],
+            Self::Sentinel => ["rediss+sentinel://", "redis+sentinel://"],
+        }
+    }
+
     /// Returns an example of the part of a URL after the user.
     const fn url_example(self) -> &'static str {
         match self {
@@ -39,7 +62,7 @@ impl Deployment {
 /// The servers that a URL names.
 pub(crate) struct Hosts {
     pub(crate) servers: Vec<ConnectionInfo>,
-    pub(crate) driver: DriverKeys,
+    pub(crate) driver: DriverSettings,
     /// The name of the primary that Sentinels watch.
     pub(crate) primary: Option<String>,
 }
@@ -48,7 +71,11 @@ pub(crate) struct Hosts {
 /// `scheme://…/primary/database` for Sentinels; or `unix:///path`, with the keys `db`, `user` and `pass`.
 pub(crate) fn read(url: &StoreUrl, keys: &mut Keys, deployment: Deployment) -> Result<Hosts, ConfigError> {
     let problem = |problem: &str| {
-        Err(ConfigError::new("store", format!("{problem}: write {}", url_example(url, deployment))))
+        let example = format!(
+            "user:password@{}, with characters such as @ : / # ? % in a user or password percent-encoded",
+            deployment.url_example()
+        );
+        url.problem(problem, &example)
     };
     let scheme = match url.scheme() {
         "unix" | "redis+unix" | "valkey+unix" => return read_socket(url, keys),
@@ -61,22 +88,20 @@ pub(crate) fn read(url: &StoreUrl, keys: &mut Keys, deployment: Deployment) -> R
         _ => "redis",
     };
     if scheme == "rediss" && !cfg!(feature = "tls") {
-        return Err(ConfigError::new(
-            "store",
-            "encrypted connections are not compiled in: enable feature \"tls\"",
+        return Err(tls_is_not_compiled_in());
+    }
+    let address = Address::parse(url).map_err(problem)?;
+    let hosts = address.servers().map_err(problem)?;
+    if deployment == Deployment::Single && hosts.len() > 1 {
+        return Err(problem(
+            "names several servers, and redis:// is for one (use redlock://, redis-cluster:// or redis+sentinel:// for several)",
         ));
     }
-    let Some(rest) = url.rest().strip_prefix("//") else { return problem("names no server") };
-    if rest.contains('#') {
-        return problem("contains a #, which must be percent-encoded in a user or password");
-    }
-    let (user, rest) = rest.rsplit_once('@').map_or(("", rest), |(user, rest)| (user, rest));
-    let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
     let (primary, database) = match deployment {
-        Deployment::Sentinel => primary_and_database(path, keys)?,
-        _ => (None, path),
+        Deployment::Sentinel => primary_and_database(address.path, keys)?,
+        _ => (None, address.path),
     };
-    let driver = DriverKeys::read(url, scheme == "rediss", keys)?;
+    let driver = DriverSettings::read(scheme == "rediss", keys)?;
     let database = match (driver.database.map(|database| database.to_string()), database) {
         (Some(named), "") => named,
         (Some(named), other) if named != other => {
@@ -85,28 +110,21 @@ pub(crate) fn read(url: &StoreUrl, keys: &mut Keys, deployment: Deployment) -> R
         (_, other) => other.to_owned(),
     };
     if deployment == Deployment::Cluster && !matches!(database.as_str(), "" | "0") {
-        return problem("names a database, and a cluster has only number 0");
+        return Err(problem("names a database, and a cluster has only number 0"));
     }
-    let hosts: Vec<&str> = hosts.split(',').collect();
-    if deployment == Deployment::Single && hosts.len() > 1 {
-        return problem(
-            "names several servers, and redis:// is for one (use redlock://, redis-cluster:// or redis+sentinel:// for several)",
-        );
-    }
-    if hosts.iter().any(|host| host.is_empty() || host.starts_with(':')) {
-        return problem("names a server without a host");
-    }
-    let server = |host: &&str| {
-        let at = if user.is_empty() { "" } else { "@" };
-        let has_port = host.rsplit(']').next().is_some_and(|rest| rest.contains(':'));
-        let port = if deployment == Deployment::Sentinel && !has_port { ":26379" } else { "" };
-        let text = format!("{scheme}://{user}{at}{host}{port}/{database}");
-        text.as_str().into_connection_info().map_err(|error| {
-            let ConfigError { key, problem } = invalid_url(&error);
-            ConfigError::new(key, format!("{problem}: write {}", url_example(url, deployment)))
-        })
+    let user = address.user.filter(|user| !user.is_empty()).map_or(String::new(), |user| format!("{user}@"));
+    let default_port = if deployment == Deployment::Sentinel { "26379" } else { "6379" };
+    let server = |Host { name, port }: &Host<'_>| {
+        let port = port.unwrap_or(default_port);
+        let text = format!("{scheme}://{user}{name}:{port}/{database}");
+        text.as_str().into_connection_info().map_err(|error| problem(&invalid_url(&error).problem))
     };
     Ok(Hosts { servers: hosts.iter().map(server).collect::<Result<_, _>>()?, driver, primary })
+}
+
+/// Returns the error for a URL that the driver rejects. The driver's text describes the form, and contains no part of the URL.
+pub(crate) fn invalid_url(error: &RedisError) -> ConfigError {
+    ConfigError::new("store", format!("is not a valid URL ({error})"))
 }
 
 /// Returns the name of the primary and the database, from the `path` of a URL of Sentinels. If one of the keys of other drivers contains
@@ -136,16 +154,8 @@ fn primary_and_database<'p>(
     }
 }
 
-fn url_example(url: &StoreUrl, deployment: Deployment) -> String {
-    format!(
-        "{}://user:password@{}, with characters such as @ : / # ? % in a user or password percent-encoded",
-        url.scheme(),
-        deployment.url_example()
-    )
-}
-
 fn read_socket(url: &StoreUrl, keys: &mut Keys) -> Result<Hosts, ConfigError> {
-    let driver = DriverKeys::read(url, false, keys)?;
+    let driver = DriverSettings::read(false, keys)?;
     let mut redis = RedisConnectionInfo::default().set_db(driver.database.unwrap_or(0));
     if let Some(user) = keys.text("user") {
         redis = redis.set_username(user);

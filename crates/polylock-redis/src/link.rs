@@ -17,21 +17,19 @@ use std::{
 
 use futures_util::future;
 use polylock_core::{
-    Clock, Error, Fault, HoldAlerts, LockName, Moment, Operation, RequestId, Result, SystemClock,
-    gate::Permit, server_clock::ServerClock,
+    Clock, Error, Fault, HoldAlerts, LockName, Moment, Operation, Result, SystemClock, gate::Permit,
+    server_clock::ServerClock,
 };
-use redis::{
-    AsyncConnectionConfig, Client, FromRedisValue, PushInfo, PushKind, Value, aio::MultiplexedConnection,
-};
+use redis::{Client, FromRedisValue, PushInfo, PushKind, Value};
 
 use crate::{
-    Allowed,
-    call::{Call, Routing, SlotChannels},
-    checkup::{self, Health},
-    config::Credentials,
+    call::{Call, Routing},
+    checkup,
+    config::connection_config,
+    connection::{LiveConnection, Peer, SlotChannels},
+    endpoint::{Endpoint, Push, PushHandler, Route},
     error::{Cause, is_reply},
-    flow::{Flow, Traffic},
-    sentinel::Sentinels,
+    flow::Flow,
 };
 
 /// The time limit of interactive operations.
@@ -39,85 +37,6 @@ pub(crate) const INSPECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The maximum time that a command waits for other commands of this client before it is sent.
 const MAX_QUEUE_TIME: Duration = Duration::from_secs(10);
-
-/// A push message of a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Push<'a> {
-    /// A message that was published on the client's own channel.
-    Message(&'a [u8]),
-    /// The connection is lost, and all messages that are published in the meantime.
-    Lost,
-}
-
-/// Called for every push message. Must not block.
-pub(crate) type PushHandler = Arc<dyn Fn(Push<'_>) + Send + Sync>;
-
-/// Returns a random text that no other client has, like the id of a request.
-pub(crate) fn client_id() -> String {
-    format!("{:032x}", u128::from_be_bytes(RequestId::random().to_bytes()))
-}
-
-/// Returns the channel of a client on one server. It begins with the prefix, so that access rules can keep the users of one prefix from
-/// sending grants to those of another.
-pub(crate) fn client_channel(prefix: &str, client: &str) -> String {
-    format!("polylock:{prefix}:{client}")
-}
-
-/// Returns the channel on which the names of broken locks are published to all clients that use this prefix.
-pub(crate) fn break_channel(prefix: &str) -> String {
-    format!("polylock:broken:{prefix}")
-}
-
-/// The kind of server that is expected at the other end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Expected {
-    /// A primary that does not change.
-    Primary,
-    /// A node of a cluster.
-    ClusterNode,
-    /// The primary that a Sentinel has named. Another server may become the primary soon.
-    NamedPrimary,
-}
-
-/// The way to find a server.
-#[derive(Clone)]
-pub(crate) enum Route {
-    Fixed(Box<Client>),
-    Sentinels(Arc<Sentinels>),
-}
-
-/// The address of one server, and the settings of its connections.
-#[derive(Clone)]
-pub(crate) struct Endpoint {
-    pub(crate) route: Route,
-    pub(crate) expected: Expected,
-    /// The store's name, for errors, metrics and logs.
-    pub(crate) backend: &'static str,
-    /// The server, without secrets.
-    pub(crate) address: String,
-    pub(crate) encrypted: bool,
-    pub(crate) credentials: Option<Credentials>,
-    pub(crate) client_name: Option<String>,
-    /// The time limit for making a usable connection.
-    pub(crate) connect_timeout: Duration,
-    pub(crate) operation_timeout: Duration,
-    /// The time without a reply after which a connection counts as broken, if it is longer than `operation_timeout`.
-    pub(crate) broken_after: Duration,
-    pub(crate) allowed: Vec<Allowed>,
-    /// True if the server may lose acknowledged data without harm.
-    pub(crate) tolerates_data_loss: bool,
-    /// True if the run id of the server is required.
-    pub(crate) requires_run_id: bool,
-    /// True if connections receive messages.
-    pub(crate) subscribes: bool,
-    /// The client's own channel; `None` if the client has a channel in each slot. `on_push` handles the messages.
-    pub(crate) channel: Option<String>,
-    pub(crate) on_push: PushHandler,
-    /// See [`break_channel`].
-    pub(crate) break_channel: String,
-    /// Notified when a lock was broken.
-    pub(crate) alerts: Arc<HoldAlerts>,
-}
 
 /// The connection to one server.
 pub(crate) struct Link {
@@ -142,24 +61,6 @@ struct State {
     attempts: u64,
     ended: u64,
     failed: Option<Cause>,
-}
-
-/// The server process at the other end of a connection. The connection ends with it.
-#[derive(Debug)]
-pub(crate) struct Peer {
-    /// The state of the server when the connection was made.
-    pub(crate) health: Health,
-    pub(crate) clock: ServerClock,
-}
-
-/// A working connection, as far as is known.
-#[derive(Clone)]
-pub(crate) struct LiveConnection {
-    pub(crate) connection: MultiplexedConnection,
-    attempt: u64,
-    pub(crate) peer: Arc<Peer>,
-    traffic: Arc<Traffic>,
-    pub(crate) slots: Arc<SlotChannels>,
 }
 
 /// The outcome of a call.
@@ -415,10 +316,11 @@ impl Link {
         let break_channel = self.endpoint.break_channel.clone();
         let slots = Arc::<SlotChannels>::default();
         let slots_of_connection = slots.clone();
-        let config = connection(self.endpoint.credentials.as_ref()).set_push_sender(move |push: PushInfo| {
-            handle_push(&push, attempt, &link_state, &slots, &on_push, &break_channel, &alerts);
-            Ok::<_, redis::aio::SendError>(())
-        });
+        let config =
+            connection_config(self.endpoint.credentials.as_ref()).set_push_sender(move |push: PushInfo| {
+                handle_push(&push, attempt, &link_state, &slots, &on_push, &break_channel, &alerts);
+                Ok::<_, redis::aio::SendError>(())
+            });
         let connection = client.get_multiplexed_async_connection_with_config(&config);
         let mut connection = connection.await.map_err(Cause::Driver)?;
         let mut subscriber = connection.clone();
@@ -459,15 +361,6 @@ impl Link {
     /// Returns the error of `operation` with this cause.
     pub(crate) fn failed(&self, operation: Operation, cause: Cause) -> Error {
         cause.at(self.endpoint.backend, operation, &self.endpoint.address)
-    }
-}
-
-/// Returns the driver's settings for a connection, without time limits: each call has its own, and so has a connection attempt as a whole.
-pub(crate) fn connection(credentials: Option<&Credentials>) -> AsyncConnectionConfig {
-    let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-    match credentials {
-        Some(credentials) => config.set_credentials_provider(credentials.clone()),
-        None => config,
     }
 }
 

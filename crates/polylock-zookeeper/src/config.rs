@@ -1,20 +1,18 @@
 //! The configuration of a ZooKeeper store.
 
-use std::{fmt, path::PathBuf, time::Duration};
+use std::{fmt, ops::RangeInclusive, path::PathBuf, time::Duration};
 
-use percent_encoding::percent_decode_str;
 use polylock_core::{
-    ConfigError, Options,
-    url::{self, Keys, StoreUrl},
+    ConfigError, Options, duration,
+    url::{self, Address, Certificates, Keys, StoreUrl, tls_is_not_compiled_in},
 };
 use zookeeper_client::Acls;
 
-use crate::driver_keys::DriverKeys;
+use crate::driver_keys::{self, DriverSettings};
 
-const SESSION_TIMEOUTS: std::ops::RangeInclusive<Duration> =
+const SESSION_TIMEOUTS: RangeInclusive<Duration> =
     Duration::from_millis(300)..=Duration::from_secs(24 * 3600);
-const CONNECT_TIMEOUTS: std::ops::RangeInclusive<Duration> =
-    Duration::from_millis(5)..=Duration::from_secs(600);
+const CONNECT_TIMEOUTS: RangeInclusive<Duration> = Duration::from_millis(5)..=Duration::from_secs(600);
 
 /// The clients that may read and delete the nodes of locks, besides the servers' administrators.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -43,13 +41,6 @@ pub enum AuthScheme {
     Digest,
     /// SASL with DIGEST-MD5, with the users that are configured at the servers. Needs the feature `sasl`.
     SaslDigestMd5,
-}
-
-/// The certificate files of an encrypted connection.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Certificates {
-    pub(crate) ca: Option<PathBuf>,
-    pub(crate) client: Option<(PathBuf, PathBuf)>,
 }
 
 /// The configuration of a ZooKeeper store. See the [crate](crate) for the options.
@@ -100,7 +91,7 @@ impl Config {
     /// The default of [`connect_timeout`](Self::connect_timeout).
     pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
     /// The port of a server without a port in the URL.
-    pub const DEFAULT_PORT: u16 = 2181;
+    pub const DEFAULT_PORT: u16 = driver_keys::DEFAULT_PORT;
 
     /// Parses a URL, `zookeeper://user:password@host1:port,host2:port/path?key=value`, also with `zk://`, and `zookeeper+tls://` or
     /// `zk+tls://` for encrypted connections.
@@ -116,9 +107,18 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] on an invalid key or value.
     pub fn from_url(url: &StoreUrl, keys: &mut Keys) -> Result<Self, ConfigError> {
-        let Address { mut servers, root, mut credentials } = address(url)?;
+        let problem = |problem: &str| {
+            url.problem(problem, "user:password@host1:port,host2:port/path, the user and path as needed")
+        };
+        let address = Address::parse(url).map_err(problem)?;
+        let mut servers = address.servers().and_then(driver_keys::with_ports).map_err(problem)?;
+        let mut credentials = address.credentials().map_err(problem)?;
+        if credentials.as_ref().is_some_and(|(user, _)| user.is_empty() || user.contains(':')) {
+            return Err(problem("has an empty user, or one with a colon, which ZooKeeper does not support"));
+        }
+        let root = root(&address.decoded_path().map_err(problem)?)?;
         let encrypted = url.scheme().ends_with("+tls");
-        let driver = DriverKeys::read(url, encrypted, keys)?;
+        let driver = DriverSettings::read(encrypted, keys)?;
         servers.extend(driver.servers);
         if let (Some(_), Some(_)) = (&credentials, &driver.credentials) {
             return Err(ConfigError::new("username", "the URL names a user, too: keep one"));
@@ -126,8 +126,6 @@ impl Config {
         credentials = credentials.or(driver.credentials);
         let schemes = [("digest", AuthScheme::Digest), ("sasl-digest-md5", AuthScheme::SaslDigestMd5)];
         let accesses = [("open", Access::Open), ("creator", Access::Creator)];
-        let client = keys.pair("polylock.tls_cert", "polylock.tls_key")?;
-        let client = client.map(|(certificate, key)| (certificate.into(), key.into()));
         // A lock of a dead holder remains until the holder's session ends.
         let ttl = Options::from_keys(&mut url.keys())?
             .ttl
@@ -147,26 +145,21 @@ impl Config {
                 .duration("polylock.connect_timeout")?
                 .or(driver.connect_timeout)
                 .unwrap_or(Self::DEFAULT_CONNECT_TIMEOUT),
-            certificates: Certificates { ca: keys.text("polylock.tls_ca").map(PathBuf::from), client },
+            certificates: Certificates::from_keys(keys)?,
         };
         config.check()?;
         Ok(config)
     }
 
-    /// Sets the time for which the servers keep the session of a silent client, and with it its locks: the default TTL (`polylock.ttl`,
-    /// 30 s) by default. The servers clamp it to their own limits. Two thirds of the granted timeout are the longest lease, and the
-    /// default one.
-    #[must_use]
-    pub const fn session_timeout(mut self, timeout: Duration) -> Self {
-        self.session_timeout = timeout;
-        self
-    }
-
-    /// Sets the time limit for opening a session: 5 s by default.
-    #[must_use]
-    pub const fn connect_timeout(mut self, timeout: Duration) -> Self {
-        self.connect_timeout = timeout;
-        self
+    polylock_core::setters! {
+        /// Sets the time for which the servers keep the session of a silent client, and with it its locks: the default TTL (`polylock.ttl`,
+        /// 30 s) by default. The servers clamp it to their own limits. Two thirds of the granted timeout are the longest lease, and the
+        /// default one.
+        session_timeout(timeout: Duration) => session_timeout;
+        /// Sets the time limit for opening a session: 5 s by default.
+        connect_timeout(timeout: Duration) => connect_timeout;
+        /// Sets the authentication scheme: [`AuthScheme::Digest`] by default.
+        auth(scheme: AuthScheme) => auth;
     }
 
     /// Sets the clients that may read and delete the nodes of locks: [`Access::Creator`] by default if there are a user and a password,
@@ -174,13 +167,6 @@ impl Config {
     #[must_use]
     pub const fn allow(mut self, access: Access) -> Self {
         self.access = Some(access);
-        self
-    }
-
-    /// Sets the authentication scheme: [`AuthScheme::Digest`] by default.
-    #[must_use]
-    pub const fn auth(mut self, scheme: AuthScheme) -> Self {
-        self.auth = scheme;
         self
     }
 
@@ -211,12 +197,8 @@ impl Config {
     /// Checks the combinations that the setters do not check.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         let refuse = |key: &str, problem: &str| Err(ConfigError::new(key, problem));
-        if !SESSION_TIMEOUTS.contains(&self.session_timeout) {
-            return refuse("polylock.session_timeout", "must be 300ms to 24h");
-        }
-        if !CONNECT_TIMEOUTS.contains(&self.connect_timeout) {
-            return refuse("polylock.connect_timeout", "must be 5ms to 10m");
-        }
+        duration::check("polylock.session_timeout", self.session_timeout, &SESSION_TIMEOUTS)?;
+        duration::check("polylock.connect_timeout", self.connect_timeout, &CONNECT_TIMEOUTS)?;
         if self.credentials.is_none() {
             if self.access == Some(Access::Creator) {
                 return refuse("polylock.access", "creator needs a user and a password in the URL");
@@ -229,13 +211,9 @@ impl Config {
             return refuse("polylock.auth", "SASL is not compiled in: enable feature \"sasl\"");
         }
         if self.encrypted && !cfg!(feature = "tls") {
-            return refuse("store", "encrypted connections are not compiled in: enable feature \"tls\"");
+            return Err(tls_is_not_compiled_in());
         }
-        let named = self.certificates.ca.is_some() || self.certificates.client.is_some();
-        if named && !self.encrypted {
-            let problem = "certificates need an encrypted connection: write zookeeper+tls://";
-            return refuse("polylock.tls_ca", problem);
-        }
+        self.certificates.check(self.encrypted, "write zookeeper+tls://")?;
         if self.encrypted && self.certificates.ca.is_none() {
             let problem = "an encrypted connection needs the certificate of the authority that signed the servers' certificates";
             return refuse("polylock.tls_ca", problem);
@@ -244,69 +222,8 @@ impl Config {
     }
 }
 
-struct Address {
-    servers: Vec<String>,
-    root: String,
-    credentials: Option<(String, String)>,
-}
-
-fn address(url: &StoreUrl) -> Result<Address, ConfigError> {
-    let problem = |problem: &str| {
-        let scheme = url.scheme();
-        let example =
-            format!("{scheme}://user:password@host1:port,host2:port/path, the user and path as needed");
-        ConfigError::new("store", format!("{problem}: write {example}"))
-    };
-    let rest = url.rest().strip_prefix("//").ok_or_else(|| problem("names no server"))?;
-    if rest.contains('#') {
-        return Err(problem("contains a #, which must be percent-encoded in a user or password"));
-    }
-    let decoded = |text: &str| {
-        let text = percent_decode_str(text).decode_utf8().map_err(|_| problem("is not valid UTF-8"))?;
-        Ok::<_, ConfigError>(text.into_owned())
-    };
-    // The separator is the *last* `@`: a password may contain an unencoded one.
-    let (credentials, rest) = match rest.rsplit_once('@') {
-        Some((credentials, rest)) => {
-            let (user, password) =
-                credentials.split_once(':').ok_or_else(|| problem("names a user without a password"))?;
-            let (user, password) = (decoded(user)?, decoded(password)?);
-            if user.is_empty() || user.contains(':') {
-                return Err(problem(
-                    "has an empty user, or one with a colon, which ZooKeeper does not support",
-                ));
-            }
-            (Some((user, password)), rest)
-        }
-        None => (None, rest),
-    };
-    let (servers, root) = rest.split_once('/').unwrap_or((rest, ""));
-    let servers = servers.split(',').map(|server| self::server(server).map_err(problem));
-    Ok(Address {
-        servers: servers.collect::<Result<_, _>>()?,
-        root: self::root(&decoded(root)?)?,
-        credentials,
-    })
-}
-
-/// Returns a server as `host:port`.
-pub(crate) fn server(text: &str) -> Result<String, &'static str> {
-    let (host, port) = match text.rsplit_once(':') {
-        // The last colon of `[::1]` does not precede a port.
-        Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
-        _ => (text, None),
-    };
-    let bracketed = host.starts_with('[') && host.ends_with(']');
-    if host.is_empty() || (host.contains(':') && !bracketed) {
-        return Err("names a server without a host");
-    }
-    let port = port.map_or(Ok(Config::DEFAULT_PORT), str::parse);
-    let port = port.ok().filter(|port| *port > 0).ok_or("has an invalid port")?;
-    Ok(format!("{host}:{port}"))
-}
-
 /// Returns the path of the node below which the locks are.
-pub(crate) fn root(path: &str) -> Result<String, ConfigError> {
+fn root(path: &str) -> Result<String, ConfigError> {
     let path = path.strip_suffix('/').unwrap_or(path);
     if path.is_empty() {
         return Ok(Config::DEFAULT_ROOT.to_owned());
@@ -326,11 +243,9 @@ pub(crate) fn root(path: &str) -> Result<String, ConfigError> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use polylock_core::url::checks;
 
-    fn shown(url: &str) -> String {
-        format!("{:?}", Config::new(url).unwrap())
-    }
+    use super::*;
 
     #[test]
     fn a_url_and_the_setters_give_the_same_configuration() {
@@ -341,7 +256,7 @@ mod tests {
             .session_timeout(Duration::from_secs(9))
             .connect_timeout(Duration::from_secs(2))
             .allow(Access::Open);
-        assert_eq!(shown(url), format!("{set:?}"));
+        checks::gives(Config::new, url, &set);
         assert_eq!(set.endpoint(), "a:2182,b:2181,[::1]:2181,[::1]:99/x/y");
         assert_eq!(Config::new("zk://h").unwrap().endpoint(), "h:2181/polylock");
     }
@@ -369,7 +284,7 @@ mod tests {
 
     #[test]
     fn invalid_settings_name_their_key() {
-        for (url, key) in [
+        let invalid = [
             ("zk:", "store"),
             ("zk://", "store"),
             ("zk:///x", "store"),
@@ -393,21 +308,17 @@ mod tests {
             ("zk://a?polylock.tls_ca=/ca.crt", "polylock.tls_ca"),
             ("zk://a?polylock.tls_cert=/a.crt", "polylock.tls_cert"),
             ("zk://a?polylock.sesion_timeout=1s", "polylock.sesion_timeout"),
-        ] {
-            assert_eq!(Config::new(url).unwrap_err().key, key, "{url}");
-        }
+        ];
+        checks::refuses(Config::new, &invalid);
         let encrypted = Config::new("zk+tls://a").unwrap_err();
         assert_eq!(encrypted.key, if cfg!(feature = "tls") { "polylock.tls_ca" } else { "store" });
     }
 
     #[test]
     fn errors_and_debug_output_contain_no_secret() {
-        for url in ["zk://me:canary@h", "zk://me:canary@h:x", "zk://can#ary@h", "zk://me:can%FFary@h"] {
-            let shown = match Config::new(url) {
-                Ok(config) => format!("{config:?}"),
-                Err(error) => format!("{error:?} {error}"),
-            };
-            assert!(!shown.contains("canary") && !shown.contains("ary@"), "{shown}");
-        }
+        checks::hides_secrets(
+            Config::new,
+            &["zk://me:canary@h", "zk://me:canary@h:x", "zk://can#ary@h", "zk://me:can%FFary@h"],
+        );
     }
 }

@@ -1,36 +1,37 @@
 //! The keys of other programs' ZooKeeper URLs, so that a program and its locks can use the same URL.
-//!
-//! A key with an equivalent here is applied, the name of a client library has no effect, and a key that this store does not support is
-//! refused with a remedy.
 
 use std::time::Duration;
 
 use polylock_core::{
     ConfigError, duration,
-    url::{Keys, StoreUrl},
+    url::{
+        Host, Keys,
+        driver_keys::{DriverKey, ignored, rejected},
+    },
 };
 
-use crate::config::server;
+pub(crate) const DEFAULT_PORT: u16 = 2181;
 
-/// Keys of client libraries that have no effect here.
-const NO_EFFECT: [&str; 4] = ["client", "check", "blocking", "retry"];
-
-/// Keys that are refused, with the remedy.
-const REFUSED: [(&[&str], &str); 3] = [
-    (
+/// The keys without a meaning here.
+const DRIVER_KEYS: &[DriverKey] = &[
+    ignored(&["client", "check", "blocking", "retry"]),
+    rejected(
         &["readonly", "read_only", "readOnly", "canBeReadOnly"],
         "locks need write access, which a read-only server refuses: remove this key",
     ),
-    (&["group", "chroot", "root", "namespace"], "write the path in the URL: zookeeper://host1,host2/path"),
-    (
+    rejected(
+        &["group", "chroot", "root", "namespace"],
+        "write the path in the URL: zookeeper://host1,host2/path",
+    ),
+    rejected(
         &["verify_certs", "verifyCerts"],
         "the servers' certificates are always verified: remove this key, and name the authority in polylock.tls_ca",
     ),
 ];
 
-/// The settings from such keys.
+/// The settings that keys of other programs contain.
 #[derive(Default)]
-pub(crate) struct DriverKeys {
+pub(crate) struct DriverSettings {
     /// Each as `host:port`.
     pub(crate) servers: Vec<String>,
     pub(crate) credentials: Option<(String, String)>,
@@ -38,35 +39,24 @@ pub(crate) struct DriverKeys {
     pub(crate) connect_timeout: Option<Duration>,
 }
 
-impl DriverKeys {
+impl DriverSettings {
     /// Takes the settings from `keys`.
     ///
     /// # Errors
     /// [`ConfigError`] on a key that is refused, or with an invalid value.
-    pub(crate) fn read(url: &StoreUrl, encrypted: bool, keys: &mut Keys) -> Result<Self, ConfigError> {
-        // Only keys that are present are taken, so that suggestions for a misspelt key never name a key of another driver.
-        let mut given = url.keys();
-        let mut first = |names: &[&'static str]| {
-            let name = names.iter().find(|name| given.text(name).is_some())?;
-            keys.text(name).map(|value| (*name, value))
-        };
-        for (names, problem) in REFUSED {
-            if let Some((key, _)) = first(names) {
-                return Err(ConfigError::new(key, problem));
-            }
-        }
-        if let Some((key, value)) = first(&["use_ssl", "ssl", "tls", "secure"])
-            && matches!(value.as_str(), "true" | "True" | "1") != encrypted
-        {
-            let problem = "contradicts the scheme: zookeeper+tls:// is encrypted, zookeeper:// is not";
-            return Err(ConfigError::new(key, problem));
-        }
-        let servers = first(&["backup"]).map_or(Ok(Vec::new()), |(key, servers)| {
-            let servers: Result<_, _> = servers.split(',').map(server).collect();
-            servers
-                .map_err(|problem| ConfigError::new(key, format!("{problem}: write host1:port,host2:port")))
+    pub(crate) fn read(encrypted: bool, keys: &mut Keys) -> Result<Self, ConfigError> {
+        keys.take_driver_keys(DRIVER_KEYS)?;
+        keys.take_encryption_key(
+            &["use_ssl", "ssl", "tls", "secure"],
+            encrypted,
+            "zookeeper+tls",
+            "zookeeper",
+        )?;
+        let servers = keys.read_first(&["backup"], |servers| {
+            let servers = Host::parse_list(servers).and_then(with_ports);
+            servers.map_err(|problem| format!("{problem}: write host1:port,host2:port"))
         })?;
-        let credentials = match (first(&["username", "user"]), first(&["password"])) {
+        let credentials = match (keys.first(&["username", "user"]), keys.first(&["password"])) {
             (Some((key, user)), Some(_)) if user.is_empty() || user.contains(':') => {
                 return Err(ConfigError::new(
                     key,
@@ -77,24 +67,27 @@ impl DriverKeys {
             (None, None) => None,
             _ => return Err(ConfigError::new("username", "must be given together with password")),
         };
-        let mut timeout = |names: &[&'static str]| {
-            let timeout = first(names)
-                .map(|(key, text)| millis(&text).map_err(|problem| ConfigError::new(key, problem)));
-            timeout.transpose()
-        };
-        let session_timeout =
-            timeout(&["session", "sessionTimeout", "session_timeout", "session_timeout_ms"])?;
-        let connect_timeout =
-            timeout(&["timeout", "connectTimeout", "connectionTimeout", "connection_timeout"])?;
-        let ignored: Vec<_> = NO_EFFECT.iter().filter_map(|key| first(&[*key])).map(|(key, _)| key).collect();
-        if !ignored.is_empty() {
-            tracing::debug!(
-                keys = ignored.join(", "),
-                "these keys of another client have no effect on locks"
-            );
-        }
-        Ok(Self { servers, credentials, session_timeout, connect_timeout })
+        Ok(Self {
+            servers: servers.unwrap_or_default(),
+            credentials,
+            session_timeout: keys.read_first(
+                &["session", "sessionTimeout", "session_timeout", "session_timeout_ms"],
+                millis,
+            )?,
+            connect_timeout: keys.read_first(
+                &["timeout", "connectTimeout", "connectionTimeout", "connection_timeout"],
+                millis,
+            )?,
+        })
     }
+}
+
+/// Returns the servers, each as `host:port`.
+///
+/// # Errors
+/// The problem, if a port is invalid.
+pub(crate) fn with_ports(servers: Vec<Host<'_>>) -> Result<Vec<String>, &'static str> {
+    servers.into_iter().map(|server| server.with_port(DEFAULT_PORT)).collect()
 }
 
 /// Parses a duration. A number without a unit is in milliseconds, as in all of ZooKeeper.

@@ -1,33 +1,25 @@
 //! Encrypted connections, with the feature `tls`.
 
-use polylock_core::ConfigError;
+use polylock_core::{ConfigError, url::Certificates};
 use zookeeper_client::Connector;
-
-use crate::config::Certificates;
 
 /// Returns the connector with TLS enabled.
 #[cfg(feature = "tls")]
 pub(crate) fn encrypt(connector: Connector, files: &Certificates) -> Result<Connector, ConfigError> {
-    use rustls::crypto::{CryptoProvider, ring};
     use zookeeper_client::TlsOptions;
 
-    // The driver takes the process-wide default provider of cryptography, and panics if there is none.
-    if CryptoProvider::get_default().is_none() {
-        // An error means that another thread has installed one meanwhile, which is sufficient.
-        ring::default_provider().install_default().ok();
-    }
-    let read = |key: &str, file: &std::path::Path| {
-        std::fs::read_to_string(file)
-            .map_err(|error| ConfigError::new(key, format!("can't read {}: {error}", file.display())))
-    };
+    polylock_core::url::install_crypto_provider();
+    let files = files.read()?;
+    let text = String::from_utf8_lossy;
     let invalid = |key: &'static str| move |error| ConfigError::new(key, format!("can't be used: {error}"));
     let mut options = TlsOptions::new();
     if let Some(ca) = &files.ca {
-        options = options.with_pem_ca(&read("polylock.tls_ca", ca)?).map_err(invalid("polylock.tls_ca"))?;
+        options = options.with_pem_ca(&text(ca)).map_err(invalid("polylock.tls_ca"))?;
     }
     if let Some((certificate, key)) = &files.client {
-        let (certificate, key) = (read("polylock.tls_cert", certificate)?, read("polylock.tls_key", key)?);
-        options = options.with_pem_identity(&certificate, &key).map_err(invalid("polylock.tls_cert"))?;
+        options = options
+            .with_pem_identity(&text(certificate), &text(key))
+            .map_err(invalid("polylock.tls_cert"))?;
     }
     Ok(connector.with_tls(options))
 }
@@ -35,7 +27,7 @@ pub(crate) fn encrypt(connector: Connector, files: &Certificates) -> Result<Conn
 /// Stub for builds without the feature `tls`: always an error.
 #[cfg(not(feature = "tls"))]
 pub(crate) fn encrypt(_: Connector, _: &Certificates) -> Result<Connector, ConfigError> {
-    Err(ConfigError::new("store", "encrypted connections are not compiled in: enable feature \"tls\""))
+    Err(polylock_core::url::tls_is_not_compiled_in())
 }
 
 /// Performs a TLS handshake with `server` over an open connection, to find the reason why the driver, which does not report it, fails to

@@ -1,7 +1,5 @@
 //! Configuration of a store in a cluster.
 
-use std::time::Duration;
-
 use polylock_core::{
     ConfigError,
     url::{self, Keys, StoreUrl},
@@ -9,9 +7,8 @@ use polylock_core::{
 use redis::Client;
 
 use crate::{
-    config::{self, Settings, setters},
+    config::{Settings, common_setters},
     hosts::Deployment,
-    single,
 };
 
 /// The nodes of the cluster, and the settings of the store. See the [module](super) for the options.
@@ -29,13 +26,6 @@ pub struct Config {
 }
 
 impl Config {
-    /// The default of [`prefix`](Self::prefix).
-    pub const DEFAULT_PREFIX: &str = config::DEFAULT_PREFIX;
-    /// The default of [`connect_timeout`](Self::connect_timeout).
-    pub const DEFAULT_CONNECT_TIMEOUT: Duration = config::DEFAULT_CONNECT_TIMEOUT;
-    /// The default of [`operation_timeout`](Self::operation_timeout).
-    pub const DEFAULT_COMMAND_TIMEOUT: Duration = single::Config::DEFAULT_COMMAND_TIMEOUT;
-
     /// Reads a URL that names some nodes, `redis-cluster://user:password@host1:port,host2:port?key=value`. The store finds the other nodes
     /// through these.
     ///
@@ -66,7 +56,7 @@ impl Config {
         Ok(Self { settings })
     }
 
-    setters!("The time without a reply after which the connection counts as broken: 500 ms by default.");
+    common_setters! {}
 
     pub(super) fn into_settings(self) -> Settings {
         self.settings
@@ -75,12 +65,12 @@ impl Config {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use polylock_core::url::checks;
+
     use super::*;
     use crate::Allowed;
-
-    fn shown(url: &str) -> String {
-        format!("{:?}", Config::new(url).unwrap())
-    }
 
     #[test]
     fn a_url_and_the_setters_give_the_same_settings() {
@@ -92,14 +82,14 @@ mod tests {
             .connect_timeout(Duration::from_secs(2))
             .operation_timeout(Duration::from_millis(50))
             .allow(Allowed::Eviction);
-        assert_eq!(shown(url), format!("{set:?}"));
-        assert!(shown(url).contains(r#"["a:1", "b:6379", "[::1]:3"]"#), "{}", shown(url));
-        assert!(!shown(url).contains("canary"));
+        let shown = checks::gives(Config::new, url, &set);
+        assert!(shown.contains(r#"["a:1", "b:6379", "[::1]:3"]"#), "{shown}");
+        assert!(!shown.contains("canary"));
     }
 
     #[test]
     fn an_invalid_setting_is_refused_with_its_key() {
-        for (url, key) in [
+        let invalid = [
             ("redis-cluster:a", "store"),
             ("redis-cluster://", "store"),
             ("redis-cluster://a,,b", "store"),
@@ -110,9 +100,8 @@ mod tests {
             ("redis-cluster://a?cluster=true", "cluster"),
             ("redis-cluster://a?polylock.tls=on", "polylock.tls"),
             ("redis-cluster://a?polylock.tls_ca=/ca.crt", "polylock.tls_ca"),
-        ] {
-            assert_eq!(Config::new(url).unwrap_err().key, key, "{url}");
-        }
+        ];
+        checks::refuses(Config::new, &invalid);
         #[cfg(feature = "tls")]
         assert!(Config::new("rediss-cluster://h?polylock.tls_ca=/ca.crt").is_ok());
     }

@@ -11,10 +11,9 @@ use polylock_core::{Result, Store, StoreConfig};
 pub use config::Config;
 pub(crate) use nodes::Nodes;
 
-use crate::queue::StoreBuilder;
+use crate::{hosts::Deployment, queue::StoreBuilder};
 
-/// The store's name in errors, metrics and URLs.
-pub(crate) const NAME: &str = "redis-cluster";
+const NAME: &str = Deployment::Cluster.name();
 
 /// Opens the store.
 ///

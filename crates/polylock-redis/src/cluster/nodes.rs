@@ -21,9 +21,10 @@ use super::topology::{self, Address, Range};
 use crate::{
     call::{Call, Routing},
     config::{Settings, address, with_host},
+    endpoint::{Endpoint, Expected, Push},
     error::{Cause, NO_CLUSTER},
     keys::{Bucket, Keys},
-    link::{Expected, Link, Push, Reply},
+    link::{Link, Reply},
     queue::Client as StoreClient,
 };
 
@@ -288,7 +289,7 @@ impl Nodes {
     fn new_link(&self, address: &Address) -> Result<Link, ConfigError> {
         let server = with_host(&self.settings.servers[0], &address.host, address.port);
         let StoreClient { on_push, alerts, .. } = self.client.clone();
-        let mut endpoint = self.settings.endpoint(self.backend, &server, None, on_push, alerts)?;
+        let mut endpoint = Endpoint::new(&self.settings, self.backend, &server, None, on_push, alerts)?;
         endpoint.expected = Expected::ClusterNode;
         Ok(Link::new(endpoint))
     }

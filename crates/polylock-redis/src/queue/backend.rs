@@ -28,8 +28,10 @@ use crate::{
     call::Call,
     cluster::Nodes,
     config::Settings,
+    connection::Peer,
+    endpoint::{self, Endpoint, Push, PushHandler},
     keys::{self, Keys},
-    link::{self, Endpoint, INSPECT_TIMEOUT, Link, Peer, Push, PushHandler, Reply},
+    link::{INSPECT_TIMEOUT, Link, Reply},
 };
 
 /// The range of lease times. The minimum is far above the step of the server's clock and the margin of the deadline. The maximum, a day, is
@@ -81,7 +83,7 @@ impl StoreBuilder {
                 Push::Lost => wakeups.notify_all(),
             })
         };
-        let client = Client { id: link::client_id(), on_push, alerts };
+        let client = Client { id: endpoint::client_id(), on_push, alerts };
         Ok(Self { backend, settings, wakeups, client })
     }
 
@@ -91,9 +93,9 @@ impl StoreBuilder {
     /// If a certificate can't be read.
     pub(crate) fn endpoint(&self) -> Result<Endpoint> {
         let Client { id, on_push, alerts } = self.client.clone();
-        let channel = link::client_channel(&self.settings.prefix, &id);
+        let channel = endpoint::client_channel(&self.settings.prefix, &id);
         let server = &self.settings.servers[0];
-        Ok(self.settings.endpoint(self.backend, server, Some(channel), on_push, alerts)?)
+        Ok(Endpoint::new(&self.settings, self.backend, server, Some(channel), on_push, alerts)?)
     }
 
     /// Opens the store on the server of `endpoint`.
@@ -103,7 +105,7 @@ impl StoreBuilder {
     pub(crate) async fn build_single(self, endpoint: Endpoint, fencing: Fencing) -> Result<Store> {
         let link = Link::new(endpoint);
         link.get_connection().await.map_err(|cause| link.failed(Operation::Connect, cause))?;
-        let channel = link::client_channel(&self.settings.prefix, &self.client.id);
+        let channel = endpoint::client_channel(&self.settings.prefix, &self.client.id);
         let keys = Keys::new(&self.settings.prefix);
         Ok(self.build(Servers::Single { link: Box::new(link), channel }, keys, fencing))
     }
@@ -129,7 +131,7 @@ impl StoreBuilder {
             capabilities,
             wakeups: self.wakeups,
             scripts: Arc::new(Scripts::new(keys)),
-            break_channel: link::break_channel(&self.settings.prefix),
+            break_channel: endpoint::break_channel(&self.settings.prefix),
             operation_timeout: self.settings.operation_timeout,
             late_claims: Mutex::default(),
         };

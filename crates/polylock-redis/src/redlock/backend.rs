@@ -22,7 +22,7 @@ use super::{
     tally::{self, quorum},
     withdrawals::ServerSet,
 };
-use crate::{error::no_greater_number, link::Push};
+use crate::{endpoint::Push, error::no_greater_number};
 
 /// The interval at which a waiter claims again although it is notified.
 const RECHECK: Duration = Duration::from_millis(500);

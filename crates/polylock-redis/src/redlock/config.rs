@@ -1,17 +1,20 @@
 //! Configuration of a store in independent servers.
 
-use std::{collections::HashSet, time::Duration};
+use std::{collections::HashSet, ops::RangeInclusive, time::Duration};
 
 use polylock_core::{
-    ConfigError,
+    ConfigError, duration,
     url::{self, Keys, StoreUrl},
 };
 use redis::Client;
 
 use crate::{
-    config::{self, Settings, address, setters},
+    config::{Settings, address, common_setters},
     hosts::Deployment,
 };
+
+/// The range of `polylock.max_ttl`.
+const MAX_TTLS: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(24 * 3600);
 
 /// The treatment of the votes of a server that was restarted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -42,12 +45,6 @@ pub struct Config {
 }
 
 impl Config {
-    /// The default of [`prefix`](Self::prefix).
-    pub const DEFAULT_PREFIX: &str = config::DEFAULT_PREFIX;
-    /// The default of [`connect_timeout`](Self::connect_timeout).
-    pub const DEFAULT_CONNECT_TIMEOUT: Duration = config::DEFAULT_CONNECT_TIMEOUT;
-    /// The default of [`operation_timeout`](Self::operation_timeout).
-    pub const DEFAULT_COMMAND_TIMEOUT: Duration = Duration::from_millis(200);
     /// The default of [`max_ttl`](Self::max_ttl).
     pub const DEFAULT_MAX_TTL: Duration = Duration::from_secs(60);
     /// The minimum number of servers.
@@ -87,25 +84,22 @@ impl Config {
         }
     }
 
-    setters!(
-        "The time without a reply after which the other servers decide without a server: 200 ms by default, and at most a fifth of the \
-         lease."
-    );
-
-    /// The treatment of the votes of a server that was restarted. By default they do not count at first if the server may have forgotten
-    /// some. All programs that share a lock must use the same value.
-    #[must_use]
-    pub const fn restart(mut self, restart: Restart) -> Self {
-        self.restart = restart;
-        self
+    common_setters! {
+        /// Takes the user and the password of the servers from `provider`; see
+        /// [`single::Config::credentials`](crate::single::Config::credentials).
+        credentials,
+        /// The time without a reply after which the other servers decide without a server: 200 ms by default, and at most a fifth of
+        /// the lease.
+        operation_timeout: Duration::from_millis(200),
     }
 
-    /// The longest lease, and with [`Restart::Delay`] also the time, but for a second, for which the votes of a server that may have
-    /// forgotten some do not count: 60 s by default. All programs that share a lock must use the same value.
-    #[must_use]
-    pub const fn max_ttl(mut self, max_ttl: Duration) -> Self {
-        self.max_ttl = max_ttl;
-        self
+    polylock_core::setters! {
+        /// The treatment of the votes of a server that was restarted. By default they do not count at first if the server may have forgotten
+        /// some. All programs that share a lock must use the same value.
+        restart(restart: Restart) => restart;
+        /// The longest lease, and with [`Restart::Delay`] also the time, but for a second, for which the votes of a server that may have
+        /// forgotten some do not count: 60 s by default. All programs that share a lock must use the same value.
+        max_ttl(max_ttl: Duration) => max_ttl;
     }
 
     /// Checks the values that the setters accept unchecked.
@@ -124,21 +118,16 @@ impl Config {
             );
             return Err(ConfigError::new("store", problem));
         }
-        if !(Duration::from_secs(1)..=Duration::from_secs(24 * 3600)).contains(&self.max_ttl) {
-            return Err(ConfigError::new("polylock.max_ttl", "must be 1s to 24h"));
-        }
-        Ok(())
+        duration::check("polylock.max_ttl", self.max_ttl, &MAX_TTLS)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use polylock_core::url::checks;
+
     use super::*;
     use crate::Allowed;
-
-    fn shown(url: &str) -> String {
-        format!("{:?}", Config::new(url).unwrap())
-    }
 
     #[test]
     fn a_url_and_the_setters_give_the_same_settings() {
@@ -152,9 +141,9 @@ mod tests {
             .restart(Restart::Trust)
             .max_ttl(Duration::from_secs(300))
             .allow(Allowed::Eviction);
-        assert_eq!(shown(url), format!("{set:?}"));
-        assert!(shown(url).contains(r#"["a:1/4", "b:2/4", "[::1]:3/4"]"#), "{}", shown(url));
-        assert!(!shown(url).contains("canary"));
+        let shown = checks::gives(Config::new, url, &set);
+        assert!(shown.contains(r#"["a:1/4", "b:2/4", "[::1]:3/4"]"#), "{shown}");
+        assert!(!shown.contains("canary"));
     }
 
     #[test]
@@ -167,7 +156,7 @@ mod tests {
 
     #[test]
     fn an_invalid_setting_is_refused_with_its_key() {
-        for (url, key) in [
+        let invalid = [
             ("redlock:a,b,c", "store"),
             ("redlock://", "store"),
             ("redlock://a", "store"),
@@ -181,8 +170,7 @@ mod tests {
             ("redlock://a,b,c?polylock.max_ttl=10d", "polylock.max_ttl"),
             ("redlock://a,b,c?polylock.tls=yes", "polylock.tls"),
             ("redlock://a,b,c?polylock.quorum=2", "polylock.quorum"),
-        ] {
-            assert_eq!(Config::new(url).unwrap_err().key, key, "{url}");
-        }
+        ];
+        checks::refuses(Config::new, &invalid);
     }
 }

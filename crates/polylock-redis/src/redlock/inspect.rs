@@ -15,7 +15,7 @@ use super::{
     scripts::lease_left,
     tally::quorum,
 };
-use crate::{call::Call, keys, link::Peer};
+use crate::{call::Call, connection::Peer, keys};
 
 /// The time limit for slow servers.
 const TIMEOUT: Duration = Duration::from_secs(1);

@@ -20,5 +20,6 @@ mod withdrawals;
 pub use config::{Config, Restart};
 pub use open::{admit, connect};
 
-/// The store's name in errors, metrics and URLs.
-pub(crate) const NAME: &str = "redlock";
+use crate::hosts::Deployment;
+
+const NAME: &str = Deployment::Redlock.name();

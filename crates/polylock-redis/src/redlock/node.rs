@@ -28,8 +28,9 @@ use super::{
 use crate::{
     call::Call,
     checkup::Health,
+    connection::Peer,
     error::Cause,
-    link::{Link, Peer, Reply as CallReply},
+    link::{Link, Reply as CallReply},
 };
 
 /// The pause after an attempt to reach a server that can't be used at present.

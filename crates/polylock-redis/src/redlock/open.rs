@@ -22,8 +22,9 @@ use super::{
 };
 use crate::{
     checkup::Health,
+    endpoint::{self, Endpoint, Push},
     error::Cause,
-    link::{self, Link, Push},
+    link::Link,
 };
 
 /// The shortest lease: several times the duration of a majority decision.
@@ -90,13 +91,19 @@ impl Servers {
     async fn connect(config: &Config) -> Result<Self> {
         config.check()?;
         let (waiters, alerts) = (Arc::<WaiterQueues>::default(), Arc::<HoldAlerts>::default());
-        let channel = link::client_channel(&config.settings.prefix, &link::client_id());
+        let channel = endpoint::client_channel(&config.settings.prefix, &endpoint::client_id());
         let delay = (config.restart == Restart::Delay).then(|| config.max_ttl + DELAY_MARGIN);
         let node = |server| {
             let waiters = waiters.clone();
             let handler = Arc::new(move |push: Push<'_>| on_push(&waiters, push));
-            let mut endpoint =
-                config.settings.endpoint(NAME, server, Some(channel.clone()), handler, alerts.clone())?;
+            let mut endpoint = Endpoint::new(
+                &config.settings,
+                NAME,
+                server,
+                Some(channel.clone()),
+                handler,
+                alerts.clone(),
+            )?;
             endpoint.broken_after = BROKEN_AFTER;
             endpoint.tolerates_data_loss = delay.is_some();
             endpoint.requires_run_id = delay.is_some();
@@ -123,7 +130,7 @@ async fn open(config: Config) -> Result<Store> {
         // A server that forgets its numbers continues from its clock.
         capabilities.fencing = Fencing::WhileRunning;
     }
-    let break_channel = link::break_channel(&config.settings.prefix);
+    let break_channel = endpoint::break_channel(&config.settings.prefix);
     let context = Context { capabilities, numbers: Numbers::default(), waiters, channel, break_channel };
     let (context, servers) = (Arc::new(context), Arc::new(servers));
     let store = RedlockBackend { context, servers, callers: PerRuntime::default() };

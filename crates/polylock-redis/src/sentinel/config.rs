@@ -1,7 +1,5 @@
 //! Configuration of a store behind Sentinels.
 
-use std::time::Duration;
-
 use polylock_core::{
     ConfigError,
     url::{self, Keys, StoreUrl},
@@ -9,9 +7,8 @@ use polylock_core::{
 use redis::RedisConnectionInfo;
 
 use crate::{
-    config::{self, Settings, setters},
+    config::{Settings, common_setters},
     hosts::Deployment,
-    single,
 };
 
 /// The Sentinels, the primary that they watch, and the settings of the store. See the [module](super) for the options.
@@ -43,13 +40,6 @@ impl std::fmt::Debug for Config {
 }
 
 impl Config {
-    /// The default of [`prefix`](Self::prefix).
-    pub const DEFAULT_PREFIX: &str = config::DEFAULT_PREFIX;
-    /// The default of [`connect_timeout`](Self::connect_timeout).
-    pub const DEFAULT_CONNECT_TIMEOUT: Duration = config::DEFAULT_CONNECT_TIMEOUT;
-    /// The default of [`operation_timeout`](Self::operation_timeout).
-    pub const DEFAULT_COMMAND_TIMEOUT: Duration = single::Config::DEFAULT_COMMAND_TIMEOUT;
-
     /// Reads the Sentinels and the name of the primary from a URL,
     /// `redis+sentinel://user:password@sentinel1:port,sentinel2:port/name/database?key=value`.
     ///
@@ -69,12 +59,8 @@ impl Config {
         let (settings, primary) =
             Settings::read_with_primary(url, Deployment::Sentinel, Self::DEFAULT_COMMAND_TIMEOUT, keys)?;
         let Some(primary) = primary else {
-            let problem = format!(
-                "does not name the primary: write {}://sentinel1:26379,sentinel2:26379/NAME, with the name of `sentinel monitor \
-                 NAME …`",
-                url.scheme()
-            );
-            return Err(ConfigError::new("store", problem));
+            let example = "sentinel1:26379,sentinel2:26379/NAME, with the name of `sentinel monitor NAME …`";
+            return Err(url.problem("does not name the primary", example));
         };
         let mut sentinel_user = RedisConnectionInfo::default();
         if let Some(user) = user {
@@ -89,7 +75,7 @@ impl Config {
         Ok(Self { settings, primary, sentinel_user })
     }
 
-    setters!("The time without a reply after which the connection counts as broken: 500 ms by default.");
+    common_setters! {}
 
     pub(super) fn into_settings(self) -> Settings {
         self.settings
@@ -98,6 +84,8 @@ impl Config {
 
 #[cfg(test)]
 mod tests {
+    use polylock_core::url::checks;
+
     use super::*;
     use crate::config::address;
 
@@ -134,7 +122,7 @@ mod tests {
 
     #[test]
     fn an_invalid_setting_is_refused_with_its_key() {
-        for (url, key) in [
+        let invalid = [
             ("redis+sentinel://a", "store"),
             ("redis+sentinel://a/", "store"),
             ("redis+sentinel:///orders", "store"),
@@ -147,9 +135,8 @@ mod tests {
             ("redis+sentinel://a/orders?sentinel_username=u", "sentinel_username"),
             ("redis+sentinel://a/orders?polylock.allow=cluster", "polylock.allow"),
             ("redis+sentinel://a/orders?sentinel_pasword=u", "sentinel_pasword"),
-        ] {
-            assert_eq!(Config::new(url).map(|config| config.primary).unwrap_err().key, key, "{url}");
-        }
+        ];
+        checks::refuses(Config::new, &invalid);
         assert!(Config::new("redis+sentinel://a/orders#x").is_err());
     }
 }

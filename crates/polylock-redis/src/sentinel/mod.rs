@@ -1,7 +1,7 @@
 #![doc = include_str!("docs.md")]
 
 mod config;
-mod sentinels;
+pub(crate) mod sentinels;
 
 use std::sync::Arc;
 
@@ -9,15 +9,15 @@ use async_trait::async_trait;
 use polylock_core::{Fencing, Result, Store, StoreConfig};
 
 pub use config::Config;
-pub(crate) use sentinels::Sentinels;
 
+use self::sentinels::Sentinels;
 use crate::{
-    link::{Expected, Route},
+    endpoint::{Expected, Route},
+    hosts::Deployment,
     queue::StoreBuilder,
 };
 
-/// The store's name in errors, metrics and URLs.
-pub(crate) const NAME: &str = "redis+sentinel";
+const NAME: &str = Deployment::Sentinel.name();
 
 /// Opens the store.
 ///

@@ -6,11 +6,10 @@ use futures_util::{StreamExt, stream::FuturesUnordered};
 use polylock_core::{Clock, ConfigError, Fault, SystemClock};
 use redis::{Client, ConnectionInfo, ProtocolVersion, RedisResult};
 
-use super::Config;
+use super::config::Config;
 use crate::{
-    config::{Settings, address, with_host},
+    config::{Settings, address, connection_config, with_host},
     error::Cause,
-    link::connection,
 };
 
 /// The Sentinels that watch one primary.
@@ -109,6 +108,7 @@ impl Sentinels {
 
 /// Returns the address of the primary `name` that one Sentinel returns; `None` if it watches no such primary.
 async fn primary_address(client: &Client, name: &str) -> RedisResult<Option<(String, u16)>> {
-    let mut connection = client.get_multiplexed_async_connection_with_config(&connection(None)).await?;
+    let mut connection =
+        client.get_multiplexed_async_connection_with_config(&connection_config(None)).await?;
     redis::cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name).query_async(&mut connection).await
 }

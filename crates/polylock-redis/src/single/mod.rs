@@ -7,10 +7,9 @@ use polylock_core::{Fencing, Result, Store, StoreConfig};
 
 pub use config::Config;
 
-use crate::queue::StoreBuilder;
+use crate::{hosts::Deployment, queue::StoreBuilder};
 
-/// The store's name in errors, metrics and URLs.
-const NAME: &str = "redis";
+const NAME: &str = Deployment::Single.name();
 
 /// Opens the store.
 ///

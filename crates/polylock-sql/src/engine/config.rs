@@ -1,20 +1,20 @@
 //! The part of the configuration that all stores on servers share.
 
-use std::{str::FromStr, sync::Arc, time::Duration};
+use std::{ops::RangeInclusive, path::PathBuf, str::FromStr, sync::Arc, time::Duration};
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use polylock_core::{
-    ConfigError,
-    url::{Keys, StoreUrl},
+    ConfigError, duration,
+    url::{Address, Keys, StoreUrl, driver_keys::DriverKey},
 };
 
 use super::{table, version::NextVersion};
 use crate::pessimistic::Strategy;
 
 /// The range of `polylock.operation_timeout`.
-const TIMEOUTS: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(600);
+const TIMEOUTS: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(600);
 /// The range of `polylock.connections`.
-const CONNECTIONS: std::ops::RangeInclusive<u32> = 1..=1000;
+const CONNECTIONS: RangeInclusive<u32> = 1..=1000;
 
 /// The options of every store on a server.
 #[derive(Debug, Clone)]
@@ -67,11 +67,10 @@ impl CommonConfig {
     /// [`ConfigError`] on the first value that is not allowed.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         table::check(&self.table)?;
-        if !TIMEOUTS.contains(&self.timeout) {
-            return Err(ConfigError::new("polylock.operation_timeout", "must be 100ms to 10m"));
-        }
+        duration::check("polylock.operation_timeout", self.timeout, &TIMEOUTS)?;
         if !CONNECTIONS.contains(&self.connections) {
-            return Err(ConfigError::new("polylock.connections", "must be 1 to 1000"));
+            let problem = format!("must be {} to {}", CONNECTIONS.start(), CONNECTIONS.end());
+            return Err(ConfigError::new("polylock.connections", problem));
         }
         Ok(())
     }
@@ -101,56 +100,6 @@ fn seconds(text: &str) -> Result<Option<Duration>, &'static str> {
     Ok((seconds > 0).then(|| Duration::from_secs(seconds)))
 }
 
-/// A URL key of other drivers and programs that has no use here.
-pub(crate) struct DriverKey {
-    pub(crate) key: &'static str,
-    /// The values without an effect here; if empty, every value is accepted.
-    pub(crate) ignored_values: &'static [&'static str],
-    /// The reason for refusing any other value, with a replacement.
-    pub(crate) remedy: &'static str,
-}
-
-/// A key that has no effect here, with any value.
-pub(crate) const fn ignored(key: &'static str) -> DriverKey {
-    DriverKey { key, ignored_values: &[], remedy: "" }
-}
-
-/// A key that has no effect here with one of the values in `ignored_values`, and is refused with any other.
-pub(crate) const fn one_of(
-    key: &'static str,
-    ignored_values: &'static [&'static str],
-    remedy: &'static str,
-) -> DriverKey {
-    DriverKey { key, ignored_values, remedy }
-}
-
-/// A key that is refused with any value but an empty one.
-pub(crate) const fn rejected(key: &'static str, remedy: &'static str) -> DriverKey {
-    one_of(key, &[""], remedy)
-}
-
-/// Takes the keys of other programs out of `keys`.
-///
-/// # Errors
-/// [`ConfigError`] on a value that is not accepted.
-fn take_driver_keys(
-    url: &StoreUrl,
-    keys: &mut Keys,
-    driver_keys: &'static [DriverKey],
-) -> Result<(), ConfigError> {
-    // Only the keys in the URL are taken, so that the others are not suggested for a misspelt key.
-    let given = url.keys();
-    for DriverKey { key, ignored_values, remedy } in driver_keys {
-        let Some(value) = given.clone().text(key) else { continue };
-        keys.text(key);
-        if !ignored_values.is_empty() && !ignored_values.iter().any(|known| value.eq_ignore_ascii_case(known))
-        {
-            return Err(ConfigError::new(*key, *remedy));
-        }
-    }
-    Ok(())
-}
-
 /// Refuses a file of certificate authorities if the encryption mode does not verify the server's certificate: other programs verify it in
 /// some of these cases.
 ///
@@ -162,7 +111,7 @@ pub(crate) fn check_authority(
     verified: bool,
     remedy: &'static str,
 ) -> Result<(), ConfigError> {
-    let key = authorities.iter().find(|key| url.keys().text(key).is_some());
+    let key = authorities.iter().find(|key| url.keys().contains(key));
     match key {
         Some(key) if !verified => {
             let problem =
@@ -183,15 +132,13 @@ pub(crate) fn driver_options<O: FromStr<Err = sqlx::Error>>(
     url: &StoreUrl,
     keys: &mut Keys,
     passed: &[&'static str],
-    driver_keys: &'static [DriverKey],
+    driver_keys: &[DriverKey],
 ) -> Result<O, ConfigError> {
-    take_driver_keys(url, keys, driver_keys)?;
-    let example = || format!("write {scheme}://user:password@host/database");
-    if !url.rest().starts_with("//") {
-        return Err(ConfigError::new("store", format!("names no server: {}", example())));
-    }
-    let authority = url.rest()[2..].split('/').next().unwrap_or_default();
-    if authority.rsplit('@').next().unwrap_or_default().contains(',') {
+    keys.take_driver_keys(driver_keys)?;
+    let example = format!("write {scheme}://user:password@host/database");
+    let address = Address::parse(url);
+    let address = address.map_err(|problem| ConfigError::new("store", format!("{problem}: {example}")))?;
+    if address.servers.contains(',') {
         let problem = "names several servers: name only the primary, or a host name or an address that follows a failover";
         return Err(ConfigError::new("store", problem));
     }
@@ -208,6 +155,67 @@ pub(crate) fn driver_options<O: FromStr<Err = sqlx::Error>>(
     text.parse().map_err(|error: sqlx::Error| {
         let reason = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
         let hint = "characters such as @ : / # ? % in a user or password must be percent-encoded";
-        ConfigError::new("store", format!("the URL can't be parsed ({reason}): {}; {hint}", example()))
+        ConfigError::new("store", format!("the URL can't be parsed ({reason}): {example}; {hint}"))
     })
 }
+
+/// Returns the server and the database, without secrets: the driver's own `Debug` shows the password.
+pub(crate) fn endpoint(database: &str, socket: Option<&PathBuf>, host: &str, port: u16) -> String {
+    match socket {
+        Some(socket) => format!("database {database:?} on socket {socket:?}"),
+        None => format!("database {database:?} on {host}:{port}"),
+    }
+}
+
+/// The setters of a `Config` that all stores on a server share. They set its `source`, with options of the type `$options`, and its
+/// `common`. The texts document them where the databases differ: for `credentials`, the example.
+macro_rules! common_setters {
+    (
+        $options:ty,
+        $(#[$example:meta])*
+        credentials,
+        $(#[$connections:meta])*
+        connections,
+        $(#[$table:meta])*
+        table $(,)?
+    ) => {
+        /// Calls `credentials` with the configured options before each new connection, and connects with the options that it returns:
+        /// for passwords and tokens that expire. An error counts as an outage of the server, and the next operation calls it again.
+        /// It runs on the library's own thread, must not block it, and its time counts as part of the operation's.
+        ///
+        $(#[$example])*
+        #[must_use]
+        pub fn credentials<F>(mut self, credentials: impl Fn($options) -> F + Send + Sync + 'static) -> Self
+        where
+            F: Future<Output = Result<$options, Box<dyn std::error::Error + Send + Sync>>> + Send + 'static,
+        {
+            self.source.complete_with(credentials);
+            self
+        }
+
+        $(#[$table])*
+        #[must_use]
+        pub fn table(mut self, prefix: impl Into<String>) -> Self {
+            self.common.table = prefix.into();
+            self
+        }
+
+        polylock_core::setters! {
+            /// The time limit of an operation, including the wait for a connection: 5 s by default.
+            operation_timeout(timeout: std::time::Duration) => common.timeout;
+            $(#[$connections])*
+            connections(connections: u32) => common.connections;
+            /// The strategy: rows with a lease by default. All processes that share a lock must use the same strategy.
+            strategy(strategy: crate::pessimistic::Strategy) => common.strategy;
+        }
+
+        /// Adds one table version, for tests.
+        #[doc(hidden)]
+        #[must_use]
+        pub fn next_version(mut self, next: crate::engine::version::NextVersion) -> Self {
+            self.common.next = Some(std::sync::Arc::new(next));
+            self
+        }
+    };
+}
+pub(crate) use common_setters;

@@ -1,22 +1,18 @@
 //! The address of the database and its options.
 
-use std::{fmt, ops::RangeInclusive, sync::Arc, time::Duration};
+use std::{fmt, ops::RangeInclusive, time::Duration};
 
 use polylock_core::{
-    ConfigError,
+    ConfigError, duration,
     url::{self, Keys, StoreUrl},
 };
 use sqlx::mysql::{MySqlConnectOptions, MySqlSslMode};
 
 use super::driver_keys::DRIVER_KEYS;
-use crate::{
-    engine::{
-        config::{self, CommonConfig},
-        source::Source,
-        table,
-        version::NextVersion,
-    },
-    pessimistic::Strategy,
+use crate::engine::{
+    config::{self, CommonConfig, common_setters},
+    source::Source,
+    table,
 };
 
 /// The keys of a URL that are passed to the driver. `charset` and those after it are accepted because URLs of applications
@@ -68,13 +64,9 @@ impl fmt::Debug for Config {
     }
 }
 
-/// Returns the server and the database, without secrets: the driver's own `Debug` shows the password.
+/// Returns the server and the database, without secrets.
 pub(super) fn endpoint(options: &MySqlConnectOptions) -> String {
-    let database = database(options);
-    match options.get_socket() {
-        Some(socket) => format!("database {database:?} on socket {socket:?}"),
-        None => format!("database {database:?} on {}:{}", options.get_host(), options.get_port()),
-    }
+    config::endpoint(database(options), options.get_socket(), options.get_host(), options.get_port())
 }
 
 /// Returns the database's name. [`Config::from_url`] guarantees that there is one.
@@ -142,93 +134,42 @@ impl Config {
         })
     }
 
-    /// Calls `credentials` with the configured options before each new connection, and connects with the options that it returns:
-    /// for passwords and tokens that expire. An error counts as an outage of the server, and the next operation calls it again.
-    /// It runs on the library's own thread, must not block it, and its time counts as part of the operation's.
-    ///
-    /// ```
-    /// use polylock_sql::mysql::Config;
-    ///
-    /// # async fn token() -> std::io::Result<String> { Ok("short-lived".to_owned()) }
-    /// let config = Config::new("mysql://app@db.example.com/app?ssl-mode=verify_identity")?
-    ///     .credentials(|options| async move { Ok(options.password(&token().await?)) });
-    /// # Ok::<_, polylock_core::ConfigError>(())
-    /// ```
-    #[must_use]
-    pub fn credentials<F>(
-        mut self,
-        credentials: impl Fn(MySqlConnectOptions) -> F + Send + Sync + 'static,
-    ) -> Self
-    where
-        F: Future<Output = Result<MySqlConnectOptions, Box<dyn std::error::Error + Send + Sync>>>
-            + Send
-            + 'static,
-    {
-        self.source.complete_with(credentials);
-        self
+    common_setters! {
+        MySqlConnectOptions,
+        /// ```
+        /// use polylock_sql::mysql::Config;
+        ///
+        /// # async fn token() -> std::io::Result<String> { Ok("short-lived".to_owned()) }
+        /// let config = Config::new("mysql://app@db.example.com/app?ssl-mode=verify_identity")?
+        ///     .credentials(|options| async move { Ok(options.password(&token().await?)) });
+        /// # Ok::<_, polylock_core::ConfigError>(())
+        /// ```
+        credentials,
+        /// The maximum number of connections: 8 by default.
+        connections,
+        /// The prefix of the names of tables and routines: a letter or `_`, then up to 40 letters, digits or `_`; case-insensitive.
+        /// `polylock` by default.
+        table,
     }
 
-    /// The prefix of the names of tables and routines: a letter or `_`, then up to 40 letters, digits or `_`; case-insensitive.
-    /// `polylock` by default.
-    #[must_use]
-    pub fn table(mut self, prefix: impl Into<String>) -> Self {
-        self.common.table = prefix.into();
-        self
-    }
-
-    /// The time limit of an operation, including the wait for a connection: 5 s by default.
-    #[must_use]
-    pub const fn operation_timeout(mut self, timeout: Duration) -> Self {
-        self.common.timeout = timeout;
-        self
-    }
-
-    /// The maximum number of connections: 8 by default.
-    #[must_use]
-    pub const fn connections(mut self, connections: u32) -> Self {
-        self.common.connections = connections;
-        self
-    }
-
-    /// The longest pause between two statements that poll for grants by other processes: 100 ms by default.
-    #[must_use]
-    pub const fn poll(mut self, poll: Duration) -> Self {
-        self.poll = poll;
-        self
-    }
-
-    /// The strategy: rows with a lease by default. All processes that share a lock must use the same strategy.
-    #[must_use]
-    pub const fn strategy(mut self, strategy: Strategy) -> Self {
-        self.common.strategy = strategy;
-        self
-    }
-
-    /// Adds one table version, for tests.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn next_version(mut self, next: NextVersion) -> Self {
-        self.common.next = Some(Arc::new(next));
-        self
+    polylock_core::setters! {
+        /// The longest pause between two statements that poll for grants by other processes: 100 ms by default.
+        poll(poll: Duration) => poll;
     }
 
     /// Checks the values that the setters accept without a check.
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         self.common.check()?;
-        if !POLLS.contains(&self.poll) {
-            return Err(ConfigError::new("polylock.poll", "must be 2ms to 1s"));
-        }
-        Ok(())
+        duration::check("polylock.poll", self.poll, &POLLS)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use polylock_core::url::checks;
 
-    fn shown(url: &str) -> String {
-        format!("{:?}", Config::new(url).unwrap())
-    }
+    use super::*;
+    use crate::pessimistic::Strategy;
 
     #[test]
     fn a_url_sets_the_same_options_as_the_setters() {
@@ -241,15 +182,15 @@ mod tests {
             .connections(3)
             .poll(Duration::from_millis(20))
             .strategy(Strategy::Pessimistic);
-        assert_eq!(shown(url), format!("{set:?}"));
-        assert!(shown(url).contains(r#"database \"app\" on db:3307"#), "{}", shown(url));
-        let socket = shown("mysql://app@localhost/app?socket=/run/mysqld/mysqld.sock");
-        assert!(socket.contains("/run/mysqld/mysqld.sock"), "{socket}");
+        let shown = checks::gives(Config::new, url, &set);
+        assert!(shown.contains(r#"database \"app\" on db:3307"#), "{shown}");
+        let socket = Config::new("mysql://app@localhost/app?socket=/run/mysqld/mysqld.sock").unwrap();
+        assert!(format!("{socket:?}").contains("/run/mysqld/mysqld.sock"), "{socket:?}");
     }
 
     #[test]
     fn an_invalid_value_is_an_error_on_its_key() {
-        for (url, key) in [
+        let invalid = [
             ("mysql:", "store"),
             ("mysql:db", "store"),
             ("mysql://db", "store"),
@@ -271,9 +212,8 @@ mod tests {
             ("mysql://db/x?tls=true", "tls"),
             ("mysql://db/x?connectTimeout=3000", "connectTimeout"),
             ("mysql://db/x?connect_timeout=3s", "connect_timeout"),
-        ] {
-            assert_eq!(Config::new(url).unwrap_err().key, key, "{url}");
-        }
+        ];
+        checks::refuses(Config::new, &invalid);
     }
 
     #[test]
@@ -290,13 +230,9 @@ mod tests {
 
     #[test]
     fn no_secret_is_shown() {
-        for url in ["mysql://canary@x:canary@db/x", "mysql://me:canary@db:nowhere/x", "mysql://me:canary@db"]
-        {
-            let shown = match Config::new(url) {
-                Ok(config) => format!("{config:?}"),
-                Err(error) => format!("{error:?} {error}"),
-            };
-            assert!(!shown.contains("canary"), "{shown}");
-        }
+        checks::hides_secrets(
+            Config::new,
+            &["mysql://canary@x:canary@db/x", "mysql://me:canary@db:nowhere/x", "mysql://me:canary@db"],
+        );
     }
 }

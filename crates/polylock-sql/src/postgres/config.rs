@@ -1,6 +1,6 @@
 //! The address of the database and its options.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, time::Duration};
 
 use polylock_core::{
     ConfigError,
@@ -9,14 +9,10 @@ use polylock_core::{
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 
 use super::driver_keys::DRIVER_KEYS;
-use crate::{
-    engine::{
-        config::{self, CommonConfig},
-        source::Source,
-        table,
-        version::NextVersion,
-    },
-    pessimistic::Strategy,
+use crate::engine::{
+    config::{self, CommonConfig, common_setters},
+    source::Source,
+    table,
 };
 
 /// The keys of a URL that are passed to the driver.
@@ -107,13 +103,10 @@ impl fmt::Debug for Config {
     }
 }
 
-/// Returns the server and the database, without secrets: the driver's own `Debug` shows the password.
+/// Returns the server and the database, without secrets.
 pub(super) fn endpoint(options: &PgConnectOptions) -> String {
     let database = options.get_database().unwrap_or_else(|| options.get_username());
-    match options.get_socket() {
-        Some(socket) => format!("database {database:?} on socket {socket:?}"),
-        None => format!("database {database:?} on {}:{}", options.get_host(), options.get_port()),
-    }
+    config::endpoint(database, options.get_socket(), options.get_host(), options.get_port())
 }
 
 /// Removes `extra_float_digits`: a pooler refuses start-up parameters that it does not know, and this store has no floating-point
@@ -178,30 +171,22 @@ impl Config {
         })
     }
 
-    /// Calls `credentials` with the configured options before each new connection, and connects with the options that it returns:
-    /// for passwords and tokens that expire. An error counts as an outage of the server, and the next operation calls it again.
-    /// It runs on the library's own thread, must not block it, and its time counts as part of the operation's.
-    ///
-    /// ```
-    /// use polylock_sql::postgres::Config;
-    ///
-    /// # async fn token() -> std::io::Result<String> { Ok("short-lived".to_owned()) }
-    /// let config = Config::new("postgres://app@db.example.com/app?sslmode=verify-full")?
-    ///     .credentials(|options| async move { Ok(options.password(&token().await?)) });
-    /// # Ok::<_, polylock_core::ConfigError>(())
-    /// ```
-    #[must_use]
-    pub fn credentials<F>(
-        mut self,
-        credentials: impl Fn(PgConnectOptions) -> F + Send + Sync + 'static,
-    ) -> Self
-    where
-        F: Future<Output = Result<PgConnectOptions, Box<dyn std::error::Error + Send + Sync>>>
-            + Send
-            + 'static,
-    {
-        self.source.complete_with(credentials);
-        self
+    common_setters! {
+        PgConnectOptions,
+        /// ```
+        /// use polylock_sql::postgres::Config;
+        ///
+        /// # async fn token() -> std::io::Result<String> { Ok("short-lived".to_owned()) }
+        /// let config = Config::new("postgres://app@db.example.com/app?sslmode=verify-full")?
+        ///     .credentials(|options| async move { Ok(options.password(&token().await?)) });
+        /// # Ok::<_, polylock_core::ConfigError>(())
+        /// ```
+        credentials,
+        /// The maximum number of connections, not counting the listening one: 8 by default.
+        connections,
+        /// The prefix of the names of tables and functions: a letter or `_`, then up to 40 letters, digits or `_`. `polylock` by
+        /// default.
+        table,
     }
 
     /// The schema of the tables and functions: a letter or `_`, then up to 40 letters, digits or `_`; case-sensitive. The default
@@ -212,62 +197,18 @@ impl Config {
         self
     }
 
-    /// The prefix of the names of tables and functions: a letter or `_`, then up to 40 letters, digits or `_`. `polylock` by
-    /// default.
-    #[must_use]
-    pub fn table(mut self, prefix: impl Into<String>) -> Self {
-        self.common.table = prefix.into();
-        self
-    }
-
-    /// The failures that a grant survives: by default, also a crash of the server.
-    #[must_use]
-    pub const fn durability(mut self, durability: Durability) -> Self {
-        self.durability = durability;
-        self
-    }
-
-    /// The time limit of an operation, including the wait for a connection: 5 s by default.
-    #[must_use]
-    pub const fn operation_timeout(mut self, timeout: Duration) -> Self {
-        self.common.timeout = timeout;
-        self
-    }
-
-    /// The maximum number of connections, not counting the listening one: 8 by default.
-    #[must_use]
-    pub const fn connections(mut self, connections: u32) -> Self {
-        self.common.connections = connections;
-        self
+    polylock_core::setters! {
+        /// The failures that a grant survives: by default, also a crash of the server.
+        durability(durability: Durability) => durability;
+        /// The age from which opening the store warns of a transaction that keeps deleted rows, for tests.
+        #[doc(hidden)]
+        old_snapshot(age: Duration) => old_snapshot;
     }
 
     /// The way in which waiters receive their grants.
     #[must_use]
     pub fn listen(mut self, listen: Listen) -> Self {
         self.listen = listen;
-        self
-    }
-
-    /// The strategy: rows with a lease by default. All processes that share a lock must use the same strategy.
-    #[must_use]
-    pub const fn strategy(mut self, strategy: Strategy) -> Self {
-        self.common.strategy = strategy;
-        self
-    }
-
-    /// Adds one table version, for tests.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn next_version(mut self, next: NextVersion) -> Self {
-        self.common.next = Some(Arc::new(next));
-        self
-    }
-
-    /// The age from which opening the store warns of a transaction that keeps deleted rows, for tests.
-    #[doc(hidden)]
-    #[must_use]
-    pub const fn old_snapshot(mut self, age: Duration) -> Self {
-        self.old_snapshot = age;
         self
     }
 
@@ -309,11 +250,10 @@ fn listen(text: &str) -> Result<Listen, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use polylock_core::url::checks;
 
-    fn shown(url: &str) -> String {
-        format!("{:?}", Config::new(url).unwrap())
-    }
+    use super::*;
+    use crate::pessimistic::Strategy;
 
     #[test]
     fn a_url_sets_the_same_options_as_the_setters() {
@@ -329,13 +269,13 @@ mod tests {
             .connections(3)
             .listen(Listen::Off)
             .strategy(Strategy::Pessimistic);
-        assert_eq!(shown(url), format!("{set:?}"));
-        assert!(shown(url).contains(r#"database \"app\" on db:5433"#), "{}", shown(url));
+        let shown = checks::gives(Config::new, url, &set);
+        assert!(shown.contains(r#"database \"app\" on db:5433"#), "{shown}");
     }
 
     #[test]
     fn an_invalid_value_is_an_error_on_its_key() {
-        for (url, key) in [
+        let invalid = [
             ("postgres:", "store"),
             ("postgres:db", "store"),
             ("postgres://db:port/x", "store"),
@@ -357,9 +297,8 @@ mod tests {
             ("postgres://db/x?schema=app", "schema"),
             ("postgres://db/x?pool_size=3", "pool_size"),
             ("postgres://db/x?chanel_binding=prefer", "chanel_binding"),
-        ] {
-            assert_eq!(Config::new(url).unwrap_err().key, key, "{url}");
-        }
+        ];
+        checks::refuses(Config::new, &invalid);
     }
 
     #[test]
@@ -379,18 +318,16 @@ mod tests {
 
     #[test]
     fn no_secret_is_shown() {
-        for url in [
-            "postgres://canary@x:canary@db/x",
-            "postgres://me:canary@db:nowhere/x",
-            "postgres://me:canary@db/x?polylock.listen=postgres%3A%2F%2Fme%3Acanary%40db%3Ap",
-        ] {
-            let shown = match Config::new(url) {
-                Ok(config) => format!("{config:?}"),
-                Err(error) => format!("{error:?} {error}"),
-            };
-            assert!(!shown.contains("canary"), "{shown}");
-        }
         let listens = "postgres://me:canary@db/x?polylock.listen=postgres%3A%2F%2Fme%3Acanary%40other%2Fx";
-        assert!(shown(listens).contains("other") && !shown(listens).contains("canary"));
+        checks::hides_secrets(
+            Config::new,
+            &[
+                "postgres://canary@x:canary@db/x",
+                "postgres://me:canary@db:nowhere/x",
+                "postgres://me:canary@db/x?polylock.listen=postgres%3A%2F%2Fme%3Acanary%40db%3Ap",
+                listens,
+            ],
+        );
+        assert!(format!("{:?}", Config::new(listens).unwrap()).contains("other"));
     }
 }

@@ -1,17 +1,21 @@
 //! The configuration of the store.
 
 use std::{
+    ops::RangeInclusive,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
 
 use polylock_core::{
-    ConfigError,
+    ConfigError, duration,
     url::{Keys, StoreUrl},
 };
 
 use crate::engine::{table, version::NextVersion};
+
+/// The range of `polylock.operation_timeout`.
+const TIMEOUTS: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(3600);
 
 /// The path of the file and the options of the store. See the [module](super) for the meaning of each option.
 ///
@@ -83,6 +87,12 @@ impl Config {
         Ok(config)
     }
 
+    /// Returns the path of the file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Sets the prefix of the table names, so that several sets of locks, or other tables, can share a file: a letter or `_`, then up to 40
     /// letters, digits or `_`. The default is `polylock`.
     #[must_use]
@@ -91,24 +101,11 @@ impl Config {
         self
     }
 
-    /// Sets the failures that a grant survives. The default includes a power cut.
-    #[must_use]
-    pub const fn durability(mut self, durability: Durability) -> Self {
-        self.durability = durability;
-        self
-    }
-
-    /// Sets the time for which an operation is retried while others keep the file locked: 5 s by default.
-    #[must_use]
-    pub const fn operation_timeout(mut self, timeout: Duration) -> Self {
-        self.operation_timeout = timeout;
-        self
-    }
-
-    /// Returns the path of the file.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.path
+    polylock_core::setters! {
+        /// Sets the failures that a grant survives. The default includes a power cut.
+        durability(durability: Durability) => durability;
+        /// Sets the time for which an operation is retried while others keep the file locked: 5 s by default.
+        operation_timeout(timeout: Duration) => operation_timeout;
     }
 
     /// Adds a version of the tables.
@@ -135,25 +132,18 @@ impl Config {
             return Err(ConfigError::new("store", "the path must be UTF-8 without NUL"));
         }
         table::check(&self.table)?;
-        if self.operation_timeout < Duration::from_millis(10)
-            || self.operation_timeout > Duration::from_secs(3600)
-        {
-            return Err(ConfigError::new("polylock.operation_timeout", "must be 10ms to 1h"));
-        }
-        Ok(())
+        duration::check("polylock.operation_timeout", self.operation_timeout, &TIMEOUTS)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use polylock_core::url::{self, checks};
+
     use super::*;
 
     fn read(url: &str) -> Result<Config, ConfigError> {
-        let url = StoreUrl::parse(url)?;
-        let mut keys = url.keys();
-        let config = Config::from_url(&url, &mut keys)?;
-        keys.finish()?;
-        Ok(config)
+        url::read(url, Config::from_url)
     }
 
     #[test]
@@ -163,14 +153,14 @@ mod tests {
             .table("t_1")
             .durability(Durability::Normal)
             .operation_timeout(Duration::from_millis(250));
-        assert_eq!(read(url), Ok(set));
-        assert_eq!(read("sqlite:locks.db"), Ok(Config::new("locks.db")));
+        checks::gives(read, url, &set);
+        checks::gives(read, "sqlite:locks.db", &Config::new("locks.db"));
     }
 
     #[test]
     fn an_invalid_value_is_an_error_on_its_key() {
         let long = format!("sqlite:x?polylock.table={}", "t".repeat(42));
-        for (url, key) in [
+        let invalid = [
             ("sqlite:", "store"),
             ("sqlite::memory:", "store"),
             ("sqlite://:memory:", "store"),
@@ -185,9 +175,8 @@ mod tests {
             ("sqlite:x?polylock.operation_timeout=soon", "polylock.operation_timeout"),
             ("sqlite:x?polylock.operation_timeout=0", "polylock.operation_timeout"),
             ("sqlite:x?polylock.tabel=x", "polylock.tabel"),
-        ] {
-            assert_eq!(read(url).unwrap_err().key, key, "{url}");
-        }
+        ];
+        checks::refuses(read, &invalid);
     }
 
     #[test]

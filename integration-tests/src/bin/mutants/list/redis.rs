@@ -40,7 +40,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "all prefixes share their channels, in Redis",
-        file: "crates/polylock-redis/src/link.rs",
+        file: "crates/polylock-redis/src/endpoint.rs",
         from: "    format!(\"polylock:{prefix}:{client}\")",
         to: "    drop(prefix.to_owned());
     format!(\"polylock:{client}\")",
@@ -189,7 +189,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         from: "            let client = self.settings.client(&server, ProtocolVersion::RESP3);
 ",
         to: "            let mut settings = self.settings.clone();
-            settings.certificates = crate::config::Certificates::default();
+            settings.certificates = polylock_core::url::Certificates::default();
             let client = settings.client(&server, ProtocolVersion::RESP3);
 ",
         test: (

@@ -1,10 +1,11 @@
-//! Store URLs. They are parsed by hand, because the `url` crate can't parse `h1,h2,h3` as hosts, and are shown without secrets.
+//! A store URL. It is parsed by hand, because the `url` crate can't parse `h1,h2,h3` as hosts, and is shown without secrets.
 
-use std::{collections::BTreeMap, fmt, time::Duration};
+use std::{collections::BTreeMap, fmt};
 
 use percent_encoding::percent_decode_str;
 
-use crate::{ConfigError, duration};
+use super::keys::Keys;
+use crate::ConfigError;
 
 /// The URL that selects a store: `scheme:rest?key=value&…`.
 ///
@@ -84,8 +85,7 @@ impl StoreUrl {
     pub fn file(&self) -> Result<String, ConfigError> {
         let path = self.rest.strip_prefix("//").unwrap_or(&self.rest);
         if path.is_empty() {
-            let example = format!("names no file: write {}:///absolute/path.db", self.scheme);
-            return Err(ConfigError::new("store", example));
+            return Err(self.problem("names no file", "/absolute/path.db"));
         }
         let path = percent_decode_str(path).decode_utf8();
         path.map(Into::into).map_err(|_| ConfigError::new("store", "the path is not valid UTF-8"))
@@ -94,7 +94,14 @@ impl StoreUrl {
     /// Returns the keys, to be taken one by one and then [`finish`](Keys::finish)ed.
     #[must_use]
     pub fn keys(&self) -> Keys {
-        Keys { left: self.keys.clone(), known: Vec::new() }
+        Keys::new(self.keys.clone())
+    }
+
+    /// Returns the error for an invalid address. Its message is `problem`, and an example, of which `example` is the part after
+    /// `scheme://`.
+    #[must_use]
+    pub fn problem(&self, problem: &str, example: &str) -> ConfigError {
+        ConfigError::new("store", format!("{problem}: write {}://{example}", self.scheme))
     }
 }
 
@@ -134,123 +141,10 @@ impl fmt::Debug for StoreUrl {
     }
 }
 
-/// The keys of a URL or a config file, from which a store takes its own.
-///
-/// The keys left at [`finish`](Self::finish) are rejected, with the nearest known key as a suggestion: a misspelt setting must not
-/// be ignored.
-#[derive(Clone)]
-pub struct Keys {
-    left: BTreeMap<String, String>,
-    known: Vec<&'static str>,
-}
-
-impl fmt::Debug for Keys {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Keys").field("left", &self.left.keys()).field("known", &self.known).finish()
-    }
-}
-
-/// Former names of keys, and their present ones.
-const RENAMED: [(&str, &str); 4] = [
-    ("polylock.busy_timeout", "polylock.operation_timeout"),
-    ("polylock.command_timeout", "polylock.operation_timeout"),
-    ("polylock.request_timeout", "polylock.operation_timeout"),
-    ("polylock.timeout", "polylock.operation_timeout"),
-];
-
-impl Keys {
-    /// Takes the text of `key`, if given.
-    pub fn text(&mut self, key: &'static str) -> Option<String> {
-        self.known.push(key);
-        self.left.remove(key)
-    }
-
-    /// Takes `key` and parses it with `read`, which returns an error that states the accepted values.
-    ///
-    /// # Errors
-    /// [`ConfigError`] on `key` if it can't be parsed.
-    pub fn read<T, E: fmt::Display>(
-        &mut self,
-        key: &'static str,
-        read: impl FnOnce(&str) -> Result<T, E>,
-    ) -> Result<Option<T>, ConfigError> {
-        let text = self.text(key);
-        text.map(|text| read(&text)).transpose().map_err(|problem| ConfigError::new(key, problem.to_string()))
-    }
-
-    /// Takes `key` as a duration (see [`duration::parse`]).
-    ///
-    /// # Errors
-    /// [`ConfigError`] on `key` if the value is not a valid duration.
-    pub fn duration(&mut self, key: &'static str) -> Result<Option<Duration>, ConfigError> {
-        self.read(key, duration::parse)
-    }
-
-    /// Takes `key` as one of `choices`, which are given by name.
-    ///
-    /// # Errors
-    /// [`ConfigError`] on `key`, with a list of the choices, if it is none of them.
-    pub fn choice<T: Copy>(
-        &mut self,
-        key: &'static str,
-        choices: &[(&str, T)],
-    ) -> Result<Option<T>, ConfigError> {
-        self.read(key, |text| {
-            choices.iter().find(|(name, _)| *name == text).map(|(_, value)| *value).ok_or_else(|| {
-                let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
-                format!("must be one of {}", names.join(", "))
-            })
-        })
-    }
-
-    /// Takes two keys that are only valid together.
-    ///
-    /// # Errors
-    /// [`ConfigError`] on `first` if only one of them is given.
-    pub fn pair(
-        &mut self,
-        first: &'static str,
-        second: &'static str,
-    ) -> Result<Option<(String, String)>, ConfigError> {
-        match (self.text(first), self.text(second)) {
-            (Some(one), Some(other)) => Ok(Some((one, other))),
-            (None, None) => Ok(None),
-            _ => Err(ConfigError::new(first, format!("requires {second}, and {second} requires it"))),
-        }
-    }
-
-    /// Rejects the keys that were not taken.
-    ///
-    /// # Errors
-    /// [`ConfigError`] on the first key left, with the known key that is nearest to it.
-    pub fn finish(self) -> Result<(), ConfigError> {
-        let Some(unknown) = self.left.into_keys().next() else { return Ok(()) };
-        let renamed = RENAMED.iter().find(|(former, now)| *former == unknown && self.known.contains(now));
-        if let Some((_, now)) = renamed {
-            return Err(ConfigError::new(unknown, format!("is called {now} in every store: write that")));
-        }
-        let nearest = nearest(&unknown, self.known.iter().copied());
-        let hint = match nearest {
-            Some(nearest) => format!("did you mean {nearest}?"),
-            None => format!("known keys: {}", self.known.join(", ")),
-        };
-        Err(ConfigError::new(unknown, format!("unknown key; {hint}")))
-    }
-}
-
-/// Returns the candidate that `text` most likely misspells, if one is near.
-#[must_use]
-pub fn nearest<'a>(text: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    candidates
-        .into_iter()
-        .map(|candidate| (strsim::jaro_winkler(text, candidate), candidate))
-        .filter(|(likeness, _)| *likeness > 0.8)
-        .max_by(|(a, _), (b, _)| a.total_cmp(b))
-        .map(|(_, candidate)| candidate)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -261,29 +155,6 @@ mod tests {
         assert_eq!(keys.duration("polylock.ttl"), Ok(Some(Duration::from_secs(90))));
         assert_eq!(keys.finish(), Ok(()));
         assert_eq!(StoreUrl::parse("sqlite:x.db").unwrap().file().as_deref(), Ok("x.db"));
-    }
-
-    #[test]
-    fn a_misspelt_key_is_refused_with_a_suggestion() {
-        let mut keys = StoreUrl::parse("memory:?polylock.tll=1").unwrap().keys();
-        assert_eq!(keys.duration("polylock.ttl"), Ok(None));
-        let error = keys.finish().unwrap_err();
-        assert_eq!(error.to_string(), "polylock.tll: unknown key; did you mean polylock.ttl?");
-    }
-
-    #[test]
-    fn a_former_name_of_a_key_is_refused_with_the_present_one() {
-        for former in ["busy_timeout", "command_timeout", "request_timeout", "timeout"] {
-            let mut keys = StoreUrl::parse(&format!("redis://h?polylock.{former}=1s")).unwrap().keys();
-            assert_eq!(keys.duration("polylock.operation_timeout"), Ok(None));
-            let error = keys.finish().unwrap_err().to_string();
-            let expected = "is called polylock.operation_timeout in every store: write that";
-            assert_eq!(error, format!("polylock.{former}: {expected}"));
-        }
-        // A store without this setting does not suggest it.
-        let keys = StoreUrl::parse("memory:?polylock.timeout=1s").unwrap().keys();
-        let error = keys.finish().unwrap_err().to_string();
-        assert!(error.starts_with("polylock.timeout: unknown key; "), "{error}");
     }
 
     #[test]
