@@ -97,14 +97,14 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "SQL: a claim expires after its client's timeout",
-        file: "crates/polylock-sql/src/engine/pool.rs",
+        file: "crates/polylock-sql/src/engine/server/pool.rs",
         from: "self.clock().expiry_us(deadline.since(sent))",
         to: "self.clock().expiry_us(deadline.since(sent) * 60)",
         test: ("late_claims", "postgres::a_late_claim_of_a_lock_that_was_released_grants_nothing"),
     },
     Mutant {
         name: "SQL: a claim that is refused because the clock was set is not retried",
-        file: "crates/polylock-sql/src/engine/pool.rs",
+        file: "crates/polylock-sql/src/engine/server/pool.rs",
         from: "const EXPIRIES: u32 = 4;",
         to: "const EXPIRIES: u32 = 1;",
         test: ("databases", "postgres::a_step_of_the_servers_clock_costs_a_claim_only_one_round_trip"),
@@ -230,7 +230,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "a step can't be repeated, in PostgreSQL",
-        file: "crates/polylock-sql/src/postgres/statements.rs",
+        file: "crates/polylock-sql/src/postgres/tables.rs",
         from: "\"ADD COLUMN IF NOT EXISTS\"",
         to: "\"ADD COLUMN\"",
         test: ("databases", "upgrade::postgres::an_interrupted_upgrade_is_completed"),
@@ -264,9 +264,9 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "functions of other versions count as those of this one, in PostgreSQL",
-        file: "crates/polylock-sql/src/postgres/open.rs",
-        from: "count < statements::tables(config).routines.len()",
-        to: "count < statements::tables(config).routines.len() - 5",
+        file: "crates/polylock-sql/src/engine/server/tables.rs",
+        from: "count < self.routines.len()",
+        to: "count + 5 < self.routines.len()",
         test: (
             "databases",
             "upgrade::postgres::an_old_program_uses_tables_created_by_a_new_one",
@@ -274,7 +274,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "a certificate that is not accepted counts as an outage, in PostgreSQL",
-        file: "crates/polylock-sql/src/engine/pool.rs",
+        file: "crates/polylock-sql/src/engine/server/driver.rs",
         from: "cause.kind() == ErrorKind::InvalidData =>",
         to: "cause.kind() == ErrorKind::InvalidInput =>",
         test: ("databases", "tls::modes_of_postgres"),
@@ -1563,21 +1563,21 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "SQL: a release is not repeated after a claim that may be executed late",
-        file: "crates/polylock-sql/src/engine/mod.rs",
+        file: "crates/polylock-sql/src/engine/backend.rs",
         from: "if let Some(until) = self.inner.dialect.late_until(request.id) {",
         to: "if let (Some(until), false) = (self.inner.dialect.late_until(request.id), true) {",
         test: ("databases", "callers::mariadb_a_claim_of_a_dropped_acquisition_takes_no_lock"),
     },
     Mutant {
         name: "SQL: a claim that its caller dropped is not recorded as late",
-        file: "crates/polylock-sql/src/engine/pool.rs",
+        file: "crates/polylock-sql/src/engine/server/pool.rs",
         from: "std::mem::replace(&mut in_flight.is_unanswered, true);",
         to: "in_flight.is_unanswered;",
         test: ("databases", "callers::postgres_a_claim_of_a_dropped_acquisition_takes_no_lock"),
     },
     Mutant {
         name: "SQL: each runtime has its own limit of connections",
-        file: "crates/polylock-sql/src/engine/limit.rs",
+        file: "crates/polylock-sql/src/engine/server/limit.rs",
         from: "connections: Arc::new(Semaphore::new(size)),",
         to: "connections: Arc::new(Semaphore::new(2 * size)),",
         test: ("databases", "callers::mariadb_all_runtimes_together_keep_the_limit_of_connections"),
