@@ -15,10 +15,13 @@ use std::{
     time::Duration,
 };
 
-use polylock_core::{Clock, SystemClock};
+use polylock_core::{Clock, SystemClock, wakeups::Wakeups};
 use tokio::task::JoinHandle;
 
-use super::{Dialect, Inner, background::Background};
+use super::{
+    background::Background,
+    dialect::{Dialect, PollOutcome},
+};
 
 /// The pause after a failed round.
 const AFTER_FAILURE: Duration = Duration::from_millis(250);
@@ -30,34 +33,22 @@ const AFTER_FAILURE: Duration = Duration::from_millis(250);
 /// which held the lock for an instant, drove one another to the longest pause.
 const GROWTH: u32 = 8;
 
-/// The pauses between rounds, from the first to the longest.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct PollInterval {
-    /// The pause after a request begins to wait, and after a round that found a departure.
-    pub(crate) shortest: Duration,
-    /// The maximum pause: the longest time that a hand-over between processes waits for a round.
-    pub(crate) longest: Duration,
-    /// The minimum pause, as a multiple of the duration of the round.
-    pub(crate) min_ratio: u32,
+/// The part of a store that the poller uses.
+pub(super) struct PolledStore<D> {
+    pub(super) dialect: D,
+    pub(super) context: Arc<StoreContext>,
 }
 
-/// The outcome of a round.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum PollOutcome {
-    /// Nothing has happened, or the round can't detect it.
-    Unchanged,
-    /// Something has happened: the next round is due after this pause. It is the shortest one if a watched request has left; otherwise at
-    /// most a few times that, because a queue of processes moves on this fast.
-    NextAfter(Duration),
-    /// The database waited in the statement until something happened, for a moment at most, so the round took time without work. If
-    /// something happened (`changed`), the next round is due after the shortest pause.
-    #[cfg_attr(not(feature = "mysql"), expect(dead_code, reason = "only MySQL waits in a statement"))]
-    Waited { changed: bool },
+/// The waiters of a store on the connections of all runtimes, and their poller.
+#[derive(Debug, Default)]
+pub(super) struct StoreContext {
+    pub(super) wakeups: Arc<Wakeups>,
+    poller: Poller,
 }
 
 /// The poller task, if it runs.
 #[derive(Debug)]
-pub(super) struct Poller {
+struct Poller {
     /// True if a waiter was added since the last round began.
     waiter_added: AtomicBool,
     running: Mutex<Option<JoinHandle<()>>>,
@@ -71,7 +62,7 @@ impl Default for Poller {
     }
 }
 
-impl<D: Dialect> Inner<D> {
+impl<D: Dialect> PolledStore<D> {
     /// Starts the poller if it does not run. The caller has registered a waiter.
     pub(super) fn ensure_poller_running(self: &Arc<Self>) {
         self.context.poller.waiter_added.store(true, Ordering::Release);
@@ -100,7 +91,7 @@ impl Drop for Poller {
     }
 }
 
-async fn run_poller<D: Dialect>(store: Weak<Inner<D>>) {
+async fn run_poller<D: Dialect>(store: Weak<PolledStore<D>>) {
     let mut pause = match store.upgrade() {
         Some(store) => store.dialect.poll_interval().shortest,
         None => return,

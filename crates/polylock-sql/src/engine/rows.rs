@@ -9,6 +9,8 @@ use polylock_core::{
 };
 use sqlx::Error;
 
+use super::columns::{Columns, require};
+
 /// Returns a duration in microseconds.
 pub(crate) fn micros(time: Duration) -> i64 {
     // Rounded up: a lease may be longer than requested, never shorter.
@@ -31,21 +33,6 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
 /// Decodes a name from the bytes that the tables store; `None` if they are no valid name.
 pub(crate) fn name(bytes: Vec<u8>) -> Option<LockName> {
     LockName::new(String::from_utf8(bytes).ok()?).ok()
-}
-
-/// Decodes the bytes that a column stores as hexadecimal `digits`.
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(crate) fn unhex(column: usize, digits: &str) -> Result<Vec<u8>, Error> {
-    let pair = |pair: &[u8]| u8::from_str_radix(str::from_utf8(pair).ok()?, 16).ok();
-    require(column, digits.as_bytes().chunks(2).map(pair).collect())
-}
-
-/// Access to the columns of a row, by position.
-pub(crate) trait Columns {
-    fn int(&self, column: usize) -> Result<Option<i64>, Error>;
-    fn bytes(&self, column: usize) -> Result<Vec<u8>, Error>;
-    /// Returns a text. Other programs may have written it: bytes that are not UTF-8 are replaced.
-    fn text(&self, column: usize) -> Result<Option<String>, Error>;
 }
 
 /// The state of a request: `Held` from a row (token, remaining lease, ...), `Blocked` from a row (NULL, remaining lease of the last entry
@@ -260,12 +247,4 @@ fn entry(row: &impl Columns, first: usize) -> Result<(LockName, Entry), Error> {
         name.ok_or_else(|| invalid("name"))?,
         entry.broken(notice.map(|notice| BreakNotice::from_text(&notice))),
     ))
-}
-
-/// Returns `value`, or an error instead of a panic if it is missing: polylock can't have written that row.
-pub(crate) fn require<T>(column: usize, value: Option<T>) -> Result<T, Error> {
-    value.ok_or_else(|| Error::ColumnDecode {
-        index: column.to_string(),
-        source: "the row has an invalid value, which polylock did not write".into(),
-    })
 }

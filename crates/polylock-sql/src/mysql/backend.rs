@@ -9,24 +9,26 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    BreakOrder, Capabilities, Entry, Fencing, HoldAlerts, LockName, LockStatus, LostReason, Moment,
-    Operation, Release, Request, RequestId, Result, Scope, wakeups::Wakeups,
+    BreakOrder, Capabilities, Entry, LockName, LockStatus, LostReason, Moment, Operation, Release, Request,
+    RequestId, Result, wakeups::Wakeups,
 };
 
 use super::{
-    NAME,
+    config::Config,
     hand_over::GrantedWaiter,
     local_requests::LocalRequests,
     statements::Statements,
     watch::{self, Watch},
 };
 use crate::engine::{
-    self, ClaimRow, Dialect, EntryState, LIST_ROWS, MAX_TTL, MIN_TTL, PollInterval, PollOutcome, SWEEP_ROWS,
-    bytes, label,
-    literal::Arg,
-    pool::Server,
-    rows::{self, Columns, TimedReply, micros},
-    slot,
+    self, ClaimRow, Dialect, EntryState, PollInterval, PollOutcome, SWEEP_ROWS, bytes,
+    columns::Columns,
+    rows::{self, TimedReply},
+    server::{
+        literal::Arg,
+        locks::{claim_arguments, packed, slot_argument},
+        pool::Server,
+    },
 };
 
 /// The locks of one database, on the connections of one runtime.
@@ -50,23 +52,12 @@ impl fmt::Debug for MySqlDialect {
 
 impl MySqlDialect {
     /// Returns the store. `durable` is true if grants survive a crash of the server's machine.
-    pub(super) fn new(
-        server: Server<sqlx::MySql>,
-        statements: Statements,
-        poll: Duration,
-        durable: bool,
-    ) -> Self {
-        let mut capabilities = Capabilities::new(NAME, MIN_TTL..=MAX_TTL);
-        capabilities.scope = Scope::Network;
-        capabilities.claims_at_once = server.claims_at_once();
-        if !durable {
-            capabilities.fencing = Fencing::WhileRunning;
-        }
+    pub(super) fn new(config: &Config, server: Server<sqlx::MySql>, durable: bool) -> Self {
         Self {
+            capabilities: server.capabilities(durable),
             server,
-            capabilities,
-            longest_pause: poll,
-            statements: Arc::new(statements),
+            longest_pause: config.poll,
+            statements: Arc::new(Statements::new(config)),
             local: Arc::default(),
             watch: Arc::default(),
             sweep: Arc::default(),
@@ -93,24 +84,8 @@ impl Dialect for MySqlDialect {
         watch::poll_interval(self.longest_pause)
     }
 
-    fn receive_notifications(&self, _: &Arc<Wakeups>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        Box::pin(std::future::pending())
-    }
-
     async fn claim(&self, request: &Request, wakeups: &Arc<Wakeups>) -> Result<ClaimRow> {
-        let queue_lease = if request.queues { micros(request.queue_lease()) } else { 0 };
-        let arguments = [
-            Arg::Bytes(bytes(&request.name)),
-            Arg::Bytes(&request.id.to_bytes()),
-            Arg::Int(request.mode.bit().into()),
-            Arg::Int(request.mode.conflicts().into()),
-            Arg::Bytes(&slot(request)),
-            Arg::Text(request.owner.as_str()),
-            Arg::Text(label(request)),
-            Arg::Int(micros(request.ttl)),
-            Arg::Int(queue_lease),
-            Arg::Int(request.wants_position.into()),
-        ];
+        let arguments = [&claim_arguments(request)[..], &[Arg::Int(request.wants_position.into())]].concat();
         if request.queues {
             // Before the claim is sent, so that a release that grants it the lock immediately afterwards finds it.
             self.local.claim(request);
@@ -150,7 +125,7 @@ impl Dialect for MySqlDialect {
     }
 
     async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<EntryState>> {
-        let arguments = [Arg::Bytes(&engine::packed(requests))];
+        let arguments = [Arg::Bytes(&packed(requests))];
         let states = self
             .server
             .query(Operation::Renew, &self.statements.keep_alive, &arguments, rows::states)
@@ -166,20 +141,12 @@ impl Dialect for MySqlDialect {
     }
 
     async fn loss(&self, request: &Request) -> Result<LostReason> {
-        let arguments = [
-            Arg::Bytes(bytes(&request.name)),
-            Arg::Bytes(&request.id.to_bytes()),
-            Arg::Bytes(&slot(request)),
-        ];
+        let arguments = [Arg::Bytes(bytes(&request.name)), Arg::Id(request.id), slot_argument(request)];
         self.server.query(Operation::Renew, &self.statements.notice, &arguments, rows::loss).await
     }
 
     async fn release(&self, request: &Request, wakeups: &Wakeups) -> Result<Release> {
-        let arguments = [
-            Arg::Bytes(bytes(&request.name)),
-            Arg::Bytes(&request.id.to_bytes()),
-            Arg::Bytes(&slot(request)),
-        ];
+        let arguments = [Arg::Bytes(bytes(&request.name)), Arg::Id(request.id), slot_argument(request)];
         let answered = self.server.send(Operation::Release, &self.statements.release, &arguments).await;
         let (rows, reply_lost) = match answered {
             Ok(answer) => answer,
@@ -210,34 +177,17 @@ impl Dialect for MySqlDialect {
     }
 
     async fn lock(&self, name: &[u8]) -> Result<Vec<LockStatus>> {
-        let (template, arguments) = (&self.statements.locks_by_name, [Arg::Bytes(name)]);
-        self.server.query(Operation::Inspect, template, &arguments, |rows| rows::statuses(rows, true)).await
+        self.server.lock(&self.statements.lists, name).await
     }
 
     async fn page(&self, first: &[u8], end: &[u8]) -> Result<rows::Page> {
-        let arguments = [Arg::Bytes(first), Arg::Bytes(end), Arg::Int(LIST_ROWS)];
-        let template = &self.statements.locks_by_prefix;
-        self.server.query(Operation::Inspect, template, &arguments, |rows| rows::page(rows, LIST_ROWS)).await
+        self.server.page(&self.statements.lists, first, end).await
     }
 
-    async fn break_lock(&self, name: &LockName, order: &BreakOrder, wakeups: &Wakeups) -> Result<Vec<Entry>> {
+    async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
         let notice = engine::notice(order);
         let arguments = [Arg::Bytes(bytes(name)), Arg::Text(&notice), Arg::Int(order.force.into())];
-        let broken = self
-            .server
-            .query_expiring(
-                Operation::Break,
-                None,
-                &self.statements.break_lock,
-                &arguments,
-                rows::timed_break,
-            )
-            .await?;
-        if order.force {
-            // The waiters of this process claim immediately; those of other processes when their pollers find the change.
-            wakeups.notify_all();
-        }
-        Ok(broken)
+        self.server.break_holds(&self.statements.break_lock, &arguments).await
     }
 
     async fn sweep(&self) -> Result<()> {
@@ -252,10 +202,5 @@ impl Dialect for MySqlDialect {
             .await?;
         *self.sweep.lock().unwrap_or_else(PoisonError::into_inner) = next;
         Ok(())
-    }
-
-    fn alerts(&self) -> Option<&Arc<HoldAlerts>> {
-        // There are no notifications, and holders do not poll.
-        None
     }
 }

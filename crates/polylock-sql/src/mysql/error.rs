@@ -7,7 +7,7 @@ use sqlx::{
 };
 
 use super::NAME;
-use crate::engine::pool::{ClassifyErrors, Driver, ErrorClass};
+use crate::engine::server::driver::{ClassifyErrors, Driver, ErrorClass};
 
 /// Returns the number of an error that the server has reported: <https://mariadb.com/kb/en/mariadb-error-codes/>,
 /// <https://dev.mysql.com/doc/mysql-errors/8.0/en/server-error-reference.html>.

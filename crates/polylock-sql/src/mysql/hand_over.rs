@@ -3,7 +3,10 @@
 use polylock_core::{FencingToken, Grant, RequestId, wakeups::Wakeups};
 use sqlx::Error;
 
-use crate::engine::rows::{Columns, duration, require, unhex};
+use crate::engine::{
+    columns::{Columns, require, unhex},
+    rows::duration,
+};
 
 /// The grant of a lock to a waiter.
 #[derive(Debug, PartialEq, Eq)]

@@ -2,18 +2,18 @@
 
 mod backend;
 mod config;
+mod connect;
 mod driver_keys;
 mod error;
 mod hand_over;
 mod local_requests;
-mod open;
 mod pessimistic;
-mod rows;
 mod statements;
+mod tables;
 mod watch;
 
 pub use config::Config;
-pub use open::{connect, schema, schema_statements};
+pub use connect::{connect, schema, schema_statements};
 
 pub use crate::pessimistic::Strategy;
 

@@ -1,19 +1,17 @@
 //! The statements of the pessimistic strategy for MySQL and MariaDB.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-use polylock_core::{Capabilities, Fencing, HoldLifetime, Modes, Notifications, Order, QueueLease, Scope};
+use polylock_core::Store;
 use sqlx::Error;
 
-use super::{
-    NAME,
-    config::Config,
-    error,
-    statements::{Tables, fill},
-};
+use super::{config::Config, error, statements::fill};
 use crate::{
-    engine::{MAX_TTL, literal::Template, pool::Server, version::Version},
-    pessimistic::{ErrorCodes, LockStatements, PessimisticBackend, SLICE, ServerPools, Statements},
+    engine::{
+        server::{literal::Template, pool::Server, tables::Tables},
+        version::Version,
+    },
+    pessimistic::{self, ErrorCodes, LockStatements, SLICE, ServerPools, Statements},
 };
 
 /// The tables of the pessimistic strategy.
@@ -22,8 +20,6 @@ pub(super) const TABLES: Tables = Tables {
     version: Version { row: "rows", first: 2, steps: &[], oldest: 2, next: None },
     schema: concat!(include_str!("statements/meta.sql"), include_str!("statements/pessimistic/schema.sql")),
     routines: &[],
-    shards: ("tokens", 64),
-    other: ("lease", "holds"),
 };
 
 /// The server measures silence in whole seconds.
@@ -68,29 +64,18 @@ impl ErrorCodes for MySql {
     }
 }
 
-/// Returns the store over a server that has been checked.
-pub(super) fn store(
+/// Opens the store over a server that has been checked.
+pub(super) async fn open(
     config: &Config,
     pinned: Server<sqlx::MySql>,
     side: Server<sqlx::MySql>,
     durable: bool,
-) -> PessimisticBackend {
-    let mut capabilities = Capabilities::new(NAME, MIN_TTL..=MAX_TTL);
-    capabilities.modes = Modes::ExclusiveAndShared;
-    capabilities.order = Order::Unordered;
-    capabilities.notifications = Notifications::Pushed;
-    capabilities.hold_lifetime = HoldLifetime::Session;
-    capabilities.queue_lease = QueueLease::Absent;
-    capabilities.keep_alive_batch = 1;
-    capabilities.scope = Scope::Network;
-    if !durable {
-        capabilities.fencing = Fencing::WhileRunning;
-    }
-    let server = ServerPools::<MySql> { pinned, side, statements: texts(config) };
-    PessimisticBackend::new(capabilities, Arc::new(server), config.common.connections)
+) -> Store {
+    let pools = ServerPools::<MySql> { pinned, side, statements: statements(config) };
+    pessimistic::open(pools, MIN_TTL, durable, config.common.connections).await
 }
 
-fn texts(config: &Config) -> Statements {
+fn statements(config: &Config) -> Statements {
     let slice = SLICE.as_secs().to_string();
     let text = |file: &str, limited: &str, more: &[(&str, &str)]| {
         let limit = LIMIT.replace("{ms}", limited);

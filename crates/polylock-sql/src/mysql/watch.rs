@@ -20,9 +20,12 @@ use sqlx::{Error, MySql, mysql::MySqlRow};
 use super::{hand_over::GrantedWaiter, local_requests::LocalRequests};
 use crate::engine::{
     PollInterval, PollOutcome, bytes,
-    literal::{Arg, Template},
-    pool::Server,
-    rows::{Columns, micros, require, unhex},
+    columns::{Columns, require, unhex},
+    rows::micros,
+    server::{
+        literal::{Arg, Template},
+        pool::Server,
+    },
 };
 
 /// The pause between two statements after a change.

@@ -1,7 +1,7 @@
 //! The fenced update: a row stores the token of its last writer and refuses a smaller one.
 
 use polylock_core::FencingToken;
-use sqlx::{Acquire, Encode, Type};
+use sqlx::Acquire;
 
 use super::{
     Error, Result, Supported,
@@ -10,7 +10,7 @@ use super::{
 
 /// An update of one row of your table, which fails if a later holder of the lock has written the row.
 ///
-/// The table needs a column for the token, by default `fence` (see [`column`](Self::column)): `BIGINT NOT NULL DEFAULT 0`, or
+/// The table needs a column for the token, by default `fence` (see [`column`](Update::column)): `BIGINT NOT NULL DEFAULT 0`, or
 /// nullable in an existing table. The update is one statement,
 ///
 /// ```sql
@@ -21,7 +21,7 @@ use super::{
 /// times with its token; a row without a token accepts any token.
 ///
 /// Within a transaction the update also guards the statements after it, because the row stays locked until the end of the
-/// transaction. So your own SQL after it may do things that [`set`](Self::set) can't express (`total = total + 1`, writes to
+/// transaction. So your own SQL after it may do things that [`set`](Update::set) can't express (`total = total + 1`, writes to
 /// other tables). An update without any `set` only guards.
 ///
 /// A missing row can't be guarded: for inserts, and for deletes after which an old holder must not insert the row again, use
@@ -40,12 +40,7 @@ use super::{
 /// tx.commit().await?;
 /// # Ok(()) }
 /// ```
-#[derive(Debug)]
-#[must_use = "an update does nothing until it is executed"]
-pub struct FencedUpdate<'q, DB: Supported> {
-    update: Update<'q, DB>,
-    token: FencingToken,
-}
+pub type FencedUpdate<'q, DB> = Update<'q, DB, FencingToken>;
 
 impl<'q, DB: Supported> FencedUpdate<'q, DB> {
     /// Creates an update of `table` (or `schema.table`) by the holder of `token`.
@@ -53,31 +48,7 @@ impl<'q, DB: Supported> FencedUpdate<'q, DB> {
     /// Names of tables and columns must be written as they are in the database, because they are quoted: `order` is a valid name,
     /// and names are case-sensitive on PostgreSQL.
     pub fn new(table: &'q str, token: FencingToken) -> Self {
-        Self { update: Update::new(table, "fence"), token }
-    }
-
-    /// Sets the name of the column for the token; `fence` by default.
-    pub fn column(mut self, column: &'q str) -> Self {
-        self.update.guard = column;
-        self
-    }
-
-    /// Selects the row in which `column` has this value. Call it once for each column of the primary key.
-    pub fn key<T>(mut self, column: &'q str, value: T) -> Self
-    where
-        T: Encode<'q, DB> + Type<DB> + Send + 'q,
-    {
-        self.update.key(column, value);
-        self
-    }
-
-    /// Sets `column` to this value.
-    pub fn set<T>(mut self, column: &'q str, value: T) -> Self
-    where
-        T: Encode<'q, DB> + Type<DB> + Send + 'q,
-    {
-        self.update.set(column, value);
-        self
+        Self::with_guard(table, "fence", token)
     }
 
     /// Writes the row, on a pool, on a connection or in a transaction that was begun with sqlx.
@@ -96,14 +67,13 @@ impl<'q, DB: Supported> FencedUpdate<'q, DB> {
         A: Acquire<'c, Database = DB> + Send,
     {
         async move {
-            let Self { update, token } = self;
-            let (resource, value) = (update.table.to_owned(), token.as_i64());
+            let (resource, token, value) = (self.table.to_owned(), self.expected, self.expected.as_i64());
             let refused = move |current| {
                 let current = FencingToken::new(current).filter(|current| *current > token)?;
                 Some(Error::Stale { resource: resource.clone(), token, current })
             };
             let mut connection = database.acquire().await?;
-            update.run(&mut connection, Condition { operator: "<=", value, new_value: value }, refused).await
+            self.run(&mut connection, Condition { operator: "<=", value, new_value: value }, refused).await
         }
     }
 }

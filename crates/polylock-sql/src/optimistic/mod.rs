@@ -14,4 +14,5 @@ pub use fenced::FencedUpdate;
 pub use fences::Fences;
 pub use retry::retry;
 pub use supported::Supported;
+pub use update::Update;
 pub use versioned::VersionedUpdate;

@@ -61,9 +61,22 @@ pub(super) fn fill(file: &str, table: &str) -> String {
     code.join("\n").replace("{table}", table)
 }
 
-/// The methods with the same text for every database. They can't be generic, because sqlx's bounds can't be named.
-#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+/// The methods with the same text for every database; with `returning`, also for those that return the values of the rows that they
+/// write. They can't be generic, because sqlx's bounds can't be named.
 macro_rules! with_driver {
+    (returning) => {
+        with_driver!();
+
+        async fn raise(
+            connection: &mut Self::Connection,
+            table: &str,
+            name: &str,
+            token: i64,
+        ) -> sqlx::Result<Vec<i64>> {
+            let sql = AssertSqlSafe(fill(Self::RAISE, table)).into_sql_str();
+            sqlx::query_scalar(sql).bind(name).bind(token).fetch_all(connection).await
+        }
+    };
     () => {
         fn add(arguments: &mut Self::Arguments, value: i64) -> sqlx::Result<()> {
             sqlx::Arguments::add(arguments, value).map_err(sqlx::Error::Encode)
@@ -89,7 +102,7 @@ macro_rules! with_driver {
 
 #[cfg(feature = "sqlite")]
 mod sqlite {
-    use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr, Sqlite, SqliteConnection, error::DatabaseError};
+    use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr, Sqlite, error::DatabaseError};
 
     use super::{Supported, driver::SealedDriver, fill};
 
@@ -103,17 +116,7 @@ mod sqlite {
         const SCHEMA: &str = include_str!("statements/schema.sqlite.sql");
         const RAISE: &str = include_str!("statements/raise.sqlite.sql");
 
-        with_driver!();
-
-        async fn raise(
-            connection: &mut SqliteConnection,
-            table: &str,
-            name: &str,
-            token: i64,
-        ) -> sqlx::Result<Vec<i64>> {
-            let sql = AssertSqlSafe(fill(Self::RAISE, table)).into_sql_str();
-            sqlx::query_scalar(sql).bind(name).bind(token).fetch_all(connection).await
-        }
+        with_driver!(returning);
 
         fn is_missing_table(error: &dyn DatabaseError) -> bool {
             error.message().contains("no such table")
@@ -127,7 +130,7 @@ mod sqlite {
 
 #[cfg(feature = "postgres")]
 mod postgres {
-    use sqlx::{AssertSqlSafe, PgConnection, Postgres, SqlSafeStr, SqlStr, error::DatabaseError};
+    use sqlx::{AssertSqlSafe, Postgres, SqlSafeStr, SqlStr, error::DatabaseError};
 
     use super::{Supported, driver::SealedDriver, fill};
 
@@ -140,17 +143,7 @@ mod postgres {
         const SCHEMA: &str = include_str!("statements/schema.postgres.sql");
         const RAISE: &str = include_str!("statements/raise.postgres.sql");
 
-        with_driver!();
-
-        async fn raise(
-            connection: &mut PgConnection,
-            table: &str,
-            name: &str,
-            token: i64,
-        ) -> sqlx::Result<Vec<i64>> {
-            let sql = AssertSqlSafe(fill(Self::RAISE, table)).into_sql_str();
-            sqlx::query_scalar(sql).bind(name).bind(token).fetch_all(connection).await
-        }
+        with_driver!(returning);
 
         fn is_missing_table(error: &dyn DatabaseError) -> bool {
             error.code().as_deref() == Some("42P01")

@@ -1,6 +1,6 @@
-//! An update of one row: its key, its new values, and the condition, which is the same for tokens and versions.
+//! An update of one row: its key, its new values, and the condition, in the same way for tokens and versions.
 
-use std::{fmt, fmt::Write};
+use std::fmt;
 
 use sqlx::{
     Arguments, AssertSqlSafe, Connection, Encode, SqlSafeStr, SqlStr, Transaction, Type, error::BoxDynError,
@@ -21,39 +21,53 @@ struct Term<'q, DB: Supported> {
     bind: Bind<'q, DB>,
 }
 
-/// `UPDATE table SET guard = new_value, ... WHERE key AND guard <operator> value`.
-pub(super) struct Update<'q, DB: Supported> {
+/// An update of one row of your table under a condition on its guard, a column with a token or a version: a
+/// [`FencedUpdate`](super::FencedUpdate) if `G` is a [`FencingToken`](polylock_core::FencingToken), a
+/// [`VersionedUpdate`](super::VersionedUpdate) if it is the version's number.
+#[must_use = "an update does nothing until it is executed"]
+pub struct Update<'q, DB: Supported, G> {
     pub(super) table: &'q str,
-    /// The column of the token or version. NULL, as in rows older than the column, counts as 0.
-    pub(super) guard: &'q str,
+    /// The value that the row's guard is compared with.
+    pub(super) expected: G,
+    /// The column of the guard. NULL, as in rows older than the column, counts as 0.
+    guard: &'q str,
     keys: Vec<Term<'q, DB>>,
     sets: Vec<Term<'q, DB>>,
 }
 
-/// The condition on the guard for the row to be written, and the guard's new value.
+/// `guard <operator> value`, the condition for the row to be written, and the guard's new value.
 pub(super) struct Condition {
     pub(super) operator: &'static str,
     pub(super) value: i64,
     pub(super) new_value: i64,
 }
 
-impl<'q, DB: Supported> Update<'q, DB> {
-    pub(super) fn new(table: &'q str, guard: &'q str) -> Self {
-        Self { table, guard, keys: Vec::new(), sets: Vec::new() }
+impl<'q, DB: Supported, G> Update<'q, DB, G> {
+    pub(super) fn with_guard(table: &'q str, guard: &'q str, expected: G) -> Self {
+        Self { table, expected, guard, keys: Vec::new(), sets: Vec::new() }
     }
 
-    pub(super) fn key<T>(&mut self, column: &'q str, value: T)
+    /// Sets the name of the column for the guard; `fence` for a token and `version` for a version by default.
+    pub fn column(self, column: &'q str) -> Self {
+        Self { guard: column, ..self }
+    }
+
+    /// Selects the row in which `column` has this value. Call it once for each column of the primary key.
+    pub fn key<T>(mut self, column: &'q str, value: T) -> Self
     where
         T: Encode<'q, DB> + Type<DB> + Send + 'q,
     {
         self.keys.push(Term::new(column, value));
+        self
     }
 
-    pub(super) fn set<T>(&mut self, column: &'q str, value: T)
+    /// Sets `column` to this value.
+    pub fn set<T>(mut self, column: &'q str, value: T) -> Self
     where
         T: Encode<'q, DB> + Type<DB> + Send + 'q,
     {
         self.sets.push(Term::new(column, value));
+        self
     }
 
     /// Writes the row if it meets the `condition`. `refused` returns the error if a given guard is the reason for a count of
@@ -197,14 +211,16 @@ impl<DB: Supported> Text<DB> {
     }
 }
 
-impl<DB: Supported> fmt::Debug for Update<'_, DB> {
+impl<DB: Supported, G: fmt::Debug> fmt::Debug for Update<'_, DB, G> {
     /// Shows the columns without their values, which may be confidential.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut columns = String::new();
-        for term in self.keys.iter().chain(&self.sets) {
-            write!(columns, "{}{}", if columns.is_empty() { "" } else { ", " }, term.column)?;
-        }
-        write!(f, "{} ({columns})", self.table)
+        let columns: Vec<_> = self.keys.iter().chain(&self.sets).map(|term| term.column).collect();
+        let expected = &self.expected;
+        f.debug_struct("Update")
+            .field("table", &self.table)
+            .field("columns", &columns)
+            .field("expected", expected)
+            .finish()
     }
 }
 
@@ -218,10 +234,8 @@ mod tests {
     where
         i64: Encode<'static, DB> + Type<DB>,
     {
-        let mut update = Update::<DB>::new("shop.order", "fence");
-        update.key("id", 1);
-        update.set("state", 2);
-        update.key("part", 3);
+        let update = Update::<DB, i64>::with_guard("shop.order", "fence", 7);
+        let update = update.key("id", 1).set("state", 2).key("part", 3);
         let condition = Condition { operator: "<=", value: 7, new_value: 7 };
         [update.update(&condition), update.select()].map(|statement| statement.unwrap().0.as_str().to_owned())
     }
@@ -246,9 +260,9 @@ mod tests {
 
     #[test]
     fn debug_shows_no_values() {
-        let mut update = Update::<sqlx::Sqlite>::new("people", "fence");
-        update.key("id", 42);
-        update.set("diagnosis", "secret");
-        assert_eq!(format!("{update:?}"), "people (id, diagnosis)");
+        let update = Update::<sqlx::Sqlite, i64>::with_guard("people", "fence", 7);
+        let update = update.key("id", 42).set("diagnosis", "secret");
+        let shown = r#"Update { table: "people", columns: ["id", "diagnosis"], expected: 7 }"#;
+        assert_eq!(format!("{update:?}"), shown);
     }
 }

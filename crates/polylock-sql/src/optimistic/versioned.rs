@@ -1,6 +1,6 @@
 //! Compare and set: a row is written only if it is unchanged since it was read.
 
-use sqlx::{Acquire, Encode, Type};
+use sqlx::Acquire;
 
 use super::{
     Error, Result, Supported,
@@ -11,7 +11,7 @@ use super::{
 ///
 /// It needs no lock, and holds none between the read and the write: the second of two writers gets an error, reads again and
 /// decides again, for example with [`retry`](super::retry). The table needs a column that counts the changes, by default
-/// `version` (see [`column`](Self::column)): `BIGINT NOT NULL DEFAULT 0`, or nullable in an existing table, where NULL counts as
+/// `version` (see [`column`](Update::column)): `BIGINT NOT NULL DEFAULT 0`, or nullable in an existing table, where NULL counts as
 /// 0. The update is one statement,
 ///
 /// ```sql
@@ -34,12 +34,7 @@ use super::{
 /// .await?;
 /// # Ok(()) }
 /// ```
-#[derive(Debug)]
-#[must_use = "an update does nothing until it is executed"]
-pub struct VersionedUpdate<'q, DB: Supported> {
-    update: Update<'q, DB>,
-    version: i64,
-}
+pub type VersionedUpdate<'q, DB> = Update<'q, DB, i64>;
 
 impl<'q, DB: Supported> VersionedUpdate<'q, DB> {
     /// Creates an update of a row of `table` (or `schema.table`) that was read at `version`.
@@ -47,31 +42,7 @@ impl<'q, DB: Supported> VersionedUpdate<'q, DB> {
     /// Names of tables and columns must be written as they are in the database, because they are quoted: `order` is a valid name,
     /// and names are case-sensitive on PostgreSQL.
     pub fn new(table: &'q str, version: i64) -> Self {
-        Self { update: Update::new(table, "version"), version }
-    }
-
-    /// Sets the name of the column that counts the changes; `version` by default.
-    pub fn column(mut self, column: &'q str) -> Self {
-        self.update.guard = column;
-        self
-    }
-
-    /// Selects the row in which `column` has this value. Call it once for each column of the primary key.
-    pub fn key<T>(mut self, column: &'q str, value: T) -> Self
-    where
-        T: Encode<'q, DB> + Type<DB> + Send + 'q,
-    {
-        self.update.key(column, value);
-        self
-    }
-
-    /// Sets `column` to this value.
-    pub fn set<T>(mut self, column: &'q str, value: T) -> Self
-    where
-        T: Encode<'q, DB> + Type<DB> + Send + 'q,
-    {
-        self.update.set(column, value);
-        self
+        Self::with_guard(table, "version", version)
     }
 
     /// Writes the row, on a pool, on a connection or in a transaction that was begun with sqlx, and returns its new version.
@@ -91,22 +62,16 @@ impl<'q, DB: Supported> VersionedUpdate<'q, DB> {
         A: Acquire<'c, Database = DB> + Send,
     {
         async move {
-            let Self { update, version: expected } = self;
-            let table = update.table.to_owned();
+            let (table, expected) = (self.table.to_owned(), self.expected);
             let refused = move |current| {
                 (current != expected).then(|| Error::Conflict { table: table.clone(), expected, current })
             };
             // Versions are only compared for equality, so the greatest one may be followed by the smallest.
-            let new_version = expected.wrapping_add(1);
+            let new_value = expected.wrapping_add(1);
             let mut connection = database.acquire().await?;
-            update
-                .run(
-                    &mut connection,
-                    Condition { operator: "=", value: expected, new_value: new_version },
-                    refused,
-                )
+            self.run(&mut connection, Condition { operator: "=", value: expected, new_value }, refused)
                 .await?;
-            Ok(new_version)
+            Ok(new_value)
         }
     }
 }

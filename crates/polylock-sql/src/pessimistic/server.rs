@@ -10,11 +10,20 @@ use polylock_core::{
 use sqlx::{Database, Executor, SqlStr};
 
 use crate::engine::{
-    LockFilter, bytes, label,
-    literal::{Arg, Template},
-    pool::{ClassifyErrors, Driver, ErrorClass, PooledConnection, Server},
-    rows::{self, Columns, TimedReply, micros},
+    bytes,
+    columns::Columns,
+    label, range,
+    rows::{self, TimedReply, micros},
+    server::{
+        driver::{ClassifyErrors, Driver, ErrorClass},
+        literal::{Arg, Template},
+        pool::{PooledConnection, Server},
+    },
 };
+
+/// The time limit of one waiting statement, after which the waiter repeats it: the longest time that a waiter on a dead machine
+/// keeps its connection.
+pub(crate) const SLICE: Duration = Duration::from_secs(15);
 
 /// Classifies the errors of a kind of database.
 pub(crate) trait ErrorCodes: fmt::Debug + Send + Sync + 'static {
@@ -122,6 +131,32 @@ impl Identity {
 
     pub(crate) const fn arguments(self) -> [Arg<'static>; 2] {
         [Arg::Int(self.0), Arg::Int(self.1)]
+    }
+}
+
+/// The locks that a statement of the pessimistic strategy returns: all at once, because each of them occupies a connection.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum LockFilter<'a> {
+    Name(&'a LockName),
+    /// The locks with names that begin with this prefix.
+    Prefix(&'a str),
+}
+
+impl LockFilter<'_> {
+    /// Returns true if an entry that can't be shown is an error; a list leaves it out instead.
+    pub(super) const fn is_strict(self) -> bool {
+        matches!(self, Self::Name(_))
+    }
+
+    /// Returns the range of the names, from the first to before the second, as bytes; the second is `None` for a single name.
+    pub(super) fn range(self) -> (Vec<u8>, Option<Vec<u8>>) {
+        match self {
+            Self::Name(name) => (bytes(name).to_vec(), None),
+            Self::Prefix(prefix) => {
+                let (first, end) = range(prefix);
+                (first, Some(end))
+            }
+        }
     }
 }
 
@@ -240,10 +275,10 @@ where
     }
 
     async fn token(&self, request: &Request, session: Identity) -> Result<FencingToken> {
-        let (id, [first, second]) = (request.id.to_bytes(), session.arguments());
+        let [first, second] = session.arguments();
         let arguments = [
             Arg::Bytes(bytes(&request.name)),
-            Arg::Bytes(&id),
+            Arg::Id(request.id),
             first,
             second,
             Arg::Int(request.mode.bit().into()),
@@ -261,19 +296,11 @@ where
 
     async fn mark(&self, name: &LockName, notice: &str) -> Result<()> {
         let arguments = [Arg::Bytes(bytes(name)), Arg::Text(notice)];
-        let marked = self.side.query_expiring(
-            Operation::Break,
-            None,
-            &self.statements.mark,
-            &arguments,
-            rows::timed_break,
-        );
-        marked.await.map(drop)
+        self.side.break_holds(&self.statements.mark, &arguments).await.map(drop)
     }
 
     async fn notice(&self, operation: Operation, request: &Request) -> Result<Option<BreakNotice>> {
-        let id = request.id.to_bytes();
-        let arguments = [Arg::Bytes(bytes(&request.name)), Arg::Bytes(&id)];
+        let arguments = [Arg::Bytes(bytes(&request.name)), Arg::Id(request.id)];
         let read = |rows: &[<W::Database as Database>::Row]| rows.first().map_or(Ok(None), |row| row.text(0));
         let notice = self.side.query(operation, &self.statements.notice, &arguments, read).await?;
         Ok(notice.map(|notice| BreakNotice::from_text(&notice)))

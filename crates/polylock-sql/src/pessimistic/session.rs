@@ -8,8 +8,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::server::{Connection, Identity, LockServer, ReplyRow};
 use crate::engine::{
     bytes,
-    literal::{Arg, Template},
-    pool::ErrorClass,
+    server::{
+        driver::ErrorClass,
+        literal::{Arg, Template},
+    },
 };
 
 /// The time that an attempt waits while all connections are in use: one may be about to be returned.

@@ -19,13 +19,11 @@ use polylock_core::{
 use tokio::sync::Notify;
 
 use super::{
-    server::{Identity, LockServer},
+    server::{Identity, LockFilter, LockServer},
     session::{Entered, PinnedConnections, Session},
     waiter::Waiter,
 };
-use crate::engine::{
-    LockFilter, SWEEP_EVERY, SWEEP_ROWS, background::Background, bytes, literal::Arg, notice,
-};
+use crate::engine::{SWEEP_EVERY, SWEEP_ROWS, background::Background, bytes, notice, server::literal::Arg};
 
 /// The time that the server may take to notify a waiter that it has been granted a free lock.
 const NOTIFICATION_WAIT: Duration = Duration::from_millis(100);
@@ -38,7 +36,7 @@ const CLEAR_PAUSE: Duration = Duration::from_millis(20);
 const RENEWAL_WAIT: Duration = Duration::from_millis(250);
 
 /// The locks of one database, as row locks of open transactions.
-pub(crate) struct PessimisticBackend {
+pub(super) struct PessimisticBackend {
     capabilities: Capabilities,
     server: Arc<dyn LockServer>,
     pinned: PinnedConnections,

@@ -1,6 +1,7 @@
 //! The dialect of PostgreSQL.
 
 use std::{
+    collections::HashMap,
     fmt,
     pin::Pin,
     sync::{Arc, Mutex, PoisonError},
@@ -9,25 +10,26 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    BreakOrder, Capabilities, Entry, Fencing, HoldAlerts, LockName, LockStatus, LostReason, Moment,
-    Notifications, Operation, Release, Request, RequestId, Result, Scope,
+    BreakOrder, Capabilities, Entry, HoldAlerts, LockName, LockStatus, LostReason, Moment, Notifications,
+    Operation, Release, Request, RequestId, Result,
     wakeups::{Handover, Wakeups},
 };
 use sqlx::postgres::PgRow;
 
 use super::{
-    NAME,
     config::{Config, Durability, Listen},
     listener::Listener,
     statements::Statements,
 };
 use crate::engine::{
-    self, ClaimRow, Dialect, EntryState, LIST_ROWS, MAX_TTL, MIN_TTL, PollInterval, PollOutcome, SWEEP_ROWS,
-    bytes, label,
-    literal::{Arg, Template},
-    pool::Server,
-    rows::{self, Columns, TimedReply, micros},
-    slot,
+    self, ClaimRow, Dialect, EntryState, PollInterval, PollOutcome, SWEEP_ROWS, bytes,
+    columns::Columns,
+    rows::{self, TimedReply},
+    server::{
+        literal::Arg,
+        locks::{claim_arguments, packed},
+        pool::Server,
+    },
 };
 
 /// Without notifications each round is a query. Most of its time is spent in the network and in the server's queue, so a pause of
@@ -43,15 +45,8 @@ pub(super) struct PostgresDialect {
     durable: bool,
     statements: Arc<Statements>,
     listener: Arc<Listener>,
-    sweep: Arc<Mutex<Sweep>>,
-}
-
-/// The names from which the next sweep continues.
-#[derive(Debug, Default, Clone)]
-struct Sweep {
-    holds: Vec<u8>,
-    waiters: Vec<u8>,
-    broken: Vec<u8>,
+    /// The names from which the next sweep continues: of holds, of waiters, of broken holds.
+    sweep: Arc<Mutex<[Vec<u8>; 3]>>,
 }
 
 impl fmt::Debug for PostgresDialect {
@@ -61,17 +56,12 @@ impl fmt::Debug for PostgresDialect {
 }
 
 impl PostgresDialect {
-    pub(super) fn new(config: &Config, server: Server<sqlx::Postgres>, statements: Statements) -> Self {
-        let mut capabilities = Capabilities::new(NAME, MIN_TTL..=MAX_TTL);
-        capabilities.scope = Scope::Network;
-        capabilities.claims_at_once = server.claims_at_once();
+    pub(super) fn new(config: &Config, server: Server<sqlx::Postgres>) -> Self {
+        let statements = Statements::new(config);
+        let durable = config.durability == Durability::Full;
+        let mut capabilities = server.capabilities(durable);
         if !matches!(config.listen, Listen::Off) {
             capabilities.notifications = Notifications::Pushed;
-        }
-        let durable = config.durability == Durability::Full;
-        if !durable {
-            // A crash of the server may undo the most recent grants.
-            capabilities.fencing = Fencing::WhileRunning;
         }
         let listener = Arc::new(Listener::new(config, server.clone(), &statements));
         Self {
@@ -83,22 +73,22 @@ impl PostgresDialect {
             sweep: Arc::default(),
         }
     }
-
-    /// Deletes the expired rows of one section of a table, and returns the name from which the next section begins.
-    async fn clear(&self, template: &Template, from: &[u8]) -> Result<Vec<u8>> {
-        let arguments = [Arg::Bytes(from), Arg::Int(SWEEP_ROWS)];
-        self.server
-            .query(Operation::Claim, template, &arguments, |rows| {
-                rows.first().map_or(Ok(Vec::new()), |row| row.bytes(0))
-            })
-            .await
-    }
 }
 
 /// Reads a grant that a release has made, from a row of `release.sql`.
 fn read_handover(row: &PgRow) -> Result<Option<Handover>, sqlx::Error> {
     let fields = [row.int(0)?, row.int(1)?, row.int(2)?, row.int(3)?];
     Ok(Handover::new(fields.map(Option::unwrap_or_default)))
+}
+
+/// Returns pairs of name and request, as the tables store them: the requests that the waiters of this process wait for ([`Wakeups::watched`]),
+/// or the waiters themselves ([`Wakeups::waiting`]).
+fn pairs(names: HashMap<LockName, Vec<RequestId>>) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut pairs = Vec::new();
+    for (name, requests) in names {
+        pairs.extend(requests.iter().map(|request| (bytes(&name).to_vec(), request.to_bytes().to_vec())));
+    }
+    pairs
 }
 
 #[async_trait]
@@ -120,28 +110,15 @@ impl Dialect for PostgresDialect {
         POLL_INTERVAL
     }
 
-    fn receive_notifications(&self, _: &Arc<Wakeups>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        Box::pin(std::future::pending())
-    }
-
     async fn claim(&self, request: &Request, wakeups: &Arc<Wakeups>) -> Result<ClaimRow> {
-        let (queue_lease, ticket) =
-            if request.queues { (micros(request.queue_lease()), wakeups.register(request)) } else { (0, 0) };
-        let arguments = [
-            Arg::Bytes(bytes(&request.name)),
-            Arg::Bytes(&request.id.to_bytes()),
-            Arg::Int(request.mode.bit().into()),
-            Arg::Int(request.mode.conflicts().into()),
-            Arg::Bytes(&slot(request)),
-            Arg::Text(request.owner.as_str()),
-            Arg::Text(label(request)),
-            Arg::Int(micros(request.ttl)),
-            Arg::Int(queue_lease),
+        let ticket = if request.queues { wakeups.register(request) } else { 0 };
+        let more = [
             Arg::Text(self.listener.channel()),
             Arg::Int(i64::try_from(ticket).unwrap_or(0)),
             Arg::Bool(self.durable),
             Arg::Bool(request.wants_position),
         ];
+        let arguments = [&claim_arguments(request)[..], &more].concat();
         let (claim_row, position) = self
             .server
             .query_expiring(Operation::Claim, Some(request.id), &self.statements.claim, &arguments, |rows| {
@@ -165,21 +142,18 @@ impl Dialect for PostgresDialect {
     }
 
     async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<EntryState>> {
-        let arguments = [Arg::Bytes(&engine::packed(requests)), Arg::Bool(self.durable)];
+        let arguments = [Arg::Bytes(&packed(requests)), Arg::Bool(self.durable)];
         self.server.query(Operation::Renew, &self.statements.keep_alive, &arguments, rows::states).await
     }
 
     async fn loss(&self, request: &Request) -> Result<LostReason> {
-        let arguments = [Arg::Bytes(bytes(&request.name)), Arg::Bytes(&request.id.to_bytes())];
+        let arguments = [Arg::Bytes(bytes(&request.name)), Arg::Id(request.id)];
         self.server.query(Operation::Renew, &self.statements.notice, &arguments, rows::loss).await
     }
 
     async fn release(&self, request: &Request, wakeups: &Wakeups) -> Result<Release> {
-        let arguments = [
-            Arg::Bytes(bytes(&request.name)),
-            Arg::Bytes(&request.id.to_bytes()),
-            Arg::Text(self.listener.channel()),
-        ];
+        let arguments =
+            [Arg::Bytes(bytes(&request.name)), Arg::Id(request.id), Arg::Text(self.listener.channel())];
         match self.server.send(Operation::Release, &self.statements.release, &arguments).await {
             Ok((rows, reply_lost)) => {
                 let failed = |error| self.server.failed(Operation::Release, error);
@@ -203,7 +177,7 @@ impl Dialect for PostgresDialect {
         if self.listener.ensure_receiving(wakeups).await {
             return Ok(PollOutcome::Unchanged);
         }
-        let waiting = engine::pairs(wakeups.waiting());
+        let waiting = pairs(wakeups.waiting());
         if waiting.is_empty() {
             return Ok(PollOutcome::Unchanged);
         }
@@ -219,17 +193,14 @@ impl Dialect for PostgresDialect {
     }
 
     async fn lock(&self, name: &[u8]) -> Result<Vec<LockStatus>> {
-        let (template, arguments) = (&self.statements.locks_by_name, [Arg::Bytes(name)]);
-        self.server.query(Operation::Inspect, template, &arguments, |rows| rows::statuses(rows, true)).await
+        self.server.lock(&self.statements.lists, name).await
     }
 
     async fn page(&self, first: &[u8], end: &[u8]) -> Result<rows::Page> {
-        let arguments = [Arg::Bytes(first), Arg::Bytes(end), Arg::Int(LIST_ROWS)];
-        let template = &self.statements.locks_by_prefix;
-        self.server.query(Operation::Inspect, template, &arguments, |rows| rows::page(rows, LIST_ROWS)).await
+        self.server.page(&self.statements.lists, first, end).await
     }
 
-    async fn break_lock(&self, name: &LockName, order: &BreakOrder, wakeups: &Wakeups) -> Result<Vec<Entry>> {
+    async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
         let notice = engine::notice(order);
         let arguments = [
             Arg::Bytes(bytes(name)),
@@ -237,30 +208,17 @@ impl Dialect for PostgresDialect {
             Arg::Bool(order.force),
             Arg::Text(self.listener.break_channel()),
         ];
-        let broken = self
-            .server
-            .query_expiring(
-                Operation::Break,
-                None,
-                &self.statements.break_lock,
-                &arguments,
-                rows::timed_break,
-            )
-            .await?;
-        if order.force {
-            // The waiters of this process claim immediately, even if it does not listen.
-            wakeups.notify_all();
-        }
-        Ok(broken)
+        self.server.break_holds(&self.statements.break_lock, &arguments).await
     }
 
     async fn sweep(&self) -> Result<()> {
-        let Sweep { holds, waiters, broken } =
-            self.sweep.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let holds = self.clear(&self.statements.sweep_holds, &holds).await?;
-        let waiters = self.clear(&self.statements.sweep_waiters, &waiters).await?;
-        let broken = self.clear(&self.statements.sweep_broken, &broken).await?;
-        *self.sweep.lock().unwrap_or_else(PoisonError::into_inner) = Sweep { holds, waiters, broken };
+        let mut names = self.sweep.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for (name, template) in names.iter_mut().zip(&self.statements.sweep) {
+            let arguments = [Arg::Bytes(name), Arg::Int(SWEEP_ROWS)];
+            let read = |rows: &[PgRow]| rows.first().map_or(Ok(Vec::new()), |row| row.bytes(0));
+            *name = self.server.query(Operation::Claim, template, &arguments, read).await?;
+        }
+        *self.sweep.lock().unwrap_or_else(PoisonError::into_inner) = names;
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use sqlx::{
 };
 
 use super::NAME;
-use crate::engine::pool::{ClassifyErrors, Driver, ErrorClass};
+use crate::engine::server::driver::{ClassifyErrors, Driver, ErrorClass};
 
 /// Returns the SQLSTATE of an error that the server has reported:
 /// <https://www.postgresql.org/docs/current/errcodes-appendix.html>.

@@ -30,9 +30,12 @@ use super::{
 };
 use crate::engine::{
     background::Background,
-    literal::{Arg, Template},
-    pool::Server,
-    rows::{self, Columns, hex, unhex},
+    columns::{Columns, unhex},
+    rows::{self, hex},
+    server::{
+        literal::{Arg, Template},
+        pool::Server,
+    },
     source::Source,
 };
 

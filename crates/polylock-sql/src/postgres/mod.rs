@@ -2,16 +2,16 @@
 
 mod backend;
 mod config;
+mod connect;
 mod driver_keys;
 mod error;
 mod listener;
-mod open;
 mod pessimistic;
-mod rows;
 mod statements;
+mod tables;
 
 pub use config::{Config, Durability, Listen};
-pub use open::{connect, schema};
+pub use connect::{connect, schema};
 
 pub use crate::pessimistic::Strategy;
 

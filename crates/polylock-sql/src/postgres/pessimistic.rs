@@ -1,19 +1,22 @@
 //! The statements of the pessimistic strategy for PostgreSQL.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-use polylock_core::{Capabilities, Fencing, HoldLifetime, Modes, Notifications, Order, QueueLease, Scope};
+use polylock_core::Store;
 use sqlx::Error;
 
 use super::{
-    NAME,
     config::{Config, Durability},
     error,
-    statements::{Tables, begin, fill},
+    statements::{begin, fill},
 };
 use crate::{
-    engine::{MAX_TTL, MIN_TTL, literal::Template, pool::Server, version::Version},
-    pessimistic::{ErrorCodes, LockStatements, PessimisticBackend, SLICE, ServerPools, Statements},
+    engine::{
+        MIN_TTL,
+        server::{literal::Template, pool::Server, tables::Tables},
+        version::Version,
+    },
+    pessimistic::{self, ErrorCodes, LockStatements, SLICE, ServerPools, Statements},
 };
 
 /// The tables of the pessimistic strategy.
@@ -53,28 +56,18 @@ impl ErrorCodes for Postgres {
     }
 }
 
-/// Returns the store over a server that has been checked.
-pub(super) fn store(
+/// Opens the store over a server that has been checked.
+pub(super) async fn open(
     config: &Config,
     pinned: Server<sqlx::Postgres>,
     side: Server<sqlx::Postgres>,
-) -> PessimisticBackend {
-    let mut capabilities = Capabilities::new(NAME, MIN_TTL..=MAX_TTL);
-    capabilities.modes = Modes::ExclusiveAndShared;
-    capabilities.order = Order::Unordered;
-    capabilities.notifications = Notifications::Pushed;
-    capabilities.hold_lifetime = HoldLifetime::Session;
-    capabilities.queue_lease = QueueLease::Absent;
-    capabilities.keep_alive_batch = 1;
-    capabilities.scope = Scope::Network;
-    if config.durability != Durability::Full {
-        capabilities.fencing = Fencing::WhileRunning;
-    }
-    let server = ServerPools::<Postgres> { pinned, side, statements: texts(config) };
-    PessimisticBackend::new(capabilities, Arc::new(server), config.common.connections)
+) -> Store {
+    let pools = ServerPools::<Postgres> { pinned, side, statements: statements(config) };
+    let durable = config.durability == Durability::Full;
+    pessimistic::open(pools, MIN_TTL, durable, config.common.connections).await
 }
 
-fn texts(config: &Config) -> Statements {
+fn statements(config: &Config) -> Statements {
     let millis = |time: Duration| time.as_millis().to_string();
     let (begin, timeout, slice) =
         (begin(config.common.timeout), millis(config.common.timeout), millis(SLICE));

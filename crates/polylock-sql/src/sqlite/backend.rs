@@ -1,15 +1,11 @@
 //! The dialect of SQLite.
 
-use std::{
-    fmt,
-    pin::Pin,
-    sync::{Arc, Mutex},
-};
+use std::{fmt, pin::Pin, sync::Arc};
 
 use async_trait::async_trait;
 use polylock_core::{
-    BreakOrder, Capabilities, Entry, Fencing, FencingToken, HoldAlerts, LockName, LockStatus, LostReason,
-    Moment, Operation, Release, Request, RequestId, Result, wakeups::Wakeups,
+    BreakOrder, Capabilities, Entry, Fencing, FencingToken, LockName, LockStatus, LostReason, Operation,
+    Release, Request, Result, wakeups::Wakeups,
 };
 use sqlx::{
     Arguments, Encode, Row, SqlStr, Type,
@@ -19,18 +15,19 @@ use sqlx::{
 use super::{
     NAME,
     config::{Config, Durability},
-    connection::{Connections, Lane, Reply, Sql},
+    connection::{Connections, Lane, Sql},
     datagrams::Datagrams,
-    error,
     hand_over::{GrantedWaiter, ReleaseOutcome},
-    open::prepare,
-    poll,
     statements::Statements,
+    tables::prepare,
+    watch::{self, Watch},
 };
 use crate::engine::{
     self, ClaimRow, Dialect, EntryState, LIST_ROWS, MAX_TTL, MIN_TTL, PollInterval, PollOutcome, SWEEP_ROWS,
-    bytes, label,
-    rows::{self, Columns, micros},
+    bytes,
+    columns::Columns,
+    label,
+    rows::{self, micros},
     slot,
 };
 
@@ -47,11 +44,10 @@ pub(super) struct SqliteDialect {
     capabilities: Capabilities,
     sweep: tokio::sync::Mutex<Sweep>,
     reopening: tokio::sync::Mutex<()>,
-    pub(super) connections: Connections,
-    pub(super) statements: Statements,
-    pub(super) datagrams: Arc<Datagrams>,
-    /// The version of the file at the last round, and the connection that counted it.
-    pub(super) last_version: Mutex<Option<(u64, i64)>>,
+    connections: Connections,
+    statements: Statements,
+    datagrams: Arc<Datagrams>,
+    watch: Watch,
 }
 
 /// The position at which the sweep continues.
@@ -119,7 +115,7 @@ impl SqliteDialect {
             connections,
             statements,
             datagrams: Arc::default(),
-            last_version: Mutex::default(),
+            watch: Watch::default(),
         }
     }
 
@@ -130,7 +126,7 @@ impl SqliteDialect {
             .with(id(request))
             .with(request.mode.bit())
             .with(request.mode.conflicts())
-            .with(slot(request))
+            .with(slot(request).map_or(Vec::new(), |id| id.to_bytes().to_vec()))
             .with(request.owner.as_str())
             .with(label(request))
             .with(micros(request.ttl));
@@ -241,12 +237,8 @@ impl Dialect for SqliteDialect {
         &self.capabilities
     }
 
-    fn for_caller(&self) -> Option<Pin<Box<dyn Future<Output = Result<Self>> + Send>>> {
-        None
-    }
-
     fn poll_interval(&self) -> PollInterval {
-        poll::poll_interval(self.datagrams.channel().is_some())
+        watch::poll_interval(self.datagrams.channel().is_some())
     }
 
     fn receive_notifications(&self, wakeups: &Arc<Wakeups>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
@@ -276,10 +268,6 @@ impl Dialect for SqliteDialect {
             }
         }
         Ok(ClaimRow::Free)
-    }
-
-    fn late_until(&self, _: RequestId) -> Option<Moment> {
-        None
     }
 
     async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<EntryState>> {
@@ -315,7 +303,8 @@ impl Dialect for SqliteDialect {
     }
 
     async fn poll(&self, wakeups: &Arc<Wakeups>, waiter_added: bool) -> Result<PollOutcome> {
-        self.poll_file(wakeups, waiter_added).await
+        let PollInterval { shortest, .. } = self.poll_interval();
+        self.watch.poll(&self.connections, &self.statements, wakeups, waiter_added, shortest).await
     }
 
     async fn lock(&self, name: &[u8]) -> Result<Vec<LockStatus>> {
@@ -329,14 +318,10 @@ impl Dialect for SqliteDialect {
         self.rows(Lane::Reading, Operation::Inspect, sql, arguments, |rows| rows::page(rows, LIST_ROWS)).await
     }
 
-    async fn break_lock(&self, name: &LockName, order: &BreakOrder, wakeups: &Wakeups) -> Result<Vec<Entry>> {
+    async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
         let arguments = SqliteArguments::default().with(bytes(name)).with(engine::notice(order));
         let sql = if order.force { &self.statements.break_lock } else { &self.statements.mark };
-        let broken = self.rows(Lane::Relaxed, Operation::Break, sql, arguments, rows::holders).await?;
-        if order.force {
-            wakeups.notify_all();
-        }
-        Ok(broken)
+        self.rows(Lane::Relaxed, Operation::Break, sql, arguments, rows::holders).await
     }
 
     async fn sweep(&self) -> Result<()> {
@@ -351,16 +336,11 @@ impl Dialect for SqliteDialect {
         *from = ends.await?;
         Ok(())
     }
-
-    fn alerts(&self) -> Option<&Arc<HoldAlerts>> {
-        // There is no push, and holders do not poll.
-        None
-    }
 }
 
 impl SqliteDialect {
     /// Runs `sql` and calls `read` with its rows, before another writer of this process is admitted.
-    pub(super) async fn rows<T>(
+    async fn rows<T>(
         &self,
         lane: Lane,
         operation: Operation,
@@ -368,11 +348,7 @@ impl SqliteDialect {
         arguments: SqliteArguments,
         read: impl FnOnce(&[SqliteRow]) -> Result<T, sqlx::Error> + Send,
     ) -> Result<T> {
-        let read = |reply: Reply| {
-            read(&reply.rows)
-                .map_err(|failure| error::from_driver(operation, &self.connections.path, failure))
-        };
-        self.connections.run(lane, operation, Sql::Query(sql), arguments, read).await
+        self.connections.run(lane, operation, Sql::Query(sql), arguments, |reply| read(&reply.rows)).await
     }
 
     /// Returns the reason why there is no hold of `request` to extend or to release, from the notice that `sql` returns, if any.
@@ -396,7 +372,6 @@ impl SqliteDialect {
         sql: &SqlStr,
         arguments: SqliteArguments,
     ) -> Result<Option<i64>> {
-        let read = |reply: Reply| Ok(reply.changed);
-        self.connections.run(lane, operation, Sql::Execute(sql), arguments, read).await
+        self.connections.run(lane, operation, Sql::Execute(sql), arguments, |reply| Ok(reply.changed)).await
     }
 }

@@ -122,7 +122,7 @@ impl Connections {
     /// Runs `sql` on `lane` and calls `read` with the reply, before another writer of this process is admitted.
     ///
     /// # Errors
-    /// A temporary error after the busy timeout at the latest.
+    /// A temporary error after the busy timeout at the latest; the error of `read`.
     ///
     /// # Cancel safety
     /// The connection is closed while it works: an open transaction is rolled back; a single statement may take effect or not.
@@ -132,7 +132,7 @@ impl Connections {
         operation: Operation,
         sql: Sql<'_>,
         arguments: SqliteArguments,
-        read: impl FnOnce(Reply) -> Result<T> + Send,
+        read: impl FnOnce(Reply) -> Result<T, sqlx::Error> + Send,
     ) -> Result<T> {
         let permit = match lane {
             Lane::Reading => None,
@@ -156,11 +156,12 @@ impl Connections {
             tokio::spawn(work);
             return Err(self.timed_out(operation));
         };
-        let reply = result.map_err(|failure| error::from_driver(operation, &self.path, failure))?;
+        let failed = |failure| error::from_driver(operation, &self.path, failure);
+        let reply = result.map_err(failed)?;
         if lane != Lane::Reading {
             self.gate.answered();
         }
-        let outcome = read(reply);
+        let outcome = read(reply).map_err(failed);
         drop(guard);
         outcome
     }

@@ -3,7 +3,7 @@
 use polylock_core::{FencingToken, Grant, RequestId};
 use sqlx::{Row, sqlite::SqliteRow};
 
-use crate::engine::rows::{self, Columns};
+use crate::engine::{columns::Columns, rows};
 
 /// The outcome of a release.
 #[derive(Debug, PartialEq, Eq)]

@@ -2,18 +2,18 @@
 
 mod backend;
 mod config;
+mod connect;
 mod connection;
 mod datagrams;
 mod error;
 mod file;
 mod hand_over;
-mod open;
-mod poll;
-mod rows;
 mod statements;
+mod tables;
+mod watch;
 
 pub use config::{Config, Durability};
-pub use open::connect;
+pub use connect::connect;
 
 /// The store's name in errors, metrics and URLs.
 const NAME: &str = "sqlite";

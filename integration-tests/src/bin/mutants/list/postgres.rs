@@ -69,16 +69,16 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "a step can't be repeated, in PostgreSQL",
-        file: "crates/polylock-sql/src/postgres/statements.rs",
+        file: "crates/polylock-sql/src/postgres/tables.rs",
         from: "\"ADD COLUMN IF NOT EXISTS\"",
         to: "\"ADD COLUMN\"",
         test: ("scenarios", "databases::upgrade::postgres::an_interrupted_upgrade_is_completed"),
     },
     Mutant {
         name: "functions of other versions count as those of this one, in PostgreSQL",
-        file: "crates/polylock-sql/src/postgres/open.rs",
-        from: "count < statements::tables(config).routines.len()",
-        to: "count < statements::tables(config).routines.len() - 5",
+        file: "crates/polylock-sql/src/engine/server/tables.rs",
+        from: "count < self.routines.len()",
+        to: "count + 5 < self.routines.len()",
         test: (
             "scenarios",
             "databases::upgrade::postgres::an_old_program_uses_tables_created_by_a_new_one",

@@ -5,14 +5,14 @@ use super::Mutant;
 pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "SQL: a claim expires after its client's timeout",
-        file: "crates/polylock-sql/src/engine/pool.rs",
+        file: "crates/polylock-sql/src/engine/server/pool.rs",
         from: "self.clock().expiry_us(deadline.since(sent))",
         to: "self.clock().expiry_us(deadline.since(sent) * 60)",
         test: ("processes", "late_claims::postgres::a_late_claim_of_a_lock_that_was_released_grants_nothing"),
     },
     Mutant {
         name: "SQL: a claim that is refused because the clock was set is not retried",
-        file: "crates/polylock-sql/src/engine/pool.rs",
+        file: "crates/polylock-sql/src/engine/server/pool.rs",
         from: "const EXPIRIES: u32 = 4;",
         to: "const EXPIRIES: u32 = 1;",
         test: (
@@ -39,7 +39,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "a certificate that is not accepted counts as an outage, in PostgreSQL",
-        file: "crates/polylock-sql/src/engine/pool.rs",
+        file: "crates/polylock-sql/src/engine/server/driver.rs",
         from: "cause.kind() == ErrorKind::InvalidData =>",
         to: "cause.kind() == ErrorKind::InvalidInput =>",
         test: ("scenarios", "databases::tls::modes_of_postgres"),
@@ -112,21 +112,21 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "SQL: a release is not repeated after a claim that may be executed late",
-        file: "crates/polylock-sql/src/engine/mod.rs",
+        file: "crates/polylock-sql/src/engine/backend.rs",
         from: "if let Some(until) = self.inner.dialect.late_until(request.id) {",
         to: "if let (Some(until), false) = (self.inner.dialect.late_until(request.id), true) {",
         test: ("scenarios", "databases::callers::mariadb_a_claim_of_a_dropped_acquisition_takes_no_lock"),
     },
     Mutant {
         name: "SQL: a claim that its caller dropped is not recorded as late",
-        file: "crates/polylock-sql/src/engine/pool.rs",
+        file: "crates/polylock-sql/src/engine/server/pool.rs",
         from: "std::mem::replace(&mut in_flight.is_unanswered, true);",
         to: "in_flight.is_unanswered;",
         test: ("scenarios", "databases::callers::postgres_a_claim_of_a_dropped_acquisition_takes_no_lock"),
     },
     Mutant {
         name: "SQL: each runtime has its own limit of connections",
-        file: "crates/polylock-sql/src/engine/limit.rs",
+        file: "crates/polylock-sql/src/engine/server/limit.rs",
         from: "connections: Arc::new(Semaphore::new(size)),",
         to: "connections: Arc::new(Semaphore::new(2 * size)),",
         test: (

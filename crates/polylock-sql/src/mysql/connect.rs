@@ -1,27 +1,24 @@
 //! Opens a store: checks the server and its settings, and creates the tables and routines.
 
-use std::{collections::HashMap, sync::Arc};
+use std::collections::HashMap;
 
 use async_trait::async_trait;
-use polylock_core::{Clock, ConfigError, Fault, Operation, Result, Store, StoreConfig, SystemClock};
+use polylock_core::{ConfigError, Fault, Operation, Result, Store, StoreConfig};
 use sqlx::{MySql, mysql::MySqlRow};
 
 use super::{
     backend::MySqlDialect,
     config::{Config, endpoint},
-    error, pessimistic,
-    statements::{self, Statements},
+    pessimistic, tables,
 };
-use crate::{
-    engine::{
-        Engine,
-        literal::Template,
-        pool::{ClassifyErrors, ErrorClass, PooledConnection, Server},
-        rows::Columns,
-        table,
-        version::{FoundVersion, SchemaState, Version},
+use crate::engine::{
+    Engine,
+    columns::Columns,
+    server::{
+        literal::{Template, fill_template},
+        pool::{PooledConnection, Server},
     },
-    pessimistic::{SIDE_CONNECTIONS, Strategy},
+    strategy::Strategy,
 };
 
 /// Returns the statements that create the tables and routines of `config`, for the programs `mysql` and `mariadb`: for an
@@ -37,7 +34,7 @@ use crate::{
 /// ```
 pub fn schema(config: &Config) -> Result<String, ConfigError> {
     config.check()?;
-    Ok(statements::script(config))
+    Ok(tables::script(config))
 }
 
 /// Returns the statements of [`schema`] one by one, for programs that do not know `DELIMITER`, such as migration tools. They must
@@ -54,7 +51,7 @@ pub fn schema(config: &Config) -> Result<String, ConfigError> {
 /// ```
 pub fn schema_statements(config: &Config) -> Result<Vec<String>, ConfigError> {
     config.check()?;
-    Ok(statements::one_by_one(config))
+    Ok(tables::one_by_one(config))
 }
 
 /// Opens the store, and creates its tables and routines if they are missing.
@@ -84,21 +81,14 @@ impl StoreConfig for Config {
 
 async fn open(config: Config) -> Result<Store> {
     config.check()?;
-    let connect = |connections| {
-        Server::new(config.source.clone(), connections, endpoint(&config.source.options), &config.common)
-    };
-    let (pinned, connections) = (config.common.strategy == Strategy::Pessimistic, config.common.connections);
-    let server = connect(if pinned { SIDE_CONNECTIONS } else { connections });
+    let (server, pinned) = Server::pools(&config.source, &endpoint(&config.source.options), &config.common);
     let mut connection = server.acquire_to_open().await?;
     let durable = check_settings(&server, config.common.strategy, &mut connection).await?;
-    prepare(&server, &config, connection).await?;
-    if pinned {
-        let store = pessimistic::store(&config, connect(connections), server, durable);
-        store.sweep().await;
-        return Ok(Store::inspectable(Arc::new(store)));
-    }
-    let statements = Statements::new(&config);
-    Ok(Engine::open(MySqlDialect::new(server, statements, config.poll, durable)).await)
+    tables::prepare(&server, &config, connection).await?;
+    Ok(match pinned {
+        Some(pinned) => pessimistic::open(&config, pinned, server, durable).await,
+        None => Engine::open(MySqlDialect::new(&config, server, durable)).await,
+    })
 }
 
 /// Refuses a server that can't keep locks, and warns of one that may lose some. Returns true if grants survive a crash of the
@@ -108,7 +98,8 @@ async fn check_settings(
     strategy: Strategy,
     connection: &mut PooledConnection<MySql>,
 ) -> Result<bool> {
-    let rows = server.query_on(connection, &statements::checkup()).await?;
+    let checkup = Template::new(&fill_template(include_str!("statements/checkup.sql"), &[]));
+    let rows = server.query_on(connection, &checkup).await?;
     let setting = |row: &MySqlRow| {
         let [name, value] = [row.text(0)?, row.text(1)?].map(Option::unwrap_or_default);
         Ok((name.to_ascii_lowercase(), value))
@@ -191,125 +182,6 @@ impl Settings {
         }
         warnings
     }
-}
-
-/// Creates the tables and routines that are missing.
-async fn prepare(
-    server: &Server<MySql>,
-    config: &Config,
-    mut connection: PooledConnection<MySql>,
-) -> Result<()> {
-    let sent = SystemClock.now();
-    let others = server.query_on(&mut connection, &statements::others(config)).await?.and_then(|rows| {
-        let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
-        Ok((row.int(0)?, row.int(1)?.unwrap_or(0)))
-    });
-    let (others, clock_us) = others.map_err(|error| server.failed(Operation::Connect, error))?;
-    server.clock().observe(sent, clock_us);
-    if others != Some(0) {
-        return Err(config.common.used_by(statements::tables(config).other.0).into());
-    }
-    if is_outdated(server, config, &mut connection).await? {
-        create(server, config, connection).await?;
-        connection = server.acquire_to_open().await?;
-        if is_outdated(server, config, &mut connection).await? {
-            return Err(Version::unknown(&config.common.table).into());
-        }
-    }
-    connection.return_to_pool();
-    Ok(())
-}
-
-/// Returns true if the tables or routines of this program's version are missing or incomplete.
-///
-/// # Errors
-/// [`ConfigError`] if this program must not use the tables.
-async fn is_outdated(
-    server: &Server<MySql>,
-    config: &Config,
-    connection: &mut PooledConnection<MySql>,
-) -> Result<bool> {
-    let (tables, prefix) = (statements::tables(config), &config.common.table);
-    let Some(row) = numbers(server, &statements::version(config), connection).await? else { return Ok(true) };
-    let [number, oldest, routines] = row;
-    let raise = |oldest| statements::raise(config, oldest);
-    match statements::known(config).check(prefix, FoundVersion { number, oldest }, raise)? {
-        SchemaState::Outdated => return Ok(true),
-        SchemaState::Current => {}
-        // The tables were emptied, or the program that created them was interrupted.
-        SchemaState::Unversioned if can_be_completed(server, config, connection).await? => return Ok(true),
-        SchemaState::Unversioned => return Err(Version::unknown(prefix).into()),
-    }
-    let shards = numbers(server, &statements::shards(config), connection).await?;
-    let is_complete = shards.is_some_and(|[shards]| shards >= tables.shards.1)
-        && usize::try_from(routines).is_ok_and(|count| count >= tables.routines.len());
-    Ok(!is_complete)
-}
-
-/// Returns the numbers in the first row of the reply, or `None` if a table is missing.
-async fn numbers<const N: usize>(
-    server: &Server<MySql>,
-    template: &Template,
-    connection: &mut PooledConnection<MySql>,
-) -> Result<Option<[i64; N]>> {
-    let answer = server.query_on(connection, template).await?;
-    if answer.as_ref().is_err_and(|failure| error::number(failure) == Some(error::NO_TABLE)) {
-        return Ok(None);
-    }
-    let read = answer.and_then(|rows| {
-        let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
-        let mut numbers = [0; N];
-        for (column, number) in numbers.iter_mut().enumerate() {
-            *number = row.int(column)?.unwrap_or(0);
-        }
-        Ok(numbers)
-    });
-    read.map(Some).map_err(|failure| server.failed(Operation::Connect, failure))
-}
-
-async fn can_be_completed(
-    server: &Server<MySql>,
-    config: &Config,
-    connection: &mut PooledConnection<MySql>,
-) -> Result<bool> {
-    let columns = server.query_on(connection, &statements::columns(config)).await?.and_then(|rows| {
-        let column =
-            |row: &MySqlRow| Ok((row.text(0)?.unwrap_or_default(), row.text(1)?.unwrap_or_default()));
-        rows.iter().map(column).collect::<Result<Vec<_>, sqlx::Error>>()
-    });
-    let columns = columns.map_err(|error| server.failed(Operation::Connect, error))?;
-    Ok(table::can_be_completed(statements::tables(config).schema, &config.common.table, columns))
-}
-
-/// Creates the tables and routines, and closes the connection, because its session has another `sql_mode` then.
-async fn create(
-    server: &Server<MySql>,
-    config: &Config,
-    mut connection: PooledConnection<MySql>,
-) -> Result<()> {
-    let deadline = SystemClock.now() + server.timeout;
-    for part in &statements::creation(config) {
-        loop {
-            match server.query_on(&mut connection, part).await? {
-                Ok(_) => break,
-                // Some versions of MySQL 8.0 do not know `IF NOT EXISTS` here.
-                Err(failure) if error::number(&failure) == Some(error::ROUTINE_EXISTS) => break,
-                // Another program has added it since this one checked: the rest of this part is still missing.
-                Err(failure)
-                    if error::number(&failure).is_some_and(error::was_added)
-                        && SystemClock.now() < deadline => {}
-                // Another program creates them at the same time.
-                Err(failure)
-                    if MySql::error_class(&failure) == ErrorClass::Contention
-                        && SystemClock.now() < deadline => {}
-                Err(failure) if error::number(&failure).is_some_and(error::is_refusal) => {
-                    return Err(server.missing_tables(&statements::script(config), &failure));
-                }
-                Err(failure) => return Err(server.failed(Operation::Connect, failure)),
-            }
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 
 use std::{
     fmt::Write,
-    sync::{Arc, PoisonError},
+    sync::{Mutex, PoisonError},
     time::Duration,
 };
 
@@ -15,9 +15,9 @@ use polylock_core::{Operation, Result, wakeups::Wakeups};
 use sqlx::{Arguments, Row, sqlite::SqliteArguments};
 
 use super::{
-    backend::SqliteDialect,
-    connection::{Lane, Reply, Sql},
+    connection::{Connections, Lane, Reply, Sql},
     error,
+    statements::Statements,
 };
 use crate::engine::{
     PollInterval, PollOutcome,
@@ -34,25 +34,36 @@ pub(super) const fn poll_interval(is_woken: bool) -> PollInterval {
     }
 }
 
-impl SqliteDialect {
-    /// Runs one round.
-    pub(super) async fn poll_file(&self, wakeups: &Arc<Wakeups>, waiter_added: bool) -> Result<PollOutcome> {
+/// The version of the file at the last round, and the connection that counted it.
+#[derive(Debug, Default)]
+pub(super) struct Watch(Mutex<Option<(u64, i64)>>);
+
+impl Watch {
+    /// Runs one round. `shortest` is the pause after a round that found a departure.
+    pub(super) async fn poll(
+        &self,
+        connections: &Connections,
+        statements: &Statements,
+        wakeups: &Wakeups,
+        waiter_added: bool,
+        shortest: Duration,
+    ) -> Result<PollOutcome> {
         // The last version is removed first, so that the round after a failed one reads the tables.
-        let last_version = self.last_version.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let version = self.version().await?;
+        let last_version = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let version = version(connections, statements).await?;
         let must_read = waiter_added || last_version != Some(version);
         let gone = if must_read {
             let mut arguments = SqliteArguments::default();
-            let failed = |failure| error::from_driver(Operation::Wait, &self.connections.path, failure);
+            let failed = |failure| error::from_driver(Operation::Wait, &connections.path, failure);
             arguments.add(watched(wakeups)).map_err(|failure| failed(sqlx::Error::Encode(failure)))?;
-            let sql = &self.statements.gone;
-            self.rows(Lane::Reading, Operation::Wait, sql, arguments, rows::requests).await?
+            let sql = Sql::Query(&statements.gone);
+            let read = |reply: Reply| rows::requests(&reply.rows);
+            connections.run(Lane::Reading, Operation::Wait, sql, arguments, read).await?
         } else {
             Vec::new()
         };
-        *self.last_version.lock().unwrap_or_else(PoisonError::into_inner) = Some(version);
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(version);
         gone.iter().for_each(|gone| wakeups.notify(*gone));
-        let PollInterval { shortest, .. } = poll_interval(self.datagrams.channel().is_some());
         Ok(match (must_read, gone.is_empty()) {
             (false, _) => PollOutcome::Unchanged,
             // Other processes use the file, so it may soon be the turn of a waiter of this process.
@@ -60,20 +71,16 @@ impl SqliteDialect {
             (true, false) => PollOutcome::NextAfter(shortest),
         })
     }
+}
 
-    /// Returns a value that changes with every commit by another connection: the number, and the connection that counts it.
-    async fn version(&self) -> Result<(u64, i64)> {
-        let read = |reply: Reply| {
-            let version = reply.rows.first().map_or(Ok(0), |row| row.try_get(0));
-            let version = version
-                .map_err(|failure| error::from_driver(Operation::Wait, &self.connections.path, failure))?;
-            Ok((reply.openings, version))
-        };
-        let sql = &self.statements.data_version;
-        self.connections
-            .run(Lane::Reading, Operation::Wait, Sql::Query(sql), SqliteArguments::default(), read)
-            .await
-    }
+/// Returns a value that changes with every commit by another connection: the number, and the connection that counts it.
+async fn version(connections: &Connections, statements: &Statements) -> Result<(u64, i64)> {
+    let (sql, arguments) = (Sql::Query(&statements.data_version), SqliteArguments::default());
+    connections
+        .run(Lane::Reading, Operation::Wait, sql, arguments, |reply| {
+            Ok((reply.openings, reply.rows.first().map_or(Ok(0), |row| row.try_get(0))?))
+        })
+        .await
 }
 
 /// Returns the requests that the waiters wait for, as the argument of `gone.sql`.

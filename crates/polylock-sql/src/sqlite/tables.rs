@@ -1,52 +1,20 @@
-//! Opening a store: creates the file, its directories and its tables.
+//! The tables: checks their version, and creates or upgrades them.
 
-use async_trait::async_trait;
-use polylock_core::{Fault, Operation, Result, Store, StoreConfig};
+use polylock_core::{Fault, Operation, Result};
 use sqlx::{
     Row, SqlStr,
     sqlite::{SqliteArguments, SqliteRow},
 };
 
 use super::{
-    backend::SqliteDialect,
-    config::Config,
-    connection::{Connections, Lane, Reply, Sql},
+    connection::{Connections, Lane, Sql},
     error, file,
     statements::{self, Statements},
 };
 use crate::engine::{
-    Engine,
     table::{self, Column},
     version::{FoundVersion, SchemaState, Version},
 };
-
-/// Opens the store. Creates the file, its directories and its tables if they are missing.
-///
-/// # Errors
-/// [`polylock_core::Error::Config`] if the configuration is not valid or this version can't use the tables,
-/// [`polylock_core::Error::Unavailable`] if the file can't be used.
-///
-/// # Cancel safety
-/// Cancel-safe: a file, a directory or the tables are created completely or not at all, and the next opening uses them.
-pub async fn connect(config: Config) -> Result<Store> {
-    polylock_core::io::run(super::NAME, open(config)).await?
-}
-
-#[async_trait]
-impl StoreConfig for Config {
-    async fn open(&self) -> Result<Store> {
-        connect(self.clone()).await
-    }
-}
-
-async fn open(config: Config) -> Result<Store> {
-    config.check()?;
-    let path = file::prepare_path(config.path.clone()).await?;
-    let connections = Connections::new(&config, path);
-    let statements = Statements::new(&config.table, config.next.as_ref());
-    prepare(&connections, &statements).await?;
-    Ok(Engine::open(SqliteDialect::new(&config, connections, statements)).await)
-}
 
 /// Sets the journal to WAL and creates the tables, each only if that was not done before.
 pub(super) async fn prepare(connections: &Connections, statements: &Statements) -> Result<()> {
@@ -98,13 +66,12 @@ async fn found(connections: &Connections, statements: &Statements) -> Result<Opt
 }
 
 async fn columns(connections: &Connections, statements: &Statements) -> Result<Vec<Column>> {
-    let read = |reply: Reply| {
-        let columns = reply.rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?)));
-        let columns = columns.collect::<Result<Vec<_>, sqlx::Error>>();
-        columns.map_err(|failure| error::from_driver(Operation::Connect, &connections.path, failure))
-    };
     let (sql, arguments) = (Sql::Query(&statements.columns), SqliteArguments::default());
-    connections.run(Lane::Reading, Operation::Connect, sql, arguments, read).await
+    connections
+        .run(Lane::Reading, Operation::Connect, sql, arguments, |reply| {
+            reply.rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
+        })
+        .await
 }
 
 /// Runs `sql` and returns the value that `read` decodes from its first row, if there is one.
@@ -113,11 +80,10 @@ async fn first_of<T: Send>(
     sql: &SqlStr,
     read: impl Fn(&SqliteRow) -> Result<T, sqlx::Error> + Send,
 ) -> Result<Option<T>> {
-    let read = |reply: Reply| {
-        let first = reply.rows.first().map(read).transpose();
-        first.map_err(|failure| error::from_driver(Operation::Connect, &connections.path, failure))
-    };
+    let (sql, arguments) = (Sql::Query(sql), SqliteArguments::default());
     connections
-        .run(Lane::Durable, Operation::Connect, Sql::Query(sql), SqliteArguments::default(), read)
+        .run(Lane::Durable, Operation::Connect, sql, arguments, |reply| {
+            reply.rows.first().map(read).transpose()
+        })
         .await
 }

@@ -13,17 +13,21 @@ use polylock_core::{
     Clock, ConfigError, Error, Fault, Moment, Operation, RequestId, Result, SystemClock, failure::At,
     gate::Permit, server_clock::ServerClock,
 };
-use sqlx::{ConnectOptions, Connection, Database, Executor, SqlStr};
+use sqlx::{ConnectOptions, Executor, SqlStr};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
-    config::CommonConfig,
-    gate::Gate,
+    driver::{Driver, DriverError, ErrorClass, classify_encryption_error, message},
     late::{ClaimInFlight, LateClaims},
     limit::ConnectionLimit,
-    literal::{Arg, Literals, Template},
+    literal::{Arg, Template},
+};
+use crate::engine::{
+    config::CommonConfig,
+    gate::Gate,
     rows::TimedReply,
     source::{Source, is_missing_credentials},
+    strategy::Strategy,
 };
 
 /// The maximum number of attempts of an operation that the server refuses as expired: it does so if its clock is not known yet, and each
@@ -34,53 +38,9 @@ const EXPIRIES: u32 = 4;
 /// until a claim that the caller dropped has expired.
 const CALLER_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// The class of a driver's error: its meaning for the connection and the operation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ErrorClass {
-    /// Another transaction was in the way; nothing was done, and a retry may succeed.
-    Contention,
-    /// The connection is broken; another one may work.
-    Broken,
-    /// The server refused the statement, or the error is of another kind.
-    Other,
-}
-
-/// Classification of a driver's errors.
-pub(crate) trait ClassifyErrors {
-    const BACKEND: &'static str;
-    fn error_class(error: &sqlx::Error) -> ErrorClass;
-    fn fault(error: &sqlx::Error) -> Fault;
-    fn advice(error: &sqlx::Error) -> Option<String>;
-    /// Returns true if the server has no database of that name.
-    fn is_missing_database(error: &sqlx::Error) -> bool;
-    /// Returns the server's message, without details for the server's developers.
-    fn message(error: &sqlx::Error) -> Option<String>;
-}
-
-/// A driver's error with a readable message: the driver's own message names source lines of the server, and repeats the cause of an I/O
-/// error, which is the error's source already.
-#[derive(Debug)]
-struct DriverError {
-    message: String,
-    /// Shown by `Debug` only.
-    #[expect(dead_code, reason = "for `Debug`")]
-    error: sqlx::Error,
-}
-
-impl fmt::Display for DriverError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl std::error::Error for DriverError {}
-
-fn message<DB: ClassifyErrors>(error: &sqlx::Error) -> String {
-    match error {
-        sqlx::Error::Io(error) => error.to_string(),
-        error => DB::message(error).unwrap_or_else(|| error.to_string()),
-    }
-}
+/// The number of connections that a store of the pessimistic strategy may have in addition to those of the locks: for tokens, and to
+/// end sessions that hang.
+const SIDE_CONNECTIONS: u32 = 4;
 
 /// The connections of one runtime to one server.
 pub(crate) struct Server<DB: Driver> {
@@ -112,28 +72,6 @@ impl<DB: Driver> Clone for Server<DB> {
 impl<DB: Driver> fmt::Debug for Server<DB> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Server").field("endpoint", &self.context.endpoint).finish_non_exhaustive()
-    }
-}
-
-/// A driver that opens connections from options.
-pub(crate) trait Driver:
-    Database<Connection: Connection<Options = Self::Options>> + ClassifyErrors + Literals
-{
-    type Options: ConnectOptions<Connection = Self::Connection>;
-
-    /// Returns true if the endpoint is a socket in this machine's file system.
-    fn is_local(options: &Self::Options) -> bool;
-}
-
-/// Returns `error` as an error of encryption if it is one: the driver reports a rejected certificate and a missing certificate file as
-/// connection errors, for which a retry would make sense.
-fn classify_encryption_error(error: sqlx::Error, is_local: bool) -> sqlx::Error {
-    match error {
-        sqlx::Error::Io(cause) if cause.kind() == ErrorKind::InvalidData => sqlx::Error::Tls(cause.into()),
-        sqlx::Error::Io(cause) if cause.kind() == ErrorKind::NotFound && !is_local => {
-            sqlx::Error::Tls(cause.into())
-        }
-        error => error,
     }
 }
 
@@ -208,13 +146,21 @@ impl<DB: Driver> Server<DB>
 where
     for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
 {
-    /// Creates a pool of at most `connections`, which are opened on demand and kept.
-    pub(crate) fn new(
-        source: Source<DB::Options>,
-        connections: u32,
-        endpoint: String,
+    /// Returns the pool on which a store is opened, and with [`Strategy::Pessimistic`] the pool of the connections that locks pin.
+    pub(crate) fn pools(
+        source: &Source<DB::Options>,
+        endpoint: &str,
         common: &CommonConfig,
-    ) -> Self {
+    ) -> (Self, Option<Self>) {
+        let pool = |connections| Self::new(source.clone(), connections, endpoint.to_owned(), common);
+        match common.strategy {
+            Strategy::Lease => (pool(common.connections), None),
+            Strategy::Pessimistic => (pool(SIDE_CONNECTIONS), Some(pool(common.connections))),
+        }
+    }
+
+    /// Creates a pool of at most `connections`, which are opened on demand and kept.
+    fn new(source: Source<DB::Options>, connections: u32, endpoint: String, common: &CommonConfig) -> Self {
         let size = usize::try_from(connections).unwrap_or(usize::MAX);
         let context = ServerContext {
             source,
@@ -365,7 +311,7 @@ where
         self.send_by(SystemClock.now() + self.timeout, operation, template, arguments).await
     }
 
-    /// Waits until a connection is free for `operation`, by the precedence of the [`gate`](super::gate).
+    /// Waits until a connection is free for `operation`, by the precedence of the [`gate`](crate::engine::gate).
     async fn enter(&self, operation: Operation) -> Result<Permit> {
         let permit = self.context.gate.enter(operation, self.timeout).await;
         permit.ok_or_else(|| self.timed_out(operation))
@@ -454,7 +400,7 @@ where
             error => DB::advice(error),
         };
         let fault = DB::fault(&error);
-        self.at(operation).failed(fault, advice, DriverError { message: message::<DB>(&error), error })
+        self.at(operation).failed(fault, advice, DriverError::new::<DB>(error))
     }
 
     /// Returns the error for tables that are missing and can't be created because of the `refusal`, with the statements that create them,

@@ -1,30 +1,22 @@
 //! Opens a store: checks the server and its settings, and creates the tables and functions.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use polylock_core::{Clock, ConfigError, Fault, Operation, Result, Store, StoreConfig, SystemClock};
-use sqlx::{Postgres, Row, postgres::PgRow};
+use sqlx::{Postgres, Row};
 
 use super::{
     backend::PostgresDialect,
     config::{Config, Durability, endpoint},
-    error, pessimistic,
-    statements::{self, Statements},
+    pessimistic,
+    statements::fill,
+    tables,
 };
-use crate::{
-    engine::{
-        Engine,
-        literal::Template,
-        pool::{ClassifyErrors, ErrorClass, Server},
-        table,
-        version::{FoundVersion, SchemaState, Version},
-    },
-    pessimistic::{SIDE_CONNECTIONS, Strategy},
+use crate::engine::{
+    Engine,
+    server::{literal::Template, pool::Server},
 };
-
-/// The pause before the tables are created again after a lost connection.
-const RETRY_PAUSE: Duration = Duration::from_millis(10);
 
 /// Returns the statements that create the tables and functions of `config`, for an administrator to run if the program's user
 /// lacks the right.
@@ -39,7 +31,7 @@ const RETRY_PAUSE: Duration = Duration::from_millis(10);
 /// ```
 pub fn schema(config: &Config) -> Result<String, ConfigError> {
     config.check()?;
-    Ok(statements::ddl(config))
+    Ok(tables::ddl(config))
 }
 
 /// Opens the store, and creates its tables and functions if they are missing.
@@ -69,27 +61,20 @@ impl StoreConfig for Config {
 
 async fn open(config: Config) -> Result<Store> {
     config.check()?;
-    let connect = |connections| {
-        Server::new(config.source.clone(), connections, endpoint(&config.source.options), &config.common)
-    };
-    let (pinned, connections) = (config.common.strategy == Strategy::Pessimistic, config.common.connections);
-    let server = connect(if pinned { SIDE_CONNECTIONS } else { connections });
+    let (server, pinned) = Server::pools(&config.source, &endpoint(&config.source.options), &config.common);
     prepare(&server, &config).await?;
-    if pinned {
-        let store = pessimistic::store(&config, connect(connections), server);
-        store.sweep().await;
-        return Ok(Store::inspectable(Arc::new(store)));
-    }
-    let statements = Statements::new(&config);
-    Ok(Engine::open(PostgresDialect::new(&config, server, statements)).await)
+    Ok(match pinned {
+        Some(pinned) => pessimistic::open(&config, pinned, server).await,
+        None => Engine::open(PostgresDialect::new(&config, server)).await,
+    })
 }
 
 /// Checks the server's settings, and creates the tables and functions that are missing.
 async fn prepare(server: &Server<Postgres>, config: &Config) -> Result<()> {
     let at = server.at(Operation::Connect);
-    let checkup = statements::checkup(config);
+    let checkup = Template::new(&fill(include_str!("statements/checkup.sql"), config, &[]));
     let sent = SystemClock.now();
-    let checkup = first(server, &checkup).await?;
+    let checkup = tables::first(server, &checkup).await?;
     let read = |error| server.failed(Operation::Connect, error);
     let number = |column: usize| checkup.try_get::<i64, _>(column).map_err(read);
     let text = |column: usize| checkup.try_get::<String, _>(column).map_err(read);
@@ -105,19 +90,11 @@ async fn prepare(server: &Server<Postgres>, config: &Config) -> Result<()> {
         let advice = format!("the encoding of the database is {encoding}: use a database with UTF8");
         return Err(at.advise(Fault::Permanent, advice));
     }
-    let foreign = match config.common.strategy {
-        Strategy::Lease => (number(8)? == 1).then_some("pessimistic"),
-        Strategy::Pessimistic => (number(7)? == 1).then_some("lease"),
-    };
-    if let Some(foreign) = foreign {
-        return Err(config.common.used_by(foreign).into());
+    let (other, column) = config.common.strategy.choose(("pessimistic", 8), ("lease", 7));
+    if number(column)? == 1 {
+        return Err(config.common.used_by(other).into());
     }
-    if number(3)? == 0 || is_outdated(server, config).await? {
-        create(server, config).await?;
-        if is_outdated(server, config).await? {
-            return Err(Version::unknown(&config.common.table).into());
-        }
-    }
+    tables::prepare(server, config, number(3)? != 0).await?;
     if text(6)? == "u" {
         let advice =
             "the tables are UNLOGGED: a crash of the server would empty them; ALTER TABLE ... SET LOGGED";
@@ -156,74 +133,10 @@ async fn prepare(server: &Server<Postgres>, config: &Config) -> Result<()> {
     Ok(())
 }
 
-/// Returns true if the tables or functions of this program's version are incomplete.
-///
-/// # Errors
-/// [`ConfigError`] if this program must not use the tables.
-async fn is_outdated(server: &Server<Postgres>, config: &Config) -> Result<bool> {
-    let row = first(server, &statements::version(config)).await?;
-    let read = |column: usize| row.try_get(column).map_err(|error| server.failed(Operation::Connect, error));
-    let (found, routines): (_, i64) = (FoundVersion { number: read(0)?, oldest: read(1)? }, read(2)?);
-    let raise = |oldest| statements::raise(config, oldest);
-    match statements::known(config).check(&config.common.table, found, raise)? {
-        SchemaState::Outdated => Ok(true),
-        SchemaState::Current => {
-            Ok(usize::try_from(routines).is_ok_and(|count| count < statements::tables(config).routines.len()))
-        }
-        SchemaState::Unversioned if can_be_completed(server, config).await? => {
-            tracing::warn!(
-                server = %server.endpoint(), table = config.common.table,
-                "the lock tables were empty: all locks that were held before are lost"
-            );
-            Ok(true)
-        }
-        SchemaState::Unversioned => Err(Version::unknown(&config.common.table).into()),
-    }
-}
-
-async fn can_be_completed(server: &Server<Postgres>, config: &Config) -> Result<bool> {
-    let sql = statements::columns(config);
-    let columns = server.query(Operation::Connect, &sql, &[], |rows| {
-        rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect::<Result<Vec<_>, _>>()
-    });
-    Ok(table::can_be_completed(statements::tables(config).schema, &config.common.table, columns.await?))
-}
-
-/// Returns the first row of the reply, after retries on other connections if one breaks: behind a pooler, a notification for
-/// another program can arrive before the reply, and the driver reports it as a protocol error.
-async fn first(server: &Server<Postgres>, template: &Template) -> Result<PgRow> {
-    let (rows, _) = server.send(Operation::Connect, template, &[]).await?;
-    rows.into_iter().next().ok_or_else(|| server.failed(Operation::Connect, sqlx::Error::RowNotFound))
-}
-
-async fn create(server: &Server<Postgres>, config: &Config) -> Result<()> {
-    let deadline = SystemClock.now() + server.timeout;
-    loop {
-        let mut connection = server.acquire_to_open().await?;
-        match server.query_on(&mut connection, &statements::creation(config)).await? {
-            Ok(_) => {
-                connection.return_to_pool();
-                return Ok(());
-            }
-            // The user has no right to create them, or the schema does not exist.
-            Err(failure) if matches!(error::code(&failure), Some("42501" | "3F000")) => {
-                return Err(server.missing_tables(&statements::ddl(config), &failure));
-            }
-            // A broken connection, as in `first`, or contention. One transaction creates everything, so a retry finds all or
-            // nothing.
-            Err(failure)
-                if Postgres::error_class(&failure) != ErrorClass::Other && SystemClock.now() < deadline =>
-            {
-                SystemClock.sleep_until(SystemClock.now() + RETRY_PAUSE).await;
-            }
-            Err(failure) => return Err(server.failed(Operation::Connect, failure)),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::strategy::Strategy;
 
     #[test]
     fn the_printed_statements_are_complete() {

@@ -7,25 +7,16 @@
 
 use std::{fmt::Write, sync::Arc};
 
+use polylock_core::RequestId;
 use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
 
-use super::rows::hex;
-
-/// The replacements in a server's `locks.sql` for one lock, with the name `$1`.
-pub(crate) const LOCKS_BY_NAME: [(&str, &str); 3] =
-    [("{which}", "name = $1"), ("{holds}", ""), ("{waiters}", "")];
-
-/// The replacements in a server's `locks.sql` for a page: the names from `$1` to before `$2`, at most `$3` rows of each table.
-pub(crate) const LOCKS_BY_PREFIX: [(&str, &str); 3] = [
-    ("{which}", "name >= $1 AND name < $2"),
-    ("{holds}", "ORDER BY name, slot LIMIT $3"),
-    ("{waiters}", "ORDER BY name, seq LIMIT $3"),
-];
+use crate::engine::rows::hex;
 
 /// An argument of a statement.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Arg<'a> {
     Bytes(&'a [u8]),
+    Id(RequestId),
     Text(&'a str),
     Int(i64),
     #[cfg(any(feature = "postgres", test))]
@@ -87,6 +78,7 @@ impl Template {
             match position.map(|position| arguments[position]) {
                 None => {}
                 Some(Arg::Bytes(bytes)) => L::bytes(&mut text, &hex(bytes)),
+                Some(Arg::Id(request)) => L::bytes(&mut text, &hex(&request.to_bytes())),
                 Some(Arg::Text(words)) => L::text(&mut text, &hex(words.as_bytes())),
                 Some(Arg::Int(number)) => {
                     write!(text, "{number}").ok();

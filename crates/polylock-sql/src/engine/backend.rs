@@ -1,0 +1,193 @@
+//! An implementation of [`polylock_core::backend`] over a [`Dialect`]: interprets the replies to claims, schedules sweeps, registers the
+//! waiters of this process, and sets the time after which they claim again.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use polylock_core::{
+    Backend, BreakOrder, Capabilities, ClaimOutcome, Clock, Entry, Grant, Inspect, KeepAlive, LockName,
+    LockStatus, LostReason, PerRuntime, QueuePosition, Release, Request, Result, Store, SystemClock, Wake,
+    wakeups::Wakeups,
+};
+
+use super::{
+    background::Background,
+    dialect::{Dialect, SWEEP_EVERY, bytes, range},
+    poller::{PolledStore, StoreContext},
+    rows::{self, ClaimRow, EntryState},
+};
+
+/// The store over a dialect.
+pub(crate) struct Engine<D> {
+    inner: Arc<PolledStore<D>>,
+    sweeps: Arc<Sweeps>,
+    /// The same store on connections of the callers' runtimes.
+    callers: PerRuntime<Self>,
+}
+
+/// The sweeps of a store.
+#[derive(Debug)]
+struct Sweeps {
+    claims: AtomicU32,
+    log: Background,
+}
+
+impl<D: Dialect> fmt::Debug for Engine<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.dialect.fmt(f)
+    }
+}
+
+impl<D: Dialect> Engine<D> {
+    fn new(dialect: D, context: Arc<StoreContext>, sweeps: Arc<Sweeps>) -> Self {
+        Self { inner: Arc::new(PolledStore { dialect, context }), sweeps, callers: PerRuntime::default() }
+    }
+
+    /// Opens the store over `dialect`, and sweeps the first section of the tables.
+    pub(crate) async fn open(dialect: D) -> Store {
+        let sweeps =
+            Sweeps { claims: AtomicU32::new(0), log: Background::new("could not delete expired locks") };
+        let engine = Self::new(dialect, Arc::default(), Arc::new(sweeps));
+        engine.sweep().await;
+        let alerts = engine.inner.dialect.alerts().cloned();
+        let store = Store::inspectable(Arc::new(engine));
+        match alerts {
+            Some(alerts) => store.alerting(alerts),
+            None => store,
+        }
+    }
+
+    fn wakeups(&self) -> &Arc<Wakeups> {
+        &self.inner.context.wakeups
+    }
+
+    /// Deletes expired rows from the next section of the tables, if that is possible now.
+    async fn sweep(&self) {
+        match self.inner.dialect.sweep().await {
+            Ok(()) => self.sweeps.log.succeeded(),
+            // The next sweep makes up for a failed one, and the claim does not depend on it.
+            Err(failure) => self.sweeps.log.failed(&failure),
+        }
+    }
+}
+
+#[async_trait]
+impl<D: Dialect> Backend for Engine<D> {
+    fn capabilities(&self) -> &Capabilities {
+        self.inner.dialect.capabilities()
+    }
+
+    fn here(&self) -> Option<Arc<dyn Backend>> {
+        let opening = self.inner.dialect.for_caller()?;
+        let (context, sweeps) = (self.inner.context.clone(), self.sweeps.clone());
+        let caller =
+            self.callers.get(|_| true, || async { Ok(Self::new(opening.await?, context, sweeps)) })?;
+        // Otherwise the I/O thread uses the connections, and executes the operation.
+        caller.inner.dialect.has_connection().then_some(caller as _)
+    }
+
+    async fn claim(&self, request: &Request) -> Result<ClaimOutcome> {
+        if self.sweeps.claims.fetch_add(1, Ordering::Relaxed) % SWEEP_EVERY == SWEEP_EVERY - 1 {
+            self.sweep().await;
+        }
+        Ok(match self.inner.dialect.claim(request, self.wakeups()).await? {
+            ClaimRow::Held(token, lease) => {
+                self.wakeups().remove(request.id);
+                ClaimOutcome::Granted(Grant::new(token, lease))
+            }
+            ClaimRow::Blocked { left, ahead } => {
+                // At most a third of its TTL, so that the queue entry is refreshed before it expires.
+                let recheck = left.min(request.queue_lease() / 3);
+                ClaimOutcome::Queued(QueuePosition::new(ahead, recheck))
+            }
+            ClaimRow::Free => ClaimOutcome::Queued(QueuePosition::new(None, Duration::from_millis(1))),
+        })
+    }
+
+    async fn wait(&self, request: &Request) -> Result<Wake> {
+        self.inner.ensure_poller_running();
+        let wake = self.wakeups().notified(request.id).await;
+        if let Wake::Granted(_) = wake {
+            self.wakeups().remove(request.id);
+        }
+        Ok(wake)
+    }
+
+    async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
+        let dialect = &self.inner.dialect;
+        let states = if requests.is_empty() { Vec::new() } else { dialect.keep_alive(requests).await? };
+        let mut outcomes = Vec::with_capacity(states.len());
+        for (request, state) in requests.iter().zip(states) {
+            outcomes.push(match state {
+                EntryState::Held => KeepAlive::Held { lease: request.ttl },
+                EntryState::Queued => KeepAlive::Queued,
+                EntryState::Gone => {
+                    // A waiter without an entry joins the queue again at its end, and those behind it wait for another request.
+                    self.wakeups().notify(request.id);
+                    KeepAlive::Lost(LostReason::Gone)
+                }
+                EntryState::Broken => dialect.loss(request).await.map_or(KeepAlive::Unknown, KeepAlive::Lost),
+                EntryState::Contested => KeepAlive::Unknown,
+            });
+        }
+        Ok(outcomes)
+    }
+
+    async fn release(&self, request: &Request) -> Result<Release> {
+        self.wakeups().remove(request.id);
+        let outcome = self.inner.dialect.release(request, self.wakeups()).await?;
+        if let Some(until) = self.inner.dialect.late_until(request.id) {
+            SystemClock.sleep_until(until).await;
+            self.inner.dialect.release(request, self.wakeups()).await?;
+        }
+        Ok(outcome)
+    }
+}
+
+#[async_trait]
+impl<D: Dialect> Inspect for Engine<D> {
+    async fn inspect(&self, name: &LockName) -> Result<LockStatus> {
+        let lock = self.inner.dialect.lock(bytes(name)).await?.into_iter().next();
+        Ok(lock.unwrap_or_else(|| LockStatus::new(name.clone(), Vec::new(), Vec::new())))
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<LockStatus>> {
+        let (mut first, end) = range(prefix);
+        let mut locks = Vec::new();
+        loop {
+            let page = self.inner.dialect.page(&first, &end).await?;
+            locks.extend(page.locks);
+            match page.next {
+                rows::NextPage::End => return Ok(locks),
+                rows::NextPage::From(name) => first = name,
+                rows::NextPage::LongLock(name) => {
+                    locks.extend(self.inner.dialect.lock(&name).await?);
+                    // The next page begins with the smallest name after it.
+                    first = name;
+                    first.push(0);
+                }
+            }
+        }
+    }
+
+    async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
+        let mut holders = self.inner.dialect.break_lock(name, order).await?;
+        if order.force {
+            // The waiters of this process claim immediately; those of other processes when they are notified, or poll.
+            self.wakeups().notify_all();
+        }
+        if let Some(alerts) = self.inner.dialect.alerts() {
+            // The holds of this store are checked even if it does not listen.
+            alerts.check(name);
+        }
+        holders.sort_by_key(|holder| holder.token);
+        Ok(holders)
+    }
+}

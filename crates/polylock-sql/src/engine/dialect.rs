@@ -1,0 +1,151 @@
+//! The operations of a database, and values as its tables store them.
+
+use std::{fmt, pin::Pin, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use polylock_core::{
+    BreakOrder, Capabilities, Entry, HoldAlerts, LockName, LockStatus, LostReason, Mode, Moment, Release,
+    Request, RequestId, Result, wakeups::Wakeups,
+};
+
+use super::rows::{ClaimRow, EntryState, Page};
+
+/// The shortest TTL: far above the step of a database's clock and the margin of the deadline.
+pub(crate) const MIN_TTL: Duration = Duration::from_millis(100);
+/// The longest TTL: waiters wait this long for a holder that died.
+pub(crate) const MAX_TTL: Duration = Duration::from_secs(24 * 3600);
+
+/// The number of claims from one sweep to the next.
+pub(crate) const SWEEP_EVERY: u32 = 256;
+/// The number of rows of each table that one sweep examines: more than were added since the last one, so that the sweep reaches every row.
+pub(crate) const SWEEP_ROWS: i64 = 1024;
+
+/// The maximum number of rows of each table that one statement of a list returns, except for a lock with more entries.
+pub(crate) const LIST_ROWS: i64 = 1000;
+
+/// The operations that each database implements in its own way. Every operation is atomic, idempotent by the request's id and ends in
+/// bounded time, as [`Backend`] requires.
+#[async_trait]
+pub(crate) trait Dialect: fmt::Debug + Send + Sync + 'static {
+    fn capabilities(&self) -> &Capabilities;
+
+    /// Returns a future that opens the same dialect on connections of the runtime that polls it, for claims and releases that the callers
+    /// on that runtime drive; `None` if that saves nothing.
+    fn for_caller(&self) -> Option<Pin<Box<dyn Future<Output = Result<Self>> + Send>>>
+    where
+        Self: Sized,
+    {
+        None
+    }
+
+    /// Returns true if a connection for one more operation is idle or may be opened, for a dialect [of a caller](Self::for_caller).
+    fn has_connection(&self) -> bool {
+        true
+    }
+
+    /// Returns the range of the pauses between [rounds](Self::poll).
+    fn poll_interval(&self) -> PollInterval;
+
+    /// Returns a future that wakes waiters whenever another process reports that it is their turn, and never ends. It may be dropped at any
+    /// time, and keeps no store alive. Without an implementation it does nothing: the database pushes no notifications to the poller.
+    fn receive_notifications(&self, _wakeups: &Arc<Wakeups>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(std::future::pending())
+    }
+
+    /// Takes the lock if it is the request's turn. Otherwise, if the request queues, it joins the queue or refreshes its queue entry, and
+    /// registers in the `wakeups` the request that it waits for, in the order that [`Wakeups`] requires.
+    async fn claim(&self, request: &Request, wakeups: &Arc<Wakeups>) -> Result<ClaimRow>;
+
+    /// Returns the time until which an earlier copy of a claim of `request` may be executed; `None` if none can be.
+    fn late_until(&self, _request: RequestId) -> Option<Moment> {
+        None
+    }
+
+    /// Extends the live holds among `requests`, unless they were marked as broken, and the live queue entries. Returns one state for each
+    /// request, in their order; `requests` is not empty.
+    async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<EntryState>>;
+
+    /// Returns the reason for the loss of a hold: the break that left a notice, or [`LostReason::Gone`] without one.
+    async fn loss(&self, request: &Request) -> Result<LostReason>;
+
+    /// Releases the hold or withdraws the queue entry, and wakes the waiters of this process that wait for the request.
+    async fn release(&self, request: &Request, wakeups: &Wakeups) -> Result<Release>;
+
+    /// Checks, while there are waiters, for requests of other processes that have left, and wakes their waiters. `waiter_added` is true
+    /// if a waiter was added since the last round.
+    async fn poll(&self, wakeups: &Arc<Wakeups>, waiter_added: bool) -> Result<PollOutcome>;
+
+    /// Returns the holders of `name` and its waiters, live entries only.
+    async fn lock(&self, name: &[u8]) -> Result<Vec<LockStatus>>;
+
+    /// Returns the locks with names from `first` to before `end`, by name: from the first [`LIST_ROWS`] live entries of each table.
+    async fn page(&self, first: &[u8], end: &[u8]) -> Result<Page>;
+
+    /// Marks the holds of `name`, or removes them. Returns the entries of its holders.
+    async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>>;
+
+    /// Deletes expired rows from the next section of the tables.
+    async fn sweep(&self) -> Result<()>;
+
+    /// Returns the alerts to notify of a broken lock, if the database pushes breaks to the holders' processes.
+    fn alerts(&self) -> Option<&Arc<HoldAlerts>> {
+        None
+    }
+}
+
+/// The pauses between rounds, from the first to the longest.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PollInterval {
+    /// The pause after a request begins to wait, and after a round that found a departure.
+    pub(crate) shortest: Duration,
+    /// The maximum pause: the longest time that a hand-over between processes waits for a round.
+    pub(crate) longest: Duration,
+    /// The minimum pause, as a multiple of the duration of the round.
+    pub(crate) min_ratio: u32,
+}
+
+/// The outcome of a round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PollOutcome {
+    /// Nothing has happened, or the round can't detect it.
+    Unchanged,
+    /// Something has happened: the next round is due after this pause. It is the shortest one if a watched request has left; otherwise at
+    /// most a few times that, because a queue of processes moves on this fast.
+    NextAfter(Duration),
+    /// The database waited in the statement until something happened, for a moment at most, so the round took time without work. If
+    /// something happened (`changed`), the next round is due after the shortest pause.
+    #[cfg_attr(not(feature = "mysql"), expect(dead_code, reason = "only MySQL waits in a statement"))]
+    Waited { changed: bool },
+}
+
+/// Returns the range of the names that begin with `prefix`: from the first to before the second, as bytes.
+pub(crate) fn range(prefix: &str) -> (Vec<u8>, Vec<u8>) {
+    // UTF-8 never contains the byte FF, so incrementing the last byte gives the end of the range.
+    let mut end = prefix.as_bytes().to_vec();
+    match end.last_mut() {
+        Some(last) => *last += 1,
+        None => end.push(0xff),
+    }
+    (prefix.as_bytes().to_vec(), end)
+}
+
+/// Returns the name as the tables store it.
+pub(crate) fn bytes(name: &LockName) -> &[u8] {
+    name.as_str().as_bytes()
+}
+
+/// Returns the label as the tables store it.
+pub(crate) fn label(request: &Request) -> &str {
+    request.label.as_ref().map_or("", |label| label.as_str())
+}
+
+/// Returns the break notice as the tables store it.
+pub(crate) fn notice(order: &BreakOrder) -> String {
+    order.notice.to_text()
+}
+
+/// Returns the part of a hold that is unique beside its name: nothing if the hold is exclusive, so that the unique index itself refuses a
+/// second one; the request otherwise.
+pub(crate) fn slot(request: &Request) -> Option<RequestId> {
+    (request.mode != Mode::Exclusive).then_some(request.id)
+}

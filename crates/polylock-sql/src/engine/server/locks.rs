@@ -1,0 +1,113 @@
+//! The operations on locks that are the same on every server.
+
+use std::sync::Arc;
+
+use polylock_core::{Capabilities, Entry, Fencing, LockStatus, Mode, Operation, Request, Result, Scope};
+use sqlx::Executor;
+
+use super::{
+    driver::Driver,
+    literal::{Arg, Template},
+    pool::Server,
+};
+use crate::engine::{
+    columns::Columns,
+    dialect::{LIST_ROWS, MAX_TTL, MIN_TTL, bytes, label, slot},
+    rows::{self, micros},
+};
+
+/// The replacements in a server's `locks.sql` for one lock, with the name `$1`.
+const BY_NAME: [(&str, &str); 3] = [("{which}", "name = $1"), ("{holds}", ""), ("{waiters}", "")];
+
+/// The replacements in a server's `locks.sql` for a page: the names from `$1` to before `$2`, at most `$3` rows of each table.
+const BY_PREFIX: [(&str, &str); 3] = [
+    ("{which}", "name >= $1 AND name < $2"),
+    ("{holds}", "ORDER BY name, slot LIMIT $3"),
+    ("{waiters}", "ORDER BY name, seq LIMIT $3"),
+];
+
+/// The statements that list locks.
+#[derive(Debug)]
+pub(crate) struct LockLists {
+    by_name: Template,
+    by_prefix: Template,
+}
+
+impl LockLists {
+    /// Creates them with `fill`, which makes replacements in the server's `locks.sql`.
+    pub(crate) fn new(fill: impl Fn(&[(&str, &str)]) -> Template) -> Self {
+        Self { by_name: fill(&BY_NAME), by_prefix: fill(&BY_PREFIX) }
+    }
+}
+
+impl<DB: Driver<Row: Columns>> Server<DB>
+where
+    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
+{
+    /// Returns the capabilities that every store with leases has. `durable` is true if grants survive a crash of the server's machine.
+    pub(crate) fn capabilities(&self, durable: bool) -> Capabilities {
+        let mut capabilities = Capabilities::new(DB::BACKEND, MIN_TTL..=MAX_TTL);
+        capabilities.scope = Scope::Network;
+        capabilities.claims_at_once = self.claims_at_once();
+        if !durable {
+            capabilities.fencing = Fencing::WhileRunning;
+        }
+        capabilities
+    }
+
+    /// Returns the holders of `name` and its waiters.
+    pub(crate) async fn lock(&self, lists: &LockLists, name: &[u8]) -> Result<Vec<LockStatus>> {
+        let read = |rows: &[DB::Row]| rows::statuses(rows, true);
+        self.query(Operation::Inspect, &lists.by_name, &[Arg::Bytes(name)], read).await
+    }
+
+    /// Returns the locks with names from `first` to before `end`: from the first [`LIST_ROWS`] entries of each table.
+    pub(crate) async fn page(&self, lists: &LockLists, first: &[u8], end: &[u8]) -> Result<rows::Page> {
+        let arguments = [Arg::Bytes(first), Arg::Bytes(end), Arg::Int(LIST_ROWS)];
+        let read = |rows: &[DB::Row]| rows::page(rows, LIST_ROWS);
+        self.query(Operation::Inspect, &lists.by_prefix, &arguments, read).await
+    }
+
+    /// Sends a break, and returns the entries of the holders.
+    pub(crate) async fn break_holds(&self, template: &Template, arguments: &[Arg<'_>]) -> Result<Vec<Entry>> {
+        self.query_expiring(Operation::Break, None, template, arguments, rows::timed_break).await
+    }
+}
+
+/// Returns the first arguments of every claim: the name, the request, its mode, the modes that conflict with it, its slot, the owner, the
+/// label, the TTL, and the TTL of the queue entry, which is 0 if the request does not queue.
+pub(crate) fn claim_arguments(request: &Request) -> [Arg<'_>; 9] {
+    let queue_lease = if request.queues { micros(request.queue_lease()) } else { 0 };
+    [
+        Arg::Bytes(bytes(&request.name)),
+        Arg::Id(request.id),
+        Arg::Int(request.mode.bit().into()),
+        Arg::Int(request.mode.conflicts().into()),
+        slot_argument(request),
+        Arg::Text(request.owner.as_str()),
+        Arg::Text(label(request)),
+        Arg::Int(micros(request.ttl)),
+        Arg::Int(queue_lease),
+    ]
+}
+
+/// Returns the [slot](slot) of the request.
+pub(crate) fn slot_argument(request: &Request) -> Arg<'_> {
+    slot(request).map_or(Arg::Bytes(&[]), Arg::Id)
+}
+
+/// Packs the requests of a keep-alive for its routine. Each one consists of one byte for the length of its name, the name, its id, a byte
+/// that is 1 if it is exclusive, its TTL and the TTL of its queue entry in us, in eight bytes each, the most significant first.
+pub(crate) fn packed(requests: &[Arc<Request>]) -> Vec<u8> {
+    let mut packed = Vec::with_capacity(requests.len() * 64);
+    for request in requests {
+        let name = bytes(&request.name);
+        packed.push(u8::try_from(name.len()).unwrap_or(u8::MAX));
+        packed.extend(name);
+        packed.extend(request.id.to_bytes());
+        packed.push(u8::from(request.mode == Mode::Exclusive));
+        packed.extend(micros(request.ttl).to_be_bytes());
+        packed.extend(micros(request.queue_lease()).to_be_bytes());
+    }
+    packed
+}

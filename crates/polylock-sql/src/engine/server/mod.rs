@@ -1,0 +1,9 @@
+//! A database on a server: the part of the stores that PostgreSQL and MySQL share.
+
+pub(crate) mod driver;
+mod late;
+mod limit;
+pub(crate) mod literal;
+pub(crate) mod locks;
+pub(crate) mod pool;
+pub(crate) mod tables;

@@ -1,0 +1,38 @@
+//! Opening a store: creates the file, its directories and its tables.
+
+use async_trait::async_trait;
+use polylock_core::{Result, Store, StoreConfig};
+
+use super::{
+    backend::SqliteDialect, config::Config, connection::Connections, file, statements::Statements,
+    tables::prepare,
+};
+use crate::engine::Engine;
+
+/// Opens the store. Creates the file, its directories and its tables if they are missing.
+///
+/// # Errors
+/// [`polylock_core::Error::Config`] if the configuration is not valid or this version can't use the tables,
+/// [`polylock_core::Error::Unavailable`] if the file can't be used.
+///
+/// # Cancel safety
+/// Cancel-safe: a file, a directory or the tables are created completely or not at all, and the next opening uses them.
+pub async fn connect(config: Config) -> Result<Store> {
+    polylock_core::io::run(super::NAME, open(config)).await?
+}
+
+#[async_trait]
+impl StoreConfig for Config {
+    async fn open(&self) -> Result<Store> {
+        connect(self.clone()).await
+    }
+}
+
+async fn open(config: Config) -> Result<Store> {
+    config.check()?;
+    let path = file::prepare_path(config.path.clone()).await?;
+    let connections = Connections::new(&config, path);
+    let statements = Statements::new(&config.table, config.next.as_ref());
+    prepare(&connections, &statements).await?;
+    Ok(Engine::open(SqliteDialect::new(&config, connections, statements)).await)
+}
