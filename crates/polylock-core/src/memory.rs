@@ -93,7 +93,7 @@ struct Record {
 
 impl Space {
     fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { clock, wakeups: Wakeups::new(), alerts: Arc::default(), state: Mutex::default() }
+        Self { clock, wakeups: Wakeups::default(), alerts: Arc::default(), state: Mutex::default() }
     }
 
     /// Runs `work` on the live entries of `name`, after expired entries were removed and their waiters notified.
@@ -140,7 +140,7 @@ impl Space {
 
             if let Some((watched, left)) = blocker {
                 if request.queues {
-                    self.wakeups.watch(request, watched);
+                    self.wakeups.register(request).queued_behind(watched);
                     let at = known.unwrap_or_else(|| entries.join(request, counters, now));
                     entries[at].expires = now + request.queue_lease();
                 }

@@ -1,25 +1,53 @@
-//! Wake-up registry of a store: maps each blocked request to the request that it waits for, so that a release wakes only the
-//! waiters behind it and no wake-up is lost.
+//! Wake-up registry of a store that has a queue: maps each blocked request to the request that it waits for, so that a release wakes
+//! only the waiters behind it and no wake-up is lost. A store without a queue has [`waiter_queues`](crate::waiter_queues) instead.
 //!
 //! Notifications and polls of the store notify it, and so do releases in this process. A waiter is identified by its request, and
 //! so is the request that it waits for, which keeps its id from the queue to the hold.
 //!
-//! No wake-up is lost if a store keeps this order:
-//! 1. The claim calls [`Wakeups::watch`] in the region in which it reads the queue, before another process can change the queue.
-//! 2. The releaser calls [`Wakeups::notify`] after the change is visible.
-//! 3. A notification between the reply to the claim and [`Wakeups::notified`] is kept, and `notified` returns at once.
+//! Each claim has a handle, the [`Waiter`], which it uses in the only possible order:
+//! ```
+//! # use polylock_core::{ClaimOutcome, Grant, QueuePosition, Request, Result, wakeups::Wakeups};
+//! # enum Reply { Granted(Grant), Queued(u64, QueuePosition) }
+//! # fn claim(wakeups: &Wakeups, request: &Request, send: fn(u64) -> Result<Reply>) -> Result<ClaimOutcome> {
+//! let waiter = wakeups.register(request);
+//! Ok(match send(waiter.ticket())? {
+//!     Reply::Granted(grant) => {
+//!         waiter.granted();
+//!         ClaimOutcome::Granted(grant)
+//!     }
+//!     Reply::Queued(number, position) => {
+//!         waiter.queued_at(number);
+//!         ClaimOutcome::Queued(position)
+//!     }
+//! })
+//! # }
+//! ```
+//! Four races lead to this order.
 //!
-//! If the store itself hands the lock to the next waiter, [`Wakeups::register`] assigns a number, the ticket, to the waiter before the
-//! claim is sent, and the claim stores the ticket. The releaser finds the ticket in the store and sends the grant to the process of
-//! the waiter, which delivers it with [`Wakeups::deliver`]. The ticket is no secret: the store does not identify a request by it.
+//! The grant overtakes the reply, so a claim registers before it is sent:
+//! 1. The store enqueues the request at position 7, and a release grants it the lock at once.
+//! 2. The grant arrives, and is kept with its position.
+//! 3. The reply to the claim states position 7: the kept grant is valid.
 //!
-//! A notification may be late. So every grant carries the queue position that it was issued for, and [`Wakeups::set_position`] records the
-//! position that the last claim returned. A grant for another position is not delivered:
+//! The request ahead leaves too early, so [`Waiter::queued_behind`] belongs in the region in which the claim reads the queue:
+//! 1. The claim reads that A is ahead.
+//! 2. A is released, and [`Wakeups::notify`] finds no waiter behind A.
+//! 3. The claim records that it waits for A, and nobody wakes it.
+//!
+//! The claim gets no reply, so dropping the handle leaves the registration, which the release of the request removes:
+//! 1. The store enqueues the request with ticket 3, and the reply is lost.
+//! 2. The claim is repeated, and leaves the entry as it is; or the first one is delivered after it.
+//! 3. A release finds ticket 3, which must still be that of the waiter.
+//!
+//! A notification is late, so every grant carries the queue position that it was issued for:
 //! 1. A claim returns position 7. The deadline of a hold would count from the time at which this claim was sent.
 //! 2. The store grants the lock to position 7. That is after 1, so the hold lasts at least until that deadline.
 //! 3. If the notification is delayed until that hold has expired, the next claim joins the queue at position 9, and a deadline
 //!    would count from the time at which this later claim was sent. The notification for position 7, arriving now, must not count
-//!    from there.
+//!    from there: it is not delivered.
+
+mod handover;
+mod waiter;
 
 use std::{
     collections::{HashMap, HashSet},
@@ -29,40 +57,14 @@ use std::{
 
 use tokio::sync::Notify;
 
-use crate::{FencingToken, Grant, LockName, Mode, Request, RequestId, Wake};
+use crate::{Grant, LockName, Mode, Request, RequestId, Wake};
+pub use handover::{Handover, WaiterId};
+pub use waiter::Waiter;
 
-/// The registry of the waiters. See the [module](self) for the order to keep.
+/// The registry of the waiters. See the [module](self) for the life of a waiter.
 #[derive(Debug, Default)]
 pub struct Wakeups {
     state: Mutex<State>,
-}
-
-/// The notification that the store has granted a lock to the waiter of a ticket.
-///
-/// Stores send it as four integers separated by spaces: ticket, queue position, token, and the remaining lease in microseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Handover {
-    ticket: u64,
-    position: u64,
-    grant: Grant,
-}
-
-impl Handover {
-    /// Creates it from ticket, queue position, token and the remaining lease in microseconds; `None` if one of them is out of
-    /// range.
-    #[must_use]
-    pub fn new([ticket, position, token, left]: [i64; 4]) -> Option<Self> {
-        let lease = Duration::from_micros(u64::try_from(left).ok()?);
-        let grant = Grant::new(FencingToken::new(token)?, lease);
-        Some(Self { ticket: u64::try_from(ticket).ok()?, position: u64::try_from(position).ok()?, grant })
-    }
-
-    /// Parses the same four numbers from text.
-    #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
-        let numbers: Vec<i64> = text.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
-        Self::new(numbers.try_into().ok()?)
-    }
 }
 
 /// A waiter of this process that can be granted the lock while all others of this process wait, because it conflicts with none of
@@ -85,7 +87,7 @@ pub struct Candidate {
 
 #[derive(Debug, Default)]
 struct State {
-    waiters: HashMap<RequestId, Waiter>,
+    waiters: HashMap<RequestId, Registration>,
     /// Reverse index: waiters by the request that they are blocked on.
     followers: HashMap<RequestId, Vec<RequestId>>,
     /// The waiters by ticket.
@@ -95,7 +97,7 @@ struct State {
 }
 
 #[derive(Debug)]
-struct Waiter {
+struct Registration {
     name: LockName,
     mode: Mode,
     queue_lease: Duration,
@@ -104,129 +106,80 @@ struct Waiter {
     /// The queue position that the last claim returned; `granted` has the last grant and the position that it is for.
     position: Option<u64>,
     granted: Option<(u64, Grant)>,
-    notify: Arc<Notify>,
+    /// `Some` from the first notification or the first wait, so that a claim that is granted at once allocates none.
+    notify: Option<Arc<Notify>>,
 }
 
 impl Wakeups {
-    /// Creates an empty registry.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
+    /// Registers `request` before its claim is sent: from now on notifications for it are kept. The registration lasts until the
+    /// request is granted the lock or [removed](Self::remove); a later claim continues it. A request that does not queue is not
+    /// registered, and its handle does nothing.
+    pub fn register(&self, request: &Request) -> Waiter<'_> {
+        let (ticket, has_position) = if request.queues { self.lock().register(request) } else { (0, false) };
+        Waiter { wakeups: self, request: request.id, ticket, has_position }
     }
 
-    /// Registers `request` before its claim: from now on notifications for it are kept. Returns its ticket for
-    /// [`deliver`](Self::deliver), which stays the same until [`remove`](Self::remove).
-    pub fn register(&self, request: &Request) -> u64 {
-        self.lock().waiter(request).ticket
-    }
-
-    /// Records that `request` waits until `watched` has left. Replaces the request that it waited for before.
-    pub fn watch(&self, request: &Request, watched: RequestId) {
-        let mut state = self.lock();
-        match state.waiter(request).watches.replace(watched) {
-            Some(before) if before == watched => return,
-            Some(before) => state.unlink(request.id, before),
-            None => {}
-        }
-        state.followers.entry(watched).or_default().push(request.id);
-    }
-
-    /// Removes `request`, which holds the lock or has left the queue.
+    /// Removes `request`, which is about to be released or withdrawn, or has left the queue.
     pub fn remove(&self, request: RequestId) {
-        let mut state = self.lock();
-        if let Some(waiter) = state.waiters.remove(&request) {
-            state.tickets.remove(&waiter.ticket);
-            if let Some(watched) = waiter.watches {
-                state.unlink(request, watched);
-            }
-        }
+        self.lock().remove(request);
     }
 
-    /// Waits until the request that `request` waits for has left, or until `request` is granted the lock. Returns at once if that
-    /// has happened since [`watch`](Self::watch) or [`register`](Self::register), or if `request` is not registered.
+    /// Waits until the request that `request` waits for has left, or until `request` is granted the lock, which ends its
+    /// registration. Returns at once if that has happened since [`register`](Self::register), or if `request` is not registered.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing: a notification that has arrived is kept for the next call.
     pub async fn notified(&self, request: RequestId) -> Wake {
-        let notify = self.lock().waiters.get(&request).map(|waiter| waiter.notify.clone());
+        let waits = |waiter: &mut Registration| waiter.notify.get_or_insert_default().clone();
+        let notify = self.lock().waiters.get_mut(&request).map(waits);
         if let Some(notify) = notify {
             notify.notified().await;
         }
-        match self.lock().waiters.get_mut(&request) {
-            Some(waiter) => match waiter.granted.take() {
-                Some((position, grant)) if waiter.position == Some(position) => Wake::Granted(grant),
-                _ => Wake::Stale,
-            },
-            None => Wake::Stale,
+        let mut state = self.lock();
+        let Some(waiter) = state.waiters.get_mut(&request) else { return Wake::Stale };
+        match waiter.granted.take() {
+            Some((position, grant)) if waiter.position == Some(position) => {
+                state.remove(request);
+                Wake::Granted(grant)
+            }
+            _ => Wake::Stale,
         }
     }
 
-    /// Wakes the waiters that wait for `left`.
+    /// Wakes the waiters that wait for `left`. The caller has made its departure visible to claims before.
     pub fn notify(&self, left: RequestId) {
-        let state = self.lock();
-        for waiter in state.followers.get(&left).into_iter().flatten() {
-            if let Some(waiter) = state.waiters.get(waiter) {
-                waiter.notify.notify_one();
+        let State { waiters, followers, .. } = &mut *self.lock();
+        for waiter in followers.get(&left).into_iter().flatten() {
+            if let Some(waiter) = waiters.get_mut(waiter) {
+                waiter.notify();
             }
         }
     }
 
-    /// Records the queue position that the last claim of `request` returned, a number that no later position has.
-    pub fn set_position(&self, request: &Request, position: u64) {
-        self.lock().waiter(request).position = Some(position);
-    }
-
-    /// Wakes the waiter of the ticket, if it still waits, with the grant that the store has issued for its queue position.
-    pub fn deliver(&self, Handover { ticket, position, grant }: Handover) {
-        let mut state = self.lock();
-        let State { tickets, waiters, .. } = &mut *state;
-        if let Some(waiter) = tickets.get(&ticket).and_then(|request| waiters.get_mut(request)) {
+    /// Wakes a waiter, if it still waits, with the grant that the store has issued for its queue position.
+    pub fn deliver(&self, Handover { waiter, position, grant }: Handover) {
+        if let Some(waiter) = self.lock().find(waiter) {
             waiter.granted = Some((position, grant));
-            waiter.notify.notify_one();
+            waiter.notify();
         }
     }
 
-    /// Returns true if the last claim of `request` returned a queue position, by which a claim can look up its entry.
-    #[must_use]
-    pub fn has_position(&self, request: RequestId) -> bool {
-        self.lock().waiters.get(&request).is_some_and(|waiter| waiter.position.is_some())
+    /// Wakes a waiter, if it still waits: it may hold the lock.
+    pub fn wake(&self, waiter: WaiterId) {
+        if let Some(waiter) = self.lock().find(waiter) {
+            waiter.notify();
+        }
+    }
+
+    /// Wakes all waiters, for example because notifications may have been lost.
+    pub fn notify_all(&self) {
+        self.lock().waiters.values_mut().for_each(Registration::notify);
     }
 
     /// Returns true if a waiter of this process waits for `request` to leave.
     #[must_use]
     pub fn is_watched(&self, request: RequestId) -> bool {
         self.lock().followers.contains_key(&request)
-    }
-
-    /// Wakes `request`, if it still waits, with the grant that the store has issued for its queue position. It replaces
-    /// [`deliver`](Self::deliver) for a release in the process of the waiter.
-    pub fn grant(&self, request: RequestId, position: u64, grant: Grant) {
-        if let Some(waiter) = self.lock().waiters.get_mut(&request) {
-            waiter.granted = Some((position, grant));
-            waiter.notify.notify_one();
-        }
-    }
-
-    /// Wakes the waiter of the ticket, if it still waits: it may hold the lock.
-    pub fn wake_ticket(&self, ticket: u64) {
-        let state = self.lock();
-        if let Some(waiter) = state.tickets.get(&ticket).and_then(|request| state.waiters.get(request)) {
-            waiter.notify.notify_one();
-        }
-    }
-
-    /// Wakes `request`, if it still waits: it may hold the lock.
-    pub fn wake(&self, request: RequestId) {
-        if let Some(waiter) = self.lock().waiters.get(&request) {
-            waiter.notify.notify_one();
-        }
-    }
-
-    /// Wakes all waiters, for example because notifications may have been lost.
-    pub fn notify_all(&self) {
-        for waiter in self.lock().waiters.values() {
-            waiter.notify.notify_one();
-        }
     }
 
     /// Returns true if there are no waiters.
@@ -297,13 +250,20 @@ impl Wakeups {
     }
 }
 
+impl Registration {
+    fn notify(&mut self) {
+        self.notify.get_or_insert_default().notify_one();
+    }
+}
+
 impl State {
-    fn waiter(&mut self, request: &Request) -> &mut Waiter {
+    /// Returns the ticket, and true if there is a queue position from an earlier claim.
+    fn register(&mut self, request: &Request) -> (u64, bool) {
         let Self { waiters, tickets, last, .. } = self;
-        waiters.entry(request.id).or_insert_with(|| {
+        let waiter = waiters.entry(request.id).or_insert_with(|| {
             *last += 1;
             tickets.insert(*last, request.id);
-            Waiter {
+            Registration {
                 name: request.name.clone(),
                 mode: request.mode,
                 queue_lease: request.queue_lease(),
@@ -311,9 +271,37 @@ impl State {
                 ticket: *last,
                 position: None,
                 granted: None,
-                notify: Arc::default(),
+                notify: None,
             }
-        })
+        });
+        (waiter.ticket, waiter.position.is_some())
+    }
+
+    fn find(&mut self, waiter: WaiterId) -> Option<&mut Registration> {
+        let request = match waiter {
+            WaiterId::Ticket(ticket) => *self.tickets.get(&ticket)?,
+            WaiterId::Request(request) => request,
+        };
+        self.waiters.get_mut(&request)
+    }
+
+    fn watch(&mut self, request: RequestId, watched: RequestId) {
+        let Some(waiter) = self.waiters.get_mut(&request) else { return };
+        match waiter.watches.replace(watched) {
+            Some(before) if before == watched => return,
+            Some(before) => self.unlink(request, before),
+            None => {}
+        }
+        self.followers.entry(watched).or_default().push(request);
+    }
+
+    fn remove(&mut self, request: RequestId) {
+        if let Some(waiter) = self.waiters.remove(&request) {
+            self.tickets.remove(&waiter.ticket);
+            if let Some(watched) = waiter.watches {
+                self.unlink(request, watched);
+            }
+        }
     }
 
     fn unlink(&mut self, request: RequestId, watched: RequestId) {
@@ -329,17 +317,23 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::FencingToken;
     use futures_util::FutureExt;
 
     fn request() -> Request {
         Request::new(LockName::new("n").unwrap(), Mode::Exclusive, Duration::from_secs(1))
     }
 
+    fn handover(ticket: u64, position: u64) -> Handover {
+        let grant = Grant::new(FencingToken::new(9).unwrap(), Duration::from_millis(1500));
+        Handover { waiter: WaiterId::Ticket(ticket), position, grant }
+    }
+
     #[test]
     fn a_release_wakes_only_the_waiters_behind_it() {
-        let (wakeups, holder, second, third) = (Wakeups::new(), request(), request(), request());
-        wakeups.watch(&second, holder.id);
-        wakeups.watch(&third, second.id);
+        let (wakeups, holder, second, third) = (Wakeups::default(), request(), request(), request());
+        wakeups.register(&second).queued_behind(holder.id);
+        wakeups.register(&third).queued_behind(second.id);
         wakeups.notify(holder.id);
         assert!(wakeups.notified(second.id).now_or_never().is_some());
         assert!(wakeups.notified(third.id).now_or_never().is_none());
@@ -347,8 +341,8 @@ mod tests {
 
     #[test]
     fn a_notification_between_claim_and_wait_is_kept() {
-        let (wakeups, holder, waiting) = (Wakeups::new(), request(), request());
-        wakeups.watch(&waiting, holder.id);
+        let (wakeups, holder, waiting) = (Wakeups::default(), request(), request());
+        wakeups.register(&waiting).queued_behind(holder.id);
         assert!(wakeups.notified(waiting.id).now_or_never().is_none());
         wakeups.notify(holder.id);
         assert!(wakeups.notified(waiting.id).now_or_never().is_some());
@@ -357,62 +351,86 @@ mod tests {
 
     #[test]
     fn a_grant_reaches_its_waiter_before_the_reply_to_the_claim() {
-        let (wakeups, waiting, other) = (Wakeups::new(), request(), request());
-        let (ticket, others) = (wakeups.register(&waiting), wakeups.register(&other));
-        assert!(ticket != others && wakeups.register(&waiting) == ticket);
+        let (wakeups, waiting, other) = (Wakeups::default(), request(), request());
+        let (claim, others) = (wakeups.register(&waiting), wakeups.register(&other).ticket());
+        let ticket = claim.ticket();
+        assert!(ticket != others && wakeups.register(&waiting).ticket() == ticket);
         assert_eq!((wakeups.watched().len(), wakeups.waiting().into_values().flatten().count()), (0, 2));
-        let grant = Grant::new(FencingToken::new(7).unwrap(), Duration::from_secs(1));
-        wakeups.deliver(Handover { ticket, position: 3, grant });
-        wakeups.set_position(&waiting, 3);
-        assert_eq!(wakeups.notified(waiting.id).now_or_never(), Some(Wake::Granted(grant)));
-        assert_eq!(wakeups.notified(waiting.id).now_or_never(), None, "woken once");
+        wakeups.deliver(handover(ticket, 3));
+        claim.queued_at(3);
+        assert_eq!(
+            wakeups.notified(waiting.id).now_or_never(),
+            Some(Wake::Granted(handover(ticket, 3).grant))
+        );
+        assert_eq!(wakeups.waiting().into_values().flatten().collect::<Vec<_>>(), [other.id]);
         assert_eq!(wakeups.notified(other.id).now_or_never(), None);
-        wakeups.wake(other.id);
+        wakeups.wake(WaiterId::Request(other.id));
         assert_eq!(wakeups.notified(other.id).now_or_never(), Some(Wake::Stale));
-        wakeups.remove(waiting.id);
+        assert_eq!(wakeups.notified(other.id).now_or_never(), None, "woken once");
         wakeups.remove(other.id);
-        wakeups.deliver(Handover { ticket, position: 3, grant });
+        wakeups.deliver(handover(ticket, 3));
         assert!(wakeups.is_empty() && wakeups.lock().tickets.is_empty());
     }
 
     #[test]
-    fn a_late_notification_for_an_earlier_position_is_not_a_grant() {
-        let (wakeups, waiting) = (Wakeups::new(), request());
-        let ticket = wakeups.register(&waiting);
-        wakeups.set_position(&waiting, 7);
-        // That hold has expired unnoticed, and the next claim has joined the queue again.
-        wakeups.register(&waiting);
-        wakeups.set_position(&waiting, 9);
-        let grant = Grant::new(FencingToken::new(7).unwrap(), Duration::from_secs(1));
-        wakeups.deliver(Handover { ticket, position: 7, grant });
-        assert_eq!(wakeups.notified(waiting.id).now_or_never(), Some(Wake::Stale));
-        wakeups.deliver(Handover { ticket, position: 9, grant });
-        assert_eq!(wakeups.notified(waiting.id).now_or_never(), Some(Wake::Granted(grant)));
+    fn a_claim_without_a_reply_stays_registered_until_it_is_granted() {
+        let (wakeups, waiting) = (Wakeups::default(), request());
+        let ticket = wakeups.register(&waiting).ticket();
+        wakeups.wake(WaiterId::Ticket(ticket));
+        let again = wakeups.register(&waiting);
+        assert_eq!((again.ticket(), again.has_position()), (ticket, false));
+        again.queued_at(3);
+        assert_eq!(
+            wakeups.notified(waiting.id).now_or_never(),
+            Some(Wake::Stale),
+            "kept from the first claim"
+        );
+        let last = wakeups.register(&waiting);
+        assert_eq!((last.ticket(), last.has_position()), (ticket, true));
+        last.granted();
+        assert!(wakeups.is_empty() && wakeups.lock().tickets.is_empty());
     }
 
     #[test]
-    fn a_handover_is_parsed_from_four_valid_numbers() {
-        let grant = Grant::new(FencingToken::new(9).unwrap(), Duration::from_millis(1500));
-        assert_eq!(Handover::parse("3 7 9 1500000"), Some(Handover { ticket: 3, position: 7, grant }));
-        for text in ["", "0", "3 7 9", "3 7 9 1500000 1", "3 7 9 -1", "3 7 -9 5", "3 -7 9 5", "a b c d"] {
-            assert_eq!(Handover::parse(text), None, "{text:?}");
-        }
+    fn a_request_that_does_not_queue_is_not_registered() {
+        let (wakeups, holder, mut attempt) = (Wakeups::default(), request(), request());
+        attempt.queues = false;
+        let waiter = wakeups.register(&attempt);
+        waiter.queued_at(3);
+        waiter.queued_behind(holder.id);
+        assert!(waiter.ticket() == 0 && wakeups.is_empty() && !wakeups.is_watched(holder.id));
+    }
+
+    #[test]
+    fn a_late_notification_for_an_earlier_position_is_not_a_grant() {
+        let (wakeups, waiting) = (Wakeups::default(), request());
+        let ticket = wakeups.register(&waiting).ticket();
+        wakeups.register(&waiting).queued_at(7);
+        // That hold has expired unnoticed, and the next claim has joined the queue again.
+        wakeups.register(&waiting).queued_at(9);
+        wakeups.deliver(handover(ticket, 7));
+        assert_eq!(wakeups.notified(waiting.id).now_or_never(), Some(Wake::Stale));
+        let to_request = Handover { waiter: WaiterId::Request(waiting.id), ..handover(ticket, 9) };
+        wakeups.deliver(to_request);
+        assert_eq!(wakeups.notified(waiting.id).now_or_never(), Some(Wake::Granted(to_request.grant)));
     }
 
     #[test]
     fn candidates_conflict_with_no_waiter_of_this_process_ahead_of_them() {
-        let (wakeups, holder) = (Wakeups::new(), RequestId::random());
+        let (wakeups, holder) = (Wakeups::default(), RequestId::random());
         let wait = |name: &str, mode, position| {
             let request = Request::new(LockName::new(name).unwrap(), mode, Duration::from_secs(1));
-            wakeups.watch(&request, holder);
-            wakeups.set_position(&request, position);
+            let waiter = wakeups.register(&request);
+            waiter.queued_behind(holder);
+            waiter.queued_at(position);
             request
         };
         let third = wait("a", Mode::Exclusive, 30);
         let readers = [wait("a", Mode::Shared, 10), wait("a", Mode::Shared, 20)];
         wait("a", Mode::Shared, 40);
         let other = wait("b", Mode::Exclusive, 50);
-        wakeups.register(&Request::new(LockName::new("c").unwrap(), Mode::Exclusive, Duration::from_secs(1)));
+        let unanswered = Request::new(LockName::new("c").unwrap(), Mode::Exclusive, Duration::from_secs(1));
+        assert!(wakeups.register(&unanswered).ticket() != 0);
         let next = || wakeups.candidates().iter().map(|candidate| candidate.request).collect::<Vec<_>>();
         assert_eq!(next(), [readers[0].id, readers[1].id, other.id]);
         readers.iter().for_each(|reader| wakeups.remove(reader.id));
@@ -421,9 +439,9 @@ mod tests {
 
     #[test]
     fn a_removed_waiter_leaves_no_entry() {
-        let (wakeups, first, second, waiting) = (Wakeups::new(), request(), request(), request());
-        wakeups.watch(&waiting, first.id);
-        wakeups.watch(&waiting, second.id);
+        let (wakeups, first, second, waiting) = (Wakeups::default(), request(), request(), request());
+        wakeups.register(&waiting).queued_behind(first.id);
+        wakeups.register(&waiting).queued_behind(second.id);
         wakeups.notify(first.id);
         assert!(wakeups.notified(waiting.id).now_or_never().is_none());
         assert_eq!(wakeups.watched().into_values().collect::<Vec<_>>(), [[second.id]]);

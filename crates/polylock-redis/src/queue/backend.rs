@@ -204,7 +204,8 @@ impl RedisBackend {
     }
 
     /// Sends a claim, which expires by the server's clock. The reply contains a word, three numbers, and that clock.
-    async fn send_claim(&self, request: &Request, queue_lease: u64, ticket: u64) -> Result<[i64; 5]> {
+    async fn send_claim(&self, request: &Request, ticket: u64) -> Result<[i64; 5]> {
+        let queue_lease = if request.queues { in_micros(request.queue_lease()) } else { 0 };
         let timeout = self.timeout(request);
         let expires_us = AtomicI64::new(0);
         let id = request.id.to_bytes();
@@ -223,7 +224,7 @@ impl RedisBackend {
         let mut pending = PendingClaim { backend: self, request, expires_us: &expires_us, is_settled: false };
         let Reply { outcome, may_execute_late, peer, .. } = self
             .servers
-            .call(&request.name, Operation::Claim, timeout, Call::Script(&invoke), queue_lease > 0)
+            .call(&request.name, Operation::Claim, timeout, Call::Script(&invoke), request.queues)
             .await;
         pending.is_settled = !may_execute_late;
         drop(pending);
@@ -361,23 +362,17 @@ impl Backend for RedisBackend {
     }
 
     async fn claim(&self, request: &Request) -> Result<ClaimOutcome> {
-        let (queue_lease, ticket) = if request.queues {
-            (in_micros(request.queue_lease()), self.context.wakeups.register(request))
-        } else {
-            (0, 0)
-        };
+        let waiter = self.context.wakeups.register(request);
         for _ in 0..MAX_ATTEMPTS {
-            match self.send_claim(request, queue_lease, ticket).await? {
+            match self.send_claim(request, waiter.ticket()).await? {
                 [1, token, lease, ..] => {
                     let negative = || self.servers.unexpected(Operation::Claim, "a negative token");
                     let token = FencingToken::new(token).ok_or_else(negative)?;
-                    self.context.wakeups.remove(request.id);
+                    waiter.granted();
                     return Ok(ClaimOutcome::Granted(Grant::new(token, from_micros(lease))));
                 }
                 [0, left, ahead, position, _] => {
-                    if request.queues {
-                        self.context.wakeups.set_position(request, position.unsigned_abs());
-                    }
+                    waiter.queued_at(position.unsigned_abs());
                     // At most a third of the lifetime of the queue entry, so that the entry is refreshed before it expires.
                     let recheck = from_micros(left).min(RECHECK).min(request.queue_lease() / 3);
                     return Ok(ClaimOutcome::Queued(QueuePosition::new(u32::try_from(ahead).ok(), recheck)));
@@ -395,11 +390,7 @@ impl Backend for RedisBackend {
     }
 
     async fn wait(&self, request: &Request) -> Result<Wake> {
-        let wake = self.context.wakeups.notified(request.id).await;
-        if let Wake::Granted(_) = wake {
-            self.context.wakeups.remove(request.id);
-        }
-        Ok(wake)
+        Ok(self.context.wakeups.notified(request.id).await)
     }
 
     async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {

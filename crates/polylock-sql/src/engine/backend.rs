@@ -97,9 +97,10 @@ impl<D: Dialect> Backend for Engine<D> {
         if self.sweeps.claims.fetch_add(1, Ordering::Relaxed) % SWEEP_EVERY == SWEEP_EVERY - 1 {
             self.sweep().await;
         }
-        Ok(match self.inner.dialect.claim(request, self.wakeups()).await? {
+        let waiter = self.wakeups().register(request);
+        Ok(match self.inner.dialect.claim(request, &waiter, self.wakeups()).await? {
             ClaimRow::Held(token, lease) => {
-                self.wakeups().remove(request.id);
+                waiter.granted();
                 ClaimOutcome::Granted(Grant::new(token, lease))
             }
             ClaimRow::Blocked { left, ahead } => {
@@ -113,11 +114,7 @@ impl<D: Dialect> Backend for Engine<D> {
 
     async fn wait(&self, request: &Request) -> Result<Wake> {
         self.inner.ensure_poller_running();
-        let wake = self.wakeups().notified(request.id).await;
-        if let Wake::Granted(_) = wake {
-            self.wakeups().remove(request.id);
-        }
-        Ok(wake)
+        Ok(self.wakeups().notified(request.id).await)
     }
 
     async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {

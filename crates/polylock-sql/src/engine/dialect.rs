@@ -5,7 +5,8 @@ use std::{fmt, pin::Pin, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use polylock_core::{
     BreakOrder, Capabilities, Entry, HoldAlerts, LockName, LockStatus, LostReason, Mode, Moment, Release,
-    Request, RequestId, Result, wakeups::Wakeups,
+    Request, RequestId, Result,
+    wakeups::{Waiter, Wakeups},
 };
 
 use super::rows::{ClaimRow, EntryState, Page};
@@ -53,8 +54,9 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Takes the lock if it is the request's turn. Otherwise, if the request queues, it joins the queue or refreshes its queue entry, and
-    /// registers in the `wakeups` the request that it waits for, in the order that [`Wakeups`] requires.
-    async fn claim(&self, request: &Request, wakeups: &Arc<Wakeups>) -> Result<ClaimRow>;
+    /// records its position, or the request that it waits for, with `waiter`, which is registered in the `wakeups`.
+    async fn claim(&self, request: &Request, waiter: &Waiter<'_>, wakeups: &Arc<Wakeups>)
+    -> Result<ClaimRow>;
 
     /// Returns the time until which an earlier copy of a claim of `request` may be executed; `None` if none can be.
     fn late_until(&self, _request: RequestId) -> Option<Moment> {

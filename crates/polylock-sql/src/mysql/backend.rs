@@ -10,12 +10,13 @@ use std::{
 use async_trait::async_trait;
 use polylock_core::{
     BreakOrder, Capabilities, Entry, LockName, LockStatus, LostReason, Moment, Operation, Release, Request,
-    RequestId, Result, wakeups::Wakeups,
+    RequestId, Result,
+    wakeups::{Waiter, Wakeups},
 };
 
 use super::{
     config::Config,
-    hand_over::GrantedWaiter,
+    hand_over,
     local_requests::LocalRequests,
     statements::Statements,
     watch::{self, Watch},
@@ -84,12 +85,16 @@ impl Dialect for MySqlDialect {
         watch::poll_interval(self.longest_pause)
     }
 
-    async fn claim(&self, request: &Request, wakeups: &Arc<Wakeups>) -> Result<ClaimRow> {
+    async fn claim(
+        &self,
+        request: &Request,
+        waiter: &Waiter<'_>,
+        wakeups: &Arc<Wakeups>,
+    ) -> Result<ClaimRow> {
         let arguments = [&claim_arguments(request)[..], &[Arg::Int(request.wants_position.into())]].concat();
         if request.queues {
             // Before the claim is sent, so that a release that grants it the lock immediately afterwards finds it.
             self.local.claim(request);
-            wakeups.register(request);
         }
         let (claim_row, queued) = self
             .server
@@ -107,9 +112,9 @@ impl Dialect for MySqlDialect {
         match queued {
             Some((ahead, position)) if request.queues => {
                 if let Some(position) = position {
-                    wakeups.set_position(request, position.unsigned_abs());
+                    waiter.queued_at(position.unsigned_abs());
                 }
-                wakeups.watch(request, ahead);
+                waiter.queued_behind(ahead);
                 if self.local.was_released(ahead) {
                     wakeups.notify(ahead);
                 }
@@ -159,9 +164,7 @@ impl Dialect for MySqlDialect {
         self.local.release(request.id);
         let failed = |error| self.server.failed(Operation::Release, error);
         let row = rows.first().ok_or(sqlx::Error::RowNotFound).map_err(failed)?;
-        for granted in GrantedWaiter::read(row, 2).map_err(failed)? {
-            granted.deliver(wakeups);
-        }
+        hand_over::read(row, 2).map_err(failed)?.into_iter().for_each(|grant| wakeups.deliver(grant));
         if reply_lost {
             // The grants may have been in the lost reply. A claim finds them.
             wakeups.notify_all();

@@ -1,6 +1,9 @@
 //! Reads the grants that a release has made, as `release.sql` returns them.
 
-use polylock_core::{FencingToken, Grant, RequestId, wakeups::Wakeups};
+use polylock_core::{
+    FencingToken, Grant, RequestId,
+    wakeups::{Handover, WaiterId},
+};
 use sqlx::Error;
 
 use crate::engine::{
@@ -8,39 +11,23 @@ use crate::engine::{
     rows::duration,
 };
 
-/// The grant of a lock to a waiter.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct GrantedWaiter {
-    request: RequestId,
-    /// The queue position for which the grant was made.
-    position: u64,
-    grant: Grant,
+/// Reads all grants from `column` of `row`: the request in hexadecimal digits, its queue position, the token, and the rest of the lease
+/// in us, separated by spaces, with a comma after each grant.
+pub(super) fn read(row: &impl Columns, column: usize) -> Result<Vec<Handover>, Error> {
+    let text = row.text(column)?.unwrap_or_default();
+    text.split_terminator(',').map(|grant| parse(column, grant)).collect()
 }
 
-impl GrantedWaiter {
-    /// Reads all grants from `column` of `row`: the request in hexadecimal digits, its queue position, the token, and the rest of
-    /// the lease in us, separated by spaces, with a comma after each grant.
-    pub(super) fn read(row: &impl Columns, column: usize) -> Result<Vec<Self>, Error> {
-        let text = row.text(column)?.unwrap_or_default();
-        text.split_terminator(',').map(|grant| Self::parse(column, grant)).collect()
-    }
-
-    fn parse(column: usize, text: &str) -> Result<Self, Error> {
-        let fields: Vec<&str> = text.split(' ').collect();
-        let &[request, position, token, left] = fields.as_slice() else { return require(column, None) };
-        let request = unhex(column, request)?.try_into().ok().map(RequestId::from_bytes);
-        let token = token.parse::<i64>().ok().and_then(FencingToken::new);
-        Ok(Self {
-            request: require(column, request)?,
-            position: require(column, position.parse().ok())?,
-            grant: Grant::new(require(column, token)?, duration(Some(require(column, left.parse().ok())?))),
-        })
-    }
-
-    /// Wakes the waiter with its grant, if it belongs to this process.
-    pub(super) fn deliver(self, wakeups: &Wakeups) {
-        wakeups.grant(self.request, self.position, self.grant);
-    }
+fn parse(column: usize, text: &str) -> Result<Handover, Error> {
+    let fields: Vec<&str> = text.split(' ').collect();
+    let &[request, position, token, left] = fields.as_slice() else { return require(column, None) };
+    let request = unhex(column, request)?.try_into().ok().map(RequestId::from_bytes);
+    let token = token.parse::<i64>().ok().and_then(FencingToken::new);
+    Ok(Handover {
+        waiter: WaiterId::Request(require(column, request)?),
+        position: require(column, position.parse().ok())?,
+        grant: Grant::new(require(column, token)?, duration(Some(require(column, left.parse().ok())?))),
+    })
 }
 
 #[cfg(test)]
@@ -52,12 +39,10 @@ mod tests {
     #[test]
     fn grants_are_decoded_and_invalid_text_is_an_error() {
         let read = |text: &str| {
-            text.split_terminator(',')
-                .map(|grant| GrantedWaiter::parse(2, grant))
-                .collect::<Result<Vec<_>, _>>()
+            text.split_terminator(',').map(|grant| parse(2, grant)).collect::<Result<Vec<_>, _>>()
         };
-        let grant = |id, position, token, left| GrantedWaiter {
-            request: RequestId::from_bytes([id; 16]),
+        let grant = |id, position, token, left| Handover {
+            waiter: WaiterId::Request(RequestId::from_bytes([id; 16])),
             position,
             grant: Grant::new(FencingToken::new(token).unwrap(), Duration::from_micros(left)),
         };

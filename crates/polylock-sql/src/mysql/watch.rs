@@ -13,11 +13,11 @@ use std::{
 
 use polylock_core::{
     Clock, Mode, Moment, Operation, RequestId, Result, SystemClock,
-    wakeups::{Candidate, Wakeups},
+    wakeups::{Candidate, Handover, Wakeups},
 };
 use sqlx::{Error, MySql, mysql::MySqlRow};
 
-use super::{hand_over::GrantedWaiter, local_requests::LocalRequests};
+use super::{hand_over, local_requests::LocalRequests};
 use crate::engine::{
     PollInterval, PollOutcome, bytes,
     columns::{Columns, require, unhex},
@@ -74,7 +74,7 @@ struct LastPoll {
 
 /// The reply to the statement.
 struct Reply {
-    grants: Vec<GrantedWaiter>,
+    grants: Vec<Handover>,
     removed: Vec<RequestId>,
     changed: bool,
     nearest: Option<i64>,
@@ -104,7 +104,7 @@ impl Watch {
             let reply = server.query(Operation::Wait, statement, &arguments, read).await?;
             changed |= reply.changed || !reply.grants.is_empty() || !reply.removed.is_empty();
             nearest = nearest.min(reply.nearest).or(reply.nearest);
-            reply.grants.into_iter().for_each(|grant| grant.deliver(wakeups));
+            reply.grants.into_iter().for_each(|grant| wakeups.deliver(grant));
             reply.removed.into_iter().for_each(|removed| wakeups.notify(removed));
         }
         let changed = self.record(changed, nearest);
@@ -161,7 +161,7 @@ fn read(rows: &[MySqlRow]) -> Result<Reply, Error> {
     let removed = row.text(1)?.unwrap_or_default();
     let request = |digits| require(1, unhex(1, digits)?.try_into().ok().map(RequestId::from_bytes));
     Ok(Reply {
-        grants: GrantedWaiter::read(row, 0)?,
+        grants: hand_over::read(row, 0)?,
         removed: removed.split_terminator(',').map(request).collect::<Result<_, _>>()?,
         changed: row.int(2)? == Some(1),
         nearest: row.int(3)?,

@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use polylock_core::{
     BreakOrder, Capabilities, Entry, HoldAlerts, LockName, LockStatus, LostReason, Moment, Notifications,
     Operation, Release, Request, RequestId, Result,
-    wakeups::{Handover, Wakeups},
+    wakeups::{Handover, Waiter, WaiterId, Wakeups},
 };
 use sqlx::postgres::PgRow;
 
@@ -81,8 +81,7 @@ fn read_handover(row: &PgRow) -> Result<Option<Handover>, sqlx::Error> {
     Ok(Handover::new(fields.map(Option::unwrap_or_default)))
 }
 
-/// Returns pairs of name and request, as the tables store them: the requests that the waiters of this process wait for ([`Wakeups::watched`]),
-/// or the waiters themselves ([`Wakeups::waiting`]).
+/// Returns the waiters of this process ([`Wakeups::waiting`]) as pairs of name and request, as the tables store them.
 fn pairs(names: HashMap<LockName, Vec<RequestId>>) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut pairs = Vec::new();
     for (name, requests) in names {
@@ -110,11 +109,15 @@ impl Dialect for PostgresDialect {
         POLL_INTERVAL
     }
 
-    async fn claim(&self, request: &Request, wakeups: &Arc<Wakeups>) -> Result<ClaimRow> {
-        let ticket = if request.queues { wakeups.register(request) } else { 0 };
+    async fn claim(
+        &self,
+        request: &Request,
+        waiter: &Waiter<'_>,
+        wakeups: &Arc<Wakeups>,
+    ) -> Result<ClaimRow> {
         let more = [
             Arg::Text(self.listener.channel()),
-            Arg::Int(i64::try_from(ticket).unwrap_or(0)),
+            Arg::Int(i64::try_from(waiter.ticket()).unwrap_or(0)),
             Arg::Bool(self.durable),
             Arg::Bool(request.wants_position),
         ];
@@ -128,9 +131,7 @@ impl Dialect for PostgresDialect {
             })
             .await?;
         match (&claim_row, position) {
-            (ClaimRow::Blocked { .. }, Some(position)) if request.queues => {
-                wakeups.set_position(request, position.unsigned_abs());
-            }
+            (ClaimRow::Blocked { .. }, Some(position)) => waiter.queued_at(position.unsigned_abs()),
             (ClaimRow::Held(..), _) => self.listener.listen_soon(wakeups),
             _ => {}
         }
@@ -184,7 +185,7 @@ impl Dialect for PostgresDialect {
         let arguments = [Arg::Pairs(&waiting)];
         let handed =
             self.server.query(Operation::Wait, &self.statements.handed, &arguments, rows::requests).await?;
-        handed.iter().for_each(|request| wakeups.wake(*request));
+        handed.iter().for_each(|request| wakeups.wake(WaiterId::Request(*request)));
         Ok(if handed.is_empty() {
             PollOutcome::Unchanged
         } else {

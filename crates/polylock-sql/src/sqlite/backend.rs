@@ -5,7 +5,8 @@ use std::{fmt, pin::Pin, sync::Arc};
 use async_trait::async_trait;
 use polylock_core::{
     BreakOrder, Capabilities, Entry, Fencing, FencingToken, LockName, LockStatus, LostReason, Operation,
-    Release, Request, Result, wakeups::Wakeups,
+    Release, Request, Result,
+    wakeups::{Handover, Waiter, WaiterId, Wakeups},
 };
 use sqlx::{
     Arguments, Encode, Row, SqlStr, Type,
@@ -137,9 +138,8 @@ impl SqliteDialect {
     }
 
     /// Joins the queue, or keeps the queue position.
-    async fn queue(&self, request: &Request, wakeups: &Wakeups) -> Result<ClaimRow> {
-        // Registered before the claim is sent, so that a hand-over right after it finds the waiter.
-        let ticket = i64::try_from(wakeups.register(request)).ok();
+    async fn queue(&self, request: &Request, waiter: &Waiter<'_>) -> Result<ClaimRow> {
+        let ticket = i64::try_from(waiter.ticket()).ok();
         let channel = self.datagrams.channel();
         let arguments = SqliteArguments::default()
             .with(bytes(&request.name))
@@ -157,9 +157,9 @@ impl SqliteDialect {
             let claim_row = rows::claim_row(rows)?;
             if let (ClaimRow::Blocked { .. }, Some(row)) = (&claim_row, rows.first()) {
                 // No other writer of this process is admitted yet, so none of its releases comes in between.
-                wakeups.watch(request, rows::request(row, 2)?);
+                waiter.queued_behind(rows::request(row, 2)?);
                 if let Some(position) = row.int(4)? {
-                    wakeups.set_position(request, position.unsigned_abs());
+                    waiter.queued_at(position.unsigned_abs());
                 }
             }
             Ok(claim_row)
@@ -169,7 +169,7 @@ impl SqliteDialect {
 
     /// Reads the state of a request that has a queue entry, without a write. Returns `None` if that is not enough: it has no queue entry
     /// any more, the entry must be refreshed, or no request is in its way.
-    async fn read_queued(&self, request: &Request, wakeups: &Wakeups) -> Result<Option<ClaimRow>> {
+    async fn read_queued(&self, request: &Request, waiter: &Waiter<'_>) -> Result<Option<ClaimRow>> {
         let sql = &self.statements.look;
         self.rows(Lane::Reading, Operation::Claim, sql, look_arguments(request), |rows| {
             let claim_row = rows::claim_row(rows)?;
@@ -179,7 +179,7 @@ impl SqliteDialect {
                     if row.int(4)?.is_some() && rows::duration(row.int(5)?) > request.queue_lease() / 2 =>
                 {
                     // A release of this process may have come in between; the next round detects that.
-                    wakeups.watch(request, rows::request(row, 2)?);
+                    waiter.queued_behind(rows::request(row, 2)?);
                     Ok(Some(claim_row))
                 }
                 _ => Ok(None),
@@ -208,7 +208,11 @@ impl SqliteDialect {
                     Some(channel) if Some(channel) != self.datagrams.channel() => {
                         self.datagrams.wake(channel, waiter.ticket);
                     }
-                    _ => wakeups.grant(waiter.request, waiter.position, grant),
+                    _ => wakeups.deliver(Handover {
+                        waiter: WaiterId::Request(waiter.request),
+                        position: waiter.position,
+                        grant,
+                    }),
                 }
             }
             Ok(released)
@@ -246,11 +250,10 @@ impl Dialect for SqliteDialect {
         Box::pin(async move { datagrams.receive(&wakeups).await })
     }
 
-    async fn claim(&self, request: &Request, wakeups: &Arc<Wakeups>) -> Result<ClaimRow> {
+    async fn claim(&self, request: &Request, waiter: &Waiter<'_>, _: &Arc<Wakeups>) -> Result<ClaimRow> {
         self.reopen_if_moved(Operation::Claim).await?;
-        if request.queues
-            && wakeups.has_position(request.id)
-            && let Some(claim_row) = self.read_queued(request, wakeups).await?
+        if waiter.has_position()
+            && let Some(claim_row) = self.read_queued(request, waiter).await?
         {
             return Ok(claim_row);
         }
@@ -259,7 +262,7 @@ impl Dialect for SqliteDialect {
                 return Ok(ClaimRow::Held(token, request.ttl));
             }
             let claim_row = if request.queues {
-                self.queue(request, wakeups).await?
+                self.queue(request, waiter).await?
             } else {
                 self.read_unqueued(request).await?
             };

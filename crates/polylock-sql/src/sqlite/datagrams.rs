@@ -37,7 +37,7 @@ mod linux {
         },
     };
 
-    use polylock_core::RequestId;
+    use polylock_core::{RequestId, wakeups::WaiterId};
 
     use super::{Arc, Datagrams, NAME, Socket, Wakeups};
 
@@ -97,7 +97,7 @@ mod linux {
             let mut datagram = [0; 8];
             loop {
                 match socket.datagrams.recv(&mut datagram).await {
-                    Ok(8) => wakeups.wake_ticket(u64::from_be_bytes(datagram)),
+                    Ok(8) => wakeups.wake(WaiterId::Ticket(u64::from_be_bytes(datagram))),
                     // A datagram that polylock did not send.
                     Ok(_) => {}
                     Err(error) => {

@@ -167,6 +167,29 @@ pub(super) const MUTANTS: &[Mutant] = &[
         test: ("keep_alive", "a_keep_alive_without_a_result_is_retried"),
     },
     Mutant {
+        name: "a repeated claim has another ticket, and loses a kept notification",
+        file: "crates/polylock-core/src/wakeups.rs",
+        from: "        let Self { waiters, tickets, last, .. } = self;
+",
+        to: "        self.remove(request.id);
+        let Self { waiters, tickets, last, .. } = self;
+",
+        test: (
+            "units of library polylock_core",
+            "wakeups::tests::a_claim_without_a_reply_stays_registered_until_it_is_granted",
+        ),
+    },
+    Mutant {
+        name: "a request that does not queue is registered as a waiter",
+        file: "crates/polylock-core/src/wakeups.rs",
+        from: "if request.queues { self.lock().register(request) } else { (0, false) };",
+        to: "self.lock().register(request);",
+        test: (
+            "units of library polylock_core",
+            "wakeups::tests::a_request_that_does_not_queue_is_not_registered",
+        ),
+    },
+    Mutant {
         name: "the lease of a notified grant counts from the notification",
         file: "crates/polylock-core/src/engine/acquisition.rs",
         from: "sent: waiting.entry.granted_after(sent)",

@@ -1,0 +1,57 @@
+//! The handle of a claim on the registration of its request.
+
+use super::{State, Wakeups};
+use crate::RequestId;
+
+/// The handle of a claim on the registration of its request, for the outcome of the claim. Dropping it means that the outcome is
+/// unknown: the request stays registered until [`Wakeups::remove`].
+#[derive(Debug)]
+#[must_use = "the registry needs the outcome of the claim"]
+pub struct Waiter<'a> {
+    pub(super) wakeups: &'a Wakeups,
+    pub(super) request: RequestId,
+    /// 0 if the request does not queue.
+    pub(super) ticket: u64,
+    pub(super) has_position: bool,
+}
+
+impl Waiter<'_> {
+    /// Returns the number by which the store identifies the waiter to [`Wakeups::deliver`]; 0 if the request does not queue. It is the
+    /// same for all claims of one registration.
+    #[must_use]
+    pub const fn ticket(&self) -> u64 {
+        self.ticket
+    }
+
+    /// Returns true if an earlier claim of the request returned a queue position, by which this one can look up its entry.
+    #[must_use]
+    pub const fn has_position(&self) -> bool {
+        self.has_position
+    }
+
+    /// Records the queue position that the claim returned, a number that no later position has.
+    pub fn queued_at(&self, position: u64) {
+        self.update(|state| {
+            if let Some(waiter) = state.waiters.get_mut(&self.request) {
+                waiter.position = Some(position);
+            }
+        });
+    }
+
+    /// Records that the request waits until `ahead` has left, in the region in which the claim has read that: a releaser can't come
+    /// in between. Replaces the request that it waited for before.
+    pub fn queued_behind(&self, ahead: RequestId) {
+        self.update(|state| state.watch(self.request, ahead));
+    }
+
+    /// Ends the registration: the claim was granted.
+    pub fn granted(self) {
+        self.update(|state| state.remove(self.request));
+    }
+
+    fn update(&self, change: impl FnOnce(&mut State)) {
+        if self.ticket != 0 {
+            change(&mut self.wakeups.lock());
+        }
+    }
+}
