@@ -88,6 +88,9 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + 'static {
     /// Returns the time until which an earlier copy of a claim of `request` may be executed; `None` if none can be.
     fn late_until(&self, request: RequestId) -> Option<Moment>;
 
+    /// Returns the number of records about requests, for [`Backend::request_records`].
+    fn request_records(&self) -> usize;
+
     /// Extends the live holds among `requests`, unless they were marked as broken, and the live queue entries. Returns one state for each
     /// request, in their order; `requests` is not empty.
     async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<EntryState>>;
@@ -336,6 +339,10 @@ impl<D: Dialect> Backend for Engine<D> {
             self.inner.dialect.release(request, self.wakeups()).await?;
         }
         Ok(outcome)
+    }
+
+    fn request_records(&self) -> Option<usize> {
+        Some(self.inner.dialect.request_records())
     }
 }
 

@@ -282,6 +282,10 @@ impl Dialect for SqliteDialect {
         None
     }
 
+    fn request_records(&self) -> usize {
+        0
+    }
+
     async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<EntryState>> {
         self.reopen_if_moved(Operation::Renew).await?;
         let arguments = SqliteArguments::default().with(batch(requests));
