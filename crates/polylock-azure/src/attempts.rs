@@ -1,16 +1,15 @@
 //! The state of this process's requests: their acquisitions, and the end of their holds.
 
 use std::{
-    collections::HashMap,
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use polylock_core::{Clock, Moment, Request, RequestId, SystemClock};
+use polylock_core::{Clock, Moment, QueuePosition, Request, RequestId, SystemClock, requests::RequestTable};
 
-/// The age above which a record is obsolete: a holder is recorded with each renewal, of a minute's lease at most, and a waiter with each
-/// claim.
-const OBSOLETE_AFTER: Duration = Duration::from_secs(120);
+/// The shortest and the longest pause of a waiter: each is twice the one before. Up to a quarter is subtracted at random, so that the
+/// waiters of many processes do not send requests at the same time.
+const POLL_PAUSES: (Duration, Duration) = (Duration::from_millis(100), QueuePosition::MAX_RECHECK);
 
 /// The state of one request.
 #[derive(Debug, Clone, Copy)]
@@ -29,13 +28,19 @@ pub(crate) struct Attempt {
     pub(crate) marker_written: Option<Moment>,
     /// The pause before its next claim.
     pub(crate) pause: Duration,
-    /// The time of the last change of this record.
-    changed_at: Moment,
 }
 
-/// The state of all requests that hold or wait.
+impl Attempt {
+    /// Returns the pause before the next claim.
+    pub(crate) fn next_pause(&mut self) -> Duration {
+        self.pause = (self.pause * 2).clamp(POLL_PAUSES.0, POLL_PAUSES.1);
+        self.pause.mul_f64(1.0 - fastrand::f64() / 4.0)
+    }
+}
+
+/// The state of all requests that hold or wait: a holder is recorded with each renewal, and a waiter with each claim.
 #[derive(Debug, Default)]
-pub(crate) struct Attempts(Mutex<HashMap<RequestId, Attempt>>);
+pub(crate) struct Attempts(Mutex<RequestTable<Attempt>>);
 
 impl Attempts {
     /// Returns the state of `request` if this process has it.
@@ -45,13 +50,8 @@ impl Attempts {
 
     /// Changes the state of `request`.
     pub(crate) fn update<T>(&self, request: &Request, change: impl FnOnce(&mut Attempt) -> T) -> T {
-        let (mut attempts, now) = (self.lock(), SystemClock.now());
-        if !attempts.contains_key(&request.id) && attempts.len() >= attempts.capacity() {
-            // Before the table grows, obsolete records are removed: of holds that were left to expire, or releases that were never
-            // confirmed.
-            attempts.retain(|_, attempt| now < attempt.changed_at + OBSOLETE_AFTER);
-        }
-        let attempt = attempts.entry(request.id).or_insert(Attempt {
+        let now = SystemClock.now();
+        let new = || Attempt {
             unanswered: None,
             may_hold: false,
             held: None,
@@ -59,10 +59,13 @@ impl Attempts {
             first_claim: now,
             marker_written: None,
             pause: Duration::ZERO,
-            changed_at: now,
-        });
-        attempt.changed_at = now;
-        change(attempt)
+        };
+        change(self.lock().update(request.id, now, request.obsolete_at(now), new))
+    }
+
+    /// Returns the number of records.
+    pub(crate) fn len(&self) -> usize {
+        self.lock().len()
     }
 
     /// Removes `request`, which neither holds nor waits any more.
@@ -70,31 +73,7 @@ impl Attempts {
         self.lock().remove(&request)
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<RequestId, Attempt>> {
+    fn lock(&self) -> MutexGuard<'_, RequestTable<Attempt>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use polylock_core::{LockName, Mode};
-
-    #[test]
-    fn obsolete_records_are_removed() {
-        let attempts = Attempts::default();
-        let add = || {
-            let name = LockName::new("n").unwrap();
-            let request = Request::new(name, Mode::Exclusive, Duration::from_secs(15));
-            attempts.update(&request, |attempt| attempt.may_hold = true);
-            request.id
-        };
-        let waiter = add();
-        for _ in 0..1000 {
-            let obsolete = add();
-            attempts.lock().get_mut(&obsolete).unwrap().changed_at = SystemClock.now() - OBSOLETE_AFTER;
-        }
-        assert!(attempts.lock().len() < 10, "{}", attempts.lock().len());
-        assert!(attempts.find(waiter).is_some_and(|attempt| attempt.may_hold));
     }
 }

@@ -18,10 +18,6 @@ use crate::{
     wire::{LeaseId, MAX_DELAY},
 };
 
-/// The shortest and the longest pause of a waiter: each is twice the one before. Up to a quarter is subtracted at random, so that the
-/// waiters of many processes do not send requests at the same time.
-const POLL_PAUSES: (Duration, Duration) = (Duration::from_millis(100), QueuePosition::MAX_RECHECK);
-
 /// The number of attempts of a claim that creates a missing blob or container, or starts again.
 pub(crate) const TRIES: u32 = 4;
 
@@ -153,53 +149,26 @@ impl Leases {
         Ok(outcome)
     }
 
-    /// Returns the queue position of a request that must not send a claim now; `None` if it may.
-    async fn local_position(&self, request: &Request) -> Option<QueuePosition> {
-        let is_held = self.attempts.find(request.id).is_some_and(|attempt| attempt.held.is_some());
-        if !request.queues || is_held {
-            return None;
-        }
-        match self.waiters.join(request) {
-            0 => self.yield_delay(request).await.map(|pause| QueuePosition::new(None, pause)),
-            // Only the head of the local queue sends requests.
-            before => Some(QueuePosition::new(u32::try_from(before).ok(), QueuePosition::MAX_RECHECK)),
-        }
-    }
-
-    /// Returns the queue position of a request that was refused because another client has the lock.
-    async fn refused_position(&self, request: &Request) -> QueuePosition {
-        if request.queues {
-            self.write_marker_if_due(request).await;
-        }
-        let pause = self.attempts.update(request, |attempt| {
-            attempt.pause = (attempt.pause * 2).clamp(POLL_PAUSES.0, POLL_PAUSES.1);
-            attempt.pause.mul_f64(1.0 - fastrand::f64() / 4.0)
-        });
-        if !request.queues && self.attempts.find(request.id).is_some_and(|attempt| !attempt.may_hold) {
-            self.attempts.remove(request.id);
-        }
-        QueuePosition::new(None, pause)
-    }
-
     /// Returns the time for which no request of this process claims the lock, so that others can.
     async fn yield_delay(&self, request: &Request) -> Option<Duration> {
         match self.fairness.decide(&request.name) {
-            Decision::Proceed => return None,
-            Decision::Yield(delay) => return Some(delay),
-            Decision::CheckForOthers => {}
-        }
-        let timeout = self.timeout(request);
-        match self.blobs.read_marker(&request.name, timeout).await {
-            Ok(Some((process, age))) if process != self.process && age <= fairness::MARKER_LIFETIME => {
+            Decision::Proceed => None,
+            Decision::Yield(delay) => Some(delay),
+            Decision::CheckForOthers if self.is_awaited(request).await => {
                 self.fairness.yield_to_others(&request.name);
                 Some(QueuePosition::MAX_RECHECK)
             }
-            // If the marker can't be read, the claim reports the cause.
-            _ => {
+            Decision::CheckForOthers => {
                 self.fairness.restart(&request.name);
                 None
             }
         }
+    }
+
+    /// Returns true if another process waits for the lock of `request`. If its marker can't be read, the claim reports the cause.
+    async fn is_awaited(&self, request: &Request) -> bool {
+        let marker = self.blobs.read_marker(&request.name, self.timeout(request)).await.ok().flatten();
+        marker.is_some_and(|(process, age)| process != self.process && age <= fairness::MARKER_LIFETIME)
     }
 
     /// Writes a waiter marker for other processes, if this request has waited for a moment and has not written one recently.
@@ -271,15 +240,31 @@ impl Backend for Leases {
     }
 
     async fn claim(&self, request: &Request) -> Result<ClaimOutcome> {
-        if let Some(position) = self.local_position(request).await {
-            return Ok(ClaimOutcome::Queued(position));
+        let queued = |ahead, recheck| Ok(ClaimOutcome::Queued(QueuePosition::new(ahead, recheck)));
+        let is_held = self.attempts.find(request.id).is_some_and(|attempt| attempt.held.is_some());
+        if request.queues && !is_held {
+            // Only the head of the local queue sends requests, and not as long as the lock is left to other processes.
+            let ahead = self.waiters.join(request);
+            if ahead > 0 {
+                return queued(u32::try_from(ahead).ok(), QueuePosition::MAX_RECHECK);
+            }
+            if let Some(delay) = self.yield_delay(request).await {
+                return queued(None, delay);
+            }
         }
-        let grant = self.acquire(request).await.map_err(|cause| self.failed(Operation::Claim, cause))?;
-        let Some(grant) = grant else {
-            return Ok(ClaimOutcome::Queued(self.refused_position(request).await));
-        };
-        self.waiters.leave(request);
-        Ok(ClaimOutcome::Granted(grant))
+        let acquired = self.acquire(request).await;
+        if let Some(grant) = acquired.map_err(|cause| self.failed(Operation::Claim, cause))? {
+            self.waiters.leave(request);
+            return Ok(ClaimOutcome::Granted(grant));
+        }
+        let (pause, may_hold) =
+            self.attempts.update(request, |attempt| (attempt.next_pause(), attempt.may_hold));
+        if request.queues {
+            self.write_marker_if_due(request).await;
+        } else if !may_hold {
+            self.attempts.remove(request.id);
+        }
+        queued(None, pause)
     }
 
     async fn wait(&self, request: &Request) -> Result<Wake> {
@@ -303,5 +288,9 @@ impl Backend for Leases {
         }
         self.waiters.wake(&request.name);
         Ok(outcome)
+    }
+
+    fn request_records(&self) -> Option<usize> {
+        Some(self.attempts.len())
     }
 }

@@ -97,6 +97,15 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// An error means *unknown*. Core retries until the lease has expired.
     async fn release(&self, request: &Request) -> Result<Release>;
+
+    /// Returns the number of records that this process keeps about requests that hold the lock or have ended; `None`, the default, if
+    /// the store does not count them. It does not block.
+    ///
+    /// A hold may be left to expire, and a release may never be confirmed, so a store must not wait for a release to remove its
+    /// record; a [`RequestTable`](crate::requests::RequestTable) does not.
+    fn request_records(&self) -> Option<usize> {
+        None
+    }
 }
 
 /// The optional operations of a store: inspecting and breaking locks.

@@ -75,6 +75,7 @@ mod per_runtime;
 mod progress;
 pub mod queue;
 mod request;
+pub mod requests;
 pub mod server_clock;
 mod store_config;
 mod token;

@@ -3,7 +3,7 @@
 //! Exclusion, order and tokens hold as long as the process runs. The store keeps only the entries in use.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
@@ -15,6 +15,7 @@ use crate::{
     HoldAlerts, Inspect, KeepAlive, LockName, LockStatus, LostReason, Moment, Notifications, OwnerId,
     QueuePosition, Release, Request, RequestId, Result, Scope, Store, SystemClock, Wake,
     queue::{self, QueueEntry},
+    requests::{ExpiringTable, RequestTable},
     wakeups::Wakeups,
 };
 
@@ -74,9 +75,10 @@ struct State {
     /// One counter for all names, so that tokens also grow after a name was removed.
     token: u64,
     seq: u64,
-    locks: HashMap<LockName, Vec<Record>>,
-    /// The holds that were broken by force, with the time after which their holders have stopped in any case.
-    broken: HashMap<RequestId, (BreakNotice, Moment)>,
+    /// The entries of each lock, kept until the last of them has expired.
+    locks: ExpiringTable<LockName, Vec<Record>>,
+    /// The holds that were broken by force, each kept until its holder has stopped in any case.
+    broken: RequestTable<BreakNotice>,
 }
 
 #[derive(Debug)]
@@ -105,8 +107,7 @@ impl Space {
         let mut guard = self.lock();
         let State { token, seq, locks, broken } = &mut *guard;
         let now = self.clock.now();
-        broken.retain(|_, (_, until)| *until > now);
-        let entries = locks.entry(name.clone()).or_default();
+        let entries = locks.update(name.clone(), now, now, Vec::new);
         entries.retain(|entry| {
             let live = entry.expires > now;
             if !live {
@@ -115,8 +116,9 @@ impl Space {
             live
         });
         let result = work(entries, &mut Counters { token, seq, broken }, now);
-        if entries.is_empty() {
-            locks.remove(name);
+        match entries.iter().map(|entry| entry.expires).max() {
+            Some(until) => locks.keep_until(name, until),
+            None => drop(locks.remove(name)),
         }
         result
     }
@@ -194,14 +196,13 @@ impl Space {
 struct Counters<'a> {
     token: &'a mut u64,
     seq: &'a mut u64,
-    broken: &'a mut HashMap<RequestId, (BreakNotice, Moment)>,
+    broken: &'a mut RequestTable<BreakNotice>,
 }
 
 impl Counters<'_> {
     /// Returns the reason for the end of the hold of `request`, which has no entry.
     fn lost(&self, request: &Request) -> LostReason {
-        let notice = self.broken.get(&request.id);
-        notice.map_or(LostReason::Gone, |(notice, _)| LostReason::Broken(notice.clone()))
+        self.broken.get(&request.id).cloned().map_or(LostReason::Gone, LostReason::Broken)
     }
 }
 
@@ -269,6 +270,11 @@ impl Backend for Memory {
         self.space.wakeups.notify(request.id);
         Ok(outcome)
     }
+
+    fn request_records(&self) -> Option<usize> {
+        let state = self.space.lock();
+        Some(state.locks.len() + state.broken.len())
+    }
 }
 
 #[async_trait]
@@ -281,7 +287,7 @@ impl Inspect for Memory {
         let (state, now) = (self.space.lock(), self.space.clock.now());
         let mut locks: Vec<LockStatus> = state
             .locks
-            .iter()
+            .live(now)
             .filter(|(name, _)| name.as_str().starts_with(prefix))
             .map(|(name, entries)| Space::status(name.clone(), entries, now))
             .filter(|status| !status.is_free())
@@ -295,7 +301,7 @@ impl Inspect for Memory {
             if order.force {
                 let removed: Vec<Record> = entries.extract_if(.., |entry| entry.queue_entry.held).collect();
                 for entry in &removed {
-                    counters.broken.insert(entry.id, (order.notice.clone(), entry.expires));
+                    counters.broken.update(entry.id, now, entry.expires, || order.notice.clone());
                     self.space.wakeups.notify(entry.id);
                 }
                 return removed.iter().map(|entry| entry.entry(now)).collect();
@@ -343,7 +349,7 @@ mod tests {
         claimant.queues = false;
         store.claim(&holder);
         assert!(matches!(store.claim(&claimant), ClaimOutcome::Queued(_)));
-        assert_eq!(store.lock().locks[&claimant.name].len(), 1);
+        assert_eq!(store.lock().locks.get(&claimant.name).map(Vec::len), Some(1));
         assert!(store.wakeups.is_empty());
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use crate::{FencingToken, Label, LockName, LostReason, Mode, OwnerId};
+use crate::{FencingToken, Label, LockName, LostReason, Mode, Moment, OwnerId};
 
 /// A random 128-bit id of one attempt to hold one lock.
 ///
@@ -106,6 +106,13 @@ impl Request {
     #[must_use]
     pub fn queue_lease(&self) -> Duration {
         self.ttl.min(Self::MAX_QUEUE_LEASE)
+    }
+
+    /// Returns the time from which a record of this request, last changed at `now`, is obsolete: its lease has expired, and core has
+    /// stopped trying to release it.
+    #[must_use]
+    pub fn obsolete_at(&self, now: Moment) -> Moment {
+        now + 2 * self.ttl + Duration::from_secs(1)
     }
 }
 

@@ -119,6 +119,10 @@ impl Trial {
                 lack(capabilities.hold_lifetime != HoldLifetime::Lease, reason)
             }
             Need::Inspect => lack(self.bare.inspect.is_none(), "the store does not support inspection"),
+            Need::Records => {
+                let lacks = self.bare.backend.request_records().is_none();
+                lack(lacks, "the store does not count its records of requests")
+            }
             Need::Alerts => lack(self.bare.alerts.is_none(), "the store does not push break notices"),
             Need::Count => {
                 let lacks = self.count().await.is_none();

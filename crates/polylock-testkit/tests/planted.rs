@@ -221,6 +221,7 @@ planted! {
     renews_broken: RenewsBroken => "breaking::ends_with_the_lease";
     never_alerts: NeverAlerts => "breaking::notifies_the_holder_at_once";
     breaks_all: BreaksAll => "breaking::of_a_free_lock_changes_nothing";
+    keeps_unreleased_records: KeepsUnreleasedRecords => "leaks::no_records_of_ended_requests";
     shows_ids: ShowsIds => "secrets::do_not_appear_in_public_output";
     traces_ids: TracesIds => "secrets::do_not_appear_in_traces";
     empty_ttl_range: EmptyTtlRange => "ttl::out_of_range_is_refused_before_any_io";

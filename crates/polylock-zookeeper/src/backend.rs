@@ -345,4 +345,8 @@ impl Backend for Ensemble {
         self.claims.remove(request.id);
         Ok(outcome)
     }
+
+    fn request_records(&self) -> Option<usize> {
+        Some(self.claims.len())
+    }
 }

@@ -100,6 +100,10 @@ impl Claims {
         self.slots().remove(&id);
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.slots().len()
+    }
+
     /// Keeps all waiters: the process is alive.
     pub(crate) fn keep_waiters(&self) {
         let until = SystemClock.now() + Request::MAX_QUEUE_LEASE;

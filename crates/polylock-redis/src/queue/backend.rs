@@ -1,7 +1,6 @@
 //! The store: queues with hand-over, on one server or in a cluster.
 
 use std::{
-    collections::HashMap,
     fmt, str,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -13,9 +12,9 @@ use std::{
 use async_trait::async_trait;
 use polylock_core::{
     Backend, BreakNotice, BreakOrder, Capabilities, ClaimOutcome, Clock, Entry, Fencing, FencingToken,
-    FirstStep, Grant, HoldAlerts, Inspect, KeepAlive, LockName, LockStatus, LostReason, Mode, Moment,
-    Notifications, Operation, OwnerId, PerRuntime, QueuePosition, Release, Request, RequestId, Result, Scope,
-    Store, SystemClock, Wake,
+    FirstStep, Grant, HoldAlerts, Inspect, KeepAlive, LockName, LockStatus, LostReason, Mode, Notifications,
+    Operation, OwnerId, PerRuntime, QueuePosition, Release, Request, Result, Scope, Store, SystemClock, Wake,
+    requests::RequestTable,
     wakeups::{Handover, Wakeups},
 };
 use redis::{ScriptInvocation, Value};
@@ -155,17 +154,9 @@ struct Context {
     scripts: Arc<Scripts>,
     break_channel: String,
     operation_timeout: Duration,
-    /// The requests with a claim of which a copy may still be delivered.
-    late_claims: Mutex<HashMap<RequestId, LateClaim>>,
-}
-
-/// A copy of a claim that may still be delivered.
-#[derive(Debug, Clone, Copy)]
-struct LateClaim {
-    /// The expiry of the claim, by the server's clock.
-    expires_us: i64,
-    /// The time at which the claim has expired in any case.
-    until: Moment,
+    /// The requests with a claim of which a copy may still be delivered, each kept until that claim has expired in any case. The number is
+    /// the expiry of the claim, by the server's clock.
+    late_claims: Mutex<RequestTable<i64>>,
 }
 
 impl fmt::Debug for RedisBackend {
@@ -190,7 +181,7 @@ impl RedisBackend {
         (request.ttl / 3).max(Duration::from_millis(50)).min(self.context.operation_timeout)
     }
 
-    fn late_claims(&self) -> MutexGuard<'_, HashMap<RequestId, LateClaim>> {
+    fn late_claims(&self) -> MutexGuard<'_, RequestTable<i64>> {
         self.context.late_claims.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -198,9 +189,7 @@ impl RedisBackend {
     fn record_late_claim(&self, request: &Request, expires_us: i64) {
         let now = SystemClock.now();
         let until = now + 2 * (self.timeout(request) + VALIDITY);
-        let mut late = self.late_claims();
-        late.retain(|_, claim| claim.until > now);
-        late.insert(request.id, LateClaim { expires_us, until });
+        *self.late_claims().update(request.id, now, until, || 0) = expires_us;
     }
 
     /// Sends a claim, which expires by the server's clock. The reply contains a word, three numbers, and that clock.
@@ -413,16 +402,16 @@ impl Backend for RedisBackend {
 
     async fn release(&self, request: &Request) -> Result<Release> {
         self.context.wakeups.remove(request.id);
-        let late = self.late_claims().get(&request.id).copied();
+        let late_us = self.late_claims().get(&request.id).copied();
         let id = request.id.to_bytes();
         let invoke = |_: &Peer| {
             let mut call = self.context.scripts.call(&self.context.scripts.release, &request.name);
-            call.arg(&id).arg(late.map_or(0, |claim| claim.expires_us));
+            call.arg(&id).arg(late_us.unwrap_or(0));
             call
         };
         let reply = self.call(&request.name, Operation::Release, self.timeout(request), &invoke).await;
         let value = reply.outcome?;
-        if late.is_some() {
+        if late_us.is_some() {
             self.late_claims().remove(&request.id);
         }
         if let Some(reason) = break_reason(&value) {
@@ -434,6 +423,10 @@ impl Backend for RedisBackend {
             _ if reply.may_execute_late => Release::Released,
             _ => Release::Lost(LostReason::Gone),
         })
+    }
+
+    fn request_records(&self) -> Option<usize> {
+        Some(self.late_claims().len())
     }
 }
 

@@ -175,7 +175,11 @@ impl RedlockBackend {
         let elected = ballot.elected().filter(|token| greatest <= *token || !follows);
         let left = lease.saturating_sub(SystemClock.now().since(began));
         if let (Some(token), false) = (elected.and_then(FencingToken::new), left.is_zero())
-            && self.servers.proposals().grant(request.id, token.as_i64(), record_until(request))
+            && self.servers.proposals().grant(
+                request.id,
+                token.as_i64(),
+                request.obsolete_at(SystemClock.now()),
+            )
         {
             return Ok(ProposalOutcome::Granted(Grant::new(token, lease)));
         }
@@ -220,11 +224,6 @@ impl RedlockBackend {
             })
             .await;
     }
-}
-
-/// Returns the time from which a record of `request` is not needed: its lease has expired, and the core has stopped trying to release it.
-pub(super) fn record_until(request: &Request) -> polylock_core::Moment {
-    SystemClock.now() + 2 * request.ttl + Duration::from_secs(1)
 }
 
 /// Returns the reason for the end of a hold, from the break notice that a server has returned; the notice is empty if there is none.
@@ -355,5 +354,9 @@ impl Backend for RedlockBackend {
                 Err(unconfirmed(&self.servers.nodes, &open, replies))
             }
         }
+    }
+
+    fn request_records(&self) -> Option<usize> {
+        Some(self.servers.proposals().len())
     }
 }

@@ -2,10 +2,10 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use polylock_core::{KeepAlive, Operation, Request, Result};
+use polylock_core::{Clock, KeepAlive, Operation, Request, Result, SystemClock};
 
 use super::{
-    backend::{RedlockBackend, lost_reason, record_until},
+    backend::{RedlockBackend, lost_reason},
     node::{Attempt, Extensions, Node},
     poll::{no_majority, poll},
     proposals::{DefiniteReply, Sent, UNKNOWN},
@@ -101,7 +101,7 @@ impl RedlockBackend {
             if outcomes[index] != Some(Renewed::Extended) || *number == UNKNOWN {
                 continue;
             }
-            proposals.extend(request.id, record_until(request));
+            proposals.extend(request.id, request.obsolete_at(SystemClock.now()));
             for (server, reply) in replies.iter().enumerate() {
                 let Some(Ok(Extensions { outcomes, .. })) = reply else { continue };
                 if outcomes[index].0 != Extension::Absent {

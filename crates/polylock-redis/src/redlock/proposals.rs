@@ -19,9 +19,7 @@
 //!    so no withdrawal removes a vote for a live proposal, however late it is executed.
 //! 3. A server is open until it has acknowledged the withdrawal, or has definitely refused all that was sent to it.
 
-use std::collections::HashMap;
-
-use polylock_core::{LockName, Moment, RequestId};
+use polylock_core::{LockName, Moment, RequestId, requests::RequestTable};
 
 use super::{
     server_votes::{Reply, STICKY, Server},
@@ -31,16 +29,12 @@ use super::{
 /// The number of a request that another client has proposed. A withdrawal with it removes a vote for any number.
 pub(super) const UNKNOWN: i64 = i64::MAX;
 
-/// The minimum number of records before a sweep for expired ones.
-const SWEEP: usize = 64;
-
 /// The state of all requests of this client.
 #[derive(Debug)]
 pub(super) struct Proposals {
     servers: usize,
-    records: HashMap<RequestId, Record>,
-    /// The number of records at which the expired ones are removed.
-    sweep_at: usize,
+    /// Each record is kept until no vote of its request can be left, or its outcome is not used any more.
+    records: RequestTable<Record>,
 }
 
 /// The state of one request.
@@ -56,8 +50,6 @@ struct Record {
     may_be_queued: bool,
     /// True if it was reported that the release is not confirmed.
     is_reported: bool,
-    /// The time from which the record is not needed: no vote of it can be left, or its outcome is not used any more.
-    until: Moment,
     servers: Box<[Server]>,
     /// The notice of a break by force.
     notice: String,
@@ -103,7 +95,7 @@ pub(super) enum Outcome {
 }
 
 impl Record {
-    fn new(name: &LockName, number: i64, until: Moment, servers: Box<[Server]>) -> Self {
+    fn new(name: &LockName, number: i64, servers: Box<[Server]>) -> Self {
         let name = name.clone();
         Self {
             name,
@@ -112,7 +104,6 @@ impl Record {
             phase: Phase::Claiming,
             may_be_queued: false,
             is_reported: false,
-            until,
             servers,
             notice: String::new(),
         }
@@ -142,7 +133,7 @@ impl Record {
 impl Proposals {
     /// Creates a state without requests, for this many servers.
     pub(super) fn new(servers: usize) -> Self {
-        Self { servers, records: HashMap::new(), sweep_at: SWEEP }
+        Self { servers, records: RequestTable::new() }
     }
 
     /// Proposes `number` for `request`. It must be greater than all before. Returns the greatest number that is withdrawn.
@@ -154,10 +145,9 @@ impl Proposals {
         now: Moment,
         until: Moment,
     ) -> i64 {
-        self.sweep(now);
         let count = self.servers;
-        let new = || Record::new(name, number, until, vec![Server::default(); count].into());
-        let record = self.records.entry(request).or_insert_with(new);
+        let new = || Record::new(name, number, vec![Server::default(); count].into());
+        let record = self.records.update(request, now, until, new);
         if record.number == UNKNOWN {
             // 1. The request was released, because another client may have claimed it: a withdrawal of any number.
             // 2. A majority has confirmed that; at another server the withdrawal is delayed.
@@ -165,9 +155,9 @@ impl Proposals {
             // So a server that has not confirmed the withdrawal receives no proposal.
             let barred =
                 |server: &Server| Server { is_barred: server.may_execute_late(), ..Server::default() };
-            *record = Record::new(name, number, until, record.servers.iter().map(barred).collect());
+            *record = Record::new(name, number, record.servers.iter().map(barred).collect());
         }
-        (record.number, record.phase, record.until) = (number.max(record.number), Phase::Claiming, until);
+        (record.number, record.phase) = (number.max(record.number), Phase::Claiming);
         record.withdrawn
     }
 
@@ -198,11 +188,12 @@ impl Proposals {
     pub(super) fn grant(&mut self, request: RequestId, token: i64, until: Moment) -> bool {
         let record = self.records.get_mut(&request);
         let Some(record) = record.filter(|record| token > record.withdrawn) else { return false };
-        (record.phase, record.until) = (Phase::Held(token), until);
+        record.phase = Phase::Held(token);
         record.number = record.number.max(token);
         for server in &mut record.servers {
             (server.reply, server.is_uncertain, server.under_way) = (Reply::Missing, false, None);
         }
+        self.records.keep_until(&request, until);
         true
     }
 
@@ -216,17 +207,16 @@ impl Proposals {
 
     /// Records that the lease of `request` was extended.
     pub(super) fn extend(&mut self, request: RequestId, until: Moment) {
-        if let Some(record) = self.records.get_mut(&request) {
-            record.until = record.until.max(until);
-        }
+        self.records.extend(&request, until);
     }
 
     /// Withdraws all numbers that were proposed for `request`, which goes on claiming. Returns the number of servers that have to
     /// acknowledge it.
     pub(super) fn withdraw(&mut self, request: RequestId, until: Moment) -> usize {
+        self.records.extend(&request, until);
         let Some(record) = self.records.get_mut(&request) else { return 0 };
         record.withdrawn = record.number;
-        (record.phase, record.until) = (Phase::Claiming, record.until.max(until));
+        record.phase = Phase::Claiming;
         record.open()
     }
 
@@ -250,9 +240,9 @@ impl Proposals {
 
     /// Releases `request`: withdraws all its numbers for good. A repeated release continues the first one.
     pub(super) fn release(&mut self, request: RequestId, until: Moment) {
+        self.records.extend(&request, until);
         let Some(record) = self.records.get_mut(&request) else { return };
         record.withdrawn = record.number;
-        record.until = record.until.max(until);
         let held = match record.phase {
             Phase::Releasing(_) => return,
             Phase::Claiming => 0,
@@ -276,16 +266,16 @@ impl Proposals {
         now: Moment,
         until: Moment,
     ) {
-        self.sweep(now);
-        let before = self.records.get(&request);
+        let before = self.records.remove(&request);
         let open = |server: usize| {
-            let is_uncertain = before.is_some_and(|record| record.servers[server].may_execute_late());
+            let is_uncertain =
+                before.as_ref().is_some_and(|record| record.servers[server].may_execute_late());
             Server { open: UNKNOWN, unresolved: STICKY, is_uncertain, ..Server::default() }
         };
         let servers = (0..self.servers).map(open).collect();
-        let mut record = Record::new(name, UNKNOWN, until, servers);
+        let mut record = Record::new(name, UNKNOWN, servers);
         (record.withdrawn, record.phase) = (UNKNOWN, Phase::Releasing(UNKNOWN));
-        self.records.insert(request, record);
+        self.records.update(request, now, until, || record);
     }
 
     /// Returns the greatest number of `request` that is withdrawn; 0 if none is.
@@ -303,8 +293,8 @@ impl Proposals {
     /// Returns the requests with a withdrawal that `server` has to acknowledge, oldest proposal first.
     pub(super) fn unacknowledged(&self, server: usize, now: Moment) -> Vec<(RequestId, LockName)> {
         let must_acknowledge = |record: &Record| record.servers[server].must_acknowledge(record.withdrawn);
-        let live = |record: &Record| record.until > now && record.number != UNKNOWN;
-        let records = self.records.iter().filter(|(_, record)| live(record) && must_acknowledge(record));
+        let live = self.records.live(now).filter(|(_, record)| record.number != UNKNOWN);
+        let records = live.filter(|(_, record)| must_acknowledge(record));
         let mut unacknowledged: Vec<_> = records.collect();
         unacknowledged.sort_by_key(|(_, record)| record.number);
         unacknowledged.into_iter().map(|(request, record)| (*request, record.name.clone())).collect()
@@ -415,7 +405,6 @@ impl Proposals {
     }
 
     /// Returns the number of records.
-    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.records.len()
     }
@@ -429,15 +418,5 @@ impl Proposals {
         if self.records.get(&request).is_some_and(is_complete) {
             self.records.remove(&request);
         }
-    }
-
-    /// Removes expired records when their number has doubled, so that each is visited a constant number of times.
-    fn sweep(&mut self, now: Moment) {
-        if self.records.len() < self.sweep_at {
-            return;
-        }
-        self.records.retain(|_, record| record.until > now);
-        self.sweep_at = SWEEP.max(2 * self.records.len());
-        self.records.shrink_to(self.sweep_at);
     }
 }

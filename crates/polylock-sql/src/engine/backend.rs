@@ -146,6 +146,10 @@ impl<D: Dialect> Backend for Engine<D> {
         }
         Ok(outcome)
     }
+
+    fn request_records(&self) -> Option<usize> {
+        Some(self.inner.dialect.request_records())
+    }
 }
 
 #[async_trait]

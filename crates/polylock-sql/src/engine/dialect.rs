@@ -63,6 +63,11 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + 'static {
         None
     }
 
+    /// Returns the number of records about requests, for [`Backend::request_records`](polylock_core::Backend::request_records).
+    fn request_records(&self) -> usize {
+        0
+    }
+
     /// Extends the live holds among `requests`, unless they were marked as broken, and the live queue entries. Returns one state for each
     /// request, in their order; `requests` is not empty.
     async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<EntryState>>;

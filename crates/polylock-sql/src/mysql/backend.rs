@@ -129,6 +129,10 @@ impl Dialect for MySqlDialect {
         self.server.late_claims().until(request)
     }
 
+    fn request_records(&self) -> usize {
+        self.server.late_claims().len() + self.local.len()
+    }
+
     async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<EntryState>> {
         let arguments = [Arg::Bytes(&packed(requests))];
         let states = self

@@ -12,20 +12,16 @@
 //! the two sees the other.
 
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::{HashSet, VecDeque},
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use polylock_core::{Clock, Moment, Request, RequestId, SystemClock};
+use polylock_core::{Clock, Request, RequestId, SystemClock, requests::RequestTable};
 
 /// The number of recorded releases: more than can happen while the reply to one claim is on its way. The poller still finds
 /// releases that were dropped from the record.
 const MAX_RELEASED: usize = 1024;
-
-/// Expired requests are deleted when their number reaches this, or twice the number that was live at the last deletion: a hold
-/// that was left to expire is never released.
-const SWEEP: usize = 1024;
 
 /// The requests of this process.
 #[derive(Debug, Default)]
@@ -33,9 +29,8 @@ pub(super) struct LocalRequests(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// The requests, each with the time by which its entry has certainly expired.
-    claimed: HashMap<RequestId, Moment>,
-    sweep_at: usize,
+    /// The requests, each kept until its entry has certainly expired.
+    claimed: RequestTable<()>,
     /// The recently released requests, oldest first.
     order: VecDeque<RequestId>,
     released: HashSet<RequestId>,
@@ -49,26 +44,24 @@ impl LocalRequests {
 
     fn claim_for(&self, request: RequestId, time: Duration) {
         let now = SystemClock.now();
-        let mut state = self.lock();
-        if state.claimed.len() >= state.sweep_at.max(SWEEP) {
-            state.claimed.retain(|_, until| *until > now);
-            state.sweep_at = 2 * state.claimed.len();
-        }
-        state.claimed.insert(request, now + time);
+        self.lock().claimed.update(request, now, now + time, || ());
     }
 
     /// Records that a keep-alive has extended the entry of `request`.
     pub(super) fn extend(&self, request: &Request) {
         let until = SystemClock.now() + request.ttl.max(request.queue_lease());
-        if let Some(claimed) = self.lock().claimed.get_mut(&request.id) {
-            *claimed = until;
-        }
+        self.lock().claimed.extend(&request.id, until);
     }
 
     /// Returns true if `request` belongs to this process, which notifies its waiters when it is released.
     pub(super) fn is_claimed(&self, request: RequestId) -> bool {
         let now = SystemClock.now();
-        self.lock().claimed.get(&request).is_some_and(|until| *until > now)
+        self.lock().claimed.until(&request).is_some_and(|until| until > now)
+    }
+
+    /// Returns the number of requests that may have an entry.
+    pub(super) fn len(&self) -> usize {
+        self.lock().claimed.len()
     }
 
     /// Removes `request`: it may have an entry, but this process will not see its end.
@@ -138,9 +131,9 @@ mod tests {
         requests.claim_for(left, Duration::ZERO);
         requests.claim_for(live, MINUTE);
         assert!(!requests.is_claimed(left) && requests.is_claimed(live));
-        for _ in 0..4 * SWEEP {
+        for _ in 0..1000 {
             requests.claim_for(RequestId::random(), Duration::ZERO);
         }
-        assert!(requests.lock().claimed.len() <= SWEEP && requests.is_claimed(live));
+        assert!(requests.lock().claimed.len() < 100 && requests.is_claimed(live));
     }
 }

@@ -138,11 +138,20 @@ impl PessimisticBackend {
             // The claim does not depend on it, and the next sweep repeats it.
             Err(failure) => self.sweeps.failed(&failure),
         }
-        // Removes requests that were never released, because the server was down for longer than a lease.
+    }
+
+    /// Removes requests that are never released: their holds were left to expire, or the server was down for longer than a lease.
+    ///
+    /// Each of these holds has a connection, so they are removed as soon as another request may need it. A request that is in use is
+    /// locked.
+    fn remove_expired(&self) {
         let now = SystemClock.now();
         self.requests().retain(|_, slot| {
-            let stage = slot.stage.try_lock();
-            !stage.is_ok_and(|stage| matches!(*stage, Stage::Orphaned(_, until) if until <= now))
+            let Ok(stage) = slot.stage.try_lock() else { return true };
+            match *stage {
+                Stage::Held(Hold { until, .. }) | Stage::Orphaned(_, until) => until > now,
+                Stage::Idle | Stage::Waiting(_) | Stage::Locked(_) => true,
+            }
         });
     }
 
@@ -288,6 +297,7 @@ impl Backend for PessimisticBackend {
         }
         let slot = self.requests().entry(request.id).or_default().clone();
         let mut stage = slot.stage.lock().await;
+        self.remove_expired();
         loop {
             *stage = match mem::take(&mut *stage) {
                 Stage::Idle => match Session::enter(&self.server, &self.pinned, request).await? {
@@ -390,6 +400,10 @@ impl Backend for PessimisticBackend {
         };
         self.requests().remove(&request.id);
         Ok(ended)
+    }
+
+    fn request_records(&self) -> Option<usize> {
+        Some(self.requests().len())
     }
 }
 

@@ -142,6 +142,10 @@ impl Dialect for PostgresDialect {
         self.server.late_claims().until(request)
     }
 
+    fn request_records(&self) -> usize {
+        self.server.late_claims().len()
+    }
+
     async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<EntryState>> {
         let arguments = [Arg::Bytes(&packed(requests)), Arg::Bool(self.durable)];
         self.server.query(Operation::Renew, &self.statements.keep_alive, &arguments, rows::states).await

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use polylock_core::{HoldLifetime, Operation, Order, OwnerId};
+use polylock_core::{Clock, HoldLifetime, Operation, Order, OwnerId, SystemClock};
 
 use crate::{
     faults::{Gate, Side},
-    trial::{Outcome, Trial, acquired, chain, join, lock_name, released, scale, soon, watched},
+    trial::{
+        Outcome, Trial, Unsupported, acquired, chain, join, lock_name, pass, released, scale, soon, watched,
+    },
 };
 
 pub(super) async fn nothing_after_cycles_over_distinct_names(trial: Trial) -> Outcome {
@@ -139,5 +141,37 @@ pub(super) async fn nothing_after_losses(trial: Trial) -> Outcome {
     gate.thaw();
     drop(guard);
     trial.assert_empty(&["n"], "after the drop of a lost guard").await;
+    Ok(())
+}
+
+/// The process remembers less than half of the holds that it has had, after a few leases at most. A store that waits for a release
+/// to remove a record keeps those of all holds that were left to expire.
+pub(super) async fn no_records_of_ended_requests(trial: Trial) -> Outcome {
+    let lease = trial.short();
+    if lease > Duration::from_secs(5) {
+        return Err(Unsupported(format!("the shortest lease is {lease:?}, so it would take minutes")));
+    }
+    let store = trial.store().await;
+    let (locks, each) = (trial.open(store.clone()), concurrent(&trial, 100));
+    for is_released in [true, false] {
+        let (mut ended, limit) = (0, SystemClock.now() + 20 * lease + Duration::from_secs(5));
+        loop {
+            for _ in 0..each {
+                let guard = acquired(locks.lock(format!("lock {ended}, {is_released}")).ttl(lease)).await;
+                if is_released {
+                    released(guard).await;
+                } else {
+                    guard.leave_to_expire().ok();
+                }
+                ended += 1;
+            }
+            pass(lease).await;
+            let records = store.backend.request_records().unwrap_or_default();
+            if 2 * records <= ended {
+                break;
+            }
+            assert!(SystemClock.now() < limit, "{records} records of {ended} holds that have ended");
+        }
+    }
     Ok(())
 }

@@ -46,6 +46,8 @@ pub(crate) enum Need {
     Count,
     /// Pushed wake-ups.
     Push,
+    /// A count of the records that the process keeps about requests.
+    Records,
     /// Holds that any connection can renew and release.
     Anywhere,
 }
@@ -177,6 +179,7 @@ macro_rules! __cases {
                 nothing_after_timeouts [Count]
                 nothing_after_cancelled_waits [Count]
                 nothing_after_losses [Count]
+                no_records_of_ended_requests [Records]
                 nothing_after_a_thousand_locks [Inspect]
             }
             inspect {

@@ -150,4 +150,8 @@ impl Backend for Flaky {
         let (inner, request) = (self.inner.clone(), request.clone());
         self.send_or_fail(Operation::Release, async move { inner.release(&request).await }).await
     }
+
+    fn request_records(&self) -> Option<usize> {
+        self.inner.request_records()
+    }
 }

@@ -158,4 +158,8 @@ impl Backend for Gate {
         let (inner, request) = (self.inner.clone(), request.clone());
         self.pass_through(Operation::Release, async move { inner.release(&request).await }).await
     }
+
+    fn request_records(&self) -> Option<usize> {
+        self.inner.request_records()
+    }
 }

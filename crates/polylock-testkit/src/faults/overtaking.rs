@@ -61,4 +61,8 @@ impl Backend for Overtaking {
     async fn release(&self, request: &Request) -> Result<Release> {
         self.inner.release(request).await
     }
+
+    fn request_records(&self) -> Option<usize> {
+        self.inner.request_records()
+    }
 }

@@ -108,4 +108,8 @@ impl Backend for Polls {
     async fn release(&self, request: &Request) -> Result<Release> {
         self.measure(self.inner.release(request)).await
     }
+
+    fn request_records(&self) -> Option<usize> {
+        self.inner.request_records()
+    }
 }

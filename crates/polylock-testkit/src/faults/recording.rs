@@ -156,4 +156,8 @@ impl Backend for Recording {
     async fn release(&self, request: &Request) -> Result<Release> {
         self.record(Operation::Release, request, |_| false, self.inner.release(request)).await
     }
+
+    fn request_records(&self) -> Option<usize> {
+        self.inner.request_records()
+    }
 }

@@ -93,4 +93,8 @@ impl Backend for Slow {
         let (inner, request) = (self.inner.clone(), request.clone());
         self.delayed(Operation::Release, async move { inner.release(&request).await }).await
     }
+
+    fn request_records(&self) -> Option<usize> {
+        self.inner.request_records()
+    }
 }

@@ -93,6 +93,8 @@ pub enum Bug {
     NeverAlerts,
     /// A break also breaks other locks.
     BreaksAll,
+    /// A record of each request is kept until its release.
+    KeepsUnreleasedRecords,
     /// `Debug` shows request ids.
     ShowsIds,
     /// Request ids appear in traces.
@@ -318,6 +320,14 @@ impl Backend for Broken {
         self.state().holders.retain(|_, holder| holder.id != request.id);
         let outcome = self.inner.backend.release(&misread).await?;
         Ok(if self.bug == Bug::ReleaseAlwaysSucceeds { Release::Released } else { outcome })
+    }
+
+    fn request_records(&self) -> Option<usize> {
+        let unreleased = self.state().holders.len();
+        match self.bug {
+            Bug::KeepsUnreleasedRecords => Some(unreleased),
+            _ => self.inner.backend.request_records(),
+        }
     }
 }
 

@@ -9,33 +9,30 @@
 //!
 //! So a release is repeated once every copy has expired.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use polylock_core::{Clock, Moment, RequestId, SystemClock};
+use polylock_core::{Clock, Moment, RequestId, SystemClock, requests::RequestTable};
 
-/// The requests with a claim that may be executed late, and the time when the last copy of it expires.
+/// The requests with a claim that may be executed late, each kept until the last copy of it has expired.
 #[derive(Debug, Default)]
-pub(crate) struct LateClaims(Mutex<HashMap<RequestId, Moment>>);
+pub(crate) struct LateClaims(Mutex<RequestTable<()>>);
 
 impl LateClaims {
     /// Returns the time until which a copy of a claim of `request` may be executed; `None` if none can be.
     pub(crate) fn until(&self, request: RequestId) -> Option<Moment> {
-        let now = SystemClock.now();
-        self.lock().get(&request).copied().filter(|until| *until > now)
+        self.lock().until(&request).filter(|until| *until > SystemClock.now())
+    }
+
+    /// Returns the number of records.
+    pub(crate) fn len(&self) -> usize {
+        self.lock().len()
     }
 
     fn record(&self, request: RequestId, until: Moment) {
-        let now = SystemClock.now();
-        let mut late = self.lock();
-        late.retain(|_, until| *until > now);
-        let recorded = late.entry(request).or_insert(until);
-        *recorded = until.max(*recorded);
+        self.lock().update(request, SystemClock.now(), until, || ());
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<RequestId, Moment>> {
+    fn lock(&self) -> MutexGuard<'_, RequestTable<()>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -91,4 +91,26 @@ pub(super) const MUTANTS: &[Mutant] = &[
             "azure::leases::tokens_grow_if_the_blob_is_deleted_in_the_second_of_its_first_grant",
         ),
     },
+    Mutant {
+        name: "obsolete records of requests are kept",
+        file: "crates/polylock-core/src/requests.rs",
+        from: "self.records.retain(|_, record| record.until > now);",
+        to: "self.records.retain(|_, record| record.until > now || record.until <= now);",
+        test: ("conformance", "memory::leaks::no_records_of_ended_requests"),
+    },
+    Mutant {
+        name: "every insertion looks for obsolete records",
+        file: "crates/polylock-core/src/requests.rs",
+        from: "self.sweep_at = MIN_SWEEP.max(2 * self.records.len());",
+        to: "self.sweep_at = MIN_SWEEP.max(self.records.len());",
+        test: ("units of library polylock_core", "requests::tests::memory_and_time_are_bounded"),
+    },
+    Mutant {
+        name: "pessimistic: a hold that was left to expire keeps its connection",
+        file: "crates/polylock-sql/src/pessimistic/store.rs",
+        from: "Stage::Held(Hold { until, .. }) | Stage::Orphaned(_, until) => until > now,",
+        to: "Stage::Orphaned(_, until) => until > now,
+                Stage::Held(Hold { .. }) => true,",
+        test: ("databases", "pessimistic::on_postgres::holds_left_to_expire_return_their_connections"),
+    },
 ];

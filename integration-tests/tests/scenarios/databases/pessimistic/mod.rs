@@ -51,6 +51,7 @@ on_every_database! {
     rows_of_dead_holders_are_deleted_when_a_store_is_opened
     locks_acquired_in_opposite_orders_end_by_the_timeout
     more_locks_than_connections_is_an_error
+    holds_left_to_expire_return_their_connections
     locks_exclude_under_a_mixed_load
     connections_closed_under_load_return_no_smaller_token
 }
@@ -319,6 +320,20 @@ async fn more_locks_than_connections_is_an_error(database: &TestDatabase) {
     second.release().await.unwrap();
     waiting.await.unwrap().unwrap().release().await.unwrap();
     drop((first, again));
+}
+
+async fn holds_left_to_expire_return_their_connections(database: &TestDatabase) {
+    let locks = database.open("&polylock.ttl=1s&polylock.connections=2").await;
+    for round in 0..3 {
+        for name in ["a", "b"] {
+            locks.lock(format!("{name}{round}")).acquire().await.unwrap().leave_to_expire().unwrap();
+        }
+        assert!(
+            locks.lock("c").try_acquire().await.unwrap_err().is_temporary(),
+            "the leases have not expired"
+        );
+        database.wait_for_transactions(0, "the leases have expired").await;
+    }
 }
 
 async fn locks_exclude_under_a_mixed_load(database: &TestDatabase) {
