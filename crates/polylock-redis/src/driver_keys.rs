@@ -1,6 +1,6 @@
 //! URL keys of other drivers, so that a program and its locks can use one URL.
 
-use std::{ops::RangeInclusive, path::PathBuf, time::Duration};
+use std::{ops::RangeInclusive, time::Duration};
 
 use polylock_core::{
     ConfigError, duration,

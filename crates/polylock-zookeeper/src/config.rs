@@ -223,7 +223,7 @@ impl Config {
 }
 
 /// Returns the path of the node below which the locks are.
-fn root(path: &str) -> Result<String, ConfigError> {
+pub(crate) fn root(path: &str) -> Result<String, ConfigError> {
     let path = path.strip_suffix('/').unwrap_or(path);
     if path.is_empty() {
         return Ok(Config::DEFAULT_ROOT.to_owned());

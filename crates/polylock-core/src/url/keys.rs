@@ -150,7 +150,6 @@ pub fn nearest<'a>(text: &str, candidates: impl IntoIterator<Item = &'a str>) ->
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::url::StoreUrl;
 
     #[test]
