@@ -6,12 +6,12 @@
 use std::{
     collections::{BTreeSet, HashMap},
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
 use futures_util::{StreamExt, future, stream::FuturesUnordered};
-use polylock_core::{ConfigError, Error, Fault, LockName, Operation, Result};
+use polylock_core::{ConfigError, Error, Fault, LockName, Operation, Result, sync::lock};
 use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, ProtocolVersion,
     ServerErrorKind, Value,
@@ -416,7 +416,7 @@ impl Nodes {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 
