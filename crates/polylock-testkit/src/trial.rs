@@ -20,8 +20,8 @@ use polylock_core::{
 
 use crate::{
     ManualClock, OwnServer, Target,
-    cases::Need,
     faults::{self, Recording},
+    need::Need,
 };
 
 /// The seconds of `POLYLOCK_TESTKIT_TIMEOUT`, 30 by default, in milliseconds.
