@@ -128,7 +128,7 @@ pub async fn postgres_pooled() -> Result<Namespace, Missing> {
     let (url, table) = url_of(&pooled.pooler, "postgres");
     let log = Log::of(&pooled.server, &table);
     // The entries can't be counted through the pooler: the driver of the tests prepares statements.
-    Ok(Namespace { log, ..namespace(url, Entries::Uncounted)? })
+    Ok(namespace(url, Entries::Uncounted)?.with_log(log))
 }
 
 /// A MariaDB or MySQL database.
@@ -152,7 +152,7 @@ pub async fn postgres_pessimistic() -> Result<Namespace, Missing> {
          (SELECT count(DISTINCT pid) FROM pg_locks WHERE relation = '{table}_rows'::regclass AND mode = 'RowShareLock'))"
     );
     let log = Log::of(server, &table);
-    Ok(Namespace { log, ..namespace(format!("{url}{PESSIMISTIC}"), Entries::Rows(count))? })
+    Ok(namespace(format!("{url}{PESSIMISTIC}"), Entries::Rows(count))?.with_log(log))
 }
 
 /// A MariaDB or MySQL database with locks that belong to open transactions.

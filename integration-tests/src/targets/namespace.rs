@@ -26,7 +26,7 @@ pub struct Namespace {
     /// For the files of the store, if it has any, and of the test.
     directory: TempDir,
     entries: Entries,
-    pub(super) log: Option<Log>,
+    log: Option<Log>,
     /// The statements that delete all rows of its tables.
     delete_sql: Option<String>,
 }
@@ -161,6 +161,11 @@ pub(super) fn file(durability: &str) -> Result<Namespace, Missing> {
 }
 
 impl Namespace {
+    /// Returns the same namespace with the log of its server.
+    pub(super) fn with_log(self, log: Option<Log>) -> Self {
+        Self { log, ..self }
+    }
+
     /// Returns its URL, for [`polylock::Locks::connect`] here and in other processes.
     #[must_use]
     pub fn url(&self) -> &str {
