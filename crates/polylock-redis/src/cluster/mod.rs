@@ -4,12 +4,12 @@ mod config;
 mod connect;
 mod keep_alive;
 mod nodes;
+mod query_order;
 mod topology;
 
 pub use config::Config;
 pub use connect::connect;
 pub(crate) use nodes::Nodes;
-
 
 use crate::hosts::Deployment;
 
