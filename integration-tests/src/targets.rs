@@ -8,27 +8,19 @@
 mod blobs;
 mod keys;
 mod log;
+mod namespace;
 mod own_server;
 mod znodes;
 
-use std::{
-    sync::{Arc, LazyLock},
-    time::Duration,
+use std::sync::LazyLock;
+
+use polylock_testkit::Missing;
+
+pub use self::namespace::{Namespace, blobs_of, keys_of, nodes_of, path_of, tables_of};
+use self::{
+    log::Log,
+    namespace::{Entries, PESSIMISTIC, file, namespace, url_of, with_key},
 };
-
-use async_trait::async_trait;
-use polylock_core::{Result, Store, memory, url::StoreUrl};
-use polylock_redis::{cluster, redlock, sentinel, single};
-use polylock_sql::{mysql, postgres, sqlite};
-use polylock_testkit::{Missing, OwnServer, Target};
-use sqlx::{
-    AssertSqlSafe, ColumnIndex, Connection, Database, Decode, Executor, MySql, Postgres, Row, Sqlite, Type,
-    sqlite::SqliteConnectOptions,
-};
-use tempfile::TempDir;
-
-use log::Log;
-
 use crate::servers::{
     self, Server,
     redlock::{self as nodes, Dead},
@@ -83,37 +75,6 @@ macro_rules! constructors {
 }
 crate::targets!(list);
 
-/// An isolated namespace in a store, for one test.
-#[derive(Debug)]
-pub struct Namespace {
-    url: String,
-    /// For the files of the store, if it has any, and of the test.
-    directory: TempDir,
-    entries: Entries,
-    log: Option<Log>,
-    /// The statements that delete all rows of its tables.
-    delete_sql: Option<String>,
-}
-
-/// The query that counts the entries of a namespace.
-#[derive(Debug)]
-enum Entries {
-    /// The entries can't be counted.
-    Uncounted,
-    /// An SQL query.
-    Rows(String),
-    /// The prefix of its keys, and the server.
-    Keys(String, String),
-    /// The prefix of its keys, and the running nodes of a Redlock.
-    RedlockKeys(String, Vec<String>),
-    /// The prefix of its keys, and the primaries of a cluster.
-    ClusterKeys(String, Vec<String>),
-    /// The parent of its lock nodes, and the servers.
-    Znodes(String, String),
-    /// The path of its blobs, and the server. Inspection counts the entries.
-    Blobs(String, String),
-}
-
 /// Locks of this process alone.
 ///
 /// # Errors
@@ -167,7 +128,7 @@ pub async fn postgres_pooled() -> Result<Namespace, Missing> {
     let (url, table) = url_of(&pooled.pooler, "postgres");
     let log = Log::of(&pooled.server, &table);
     // The entries can't be counted through the pooler: the driver of the tests prepares statements.
-    Ok(Namespace { log, ..namespace(url, Entries::Uncounted)? })
+    Ok(namespace(url, Entries::Uncounted)?.with_log(log))
 }
 
 /// A MariaDB or MySQL database.
@@ -191,7 +152,7 @@ pub async fn postgres_pessimistic() -> Result<Namespace, Missing> {
          (SELECT count(DISTINCT pid) FROM pg_locks WHERE relation = '{table}_rows'::regclass AND mode = 'RowShareLock'))"
     );
     let log = Log::of(server, &table);
-    Ok(Namespace { log, ..namespace(format!("{url}{PESSIMISTIC}"), Entries::Rows(count))? })
+    Ok(namespace(format!("{url}{PESSIMISTIC}"), Entries::Rows(count))?.with_log(log))
 }
 
 /// A MariaDB or MySQL database with locks that belong to open transactions.
@@ -205,9 +166,6 @@ pub async fn mariadb_pessimistic() -> Result<Namespace, Missing> {
     );
     namespace(format!("{url}{PESSIMISTIC}"), Entries::Rows(count))
 }
-
-/// Each lock needs its own connection, and one case holds eighty locks.
-const PESSIMISTIC: &str = "&polylock.strategy=pessimistic&polylock.connections=100";
 
 /// A Redis server.
 ///
@@ -296,257 +254,6 @@ pub async fn azure() -> Result<Namespace, Missing> {
     blobs_of(servers::azurite()?)
 }
 
-/// A namespace of blobs in a container.
-///
-/// # Errors
-/// [`Missing`] if the directory can't be created.
-pub fn blobs_of(server: &Server) -> Result<Namespace, Missing> {
-    let (container, query) = server.url().split_once('?').unwrap_or((server.url(), ""));
-    let name = server.name();
-    let url = format!("{}/{name}?{query}", container.trim_end_matches('/'));
-    // Remaining blobs without a lease exclude no request; the store lists the others itself.
-    namespace(url, Entries::Blobs(name, server.url().to_owned()))
-}
-
-/// A namespace of nodes in a ZooKeeper.
-///
-/// # Errors
-/// [`Missing`] if the directory can't be created.
-pub fn path_of(server: &Server) -> Result<Namespace, Missing> {
-    let name = server.name();
-    let url = format!("{}/{name}", server.url().trim_end_matches('/'));
-    namespace(url, Entries::Znodes(format!("/{name}"), server.url().to_owned()))
-}
-
-/// Azure refuses shorter leases.
-const SHORTEST_AZURE_LEASE: Duration = Duration::from_secs(15);
-
-const LONG_SESSION: Duration = Duration::from_secs(90);
-
 fn urls(servers: &[Server]) -> Vec<String> {
     servers.iter().map(|server| server.url().to_owned()).collect()
-}
-
-/// A namespace of keys in a server, with the URL scheme `scheme`.
-///
-/// # Errors
-/// [`Missing`] if the directory can't be created.
-pub fn keys_of(server: &Server, scheme: &str) -> Result<Namespace, Missing> {
-    let (prefix, (_, rest)) = (server.name(), server.url().split_once(':').unwrap_or_default());
-    let url = with_key(&format!("{scheme}:{rest}"), "polylock.prefix", &prefix);
-    namespace(url, Entries::Keys(prefix, server.url().to_owned()))
-}
-
-/// A namespace of keys in all nodes that are `alive`, with dead nodes between them.
-///
-/// # Errors
-/// [`Missing`] if there is no Redis.
-pub fn nodes_of<const N: usize>(alive: &[String], dead: [String; N]) -> Result<Namespace, Missing> {
-    let prefix = servers::redlock()?[0].name();
-    let mut all = alive.to_vec();
-    for (index, dead) in dead.into_iter().enumerate() {
-        all.insert(2 * index + 1, dead);
-    }
-    let url = with_key(&nodes::url(all.iter().map(String::as_str)), "polylock.prefix", &prefix);
-    // The nodes were started recently, and lose no data. Some tests use leases that are too long to wait for.
-    namespace(
-        format!("{url}&polylock.restart=trust&polylock.max_ttl=10m"),
-        Entries::RedlockKeys(prefix, alive.to_vec()),
-    )
-}
-
-/// A namespace of tables in the database of a server, with the URL scheme `scheme`.
-///
-/// # Errors
-/// [`Missing`] if the directory can't be created.
-pub fn tables_of(server: &Server, scheme: &str) -> Result<Namespace, Missing> {
-    let (url, table) = url_of(server, scheme);
-    let log = Log::of(server, &table);
-    let delete_sql = Some(delete_statements(&table, if scheme == "mysql" { MYSQL_TABLES } else { TABLES }));
-    Ok(Namespace { log, delete_sql, ..namespace(url, Entries::Rows(count_of(&table)))? })
-}
-
-/// Returns the URL with a unique prefix for the tables, and the prefix.
-fn url_of(server: &Server, scheme: &str) -> (String, String) {
-    let (table, (_, rest)) = (server.name(), server.url().split_once(':').unwrap_or_default());
-    (with_key(&format!("{scheme}:{rest}"), "polylock.table", &table), table)
-}
-
-fn with_key(url: &str, key: &str, value: &str) -> String {
-    let joint = if url.contains('?') { '&' } else { '?' };
-    format!("{url}{joint}{key}={value}")
-}
-
-const TABLES: &[&str] = &["holds", "waiters", "broken", "meta"];
-const MYSQL_TABLES: &[&str] = &["holds", "waiters", "broken", "gates", "meta"];
-
-fn delete_statements(prefix: &str, tables: &[&str]) -> String {
-    tables.iter().map(|table| format!("DELETE FROM {prefix}_{table};")).collect()
-}
-
-/// Returns the query that counts the rows of holds and waiters.
-fn count_of(table: &str) -> String {
-    format!("SELECT (SELECT count(*) FROM {table}_holds) + (SELECT count(*) FROM {table}_waiters)")
-}
-
-fn namespace(url: String, entries: Entries) -> Result<Namespace, Missing> {
-    let directory = TempDir::new().map_err(|error| Missing(format!("no directory for a file: {error}")))?;
-    Ok(Namespace { url, directory, entries, log: None, delete_sql: None })
-}
-
-fn file(durability: &str) -> Result<Namespace, Missing> {
-    let directory = match std::env::var("POLYLOCK_TEST_SQLITE_URL") {
-        Ok(url) => {
-            let path = StoreUrl::parse(&url).and_then(|url| url.file());
-            TempDir::new_in(path.map_err(|error| Missing(format!("POLYLOCK_TEST_SQLITE_URL: {error}")))?)
-        }
-        Err(_) => TempDir::new(),
-    };
-    let directory = directory.map_err(|error| Missing(format!("no directory for a file: {error}")))?;
-    let path = directory.path().join("locks.db");
-    let url = format!("sqlite://{}?polylock.durability={durability}", path.display());
-    let entries = Entries::Rows(count_of(sqlite::Config::DEFAULT_TABLE));
-    let delete_sql = Some(delete_statements(sqlite::Config::DEFAULT_TABLE, TABLES));
-    Ok(Namespace { url, directory, entries, log: None, delete_sql })
-}
-
-impl Namespace {
-    /// Returns its URL, for [`polylock::Locks::connect`] here and in other processes.
-    #[must_use]
-    pub fn url(&self) -> &str {
-        &self.url
-    }
-
-    /// Returns its URL with one more key.
-    #[must_use]
-    pub fn url_with(&self, key: &str, value: &str) -> String {
-        with_key(&self.url, key, value)
-    }
-
-    /// Returns a lease for tests that wait until it expires: `wanted`, or the shortest of the store.
-    #[must_use]
-    pub fn lease(&self, wanted: Duration) -> Duration {
-        if self.is_slow() { wanted.max(SHORTEST_AZURE_LEASE) } else { wanted }
-    }
-
-    /// Returns the number of repetitions of a test: `wanted`, or a tenth of it on a slow store.
-    #[must_use]
-    pub fn times(&self, wanted: usize) -> usize {
-        if self.is_slow() { wanted.div_ceil(10) } else { wanted }
-    }
-
-    fn is_slow(&self) -> bool {
-        self.url.starts_with("az:")
-    }
-
-    /// Returns the number of rows that this query counts in its database.
-    async fn rows(&self, sql: &str) -> sqlx::Result<u64> {
-        let (server, _) = self.url.split_once('?').unwrap_or((&self.url, ""));
-        let rows = match server.split_once(':') {
-            Some(("postgres", _)) => count::<Postgres>(server.parse()?, sql).await?,
-            Some(("mysql", _)) => count::<MySql>(server.parse()?, sql).await?,
-            _ => {
-                let options = SqliteConnectOptions::new().filename(self.file("locks.db"));
-                count::<Sqlite>(options, sql).await?
-            }
-        };
-        Ok(rows.unsigned_abs())
-    }
-
-    /// Returns the path of a new file in the directory of the store's own files, if it has any.
-    #[must_use]
-    pub fn file(&self, name: &str) -> std::path::PathBuf {
-        self.directory.path().join(name)
-    }
-}
-
-#[async_trait]
-impl Target for Namespace {
-    async fn connect(&self) -> Result<Store> {
-        let url = StoreUrl::parse(&self.url)?;
-        let mut keys = url.keys();
-        match url.scheme() {
-            "sqlite" => sqlite::connect(sqlite::Config::from_url(&url, &mut keys)?).await,
-            "postgres" => postgres::connect(postgres::Config::from_url(&url, &mut keys)?).await,
-            "mysql" => mysql::connect(mysql::Config::from_url(&url, &mut keys)?).await,
-            "redis" | "valkey" => single::connect(single::Config::from_url(&url, &mut keys)?).await,
-            "redis-cluster" => cluster::connect(cluster::Config::from_url(&url, &mut keys)?).await,
-            "redis+sentinel" => sentinel::connect(sentinel::Config::from_url(&url, &mut keys)?).await,
-            "redlock" => redlock::connect(redlock::Config::from_url(&url, &mut keys)?).await,
-            "zookeeper" => {
-                // As long as the longest leases of the suite, so that a guard gets the requested lease.
-                let config = polylock_zookeeper::Config::from_url(&url, &mut keys)?;
-                polylock_zookeeper::connect(config.session_timeout(LONG_SESSION)).await
-            }
-            "az" => polylock_azure::connect(polylock_azure::Config::from_url(&url, &mut keys)?).await,
-            _ => Ok(memory::named(url.rest())),
-        }
-    }
-
-    async fn empty(&self) -> Result<bool> {
-        let outcome = match &self.entries {
-            Entries::Uncounted | Entries::Rows(_) => {
-                let Some(sql) = &self.delete_sql else { return Ok(false) };
-                // The statements delete the rows, and then return one row.
-                let zero = if self.url.starts_with("postgres") { "0::bigint" } else { "0" };
-                let deleted = self.rows(&format!("{sql} SELECT {zero}")).await;
-                deleted.map(|_| ()).map_err(|error| error.to_string())
-            }
-            Entries::Keys(prefix, server) => {
-                keys::delete(std::slice::from_ref(server), prefix).await.map_err(|error| error.to_string())
-            }
-            Entries::RedlockKeys(prefix, nodes) | Entries::ClusterKeys(prefix, nodes) => {
-                keys::delete(nodes, prefix).await.map_err(|error| error.to_string())
-            }
-            Entries::Znodes(root, servers) => {
-                znodes::delete(servers, root).await.map_err(|error| error.to_string())
-            }
-            Entries::Blobs(prefix, server) => {
-                blobs::delete(server, prefix).await.map_err(|error| error.to_string())
-            }
-        };
-        outcome.unwrap_or_else(|error| panic!("can't empty the store: {error}"));
-        Ok(true)
-    }
-
-    async fn on_own_server(&self) -> Result<Option<Arc<dyn OwnServer>>> {
-        own_server::like(&self.url)
-    }
-
-    async fn leftovers(&self) -> Result<Option<u64>> {
-        let entries = match &self.entries {
-            Entries::Uncounted | Entries::Blobs(..) => return Ok(None),
-            Entries::Rows(sql) => self.rows(sql).await.map_err(|error| error.to_string()),
-            Entries::Keys(prefix, server) => {
-                keys::in_server(server, prefix).await.map_err(|error| error.to_string())
-            }
-            Entries::RedlockKeys(prefix, nodes) => {
-                keys::in_nodes(nodes, prefix).await.map_err(|error| error.to_string())
-            }
-            Entries::ClusterKeys(prefix, nodes) => {
-                keys::in_cluster(nodes, prefix).await.map_err(|error| error.to_string())
-            }
-            Entries::Znodes(root, servers) => {
-                znodes::below(servers, root).await.map_err(|error| error.to_string())
-            }
-        };
-        Ok(Some(entries.unwrap_or_else(|error| panic!("can't count the entries: {error}"))))
-    }
-
-    async fn errors_logged(&self) -> Vec<String> {
-        self.log.as_ref().map_or_else(Vec::new, Log::errors)
-    }
-}
-
-/// Returns the count of the query `sql`, without the store.
-async fn count<DB: Database>(options: <DB::Connection as Connection>::Options, sql: &str) -> sqlx::Result<i64>
-where
-    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
-    usize: ColumnIndex<DB::Row>,
-    for<'r> i64: Decode<'r, DB> + Type<DB>,
-{
-    let mut connection = <DB::Connection as Connection>::connect_with(&options).await?;
-    let rows = sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).fetch_one(&mut connection).await?.try_get(0)?;
-    connection.close().await?;
-    Ok(rows)
 }

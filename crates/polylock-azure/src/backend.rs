@@ -11,7 +11,7 @@ use polylock_core::{
 use crate::{
     attempts::Attempts,
     blobs::Blobs,
-    error::{Cause, Refusal},
+    error::{Cause, Refusal, is_gone},
     fairness::{self, Decision, Fairness},
     record::{Content, Fingerprint},
     tokens::RecordCache,
@@ -26,7 +26,7 @@ pub(crate) const TRIES: u32 = 4;
 const RELEASE_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(700));
 
 /// The locks of one container.
-pub(crate) struct Leases {
+pub(crate) struct AzureBackend {
     pub(crate) capabilities: Capabilities,
     pub(crate) blobs: Arc<Blobs>,
     pub(crate) attempts: Attempts,
@@ -41,9 +41,9 @@ pub(crate) struct Leases {
     pub(crate) create_container: bool,
 }
 
-impl fmt::Debug for Leases {
+impl fmt::Debug for AzureBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Leases").field("endpoint", &self.endpoint).finish_non_exhaustive()
+        f.debug_struct("AzureBackend").field("endpoint", &self.endpoint).finish_non_exhaustive()
     }
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn whole_seconds(ttl: Duration) -> Duration {
     Duration::from_secs(ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0))
 }
 
-impl Leases {
+impl AzureBackend {
     /// Returns the time limit for one request about `request`.
     pub(crate) fn timeout(&self, request: &Request) -> Duration {
         self.operation_timeout.min(request.ttl / 6)
@@ -195,25 +195,6 @@ impl Leases {
     }
 }
 
-/// Returns true if a lease has definitely ended or never existed.
-pub(crate) fn is_gone(cause: &Cause) -> bool {
-    use Refusal::{Broken, NoBlob, NoContainer, NotHeld};
-    matches!(cause.refusal(), Some(NoBlob | NoContainer | NotHeld | Broken))
-}
-
-/// Treats "already exists" as success.
-pub(crate) fn ignore_exists(reply: Result<(), Cause>) -> Result<(), Cause> {
-    match reply {
-        // The service may also return the last two for an existing blob, leased or not.
-        Err(cause)
-            if matches!(cause.refusal(), Some(Refusal::Exists | Refusal::NotHeld | Refusal::Changed)) =>
-        {
-            Ok(())
-        }
-        reply => reply,
-    }
-}
-
 /// Releases the lease that an acquire request without a reply may still obtain:
 /// 1. the request is sent, and given up when its time limit is over;
 /// 2. its release is sent on another connection, overtakes it, and finds no lease;
@@ -234,7 +215,7 @@ async fn release_late_lease(blobs: Arc<Blobs>, request: Request, until: Moment, 
 }
 
 #[async_trait]
-impl Backend for Leases {
+impl Backend for AzureBackend {
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
     }

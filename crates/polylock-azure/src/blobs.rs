@@ -4,7 +4,7 @@
 
 use std::{
     future::Future,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -25,7 +25,7 @@ use azure_storage_blob::{
     },
 };
 use futures_util::{Stream, TryStreamExt, stream};
-use polylock_core::{Clock, ConfigError, LockName, Moment, SystemClock};
+use polylock_core::{Clock, ConfigError, LockName, Moment, SystemClock, sync::lock};
 
 use crate::{
     account::Credential,
@@ -162,7 +162,7 @@ impl Blobs {
     }
 
     fn throttle(&self) -> MutexGuard<'_, Throttle> {
-        self.throttle.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.throttle)
     }
 
     /// Acquires the lease for this long, in whole seconds, or again for as long if this id has it.

@@ -14,9 +14,9 @@ use futures_util::TryStreamExt;
 use polylock_core::{BreakNotice, BreakOrder, Entry, Fault, LockName, LostReason, Request, RequestId};
 
 use crate::{
-    backend::{Leases, TRIES, is_gone},
+    backend::{AzureBackend, TRIES},
     blobs::{BlobState, age},
-    error::{Cause, Refusal},
+    error::{Cause, Refusal, is_gone},
     inspect::{INTERACTIVE_TIMEOUT, holder_entry},
     names,
     record::{Content, Fingerprint, GrantNotice},
@@ -29,7 +29,7 @@ const NOTICE_LIFETIME: Duration = Duration::from_secs(120);
 /// The shortest lease, for a lease that is released at once.
 const SHORTEST_LEASE: Duration = Duration::from_secs(15);
 
-impl Leases {
+impl AzureBackend {
     /// Breaks the lease of the holder of `name`, and returns the holder.
     pub(crate) async fn break_hold(
         &self,

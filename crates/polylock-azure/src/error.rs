@@ -224,6 +224,25 @@ fn diagnose(status: StatusCode, code: Option<&str>) -> (Fault, Option<&'static s
     }
 }
 
+/// Returns true if a lease has definitely ended or never existed.
+pub(crate) fn is_gone(cause: &Cause) -> bool {
+    use Refusal::{Broken, NoBlob, NoContainer, NotHeld};
+    matches!(cause.refusal(), Some(NoBlob | NoContainer | NotHeld | Broken))
+}
+
+/// Treats "already exists" as success.
+pub(crate) fn ignore_exists(reply: Result<(), Cause>) -> Result<(), Cause> {
+    match reply {
+        // The service may also return the last two for an existing blob, leased or not.
+        Err(cause)
+            if matches!(cause.refusal(), Some(Refusal::Exists | Refusal::NotHeld | Refusal::Changed)) =>
+        {
+            Ok(())
+        }
+        reply => reply,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

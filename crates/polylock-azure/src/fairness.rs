@@ -12,11 +12,11 @@
 
 use std::{
     collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard},
     time::Duration,
 };
 
-use polylock_core::{Clock, LockName, Moment, QueuePosition, SystemClock};
+use polylock_core::{Clock, LockName, Moment, QueuePosition, SystemClock, sync::lock};
 
 /// The time for which a process may pass a lock from one of its waiters to the next before it looks for other processes.
 const MAX_STREAK: Duration = Duration::from_millis(500);
@@ -132,7 +132,7 @@ impl Fairness {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<LockName, Streak>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

@@ -5,15 +5,15 @@ use std::time::Duration;
 use polylock_core::{Clock, Fault, FencingToken, Grant, Request, SystemClock};
 
 use crate::{
-    backend::{Leases, TRIES, ignore_exists, is_gone, whole_seconds},
+    backend::{AzureBackend, TRIES, whole_seconds},
     blobs::Acquired,
-    error::{Cause, Refusal},
+    error::{Cause, Refusal, ignore_exists, is_gone},
     record::{Content, Fingerprint, Record},
     tokens,
     wire::LeaseId,
 };
 
-impl Leases {
+impl AzureBackend {
     /// Acquires the lock if it is free or held by this request; returns `None` if another client has it.
     pub(crate) async fn acquire(&self, request: &Request) -> Result<Option<Grant>, Cause> {
         let (lease, timeout) = (LeaseId::of(request.id), self.timeout(request));

@@ -9,9 +9,9 @@ use futures_util::TryStreamExt;
 use polylock_core::{BreakOrder, Entry, Inspect, LockName, LockStatus, Mode, Operation, OwnerId, Result};
 
 use crate::{
-    backend::{Leases, is_gone},
+    backend::AzureBackend,
     blobs::age,
-    error::{Cause, Refusal},
+    error::{Cause, Refusal, is_gone},
     names,
     record::{Content, Record},
 };
@@ -35,7 +35,7 @@ pub(crate) fn holder_entry(content: &Content, age: Duration) -> Option<Entry> {
     }
 }
 
-impl Leases {
+impl AzureBackend {
     async fn holder(&self, name: &LockName) -> Result<Option<Entry>, Cause> {
         match self.blobs.get_state(name, None, INTERACTIVE_TIMEOUT).await {
             Ok(state) if state.leased => {
@@ -101,7 +101,7 @@ impl Leases {
 }
 
 #[async_trait]
-impl Inspect for Leases {
+impl Inspect for AzureBackend {
     async fn inspect(&self, name: &LockName) -> Result<LockStatus> {
         let holder = self.holder(name).await.map_err(|cause| self.failed(Operation::Inspect, cause))?;
         Ok(LockStatus::new(name.clone(), holder.into_iter().collect(), Vec::new()))

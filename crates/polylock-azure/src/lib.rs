@@ -6,13 +6,13 @@ mod backend;
 mod blobs;
 mod breaks;
 mod config;
+mod connect;
 mod driver_keys;
 mod error;
 mod fairness;
 mod grants;
 mod inspect;
 mod names;
-mod open;
 mod record;
 mod signing;
 mod tls;
@@ -20,7 +20,7 @@ mod tokens;
 mod wake_signal;
 mod wire;
 
-pub use self::{config::Config, open::connect, wake_signal::WakeSignal};
+pub use self::{config::Config, connect::connect, wake_signal::WakeSignal};
 pub use azure_core;
 
 /// The name of the store in errors, metrics and logs.

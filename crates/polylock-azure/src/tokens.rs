@@ -16,11 +16,11 @@
 
 use std::{
     collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard},
 };
 
 use azure_core::{http::Etag, time::OffsetDateTime};
-use polylock_core::{FencingToken, LockName};
+use polylock_core::{FencingToken, LockName, sync::lock};
 
 use crate::{blobs::Acquired, record::Record};
 
@@ -74,7 +74,7 @@ impl RecordCache {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<LockName, (Etag, Record)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

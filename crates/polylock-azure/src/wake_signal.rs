@@ -1,8 +1,8 @@
 //! The signal by which a program wakes waiters early.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
-use polylock_core::{InvalidName, LockName, waiter_queues::WaiterQueues};
+use polylock_core::{InvalidName, LockName, sync::lock, waiter_queues::WaiterQueues};
 
 /// Wakes waiters early. Without it, they poll for a lock about once a second. It is meant for a program that learns in another way that a
 /// lock may be free, for instance from a message queue.
@@ -41,13 +41,13 @@ impl WakeSignal {
 
     /// Adds these waiters, which the signal wakes as long as their store is open.
     pub(crate) fn attach(&self, waiters: &Arc<WaiterQueues>) {
-        let mut queues = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queues = lock(&self.0);
         queues.retain(|waiters| waiters.strong_count() > 0);
         queues.push(Arc::downgrade(waiters));
     }
 
     fn each(&self, notify: impl Fn(&WaiterQueues)) {
-        let queues = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let queues = lock(&self.0);
         queues.iter().filter_map(Weak::upgrade).for_each(|waiters| notify(&waiters));
     }
 }

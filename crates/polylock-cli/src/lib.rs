@@ -20,6 +20,7 @@ mod command;
 mod documented;
 mod exit;
 mod help;
+mod outer_run;
 mod output;
 mod run;
 mod signals;

@@ -14,10 +14,11 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use polylock::{LocksConfig, StoreUrl, core::url::nearest};
 use serde::Deserialize;
 
-pub(crate) use self::nested::OUTER_STORE;
+use self::nested::OuterStore;
 use crate::{
     args::Global,
     exit::{CANT_CREATE, CONFIG, Failure},
+    outer_run,
     output::Output,
 };
 
@@ -53,8 +54,8 @@ pub(crate) fn choose(global: &Global, output: &Output) -> Result<ChosenStore, Fa
         settings.profile(profile)?.into_store(file.as_deref(), Some(profile))
     } else if let Some(text) = variable(STORE_VARIABLE)? {
         ChosenStore::new(&text, BTreeMap::new(), None)
-    } else if let Some(outer) = nested::outer_store()? {
-        outer.into_store(global)
+    } else if let Some(outer) = nested::outer_store(variable(outer_run::STORE)?)? {
+        ChosenStore::of_outer_run(outer, global)
     } else {
         let (settings, file) = Settings::read(global)?;
         settings.top.into_store(file.as_deref(), None)
@@ -124,6 +125,22 @@ impl ChosenStore {
             .or(reference)
             .unwrap_or_else(|| display_name.clone());
         Ok(Self { config, variables, display_name, reference, warning })
+    }
+
+    /// Returns the store of the outer run.
+    fn of_outer_run(outer: OuterStore, global: &Global) -> Result<Self, Failure> {
+        match outer {
+            OuterStore::Named(text) => Self::new(&text, Default::default(), None),
+            OuterStore::InConfig { file, profile } => {
+                let global = Global { config: Some(file), ..global.clone() };
+                let (settings, file) = Settings::read(&global)?;
+                let section = match &profile {
+                    Some(profile) => settings.profile(profile)?,
+                    None => settings.top,
+                };
+                section.into_store(file.as_deref(), profile.as_deref())
+            }
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use crate::{BreakNotice, InvalidName, LockName, Mode, OwnerId, duration};
+use crate::{BreakNotice, ConfigError, InvalidName, LockName, Mode, OwnerId, duration};
 
 /// A result with polylock's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -283,25 +283,5 @@ impl Operation {
 impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
-    }
-}
-
-/// An invalid setting.
-///
-/// The problem is stated without the value if the value may contain a secret.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{key}: {problem}")]
-pub struct ConfigError {
-    /// The key of the setting.
-    pub key: String,
-    /// The problem and its remedy.
-    pub problem: String,
-}
-
-impl ConfigError {
-    /// Creates the error for `key` with `problem`.
-    #[must_use]
-    pub fn new(key: impl Into<String>, problem: impl Into<String>) -> Self {
-        Self { key: key.into(), problem: problem.into() }
     }
 }

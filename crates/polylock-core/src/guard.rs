@@ -195,7 +195,7 @@ impl Guard {
     /// # Errors
     /// [`Error::Lost`] if the lock was lost before.
     pub fn leave_to_expire(self) -> Result<()> {
-        self.hold().leave_to_expire()
+        self.shared_hold.leave_to_expire()
     }
 
     /// Keeps the lock for another `delay`, then releases it. Returns as soon as this process is no longer needed for that.

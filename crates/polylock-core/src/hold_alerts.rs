@@ -2,10 +2,10 @@
 
 use std::{
     fmt,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard},
 };
 
-use crate::LockName;
+use crate::{LockName, sync::lock};
 
 /// Called with the name of a lock; returns false if it is not to be called again.
 type Listener = Box<dyn Fn(&LockName) -> bool + Send + Sync>;
@@ -32,7 +32,7 @@ impl HoldAlerts {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Listener>> {
-        self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.listeners)
     }
 }
 

@@ -18,7 +18,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     process,
-    sync::{Mutex, PoisonError},
+    sync::Mutex,
     task::{Context, Poll, Waker},
     thread,
 };
@@ -28,7 +28,7 @@ use tokio::{
     task::{JoinError, JoinHandle},
 };
 
-use crate::{Error, Fault, FirstStep, Operation, Result, Unavailable, delays::Delays, observer};
+use crate::{Error, Fault, FirstStep, Operation, Result, Unavailable, delays::Delays, observer, sync::lock};
 
 /// The I/O thread of one kind of store.
 #[derive(Debug)]
@@ -75,7 +75,7 @@ where
 impl Io {
     /// Returns the thread of the stores called `backend`, and starts it at first use.
     pub(crate) fn of(backend: &'static str) -> Result<&'static Self> {
-        let mut threads = THREADS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut threads = lock(&THREADS);
         if let Some(io) = threads.get(backend) {
             return Ok(io);
         }

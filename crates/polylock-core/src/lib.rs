@@ -50,8 +50,10 @@
 
 pub mod backend;
 mod break_lock;
+mod break_notice;
 mod capabilities;
 pub mod clock;
+mod config_error;
 mod delays;
 pub mod duration;
 mod engine;
@@ -74,23 +76,27 @@ mod owner;
 mod per_runtime;
 mod progress;
 pub mod queue;
+mod random;
 mod request;
 pub mod requests;
 pub mod server_clock;
 mod store_config;
+pub mod sync;
 mod token;
 pub mod url;
 pub mod waiter_queues;
 pub mod wakeups;
 
 pub use backend::{Backend, Entry, Inspect, LockStatus, Store};
-pub use break_lock::{BreakLock, BreakNotice, BreakOrder};
+pub use break_lock::BreakLock;
+pub use break_notice::{BreakNotice, BreakOrder};
 pub use capabilities::{
     Capabilities, Fencing, FirstStep, HoldLifetime, Modes, Notifications, Order, QueueLease, Scope,
 };
 pub use clock::{Clock, Moment, SystemClock};
+pub use config_error::ConfigError;
 pub use engine::connect_within;
-pub use error::{ConfigError, Error, Fault, LostReason, NotAcquired, Operation, Result, Unavailable};
+pub use error::{Error, Fault, LostReason, NotAcquired, Operation, Result, Unavailable};
 pub use guard::Guard;
 pub use hold_alerts::HoldAlerts;
 pub use lock::Lock;

@@ -3,9 +3,9 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    Error, Guard, InvalidName, Label, LockName, Mode, Options, OwnerId, Progress, Request, Result,
+    ConfigError, Error, Guard, InvalidName, Label, LockName, Mode, Options, OwnerId, Progress, Request,
+    Result,
     engine::{self, Limits, StoreHandle},
-    error::ConfigError,
 };
 
 /// A lock to be acquired. [`Locks::lock`](crate::Locks::lock) creates it, its methods configure it, and [`acquire`](Self::acquire)
@@ -39,11 +39,11 @@ impl Lock {
     pub(crate) fn new(handle: Arc<StoreHandle>, name: &str) -> Self {
         Self {
             name: LockName::new(name),
-            options: handle.0.options,
+            options: handle.context.options,
             mode: Mode::Exclusive,
-            owner: handle.0.owner.clone().unwrap_or_else(OwnerId::process),
+            owner: handle.context.owner.clone().unwrap_or_else(OwnerId::process),
             reentrant: false,
-            label: handle.0.label.clone().map(Ok),
+            label: handle.context.label.clone().map(Ok),
             progress: None,
             handle,
         }
@@ -143,7 +143,7 @@ impl Lock {
     }
 
     async fn attempt(self, queues: bool) -> Result<Guard> {
-        let can = self.handle.0.store.backend.capabilities();
+        let can = self.handle.context.store.backend.capabilities();
         let (name, ttl) = (self.name?, self.options.ttl);
         if !can.ttl.contains(&ttl) {
             let (min, max) = (*can.ttl.start(), *can.ttl.end());

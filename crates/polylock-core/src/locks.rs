@@ -1,7 +1,6 @@
 //! The locks of a store: the entry point of the library.
 
 use std::{
-    future::Future,
     sync::{Arc, atomic::AtomicU64},
     time::Duration,
 };
@@ -9,9 +8,9 @@ use std::{
 use tokio::sync::Semaphore;
 
 use crate::{
-    BreakLock, Capabilities, Clock, Error, Inspect, Label, Lock, LockName, LockStatus, Operation, Options,
-    OwnerId, Result, Store, SystemClock,
-    engine::{Foreground, Keeper, Pending, Reentry, StoreContext, StoreHandle},
+    BreakLock, Capabilities, Clock, Label, Lock, LockName, LockStatus, Operation, Options, OwnerId, Result,
+    Store, SystemClock,
+    engine::{Pending, StoreContext, StoreHandle},
     io,
     metrics::Metrics,
     observer,
@@ -62,26 +61,26 @@ impl Locks {
     /// Returns the capabilities of the store.
     #[must_use]
     pub fn capabilities(&self) -> &Capabilities {
-        self.handle.0.store.backend.capabilities()
+        self.handle.context.store.backend.capabilities()
     }
 
     /// Returns the default options of the locks.
     #[must_use]
     pub fn options(&self) -> &Options {
-        &self.handle.0.options
+        &self.handle.context.options
     }
 
     /// Returns the holders and waiters of the lock `name`.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the store can't be inspected; [`Error::InvalidName`]; [`Error::Unavailable`].
+    /// [`Error::Unsupported`](crate::Error::Unsupported) if the store can't be inspected;
+    /// [`Error::InvalidName`](crate::Error::InvalidName); [`Error::Unavailable`](crate::Error::Unavailable).
     ///
     /// # Cancel safety
     /// The future may be dropped at any point.
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<LockStatus> {
         let name = LockName::new(name)?;
-        inspect_with(&self.handle, Operation::Inspect, |store| async move { store.inspect(&name).await })
-            .await
+        self.handle.inspect(Operation::Inspect, |store| async move { store.inspect(&name).await }).await
     }
 
     /// Returns the status of every lock in use with a name that starts with `prefix`, sorted by name.
@@ -93,7 +92,7 @@ impl Locks {
     /// The future may be dropped at any point.
     pub async fn list(&self, prefix: impl AsRef<str>) -> Result<Vec<LockStatus>> {
         let prefix = prefix.as_ref().to_owned();
-        inspect_with(&self.handle, Operation::Inspect, |store| async move { store.list(&prefix).await }).await
+        self.handle.inspect(Operation::Inspect, |store| async move { store.list(&prefix).await }).await
     }
 
     /// Breaks the lock `name`: notifies its holders, which stop and release, or removes their holds with
@@ -111,7 +110,7 @@ impl Locks {
     /// # Cancel safety
     /// The future may be dropped at any point; the background work continues.
     pub async fn close(self, within: Duration) -> bool {
-        let context = self.handle.0.clone();
+        let context = self.handle.context.clone();
         let closing = io::run(context.backend(), async move {
             let by = context.now() + within;
             let done = async {
@@ -126,24 +125,6 @@ impl Locks {
         });
         closing.await.unwrap_or(false)
     }
-}
-
-/// Runs `call` on the store's interface for inspection.
-pub(crate) async fn inspect_with<T, F>(
-    handle: &StoreHandle,
-    operation: Operation,
-    call: impl FnOnce(Arc<dyn Inspect>) -> F,
-) -> Result<T>
-where
-    T: Send + 'static,
-    F: Future<Output = Result<T>> + Send + 'static,
-{
-    let context = &handle.0;
-    let backend = context.backend();
-    let Some(inspect) = context.store.inspect.clone() else {
-        return Err(Error::Unsupported { backend, capability: "inspection" });
-    };
-    context.begin(operation, call(inspect))?.await.map_err(|cause| io::failed(backend, operation, cause))?
 }
 
 /// A builder for [`Locks`].
@@ -203,21 +184,11 @@ impl LocksBuilder {
             metrics: self.metrics,
             gauges: Default::default(),
             pending: Pending::for_new_store(),
-            reentry: Reentry::default(),
             io: Default::default(),
-            keeper: Keeper::default(),
             local_queues: Default::default(),
             claims: Arc::new(Semaphore::new(claims_at_once)),
-            foreground: Foreground::default(),
             replies: AtomicU64::default(),
         };
-        let context = Arc::new(context);
-        if let Some(alerts) = &context.store.alerts {
-            let listener = Arc::downgrade(&context);
-            alerts.listen(move |name| {
-                listener.upgrade().map(|context| context.keeper.check(&context, name)).is_some()
-            });
-        }
-        Locks { handle: Arc::new(StoreHandle(context)) }
+        Locks { handle: Arc::new(StoreHandle::new(Arc::new(context))) }
     }
 }

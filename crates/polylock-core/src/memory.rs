@@ -4,7 +4,7 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, Weak},
     time::Duration,
 };
 
@@ -16,6 +16,7 @@ use crate::{
     QueuePosition, Release, Request, RequestId, Result, Scope, Store, SystemClock, Wake,
     queue::{self, QueueEntry},
     requests::{ExpiringTable, RequestTable},
+    sync::lock,
     wakeups::Wakeups,
 };
 
@@ -29,7 +30,7 @@ pub fn connect() -> Store {
 #[must_use]
 pub fn named(name: &str) -> Store {
     static SPACES: Mutex<BTreeMap<String, Weak<Space>>> = Mutex::new(BTreeMap::new());
-    let mut spaces = SPACES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut spaces = lock(&SPACES);
     spaces.retain(|_, space| space.strong_count() > 0);
     let space = spaces.get(name).and_then(Weak::upgrade);
     let space = space.unwrap_or_else(|| {
@@ -53,11 +54,11 @@ fn open(space: Arc<Space>) -> Store {
     capabilities.fencing = Fencing::WhileRunning;
     capabilities.scope = Scope::Process;
     let alerts = space.alerts.clone();
-    Store::inspectable(Arc::new(Memory { space, capabilities })).alerting(alerts)
+    Store::inspectable(Arc::new(MemoryBackend { space, capabilities })).alerting(alerts)
 }
 
 #[derive(Debug)]
-struct Memory {
+struct MemoryBackend {
     space: Arc<Space>,
     capabilities: Capabilities,
 }
@@ -124,7 +125,7 @@ impl Space {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     fn claim(&self, request: &Request) -> ClaimOutcome {
@@ -237,7 +238,7 @@ impl Record {
 }
 
 #[async_trait]
-impl Backend for Memory {
+impl Backend for MemoryBackend {
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
     }
@@ -278,7 +279,7 @@ impl Backend for Memory {
 }
 
 #[async_trait]
-impl Inspect for Memory {
+impl Inspect for MemoryBackend {
     async fn inspect(&self, name: &LockName) -> Result<LockStatus> {
         Ok(self.space.on(name, |entries, _, now| Space::status(name.clone(), entries, now)))
     }

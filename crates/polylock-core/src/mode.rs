@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr};
 
 /// The mode in which a lock is held, after the [VMS distributed lock manager].
 ///
-/// Most programs need two: [`Exclusive`](Mode::Exclusive) and [`StoreContext`](Mode::Shared). The table shows which modes of two holders
+/// Most programs need two: [`Exclusive`](Mode::Exclusive) and [`Shared`](Mode::Shared). The table shows which modes of two holders
 /// are compatible (`+`) and which conflict (`-`):
 ///
 /// |    | NL | CR | CW | PR | PW | EX |

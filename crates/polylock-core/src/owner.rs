@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, LazyLock},
 };
 
-use crate::error::ConfigError;
+use crate::{ConfigError, random::random_u64};
 
 /// The public name of the owner of a lock, which inspection shows and reentrancy compares.
 ///
@@ -59,7 +59,7 @@ impl OwnerId {
     /// Returns this process with 64 random bits as owner: `host:pid/0123456789abcdef`.
     #[must_use]
     pub fn unique() -> Self {
-        Self(format!("{}/{:016x}", &**PROCESS, crate::request::random_u64()).into())
+        Self(format!("{}/{:016x}", &**PROCESS, random_u64()).into())
     }
 
     /// Returns the owner as text.

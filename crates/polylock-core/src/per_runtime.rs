@@ -8,7 +8,7 @@ use std::{
     fmt,
     future::Future,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Mutex, Weak,
         atomic::{AtomicU64, Ordering},
     },
     thread,
@@ -20,7 +20,7 @@ use tokio::{
     task::AbortHandle,
 };
 
-use crate::{Clock, Moment, Result, SystemClock, io};
+use crate::{Clock, Moment, Result, SystemClock, io, sync::lock};
 
 /// The use of the store at which a runtime opens its own connection: a program that acquires and releases one lock needs none.
 const WARM_UP: u32 = 3;
@@ -189,8 +189,4 @@ impl<C> Drop for EndOnDrop<C> {
         let again = if thread::panicking() { Moment::NEVER } else { SystemClock.now() };
         drop(self.0.change(|entry| entry.give_up(again)));
     }
-}
-
-fn lock<C>(entries: &Entries<C>) -> MutexGuard<'_, HashMap<runtime::Id, Entry<C>>> {
-    entries.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,8 +1,8 @@
 //! The progress of an acquisition, for a display.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::Moment;
+use crate::{Moment, sync::lock};
 
 /// The progress of an acquisition, or of opening a store. The caller passes it to [`Lock::progress`](crate::Lock::progress) and
 /// reads it meanwhile. With it, a store counts the requests ahead at each claim, if it can; reading it costs nothing. Clones share
@@ -73,6 +73,6 @@ impl Progress {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }

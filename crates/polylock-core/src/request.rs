@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use crate::{FencingToken, Label, LockName, LostReason, Mode, Moment, OwnerId};
+use crate::{FencingToken, Label, LockName, LostReason, Mode, Moment, OwnerId, random};
 
 /// A random 128-bit id of one attempt to hold one lock.
 ///
@@ -19,7 +19,7 @@ impl RequestId {
     #[must_use]
     pub fn random() -> Self {
         let mut bytes = [0; 16];
-        fill(&mut bytes);
+        random::fill(&mut bytes);
         Self::from_bytes(bytes)
     }
 
@@ -40,20 +40,6 @@ impl fmt::Debug for RequestId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("RequestId(secret)")
     }
-}
-
-pub(crate) fn random_u64() -> u64 {
-    let mut bytes = [0; 8];
-    fill(&mut bytes);
-    u64::from_ne_bytes(bytes)
-}
-
-#[expect(
-    clippy::expect_used,
-    reason = "without a random source no id is safe, and no later step can mend that"
-)]
-fn fill(bytes: &mut [u8]) {
-    getrandom::fill(bytes).expect("the operating system's random source works");
 }
 
 /// One attempt to hold one lock, which core passes to a store with every operation.

@@ -13,11 +13,11 @@
 //! and the claim is sent again.
 
 use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard},
     time::Duration,
 };
 
-use crate::{Clock, Moment, SystemClock};
+use crate::{Clock, Moment, SystemClock, sync::lock};
 
 /// The greatest drift between two clocks, as a fraction: one thousandth, several times the drift of crystals.
 const DRIFT: u32 = 1000;
@@ -80,7 +80,7 @@ impl ServerClock {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Sample>> {
-        self.sample.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.sample)
     }
 }
 

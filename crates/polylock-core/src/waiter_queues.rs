@@ -6,12 +6,12 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
 };
 
 use tokio::sync::Notify;
 
-use crate::{LockName, Request, RequestId, Wake};
+use crate::{LockName, Request, RequestId, Wake, sync::lock};
 
 /// One FIFO queue for each lock with waiters.
 ///
@@ -98,7 +98,7 @@ impl WaiterQueues {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<LockName, VecDeque<Waiter>>> {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.queues)
     }
 }
 

@@ -51,13 +51,13 @@ mod waiter;
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
 use tokio::sync::Notify;
 
-use crate::{Grant, LockName, Mode, Request, RequestId, Wake};
+use crate::{Grant, LockName, Mode, Request, RequestId, Wake, sync::lock};
 pub use handover::{Handover, WaiterId};
 pub use waiter::Waiter;
 
@@ -246,7 +246,7 @@ impl Wakeups {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

@@ -3,12 +3,12 @@
 use std::{
     collections::HashSet,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering},
     },
 };
 
-use polylock_core::server_clock::ServerClock;
+use polylock_core::{server_clock::ServerClock, sync::lock};
 use redis::aio::MultiplexedConnection;
 
 use crate::{checkup::Health, flow::Traffic};
@@ -43,7 +43,7 @@ pub(crate) struct SlotChannels {
 
 impl SlotChannels {
     pub(crate) fn lock(&self) -> MutexGuard<'_, HashSet<String>> {
-        self.subscribed.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.subscribed)
     }
 
     /// Records that the server has ended a subscription by itself.

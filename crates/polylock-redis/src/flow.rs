@@ -5,13 +5,14 @@
 
 use std::{
     pin::pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
 use polylock_core::{
     Clock, Moment, Operation, SystemClock,
     gate::{Gate, Permit, Precedence},
+    sync::lock,
 };
 
 /// The number of calls that may be in flight besides renewals: far more than keep a server busy, which takes some 10 us for each.
@@ -108,7 +109,7 @@ impl Traffic {
     }
 
     fn lock(&self) -> MutexGuard<'_, Counts> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

@@ -11,14 +11,14 @@ use std::{
     fmt,
     pin::pin,
     str,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, Weak},
     time::Duration,
 };
 
 use futures_util::future;
 use polylock_core::{
     Clock, Error, Fault, HoldAlerts, LockName, Moment, Operation, Result, SystemClock, gate::Permit,
-    server_clock::ServerClock,
+    server_clock::ServerClock, sync::lock,
 };
 use redis::{Client, FromRedisValue, PushInfo, PushKind, Value};
 
@@ -417,6 +417,6 @@ impl LinkState {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }

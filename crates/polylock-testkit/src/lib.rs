@@ -52,6 +52,7 @@ mod cases;
 mod clock;
 pub mod faults;
 pub mod history;
+mod need;
 mod random;
 mod runner;
 mod target;

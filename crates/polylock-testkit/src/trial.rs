@@ -13,14 +13,12 @@ use std::{
 };
 
 use polylock_core::{
-    Backend, Capabilities, ClaimOutcome, Clock, Error, Fencing, Grant, Guard, HoldLifetime, Inspect,
-    KeepAlive, LockName, LockStatus, Locks, Mode, Modes, Notifications, Options, Order, Release, Request,
-    Result, Store, SystemClock, io,
+    Backend, Capabilities, ClaimOutcome, Clock, Error, Grant, Guard, Inspect, KeepAlive, LockName,
+    LockStatus, Locks, Mode, Options, Order, Release, Request, Result, Store, SystemClock, io,
 };
 
 use crate::{
     ManualClock, OwnServer, Target,
-    cases::Need,
     faults::{self, Recording},
 };
 
@@ -60,7 +58,7 @@ type Wrapper = Arc<dyn Fn(Arc<dyn Backend>) -> Arc<dyn Backend> + Send + Sync>;
 #[derive(Clone)]
 pub(crate) struct Trial {
     target: Arc<dyn Target>,
-    bare: Store,
+    pub(crate) bare: Store,
     wrapper: Option<Wrapper>,
 }
 
@@ -93,45 +91,6 @@ impl Trial {
     pub(crate) fn modes(&self) -> impl Iterator<Item = Mode> + Clone {
         let modes = self.capabilities().modes;
         Mode::ALL.into_iter().filter(move |mode| modes.contains(*mode))
-    }
-
-    /// Returns a description of the missing capability if the target lacks `need`.
-    pub(crate) async fn lacks(&self, need: Need) -> Option<String> {
-        let capabilities = self.capabilities();
-        let lack = |lacks: bool, reason: &str| lacks.then(|| reason.to_owned());
-        match need {
-            Need::Modes => {
-                lack(capabilities.modes != Modes::AllSix, "the store does not grant all six modes")
-            }
-            Need::Shared => {
-                lack(!capabilities.modes.contains(Mode::Shared), "the store grants only the exclusive mode")
-            }
-            Need::Order => {
-                lack(capabilities.order != Order::Fifo, "the store does not grant in order of arrival")
-            }
-            Need::Tokens => lack(capabilities.fencing == Fencing::Absent, "the store has no fencing tokens"),
-            Need::Push => lack(
-                capabilities.notifications != Notifications::Pushed,
-                "the store sends no notifications; waiters poll",
-            ),
-            Need::Anywhere => {
-                let reason = "a hold belongs to its connection; no other connection can renew or release it";
-                lack(capabilities.hold_lifetime != HoldLifetime::Lease, reason)
-            }
-            Need::Inspect => lack(self.bare.inspect.is_none(), "the store does not support inspection"),
-            Need::Records => {
-                let lacks = self.bare.backend.request_records().is_none();
-                lack(lacks, "the store does not count its records of requests")
-            }
-            Need::Alerts => lack(self.bare.alerts.is_none(), "the store does not push break notices"),
-            Need::Count => {
-                let lacks = self.count().await.is_none();
-                lack(
-                    lacks,
-                    "the store does not support inspection, and the target does not count the entries",
-                )
-            }
-        }
     }
 
     /// Opens a new connection.

@@ -5,96 +5,51 @@ use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use futures_util::{FutureExt, future::join_all};
 use polylock_core::{
-    Backend, Capabilities, ClaimOutcome, Clock, FirstStep, Grant, HoldLifetime, KeepAlive, LostReason,
-    Moment, Notifications, Operation, QueueLease, QueuePosition, Release, Request, Result, Scope, Store,
-    StoreConfig, SystemClock, Wake,
+    Backend, Capabilities, ClaimOutcome, Clock, Grant, KeepAlive, LostReason, Moment, Operation,
+    QueuePosition, Release, Request, Result, SystemClock, Wake,
 };
 
 use crate::{
-    NAME,
     claims::{Claims, Slot, Stage},
-    config::Config,
     creation::{Created, Creation, Node},
     directory::{Position, Predecessor},
-    error::{Outcome, outcome},
+    error::{Cause, Outcome, outcome},
     nodes,
-    session::{Cause, Session, Sessions},
+    session::Session,
+    sessions::Sessions,
 };
-
-/// The shortest lease. The session timeout limits the longest one.
-const MIN_LEASE: Duration = Duration::from_millis(100);
 
 /// The retry interval for a lock with a directory that is about to be replaced.
 const DIRECTORY_RETRY: Duration = Duration::from_millis(50);
 
-/// Connects to the ensemble: opens a session, and creates the root node of the locks if it is missing.
-///
-/// # Errors
-/// [`polylock_core::Error::Config`] if the configuration is invalid, [`polylock_core::Error::Unavailable`] if there is no session within
-/// [`Config::connect_timeout`], or the user may not use the node.
-///
-/// # Cancel safety
-/// Cancel-safe: nothing is left behind.
-pub async fn connect(config: Config) -> Result<Store> {
-    polylock_core::io::run(NAME, open(config)).await?
-}
-
-#[async_trait]
-impl StoreConfig for Config {
-    async fn open(&self) -> Result<Store> {
-        connect(self.clone()).await
-    }
-
-    fn has_sessions(&self) -> bool {
-        true
-    }
-}
-
-async fn open(config: Config) -> Result<Store> {
-    config.check()?;
-    let sessions = Sessions::new(config)?;
-    let session = sessions.current().await.map_err(|cause| sessions.failed(Operation::Connect, cause))?;
-    let deadline = SystemClock.now() + sessions.config.connect_timeout;
-    let checked = SystemClock.before(deadline, async {
-        session.make_root(&sessions.config).await?;
-        // A missing permission to read is reported now, not with the first lock.
-        session.client.list_children(&sessions.config.root).await
-    });
-    let checked = checked.await.unwrap_or(Err(zookeeper_client::Error::Timeout));
-    checked.map_err(|error| sessions.failed(Operation::Connect, error))?;
-    let mut capabilities = Capabilities::new(NAME, MIN_LEASE..=session.lease().max(MIN_LEASE));
-    capabilities.scope = Scope::Network;
-    capabilities.notifications = Notifications::Pushed;
-    capabilities.hold_lifetime = HoldLifetime::Session;
-    capabilities.first_step = FirstStep::Thread;
-    capabilities.queue_lease = QueueLease::Shared;
-    let claims: Arc<Claims> = Arc::default();
-    let expiring = claims.clone();
-    tokio::spawn(async move { expiring.expire_until_closed().await });
-    let alerts = sessions.alerts.clone();
-    Ok(Store::inspectable(Arc::new(Ensemble { capabilities, sessions, claims })).alerting(alerts))
-}
-
 /// The locks of one ensemble.
-pub(crate) struct Ensemble {
+pub(crate) struct ZooKeeperBackend {
     capabilities: Capabilities,
     pub(crate) sessions: Arc<Sessions>,
     claims: Arc<Claims>,
 }
 
-impl fmt::Debug for Ensemble {
+impl fmt::Debug for ZooKeeperBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ZooKeeper").field("sessions", &self.sessions).finish_non_exhaustive()
+        f.debug_struct("ZooKeeperBackend").field("sessions", &self.sessions).finish_non_exhaustive()
     }
 }
 
-impl Drop for Ensemble {
+impl Drop for ZooKeeperBackend {
     fn drop(&mut self) {
         self.claims.close();
     }
 }
 
-impl Ensemble {
+impl ZooKeeperBackend {
+    /// Returns the locks of `sessions`, and starts the task that deletes expired requests.
+    pub(crate) fn new(capabilities: Capabilities, sessions: Arc<Sessions>) -> Self {
+        let claims: Arc<Claims> = Arc::default();
+        let expiring = claims.clone();
+        tokio::spawn(async move { expiring.expire_until_closed().await });
+        Self { capabilities, sessions, claims }
+    }
+
     pub(crate) async fn session(&self, operation: Operation) -> Result<Arc<Session>> {
         self.sessions.current().await.map_err(|cause| self.sessions.failed(operation, cause))
     }
@@ -204,7 +159,8 @@ impl Ensemble {
         let deadline = SystemClock.now() + session.operation_timeout();
         let nodes: Vec<_> = holds.iter().map(|(_, _, node)| *node).collect();
         let losses = async {
-            let read = session.read(&nodes).await;
+            let paths: Vec<_> = nodes.iter().map(|node| node.path()).collect();
+            let read = session.read(&paths).await;
             join_all(read.into_iter().zip(&nodes).map(|(read, node)| node.loss(read))).await
         };
         let failed = |cause: Cause| self.sessions.failed(Operation::Renew, cause);
@@ -231,7 +187,7 @@ enum HoldLookup {
 }
 
 #[async_trait]
-impl Backend for Ensemble {
+impl Backend for ZooKeeperBackend {
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
     }

@@ -6,11 +6,12 @@ use polylock_core::{BreakOrder, Clock, Entry, Fault, LockName, Operation, Result
 use zookeeper_client::{CreateMode, Error as Failure, MultiWriteError};
 
 use crate::{
-    backend::Ensemble,
+    backend::ZooKeeperBackend,
     breaks::{Announcement, Breaks},
+    error::Cause,
     inspect::{FoundRequest, INTERACTIVE_TIMEOUT},
     nodes::{self, Guid},
-    session::{Cause, Session, none_if_missing, pause},
+    session::{Session, none_if_missing, pause},
 };
 
 /// The maximum number of nodes that one transaction changes, within the servers' limit on its size.
@@ -25,7 +26,7 @@ enum Commit {
     NotAnnounced,
 }
 
-impl Ensemble {
+impl ZooKeeperBackend {
     /// Breaks the current holds of the lock, and returns them. Later holds are not broken.
     ///
     /// # Errors

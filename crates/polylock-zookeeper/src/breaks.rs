@@ -16,7 +16,7 @@ use crate::{
     config::{Access, Config},
     error::{Outcome, outcome},
     nodes::{self, ENCODED, Guid},
-    session::{Session, pause},
+    session::{Session, none_if_missing, pause},
 };
 
 /// The maximum size of the node's data in bytes. The oldest breaks are dropped first.
@@ -47,6 +47,12 @@ pub(crate) struct Announcement {
 }
 
 impl Breaks {
+    /// Returns the newest breaks, as `session` sees them.
+    pub(crate) async fn read(session: &Session) -> Result<Self, Failure> {
+        let seen = none_if_missing(session.client.get_data(&session.breaks).await)?;
+        Ok(seen.map(|(data, _)| Self::parse(&data)).unwrap_or_default())
+    }
+
     /// Parses the output of [`to_bytes`](Self::to_bytes). It never fails and skips invalid lines, because other programs can write to the
     /// node, too.
     pub(crate) fn parse(data: &[u8]) -> Self {
@@ -144,7 +150,7 @@ pub(crate) async fn watch(session: Weak<Session>, alerts: Arc<HoldAlerts>) {
 async fn read_and_watch(session: &Session) -> Result<(Breaks, OneshotWatcher), Failure> {
     // This watches a missing node, too. The read follows the watch, so it returns the same state or a newer one.
     let (stat, watcher) = session.client.check_and_watch_stat(&session.breaks).await?;
-    let breaks = if stat.is_some() { session.breaks().await? } else { Breaks::default() };
+    let breaks = if stat.is_some() { Breaks::read(session).await? } else { Breaks::default() };
     Ok((breaks, watcher))
 }
 

@@ -14,14 +14,14 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use futures_util::future::{BoxFuture, FutureExt, Shared};
-use polylock_core::{Clock, LostReason, Moment, Release, Request, RequestId, SystemClock};
+use polylock_core::{Clock, LostReason, Moment, Release, Request, RequestId, SystemClock, sync::lock};
 use zookeeper_client::{Error as Failure, EventType};
 
 use crate::{
@@ -148,13 +148,13 @@ impl Claims {
     }
 
     fn slots(&self) -> MutexGuard<'_, HashMap<RequestId, Arc<Slot>>> {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.slots)
     }
 }
 
 impl Slot {
     fn lock_stage(&self) -> MutexGuard<'_, Stage> {
-        self.stage.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.stage)
     }
 
     pub(crate) fn stage(&self) -> Stage {

@@ -7,11 +7,13 @@ use polylock_core::{Fault, FencingToken, LostReason, Mode, Release, Request};
 use zookeeper_client::{CreateMode, Error as Failure, Stat};
 
 use crate::{
+    breaks::Breaks,
     config::Config,
     directory::{Directory, Position, Predecessor},
-    error::{Outcome, outcome},
+    error::{Cause, Outcome, outcome, task_failed},
     nodes::{self, Child, Guid, LAST_SEQUENCE, NodeData, RESTART_FROM},
-    session::{Cause, Registration, Removal, Session, Sessions, none_if_missing, pause, task_failed},
+    session::{Registration, Removal, Session, none_if_missing, pause},
+    sessions::Sessions,
 };
 
 /// The maximum number of attempts to create a node in a lock directory that is deleted concurrently.
@@ -142,7 +144,7 @@ impl Node {
     /// Returns the reason why a missing node is gone: the notice of a break if there is one. If the servers do not answer, the reason is
     /// `Gone`.
     async fn gone_reason(&self) -> LostReason {
-        let notice = self.session.breaks().await.ok().and_then(|breaks| breaks.notice(self.child.guid));
+        let notice = Breaks::read(&self.session).await.ok().and_then(|breaks| breaks.notice(self.child.guid));
         notice.map_or(LostReason::Gone, LostReason::Broken)
     }
 

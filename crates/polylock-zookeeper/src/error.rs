@@ -1,7 +1,54 @@
 //! Classification of the driver's errors, with remedies.
 
-use polylock_core::{Fault, Operation};
+use std::time::Duration;
+
+use polylock_core::{self as core, Fault, Operation, failure::At};
 use zookeeper_client::Error;
+
+use crate::NAME;
+
+/// The cause of a failed operation or of a missing session.
+#[derive(Debug, Clone)]
+pub(crate) enum Cause {
+    /// An error of the driver.
+    Driver(Error),
+    /// No reply within this time.
+    TimedOut(Duration),
+    /// No session; the text lists the reason for each server.
+    Unreachable(String),
+    /// An error that this store detected itself.
+    Detected(Fault, String),
+}
+
+impl Cause {
+    /// Returns the error of `operation` at `endpoint`.
+    pub(crate) fn at(self, operation: Operation, endpoint: &str) -> core::Error {
+        let at = At { backend: NAME, operation, endpoint };
+        match self {
+            Self::Driver(error) => {
+                let (fault, advice) = diagnose(&error, operation);
+                at.failed(fault, advice.map(str::to_owned), error)
+            }
+            Self::TimedOut(time) => at.advise(
+                Fault::Temporary,
+                format!("no reply within {time:.1?}: the servers are busy or can't be reached"),
+            ),
+            Self::Unreachable(reasons) => at.advise(Fault::Temporary, reasons),
+            Self::Detected(fault, advice) => at.advise(fault, advice),
+        }
+    }
+}
+
+impl From<Error> for Cause {
+    fn from(error: Error) -> Self {
+        Self::Driver(error)
+    }
+}
+
+/// Returns the cause for a task that has panicked or was cancelled.
+pub(crate) fn task_failed(error: &tokio::task::JoinError) -> Cause {
+    Cause::Detected(Fault::Temporary, format!("the library's thread has ended: {error}"))
+}
 
 /// The outcome of a failed operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +84,7 @@ pub(crate) const fn outcome(error: &Error) -> Outcome {
 }
 
 /// Returns the class of the fault and a remedy.
-pub(crate) fn diagnose(error: &Error, operation: Operation) -> (Fault, Option<&'static str>) {
+fn diagnose(error: &Error, operation: Operation) -> (Fault, Option<&'static str>) {
     match error {
         Error::NoAuth if operation == Operation::Break => {
             let advice = "a break writes or deletes nodes that belong to another user: check the user and the password, or see \

@@ -11,7 +11,7 @@ use polylock_core::{
 use zookeeper_client::Stat;
 
 use crate::{
-    backend::Ensemble,
+    backend::ZooKeeperBackend,
     nodes::{self, Child, NodeData},
     session::{Session, none_if_missing},
 };
@@ -36,7 +36,7 @@ pub(crate) struct FoundRequest {
     is_held: bool,
 }
 
-impl Ensemble {
+impl ZooKeeperBackend {
     /// Returns the current requests of a lock.
     async fn requests(
         &self,
@@ -144,7 +144,7 @@ fn age(stat: &Stat) -> Duration {
 }
 
 #[async_trait]
-impl Inspect for Ensemble {
+impl Inspect for ZooKeeperBackend {
     async fn inspect(&self, name: &LockName) -> Result<LockStatus> {
         let session = self.session(Operation::Inspect).await?;
         Ok(status(name.clone(), self.requests(Operation::Inspect, &session, name).await?))

@@ -6,6 +6,7 @@ mod breaks;
 mod claims;
 mod cleanup;
 mod config;
+mod connect;
 mod creation;
 mod directory;
 mod driver_keys;
@@ -14,10 +15,11 @@ pub mod fence;
 mod inspect;
 mod nodes;
 mod session;
+mod sessions;
 mod tls;
 
-pub use backend::connect;
 pub use config::{Access, AuthScheme, Config};
+pub use connect::connect;
 /// The driver, for clients of the program itself: see [`fence`].
 pub use zookeeper_client;
 

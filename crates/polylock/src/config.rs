@@ -4,6 +4,8 @@ use std::{collections::BTreeMap, fmt};
 
 use polylock_core::{ConfigError, url::StoreUrl};
 
+use crate::setup;
+
 /// A store and its settings, as a table of a config file in any format that serde reads. For example,
 ///
 /// ```toml
@@ -54,7 +56,7 @@ impl LocksConfig {
     /// # Errors
     /// As [`Locks::from_config`](crate::Locks::from_config), for invalid settings.
     pub fn schema(self) -> Result<Option<String>, ConfigError> {
-        crate::connect::schema_at(&self.into_url()?)
+        setup::schema_at(&self.into_url()?)
     }
 
     /// Ends the start-up delay of the servers of this Redlock: [`admit`](crate::admit) of the same URL.
@@ -65,7 +67,7 @@ impl LocksConfig {
     /// # Cancel safety
     /// Once polled, it is carried out even if it is dropped.
     pub async fn admit(self) -> polylock_core::Result<Vec<String>> {
-        crate::connect::admit_at(&self.into_url()?).await
+        setup::admit_at(&self.into_url()?).await
     }
 }
 

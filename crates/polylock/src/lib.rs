@@ -54,9 +54,10 @@
 mod config;
 mod connect;
 mod schemes;
+mod setup;
 
 pub use config::LocksConfig;
-pub use connect::{Locks, LocksBuilder, admit, schema};
+pub use connect::{Locks, LocksBuilder};
 pub use polylock_core::{
     self as core, BreakLock, BreakNotice, Capabilities, Clock, ConfigError, Entry, Error, Fault, Fencing,
     FencingToken, Guard, HoldLifetime, InvalidName, Label, Lock, LockName, LockStatus, LostReason, Mode,
@@ -65,6 +66,7 @@ pub use polylock_core::{
     url::{Keys, StoreUrl},
 };
 pub use schemes::{register, schemes};
+pub use setup::{admit, schema};
 
 /// Fenced writes to your own tables: see [`polylock_sql::optimistic`].
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]

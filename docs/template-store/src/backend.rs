@@ -20,14 +20,14 @@ const ATTEMPTS: usize = 100;
 
 /// The locks of one namespace.
 #[derive(Debug)]
-pub(crate) struct Locks {
+pub(crate) struct TemplateBackend {
     kv: Kv,
     capabilities: Capabilities,
     /// The waiters of this process.
     waiters: WaiterQueues,
 }
 
-impl Locks {
+impl TemplateBackend {
     pub(crate) fn new(kv: Kv, capabilities: Capabilities) -> Self {
         Self { kv, capabilities, waiters: WaiterQueues::default() }
     }
@@ -39,7 +39,7 @@ impl Locks {
 }
 
 #[async_trait]
-impl Backend for Locks {
+impl Backend for TemplateBackend {
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
     }
@@ -58,7 +58,10 @@ impl Backend for Locks {
                     return Ok(ClaimOutcome::Granted(Grant::new(token(record)?, end.since(now))));
                 }
                 Some((_, end)) => {
-                    return Ok(ClaimOutcome::Queued(QueuePosition::new(None, POLL_INTERVAL.min(end.since(now)))));
+                    return Ok(ClaimOutcome::Queued(QueuePosition::new(
+                        None,
+                        POLL_INTERVAL.min(end.since(now)),
+                    )));
                 }
                 None => {}
             }
@@ -122,5 +125,6 @@ impl Backend for Locks {
 /// Returns the token of a record. It is positive once the lock was granted.
 fn token(record: Record) -> Result<FencingToken> {
     let at = At { backend: NAME, operation: Operation::Claim, endpoint: "this process" };
-    FencingToken::new(record.token).ok_or_else(|| at.advise(Fault::Permanent, "the record has no valid token"))
+    FencingToken::new(record.token)
+        .ok_or_else(|| at.advise(Fault::Permanent, "the record has no valid token"))
 }

@@ -4,9 +4,11 @@
 
 mod backend;
 mod config;
+mod connect;
 mod kv;
 
-pub use config::{Config, connect};
+pub use config::Config;
+pub use connect::connect;
 
 /// The scheme of the store's URLs, and its name in errors and metrics.
 pub const NAME: &str = "template";

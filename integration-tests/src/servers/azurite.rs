@@ -12,7 +12,12 @@ use tokio::{
     net::TcpStream,
 };
 
-use super::{PrivateServer, ServerKind, installed, keeper::Keeper, tls};
+use super::{
+    installed,
+    keeper::Keeper,
+    private::{self, PrivateServer, ServerKind},
+    tls,
+};
 use crate::clock::{self, TIMEOUT};
 
 /// The settings with which it loses no write that it has acknowledged, nor a lease.
@@ -44,7 +49,7 @@ pub const TOKEN: &str = "eyJhbGciOiJub25lIiwidHlwIjoiSldUIn0.\
 /// # Panics
 /// If the server does not start, with its log.
 pub fn start(settings: &[&str]) -> Result<PrivateServer, Missing> {
-    super::start(Azurite::of(settings))
+    private::start(Azurite::of(settings))
 }
 
 /// Starts one with the ETags of the real service, which are times, and with a clock that can be set [ahead](set_ahead).
@@ -55,7 +60,7 @@ pub fn start(settings: &[&str]) -> Result<PrivateServer, Missing> {
 /// # Panics
 /// If the server does not start, with its log.
 pub fn start_like_the_service(settings: &[&str]) -> Result<PrivateServer, Missing> {
-    super::start(Azurite { like_the_service: true, ..Azurite::of(settings) })
+    private::start(Azurite { like_the_service: true, ..Azurite::of(settings) })
 }
 
 /// Sets the clock of a server of [`start_like_the_service`] ahead of the clock of this machine.
@@ -77,7 +82,7 @@ pub fn set_ahead(server: &PrivateServer, ahead: Duration) {
 /// # Panics
 /// If the server does not start, with its log.
 pub fn start_tls(settings: &[&str]) -> Result<PrivateServer, Missing> {
-    super::start(Azurite { tls: true, ..Azurite::of(settings) })
+    private::start(Azurite { tls: true, ..Azurite::of(settings) })
 }
 
 /// Sends a request with the [`SAS`] to the server at `url`, such as `GET /devstoreaccount1/locks/it`, and returns the complete response.

@@ -6,7 +6,12 @@ use async_trait::async_trait;
 use polylock_testkit::Missing;
 use sqlx::{ConnectOptions, Connection, mysql::MySqlConnectOptions};
 
-use super::{PrivateServer, ServerKind, installed, keeper::Keeper, tls};
+use super::{
+    installed,
+    keeper::Keeper,
+    private::{self, PrivateServer, ServerKind},
+    tls,
+};
 
 /// Starts one with `settings` of its `my.cnf`, such as `transaction_isolation=SERIALIZABLE`.
 ///
@@ -16,7 +21,7 @@ use super::{PrivateServer, ServerKind, installed, keeper::Keeper, tls};
 /// # Panics
 /// If the server does not start, with its log.
 pub fn start(settings: &[&str]) -> Result<PrivateServer, Missing> {
-    super::start(MariaDb { settings: settings.join("\n"), tls: false })
+    private::start(MariaDb { settings: settings.join("\n"), tls: false })
 }
 
 /// Starts one with TLS: `server.crt` in its directory is valid for `localhost` and 127.0.0.1, and signed by `ca.crt`.
@@ -27,7 +32,7 @@ pub fn start(settings: &[&str]) -> Result<PrivateServer, Missing> {
 /// # Panics
 /// If the server does not start, with its log.
 pub fn start_tls(settings: &[&str]) -> Result<PrivateServer, Missing> {
-    super::start(MariaDb { settings: settings.join("\n"), tls: true })
+    private::start(MariaDb { settings: settings.join("\n"), tls: true })
 }
 
 #[derive(Debug, Default)]

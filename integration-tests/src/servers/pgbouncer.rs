@@ -5,7 +5,12 @@ use std::path::Path;
 use async_trait::async_trait;
 use polylock_testkit::Missing;
 
-use super::{PrivateServer, ServerKind, installed, keeper::Keeper, postgres};
+use super::{
+    installed,
+    keeper::Keeper,
+    postgres,
+    private::{self, PrivateServer, ServerKind},
+};
 
 /// Starts one in front of `server`, with `settings` of its `pgbouncer.ini`, such as `default_pool_size=1`.
 ///
@@ -15,7 +20,7 @@ use super::{PrivateServer, ServerKind, installed, keeper::Keeper, postgres};
 /// # Panics
 /// If the server does not start, with its log.
 pub fn start(server: &PrivateServer, settings: &[&str]) -> Result<PrivateServer, Missing> {
-    super::start(PgBouncer {
+    private::start(PgBouncer {
         port: server.port(),
         data: server.directory().join("data").display().to_string(),
         settings: settings.join("\n"),

@@ -6,7 +6,12 @@ use async_trait::async_trait;
 use polylock_testkit::Missing;
 use sqlx::{ConnectOptions, Connection, Executor, Row, postgres::PgConnectOptions};
 
-use super::{PrivateServer, ServerKind, installed, keeper::Keeper, tls};
+use super::{
+    installed,
+    keeper::Keeper,
+    private::{self, PrivateServer, ServerKind},
+    tls,
+};
 
 /// Starts one with `settings` of its `postgresql.conf`, such as `default_transaction_isolation=serializable`.
 ///
@@ -16,7 +21,7 @@ use super::{PrivateServer, ServerKind, installed, keeper::Keeper, tls};
 /// # Panics
 /// If the server does not start, with its log.
 pub fn start(settings: &[&str]) -> Result<PrivateServer, Missing> {
-    super::start(Postgres { settings: owned(settings), tls: false })
+    private::start(Postgres { settings: owned(settings), tls: false })
 }
 
 /// Starts one with TLS: `server.crt` in its directory is valid for `localhost` and 127.0.0.1, and signed by `ca.crt`.
@@ -27,7 +32,7 @@ pub fn start(settings: &[&str]) -> Result<PrivateServer, Missing> {
 /// # Panics
 /// If the server does not start, with its log.
 pub fn start_tls(settings: &[&str]) -> Result<PrivateServer, Missing> {
-    super::start(Postgres { settings: owned(settings), tls: true })
+    private::start(Postgres { settings: owned(settings), tls: true })
 }
 
 fn owned(settings: &[&str]) -> Vec<String> {

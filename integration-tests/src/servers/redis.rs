@@ -10,7 +10,12 @@ use async_trait::async_trait;
 use polylock_testkit::Missing;
 use redis::{Client, InfoDict, RedisResult, TlsCertificates};
 
-use super::{PrivateServer, ServerKind, installed, keeper::Keeper, tls};
+use super::{
+    installed,
+    keeper::Keeper,
+    private::{self, PrivateServer, ServerKind},
+    tls,
+};
 
 /// The settings with which it loses no write that it has acknowledged.
 pub const DURABLE: &[&str] = &["appendonly yes", "appendfsync always"];
@@ -23,7 +28,7 @@ pub const DURABLE: &[&str] = &["appendonly yes", "appendfsync always"];
 /// # Panics
 /// If the server does not start, with its log.
 pub fn start(settings: &[&str]) -> Result<PrivateServer, Missing> {
-    super::start(Redis::of(&REDIS, settings))
+    private::start(Redis::of(&REDIS, settings))
 }
 
 /// Starts one with `settings` that require a login: its URL has the `user` part `NAME:PASSWORD`, or
@@ -35,7 +40,7 @@ pub fn start(settings: &[&str]) -> Result<PrivateServer, Missing> {
 /// # Panics
 /// If the server does not start, with its log.
 pub fn start_as(user: &str, settings: &[&str]) -> Result<PrivateServer, Missing> {
-    super::start(Redis { user: format!("{user}@"), ..Redis::of(&REDIS, settings) })
+    private::start(Redis { user: format!("{user}@"), ..Redis::of(&REDIS, settings) })
 }
 
 /// Starts one that accepts only TLS: `server.crt` in its directory is valid for `localhost` and 127.0.0.1, and signed by
@@ -47,7 +52,7 @@ pub fn start_as(user: &str, settings: &[&str]) -> Result<PrivateServer, Missing>
 /// # Panics
 /// If the server does not start, with its log.
 pub fn start_tls(settings: &[&str]) -> Result<PrivateServer, Missing> {
-    super::start(Redis::of(&REDIS, settings).with(Tls::Own))
+    private::start(Redis::of(&REDIS, settings).with(Tls::Own))
 }
 
 /// Returns a client of `server` for calls without the store; it trusts the authority of the server.
@@ -75,7 +80,7 @@ fn client_of(url: &str, home: &Path) -> RedisResult<Client> {
 /// If the server does not start, with its log.
 pub fn start_sentinel(primary: u16) -> Result<PrivateServer, Missing> {
     let watch = format!("sentinel monitor orders 127.0.0.1 {primary} 1");
-    super::start(Redis::sentinel(&[&watch]))
+    private::start(Redis::sentinel(&[&watch]))
 }
 
 /// A program that speaks the Redis protocol.
@@ -217,4 +222,9 @@ async fn data_directory(client: &Client) -> RedisResult<String> {
     let directory: (String, String) =
         redis::cmd("CONFIG").arg("GET").arg("dir").query_async(&mut connection).await?;
     Ok(directory.1)
+}
+
+/// Starts a server of this product that loses no write.
+pub(super) fn start_durable(product: &'static Product) -> Result<PrivateServer, private::Failure> {
+    private::start_or_fail(Redis::of(product, DURABLE))
 }

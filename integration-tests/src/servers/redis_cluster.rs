@@ -6,7 +6,7 @@ use polylock_testkit::Missing;
 use redis::{FromRedisValue, RedisResult};
 
 use super::{
-    Failure, PrivateServer, Server, blocking,
+    private::{self, Failure, PrivateServer, Server, blocking},
     redis::{self as server, Tls},
 };
 use crate::clock;
@@ -25,7 +25,7 @@ pub const SLOTS: usize = 16_384;
 /// # Panics
 /// If it does not start, with the log of a server.
 pub fn start(settings: &[&str]) -> Result<Cluster, Missing> {
-    start_or_fail(settings, Tls::No).map_err(super::missing)
+    start_or_fail(settings, Tls::No).map_err(private::missing)
 }
 
 /// Starts one that accepts only TLS, between the nodes too; see [`redis::start_tls`](server::start_tls).
@@ -36,7 +36,7 @@ pub fn start(settings: &[&str]) -> Result<Cluster, Missing> {
 /// # Panics
 /// If it does not start, with the log of a server.
 pub fn start_tls(settings: &[&str]) -> Result<Cluster, Missing> {
-    start_or_fail(&[&["tls-cluster yes"], settings].concat(), Tls::Own).map_err(super::missing)
+    start_or_fail(&[&["tls-cluster yes"], settings].concat(), Tls::Own).map_err(private::missing)
 }
 
 /// Starts one node that serves all slots, with `settings`: lines of its `redis.conf`.
@@ -47,7 +47,7 @@ pub fn start_tls(settings: &[&str]) -> Result<Cluster, Missing> {
 /// # Panics
 /// If the server does not start, with its log.
 pub fn start_one(settings: &[&str]) -> Result<PrivateServer, Missing> {
-    let node = node(settings, Tls::No).map_err(super::missing)?;
+    let node = node(settings, Tls::No).map_err(private::missing)?;
     let ready = blocking(async {
         ask::<()>(&node, &["CLUSTER", "ADDSLOTSRANGE", "0", &(SLOTS - 1).to_string()]).await?;
         clock::until("the cluster is healthy", || is_healthy(&node)).await;
@@ -208,7 +208,7 @@ fn start_or_fail(settings: &[&str], tls: Tls) -> Result<Cluster, Failure> {
         nodes[..PRIMARIES].iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
     let scheme = nodes[0].url().split(':').next().unwrap_or_default();
     let url = format!("{scheme}-cluster://{}", hosts.join(","));
-    let cluster = Cluster { nodes, server: Server { url, log: None } };
+    let cluster = Cluster { nodes, server: Server::at(url) };
     let joined = blocking(async { join(&cluster).await.map_err(|error| error.to_string()) });
     joined.and_then(|joined| joined).map_err(|why| {
         Failure::Broken(format!("can't create a cluster: {why}\n{}", cluster.nodes[0].log()))
@@ -217,7 +217,7 @@ fn start_or_fail(settings: &[&str], tls: Tls) -> Result<Cluster, Failure> {
 }
 
 fn node(settings: &[&str], tls: Tls) -> Result<PrivateServer, Failure> {
-    let bus = super::ports().next().ok_or_else(super::no_free_port)?;
+    let bus = private::ports().next().ok_or_else(private::no_free_port)?;
     let bus = format!("cluster-port {bus}");
     let cluster = [
         "cluster-enabled yes",
@@ -226,7 +226,7 @@ fn node(settings: &[&str], tls: Tls) -> Result<PrivateServer, Failure> {
         "cluster-replica-validity-factor 0",
         "repl-diskless-sync-delay 0",
     ];
-    super::start_or_fail(server::Redis::of(&server::REDIS, &[&cluster[..], settings].concat()).with(tls))
+    private::start_or_fail(server::Redis::of(&server::REDIS, &[&cluster[..], settings].concat()).with(tls))
 }
 
 /// Joins the nodes to one cluster.

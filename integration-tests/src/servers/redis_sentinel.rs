@@ -6,7 +6,7 @@ use polylock_testkit::Missing;
 use redis::{FromRedisValue, RedisResult};
 
 use super::{
-    Failure, PrivateServer, Server, blocking,
+    private::{self, Failure, PrivateServer, Server, blocking},
     redis::{self as server, Tls},
 };
 use crate::clock;
@@ -23,7 +23,7 @@ pub const NAME: &str = "orders";
 /// # Panics
 /// If a server does not start, with its log.
 pub fn start(settings: &[&str], watching: &[&str]) -> Result<Watched, Missing> {
-    start_or_fail(settings, watching, Tls::No).map_err(super::missing)
+    start_or_fail(settings, watching, Tls::No).map_err(private::missing)
 }
 
 /// Starts them so that they accept only TLS, between the servers too; see [`redis::start_tls`](server::start_tls).
@@ -34,7 +34,7 @@ pub fn start(settings: &[&str], watching: &[&str]) -> Result<Watched, Missing> {
 /// # Panics
 /// If a server does not start, with its log.
 pub fn start_tls(settings: &[&str], watching: &[&str]) -> Result<Watched, Missing> {
-    start_or_fail(settings, watching, Tls::Own).map_err(super::missing)
+    start_or_fail(settings, watching, Tls::Own).map_err(private::missing)
 }
 
 /// Starts the durable servers that the tests of a process share.
@@ -75,8 +75,9 @@ impl Watched {
 }
 
 fn start_or_fail(settings: &[&str], watching: &[&str], tls: Tls) -> Result<Watched, Failure> {
-    let of =
-        |settings: &[&str], tls| super::start_or_fail(server::Redis::of(&server::REDIS, settings).with(tls));
+    let of = |settings: &[&str], tls| {
+        private::start_or_fail(server::Redis::of(&server::REDIS, settings).with(tls))
+    };
     let primary = of(&[&["repl-diskless-sync-delay 0"], settings].concat(), tls)?;
     let tls = || Tls::beside(&primary);
     let follow = format!("replicaof 127.0.0.1 {}", primary.port());
@@ -87,12 +88,12 @@ fn start_or_fail(settings: &[&str], watching: &[&str], tls: Tls) -> Result<Watch
         format!("sentinel failover-timeout {NAME} 2000"),
     ];
     let watch: Vec<&str> = watch.iter().map(String::as_str).chain(watching.iter().copied()).collect();
-    let sentinel = |_| super::start_or_fail(server::Redis::sentinel(&watch).with(tls()));
+    let sentinel = |_| private::start_or_fail(server::Redis::sentinel(&watch).with(tls()));
     let sentinels: Vec<PrivateServer> = (0..3).map(sentinel).collect::<Result<_, _>>()?;
     let hosts: Vec<String> = sentinels.iter().map(|it| format!("127.0.0.1:{}", it.port())).collect();
     let scheme = primary.url().split(':').next().unwrap_or_default();
     let url = format!("{scheme}+sentinel://{}/{NAME}", hosts.join(","));
-    let watched = Watched { servers: [primary, replica], sentinels, server: Server { url, log: None } };
+    let watched = Watched { servers: [primary, replica], sentinels, server: Server::at(url) };
     let ready = clock::until("the Sentinels know each other and the replica", || async {
         for sentinel in &watched.sentinels {
             let info: String = ask(sentinel, &["INFO", "sentinel"]).await.unwrap_or_default();

@@ -5,7 +5,10 @@ use std::{io, net::SocketAddr};
 use polylock_testkit::Missing;
 use tokio::net::TcpSocket;
 
-use super::{Failure, PrivateServer, Server, redis};
+use super::{
+    private::{Failure, PrivateServer, Server},
+    redis,
+};
 
 /// Starts `count` of them with `settings` of their `redis.conf`.
 ///
@@ -31,7 +34,7 @@ pub fn url<'a>(nodes: impl IntoIterator<Item = &'a str>) -> String {
 #[must_use]
 pub fn nodes(url: &str) -> Vec<Server> {
     let (user, hosts, rest) = split_url(url);
-    hosts.split(',').map(|host| Server { url: format!("redis://{user}{host}{rest}"), log: None }).collect()
+    hosts.split(',').map(|host| Server::at(format!("redis://{user}{host}{rest}"))).collect()
 }
 
 /// Splits a URL into the part before the hosts, the hosts, and the rest.
@@ -86,9 +89,9 @@ pub(super) type SharedNodes = (Vec<Server>, Vec<PrivateServer>);
 pub(super) fn shared(url: Option<&str>) -> Result<SharedNodes, Failure> {
     let Some(url) = url else {
         let private: Result<Vec<PrivateServer>, Failure> =
-            (0..5).map(|_| super::start_durable(&redis::REDIS)).collect();
+            (0..5).map(|_| redis::start_durable(&redis::REDIS)).collect();
         let private = private?;
-        return Ok((private.iter().map(|private| private.server.clone()).collect(), private));
+        return Ok((private.iter().map(|private| Server::clone(private)).collect(), private));
     };
     let servers = nodes(url);
     if servers.len() < 5 {

@@ -3,7 +3,7 @@
 use polylock_testkit::Missing;
 
 use super::{
-    PrivateServer,
+    private::{self, PrivateServer},
     redis::{Product, Redis},
 };
 
@@ -15,7 +15,7 @@ use super::{
 /// # Panics
 /// If the server does not start, with its log.
 pub fn start(settings: &[&str]) -> Result<PrivateServer, Missing> {
-    super::start(Redis::of(&VALKEY, settings))
+    private::start(Redis::of(&VALKEY, settings))
 }
 
 pub(super) const VALKEY: Product = Product {

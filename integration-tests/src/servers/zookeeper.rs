@@ -14,7 +14,12 @@ use tokio::{
 
 pub(super) use self::ensemble::assemble;
 pub use self::ensemble::{Ensemble, ensemble};
-use super::{PrivateServer, Server, ServerKind, installed, keeper::Keeper, redlock, tls};
+use super::{
+    installed,
+    keeper::Keeper,
+    private::{self, PrivateServer, Server, ServerKind},
+    redlock, tls,
+};
 use crate::clock;
 
 /// The user of a server of [`start_sasl`].
@@ -34,7 +39,7 @@ pub const PASSWORD: &str = "s3cret";
 /// # Panics
 /// If the server does not start, with its log.
 pub fn start(settings: &[&str]) -> Result<PrivateServer, Missing> {
-    super::start(ZooKeeper::of(settings))
+    private::start(ZooKeeper::of(settings))
 }
 
 /// Starts one that accepts only TLS: `server.crt` in its directory is valid for `localhost` and 127.0.0.1, and signed by
@@ -46,7 +51,7 @@ pub fn start(settings: &[&str]) -> Result<PrivateServer, Missing> {
 /// # Panics
 /// If the server does not start, with its log.
 pub fn start_tls(settings: &[&str]) -> Result<PrivateServer, Missing> {
-    super::start(ZooKeeper { access: Access::Tls, ..ZooKeeper::of(settings) })
+    private::start(ZooKeeper { access: Access::Tls, ..ZooKeeper::of(settings) })
 }
 
 /// Starts one that accepts only clients that authenticate as [`USER`] by SASL with DIGEST-MD5.
@@ -57,7 +62,7 @@ pub fn start_tls(settings: &[&str]) -> Result<PrivateServer, Missing> {
 /// # Panics
 /// If the server does not start, with its log.
 pub fn start_sasl(settings: &[&str]) -> Result<PrivateServer, Missing> {
-    super::start(ZooKeeper { access: Access::Sasl, ..ZooKeeper::of(settings) })
+    private::start(ZooKeeper { access: Access::Sasl, ..ZooKeeper::of(settings) })
 }
 
 const ADVICE: &str =

@@ -7,7 +7,7 @@ use polylock_core::{Result, Store};
 use polylock_testkit::{Missing, OwnServer, Target};
 use tokio::task::block_in_place;
 
-use super::{Namespace, PESSIMISTIC, blobs_of, keys_of, path_of, tables_of};
+use super::namespace::{Namespace, PESSIMISTIC, blobs_of, keys_of, path_of, tables_of};
 use crate::servers::{PrivateServer, azurite, mariadb, postgres, redis, valkey, zookeeper};
 
 #[derive(Debug)]

@@ -1,9 +1,11 @@
-//! The workspace itself: its packages and their dependencies, its prose, the template of a store, the examples and remedies that
-//! users run, and the program that plants bugs.
+//! The workspace itself: its structure, its packages and their dependencies, its prose, the template of a store, the examples and remedies
+//! that users run, and the program that plants bugs.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod imports;
 mod packages;
 mod schema;
+mod structure;
 mod supervisor;
 mod swap;
 mod template;

@@ -51,7 +51,7 @@ impl Output {
         // A panic is also reported without waiting for a reader of stderr: unwinding then releases the lock.
         std::panic::set_hook(Box::new(|panic| queue_line(ERROR, panic, Weight::Essential)));
         let output = Self { format: global.output, quiet: global.quiet, verbose: global.verbose };
-        warnings::show(output);
+        warnings::show(move |text| output.warning(text));
         output
     }
 

@@ -8,17 +8,15 @@ use tracing::{
 };
 use tracing_subscriber::{Layer, layer::Context, prelude::*};
 
-use super::Output;
-
-/// Prints the warnings of the stores from now on.
-pub(super) fn show(output: Output) {
+/// Prints the warnings of the stores from now on, with `print`.
+pub(super) fn show(print: impl Fn(String) + Send + Sync + 'static) {
     // An error means that another subscriber is installed, which happens only in tests.
-    tracing_subscriber::registry().with(Warnings(output)).try_init().ok();
+    tracing_subscriber::registry().with(Warnings(print)).try_init().ok();
 }
 
-struct Warnings(Output);
+struct Warnings<F>(F);
 
-impl<S: Subscriber> Layer<S> for Warnings {
+impl<S: Subscriber, F: Fn(String) + Send + Sync + 'static> Layer<S> for Warnings<F> {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let (level, target) = (event.metadata().level(), event.metadata().target());
         // Warnings of core are not printed, because the run reports their effect on the command; messages of drivers are for programmers.
@@ -26,7 +24,7 @@ impl<S: Subscriber> Layer<S> for Warnings {
         if *level <= Level::WARN && store {
             let mut parts = Parts::default();
             event.record(&mut parts);
-            self.0.warning(parts);
+            (self.0)(parts.to_string());
         }
     }
 }

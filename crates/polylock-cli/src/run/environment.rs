@@ -1,20 +1,17 @@
 //! The environment of the command, which a nested run reads.
 
-use std::{env, process::Command, time::Duration};
+use std::{process::Command, time::Duration};
 
 use polylock::{Guard, LockName, Locks, Mode};
 
 use crate::{
     exit::{Failure, USAGE},
+    outer_run::{self, OUTER, OWNER},
     output::milliseconds,
-    store::OUTER_STORE,
     wall_clock,
 };
 
 const NAME: &str = "POLYLOCK_NAME";
-const OWNER: &str = "POLYLOCK_OWNER";
-/// The owners of all outer runs except the innermost, one a line: an owner contains no line feed.
-const OUTER: &str = "POLYLOCK_OUTER";
 
 /// Describes the hold and the store in the environment of `command`, and removes the variables in `hidden`.
 pub(super) fn set_variables(
@@ -32,25 +29,12 @@ pub(super) fn set_variables(
         .env(NAME, guard.name().as_str())
         .env("POLYLOCK_MODE", guard.mode().code())
         .env("POLYLOCK_FENCING_TOKEN", guard.fencing_token().to_string())
-        .env(OUTER, outer_owners().join("\n"))
+        .env(OUTER, outer_run::owners().join("\n"))
         .env(OWNER, guard.owner().as_str())
         .env("POLYLOCK_BACKEND", backend)
-        .env(OUTER_STORE, outer_store)
+        .env(outer_run::STORE, outer_store)
         .env("POLYLOCK_TTL_MS", milliseconds(ttl).to_string())
         .env("POLYLOCK_EXPIRES_AT_MS", wall_clock::epoch_ms_in(guard.remaining()).to_string());
-}
-
-/// Returns true if this process runs under the lock of another `polylock run`.
-pub(crate) fn is_nested() -> bool {
-    !outer_owners().is_empty()
-}
-
-/// Returns the owners of the outer runs.
-fn outer_owners() -> Vec<String> {
-    let variable = |name| env::var(name).unwrap_or_default();
-    let mut owners: Vec<String> = variable(OUTER).lines().map(ToOwned::to_owned).collect();
-    owners.extend(Some(variable(OWNER)).filter(|owner| !owner.is_empty()));
-    owners
 }
 
 /// Returns true if an outer run already holds `name`: waiting for it would never end.
@@ -63,7 +47,7 @@ pub(super) async fn is_held_by_outer_run(
     mode: Mode,
     reentrant: bool,
 ) -> Result<bool, Failure> {
-    let owners = outer_owners();
+    let owners = outer_run::owners();
     if owners.is_empty() {
         return Ok(false);
     }

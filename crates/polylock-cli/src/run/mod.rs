@@ -17,6 +17,7 @@ use std::{io, time::Duration};
 use polylock::{Clock, Error, Guard, Label, LockName, Locks, Moment, OwnerId, Progress, Scope, SystemClock};
 use rustix::process::Signal;
 
+pub(crate) use self::warden::main as helper;
 use self::{
     command_line::CommandLine,
     finish::{RELEASE_TIMEOUT, Verdict},
@@ -27,7 +28,6 @@ use self::{
     wait::{WaitContext, WaitError},
     warden::{StartError, Warden},
 };
-pub(crate) use self::{environment::is_nested, warden::main as helper};
 use crate::{
     args::{Global, Run},
     exit::{Failure, INTERNAL, USAGE},

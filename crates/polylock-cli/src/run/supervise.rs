@@ -8,10 +8,10 @@ use polylock::{Clock, Error, Guard, LostReason, Moment, SystemClock};
 use rustix::process::{Pid, Signal};
 
 use super::{
-    processes::Remaining,
+    processes::{Remaining, unkillable},
     status_log::StatusLog,
     timeline::{Lease, Stop, StopCause, Timeline},
-    warden::{Report, Warden, unkillable},
+    warden::{Report, Warden},
 };
 use crate::{
     args::OnLost,

@@ -8,16 +8,10 @@ use std::path::{Path, PathBuf};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use polylock::StoreUrl;
 
-use super::{ChosenStore, Settings, variable};
 use crate::{
-    args::Global,
     exit::{CONFIG, Failure},
-    run::is_nested,
+    outer_run::is_nested,
 };
-
-/// The variable with the reference for a nested run: a URL without secrets, `file:PATH`, `config:PATH`, `config:PATH#PROFILE`, or a URL
-/// with secrets replaced by `***`.
-pub(crate) const OUTER_STORE: &str = "POLYLOCK_OUTER_STORE";
 
 /// The keys of a URL that contain no secret. A URL with other keys is not passed on.
 const PUBLIC: [&str; 12] = [
@@ -44,12 +38,12 @@ pub(super) enum OuterStore {
     InConfig { file: PathBuf, profile: Option<String> },
 }
 
-/// Returns the store of the outer run, if there is one.
+/// Returns the store of the outer run, if there is one, from the reference in [`STORE`](crate::outer_run::STORE).
 ///
 /// # Errors
 /// If that store is unknown here, because its URL contains a password.
-pub(super) fn outer_store() -> Result<Option<OuterStore>, Failure> {
-    let text = match variable(OUTER_STORE)? {
+pub(super) fn outer_store(reference: Option<String>) -> Result<Option<OuterStore>, Failure> {
+    let text = match reference {
         Some(text) if !text.contains("***") => text,
         None if !is_nested() => return Ok(None),
         redacted => {
@@ -66,23 +60,6 @@ pub(super) fn outer_store() -> Result<Option<OuterStore>, Failure> {
     let (file, profile) =
         reference.split_once('#').map_or((reference, None), |(file, name)| (file, Some(name)));
     Ok(Some(OuterStore::InConfig { file: decoded(file).into(), profile: profile.map(decoded) }))
-}
-
-impl OuterStore {
-    pub(super) fn into_store(self, global: &Global) -> Result<ChosenStore, Failure> {
-        match self {
-            Self::Named(text) => ChosenStore::new(&text, Default::default(), None),
-            Self::InConfig { file, profile } => {
-                let global = Global { config: Some(file), ..global.clone() };
-                let (settings, file) = Settings::read(&global)?;
-                let section = match &profile {
-                    Some(profile) => settings.profile(profile)?,
-                    None => settings.top,
-                };
-                section.into_store(file.as_deref(), profile.as_deref())
-            }
-        }
-    }
 }
 
 /// Returns the reference to a section of the config file, for a nested run.

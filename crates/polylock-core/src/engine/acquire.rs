@@ -1,52 +1,24 @@
-//! The acquisition of a lock from the caller's side: begun, completed, or abandoned and rolled back.
-//! [`acquisition`](super::acquisition) is the loop.
-//!
-//! An acquisition belongs to the store's I/O thread, so that a drop of the caller's future at any point interrupts nothing
-//! half-way. Otherwise this race would be possible:
-//! 1. `acquire` sends a claim.
-//! 2. The caller drops its future.
-//! 3. A release is sent on another connection and overtakes the claim. It finds nothing to undo.
-//! 4. The claim arrives and takes a lock without an owner, which blocks all other requests for a lease.
-//!
-//! Here the release is sent only after the reply to the claim. The exception is the first claim on a store that lets the caller
-//! drive it (see [`foreground`](super::foreground)): if the caller drops that claim, the release makes the store reject it from
-//! then on.
+//! The acquisition of a lock from the side of the caller, which waits for its result.
+//! [`acquisition_task`](super::acquisition_task) is the work, on the I/O thread of the store or in its context.
 
 use std::{
-    panic::AssertUnwindSafe,
     pin::pin,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicU32, Ordering},
     },
-    time::Duration,
 };
 
-use futures_util::FutureExt;
 use tokio::sync::oneshot;
-use tracing::{Span, span};
+use tracing::Span;
 
 use super::{
-    acquisition::{Acquired, Acquisition},
-    context::{Running, StoreContext, StoreHandle},
-    first_claim::{FirstClaim, acquire_on_caller},
-    local_queue::LocalPosition,
-    pending::WorkGuard,
-    shared_hold::SharedHold,
+    acquisition::{FirstClaim, Limits},
+    acquisition_task::{Caller, Parts, run},
+    first_claim::acquire_on_caller,
+    shared_hold::{SharedHold, StoreHandle},
 };
-use crate::{
-    ClaimOutcome, Error, Moment, NotAcquired, Operation, Progress, Request, Result, io, metrics::Measured,
-};
-
-/// The longest time that a caller with an expired wait is kept for its withdrawal from the queue.
-const WITHDRAWAL: Duration = Duration::from_millis(500);
-
-/// The time limits of an acquisition.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Limits {
-    pub(crate) wait: Option<Duration>,
-    pub(crate) outage: Duration,
-}
+use crate::{Operation, Progress, Request, Result};
 
 /// Acquires the lock of `request`. If `reentrant`, enters the hold that its owner already has.
 pub(crate) async fn acquire(
@@ -56,12 +28,12 @@ pub(crate) async fn acquire(
     mut limits: Limits,
     progress: Option<Progress>,
 ) -> Result<Arc<SharedHold>> {
-    let began = handle.0.now();
+    let began = handle.context.now();
     let span = tracing::info_span!(
         "polylock.acquire",
         lock.name = %request.name,
         lock.mode = %request.mode,
-        lock.backend = handle.0.backend(),
+        lock.backend = handle.context.backend(),
         lock.owner = %request.owner,
         lock.fencing_token = tracing::field::Empty,
         lock.wait_ms = tracing::field::Empty,
@@ -77,10 +49,10 @@ pub(crate) async fn acquire(
         {
             // The lock was granted while this future was not polled, and passed on: the request goes back to the end of the queue.
             request = request.with_new_id();
-            limits.wait = limits.wait.map(|wait| (began + wait).since(handle.0.now()));
+            limits.wait = limits.wait.map(|wait| (began + wait).since(handle.context.now()));
             continue;
         }
-        let waited = u64::try_from(handle.0.now().since(began).as_millis()).unwrap_or(u64::MAX);
+        let waited = u64::try_from(handle.context.now().since(began).as_millis()).unwrap_or(u64::MAX);
         span.record("lock.wait_ms", waited);
         let failed = outcome.as_ref().is_err_and(|error| !error.is_not_acquired());
         span.record("otel.status_code", if failed { "ERROR" } else { "OK" });
@@ -101,13 +73,13 @@ async fn once(
 ) -> Result<Arc<SharedHold>> {
     let (reply_sender, reply) = oneshot::channel();
     let (given_up, position) = (Arc::new(OnceLock::new()), Arc::new(AtomicU32::new(0)));
-    let caller = Caller { handle: handle.clone(), given_up: given_up.clone(), completed: false };
+    let caller = Caller::new(handle.clone(), given_up.clone());
     let mut parts = Parts {
         handle: handle.clone(),
         request: Arc::new(request),
         reentrant,
         limits,
-        began: handle.0.now(),
+        began: handle.context.now(),
         first: FirstClaim::NotSent,
         local: None,
         reply: reply_sender,
@@ -119,7 +91,7 @@ async fn once(
     let outcome = match parts.caller_store() {
         Some((store, permit)) => acquire_on_caller(parts, store, permit, caller, reply).await,
         None => {
-            let mut acquisition = handle.0.begin(Operation::Claim, run(parts))?;
+            let mut acquisition = handle.foreground.begin(Operation::Claim, run(parts))?;
             let polled = async { drop((&mut acquisition).await) };
             caller.wait_for(receive_while_polling(reply, polled)).await
         }
@@ -140,182 +112,4 @@ async fn receive_while_polling<T>(reply: impl Future<Output = T>, work: impl Fut
         () = work => {}
     }
     reply.await
-}
-
-/// The caller's end of an acquisition. If it is dropped before the reply, it counts the rollback as pending.
-pub(super) struct Caller {
-    handle: Arc<StoreHandle>,
-    given_up: Arc<OnceLock<WorkGuard>>,
-    completed: bool,
-}
-
-impl Caller {
-    pub(super) async fn wait_for<E>(
-        self,
-        reply: impl Future<Output = Result<Result<Arc<SharedHold>>, E>>,
-    ) -> Result<Arc<SharedHold>> {
-        let outcome = reply.await.unwrap_or_else(|_| {
-            let cause = "the acquisition ended without a result".to_owned();
-            Err(io::failed(self.handle.0.backend(), Operation::Claim, cause))
-        });
-        self.complete(outcome)
-    }
-
-    pub(super) fn complete(mut self, outcome: Result<Arc<SharedHold>>) -> Result<Arc<SharedHold>> {
-        self.completed = true;
-        outcome
-    }
-}
-
-impl Drop for Caller {
-    fn drop(&mut self) {
-        if !self.completed {
-            // The acquisition holds the other end of this cell until the rollback is complete.
-            self.given_up.get_or_init(|| self.handle.0.pending.begin());
-        }
-    }
-}
-
-/// The parts of an acquisition.
-pub(super) struct Parts {
-    pub(super) handle: Arc<StoreHandle>,
-    pub(super) request: Arc<Request>,
-    pub(super) reentrant: bool,
-    limits: Limits,
-    pub(super) began: Moment,
-    pub(super) first: FirstClaim,
-    /// The position among the waiters of this process, if it is joined before the first claim.
-    pub(super) local: Option<LocalPosition>,
-    reply: oneshot::Sender<Result<Arc<SharedHold>>>,
-    given_up: Arc<OnceLock<WorkGuard>>,
-    /// The last queue position that the store has reported, counted from 1; 0 for none.
-    position: Arc<AtomicU32>,
-    /// The progress that the caller reads.
-    progress: Option<Progress>,
-    /// The parent span of the log events.
-    span: Option<span::Id>,
-}
-
-/// Runs an acquisition to its end, on the I/O thread or in its context.
-pub(super) async fn run(parts: Parts) {
-    let Parts {
-        handle,
-        request,
-        reentrant,
-        limits,
-        began,
-        first,
-        local,
-        mut reply,
-        given_up,
-        position,
-        progress,
-        span,
-    } = parts;
-    let context = handle.0.clone();
-    let slot = reentrant.then(|| context.reentry.slot(&request));
-    let mut acquisition = Acquisition {
-        context: &context,
-        request: &request,
-        limits,
-        began,
-        give_up: limits.wait.map_or(Moment::NEVER, |wait| began + wait),
-        claim: None,
-        may_have_entry: !matches!(first, FirstClaim::NotSent),
-        first,
-        waiting: None,
-        local,
-        position: &position,
-        progress: progress.as_ref(),
-        span: span.clone(),
-    };
-    let mut entered = None;
-    let outcome = tokio::select! {
-        biased;
-        // Checked first, so that an abandoned acquisition does not claim again.
-        () = reply.closed() => Ok(None),
-        outcome = AssertUnwindSafe(acquisition.run(slot.as_ref(), &mut entered)).catch_unwind() => match outcome {
-            Ok(outcome) => outcome.map(Some),
-            Err(panic) => Err(io::failed(context.backend(), Operation::Wait, io::panicked(&*panic))),
-        },
-    };
-    record_acquire(&context, &request, began, outcome_label(&outcome));
-    let rollback = acquisition.stop();
-    let result = match outcome {
-        Ok(Some(Acquired::Reentered(shared_hold))) => Ok(shared_hold),
-        Ok(Some(Acquired::New { grant, sent })) => {
-            let shared_hold = SharedHold::begin(handle, request, slot, grant, sent);
-            if let Some(entered) = &mut entered {
-                **entered = Arc::downgrade(&shared_hold);
-            }
-            Ok(shared_hold)
-        }
-        Ok(None) => {
-            tracing::debug!(parent: span, lock.name = %request.name, "dropped by the caller");
-            drop(entered);
-            rollback.run(&context, &request).await;
-            return drop(given_up);
-        }
-        Err(error) => {
-            let under_way = rollback.needed.then(|| context.pending.begin());
-            drop(entered);
-            let mut rollback = pin!(rollback.run(&context, &request));
-            if error.is_not_acquired() {
-                // A caller with an expired wait is out of the queue when it receives the error, if the store replies.
-                tokio::select! {
-                    () = &mut rollback => {
-                        drop(reply.send(Err(error)));
-                        return drop((under_way, given_up));
-                    }
-                    () = context.until(context.now() + WITHDRAWAL) => {}
-                }
-            }
-            drop(reply.send(Err(error)));
-            rollback.await;
-            return drop((under_way, given_up));
-        }
-    };
-    drop(entered);
-    // If the caller has gone, the guard is dropped here, and the drop releases the lock.
-    drop(reply.send(result));
-    drop(given_up);
-}
-
-/// Records the metrics of an acquisition that has ended.
-pub(super) fn record_acquire(
-    context: &Arc<StoreContext>,
-    request: &Request,
-    began: Moment,
-    outcome: &'static str,
-) {
-    context.record(&request.name, Measured::Acquire { took: context.now().since(began), outcome });
-}
-
-fn outcome_label(outcome: &Result<Option<Acquired>>) -> &'static str {
-    match outcome {
-        Ok(Some(_)) => "acquired",
-        Ok(None) => "cancelled",
-        Err(Error::NotAcquired { reason: NotAcquired::Busy, .. }) => "busy",
-        Err(Error::NotAcquired { .. }) => "timeout",
-        Err(_) => "error",
-    }
-}
-
-/// The rollback of an acquisition that has failed.
-pub(super) struct Rollback {
-    pub(super) needed: bool,
-    pub(super) claim: Option<Running<ClaimOutcome>>,
-}
-
-impl Rollback {
-    async fn run(self, context: &Arc<StoreContext>, request: &Arc<Request>) {
-        if let Some(mut claim) = self.claim {
-            // The reply is not used; only the end of the claim matters: see the module.
-            drop(claim.reply().await);
-        }
-        if self.needed {
-            // A failure has been logged; the entry expires in any case.
-            context.release_until(request, context.now() + request.ttl, 0).await.ok();
-        }
-    }
 }

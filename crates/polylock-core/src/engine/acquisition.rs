@@ -13,15 +13,12 @@ use tokio::sync::SemaphorePermit;
 use tracing::span;
 
 use super::{
-    acquire::{Limits, Rollback},
     backoff::Backoff,
     context::{Running, StoreContext},
-    first_claim::FirstClaim,
     gauges::Gauge,
-    keeper::WaiterLease,
+    keeper::{Keeper, WaiterLease},
     local_queue::LocalPosition,
-    reentry::{Entered, Slot},
-    shared_hold::SharedHold,
+    shared_hold::{Entered, SharedHold, Slot},
 };
 use crate::{
     ClaimOutcome, Error, Grant, Moment, NotAcquired, Operation, Order, Progress, QueuePosition, Request,
@@ -43,6 +40,23 @@ const SHORTEST_CHECK: Duration = Duration::from_millis(1);
 /// operator ends it.
 const LONGEST_DELAY: Duration = Duration::from_secs(1);
 
+/// The time limits of an acquisition.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    pub(crate) wait: Option<Duration>,
+    pub(crate) outage: Duration,
+}
+
+/// The state of the claim that the caller has driven.
+#[derive(Debug)]
+pub(super) enum FirstClaim {
+    NotSent,
+    /// The claim may have reached the store, and its outcome is unknown.
+    Unknown,
+    /// The claim was sent at that time, and the store has replied.
+    Replied(Moment, Result<ClaimOutcome>),
+}
+
 /// The outcome of an acquisition that has succeeded.
 pub(super) enum Acquired {
     /// The lock was granted to a claim sent at `sent`.
@@ -54,6 +68,7 @@ pub(super) enum Acquired {
 /// An acquisition in progress.
 pub(super) struct Acquisition<'a> {
     pub(super) context: &'a Arc<StoreContext>,
+    pub(super) keeper: &'a Arc<Keeper>,
     pub(super) request: &'a Arc<Request>,
     pub(super) limits: Limits,
     pub(super) began: Moment,
@@ -74,10 +89,6 @@ pub(super) struct Acquisition<'a> {
 }
 
 impl<'a> Acquisition<'a> {
-    pub(super) fn stop(self) -> Rollback {
-        Rollback { needed: self.may_have_entry, claim: self.claim }
-    }
-
     pub(super) async fn run(
         &mut self,
         slot: Option<&Slot>,
@@ -179,11 +190,11 @@ impl<'a> Acquisition<'a> {
         let join = || self.context.local_queues.join(&self.request.name);
         let position = self.local.take().unwrap_or_else(join);
         if !position.is_first() {
-            let waiting = self.begin_waiting(None);
+            self.begin_waiting(None);
             tokio::select! {
                 biased;
                 () = position.first() => {}
-                () = waiting.context.until(self.give_up) => return Err(self.timed_out()),
+                () = self.context.until(self.give_up) => return Err(self.timed_out()),
             }
         }
         self.local = Some(position);
@@ -241,7 +252,7 @@ impl<'a> Acquisition<'a> {
             self.position.store(ahead.saturating_add(1), Ordering::Relaxed);
         }
         let (context, request) = (self.context, self.request);
-        context.keeper.wait(context, request, &waiting.entry, sent);
+        self.keeper.wait(request, &waiting.entry, sent);
         let local = self.local.get_or_insert_with(|| context.local_queues.join(&request.name));
         let bound = QueuePosition::MAX_RECHECK.min(request.queue_lease() / 3).max(SHORTEST_CHECK);
         let check = async {
@@ -266,10 +277,10 @@ impl<'a> Acquisition<'a> {
     }
 
     fn begin_waiting(&mut self, ahead: Option<u32>) -> Arc<Waiting> {
-        let (context, request, span) = (self.context, self.request, &self.span);
+        let (keeper, request, span) = (self.keeper, self.request, &self.span);
         let waiting = self.waiting.get_or_insert_with(|| {
             tracing::debug!(parent: span.clone(), lock.name = %request.name, ahead, "queued");
-            Waiting::begin(context, request)
+            Waiting::begin(keeper, request)
         });
         waiting.clone()
     }
@@ -293,21 +304,21 @@ enum Woken {
 
 /// A waiter: counted in the metrics, and kept alive in the queue.
 pub(super) struct Waiting {
-    context: Arc<StoreContext>,
+    keeper: Arc<Keeper>,
     request: Arc<Request>,
     entry: Arc<WaiterLease>,
 }
 
 impl Waiting {
-    fn begin(context: &Arc<StoreContext>, request: &Arc<Request>) -> Arc<Self> {
-        context.gauges.change(context, Gauge::Waiting, &request.name, 1);
-        Arc::new(Self { context: context.clone(), request: request.clone(), entry: Arc::default() })
+    fn begin(keeper: &Arc<Keeper>, request: &Arc<Request>) -> Arc<Self> {
+        keeper.context().change_gauge(Gauge::Waiting, &request.name, 1);
+        Arc::new(Self { keeper: keeper.clone(), request: request.clone(), entry: Arc::default() })
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        self.context.keeper.remove_waiter(self.request.id);
-        self.context.gauges.change(&self.context, Gauge::Waiting, &self.request.name, -1);
+        self.keeper.remove_waiter(self.request.id);
+        self.keeper.context().change_gauge(Gauge::Waiting, &self.request.name, -1);
     }
 }

@@ -12,18 +12,15 @@ use tokio::sync::Semaphore;
 
 use super::{
     backoff::Backoff,
-    foreground::{Foreground, Moving},
-    gauges::Gauges,
-    keeper::Keeper,
+    gauges::{Gauge, Gauges},
     local_queue::LocalQueues,
-    pending::{AT_EXIT, Pending},
-    reentry::Reentry,
+    pending::Pending,
 };
 use crate::{
-    Clock, Error, Fault, FirstStep, KeepAlive, Label, LockName, Moment, Operation, Options, OwnerId, Release,
-    Request, Result, Store, Unavailable,
+    Clock, Error, Fault, KeepAlive, Label, LockName, Moment, Operation, Options, OwnerId, Release, Request,
+    Result, Store, Unavailable,
     backend::Backend,
-    io::{self, CallerTask, Io, Started},
+    io::{self, Io, Started},
     metrics::{Measured, Metrics},
     observer,
 };
@@ -42,45 +39,18 @@ pub(crate) struct StoreContext {
     pub(crate) metrics: Option<Arc<dyn Metrics>>,
     pub(crate) gauges: Arc<Gauges>,
     pub(crate) pending: Arc<Pending>,
-    pub(crate) reentry: Reentry,
-    pub(crate) keeper: Keeper,
     pub(crate) local_queues: Arc<LocalQueues>,
     /// One permit for each claim that may be in flight.
     pub(crate) claims: Arc<Semaphore>,
     /// The number of operations that have succeeded on the store: while it grows, the store is not unavailable.
     pub(crate) replies: AtomicU64,
-    /// The operations that callers drive themselves.
-    pub(crate) foreground: Foreground,
     /// The thread on which everything else of this store runs, once it was needed.
     pub(crate) io: OnceLock<&'static Io>,
-}
-
-/// The handle of the users: the drop of the last `Locks`, `Lock` and `Guard` waits a moment for their releases.
-#[derive(Debug)]
-pub(crate) struct StoreHandle(pub(crate) Arc<StoreContext>);
-
-impl Drop for StoreHandle {
-    fn drop(&mut self) {
-        self.0.pending.wait(AT_EXIT);
-    }
 }
 
 impl StoreContext {
     pub(crate) fn backend(&self) -> &'static str {
         self.store.backend.capabilities().backend
-    }
-
-    /// Begins `future`, which belongs to the store's I/O thread, for a caller that waits for it.
-    pub(crate) fn begin<F>(self: &Arc<Self>, operation: Operation, future: F) -> Result<Moving<F::Output>>
-    where
-        F: Future<Output: Send> + Send + 'static,
-    {
-        let io = self.io()?;
-        if self.store.backend.capabilities().first_step == FirstStep::Thread || io::is_current() {
-            return io.spawn(operation.as_str(), future).map(Moving::on_thread);
-        }
-        let task = CallerTask::new(io, operation.as_str(), future)?;
-        Ok(self.foreground.poll(self, operation, task))
     }
 
     /// Starts `future` on the store's I/O thread.
@@ -91,7 +61,7 @@ impl StoreContext {
         self.io()?.spawn(operation.as_str(), future).map(drop)
     }
 
-    fn io(&self) -> Result<&'static Io> {
+    pub(super) fn io(&self) -> Result<&'static Io> {
         if let Some(io) = self.io.get() {
             return Ok(io);
         }
@@ -129,6 +99,13 @@ impl StoreContext {
         if let Some(metrics) = &self.metrics {
             let (metrics, backend, name) = (metrics.clone(), self.backend(), name.clone());
             observer::report(move || metrics.record(backend, &name, measured));
+        }
+    }
+
+    /// Changes `gauge` of lock `name` by `step`, for the user's recorder.
+    pub(crate) fn change_gauge(&self, gauge: Gauge, name: &LockName, step: i32) {
+        if let Some(metrics) = &self.metrics {
+            self.gauges.change(metrics.clone(), self.backend(), gauge, name, step);
         }
     }
 

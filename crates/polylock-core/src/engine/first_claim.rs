@@ -6,21 +6,12 @@ use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
-    acquire::{Caller, Parts, record_acquire, run},
+    acquisition::FirstClaim,
+    acquisition_task::{Caller, Parts, record_acquire, run},
     foreground::Driven,
     shared_hold::SharedHold,
 };
-use crate::{Backend, ClaimOutcome, Error, Moment, NotAcquired, Operation, Order, Result, invariant};
-
-/// The state of the claim that the caller has driven.
-#[derive(Debug)]
-pub(super) enum FirstClaim {
-    NotSent,
-    /// The claim may have reached the store, and its outcome is unknown.
-    Unknown,
-    /// The claim was sent at that time, and the store has replied.
-    Replied(Moment, Result<ClaimOutcome>),
-}
+use crate::{Backend, ClaimOutcome, Error, NotAcquired, Operation, Order, Result, invariant};
 
 impl Parts {
     /// Returns the store and the permit for the first claim, if the caller is to drive it.
@@ -28,11 +19,11 @@ impl Parts {
     /// A reentrant acquisition begins on the I/O thread, and so does a waiter that must not claim because another waiter of this
     /// process is ahead.
     pub(super) fn caller_store(&mut self) -> Option<(Arc<dyn Backend>, OwnedSemaphorePermit)> {
-        let context = &self.handle.0;
+        let context = &self.handle.context;
         if self.reentrant {
             return None;
         }
-        let store = context.foreground.store(context)?;
+        let store = self.handle.foreground.store()?;
         if self.request.queues && context.store.backend.capabilities().order == Order::Unordered {
             let position = self.local.insert(context.local_queues.join(&self.request.name));
             if !position.is_first() {
@@ -61,17 +52,17 @@ pub(super) async fn acquire_on_caller<E>(
     caller: Caller,
     reply: impl Future<Output = Result<Result<Arc<SharedHold>>, E>>,
 ) -> Result<Arc<SharedHold>> {
-    let (context, request, sent) = (parts.handle.0.clone(), parts.request.clone(), parts.began);
+    let foreground = parts.handle.foreground.clone();
+    let (context, request, sent) = (parts.handle.context.clone(), parts.request.clone(), parts.began);
     let claim = {
         let request = request.clone();
         let claim = async move { store.claim(&request).await };
         context.measured(Operation::Claim, Some(&parts.request.name), claim)
     };
-    let driven =
-        context.foreground.begin(&context, Operation::Claim, claim, (parts, permit), |(parts, permit)| {
-            drop(permit);
-            continue_on_thread(parts, FirstClaim::Unknown);
-        });
+    let driven = foreground.drive(Operation::Claim, claim, (parts, permit), |(parts, permit)| {
+        drop(permit);
+        continue_on_thread(parts, FirstClaim::Unknown);
+    });
     let mut claiming = Claiming { caller, reply, driven };
     let claimed = (&mut claiming.driven).await;
     let Claiming { caller, reply, .. } = claiming;
@@ -100,7 +91,7 @@ pub(super) async fn acquire_on_caller<E>(
 /// Continues an acquisition on the I/O thread after the caller has driven its first claim.
 fn continue_on_thread(mut parts: Parts, first: FirstClaim) {
     parts.first = first;
-    let context = parts.handle.0.clone();
+    let context = parts.handle.context.clone();
     // An error means that there is no thread. The caller then receives an error instead of a reply.
     context.spawn(Operation::Claim, run(parts)).ok();
 }

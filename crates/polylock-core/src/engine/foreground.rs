@@ -26,7 +26,7 @@ use std::{
     future::Future,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak},
+    sync::{Arc, Mutex, MutexGuard, TryLockError, Weak},
     task::{Context, Poll, Waker},
     time::Duration,
 };
@@ -35,8 +35,9 @@ use tokio::task::JoinHandle;
 
 use super::context::StoreContext;
 use crate::{
-    Backend, Clock, Error, Moment, Operation, Result,
+    Backend, Clock, Error, FirstStep, Moment, Operation, Result,
     io::{self, CallerTask},
+    sync::lock,
 };
 
 /// The time after which the I/O thread takes an attempt over: much longer than the reply of a server for which two wake-ups matter,
@@ -50,8 +51,11 @@ const PAUSE: Duration = Duration::from_secs(1);
 const LINGER: Duration = Duration::from_secs(1);
 
 /// The attempts of all callers on one store.
-#[derive(Debug, Default)]
-pub(crate) struct Foreground(Mutex<State>);
+#[derive(Debug)]
+pub(crate) struct Foreground {
+    context: Arc<StoreContext>,
+    state: Mutex<State>,
+}
 
 #[derive(Debug, Default)]
 struct State {
@@ -63,20 +67,39 @@ struct State {
 }
 
 impl Foreground {
+    pub(crate) fn new(context: Arc<StoreContext>) -> Self {
+        Self { context, state: Mutex::default() }
+    }
+
     /// Returns the store on a connection on which the caller is to drive its next operation; `None` if the I/O thread is to do
     /// that. A child process made by `fork` must not touch the connections of its parent.
-    pub(crate) fn store(&self, context: &StoreContext) -> Option<Arc<dyn Backend>> {
+    pub(crate) fn store(&self) -> Option<Arc<dyn Backend>> {
+        let context = &self.context;
         if !context.is_own_process() || context.now() < self.lock().resume {
             return None;
         }
         context.store.backend.here()
     }
 
+    /// Begins `future`, which belongs to the store's I/O thread, for a caller that waits for it.
+    pub(crate) fn begin<F>(self: &Arc<Self>, operation: Operation, future: F) -> Result<Moving<F::Output>>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        let io = self.context.io()?;
+        if self.context.store.backend.capabilities().first_step == FirstStep::Thread || io::is_current() {
+            return io.spawn(operation.as_str(), future).map(Moving::on_thread);
+        }
+        let task = CallerTask::new(io, operation.as_str(), future)?;
+        let task = Arc::new(MovableTask(Mutex::new(Stage::OnCaller { task, polled_by: None })));
+        self.watch(operation, Arc::downgrade(&task) as _);
+        Ok(Moving(task))
+    }
+
     /// Begins an attempt that the caller drives. If the caller drops it, or the I/O thread takes it over, `on_takeover` is called
     /// with `rest`.
-    pub(crate) fn begin<T, R>(
-        &self,
-        context: &Arc<StoreContext>,
+    pub(crate) fn drive<T, R>(
+        self: &Arc<Self>,
         operation: Operation,
         future: impl Future<Output = Result<T>> + Send + 'static,
         rest: R,
@@ -87,31 +110,20 @@ impl Foreground {
         R: Send + 'static,
     {
         let work = Work { future: Box::pin(future), polled_by: None, rest, on_takeover };
-        let backend = context.backend();
+        let backend = self.context.backend();
         let slot = Arc::new(Slot { backend, operation, work: Mutex::new(Some(work)) });
-        self.watch(context, operation, Arc::downgrade(&slot) as _);
+        self.watch(operation, Arc::downgrade(&slot) as _);
         Driven(slot)
     }
 
-    /// Returns a future that the caller polls, in the context of the I/O thread.
-    pub(crate) fn poll<T: Send + 'static>(
-        &self,
-        context: &Arc<StoreContext>,
-        operation: Operation,
-        task: CallerTask<T>,
-    ) -> Moving<T> {
-        let task = Arc::new(MovableTask(Mutex::new(Stage::OnCaller { task, polled_by: None })));
-        self.watch(context, operation, Arc::downgrade(&task) as _);
-        Moving(task)
-    }
-
     /// Makes the I/O thread take `attempt` over when it is due.
-    fn watch(&self, context: &Arc<StoreContext>, operation: Operation, attempt: Weak<dyn Attempt>) {
+    fn watch(self: &Arc<Self>, operation: Operation, attempt: Weak<dyn Attempt>) {
+        let context = &self.context;
         let mut state = self.lock();
         state.attempts.push_back((context.now() + TAKEOVER_DELAY, attempt));
         if !std::mem::replace(&mut state.is_watched, true) {
             drop(state);
-            let watch = watch(Arc::downgrade(context), context.clock.clone());
+            let watch = watch(Arc::downgrade(self), context.clock.clone());
             // Without the thread, there are no locks either.
             context.spawn(operation, watch).ok();
         }
@@ -141,26 +153,26 @@ impl Foreground {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 
 /// Takes over the attempts that are due, as long as there are any. It does not keep the store open.
-async fn watch(store: Weak<StoreContext>, clock: Arc<dyn Clock>) {
+async fn watch(foreground: Weak<Foreground>, clock: Arc<dyn Clock>) {
     let mut stop_at = clock.now() + LINGER;
-    while let Some(context) = store.upgrade() {
+    while let Some(foreground) = foreground.upgrade() {
         let now = clock.now();
-        if context.foreground.take_over(now) {
+        if foreground.take_over(now) {
             stop_at = now + LINGER;
         }
         if now >= stop_at {
-            let mut state = context.foreground.lock();
+            let mut state = foreground.lock();
             if state.attempts.is_empty() {
                 state.is_watched = false;
                 return;
             }
         }
-        drop(context);
+        drop(foreground);
         clock.sleep_until(now + TAKEOVER_DELAY).await;
     }
 }
@@ -226,7 +238,7 @@ struct MovableTask<T: Send + 'static>(Mutex<Stage<T>>);
 
 impl<T: Send + 'static> MovableTask<T> {
     fn lock(&self) -> MutexGuard<'_, Stage<T>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 
@@ -257,7 +269,7 @@ pub(crate) struct Moving<T: Send + 'static>(Arc<MovableTask<T>>);
 
 impl<T: Send + 'static> Moving<T> {
     /// Wraps a task that the I/O thread has begun.
-    pub(crate) fn on_thread(task: JoinHandle<T>) -> Self {
+    fn on_thread(task: JoinHandle<T>) -> Self {
         Self(Arc::new(MovableTask(Mutex::new(Stage::OnThread(task)))))
     }
 }
@@ -328,7 +340,7 @@ impl<T: Send, R: Send> Attempt for Slot<T, R> {
 
 impl<T, R> Slot<T, R> {
     fn lock(&self) -> MutexGuard<'_, Option<Work<T, R>>> {
-        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.work)
     }
 
     fn panicked(&self, panic: &(dyn Any + Send)) -> Error {

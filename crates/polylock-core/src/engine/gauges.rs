@@ -3,11 +3,15 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
 };
 
-use super::context::StoreContext;
-use crate::{LockName, metrics::Measured, observer};
+use crate::{
+    LockName,
+    metrics::{Measured, Metrics},
+    observer,
+    sync::lock,
+};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Gauge {
@@ -20,11 +24,17 @@ pub(crate) enum Gauge {
 pub(crate) struct Gauges(Mutex<HashMap<(Gauge, LockName), i32>>);
 
 impl Gauges {
-    /// Changes `gauge` of lock `name` by `step`.
-    pub(crate) fn change(self: &Arc<Self>, context: &StoreContext, gauge: Gauge, name: &LockName, step: i32) {
-        let Some(metrics) = context.metrics.clone() else { return };
+    /// Changes `gauge` of lock `name` in the store `backend` by `step`, and makes the observer thread pass all changes to `metrics`.
+    pub(super) fn change(
+        self: &Arc<Self>,
+        metrics: Arc<dyn Metrics>,
+        backend: &'static str,
+        gauge: Gauge,
+        name: &LockName,
+        step: i32,
+    ) {
         self.add(gauge, name, step);
-        let (gauges, backend) = (self.clone(), context.backend());
+        let gauges = self.clone();
         observer::report(move || {
             for ((gauge, name), step) in gauges.take() {
                 let measured = match gauge {
@@ -37,7 +47,7 @@ impl Gauges {
     }
 
     fn add(&self, gauge: Gauge, name: &LockName, step: i32) {
-        let mut changes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut changes = lock(&self.0);
         let key = (gauge, name.clone());
         let sum = changes.get(&key).copied().unwrap_or(0) + step;
         if sum == 0 {
@@ -48,7 +58,7 @@ impl Gauges {
     }
 
     fn take(&self) -> HashMap<(Gauge, LockName), i32> {
-        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *lock(&self.0))
     }
 }
 

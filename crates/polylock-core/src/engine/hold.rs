@@ -50,23 +50,16 @@ impl Drop for HoldSpan {
 }
 
 impl Hold {
-    /// Starts the hold of a grant with a claim that was sent at `sent`.
-    pub(crate) fn start(
-        context: Arc<StoreContext>,
-        request: Arc<Request>,
-        grant: Grant,
-        sent: Moment,
-    ) -> Arc<Self> {
+    /// Returns the hold of a grant with a claim that was sent at `sent`.
+    pub(crate) fn new(context: Arc<StoreContext>, request: Arc<Request>, grant: Grant, sent: Moment) -> Self {
         let deadline = invariant::deadline(sent, grant.lease);
-        let hold = Arc::new(Self {
+        Self {
             context,
             request,
             token: grant.token,
             phase: watch::Sender::new(Phase::Held { deadline, received: false }),
             span: OnceLock::new(),
-        });
-        hold.context.keeper.hold(&hold, sent, grant.lease);
-        hold
+        }
     }
 
     /// Records that the caller has received the guard, and opens the span of the hold, which follows from the caller's. Returns
@@ -158,18 +151,15 @@ impl Hold {
     pub(crate) fn leave(&self) -> Result<Moment, Ended> {
         let deadline = self.check()?;
         if self.change(Phase::Left) {
-            self.context.keeper.remove_hold(self);
             return Ok(deadline.max(self.context.now() + self.request.ttl / 3));
         }
         Err(self.check().err().unwrap_or(Ended::Left))
     }
 
-    /// Ends the hold as [`leave`](Self::leave) does, without a release: the lease expires.
-    pub(crate) fn leave_to_expire(&self) -> Result<()> {
-        self.leave().map(|_| ()).or_else(|ended| ended.into_result(self.name()))?;
+    /// Records that a hold which its holder has ended is not released: its lease expires.
+    pub(crate) fn left_to_expire(&self) {
         self.context.record(&self.request.name, Measured::Release { outcome: "expired", via: "expiry" });
         tracing::debug!(parent: self.span_id(), lock.name = %self.request.name, "left to expire");
-        Ok(())
     }
 
     /// Releases a hold that its holder has ended, and retries until `until`. `attempts` have been made before.

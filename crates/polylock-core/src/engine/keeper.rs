@@ -8,12 +8,13 @@
 //! releases locks in turn does not start it each time.
 
 mod due;
+mod state;
 mod waiter_lease;
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::HashSet,
     panic::AssertUnwindSafe,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -21,16 +22,13 @@ use futures_util::FutureExt;
 use tokio::sync::Notify;
 
 use super::{
-    backoff::Backoff,
     context::StoreContext,
     gauges::Gauge,
     hold::{Hold, Phase},
 };
-use crate::{
-    KeepAlive, LockName, LostReason, Moment, Operation, Request, RequestId, Result, invariant, io,
-    metrics::Measured,
-};
+use crate::{KeepAlive, LockName, LostReason, Moment, Operation, Request, RequestId, Result, io, sync::lock};
 use due::Due;
+use state::{Kept, QueueLease, State, Waiter};
 pub(crate) use waiter_lease::WaiterLease;
 
 /// The time that the keeper stays without holds and waiters, and the longest time that it sleeps.
@@ -40,81 +38,26 @@ const LINGER: Duration = Duration::from_secs(1);
 const NOTICES_KEPT: Duration = Duration::from_secs(10);
 
 /// The holds and waiters that one process keeps alive in one store.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Keeper {
+    context: Arc<StoreContext>,
     state: Mutex<State>,
     /// Wakes the task, because something is due earlier than it expects.
     wake: Arc<Notify>,
 }
 
-#[derive(Debug, Default)]
-struct State {
-    holds: HashMap<RequestId, Kept>,
-    waiters: HashMap<RequestId, Waiter>,
-    /// The times at which they are due.
-    timers: BTreeSet<(Moment, RequestId)>,
-    /// The break notices of the last seconds, and the times until which they are kept.
-    notices: Vec<(LockName, Moment)>,
-    /// The lease that all waiters share, if the store has a shared lease.
-    queue: Option<QueueLease>,
-    /// The time of the task's next check; `None` while there is no task.
-    next_check: Option<Moment>,
-}
-
-/// The lease that all waiters of a process share.
-#[derive(Debug)]
-struct QueueLease {
-    waiters: HashSet<RequestId>,
-    ttl: Duration,
-    /// The time at which it is to be extended.
-    at: Moment,
-}
-
-/// The keeper's record of a hold.
-#[derive(Debug)]
-struct Kept {
-    hold: Arc<Hold>,
-    began: Moment,
-    /// The time at which the hold was registered. A keep-alive that was sent before may have found the request in the queue.
-    since: Moment,
-    /// The time until which the caller must have received the guard.
-    receive_by: Moment,
-    /// The time at which the last successful claim or keep-alive was sent; it gave `lease`.
-    sent: Moment,
-    lease: Duration,
-    /// The time at which the next keep-alive is due.
-    renew_at: Moment,
-    /// Its entry in the timers.
-    timer: Moment,
-    /// True while a keep-alive is in flight.
-    in_flight: bool,
-    /// The pauses after failed keep-alives.
-    backoff: Option<Backoff>,
-}
-
-/// A request in the queue with an entry that has its own lease in the store.
-#[derive(Debug)]
-struct Waiter {
-    request: Arc<Request>,
-    entry: Weak<WaiterLease>,
-    timer: Moment,
-    in_flight: bool,
-}
-
-impl Waiter {
-    /// Records that a keep-alive has been sent. Without a reply in time, another one is sent.
-    fn sent(&mut self, now: Moment, timers: &mut BTreeSet<(Moment, RequestId)>) {
-        self.in_flight = true;
-        self.timer = now + self.request.queue_lease() / 3;
-        timers.insert((self.timer, self.request.id));
-    }
-}
-
 impl Keeper {
+    pub(super) fn new(context: Arc<StoreContext>) -> Self {
+        Self { context, state: Mutex::default(), wake: Arc::default() }
+    }
+
+    pub(super) fn context(&self) -> &Arc<StoreContext> {
+        &self.context
+    }
+
     /// Keeps `hold` alive until it ends. Its claim was sent at `sent` and gave `lease`.
-    pub(super) fn hold(&self, hold: &Arc<Hold>, sent: Moment, lease: Duration) {
-        let context = &hold.context;
-        let now = context.now();
+    pub(super) fn hold(self: &Arc<Self>, hold: &Arc<Hold>, sent: Moment, lease: Duration) {
+        let now = self.context.now();
         let mut state = self.lock();
         state.notices.retain(|(_, until)| *until > now);
         let is_broken = state.notices.iter().any(|(name, _)| name == hold.name());
@@ -133,22 +76,16 @@ impl Keeper {
         kept.set_timer(&mut state.timers);
         let at = kept.timer;
         state.holds.insert(hold.request.id, kept);
-        context.gauges.change(context, Gauge::Holding, hold.name(), 1);
-        self.schedule(state, context, at);
+        self.context.change_gauge(Gauge::Holding, hold.name(), 1);
+        self.schedule(state, at);
     }
 
     /// Keeps the queue entry of `request` alive until `entry` is dropped. The claim was sent at `sent`.
-    pub(super) fn wait(
-        &self,
-        context: &Arc<StoreContext>,
-        request: &Arc<Request>,
-        entry: &Arc<WaiterLease>,
-        sent: Moment,
-    ) {
+    pub(super) fn wait(self: &Arc<Self>, request: &Arc<Request>, entry: &Arc<WaiterLease>, sent: Moment) {
         let ttl = request.queue_lease();
         let at = sent + ttl / 3;
         let mut state = self.lock();
-        match context.store.backend.capabilities().queue_lease {
+        match self.context.store.backend.capabilities().queue_lease {
             crate::QueueLease::Entry => {}
             crate::QueueLease::Shared => {
                 let new = || QueueLease { waiters: HashSet::new(), ttl, at };
@@ -156,7 +93,7 @@ impl Keeper {
                 queue.waiters.insert(request.id);
                 (queue.ttl, queue.at) = (queue.ttl.min(ttl), queue.at.min(at));
                 let at = queue.at;
-                return self.schedule(state, context, at);
+                return self.schedule(state, at);
             }
             crate::QueueLease::Absent => return,
         }
@@ -166,7 +103,7 @@ impl Keeper {
             state.timers.remove(&(before.timer, request.id));
         }
         state.timers.insert((at, request.id));
-        self.schedule(state, context, at);
+        self.schedule(state, at);
     }
 
     /// Removes `hold`, which was ended by its holder or passed on.
@@ -175,7 +112,7 @@ impl Keeper {
         if let Some(kept) = state.holds.remove(&hold.request.id) {
             state.timers.remove(&(kept.timer, hold.request.id));
             drop(state);
-            record_end(&kept);
+            kept.record_end();
         }
     }
 
@@ -194,8 +131,8 @@ impl Keeper {
     }
 
     /// Makes the task check all holds of `name` now, because the store has received a break notice.
-    pub(crate) fn check(&self, context: &Arc<StoreContext>, name: &LockName) {
-        let now = context.now();
+    pub(super) fn check(self: &Arc<Self>, name: &LockName) {
+        let now = self.context.now();
         let mut state = self.lock();
         state.notices.push((name.clone(), now + NOTICES_KEPT));
         let State { holds, timers, .. } = &mut *state;
@@ -203,11 +140,11 @@ impl Keeper {
             kept.renew_at = now;
             kept.set_timer(timers);
         }
-        self.schedule(state, context, now);
+        self.schedule(state, now);
     }
 
     /// Makes the task check the timers by `at`.
-    fn schedule(&self, mut state: MutexGuard<'_, State>, context: &Arc<StoreContext>, at: Moment) {
+    fn schedule(self: &Arc<Self>, mut state: MutexGuard<'_, State>, at: Moment) {
         match state.next_check {
             Some(next_check) if next_check <= at => {}
             Some(_) => self.wake.notify_one(),
@@ -215,105 +152,69 @@ impl Keeper {
                 state.next_check = Some(at);
                 drop(state);
                 // Without the thread, there are no locks either.
-                context.spawn(Operation::Renew, run(context.clone())).ok();
+                self.context.spawn(Operation::Renew, run(self.clone())).ok();
             }
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
-}
-
-impl Kept {
-    /// Returns the end of the lease, by the holder's clock.
-    fn deadline(&self) -> Moment {
-        invariant::deadline(self.sent, self.lease)
-    }
-
-    /// Returns the time at which the hold is passed on, unless the caller has received the guard.
-    fn receive_by(&self) -> Moment {
-        if self.hold.is_received() { Moment::NEVER } else { self.receive_by }
-    }
-
-    fn due(&self) -> Moment {
-        self.renew_at.min(self.deadline()).min(self.receive_by())
-    }
-
-    /// Records that a keep-alive has been sent. Without a reply in time, another one is sent.
-    fn sent(&mut self, now: Moment) {
-        self.in_flight = true;
-        self.renew_at = now + self.lease / 6;
-    }
-
-    fn set_timer(&mut self, timers: &mut BTreeSet<(Moment, RequestId)>) {
-        let id = self.hold.request.id;
-        timers.remove(&(self.timer, id));
-        self.timer = self.due();
-        timers.insert((self.timer, id));
-    }
-}
-
-/// Records the metrics of a hold that has ended.
-fn record_end(kept: &Kept) {
-    let (context, name) = (&kept.hold.context, kept.hold.name());
-    context.record(name, Measured::Hold { lasted: context.now().since(kept.began) });
-    context.gauges.change(context, Gauge::Holding, name, -1);
 }
 
 /// Runs the task. If the task panics, the holds end with it.
-async fn run(context: Arc<StoreContext>) {
-    let store = Arc::downgrade(&context);
-    let Err(panic) = AssertUnwindSafe(keep(context)).catch_unwind().await else { return };
-    let Some(context) = store.upgrade() else { return };
+async fn run(keeper: Arc<Keeper>) {
+    let open = Arc::downgrade(&keeper);
+    let Err(panic) = AssertUnwindSafe(keep(keeper)).catch_unwind().await else { return };
+    let Some(keeper) = open.upgrade() else { return };
     let cause = io::panicked(&*panic);
     tracing::error!(cause, "the task that renews the locks of a store has failed: its locks are lost");
-    let state = std::mem::take(&mut *context.keeper.lock());
+    let state = std::mem::take(&mut *keeper.lock());
     for kept in state.holds.into_values().filter(|kept| !kept.hold.has_left()) {
         if kept.hold.lose(LostReason::WatchdogFailed) {
             kept.hold.report_loss(&LostReason::WatchdogFailed);
         }
         // The release is sent once, and without the clock, which may have failed. Otherwise the lease expires.
-        let release = kept.hold.context.store.backend.release(&kept.hold.request);
+        let release = keeper.context.store.backend.release(&kept.hold.request);
         drop(AssertUnwindSafe(release).catch_unwind().await);
     }
 }
 
-/// Keeps holds and waiters alive until there are none. They keep the store open; this task does not.
-async fn keep(context: Arc<StoreContext>) {
-    let (store, clock, wake) = (Arc::downgrade(&context), context.clock.clone(), context.keeper.wake.clone());
-    let mut open = Some(context);
-    while let Some(context) = open.take() {
-        let now = context.now();
-        let Some((due, next)) = context.keeper.take_due(&context, now) else { return };
+/// Keeps holds and waiters alive until there are none. Guards and acquisitions keep the store open; this task does not.
+async fn keep(keeper: Arc<Keeper>) {
+    let (store, clock, wake) = (Arc::downgrade(&keeper), keeper.context.clock.clone(), keeper.wake.clone());
+    let mut open = Some(keeper);
+    while let Some(keeper) = open.take() {
+        let Some((due, next)) = keeper.take_due() else { return };
         for kept in due.ended {
-            after_loss(&context, kept);
+            after_loss(&keeper.context, kept);
         }
         for batch in due.batches {
-            keep_alive(&context, batch);
+            keep_alive(&keeper, batch);
         }
-        drop(context);
+        drop(keeper);
         let is_due = tokio::select! {
             () = clock.sleep_until(next) => true,
             () = wake.notified() => false,
         };
         open = store.upgrade();
-        if let (Some(context), true) = (&open, is_due) {
-            context.timer_fired(next);
+        if let (Some(keeper), true) = (&open, is_due) {
+            keeper.context.timer_fired(next);
         }
     }
 }
 
 impl Keeper {
-    /// Returns everything that is due by `now` and the time of the next check; `None` if nothing is left to keep and the task must
+    /// Returns everything that is due now and the time of the next check; `None` if nothing is left to keep and the task must
     /// end.
-    fn take_due(&self, context: &StoreContext, now: Moment) -> Option<(Due, Moment)> {
+    fn take_due(&self) -> Option<(Due, Moment)> {
+        let now = self.context.now();
         let mut state = self.lock();
         if state.next() == Moment::NEVER && state.next_check.is_some_and(|next_check| next_check <= now) {
             state.next_check = None;
             return None;
         }
-        let due = due::take(&mut state, now, context.store.backend.capabilities());
+        let due = due::take(&mut state, now, self.context.store.backend.capabilities());
         let next = state.next().min(now + LINGER);
         state.next_check = Some(next);
         Some((due, next))
@@ -322,7 +223,7 @@ impl Keeper {
 
 /// Reports a hold that was lost, and releases the entry that the store may still have.
 fn after_loss(context: &Arc<StoreContext>, kept: Kept) {
-    record_end(&kept);
+    kept.record_end();
     let (context, hold) = (context.clone(), kept.hold);
     match hold.phase() {
         Phase::Lost(reason) => hold.report_loss(&reason),
@@ -342,26 +243,22 @@ fn after_loss(context: &Arc<StoreContext>, kept: Kept) {
 }
 
 /// Sends a batch, and applies its reply when it arrives.
-fn keep_alive(context: &Arc<StoreContext>, batch: Vec<Arc<Request>>) {
-    let (context, sent) = (context.clone(), context.now());
+fn keep_alive(keeper: &Arc<Keeper>, batch: Vec<Arc<Request>>) {
+    let (keeper, context) = (keeper.clone(), keeper.context.clone());
+    let sent = context.now();
     let batch: Arc<[Arc<Request>]> = batch.into();
     let (name, requests) = (batch.first().map(|request| request.name.clone()), batch.clone());
     let mut sending = context
         .start(Operation::Renew, name.as_ref(), |store| async move { store.keep_alive(&requests).await });
     tokio::spawn(async move {
         let reply = sending.reply().await.and_then(|outcomes| context.complete(batch.len(), outcomes));
-        context.keeper.apply(&context, sent, &batch, reply);
+        keeper.apply(sent, &batch, reply);
     });
 }
 
 impl Keeper {
-    fn apply(
-        &self,
-        context: &Arc<StoreContext>,
-        sent: Moment,
-        batch: &[Arc<Request>],
-        reply: Result<Vec<KeepAlive>>,
-    ) {
+    fn apply(self: &Arc<Self>, sent: Moment, batch: &[Arc<Request>], reply: Result<Vec<KeepAlive>>) {
+        let context = &self.context;
         let now = context.now();
         let mut state = self.lock();
         let mut lost = Vec::new();
@@ -385,99 +282,9 @@ impl Keeper {
             }
         }
         let next = state.next();
-        self.schedule(state, context, next);
+        self.schedule(state, next);
         for kept in lost {
             after_loss(context, kept);
-        }
-    }
-}
-
-impl State {
-    /// Returns the time at which the next entry is due.
-    fn next(&self) -> Moment {
-        let timer = self.timers.first().map_or(Moment::NEVER, |(at, _)| *at);
-        self.queue.as_ref().map_or(timer, |queue| timer.min(queue.at))
-    }
-
-    /// Applies the outcome for one request; returns the hold if the outcome has ended it.
-    fn apply(
-        &mut self,
-        context: &StoreContext,
-        sent: Moment,
-        now: Moment,
-        request: &Request,
-        outcome: KeepAlive,
-    ) -> Option<Kept> {
-        if outcome == KeepAlive::Unknown {
-            tracing::debug!(lock.name = %request.name, "renewal not confirmed, retrying");
-            self.failed(context, now, request.id);
-            return None;
-        }
-        let Self { holds, waiters, timers, .. } = self;
-        if let Some(waiter) = waiters.get_mut(&request.id) {
-            timers.remove(&(waiter.timer, request.id));
-            (waiter.timer, waiter.in_flight) = (sent + request.queue_lease() / 3, false);
-            timers.insert((waiter.timer, request.id));
-            if let Some(entry) = waiter.entry.upgrade() {
-                entry.apply(sent, &outcome);
-            }
-            return None;
-        }
-        let kept = holds.get_mut(&request.id)?;
-        kept.in_flight = false;
-        if kept.hold.has_left() {
-            // The task that has ended it releases it, and is about to remove it here.
-            return None;
-        }
-        if sent < kept.since && !matches!(outcome, KeepAlive::Held { .. }) {
-            // The outcome is from before the grant. If the hold has ended since, the next keep-alive reports that.
-            return None;
-        }
-        let reason = match outcome {
-            KeepAlive::Held { lease } => {
-                context.record(&request.name, Measured::Renewal("renewed"));
-                if sent < kept.sent {
-                    // This is the reply to an earlier keep-alive, which was overtaken.
-                    return None;
-                }
-                context.record(&request.name, Measured::RenewSlack(kept.deadline().since(now)));
-                let deadline = invariant::deadline(sent, lease);
-                if deadline > now && kept.hold.extend(deadline) {
-                    (kept.sent, kept.lease, kept.renew_at, kept.backoff) =
-                        (sent, lease, sent + lease / 3, None);
-                    kept.set_timer(timers);
-                    return None;
-                }
-                LostReason::DeadlineReached
-            }
-            KeepAlive::Lost(reason) => {
-                context.record(&request.name, Measured::Renewal("lost"));
-                reason
-            }
-            // A holder is never in the queue.
-            KeepAlive::Queued | KeepAlive::Unknown => LostReason::Gone,
-        };
-        if !kept.hold.lose(reason) && kept.hold.has_left() {
-            return None;
-        }
-        let kept = holds.remove(&request.id)?;
-        timers.remove(&(kept.timer, request.id));
-        Some(kept)
-    }
-
-    /// Schedules the retry of a keep-alive of `request` that has failed, so that its effect is unknown.
-    fn failed(&mut self, context: &StoreContext, now: Moment, request: RequestId) {
-        let Self { holds, waiters, timers, .. } = self;
-        if let Some(waiter) = waiters.get_mut(&request) {
-            timers.remove(&(waiter.timer, request));
-            (waiter.timer, waiter.in_flight) = (now + waiter.request.queue_lease() / 10, false);
-            timers.insert((waiter.timer, request));
-        } else if let Some(kept) = holds.get_mut(&request) {
-            context.record(kept.hold.name(), Measured::Renewal("error"));
-            let lease = kept.lease;
-            let pause = kept.backoff.get_or_insert_with(|| Backoff::up_to(lease / 20)).next();
-            (kept.renew_at, kept.in_flight) = (now + pause, false);
-            kept.set_timer(timers);
         }
     }
 }

@@ -6,14 +6,14 @@
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering},
     },
 };
 
 use tokio::sync::Notify;
 
-use crate::LockName;
+use crate::{LockName, sync::lock};
 
 /// The queues of all locks with waiters in this process.
 #[derive(Debug, Default)]
@@ -64,7 +64,7 @@ impl LocalQueues {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<LockName, Queue>> {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.queues)
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod acquire;
 mod acquisition;
+mod acquisition_task;
 mod backoff;
 mod connect;
 mod context;
@@ -12,15 +13,12 @@ mod hold;
 mod keeper;
 mod local_queue;
 mod pending;
-mod reentry;
 mod shared_hold;
 
-pub(crate) use acquire::{Limits, acquire};
+pub(crate) use acquire::acquire;
+pub(crate) use acquisition::Limits;
 pub use connect::connect_within;
-pub(crate) use context::{StoreContext, StoreHandle};
-pub(crate) use foreground::Foreground;
+pub(crate) use context::StoreContext;
 pub(crate) use hold::{Ended, Hold, Phase};
-pub(crate) use keeper::Keeper;
 pub(crate) use pending::Pending;
-pub(crate) use reentry::Reentry;
-pub(crate) use shared_hold::SharedHold;
+pub(crate) use shared_hold::{SharedHold, StoreHandle};

@@ -15,7 +15,7 @@ use std::{
 
 use tokio::sync::Notify;
 
-use crate::{Clock, Moment, SystemClock, io, observer};
+use crate::{Clock, Moment, SystemClock, io, observer, sync::lock};
 
 /// The longest time that a drop or the end of a thread waits.
 pub(crate) const AT_EXIT: Duration = Duration::from_millis(500);
@@ -51,7 +51,7 @@ impl Pending {
     /// Creates the counter of a new store.
     pub(crate) fn for_new_store() -> Arc<Self> {
         let pending = Arc::new(Self::new());
-        push_weak(&mut STORES.lock().unwrap_or_else(PoisonError::into_inner), Arc::downgrade(&pending));
+        push_weak(&mut lock(&STORES), Arc::downgrade(&pending));
         StartedByThread::register_main();
         pending
     }
@@ -101,7 +101,7 @@ impl Pending {
     }
 
     fn count(&self) -> MutexGuard<'_, usize> {
-        self.count.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.count)
     }
 }
 
@@ -156,7 +156,7 @@ impl Drop for StartedByThread {
             pending.wait_until(by, || work.strong_count() == 0);
         }
         if is_main_thread() {
-            let stores = std::mem::take(&mut *STORES.lock().unwrap_or_else(PoisonError::into_inner));
+            let stores = std::mem::take(&mut *lock(&STORES));
             for pending in stores.iter().filter_map(Weak::upgrade) {
                 pending.wait_until(by, || false);
             }

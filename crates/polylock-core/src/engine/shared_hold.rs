@@ -1,18 +1,75 @@
-//! A hold that belongs to one guard or, reentrantly, to several: the last one releases it.
+//! The users' side of a store: its handle, and a hold that belongs to one guard or, reentrantly, to several.
+//!
+//! Reentrancy is by explicit owner: the owner that holds a lock may enter it again, and the lock is released with its last guard.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, Weak},
+    time::Duration,
+};
 
 use futures_util::{FutureExt, future::BoxFuture};
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedMutexGuard, oneshot};
 
 use super::{
-    context::StoreHandle,
-    hold::{Hold, Phase},
-    pending::WorkGuard,
-    reentry::Slot,
+    context::StoreContext,
+    foreground::Foreground,
+    hold::{Ended, Hold, Phase},
+    keeper::Keeper,
+    pending::{AT_EXIT, WorkGuard},
 };
-use crate::{Backend, Grant, HoldLifetime, Moment, Operation, Request, Result, io};
+use crate::{
+    Backend, Error, Grant, HoldLifetime, Inspect, LockName, Moment, Operation, OwnerId, Request, Result, io,
+    sync::lock,
+};
 
+/// The handle of the users: the drop of the last `Locks`, `Lock` and `Guard` waits a moment for their releases.
+#[derive(Debug)]
+pub(crate) struct StoreHandle {
+    pub(crate) context: Arc<StoreContext>,
+    pub(crate) keeper: Arc<Keeper>,
+    /// The operations that callers drive themselves.
+    pub(crate) foreground: Arc<Foreground>,
+    pub(crate) reentry: Reentry,
+}
+
+impl Drop for StoreHandle {
+    fn drop(&mut self) {
+        self.context.pending.wait(AT_EXIT);
+    }
+}
+
+impl StoreHandle {
+    pub(crate) fn new(context: Arc<StoreContext>) -> Self {
+        let keeper = Arc::new(Keeper::new(context.clone()));
+        if let Some(alerts) = &context.store.alerts {
+            let listener = Arc::downgrade(&keeper);
+            alerts.listen(move |name| listener.upgrade().map(|keeper| keeper.check(name)).is_some());
+        }
+        let foreground = Arc::new(Foreground::new(context.clone()));
+        Self { context, keeper, foreground, reentry: Reentry::default() }
+    }
+
+    /// Runs `call` on the store's interface for inspection.
+    pub(crate) async fn inspect<T, F>(
+        &self,
+        operation: Operation,
+        call: impl FnOnce(Arc<dyn Inspect>) -> F,
+    ) -> Result<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        let backend = self.context.backend();
+        let Some(inspect) = self.context.store.inspect.clone() else {
+            return Err(Error::Unsupported { backend, capability: "inspection" });
+        };
+        let inspecting = self.foreground.begin(operation, call(inspect))?;
+        inspecting.await.map_err(|cause| io::failed(backend, operation, cause))?
+    }
+}
+
+/// A hold, and its guards' reference to the store.
 #[derive(Debug)]
 pub(crate) struct SharedHold {
     hold: Arc<Hold>,
@@ -32,7 +89,9 @@ impl SharedHold {
         grant: Grant,
         sent: Moment,
     ) -> Arc<Self> {
-        let hold = Hold::start(handle.0.clone(), request, grant, sent);
+        let lease = grant.lease;
+        let hold = Arc::new(Hold::new(handle.context.clone(), request, grant, sent));
+        handle.keeper.hold(&hold, sent, lease);
         Arc::new(Self { hold, handle, _slot: slot, released: false })
     }
 
@@ -40,17 +99,31 @@ impl SharedHold {
         &self.hold
     }
 
+    /// Ends the hold by its holder's request; see [`Hold::leave`].
+    fn leave(&self) -> Result<Moment, Ended> {
+        let until = self.hold.leave()?;
+        self.handle.keeper.remove_hold(&self.hold);
+        Ok(until)
+    }
+
+    /// Ends the hold without a release: the lease expires.
+    pub(crate) fn leave_to_expire(&self) -> Result<()> {
+        self.leave().map(|_| ()).or_else(|ended| ended.into_result(self.hold.name()))?;
+        self.hold.left_to_expire();
+        Ok(())
+    }
+
     /// Releases the lock and waits until the store has confirmed it, or for `limit`: then the release continues in the background.
     pub(crate) async fn release(mut self, limit: Option<Duration>) -> Result<()> {
         let hold = self.hold.clone();
         let context = hold.context.clone();
-        let under_way = self.handle.0.pending.begin();
-        let releasing = match hold.leave() {
+        let under_way = self.handle.context.pending.begin();
+        let releasing = match self.leave() {
             Ok(until) => {
                 self.released = true;
                 let releasing = Releasing { hold: hold.clone(), until, limit, under_way };
-                if let Some(store) = context.foreground.store(&context) {
-                    return releasing.release_on_caller(store).await;
+                if let Some(store) = self.handle.foreground.store() {
+                    return releasing.release_on_caller(&self.handle.foreground, store).await;
                 }
                 releasing.until_released(0).boxed()
             }
@@ -62,7 +135,7 @@ impl SharedHold {
             }
             Err(ended) => return ended.into_result(hold.name()),
         };
-        let releasing = context.begin(Operation::Release, releasing)?;
+        let releasing = self.handle.foreground.begin(Operation::Release, releasing)?;
         let failed = |cause| Err(io::failed(context.backend(), Operation::Release, cause));
         releasing.await.unwrap_or_else(failed)
     }
@@ -86,10 +159,11 @@ impl SharedHold {
             return self.release(None).await;
         }
         let until =
-            hold.leave().or_else(|ended| ended.into_result(hold.name()).map(|()| Moment::default()))?;
-        let under_way = self.handle.0.pending.begin();
+            self.leave().or_else(|ended| ended.into_result(hold.name()).map(|()| Moment::default()))?;
+        let under_way = self.handle.context.pending.begin();
         self.released = true;
-        let parking = hold.context.begin(Operation::Renew, hold.clone().park(until, end, under_way))?;
+        let parking =
+            self.handle.foreground.begin(Operation::Renew, hold.clone().park(until, end, under_way))?;
         parking.await.unwrap_or_else(|cause| Err(io::failed(hold.context.backend(), Operation::Renew, cause)))
     }
 
@@ -99,7 +173,7 @@ impl SharedHold {
     /// If the lock is lost meanwhile.
     async fn keep_until(&self, at: Moment) -> Result<()> {
         let hold = self.hold.clone();
-        let kept = self.hold.context.begin(Operation::Renew, async move {
+        let kept = self.handle.foreground.begin(Operation::Renew, async move {
             let mut phase = hold.watch();
             tokio::select! {
                 // The hold also ends if the caller drops its future.
@@ -127,7 +201,7 @@ struct Releasing {
 
 impl Releasing {
     /// Releases on `store`, driven by the caller. After a temporary error or a take-over, the release continues on the I/O thread.
-    async fn release_on_caller(self, store: Arc<dyn Backend>) -> Result<()> {
+    async fn release_on_caller(self, foreground: &Arc<Foreground>, store: Arc<dyn Backend>) -> Result<()> {
         let (hold, context) = (self.hold.clone(), self.hold.context.clone());
         let release = {
             let request = hold.request.clone();
@@ -141,11 +215,7 @@ impl Releasing {
             // An error means that there is no thread. The caller then receives an error instead of a reply.
             context.spawn(Operation::Release, releasing).ok();
         };
-        match context
-            .foreground
-            .begin(&context, Operation::Release, release, (self, sender), continue_on_thread)
-            .await
-        {
+        match foreground.drive(Operation::Release, release, (self, sender), continue_on_thread).await {
             Some((Err(error), rest)) if error.is_temporary() => continue_on_thread(rest),
             Some((result, (releasing, _))) => return hold.released(result, EXPLICIT, releasing.under_way),
             None => {}
@@ -183,18 +253,74 @@ impl Drop for SharedHold {
         if self.released {
             return;
         }
-        let releasing = match self.hold.leave() {
+        let releasing = match self.leave() {
             Ok(until) => {
-                let under_way = self.handle.0.pending.begin();
+                let under_way = self.handle.context.pending.begin();
                 self.hold.clone().release(until, "drop", 0, under_way).map(drop).boxed()
             }
             Err(_) if self.hold.is_broken() => {
-                self.hold.clone().release_broken(self.handle.0.pending.begin()).boxed()
+                self.hold.clone().release_broken(self.handle.context.pending.begin()).boxed()
             }
             // The hold was lost or released before.
             Err(_) => return,
         };
         // An error means that there is no thread, and so there is no hold either.
         self.hold.context.spawn(Operation::Release, releasing).ok();
+    }
+}
+
+type Key = (LockName, OwnerId);
+type Cell = Arc<tokio::sync::Mutex<Weak<SharedHold>>>;
+
+/// Exclusive access to a slot; yields the owner's current hold, if any.
+pub(crate) type Entered = OwnedMutexGuard<Weak<SharedHold>>;
+
+/// The reentrant holds of the owners of this process.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Reentry {
+    slots: Arc<Mutex<HashMap<Key, Cell>>>,
+}
+
+impl Reentry {
+    /// Returns the slot that the attempts of one owner for one lock share.
+    pub(crate) fn slot(&self, request: &Request) -> Slot {
+        let key = (request.name.clone(), request.owner.clone());
+        let cell = self.lock().entry(key.clone()).or_default().clone();
+        Slot { reentry: self.clone(), key, cell }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Cell>> {
+        lock(&self.slots)
+    }
+}
+
+/// A reference to such a slot; the last one removes it.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    reentry: Reentry,
+    key: Key,
+    cell: Cell,
+}
+
+impl Slot {
+    /// Waits until no other attempt of this owner is in progress, so that the second attempt finds the grant of the first.
+    pub(crate) async fn enter(&self) -> Entered {
+        self.cell.clone().lock_owned().await
+    }
+
+    /// Does not wait: returns `None` if another acquisition of this owner is in progress.
+    pub(crate) fn try_enter(&self) -> Option<Entered> {
+        self.cell.clone().try_lock_owned().ok()
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let mut slots = self.reentry.lock();
+        // The two references are those of the map and of this slot: under the map's lock, no other one can be created. (An
+        // `Entered` has one, too, and ends before its slot does.)
+        if Arc::strong_count(&self.cell) == 2 {
+            slots.remove(&self.key);
+        }
     }
 }

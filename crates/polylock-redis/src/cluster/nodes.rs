@@ -6,18 +6,21 @@
 use std::{
     collections::{BTreeSet, HashMap},
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
 use futures_util::{StreamExt, future, stream::FuturesUnordered};
-use polylock_core::{ConfigError, Error, Fault, LockName, Operation, Result};
+use polylock_core::{ConfigError, Error, Fault, LockName, Operation, Result, sync::lock};
 use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, ProtocolVersion,
     ServerErrorKind, Value,
 };
 
-use super::topology::{self, Address, Range};
+use super::{
+    query_order::query_order,
+    topology::{self, Address, Range},
+};
 use crate::{
     call::{Call, Routing},
     config::{Settings, address, with_host},
@@ -30,11 +33,6 @@ use crate::{
 
 /// The maximum number of redirections of a call: more than a slot moves during one call.
 const REDIRECTIONS: u32 = 5;
-/// The number of nodes that are queried for the table at a time.
-const CONCURRENT_QUERIES: usize = 3;
-/// The maximum number of nodes that are queried for the table.
-const MAX_QUERIED: usize = 9;
-
 const DISAGREE: &str = "the nodes of the cluster disagree about which of them serves the slot of this lock: a failover or a \
     migration is under way";
 const UNSERVED: &str = "no node of the cluster serves the slot of this lock: see CLUSTER INFO, and CLUSTER SLOTS for the missing \
@@ -416,24 +414,8 @@ impl Nodes {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
-}
-
-/// Returns the nodes to query for the table, in groups: `primaries` in this order, then `seeds` in any order, each once, and `suspect` last
-/// and alone.
-fn query_order(
-    mut primaries: Vec<ConnectionInfo>,
-    mut seeds: Vec<ConnectionInfo>,
-    suspect: Option<&str>,
-) -> Vec<Vec<ConnectionInfo>> {
-    primaries.truncate(MAX_QUERIED - CONCURRENT_QUERIES);
-    fastrand::shuffle(&mut seeds);
-    let known: BTreeSet<String> = primaries.iter().map(address).collect();
-    seeds.retain(|seed| !known.contains(&address(seed)));
-    let nodes = primaries.into_iter().chain(seeds).take(MAX_QUERIED);
-    let (last, first): (Vec<_>, Vec<_>) = nodes.partition(|server| suspect == Some(&address(server)));
-    first.chunks(CONCURRENT_QUERIES).map(<[_]>::to_vec).chain([last]).collect()
 }
 
 async fn fetch_slots(client: Client, config: AsyncConnectionConfig) -> Result<Value, Cause> {
@@ -455,27 +437,6 @@ fn is_temporary(error: &Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use redis::IntoConnectionInfo;
-
-    #[test]
-    fn every_node_is_queried_once_and_the_suspect_last() {
-        let nodes = |hosts: &[&str]| -> Vec<ConnectionInfo> {
-            hosts.iter().map(|host| format!("redis://{host}").into_connection_info().unwrap()).collect()
-        };
-        let rounds = query_order(nodes(&["a:1", "b:2", "c:3"]), nodes(&["b:2", "d:4", "e:5"]), Some("b:2"));
-        let rounds: Vec<Vec<String>> =
-            rounds.iter().map(|group| group.iter().map(address).collect()).collect();
-        assert_eq!(rounds.len(), 3, "{rounds:?}");
-        assert_eq!(rounds[0][..2], ["a:1", "c:3"]);
-        let seeds: BTreeSet<&str> = [&*rounds[0][2], &*rounds[1][0]].into();
-        assert_eq!(seeds, ["d:4", "e:5"].into());
-        assert_eq!(rounds[2], ["b:2"]);
-        let many: Vec<String> = (1..100).map(|port| format!("h:{port}")).collect();
-        let many: Vec<&str> = many.iter().map(String::as_str).collect();
-        let rounds = query_order(nodes(&many), nodes(&["seed:1"]), None);
-        assert!(rounds.iter().flatten().any(|server| address(server) == "seed:1"), "a seed is queried, too");
-        assert_eq!(rounds.iter().flatten().count(), MAX_QUERIED - CONCURRENT_QUERIES + 1);
-    }
 
     #[test]
     fn the_next_step_follows_from_the_reply() {

@@ -1,9 +1,9 @@
 //! The store: queues with hand-over, on one server or in a cluster.
 
 use std::{
-    fmt, str,
+    fmt,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicI64, Ordering},
     },
     time::Duration,
@@ -11,11 +11,9 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, BreakNotice, BreakOrder, Capabilities, ClaimOutcome, Clock, Entry, Fencing, FencingToken,
-    FirstStep, Grant, HoldAlerts, Inspect, KeepAlive, LockName, LockStatus, LostReason, Mode, Notifications,
-    Operation, OwnerId, PerRuntime, QueuePosition, Release, Request, Result, Scope, Store, SystemClock, Wake,
-    requests::RequestTable,
-    wakeups::{Handover, Wakeups},
+    Backend, BreakNotice, Capabilities, ClaimOutcome, Clock, FencingToken, Grant, KeepAlive, LockName,
+    LostReason, Operation, PerRuntime, QueuePosition, Release, Request, Result, SystemClock, Wake,
+    requests::RequestTable, sync::lock, wakeups::Wakeups,
 };
 use redis::{ScriptInvocation, Value};
 
@@ -26,16 +24,9 @@ use super::{
 use crate::{
     call::Call,
     cluster::Nodes,
-    config::Settings,
     connection::Peer,
-    endpoint::{self, Endpoint, Push, PushHandler},
-    keys::{self, Keys},
-    link::{INSPECT_TIMEOUT, Link, Reply},
+    link::{Link, Reply},
 };
-
-/// The range of lease times. The minimum is far above the step of the server's clock and the margin of the deadline. The maximum, a day, is
-/// the longest wait for a holder that has died.
-const TTL: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(24 * 3600);
 
 /// The interval at which a waiter claims again although it is notified. Together with the time to notice a dead connection, no wait lasts
 /// longer than a second past its turn.
@@ -48,125 +39,34 @@ const VALIDITY: Duration = Duration::from_secs(1);
 /// The number of attempts of a claim that the server takes for expired because its clock was set forward.
 const MAX_ATTEMPTS: u32 = 3;
 
-/// The parts of a store that its connections share.
-#[derive(Clone)]
-pub(crate) struct Client {
-    /// A text that no other client has.
-    pub(crate) id: String,
-    pub(crate) on_push: PushHandler,
-    pub(crate) alerts: Arc<HoldAlerts>,
-}
-
-/// A store before its servers are found.
-pub(crate) struct StoreBuilder {
-    backend: &'static str,
-    settings: Settings,
-    wakeups: Arc<Wakeups>,
-    pub(crate) client: Client,
-}
-
-impl StoreBuilder {
-    /// # Errors
-    /// [`polylock_core::Error::Config`] if the settings are invalid.
-    pub(crate) fn new(backend: &'static str, settings: Settings) -> Result<Self> {
-        settings.check()?;
-        let (wakeups, alerts) = (Arc::<Wakeups>::default(), Arc::<HoldAlerts>::default());
-        let on_push = {
-            let wakeups = wakeups.clone();
-            Arc::new(move |push: Push<'_>| match push {
-                Push::Message(message) => match str::from_utf8(message).ok().and_then(Handover::parse) {
-                    Some(handover) => wakeups.deliver(handover),
-                    // The message is not one of this store. Waking all waiters is allowed at any time.
-                    None => wakeups.notify_all(),
-                },
-                Push::Lost => wakeups.notify_all(),
-            })
-        };
-        let client = Client { id: endpoint::client_id(), on_push, alerts };
-        Ok(Self { backend, settings, wakeups, client })
-    }
-
-    /// Returns the endpoint of the first server of the settings, for a store in which one server has all locks.
-    ///
-    /// # Errors
-    /// If a certificate can't be read.
-    pub(crate) fn endpoint(&self) -> Result<Endpoint> {
-        let Client { id, on_push, alerts } = self.client.clone();
-        let channel = endpoint::client_channel(&self.settings.prefix, &id);
-        let server = &self.settings.servers[0];
-        Ok(Endpoint::new(&self.settings, self.backend, server, Some(channel), on_push, alerts)?)
-    }
-
-    /// Opens the store on the server of `endpoint`.
-    ///
-    /// # Errors
-    /// If the server can't be reached or used.
-    pub(crate) async fn build_single(self, endpoint: Endpoint, fencing: Fencing) -> Result<Store> {
-        let link = Link::new(endpoint);
-        link.get_connection().await.map_err(|cause| link.failed(Operation::Connect, cause))?;
-        let channel = endpoint::client_channel(&self.settings.prefix, &self.client.id);
-        let keys = Keys::new(&self.settings.prefix);
-        Ok(self.build(Servers::Single { link: Box::new(link), channel }, keys, fencing))
-    }
-
-    /// Opens the store in a cluster.
-    ///
-    /// # Errors
-    /// If the cluster can't be reached or used.
-    pub(crate) async fn build_cluster(self) -> Result<Store> {
-        let nodes = Nodes::connect(self.backend, self.settings.clone(), self.client.clone()).await?;
-        let keys = Keys::bucketed(&self.settings.prefix);
-        // A replica with a clock that is behind may become a primary.
-        Ok(self.build(Servers::Cluster(nodes), keys, Fencing::WhileRunning))
-    }
-
-    fn build(self, servers: Servers, keys: Keys, fencing: Fencing) -> Store {
-        let mut capabilities = Capabilities::new(self.backend, TTL);
-        capabilities.scope = Scope::Network;
-        capabilities.notifications = Notifications::Pushed;
-        capabilities.first_step = FirstStep::Thread;
-        capabilities.fencing = fencing;
-        let context = Context {
-            capabilities,
-            wakeups: self.wakeups,
-            scripts: Arc::new(Scripts::new(keys)),
-            break_channel: endpoint::break_channel(&self.settings.prefix),
-            operation_timeout: self.settings.operation_timeout,
-            late_claims: Mutex::default(),
-        };
-        let backend = RedisBackend { context: Arc::new(context), servers, callers: PerRuntime::default() };
-        Store::inspectable(Arc::new(backend)).alerting(self.client.alerts)
-    }
-}
-
 /// The locks of one server or of a cluster, on the connections of one runtime.
-struct RedisBackend {
-    context: Arc<Context>,
-    servers: Servers,
+pub(super) struct RedisBackend {
+    pub(super) context: Arc<Context>,
+    pub(super) servers: Servers,
     /// The same locks on connections of the callers' runtimes.
-    callers: PerRuntime<Self>,
+    pub(super) callers: PerRuntime<Self>,
 }
 
 /// The parts of a store that do not depend on the connection.
-struct Context {
-    capabilities: Capabilities,
-    wakeups: Arc<Wakeups>,
-    scripts: Arc<Scripts>,
-    break_channel: String,
-    operation_timeout: Duration,
+pub(super) struct Context {
+    pub(super) capabilities: Capabilities,
+    pub(super) wakeups: Arc<Wakeups>,
+    pub(super) scripts: Arc<Scripts>,
+    pub(super) break_channel: String,
+    pub(super) operation_timeout: Duration,
     /// The requests with a claim of which a copy may still be delivered, each kept until that claim has expired in any case. The number is
     /// the expiry of the claim, by the server's clock.
-    late_claims: Mutex<RequestTable<i64>>,
+    pub(super) late_claims: Mutex<RequestTable<i64>>,
 }
 
 impl fmt::Debug for RedisBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Redis").field("servers", &self.servers).finish_non_exhaustive()
+        f.debug_struct("RedisBackend").field("servers", &self.servers).finish_non_exhaustive()
     }
 }
 
 impl RedisBackend {
-    async fn call<'s>(
+    pub(super) async fn call<'s>(
         &self,
         name: &LockName,
         operation: Operation,
@@ -182,7 +82,7 @@ impl RedisBackend {
     }
 
     fn late_claims(&self) -> MutexGuard<'_, RequestTable<i64>> {
-        self.context.late_claims.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.context.late_claims)
     }
 
     /// Records that a copy of a claim of `request` may be delivered after its release, until that claim expires.
@@ -273,22 +173,6 @@ impl RedisBackend {
             None => Ok(outcomes),
         }
     }
-
-    fn entry(&self, operation: Operation, entry: EntryParts) -> Result<Entry> {
-        let (token, mode, age, left, owner, label, notice) = entry;
-        let unexpected = || self.servers.unexpected(operation, "an invalid entry of a lock");
-        let mode = u8::try_from(mode).ok().and_then(Mode::from_bit).ok_or_else(unexpected)?;
-        let (owner, token) = (OwnerId::sanitized(&owner), FencingToken::new(token));
-        let broken = (!notice.is_empty()).then(|| BreakNotice::from_text(&notice));
-        Ok(Entry::new(mode, owner, &label, token, from_micros(age), from_micros(left)).broken(broken))
-    }
-
-    fn entries(&self, operation: Operation, entries: Vec<EntryParts>) -> Result<Vec<Entry>> {
-        let entries = entries.into_iter().map(|entry| self.entry(operation, entry));
-        let mut entries = entries.collect::<Result<Vec<_>>>()?;
-        entries.sort_by_key(|entry| entry.token);
-        Ok(entries)
-    }
 }
 
 /// A claim without a reply yet. Dropping it records that the claim may be delivered late.
@@ -309,10 +193,8 @@ impl Drop for PendingClaim<'_> {
     }
 }
 
-/// Token or -1, mode, age in us, time left in us, owner, label, break notice or empty.
-type EntryParts = (i64, i64, i64, i64, String, String, String);
-
-fn from_micros(number: i64) -> Duration {
+/// Returns the duration that a script has replied.
+pub(super) fn from_micros(number: i64) -> Duration {
     Duration::from_micros(u64::try_from(number).unwrap_or(0))
 }
 
@@ -427,34 +309,5 @@ impl Backend for RedisBackend {
 
     fn request_records(&self) -> Option<usize> {
         Some(self.late_claims().len())
-    }
-}
-
-#[async_trait]
-impl Inspect for RedisBackend {
-    async fn inspect(&self, name: &LockName) -> Result<LockStatus> {
-        let invoke = |_: &Peer| self.context.scripts.call(&self.context.scripts.inspect, name);
-        let reply = self.call(name, Operation::Inspect, INSPECT_TIMEOUT, &invoke).await.outcome?;
-        let (holders, waiters): (Vec<EntryParts>, Vec<EntryParts>) =
-            self.servers.read(Operation::Inspect, reply)?;
-        let holders = self.entries(Operation::Inspect, holders)?;
-        Ok(LockStatus::new(name.clone(), holders, self.entries(Operation::Inspect, waiters)?))
-    }
-
-    async fn list(&self, prefix: &str) -> Result<Vec<LockStatus>> {
-        let names = self.servers.scan_names(&self.context.scripts.keys, "hq", prefix).await?;
-        keys::inspect_all(self, names).await
-    }
-
-    async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
-        let notice = order.notice.to_text();
-        let invoke = |_: &Peer| {
-            let mut call = self.context.scripts.call(&self.context.scripts.break_lock, name);
-            call.arg(name.as_str()).arg(&notice).arg(u8::from(order.force)).arg(&self.context.break_channel);
-            call
-        };
-        let reply = self.call(name, Operation::Break, INSPECT_TIMEOUT, &invoke).await.outcome?;
-        let holders = self.servers.read(Operation::Break, reply)?;
-        self.entries(Operation::Break, holders)
     }
 }

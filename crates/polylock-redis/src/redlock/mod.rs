@@ -2,12 +2,12 @@
 
 mod backend;
 mod config;
+mod connect;
 mod inspect;
 mod keep_alive;
 mod membership;
 mod node;
 mod numbers;
-mod open;
 mod poll;
 mod proposals;
 #[cfg(test)]
@@ -18,7 +18,7 @@ mod tally;
 mod withdrawals;
 
 pub use config::{Config, Restart};
-pub use open::{admit, connect};
+pub use connect::{admit, connect};
 
 use crate::hosts::Deployment;
 

@@ -12,11 +12,13 @@
 //! reply of another server process does not change the known state: the vote may have been given, and the I/O thread withdraws it.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
-use polylock_core::{Clock, Fault, LockName, Moment, Operation, Request, RequestId, Result, SystemClock};
+use polylock_core::{
+    Clock, Fault, LockName, Moment, Operation, Request, RequestId, Result, SystemClock, sync::lock,
+};
 use redis::{FromRedisValue, ScriptInvocation};
 use tokio::runtime::Handle;
 
@@ -407,7 +409,7 @@ impl Node {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.server.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.server.state)
     }
 }
 

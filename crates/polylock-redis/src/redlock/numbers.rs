@@ -1,11 +1,8 @@
 //! The numbers that this process proposes: each is greater than the last one, and close to the time.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, PoisonError},
-};
+use std::{collections::HashMap, sync::Mutex};
 
-use polylock_core::LockName;
+use polylock_core::{LockName, sync::lock};
 
 /// The time by which a number may be ahead of a server's clock, in us.
 const AHEAD: i64 = 60_000_000;
@@ -35,7 +32,7 @@ impl Numbers {
     /// their median.
     pub(super) fn next(&self, name: &LockName, clocks: Vec<i64>) -> Option<i64> {
         let time = median(clocks);
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.0);
         // The withdrawal of the last number raises the accepted numbers of the servers by one.
         state.last = state.last.saturating_add(2).max(time);
         let mut number = state.last;
@@ -56,7 +53,7 @@ impl Numbers {
         let is_far = |number: i64| number >= time.saturating_add(AHEAD);
         let (far, near): (Vec<i64>, Vec<i64>) = accepted.iter().partition(|number| is_far(**number));
         let greatest = |numbers: &[i64]| numbers.iter().copied().max().unwrap_or(0);
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.0);
         state.last = state.last.max(greatest(&near));
         if far.len() <= spare {
             return greatest(&near);

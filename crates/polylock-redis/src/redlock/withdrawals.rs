@@ -24,12 +24,12 @@
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
 use futures_util::{StreamExt, future, stream};
-use polylock_core::{Clock, LockName, Operation, Request, RequestId, Result, SystemClock};
+use polylock_core::{Clock, LockName, Operation, Request, RequestId, Result, SystemClock, sync::lock};
 
 use super::{
     node::{Node, Withdrawal},
@@ -110,7 +110,7 @@ impl ServerSet {
     }
 
     pub(super) fn proposals(&self) -> LockedProposals<'_> {
-        LockedProposals(self.state.lock().unwrap_or_else(PoisonError::into_inner))
+        LockedProposals(lock(&self.state))
     }
 
     /// Returns the time limit for a server's reply about `request`.

@@ -1,49 +1,12 @@
 #![doc = include_str!("docs.md")]
 
 mod config;
+mod connect;
 pub(crate) mod sentinels;
 
-use std::sync::Arc;
-
-use async_trait::async_trait;
-use polylock_core::{Fencing, Result, Store, StoreConfig};
-
 pub use config::Config;
+pub use connect::connect;
 
-use self::sentinels::Sentinels;
-use crate::{
-    endpoint::{Expected, Route},
-    hosts::Deployment,
-    queue::StoreBuilder,
-};
+use crate::hosts::Deployment;
 
 const NAME: &str = Deployment::Sentinel.name();
-
-/// Opens the store.
-///
-/// # Errors
-/// [`polylock_core::Error::Config`] if the configuration is invalid, [`polylock_core::Error::Unavailable`] if no Sentinel knows the
-/// primary, or if the primary can't be reached, refuses the user, or has a setting that breaks locks.
-///
-/// # Cancel safety
-/// Yes: nothing is left behind.
-pub async fn connect(config: Config) -> Result<Store> {
-    polylock_core::io::run(NAME, async move {
-        let sentinels = Arc::new(Sentinels::new(&config)?);
-        let builder = StoreBuilder::new(NAME, config.into_settings())?;
-        let mut endpoint = builder.endpoint()?;
-        endpoint.address = sentinels.address();
-        endpoint.expected = Expected::NamedPrimary;
-        endpoint.route = Route::Sentinels(sentinels);
-        // A replica with a clock that is behind may become the primary.
-        builder.build_single(endpoint, Fencing::WhileRunning).await
-    })
-    .await?
-}
-
-#[async_trait]
-impl StoreConfig for Config {
-    async fn open(&self) -> Result<Store> {
-        connect(self.clone()).await
-    }
-}

@@ -1,37 +1,11 @@
 #![doc = include_str!("docs.md")]
 
 mod config;
-
-use async_trait::async_trait;
-use polylock_core::{Fencing, Result, Store, StoreConfig};
+mod connect;
 
 pub use config::Config;
+pub use connect::connect;
 
-use crate::{hosts::Deployment, queue::StoreBuilder};
+use crate::hosts::Deployment;
 
 const NAME: &str = Deployment::Single.name();
-
-/// Opens the store.
-///
-/// # Errors
-/// [`polylock_core::Error::Config`] if the configuration is invalid, [`polylock_core::Error::Unavailable`] if the server can't be reached,
-/// refuses the user, or has a setting that breaks locks.
-///
-/// # Cancel safety
-/// Yes: nothing is left behind.
-pub async fn connect(config: Config) -> Result<Store> {
-    let settings = config.into_settings();
-    polylock_core::io::run(NAME, async move {
-        let builder = StoreBuilder::new(NAME, settings)?;
-        let endpoint = builder.endpoint()?;
-        builder.build_single(endpoint, Fencing::Durable).await
-    })
-    .await?
-}
-
-#[async_trait]
-impl StoreConfig for Config {
-    async fn open(&self) -> Result<Store> {
-        connect(self.clone()).await
-    }
-}

@@ -4,8 +4,10 @@ use std::{collections::VecDeque, time::Duration};
 
 use polylock_core::{Mode, OwnerId, Request};
 
-use super::Need;
-use crate::trial::{Outcome, Trial, acquired, join, lock_name, pass, released, soon};
+use crate::{
+    need::Need,
+    trial::{Outcome, Trial, acquired, join, lock_name, pass, released, soon},
+};
 
 pub(super) async fn shows_the_holders(trial: Trial) -> Outcome {
     let locks = trial.locks().await;

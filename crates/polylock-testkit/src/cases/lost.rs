@@ -11,7 +11,6 @@ use crate::{
     trial::{Outcome, SOON, Trial, acquired, join, pass, released, soon, tried, watched, within},
 };
 
-#[path = "lost_run.rs"]
 mod run;
 
 pub(super) use run::{

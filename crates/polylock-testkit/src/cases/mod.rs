@@ -25,32 +25,10 @@ mod wait;
 
 use std::{future::Future, pin::Pin};
 
-use crate::trial::{Outcome, Trial};
-
-/// A capability that a case needs. A store without it reports the case as unsupported.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Need {
-    /// All six modes.
-    Modes,
-    /// The shared mode in addition to the exclusive one.
-    Shared,
-    /// Grants in order of arrival.
-    Order,
-    /// Fencing tokens.
-    Tokens,
-    /// Inspection.
-    Inspect,
-    /// Pushed break notices.
-    Alerts,
-    /// A count of the stored entries.
-    Count,
-    /// Pushed wake-ups.
-    Push,
-    /// A count of the records that the process keeps about requests.
-    Records,
-    /// Holds that any connection can renew and release.
-    Anywhere,
-}
+use crate::{
+    need::Need,
+    trial::{Outcome, Trial},
+};
 
 /// One promise, and the function that tests it.
 pub(crate) struct Case {

@@ -7,6 +7,7 @@ use polylock_core::{Error, Operation, OwnerId, RequestId};
 use crate::{
     ManualClock,
     faults::{Flaky, Gate, InjectedFault, Recording},
+    need::Need,
     trace::TraceCapture,
     trial::{Outcome, Trial, Unsupported, acquired, chain, join, lock_name, released, soon, tried, watched},
 };
@@ -83,7 +84,7 @@ pub(super) async fn do_not_appear_in_public_output(trial: Trial) -> Outcome {
     show(&mut shown, "the guard", &guard);
     show(&mut shown, "the store in use", &store);
     show(&mut shown, "the locks in use", &locks);
-    if trial.lacks(super::Need::Inspect).await.is_none() {
+    if trial.lacks(Need::Inspect).await.is_none() {
         show(&mut shown, "inspect", &soon("inspect", locks.inspect("n")).await);
         show(&mut shown, "list", &soon("list", locks.list("")).await);
     }

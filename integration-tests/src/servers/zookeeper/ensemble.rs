@@ -5,9 +5,11 @@ use std::{ops::Deref, sync::Arc, time::Duration};
 use futures_util::future::join_all;
 use polylock_testkit::Missing;
 
-use super::{super as servers, ZooKeeper, ask};
-use crate::clock;
-use servers::{Failure, PrivateServer, START_TIMEOUT, Server};
+use super::{ZooKeeper, ask};
+use crate::{
+    clock,
+    servers::private::{self, Failure, PrivateServer, START_TIMEOUT, Server},
+};
 
 /// Starts an ensemble of `count` members, each with `settings` as in [`start`](super::start). The others replace a leader that does not
 /// reply for three seconds: `syncLimit` ticks.
@@ -18,7 +20,7 @@ use servers::{Failure, PrivateServer, START_TIMEOUT, Server};
 /// # Panics
 /// If it does not start, with the log of a member.
 pub fn ensemble(count: usize, settings: &[&str]) -> Result<Ensemble, Missing> {
-    assemble(count, settings).map_err(servers::missing)
+    assemble(count, settings).map_err(private::missing)
 }
 
 /// An ensemble that belongs to one test. Its [`url`](Server::url) names all members.
@@ -68,7 +70,7 @@ impl Ensemble {
                 }
             }
         };
-        servers::blocking(only_one).and_then(|leader| leader).unwrap_or_else(|why| panic!("{why}"))
+        private::blocking(only_one).and_then(|leader| leader).unwrap_or_else(|why| panic!("{why}"))
     }
 
     /// Kills all members that run, starts all with their ports and data, and waits until they reply.
@@ -94,7 +96,7 @@ pub(in super::super) fn assemble(count: usize, settings: &[&str]) -> Result<Ense
             Ok(()) => {
                 let hosts: Vec<String> =
                     members.iter().map(|member| format!("127.0.0.1:{}", member.port())).collect();
-                let server = Server { url: format!("zookeeper://{}", hosts.join(",")), log: None };
+                let server = Server::at(format!("zookeeper://{}", hosts.join(",")));
                 return Ok(Ensemble { server, members });
             }
             Err(_) if members.iter().any(PrivateServer::is_port_taken) => (),
@@ -106,10 +108,10 @@ pub(in super::super) fn assemble(count: usize, settings: &[&str]) -> Result<Ense
 /// Starts the members. None of them replies before there are enough.
 fn launch(count: usize, settings: &[&str]) -> Result<Vec<PrivateServer>, Failure> {
     // For the clients, for the leader's followers, for elections.
-    let ports: Vec<u16> = (0..count).flat_map(|_| servers::ports().take(3)).collect();
+    let ports: Vec<u16> = (0..count).flat_map(|_| private::ports().take(3)).collect();
     let (ports, _) = ports.as_chunks::<3>();
     if ports.len() < count {
-        return Err(servers::no_free_port());
+        return Err(private::no_free_port());
     }
     let members = ports
         .iter()
@@ -118,7 +120,7 @@ fn launch(count: usize, settings: &[&str]) -> Result<Vec<PrivateServer>, Failure
     let members: Vec<String> = members.collect();
     let settings: Vec<&str> = settings.iter().copied().chain(members.iter().map(String::as_str)).collect();
     let launched = ports.iter().zip(1..).map(|([port, ..], member)| {
-        servers::launch(Arc::new(ZooKeeper { member: Some(member), ..ZooKeeper::of(&settings) }), *port)
+        private::launch(Arc::new(ZooKeeper { member: Some(member), ..ZooKeeper::of(&settings) }), *port)
     });
     launched.collect()
 }

@@ -295,6 +295,12 @@ fn numbers_in_lists(parent: Pid) -> Vec<Pid> {
     lists.flat_map(numbers).collect()
 }
 
+/// Returns the text for a process that can't be killed.
+pub(super) fn unkillable(process: Pid, user: Option<u32>) -> String {
+    let user = user.map_or_else(|| "another user".to_owned(), |user| format!("user {user}"));
+    format!("process {process} of the command belongs to {user} and can't be killed")
+}
+
 #[cfg(test)]
 mod tests {
     use std::{

@@ -180,6 +180,12 @@ pub(super) fn is_started_as(word: &str) -> bool {
     std::env::args_os().nth(1).as_deref() == Some(OsStr::new(word))
 }
 
+/// Returns the file of this program, even if a newer one has replaced it.
+pub(super) fn this_program() -> std::io::Result<std::path::PathBuf> {
+    let path = std::env::current_exe()?;
+    Ok(if path.exists() { path } else { "/proc/self/exe".into() })
+}
+
 /// Converts a pid to a number, 0 for none.
 fn number(id: Option<Pid>) -> i32 {
     Pid::as_raw(id)

@@ -31,11 +31,9 @@ mod timer;
 mod watch;
 
 use std::{
-    env,
     ffi::OsString,
     io,
     os::unix::process::ExitStatusExt,
-    path::PathBuf,
     process::{Child, Command, ExitCode, ExitStatus},
     time::Duration,
 };
@@ -49,13 +47,15 @@ use tokio::{
 
 use self::{
     message::{Adopted, CommandGroup, Event, Inbox, LEADER, Order, WARDEN, is_started_as},
-    start::{StartingWarden, pass_streams, socket_pair, spawn},
+    start::{StartingWarden, end_warden, pass_streams, receive, socket_pair, spawn},
 };
 use super::{
     orphans::OrphanReaper,
     processes::{Ancestor, Group, Process, ProcessTree, Stat, become_subreaper, children},
     terminal::group_under_job_control,
 };
+
+pub(super) use self::start::StartError;
 
 /// The time that a warden may take to report the end of the command before it counts as stopped.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -86,27 +86,6 @@ pub(super) enum Report {
     Refused(Pid, Option<u32>),
     /// The warden was killed or did not reply, and another one was started.
     Replaced,
-}
-
-/// The reason why a command was not started.
-#[derive(Debug)]
-pub(super) enum StartError {
-    /// The command can't be run.
-    Command(io::Error),
-    /// There is no warden to start it.
-    Warden(io::Error),
-}
-
-impl From<io::Error> for StartError {
-    fn from(error: io::Error) -> Self {
-        Self::Warden(error)
-    }
-}
-
-/// Returns the text for a process that can't be killed.
-pub(super) fn unkillable(process: Pid, user: Option<u32>) -> String {
-    let user = user.map_or_else(|| "another user".to_owned(), |user| format!("user {user}"));
-    format!("process {process} of the command belongs to {user} and can't be killed")
 }
 
 /// polylock's end of the socket.
@@ -385,40 +364,4 @@ impl Warden {
         self.was_replaced = true;
         Ok(())
     }
-}
-
-/// Reads events into `inbox`. Returns an error at the end of the stream.
-async fn receive(socket: &UnixStream, inbox: &mut Inbox) -> io::Result<()> {
-    loop {
-        socket.readable().await?;
-        let mut bytes = [0; 1024];
-        match socket.try_read(&mut bytes) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(number) => {
-                inbox.add(&bytes[..number]);
-                return Ok(());
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error),
-        }
-    }
-}
-
-/// Waits until a warden has ended, kills it after `timeout`, and reaps it. Its pid may be reused after that.
-async fn end_warden(mut warden: Child, timeout: Duration, orphans: &OrphanReaper) {
-    const CHECK_INTERVAL: Duration = Duration::from_millis(1);
-    let limit = SystemClock.now() + timeout;
-    while SystemClock.now() < limit && matches!(warden.try_wait(), Ok(None)) {
-        SystemClock.sleep_until(SystemClock.now() + CHECK_INTERVAL).await;
-    }
-    // This has no effect on a warden that has been reaped.
-    warden.kill().ok();
-    warden.wait().ok();
-    orphans.include(Pid::from_child(&warden));
-}
-
-/// Returns the file of this program, even if a newer one has replaced it.
-fn this_program() -> io::Result<PathBuf> {
-    let path = env::current_exe()?;
-    Ok(if path.exists() { path } else { "/proc/self/exe".into() })
 }

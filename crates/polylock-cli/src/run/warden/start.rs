@@ -20,15 +20,26 @@ use rustix::{
 };
 use tokio::{io::AsyncWriteExt, net::UnixStream};
 
-use super::{
-    StartError, end_warden,
-    message::{CommandGroup, Event, Inbox, Order, WARDEN},
-    receive, this_program,
-};
+use super::message::{CommandGroup, Event, Inbox, Order, WARDEN, this_program};
 use crate::run::{
     orphans::OrphanReaper,
     processes::{Ancestor, Process, ProcessTree},
 };
+
+/// The reason why a command was not started.
+#[derive(Debug)]
+pub(in crate::run) enum StartError {
+    /// The command can't be run.
+    Command(io::Error),
+    /// There is no warden to start it.
+    Warden(io::Error),
+}
+
+impl From<io::Error> for StartError {
+    fn from(error: io::Error) -> Self {
+        Self::Warden(error)
+    }
+}
 
 /// A warden that has not yet started its command.
 pub(super) struct StartingWarden {
@@ -133,4 +144,34 @@ pub(super) async fn pass_streams(socket: &UnixStream) -> io::Result<()> {
             sent => return sent.map(drop),
         }
     }
+}
+
+/// Reads events into `inbox`. Returns an error at the end of the stream.
+pub(super) async fn receive(socket: &UnixStream, inbox: &mut Inbox) -> io::Result<()> {
+    loop {
+        socket.readable().await?;
+        let mut bytes = [0; 1024];
+        match socket.try_read(&mut bytes) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(number) => {
+                inbox.add(&bytes[..number]);
+                return Ok(());
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Waits until a warden has ended, kills it after `timeout`, and reaps it. Its pid may be reused after that.
+pub(super) async fn end_warden(mut warden: Child, timeout: Duration, orphans: &OrphanReaper) {
+    const CHECK_INTERVAL: Duration = Duration::from_millis(1);
+    let limit = SystemClock.now() + timeout;
+    while SystemClock.now() < limit && matches!(warden.try_wait(), Ok(None)) {
+        SystemClock.sleep_until(SystemClock.now() + CHECK_INTERVAL).await;
+    }
+    // This has no effect on a warden that has been reaped.
+    warden.kill().ok();
+    warden.wait().ok();
+    orphans.include(Pid::from_child(&warden));
 }

@@ -24,13 +24,11 @@ use rustix::{
 };
 
 use super::{
-    message::{Adopted, CommandGroup, Event, Inbox, LEADER, Order},
-    this_program,
+    message::{Adopted, CommandGroup, Event, Inbox, LEADER, Order, this_program},
     timer::Timer,
-    unkillable,
 };
 use crate::{
-    run::processes::{Ancestor, Group, Process, ProcessTree, Stat, become_subreaper, children},
+    run::processes::{Ancestor, Group, Process, ProcessTree, Stat, become_subreaper, children, unkillable},
     signals,
 };
 

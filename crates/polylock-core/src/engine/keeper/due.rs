@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::{Kept, State};
+use super::state::{Kept, State};
 use crate::{Capabilities, LostReason, Moment, Request, RequestId};
 
 /// The work that is due.

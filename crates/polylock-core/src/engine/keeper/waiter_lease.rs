@@ -1,10 +1,10 @@
 //! The queue entry of a waiting request, and the time from which the lease of its grant counts.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use tokio::sync::Notify;
 
-use crate::{KeepAlive, Moment};
+use crate::{KeepAlive, Moment, sync::lock};
 
 /// The queue entry of a request, as reported by its keep-alives.
 #[derive(Debug, Default)]
@@ -39,6 +39,6 @@ impl WaiterLease {
     }
 
     fn queued_at(&self) -> MutexGuard<'_, Option<Moment>> {
-        self.queued_at.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.queued_at)
     }
 }

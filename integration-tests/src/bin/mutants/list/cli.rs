@@ -86,8 +86,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "command line: a nested run uses the default store",
         file: "crates/polylock-cli/src/store.rs",
-        from: "} else if let Some(outer) = nested::outer_store()? {",
-        to: "} else if let Some(outer) = nested::outer_store()?.filter(|_| false) {",
+        from: "} else if let Some(outer) = nested::outer_store(variable(outer_run::STORE)?)? {",
+        to: "} else if let Some(outer) = nested::outer_store(variable(outer_run::STORE)?)?.filter(|_| false) {",
         test: ("environment", "a_nested_run_uses_the_same_store"),
     },
     Mutant {

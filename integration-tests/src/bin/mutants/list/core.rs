@@ -17,8 +17,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "deadline counted from the reply of the renewal",
         file: "crates/polylock-core/src/engine/keeper.rs",
-        from: "context.keeper.apply(&context, sent, &batch, reply);",
-        to: "context.keeper.apply(&context, context.now(), &batch, reply);",
+        from: "keeper.apply(sent, &batch, reply);",
+        to: "keeper.apply(context.now(), &batch, reply);",
         test: ("conformance", "memory::renew::the_deadline_counts_from_the_send_time"),
     },
     Mutant {
@@ -30,7 +30,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "a renewal that hangs is not followed by another",
-        file: "crates/polylock-core/src/engine/keeper.rs",
+        file: "crates/polylock-core/src/engine/keeper/state.rs",
         from: "self.renew_at = now + self.lease / 6;",
         to: "self.renew_at = Moment::NEVER;",
         test: ("processes", "watchdog::a_hung_renewal_does_not_delay_the_loss_without_a_call_on_the_guard"),
@@ -91,7 +91,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "claim dropped mid-flight",
-        file: "crates/polylock-core/src/engine/acquire.rs",
+        file: "crates/polylock-core/src/engine/acquisition_task.rs",
         from: "        if let Some(mut claim) = self.claim {
             // The reply is not used; only the end of the claim matters: see the module.
             drop(claim.reply().await);
@@ -154,14 +154,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "queue entries are not kept alive",
         file: "crates/polylock-core/src/engine/acquisition.rs",
-        from: "        context.keeper.wait(context, request, &waiting.entry, sent);
+        from: "        self.keeper.wait(request, &waiting.entry, sent);
 ",
         to: "",
         test: ("conformance", "memory::keep_alive::keeps_the_queue_position_of_a_waiter"),
     },
     Mutant {
         name: "a hold that a batch reports as unknown is lost",
-        file: "crates/polylock-core/src/engine/keeper.rs",
+        file: "crates/polylock-core/src/engine/keeper/state.rs",
         from: "        if outcome == KeepAlive::Unknown {",
         to: "        if false {",
         test: ("keep_alive", "a_keep_alive_without_a_result_is_retried"),
@@ -218,9 +218,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a connection of a caller that is not polled is not taken over",
         file: "crates/polylock-core/src/engine/foreground.rs",
-        from: "        self.watch(context, operation, Arc::downgrade(&task) as _);
+        from: "        self.watch(operation, Arc::downgrade(&task) as _);
 ",
-        to: "        drop((context, operation));
+        to: "        drop(operation);
 ",
         test: ("foreground", "moving::a_caller_that_is_not_polled_keeps_no_connection"),
     },
@@ -235,7 +235,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "a late reply about a queue entry ends the hold",
-        file: "crates/polylock-core/src/engine/keeper.rs",
+        file: "crates/polylock-core/src/engine/keeper/state.rs",
         from: "        if sent < kept.since && !matches!",
         to: "        if sent > now && !matches!",
         test: ("keep_alive", "a_reply_from_the_time_in_the_queue_does_not_end_a_hold"),
@@ -243,13 +243,13 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "an operation that its caller does not poll is not taken over",
         file: "crates/polylock-core/src/engine/foreground.rs",
-        from: "if context.foreground.take_over(now) {",
-        to: "if context.foreground.take_over(Moment::default()) {",
+        from: "if foreground.take_over(now) {",
+        to: "if foreground.take_over(Moment::default()) {",
         test: ("foreground", "a_lock_whose_caller_is_not_polled_is_passed_on"),
     },
     Mutant {
         name: "a claim that the caller has dropped is not withdrawn",
-        file: "crates/polylock-core/src/engine/acquire.rs",
+        file: "crates/polylock-core/src/engine/acquisition_task.rs",
         from: "may_have_entry: !matches!(first, FirstClaim::NotSent),",
         to: "may_have_entry: false,",
         test: ("foreground", "an_operation_dropped_by_its_caller_is_rolled_back_or_completed"),

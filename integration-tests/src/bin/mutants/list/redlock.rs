@@ -209,7 +209,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "Redlock: a message for each renewal",
-        file: "crates/polylock-redis/src/redlock/open.rs",
+        file: "crates/polylock-redis/src/redlock/connect.rs",
         from: "    capabilities.queue_lease = QueueLease::Absent;
 ",
         to: "    capabilities.queue_lease = QueueLease::Absent;

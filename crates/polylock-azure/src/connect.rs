@@ -11,10 +11,10 @@ use polylock_core::{
 use crate::{
     NAME,
     attempts::Attempts,
-    backend::{Leases, ignore_exists},
+    backend::AzureBackend,
     blobs::Blobs,
     config::Config,
-    error::{Cause, Refusal},
+    error::{Cause, Refusal, ignore_exists},
     fairness::Fairness,
     tokens::RecordCache,
 };
@@ -95,7 +95,7 @@ fn store(config: &Config, blobs: Blobs) -> Store {
     capabilities.keep_alive_batch = 1;
     let waiters: Arc<WaiterQueues> = Arc::default();
     config.wake_signal.attach(&waiters);
-    Store::inspectable(Arc::new(Leases {
+    Store::inspectable(Arc::new(AzureBackend {
         capabilities,
         blobs: Arc::new(blobs),
         attempts: Attempts::default(),

@@ -1,0 +1,60 @@
+//! Lists and inspects locks, and breaks them.
+
+use async_trait::async_trait;
+use polylock_core::{
+    BreakNotice, BreakOrder, Entry, FencingToken, Inspect, LockName, LockStatus, Mode, Operation, OwnerId,
+    Result,
+};
+
+use super::backend::{RedisBackend, from_micros};
+use crate::{connection::Peer, keys, link::INSPECT_TIMEOUT};
+
+/// Token or -1, mode, age in us, time left in us, owner, label, break notice or empty.
+type EntryParts = (i64, i64, i64, i64, String, String, String);
+
+impl RedisBackend {
+    fn entry(&self, operation: Operation, entry: EntryParts) -> Result<Entry> {
+        let (token, mode, age, left, owner, label, notice) = entry;
+        let unexpected = || self.servers.unexpected(operation, "an invalid entry of a lock");
+        let mode = u8::try_from(mode).ok().and_then(Mode::from_bit).ok_or_else(unexpected)?;
+        let (owner, token) = (OwnerId::sanitized(&owner), FencingToken::new(token));
+        let broken = (!notice.is_empty()).then(|| BreakNotice::from_text(&notice));
+        Ok(Entry::new(mode, owner, &label, token, from_micros(age), from_micros(left)).broken(broken))
+    }
+
+    fn entries(&self, operation: Operation, entries: Vec<EntryParts>) -> Result<Vec<Entry>> {
+        let entries = entries.into_iter().map(|entry| self.entry(operation, entry));
+        let mut entries = entries.collect::<Result<Vec<_>>>()?;
+        entries.sort_by_key(|entry| entry.token);
+        Ok(entries)
+    }
+}
+
+#[async_trait]
+impl Inspect for RedisBackend {
+    async fn inspect(&self, name: &LockName) -> Result<LockStatus> {
+        let invoke = |_: &Peer| self.context.scripts.call(&self.context.scripts.inspect, name);
+        let reply = self.call(name, Operation::Inspect, INSPECT_TIMEOUT, &invoke).await.outcome?;
+        let (holders, waiters): (Vec<EntryParts>, Vec<EntryParts>) =
+            self.servers.read(Operation::Inspect, reply)?;
+        let holders = self.entries(Operation::Inspect, holders)?;
+        Ok(LockStatus::new(name.clone(), holders, self.entries(Operation::Inspect, waiters)?))
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<LockStatus>> {
+        let names = self.servers.scan_names(&self.context.scripts.keys, "hq", prefix).await?;
+        keys::inspect_all(self, names).await
+    }
+
+    async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
+        let notice = order.notice.to_text();
+        let invoke = |_: &Peer| {
+            let mut call = self.context.scripts.call(&self.context.scripts.break_lock, name);
+            call.arg(name.as_str()).arg(&notice).arg(u8::from(order.force)).arg(&self.context.break_channel);
+            call
+        };
+        let reply = self.call(name, Operation::Break, INSPECT_TIMEOUT, &invoke).await.outcome?;
+        let holders = self.servers.read(Operation::Break, reply)?;
+        self.entries(Operation::Break, holders)
+    }
+}

@@ -1,0 +1,55 @@
+//! The work of an operator before the first lock: the tables of a store, and the delay of new Redlock servers.
+
+use polylock_core::{ConfigError, Result, url::StoreUrl};
+
+use crate::schemes;
+
+/// Returns the statements that create the tables of the store at `url`, for an administrator to run if the program's user may not; `None`
+/// for a store that needs none. It does not connect to the store.
+///
+/// Opening the store runs the same statements automatically if the tables are missing and its user may create them.
+///
+/// # Errors
+/// As [`Locks::connect`](crate::Locks::connect), for an invalid URL.
+///
+/// ```
+/// assert_eq!(polylock::schema("memory:")?, None);
+/// # #[cfg(feature = "postgres")] {
+/// let statements = polylock::schema("postgres://app@db.example.com/app?polylock.table=app_locks")?;
+/// assert!(statements.is_some_and(|text| text.contains("app_locks_holds")));
+/// # }
+/// # Ok::<_, polylock::ConfigError>(())
+/// ```
+pub fn schema(url: &str) -> Result<Option<String>, ConfigError> {
+    schema_at(&StoreUrl::parse(url)?)
+}
+
+pub(crate) fn schema_at(url: &StoreUrl) -> Result<Option<String>, ConfigError> {
+    schemes::read(url)?.1.schema()
+}
+
+/// Ends the start-up delay of those servers of a Redlock that were never used for locks before, and returns the servers with an ended
+/// delay: `polylock_redis::redlock::admit` of the URL's configuration.
+///
+/// Use it only for servers that are known to be new. A server that has lost its data may have forgotten locks that are still held.
+///
+/// # Errors
+/// [`Error::Config`](crate::Error::Config) on key `store` if the URL names another store, and otherwise as
+/// [`Locks::connect`](crate::Locks::connect); [`Error::Unavailable`](crate::Error::Unavailable) if a lock is held.
+///
+/// # Cancel safety
+/// Once polled, it is carried out even if it is dropped.
+pub async fn admit(url: &str) -> Result<Vec<String>> {
+    admit_at(&StoreUrl::parse(url)?).await
+}
+
+pub(crate) async fn admit_at(url: &StoreUrl) -> Result<Vec<String>> {
+    let (_, config) = schemes::read(url)?;
+    config.admit().await?.ok_or_else(|| {
+        let problem = format!(
+            "the servers of a {} store have no start-up delay: only those of redlock do",
+            url.scheme()
+        );
+        ConfigError::new("store", problem).into()
+    })
+}

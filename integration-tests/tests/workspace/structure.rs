@@ -1,0 +1,206 @@
+//! The structure of the source: no import cycles, dependencies between crates point downward, every store has the same files, and no
+//! file is long.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use polylock_integration_tests::cargo::{cargo, workspace};
+use serde_json::Value;
+
+use crate::imports::{Imports, cycles, imports};
+
+/// The crates, from the bottom up. A crate depends on crates of lower levels only.
+const LEVELS: [&[&str]; 5] = [
+    &["polylock-core"],
+    &["polylock-sql", "polylock-redis", "polylock-zookeeper", "polylock-azure", "polylock-testkit"],
+    &["polylock"],
+    &["polylock-cli"],
+    &["polylock-integration-tests"],
+];
+
+/// The most lines of a file.
+const MAX_LINES: usize = 500;
+
+/// The files of a store: its configuration, how it is opened, the contract's operations, inspection, and the meaning of the server's
+/// errors.
+const STORE: &[&str] = &["lib", "config", "connect", "backend", "inspect", "error"];
+
+/// The directories of the stores, and their files. Code that several stores share is in a directory above them or beside them.
+const STORES: [(&str, &[&str]); 12] = [
+    ("crates/polylock-azure/src", STORE),
+    ("crates/polylock-zookeeper/src", STORE),
+    ("crates/polylock-redis/src", &["lib", "config", "error"]),
+    ("crates/polylock-redis/src/queue", &["mod", "connect", "backend", "inspect"]),
+    ("crates/polylock-redis/src/single", &["mod", "config", "connect"]),
+    ("crates/polylock-redis/src/sentinel", &["mod", "config", "connect"]),
+    ("crates/polylock-redis/src/cluster", &["mod", "config", "connect"]),
+    ("crates/polylock-redis/src/redlock", &["mod", "config", "connect", "backend", "inspect"]),
+    ("crates/polylock-sql/src/sqlite", &["mod", "config", "connect", "backend", "error"]),
+    ("crates/polylock-sql/src/postgres", &["mod", "config", "connect", "backend", "error"]),
+    ("crates/polylock-sql/src/mysql", &["mod", "config", "connect", "backend", "error"]),
+    ("docs/template-store/src", &["lib", "config", "connect", "backend"]),
+];
+
+/// Returns the cycles between the files of the crate in `directory`.
+fn cycles_in(directory: &Path) -> Vec<String> {
+    let imports = imports(&directory.join("src/lib.rs"));
+    cycles(&imports).iter().map(|cycle| arrows(&imports, cycle)).collect()
+}
+
+/// Returns the imports between the files of a cycle, one a line.
+fn arrows(imports: &Imports, cycle: &BTreeSet<&Path>) -> String {
+    let arrows = cycle.iter().flat_map(|from| {
+        let inside = imports[*from].iter().filter(|(to, _)| cycle.contains(to.as_path()));
+        inside.map(move |(to, names)| format!("{} takes {names:?} from {}\n", from.display(), to.display()))
+    });
+    arrows.collect()
+}
+
+/// Returns each dependency on a crate of the same or a higher level.
+fn upward(dependencies: &[(String, String)]) -> Vec<String> {
+    let level = |name: &str| LEVELS.iter().position(|level| level.contains(&name));
+    let is_downward = |(from, to): &&(String, String)| level(to).is_some() && level(to) < level(from);
+    dependencies
+        .iter()
+        .filter(|arrow| !is_downward(arrow))
+        .map(|(from, to)| format!("{from} -> {to}"))
+        .collect()
+}
+
+/// Returns the files that a store in `directory` lacks.
+fn missing(directory: &Path, files: &[&str]) -> Vec<PathBuf> {
+    let paths = files.iter().map(|file| directory.join(file).with_extension("rs"));
+    paths.filter(|path| !path.exists()).collect()
+}
+
+/// Adds the Rust files in `directory`, with their numbers of lines.
+fn lines(directory: &Path, found: &mut Vec<(PathBuf, usize)>) {
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() && !path.ends_with("target") {
+            lines(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push((path.clone(), fs::read_to_string(&path).unwrap().lines().count()));
+        }
+    }
+}
+
+/// Returns the files with too many lines.
+fn too_long(directories: &[PathBuf]) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    directories.iter().for_each(|directory| lines(directory, &mut found));
+    assert!(!found.is_empty());
+    found.into_iter().filter(|(_, lines)| *lines > MAX_LINES).map(|(path, _)| path).collect()
+}
+
+/// Creates a crate with these files.
+fn planted(files: &[(&str, &str)]) -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    for (path, text) in files {
+        let path = directory.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    directory
+}
+
+#[test]
+fn no_file_of_a_crate_depends_on_itself() {
+    let crates = fs::read_dir(workspace().join("crates")).unwrap();
+    let found: Vec<String> = crates.flat_map(|entry| cycles_in(&entry.unwrap().path())).collect();
+    assert!(found.is_empty(), "{} cycles:\n{}", found.len(), found.join("\n"));
+}
+
+#[test]
+fn each_form_of_an_import_is_found() {
+    let lib = (
+        "src/lib.rs",
+        "mod a;\nmod b;\nmod c;\npub use a::*;\npub(crate) use self::b::{B, Other as Renamed};\n",
+    );
+    let b = (
+        "src/b/mod.rs",
+        "mod inner;\npub struct Other;\npub use inner::Inner;\npub struct B(pub(crate) crate::A);\n",
+    );
+    let inner = ("src/b/inner.rs", "pub struct Inner;\n");
+    let c = ("src/c.rs", "pub fn c() {}\n");
+    for import in [
+        "use crate::B;",
+        "use crate::{c::c, b::{self, B}};",
+        "use crate::Renamed;",
+        "use super::b::B as Local;",
+        "fn f() { crate::b::B::new() }",
+        "fn f() { use crate::{b}; b::B::new() }",
+        "fn f() { println!(\"{}\", crate::Renamed) }",
+        "use crate::*; fn f(_: Renamed) {}",
+        "#[cfg(test)] mod tests { use super::*; } use super::Renamed;",
+        "mod nested { use super::super::B; }",
+    ] {
+        let a = format!("pub struct A;\n{import}\n");
+        let directory = planted(&[lib, ("src/a.rs", &a), b, inner, c]);
+        let found = cycles_in(directory.path());
+        assert_eq!(found.len(), 1, "{import}: {found:?}");
+        assert!(found[0].contains("a.rs takes") && !found[0].contains("c.rs"), "{import}: {found:?}");
+    }
+    for no_cycle in [
+        "use crate::c::c;",
+        "use crate::b::Inner;",
+        "#[cfg(test)] mod tests { use crate::B; }",
+        "pub use crate::B;",
+        "macro_rules! m { () => { $crate::B } }",
+        "use b::B;",
+    ] {
+        let a = format!("pub struct A;\n{no_cycle}\n");
+        let found = cycles_in(planted(&[lib, ("src/a.rs", &a), b, inner, c]).path());
+        assert!(found.is_empty(), "{no_cycle}: {found:?}");
+    }
+}
+
+#[test]
+fn dependencies_between_crates_point_downward() {
+    let output =
+        cargo().args(["metadata", "--no-deps", "--offline", "--format-version", "1"]).output().unwrap();
+    let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let packages = metadata["packages"].as_array().unwrap();
+    let names: Vec<&Value> = packages.iter().map(|package| &package["name"]).collect();
+    let mut dependencies = Vec::new();
+    for package in packages {
+        // A crate's tests may use any crate.
+        let used = package["dependencies"].as_array().unwrap().iter().filter(|used| used["kind"] != "dev");
+        let used = used.filter(|used| names.contains(&&used["name"]));
+        let name = |package: &Value| package["name"].as_str().unwrap().to_owned();
+        dependencies.extend(used.map(|used| (name(package), name(used))));
+    }
+    assert!(dependencies.len() > 10, "{dependencies:?}");
+    assert_eq!(upward(&dependencies), [""; 0]);
+    // The planted twins: up, to a store beside it, and to a crate without a level.
+    for (from, to) in
+        [("polylock-core", "polylock"), ("polylock-sql", "polylock-redis"), ("polylock", "polylock-new")]
+    {
+        assert_eq!(upward(&[(from.to_owned(), to.to_owned())]).len(), 1, "{from} -> {to}");
+    }
+}
+
+#[test]
+fn every_store_has_the_same_files() {
+    let absent: Vec<_> =
+        STORES.iter().flat_map(|(directory, files)| missing(&workspace().join(directory), files)).collect();
+    assert!(absent.is_empty(), "{absent:?}");
+    // The planted twin: a store that is opened in another file.
+    let directory = planted(&[("lib.rs", ""), ("config.rs", ""), ("open.rs", ""), ("backend.rs", "")]);
+    let absent = missing(directory.path(), &["lib", "config", "connect", "backend"]);
+    assert_eq!(absent, [directory.path().join("connect.rs")]);
+}
+
+#[test]
+fn no_file_is_long() {
+    let directories =
+        ["crates", "integration-tests", "docs/template-store"].map(|name| workspace().join(name));
+    assert_eq!(too_long(&directories), [""; 0].map(PathBuf::from));
+    // The planted twin: one line more.
+    let (longest, longer) = ("//\n".repeat(MAX_LINES), "//\n".repeat(MAX_LINES + 1));
+    let directory = planted(&[("a/longest.rs", &longest), ("a/longer.rs", &longer), ("a/text.md", &longer)]);
+    assert_eq!(too_long(&[directory.path().to_owned()]), [directory.path().join("a/longer.rs")]);
+}
