@@ -2,6 +2,7 @@
 //! users run, and the program that plants bugs.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod fenced_update;
 mod packages;
 mod schema;
 mod supervisor;
