@@ -16,7 +16,7 @@ export POLYLOCK_TEST_REQUIRE=${POLYLOCK_TEST_REQUIRE:-all}
 export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))}
 
 # The time of a unit test and of another test, in milliseconds: more is shown in the log, and fails.
-readonly UNIT_TIME=10000,60000 TEST_TIME=60000,240000
+readonly UNIT_TIME=10000,60000 TEST_TIME=60000,300000
 
 say() { printf '\n== %s\n' "$*"; }
 

@@ -2,6 +2,7 @@
 //! that users run, and the program that plants bugs.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod fenced_update;
 mod imports;
 mod packages;
 mod schema;

@@ -1,7 +1,6 @@
 //! The optimistic helpers on every database: no stale write commits, whichever writer stalls, at every isolation level.
 
 mod database;
-mod example;
 mod fences;
 mod found_rows;
 mod order;

@@ -1,4 +1,4 @@
-//! The example of the helpers, run as a user would.
+//! The example of the optimistic helpers, run as a user would.
 
 use polylock_integration_tests::{
     cargo::cargo,
