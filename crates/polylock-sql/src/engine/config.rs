@@ -8,8 +8,7 @@ use polylock_core::{
     url::{Address, Keys, StoreUrl, driver_keys::DriverKey},
 };
 
-use super::{table, version::NextVersion};
-use crate::pessimistic::Strategy;
+use super::{strategy::Strategy, table, version::NextVersion};
 
 /// The range of `polylock.operation_timeout`.
 const TIMEOUTS: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(600);
@@ -206,7 +205,7 @@ macro_rules! common_setters {
             $(#[$connections])*
             connections(connections: u32) => common.connections;
             /// The strategy: rows with a lease by default. All processes that share a lock must use the same strategy.
-            strategy(strategy: crate::pessimistic::Strategy) => common.strategy;
+            strategy(strategy: crate::engine::strategy::Strategy) => common.strategy;
         }
 
         /// Adds one table version, for tests.

@@ -1,11 +1,11 @@
-//! The part of the stores that all databases share: a [backend] over a [`Dialect`], which owns the statements and the connections.
+//! The part of the stores that all databases share: a backend over a [`Dialect`](dialect::Dialect), which owns the statements and the connections.
 
 mod backend;
 pub(crate) mod background;
 pub(crate) mod columns;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) mod config;
-mod dialect;
+pub(crate) mod dialect;
 pub(crate) mod gate;
 mod poller;
 pub(crate) mod rows;
@@ -19,8 +19,3 @@ pub(crate) mod table;
 pub(crate) mod version;
 
 pub(crate) use backend::Engine;
-pub(crate) use dialect::{
-    Dialect, LIST_ROWS, MAX_TTL, MIN_TTL, PollInterval, PollOutcome, SWEEP_EVERY, SWEEP_ROWS, bytes, label,
-    notice, range, slot,
-};
-pub(crate) use rows::{ClaimRow, EntryState};

@@ -19,8 +19,8 @@ use sqlx::{Error, MySql, mysql::MySqlRow};
 
 use super::{hand_over, local_requests::LocalRequests};
 use crate::engine::{
-    PollInterval, PollOutcome, bytes,
     columns::{Columns, require, unhex},
+    dialect::{PollInterval, PollOutcome, bytes},
     rows::micros,
     server::{
         literal::{Arg, Template},

@@ -11,7 +11,7 @@ use super::{
     server::{ErrorCodes, ServerPools},
     store::PessimisticBackend,
 };
-use crate::engine::{MAX_TTL, server::driver::ClassifyErrors};
+use crate::engine::{dialect::MAX_TTL, server::driver::ClassifyErrors};
 
 /// Opens the store on `pools` of a server that has been checked. `durable` is true if tokens survive a crash of the server's machine;
 /// `connections` is the number of connections that locks may pin.

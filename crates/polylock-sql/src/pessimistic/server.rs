@@ -10,9 +10,8 @@ use polylock_core::{
 use sqlx::{Database, Executor, SqlStr};
 
 use crate::engine::{
-    bytes,
     columns::Columns,
-    label, range,
+    dialect::{bytes, label, range},
     rows::{self, TimedReply, micros},
     server::{
         driver::{ClassifyErrors, Driver, ErrorClass},

@@ -7,7 +7,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::server::{Connection, Identity, LockServer, ReplyRow};
 use crate::engine::{
-    bytes,
+    dialect::bytes,
     server::{
         driver::ErrorClass,
         literal::{Arg, Template},

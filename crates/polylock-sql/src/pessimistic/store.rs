@@ -23,7 +23,11 @@ use super::{
     session::{Entered, PinnedConnections, Session},
     waiter::Waiter,
 };
-use crate::engine::{SWEEP_EVERY, SWEEP_ROWS, background::Background, bytes, notice, server::literal::Arg};
+use crate::engine::{
+    background::Background,
+    dialect::{SWEEP_EVERY, SWEEP_ROWS, bytes, notice},
+    server::literal::Arg,
+};
 
 /// The time that the server may take to notify a waiter that it has been granted a free lock.
 const NOTIFICATION_WAIT: Duration = Duration::from_millis(100);

@@ -22,9 +22,9 @@ use super::{
     statements::Statements,
 };
 use crate::engine::{
-    self, ClaimRow, Dialect, EntryState, PollInterval, PollOutcome, SWEEP_ROWS, bytes,
     columns::Columns,
-    rows::{self, TimedReply},
+    dialect::{Dialect, PollInterval, PollOutcome, SWEEP_ROWS, bytes, notice},
+    rows::{self, ClaimRow, EntryState, TimedReply},
     server::{
         literal::Arg,
         locks::{claim_arguments, packed},
@@ -206,7 +206,7 @@ impl Dialect for PostgresDialect {
     }
 
     async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
-        let notice = engine::notice(order);
+        let notice = notice(order);
         let arguments = [
             Arg::Bytes(bytes(name)),
             Arg::Text(&notice),

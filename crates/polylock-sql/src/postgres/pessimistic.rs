@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     engine::{
-        MIN_TTL,
+        dialect::MIN_TTL,
         server::{literal::Template, pool::Server, tables::Tables},
         version::Version,
     },

@@ -24,12 +24,12 @@ use super::{
     watch::{self, Watch},
 };
 use crate::engine::{
-    self, ClaimRow, Dialect, EntryState, LIST_ROWS, MAX_TTL, MIN_TTL, PollInterval, PollOutcome, SWEEP_ROWS,
-    bytes,
     columns::Columns,
-    label,
-    rows::{self, micros},
-    slot,
+    dialect::{
+        Dialect, LIST_ROWS, MAX_TTL, MIN_TTL, PollInterval, PollOutcome, SWEEP_ROWS, bytes, label, notice,
+        slot,
+    },
+    rows::{self, ClaimRow, EntryState, micros},
 };
 
 /// The maximum number of rounds of a claim. Another round follows if the request that it waits for leaves between the two steps of a round.
@@ -322,7 +322,7 @@ impl Dialect for SqliteDialect {
     }
 
     async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
-        let arguments = SqliteArguments::default().with(bytes(name)).with(engine::notice(order));
+        let arguments = SqliteArguments::default().with(bytes(name)).with(notice(order));
         let sql = if order.force { &self.statements.break_lock } else { &self.statements.mark };
         self.rows(Lane::Relaxed, Operation::Break, sql, arguments, rows::holders).await
     }

@@ -20,7 +20,7 @@ use super::{
     statements::Statements,
 };
 use crate::engine::{
-    PollInterval, PollOutcome,
+    dialect::{PollInterval, PollOutcome},
     rows::{self, hex},
 };
 
