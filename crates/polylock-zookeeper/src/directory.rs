@@ -15,6 +15,7 @@
 //! 3. A list that was sent before the newest applied list is dropped: it may show an older node of the same name, with other sequences.
 
 use std::{
+    cell::OnceCell,
     collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, MutexGuard, Weak},
     time::Duration,
@@ -74,7 +75,8 @@ struct Children {
     /// The number of the last list that was applied; `applied_at` is the time of that.
     applied: u64,
     applied_at: Option<Moment>,
-    known: BTreeMap<Rank, KnownRequest>,
+    /// Boxed: a map with one entry, as that of a lock without waiters, allocates a node of eleven.
+    known: BTreeMap<Rank, Box<KnownRequest>>,
 }
 
 #[derive(Debug)]
@@ -91,8 +93,8 @@ struct Own {
     created: u64,
     /// True if a list has shown the request, and thereby all requests that were ahead of it at that time.
     is_listed: bool,
-    /// Dropped when the request is gone.
-    removed: watch::Sender<()>,
+    /// Dropped when the request is gone. Only a request that another one waits for has one.
+    removed: OnceCell<watch::Sender<()>>,
 }
 
 /// The position of a request in the queue of its lock.
@@ -232,8 +234,8 @@ impl Directory {
         let mut state = self.state();
         // The reply to a list may have been processed before the reply to the create.
         let is_listed = state.known.contains_key(&child.rank());
-        let own = Own { created, is_listed, removed: watch::Sender::new(()) };
-        state.known.insert(child.rank(), KnownRequest { child: child.clone(), own: Some(own) });
+        let own = Own { created, is_listed, removed: OnceCell::new() };
+        state.known.insert(child.rank(), Box::new(KnownRequest { child: child.clone(), own: Some(own) }));
     }
 
     /// Removes a request with a node that is certainly gone.
@@ -253,7 +255,7 @@ impl Directory {
             let rank = child.rank();
             let own = previous.remove(&rank).and_then(|known| known.own);
             let own = own.map(|own| Own { is_listed: true, ..own });
-            state.known.insert(rank, KnownRequest { child: child.clone(), own });
+            state.known.insert(rank, Box::new(KnownRequest { child: child.clone(), own }));
         }
         let is_newer = |known: &KnownRequest| known.own.as_ref().is_some_and(|own| own.created > number);
         state.known.extend(previous.into_iter().filter(|(_, known)| is_newer(known)));
@@ -268,7 +270,7 @@ impl Directory {
 
     /// Returns true if a list has shown the request.
     pub(crate) fn is_listed(&self, rank: Rank) -> bool {
-        self.state().known.get(&rank).is_some_and(KnownRequest::is_listed)
+        self.state().known.get(&rank).is_some_and(|known| known.is_listed())
     }
 
     /// Returns the position of a request of this session, with the number of conflicting requests ahead of it only if `counts`; `None` if
@@ -281,7 +283,10 @@ impl Directory {
         let Some(last) = ahead.next() else { return own.is_listed().then_some(Position::First) };
         let last = match &last.own {
             Some(_) if counts && !own.is_listed() => return None,
-            Some(other) => Predecessor::Own(last.child.clone(), other.removed.subscribe()),
+            Some(other) => {
+                let removed = other.removed.get_or_init(|| watch::Sender::new(()));
+                Predecessor::Own(last.child.clone(), removed.subscribe())
+            }
             // Another request may have come in between.
             None if !own.is_listed() => return None,
             None => Predecessor::Other(last.child.clone()),
