@@ -12,8 +12,6 @@ cd "$(dirname "$0")/.."
 
 export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-auto}
 export POLYLOCK_TEST_REQUIRE=${POLYLOCK_TEST_REQUIRE:-all}
-# Most tests wait: for a lease to end, for a server that is down. Twice as many threads as cores keep the cores busy.
-export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))}
 
 # The time of a unit test and of another test, in milliseconds: more is shown in the log, and fails.
 readonly UNIT_TIME=10000,60000 TEST_TIME=60000,300000
@@ -151,7 +149,7 @@ tests() {
     runner=CARGO_TARGET_$(tr 'a-z-' 'A-Z_' <<<"$host")_RUNNER
     env "$runner=env RUSTC_BOOTSTRAP=1" RUST_TEST_TIME_UNIT="$UNIT_TIME" RUST_TEST_TIME_INTEGRATION="$TEST_TIME" POLYLOCK_TEST_BUILT=1 \
         "$target/debug/server" around cargo test --workspace --all-features --locked --no-fail-fast --lib --bins --tests --examples \
-        -- -Z unstable-options --ensure-time | tee "$log" || result=$?
+        -- -Z unstable-options --report-time | tee "$log" || result=$?
     say "the slowest tests, in seconds"
     sed -nE 's/^test (.*) \.\.\. .*<([0-9.]+)s>$/\2 \1/p' "$log" | sort -rn | head -20 || true
     cargo test --workspace --all-features --locked --doc || result=$?

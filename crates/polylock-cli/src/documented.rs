@@ -156,6 +156,7 @@ fn every_variable_of_the_command_is_documented() {
     let sources = [
         include_str!("run/environment.rs"),
         include_str!("store/nested.rs"),
+        include_str!("outer_run.rs"),
         include_str!("store.rs"),
         include_str!("args.rs"),
     ];

@@ -103,6 +103,15 @@ struct Slow {
     queued_at: Mutex<Moment>,
 }
 
+impl Slow {
+    fn notifying_after(delay: Duration) -> Arc<Self> {
+        let mut capabilities = memory::connect().backend.capabilities().clone();
+        capabilities.backend = "slow";
+        let now = SystemClock.now();
+        Arc::new(Self { capabilities, notified_at: now + delay, queued_at: Mutex::new(now) })
+    }
+}
+
 #[async_trait]
 impl Backend for Slow {
     fn capabilities(&self) -> &Capabilities {
@@ -120,6 +129,9 @@ impl Backend for Slow {
     }
 
     async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
+        if SystemClock.now() >= self.notified_at {
+            return Ok(vec![KeepAlive::Held { lease: TTL }; requests.len()]);
+        }
         *self.queued_at.lock().unwrap() = SystemClock.now();
         Ok(vec![KeepAlive::Queued; requests.len()])
     }
@@ -135,15 +147,22 @@ impl Backend for Slow {
 /// The grant came after the last reply with a queue position, and may have come right after it.
 #[tokio::test]
 async fn the_lease_of_a_notified_grant_counts_from_the_last_keep_alive_of_the_queue_entry() {
-    let mut capabilities = memory::connect().backend.capabilities().clone();
-    capabilities.backend = "slow";
-    let queued_at = Mutex::new(SystemClock.now());
-    let slow = Slow { capabilities, notified_at: SystemClock.now() + 2 * TTL, queued_at };
-    let slow = Arc::new(slow);
+    let slow = Slow::notifying_after(2 * TTL);
     let guard = locks(slow.clone()).lock("a").ttl(TTL).acquire().await.unwrap();
     assert_eq!(guard.fencing_token().get(), 7);
     let latest = *slow.queued_at.lock().unwrap() + TTL;
     assert!(guard.deadline() <= latest, "{:?} after {latest:?}", guard.deadline());
+}
+
+/// 1. A request is queued. The first keep-alive of its entry is due a third of the TTL after its claim.
+/// 2. Before that, its grant is delivered, with a lease as long as that of the entry. Its first keep-alive is due at the same time.
+/// 3. The request leaves the list of waiters, and its hold stays in the list of holds.
+#[tokio::test]
+async fn a_hold_with_a_keep_alive_due_at_the_time_of_that_of_its_queue_entry_is_renewed() {
+    let guard = locks(Slow::notifying_after(TTL / 10)).lock("a").ttl(TTL).acquire().await.unwrap();
+    let renewed = SystemClock.before(SystemClock.now() + 10 * TTL, guard.renewed()).await;
+    assert!(renewed.flatten().is_some(), "{:?}", guard.ensure_held());
+    guard.release().await.unwrap();
 }
 
 /// The reply to the first keep-alive that finds a request in the queue is delayed.

@@ -132,7 +132,7 @@ impl ZooKeeperBackend {
                     slot.set_stage(Stage::Idle);
                 }
                 // The request had expired.
-                Stage::Deleting(_) => {
+                Stage::Deleting(..) => {
                     self.withdraw(operation, slot, deadline).await?;
                 }
             }
@@ -144,7 +144,7 @@ impl ZooKeeperBackend {
         let gone = HoldLookup::Known(KeepAlive::Lost(LostReason::Gone));
         let Some(slot) = self.claims.find(request.id) else { return gone };
         match slot.stage() {
-            Stage::Deleting(_) => gone,
+            Stage::Deleting(..) => gone,
             Stage::Held(_) if slot.expires_at() <= SystemClock.now() => {
                 slot.expire();
                 gone

@@ -22,6 +22,7 @@ use std::{
 
 use futures_util::future::{BoxFuture, FutureExt, Shared};
 use polylock_core::{Clock, LostReason, Moment, Release, Request, RequestId, SystemClock, sync::lock};
+use tokio::task::AbortHandle;
 use zookeeper_client::{Error as Failure, EventType};
 
 use crate::{
@@ -68,7 +69,7 @@ pub(crate) enum Stage {
     /// It holds the lock.
     Held(Arc<Node>),
     /// Its node is being deleted, in a task of its own.
-    Deleting(Deletion),
+    Deleting(Deletion, AbortHandle),
 }
 
 /// Completes when the node is gone, and returns the outcome of the release.
@@ -168,7 +169,7 @@ impl Slot {
     /// Sets the stage, unless the node is being deleted. Returns true if it was set.
     pub(crate) fn set_unless_deleting(&self, stage: Stage) -> bool {
         let mut current = self.lock_stage();
-        let is_kept = !matches!(*current, Stage::Deleting(_));
+        let is_kept = !matches!(*current, Stage::Deleting(..));
         if is_kept {
             *current = stage;
         }
@@ -188,7 +189,7 @@ impl Slot {
     }
 
     fn is_deleted(&self) -> bool {
-        matches!(&*self.lock_stage(), Stage::Deleting(deletion) if deletion.peek().is_some())
+        matches!(&*self.lock_stage(), Stage::Deleting(_, task) if task.is_finished())
     }
 
     /// The time at which the request expires if it is not kept alive before.
@@ -246,7 +247,7 @@ impl Slot {
         let mut stage = self.lock_stage();
         let node = match &*stage {
             Stage::Idle => return None,
-            Stage::Deleting(deletion) => return Some(deletion.clone()),
+            Stage::Deleting(deletion, _) => return Some(deletion.clone()),
             Stage::Waiting(node, _) | Stage::Held(node) => {
                 let node = node.clone();
                 async move { Some(node) }.boxed()
@@ -262,9 +263,11 @@ impl Slot {
                 None => Release::Lost(LostReason::Gone),
             }
         });
+        // Nobody may wait for the outcome, so the task itself shows its end.
+        let handle = task.abort_handle();
         // An aborted task may have deleted the node.
         let deletion = task.map(|outcome| outcome.unwrap_or(Release::Released)).boxed().shared();
-        *stage = Stage::Deleting(deletion.clone());
+        *stage = Stage::Deleting(deletion.clone(), handle);
         Some(deletion)
     }
 }

@@ -73,6 +73,8 @@ impl Keeper {
             in_flight: false,
             backoff: None,
         };
+        // Before the hold gets a timer, which may be due at the same time as that of the waiter.
+        state.remove_waiter(hold.request.id);
         kept.set_timer(&mut state.timers);
         let at = kept.timer;
         state.holds.insert(hold.request.id, kept);
@@ -119,9 +121,7 @@ impl Keeper {
     /// Removes `request`, which waits no more.
     pub(super) fn remove_waiter(&self, request: RequestId) {
         let mut state = self.lock();
-        if let Some(waiter) = state.waiters.remove(&request) {
-            state.timers.remove(&(waiter.timer, request));
-        }
+        state.remove_waiter(request);
         if let Some(queue) = &mut state.queue {
             queue.waiters.remove(&request);
             if queue.waiters.is_empty() {

@@ -95,7 +95,7 @@ pub(super) async fn a_timed_out_request_has_left_the_queue(trial: Trial) -> Outc
 pub(super) async fn an_acquire_that_is_not_polled_does_not_keep_the_lock(trial: Trial) -> Outcome {
     let (here, (there, recording)) = (trial.locks().await, trial.recorded().await);
     let holder = acquired(here.lock("n")).await;
-    let mut unpolled = Box::pin(there.lock("n").ttl(trial.renewable()).acquire());
+    let mut unpolled = Box::pin(there.lock("n").ttl(2 * trial.renewable()).acquire());
     assert!(poll_once(&mut unpolled).await.is_none());
     soon("the waiter is queued", recording.queued(&lock_name("n"), 1)).await;
     released(holder).await;

@@ -186,6 +186,13 @@ impl State {
         Some(kept)
     }
 
+    /// Removes the waiter of `request` and its timer.
+    pub(super) fn remove_waiter(&mut self, request: RequestId) {
+        if let Some(waiter) = self.waiters.remove(&request) {
+            self.timers.remove(&(waiter.timer, request));
+        }
+    }
+
     /// Schedules the retry of a keep-alive of `request` that has failed, so that its effect is unknown.
     pub(super) fn failed(&mut self, context: &StoreContext, now: Moment, request: RequestId) {
         let Self { holds, waiters, timers, .. } = self;

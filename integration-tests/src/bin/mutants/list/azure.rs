@@ -111,6 +111,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
         from: "Stage::Held(Hold { until, .. }) | Stage::Orphaned(_, until) => until > now,",
         to: "Stage::Orphaned(_, until) => until > now,
                 Stage::Held(Hold { .. }) => true,",
-        test: ("databases", "pessimistic::on_postgres::holds_left_to_expire_return_their_connections"),
+        test: (
+            "scenarios",
+            "databases::pessimistic::on_postgres::holds_left_to_expire_return_their_connections",
+        ),
     },
 ];
