@@ -1,11 +1,11 @@
 //! The state of this process's requests: their acquisitions, and the end of their holds.
 
 use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard},
     time::Duration,
 };
 
-use polylock_core::{Clock, Moment, QueuePosition, Request, RequestId, SystemClock, requests::RequestTable};
+use polylock_core::{sync::lock, Clock, Moment, QueuePosition, Request, RequestId, SystemClock, requests::RequestTable};
 
 /// The shortest and the longest pause of a waiter: each is twice the one before. Up to a quarter is subtracted at random, so that the
 /// waiters of many processes do not send requests at the same time.
@@ -74,6 +74,6 @@ impl Attempts {
     }
 
     fn lock(&self) -> MutexGuard<'_, RequestTable<Attempt>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }

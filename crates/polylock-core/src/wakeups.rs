@@ -47,18 +47,18 @@
 //!    from there: it is not delivered.
 
 mod handover;
+mod state;
 mod waiter;
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Mutex, MutexGuard},
     time::Duration,
 };
 
-use tokio::sync::Notify;
-
-use crate::{Grant, LockName, Mode, Request, RequestId, Wake, sync::lock};
+use crate::{LockName, Mode, Request, RequestId, Wake, sync::lock};
 pub use handover::{Handover, WaiterId};
+use state::{Registration, State};
 pub use waiter::Waiter;
 
 /// The registry of the waiters. See the [module](self) for the life of a waiter.
@@ -85,38 +85,13 @@ pub struct Candidate {
     pub watches: RequestId,
 }
 
-#[derive(Debug, Default)]
-struct State {
-    waiters: HashMap<RequestId, Registration>,
-    /// Reverse index: waiters by the request that they are blocked on.
-    followers: HashMap<RequestId, Vec<RequestId>>,
-    /// The waiters by ticket.
-    tickets: HashMap<u64, RequestId>,
-    /// The last ticket assigned.
-    last: u64,
-}
-
-#[derive(Debug)]
-struct Registration {
-    name: LockName,
-    mode: Mode,
-    queue_lease: Duration,
-    watches: Option<RequestId>,
-    ticket: u64,
-    /// The queue position that the last claim returned; `granted` has the last grant and the position that it is for.
-    position: Option<u64>,
-    granted: Option<(u64, Grant)>,
-    /// `Some` from the first notification or the first wait, so that a claim that is granted at once allocates none.
-    notify: Option<Arc<Notify>>,
-}
-
 impl Wakeups {
     /// Registers `request` before its claim is sent: from now on notifications for it are kept. The registration lasts until the
     /// request is granted the lock or [removed](Self::remove); a later claim continues it. A request that does not queue is not
     /// registered, and its handle does nothing.
     pub fn register(&self, request: &Request) -> Waiter<'_> {
         let (ticket, has_position) = if request.queues { self.lock().register(request) } else { (0, false) };
-        Waiter { wakeups: self, request: request.id, ticket, has_position }
+        Waiter { state: &self.state, request: request.id, ticket, has_position }
     }
 
     /// Removes `request`, which is about to be released or withdrawn, or has left the queue.
@@ -250,74 +225,10 @@ impl Wakeups {
     }
 }
 
-impl Registration {
-    fn notify(&mut self) {
-        self.notify.get_or_insert_default().notify_one();
-    }
-}
-
-impl State {
-    /// Returns the ticket, and true if there is a queue position from an earlier claim.
-    fn register(&mut self, request: &Request) -> (u64, bool) {
-        let Self { waiters, tickets, last, .. } = self;
-        let waiter = waiters.entry(request.id).or_insert_with(|| {
-            *last += 1;
-            tickets.insert(*last, request.id);
-            Registration {
-                name: request.name.clone(),
-                mode: request.mode,
-                queue_lease: request.queue_lease(),
-                watches: None,
-                ticket: *last,
-                position: None,
-                granted: None,
-                notify: None,
-            }
-        });
-        (waiter.ticket, waiter.position.is_some())
-    }
-
-    fn find(&mut self, waiter: WaiterId) -> Option<&mut Registration> {
-        let request = match waiter {
-            WaiterId::Ticket(ticket) => *self.tickets.get(&ticket)?,
-            WaiterId::Request(request) => request,
-        };
-        self.waiters.get_mut(&request)
-    }
-
-    fn watch(&mut self, request: RequestId, watched: RequestId) {
-        let Some(waiter) = self.waiters.get_mut(&request) else { return };
-        match waiter.watches.replace(watched) {
-            Some(before) if before == watched => return,
-            Some(before) => self.unlink(request, before),
-            None => {}
-        }
-        self.followers.entry(watched).or_default().push(request);
-    }
-
-    fn remove(&mut self, request: RequestId) {
-        if let Some(waiter) = self.waiters.remove(&request) {
-            self.tickets.remove(&waiter.ticket);
-            if let Some(watched) = waiter.watches {
-                self.unlink(request, watched);
-            }
-        }
-    }
-
-    fn unlink(&mut self, request: RequestId, watched: RequestId) {
-        if let Some(followers) = self.followers.get_mut(&watched) {
-            followers.retain(|waiter| *waiter != request);
-            if followers.is_empty() {
-                self.followers.remove(&watched);
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::FencingToken;
+    use crate::{FencingToken, Grant};
     use futures_util::FutureExt;
 
     fn request() -> Request {

@@ -84,7 +84,7 @@ impl Modules {
         let mut rest = &tokens.into_iter().collect::<Vec<_>>()[..];
         let mut is_public = false;
         while let [first, after @ ..] = rest {
-            rest = match (first.to_string().as_str(), after) {
+            rest = match (text(first).as_str(), after) {
                 ("#", [attribute, after @ ..]) if is_for_tests(attribute) => skip_item(after),
                 ("pub", after) => {
                     is_public = true;
@@ -159,7 +159,7 @@ impl Modules {
 impl Module {
     /// Adds the names of the import at the start of `tokens`; returns the tokens after it.
     fn read_import<'t>(&mut self, tokens: &'t [TokenTree], is_reexport: bool) -> &'t [TokenTree] {
-        let end = tokens.iter().position(|token| token.to_string() == ";").unwrap_or(tokens.len());
+        let end = tokens.iter().position(|token| text(token) == ";").unwrap_or(tokens.len());
         let mut found = Vec::new();
         read_tree(&tokens[..end], &Names::new(), &mut found);
         if !is_reexport {
@@ -168,6 +168,11 @@ impl Module {
         self.imports.extend(found);
         &tokens[end..]
     }
+}
+
+/// Returns the text of a token; that of a group is empty.
+fn text(token: &TokenTree) -> String {
+    if let TokenTree::Group(_) = token { String::new() } else { token.to_string() }
 }
 
 fn is_for_tests(attribute: &TokenTree) -> bool {
@@ -179,21 +184,21 @@ fn is_for_tests(attribute: &TokenTree) -> bool {
 fn skip_item(tokens: &[TokenTree]) -> &[TokenTree] {
     let is_end = |token: &TokenTree| match token {
         TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
-        token => token.to_string() == ";",
+        token => text(token) == ";",
     };
     let end = tokens.iter().position(is_end).map_or(tokens.len(), |end| end + 1);
     // The braces of a `use` end with a semicolon.
-    let end = end + usize::from(tokens.get(end).is_some_and(|token| token.to_string() == ";"));
+    let end = end + usize::from(tokens.get(end).is_some_and(|token| text(token) == ";"));
     &tokens[end..]
 }
 
 /// Adds the names and paths of a `use` tree.
 fn read_tree(tokens: &[TokenTree], prefix: &[String], found: &mut Vec<(String, Names)>) {
-    for tree in tokens.split(|token| token.to_string() == ",").filter(|tree| !tree.is_empty()) {
+    for tree in tokens.split(|token| text(token) == ",").filter(|tree| !tree.is_empty()) {
         let (mut path, mut name) = (prefix.to_owned(), None);
-        let mut tokens = tree.iter().filter(|token| token.to_string() != ":");
+        let mut tokens = tree.iter().filter(|token| text(token) != ":");
         while let Some(token) = tokens.next() {
-            match (token, token.to_string().as_str()) {
+            match (token, text(token).as_str()) {
                 (TokenTree::Group(group), _) => {
                     read_tree(&group.stream().into_iter().collect::<Vec<_>>(), &path, found);
                     path.clear();
@@ -221,7 +226,7 @@ fn read_code(tokens: &[TokenTree], module: &mut Module) -> usize {
     let inside: Vec<TokenTree> = group.stream().into_iter().collect();
     let mut rest = &inside[..];
     while let [first, after @ ..] = rest {
-        rest = match (first.to_string().as_str(), after) {
+        rest = match (text(first).as_str(), after) {
             // An import inside a function is treated as one of the module.
             ("use", _) => module.read_import(after, false),
             // The name of a field or a method.
@@ -239,8 +244,8 @@ fn path_at(tokens: &[TokenTree]) -> (Option<Names>, usize) {
     let [TokenTree::Ident(first), ..] = tokens else { return (None, tokens.len().min(1)) };
     let (mut path, mut length) = (vec![first.to_string()], 1);
     while let [colon, second, TokenTree::Ident(name), ..] = &tokens[length..]
-        && colon.to_string() == ":"
-        && second.to_string() == ":"
+        && text(colon) == ":"
+        && text(second) == ":"
     {
         path.push(name.to_string());
         length += 3;

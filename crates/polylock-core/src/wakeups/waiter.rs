@@ -1,14 +1,16 @@
 //! The handle of a claim on the registration of its request.
 
-use super::{State, Wakeups};
-use crate::RequestId;
+use std::sync::Mutex;
+
+use super::state::State;
+use crate::{RequestId, sync::lock};
 
 /// The handle of a claim on the registration of its request, for the outcome of the claim. Dropping it means that the outcome is
-/// unknown: the request stays registered until [`Wakeups::remove`].
+/// unknown: the request stays registered until [`Wakeups::remove`](super::Wakeups::remove).
 #[derive(Debug)]
 #[must_use = "the registry needs the outcome of the claim"]
 pub struct Waiter<'a> {
-    pub(super) wakeups: &'a Wakeups,
+    pub(super) state: &'a Mutex<State>,
     pub(super) request: RequestId,
     /// 0 if the request does not queue.
     pub(super) ticket: u64,
@@ -16,7 +18,7 @@ pub struct Waiter<'a> {
 }
 
 impl Waiter<'_> {
-    /// Returns the number by which the store identifies the waiter to [`Wakeups::deliver`]; 0 if the request does not queue. It is the
+    /// Returns the number by which the store identifies the waiter to [`Wakeups::deliver`](super::Wakeups::deliver); 0 if the request does not queue. It is the
     /// same for all claims of one registration.
     #[must_use]
     pub const fn ticket(&self) -> u64 {
@@ -51,7 +53,7 @@ impl Waiter<'_> {
 
     fn update(&self, change: impl FnOnce(&mut State)) {
         if self.ticket != 0 {
-            change(&mut self.wakeups.lock());
+            change(&mut lock(self.state));
         }
     }
 }

@@ -168,7 +168,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "a repeated claim has another ticket, and loses a kept notification",
-        file: "crates/polylock-core/src/wakeups.rs",
+        file: "crates/polylock-core/src/wakeups/state.rs",
         from: "        let Self { waiters, tickets, last, .. } = self;
 ",
         to: "        self.remove(request.id);
