@@ -5,7 +5,9 @@ use std::{
     time::Duration,
 };
 
-use polylock_core::{sync::lock, Clock, Moment, QueuePosition, Request, RequestId, SystemClock, requests::RequestTable};
+use polylock_core::{
+    Clock, Moment, QueuePosition, Request, RequestId, SystemClock, requests::RequestTable, sync::lock,
+};
 
 /// The shortest and the longest pause of a waiter: each is twice the one before. Up to a quarter is subtracted at random, so that the
 /// waiters of many processes do not send requests at the same time.

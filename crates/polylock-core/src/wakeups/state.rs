@@ -13,7 +13,7 @@ pub(super) struct State {
     /// Reverse index: waiters by the request that they are blocked on.
     pub(super) followers: HashMap<RequestId, Vec<RequestId>>,
     /// The waiters by ticket.
-    tickets: HashMap<u64, RequestId>,
+    pub(super) tickets: HashMap<u64, RequestId>,
     /// The last ticket assigned.
     last: u64,
 }
