@@ -6,8 +6,8 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use polylock_core::{
-    Backend, Capabilities, ClaimOutcome, Clock, KeepAlive, Locks, Release, Request, Result, Store,
-    SystemClock, Wake, memory,
+    Backend, Capabilities, ClaimOutcome, Clock, Fault, KeepAlive, Locks, Operation, Order, Release, Request,
+    Result, Store, SystemClock, Unavailable, Wake, memory,
 };
 
 /// The in-memory store, with claims that take some time or hang.
@@ -81,4 +81,53 @@ async fn a_store_that_hangs_is_unavailable_to_all() {
     assert_eq!(outcomes(&locks, 100).await, [0, 0, 100]);
     let took = SystemClock.now().since(began);
     assert!(took < Duration::from_secs(10), "{took:?}");
+}
+
+/// A store without a queue that cannot be reached.
+#[derive(Debug)]
+struct Unreachable {
+    capabilities: Capabilities,
+}
+
+impl Unreachable {
+    fn error(operation: Operation) -> polylock_core::Error {
+        Unavailable::new("unreachable", operation, Fault::Temporary, "connection refused").into()
+    }
+}
+
+#[async_trait]
+impl Backend for Unreachable {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    async fn claim(&self, _: &Request) -> Result<ClaimOutcome> {
+        Err(Self::error(Operation::Claim))
+    }
+
+    async fn wait(&self, _: &Request) -> Result<Wake> {
+        Err(Self::error(Operation::Wait))
+    }
+
+    async fn keep_alive(&self, _: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
+        Err(Self::error(Operation::Renew))
+    }
+
+    async fn release(&self, _: &Request) -> Result<Release> {
+        Err(Self::error(Operation::Release))
+    }
+}
+
+/// 1. An acquisition fails in an outage, and its rollback is retried until its TTL is over;
+/// 2. another acquisition begins, and claims, so it finds the outage, too.
+#[tokio::test]
+async fn an_acquisition_does_not_wait_for_the_rollback_of_an_earlier_one() {
+    let mut capabilities = memory::connect().backend.capabilities().clone();
+    capabilities.order = Order::Unordered;
+    let locks = Locks::new(Store::new(Arc::new(Unreachable { capabilities })));
+    for _ in 0..2 {
+        let acquisition = locks.lock("a").outage(Duration::from_millis(100)).acquire();
+        let outcome = tokio::time::timeout(Duration::from_secs(10), acquisition).await;
+        assert!(outcome.expect("the limit for outages ends it").unwrap_err().is_temporary());
+    }
 }

@@ -140,7 +140,6 @@ pub(super) async fn run(parts: Parts) {
         },
     };
     record_acquire(&context, &request, began, outcome_label(&outcome));
-    let rollback = Rollback { needed: acquisition.may_have_entry, claim: acquisition.claim };
     let result = match outcome {
         Ok(Some(Acquired::Reentered(shared_hold))) => Ok(shared_hold),
         Ok(Some(Acquired::New { grant, sent })) => {
@@ -153,10 +152,11 @@ pub(super) async fn run(parts: Parts) {
         Ok(None) => {
             tracing::debug!(parent: span, lock.name = %request.name, "dropped by the caller");
             drop(entered);
-            rollback.run(&context, &request).await;
+            Rollback::of(acquisition).run(&context, &request).await;
             return drop(given_up);
         }
         Err(error) => {
+            let rollback = Rollback::of(acquisition);
             let under_way = rollback.needed.then(|| context.pending.begin());
             drop(entered);
             let mut rollback = pin!(rollback.run(&context, &request));
@@ -208,6 +208,12 @@ struct Rollback {
 }
 
 impl Rollback {
+    /// Ends an acquisition that has failed. Its entry is not kept alive any more, and the next waiter of this process does not wait for
+    /// the rollback, which may take until the end of an outage.
+    fn of(acquisition: Acquisition<'_>) -> Self {
+        Self { needed: acquisition.may_have_entry, claim: acquisition.claim }
+    }
+
     async fn run(self, context: &Arc<StoreContext>, request: &Arc<Request>) {
         if let Some(mut claim) = self.claim {
             // The reply is not used; only the end of the claim matters: see the module.

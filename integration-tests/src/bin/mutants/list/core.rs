@@ -255,6 +255,13 @@ pub(super) const MUTANTS: &[Mutant] = &[
         test: ("foreground", "an_operation_dropped_by_its_caller_is_rolled_back_or_completed"),
     },
     Mutant {
+        name: "a waiter that has failed stays in the local queue until its rollback is confirmed",
+        file: "crates/polylock-core/src/engine/acquisition_task.rs",
+        from: "let rollback = Rollback::of(acquisition);",
+        to: "let rollback = Rollback { needed: acquisition.may_have_entry, claim: acquisition.claim };",
+        test: ("claims", "an_acquisition_does_not_wait_for_the_rollback_of_an_earlier_one"),
+    },
+    Mutant {
         name: "the I/O thread claims for a cancelled caller",
         file: "crates/polylock-core/src/engine/first_claim.rs",
         from: "    caller: Caller,
