@@ -190,7 +190,7 @@ pub async fn valkey() -> Result<Namespace, Missing> {
 pub async fn redis_cluster() -> Result<Namespace, Missing> {
     let cluster = servers::redis_cluster()?;
     let prefix = cluster.name();
-    let url = with_key(cluster.url(), "polylock.prefix", &prefix);
+    let url = with_key(cluster.url(), "polylock.namespace", &prefix);
     let nodes = nodes::nodes(cluster.url());
     namespace(url, Entries::ClusterKeys(prefix, urls(&nodes)))
 }
@@ -201,7 +201,7 @@ pub async fn redis_cluster() -> Result<Namespace, Missing> {
 /// [`Missing`] if there are none.
 pub async fn redis_sentinel() -> Result<Namespace, Missing> {
     let sentinels = servers::redis_sentinel()?;
-    let url = with_key(sentinels.url(), "polylock.prefix", &sentinels.name());
+    let url = with_key(sentinels.url(), "polylock.namespace", &sentinels.name());
     namespace(url, Entries::Uncounted)
 }
 

@@ -62,9 +62,9 @@ impl fmt::Debug for Config {
 
 impl Config {
     /// The default of the path in the container, below which the blobs of locks are.
-    pub const DEFAULT_PREFIX: &str = "polylock";
+    pub const DEFAULT_NAMESPACE: &str = "polylock";
     /// The default of [`operation_timeout`](Self::operation_timeout).
-    pub const DEFAULT_REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
+    pub const DEFAULT_OPERATION_TIMEOUT: Duration = Duration::from_secs(3);
     /// The default of [`connect_timeout`](Self::connect_timeout).
     pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -87,12 +87,12 @@ impl Config {
         let yes_or_no = [("true", true), ("false", false)];
         let config = Self {
             container,
-            prefix: prefix.unwrap_or_else(|| Self::DEFAULT_PREFIX.to_owned()),
+            prefix: prefix.unwrap_or_else(|| Self::DEFAULT_NAMESPACE.to_owned()),
             endpoint: account.endpoint,
             credential: account.credential,
             operation_timeout: keys
                 .duration("polylock.operation_timeout")?
-                .unwrap_or(Self::DEFAULT_REQUEST_TIMEOUT),
+                .unwrap_or(Self::DEFAULT_OPERATION_TIMEOUT),
             connect_timeout: keys
                 .duration("polylock.connect_timeout")?
                 .unwrap_or(Self::DEFAULT_CONNECT_TIMEOUT),
@@ -108,8 +108,8 @@ impl Config {
     ///
     /// # Errors
     /// [`ConfigError`] on an invalid path.
-    pub fn prefix(mut self, prefix: &str) -> Result<Self, ConfigError> {
-        self.prefix = account::prefix(prefix)?;
+    pub fn namespace(mut self, namespace: &str) -> Result<Self, ConfigError> {
+        self.prefix = account::prefix(namespace)?;
         Ok(self)
     }
 
@@ -227,7 +227,7 @@ mod tests {
             "azblob://locks@acc1/a/b/?polylock.account_key={KEY}&polylock.operation_timeout=2s\
              &polylock.connect_timeout=9s&polylock.create_container=false&polylock.tls_ca=/ca.pem"
         );
-        let set = Config::new("az://locks@acc1").unwrap().prefix("a/b").unwrap();
+        let set = Config::new("az://locks@acc1").unwrap().namespace("a/b").unwrap();
         let set = set
             .account_key("acc1", KEY)
             .unwrap()

@@ -53,6 +53,7 @@ pub(crate) const DRIVER_KEYS: &[DriverKey] = &[
         &["container", "container_name", "azure_container_name"],
         "write the container in the URL: az://container@account/prefix",
     ),
+    rejected(&["polylock.namespace"], "write the path in the URL: az://container@account/path"),
     rejected(&["skip_signature", "anonymous"], "locks need write access: add credentials"),
 ];
 

@@ -126,7 +126,7 @@ that needs no preparation, such as SQLite. The statements do not change
 existing objects and may be run again.
 
 RIGHTS OF THE PROGRAM'S USER, IN ADDITION TO THE RIGHT TO CONNECT
-  PostgreSQL (polylock.schema is public, polylock.table is polylock):
+  PostgreSQL (polylock.schema is public, polylock.namespace is polylock):
     GRANT USAGE ON SCHEMA public TO app;
     GRANT SELECT ON public.polylock_meta TO app;
     GRANT SELECT, INSERT, UPDATE, DELETE

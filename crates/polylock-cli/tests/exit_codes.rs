@@ -139,7 +139,7 @@ fn invalid_settings() {
         ("env:NOT_SET", "NOT_SET is not set"),
         ("file:not-there", "not-there can't be read"),
         ("postgres:db", "names no server"),
-        ("postgres://h/x?polylock.table=a;b", "polylock.table"),
+        ("postgres://h/x?polylock.namespace=a;b", "polylock.namespace"),
     ] {
         assert_code(
             &workspace.polylock_without_store().args(["-S", store, "schema"]).output().unwrap(),

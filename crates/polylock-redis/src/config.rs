@@ -68,7 +68,7 @@ pub(crate) struct Settings {
     pub(crate) allowed: Vec<Allowed>,
 }
 
-pub(crate) const DEFAULT_PREFIX: &str = "polylock";
+pub(crate) const DEFAULT_NAMESPACE: &str = "polylock";
 pub(crate) const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// The default of the stores whose requests go to one server.
 pub(crate) const DEFAULT_OPERATION_TIMEOUT: Duration = Duration::from_millis(500);
@@ -134,7 +134,7 @@ impl Settings {
             timeouts.map(|(own_key, driver_key, default)| own_key.or(driver_key).unwrap_or(default));
         let settings = Self {
             client_name: driver.client_name,
-            prefix: keys.text("polylock.prefix").unwrap_or_else(|| DEFAULT_PREFIX.to_owned()),
+            prefix: keys.text("polylock.namespace").unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned()),
             connect_timeout,
             operation_timeout,
             certificates: Certificates {
@@ -169,7 +169,7 @@ impl Settings {
             from_clients: false,
             credentials: None,
             client_name: None,
-            prefix: DEFAULT_PREFIX.to_owned(),
+            prefix: DEFAULT_NAMESPACE.to_owned(),
             connect_timeout: DEFAULT_CONNECT_TIMEOUT,
             operation_timeout,
             certificates: Certificates::default(),
@@ -188,7 +188,7 @@ impl Settings {
         if !PREFIX_LENGTH.contains(&self.prefix.len()) || !self.prefix.chars().all(is_allowed) {
             let (shortest, longest) = PREFIX_LENGTH.into_inner();
             let problem = format!("must be {shortest} to {longest} letters, digits or one of _-.:/");
-            return Err(ConfigError::new("polylock.prefix", problem));
+            return Err(ConfigError::new("polylock.namespace", problem));
         }
         duration::check("polylock.connect_timeout", self.connect_timeout, &TIMEOUTS)?;
         duration::check("polylock.operation_timeout", self.operation_timeout, &TIMEOUTS)?;
@@ -272,12 +272,12 @@ macro_rules! common_setters {
         $(#[$operation_timeout:meta])*
         operation_timeout: $default:expr $(,)?
     ) => {
-        /// The default of [`prefix`](Self::prefix).
-        pub const DEFAULT_PREFIX: &str = crate::config::DEFAULT_PREFIX;
+        /// The default of [`namespace`](Self::namespace).
+        pub const DEFAULT_NAMESPACE: &str = crate::config::DEFAULT_NAMESPACE;
         /// The default of [`connect_timeout`](Self::connect_timeout).
         pub const DEFAULT_CONNECT_TIMEOUT: std::time::Duration = crate::config::DEFAULT_CONNECT_TIMEOUT;
         /// The default of [`operation_timeout`](Self::operation_timeout).
-        pub const DEFAULT_COMMAND_TIMEOUT: std::time::Duration = $default;
+        pub const DEFAULT_OPERATION_TIMEOUT: std::time::Duration = $default;
 
         $(#[$credentials])*
         #[must_use]
@@ -291,8 +291,8 @@ macro_rules! common_setters {
 
         /// The text, in braces, with which the store's keys begin: 1 to 64 letters, digits or characters of `_-.:/`. `polylock` by default.
         #[must_use]
-        pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
-            self.settings.prefix = prefix.into();
+        pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
+            self.settings.prefix = namespace.into();
             self
         }
 

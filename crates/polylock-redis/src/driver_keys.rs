@@ -70,7 +70,7 @@ const DRIVER_KEYS: &[DriverKey] = &[
         &["replica", "readonly", "read_only", "read_from_replicas", "readFrom", "replicaSet"],
         "locks require the primary: remove this key",
     ),
-    rejected(&["prefix", "key_prefix", "keyPrefix", "namespace"], "write polylock.prefix"),
+    rejected(&["prefix", "key_prefix", "keyPrefix", "namespace"], "write polylock.namespace"),
     one_of(
         &["protocol"],
         &["3", "resp3"],
@@ -167,7 +167,7 @@ mod tests {
             ("sentinelMasterId=m", "sentinelMasterId", "redis+sentinel://"),
             ("cluster=true", "cluster", "redis-cluster://"),
             ("readonly=true", "readonly", "primary"),
-            ("keyPrefix=x", "keyPrefix", "polylock.prefix"),
+            ("keyPrefix=x", "keyPrefix", "polylock.namespace"),
             ("db=a", "db", "number"),
             ("socket_timeout=1h", "socket_timeout", "5ms to 1m"),
             ("socket_timeout=soon", "socket_timeout", "duration"),

@@ -20,7 +20,7 @@ const DRIVER_KEYS: &[DriverKey] = &[
         "locks need write access, which a read-only server refuses: remove this key",
     ),
     rejected(
-        &["group", "chroot", "root", "namespace"],
+        &["group", "chroot", "root", "namespace", "polylock.namespace"],
         "write the path in the URL: zookeeper://host1,host2/path",
     ),
     rejected(

@@ -15,7 +15,7 @@ use crate::schemes;
 /// ```
 /// assert_eq!(polylock::schema("memory:")?, None);
 /// # #[cfg(feature = "postgres")] {
-/// let statements = polylock::schema("postgres://app@db.example.com/app?polylock.table=app_locks")?;
+/// let statements = polylock::schema("postgres://app@db.example.com/app?polylock.namespace=app_locks")?;
 /// assert!(statements.is_some_and(|text| text.contains("app_locks_holds")));
 /// # }
 /// # Ok::<_, polylock::ConfigError>(())

@@ -83,7 +83,7 @@ const LONG_SESSION: Duration = Duration::from_secs(90);
 /// [`Missing`] if the directory can't be created.
 pub fn keys_of(server: &Server, scheme: &str) -> Result<Namespace, Missing> {
     let (prefix, (_, rest)) = (server.name(), server.url().split_once(':').unwrap_or_default());
-    let url = with_key(&format!("{scheme}:{rest}"), "polylock.prefix", &prefix);
+    let url = with_key(&format!("{scheme}:{rest}"), "polylock.namespace", &prefix);
     namespace(url, Entries::Keys(prefix, server.url().to_owned()))
 }
 
@@ -97,7 +97,7 @@ pub fn nodes_of<const N: usize>(alive: &[String], dead: [String; N]) -> Result<N
     for (index, dead) in dead.into_iter().enumerate() {
         all.insert(2 * index + 1, dead);
     }
-    let url = with_key(&nodes::url(all.iter().map(String::as_str)), "polylock.prefix", &prefix);
+    let url = with_key(&nodes::url(all.iter().map(String::as_str)), "polylock.namespace", &prefix);
     // The nodes were started recently, and lose no data. Some tests use leases that are too long to wait for.
     namespace(
         format!("{url}&polylock.restart=trust&polylock.max_ttl=10m"),
@@ -119,7 +119,7 @@ pub fn tables_of(server: &Server, scheme: &str) -> Result<Namespace, Missing> {
 /// Returns the URL with a unique prefix for the tables, and the prefix.
 pub(super) fn url_of(server: &Server, scheme: &str) -> (String, String) {
     let (table, (_, rest)) = (server.name(), server.url().split_once(':').unwrap_or_default());
-    (with_key(&format!("{scheme}:{rest}"), "polylock.table", &table), table)
+    (with_key(&format!("{scheme}:{rest}"), "polylock.namespace", &table), table)
 }
 
 pub(super) fn with_key(url: &str, key: &str, value: &str) -> String {
@@ -155,8 +155,8 @@ pub(super) fn file(durability: &str) -> Result<Namespace, Missing> {
     let directory = directory.map_err(|error| Missing(format!("no directory for a file: {error}")))?;
     let path = directory.path().join("locks.db");
     let url = format!("sqlite://{}?polylock.durability={durability}", path.display());
-    let entries = Entries::Rows(count_of(sqlite::Config::DEFAULT_TABLE));
-    let delete_sql = Some(delete_statements(sqlite::Config::DEFAULT_TABLE, TABLES));
+    let entries = Entries::Rows(count_of(sqlite::Config::DEFAULT_NAMESPACE));
+    let delete_sql = Some(delete_statements(sqlite::Config::DEFAULT_NAMESPACE, TABLES));
     Ok(Namespace { url, directory, entries, log: None, delete_sql })
 }
 

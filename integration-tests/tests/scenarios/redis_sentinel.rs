@@ -19,7 +19,7 @@ use tokio::task::block_in_place;
 const TTL: Duration = Duration::from_secs(10);
 
 fn url(watched: &Watched) -> String {
-    format!("{}?polylock.prefix=p", watched.url())
+    format!("{}?polylock.namespace=p", watched.url())
 }
 
 async fn try_query<T: ::redis::FromRedisValue>(port: u16, command: &[&str]) -> ::redis::RedisResult<T> {

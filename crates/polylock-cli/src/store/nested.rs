@@ -14,12 +14,11 @@ use crate::{
 };
 
 /// The keys of a URL that contain no secret. A URL with other keys is not passed on.
-const PUBLIC: [&str; 12] = [
+const PUBLIC: [&str; 11] = [
     "polylock.ttl",
     "polylock.wait",
     "polylock.outage",
-    "polylock.prefix",
-    "polylock.table",
+    "polylock.namespace",
     "polylock.schema",
     "polylock.strategy",
     "polylock.durability",
@@ -103,7 +102,7 @@ mod tests {
     fn a_url_is_passed_on_unless_it_contains_a_secret() {
         for url in [
             "sqlite:///a%20b/locks.db",
-            "redis://host:1/0?polylock.ttl=5s&polylock.prefix=a%2Fb",
+            "redis://host:1/0?polylock.ttl=5s&polylock.namespace=a%2Fb",
             "az://locks@account/path",
             "zookeeper://a,b:1,c/path",
         ] {

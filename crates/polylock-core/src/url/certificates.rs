@@ -50,6 +50,13 @@ impl Certificates {
         Self { ca: keys.text(CA).map(PathBuf::from), client: None }
     }
 
+    /// Returns the keys of the URL and the files that they name, in the order certificate authority, certificate, key.
+    #[must_use]
+    pub fn files(&self) -> [(&'static str, Option<&Path>); 3] {
+        let (certificate, key) = self.client.as_ref().map(|(one, other)| (&**one, &**other)).unzip();
+        [(CA, self.ca.as_deref()), (CERTIFICATE, certificate), (KEY, key)]
+    }
+
     /// Returns true if a file is named.
     #[must_use]
     pub const fn are_named(&self) -> bool {

@@ -55,7 +55,7 @@ mod tests {
         for wrong in [
             || drop(gives(leaky, "x", &"y".to_owned())),
             || refuses(leaky, &[("x", "store")]),
-            || refuses(leaky, &[("", "polylock.table")]),
+            || refuses(leaky, &[("", "polylock.namespace")]),
             || hides_secrets(leaky, &["x://canary@h"]),
             || hides_secrets(leaky, &["x://u:can?ary@h"]),
             || hides_secrets(|_| Err::<(), _>(ConfigError::new("store", "canary")), &["x://canary@h"]),

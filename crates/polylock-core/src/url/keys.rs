@@ -21,10 +21,12 @@ impl fmt::Debug for Keys {
 }
 
 /// Former names of keys, and their present ones.
-const RENAMED: [(&str, &str); 4] = [
+const RENAMED: [(&str, &str); 6] = [
     ("polylock.busy_timeout", "polylock.operation_timeout"),
     ("polylock.command_timeout", "polylock.operation_timeout"),
+    ("polylock.prefix", "polylock.namespace"),
     ("polylock.request_timeout", "polylock.operation_timeout"),
+    ("polylock.table", "polylock.namespace"),
     ("polylock.timeout", "polylock.operation_timeout"),
 ];
 
@@ -162,12 +164,11 @@ mod tests {
 
     #[test]
     fn a_former_name_of_a_key_is_refused_with_the_present_one() {
-        for former in ["busy_timeout", "command_timeout", "request_timeout", "timeout"] {
-            let mut keys = StoreUrl::parse(&format!("redis://h?polylock.{former}=1s")).unwrap().keys();
-            assert_eq!(keys.duration("polylock.operation_timeout"), Ok(None));
+        for (former, now) in super::RENAMED {
+            let mut keys = StoreUrl::parse(&format!("redis://h?{former}=1s")).unwrap().keys();
+            assert_eq!(keys.text(now), None);
             let error = keys.finish().unwrap_err().to_string();
-            let expected = "is called polylock.operation_timeout in every store: write that";
-            assert_eq!(error, format!("polylock.{former}: {expected}"));
+            assert_eq!(error, format!("{former}: is called {now} in every store: write that"));
         }
         // A store without this setting does not suggest it.
         let keys = StoreUrl::parse("memory:?polylock.timeout=1s").unwrap().keys();

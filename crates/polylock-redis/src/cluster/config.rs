@@ -16,7 +16,7 @@ use crate::{
 /// ```
 /// use polylock_redis::cluster::Config;
 ///
-/// let config = Config::new("redis-cluster://app:secret@a:6379,b:6379,c:6379")?.prefix("app");
+/// let config = Config::new("redis-cluster://app:secret@a:6379,b:6379,c:6379")?.namespace("app");
 /// assert!(!format!("{config:?}").contains("secret"));
 /// # Ok::<_, polylock_core::ConfigError>(())
 /// ```
@@ -40,7 +40,7 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] on an invalid URL or key.
     pub fn from_url(url: &StoreUrl, keys: &mut Keys) -> Result<Self, ConfigError> {
-        let settings = Settings::read(url, Deployment::Cluster, Self::DEFAULT_COMMAND_TIMEOUT, keys)?;
+        let settings = Settings::read(url, Deployment::Cluster, Self::DEFAULT_OPERATION_TIMEOUT, keys)?;
         Ok(Self { settings })
     }
 
@@ -49,7 +49,7 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] if there is no client.
     pub fn of<'c>(clients: impl IntoIterator<Item = &'c Client>) -> Result<Self, ConfigError> {
-        let settings = Settings::from_clients(clients, Self::DEFAULT_COMMAND_TIMEOUT);
+        let settings = Settings::from_clients(clients, Self::DEFAULT_OPERATION_TIMEOUT);
         if settings.servers.is_empty() {
             return Err(ConfigError::new("store", "no node of the cluster is named"));
         }
@@ -74,11 +74,11 @@ mod tests {
 
     #[test]
     fn a_url_and_the_setters_give_the_same_settings() {
-        let url = "redis-cluster://app:canary@a:1,b,[::1]:3/0?polylock.prefix=p&polylock.connect_timeout=2s\
+        let url = "redis-cluster://app:canary@a:1,b,[::1]:3/0?polylock.namespace=p&polylock.connect_timeout=2s\
                    &polylock.operation_timeout=50ms&polylock.allow=eviction";
         let set = Config::new("valkey-cluster://app:canary@a:1,b,[::1]:3")
             .unwrap()
-            .prefix("p")
+            .namespace("p")
             .connect_timeout(Duration::from_secs(2))
             .operation_timeout(Duration::from_millis(50))
             .allow(Allowed::Eviction);

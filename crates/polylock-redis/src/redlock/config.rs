@@ -33,7 +33,7 @@ pub enum Restart {
 /// ```
 /// use polylock_redis::redlock::Config;
 ///
-/// let config = Config::new("redlock://app:secret@a:6379,b:6379,c:6379")?.prefix("app");
+/// let config = Config::new("redlock://app:secret@a:6379,b:6379,c:6379")?.namespace("app");
 /// assert!(!format!("{config:?}").contains("secret"));
 /// # Ok::<_, polylock_core::ConfigError>(())
 /// ```
@@ -65,7 +65,7 @@ impl Config {
     pub fn from_url(url: &StoreUrl, keys: &mut Keys) -> Result<Self, ConfigError> {
         let restarts = [("delay", Restart::Delay), ("trust", Restart::Trust)];
         let config = Self {
-            settings: Settings::read(url, Deployment::Redlock, Self::DEFAULT_COMMAND_TIMEOUT, keys)?,
+            settings: Settings::read(url, Deployment::Redlock, Self::DEFAULT_OPERATION_TIMEOUT, keys)?,
             restart: keys.choice("polylock.restart", &restarts)?.unwrap_or_default(),
             max_ttl: keys.duration("polylock.max_ttl")?.unwrap_or(Self::DEFAULT_MAX_TTL),
         };
@@ -78,7 +78,7 @@ impl Config {
     #[must_use]
     pub fn of<'c>(clients: impl IntoIterator<Item = &'c Client>) -> Self {
         Self {
-            settings: Settings::from_clients(clients, Self::DEFAULT_COMMAND_TIMEOUT),
+            settings: Settings::from_clients(clients, Self::DEFAULT_OPERATION_TIMEOUT),
             restart: Restart::default(),
             max_ttl: Self::DEFAULT_MAX_TTL,
         }
@@ -131,11 +131,11 @@ mod tests {
 
     #[test]
     fn a_url_and_the_setters_give_the_same_settings() {
-        let url = "redlock://app:canary@a:1,b:2,[::1]:3/4?polylock.prefix=p&polylock.connect_timeout=2s\
+        let url = "redlock://app:canary@a:1,b:2,[::1]:3/4?polylock.namespace=p&polylock.connect_timeout=2s\
                    &polylock.operation_timeout=50ms&polylock.restart=trust&polylock.max_ttl=5m&polylock.allow=eviction";
         let set = Config::new("redlock://app:canary@a:1,b:2,[::1]:3/4?polylock.tls=off")
             .unwrap()
-            .prefix("p")
+            .namespace("p")
             .connect_timeout(Duration::from_secs(2))
             .operation_timeout(Duration::from_millis(50))
             .restart(Restart::Trust)

@@ -16,7 +16,7 @@ use crate::{
 /// ```
 /// use polylock_redis::sentinel::Config;
 ///
-/// let config = Config::new("redis+sentinel://app:secret@a,b,c/orders?sentinel_password=other-secret")?.prefix("app");
+/// let config = Config::new("redis+sentinel://app:secret@a,b,c/orders?sentinel_password=other-secret")?.namespace("app");
 /// assert!(!format!("{config:?}").contains("secret"));
 /// # Ok::<_, polylock_core::ConfigError>(())
 /// ```
@@ -57,7 +57,7 @@ impl Config {
         let user = keys.text("sentinel_username");
         let password = keys.text("sentinel_password");
         let (settings, primary) =
-            Settings::read_with_primary(url, Deployment::Sentinel, Self::DEFAULT_COMMAND_TIMEOUT, keys)?;
+            Settings::read_with_primary(url, Deployment::Sentinel, Self::DEFAULT_OPERATION_TIMEOUT, keys)?;
         let Some(primary) = primary else {
             let example = "sentinel1:26379,sentinel2:26379/NAME, with the name of `sentinel monitor NAME …`";
             return Err(url.problem("does not name the primary", example));
@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn a_url_names_the_sentinels_the_primary_and_two_users() {
         let url = "redis+sentinel://app:canary%40@a,b:5,[::1]/orders/3?sentinel_username=w&sentinel_password=canary\
-                   &polylock.prefix=p";
+                   &polylock.namespace=p";
         let config = Config::new(url).unwrap();
         let shown = format!("{config:?}");
         assert!(shown.contains("orders") && !shown.contains("canary"), "{shown}");

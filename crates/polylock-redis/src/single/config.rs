@@ -16,7 +16,7 @@ use crate::{
 /// ```
 /// use polylock_redis::single::Config;
 ///
-/// let config = Config::new("redis://app:secret@cache.example.com:6379/1")?.prefix("app");
+/// let config = Config::new("redis://app:secret@cache.example.com:6379/1")?.namespace("app");
 /// assert!(!format!("{config:?}").contains("secret"));
 /// # Ok::<_, polylock_core::ConfigError>(())
 /// ```
@@ -39,7 +39,7 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] on an invalid URL or key.
     pub fn from_url(url: &StoreUrl, keys: &mut Keys) -> Result<Self, ConfigError> {
-        let settings = Settings::read(url, Deployment::Single, Self::DEFAULT_COMMAND_TIMEOUT, keys)?;
+        let settings = Settings::read(url, Deployment::Single, Self::DEFAULT_OPERATION_TIMEOUT, keys)?;
         Ok(Self { settings })
     }
 
@@ -56,7 +56,7 @@ impl Config {
     /// ```
     #[must_use]
     pub fn of(client: &Client) -> Self {
-        Self { settings: Settings::from_clients([client], Self::DEFAULT_COMMAND_TIMEOUT) }
+        Self { settings: Settings::from_clients([client], Self::DEFAULT_OPERATION_TIMEOUT) }
     }
 
     common_setters! {
@@ -109,11 +109,11 @@ mod tests {
 
     #[test]
     fn a_url_and_the_setters_give_the_same_settings() {
-        let url = "redis://app:canary@db:6380/3?polylock.prefix=app:locks&polylock.connect_timeout=2s\
+        let url = "redis://app:canary@db:6380/3?polylock.namespace=app:locks&polylock.connect_timeout=2s\
                    &polylock.operation_timeout=250ms&polylock.allow=eviction,cluster";
         let set = Config::new("valkey://app:canary@db:6380/3")
             .unwrap()
-            .prefix("app:locks")
+            .namespace("app:locks")
             .connect_timeout(Duration::from_secs(2))
             .operation_timeout(Duration::from_millis(250))
             .allow(Allowed::Eviction)
@@ -151,8 +151,8 @@ mod tests {
             ("redis://h/#insecure", "store"),
             ("unix:", "store"),
             ("unix:///s?db=x", "db"),
-            ("redis://h?polylock.prefix=", "polylock.prefix"),
-            ("redis://h?polylock.prefix=a{b", "polylock.prefix"),
+            ("redis://h?polylock.namespace=", "polylock.namespace"),
+            ("redis://h?polylock.namespace=a{b", "polylock.namespace"),
             ("redis://h?polylock.connect_timeout=1h", "polylock.connect_timeout"),
             ("redis://h?polylock.operation_timeout=0s", "polylock.operation_timeout"),
             ("redis://h?polylock.allow=evictions", "polylock.allow"),

@@ -5,7 +5,7 @@ use std::{ops::RangeInclusive, path::PathBuf, str::FromStr, sync::Arc, time::Dur
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use polylock_core::{
     ConfigError, duration,
-    url::{Address, Keys, StoreUrl, driver_keys::DriverKey},
+    url::{Address, Certificates, Keys, StoreUrl, driver_keys::DriverKey},
 };
 
 use super::{strategy::Strategy, table, version::NextVersion};
@@ -32,7 +32,7 @@ impl Default for CommonConfig {
     fn default() -> Self {
         Self {
             table: table::DEFAULT.to_owned(),
-            timeout: Self::DEFAULT_TIMEOUT,
+            timeout: Self::DEFAULT_OPERATION_TIMEOUT,
             connections: Self::DEFAULT_CONNECTIONS,
             strategy: Strategy::default(),
             connect_timeout: None,
@@ -42,7 +42,7 @@ impl Default for CommonConfig {
 }
 
 impl CommonConfig {
-    pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
+    pub(crate) const DEFAULT_OPERATION_TIMEOUT: Duration = Duration::from_secs(5);
     pub(crate) const DEFAULT_CONNECTIONS: u32 = 8;
 
     /// Returns the options in `keys`, with the defaults of those that are missing.
@@ -51,8 +51,8 @@ impl CommonConfig {
     /// [`ConfigError`] on a value that can't be parsed.
     pub(crate) fn read(keys: &mut Keys) -> Result<Self, ConfigError> {
         Ok(Self {
-            table: keys.text("polylock.table").unwrap_or_else(|| table::DEFAULT.to_owned()),
-            timeout: keys.duration("polylock.operation_timeout")?.unwrap_or(Self::DEFAULT_TIMEOUT),
+            table: keys.text("polylock.namespace").unwrap_or_else(|| table::DEFAULT.to_owned()),
+            timeout: keys.duration("polylock.operation_timeout")?.unwrap_or(Self::DEFAULT_OPERATION_TIMEOUT),
             connections: keys.read("polylock.connections", str::parse)?.unwrap_or(Self::DEFAULT_CONNECTIONS),
             strategy: keys.choice("polylock.strategy", &Strategy::WORDS)?.unwrap_or_default(),
             connect_timeout: keys.read("connect_timeout", seconds)?.flatten(),
@@ -86,7 +86,7 @@ impl CommonConfig {
     pub(crate) fn used_by(&self, other: &str) -> ConfigError {
         let problem = format!(
             "the tables named {:?} are in use with polylock.strategy={other}, whose locks this strategy can't see: use that strategy, or \
-             another polylock.table",
+             another polylock.namespace",
             self.table
         );
         ConfigError::new("polylock.strategy", problem)
@@ -121,19 +121,31 @@ pub(crate) fn check_authority(
     }
 }
 
-/// Parses `url` with the driver, under the driver's own `scheme`, with those of `keys` that are listed in `passed`.
+/// Parses `url` with the driver, under the driver's own `scheme`, with those of `keys` that are listed in `passed`. The driver's keys of
+/// the certificate files, each with all its spellings, are those of the authority, of the client's certificate and of its key.
 ///
 /// # Errors
 /// [`ConfigError`] on key `store` if the URL names no server or several, or if the driver can't parse it; on a key in
-/// `driver_keys` with a value that is not accepted.
+/// `driver_keys` with a value that is not accepted; on a key of a certificate file that is given twice.
 pub(crate) fn driver_options<O: FromStr<Err = sqlx::Error>>(
     scheme: &str,
     url: &StoreUrl,
     keys: &mut Keys,
     passed: &[&'static str],
+    certificates: [&[&'static str]; 3],
     driver_keys: &[DriverKey],
 ) -> Result<O, ConfigError> {
     keys.take_driver_keys(driver_keys)?;
+    let mut given = Vec::new();
+    for ((own, file), names) in Certificates::from_keys(keys)?.files().into_iter().zip(certificates) {
+        match (file, names.iter().find(|name| keys.contains(name))) {
+            (Some(_), Some(name)) => {
+                return Err(ConfigError::new(*name, format!("is the same as {own}: write only one of them")));
+            }
+            (Some(file), None) => given.push((names[0], file.display().to_string())),
+            (None, _) => {}
+        }
+    }
     let example = format!("write {scheme}://user:password@host/database");
     let address = Address::parse(url);
     let address = address.map_err(|problem| ConfigError::new("store", format!("{problem}: {example}")))?;
@@ -143,12 +155,11 @@ pub(crate) fn driver_options<O: FromStr<Err = sqlx::Error>>(
     }
     let mut text = format!("{scheme}:{}", url.rest());
     let mut separator = '?';
-    for key in passed {
-        if let Some(value) = keys.text(key) {
-            text.extend([separator.to_string().as_str(), key, "="]);
-            text.extend(utf8_percent_encode(&value, NON_ALPHANUMERIC));
-            separator = '&';
-        }
+    given.extend(passed.iter().filter_map(|key| Some((*key, keys.text(key)?))));
+    for (key, value) in given {
+        text.extend([separator.to_string().as_str(), key, "="]);
+        text.extend(utf8_percent_encode(&value, NON_ALPHANUMERIC));
+        separator = '&';
     }
     // The driver's message is about the syntax, and contains nothing of the URL but the values of keys such as sslmode.
     text.parse().map_err(|error: sqlx::Error| {
@@ -194,8 +205,8 @@ macro_rules! common_setters {
 
         $(#[$table])*
         #[must_use]
-        pub fn table(mut self, prefix: impl Into<String>) -> Self {
-            self.common.table = prefix.into();
+        pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
+            self.common.table = namespace.into();
             self
         }
 

@@ -12,11 +12,11 @@ pub(crate) const MAX_BYTES: usize = 41;
 /// Checks that `prefix` is a plain name, because statements contain it without quotes.
 ///
 /// # Errors
-/// [`ConfigError`] on key `polylock.table` if it is not.
+/// [`ConfigError`] on key `polylock.namespace` if it is not.
 pub(crate) fn check(prefix: &str) -> Result<(), ConfigError> {
     if !is_plain(prefix) || prefix.to_ascii_lowercase().starts_with("sqlite_") {
         return Err(ConfigError::new(
-            "polylock.table",
+            "polylock.namespace",
             "must be a letter or _ and then up to 40 letters, digits or _, and not begin with sqlite_",
         ));
     }

@@ -105,7 +105,7 @@ impl<'a> Version<'a> {
     /// Returns the action for the tables named `prefix`. `raise` returns the statements that set their oldest version.
     ///
     /// # Errors
-    /// [`ConfigError`] on key `polylock.table` if this program must not use them, with the remedy.
+    /// [`ConfigError`] on key `polylock.namespace` if this program must not use them, with the remedy.
     pub(crate) fn check(
         self,
         prefix: &str,
@@ -120,16 +120,16 @@ impl<'a> Version<'a> {
             _ if (1..self.first).contains(&number) => format!(
                 "the tables named {prefix:?} were created by an earlier version of polylock (table version {number}, this program's is \
                  {own}), which can't be upgraded: stop every program that uses them, drop them, and start the new programs, \
-                 which create new tables with greater tokens; or choose another polylock.table"
+                 which create new tables with greater tokens; or choose another polylock.namespace"
             ),
             _ if oldest > own => format!(
                 "the tables named {prefix:?} were created by a later version of polylock (table version {number}, for programs of \
-                 version {oldest} and later; this program's is {own}): update the program, or choose another polylock.table"
+                 version {oldest} and later; this program's is {own}): update the program, or choose another polylock.namespace"
             ),
             _ if oldest < self.oldest() => format!(
                 "programs of version {oldest} may use the tables named {prefix:?}, and this program, of version {own}, can share \
                  locks only with programs of version {} and later: stop every earlier program, run `{}`, and start this one \
-                 again; or choose another polylock.table",
+                 again; or choose another polylock.namespace",
                 self.oldest(),
                 raise(self.oldest())
             ),
@@ -137,16 +137,16 @@ impl<'a> Version<'a> {
             _ if number < own => return Ok(SchemaState::Outdated),
             _ => return Ok(SchemaState::Current),
         };
-        Err(ConfigError::new("polylock.table", problem))
+        Err(ConfigError::new("polylock.namespace", problem))
     }
 
     /// Returns the error for tables named `prefix` that have no version and are not polylock's.
     pub(crate) fn unknown(prefix: &str) -> ConfigError {
         let problem = format!(
-            "the tables named {prefix:?} have no version and are not polylock's tables: choose another polylock.table, or \
+            "the tables named {prefix:?} have no version and are not polylock's tables: choose another polylock.namespace, or \
              drop them if an earlier version of polylock created them"
         );
-        ConfigError::new("polylock.table", problem)
+        ConfigError::new("polylock.namespace", problem)
     }
 }
 
@@ -224,7 +224,7 @@ mod tests {
         ] {
             let refused = check(SECOND, number, oldest).unwrap_err();
             assert!(
-                refused.starts_with("polylock.table") && refused.contains(words),
+                refused.starts_with("polylock.namespace") && refused.contains(words),
                 "{number} {oldest}: {refused}"
             );
         }

@@ -34,6 +34,9 @@ const PASSED: &[&str] = &[
     "statement-cache-capacity",
 ];
 
+/// The driver's keys of the certificate files, with their spellings.
+const CERTIFICATES: [&[&str]; 3] = [&["ssl-ca", "sslca"], &["ssl-cert", "sslcert"], &["ssl-key", "sslkey"]];
+
 /// The limits of `polylock.poll`: core claims again every second anyway.
 const POLLS: RangeInclusive<Duration> = Duration::from_millis(2)..=Duration::from_secs(1);
 
@@ -42,7 +45,7 @@ const POLLS: RangeInclusive<Duration> = Duration::from_millis(2)..=Duration::fro
 /// ```
 /// use polylock_sql::mysql::Config;
 ///
-/// let config = Config::new("mysql://app:secret@db.example.com/app?ssl-mode=verify_identity")?.table("app_locks");
+/// let config = Config::new("mysql://app:secret@db.example.com/app?ssl-mode=verify_identity")?.namespace("app_locks");
 /// assert!(!format!("{config:?}").contains("secret"));
 /// # Ok::<_, polylock_core::ConfigError>(())
 /// ```
@@ -85,10 +88,10 @@ fn plain(options: MySqlConnectOptions) -> Result<MySqlConnectOptions, ConfigErro
 }
 
 impl Config {
-    /// The default of [`table`](Self::table).
-    pub const DEFAULT_TABLE: &str = table::DEFAULT;
+    /// The default of [`namespace`](Self::namespace).
+    pub const DEFAULT_NAMESPACE: &str = table::DEFAULT;
     /// The default of [`operation_timeout`](Self::operation_timeout).
-    pub const DEFAULT_TIMEOUT: Duration = CommonConfig::DEFAULT_TIMEOUT;
+    pub const DEFAULT_OPERATION_TIMEOUT: Duration = CommonConfig::DEFAULT_OPERATION_TIMEOUT;
     /// The default of [`connections`](Self::connections).
     pub const DEFAULT_CONNECTIONS: u32 = CommonConfig::DEFAULT_CONNECTIONS;
     /// The default of [`poll`](Self::poll).
@@ -108,10 +111,10 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] if a part of the URL is not valid.
     pub fn from_url(url: &StoreUrl, keys: &mut Keys) -> Result<Self, ConfigError> {
-        let options: MySqlConnectOptions = config::driver_options("mysql", url, keys, PASSED, DRIVER_KEYS)?;
+        let options: MySqlConnectOptions = config::driver_options("mysql", url, keys, PASSED, CERTIFICATES, DRIVER_KEYS)?;
         let verified =
             matches!(options.get_ssl_mode(), MySqlSslMode::VerifyCa | MySqlSslMode::VerifyIdentity);
-        config::check_authority(url, &["ssl-ca", "sslca"], verified, "ssl-mode=verify_identity")?;
+        config::check_authority(url, &["ssl-ca", "sslca", "polylock.tls_ca"], verified, "ssl-mode=verify_identity")?;
         let config = Self {
             source: Source::new(plain(options)?),
             poll: keys.duration("polylock.poll")?.unwrap_or(Self::DEFAULT_POLL),
@@ -173,11 +176,11 @@ mod tests {
 
     #[test]
     fn a_url_sets_the_same_options_as_the_setters() {
-        let url = "mariadb://app:canary@db:3307/app?ssl-mode=disabled&charset=latin1&polylock.table=t_1\
+        let url = "mariadb://app:canary@db:3307/app?ssl-mode=disabled&charset=latin1&polylock.namespace=t_1\
                    &polylock.operation_timeout=250ms&polylock.connections=3&polylock.poll=20ms&polylock.strategy=pessimistic";
         let set = Config::new("mysql://app:canary@db:3307/app?ssl-mode=disabled&charset=latin1")
             .unwrap()
-            .table("t_1")
+            .namespace("t_1")
             .operation_timeout(Duration::from_millis(250))
             .connections(3)
             .poll(Duration::from_millis(20))
@@ -197,7 +200,7 @@ mod tests {
             ("mysql://db/", "store"),
             ("mysql://db:port/x", "store"),
             ("mysql://db/x?ssl-mode=maybe", "store"),
-            ("mysql://db/x?polylock.table=a;b", "polylock.table"),
+            ("mysql://db/x?polylock.namespace=a;b", "polylock.namespace"),
             ("mysql://db/x?polylock.operation_timeout=1ms", "polylock.operation_timeout"),
             ("mysql://db/x?polylock.connections=0", "polylock.connections"),
             ("mysql://db/x?polylock.connections=many", "polylock.connections"),

@@ -28,7 +28,7 @@ use crate::engine::{
 /// [`ConfigError`] if a name in `config` is not valid.
 ///
 /// ```
-/// let config = polylock_sql::mysql::Config::new("mysql://db/app")?.table("app_locks");
+/// let config = polylock_sql::mysql::Config::new("mysql://db/app")?.namespace("app_locks");
 /// assert!(polylock_sql::mysql::schema(&config)?.contains("CREATE TABLE IF NOT EXISTS app_locks_holds"));
 /// # Ok::<_, polylock_core::ConfigError>(())
 /// ```
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn the_printed_statements_are_complete() {
-        let config = Config::new("mysql://db/my%60db").unwrap().table("Jobs");
+        let config = Config::new("mysql://db/my%60db").unwrap().namespace("Jobs");
         let text = schema(&config).unwrap();
         assert!(text.starts_with("USE `my``db`;\n"), "{text}");
         assert!(text.contains(" jobs_claim_3(") && text.contains("DELIMITER //\n"), "{text}");
@@ -262,6 +262,6 @@ mod tests {
             text.contains("EXISTS jobs_rows (") && !text.contains('{') && !text.contains("-- "),
             "{text}"
         );
-        assert!(schema(&config.table("a b")).is_err());
+        assert!(schema(&config.namespace("a b")).is_err());
     }
 }

@@ -107,7 +107,7 @@ impl ClassifyErrors for MySql {
             (Some(1290 | 1836 | 1792), _) => "the server is read-only: connect to the primary",
             (Some(1146 | 1305 | 1644), _) => {
                 "tables, rows or routines of polylock are missing: restart the program, which creates them, or choose \
-                 another polylock.table"
+                 another polylock.namespace"
             }
             (Some(1040 | 1203 | 1226), _) => {
                 "the server has no connection left for this user: raise the limit or lower polylock.connections"

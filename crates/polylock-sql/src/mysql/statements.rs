@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn arguments_are_encoded_as_digits() {
-        let statements = Statements::new(&Config::new("mysql://db/app").unwrap().table("Jobs"));
+        let statements = Statements::new(&Config::new("mysql://db/app").unwrap().namespace("Jobs"));
         let arguments = [Arg::Bytes(b"n"), Arg::Bytes(b""), Arg::Text("'")];
         assert_eq!(
             statements.release.with::<sqlx::MySql>(&arguments).as_str(),

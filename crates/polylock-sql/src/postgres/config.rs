@@ -31,12 +31,15 @@ const PASSED: &[&str] = &[
     "password",
 ];
 
+/// The driver's keys of the certificate files.
+const CERTIFICATES: [&[&str]; 3] = [&["sslrootcert"], &["sslcert"], &["sslkey"]];
+
 /// The address of the database and its options. The [module](super) describes each option.
 ///
 /// ```
 /// use polylock_sql::postgres::Config;
 ///
-/// let config = Config::new("postgres://app:secret@db.example.com/app?sslmode=verify-full")?.table("app_locks");
+/// let config = Config::new("postgres://app:secret@db.example.com/app?sslmode=verify-full")?.namespace("app_locks");
 /// assert!(!format!("{config:?}").contains("secret"));
 /// # Ok::<_, polylock_core::ConfigError>(())
 /// ```
@@ -118,10 +121,10 @@ fn plain(options: PgConnectOptions) -> PgConnectOptions {
 impl Config {
     /// The default of [`schema`](Self::schema).
     pub const DEFAULT_SCHEMA: &str = "public";
-    /// The default of [`table`](Self::table).
-    pub const DEFAULT_TABLE: &str = table::DEFAULT;
+    /// The default of [`namespace`](Self::namespace).
+    pub const DEFAULT_NAMESPACE: &str = table::DEFAULT;
     /// The default of [`operation_timeout`](Self::operation_timeout).
-    pub const DEFAULT_TIMEOUT: Duration = CommonConfig::DEFAULT_TIMEOUT;
+    pub const DEFAULT_OPERATION_TIMEOUT: Duration = CommonConfig::DEFAULT_OPERATION_TIMEOUT;
     /// The default of [`connections`](Self::connections).
     pub const DEFAULT_CONNECTIONS: u32 = CommonConfig::DEFAULT_CONNECTIONS;
 
@@ -139,9 +142,9 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] if a part of the URL is not valid.
     pub fn from_url(url: &StoreUrl, keys: &mut Keys) -> Result<Self, ConfigError> {
-        let options: PgConnectOptions = config::driver_options("postgres", url, keys, PASSED, DRIVER_KEYS)?;
+        let options: PgConnectOptions = config::driver_options("postgres", url, keys, PASSED, CERTIFICATES, DRIVER_KEYS)?;
         let verified = matches!(options.get_ssl_mode(), PgSslMode::VerifyCa | PgSslMode::VerifyFull);
-        config::check_authority(url, &["sslrootcert"], verified, "sslmode=verify-full")?;
+        config::check_authority(url, &["sslrootcert", "polylock.tls_ca"], verified, "sslmode=verify-full")?;
         let durabilities = [("full", Durability::Full), ("relaxed", Durability::Relaxed)];
         let config = Self {
             source: Source::new(plain(options)),
@@ -257,13 +260,13 @@ mod tests {
 
     #[test]
     fn a_url_sets_the_same_options_as_the_setters() {
-        let url = "postgresql://app:canary@db:5433/app?sslmode=disable&polylock.schema=Jobs&polylock.table=t_1\
+        let url = "postgresql://app:canary@db:5433/app?sslmode=disable&polylock.schema=Jobs&polylock.namespace=t_1\
                    &polylock.durability=relaxed&polylock.operation_timeout=250ms&polylock.connections=3&polylock.listen=off\
                    &polylock.strategy=pessimistic";
         let set = Config::new("postgres://app:canary@db:5433/app?sslmode=disable")
             .unwrap()
             .schema("Jobs")
-            .table("t_1")
+            .namespace("t_1")
             .durability(Durability::Relaxed)
             .operation_timeout(Duration::from_millis(250))
             .connections(3)
@@ -280,7 +283,7 @@ mod tests {
             ("postgres:db", "store"),
             ("postgres://db:port/x", "store"),
             ("postgres://db/x?sslmode=maybe", "store"),
-            ("postgres://db/x?polylock.table=a;b", "polylock.table"),
+            ("postgres://db/x?polylock.namespace=a;b", "polylock.namespace"),
             ("postgres://db/x?polylock.schema=a.b", "polylock.schema"),
             ("postgres://db/x?polylock.durability=normal", "polylock.durability"),
             ("postgres://db/x?polylock.operation_timeout=1ms", "polylock.operation_timeout"),

@@ -25,7 +25,7 @@ use crate::engine::{
 /// [`ConfigError`] if a name in `config` is not valid.
 ///
 /// ```
-/// let config = polylock_sql::postgres::Config::new("postgres://db/app")?.table("app_locks");
+/// let config = polylock_sql::postgres::Config::new("postgres://db/app")?.namespace("app_locks");
 /// assert!(polylock_sql::postgres::schema(&config)?.contains("CREATE TABLE IF NOT EXISTS \"public\".app_locks_holds"));
 /// # Ok::<_, polylock_core::ConfigError>(())
 /// ```
@@ -140,17 +140,17 @@ mod tests {
 
     #[test]
     fn the_printed_statements_are_complete() {
-        let config = Config::new("postgres://db/x").unwrap().schema("Jobs").table("t_1");
+        let config = Config::new("postgres://db/x").unwrap().schema("Jobs").namespace("t_1");
         let text = schema(&config).unwrap();
         assert!(text.starts_with("CREATE SCHEMA IF NOT EXISTS \"Jobs\";"), "{text}");
         assert!(text.contains("FUNCTION \"Jobs\".t_1_claim_2("), "{text}");
         assert!(!text.contains('{') && !text.contains("--"), "{text}");
-        let shouted = schema(&config.clone().table("T_1")).unwrap();
+        let shouted = schema(&config.clone().namespace("T_1")).unwrap();
         assert_eq!(shouted, text, "the same tables, and so the same advisory locks");
         let text = schema(&config.clone().strategy(Strategy::Pessimistic)).unwrap();
         assert!(text.starts_with("CREATE SCHEMA IF NOT EXISTS \"Jobs\";"), "{text}");
         assert!(text.contains("TABLE IF NOT EXISTS \"Jobs\".t_1_rows (") && text.ends_with(";\n"), "{text}");
         assert!(!text.contains('{') && !text.contains("--"), "{text}");
-        assert!(schema(&config.table("a b")).is_err());
+        assert!(schema(&config.namespace("a b")).is_err());
     }
 }

@@ -82,7 +82,7 @@ impl ClassifyErrors for Postgres {
             }
             (Some("42P01" | "42883"), _) => {
                 "the tables or functions are missing: restart the program, which creates them, or choose another \
-                 polylock.schema or polylock.table"
+                 polylock.schema or polylock.namespace"
             }
             (Some("53300"), _) => {
                 "the server has no connection left: raise max_connections or lower polylock.connections"

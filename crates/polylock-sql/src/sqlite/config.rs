@@ -22,7 +22,7 @@ const TIMEOUTS: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration:
 /// ```
 /// use polylock_sql::sqlite::{Config, Durability};
 ///
-/// let config = Config::new("/var/lib/app/locks.db").table("app_locks").durability(Durability::Normal);
+/// let config = Config::new("/var/lib/app/locks.db").namespace("app_locks").durability(Durability::Normal);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
@@ -47,33 +47,33 @@ pub enum Durability {
 }
 
 impl Config {
-    /// The default of [`table`](Self::table).
-    pub const DEFAULT_TABLE: &str = table::DEFAULT;
+    /// The default of [`namespace`](Self::namespace).
+    pub const DEFAULT_NAMESPACE: &str = table::DEFAULT;
     /// The default of [`operation_timeout`](Self::operation_timeout).
-    pub const DEFAULT_BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+    pub const DEFAULT_OPERATION_TIMEOUT: Duration = Duration::from_secs(5);
     /// The longest prefix of table names, in bytes.
-    pub const MAX_TABLE_BYTES: usize = table::MAX_BYTES;
+    pub const MAX_NAMESPACE_BYTES: usize = table::MAX_BYTES;
 
     /// Creates the configuration for the file at `path`, which is created if it is missing, with its directories.
     #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
-            table: Self::DEFAULT_TABLE.to_owned(),
+            table: Self::DEFAULT_NAMESPACE.to_owned(),
             durability: Durability::default(),
-            operation_timeout: Self::DEFAULT_BUSY_TIMEOUT,
+            operation_timeout: Self::DEFAULT_OPERATION_TIMEOUT,
             next: None,
         }
     }
 
-    /// Reads `sqlite:path`, `sqlite://path` or `sqlite:///absolute/path`, and takes `polylock.table`,
+    /// Reads `sqlite:path`, `sqlite://path` or `sqlite:///absolute/path`, and takes `polylock.namespace`,
     /// `polylock.durability` and `polylock.operation_timeout` from `keys`.
     ///
     /// # Errors
     /// [`ConfigError`] on a key with a value that is not valid.
     pub fn from_url(url: &StoreUrl, keys: &mut Keys) -> Result<Self, ConfigError> {
         let mut config = Self::new(url.file()?);
-        if let Some(table) = keys.text("polylock.table") {
+        if let Some(table) = keys.text("polylock.namespace") {
             config.table = table;
         }
         let durabilities = [("full", Durability::Full), ("normal", Durability::Normal)];
@@ -96,8 +96,8 @@ impl Config {
     /// Sets the prefix of the table names, so that several sets of locks, or other tables, can share a file: a letter or `_`, then up to 40
     /// letters, digits or `_`. The default is `polylock`.
     #[must_use]
-    pub fn table(mut self, prefix: impl Into<String>) -> Self {
-        self.table = prefix.into();
+    pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
+        self.table = namespace.into();
         self
     }
 
@@ -148,9 +148,9 @@ mod tests {
 
     #[test]
     fn a_url_sets_the_same_options_as_the_setters() {
-        let url = "sqlite:///tmp/a%20b.db?polylock.table=t_1&polylock.durability=normal&polylock.operation_timeout=250ms";
+        let url = "sqlite:///tmp/a%20b.db?polylock.namespace=t_1&polylock.durability=normal&polylock.operation_timeout=250ms";
         let set = Config::new("/tmp/a b.db")
-            .table("t_1")
+            .namespace("t_1")
             .durability(Durability::Normal)
             .operation_timeout(Duration::from_millis(250));
         checks::gives(read, url, &set);
@@ -159,18 +159,18 @@ mod tests {
 
     #[test]
     fn an_invalid_value_is_an_error_on_its_key() {
-        let long = format!("sqlite:x?polylock.table={}", "t".repeat(42));
+        let long = format!("sqlite:x?polylock.namespace={}", "t".repeat(42));
         let invalid = [
             ("sqlite:", "store"),
             ("sqlite::memory:", "store"),
             ("sqlite://:memory:", "store"),
             ("sqlite:file:x.db", "store"),
             ("sqlite:a%00b", "store"),
-            ("sqlite:x?polylock.table=", "polylock.table"),
-            ("sqlite:x?polylock.table=1x", "polylock.table"),
-            ("sqlite:x?polylock.table=a;b", "polylock.table"),
-            ("sqlite:x?polylock.table=sqlite_x", "polylock.table"),
-            (&long, "polylock.table"),
+            ("sqlite:x?polylock.namespace=", "polylock.namespace"),
+            ("sqlite:x?polylock.namespace=1x", "polylock.namespace"),
+            ("sqlite:x?polylock.namespace=a;b", "polylock.namespace"),
+            ("sqlite:x?polylock.namespace=sqlite_x", "polylock.namespace"),
+            (&long, "polylock.namespace"),
             ("sqlite:x?polylock.durability=off", "polylock.durability"),
             ("sqlite:x?polylock.operation_timeout=soon", "polylock.operation_timeout"),
             ("sqlite:x?polylock.operation_timeout=0", "polylock.operation_timeout"),

@@ -145,9 +145,9 @@ async fn tables_of_a_later_version_are_refused_and_another_prefix_is_accepted() 
     drop(file.store().await);
     file.raw().await.execute("UPDATE polylock_meta SET value = 9").await.unwrap();
     let Err(Error::Config(error)) = connect(file.config()).await else { panic!("should be refused") };
-    assert_eq!(error.key, "polylock.table");
+    assert_eq!(error.key, "polylock.namespace");
     assert!(error.problem.contains("later version"), "{error}");
-    let store = connect(file.config().table("other")).await.unwrap();
+    let store = connect(file.config().namespace("other")).await.unwrap();
     held(&store, &request("n", Mode::Exclusive)).await;
 }
 
@@ -155,7 +155,7 @@ async fn tables_of_a_later_version_are_refused_and_another_prefix_is_accepted() 
 async fn prefixes_separate_locks_and_leave_other_tables_unchanged() {
     let file = TestFile::new();
     file.raw_new().await.execute("CREATE TABLE mine (x); INSERT INTO mine VALUES (1)").await.unwrap();
-    let (one, two) = (file.store().await, connect(file.config().table("b")).await.unwrap());
+    let (one, two) = (file.store().await, connect(file.config().namespace("b")).await.unwrap());
     held(&one, &request("n", Mode::Exclusive)).await;
     held(&two, &request("n", Mode::Exclusive)).await;
     let mine: i64 = sqlx::query_scalar("SELECT x FROM mine").fetch_one(&mut file.raw().await).await.unwrap();

@@ -110,7 +110,7 @@ async fn a_full_disk_grants_no_lock_and_loses_none() {
     }
     // A new store can't be opened either.
     assert_full(&connect(Config::new(directory.join("new/locks.db"))).await.unwrap_err());
-    assert_full(&connect(Config::new(&file).table("other")).await.unwrap_err());
+    assert_full(&connect(Config::new(&file).namespace("other")).await.unwrap_err());
 
     // There is space again: the same store continues, and a new one can be opened.
     fs::remove_file(filler).unwrap();
@@ -123,7 +123,7 @@ async fn a_full_disk_grants_no_lock_and_loses_none() {
         store.backend.release(request).await.unwrap();
         assert_eq!(holders(&store, &request.name).await, 0);
     }
-    let other = connect(Config::new(&file).table("other")).await.unwrap();
+    let other = connect(Config::new(&file).namespace("other")).await.unwrap();
     assert!(matches!(other.backend.claim(&held).await.unwrap(), ClaimOutcome::Granted(_)));
     let mut raw = SqliteConnection::connect_with(&SqliteConnectOptions::new().filename(&file)).await.unwrap();
     let sound: String = sqlx::query_scalar("PRAGMA integrity_check").fetch_one(&mut raw).await.unwrap();

@@ -78,7 +78,7 @@ async fn the_schema_of_mysql_can_be_sent_statement_by_statement() {
     let server = mariadb::start(&[]).unwrap();
     let mut admin = MySqlConnection::connect(server.url()).await.unwrap();
     for strategy in ["lease", "pessimistic"] {
-        let url = format!("{}?polylock.table={strategy}&polylock.strategy={strategy}", server.url());
+        let url = format!("{}?polylock.namespace={strategy}&polylock.strategy={strategy}", server.url());
         for statement in mysql::schema_statements(&mysql::Config::new(&url).unwrap()).unwrap() {
             assert!(!statement.contains("DELIMITER") && !statement.contains('{'), "{statement}");
             admin.execute(sqlx::raw_sql(AssertSqlSafe(statement))).await.unwrap();
@@ -88,7 +88,7 @@ async fn the_schema_of_mysql_can_be_sent_statement_by_statement() {
     admin.execute("GRANT SELECT, INSERT, UPDATE, DELETE, EXECUTE ON polylock.* TO weak").await.unwrap();
     for strategy in ["lease", "pessimistic"] {
         let url = server.url().replace("root@", "weak:w@");
-        let url = format!("{url}?polylock.table={strategy}&polylock.strategy={strategy}");
+        let url = format!("{url}?polylock.namespace={strategy}&polylock.strategy={strategy}");
         assert_usable(&Locks::connect(&url).await.unwrap()).await;
     }
 }

@@ -18,7 +18,7 @@ use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 
 fn url(server: &Server, more: &str) -> String {
     let separator = if server.url().contains('?') { '&' } else { '?' };
-    format!("{}{separator}polylock.table={}{more}", server.url(), server.name())
+    format!("{}{separator}polylock.namespace={}{more}", server.url(), server.name())
 }
 
 async fn connection(server: &Server) -> PgConnection {
@@ -428,7 +428,7 @@ async fn a_break_notifies_a_listening_holder() {
 async fn a_foreign_advisory_lock_on_a_name_blocks_claims_but_no_renewals() {
     let server = postgres().unwrap();
     let url = url(server, "&polylock.operation_timeout=300ms&polylock.ttl=1s");
-    let (_, rest) = url.split_once("polylock.table=").unwrap();
+    let (_, rest) = url.split_once("polylock.namespace=").unwrap();
     let table = rest.split('&').next().unwrap();
     let locks = Locks::connect(&url).await.unwrap();
     let held = locks.lock("orders/42").acquire().await.unwrap();

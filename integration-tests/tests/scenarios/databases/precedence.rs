@@ -41,7 +41,7 @@ async fn keeps_a_lock_while_claims_hang(url: &str) {
 async fn store(kind: &str) -> (Namespace, String, String, String) {
     let namespace = stores::namespace(kind).await;
     let (server, query) = namespace.url().split_once('?').unwrap();
-    let prefix = query.split('&').find_map(|pair| pair.strip_prefix("polylock.table=")).unwrap();
+    let prefix = query.split('&').find_map(|pair| pair.strip_prefix("polylock.namespace=")).unwrap();
     let (url, server, prefix) =
         (namespace.url_with("polylock.operation_timeout", "8s"), server.to_owned(), prefix.to_owned());
     // The tables are there once the store was opened.

@@ -73,7 +73,7 @@ async fn start_with_traps(search_path: &str) -> PrivateServer {
     for strategy in ["lease", "pessimistic"] {
         let table = format!("polylock_{strategy}");
         drop(
-            Locks::connect(&format!("{url}?polylock.table={table}&polylock.strategy={strategy}"))
+            Locks::connect(&format!("{url}?polylock.namespace={table}&polylock.strategy={strategy}"))
                 .await
                 .unwrap(),
         );
@@ -119,7 +119,7 @@ async fn no_foreign_object_is_run(search_path: &str) {
     let mut admin = PgConnection::connect(server.url()).await.unwrap();
     for strategy in ["lease", "pessimistic"] {
         let url = format!(
-            "{}?polylock.table=polylock_{strategy}&polylock.strategy={strategy}&polylock.ttl=2s",
+            "{}?polylock.namespace=polylock_{strategy}&polylock.strategy={strategy}&polylock.ttl=2s",
             server.url().replace("postgres@", "app@")
         );
         let [first, second] = use_locks(&url).await;

@@ -66,7 +66,7 @@ fn other_authority(directory: &Path) -> String {
 /// The URL of `server` with tables of its own and these keys.
 fn url(server: &Server, keys: &str) -> String {
     let url = server.url().replace("localhost", "127.0.0.1");
-    format!("{url}?polylock.table={}&{keys}", server.name())
+    format!("{url}?polylock.namespace={}&{keys}", server.name())
 }
 
 /// The names of the modes of a server, and the key of the authority's file.
@@ -153,6 +153,22 @@ async fn modes(names: &Keys, encrypting: &PrivateServer, plain: &Server) {
     }
 }
 
+/// The keys of the certificate files that all stores share. `driver_ca` is the driver's key of the authority's file.
+async fn common_keys(verified: &str, home: &str, driver_ca: &str) {
+    let own = format!("polylock.tls_ca={home}/ca.crt");
+    let client = format!("polylock.tls_cert={home}/server.crt&polylock.tls_key={home}/server.key");
+    assert_usable(&format!("{verified}&{own}&{client}")).await;
+    let text = refusal(&format!("{verified}&{client}")).await;
+    assert!(text.contains("certificate"), "without the authority: {text}");
+    let text = refusal(&format!("{verified}&{own}&polylock.tls_key={home}/server.key")).await;
+    assert!(text.starts_with("polylock.tls_cert: requires polylock.tls_key"), "{text}");
+    let text = refusal(&format!("{verified}&{own}&{driver_ca}={home}/ca.crt")).await;
+    assert!(text.starts_with(&format!("{driver_ca}: is the same as polylock.tls_ca")), "{text}");
+    let (unverified, _) = verified.split_once("&ssl").unwrap();
+    let text = refusal(&format!("{unverified}&{own}")).await;
+    assert!(text.starts_with("polylock.tls_ca: has no effect"), "{text}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn modes_of_postgres() {
     let server = postgres::start_tls(&["ssl_ca_file=../ca.crt"]).unwrap();
@@ -178,6 +194,7 @@ async fn modes_of_postgres() {
     assert!(text.contains("certificate"), "{text}");
     let text = refusal(&client(&format!("{verified}&sslcert={home}/server.crt"))).await;
     assert!(text.contains("together"), "{text}");
+    common_keys(&client("sslmode=verify-full"), &home.to_string(), "sslrootcert").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -200,4 +217,5 @@ async fn modes_of_mariadb() {
     assert!(text.contains("denied"), "{text}");
     let text = refusal(&client(&format!("{verified}&ssl-key={home}/server.key"))).await;
     assert!(text.contains("together"), "{text}");
+    common_keys(&client("ssl-mode=verify_identity"), &home.to_string(), "sslca").await;
 }

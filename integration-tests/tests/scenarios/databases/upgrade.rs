@@ -165,7 +165,7 @@ fn incompatible(namespace: &Namespace) -> NextVersion {
 /// Returns the text in the first column of the reply. `{p}` is the prefix of the tables.
 async fn ask(namespace: &Namespace, sql: &str) -> Vec<String> {
     let (server, query) = namespace.url().split_once('?').unwrap();
-    let table = query.split('&').find_map(|key| key.strip_prefix("polylock.table=")).unwrap_or("polylock");
+    let table = query.split('&').find_map(|key| key.strip_prefix("polylock.namespace=")).unwrap_or("polylock");
     let sql = sqlx::raw_sql(AssertSqlSafe(sql.replace("{p}", table)));
     match server.split(':').next() {
         Some("postgres") => {
@@ -275,7 +275,7 @@ fn current(namespace: &Namespace) -> i64 {
 /// Why the store is not to be opened.
 async fn refusal(namespace: &Namespace, next: Option<NextVersion>) -> String {
     match open(namespace, next).await {
-        Err(Error::Config(error)) if error.key == "polylock.table" => error.problem,
+        Err(Error::Config(error)) if error.key == "polylock.namespace" => error.problem,
         other => panic!("should be refused: {other:?}"),
     }
 }

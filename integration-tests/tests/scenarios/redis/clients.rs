@@ -48,7 +48,7 @@ async fn a_client_of_the_application_provides_user_and_authority() {
     let info = client.get_connection_info().clone();
     let settings = info.redis_settings().clone().set_username("app").set_password("secret").set_db(3);
     let client = Client::open(info.set_redis_settings(settings)).unwrap();
-    let locks = Locks::new(single::connect(Config::of(&client).prefix("of-client")).await.unwrap());
+    let locks = Locks::new(single::connect(Config::of(&client).namespace("of-client")).await.unwrap());
     let guard = locks.lock("a").acquire().await.unwrap();
     let clients: String = command("CLIENT LIST").query_async(&mut raw).await.unwrap();
     assert!(clients.lines().any(|line| line.contains("user=app") && line.contains(" db=3 ")), "{clients}");

@@ -59,7 +59,7 @@ impl Namespace {
     }
 
     async fn with_prefix(server: &Server, prefix: String) -> Self {
-        let url = format!("{}?polylock.prefix={prefix}", server.url());
+        let url = format!("{}?polylock.namespace={prefix}", server.url());
         Self { url, prefix, raw: Mutex::new(connect(server.url()).await), server: server.url().to_owned() }
     }
 

@@ -114,7 +114,7 @@ async fn a_high_latency_is_tolerated() {
     let far = async |delay: Duration, more: &str| {
         let proxy = Proxy::to(server.port());
         proxy.set_both(Flow::Delay(delay));
-        let url = format!("{}?polylock.prefix=far{}{more}", proxy.url(server.url()), delay.as_millis());
+        let url = format!("{}?polylock.namespace=far{}{more}", proxy.url(server.url()), delay.as_millis());
         let (here, there) = tokio::join!(Locks::connect(&url), Locks::connect(&url));
         let (here, there) = (here.unwrap(), there.unwrap());
         let guard = here.lock("far").acquire().await.unwrap();

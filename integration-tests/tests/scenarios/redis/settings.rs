@@ -108,7 +108,7 @@ async fn a_full_server_reports_that_and_keeps_its_locks() {
 async fn each_database_and_each_prefix_has_its_own_locks() {
     let server = redis::start(&[]).unwrap();
     let mut guards = Vec::new();
-    for path in ["/0", "/1", "/1?polylock.prefix=other", "/15?polylock.prefix=a:b/c"] {
+    for path in ["/0", "/1", "/1?polylock.namespace=other", "/15?polylock.namespace=a:b/c"] {
         let locks = Locks::connect(&format!("{}{path}", server.url())).await.unwrap();
         guards.push(locks.lock("a").try_acquire().await.unwrap().expect("it is free"));
         assert!(locks.lock("a").try_acquire().await.unwrap().is_none());

@@ -31,7 +31,7 @@ impl Setup {
         let port = proxy.address().port().to_string();
         query::<()>(&node, &["CONFIG", "SET", "cluster-announce-port", &port]).await;
         let url =
-            format!("redis-cluster://{}?polylock.prefix=p&polylock.operation_timeout=1m", proxy.address());
+            format!("redis-cluster://{}?polylock.namespace=p&polylock.operation_timeout=1m", proxy.address());
         let (locks, other) = (Locks::connect(&url).await.unwrap(), Locks::connect(&url).await.unwrap());
         Self { node, proxy, locks, other }
     }

@@ -20,7 +20,7 @@ fn shared() -> &'static Cluster {
 
 /// Returns the URL of a store in a cluster, with a prefix.
 fn url(cluster: &Cluster, prefix: &str) -> String {
-    format!("{}?polylock.prefix={prefix}", cluster.url())
+    format!("{}?polylock.namespace={prefix}", cluster.url())
 }
 
 /// Returns the name of a lock, and the slot of its bucket below `prefix`, for each of the three primaries in order.

@@ -81,7 +81,7 @@ impl Setup {
         let urls: Vec<String> =
             self.proxies.iter().zip(&self.servers).map(|(proxy, of)| proxy.url(of)).collect();
         let url = servers::redlock::url(urls.iter().map(String::as_str));
-        format!("{url}?polylock.prefix={}{more}", self.prefix)
+        format!("{url}?polylock.namespace={}{more}", self.prefix)
     }
 
     pub(crate) async fn open(&self, more: &str) -> Locks {

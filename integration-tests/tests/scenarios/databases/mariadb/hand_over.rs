@@ -47,7 +47,7 @@ async fn status(store: &Store) -> (Vec<(String, FencingToken)>, Vec<String>) {
 
 fn prefix(namespace: &Namespace) -> &str {
     let (_, query) = namespace.url().split_once('?').unwrap();
-    query.split('&').find_map(|key| key.strip_prefix("polylock.table=")).unwrap_or("polylock")
+    query.split('&').find_map(|key| key.strip_prefix("polylock.namespace=")).unwrap_or("polylock")
 }
 
 #[tokio::test(flavor = "multi_thread")]

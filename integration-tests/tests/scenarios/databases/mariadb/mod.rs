@@ -19,7 +19,7 @@ use sqlx::{AssertSqlSafe, Connection, Executor, MySqlConnection, Row};
 fn tables(server: &Server, more: &str) -> (String, String) {
     let separator = if server.url().contains('?') { '&' } else { '?' };
     let table = server.name();
-    (format!("{}{separator}polylock.table={table}{more}", server.url()), table)
+    (format!("{}{separator}polylock.namespace={table}{more}", server.url()), table)
 }
 
 async fn connection(server: &Server) -> MySqlConnection {
@@ -52,7 +52,7 @@ async fn counter(connection: &mut MySqlConnection, name: &str) -> i64 {
 async fn plant(server: &Server, url: &str, table: &str, routine: &str, change: impl Fn(&str) -> String) {
     // The tables first.
     drop(Locks::connect(url).await.unwrap());
-    let script = schema(&Config::new(server.url()).unwrap().table(table)).unwrap();
+    let script = schema(&Config::new(server.url()).unwrap().namespace(table)).unwrap();
     let is_named =
         |part: &&str| [2, 3].iter().any(|version| part.contains(&format!("_{routine}_{version}(")));
     let sound = script.split("//\n").find(is_named).unwrap();

@@ -52,7 +52,7 @@ impl TestDatabase {
     fn new(kind: Kind, server: String, table: String) -> Self {
         let separator = if server.contains('?') { '&' } else { '?' };
         let mut url = format!(
-            "{server}{separator}polylock.strategy=pessimistic&polylock.table={table}&polylock.wait=60s"
+            "{server}{separator}polylock.strategy=pessimistic&polylock.namespace={table}&polylock.wait=60s"
         );
         if matches!(kind, Kind::Postgres) {
             url = format!("{url}&application_name={table}");
