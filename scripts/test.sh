@@ -13,7 +13,7 @@ cd "$(dirname "$0")/.."
 export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-auto}
 export POLYLOCK_TEST_REQUIRE=${POLYLOCK_TEST_REQUIRE:-all}
 
-say() { printf '\n== %s\n' "$*"; }
+say() { printf '\n== %s (after %d min %d s)\n' "$*" $((SECONDS / 60)) $((SECONDS % 60)); }
 
 # The programs that the tests run, and the Debian packages that bring them. A store's server is started by the tests
 # themselves, so nothing here needs a running service.
@@ -139,12 +139,10 @@ tests() {
     cargo test --workspace --all-features --locked --no-run
     # The servers that test programs share are started once. The program was built just now; `cargo run` would build it with other
     # features.
-    # libtest measures the time of each test for nightly toolchains, and for the standard library's own bootstrap. The variable
-    # is set for the test programs alone: it would change what is built.
     local host runner log=$target/tests.log result=0
     host=$(rustc -vV | sed -n 's/^host: //p')
     runner=CARGO_TARGET_$(tr 'a-z-' 'A-Z_' <<<"$host")_RUNNER
-    env "$runner=env RUSTC_BOOTSTRAP=1" POLYLOCK_TEST_BUILT=1 \
+    env "$runner=$PWD/scripts/run-test-program.sh" POLYLOCK_TEST_BUILT=1 \
         "$target/debug/server" around cargo test --workspace --all-features --locked --no-fail-fast --lib --bins --tests --examples \
         -- -Z unstable-options --report-time | tee "$log" || result=$?
     say "the slowest tests, in seconds"

@@ -67,7 +67,10 @@ async fn one_holder(store: &str, scenario: &str, holder: u32, rounds: u32) -> Co
         match taken {
             Ok(guard) => {
                 assert!(guard.fencing_token().get() > token);
-                guard.release().await.unwrap();
+                // On a busy machine, its short lease may end before the reply.
+                if let Err(error) = guard.release().await {
+                    assert!(error.is_temporary() || error.lost().is_some(), "{error:?}");
+                }
             }
             Err(error) => {
                 println!(

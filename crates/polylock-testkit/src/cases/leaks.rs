@@ -165,10 +165,10 @@ pub(super) async fn no_records_of_ended_requests(trial: Trial) -> Outcome {
         loop {
             for _ in 0..each {
                 let guard = acquired(locks.lock(format!("lock {ended}, {is_released}")).ttl(lease)).await;
-                if is_released {
-                    released(guard).await;
-                } else {
-                    guard.leave_to_expire().ok();
+                // On a busy machine, the short lease may end before the reply. Then a record must not stay, either.
+                let outcome = if is_released { guard.release().await } else { guard.leave_to_expire() };
+                if let Err(error) = outcome {
+                    assert!(error.is_temporary() || error.lost().is_some(), "{error}");
                 }
                 ended += 1;
             }

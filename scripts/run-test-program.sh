@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Runs one test program with the number of tests at the same time that it allows: cargo's `runner`, set by scripts/test.sh.
+set -euo pipefail
+case ${1##*/} in
+    # Its cases mostly wait, and allow for a busy machine. The other programs have deadlines of some hundred milliseconds, and load tests.
+    conformance-*) threads=$(($(nproc) * 3)) ;;
+    *) threads=$(nproc) ;;
+esac
+# libtest measures the time of each test for nightly toolchains, and for the standard library's own bootstrap. The variable is set for
+# the test programs alone: it would change what is built.
+RUSTC_BOOTSTRAP=1 RUST_TEST_THREADS=${RUST_TEST_THREADS:-$threads} exec "$@"
