@@ -208,7 +208,8 @@ fn completions_and_manual_pages() {
 fn the_schema_is_printed_without_a_server() {
     let workspace = Workspace::new();
     for scheme in ["postgres", "mysql"] {
-        let url = format!("{scheme}://app:kanarienvogel@no-such-host.invalid/app?polylock.namespace=app_locks");
+        let url =
+            format!("{scheme}://app:kanarienvogel@no-such-host.invalid/app?polylock.namespace=app_locks");
         let output = workspace.polylock_without_store().args(["schema", "-S", &url]).output().unwrap();
         let text = stdout(&output);
         assert!(output.status.success() && stderr(&output).is_empty(), "{}", stderr(&output));

@@ -104,33 +104,22 @@ impl Guard {
     /// Do not rely on a `select!` with it to stop work: after a pause the work may be polled first. [`run`](Self::run) checks the
     /// clock before every poll.
     pub fn lost(&self) -> impl Future<Output = LostReason> + Send + Sync + 'static {
-        let mut phase = self.hold().watch();
-        async move {
-            if let Ok(ended) = phase.wait_for(|phase| !matches!(phase, Phase::Held { .. })).await
-                && let Phase::Lost(reason) = &*ended
-            {
-                return reason.clone();
-            }
-            std::future::pending().await
-        }
+        self.hold().phase_when(|phase| match phase {
+            Phase::Lost(reason) => Some(reason.clone()),
+            Phase::Held { .. } | Phase::Left => None,
+        })
     }
 
     /// Completes with the new deadline when a renewal has moved it after this call, or with `None` when the hold has ended.
     ///
     /// To miss no renewal, call it before [`deadline`](Self::deadline).
     pub fn renewed(&self) -> impl Future<Output = Option<Moment>> + Send + Sync + 'static {
-        let mut phase = self.hold().watch();
-        async move {
-            // The phase is not marked as seen: a change since the call counts, even if this is polled only now.
-            if !matches!(*phase.borrow(), Phase::Held { .. }) {
-                return None;
-            }
-            phase.changed().await.ok()?;
-            match &*phase.borrow() {
-                Phase::Held { deadline, .. } => Some(*deadline),
-                Phase::Left | Phase::Lost(_) => None,
-            }
-        }
+        // A renewal since this call counts, even if the future is polled only then.
+        let present = self.hold().deadline();
+        self.hold().phase_when(move |phase| match phase {
+            Phase::Held { deadline, .. } => (Some(*deadline) != present).then_some(Some(*deadline)),
+            Phase::Left | Phase::Lost(_) => Some(None),
+        })
     }
 
     /// Runs `work` under the lock, then releases the lock. Stops `work` if the lock is lost.

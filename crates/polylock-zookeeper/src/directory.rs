@@ -16,7 +16,7 @@
 
 use std::{
     cell::OnceCell,
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, VecDeque},
     sync::{Arc, Mutex, MutexGuard, Weak},
     time::Duration,
 };
@@ -75,8 +75,8 @@ struct Children {
     /// The number of the last list that was applied; `applied_at` is the time of that.
     applied: u64,
     applied_at: Option<Moment>,
-    /// Boxed: a map with one entry, as that of a lock without waiters, allocates a node of eleven.
-    known: BTreeMap<Rank, Box<KnownRequest>>,
+    /// In the order of their ranks. A request joins near the end and mostly leaves at the beginning.
+    known: VecDeque<Box<KnownRequest>>,
 }
 
 #[derive(Debug)]
@@ -217,7 +217,7 @@ impl Directory {
         let mut state = self.state();
         let created = state.next_number();
         let create = create();
-        let waits = || state.known.values().any(|known| known.own.is_some() && known.conflicts_with(mode));
+        let waits = || state.known.iter().any(|known| known.own.is_some() && known.conflicts_with(mode));
         let lists = lists || (state.known.len() < MAX_KNOWN_WITH_LIST && !waits());
         let list = lists.then(|| (state.next_number(), list()));
         (created, create, list)
@@ -233,14 +233,21 @@ impl Directory {
     pub(crate) fn join(&self, child: &Child, created: u64) {
         let mut state = self.state();
         // The reply to a list may have been processed before the reply to the create.
-        let is_listed = state.known.contains_key(&child.rank());
-        let own = Own { created, is_listed, removed: OnceCell::new() };
-        state.known.insert(child.rank(), Box::new(KnownRequest { child: child.clone(), own: Some(own) }));
+        let position = state.find(child.rank());
+        let own = Own { created, is_listed: position.is_ok(), removed: OnceCell::new() };
+        let known = Box::new(KnownRequest { child: child.clone(), own: Some(own) });
+        match position {
+            Ok(position) => state.known[position] = known,
+            Err(position) => state.known.insert(position, known),
+        }
     }
 
     /// Removes a request with a node that is certainly gone.
     pub(crate) fn remove(&self, rank: Rank) {
-        self.state().known.remove(&rank);
+        let mut state = self.state();
+        if let Ok(position) = state.find(rank) {
+            state.known.remove(position);
+        }
     }
 
     /// Applies the list with this number, which shows all requests of the lock.
@@ -250,15 +257,18 @@ impl Directory {
             return;
         }
         (state.applied, state.applied_at) = (number, Some(SystemClock.now()));
-        let mut previous = std::mem::take(&mut state.known);
-        for child in requests {
-            let rank = child.rank();
-            let own = previous.remove(&rank).and_then(|known| known.own);
+        let by_rank = |known: Box<KnownRequest>| (known.child.rank(), known);
+        let previous = std::mem::take(&mut state.known);
+        let mut previous: BTreeMap<_, _> = previous.into_iter().map(by_rank).collect();
+        let listed = requests.iter().map(|child| {
+            let own = previous.remove(&child.rank()).and_then(|known| known.own);
             let own = own.map(|own| Own { is_listed: true, ..own });
-            state.known.insert(rank, Box::new(KnownRequest { child: child.clone(), own }));
-        }
+            by_rank(Box::new(KnownRequest { child: child.clone(), own }))
+        });
+        let mut known: BTreeMap<_, _> = listed.collect();
         let is_newer = |known: &KnownRequest| known.own.as_ref().is_some_and(|own| own.created > number);
-        state.known.extend(previous.into_iter().filter(|(_, known)| is_newer(known)));
+        known.extend(previous.into_iter().filter(|(_, known)| is_newer(known)));
+        state.known = known.into_values().collect();
     }
 
     /// Returns true if it is time to list the lock again, as a check for missed events.
@@ -270,15 +280,17 @@ impl Directory {
 
     /// Returns true if a list has shown the request.
     pub(crate) fn is_listed(&self, rank: Rank) -> bool {
-        self.state().known.get(&rank).is_some_and(|known| known.is_listed())
+        let state = self.state();
+        state.find(rank).is_ok_and(|position| state.known[position].is_listed())
     }
 
     /// Returns the position of a request of this session, with the number of conflicting requests ahead of it only if `counts`; `None` if
     /// that requires a list.
     pub(crate) fn position(&self, child: &Child, counts: bool) -> Option<Position> {
         let state = self.state();
-        let Some(own) = state.known.get(&child.rank()) else { return Some(Position::Gone) };
-        let ahead = state.known.range(..child.rank()).rev().map(|(_, known)| known);
+        let Ok(position) = state.find(child.rank()) else { return Some(Position::Gone) };
+        let own = &state.known[position];
+        let ahead = state.known.range(..position).rev();
         let mut ahead = ahead.filter(|known| known.conflicts_with(child.mode));
         let Some(last) = ahead.next() else { return own.is_listed().then_some(Position::First) };
         let last = match &last.own {
@@ -301,6 +313,11 @@ impl Directory {
 }
 
 impl Children {
+    /// Returns the index of the request with this rank, or the index at which it would be.
+    fn find(&self, rank: Rank) -> Result<usize, usize> {
+        self.known.binary_search_by_key(&rank, |known| known.child.rank())
+    }
+
     const fn next_number(&mut self) -> u64 {
         self.sent += 1;
         self.sent

@@ -2,29 +2,17 @@
 
 use std::sync::{Arc, OnceLock};
 
-use tokio::sync::watch;
 use tracing::Span;
 
-use super::{context::StoreContext, pending::WorkGuard};
+use super::{
+    context::StoreContext,
+    pending::WorkGuard,
+    phase::{Phase, PhaseCell},
+};
 use crate::{
     Error, FencingToken, Grant, KeepAlive, LockName, LostReason, Mode, Moment, Release, Request, Result,
     invariant, metrics::Measured, observer,
 };
-
-/// The state of a hold.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Phase {
-    /// Held until the deadline, unless a renewal moves it.
-    Held {
-        deadline: Moment,
-        /// True if the caller has received the guard.
-        received: bool,
-    },
-    /// Released by its holder, left to expire, or passed on because its caller did not receive it.
-    Left,
-    /// Lost, for this reason.
-    Lost(LostReason),
-}
 
 /// One hold, shared by its guards and the keeper.
 #[derive(Debug)]
@@ -32,7 +20,8 @@ pub(crate) struct Hold {
     pub(crate) context: Arc<StoreContext>,
     pub(crate) request: Arc<Request>,
     pub(crate) token: FencingToken,
-    phase: watch::Sender<Phase>,
+    /// Shared with the futures that wait for changes, so that they do not keep the hold.
+    phase: Arc<PhaseCell>,
     span: OnceLock<HoldSpan>,
 }
 
@@ -57,7 +46,7 @@ impl Hold {
             context,
             request,
             token: grant.token,
-            phase: watch::Sender::new(Phase::Held { deadline, received: false }),
+            phase: Arc::new(PhaseCell::new(Phase::Held { deadline, received: false })),
             span: OnceLock::new(),
         }
     }
@@ -66,7 +55,7 @@ impl Hold {
     /// false if the hold was passed on before.
     pub(crate) fn receive(&self) -> bool {
         let mut received_now = false;
-        self.phase.send_if_modified(|phase| {
+        self.phase.change(|phase| {
             if let Phase::Held { received, .. } = phase {
                 (received_now, *received) = (true, true);
             }
@@ -87,12 +76,12 @@ impl Hold {
             self.span.set(HoldSpan(span)).ok();
         }
         // A hold that has been lost meanwhile still goes to the caller, which detects the loss by its guard.
-        received_now || !matches!(*self.phase.borrow(), Phase::Left)
+        received_now || !self.has_left()
     }
 
     /// Ends a hold if the caller has not received its guard. Returns false if the caller has, or if the hold has ended.
     pub(crate) fn pass_on(&self) -> bool {
-        self.phase.send_if_modified(|phase| {
+        self.phase.change(|phase| {
             let unreceived = matches!(phase, Phase::Held { received: false, .. });
             if unreceived {
                 *phase = Phase::Left;
@@ -113,11 +102,13 @@ impl Hold {
     /// Returns the deadline if the lock is held, or the reason for the end of the hold. Reads the clock: a deadline that has passed
     /// ends the hold immediately, even if its timer has not fired yet.
     pub(crate) fn check(&self) -> Result<Moment, Ended> {
-        match &*self.phase.borrow() {
-            Phase::Held { deadline, .. } if self.context.now() < *deadline => return Ok(*deadline),
-            Phase::Held { .. } => {}
-            Phase::Left => return Err(Ended::Left),
-            Phase::Lost(reason) => return Err(Ended::Lost(reason.clone())),
+        let deadline = self.phase.read(|phase| match phase {
+            Phase::Held { deadline, .. } => Ok(*deadline),
+            Phase::Left => Err(Ended::Left),
+            Phase::Lost(reason) => Err(Ended::Lost(reason.clone())),
+        })?;
+        if self.context.now() < deadline {
+            return Ok(deadline);
         }
         self.lose(LostReason::DeadlineReached);
         Err(Ended::Lost(LostReason::DeadlineReached))
@@ -140,8 +131,13 @@ impl Hold {
         &self.request.name
     }
 
-    pub(crate) fn watch(&self) -> watch::Receiver<Phase> {
-        self.phase.subscribe()
+    /// Waits until `read` returns `Some` for the phase at that time. The future does not keep the hold.
+    pub(crate) fn phase_when<T>(
+        &self,
+        read: impl Fn(&Phase) -> Option<T> + Send + Sync + 'static,
+    ) -> impl Future<Output = T> + Send + Sync + 'static {
+        let phase = self.phase.clone();
+        async move { phase.wait_until(read).await }
     }
 
     /// Ends the hold by its holder's request, and returns the time until which a release is worth retrying. Returns an error if the
@@ -240,7 +236,7 @@ impl Hold {
 
     /// Returns true if the hold was broken, so that the release by its holder lets other requests in.
     pub(crate) fn is_broken(&self) -> bool {
-        matches!(*self.phase.borrow(), Phase::Lost(LostReason::Broken(_)))
+        self.phase.read(|phase| matches!(phase, Phase::Lost(LostReason::Broken(_))))
     }
 
     pub(super) fn report_loss(&self, reason: &LostReason) {
@@ -250,30 +246,38 @@ impl Hold {
         );
     }
 
+    /// Returns the deadline, which may have passed; `None` if the hold has ended.
+    pub(crate) fn deadline(&self) -> Option<Moment> {
+        self.phase.read(|phase| match phase {
+            Phase::Held { deadline, .. } => Some(*deadline),
+            Phase::Left | Phase::Lost(_) => None,
+        })
+    }
+
     /// Returns the phase.
     pub(super) fn phase(&self) -> Phase {
-        self.phase.borrow().clone()
+        self.phase.read(Phase::clone)
     }
 
     /// Returns true if the hold was released, left to expire, or passed on.
     pub(super) fn has_left(&self) -> bool {
-        matches!(*self.phase.borrow(), Phase::Left)
+        self.phase.read(|phase| matches!(phase, Phase::Left))
     }
 
     /// Returns true if the hold was lost. A deadline that has passed does not set this by itself.
     pub(super) fn is_lost(&self) -> bool {
-        matches!(*self.phase.borrow(), Phase::Lost(_))
+        self.phase.read(|phase| matches!(phase, Phase::Lost(_)))
     }
 
     /// Returns true if the caller has received the guard.
     pub(super) fn is_received(&self) -> bool {
-        !matches!(*self.phase.borrow(), Phase::Held { received: false, .. })
+        !self.phase.read(|phase| matches!(phase, Phase::Held { received: false, .. }))
     }
 
     /// Sets a later deadline; returns false if the hold has ended.
     pub(super) fn extend(&self, deadline: Moment) -> bool {
         self.check().is_ok()
-            && self.phase.send_if_modified(|phase| {
+            && self.phase.change(|phase| {
                 let Phase::Held { deadline: present, .. } = phase else { return false };
                 *present = deadline;
                 true
@@ -287,8 +291,8 @@ impl Hold {
 
     /// Changes the phase if the hold has not ended; returns false if it has.
     fn change(&self, to: Phase) -> bool {
-        self.phase.send_if_modified(|phase| {
-            let held = matches!(phase, Phase::Held { .. });
+        self.phase.change(|phase| {
+            let held = phase.is_held();
             if held {
                 *phase = to;
             }

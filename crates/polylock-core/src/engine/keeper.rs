@@ -21,11 +21,7 @@ use std::{
 use futures_util::FutureExt;
 use tokio::sync::Notify;
 
-use super::{
-    context::StoreContext,
-    gauges::Gauge,
-    hold::{Hold, Phase},
-};
+use super::{context::StoreContext, gauges::Gauge, hold::Hold, phase::Phase};
 use crate::{KeepAlive, LockName, LostReason, Moment, Operation, Request, RequestId, Result, io, sync::lock};
 use due::Due;
 use state::{Kept, QueueLease, State, Waiter};

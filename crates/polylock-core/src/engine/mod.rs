@@ -13,12 +13,14 @@ mod hold;
 mod keeper;
 mod local_queue;
 mod pending;
+mod phase;
 mod shared_hold;
 
 pub(crate) use acquire::acquire;
 pub(crate) use acquisition::Limits;
 pub use connect::connect_within;
 pub(crate) use context::StoreContext;
-pub(crate) use hold::{Ended, Hold, Phase};
+pub(crate) use hold::{Ended, Hold};
 pub(crate) use pending::Pending;
+pub(crate) use phase::Phase;
 pub(crate) use shared_hold::{SharedHold, StoreHandle};

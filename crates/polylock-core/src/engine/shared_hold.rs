@@ -14,7 +14,7 @@ use tokio::sync::{OwnedMutexGuard, oneshot};
 use super::{
     context::StoreContext,
     foreground::Foreground,
-    hold::{Ended, Hold, Phase},
+    hold::{Ended, Hold},
     keeper::Keeper,
     pending::{AT_EXIT, WorkGuard},
 };
@@ -174,10 +174,9 @@ impl SharedHold {
     async fn keep_until(&self, at: Moment) -> Result<()> {
         let hold = self.hold.clone();
         let kept = self.handle.foreground.begin(Operation::Renew, async move {
-            let mut phase = hold.watch();
             tokio::select! {
                 // The hold also ends if the caller drops its future.
-                _ = phase.wait_for(|phase| !matches!(phase, Phase::Held { .. })) => {}
+                () = hold.phase_when(|phase| (!phase.is_held()).then_some(())) => {}
                 () = hold.context.until(at) => {}
             }
         })?;

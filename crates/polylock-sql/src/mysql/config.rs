@@ -111,10 +111,16 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] if a part of the URL is not valid.
     pub fn from_url(url: &StoreUrl, keys: &mut Keys) -> Result<Self, ConfigError> {
-        let options: MySqlConnectOptions = config::driver_options("mysql", url, keys, PASSED, CERTIFICATES, DRIVER_KEYS)?;
+        let options: MySqlConnectOptions =
+            config::driver_options("mysql", url, keys, PASSED, CERTIFICATES, DRIVER_KEYS)?;
         let verified =
             matches!(options.get_ssl_mode(), MySqlSslMode::VerifyCa | MySqlSslMode::VerifyIdentity);
-        config::check_authority(url, &["ssl-ca", "sslca", "polylock.tls_ca"], verified, "ssl-mode=verify_identity")?;
+        config::check_authority(
+            url,
+            &["ssl-ca", "sslca", "polylock.tls_ca"],
+            verified,
+            "ssl-mode=verify_identity",
+        )?;
         let config = Self {
             source: Source::new(plain(options)?),
             poll: keys.duration("polylock.poll")?.unwrap_or(Self::DEFAULT_POLL),

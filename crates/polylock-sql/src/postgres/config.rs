@@ -142,7 +142,8 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] if a part of the URL is not valid.
     pub fn from_url(url: &StoreUrl, keys: &mut Keys) -> Result<Self, ConfigError> {
-        let options: PgConnectOptions = config::driver_options("postgres", url, keys, PASSED, CERTIFICATES, DRIVER_KEYS)?;
+        let options: PgConnectOptions =
+            config::driver_options("postgres", url, keys, PASSED, CERTIFICATES, DRIVER_KEYS)?;
         let verified = matches!(options.get_ssl_mode(), PgSslMode::VerifyCa | PgSslMode::VerifyFull);
         config::check_authority(url, &["sslrootcert", "polylock.tls_ca"], verified, "sslmode=verify-full")?;
         let durabilities = [("full", Durability::Full), ("relaxed", Durability::Relaxed)];

@@ -13,7 +13,8 @@ use sqlx::{AssertSqlSafe, Connection, Executor, MySqlConnection, PgConnection, S
 /// Runs `sql` on the tables of `namespace`, which it calls `{p}`: the number of rows that changed.
 async fn run(namespace: &Namespace, sql: &str) -> u64 {
     let (server, query) = namespace.url().split_once('?').unwrap();
-    let prefix = query.split('&').find_map(|pair| pair.strip_prefix("polylock.namespace=")).unwrap_or("polylock");
+    let prefix =
+        query.split('&').find_map(|pair| pair.strip_prefix("polylock.namespace=")).unwrap_or("polylock");
     let sql = AssertSqlSafe(sql.replace("{p}", prefix));
     let scheme = server.split(':').next().unwrap();
     match scheme {

@@ -165,7 +165,8 @@ fn incompatible(namespace: &Namespace) -> NextVersion {
 /// Returns the text in the first column of the reply. `{p}` is the prefix of the tables.
 async fn ask(namespace: &Namespace, sql: &str) -> Vec<String> {
     let (server, query) = namespace.url().split_once('?').unwrap();
-    let table = query.split('&').find_map(|key| key.strip_prefix("polylock.namespace=")).unwrap_or("polylock");
+    let table =
+        query.split('&').find_map(|key| key.strip_prefix("polylock.namespace=")).unwrap_or("polylock");
     let sql = sqlx::raw_sql(AssertSqlSafe(sql.replace("{p}", table)));
     match server.split(':').next() {
         Some("postgres") => {
