@@ -19,6 +19,8 @@ mod server_votes;
 #[path = "../../../../../crates/polylock-redis/src/redlock/tally.rs"]
 mod tally;
 
+use std::ops::Range;
+
 use polylock_core::{Mode, RequestId};
 use polylock_integration_tests::servers::redis;
 use polylock_testkit::history::{self, Section};
@@ -273,13 +275,13 @@ impl Schedule<'_> {
     }
 }
 
-/// Runs schedules from seed 0 on until a violation contains these words.
-fn run(nodes: usize, clients: usize, schedules: u64, rules: Rules, words: &str) -> Outcome {
+/// Runs the schedules of these seeds until a violation contains these words.
+fn run(nodes: usize, clients: usize, seeds: Range<u64>, rules: Rules, words: &str) -> Outcome {
     // No persistence is required.
     let server = redis::start(&[]).unwrap();
     let mut nodes = Nodes::new(server.url(), &server.name(), nodes, rules.changes);
     let mut outcome = Outcome::default();
-    for seed in 0..schedules {
+    for seed in seeds {
         nodes.clear();
         nodes.confirm();
         let count = nodes.count();
@@ -318,7 +320,7 @@ fn run(nodes: usize, clients: usize, schedules: u64, rules: Rules, words: &str) 
 fn random_schedules_break_no_guarantee_and_leave_no_vote() {
     for (nodes, clients, schedules) in [(3, 2, 400), (3, 3, 200), (5, 3, 150)] {
         for forgets in [0, 1] {
-            let outcome = run(nodes, clients, schedules, Rules { forgets, ..SOUND }, "");
+            let outcome = run(nodes, clients, 0..schedules, Rules { forgets, ..SOUND }, "");
             println!("{nodes} servers, {clients} clients: {outcome:?}");
             assert_eq!(outcome.violation, None);
             // Otherwise the test proves nothing.
