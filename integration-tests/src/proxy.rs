@@ -11,64 +11,29 @@
 mod connection;
 mod request_fault;
 mod requests;
+mod state;
+mod switches;
 
 use std::{
-    collections::BTreeSet,
     net::SocketAddr,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
-    },
+    sync::{Arc, atomic::Ordering::SeqCst},
     thread::{self, JoinHandle},
-    time::Duration,
 };
 
 use tokio::sync::watch;
 
-pub use self::request_fault::RequestFault;
 use self::{
     connection::{serve, socket},
     request_fault::Choice,
     requests::Framing,
+    state::{Shared, Watched},
+    switches::{Range, Switches},
+};
+pub use self::{
+    request_fault::RequestFault,
+    switches::{BOTH, Direction, End, Flow},
 };
 use crate::clock::{self, TIMEOUT};
-
-/// A direction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Direction {
-    /// From clients to the server.
-    ToServer,
-    /// From the server to clients.
-    ToClient,
-}
-
-/// Both directions.
-pub const BOTH: [Direction; 2] = [Direction::ToServer, Direction::ToClient];
-
-/// The treatment of the bytes in one direction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Flow {
-    /// They pass at once.
-    #[default]
-    Pass,
-    /// They pass this much later.
-    Delay(Duration),
-    /// They are read and buffered, the end of the connection too, and pass when the flow changes, even if the sender has gone.
-    Hold,
-    /// They are not read: they stay in the buffers of the system, and the sender blocks when these are full.
-    Stall,
-    /// They are lost, the end of the connection too: the other side is not notified.
-    Drop,
-}
-
-/// The end of a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
-    /// A reset.
-    Reset,
-    /// An orderly end, as if each side had closed it.
-    Close,
-}
 
 /// The traffic so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -98,89 +63,6 @@ pub struct Proxy {
     switches: watch::Sender<Switches>,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
-}
-
-/// The current switches.
-#[derive(Debug, Clone, Copy)]
-struct Switches {
-    /// The server for new connections.
-    server: SocketAddr,
-    flows: [Flow; 2],
-    /// The flows of some connections, which override `flows`.
-    overrides: [Option<(Range, Flow)>; 2],
-    /// The connections that must end.
-    cut: Option<(Range, End)>,
-    refuses: bool,
-    stopped: bool,
-}
-
-/// Connections from one number to another, both included.
-#[derive(Debug, Clone, Copy)]
-struct Range(u64, u64);
-
-impl Range {
-    fn contains(self, number: u64) -> bool {
-        (self.0..=self.1).contains(&number)
-    }
-}
-
-impl Switches {
-    fn flow(&self, number: u64, way: Direction) -> Flow {
-        let special = self.overrides[way as usize].filter(|(range, _)| range.contains(number));
-        special.map_or(self.flows[way as usize], |(_, flow)| flow)
-    }
-}
-
-#[derive(Debug, Default)]
-struct Shared {
-    framing: Framing,
-    is_listening: AtomicBool,
-    connections: AtomicU64,
-    open: Mutex<BTreeSet<u64>>,
-    requests: AtomicU64,
-    passed: [AtomicU64; 2],
-    resets_before_reply: AtomicU64,
-    faulted: AtomicU64,
-    choice: Mutex<Option<Choice>>,
-    watched: [Mutex<Watched>; 2],
-}
-
-/// Requests, or replies, that a test [watches for](Proxy::watch_for).
-#[derive(Debug, Default)]
-struct Watched {
-    part: Option<Vec<u8>>,
-    connections: Vec<u64>,
-}
-
-impl Shared {
-    fn open(&self) -> MutexGuard<'_, BTreeSet<u64>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn choice(&self) -> MutexGuard<'_, Option<Choice>> {
-        self.choice.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn watched(&self, way: Direction) -> MutexGuard<'_, Watched> {
-        self.watched[way as usize].lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Records the connection `number` if the test watches for these bytes in this direction.
-    fn record(&self, way: Direction, bytes: &[u8], number: u64) {
-        let mut watched = self.watched(way);
-        if watched.part.as_ref().is_some_and(|part| request_fault::has(bytes, part)) {
-            watched.connections.push(number);
-        }
-    }
-
-    /// Returns the fault of this request, if it has one.
-    fn fault(&self, request: &[u8]) -> Option<RequestFault> {
-        let mut choice = self.choice();
-        let fault = choice.as_ref()?.fault_of(request)?.clone();
-        choice.take_if(|choice| choice.once);
-        self.faulted.fetch_add(1, SeqCst);
-        Some(fault)
-    }
 }
 
 impl Proxy {
@@ -213,7 +95,7 @@ impl Proxy {
     }
 
     fn framed(server: SocketAddr, framing: Framing) -> Self {
-        let shared = Arc::new(Shared { framing, ..Shared::default() });
+        let shared = Arc::new(Shared::new(framing));
         let (switches, mut seen) = watch::channel(Switches {
             server,
             flows: [Flow::default(); 2],

@@ -10,6 +10,7 @@ mod keys;
 mod log;
 mod namespace;
 mod own_server;
+mod target;
 mod znodes;
 
 use std::sync::LazyLock;

@@ -51,21 +51,18 @@ async fn open(config: Config) -> Result<Store> {
     let blobs = Blobs::new(&config)?;
     let deadline = SystemClock.now() + config.connect_timeout;
     let mut last = Cause::TimedOut(config.connect_timeout);
-    while let Some(reply) = SystemClock.before(deadline, probe(&blobs, &config)).await {
-        match reply {
-            Ok(()) => return Ok(store(&config, blobs)),
-            Err(cause) if cause.is_temporary() => last = cause,
-            Err(cause) => return Err(cause.at(Operation::Connect, &config.endpoint())),
+    let probed = SystemClock.before(deadline, async {
+        loop {
+            match probe(&blobs, &config).await {
+                Err(cause) if cause.is_temporary() => last = cause,
+                outcome => return outcome,
+            }
+            SystemClock.sleep_until(SystemClock.now() + RETRY_PAUSE).await;
         }
-        if SystemClock
-            .before(deadline, SystemClock.sleep_until(SystemClock.now() + RETRY_PAUSE))
-            .await
-            .is_none()
-        {
-            break;
-        }
-    }
-    Err(last.at(Operation::Connect, &config.endpoint()))
+    });
+    let probed = probed.await.unwrap_or(Err(last));
+    probed.map_err(|cause| cause.at(Operation::Connect, &config.endpoint()))?;
+    Ok(store(&config, blobs))
 }
 
 /// Checks that the credentials allow to read in the container. Creates it if it is missing.

@@ -2,25 +2,25 @@
 //!
 //! A store may have to remember something about a request: a lease, an attempt without a reply, a release that is to be repeated.
 //! Removing the record at the release is not enough: a hold may be [left to expire](crate::Guard::leave_to_expire), and a release may
-//! never be confirmed. So every record has a moment from which it is obsolete, and each change of the record extends it.
+//! never be confirmed. So every record expires, and each change of the record may extend it.
 
 use std::{collections::HashMap, hash::Hash};
 
 use crate::{Moment, RequestId};
 
-/// The number of records below which obsolete ones are not looked for.
+/// The number of records below which expired ones are not removed.
 const MIN_SWEEP: usize = 64;
 
 /// The records of a process about its requests, each kept until a moment. See [`ExpiringTable`].
 pub type RequestTable<T> = ExpiringTable<RequestId, T>;
 
-/// A map with records that become obsolete.
+/// A map with records that expire.
 ///
-/// Obsolete records are removed before the table would grow, when the number of records has doubled since the last time. So the table
-/// has at most twice as many records as were needed at once, and an insertion takes constant time on average. Until then, an obsolete
-/// record is found as before: compare [`until`](Self::until) with the time if that matters.
+/// An insertion removes the expired records when the number of records has doubled since the last removal. So the table has at most
+/// twice as many records as were live at once, and an insertion takes amortised constant time. [`get`](Self::get) returns an expired
+/// record until it is removed: compare [`until`](Self::until) with the time if that matters.
 ///
-/// The caller passes the time, and puts the table behind its own mutex, with the state that changes together with it.
+/// The caller passes the current time, and protects the table with its own mutex, together with the state that changes with it.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -44,7 +44,7 @@ pub type RequestTable<T> = ExpiringTable<RequestId, T>;
 #[derive(Debug)]
 pub struct ExpiringTable<K, T> {
     records: HashMap<K, Record<T>>,
-    /// The number of records at which the obsolete ones are removed.
+    /// The number of records at which the expired ones are removed.
     sweep_at: usize,
 }
 
@@ -73,7 +73,7 @@ impl<K: Eq + Hash, T> ExpiringTable<K, T> {
         self.records.get(key).map(|record| &record.state)
     }
 
-    /// Returns the state of `key`.
+    /// Returns the state of `key`, to change it without extending the record.
     pub fn get_mut(&mut self, key: &K) -> Option<&mut T> {
         self.records.get_mut(key).map(|record| &mut record.state)
     }
@@ -84,7 +84,7 @@ impl<K: Eq + Hash, T> ExpiringTable<K, T> {
         self.records.get(key).map(|record| record.until)
     }
 
-    /// Returns the state of `key`, which is `new()` if it has none, and keeps the record until `until` at least.
+    /// Returns the state of `key`, after inserting `new()` if there is none. The record is kept until `until` at least.
     pub fn update(&mut self, key: K, now: Moment, until: Moment, new: impl FnOnce() -> T) -> &mut T {
         if self.records.len() >= self.sweep_at && !self.records.contains_key(&key) {
             self.records.retain(|_, record| record.until > now);
@@ -115,13 +115,13 @@ impl<K: Eq + Hash, T> ExpiringTable<K, T> {
         self.records.remove(key).map(|record| record.state)
     }
 
-    /// Returns the records that are not obsolete, in any order.
+    /// Returns the records that have not expired, in any order.
     pub fn live(&self, now: Moment) -> impl Iterator<Item = (&K, &T)> {
         let live = self.records.iter().filter(move |(_, record)| record.until > now);
         live.map(|(key, record)| (key, &record.state))
     }
 
-    /// Returns the number of records, with those that are obsolete and not removed yet.
+    /// Returns the number of records, including expired ones that were not removed yet.
     #[must_use]
     pub fn len(&self) -> usize {
         self.records.len()

@@ -1,10 +1,10 @@
 //! Wake-up registry of a store that has a queue: maps each blocked request to the request that it waits for, so that a release wakes
 //! only the waiters behind it and no wake-up is lost. A store without a queue has [`waiter_queues`](crate::waiter_queues) instead.
 //!
-//! Notifications and polls of the store notify it, and so do releases in this process. A waiter is identified by its request, and
-//! so is the request that it waits for, which keeps its id from the queue to the hold.
+//! The store's notifications and polls wake waiters, and so do releases in this process. A waiter is identified by the id of its request,
+//! and so is the request that it waits for, which keeps its id from the queue to the hold.
 //!
-//! Each claim has a handle, the [`Waiter`], which it uses in the only possible order:
+//! A request is registered before its claim is sent, and the claim records its outcome with the handle, the [`Waiter`]:
 //! ```
 //! # use polylock_core::{ClaimOutcome, Grant, QueuePosition, Request, Result, wakeups::Wakeups};
 //! # enum Reply { Granted(Grant), Queued(u64, QueuePosition) }
@@ -22,14 +22,14 @@
 //! })
 //! # }
 //! ```
-//! Four races lead to this order.
+//! Four races require this order.
 //!
 //! The grant overtakes the reply, so a claim registers before it is sent:
 //! 1. The store enqueues the request at position 7, and a release grants it the lock at once.
 //! 2. The grant arrives, and is kept with its position.
 //! 3. The reply to the claim states position 7: the kept grant is valid.
 //!
-//! The request ahead leaves too early, so [`Waiter::queued_behind`] belongs in the region in which the claim reads the queue:
+//! The request ahead leaves too early, so [`Waiter::queued_behind`] belongs in the critical section in which the claim reads the queue:
 //! 1. The claim reads that A is ahead.
 //! 2. A is released, and [`Wakeups::notify`] finds no waiter behind A.
 //! 3. The claim records that it waits for A, and nobody wakes it.
@@ -43,8 +43,8 @@
 //! 1. A claim returns position 7. The deadline of a hold would count from the time at which this claim was sent.
 //! 2. The store grants the lock to position 7. That is after 1, so the hold lasts at least until that deadline.
 //! 3. If the notification is delayed until that hold has expired, the next claim joins the queue at position 9, and a deadline
-//!    would count from the time at which this later claim was sent. The notification for position 7, arriving now, must not count
-//!    from there: it is not delivered.
+//!    would count from the time at which this later claim was sent. The notification for position 7, which arrives now, must
+//!    not count from there: it is discarded.
 
 mod handover;
 mod state;
@@ -61,7 +61,7 @@ pub use handover::{Handover, WaiterId};
 use state::{Registration, State};
 pub use waiter::Waiter;
 
-/// The registry of the waiters. See the [module](self) for the life of a waiter.
+/// The waiters of one store in this process. See the [module](self) for the life of a waiter.
 #[derive(Debug, Default)]
 pub struct Wakeups {
     state: Mutex<State>,
@@ -94,7 +94,7 @@ impl Wakeups {
         Waiter { state: &self.state, request: request.id, ticket, has_position }
     }
 
-    /// Removes `request`, which is about to be released or withdrawn, or has left the queue.
+    /// Removes the registration of `request`, which is about to be released or withdrawn, or has left the queue.
     pub fn remove(&self, request: RequestId) {
         self.lock().remove(request);
     }
@@ -121,7 +121,7 @@ impl Wakeups {
         }
     }
 
-    /// Wakes the waiters that wait for `left`. The caller has made its departure visible to claims before.
+    /// Wakes the waiters that wait for `left`. The caller has already made its departure visible to claims.
     pub fn notify(&self, left: RequestId) {
         let State { waiters, followers, .. } = &mut *self.lock();
         for waiter in followers.get(&left).into_iter().flatten() {
@@ -139,7 +139,7 @@ impl Wakeups {
         }
     }
 
-    /// Wakes a waiter, if it still waits: it may hold the lock.
+    /// Wakes a waiter, if it still waits, without a grant: it may hold the lock, which its next claim finds out.
     pub fn wake(&self, waiter: WaiterId) {
         if let Some(waiter) = self.lock().find(waiter) {
             waiter.notify();
@@ -163,8 +163,8 @@ impl Wakeups {
         self.lock().waiters.is_empty()
     }
 
-    /// Returns the requests that waiters of this process wait for, by lock, without those that wait in this process themselves: a
-    /// poller has to check if they have left. [`notify`](Self::notify) is called for the others when they leave.
+    /// Returns the requests that waiters of this process wait for, by lock, except for requests that wait in this process themselves. A
+    /// poller checks if they have left; for the others, [`notify`](Self::notify) is called when they leave.
     #[must_use]
     pub fn watched(&self) -> HashMap<LockName, Vec<RequestId>> {
         let mut names: HashMap<LockName, Vec<RequestId>> = HashMap::new();
@@ -210,7 +210,7 @@ impl Wakeups {
         candidates
     }
 
-    /// Returns the waiters of this process by lock; a poller may find that they hold it.
+    /// Returns the waiters of this process, by lock: a poller checks if they hold it.
     #[must_use]
     pub fn waiting(&self) -> HashMap<LockName, Vec<RequestId>> {
         let mut names: HashMap<LockName, Vec<RequestId>> = HashMap::new();

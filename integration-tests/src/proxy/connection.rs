@@ -18,7 +18,12 @@ use tokio::{
     sync::{mpsc, watch},
 };
 
-use super::{Direction, End, Flow, RequestFault, Shared, Switches, requests::Requests};
+use super::{
+    request_fault::RequestFault,
+    requests::Requests,
+    state::Shared,
+    switches::{Direction, End, Flow, Switches},
+};
 use crate::clock::now;
 
 /// Creates a socket at `address`, in addition to the one that reserves the port.

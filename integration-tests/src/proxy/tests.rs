@@ -6,6 +6,7 @@ use std::{
     io::{self, ErrorKind, Read, Write},
     net::{TcpListener, TcpStream},
     sync::mpsc::{self, Receiver},
+    time::Duration,
 };
 
 use super::*;

@@ -93,6 +93,8 @@ impl Modules {
                     continue;
                 }
                 ("use", after) => module.read_import(after, is_public),
+                // A lifetime: `static` in `&'static Name` defines no item.
+                ("'", [_, after @ ..]) => after,
                 ("mod", [name, body, after @ ..]) => {
                     children.push((name.to_string(), body.clone()));
                     after

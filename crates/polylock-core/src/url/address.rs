@@ -8,7 +8,7 @@ use super::store_url::StoreUrl;
 
 /// The address in a URL, `//user:password@host1:port,host2:port/path`. Each part is as written, percent-encoded.
 ///
-/// The problems that its methods return contain no part of the URL. [`StoreUrl::problem`] makes a `ConfigError` of them.
+/// The errors of its methods contain no part of the URL. [`StoreUrl::problem`] turns them into a `ConfigError`.
 ///
 /// ```
 /// use polylock_core::url::{Address, Host, StoreUrl};
@@ -44,7 +44,7 @@ impl<'u> Address<'u> {
     /// Returns the address in `url`.
     ///
     /// # Errors
-    /// The problem, if the URL has no `//`.
+    /// A message, if the URL has no `//`.
     pub fn parse(url: &'u StoreUrl) -> Result<Self, &'static str> {
         let rest = url.rest().strip_prefix("//").ok_or("names no server")?;
         // The *last* `@` counts: a password may contain one that was not encoded.
@@ -56,7 +56,7 @@ impl<'u> Address<'u> {
     /// Returns the user and the password, percent-decoded, if there is a user.
     ///
     /// # Errors
-    /// The problem, if there is no password, or if one of them is not UTF-8.
+    /// A message, if there is no password, or if one of them is not UTF-8.
     pub fn credentials(&self) -> Result<Option<(String, String)>, &'static str> {
         let Some(user) = self.user else { return Ok(None) };
         let (user, password) = user.split_once(':').ok_or("names a user without a password")?;
@@ -66,7 +66,7 @@ impl<'u> Address<'u> {
     /// Returns the servers.
     ///
     /// # Errors
-    /// The problem, if a server has no host, or if the address contains a `#`.
+    /// A message, if a server has no host, or if the address contains a `#`.
     pub fn servers(&self) -> Result<Vec<Host<'u>>, &'static str> {
         if [self.user.unwrap_or_default(), self.servers, self.path].iter().any(|part| part.contains('#')) {
             return Err("contains a #, which must be percent-encoded in a user or password");
@@ -77,7 +77,7 @@ impl<'u> Address<'u> {
     /// Returns the path, percent-decoded.
     ///
     /// # Errors
-    /// The problem, if it is not UTF-8.
+    /// A message, if it is not UTF-8.
     pub fn decoded_path(&self) -> Result<String, &'static str> {
         decode(self.path)
     }
@@ -100,7 +100,7 @@ impl<'u> Host<'u> {
     /// Returns the servers of a list such as `h1,h2:99,[::1]`.
     ///
     /// # Errors
-    /// The problem, if a server has no host.
+    /// A message, if a server has no host.
     pub fn parse_list(list: &'u str) -> Result<Vec<Self>, &'static str> {
         list.split(',').map(Self::parse).collect()
     }
@@ -121,7 +121,7 @@ impl<'u> Host<'u> {
     /// Returns the server as `host:port`, with `default` if no port is given.
     ///
     /// # Errors
-    /// The problem, if the port is not a number from 1 to 65535.
+    /// A message, if the port is not a number from 1 to 65535.
     pub fn with_port(&self, default: u16) -> Result<String, &'static str> {
         let port = self.port.map_or(Ok(default), str::parse);
         let port = port.ok().filter(|port| *port > 0).ok_or("has an invalid port")?;

@@ -50,7 +50,7 @@ impl Certificates {
         Self { ca: keys.text(CA).map(PathBuf::from), client: None }
     }
 
-    /// Returns the keys of the URL and the files that they name, in the order certificate authority, certificate, key.
+    /// Returns the URL keys and the files that they name: the certificate authority, the client's certificate, its key.
     #[must_use]
     pub fn files(&self) -> [(&'static str, Option<&Path>); 3] {
         let (certificate, key) = self.client.as_ref().map(|(one, other)| (&**one, &**other)).unzip();
@@ -63,7 +63,7 @@ impl Certificates {
         self.ca.is_some() || self.client.is_some()
     }
 
-    /// Checks that files are only named if connections are `encrypted`. `remedy` states what to write otherwise.
+    /// Checks that no file is named unless connections are `encrypted`. The error ends with `remedy`.
     ///
     /// # Errors
     /// [`ConfigError`] on `polylock.tls_ca`.

@@ -19,7 +19,7 @@
 use super::keys::Keys;
 use crate::ConfigError;
 
-/// A key of other drivers that has no use in a store, with all its names.
+/// A key of other drivers that has no use in a store, with all its spellings.
 #[derive(Debug, Clone, Copy)]
 pub struct DriverKey {
     names: &'static [&'static str],
@@ -29,13 +29,13 @@ pub struct DriverKey {
     remedy: &'static str,
 }
 
-/// A key that has no effect, with any value.
+/// Returns a key that has no effect, with any value.
 #[must_use]
 pub const fn ignored(names: &'static [&'static str]) -> DriverKey {
     DriverKey { names, ignored_values: &[], remedy: "" }
 }
 
-/// A key that has no effect with one of `ignored_values`, in any case of letters, and is refused with any other.
+/// Returns a key that has no effect with one of `ignored_values`, which are compared without case, and is refused with any other.
 #[must_use]
 pub const fn one_of(
     names: &'static [&'static str],
@@ -45,7 +45,7 @@ pub const fn one_of(
     DriverKey { names, ignored_values, remedy }
 }
 
-/// A key that is refused with any value but an empty one.
+/// Returns a key that is refused with any value except an empty one.
 #[must_use]
 pub const fn rejected(names: &'static [&'static str], remedy: &'static str) -> DriverKey {
     one_of(names, &[""], remedy)

@@ -8,6 +8,17 @@ use crate::{ConfigError, duration};
 ///
 /// The keys left at [`finish`](Self::finish) are rejected, with the nearest known key as a suggestion: a misspelt setting must not
 /// be ignored.
+///
+/// ```
+/// use polylock_core::url::StoreUrl;
+///
+/// let mut keys = StoreUrl::parse("example://h?polylock.ttl=30s&mode=fast&polylock.namspace=x").unwrap().keys();
+/// assert_eq!(keys.duration("polylock.ttl").unwrap().unwrap().as_secs(), 30);
+/// assert_eq!(keys.choice("mode", &[("fast", true), ("safe", false)]), Ok(Some(true)));
+/// assert_eq!(keys.text("polylock.namespace"), None);
+/// let error = keys.finish().unwrap_err().to_string();
+/// assert_eq!(error, "polylock.namspace: unknown key; did you mean polylock.namespace?");
+/// ```
 #[derive(Clone)]
 pub struct Keys {
     left: BTreeMap<String, String>,
@@ -47,8 +58,8 @@ impl Keys {
         self.left.remove(key)
     }
 
-    /// Takes the first of `names` that is given, the keys of other drivers for one setting. Returns its name and its text. A name that is
-    /// not given is never suggested for a misspelt key.
+    /// Takes the first of `names` that is given, and returns its name and its text. The names are other drivers' keys for one setting:
+    /// they are never suggested for a misspelt key.
     pub fn first(&mut self, names: &[&'static str]) -> Option<(&'static str, String)> {
         names.iter().find_map(|name| self.left.remove(*name).map(|text| (*name, text)))
     }
@@ -87,10 +98,10 @@ impl Keys {
         self.read(key, duration::parse)
     }
 
-    /// Takes `key` as one of `choices`, which are given by name.
+    /// Takes `key` as one of `choices`, pairs of a name and its value.
     ///
     /// # Errors
-    /// [`ConfigError`] on `key`, with a list of the choices, if it is none of them.
+    /// [`ConfigError`] on `key`, with a list of the names, if it is none of them.
     pub fn choice<T: Copy>(
         &mut self,
         key: &'static str,

@@ -10,6 +10,15 @@ use crate::ConfigError;
 /// The URL that selects a store: `scheme:rest?key=value&…`.
 ///
 /// `Debug` and `Display` show the scheme, hosts and path, never the user, the password or the value of a key.
+///
+/// ```
+/// use polylock_core::url::StoreUrl;
+///
+/// let mut url = StoreUrl::parse("redis://app:secret@h1,h2?polylock.ttl=30s").unwrap();
+/// url.set("polylock.namespace", "jobs").unwrap();
+/// assert_eq!((url.scheme(), url.rest()), ("redis", "//app:secret@h1,h2"));
+/// assert_eq!(url.to_string(), "redis://***@h1,h2?polylock.namespace=***&polylock.ttl=***");
+/// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoreUrl {
     scheme: String,
@@ -60,7 +69,7 @@ impl StoreUrl {
         Ok(())
     }
 
-    /// Sets a key, and replaces the value that the URL has for it.
+    /// Sets a key, and replaces its value if the URL has one.
     pub fn replace(&mut self, key: impl Into<String>, value: impl Into<String>) {
         self.keys.insert(key.into(), value.into());
     }
@@ -97,7 +106,7 @@ impl StoreUrl {
         Keys::new(self.keys.clone())
     }
 
-    /// Returns the error for an invalid address. Its message is `problem`, and an example, of which `example` is the part after
+    /// Returns the error for an invalid address. Its message consists of `problem` and an example URL, which is `example` after
     /// `scheme://`.
     #[must_use]
     pub fn problem(&self, problem: &str, example: &str) -> ConfigError {

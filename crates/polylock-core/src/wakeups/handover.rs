@@ -7,7 +7,7 @@ use crate::{FencingToken, Grant, RequestId};
 /// The identity of a waiter of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaiterId {
-    /// The number that its claim has stored. It is no secret: the store does not identify a request by it.
+    /// The number that its claim has stored. It is not a secret: stores identify requests by their ids.
     Ticket(u64),
     /// Its request.
     Request(RequestId),
@@ -25,8 +25,8 @@ pub struct Handover {
 }
 
 impl Handover {
-    /// Creates it from ticket, queue position, token and the remaining lease in microseconds; `None` if one of them is out of
-    /// range.
+    /// Creates a handover from the ticket, the queue position, the token and the remaining lease in microseconds; returns `None` if one
+    /// of them is out of range.
     #[must_use]
     pub fn new([ticket, position, token, left]: [i64; 4]) -> Option<Self> {
         let lease = Duration::from_micros(u64::try_from(left).ok()?);
@@ -37,7 +37,7 @@ impl Handover {
         })
     }
 
-    /// Parses the same four numbers from text, in which stores send them separated by spaces.
+    /// Parses a notification: the four numbers of [`new`](Self::new), separated by spaces.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let numbers: Vec<i64> = text.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;

@@ -23,10 +23,12 @@ pub(super) struct Registration {
     pub(super) name: LockName,
     pub(super) mode: Mode,
     pub(super) queue_lease: Duration,
+    /// The request that it waits for.
     pub(super) watches: Option<RequestId>,
     ticket: u64,
-    /// The queue position that the last claim returned; `granted` has the last grant and the position that it is for.
+    /// The queue position that the last claim returned.
     pub(super) position: Option<u64>,
+    /// The last grant, and the queue position that it was issued for.
     pub(super) granted: Option<(u64, Grant)>,
     /// `Some` from the first notification or the first wait, so that a claim that is granted at once allocates none.
     pub(super) notify: Option<Arc<Notify>>,

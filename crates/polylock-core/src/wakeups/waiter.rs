@@ -1,12 +1,12 @@
-//! The handle of a claim on the registration of its request.
+//! The handle by which a claim records its outcome.
 
 use std::sync::Mutex;
 
 use super::state::State;
 use crate::{RequestId, sync::lock};
 
-/// The handle of a claim on the registration of its request, for the outcome of the claim. Dropping it means that the outcome is
-/// unknown: the request stays registered until [`Wakeups::remove`](super::Wakeups::remove).
+/// The handle by which a claim records its outcome in the registry. Dropping it means that the outcome is unknown: the request stays
+/// registered until [`Wakeups::remove`](super::Wakeups::remove).
 #[derive(Debug)]
 #[must_use = "the registry needs the outcome of the claim"]
 pub struct Waiter<'a> {
@@ -18,8 +18,8 @@ pub struct Waiter<'a> {
 }
 
 impl Waiter<'_> {
-    /// Returns the number by which the store identifies the waiter to [`Wakeups::deliver`](super::Wakeups::deliver); 0 if the request does not queue. It is the
-    /// same for all claims of one registration.
+    /// Returns the number by which the store identifies the waiter to [`Wakeups::deliver`](super::Wakeups::deliver); 0 if the request
+    /// does not queue. All claims of one registration have the same number.
     #[must_use]
     pub const fn ticket(&self) -> u64 {
         self.ticket
@@ -40,8 +40,8 @@ impl Waiter<'_> {
         });
     }
 
-    /// Records that the request waits until `ahead` has left, in the region in which the claim has read that: a releaser can't come
-    /// in between. Replaces the request that it waited for before.
+    /// Records that the request waits until `ahead` has left; replaces the request that it waited for before. Must be called in the
+    /// critical section in which the claim has read the queue, so that no release comes in between.
     pub fn queued_behind(&self, ahead: RequestId) {
         self.update(|state| state.watch(self.request, ahead));
     }

@@ -12,21 +12,20 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, BreakOrder, Capabilities, ClaimOutcome, Clock, Entry, Grant, Inspect, KeepAlive, LockName,
-    LockStatus, LostReason, PerRuntime, QueuePosition, Release, Request, Result, Store, SystemClock, Wake,
-    wakeups::Wakeups,
+    Backend, Capabilities, ClaimOutcome, Clock, Grant, KeepAlive, LostReason, PerRuntime, QueuePosition,
+    Release, Request, Result, Store, SystemClock, Wake, wakeups::Wakeups,
 };
 
 use super::{
     background::Background,
-    dialect::{Dialect, SWEEP_EVERY, bytes, range},
+    dialect::{Dialect, SWEEP_EVERY},
     poller::{PolledStore, StoreContext},
-    rows::{self, ClaimRow, EntryState},
+    rows::{ClaimRow, EntryState},
 };
 
 /// The store over a dialect.
 pub(crate) struct Engine<D> {
-    inner: Arc<PolledStore<D>>,
+    pub(super) inner: Arc<PolledStore<D>>,
     sweeps: Arc<Sweeps>,
     /// The same store on connections of the callers' runtimes.
     callers: PerRuntime<Self>,
@@ -64,7 +63,7 @@ impl<D: Dialect> Engine<D> {
         }
     }
 
-    fn wakeups(&self) -> &Arc<Wakeups> {
+    pub(super) fn wakeups(&self) -> &Arc<Wakeups> {
         &self.inner.context.wakeups
     }
 
@@ -149,46 +148,5 @@ impl<D: Dialect> Backend for Engine<D> {
 
     fn request_records(&self) -> Option<usize> {
         Some(self.inner.dialect.request_records())
-    }
-}
-
-#[async_trait]
-impl<D: Dialect> Inspect for Engine<D> {
-    async fn inspect(&self, name: &LockName) -> Result<LockStatus> {
-        let lock = self.inner.dialect.lock(bytes(name)).await?.into_iter().next();
-        Ok(lock.unwrap_or_else(|| LockStatus::new(name.clone(), Vec::new(), Vec::new())))
-    }
-
-    async fn list(&self, prefix: &str) -> Result<Vec<LockStatus>> {
-        let (mut first, end) = range(prefix);
-        let mut locks = Vec::new();
-        loop {
-            let page = self.inner.dialect.page(&first, &end).await?;
-            locks.extend(page.locks);
-            match page.next {
-                rows::NextPage::End => return Ok(locks),
-                rows::NextPage::From(name) => first = name,
-                rows::NextPage::LongLock(name) => {
-                    locks.extend(self.inner.dialect.lock(&name).await?);
-                    // The next page begins with the smallest name after it.
-                    first = name;
-                    first.push(0);
-                }
-            }
-        }
-    }
-
-    async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
-        let mut holders = self.inner.dialect.break_lock(name, order).await?;
-        if order.force {
-            // The waiters of this process claim immediately; those of other processes when they are notified, or poll.
-            self.wakeups().notify_all();
-        }
-        if let Some(alerts) = self.inner.dialect.alerts() {
-            // The holds of this store are checked even if it does not listen.
-            alerts.check(name);
-        }
-        holders.sort_by_key(|holder| holder.token);
-        Ok(holders)
     }
 }

@@ -7,6 +7,7 @@ pub(crate) mod columns;
 pub(crate) mod config;
 pub(crate) mod dialect;
 pub(crate) mod gate;
+mod inspect;
 mod poller;
 pub(crate) mod rows;
 #[cfg(any(feature = "postgres", feature = "mysql"))]

@@ -8,8 +8,8 @@ use polylock_core::{
 use sqlx::{Database, Executor};
 
 use super::{
+    backend::PessimisticBackend,
     server::{ErrorCodes, ServerPools},
-    store::PessimisticBackend,
 };
 use crate::engine::{dialect::MAX_TTL, server::driver::ClassifyErrors};
 

@@ -1,9 +1,10 @@
 #![doc = include_str!("docs.md")]
 
+mod backend;
 mod connect;
+mod inspect;
 mod server;
 mod session;
-mod store;
 mod waiter;
 
 pub(crate) use connect::open;

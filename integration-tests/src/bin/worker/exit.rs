@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use polylock::{Guard, Locks};
 
-use crate::{Task, current_thread, multi_thread, print_line};
+use crate::task::{Task, current_thread, multi_thread, print_line};
 
 static LOCKS: OnceLock<Locks> = OnceLock::new();
 

@@ -11,7 +11,7 @@ use polylock::Mode;
 use polylock_integration_tests::clock;
 use polylock_testkit::history::Recorder;
 
-use crate::{Task, print_line, wait_for_line};
+use crate::task::{Task, print_line, wait_for_line};
 
 /// `increment URL NAME FILE HISTORY TIMES LOCKED`: adds to the number in FILE, TIMES times, under the lock if LOCKED is
 /// `locked`, and writes each critical section to a file of its own in the

@@ -11,31 +11,9 @@
 mod exit;
 mod increment;
 mod stay;
+mod task;
 
-use std::io::{Write, stdin};
-
-use polylock::Locks;
-
-/// The arguments of a scenario.
-struct Task {
-    url: String,
-    name: String,
-    more: Vec<String>,
-}
-
-impl Task {
-    async fn locks(&self) -> Locks {
-        Locks::connect(&self.url).await.unwrap_or_else(|error| panic!("can't connect: {error}"))
-    }
-
-    fn text(&self, at: usize) -> &str {
-        self.more.get(at).unwrap_or_else(|| panic!("argument {at} is missing"))
-    }
-
-    fn number(&self, at: usize) -> u64 {
-        self.text(at).parse().unwrap_or_else(|error| panic!("argument {at}: {error}"))
-    }
-}
+use task::{Task, current_thread, multi_thread};
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
@@ -52,25 +30,4 @@ fn main() {
         "last-act" => exit::run(&task),
         other => panic!("unknown scenario {other:?}"),
     }
-}
-
-fn multi_thread() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
-}
-
-fn current_thread() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
-}
-
-/// Prints a line, and flushes it.
-fn print_line(line: impl std::fmt::Display) {
-    let mut out = std::io::stdout().lock();
-    // An error means that the test has ended.
-    writeln!(out, "{line}").and_then(|()| out.flush()).ok();
-}
-
-/// Blocks until a line arrives, so that many workers can start at the same time.
-fn wait_for_line() {
-    let mut line = String::new();
-    stdin().read_line(&mut line).unwrap();
 }

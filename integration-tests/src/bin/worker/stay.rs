@@ -11,7 +11,7 @@ use std::{
 use polylock::{Guard, Moment, OwnerId};
 use polylock_integration_tests::clock::{self, now};
 
-use crate::{Task, print_line, wait_for_line};
+use crate::task::{Task, print_line, wait_for_line};
 
 /// `open URL NAME`: opens the store after a line of input, and acquires and releases the lock once.
 pub(crate) async fn open(task: &Task) {

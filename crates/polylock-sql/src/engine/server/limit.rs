@@ -59,7 +59,7 @@ impl<M: Manager> ConnectionLimit<M> {
     /// Returns the permit for one more connection as soon as there is one; never `None` while the limit exists.
     ///
     /// # Cancel safety
-    /// At most an idle connection is lost, which was closed in favour of this one.
+    /// Dropping the future may cost an idle connection, which was closed to make room.
     pub(crate) async fn acquire(&self) -> Option<OwnedSemaphorePermit> {
         if let Ok(permit) = self.connections.clone().try_acquire_owned() {
             return Some(permit);

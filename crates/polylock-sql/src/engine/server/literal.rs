@@ -21,8 +21,8 @@ pub(crate) enum Arg<'a> {
     Int(i64),
     #[cfg(any(feature = "postgres", test))]
     Bool(bool),
-    #[cfg(any(feature = "postgres", test))]
     /// Pairs of bytes, as rows; at least one, because no database has a syntax for none.
+    #[cfg(any(feature = "postgres", test))]
     Pairs(&'a [(Vec<u8>, Vec<u8>)]),
 }
 
@@ -30,8 +30,8 @@ pub(crate) enum Arg<'a> {
 pub(crate) trait Literals {
     fn bytes(text: &mut String, digits: &str);
     fn text(text: &mut String, digits: &str);
-    #[cfg(any(feature = "postgres", test))]
     /// Writes one row of two columns; rows are joined by commas.
+    #[cfg(any(feature = "postgres", test))]
     fn pair(text: &mut String, first: &str, second: &str);
 }
 

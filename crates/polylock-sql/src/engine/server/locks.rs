@@ -34,7 +34,7 @@ pub(crate) struct LockLists {
 }
 
 impl LockLists {
-    /// Creates them with `fill`, which makes replacements in the server's `locks.sql`.
+    /// Creates the statements with `fill`, which returns the server's `locks.sql` with these replacements.
     pub(crate) fn new(fill: impl Fn(&[(&str, &str)]) -> Template) -> Self {
         Self { by_name: fill(&BY_NAME), by_prefix: fill(&BY_PREFIX) }
     }

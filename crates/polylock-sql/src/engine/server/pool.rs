@@ -188,8 +188,9 @@ where
         Self { pool, context, timeout }
     }
 
-    /// Returns true if a caller may drive its operation on a connection of its own. A single connection is needed for renewals, too. If the
-    /// operation would have to wait for others, the I/O thread keeps its position in the gate's queue, even if the caller is not polled.
+    /// Returns true if a caller may drive its operation on a connection of its own. That needs a second connection, because the I/O thread
+    /// needs one for renewals, and room in the gate: an operation that waits belongs on the I/O thread, which keeps its position in the
+    /// gate's queue even if the caller is not polled.
     pub(crate) fn serves_callers(&self) -> bool {
         self.context.size > 1 && self.context.gate.has_room()
     }

@@ -107,7 +107,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "pessimistic: a hold that was left to expire keeps its connection",
-        file: "crates/polylock-sql/src/pessimistic/store.rs",
+        file: "crates/polylock-sql/src/pessimistic/backend.rs",
         from: "Stage::Held(Hold { until, .. }) | Stage::Orphaned(_, until) => until > now,",
         to: "Stage::Orphaned(_, until) => until > now,
                 Stage::Held(Hold { .. }) => true,",

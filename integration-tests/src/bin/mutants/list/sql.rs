@@ -67,7 +67,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "pessimistic: a release does not check that the session is alive",
-        file: "crates/polylock-sql/src/pessimistic/store.rs",
+        file: "crates/polylock-sql/src/pessimistic/backend.rs",
         from: "if self.confirm(&mut session, request, self.server.timeout()).await == SessionState::Lost {
                     self.end_orphaned(",
         to: "if self.server.timeout().is_zero() {
@@ -79,7 +79,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "pessimistic: a token is valid although the lock was lost before it was drawn",
-        file: "crates/polylock-sql/src/pessimistic/store.rs",
+        file: "crates/polylock-sql/src/pessimistic/backend.rs",
         from: "if self.confirm(&mut session, request, self.server.timeout()).await == SessionState::Lost {
             *stage",
         to: "if self.server.timeout().is_zero() {

@@ -12,28 +12,25 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, BreakNotice, BreakOrder, Capabilities, ClaimOutcome, Clock, Entry, FencingToken, Grant, Inspect,
-    KeepAlive, LockName, LockStatus, LostReason, Moment, Operation, QueuePosition, Release, Request,
-    RequestId, Result, SystemClock, Wake,
+    Backend, BreakNotice, Capabilities, ClaimOutcome, Clock, FencingToken, Grant, KeepAlive, LostReason,
+    Moment, Operation, QueuePosition, Release, Request, RequestId, Result, SystemClock, Wake,
 };
 use tokio::sync::Notify;
 
 use super::{
-    server::{Identity, LockFilter, LockServer},
+    server::{Identity, LockServer},
     session::{Entered, PinnedConnections, Session},
     waiter::Waiter,
 };
 use crate::engine::{
     background::Background,
-    dialect::{SWEEP_EVERY, SWEEP_ROWS, bytes, notice},
+    dialect::{SWEEP_EVERY, SWEEP_ROWS, bytes},
     server::literal::Arg,
 };
 
 /// The time that the server may take to notify a waiter that it has been granted a free lock.
 const NOTIFICATION_WAIT: Duration = Duration::from_millis(100);
-/// The time that the server may take to end a session after a kill.
-const KILL_WAIT: Duration = Duration::from_secs(1);
-/// The number of attempts to delete the rows of such a session, and the pause between two attempts.
+/// The number of attempts to delete the rows of a session that has ended, and the pause between two attempts.
 const CLEAR_ATTEMPTS: u32 = 4;
 const CLEAR_PAUSE: Duration = Duration::from_millis(20);
 /// The time that a release waits for a renewal in progress.
@@ -42,7 +39,7 @@ const RENEWAL_WAIT: Duration = Duration::from_millis(250);
 /// The locks of one database, as row locks of open transactions.
 pub(super) struct PessimisticBackend {
     capabilities: Capabilities,
-    server: Arc<dyn LockServer>,
+    pub(super) server: Arc<dyn LockServer>,
     pinned: PinnedConnections,
     requests: Mutex<HashMap<RequestId, Arc<Slot>>>,
     claims: AtomicU32,
@@ -176,7 +173,7 @@ impl PessimisticBackend {
     }
 
     /// Ends a session that has no connection on this side any more. Returns true if there was one.
-    async fn kill(&self, operation: Operation, identity: Identity) -> Result<bool> {
+    pub(super) async fn kill(&self, operation: Operation, identity: Identity) -> Result<bool> {
         let killed = self
             .server
             .on_side_connection(operation, &self.server.statements().kill, &identity.arguments())
@@ -445,40 +442,6 @@ impl PessimisticBackend {
         *stage = Stage::Idle;
         self.clear(request).await;
         Ok(outcome)
-    }
-}
-
-#[async_trait]
-impl Inspect for PessimisticBackend {
-    async fn inspect(&self, name: &LockName) -> Result<LockStatus> {
-        let (locks, _) = self.server.holds(Operation::Inspect, LockFilter::Name(name)).await?;
-        let lock = locks.into_iter().next();
-        Ok(lock.unwrap_or_else(|| LockStatus::new(name.clone(), Vec::new(), Vec::new())))
-    }
-
-    async fn list(&self, prefix: &str) -> Result<Vec<LockStatus>> {
-        self.server.holds(Operation::Inspect, LockFilter::Prefix(prefix)).await.map(|(locks, _)| locks)
-    }
-
-    async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
-        let (operation, filter) = (Operation::Break, LockFilter::Name(name));
-        self.server.mark(name, &notice(order)).await?;
-        let (locks, sessions) = self.server.holds(operation, filter).await?;
-        if order.force {
-            for session in &sessions {
-                self.kill(operation, *session).await?;
-            }
-            // The server frees the locks when it has ended the sessions.
-            let deadline = SystemClock.now() + KILL_WAIT;
-            while SystemClock.now() < deadline {
-                let (_, left) = self.server.holds(operation, filter).await?;
-                if !sessions.iter().any(|session| left.contains(session)) {
-                    break;
-                }
-                SystemClock.sleep_until(SystemClock.now() + Duration::from_millis(2)).await;
-            }
-        }
-        Ok(locks.into_iter().flat_map(|lock| lock.holders).collect())
     }
 }
 

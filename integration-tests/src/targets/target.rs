@@ -1,0 +1,129 @@
+//! Namespaces as targets of the conformance suite.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use polylock_core::{Result, Store, memory, url::StoreUrl};
+use polylock_redis::{cluster, redlock, sentinel, single};
+use polylock_sql::{mysql, postgres, sqlite};
+use polylock_testkit::{OwnServer, Target};
+use sqlx::{
+    AssertSqlSafe, ColumnIndex, Connection, Database, Decode, Executor, MySql, Postgres, Row, Sqlite, Type,
+    sqlite::SqliteConnectOptions,
+};
+
+use super::{
+    blobs, keys,
+    log::Log,
+    namespace::{Entries, Namespace},
+    own_server, znodes,
+};
+
+/// As long as the longest leases of the suite, so that a guard gets the requested lease.
+const LONG_SESSION: Duration = Duration::from_secs(90);
+
+#[async_trait]
+impl Target for Namespace {
+    async fn connect(&self) -> Result<Store> {
+        let url = StoreUrl::parse(&self.url)?;
+        let mut keys = url.keys();
+        match url.scheme() {
+            "sqlite" => sqlite::connect(sqlite::Config::from_url(&url, &mut keys)?).await,
+            "postgres" => postgres::connect(postgres::Config::from_url(&url, &mut keys)?).await,
+            "mysql" => mysql::connect(mysql::Config::from_url(&url, &mut keys)?).await,
+            "redis" | "valkey" => single::connect(single::Config::from_url(&url, &mut keys)?).await,
+            "redis-cluster" => cluster::connect(cluster::Config::from_url(&url, &mut keys)?).await,
+            "redis+sentinel" => sentinel::connect(sentinel::Config::from_url(&url, &mut keys)?).await,
+            "redlock" => redlock::connect(redlock::Config::from_url(&url, &mut keys)?).await,
+            "zookeeper" => {
+                let config = polylock_zookeeper::Config::from_url(&url, &mut keys)?;
+                polylock_zookeeper::connect(config.session_timeout(LONG_SESSION)).await
+            }
+            "az" => polylock_azure::connect(polylock_azure::Config::from_url(&url, &mut keys)?).await,
+            _ => Ok(memory::named(url.rest())),
+        }
+    }
+
+    async fn empty(&self) -> Result<bool> {
+        let outcome = match &self.entries {
+            Entries::Uncounted | Entries::Rows(_) => {
+                let Some(sql) = &self.delete_sql else { return Ok(false) };
+                // The statements delete the rows, and then return one row.
+                let zero = if self.url.starts_with("postgres") { "0::bigint" } else { "0" };
+                let deleted = self.rows(&format!("{sql} SELECT {zero}")).await;
+                deleted.map(|_| ()).map_err(|error| error.to_string())
+            }
+            Entries::Keys(prefix, server) => {
+                keys::delete(std::slice::from_ref(server), prefix).await.map_err(|error| error.to_string())
+            }
+            Entries::RedlockKeys(prefix, nodes) | Entries::ClusterKeys(prefix, nodes) => {
+                keys::delete(nodes, prefix).await.map_err(|error| error.to_string())
+            }
+            Entries::Znodes(root, servers) => {
+                znodes::delete(servers, root).await.map_err(|error| error.to_string())
+            }
+            Entries::Blobs(prefix, server) => {
+                blobs::delete(server, prefix).await.map_err(|error| error.to_string())
+            }
+        };
+        outcome.unwrap_or_else(|error| panic!("can't empty the store: {error}"));
+        Ok(true)
+    }
+
+    async fn on_own_server(&self) -> Result<Option<Arc<dyn OwnServer>>> {
+        own_server::like(&self.url)
+    }
+
+    async fn leftovers(&self) -> Result<Option<u64>> {
+        let entries = match &self.entries {
+            Entries::Uncounted | Entries::Blobs(..) => return Ok(None),
+            Entries::Rows(sql) => self.rows(sql).await.map_err(|error| error.to_string()),
+            Entries::Keys(prefix, server) => {
+                keys::in_server(server, prefix).await.map_err(|error| error.to_string())
+            }
+            Entries::RedlockKeys(prefix, nodes) => {
+                keys::in_nodes(nodes, prefix).await.map_err(|error| error.to_string())
+            }
+            Entries::ClusterKeys(prefix, nodes) => {
+                keys::in_cluster(nodes, prefix).await.map_err(|error| error.to_string())
+            }
+            Entries::Znodes(root, servers) => {
+                znodes::below(servers, root).await.map_err(|error| error.to_string())
+            }
+        };
+        Ok(Some(entries.unwrap_or_else(|error| panic!("can't count the entries: {error}"))))
+    }
+
+    async fn errors_logged(&self) -> Vec<String> {
+        self.log.as_ref().map_or_else(Vec::new, Log::errors)
+    }
+}
+
+impl Namespace {
+    /// Returns the number of rows that this query counts in its database.
+    async fn rows(&self, sql: &str) -> sqlx::Result<u64> {
+        let (server, _) = self.url.split_once('?').unwrap_or((&self.url, ""));
+        let rows = match server.split_once(':') {
+            Some(("postgres", _)) => count::<Postgres>(server.parse()?, sql).await?,
+            Some(("mysql", _)) => count::<MySql>(server.parse()?, sql).await?,
+            _ => {
+                let options = SqliteConnectOptions::new().filename(self.file("locks.db"));
+                count::<Sqlite>(options, sql).await?
+            }
+        };
+        Ok(rows.unsigned_abs())
+    }
+}
+
+/// Returns the count of the query `sql`, without the store.
+async fn count<DB: Database>(options: <DB::Connection as Connection>::Options, sql: &str) -> sqlx::Result<i64>
+where
+    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
+    usize: ColumnIndex<DB::Row>,
+    for<'r> i64: Decode<'r, DB> + Type<DB>,
+{
+    let mut connection = <DB::Connection as Connection>::connect_with(&options).await?;
+    let rows = sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).fetch_one(&mut connection).await?.try_get(0)?;
+    connection.close().await?;
+    Ok(rows)
+}
