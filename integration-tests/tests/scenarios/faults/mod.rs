@@ -59,12 +59,24 @@ async fn granted(waiter: Waiter) -> (Guard, Moment) {
     granted.expect("the waiter is granted the lock").unwrap()
 }
 
-/// Checks that the loss is reported at the deadline, and not before.
-async fn assert_lost_at_the_deadline(guard: &Guard, what: &str) {
-    let lost = tokio::time::timeout(TIMEOUT, guard.lost()).await;
-    let after = now().since(guard.deadline());
-    assert_eq!(lost.expect("the loss is reported"), LostReason::DeadlineReached, "{what}");
+/// Checks that the loss is reported at the deadline, and not before, and returns the deadline.
+async fn lost_at_the_deadline(guard: &Guard, what: &str) -> Moment {
+    let deadline = tokio::time::timeout(TIMEOUT, last_deadline(guard)).await;
+    let (lost, deadline) = (now(), deadline.unwrap_or_else(|_| panic!("{what}: the loss is not reported")));
+    let after = lost.since(deadline);
     println!("{what}: lost {after:.1?} after the deadline");
-    assert!(now() >= guard.deadline() && after < SLACK, "{what}: {after:?}");
+    assert_eq!(guard.lost().await, LostReason::DeadlineReached, "{what}");
+    assert!(lost >= deadline && after < SLACK, "{what}: {after:?}");
     assert!(!guard.is_held(), "{what}");
+    deadline
+}
+
+/// Waits until the hold has ended, and returns the deadline of its last renewal.
+async fn last_deadline(guard: &Guard) -> Moment {
+    loop {
+        let (renewed, deadline) = (guard.renewed(), guard.deadline());
+        if renewed.await.is_none() {
+            return deadline;
+        }
+    }
 }

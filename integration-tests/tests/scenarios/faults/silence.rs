@@ -11,12 +11,14 @@ use polylock_integration_tests::{
 };
 
 use super::{
-    SLACK, assert_lost_at_the_deadline, connect, granted, outage::Outage, spawn, use_lock, victim::Victim,
-    waiter,
+    SLACK, connect, granted, lost_at_the_deadline, outage::Outage, spawn, use_lock, victim::Victim, waiter,
 };
 
 /// The time limit of a request.
 const LIMIT: Duration = Duration::from_secs(1);
+
+/// The time that a claim has for its reply after the end of a wait.
+const GRACE: Duration = Duration::from_millis(300);
 
 on_stores! {
     [postgres mariadb postgres_pessimistic mariadb_pessimistic redis redlock3 zookeeper zookeeper_ensemble azure]
@@ -40,10 +42,10 @@ async fn a_holder_loses_the_lock_at_its_deadline_and_waiters_continue(store: &st
         let far = waiter(direct, &name, direct).await;
         outage.begin(&proxies);
         let near = spawn(&behind, &name);
-        assert_lost_at_the_deadline(&guard, &what).await;
+        let deadline = lost_at_the_deadline(&guard, &what).await;
         let (next, at) = granted(far).await;
-        println!("{what}: granted to the next {:.1?} after the deadline", at.since(guard.deadline()));
-        assert!(at >= guard.deadline() && next.fencing_token() > guard.fencing_token(), "{what}");
+        println!("{what}: granted to the next {:.1?} after the deadline", at.since(deadline));
+        assert!(at >= deadline && next.fencing_token() > guard.fencing_token(), "{what}");
         assert!(!near.is_finished(), "{what}");
         outage.end(&proxies);
         // The requests of the former holder, which may arrive now, do not affect it.
@@ -70,17 +72,22 @@ async fn an_acquisition_fails_in_time_with_the_cause(store: &str) {
         outage.begin(&proxies);
         let lock = || locks.lock(&name);
         let (wait, outage_limit) = (LIMIT * 12 / 10, LIMIT * 3 / 10);
-        // A request may be in flight, or delayed for a second, when the outage limit is reached.
+        let attempt = victim.slowest_attempt(LIMIT);
+        // A reply may come a little after the end of a wait. A request may be in flight, or delayed for a second, when the outage
+        // limit is reached.
         for (what, lock, limit) in [
-            ("a try", lock().wait(Duration::ZERO), LIMIT),
-            ("a wait", lock().wait(wait), wait),
-            ("an outage", lock().outage(outage_limit), outage_limit + 2 * LIMIT),
+            ("a try", lock().wait(Duration::ZERO), attempt),
+            ("a wait", lock().wait(wait), wait + GRACE),
+            ("an outage", lock().outage(outage_limit), outage_limit + attempt + LIMIT),
         ] {
             let began = now();
             let error = lock.acquire().await.unwrap_err();
             let (took, text) = (now().since(began), describe(&error).1);
             println!("{store}, {outage:?}: {what} ended after {took:.1?}: {text}");
-            assert!(error.is_temporary() && text.contains(victim.cause(&outage)), "{outage:?}: {error:?}");
+            assert!(error.is_temporary(), "{outage:?}: {error:?}");
+            // A wait may end between two attempts. A request on a connection that was reset may fail at any point.
+            let is_clear = what == "a try" && !matches!(outage, Outage::Unreachable);
+            assert!(!is_clear || text.contains(victim.cause(&outage)), "{outage:?}: {text}");
             assert!(took < limit + SLACK, "{outage:?}: {what}: {took:.1?}");
         }
         outage.end(&proxies);
@@ -101,10 +108,10 @@ async fn opening_fails_in_time_with_the_cause(store: &str) {
         outage.begin(&proxies);
         let (fault, text, took) = timed_refusal(&url).await;
         assert!(
-            fault == Some(Fault::Temporary) && text.contains(victim.cause(&outage)),
+            fault == Some(Fault::Temporary) && text.contains(victim.opening_cause(&outage)),
             "{outage:?}: {text}"
         );
-        assert!(took < LIMIT + SLACK, "{outage:?}: {took:.1?}");
+        assert!(took < victim.slowest_attempt(LIMIT) + SLACK, "{outage:?}: {took:.1?}");
         // One that is being opened continues after the outage.
         let opening = tokio::spawn(async move { connect(&url).await });
         pause(LIMIT / 5).await;

@@ -74,8 +74,18 @@ pub(super) trait Victim: Send + Sync {
         Outage::of_networks()
     }
 
+    /// Returns the longest time of an attempt in an outage, with this time limit of a request and of a new connection.
+    fn slowest_attempt(&self, limit: Duration) -> Duration {
+        limit
+    }
+
     /// Returns a part of the error message in an outage.
     fn cause(&self, outage: &Outage) -> &'static str;
+
+    /// Returns the same for opening the store.
+    fn opening_cause(&self, outage: &Outage) -> &'static str {
+        self.cause(outage)
+    }
 }
 
 impl dyn Victim {

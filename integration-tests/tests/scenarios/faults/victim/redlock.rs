@@ -1,6 +1,9 @@
 //! Three durable nodes, of which one at a time may be killed.
 
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::{
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use polylock_integration_tests::{
@@ -43,6 +46,11 @@ impl Victim for Nodes {
 
     fn kills(&self) -> usize {
         self.servers.len()
+    }
+
+    /// A command, and then a new connection.
+    fn slowest_attempt(&self, limit: Duration) -> Duration {
+        2 * limit
     }
 
     fn cause(&self, outage: &Outage) -> &'static str {

@@ -1,5 +1,7 @@
 //! Stores with one server that keeps its locks when it is killed.
 
+use std::time::Duration;
+
 use polylock_integration_tests::{
     servers::PrivateServer,
     targets::{self, Namespace, Own},
@@ -30,6 +32,11 @@ impl Victim for Single {
 
     fn limits(&self) -> &'static [&'static str] {
         self.limits
+    }
+
+    fn slowest_attempt(&self, limit: Duration) -> Duration {
+        // A command, and then a new connection, if each has a limit.
+        limit * u32::try_from(self.limits.len()).unwrap()
     }
 
     fn cause(&self, outage: &Outage) -> &'static str {

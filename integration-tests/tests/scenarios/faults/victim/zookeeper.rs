@@ -1,5 +1,7 @@
 //! A ZooKeeper server, and an ensemble whose leader is killed.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use polylock_integration_tests::{
     servers::{PrivateServer, zookeeper},
@@ -38,8 +40,16 @@ impl Victim for Standalone {
         LIMITS
     }
 
-    fn cause(&self, outage: &Outage) -> &'static str {
-        cause(outage)
+    fn slowest_attempt(&self, limit: Duration) -> Duration {
+        2 * limit
+    }
+
+    fn opening_cause(&self, outage: &Outage) -> &'static str {
+        opening_cause(outage)
+    }
+
+    fn cause(&self, _: &Outage) -> &'static str {
+        "no reply within"
     }
 }
 
@@ -75,14 +85,22 @@ impl Victim for Ensemble {
         LIMITS
     }
 
-    fn cause(&self, outage: &Outage) -> &'static str {
-        cause(outage)
+    fn slowest_attempt(&self, limit: Duration) -> Duration {
+        2 * limit
+    }
+
+    fn opening_cause(&self, outage: &Outage) -> &'static str {
+        opening_cause(outage)
+    }
+
+    fn cause(&self, _: &Outage) -> &'static str {
+        "no reply within"
     }
 }
 
-fn cause(outage: &Outage) -> &'static str {
+fn opening_cause(outage: &Outage) -> &'static str {
     match outage {
         Outage::Unreachable => "Connection refused",
-        _ => "no reply",
+        _ => "reachable, but opens no session",
     }
 }
