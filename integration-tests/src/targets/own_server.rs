@@ -32,10 +32,12 @@ pub fn own(target: &str) -> Result<Own, Missing> {
         let server = server?;
         Ok(Own { namespace: namespace(&server)?, server })
     };
+    // A commit that does not wait for the disk is lost with the server, also after some seconds.
+    let settings = &["wal_writer_delay=10s"];
     block_in_place(|| match target {
-        "postgres" => of(postgres::start(&[]), |server| tables_of(server, "postgres")),
+        "postgres" => of(postgres::start(settings), |server| tables_of(server, "postgres")),
         "mariadb" => of(mariadb::start(&[]), |server| tables_of(server, "mysql")),
-        "postgres_pessimistic" => of(postgres::start(&[]), |server| sessions_of(server, "postgres")),
+        "postgres_pessimistic" => of(postgres::start(settings), |server| sessions_of(server, "postgres")),
         "mariadb_pessimistic" => of(mariadb::start(&[]), |server| sessions_of(server, "mysql")),
         "redis" => of(redis::start(redis::DURABLE), |server| keys_of(server, "redis")),
         "valkey" => of(valkey::start(redis::DURABLE), |server| keys_of(server, "valkey")),

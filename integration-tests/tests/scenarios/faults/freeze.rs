@@ -29,7 +29,7 @@ async fn servers_frozen_for_longer_than_a_lease_grant_no_lock_twice(store: &str)
     let load = Load {
         stores: 3,
         tasks: 3,
-        duration: lease + Duration::from_secs(4),
+        duration: lease + Duration::from_secs(3),
         min_holds,
         wait: 4 * lease,
         ..Load::default()

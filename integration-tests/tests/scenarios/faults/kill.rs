@@ -23,7 +23,7 @@ async fn servers_killed_under_load_grant_no_lock_twice_and_no_smaller_token(stor
     let victim = <dyn Victim>::start(store).await;
     let min_holds = victim.namespace().times(200);
     let load = Load {
-        duration: Duration::from_secs(5),
+        duration: Duration::from_secs(4),
         min_holds,
         wait: Duration::from_secs(30),
         ..Load::default()
@@ -66,13 +66,17 @@ async fn a_killed_server_keeps_holds_queue_and_tokens(store: &str) {
         let waiters = here.inspect("kept").await.unwrap().waiters.len();
         victim.kill().await;
         victim.restart().await;
-        // Whoever has a connection to the server of before gets an error, and another connection.
-        until("it can be inspected", async || there.inspect("kept").await.is_ok()).await;
+        // A connection to the server of before fails first. A lock of a Redlock is shown when most votes are.
+        until("the hold is shown", async || {
+            there.inspect("kept").await.is_ok_and(|status| !status.holders.is_empty())
+        })
+        .await;
         let status = there.inspect("kept").await.unwrap();
         assert_eq!(status.holders.iter().map(|entry| entry.token).collect::<Vec<_>>(), [last]);
-        assert_eq!(status.waiters.len(), waiters);
+        assert!(!victim.keeps_queue() || status.waiters.len() == waiters);
         assert!(connect(&url).await.lock("kept").try_acquire().await.unwrap().is_none());
         assert!(guard.renewed().await.is_some() && !waiting.is_finished());
+        until("it waits again", async || there.inspect("kept").await.unwrap().waiters.len() == waiters).await;
         guard.release().await.unwrap();
         let (next, _) = granted(waiting).await;
         assert!(Some(next.fencing_token()) > last);

@@ -54,6 +54,11 @@ pub(super) trait Victim: Send + Sync {
         block_in_place(|| self.servers().into_iter().for_each(PrivateServer::thaw));
     }
 
+    /// Returns true if the queue entries of the last moment survive a kill, too. Otherwise waiters join the queue again.
+    fn keeps_queue(&self) -> bool {
+        true
+    }
+
     /// Checks the promises that the store keeps when it survives a kill.
     fn check_after_kills(&self, outcome: &Outcome) {
         outcome.assert_consistent();

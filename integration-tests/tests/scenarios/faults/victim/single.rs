@@ -30,6 +30,10 @@ impl Victim for Single {
         vec![&self.own.server]
     }
 
+    fn keeps_queue(&self) -> bool {
+        !self.own.namespace.url().starts_with("postgres:")
+    }
+
     fn limits(&self) -> &'static [&'static str] {
         self.limits
     }
