@@ -26,7 +26,7 @@ const SQL_LIMITS: &[&str] = &["polylock.operation_timeout"];
 pub(super) trait Victim: Send + Sync {
     fn namespace(&self) -> &Namespace;
 
-    /// Returns the servers in the URL.
+    /// Returns the servers that keep the locks.
     fn servers(&self) -> Vec<&PrivateServer>;
 
     /// Kills a server: that with the greatest effect, of those that the store should survive.
@@ -121,7 +121,7 @@ impl dyn Victim {
         self.namespace().url_with(self.lease_key(), &millis(lease))
     }
 
-    /// Returns proxies in front of all servers, and the URL through them, with these time limits.
+    /// Returns proxies in front of all servers, which are in the URL, and the URL through them, with these time limits.
     pub(super) fn route(&self, lease: Duration, limit: Duration) -> (Vec<Proxy>, String) {
         let mut url = self.url(lease);
         let start = if url.starts_with("az:") { Proxy::to_http } else { Proxy::to };
