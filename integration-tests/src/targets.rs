@@ -17,10 +17,13 @@ use std::sync::LazyLock;
 
 use polylock_testkit::Missing;
 
-pub use self::namespace::{Namespace, blobs_of, keys_of, nodes_of, path_of, tables_of};
 use self::{
     log::Log,
-    namespace::{Entries, PESSIMISTIC, file, namespace, url_of, with_key},
+    namespace::{Entries, file, namespace, url_of, with_key},
+};
+pub use self::{
+    namespace::{Namespace, blobs_of, keys_of, nodes_of, path_of, sessions_of, tables_of, watched_by},
+    own_server::{Own, own},
 };
 use crate::servers::{
     self, Server,
@@ -145,15 +148,7 @@ pub async fn mariadb() -> Result<Namespace, Missing> {
 /// # Errors
 /// [`Missing`] if there is no server.
 pub async fn postgres_pessimistic() -> Result<Namespace, Missing> {
-    let server = servers::postgres()?;
-    let (url, table) = url_of(server, "postgres");
-    // Rows, or transactions that have locked rows.
-    let count = format!(
-        "SELECT greatest((SELECT count(*) FROM {table}_rows WHERE part = 1), (SELECT count(*) FROM {table}_sessions), \
-         (SELECT count(DISTINCT pid) FROM pg_locks WHERE relation = '{table}_rows'::regclass AND mode = 'RowShareLock'))"
-    );
-    let log = Log::of(server, &table);
-    Ok(namespace(format!("{url}{PESSIMISTIC}"), Entries::Rows(count))?.with_log(log))
+    sessions_of(servers::postgres()?, "postgres")
 }
 
 /// A MariaDB or MySQL database with locks that belong to open transactions.
@@ -161,11 +156,7 @@ pub async fn postgres_pessimistic() -> Result<Namespace, Missing> {
 /// # Errors
 /// [`Missing`] if there is no server.
 pub async fn mariadb_pessimistic() -> Result<Namespace, Missing> {
-    let (url, table) = url_of(servers::mariadb()?, "mysql");
-    let count = format!(
-        "SELECT greatest((SELECT count(*) FROM {table}_rows WHERE part = 1), (SELECT count(*) FROM {table}_sessions))"
-    );
-    namespace(format!("{url}{PESSIMISTIC}"), Entries::Rows(count))
+    sessions_of(servers::mariadb()?, "mysql")
 }
 
 /// A Redis server.
@@ -201,9 +192,7 @@ pub async fn redis_cluster() -> Result<Namespace, Missing> {
 /// # Errors
 /// [`Missing`] if there are none.
 pub async fn redis_sentinel() -> Result<Namespace, Missing> {
-    let sentinels = servers::redis_sentinel()?;
-    let url = with_key(sentinels.url(), "polylock.namespace", &sentinels.name());
-    namespace(url, Entries::Uncounted)
+    watched_by(servers::redis_sentinel()?)
 }
 
 /// Three independent Redis servers.

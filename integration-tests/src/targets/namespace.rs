@@ -79,6 +79,15 @@ pub fn keys_of(server: &Server, scheme: &str) -> Result<Namespace, Missing> {
     namespace(url, Entries::Keys(prefix, server.url().to_owned()))
 }
 
+/// A namespace of keys in the primary that these Sentinels name.
+///
+/// # Errors
+/// [`Missing`] if the directory can't be created.
+pub fn watched_by(sentinels: &Server) -> Result<Namespace, Missing> {
+    let url = with_key(sentinels.url(), "polylock.namespace", &sentinels.name());
+    namespace(url, Entries::Uncounted)
+}
+
 /// A namespace of keys in all nodes that are `alive`, with dead nodes between them.
 ///
 /// # Errors
@@ -106,6 +115,29 @@ pub fn tables_of(server: &Server, scheme: &str) -> Result<Namespace, Missing> {
     let log = Log::of(server, &table);
     let delete_sql = Some(delete_statements(&table, if scheme == "mysql" { MYSQL_TABLES } else { TABLES }));
     Ok(Namespace { log, delete_sql, ..namespace(url, Entries::Rows(count_of(&table)))? })
+}
+
+/// A namespace of tables in the database of a server, for locks that belong to open transactions, with the URL scheme `scheme`.
+///
+/// # Errors
+/// [`Missing`] if the directory can't be created.
+pub fn sessions_of(server: &Server, scheme: &str) -> Result<Namespace, Missing> {
+    let (url, table) = url_of(server, scheme);
+    let (mut counts, mut log) = (
+        format!(
+            "(SELECT count(*) FROM {table}_rows WHERE part = 1), (SELECT count(*) FROM {table}_sessions)"
+        ),
+        None,
+    );
+    if scheme == "postgres" {
+        // Rows, or transactions that have locked rows.
+        counts += &format!(
+            ", (SELECT count(DISTINCT pid) FROM pg_locks WHERE relation = '{table}_rows'::regclass AND mode = 'RowShareLock')"
+        );
+        log = Log::of(server, &table);
+    }
+    let entries = Entries::Rows(format!("SELECT greatest({counts})"));
+    Ok(namespace(format!("{url}{PESSIMISTIC}"), entries)?.with_log(log))
 }
 
 /// Returns the URL with a unique prefix for the tables, and the prefix.

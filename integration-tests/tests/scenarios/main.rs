@@ -4,6 +4,7 @@
 
 mod azure;
 mod databases;
+mod faults;
 mod optimistic;
 mod redis;
 mod redis_cluster;

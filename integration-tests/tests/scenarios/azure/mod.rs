@@ -10,7 +10,7 @@ mod late;
 mod leases;
 mod list;
 mod lost_replies;
-mod outages;
+pub(crate) mod retry_after;
 mod secrets;
 mod waiting;
 

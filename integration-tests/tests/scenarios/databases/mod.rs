@@ -5,7 +5,7 @@ mod credentials;
 mod dropped;
 mod foreign_rows;
 mod mariadb;
-mod pessimistic;
+pub(crate) mod pessimistic;
 mod postgres;
 mod precedence;
 mod search_path;

@@ -32,25 +32,6 @@ async fn number(connection: &mut PgConnection, sql: &str) -> i64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_killed_under_load_grants_no_lock_twice_and_no_smaller_token() {
-    let server = postgres::start(&[]).unwrap();
-    let url = url(&server, "&polylock.ttl=2s");
-    let load = Load { duration: Duration::from_secs(12), min_holds: 500, ..Load::default() };
-    let outcome = load
-        .run(&url, async {
-            for _ in 0..3 {
-                pause(Duration::from_secs(2)).await;
-                tokio::task::block_in_place(|| server.kill());
-                pause(Duration::from_millis(500)).await;
-                tokio::task::block_in_place(|| server.restart());
-            }
-        })
-        .await;
-    outcome.assert_consistent();
-    assert!(outcome.sections.len() > 500, "only {} sections", outcome.sections.len());
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn connections_closed_under_load_cause_no_violation() {
     let server = postgres().unwrap();
     let url = url(server, "&polylock.ttl=5s&application_name=ended");

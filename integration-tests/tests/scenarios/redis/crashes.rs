@@ -3,40 +3,10 @@
 use std::time::Duration;
 
 use polylock::LostReason;
-use polylock_integration_tests::{servers::redis, stores::wait_for_waiters};
+use polylock_integration_tests::servers::redis;
 use tokio::task::block_in_place;
 
 use super::{Namespace, SLACK};
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_durable_server_that_is_killed_keeps_locks_queue_and_tokens() {
-    let server = redis::start(redis::DURABLE).unwrap();
-    let namespace = Namespace::on(&server).await;
-    let (locks, others) = (namespace.locks().await, namespace.locks().await);
-    let mut last = None;
-    for _ in 0..3 {
-        let guard = locks.lock("kept").ttl(Duration::from_secs(5)).acquire().await.unwrap();
-        assert!(Some(guard.fencing_token()) > last);
-        last = Some(guard.fencing_token());
-        let waiting = tokio::spawn(others.lock("kept").acquire());
-        wait_for_waiters(&locks, "kept", 1).await;
-        block_in_place(|| {
-            server.kill();
-            server.restart();
-        });
-        let status = others.inspect("kept").await.unwrap();
-        assert_eq!(status.holders.iter().map(|entry| entry.token).collect::<Vec<_>>(), [last]);
-        assert_eq!(status.waiters.len(), 1);
-        assert!(others.lock("kept").try_acquire().await.unwrap().is_none());
-        assert!(guard.renewed().await.is_some(), "and it can be renewed");
-        guard.release().await.unwrap();
-        let next = waiting.await.unwrap().unwrap();
-        assert!(Some(next.fencing_token()) > last);
-        last = Some(next.fencing_token());
-        next.release().await.unwrap();
-    }
-    namespace.assert_clean().await;
-}
 
 /// Exclusion is broken, as the warning at connect states; fencing tokens still grow.
 #[tokio::test(flavor = "multi_thread")]

@@ -6,7 +6,6 @@ use futures_util::FutureExt;
 use polylock::{Locks, Mode};
 use polylock_integration_tests::{
     clock::{self, TIMEOUT, now, pause},
-    load::Load,
     proxy::{Direction, Flow, Proxy},
     servers::{PrivateServer, redis},
     stores::wait_for_waiters,
@@ -15,7 +14,6 @@ use polylock_testkit::{
     ManualClock,
     history::{self, Recorder, Rules},
 };
-use tokio::task::block_in_place;
 
 use super::{CALLER, IO_THREAD, Namespace, SLACK, command, warm_up};
 
@@ -259,64 +257,6 @@ async fn a_renewal_executed_after_the_lease_has_no_effect() {
     setup.deliver_held_back().await;
     assert_eq!(entries(&setup.direct, "late").await, [0; 0]);
     setup.namespace.assert_clean().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_server_frozen_for_longer_than_the_lease_grants_no_lock_twice() {
-    let server = redis::start(&[]).unwrap();
-    let namespace = Namespace::on(&server).await;
-    let load = Load {
-        duration: Duration::from_secs(5),
-        min_holds: 100,
-        wait: Duration::from_secs(3),
-        ..Load::default()
-    };
-    let url = format!("{}&polylock.ttl=1s", namespace.url);
-    let outcome = load.run(&url, async {
-        for _ in 0..2 {
-            pause(Duration::from_millis(500)).await;
-            block_in_place(|| server.freeze());
-            pause(Duration::from_millis(1500)).await;
-            block_in_place(|| server.thaw());
-        }
-    });
-    let outcome = outcome.await;
-    let sections = outcome.sections.len();
-    println!("{sections} sections, {} failures, {} losses", outcome.failures, outcome.losses);
-    assert_eq!(history::check(&outcome.sections, Rules::default()), []);
-    assert!(sections > 100, "it went on");
-    namespace.assert_clean().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_holder_detects_a_frozen_server_before_its_lease_ends() {
-    const TTL: Duration = Duration::from_secs(1);
-    let server = redis::start(&[]).unwrap();
-    let namespace = Namespace::on(&server).await;
-    let (holder, waiter) = (namespace.locks().await, namespace.locks().await);
-    let guard = holder.lock("held").ttl(TTL).acquire().await.unwrap();
-    let waiting = tokio::spawn(waiter.lock("held").ttl(TTL).acquire());
-    wait_for_waiters(&holder, "held", 1).await;
-    block_in_place(|| server.freeze());
-    let frozen = now();
-    guard.lost().await;
-    let detected = now();
-    println!("detected after {:.1?}", detected.since(frozen));
-    assert!(
-        detected < guard.deadline() + SLACK / 4 && detected < frozen + TTL,
-        "{:?}",
-        detected.since(guard.deadline())
-    );
-    pause((frozen + 2 * TTL).since(detected)).await;
-    block_in_place(|| server.thaw());
-    let next = waiting.await.unwrap().unwrap();
-    assert!(next.fencing_token() > guard.fencing_token());
-    // The commands of the former holder have no effect.
-    assert!(next.renewed().await.is_some());
-    assert_eq!(entries(&waiter, "held").await, [next.fencing_token().get()]);
-    assert!(guard.release().await.is_err());
-    next.release().await.unwrap();
-    namespace.assert_clean().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

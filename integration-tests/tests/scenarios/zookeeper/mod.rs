@@ -3,7 +3,6 @@
 mod access;
 mod breaking;
 mod cleanup;
-mod crashes;
 mod fence;
 mod herd;
 mod late;

@@ -1,4 +1,4 @@
-//! Partitions, in both directions or in one, and frozen servers.
+//! Partitions, in both directions or in one.
 
 use std::time::Duration;
 
@@ -9,7 +9,6 @@ use polylock_integration_tests::{
     servers::zookeeper,
     stores::wait_for_waiters,
 };
-use tokio::task::block_in_place;
 
 use super::{Namespace, SLACK};
 
@@ -109,35 +108,5 @@ async fn a_reset_connection_loses_neither_hold_nor_queue_position() {
         next.release().await.unwrap();
         guard.release().await.unwrap();
     }
-    namespace.wait_until_empty().await;
-}
-
-/// The servers are frozen for twice the session timeout. Their clocks continue, so all sessions may have ended then.
-#[tokio::test(flavor = "multi_thread")]
-async fn frozen_servers_lose_the_lock_at_its_deadline() {
-    let server = zookeeper::start(&[]).unwrap();
-    let namespace = Namespace::of(&server);
-    let (here, there) = (
-        Locks::connect(&namespace.url_with_session(SESSION)).await.unwrap(),
-        Locks::connect(&namespace.url_with_session(SESSION)).await.unwrap(),
-    );
-    let guard = here.lock("n").acquire().await.unwrap();
-    let next = tokio::spawn(there.lock("n").acquire());
-    wait_for_waiters(&there, "n", 1).await;
-    let lost = guard.lost();
-    block_in_place(|| server.freeze());
-    let frozen = now();
-    assert_eq!(lost.await, LostReason::DeadlineReached);
-    assert!(now().since(frozen) < SESSION && !guard.is_held());
-    pause(2 * SESSION).await;
-    assert!(!next.is_finished());
-    block_in_place(|| server.thaw());
-    let thawed = now();
-    let next =
-        tokio::time::timeout(TIMEOUT, next).await.expect("the waiter is granted the lock").unwrap().unwrap();
-    println!("granted {:.2?} after the servers continued", now().since(thawed));
-    assert!(next.fencing_token() > guard.fencing_token() && next.is_held());
-    drop(guard);
-    next.release().await.unwrap();
     namespace.wait_until_empty().await;
 }

@@ -11,6 +11,13 @@ pub(super) const MUTANTS: &[Mutant] = &[
         test: ("conformance", "postgres::idempotence::a_release_by_another_request_changes_nothing"),
     },
     Mutant {
+        name: "PostgreSQL: a grant is not on the disk when it is reported",
+        file: "crates/polylock-sql/src/postgres/statements.rs",
+        from: "CASE WHEN a_durable THEN 'on' ELSE 'off' END",
+        to: "CASE WHEN a_durable THEN 'off' ELSE 'off' END",
+        test: ("scenarios", "faults::kill::kept::postgres::a_killed_server_keeps_holds_queue_and_tokens"),
+    },
+    Mutant {
         name: "PostgreSQL: an expired claim is executed",
         file: "crates/polylock-sql/src/postgres/statements/routines/claim.sql",
         from: "IF v_now > a_expiry THEN",

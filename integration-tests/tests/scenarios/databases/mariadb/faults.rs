@@ -1,4 +1,4 @@
-//! Killed servers and connections, and the statements that a waiting process sends.
+//! Restarted servers, killed connections, and the statements that a waiting process sends.
 
 use std::time::Duration;
 
@@ -12,25 +12,6 @@ use polylock_integration_tests::{
 use super::{
     busy, connection, counter, lock_gates, number, plant, run, tables, wait_for_blocked_session, wait_until,
 };
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_server_killed_under_load_grants_no_lock_twice_and_no_smaller_token() {
-    let server = mariadb::start(&[]).unwrap();
-    let (url, _) = tables(&server, "&polylock.ttl=2s");
-    let load = Load { duration: Duration::from_secs(12), ..Load::default() };
-    let outcome = load
-        .run(&url, async {
-            for _ in 0..3 {
-                pause(Duration::from_secs(2)).await;
-                tokio::task::block_in_place(|| server.kill());
-                pause(Duration::from_millis(500)).await;
-                tokio::task::block_in_place(|| server.restart());
-            }
-        })
-        .await;
-    outcome.assert_consistent();
-    assert!(outcome.sections.len() > 20, "it went on");
-}
 
 /// A token of the lock `a`, which is free before and afterwards.
 async fn token(url: &str) -> u64 {

@@ -11,7 +11,7 @@ use polylock_integration_tests::{
 use polylock_testkit::history::{self, Rules};
 use sqlx::{Connection, Executor, MySqlConnection, Row};
 
-use super::{LONG_TTL, TestDatabase, a_server_is_suspended, tokens_grow};
+use super::{LONG_TTL, TestDatabase};
 
 /// Global settings of an administrator: none of them may cause a loss or a second grant of a lock.
 #[tokio::test(flavor = "multi_thread")]
@@ -47,31 +47,6 @@ async fn locks_exclude_under_foreign_settings() {
     let outcome = Load::default().run(&database.url_with("&polylock.connections=20"), async {}).await;
     assert_eq!(history::check(&outcome.sections, Rules::default()), []);
     assert_eq!((outcome.failures, outcome.losses), (0, 0));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_suspended_server_costs_the_lock_at_its_deadline_and_not_before() {
-    let server = mariadb::start(&[]).unwrap();
-    a_server_is_suspended(&server, &TestDatabase::on_mariadb(&server).await).await;
-}
-
-/// The server loses its sessions, and with them the locks, by design. Its tokens do not decrease.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_server_killed_under_load_returns_no_smaller_token() {
-    let server = mariadb::start(&[]).unwrap();
-    let database = TestDatabase::on_mariadb(&server).await;
-    let outcome = Load { duration: Duration::from_secs(10), min_holds: 200, ..Load::default() }
-        .run(&database.url_with("&polylock.ttl=2s&polylock.connections=20"), async {
-            for _ in 0..2 {
-                pause(Duration::from_secs(2)).await;
-                tokio::task::block_in_place(|| server.kill());
-                pause(Duration::from_millis(300)).await;
-                tokio::task::block_in_place(|| server.restart());
-            }
-        })
-        .await;
-    tokens_grow(&outcome);
-    assert!(outcome.sections.len() > 200, "it went on: {}", outcome.sections.len());
 }
 
 #[tokio::test(flavor = "multi_thread")]

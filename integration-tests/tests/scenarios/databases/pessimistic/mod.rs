@@ -10,7 +10,6 @@ use polylock::{Error, LostReason, NotAcquired, OwnerId};
 use polylock_integration_tests::{
     clock::{TIMEOUT, now, pause},
     load::{Load, Outcome},
-    servers::PrivateServer,
 };
 use polylock_testkit::history;
 
@@ -365,35 +364,9 @@ async fn connections_closed_under_load_return_no_smaller_token(database: &TestDa
     database.wait_for_transactions(0, "all have left").await;
 }
 
-/// A server that is suspended briefly, and one that is suspended for longer than the TTL.
-async fn a_server_is_suspended(server: &PrivateServer, database: &TestDatabase) {
-    let ttl = Duration::from_secs(3);
-    let locks = database.open("&polylock.ttl=3s").await;
-    let guard = locks.lock("n").acquire().await.unwrap();
-    for _ in 0..2 {
-        tokio::task::block_in_place(|| server.freeze());
-        pause(ttl / 2).await;
-        tokio::task::block_in_place(|| server.thaw());
-        assert!(
-            guard.renewed().await.is_some() && guard.is_held(),
-            "lost although the server continued in time"
-        );
-    }
-    let lost = guard.lost();
-    tokio::task::block_in_place(|| server.freeze());
-    let (frozen, deadline) = (now(), guard.deadline());
-    assert_eq!(lost.await, LostReason::DeadlineReached);
-    assert!(now().since(frozen) < ttl + TOLERANCE && now() >= deadline);
-    tokio::task::block_in_place(|| server.thaw());
-    drop(guard);
-    let next = locks.lock("n").acquire().await.unwrap();
-    next.release().await.unwrap();
-    database.wait_for_transactions(0, "the first hold is over on the server, too").await;
-}
-
 /// A request after the release of another one gets a greater token, and no token is granted twice. (A holder with a connection that
 /// was closed right after the grant may receive the grant after later holders have released: its token is smaller, as it should be.)
-fn tokens_grow(outcome: &Outcome) {
+pub(crate) fn tokens_grow(outcome: &Outcome) {
     println!("{} sections, {} losses", outcome.sections.len(), outcome.losses);
     assert_eq!(history::repeated_tokens(&outcome.sections), []);
     let mut ended: Vec<_> =

@@ -11,7 +11,7 @@ use polylock_integration_tests::{
 use polylock_testkit::history::{self, Rules};
 use sqlx::{AssertSqlSafe, Executor};
 
-use super::{LONG_TTL, TestDatabase, a_server_is_suspended, test_database::connection, tokens_grow};
+use super::{LONG_TTL, TestDatabase, test_database::connection};
 
 /// Global settings of an administrator: none of them may cause a loss or a second grant of a lock.
 #[tokio::test(flavor = "multi_thread")]
@@ -55,31 +55,6 @@ async fn locks_exclude_behind_a_pooler_in_transaction_mode() {
     assert!(refused.is_not_acquired(), "{refused}");
     database.wait_for_transactions(1, "the withdrawn waiter is gone").await;
     guard.release().await.unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_suspended_server_costs_the_lock_at_its_deadline_and_not_before() {
-    let server = postgres::start(&[]).unwrap();
-    a_server_is_suspended(&server, &TestDatabase::on_postgres(&server)).await;
-}
-
-/// The server loses its sessions, and with them the locks, by design. Its tokens do not decrease.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_server_killed_under_load_returns_no_smaller_token() {
-    let server = postgres::start(&[]).unwrap();
-    let database = TestDatabase::on_postgres(&server);
-    let outcome = Load { duration: Duration::from_secs(8), min_holds: 200, ..Load::default() }
-        .run(&database.url_with("&polylock.ttl=2s&polylock.connections=20"), async {
-            for _ in 0..2 {
-                pause(Duration::from_secs(2)).await;
-                tokio::task::block_in_place(|| server.kill());
-                pause(Duration::from_millis(300)).await;
-                tokio::task::block_in_place(|| server.restart());
-            }
-        })
-        .await;
-    tokens_grow(&outcome);
-    assert!(outcome.sections.len() > 200, "{} sections", outcome.sections.len());
 }
 
 /// An open transaction has advanced the sequence beyond the token, and that record is not on the disk yet.
