@@ -1,7 +1,13 @@
 //! Claims that wait for other claims of the same process.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
@@ -87,9 +93,18 @@ async fn a_store_that_hangs_is_unavailable_to_all() {
 #[derive(Debug)]
 struct Unreachable {
     capabilities: Capabilities,
+    /// The number of claims that fail; later ones have no reply.
+    failing: AtomicUsize,
 }
 
 impl Unreachable {
+    fn locks(failing: usize) -> Locks {
+        let mut capabilities = memory::connect().backend.capabilities().clone();
+        capabilities.order = Order::Unordered;
+        let failing = AtomicUsize::new(failing);
+        Locks::new(Store::new(Arc::new(Self { capabilities, failing })))
+    }
+
     fn error(operation: Operation) -> polylock_core::Error {
         Unavailable::new("unreachable", operation, Fault::Temporary, "connection refused").into()
     }
@@ -102,6 +117,10 @@ impl Backend for Unreachable {
     }
 
     async fn claim(&self, _: &Request) -> Result<ClaimOutcome> {
+        let left = self.failing.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
+        if left.is_err() {
+            std::future::pending::<()>().await;
+        }
         Err(Self::error(Operation::Claim))
     }
 
@@ -122,12 +141,19 @@ impl Backend for Unreachable {
 /// 2. another acquisition begins, and claims, so it finds the outage, too.
 #[tokio::test]
 async fn an_acquisition_does_not_wait_for_the_rollback_of_an_earlier_one() {
-    let mut capabilities = memory::connect().backend.capabilities().clone();
-    capabilities.order = Order::Unordered;
-    let locks = Locks::new(Store::new(Arc::new(Unreachable { capabilities })));
+    let locks = Unreachable::locks(usize::MAX);
     for _ in 0..2 {
         let acquisition = locks.lock("a").outage(Duration::from_millis(100)).acquire();
         let outcome = tokio::time::timeout(Duration::from_secs(10), acquisition).await;
         assert!(outcome.expect("the limit for outages ends it").unwrap_err().is_temporary());
+    }
+}
+
+#[tokio::test]
+async fn a_wait_that_ends_during_an_outage_reports_the_last_error_of_the_store() {
+    for (failing, cause) in [(0, "no reply in time"), (1, "connection refused")] {
+        let error = Unreachable::locks(failing).lock("a").wait(Duration::from_millis(600)).acquire().await;
+        let text = error.unwrap_err().chain();
+        assert!(text.contains(cause), "{failing} failures: {text}");
     }
 }

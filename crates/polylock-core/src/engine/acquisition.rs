@@ -127,7 +127,11 @@ impl<'a> Acquisition<'a> {
         loop {
             let (sent, reply) = match mem::replace(&mut self.first, FirstClaim::NotSent) {
                 FirstClaim::Replied(sent, reply) => (sent, reply),
-                FirstClaim::NotSent | FirstClaim::Unknown => self.claim(failing.is_some()).await?,
+                FirstClaim::NotSent | FirstClaim::Unknown => match self.claim(failing.is_some()).await {
+                    Ok(reply) => reply,
+                    // The store's last error states more than the end of the wait.
+                    Err(ended) => return Err(failing.map_or(ended, |(_, error)| error)),
+                },
             };
             let error = match reply {
                 Ok(ClaimOutcome::Granted(grant))
