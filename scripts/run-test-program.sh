@@ -3,7 +3,7 @@
 set -euo pipefail
 case ${1##*/} in
     # Its cases mostly wait, and allow for a busy machine. The other programs have deadlines of some hundred milliseconds, and load tests.
-    conformance-*) threads=$(($(nproc) * 3)) ;;
+    conformance-*) threads=$(($(nproc) * 2)) ;;
     *) threads=$(nproc) ;;
 esac
 # libtest measures the time of each test for nightly toolchains, and for the standard library's own bootstrap. The variable is set for

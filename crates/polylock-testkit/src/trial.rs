@@ -222,8 +222,13 @@ impl Trial {
             }
             pause().await;
         }
+        let shown = self.bare.inspect.clone().map(|inspect| async move { inspect.list("").await });
+        let shown = match shown {
+            Some(list) => self.on_io(list).await,
+            None => Vec::new(),
+        };
         panic!(
-            "{what}: expected {count} entries in the store, found {} after {SOON:?}",
+            "{what}: expected {count} entries in the store, found {} after {SOON:?}; inspection shows {shown:?}",
             found.unwrap_or_default()
         );
     }

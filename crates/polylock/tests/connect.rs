@@ -88,7 +88,7 @@ fn the_schema_follows_the_url_and_no_store_is_opened() {
         let server = format!("{scheme}://app:canary@no-such-host.invalid/app");
         let text = schema(&format!("{server}?polylock.namespace=app_locks")).unwrap().unwrap();
         assert!(text.contains("app_locks_holds") && !text.contains("canary"), "{text}");
-        assert_eq!(LocksConfig::new(&server).set("table", "app_locks").schema(), Ok(Some(text)));
+        assert_eq!(LocksConfig::new(&server).set("namespace", "app_locks").schema(), Ok(Some(text)));
         assert_eq!(schema(&format!("{server}?polylock.tabel=x")).unwrap_err().key, "polylock.tabel");
         assert_eq!(schema(&format!("{server}?polylock.ttl=soon")).unwrap_err().key, "polylock.ttl");
     }

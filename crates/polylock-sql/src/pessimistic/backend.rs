@@ -30,9 +30,11 @@ use crate::engine::{
 
 /// The time that the server may take to notify a waiter that it has been granted a free lock.
 const NOTIFICATION_WAIT: Duration = Duration::from_millis(100);
-/// The number of attempts to delete the rows of a session that has ended, and the pause between two attempts.
-const CLEAR_ATTEMPTS: u32 = 4;
-const CLEAR_PAUSE: Duration = Duration::from_millis(20);
+/// The pauses between the attempts to delete the rows of a session that has ended: those of the operation that ends it, and the longer
+/// ones after it.
+const CLEAR_PAUSES: [Duration; 3] = [Duration::from_millis(20); 3];
+const LATER_CLEAR_PAUSES: [Duration; 3] =
+    [Duration::from_millis(200), Duration::from_millis(600), Duration::from_millis(1800)];
 /// The time that a release waits for a renewal in progress.
 const RENEWAL_WAIT: Duration = Duration::from_millis(250);
 
@@ -156,19 +158,13 @@ impl PessimisticBackend {
         });
     }
 
-    /// Deletes the rows that a session has left, if that is possible now: they are locked as long as the server has not finished
-    /// ending the session, and as long as other sessions use the name.
+    /// Deletes the rows that a session has left. They are locked as long as the server has not finished ending the session, which takes a
+    /// while on a busy server, and as long as other sessions use the name. So the last attempts run in the background. A sweep deletes
+    /// rows that remain.
     async fn clear(&self, request: &Request) {
-        let id = request.id.to_bytes();
-        let arguments = [Arg::Bytes(bytes(&request.name)), Arg::Bytes(&id)];
-        for attempt in 1..=CLEAR_ATTEMPTS {
-            let cleared = self
-                .server
-                .on_side_connection(Operation::Release, &self.server.statements().clear, &arguments)
-                .await;
-            let Err(failure) = cleared else { return };
-            tracing::debug!(error = %failure, attempt, "could not clear unused rows");
-            SystemClock.sleep_until(SystemClock.now() + CLEAR_PAUSE).await;
+        if !clear(&*self.server, request, &CLEAR_PAUSES).await {
+            let (server, request) = (self.server.clone(), request.clone());
+            tokio::spawn(async move { clear(&*server, &request, &LATER_CLEAR_PAUSES).await });
         }
     }
 
@@ -442,6 +438,22 @@ impl PessimisticBackend {
         *stage = Stage::Idle;
         self.clear(request).await;
         Ok(outcome)
+    }
+}
+
+/// Tries to delete the rows of `request`, with these pauses between the attempts. Returns false if they may remain.
+async fn clear(server: &dyn LockServer, request: &Request, pauses: &[Duration]) -> bool {
+    let id = request.id.to_bytes();
+    let arguments = [Arg::Bytes(bytes(&request.name)), Arg::Bytes(&id)];
+    let mut pauses = pauses.iter();
+    loop {
+        let clear = &server.statements().clear;
+        let Err(failure) = server.on_side_connection(Operation::Release, clear, &arguments).await else {
+            return true;
+        };
+        tracing::debug!(error = %failure, "could not clear unused rows");
+        let Some(pause) = pauses.next() else { return false };
+        SystemClock.sleep_until(SystemClock.now() + *pause).await;
     }
 }
 
