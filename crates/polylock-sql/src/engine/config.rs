@@ -103,19 +103,20 @@ fn seconds(text: &str) -> Result<Option<Duration>, &'static str> {
 /// some of these cases.
 ///
 /// # Errors
-/// [`ConfigError`] on the first key of `authorities` that the URL has, unless the certificate is `verified`.
+/// [`ConfigError`] on the first key of `authorities`, the driver's own, or else on `polylock.tls_ca`, if the URL has it, unless the certificate is `verified`.
 pub(crate) fn check_authority(
     url: &StoreUrl,
     authorities: &[&'static str],
     verified: bool,
     remedy: &'static str,
 ) -> Result<(), ConfigError> {
-    let key = authorities.iter().find(|key| url.keys().contains(key));
+    let (keys, all) = (url.keys(), authorities.iter().chain(&["polylock.tls_ca"]));
+    let key = all.copied().find(|key| keys.contains(key));
     match key {
         Some(key) if !verified => {
             let problem =
                 format!("has no effect, because the server's certificate is not checked: also set {remedy}");
-            Err(ConfigError::new(*key, problem))
+            Err(ConfigError::new(key, problem))
         }
         _ => Ok(()),
     }

@@ -115,12 +115,7 @@ impl Config {
             config::driver_options("mysql", url, keys, PASSED, CERTIFICATES, DRIVER_KEYS)?;
         let verified =
             matches!(options.get_ssl_mode(), MySqlSslMode::VerifyCa | MySqlSslMode::VerifyIdentity);
-        config::check_authority(
-            url,
-            &["ssl-ca", "sslca", "polylock.tls_ca"],
-            verified,
-            "ssl-mode=verify_identity",
-        )?;
+        config::check_authority(url, CERTIFICATES[0], verified, "ssl-mode=verify_identity")?;
         let config = Self {
             source: Source::new(plain(options)?),
             poll: keys.duration("polylock.poll")?.unwrap_or(Self::DEFAULT_POLL),

@@ -145,7 +145,7 @@ impl Config {
         let options: PgConnectOptions =
             config::driver_options("postgres", url, keys, PASSED, CERTIFICATES, DRIVER_KEYS)?;
         let verified = matches!(options.get_ssl_mode(), PgSslMode::VerifyCa | PgSslMode::VerifyFull);
-        config::check_authority(url, &["sslrootcert", "polylock.tls_ca"], verified, "sslmode=verify-full")?;
+        config::check_authority(url, CERTIFICATES[0], verified, "sslmode=verify-full")?;
         let durabilities = [("full", Durability::Full), ("relaxed", Durability::Relaxed)];
         let config = Self {
             source: Source::new(plain(options)),

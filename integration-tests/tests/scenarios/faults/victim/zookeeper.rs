@@ -1,11 +1,14 @@
-//! A ZooKeeper server, and an ensemble whose leader is killed.
+//! A standalone ZooKeeper server, and an ensemble that loses its leader.
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 use polylock_integration_tests::{
-    servers::{PrivateServer, zookeeper},
-    targets::{self, Namespace, path_of},
+    servers::{
+        PrivateServer,
+        zookeeper::{self, Ensemble},
+    },
+    targets::{self, Namespace, Own, path_of},
 };
 use polylock_testkit::Missing;
 use tokio::task::block_in_place;
@@ -17,64 +20,44 @@ use crate::faults::outage::Outage;
 const LEASE: &str = "polylock.session_timeout";
 const LIMITS: &[&str] = &["polylock.connect_timeout"];
 
-struct Standalone(targets::Own);
+struct ZooKeeper {
+    namespace: Namespace,
+    servers: Servers,
+}
+
+enum Servers {
+    Standalone(PrivateServer),
+    Ensemble(Ensemble),
+}
 
 pub(super) fn start() -> Result<Box<dyn Victim>, Missing> {
-    Ok(Box::new(Standalone(targets::own("zookeeper")?)))
-}
-
-impl Victim for Standalone {
-    fn namespace(&self) -> &Namespace {
-        &self.0.namespace
-    }
-
-    fn servers(&self) -> Vec<&PrivateServer> {
-        vec![&self.0.server]
-    }
-
-    fn lease_key(&self) -> &'static str {
-        LEASE
-    }
-
-    fn limits(&self) -> &'static [&'static str] {
-        LIMITS
-    }
-
-    fn slowest_attempt(&self, limit: Duration) -> Duration {
-        2 * limit
-    }
-
-    fn opening_cause(&self, outage: &Outage) -> &'static str {
-        opening_cause(outage)
-    }
-
-    fn cause(&self, _: &Outage) -> &'static str {
-        "no reply within"
-    }
-}
-
-struct Ensemble {
-    namespace: Namespace,
-    ensemble: zookeeper::Ensemble,
+    let Own { namespace, server } = targets::own("zookeeper")?;
+    Ok(Box::new(ZooKeeper { namespace, servers: Servers::Standalone(server) }))
 }
 
 pub(super) fn start_ensemble() -> Result<Box<dyn Victim>, Missing> {
     let ensemble = zookeeper::ensemble(3, &[])?;
-    Ok(Box::new(Ensemble { namespace: path_of(&ensemble)?, ensemble }))
+    Ok(Box::new(ZooKeeper { namespace: path_of(&ensemble)?, servers: Servers::Ensemble(ensemble) }))
 }
 
 #[async_trait]
-impl Victim for Ensemble {
+impl Victim for ZooKeeper {
     fn namespace(&self) -> &Namespace {
         &self.namespace
     }
 
     fn servers(&self) -> Vec<&PrivateServer> {
-        self.ensemble.members().iter().collect()
+        match &self.servers {
+            Servers::Standalone(server) => vec![server],
+            Servers::Ensemble(ensemble) => ensemble.members().iter().collect(),
+        }
     }
 
     async fn kill(&self) {
-        block_in_place(|| self.ensemble.members()[self.ensemble.leader()].kill());
+        block_in_place(|| match &self.servers {
+            Servers::Standalone(server) => server.kill(),
+            Servers::Ensemble(ensemble) => ensemble.members()[ensemble.leader()].kill(),
+        });
     }
 
     fn lease_key(&self) -> &'static str {
@@ -90,17 +73,13 @@ impl Victim for Ensemble {
     }
 
     fn opening_cause(&self, outage: &Outage) -> &'static str {
-        opening_cause(outage)
+        match outage {
+            Outage::Unreachable => "Connection refused",
+            _ => "reachable, but opens no session",
+        }
     }
 
     fn cause(&self, _: &Outage) -> &'static str {
         "no reply within"
-    }
-}
-
-fn opening_cause(outage: &Outage) -> &'static str {
-    match outage {
-        Outage::Unreachable => "Connection refused",
-        _ => "reachable, but opens no session",
     }
 }
