@@ -18,7 +18,7 @@ use polylock_core::{
 use tokio::sync::Notify;
 
 use super::{
-    server::{Identity, LockServer},
+    server::{Identity, LockServer, ReplyRow},
     session::{Entered, PinnedConnections, Session},
     waiter::Waiter,
 };
@@ -448,10 +448,11 @@ async fn clear(server: &dyn LockServer, request: &Request, pauses: &[Duration]) 
     let mut pauses = pauses.iter();
     loop {
         let clear = &server.statements().clear;
-        let Err(failure) = server.on_side_connection(Operation::Release, clear, &arguments).await else {
-            return true;
-        };
-        tracing::debug!(error = %failure, "could not clear unused rows");
+        match server.on_side_connection(Operation::Release, clear, &arguments).await {
+            Ok(rows) if !rows.contains(&ReplyRow::InUse) => return true,
+            Ok(_) => {}
+            Err(failure) => tracing::debug!(error = %failure, "could not clear unused rows"),
+        }
         let Some(pause) = pauses.next() else { return false };
         SystemClock.sleep_until(SystemClock.now() + *pause).await;
     }

@@ -57,7 +57,8 @@ pub(crate) struct Statements {
     /// Ends the transaction, and deletes the record of the hold of request `$2` and the rows of `$1` if no other session uses
     /// them.
     pub(crate) leave: Template,
-    /// Deletes the record of the hold of request `$2`, and the rows of `$1` if no session uses them.
+    /// Deletes the record of the hold of request `$2`, and the rows of `$1` if no session uses them. If sessions use them, it returns
+    /// [`ReplyRow::InUse`], or fails as a wait for a locked row does.
     pub(crate) clear: Template,
     /// Deletes up to `$1` unused rows.
     pub(crate) sweep: Template,
@@ -103,6 +104,8 @@ pub(crate) enum ReplyRow {
     Session(Identity),
     /// `2`: the lock is held.
     Locked,
+    /// `3`: sessions use the rows of the name.
+    InUse,
     /// `4`: the hold is marked as broken.
     Broken,
     /// A row of another kind, which is ignored.
@@ -373,6 +376,7 @@ fn reply_row(row: &impl Columns) -> Result<ReplyRow, sqlx::Error> {
     Ok(match number(0)? {
         1 => ReplyRow::Session(Identity(number(1)?, number(2)?)),
         2 => ReplyRow::Locked,
+        3 => ReplyRow::InUse,
         4 => ReplyRow::Broken,
         _ => ReplyRow::Other,
     })

@@ -53,7 +53,9 @@ fn main() -> ExitCode {
         }
         ["--some", count] => count.parse().map(select).map_err(|_| format!("{count} is not a number")),
         [] => Ok(mutants().collect()),
-        [wanted] => Ok(mutants().filter(|mutant| mutant.name.contains(wanted)).collect()),
+        [wanted] if !wanted.starts_with('-') => {
+            Ok(mutants().filter(|mutant| mutant.name.contains(wanted)).collect())
+        }
         _ => Err("usage: mutants [PART OF A NAME | --some COUNT | --list]".to_owned()),
     };
     let verdict = match chosen {
@@ -94,7 +96,9 @@ fn run(mutants: &[&Mutant]) -> io::Result<usize> {
     let directory = workspace().join("target/mutants");
     let copy = directory.join("workspace");
     mirror(workspace(), &copy)?;
-    let lab = Lab { copy, target: link_dependencies(&directory)? };
+    let program = directory.join("supervisor");
+    fs::copy(std::env::current_exe()?, &program)?;
+    let lab = Lab { copy, target: link_dependencies(&directory)?, program };
     let mut faults = 0;
     // Without a bug, every test passes.
     let tests: BTreeSet<_> = mutants.iter().map(|mutant| mutant.test).collect();
@@ -107,7 +111,7 @@ fn run(mutants: &[&Mutant]) -> io::Result<usize> {
         let mut tests = BTreeSet::new();
         for mutant in &group {
             let file = lab.copy.join(mutant.file);
-            let original = fs::read_to_string(&file)?;
+            let original = fs::read_to_string(&file).unwrap_or_default();
             match mutant.planted(&original) {
                 Ok(planted) => {
                     fs::write(&file, planted)?;
@@ -190,6 +194,8 @@ type Test<'t> = (&'t str, &'t str);
 struct Lab {
     copy: PathBuf,
     target: PathBuf,
+    /// A copy of this program, because a build during the run replaces the original.
+    program: PathBuf,
 }
 
 impl Lab {
@@ -216,7 +222,7 @@ impl Lab {
         let Some(executable) = built.get(program.trim_start_matches(UNITS)) else {
             return Ok((test, Outcome::NoResult(format!("there is no program {program}"))));
         };
-        let mut command = tokio::process::Command::new(std::env::current_exe()?);
+        let mut command = tokio::process::Command::new(&self.program);
         // The quiet format does not print the outcomes.
         command
             .arg(SUPERVISE)

@@ -90,6 +90,26 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ),
     },
     Mutant {
+        name: "pessimistic: rows in use at the end of their hold stay, in PostgreSQL",
+        file: "crates/polylock-sql/src/postgres/statements/pessimistic/clear.sql",
+        from: "SELECT 3::bigint, 0::bigint",
+        to: "SELECT 0::bigint, 0::bigint",
+        test: (
+            "scenarios",
+            "databases::pessimistic::on_postgres::rows_in_use_when_their_hold_ends_are_deleted_later",
+        ),
+    },
+    Mutant {
+        name: "pessimistic: rows in use at the end of their hold stay, in MariaDB",
+        file: "crates/polylock-sql/src/pessimistic/backend.rs",
+        from: "tokio::spawn(async move { clear(&*server, &request, &LATER_CLEAR_PAUSES).await });",
+        to: "drop((server, request, LATER_CLEAR_PAUSES));",
+        test: (
+            "scenarios",
+            "databases::pessimistic::on_mariadb::rows_in_use_when_their_hold_ends_are_deleted_later",
+        ),
+    },
+    Mutant {
         name: "a row accepts a stale token",
         file: "crates/polylock-sql/src/optimistic/fenced.rs",
         from: "operator: \"<=\", value",

@@ -8,7 +8,7 @@ use std::{collections::HashMap, time::Duration};
 
 use polylock::{Error, LostReason, NotAcquired, OwnerId};
 use polylock_integration_tests::{
-    clock::{TIMEOUT, now, pause},
+    clock::{self, TIMEOUT, now, pause},
     load::{Load, Outcome},
 };
 use polylock_testkit::history;
@@ -48,6 +48,7 @@ on_every_database! {
     readers_share_and_a_writer_waits_for_the_last_reader
     cycles_leave_no_row_no_transaction_and_few_connections
     rows_of_dead_holders_are_deleted_when_a_store_is_opened
+    rows_in_use_when_their_hold_ends_are_deleted_later
     locks_acquired_in_opposite_orders_end_by_the_timeout
     more_locks_than_connections_is_an_error
     holds_left_to_expire_return_their_connections
@@ -283,6 +284,24 @@ async fn rows_of_dead_holders_are_deleted_when_a_store_is_opened(database: &Test
 }
 
 /// Each lock is a separate transaction, so the database detects no deadlock: the timeouts of the waiters end it.
+/// 1. The connection of a holder is closed.
+/// 2. Another transaction still uses the rows, like a session that the server ends slowly.
+/// 3. The holder releases: the rows can't be deleted.
+/// 4. The other transaction ends.
+async fn rows_in_use_when_their_hold_ends_are_deleted_later(database: &TestDatabase) {
+    let locks = database.open(LONG_TTL).await;
+    let guard = locks.lock("n").acquire().await.unwrap();
+    assert_eq!(database.kill_sessions().await, 1);
+    database.wait_for_transactions(0, "the holder's connection is closed").await;
+    let release = async {
+        database.wait_for_transactions(1, "the rows are in use").await;
+        assert_eq!(guard.release().await.unwrap_err().lost(), Some(&LostReason::SessionEnded));
+        assert_eq!(database.count_transactions().await, 1, "the release took longer than the transaction");
+    };
+    tokio::join!(database.use_rows(Duration::from_millis(1500)), release);
+    clock::until("the rows are deleted", async || database.count_names().await == 0).await;
+}
+
 async fn locks_acquired_in_opposite_orders_end_by_the_timeout(database: &TestDatabase) {
     let locks = database.open(LONG_TTL).await;
     let acquire_both = |first: &'static str, second: &'static str, wait: u64| {

@@ -79,6 +79,20 @@ impl TestDatabase {
         self.number(&format!("SELECT count(*) FROM {}_rows WHERE part = 1", self.table)).await
     }
 
+    /// Locks the rows of all names against deletion for this time.
+    pub(crate) async fn use_rows(&self, time: Duration) {
+        let (table, seconds) = (&self.table, time.as_secs_f64());
+        let sql = match self.kind {
+            Kind::Postgres => format!(
+                "SELECT count(*) FROM (SELECT pg_sleep({seconds}) FROM {table}_rows WHERE part = 0 FOR SHARE) AS used"
+            ),
+            Kind::MariaDb => {
+                format!("SELECT sleep({seconds}) FROM {table}_rows WHERE part = 0 LOCK IN SHARE MODE")
+            }
+        };
+        self.number(&sql).await;
+    }
+
     /// Returns the number of open transactions that hold a lock or wait for one.
     pub(crate) async fn count_transactions(&self) -> i64 {
         match self.kind {

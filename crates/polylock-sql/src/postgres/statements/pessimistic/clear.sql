@@ -1,4 +1,4 @@
--- Deletes the record of a hold, and the rows of its name if no session uses them.
+-- Deletes the record of a hold, and the rows of its name if no session uses them. Returns (3, 0, 0) if sessions use them.
 --
 -- Inputs:    $1 name, $2 request.
 -- Atomicity: one transaction.
@@ -11,3 +11,4 @@ DELETE FROM {p}_sessions WHERE name = $1 AND request = $2;
 DELETE FROM {p}_rows AS entry USING (
     SELECT name FROM {p}_rows WHERE name = $1 AND part = 0 FOR UPDATE SKIP LOCKED) AS unused
 WHERE entry.name = unused.name;
+SELECT 3::bigint, 0::bigint, 0::bigint FROM {p}_rows WHERE name = $1 AND part = 0;
