@@ -2,10 +2,13 @@
 # Runs one test program with the number of tests at the same time that it allows: cargo's `runner`, set by scripts/test.sh.
 set -euo pipefail
 case ${1##*/} in
-    # Its cases mostly wait, and allow for a busy machine. The other programs have deadlines of some hundred milliseconds, and load tests.
-    conformance-*) threads=$(($(nproc) * 2)) ;;
+    # Their tests mostly wait, and allow for a busy machine. Those with a load take turns.
+    conformance-*) threads=$(($(nproc) * 3)) ;;
+    scenarios-* | processes-*) threads=$(($(nproc) * 2)) ;;
+    # The other programs have deadlines of some hundred milliseconds.
     *) threads=$(nproc) ;;
 esac
-# libtest measures the time of each test for nightly toolchains, and for the standard library's own bootstrap. The variable is set for
-# the test programs alone: it would change what is built.
-RUSTC_BOOTSTRAP=1 RUST_TEST_THREADS=${RUST_TEST_THREADS:-$threads} exec "$@"
+# libtest measures the time of each test, and limits it, for nightly toolchains and for the standard library's own bootstrap. The
+# variable is set for the test programs alone: it would change what is built. The limits are a warning and an error, in milliseconds.
+export RUSTC_BOOTSTRAP=1 RUST_TEST_TIME_UNIT=10000,20000 RUST_TEST_TIME_INTEGRATION=60000,120000
+RUST_TEST_THREADS=${RUST_TEST_THREADS:-$threads} exec "$@"

@@ -2,9 +2,10 @@
 # Installs what the tests need and runs them all: format, lints, every feature alone, unit tests, the conformance suite
 # on every store, real processes, planted bugs that the tests must catch, doctests, documentation.
 #
-#   scripts/test.sh            everything that CI runs, with some of the planted bugs
-#   scripts/test.sh daily      the same with all planted bugs, and the packages, licences and files for other tools
-#   scripts/test.sh lint       one part of it: lint, features, test, mutants (all planted bugs), doc, package, deny or schemas
+#   scripts/test.sh            everything that CI runs: all stores, and some of the planted bugs
+#   scripts/test.sh daily      the same with clusters and variants of the stores, each feature alone, all planted bugs, packages,
+#                              licences and files for other tools
+#   scripts/test.sh lint       one part of the daily run: lint, features, test, mutants, doc, package, deny or schemas
 #
 # A store's server that can't be started is a failure, not a skip.
 set -euo pipefail
@@ -35,6 +36,10 @@ readonly ZOOKEEPER=/usr/share/java/zookeeper.jar
 # Servers that no package brings, or only with a service of the system, lie with everything else that is built.
 target=$(cargo metadata --no-deps --format-version 1 | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
 readonly servers=$target/test-servers/bin
+
+# The tests of the daily run alone, by a part of their names: clusters and ensembles of servers, and variants of a store that share
+# its code.
+readonly DAILY="redlock5 five_servers ensemble redis_cluster redis_sentinel valkey sqlite_normal"
 
 # Tools of the daily run.
 readonly CARGO_DENY=cargo-deny@0.20.2 CHECK_JSONSCHEMA=check-jsonschema==0.39.0
@@ -134,6 +139,7 @@ features() {
     cargo check --quiet --locked -p polylock-azure --no-default-features
 }
 
+# Runs the tests, except those whose names contain one of the arguments.
 tests() {
     say "tests"
     cargo test --workspace --all-features --locked --no-run
@@ -143,8 +149,8 @@ tests() {
     host=$(rustc -vV | sed -n 's/^host: //p')
     runner=CARGO_TARGET_$(tr 'a-z-' 'A-Z_' <<<"$host")_RUNNER
     env "$runner=$PWD/scripts/run-test-program.sh" POLYLOCK_TEST_BUILT=1 \
-        "$target/debug/server" around cargo test --workspace --all-features --locked --no-fail-fast --lib --bins --tests --examples \
-        -- -Z unstable-options --report-time | tee "$log" || result=$?
+        "$target/debug/server" around cargo test --workspace --all-features --locked --no-fail-fast --lib --bins --tests \
+        -- -Z unstable-options --ensure-time "${@/#/--skip=}" | tee "$log" || result=$?
     say "the slowest tests, in seconds"
     sed -nE 's/^test (.*) \.\.\. .*<([0-9.]+)s>$/\2 \1/p' "$log" | sort -rn | head -20 || true
     cargo test --workspace --all-features --locked --doc || result=$?
@@ -190,7 +196,11 @@ schemas() {
 install_packages
 put_servers
 case "${1:-all}" in
-    all) lint; features; tests; mutants --some 12; doc; say "all passed" ;;
+    # shellcheck disable=SC2086 # one argument for each
+    all)
+        # Shorter loads.
+        export POLYLOCK_TEST_INCREMENTS=20 POLYLOCK_TEST_PAUSES=2
+        lint; tests $DAILY; mutants --some 6; doc; say "all passed" ;;
     daily) lint; features; tests; mutants; doc; package; deny; schemas; say "all passed" ;;
     lint | features | mutants | doc | package | deny | schemas) "$1" ;;
     test) tests ;;

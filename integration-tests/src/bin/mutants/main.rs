@@ -257,7 +257,7 @@ impl Lab {
         }
         if programs.iter().any(|program| ["scenarios", "processes"].contains(program)) {
             // They run the command, which is built for its own tests.
-            cargo.args(["--test", "exit_codes"]);
+            cargo.args(["--test", "cli"]);
         }
         let output = cargo.output()?;
         if !output.status.success() {

@@ -81,14 +81,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
             thread::yield_now();
         }
 ",
-        test: ("unread", "unread_pipes_delay_neither_the_command_nor_a_signal_nor_the_release"),
+        test: ("cli", "unread::unread_pipes_delay_neither_the_command_nor_a_signal_nor_the_release"),
     },
     Mutant {
         name: "command line: a nested run uses the default store",
         file: "crates/polylock-cli/src/store.rs",
         from: "} else if let Some(outer) = nested::outer_store(variable(outer_run::STORE)?)? {",
         to: "} else if let Some(outer) = nested::outer_store(variable(outer_run::STORE)?)?.filter(|_| false) {",
-        test: ("environment", "a_nested_run_uses_the_same_store"),
+        test: ("cli", "environment::a_nested_run_uses_the_same_store"),
     },
     Mutant {
         name: "command line: a nested run without a store is not refused",
@@ -96,28 +96,28 @@ pub(super) const MUTANTS: &[Mutant] = &[
         from: "        redacted => {",
         to: "        _ if true => return Ok(None),
         redacted => {",
-        test: ("environment", "a_nested_run_must_name_a_store_with_a_password"),
+        test: ("cli", "environment::a_nested_run_must_name_a_store_with_a_password"),
     },
     Mutant {
         name: "command line: an empty variable counts as unset",
         file: "crates/polylock-cli/src/store.rs",
         from: "Ok(text) if text.is_empty() => \"empty\",",
         to: "Ok(text) if text.is_empty() => return Ok(None),",
-        test: ("environment", "an_empty_or_undecodable_store_variable_is_an_error"),
+        test: ("cli", "environment::an_empty_or_undecodable_store_variable_is_an_error"),
     },
     Mutant {
         name: "command line: a command that --max-hold stopped is a success",
         file: "crates/polylock-cli/src/run/finish.rs",
         from: "Verdict::new(\"max_hold\", MAX_HOLD)",
         to: "Verdict::new(\"max_hold\", code)",
-        test: ("signals", "max_hold_stops_the_command_and_frees_the_lock"),
+        test: ("cli", "signals::max_hold_stops_the_command_and_frees_the_lock"),
     },
     Mutant {
         name: "command line: a second signal is ignored",
         file: "crates/polylock-cli/src/run/mod.rs",
         from: "signal = self.signals.next_termination() => exit_at_once(log, self.output, signal),",
         to: "signal = std::future::pending::<Signal>() => exit_at_once(log, self.output, signal),",
-        test: ("exit_codes", "a_second_signal_ends_a_waiter_at_once_while_the_store_hangs"),
+        test: ("cli", "exit_codes::a_second_signal_ends_a_waiter_at_once_while_the_store_hangs"),
     },
     Mutant {
         name: "command line: the ZooKeeper session does not use the TTL as its timeout",

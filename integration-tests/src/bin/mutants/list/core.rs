@@ -135,7 +135,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: "crates/polylock-core/src/engine/connect.rs",
         from: "if !error.is_temporary() || now >= until {",
         to: "if !error.is_temporary() || now >= until || now > began {",
-        test: ("exit_codes", "a_store_that_is_unreachable_at_the_start"),
+        test: ("cli", "exit_codes::a_store_that_is_unreachable_at_the_start"),
     },
     Mutant {
         name: "a hold in a session is not renewed until its delayed release",

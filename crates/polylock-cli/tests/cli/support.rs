@@ -1,14 +1,9 @@
 //! An isolated environment for each test: a directory, a store in it, and the real program.
-#![allow(
-    dead_code,
-    clippy::unwrap_used,
-    reason = "each test file uses its part; a failure here fails the test"
-)]
 
 use std::{
     fs, io,
     path::PathBuf,
-    process::{Child, Command, ExitStatus, Output, Stdio},
+    process::{Child, Command, Output, Stdio},
     time::Duration,
 };
 
@@ -180,10 +175,6 @@ pub(crate) fn stdout(output: &Output) -> String {
 
 pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
-}
-
-pub(crate) fn code(status: ExitStatus) -> i32 {
-    status.code().unwrap()
 }
 
 /// Parses the lines of a status file.

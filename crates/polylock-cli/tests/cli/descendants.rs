@@ -1,12 +1,9 @@
 //! The processes of a command: its warden, its group, processes that lose their parents, and unusual environments.
-#![allow(clippy::unwrap_used, reason = "a failure here fails the test")]
-
-mod support;
-
 use std::{ffi::OsStr, fs, os::unix::ffi::OsStrExt, process::Command};
 
 use rustix::process::{Pid, Signal, kill_process};
-use support::{Running, Workspace, eventually, is_alive, stderr, warden_of};
+
+use crate::support::{Running, Workspace, eventually, is_alive, stderr, warden_of};
 
 /// Returns the warden of a run with `--status-file status`, when polylock knows that its command runs.
 fn running_warden(workspace: &Workspace) -> Pid {

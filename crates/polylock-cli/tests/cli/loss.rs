@@ -1,19 +1,18 @@
 //! A lost lock: the command is dead before another process can have the lock, and the exit code is never 0.
 
-mod support;
-
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use sqlx::Connection;
-use support::{Workspace, eventually, is_alive, lines, now, stderr, stdout, warden_of};
+
+use crate::support::{Running, Workspace, eventually, is_alive, lines, now, stderr, stdout, warden_of};
 
 /// Writes its own pid and that of a child, and continues to work.
 const WITH_CHILD: &str = "sleep 60 & echo $! > grandchild; echo $$ > child; wait";
 const TTL: Duration = Duration::from_secs(2);
 
 /// Runs `x` as soon as it is free and records which of `pids` are alive then.
-fn next_holder(workspace: &Workspace, pids: &[Pid]) -> support::Running {
+fn next_holder(workspace: &Workspace, pids: &[Pid]) -> Running {
     let look = |pid: &Pid| {
         format!("if grep -q '^State:.[^ZX]' /proc/{pid}/status 2>/dev/null; then echo {pid} >> alive; fi;")
     };

@@ -1,8 +1,4 @@
 //! Unread pipes: they delay neither the command, nor signals, nor the release.
-#![allow(clippy::unwrap_used, reason = "a failure here fails the test")]
-
-mod support;
-
 use std::{
     fs::File,
     io::{PipeReader, PipeWriter, Read, Write},
@@ -16,7 +12,8 @@ use rustix::{
     pipe::fcntl_setpipe_size,
     process::Signal,
 };
-use support::{Running, Workspace, eventually, is_alive, lines, now};
+
+use crate::support::{Running, Workspace, eventually, is_alive, lines, now, stderr};
 
 /// The time for which the pipes stay unread. `POLYLOCK_TEST_UNREAD_SECONDS=60` is the long form.
 fn unread_time() -> Duration {
@@ -103,7 +100,7 @@ fn dropped_events_are_counted_and_the_verdict_is_written() {
     let text = std::thread::spawn(move || rest(reader));
     let output = run.finish();
     assert_eq!(output.status.code(), Some(0));
-    assert!(support::stderr(&output).contains("are not read"), "{}", support::stderr(&output));
+    assert!(stderr(&output).contains("are not read"), "{}", stderr(&output));
     let text = text.join().unwrap();
     let events = lines(text.trim_start_matches('\n'));
     let dropped: Vec<u64> = events.iter().filter_map(|event| event["dropped"].as_u64()).collect();
@@ -128,7 +125,7 @@ fn the_status_descriptor_may_be_a_socket_or_an_unlinked_file() {
         let number = descriptor.as_raw_fd().to_string();
         let output =
             workspace.polylock().args(["run", "--status-fd", &number, "x", "true"]).output().unwrap();
-        assert!(output.status.success(), "{}", support::stderr(&output));
+        assert!(output.status.success(), "{}", stderr(&output));
     }
     descriptors.clear();
     let read = |from: &mut dyn Read| {

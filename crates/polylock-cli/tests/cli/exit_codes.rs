@@ -1,8 +1,4 @@
 //! Every exit code, and its one-line message.
-#![allow(clippy::unwrap_used, reason = "a failure here fails the test")]
-
-mod support;
-
 use std::{
     fs,
     io::{BufRead, BufReader},
@@ -13,7 +9,8 @@ use std::{
 
 use rustix::process::Signal;
 use sqlx::Connection;
-use support::{Workspace, now, stderr, stdout};
+
+use crate::support::{Running, Workspace, lines, now, stderr, stdout};
 
 #[track_caller]
 fn assert_code(output: &Output, code: i32, expected: &str) {
@@ -246,7 +243,7 @@ fn a_store_that_is_unreachable_at_the_start() {
     // The wait can be interrupted.
     let mut waiting = workspace.polylock_without_store();
     waiting.args(["-S", &url, "run", "x", "true"]);
-    let mut waiting = support::Running::spawn(waiting);
+    let mut waiting = Running::spawn(waiting);
     let mut stderr = BufReader::new(waiting.0.as_mut().unwrap().stderr.as_mut().unwrap());
     stderr.read_line(&mut String::new()).unwrap();
     waiting.signal(Signal::INT);
@@ -303,7 +300,7 @@ async fn a_second_signal_ends_a_waiter_at_once_while_the_store_hangs() {
     assert_eq!(waiter.code(), Some(143));
     let took = now().since(signalled);
     assert!(took < Duration::from_secs(1), "{took:?}");
-    assert_eq!(support::lines(&workspace.read("status")).pop().unwrap()["verdict"], "interrupted");
+    assert_eq!(lines(&workspace.read("status")).pop().unwrap()["verdict"], "interrupted");
     sqlx::query("ROLLBACK").execute(&mut store).await.unwrap();
     drop(holder);
 }

@@ -1,9 +1,5 @@
 //! The environment, stdin and stdout of the command, and the choice of the store.
 
-#![allow(clippy::unwrap_used, reason = "a failure here fails the test")]
-
-mod support;
-
 use std::{
     fs,
     io::Write,
@@ -11,7 +7,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use support::{Workspace, stderr, stdout};
+use crate::support::{Workspace, lines, stderr, stdout};
 
 #[test]
 fn the_environment_describes_the_hold() {
@@ -164,7 +160,7 @@ fn a_nested_run_of_the_same_lock_is_refused_or_reenters_it() {
 
     let entered = nested("x", "--reentrant --status-file inner.json x sh -c exit${IFS}3");
     assert_eq!(entered.status.code(), Some(3), "{}", stderr(&entered));
-    assert_eq!(support::lines(&workspace.read("inner.json"))[0]["verdict"], "reentered");
+    assert_eq!(lines(&workspace.read("inner.json"))[0]["verdict"], "reentered");
     let weaker = nested("-s x", "--reentrant -x x true");
     assert_eq!(weaker.status.code(), Some(64), "{}", stderr(&weaker));
     assert!(stderr(&weaker).contains("too weak"), "{}", stderr(&weaker));

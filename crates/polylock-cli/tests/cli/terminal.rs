@@ -1,8 +1,4 @@
 //! Tests on a real terminal, which `script` of util-linux provides: the waiting display, reading, Ctrl-C, and the confirmation.
-#![allow(clippy::unwrap_used, reason = "a failure here fails the test")]
-
-mod support;
-
 use std::{
     io::{Read, Write},
     process::{Child, Command, Stdio},
@@ -11,7 +7,8 @@ use std::{
 };
 
 use rustix::process::Signal;
-use support::{Workspace, eventually, is_alive, warden_of};
+
+use crate::support::{Workspace, eventually, is_alive, warden_of};
 
 /// A shell command line on a terminal of its own.
 ///

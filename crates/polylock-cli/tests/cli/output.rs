@@ -1,14 +1,11 @@
 //! The output as text and as JSON.
-#![allow(clippy::unwrap_used, reason = "a failure here fails the test")]
-
-mod support;
-
 use std::{fs, os::fd::AsFd, process::Command};
 
 use rustix::io::{FdFlags, fcntl_setfd};
 use serde_json::Value;
 use sqlx::Connection;
-use support::{Workspace, lines, stderr, stdout};
+
+use crate::support::{Running, Workspace, lines, stderr, stdout};
 
 const KEYS: [&str; 10] = [
     "ts",
@@ -133,7 +130,7 @@ fn a_run_without_a_label_shows_its_user_and_program() {
     let workspace = Workspace::new();
     let mut run = workspace.polylock();
     run.env("LOGNAME", "deploy").args(["run", "x", "/bin/sh", "-c", "echo > held; exec sleep 60", "secret"]);
-    let run = support::Running::spawn(run);
+    let run = Running::spawn(run);
     workspace.wait_for_file("held");
     assert_eq!(workspace.status("x")["holders"][0]["label"], "deploy: sh");
     drop(run);

@@ -1,11 +1,10 @@
 //! Forwarded signals, and holds that are shorter or longer than the command.
 
-mod support;
-
 use std::{process::Command, time::Duration};
 
 use rustix::process::Signal;
-use support::{Running, Workspace, eventually, is_alive, lines, now};
+
+use crate::support::{Running, Workspace, eventually, is_alive, lines, now, stderr};
 
 #[test]
 fn signals_are_forwarded_to_the_command() {
@@ -73,7 +72,7 @@ fn a_signal_from_before_the_release_does_not_interrupt_it() {
     run.signal(Signal::CONT);
     let output = run.finish();
     assert_eq!(output.status.code(), Some(130));
-    assert_eq!(support::stderr(&output), "");
+    assert_eq!(stderr(&output), "");
     assert_eq!(workspace.status("x")["state"], "free");
 }
 
@@ -166,7 +165,7 @@ fn a_signal_ends_a_min_hold_that_needs_this_process() {
     run.signal(Signal::TERM);
     let output = run.finish();
     assert_eq!(output.status.code(), Some(3));
-    let text = support::stderr(&output);
+    let text = stderr(&output);
     assert!(text.contains("is kept for another") && text.contains("before the end of --min-hold"), "{text}");
     assert_eq!(workspace.status("x")["state"], "free");
 }

@@ -1,0 +1,12 @@
+//! The command line, used as a program: its exit codes, signals, output and environment.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod descendants;
+mod environment;
+mod exit_codes;
+mod loss;
+mod output;
+mod signals;
+mod support;
+mod terminal;
+mod unread;
