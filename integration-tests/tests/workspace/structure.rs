@@ -25,24 +25,33 @@ const LEVELS: [&[&str]; 5] = [
 const MAX_LINES: usize = 500;
 
 /// The files of a store: its configuration, how it is opened, the contract's operations, inspection, and the meaning of the server's
-/// errors.
+/// errors. The databases share a backend and inspection, and each has a dialect.
 const STORE: &[&str] = &["lib", "config", "connect", "backend", "inspect", "error"];
+
+/// The item that a file of this name defines.
+const DEFINITIONS: [(&str, &str); 5] = [
+    ("config", "pub struct Config {"),
+    ("connect", "pub async fn connect(config: Config) -> Result<Store> {"),
+    ("backend", " Backend for "),
+    ("dialect", " Dialect for "),
+    ("inspect", " Inspect for "),
+];
 
 /// The directories of the stores, and their files. Code that several stores share is in a directory above them or beside them.
 const STORES: [(&str, &[&str]); 14] = [
     ("crates/polylock-azure/src", STORE),
     ("crates/polylock-zookeeper/src", STORE),
-    ("crates/polylock-redis/src", &["lib", "config", "error"]),
-    ("crates/polylock-redis/src/queue", &["mod", "connect", "backend", "inspect"]),
+    ("crates/polylock-redis/src", &["lib", "error"]),
+    ("crates/polylock-redis/src/queue", &["mod", "backend", "inspect"]),
     ("crates/polylock-redis/src/single", &["mod", "config", "connect"]),
     ("crates/polylock-redis/src/sentinel", &["mod", "config", "connect"]),
     ("crates/polylock-redis/src/cluster", &["mod", "config", "connect"]),
     ("crates/polylock-redis/src/redlock", &["mod", "config", "connect", "backend", "inspect"]),
     ("crates/polylock-sql/src/engine", &["mod", "backend", "inspect"]),
-    ("crates/polylock-sql/src/pessimistic", &["mod", "connect", "backend", "inspect"]),
-    ("crates/polylock-sql/src/sqlite", &["mod", "config", "connect", "backend", "error"]),
-    ("crates/polylock-sql/src/postgres", &["mod", "config", "connect", "backend", "error"]),
-    ("crates/polylock-sql/src/mysql", &["mod", "config", "connect", "backend", "error"]),
+    ("crates/polylock-sql/src/pessimistic", &["mod", "backend", "inspect"]),
+    ("crates/polylock-sql/src/sqlite", &["mod", "config", "connect", "dialect", "error"]),
+    ("crates/polylock-sql/src/postgres", &["mod", "config", "connect", "dialect", "error"]),
+    ("crates/polylock-sql/src/mysql", &["mod", "config", "connect", "dialect", "error"]),
     ("docs/template-store/src", &["lib", "config", "connect", "backend"]),
 ];
 
@@ -84,10 +93,14 @@ fn upward(dependencies: &[(String, String)]) -> Vec<String> {
         .collect()
 }
 
-/// Returns the files that a store in `directory` lacks.
+/// Returns the files that a store in `directory` lacks, or that do not define what their name says.
 fn missing(directory: &Path, files: &[&str]) -> Vec<PathBuf> {
-    let paths = files.iter().map(|file| directory.join(file).with_extension("rs"));
-    paths.filter(|path| !path.exists()).collect()
+    let is_missing = |file: &&&str| {
+        let text = fs::read_to_string(directory.join(file).with_extension("rs"));
+        let definition = DEFINITIONS.iter().find(|(of, _)| of == *file).map_or("", |(_, text)| text);
+        !text.is_ok_and(|text| text.contains(definition))
+    };
+    files.iter().filter(is_missing).map(|file| directory.join(file).with_extension("rs")).collect()
 }
 
 /// Adds the Rust files in `directory`, with their numbers of lines.
@@ -223,10 +236,10 @@ fn every_store_has_the_same_files() {
     let absent: Vec<_> =
         STORES.iter().flat_map(|(directory, files)| missing(&workspace().join(directory), files)).collect();
     assert!(absent.is_empty(), "{absent:?}");
-    // The planted twin: a store that is opened in another file.
-    let directory = planted(&[("lib.rs", ""), ("config.rs", ""), ("open.rs", ""), ("backend.rs", "")]);
-    let absent = missing(directory.path(), &["lib", "config", "connect", "backend"]);
-    assert_eq!(absent, [directory.path().join("connect.rs")]);
+    // The planted twins: a store that is opened in another file, and one whose configuration has another name.
+    let directory = planted(&[("lib.rs", ""), ("config.rs", "pub struct Settings {"), ("open.rs", "")]);
+    let absent = missing(directory.path(), &["lib", "config", "connect"]);
+    assert_eq!(absent, ["config.rs", "connect.rs"].map(|file| directory.path().join(file)));
 }
 
 #[test]

@@ -24,7 +24,7 @@ use super::{
 };
 
 /// The store over a dialect.
-pub(crate) struct Engine<D> {
+pub(crate) struct LeaseBackend<D> {
     pub(super) inner: Arc<PolledStore<D>>,
     sweeps: Arc<Sweeps>,
     /// The same store on connections of the callers' runtimes.
@@ -38,13 +38,13 @@ struct Sweeps {
     log: Background,
 }
 
-impl<D: Dialect> fmt::Debug for Engine<D> {
+impl<D: Dialect> fmt::Debug for LeaseBackend<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.inner.dialect.fmt(f)
     }
 }
 
-impl<D: Dialect> Engine<D> {
+impl<D: Dialect> LeaseBackend<D> {
     fn new(dialect: D, context: Arc<StoreContext>, sweeps: Arc<Sweeps>) -> Self {
         Self { inner: Arc::new(PolledStore { dialect, context }), sweeps, callers: PerRuntime::default() }
     }
@@ -78,7 +78,7 @@ impl<D: Dialect> Engine<D> {
 }
 
 #[async_trait]
-impl<D: Dialect> Backend for Engine<D> {
+impl<D: Dialect> Backend for LeaseBackend<D> {
     fn capabilities(&self) -> &Capabilities {
         self.inner.dialect.capabilities()
     }

@@ -4,13 +4,13 @@ use async_trait::async_trait;
 use polylock_core::{BreakOrder, Entry, Inspect, LockName, LockStatus, Result};
 
 use super::{
-    backend::Engine,
+    backend::LeaseBackend,
     dialect::{Dialect, bytes, range},
     rows::NextPage,
 };
 
 #[async_trait]
-impl<D: Dialect> Inspect for Engine<D> {
+impl<D: Dialect> Inspect for LeaseBackend<D> {
     async fn inspect(&self, name: &LockName) -> Result<LockStatus> {
         let lock = self.inner.dialect.lock(bytes(name)).await?.into_iter().next();
         Ok(lock.unwrap_or_else(|| LockStatus::new(name.clone(), Vec::new(), Vec::new())))

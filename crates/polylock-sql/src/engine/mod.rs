@@ -19,4 +19,4 @@ pub(crate) mod strategy;
 pub(crate) mod table;
 pub(crate) mod version;
 
-pub(crate) use backend::Engine;
+pub(crate) use backend::LeaseBackend;

@@ -7,12 +7,12 @@ use polylock_core::{ConfigError, Fault, Operation, Result, Store, StoreConfig};
 use sqlx::{MySql, mysql::MySqlRow};
 
 use super::{
-    backend::MySqlDialect,
     config::{Config, endpoint},
+    dialect::MySqlDialect,
     pessimistic, tables,
 };
 use crate::engine::{
-    Engine,
+    LeaseBackend,
     columns::Columns,
     server::{
         literal::{Template, fill_template},
@@ -87,7 +87,7 @@ async fn open(config: Config) -> Result<Store> {
     tables::prepare(&server, &config, connection).await?;
     Ok(match pinned {
         Some(pinned) => pessimistic::open(&config, pinned, server, durable).await,
-        None => Engine::open(MySqlDialect::new(&config, server, durable)).await,
+        None => LeaseBackend::open(MySqlDialect::new(&config, server, durable)).await,
     })
 }
 

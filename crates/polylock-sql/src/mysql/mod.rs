@@ -1,8 +1,8 @@
 #![doc = include_str!("docs.md")]
 
-mod backend;
 mod config;
 mod connect;
+mod dialect;
 mod driver_keys;
 mod error;
 mod hand_over;

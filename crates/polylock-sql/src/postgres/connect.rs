@@ -7,14 +7,14 @@ use polylock_core::{Clock, ConfigError, Fault, Operation, Result, Store, StoreCo
 use sqlx::{Postgres, Row};
 
 use super::{
-    backend::PostgresDialect,
     config::{Config, Durability, endpoint},
+    dialect::PostgresDialect,
     pessimistic,
     statements::fill,
     tables,
 };
 use crate::engine::{
-    Engine,
+    LeaseBackend,
     server::{literal::Template, pool::Server},
 };
 
@@ -65,7 +65,7 @@ async fn open(config: Config) -> Result<Store> {
     prepare(&server, &config).await?;
     Ok(match pinned {
         Some(pinned) => pessimistic::open(&config, pinned, server).await,
-        None => Engine::open(PostgresDialect::new(&config, server)).await,
+        None => LeaseBackend::open(PostgresDialect::new(&config, server)).await,
     })
 }
 

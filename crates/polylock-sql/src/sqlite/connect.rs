@@ -4,10 +4,10 @@ use async_trait::async_trait;
 use polylock_core::{Result, Store, StoreConfig};
 
 use super::{
-    backend::SqliteDialect, config::Config, connection::Connections, file, statements::Statements,
+    config::Config, connection::Connections, dialect::SqliteDialect, file, statements::Statements,
     tables::prepare,
 };
-use crate::engine::Engine;
+use crate::engine::LeaseBackend;
 
 /// Opens the store. Creates the file, its directories and its tables if they are missing.
 ///
@@ -34,5 +34,5 @@ async fn open(config: Config) -> Result<Store> {
     let connections = Connections::new(&config, path);
     let statements = Statements::new(&config.table, config.next.as_ref());
     prepare(&connections, &statements).await?;
-    Ok(Engine::open(SqliteDialect::new(&config, connections, statements)).await)
+    Ok(LeaseBackend::open(SqliteDialect::new(&config, connections, statements)).await)
 }

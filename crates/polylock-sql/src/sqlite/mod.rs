@@ -1,10 +1,10 @@
 #![doc = include_str!("docs.md")]
 
-mod backend;
 mod config;
 mod connect;
 mod connection;
 mod datagrams;
+mod dialect;
 mod error;
 mod file;
 mod hand_over;

@@ -62,7 +62,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "SQLite: a waiter withdrawn while it is granted the lock keeps it",
-        file: "crates/polylock-sql/src/sqlite/backend.rs",
+        file: "crates/polylock-sql/src/sqlite/dialect.rs",
         from: "if self.hand_over(request, wakeups).await? {
             return Ok(Release::Released);
         }
