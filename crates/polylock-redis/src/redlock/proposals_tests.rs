@@ -320,6 +320,24 @@ fn a_retried_release_keeps_the_replies_to_the_first_attempt() {
     assert_eq!(proposals.finish(id), Some(lost), "released before");
 }
 
+/// 1. A request is released before its first claim, and the release is under way.
+/// 2. The record of the release expires.
+/// 3. The request is claimed, and a server votes for it.
+/// 4. The server's acknowledgement of the release arrives.
+#[test]
+fn an_acknowledgement_from_before_the_first_proposal_confirms_no_later_withdrawal() {
+    let mut proposals = Proposals::new(3);
+    let id = RequestId::from_bytes([1; 16]);
+    proposals.propose(id, &name(), 10, at(0), at(1000));
+    let sent = proposals.on_send(id, 0, 10).unwrap();
+    proposals.on_reply(sent, DefiniteReply::Voted(10));
+    proposals.withdraw(id, at(1000));
+    proposals.on_acknowledgement(id, 0, UNKNOWN, false, false, "");
+    assert_eq!(proposals.withdrawal(id, 0), Some(10));
+    proposals.on_acknowledgement(id, 0, 10, true, false, "");
+    assert_eq!(proposals.withdrawal(id, 0), None);
+}
+
 #[test]
 fn records_of_expired_holds_are_removed() {
     let mut proposals = Proposals::new(5);

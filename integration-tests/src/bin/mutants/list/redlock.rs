@@ -55,7 +55,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         to: "if false {",
         test: (
             "units of library polylock_redis",
-            "redlock::proposals_tests::random_events_forget_no_vote_and_withdraw_no_live_vote",
+            "redlock::proposals_tests::an_acknowledgement_from_before_the_first_proposal_confirms_no_later_withdrawal",
         ),
     },
     Mutant {

@@ -84,7 +84,7 @@ impl TestDatabase {
         let (table, seconds) = (&self.table, time.as_secs_f64());
         let sql = match self.kind {
             Kind::Postgres => format!(
-                "SELECT count(*) FROM (SELECT pg_sleep({seconds}) FROM {table}_rows WHERE part = 0 FOR SHARE) AS used"
+                "SELECT count(pg_sleep({seconds})) FROM (SELECT FROM {table}_rows WHERE part = 0 FOR SHARE) AS used"
             ),
             Kind::MariaDb => {
                 format!("SELECT sleep({seconds}) FROM {table}_rows WHERE part = 0 LOCK IN SHARE MODE")
