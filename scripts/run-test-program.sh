@@ -3,8 +3,7 @@
 set -euo pipefail
 case ${1##*/} in
     # Their tests mostly wait, and allow for a busy machine. Those with a load take turns.
-    conformance-*) threads=$(($(nproc) * 3)) ;;
-    scenarios-* | processes-*) threads=$(($(nproc) * 2)) ;;
+    conformance-* | memory-* | planted-* | processes-* | scenarios-*) threads=$(($(nproc) * 3)) ;;
     # The other programs have deadlines of some hundred milliseconds.
     *) threads=$(nproc) ;;
 esac

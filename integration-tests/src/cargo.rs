@@ -22,28 +22,39 @@ pub fn workspace() -> &'static Path {
     here.parent().unwrap_or(here)
 }
 
-/// Returns the program `polylock`, built once with the profile of this test program. With `POLYLOCK_TEST_BUILT` set, the caller has
-/// built everything already.
+/// Returns the program `polylock`, built once.
 ///
 /// # Panics
 /// If it can't be built.
 #[must_use]
 pub fn polylock() -> &'static Path {
-    static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| {
-        let test = std::env::current_exe().unwrap_or_else(|error| panic!("this program: {error}"));
-        // Beside the directory `deps` of the test programs.
-        let directory = test.ancestors().nth(2).unwrap_or(&test);
-        if std::env::var_os("POLYLOCK_TEST_BUILT").is_none() {
-            let profile = if directory.ends_with("release") { "release" } else { "dev" };
-            let build = ["build", "-q", "-p", "polylock-cli", "--bin", "polylock", "--profile", profile];
-            assert!(
-                cargo().args(build).status().is_ok_and(|status| status.success()),
-                "can't build polylock"
-            );
-        }
-        directory.join("polylock")
-    });
+    static PROGRAM: LazyLock<PathBuf> =
+        LazyLock::new(|| built("polylock-cli", ["--bin", "polylock"]).join("polylock"));
     &PROGRAM
+}
+
+/// Returns an example of `package`, built with all features.
+///
+/// # Panics
+/// If it can't be built.
+#[must_use]
+pub fn example(package: &str, name: &str) -> PathBuf {
+    built(package, ["--example", name]).join("examples").join(name)
+}
+
+/// Builds a program of `package` with the profile of this test program, and returns the directory of that profile. With
+/// `POLYLOCK_TEST_BUILT` set, the caller has built everything already.
+fn built(package: &str, target: [&str; 2]) -> PathBuf {
+    let test = std::env::current_exe().unwrap_or_else(|error| panic!("this program: {error}"));
+    // Beside the directory `deps` of the test programs.
+    let directory = test.ancestors().nth(2).unwrap_or(&test);
+    if std::env::var_os("POLYLOCK_TEST_BUILT").is_none() {
+        let profile = if directory.ends_with("release") { "release" } else { "dev" };
+        let build = ["build", "-q", "-p", package, "--all-features", "--profile", profile];
+        let status = cargo().args(build).args(target).status();
+        assert!(status.is_ok_and(|status| status.success()), "can't build {target:?} of {package}");
+    }
+    directory.to_owned()
 }
 
 /// Returns the names of all dependencies of `package` with these `features`, itself included, each once.

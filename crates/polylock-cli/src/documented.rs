@@ -57,16 +57,10 @@ fn words<'a>(text: &'a str, start: &'a str, others: &'a str) -> BTreeSet<&'a str
 /// Returns the sources of the tests that run the program.
 fn tests() -> String {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut text = String::new();
-    for (directory, prefix) in [("tests", ""), ("../../integration-tests/tests", "cli_")] {
-        for entry in fs::read_dir(here.join(directory)).unwrap().flatten() {
-            let name = entry.file_name().into_string().unwrap();
-            if name.ends_with(".rs") && name.starts_with(prefix) {
-                text += &fs::read_to_string(entry.path()).unwrap();
-            }
-        }
-    }
-    text
+    let directories = ["tests/cli", "../../integration-tests/tests/processes/cli"];
+    let files =
+        directories.iter().flat_map(|directory| fs::read_dir(here.join(directory)).unwrap().flatten());
+    files.map(|file| fs::read_to_string(file.path()).unwrap()).collect()
 }
 
 /// Returns the help texts and the README.

@@ -1,16 +1,16 @@
 //! The example of the optimistic helpers, run as a user would.
 
+use std::process::Command;
+
 use polylock_integration_tests::{
-    cargo::cargo,
+    cargo::example,
     servers::{self, Server},
 };
 use polylock_testkit::Missing;
 
 /// Returns the output of the example, and true if it succeeded.
 fn run(arguments: &[&str]) -> (String, bool) {
-    let mut cargo = cargo();
-    cargo.args(["run", "-q", "-p", "polylock-sql", "--features", "sqlite,postgres,mysql"]);
-    let result = cargo.args(["--example", "fenced_update", "--"]).args(arguments).output().unwrap();
+    let result = Command::new(example("polylock-sql", "fenced_update")).args(arguments).output().unwrap();
     let output =
         String::from_utf8_lossy(&result.stdout).into_owned() + &String::from_utf8_lossy(&result.stderr);
     (output, result.status.success())

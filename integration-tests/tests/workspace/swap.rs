@@ -1,24 +1,13 @@
 //! The program whose only change between stores is the URL, on every store of this machine.
 
-use polylock_integration_tests::{cargo::cargo, targets};
+use std::process::Command;
+
+use polylock_integration_tests::{cargo::example, targets};
 use polylock_testkit::Missing;
 
-/// Runs the example as a user does, and returns its output, and true if it succeeded.
+/// Returns the output of the example, and true if it succeeded.
 fn swap(url: &str) -> (String, bool) {
-    let mut cargo = cargo();
-    cargo.args([
-        "run",
-        "-q",
-        "-p",
-        "polylock",
-        "--features",
-        "sqlite,postgres,mysql,redis,zookeeper,azure,tls,sasl",
-        "--example",
-        "swap",
-        "--",
-        url,
-    ]);
-    let output = cargo.output().unwrap();
+    let output = Command::new(example("polylock", "swap")).arg(url).output().unwrap();
     let output_text =
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     (output_text, output.status.success())
