@@ -10,12 +10,19 @@ use std::{
 
 use polylock::{Error, Locks, Mode};
 use polylock_testkit::history::{self, Attempt, Recorder, Rules, Section};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, MutexGuard};
 
 use crate::clock::{now, pause};
 
 /// The factor by which a load may take longer on a busy machine.
 pub const MAX_SLOWDOWN: u32 = 4;
+
+/// Waits until no other load of this program runs: together they would only share the processors, and reach fewer holds each. The turn
+/// ends when the result is dropped.
+pub async fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::const_new(());
+    TURN.lock().await
+}
 
 /// The number of tasks and locks, and the duration.
 #[derive(Debug, Clone, Copy)]
@@ -106,14 +113,12 @@ impl Outcome {
 }
 
 impl Load {
-    /// Runs the load on the store at `url`, while `fault` runs. The loads of a process run one after the other: together they would only
-    /// share the processors, and reach fewer holds each.
+    /// Runs the load on the store at `url`, while `fault` runs, when it is its [`turn`].
     ///
     /// # Panics
     /// If the store can't be opened.
     pub async fn run(self, url: &str, fault: impl Future<Output = ()>) -> Outcome {
-        static TURN: Mutex<()> = Mutex::const_new(());
-        let _turn = TURN.lock().await;
+        let _turn = turn().await;
         let mut stores = Vec::new();
         for _ in 0..self.stores {
             stores.push(Locks::connect(url).await.unwrap_or_else(|error| panic!("{url}: {error:?}")));

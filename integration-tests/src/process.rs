@@ -99,7 +99,12 @@ impl Process {
     /// If it can't be sent, or has no effect.
     pub fn stop(&self) {
         self.send(Signal::STOP);
-        assert!(clock::within(TIMEOUT, || self.all_stopped()), "{self:?} has not stopped within {TIMEOUT:?}");
+        let mut states = String::new();
+        let has_stopped = clock::within(TIMEOUT, || {
+            states = self.thread_states();
+            !states.is_empty() && states.chars().all(|state| state == 'T')
+        });
+        assert!(has_stopped, "{self:?} has not stopped within {TIMEOUT:?}: its threads are {states}");
     }
 
     /// Sends SIGCONT.
@@ -134,14 +139,15 @@ impl Process {
         sent.unwrap_or_else(|error| panic!("can't send {signal:?} to {self:?}: {error}"));
     }
 
-    /// Returns true if every thread has stopped: the signal reaches them one by one.
-    fn all_stopped(&self) -> bool {
-        let Ok(threads) = std::fs::read_dir(format!("/proc/{}/task", self.child.id())) else { return false };
-        threads.flatten().all(|thread| {
-            let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+    /// Returns the state of each of its threads, as the kernel names it.
+    fn thread_states(&self) -> String {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id()));
+        let states = threads.into_iter().flatten().flatten().filter_map(|thread| {
+            let stat = std::fs::read_to_string(thread.path().join("stat")).ok()?;
             // The state follows the name, which is in parentheses and may contain any character.
-            stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
-        })
+            stat.rsplit_once(')')?.1.trim_start().chars().next()
+        });
+        states.collect()
     }
 }
 

@@ -6,6 +6,7 @@ use polylock::{Locks, Mode};
 use polylock_integration_tests::{
     clock,
     history::{Summary, read_all},
+    load::turn,
     on_stores,
     stores::namespace,
 };
@@ -47,6 +48,7 @@ async fn increment_in_processes(
     (processes, times): (usize, usize),
     locked: &str,
 ) -> (usize, Vec<Section>) {
+    let _turn = turn().await;
     let namespace = namespace(store).await;
     let (file, written) = (namespace.file("number"), namespace.file("history"));
     fs::write(&file, "0").unwrap();

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use polylock::Locks;
-use polylock_integration_tests::{on_stores, process::Process, stores::namespace};
+use polylock_integration_tests::{load::turn, on_stores, process::Process, stores::namespace};
 
 use crate::worker;
 
@@ -27,6 +27,7 @@ struct Counts {
 
 /// Stops and resumes holders of distinct locks. While one is stopped, another client acquires its lock.
 async fn stop_and_go(store: &'static str, scenario: &'static str, rounds: u32) -> Counts {
+    let _turn = turn().await;
     let tasks: Vec<_> =
         (0..HOLDERS).map(|holder| tokio::spawn(one_holder(store, scenario, holder, rounds))).collect();
     let mut all = Counts::default();
@@ -87,6 +88,7 @@ async fn one_holder(store: &str, scenario: &str, holder: u32, rounds: u32) -> Co
         counts.underway += number(1);
         counts.polls += number(2);
     }
+    process.send_line("end");
     assert!(process.wait_for_exit().success());
     counts
 }

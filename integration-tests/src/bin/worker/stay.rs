@@ -43,7 +43,8 @@ pub(crate) enum Guarded {
 }
 
 /// `hold URL NAME TIMES`: acquires the lock, prints `held TOKEN DEADLINE`, and works until it is lost; then prints
-/// `lost LATE UNDERWAY POLLS`. Repeats this TIMES times.
+/// `lost LATE UNDERWAY POLLS`. Repeats this TIMES times, and ends after a line of input: a busy machine may lose the last hold before the
+/// test stops this process.
 ///
 /// - LATE: the number of polls of the work that the runtime started after the deadline: must be 0;
 /// - UNDERWAY: the number of polls that started in time, with the deadline before the first instruction of the work. No library
@@ -64,6 +65,7 @@ pub(crate) async fn hold(task: &Task, guarded: Guarded) {
             monitor.polls.get()
         ));
     }
+    wait_for_line();
 }
 
 /// Counts the polls of the work by their times.

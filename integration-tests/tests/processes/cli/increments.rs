@@ -7,7 +7,7 @@ use std::{
     thread,
 };
 
-use polylock_integration_tests::{cargo::polylock, clock::now, on_stores, stores::namespace};
+use polylock_integration_tests::{cargo::polylock, clock::now, load::turn, on_stores, stores::namespace};
 use tempfile::TempDir;
 
 const LOOPS: usize = 8;
@@ -53,6 +53,7 @@ async fn runs_lose_no_increment_and_their_tokens_grow(store: &str) {
     if let Ok(number) = env::var("POLYLOCK_TEST_INCREMENTS") {
         runs = number.parse().unwrap();
     }
+    let _turn = turn().await;
     let began = now();
     let (sum, tokens) = additions((loops, runs), |_| {
         let mut run = Command::new(polylock());
