@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what the tests need and runs them all: format, lints, every feature alone, unit tests, the conformance suite
-# on every store, real processes, planted bugs that the tests must catch, doctests, documentation.
+# Installs what the tests need and runs them: format, lints, unit tests, the conformance suite on every store, faults, real
+# processes, planted bugs that the tests must catch, doctests, documentation.
 #
 #   scripts/test.sh            everything that CI runs: all stores, and some of the planted bugs
 #   scripts/test.sh daily      the same with clusters and variants of the stores, each feature alone, all planted bugs, packages,
