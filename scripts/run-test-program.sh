@@ -9,7 +9,6 @@ case ${1##*/} in
     # The other programs have deadlines of some hundred milliseconds.
     *) threads=$(nproc) ;;
 esac
-# libtest measures the time of each test, and limits it, for nightly toolchains and for the standard library's own bootstrap. The
-# variable is set for the test programs alone: it would change what is built. The limits are a warning and an error, in milliseconds.
-export RUSTC_BOOTSTRAP=1 RUST_TEST_TIME_UNIT=10000,20000 RUST_TEST_TIME_INTEGRATION=60000,120000
-RUST_TEST_THREADS=${RUST_TEST_THREADS:-$threads} exec "$@"
+# libtest measures the time of each test for nightly toolchains, and for the standard library's own bootstrap. The variable is set for
+# the test programs alone: it would change what is built.
+RUSTC_BOOTSTRAP=1 RUST_TEST_THREADS=${RUST_TEST_THREADS:-$threads} exec "$@"

@@ -41,6 +41,9 @@ readonly servers=$target/test-servers/bin
 # code, and the tests of the servers that the tests start.
 readonly DAILY="redlock5 five_servers ensemble redis_cluster redis_sentinel valkey sqlite_normal servers::"
 
+# The longest time of a test, in seconds.
+readonly TEST_LIMIT=120
+
 # Tools of the daily run.
 readonly CARGO_DENY=cargo-deny@0.20.2 CHECK_JSONSCHEMA=check-jsonschema==0.39.0
 
@@ -139,6 +142,9 @@ features() {
     cargo check --quiet --locked -p polylock-azure --no-default-features
 }
 
+# The time of each test in a log, in seconds, longest first.
+times() { sed -nE 's/^test (.*) \.\.\. .*<([0-9.]+)s>$/\2 \1/p' "$1" | sort -rn; }
+
 # Runs the tests, except those whose names contain one of the arguments.
 tests() {
     say "tests"
@@ -150,9 +156,12 @@ tests() {
     runner=CARGO_TARGET_$(tr 'a-z-' 'A-Z_' <<<"$host")_RUNNER
     env "$runner=$PWD/scripts/run-test-program.sh" POLYLOCK_TEST_BUILT=1 \
         "$target/debug/server" around cargo test --workspace --all-features --locked --no-fail-fast --lib --bins --tests \
-        -- -Z unstable-options --ensure-time "${@/#/--skip=}" | tee "$log" || result=$?
+        -- -Z unstable-options --report-time "${@/#/--skip=}" | tee "$log" || result=$?
     say "the slowest tests, in seconds"
-    sed -nE 's/^test (.*) \.\.\. .*<([0-9.]+)s>$/\2 \1/p' "$log" | sort -rn | head -20 || true
+    times "$log" | head -20 || true
+    local slow
+    slow=$(times "$log" | awk -v limit="$TEST_LIMIT" '$1 > limit')
+    [ -z "$slow" ] || { printf 'longer than %s s:\n%s\n' "$TEST_LIMIT" "$slow"; result=1; }
     cargo test --workspace --all-features --locked --doc || result=$?
     return "$result"
 }
