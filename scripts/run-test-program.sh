@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs one test program with the number of tests at the same time that it allows: cargo's `runner`, set by scripts/test.sh.
+# Runs one test program with the number of tests at the same time that it allows: cargo's `runner`, set by scripts/test.sh. The programs
+# with servers skip the tests with one of the words of POLYLOCK_TEST_SKIP in their names.
 set -euo pipefail
 case ${1##*/} in
     # Their tests mostly wait, and allow for a busy machine. Those with a load take turns.
@@ -8,6 +9,9 @@ case ${1##*/} in
     processes-*) threads=$(($(nproc) * 2)) ;;
     # The other programs have deadlines of some hundred milliseconds.
     *) threads=$(nproc) ;;
+esac
+case ${1##*/} in
+    conformance-* | scenarios-* | processes-*) for part in ${POLYLOCK_TEST_SKIP-}; do set -- "$@" --skip "$part"; done ;;
 esac
 # libtest measures the time of each test for nightly toolchains, and for the standard library's own bootstrap. The variable is set for
 # the test programs alone: it would change what is built.

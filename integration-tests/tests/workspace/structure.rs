@@ -236,7 +236,7 @@ fn every_store_has_the_same_files() {
     let absent: Vec<_> =
         STORES.iter().flat_map(|(directory, files)| missing(&workspace().join(directory), files)).collect();
     assert!(absent.is_empty(), "{absent:?}");
-    // The planted twins: a store that is opened in another file, and one whose configuration has another name.
+    // The planted twins: the function that opens a store is in another file, and the configuration has another name.
     let directory = planted(&[("lib.rs", ""), ("config.rs", "pub struct Settings {"), ("open.rs", "")]);
     let absent = missing(directory.path(), &["lib", "config", "connect"]);
     assert_eq!(absent, ["config.rs", "connect.rs"].map(|file| directory.path().join(file)));

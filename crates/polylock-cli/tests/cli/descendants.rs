@@ -1,4 +1,5 @@
 //! The processes of a command: its warden, its group, processes that lose their parents, and unusual environments.
+
 use std::{ffi::OsStr, fs, os::unix::ffi::OsStrExt, process::Command};
 
 use rustix::process::{Pid, Signal, kill_process};

@@ -1,4 +1,5 @@
 //! Every exit code, and its one-line message.
+
 use std::{
     fs,
     io::{BufRead, BufReader},

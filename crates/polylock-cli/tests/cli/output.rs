@@ -1,4 +1,5 @@
 //! The output as text and as JSON.
+
 use std::{fs, os::fd::AsFd, process::Command};
 
 use rustix::io::{FdFlags, fcntl_setfd};

@@ -1,4 +1,5 @@
 //! Tests on a real terminal, which `script` of util-linux provides: the waiting display, reading, Ctrl-C, and the confirmation.
+
 use std::{
     io::{Read, Write},
     process::{Child, Command, Stdio},

@@ -1,4 +1,5 @@
 //! Unread pipes: they delay neither the command, nor signals, nor the release.
+
 use std::{
     fs::File,
     io::{PipeReader, PipeWriter, Read, Write},

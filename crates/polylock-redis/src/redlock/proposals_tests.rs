@@ -324,6 +324,8 @@ fn a_retried_release_keeps_the_replies_to_the_first_attempt() {
 /// 2. The record of the release expires.
 /// 3. The request is claimed, and a server votes for it.
 /// 4. The server's acknowledgement of the release arrives.
+///
+/// The first two steps leave no record, so the test begins with the third one.
 #[test]
 fn an_acknowledgement_from_before_the_first_proposal_confirms_no_later_withdrawal() {
     let mut proposals = Proposals::new(3);

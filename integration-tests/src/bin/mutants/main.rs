@@ -29,9 +29,8 @@ use polylock_integration_tests::{cargo::workspace, clock::now};
 
 /// The number of tests that run at the same time.
 const PARALLEL: usize = 4;
-/// The prefix of a command, or of a library with [`LIBRARY`], for its unit tests.
-const UNITS: &str = "units of ";
-const LIBRARY: &str = "library ";
+/// The prefix of a library's name, for its unit tests.
+const UNITS: &str = "units of library ";
 /// The mode of this program that runs one test program.
 const SUPERVISE: &str = "--supervise";
 
@@ -219,7 +218,7 @@ impl Lab {
         test: Test<'t>,
     ) -> io::Result<(Test<'t>, Outcome)> {
         let (program, name) = test;
-        let Some(executable) = built.get(program.trim_start_matches(UNITS)) else {
+        let Some(executable) = built.get(program) else {
             return Ok((test, Outcome::NoResult(format!("there is no program {program}"))));
         };
         let mut command = tokio::process::Command::new(&self.program);
@@ -242,17 +241,10 @@ impl Lab {
         cargo.args(["test", "--offline", "--no-run", "--message-format", "json"]);
         // With the features of the whole workspace, as everything was built before.
         cargo.args(["--workspace", "--all-features"]);
-        for program in programs {
-            match program.strip_prefix(UNITS) {
-                Some(library) if library.starts_with(LIBRARY) => continue,
-                Some(command) => cargo.args(["--bin", command]),
-                None => cargo.args(["--test", program]),
-            };
+        for program in programs.iter().filter(|program| !program.starts_with(UNITS)) {
+            cargo.args(["--test", program]);
         }
-        if programs
-            .iter()
-            .any(|program| program.strip_prefix(UNITS).is_some_and(|of| of.starts_with(LIBRARY)))
-        {
+        if programs.iter().any(|program| program.starts_with(UNITS)) {
             cargo.arg("--lib");
         }
         if programs.iter().any(|program| ["scenarios", "processes"].contains(program)) {
@@ -271,7 +263,7 @@ impl Lab {
             }
             let name = message["target"]["name"].as_str()?;
             let is_library = message["target"]["kind"][0] == "lib";
-            let name = if is_library { format!("{LIBRARY}{name}") } else { name.to_owned() };
+            let name = if is_library { format!("{UNITS}{name}") } else { name.to_owned() };
             Some((name, PathBuf::from(message["executable"].as_str()?)))
         };
         let mut built = BTreeMap::new();

@@ -40,7 +40,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::{LIBRARY, UNITS};
+    use crate::UNITS;
     use polylock_integration_tests::{cargo::workspace, targets};
 
     /// So that a change of the text is noticed with the next test run, not with the next run of the mutants.
@@ -67,8 +67,8 @@ mod tests {
     /// Returns the file with the root module of a test program, or of a package's unit tests.
     fn root(program: &str) -> Result<PathBuf, String> {
         let crates = workspace().join("crates");
-        if let Some(units) = program.strip_prefix(UNITS) {
-            let package = units.strip_prefix(LIBRARY).unwrap_or(units).replace('_', "-");
+        if let Some(library) = program.strip_prefix(UNITS) {
+            let package = library.replace('_', "-");
             return Ok(crates.join(package).join("src/lib.rs"));
         }
         let packages = fs::read_dir(crates).unwrap().flatten().map(|entry| entry.path());

@@ -283,7 +283,6 @@ async fn rows_of_dead_holders_are_deleted_when_a_store_is_opened(database: &Test
     assert_eq!(database.count_names().await, 0);
 }
 
-/// Each lock is a separate transaction, so the database detects no deadlock: the timeouts of the waiters end it.
 /// 1. The connection of a holder is closed.
 /// 2. Another transaction still uses the rows, like a session that the server ends slowly.
 /// 3. The holder releases: the rows can't be deleted.
@@ -302,6 +301,7 @@ async fn rows_in_use_when_their_hold_ends_are_deleted_later(database: &TestDatab
     clock::until("the rows are deleted", async || database.count_names().await == 0).await;
 }
 
+/// Each lock is a separate transaction, so the database detects no deadlock: the timeouts of the waiters end it.
 async fn locks_acquired_in_opposite_orders_end_by_the_timeout(database: &TestDatabase) {
     let locks = database.open(LONG_TTL).await;
     let acquire_both = |first: &'static str, second: &'static str, wait: u64| {
