@@ -8,6 +8,8 @@ use std::{
     time::Duration,
 };
 
+use crate::process;
+
 /// An instant on a [`Clock`]: nanoseconds since some origin, such as the machine's start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Moment(u64);
@@ -94,11 +96,14 @@ const RECHECK: Duration = Duration::from_secs(1);
 
 impl Clock for SystemClock {
     fn now(&self) -> Moment {
-        Moment::from_nanos(nanos())
+        Moment::from_nanos(process::nanos().unwrap_or_else(nanos))
     }
 
     #[expect(clippy::disallowed_methods, reason = "the one place where a deadline becomes a timer")]
     fn sleep_until(&self, at: Moment) -> Sleep {
+        if let Some(sleep) = process::sleep_until(at.0) {
+            return Box::pin(sleep);
+        }
         Box::pin(async move {
             loop {
                 let left = at.since(SystemClock.now());

@@ -28,7 +28,13 @@ use tokio::{
     task::{JoinError, JoinHandle},
 };
 
-use crate::{Error, Fault, FirstStep, Operation, Result, Unavailable, delays::Delays, observer, sync::lock};
+use crate::{
+    Error, Fault, FirstStep, Operation, Result, Unavailable,
+    delays::Delays,
+    observer,
+    process::{is_io_task, is_simulated, spawn_on},
+    sync::lock,
+};
 
 /// The I/O thread of one kind of store.
 #[derive(Debug)]
@@ -40,7 +46,8 @@ pub(crate) struct Io {
     delays: Delays,
 }
 
-static THREADS: Mutex<BTreeMap<&'static str, &'static Io>> = Mutex::new(BTreeMap::new());
+/// The threads by their stores; simulated processes have none, and share the entry with `true`.
+static THREADS: Mutex<BTreeMap<(bool, &'static str), &'static Io>> = Mutex::new(BTreeMap::new());
 
 thread_local! {
     static IS_IO: Cell<bool> = const { Cell::new(false) };
@@ -75,26 +82,29 @@ where
 impl Io {
     /// Returns the thread of the stores called `backend`, and starts it at first use.
     pub(crate) fn of(backend: &'static str) -> Result<&'static Self> {
+        let key = (is_simulated(), backend);
         let mut threads = lock(&THREADS);
-        if let Some(io) = threads.get(backend) {
+        if let Some(io) = threads.get(&key) {
             return Ok(io);
         }
         let io: &'static Self = Box::leak(Box::new(
             Self::start(backend)
                 .map_err(|cause| Unavailable::new(backend, Operation::Connect, Fault::Permanent, cause))?,
         ));
-        threads.insert(backend, io);
+        threads.insert(key, io);
         Ok(io)
     }
 
     fn start(backend: &'static str) -> std::io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
-        thread::Builder::new().name(format!("polylock-{backend}")).spawn(move || {
-            IS_IO.set(true);
-            let _forwarded = tracing::dispatcher::set_default(&observer::forwarding());
-            runtime.block_on(std::future::pending::<()>());
-        })?;
+        if !is_simulated() {
+            thread::Builder::new().name(format!("polylock-{backend}")).spawn(move || {
+                IS_IO.set(true);
+                let _forwarded = tracing::dispatcher::set_default(&observer::forwarding());
+                runtime.block_on(std::future::pending::<()>());
+            })?;
+        }
         Ok(Self { backend, runtime: handle, process: process::id(), delays: Delays::new(backend) })
     }
 
@@ -123,7 +133,7 @@ impl Io {
         F: Future<Output: Send> + Send + 'static,
     {
         self.check_process()?;
-        Ok(self.runtime.spawn(self.delays.measured(label, future)))
+        Ok(spawn_on(&self.runtime, self.delays.measured(label, future)))
     }
 
     /// Begins `future`: polls it once in the thread's context, unless the thread is to take the first step.
@@ -192,7 +202,7 @@ impl<T: Send + 'static> CallerTask<T> {
     /// Moves the future to the thread; `None` if it has ended.
     pub(crate) fn move_to_thread(&mut self) -> Option<JoinHandle<T>> {
         let future = self.future.take()?;
-        Some(self.io.runtime.spawn(self.io.delays.measured(self.label, future)))
+        Some(spawn_on(&self.io.runtime, self.io.delays.measured(self.label, future)))
     }
 }
 
@@ -232,7 +242,7 @@ impl<T: Send + 'static> Started<T> {
 
 /// Returns true on one of the threads, which must never wait for its own work.
 pub(crate) fn is_current() -> bool {
-    IS_IO.get()
+    IS_IO.get() || is_io_task()
 }
 
 /// Returns the error of an operation that panicked, or that the runtime cancelled.

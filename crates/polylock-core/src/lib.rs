@@ -74,12 +74,16 @@ mod observer;
 mod options;
 mod owner;
 mod per_runtime;
+mod process;
 mod progress;
 pub mod queue;
 mod random;
 mod request;
 pub mod requests;
 pub mod server_clock;
+#[cfg(feature = "simulation")]
+#[doc(hidden)]
+pub mod simulation;
 mod store_config;
 pub mod sync;
 mod token;

@@ -20,7 +20,7 @@ use tokio::{
     task::AbortHandle,
 };
 
-use crate::{Clock, Moment, Result, SystemClock, io, sync::lock};
+use crate::{Clock, Moment, Result, SystemClock, io, process, sync::lock};
 
 /// The use of the store at which a runtime opens its own connection: a program that acquires and releases one lock needs none.
 const WARM_UP: u32 = 3;
@@ -135,7 +135,7 @@ impl<C: Send + Sync + 'static> PerRuntime<C> {
         drop(unusable);
         if let Some(number) = number {
             let entry_ref = EntryRef { entries: Arc::downgrade(&self.0), runtime: runtime.id(), number };
-            let owner = OwnerTask(runtime.spawn(keep_connection(entry_ref.clone(), open())).abort_handle());
+            let owner = OwnerTask(process::spawn(keep_connection(entry_ref.clone(), open())).abort_handle());
             drop(entry_ref.change(|entry| entry.owner.replace(owner)));
         }
         None

@@ -1,5 +1,7 @@
 //! Random numbers that no other process can guess.
 
+use crate::process;
+
 /// Returns 64 random bits.
 pub(crate) fn random_u64() -> u64 {
     let mut bytes = [0; 8];
@@ -13,5 +15,8 @@ pub(crate) fn random_u64() -> u64 {
     reason = "without a random source no id is safe, and no later step can mend that"
 )]
 pub(crate) fn fill(bytes: &mut [u8]) {
+    if process::fill(bytes) {
+        return;
+    }
     getrandom::fill(bytes).expect("the operating system's random source works");
 }

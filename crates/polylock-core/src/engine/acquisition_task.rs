@@ -163,6 +163,7 @@ pub(super) async fn run(parts: Parts) {
             if error.is_not_acquired() {
                 // A caller with an expired wait is out of the queue when it receives the error, if the store replies.
                 tokio::select! {
+                    biased;
                     () = &mut rollback => {
                         drop(reply.send(Err(error)));
                         return drop((under_way, given_up));

@@ -22,7 +22,9 @@ use futures_util::FutureExt;
 use tokio::sync::Notify;
 
 use super::{context::StoreContext, gauges::Gauge, hold::Hold, phase::Phase};
-use crate::{KeepAlive, LockName, LostReason, Moment, Operation, Request, RequestId, Result, io, sync::lock};
+use crate::{
+    KeepAlive, LockName, LostReason, Moment, Operation, Request, RequestId, Result, io, process, sync::lock,
+};
 use due::Due;
 use state::{Kept, QueueLease, State, Waiter};
 pub(crate) use waiter_lease::WaiterLease;
@@ -190,6 +192,7 @@ async fn keep(keeper: Arc<Keeper>) {
         }
         drop(keeper);
         let is_due = tokio::select! {
+            biased;
             () = clock.sleep_until(next) => true,
             () = wake.notified() => false,
         };
@@ -230,7 +233,7 @@ fn after_loss(context: &Arc<StoreContext>, kept: Kept) {
         return;
     }
     let under_way = context.pending.begin();
-    tokio::spawn(async move {
+    process::spawn(async move {
         // A keep-alive without a reply may have been carried out: the lease that it extended would block other requests for
         // nothing.
         context.release_until(&hold.request, context.now() + kept.lease, 0).await.ok();
@@ -246,7 +249,7 @@ fn keep_alive(keeper: &Arc<Keeper>, batch: Vec<Arc<Request>>) {
     let (name, requests) = (batch.first().map(|request| request.name.clone()), batch.clone());
     let mut sending = context
         .start(Operation::Renew, name.as_ref(), |store| async move { store.keep_alive(&requests).await });
-    tokio::spawn(async move {
+    process::spawn(async move {
         let reply = sending.reply().await.and_then(|outcomes| context.complete(batch.len(), outcomes));
         keeper.apply(sent, &batch, reply);
     });

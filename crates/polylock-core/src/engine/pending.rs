@@ -15,7 +15,7 @@ use std::{
 
 use tokio::sync::Notify;
 
-use crate::{Clock, Moment, SystemClock, io, observer, sync::lock};
+use crate::{Clock, Moment, SystemClock, io, observer, process::is_simulated, sync::lock};
 
 /// The longest time that a drop or the end of a thread waits.
 pub(crate) const AT_EXIT: Duration = Duration::from_millis(500);
@@ -74,7 +74,7 @@ impl Pending {
 
     /// Blocks until no work is in progress, or until `done` returns true, which is checked whenever some work has ended.
     fn wait_until(&self, by: Moment, done: impl Fn() -> bool) -> bool {
-        if io::is_current() || self.process != process::id() {
+        if io::is_current() || is_simulated() || self.process != process::id() {
             return false;
         }
         let mut count = self.count();
@@ -134,7 +134,7 @@ struct StartedByThread(RefCell<Vec<Weak<Work>>>);
 
 impl StartedByThread {
     fn track(work: &Arc<Work>) {
-        if !io::is_current() {
+        if !io::is_current() && !is_simulated() {
             // An error means that this thread is ending, and its destructor has run.
             STARTED_BY_THREAD
                 .try_with(|started| push_weak(&mut started.0.borrow_mut(), Arc::downgrade(work)))

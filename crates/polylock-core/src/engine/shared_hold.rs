@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     Backend, Error, Grant, HoldLifetime, Inspect, LockName, Moment, Operation, OwnerId, Request, Result, io,
-    sync::lock,
+    process, sync::lock,
 };
 
 /// The handle of the users: the drop of the last `Locks`, `Lock` and `Guard` waits a moment for their releases.
@@ -175,6 +175,7 @@ impl SharedHold {
         let hold = self.hold.clone();
         let kept = self.handle.foreground.begin(Operation::Renew, async move {
             tokio::select! {
+                biased;
                 // The hold also ends if the caller drops its future.
                 () = hold.phase_when(|phase| (!phase.is_held()).then_some(())) => {}
                 () = hold.context.until(at) => {}
@@ -240,8 +241,9 @@ async fn wait_at_most(
     releasing: BoxFuture<'static, Result<()>>,
 ) -> Result<()> {
     let Some(limit) = limit else { return releasing.await };
-    let releasing = tokio::spawn(releasing);
+    let releasing = process::spawn(releasing);
     tokio::select! {
+        biased;
         outcome = releasing => outcome.unwrap_or(Ok(())),
         () = hold.context.until(hold.context.now() + limit) => Ok(()),
     }

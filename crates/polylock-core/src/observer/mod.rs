@@ -19,7 +19,7 @@ use std::{
 
 pub(crate) use forward::forwarding;
 
-use crate::{Clock, Moment, SystemClock};
+use crate::{Clock, Moment, SystemClock, process::is_simulated};
 
 /// The capacity of the queue: a burst of some thousand locks, a few megabytes at most.
 const QUEUE_SIZE: usize = 16_384;
@@ -33,8 +33,12 @@ static OBSERVER: OnceLock<Option<SyncSender<Report>>> = OnceLock::new();
 static DROPPED: AtomicU64 = AtomicU64::new(0);
 static PANICKED: AtomicU64 = AtomicU64::new(0);
 
-/// Makes the observer thread call `report`, after all earlier reports. Never blocks.
+/// Makes the observer thread call `report`, after all earlier reports. Never blocks. A simulated process has no such thread, and
+/// drops the report.
 pub(crate) fn report(report: impl FnOnce() + Send + 'static) {
+    if is_simulated() {
+        return;
+    }
     let sent = observer().map(|observer| observer.try_send(Box::new(report)));
     if let Some(Err(TrySendError::Full(_))) = sent {
         DROPPED.fetch_add(1, Ordering::Relaxed);

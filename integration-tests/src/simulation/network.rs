@@ -1,0 +1,108 @@
+//! The network between the processes and the server. Each direction of each link delays, loses, repeats and reorders messages on its
+//! own. A message that was sent arrives whether or not the sender still waits.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use fastrand::Rng;
+use polylock_core::sync::lock;
+
+use super::{
+    plan::{PROCESSES, between, stream},
+    time::{MS, Time},
+};
+
+/// The directions of a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// From the process to the server.
+    There,
+    /// From the server to the process.
+    Back,
+}
+
+/// The links of all processes.
+#[derive(Debug)]
+pub struct Network {
+    time: Arc<Time>,
+    /// Single messages are late or lost until this time.
+    noisy_until: u64,
+    links: Mutex<Vec<[Direction; 2]>>,
+}
+
+#[derive(Debug)]
+struct Direction {
+    random: Rng,
+    cut_until: u64,
+    slow_until: u64,
+    slow_by: Duration,
+}
+
+impl Network {
+    /// Creates the network of a run.
+    #[must_use]
+    pub fn new(time: Arc<Time>, seed: u64, noisy_until: u64) -> Arc<Self> {
+        let direction = |link: usize, way| Direction {
+            random: stream(seed, &[1, link as u64, way]),
+            cut_until: 0,
+            slow_until: 0,
+            slow_by: Duration::ZERO,
+        };
+        let links = (0..PROCESSES).map(|link| [direction(link, 0), direction(link, 1)]).collect();
+        Arc::new(Self { time, noisy_until, links: Mutex::new(links) })
+    }
+
+    /// Cuts one direction of a link until `until`. A message that is sent meanwhile is lost, or arrives after that.
+    pub fn cut(&self, link: usize, way: Way, until: u64) {
+        let direction = &mut lock(&self.links)[link][way as usize];
+        direction.cut_until = direction.cut_until.max(until);
+    }
+
+    /// Delays the messages of a link by up to `by` until `until`.
+    pub fn slow(&self, link: usize, by: Duration, until: u64) {
+        for direction in &mut lock(&self.links)[link] {
+            (direction.slow_until, direction.slow_by) = (until, by);
+        }
+    }
+
+    /// Sends a message: calls `deliver` when it arrives, if it does.
+    pub fn send(&self, link: usize, way: Way, deliver: impl FnOnce() + Send + 'static) {
+        if let Some(at) = self.arrival(link, way) {
+            self.time.at(at, deliver);
+        }
+    }
+
+    /// Returns the time at which a message that is sent now arrives; `None` if it is lost.
+    fn arrival(&self, link: usize, way: Way) -> Option<u64> {
+        let now = self.time.now();
+        let direction = &mut lock(&self.links)[link][way as usize];
+        let random = &mut direction.random;
+        let mut at = now + random.u64(MS / 10..MS);
+        if now < self.noisy_until {
+            match random.u16(..1000) {
+                0..5 => return None,
+                5..10 => at += nanos(between(random, 100..3000)),
+                10..40 => at += nanos(between(random, 1..100)),
+                _ => {}
+            }
+        }
+        if now < direction.slow_until {
+            at += random.u64(..=nanos(direction.slow_by));
+        }
+        if now < direction.cut_until {
+            if random.bool() {
+                return None;
+            }
+            at = direction.cut_until + nanos(between(random, 0..200));
+        }
+        Some(at)
+    }
+}
+
+/// Returns `time` in nanoseconds.
+#[must_use]
+pub fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}

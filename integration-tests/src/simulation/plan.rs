@@ -1,0 +1,168 @@
+//! The plan of a run, drawn from its seed before the run: the clients, the faults, and the rules of the store. A failing plan is
+//! shrunk by removing parts of it.
+
+use std::{fmt, time::Duration};
+
+use fastrand::Rng;
+
+/// The number of simulated processes.
+pub const PROCESSES: usize = 3;
+
+/// The end of the last fault. From then on the network is reliable.
+pub const FAULTS_END: Duration = Duration::from_secs(12);
+
+/// The time from which clients begin no section, long after the leases of all former holders have expired.
+pub const WORK_END: Duration = Duration::from_secs(18);
+
+/// The latest end of a run: all requests have been granted in turn.
+pub const RUN_END: Duration = Duration::from_secs(60);
+
+/// A bug that is planted in the model of a store, or in its client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Planted {
+    /// The server executes a claim that its client has given up long ago.
+    LateClaim,
+    /// A release removes the holder, whoever it is.
+    ForeignRelease,
+    /// The deadline of a hold counts from the reply.
+    ReplyDeadline,
+    /// A waiter relies on its notification: neither its claims nor its keep-alives find a grant.
+    NoRecheck,
+    /// The token is drawn before the claim.
+    EarlyToken,
+    /// A keep-alive revives a hold that has expired.
+    RevivedHold,
+    /// A restart of the server loses its locks.
+    LostState,
+    /// The server hands a lock over before its holder has left.
+    EarlyHandover,
+}
+
+/// A fault of a plan.
+#[derive(Debug, Clone, Copy)]
+pub struct Fault {
+    /// The time at which it begins.
+    pub at: Duration,
+    /// The time for which it lasts.
+    pub lasts: Duration,
+    /// The fault.
+    pub kind: FaultKind,
+}
+
+/// The kinds of faults. Processes are numbered from 0.
+#[derive(Debug, Clone, Copy)]
+pub enum FaultKind {
+    /// The process is stopped, and its clock continues.
+    Pause(usize),
+    /// The process ends, and is started again.
+    Crash(usize),
+    /// The server is stopped. It executes the requests that have arrived when it continues.
+    PauseServer,
+    /// The server ends, and is started again.
+    RestartServer,
+    /// Requests of the process do not arrive, or are late.
+    CutRequests(usize),
+    /// Messages to the process do not arrive, or are late.
+    CutReplies(usize),
+    /// Messages from and to the process are delayed by up to this time.
+    Slow(usize, Duration),
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { at, lasts, kind } = self;
+        write!(f, "at {:.3} s for {:.3} s: ", at.as_secs_f64(), lasts.as_secs_f64())?;
+        match kind {
+            FaultKind::Pause(process) => write!(f, "p{process} is paused"),
+            FaultKind::Crash(process) => write!(f, "p{process} is down after a crash"),
+            FaultKind::PauseServer => write!(f, "the server is paused"),
+            FaultKind::RestartServer => write!(f, "the server is down after a crash"),
+            FaultKind::CutRequests(process) => write!(f, "the requests of p{process} are cut off"),
+            FaultKind::CutReplies(process) => write!(f, "the messages to p{process} are cut off"),
+            FaultKind::Slow(process, by) => write!(f, "the messages of p{process} are late by up to {by:?}"),
+        }
+    }
+}
+
+/// A client of a process: it acquires and releases locks in turn.
+#[derive(Debug, Clone, Copy)]
+pub struct Client {
+    /// Its process.
+    pub process: usize,
+    /// Its number in the run.
+    pub number: usize,
+}
+
+/// The plan of a run.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// The seed of all other random decisions.
+    pub seed: u64,
+    /// The clients.
+    pub clients: Vec<Client>,
+    /// The faults, in any order.
+    pub faults: Vec<Fault>,
+    /// True if single messages are late or lost until [`FAULTS_END`].
+    pub is_noisy: bool,
+    /// The bug in the store.
+    pub planted: Option<Planted>,
+}
+
+/// Returns the random numbers of one part of a run, which do not depend on those of the other parts.
+#[must_use]
+pub fn stream(seed: u64, part: &[u64]) -> Rng {
+    part.iter().fold(Rng::with_seed(seed), |mut random, number| {
+        Rng::with_seed(random.u64(..) ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    })
+}
+
+/// Returns a random duration in milliseconds, and fractions of them.
+pub fn between(random: &mut Rng, ms: std::ops::Range<u64>) -> Duration {
+    Duration::from_nanos(random.u64(ms.start * 1_000_000..ms.end * 1_000_000))
+}
+
+impl Plan {
+    /// Draws the plan of `seed`.
+    #[must_use]
+    pub fn draw(seed: u64, planted: Option<Planted>) -> Self {
+        let mut random = stream(seed, &[0]);
+        let clients = (0..random.usize(3..10)).map(|number| Client { process: number % PROCESSES, number });
+        let clients = clients.collect();
+        let faults = (0..random.usize(0..8)).map(|_| Fault::draw(&mut random)).collect();
+        Self { seed, clients, faults, is_noisy: random.u8(..4) > 0, planted }
+    }
+
+    /// Returns the plans with one part less.
+    pub fn smaller(&self) -> impl Iterator<Item = Self> + '_ {
+        let faults = (0..self.faults.len()).map(|at| {
+            let mut plan = self.clone();
+            plan.faults.remove(at);
+            plan
+        });
+        let clients = (0..self.clients.len()).map(|at| {
+            let mut plan = self.clone();
+            plan.clients.remove(at);
+            plan
+        });
+        let quiet = self.is_noisy.then(|| Self { is_noisy: false, ..self.clone() });
+        quiet.into_iter().chain(faults).chain(clients)
+    }
+}
+
+impl Fault {
+    fn draw(random: &mut Rng) -> Self {
+        let process = random.usize(..PROCESSES);
+        let kind = match random.u8(..10) {
+            0 | 1 => FaultKind::Pause(process),
+            2 => FaultKind::Crash(process),
+            3 => FaultKind::PauseServer,
+            4 => FaultKind::RestartServer,
+            5 | 6 => FaultKind::CutRequests(process),
+            7 | 8 => FaultKind::CutReplies(process),
+            _ => FaultKind::Slow(process, between(random, 5..1500)),
+        };
+        let lasts = between(random, 5..4000);
+        let at = between(random, 100..12_000).min(FAULTS_END - lasts);
+        Self { at, lasts, kind }
+    }
+}

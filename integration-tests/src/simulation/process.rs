@@ -1,0 +1,89 @@
+//! The surroundings of a simulated process: its clock, which has an offset and a rate of its own, and its random bits.
+
+use std::{
+    pin::Pin,
+    sync::{Arc, Mutex},
+};
+
+use fastrand::Rng;
+use polylock_core::{simulation::Environment, sync::lock};
+
+use super::{plan::stream, time::Time};
+
+/// The clock of a process: nanoseconds since its machine was started.
+#[derive(Debug, Clone)]
+pub struct LocalClock {
+    time: Arc<Time>,
+    offset: u64,
+    /// The deviation of its rate, in millionths.
+    ppm: i64,
+}
+
+/// The parts of a second, for [`LocalClock::ppm`].
+const MILLION: i128 = 1_000_000;
+
+/// The greatest deviation of a clock, so that two clocks differ by less than what `ServerClock` allows for.
+const MAX_PPM: i64 = 400;
+
+impl LocalClock {
+    /// Draws the clock of a machine.
+    pub fn draw(time: Arc<Time>, random: &mut Rng) -> Self {
+        Self { time, offset: random.u64(..1_000_000_000_000_000), ppm: random.i64(-MAX_PPM..=MAX_PPM) }
+    }
+
+    /// Returns the time that this clock shows.
+    #[must_use]
+    pub fn now(&self) -> u64 {
+        let now = i128::from(self.time.now());
+        let shown = i128::from(self.offset) + now + now * i128::from(self.ppm) / MILLION;
+        u64::try_from(shown).unwrap_or(u64::MAX)
+    }
+
+    /// Returns the time of the run at which this clock shows `shown`.
+    #[must_use]
+    pub fn to_run(&self, shown: u64) -> u64 {
+        let since = i128::from(shown) - i128::from(self.offset);
+        let rate = MILLION + i128::from(self.ppm);
+        u64::try_from((since * MILLION).max(0).div_ceil_by(rate)).unwrap_or(u64::MAX)
+    }
+}
+
+trait DivCeil {
+    fn div_ceil_by(self, by: Self) -> Self;
+}
+
+impl DivCeil for i128 {
+    /// Divides a number that is not negative, and rounds up.
+    fn div_ceil_by(self, by: Self) -> Self {
+        (self + by - 1) / by
+    }
+}
+
+/// The surroundings of one process.
+#[derive(Debug)]
+pub struct Surroundings {
+    clock: LocalClock,
+    random: Mutex<Rng>,
+}
+
+impl Surroundings {
+    /// Returns those of process `number` in its life `life`, on a machine with `clock`.
+    #[must_use]
+    pub fn new(clock: LocalClock, seed: u64, number: usize, life: u64) -> Self {
+        Self { clock, random: Mutex::new(stream(seed, &[2, number as u64, life])) }
+    }
+}
+
+impl Environment for Surroundings {
+    fn nanos(&self) -> u64 {
+        self.clock.now()
+    }
+
+    fn sleep_until(&self, nanos: u64) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(self.clock.time.sleep_until(self.clock.to_run(nanos)))
+    }
+
+    fn fill(&self, bytes: &mut [u8]) {
+        lock(&self.random).fill(bytes);
+    }
+}

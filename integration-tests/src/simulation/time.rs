@@ -1,0 +1,134 @@
+//! Virtual time: the events of a run, in order. Time passes only while nothing else is to be done.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard},
+    task::{Context, Poll, Waker},
+};
+
+use fastrand::Rng;
+use polylock_core::sync::lock;
+
+/// The nanoseconds of a millisecond.
+pub const MS: u64 = 1_000_000;
+
+/// The clock of a run, in nanoseconds since its begin, and the events to come.
+#[derive(Debug)]
+pub struct Time(Mutex<State>);
+
+struct State {
+    now: u64,
+    /// The order of events at the same time is random.
+    ties: Rng,
+    events: BTreeMap<Key, Event>,
+}
+
+/// The time of an event, then its random rank among those of that time.
+type Key = (u64, u64);
+
+enum Event {
+    Wake(Waker),
+    Call(Box<dyn FnOnce() + Send>),
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("State").field("now", &self.now).finish_non_exhaustive()
+    }
+}
+
+impl State {
+    fn insert(&mut self, at: u64, event: Event) -> Key {
+        let at = at.max(self.now);
+        let mut key = (at, self.ties.u64(..));
+        while self.events.contains_key(&key) {
+            key.1 = self.ties.u64(..);
+        }
+        self.events.insert(key, event);
+        key
+    }
+}
+
+impl Time {
+    /// Creates a clock at zero. `ties` decides the order of events at the same time.
+    #[must_use]
+    pub fn new(ties: Rng) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(State { now: 0, ties, events: BTreeMap::new() })))
+    }
+
+    /// Returns the time.
+    #[must_use]
+    pub fn now(&self) -> u64 {
+        self.lock().now
+    }
+
+    /// Calls `call` at `at`.
+    pub fn at(&self, at: u64, call: impl FnOnce() + Send + 'static) {
+        self.lock().insert(at, Event::Call(Box::new(call)));
+    }
+
+    /// Returns a future that completes at `at`.
+    #[must_use]
+    pub fn sleep_until(self: &Arc<Self>, at: u64) -> Sleep {
+        Sleep { time: self.clone(), at, key: None }
+    }
+
+    /// Moves to the next event and executes it.
+    pub fn advance(&self) {
+        let mut state = self.lock();
+        let Some(((at, _), event)) = state.events.pop_first() else { return };
+        state.now = at;
+        drop(state);
+        match event {
+            Event::Wake(waker) => waker.wake(),
+            Event::Call(call) => call(),
+        }
+    }
+
+    /// Drops all events.
+    pub fn clear(&self) {
+        let events = std::mem::take(&mut self.lock().events);
+        drop(events);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.0)
+    }
+}
+
+/// A future that completes at a time.
+#[derive(Debug)]
+pub struct Sleep {
+    time: Arc<Time>,
+    at: u64,
+    key: Option<Key>,
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let Self { time, at, key } = &mut *self;
+        let mut state = time.lock();
+        if state.now >= *at {
+            return Poll::Ready(());
+        }
+        let event = Event::Wake(cx.waker().clone());
+        match key {
+            Some(key) => drop(state.events.insert(*key, event)),
+            None => *key = Some(state.insert(*at, event)),
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        if let Some(key) = self.key {
+            let event = self.time.lock().events.remove(&key);
+            drop(event);
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! The readable record of a run.
+
+use std::{
+    fmt,
+    hash::{DefaultHasher, Hasher},
+    sync::{Arc, Mutex},
+};
+
+use polylock_core::sync::lock;
+
+use super::time::Time;
+
+/// The events of a run, if they are recorded.
+#[derive(Debug)]
+pub struct Timeline {
+    time: Arc<Time>,
+    lines: Option<Mutex<Vec<Line>>>,
+}
+
+/// An event.
+#[derive(Debug, Clone)]
+pub struct Line {
+    /// The time, in nanoseconds since the begin of the run.
+    pub at: u64,
+    who: String,
+    what: String,
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (s, us) = (self.at / 1_000_000_000, self.at / 1000 % 1_000_000);
+        write!(f, "{s:>3}.{us:06}  {:<8} {}", self.who, self.what)
+    }
+}
+
+impl Timeline {
+    /// Creates a timeline, which stays empty unless `is_recorded`.
+    #[must_use]
+    pub fn new(time: Arc<Time>, is_recorded: bool) -> Arc<Self> {
+        Arc::new(Self { time, lines: is_recorded.then(Mutex::default) })
+    }
+
+    /// Adds an event of `who`, which `what` describes.
+    pub fn note(&self, who: impl fmt::Display, what: impl FnOnce() -> String) {
+        if let Some(lines) = &self.lines {
+            lock(lines).push(Line { at: self.time.now(), who: who.to_string(), what: what() });
+        }
+    }
+
+    /// Returns the events.
+    #[must_use]
+    pub fn lines(&self) -> Vec<Line> {
+        self.lines.as_ref().map(|lines| lock(lines).clone()).unwrap_or_default()
+    }
+}
+
+/// Returns a hash of `lines`, equal for equal runs.
+#[must_use]
+pub fn hash(lines: &[Line]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    lines.iter().for_each(|line| hasher.write(line.to_string().as_bytes()));
+    hasher.finish()
+}
