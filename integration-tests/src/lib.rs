@@ -12,6 +12,7 @@
 //! - [`takeover`]: the time between the last sign of life of a command and the start of the next;
 //! - [`load`]: many tasks that use a few locks during faults;
 //! - [`history`]: waits, hand-overs and fairness in the recorded sections of workers;
+//! - [`simulation`](mod@simulation): the real core in virtual time, against models of stores;
 //! - [`cargo`]: other packages' binaries, and dependency trees.
 //!
 //! The helper program is `worker`, the benchmark is `cargo bench -p polylock-integration-tests`, and
@@ -26,6 +27,7 @@ pub mod process;
 pub mod proxy;
 pub mod refusals;
 pub mod servers;
+pub mod simulation;
 pub mod stores;
 pub mod takeover;
 pub mod targets;

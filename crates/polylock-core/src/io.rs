@@ -98,7 +98,10 @@ impl Io {
     fn start(backend: &'static str) -> std::io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
-        if !is_simulated() {
+        if is_simulated() {
+            // The tasks run on the runtime of the simulation.
+            runtime.shutdown_background();
+        } else {
             thread::Builder::new().name(format!("polylock-{backend}")).spawn(move || {
                 IS_IO.set(true);
                 let _forwarded = tracing::dispatcher::set_default(&observer::forwarding());

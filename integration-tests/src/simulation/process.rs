@@ -44,18 +44,8 @@ impl LocalClock {
     pub fn to_run(&self, shown: u64) -> u64 {
         let since = i128::from(shown) - i128::from(self.offset);
         let rate = MILLION + i128::from(self.ppm);
-        u64::try_from((since * MILLION).max(0).div_ceil_by(rate)).unwrap_or(u64::MAX)
-    }
-}
-
-trait DivCeil {
-    fn div_ceil_by(self, by: Self) -> Self;
-}
-
-impl DivCeil for i128 {
-    /// Divides a number that is not negative, and rounds up.
-    fn div_ceil_by(self, by: Self) -> Self {
-        (self + by - 1) / by
+        // Rounded up, so that a sleep never ends early.
+        u64::try_from(((since * MILLION).max(0) + rate - 1) / rate + 1).unwrap_or(u64::MAX)
     }
 }
 

@@ -1,0 +1,79 @@
+//! The promises that are checked after a run, and during its last part.
+
+use std::{fmt, time::Duration};
+
+use polylock_testkit::history::{self, Rules, Section};
+
+use super::network::nanos;
+
+/// The time after a deadline within which a running process reports the loss.
+const TOLERANCE: Duration = Duration::from_millis(1);
+
+/// A broken promise.
+#[derive(Debug, Clone)]
+pub struct Violation {
+    /// The time at which it was found, in nanoseconds since the begin of the run.
+    pub at: u64,
+    /// The kind of promise, as a word.
+    pub kind: &'static str,
+    what: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)
+    }
+}
+
+impl Violation {
+    /// Creates a violation that was found at `at`.
+    #[must_use]
+    pub fn new(at: u64, kind: &'static str, what: String) -> Self {
+        Self { at, kind, what }
+    }
+}
+
+/// Checks the sections of a run. `stops` contains the times in which a client's process was paused: it reports a loss right after.
+#[must_use]
+pub fn sections(sections: &[Section], stops: impl Fn(&Section) -> Vec<(u64, u64)>) -> Vec<Violation> {
+    let mut excused = sections.to_vec();
+    for section in &mut excused {
+        let (deadline, tolerance) = (section.deadline, nanos(TOLERANCE));
+        let reported = section.lost.unwrap_or(u64::MAX).min(section.released.unwrap_or(u64::MAX));
+        let was_stopped = |(from, to): &(u64, u64)| {
+            *from <= deadline + tolerance && *to >= deadline && reported <= *to + tolerance
+        };
+        if reported > deadline && stops(section).iter().any(was_stopped) {
+            section.lost = Some(deadline);
+        }
+    }
+    let mut rules = Rules::default();
+    rules.tolerance = TOLERANCE;
+    let found = history::check(&excused, rules);
+    found
+        .iter()
+        .map(|violation| Violation::new(time_of(violation), kind(violation), violation.to_string()))
+        .collect()
+}
+
+fn time_of(violation: &history::Violation) -> u64 {
+    use history::Violation as V;
+    match violation {
+        V::Overlap { second, .. } | V::TokenRegression { second, .. } | V::RepeatedToken { second, .. } => {
+            second.acquired
+        }
+        V::LateLoss { section } | V::LatePoll { section } => section.deadline,
+        V::Inversion { overtook, .. } => overtook.acquired,
+        _ => 0,
+    }
+}
+
+const fn kind(violation: &history::Violation) -> &'static str {
+    use history::Violation as V;
+    match violation {
+        V::Overlap { .. } => "overlap",
+        V::TokenRegression { .. } | V::RepeatedToken { .. } => "token",
+        V::LateLoss { .. } | V::LatePoll { .. } => "late loss",
+        _ => "order",
+    }
+}

@@ -1,0 +1,252 @@
+//! The client of the [queue server](super::queue_server): a store like those of Redis and PostgreSQL.
+
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use polylock_core::{
+    Backend, Capabilities, ClaimOutcome, Clock, Error, Fault, Grant, KeepAlive, LostReason, Moment,
+    Notifications, Operation, PerRuntime, QueuePosition, Release, Request, RequestId, Result, SystemClock,
+    Unavailable, Wake, requests::RequestTable, server_clock::ServerClock, sync::lock, wakeups::Wakeups,
+};
+use tokio::sync::mpsc::unbounded_channel;
+
+use super::{
+    plan::Planted,
+    queue_server::{Call, Kept, Reply, Subscriber},
+    server::Server,
+};
+
+/// The name of the store.
+const NAME: &str = "simulated-queue";
+
+/// The interval at which a waiter claims again although it is notified.
+const RECHECK: Duration = Duration::from_millis(500);
+
+/// The time for which a claim stays valid at the server after the client has stopped waiting for the reply.
+const VALIDITY: Duration = Duration::from_secs(1);
+
+/// The longest time limit for a reply.
+const LONGEST_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// The store as one process uses it.
+#[derive(Debug)]
+pub struct QueueClient {
+    context: Arc<Context>,
+    callers: PerRuntime<Self>,
+}
+
+#[derive(Debug)]
+struct Context {
+    server: Arc<Server>,
+    subscriber: Subscriber,
+    capabilities: Capabilities,
+    clock: ServerClock,
+    /// The requests with a claim of which a copy may still be delivered, and the expiry of that claim by the server's clock.
+    late_claims: Mutex<RequestTable<i64>>,
+    planted: Option<Planted>,
+    /// The requests in the queue, for the planted bug.
+    queued: Mutex<BTreeSet<RequestId>>,
+}
+
+/// The time limit for a reply about `request`.
+fn timeout(request: &Request) -> Duration {
+    (request.ttl / 3).max(Duration::from_millis(50)).min(LONGEST_TIMEOUT)
+}
+
+impl QueueClient {
+    /// Opens the store of `server` in the process at the end of `link`.
+    #[must_use]
+    pub fn open(server: Arc<Server>, link: usize, planted: Option<Planted>) -> Self {
+        let ttl = Duration::from_millis(100)..=Duration::from_secs(60);
+        let mut capabilities = Capabilities::new(NAME, ttl);
+        capabilities.notifications = Notifications::Pushed;
+        let context = Context {
+            server,
+            subscriber: Subscriber { link, wakeups: Arc::new(Wakeups::default()) },
+            capabilities,
+            clock: ServerClock::default(),
+            late_claims: Mutex::default(),
+            planted,
+            queued: Mutex::default(),
+        };
+        Self { context: Arc::new(context), callers: PerRuntime::default() }
+    }
+
+    /// Returns the registry of the process's waiters.
+    #[must_use]
+    pub fn wakeups(&self) -> Arc<Wakeups> {
+        self.context.subscriber.wakeups.clone()
+    }
+
+    /// Sends a call, and once more if there is no reply soon. Returns the reply, and true if the other copy may be executed later.
+    async fn call(
+        &self,
+        operation: Operation,
+        timeout: Duration,
+        call: impl Fn() -> Call + Send + Sync,
+    ) -> Result<(Reply, bool)> {
+        let context = &self.context;
+        let (sender, mut replies) = unbounded_channel();
+        let sent = SystemClock.now();
+        let mut copies = 0;
+        for by in [sent + timeout / 3, sent + timeout] {
+            copies += 1;
+            context.server.call(context.subscriber.link, call(), sender.clone());
+            if let Some(Some((clock_us, reply))) = SystemClock.before(by, replies.recv()).await {
+                context.clock.observe(sent, clock_us);
+                return Ok((reply, copies > 1));
+            }
+        }
+        Err(unavailable(operation, "no reply in time"))
+    }
+
+    /// Draws a token, for the planted bug.
+    async fn drawn_before(&self) -> Result<Option<u64>> {
+        if self.context.planted != Some(Planted::EarlyToken) {
+            return Ok(None);
+        }
+        match self.call(Operation::Claim, LONGEST_TIMEOUT, || Call::Draw).await? {
+            (Reply::Drawn(number), _) => Ok(Some(number)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Returns the lease that core is to count from `sent`.
+    fn lease(&self, sent: Moment, lease: Duration) -> Duration {
+        match self.context.planted {
+            Some(Planted::ReplyDeadline) => lease + SystemClock.now().since(sent),
+            _ => lease,
+        }
+    }
+
+    fn relies_on_notification(&self, request: &Request) -> bool {
+        self.context.planted == Some(Planted::NoRecheck) && lock(&self.context.queued).contains(&request.id)
+    }
+}
+
+fn unavailable(operation: Operation, cause: &'static str) -> Error {
+    Unavailable::new(NAME, operation, Fault::Temporary, cause).into()
+}
+
+/// A claim without a reply yet. Dropping it records that the claim may be delivered late.
+struct PendingClaim<'a> {
+    context: &'a Context,
+    request: &'a Request,
+    expires_us: &'a AtomicI64,
+    is_settled: bool,
+}
+
+impl Drop for PendingClaim<'_> {
+    fn drop(&mut self) {
+        if !self.is_settled {
+            let now = SystemClock.now();
+            let until = now + 2 * (timeout(self.request) + VALIDITY);
+            let expires_us = self.expires_us.load(Ordering::Relaxed);
+            *lock(&self.context.late_claims).update(self.request.id, now, until, || 0) = expires_us;
+        }
+    }
+}
+
+#[async_trait]
+impl Backend for QueueClient {
+    fn capabilities(&self) -> &Capabilities {
+        &self.context.capabilities
+    }
+
+    fn here(&self) -> Option<Arc<dyn Backend>> {
+        let context = self.context.clone();
+        let open = || async { Ok(Self { context, callers: PerRuntime::default() }) };
+        self.callers.get(|_| true, open).map(|caller| caller as _)
+    }
+
+    async fn claim(&self, request: &Request) -> Result<ClaimOutcome> {
+        if self.relies_on_notification(request) {
+            return Ok(ClaimOutcome::Queued(QueuePosition::new(None, QueuePosition::MAX_RECHECK)));
+        }
+        let context = &*self.context;
+        let waiter = context.subscriber.wakeups.register(request);
+        let (shared, ticket, token) =
+            (Arc::new(request.clone()), waiter.ticket(), self.drawn_before().await?);
+        let (sent, expires_us) = (SystemClock.now(), AtomicI64::new(0));
+        let call = || {
+            let expires = context.clock.expiry_us(timeout(request) + VALIDITY).unwrap_or(i64::MAX);
+            expires_us.fetch_max(expires, Ordering::Relaxed);
+            let (request, subscriber) = (shared.clone(), context.subscriber.clone());
+            Call::Claim { request, subscriber, ticket, expires_us: expires, token }
+        };
+        let mut pending = PendingClaim { context, request, expires_us: &expires_us, is_settled: false };
+        let (reply, may_execute_late) = self.call(Operation::Claim, timeout(request), call).await?;
+        pending.is_settled = !may_execute_late;
+        drop(pending);
+        match reply {
+            Reply::Granted(grant) => {
+                waiter.granted();
+                let lease = self.lease(sent, grant.lease);
+                Ok(ClaimOutcome::Granted(Grant::new(grant.token, lease)))
+            }
+            Reply::Queued { position, ahead, left } => {
+                waiter.queued_at(position);
+                if request.queues {
+                    lock(&context.queued).insert(request.id);
+                }
+                let recheck = left.min(RECHECK).min(request.queue_lease() / 3);
+                Ok(ClaimOutcome::Queued(QueuePosition::new(u32::try_from(ahead).ok(), recheck)))
+            }
+            _ => Err(unavailable(Operation::Claim, "the claim has expired")),
+        }
+    }
+
+    async fn wait(&self, request: &Request) -> Result<Wake> {
+        let wake = self.context.subscriber.wakeups.notified(request.id).await;
+        if let Wake::Granted(_) = wake {
+            lock(&self.context.queued).remove(&request.id);
+        }
+        Ok(wake)
+    }
+
+    async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
+        let Some(limit) = requests.iter().map(|request| timeout(request)).max() else {
+            return Ok(Vec::new());
+        };
+        let sent = SystemClock.now();
+        let call = || Call::KeepAlive(requests.to_vec());
+        let (Reply::Kept(kept), _) = self.call(Operation::Renew, limit, call).await? else {
+            return Err(unavailable(Operation::Renew, "unexpected reply"));
+        };
+        let outcome = |(request, kept): (&Arc<Request>, Kept)| match kept {
+            Kept::Held if self.relies_on_notification(request) => KeepAlive::Queued,
+            Kept::Held => KeepAlive::Held { lease: self.lease(sent, request.ttl) },
+            Kept::Queued => KeepAlive::Queued,
+            Kept::Gone => KeepAlive::Lost(LostReason::Gone),
+        };
+        Ok(requests.iter().zip(kept).map(outcome).collect())
+    }
+
+    async fn release(&self, request: &Request) -> Result<Release> {
+        let context = &*self.context;
+        context.subscriber.wakeups.remove(request.id);
+        lock(&context.queued).remove(&request.id);
+        let late_us = lock(&context.late_claims).get(&request.id).copied();
+        let shared = Arc::new(request.clone());
+        let call = || Call::Release(shared.clone(), late_us.unwrap_or(0));
+        let (reply, was_repeated) = self.call(Operation::Release, timeout(request), call).await?;
+        if late_us.is_some() {
+            lock(&context.late_claims).remove(&request.id);
+        }
+        Ok(match reply {
+            Reply::Released(false) if !was_repeated => Release::Lost(LostReason::Gone),
+            _ => Release::Released,
+        })
+    }
+
+    fn request_records(&self) -> Option<usize> {
+        Some(lock(&self.context.late_claims).len())
+    }
+}

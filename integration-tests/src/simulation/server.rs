@@ -1,0 +1,102 @@
+//! The server of a run, behind the network: it executes calls while it is up, and sends replies and notifications.
+
+use std::sync::{Arc, Mutex};
+
+use polylock_core::sync::lock;
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::{
+    network::{Network, Way},
+    queue_server::{Call, QueueServer, Reply},
+    time::Time,
+};
+
+/// The server's clock at the begin of a run, in microseconds.
+const EPOCH_US: i64 = 1_700_000_000_000_000;
+
+/// The server, and its state.
+#[derive(Debug)]
+pub struct Server {
+    time: Arc<Time>,
+    network: Arc<Network>,
+    /// The locks.
+    pub locks: QueueServer,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    is_down: bool,
+    is_paused: bool,
+    /// The calls that have arrived during a pause.
+    arrived: Vec<(usize, Call, ReplySender)>,
+}
+
+/// The receiver of the reply to a call, with the server's clock in microseconds.
+pub type ReplySender = UnboundedSender<(i64, Reply)>;
+
+impl Server {
+    /// Creates a server that is up.
+    #[must_use]
+    pub fn new(time: Arc<Time>, network: Arc<Network>, locks: QueueServer) -> Arc<Self> {
+        Arc::new(Self { time, network, locks, state: Mutex::default() })
+    }
+
+    /// Returns the time of the server's clock, in microseconds.
+    #[must_use]
+    pub fn now_us(&self) -> i64 {
+        EPOCH_US + (self.time.now() / 1000).cast_signed()
+    }
+
+    /// Sends `call` on `link`.
+    pub fn call(self: &Arc<Self>, link: usize, call: Call, reply: ReplySender) {
+        let server = self.clone();
+        self.network.send(link, Way::There, move || server.receive(link, call, reply));
+    }
+
+    fn receive(&self, link: usize, call: Call, sender: ReplySender) {
+        let mut state = lock(&self.state);
+        if state.is_down {
+            return;
+        }
+        if state.is_paused {
+            return state.arrived.push((link, call, sender));
+        }
+        drop(state);
+        let now = self.now_us();
+        let (reply, notifications) = self.locks.execute(now, call);
+        self.network.send(link, Way::Back, move || drop(sender.send((now, reply))));
+        for (subscriber, handover) in notifications {
+            self.network.send(subscriber.link, Way::Back, move || subscriber.wakeups.deliver(handover));
+        }
+    }
+
+    /// Stops the server.
+    pub fn pause(&self) {
+        lock(&self.state).is_paused = true;
+    }
+
+    /// Continues, and executes the calls that have arrived.
+    pub fn resume(&self) {
+        let mut state = lock(&self.state);
+        state.is_paused = false;
+        let arrived = std::mem::take(&mut state.arrived);
+        drop(state);
+        for (link, call, sender) in arrived {
+            self.receive(link, call, sender);
+        }
+    }
+
+    /// Ends the server. Calls that have arrived are lost.
+    pub fn crash(&self) {
+        let mut state = lock(&self.state);
+        state.is_down = true;
+        state.arrived.clear();
+    }
+
+    /// Starts the server again.
+    pub fn restart(&self) {
+        self.locks.restart();
+        lock(&self.state).is_down = false;
+    }
+}

@@ -1,0 +1,264 @@
+//! The clients of a run. Each acquires, holds and releases locks in turn, in all the ways that programs do, and records its sections.
+
+use std::{
+    collections::BTreeSet,
+    fmt,
+    pin::{Pin, pin},
+    sync::{Arc, Mutex},
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use fastrand::Rng;
+use polylock_core::{Clock, Guard, Lock, Locks, Mode, Result, SystemClock, sync::lock};
+use polylock_testkit::history::Section;
+
+use super::{
+    network::nanos,
+    plan::{FAULTS_END, WORK_END, between},
+    process::LocalClock,
+    time::Time,
+    timeline::Timeline,
+};
+
+/// The names of the locks.
+const NAMES: [&str; 3] = ["orders", "jobs", "cron"];
+
+/// The record of a run.
+#[derive(Debug, Default)]
+pub struct Record {
+    /// The sections of all clients.
+    pub sections: Vec<Section>,
+    /// The requests that are waiting, by client, with the time of their begin.
+    pub waiting: BTreeSet<(String, u64)>,
+    /// The errors that only a bug explains.
+    pub surprises: Vec<String>,
+}
+
+/// One life of a client.
+#[derive(Debug)]
+pub struct Client {
+    /// Its name: the process, and its number.
+    pub name: String,
+    /// Its locks.
+    pub locks: Locks,
+    /// The clock of its process.
+    pub clock: LocalClock,
+    /// The clock of the run.
+    pub time: Arc<Time>,
+    /// The decisions of its workload.
+    pub random: Rng,
+    /// The record of the run.
+    pub record: Arc<Mutex<Record>>,
+    /// The events of the run.
+    pub timeline: Arc<Timeline>,
+}
+
+/// The way in which a client acquires.
+#[derive(Debug, Clone, Copy)]
+enum Way {
+    Try,
+    Wait,
+    WaitFor(Duration),
+    /// The future is dropped after a number of polls, or after a time.
+    Drop(u32, Duration),
+}
+
+/// The way in which a client ends its hold.
+#[derive(Debug, Clone, Copy)]
+enum End {
+    Release,
+    DropRelease,
+    Drop,
+    LeaveToExpire,
+    ReleaseAfter(Duration),
+}
+
+impl Client {
+    /// Uses locks until [`WORK_END`].
+    pub async fn run(mut self) {
+        loop {
+            let pause = between(&mut self.random, 0..200);
+            self.sleep(pause).await;
+            if self.time.now() >= nanos(WORK_END) {
+                return;
+            }
+            self.section().await;
+        }
+    }
+
+    async fn sleep(&self, time: Duration) {
+        SystemClock.sleep_until(SystemClock.now() + time).await;
+    }
+
+    fn note(&self, what: impl FnOnce() -> String) {
+        self.timeline.note(&self.name, what);
+    }
+
+    async fn section(&mut self) {
+        let random = &mut self.random;
+        let name = NAMES[random.usize(..NAMES.len())];
+        let mode = if random.u8(..3) == 0 { Mode::Shared } else { Mode::Exclusive };
+        let ttl = between(random, 300..3000);
+        let way = match random.u8(..10) {
+            0 => Way::Try,
+            1..=5 => Way::Wait,
+            6 | 7 => Way::WaitFor(between(random, 1..1500)),
+            _ => Way::Drop(random.u32(0..12), between(random, 1..600)),
+        };
+        let lock_of_name = self.locks.lock(name).mode(mode).ttl(ttl);
+        let invoked = self.time.now();
+        self.note(|| format!("acquires {name} {mode}, ttl {ttl:?}, {way:?}"));
+        let entry = (self.name.clone(), invoked);
+        lock(&self.record).waiting.insert(entry.clone());
+        let outcome = acquire(lock_of_name, way).await;
+        lock(&self.record).waiting.remove(&entry);
+        match outcome {
+            Ok(Some(guard)) => self.hold(guard, invoked).await,
+            Ok(None) => self.note(|| format!("has not acquired {name}")),
+            Err(error) => {
+                if !error.is_temporary() && !error.is_not_acquired() {
+                    lock(&self.record).surprises.push(format!("{}: {}", self.name, error.chain()));
+                }
+                self.note(|| format!("has not acquired {name}: {}", error.chain()));
+            }
+        }
+    }
+
+    async fn hold(&mut self, guard: Guard, invoked: u64) {
+        let acquired = self.time.now();
+        let token = guard.fencing_token().get();
+        let mut section =
+            Section::new(guard.name().as_str(), &self.name, guard.mode(), invoked..acquired).token(token);
+        section.open = true;
+        section.deadline = self.clock.to_run(guard.deadline().as_nanos());
+        let at = {
+            let mut record = lock(&self.record);
+            record.sections.push(section);
+            record.sections.len() - 1
+        };
+        self.note(|| format!("holds {} with token {token}", guard.name()));
+        let (lasts, end) = self.draw_hold();
+        let until = SystemClock.now() + lasts;
+        let mut lost = pin!(guard.lost());
+        let is_lost = loop {
+            let renewed = guard.renewed();
+            if guard.is_held() {
+                let deadline = self.clock.to_run(guard.deadline().as_nanos());
+                self.update(at, |section, now| (section.deadline, section.polled) = (deadline, Some(now)));
+            }
+            tokio::select! {
+                biased;
+                reason = &mut lost => {
+                    self.update(at, |section, now| section.lost = Some(now));
+                    self.note(|| format!("has lost {}: {reason}", guard.name()));
+                    break true;
+                }
+                _ = renewed => {}
+                () = SystemClock.sleep_until(until) => break false,
+            }
+        };
+        if is_lost {
+            return self.update(at, |section, _| section.open = false);
+        }
+        if guard.is_held() {
+            let deadline = self.clock.to_run(guard.deadline().as_nanos());
+            self.update(at, |section, _| section.deadline = deadline);
+        }
+        self.update(at, |section, now| (section.released, section.open) = (Some(now), false));
+        self.note(|| format!("ends its hold of {}: {end:?}", guard.name()));
+        let outcome = self.end(guard, end).await;
+        self.note(|| format!("has ended its hold: {outcome:?}"));
+    }
+
+    fn draw_hold(&mut self) -> (Duration, End) {
+        let random = &mut self.random;
+        let lasts = match random.u8(..4) {
+            0 => between(random, 300..2000),
+            _ => between(random, 0..100),
+        };
+        // A lease that is left to expire looks like a leak at the end of a run.
+        let may_expire = self.time.now() < nanos(FAULTS_END);
+        let end = match random.u8(..10) {
+            0..=4 => End::Release,
+            5 => End::DropRelease,
+            8 if may_expire => End::LeaveToExpire,
+            9 if may_expire => End::ReleaseAfter(between(random, 1..1000)),
+            _ => End::Drop,
+        };
+        (lasts, end)
+    }
+
+    async fn end(&mut self, guard: Guard, end: End) -> Result<()> {
+        match end {
+            End::Release => guard.release().await,
+            End::DropRelease => {
+                let polls = self.random.u32(0..4);
+                let limit = between(&mut self.random, 1..20);
+                Limited::new(guard.release(), polls, limit).await.unwrap_or(Ok(()))
+            }
+            End::Drop => {
+                drop(guard);
+                Ok(())
+            }
+            End::LeaveToExpire => guard.leave_to_expire(),
+            End::ReleaseAfter(delay) => guard.release_after(delay).await,
+        }
+    }
+
+    fn update(&self, at: usize, change: impl FnOnce(&mut Section, u64)) {
+        change(&mut lock(&self.record).sections[at], self.time.now());
+    }
+}
+
+async fn acquire(lock: Lock, way: Way) -> Result<Option<Guard>> {
+    match way {
+        Way::Try => lock.try_acquire().await,
+        Way::Wait => lock.acquire().await.map(Some),
+        Way::WaitFor(limit) => match lock.wait(limit).acquire().await {
+            Err(error) if error.is_not_acquired() => Ok(None),
+            outcome => outcome.map(Some),
+        },
+        Way::Drop(polls, limit) => match Limited::new(lock.acquire(), polls, limit).await {
+            Some(outcome) => outcome.map(Some),
+            None => Ok(None),
+        },
+    }
+}
+
+/// A future that is dropped after a number of polls, or after a time: then the output is `None`.
+struct Limited<F> {
+    future: Option<Pin<Box<F>>>,
+    polls: u32,
+    limit: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+impl<F: Future> Limited<F> {
+    fn new(future: F, polls: u32, limit: Duration) -> Self {
+        let limit = SystemClock.sleep_until(SystemClock.now() + limit);
+        Self { future: Some(Box::pin(future)), polls, limit }
+    }
+}
+
+impl<F> fmt::Debug for Limited<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Limited").field("polls", &self.polls).finish_non_exhaustive()
+    }
+}
+
+impl<F: Future> Future for Limited<F> {
+    type Output = Option<F::Output>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { future, polls, limit } = &mut *self;
+        if *polls == 0 || limit.as_mut().poll(cx).is_ready() {
+            *future = None;
+            return Poll::Ready(None);
+        }
+        *polls -= 1;
+        match future {
+            Some(future) => future.as_mut().poll(cx).map(Some),
+            None => Poll::Ready(None),
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! A run of a plan: one server, a network, and processes with the real core, on one thread in virtual time.
+
+use std::{
+    collections::BTreeMap,
+    future::poll_fn,
+    io,
+    sync::{Arc, Mutex},
+    task::Waker,
+    time::Duration,
+};
+
+use polylock_core::{Locks, OwnerId, Store, simulation::Process, sync::lock, wakeups::Wakeups};
+use polylock_testkit::history::Section;
+use tokio::{
+    runtime::{Builder, Handle},
+    task::JoinHandle,
+};
+
+use super::{
+    check::{self, Violation},
+    network::{Network, Way, nanos},
+    plan::{FAULTS_END, Fault, FaultKind, PROCESSES, Plan, RUN_END, WORK_END, stream},
+    process::{LocalClock, Surroundings},
+    queue_client::QueueClient,
+    queue_server::QueueServer,
+    server::Server,
+    time::{MS, Time},
+    timeline::{Line, Timeline},
+    workload::{Client, Record},
+};
+
+/// The time after the last fault in which the leases of former holders expire and late messages arrive.
+const SETTLED: Duration = Duration::from_secs(16);
+
+/// The longest time for which a lock may stay free although a request waits: a recheck, and the time limits of lost messages before.
+const LONGEST_FREE: Duration = Duration::from_secs(2);
+
+/// The outcome of a run.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The number of sections.
+    pub sections: usize,
+    /// The broken promises, in order of time.
+    pub violations: Vec<Violation>,
+    /// The events, if they were recorded.
+    pub timeline: Vec<Line>,
+}
+
+/// Executes `plan`.
+///
+/// # Errors
+/// If the runtime can't be created.
+pub fn run(plan: &Plan, is_recorded: bool) -> io::Result<Outcome> {
+    // The jitter of core's retries comes from the thread's generator.
+    fastrand::seed(plan.seed);
+    let time = Time::new(stream(plan.seed, &[3]));
+    let (idle, driver): (_, Arc<Mutex<Option<Waker>>>) = (time.clone(), Arc::default());
+    let wake = driver.clone();
+    let runtime = Builder::new_current_thread()
+        .on_thread_park(move || {
+            idle.advance();
+            // Otherwise the thread would wait although there are further events.
+            if let Some(waker) = &*lock(&wake) {
+                waker.wake_by_ref();
+            }
+        })
+        .build()?;
+    let outcome = runtime.block_on(async {
+        let world = World::new(plan, time.clone(), is_recorded);
+        let mut main = tokio::spawn(world.run());
+        poll_fn(|context| {
+            *lock(&driver) = Some(context.waker().clone());
+            std::pin::Pin::new(&mut main).poll(context)
+        })
+        .await
+    });
+    time.clear();
+    outcome.map_err(io::Error::other)
+}
+
+#[derive(Debug)]
+struct World {
+    plan: Plan,
+    time: Arc<Time>,
+    network: Arc<Network>,
+    server: Arc<Server>,
+    record: Arc<Mutex<Record>>,
+    timeline: Arc<Timeline>,
+    machines: Vec<LocalClock>,
+    nodes: Mutex<Vec<Node>>,
+}
+
+/// A process in its present life.
+#[derive(Debug)]
+struct Node {
+    process: Arc<Process>,
+    wakeups: Arc<Wakeups>,
+    /// True at the end if all background work ended in time.
+    work: JoinHandle<bool>,
+    life: u64,
+    /// The number of pauses and crashes in progress.
+    stops: u32,
+    is_down: bool,
+    /// The times in which it was stopped.
+    stopped: Vec<(u64, u64)>,
+}
+
+impl World {
+    fn new(plan: &Plan, time: Arc<Time>, is_recorded: bool) -> Arc<Self> {
+        let noisy_until = if plan.is_noisy { nanos(FAULTS_END) } else { 0 };
+        let network = Network::new(time.clone(), plan.seed, noisy_until);
+        let server = Server::new(time.clone(), network.clone(), QueueServer::new(plan.planted));
+        let machine = |number| LocalClock::draw(time.clone(), &mut stream(plan.seed, &[4, number as u64]));
+        let machines: Vec<LocalClock> = (0..PROCESSES).map(machine).collect();
+        let timeline = Timeline::new(time.clone(), is_recorded);
+        let world = Arc::new(Self {
+            plan: plan.clone(),
+            time,
+            network,
+            server,
+            record: Arc::default(),
+            timeline,
+            machines,
+            nodes: Mutex::default(),
+        });
+        *lock(&world.nodes) = (0..PROCESSES).map(|number| world.start(number, 0)).collect();
+        for fault in &plan.faults {
+            world.schedule(*fault);
+        }
+        world
+    }
+
+    /// Starts process `number` in its life `life`.
+    fn start(&self, number: usize, life: u64) -> Node {
+        let clock = self.machines[number].clone();
+        let surroundings = Surroundings::new(clock.clone(), self.plan.seed, number, life);
+        let process = Process::new(Handle::current(), Box::new(surroundings));
+        let store = QueueClient::open(self.server.clone(), number, self.plan.planted);
+        let wakeups = store.wakeups();
+        let clients: Vec<_> =
+            self.plan.clients.iter().filter(|client| client.process == number).copied().collect();
+        let (seed, time, record) = (self.plan.seed, self.time.clone(), self.record.clone());
+        let (timeline, inside) = (self.timeline.clone(), process.clone());
+        let work = process.spawn(async move {
+            let locks = Locks::builder(Store::new(Arc::new(store))).owner(&OwnerId::unique()).build();
+            let clients: Vec<_> = clients
+                .into_iter()
+                .map(|client| Client {
+                    name: format!("p{number}.{life}/c{}", client.number),
+                    locks: locks.clone(),
+                    clock: clock.clone(),
+                    time: time.clone(),
+                    random: stream(seed, &[5, client.number as u64, life]),
+                    record: record.clone(),
+                    timeline: timeline.clone(),
+                })
+                .map(|client| inside.spawn(client.run()))
+                .collect();
+            for client in clients {
+                if client.await.is_err() {
+                    lock(&record).surprises.push(format!("a client of p{number} has panicked"));
+                }
+            }
+            locks.close(Duration::from_secs(5)).await
+        });
+        Node { process, wakeups, work, life, stops: 0, is_down: false, stopped: Vec::new() }
+    }
+
+    fn schedule(self: &Arc<Self>, fault: Fault) {
+        let (begin, end) = (self.clone(), self.clone());
+        self.time.at(nanos(fault.at), move || begin.begin(fault));
+        self.time.at(nanos(fault.at + fault.lasts), move || end.end(fault));
+    }
+
+    fn begin(&self, fault: Fault) {
+        self.timeline.note("fault", || format!("begins: {fault}"));
+        let until = nanos(fault.at + fault.lasts);
+        match fault.kind {
+            FaultKind::Pause(number) | FaultKind::Crash(number) => {
+                let now = self.time.now();
+                let node = &mut lock(&self.nodes)[number];
+                node.stops += 1;
+                node.stopped.push((now, until));
+                if let FaultKind::Crash(_) = fault.kind {
+                    node.process.crash();
+                    node.is_down = true;
+                    self.bury(number, now);
+                } else {
+                    node.process.pause();
+                }
+            }
+            FaultKind::PauseServer => self.server.pause(),
+            FaultKind::RestartServer => self.server.crash(),
+            FaultKind::CutRequests(number) => self.network.cut(number, Way::There, until),
+            FaultKind::CutReplies(number) => self.network.cut(number, Way::Back, until),
+            FaultKind::Slow(number, by) => self.network.slow(number, by, until),
+        }
+    }
+
+    fn end(&self, fault: Fault) {
+        self.timeline.note("fault", || format!("ends: {fault}"));
+        match fault.kind {
+            FaultKind::Pause(number) | FaultKind::Crash(number) => {
+                let nodes = &mut lock(&self.nodes);
+                let node = &mut nodes[number];
+                node.stops -= 1;
+                if node.stops == 0 && node.is_down {
+                    let stopped = std::mem::take(&mut node.stopped);
+                    let new = self.start(number, node.life + 1);
+                    nodes[number] = Node { stopped, ..new };
+                } else if node.stops == 0 {
+                    node.process.resume();
+                }
+            }
+            FaultKind::PauseServer => self.server.resume(),
+            FaultKind::RestartServer => self.server.restart(),
+            FaultKind::CutRequests(_) | FaultKind::CutReplies(_) | FaultKind::Slow(..) => {}
+        }
+    }
+
+    /// Ends the sections and requests of a process that has crashed.
+    fn bury(&self, number: usize, now: u64) {
+        let prefix = format!("p{number}.");
+        let mut record = lock(&self.record);
+        for section in record.sections.iter_mut().filter(|section| section.client.starts_with(&prefix)) {
+            if section.open && section.released.is_none() {
+                section.released = Some(now);
+            }
+        }
+        record.waiting.retain(|(client, _)| !client.starts_with(&prefix));
+    }
+
+    async fn run(self: Arc<Self>) -> Outcome {
+        self.time.sleep_until(nanos(SETTLED)).await;
+        let mut violations = Vec::new();
+        let mut free_since: BTreeMap<String, u64> = BTreeMap::new();
+        while self.time.now() < nanos(RUN_END)
+            && !lock(&self.nodes).iter().all(|node| node.work.is_finished())
+        {
+            self.time.sleep_until(self.time.now() + 100 * MS).await;
+            self.watch(&mut free_since, &mut violations);
+        }
+        self.check_end(&mut violations).await;
+        violations.extend(check::sections(&lock(&self.record).sections, |section| self.stops(section)));
+        violations.sort_by_key(|violation| violation.at);
+        let sections = lock(&self.record).sections.len();
+        // The tasks of all processes end here; none of them is to release anything.
+        lock(&self.nodes).iter().for_each(|node| node.process.crash());
+        Outcome { sections, violations, timeline: self.timeline.lines() }
+    }
+
+    fn stops(&self, section: &Section) -> Vec<(u64, u64)> {
+        let number = section.client[1..].split('.').next().and_then(|number| number.parse::<usize>().ok());
+        number.map(|number| lock(&self.nodes)[number].stopped.clone()).unwrap_or_default()
+    }
+
+    /// Finds locks that stay free although a request waits.
+    fn watch(&self, free_since: &mut BTreeMap<String, u64>, violations: &mut Vec<Violation>) {
+        let now = self.time.now();
+        let live = self.server.locks.live(self.server.now_us());
+        let free: Vec<String> =
+            live.iter().filter(|entry| entry.is_free_to_go).map(|entry| entry.name.to_string()).collect();
+        free_since.retain(|name, _| free.contains(name));
+        for name in free {
+            let since = *free_since.entry(name.clone()).or_insert(now);
+            if now - since > nanos(LONGEST_FREE) {
+                let what = format!("lost wake-up: {name} is free, and a request waits");
+                violations.push(Violation::new(since, "lost wake-up", what));
+                free_since.insert(name, u64::MAX / 2);
+            }
+        }
+    }
+
+    /// Checks that nothing is left: no request that waits, no entry in the store, no work in the background.
+    async fn check_end(&self, violations: &mut Vec<Violation>) {
+        let now = self.time.now();
+        let mut found = |kind, what: String| violations.push(Violation::new(now, kind, what));
+        {
+            let record = lock(&self.record);
+            for (client, since) in &record.waiting {
+                let since = Duration::from_nanos(*since);
+                found("lost wake-up", format!("lost wake-up: {client} still waits, since {since:?}"));
+            }
+            for surprise in &record.surprises {
+                found("surprise", surprise.clone());
+            }
+        }
+        let live = self.server.locks.live(self.server.now_us());
+        for entry in live {
+            let what = if entry.is_held { "hold" } else { "queue entry" };
+            found("leak", format!("leak: the server has a {what} of {}", entry.name));
+        }
+        for (number, node) in lock(&self.nodes).iter().enumerate() {
+            if !node.wakeups.is_empty() {
+                found("leak", format!("leak: p{number} has registered waiters"));
+            }
+        }
+        let works: Vec<_> = {
+            let nodes = &mut *lock(&self.nodes);
+            nodes
+                .iter_mut()
+                .filter(|node| node.work.is_finished())
+                .map(|node| std::mem::replace(&mut node.work, tokio::spawn(async { true })))
+                .collect()
+        };
+        for work in works {
+            if !work.await.unwrap_or(false) {
+                found("leak", "leak: background work of a process has not ended".to_owned());
+            }
+        }
+    }
+}
+
+/// A run is long enough for its phases.
+const _: () = assert!(SETTLED.as_secs() < WORK_END.as_secs() && FAULTS_END.as_secs() < SETTLED.as_secs());
