@@ -192,7 +192,7 @@ impl<T: Send + 'static> CallerTask<T> {
         let Some(future) = &mut self.future else {
             return Poll::Ready(Err("polled after its end".to_owned()));
         };
-        let _context = (!is_current()).then(|| self.io.runtime.enter());
+        let _context = (!is_current() && !is_simulated()).then(|| self.io.runtime.enter());
         let output = match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
             Ok(Poll::Pending) => return Poll::Pending,
             Ok(Poll::Ready(output)) => Ok(output),

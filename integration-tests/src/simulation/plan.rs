@@ -12,7 +12,7 @@ pub const PROCESSES: usize = 3;
 pub const FAULTS_END: Duration = Duration::from_secs(12);
 
 /// The time from which clients begin no section, long after the leases of all former holders have expired.
-pub const WORK_END: Duration = Duration::from_secs(18);
+pub const WORK_END: Duration = Duration::from_secs(24);
 
 /// The latest end of a run: all requests have been granted in turn.
 pub const RUN_END: Duration = Duration::from_secs(60);
