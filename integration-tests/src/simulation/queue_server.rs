@@ -3,6 +3,7 @@
 
 use std::{
     collections::BTreeMap,
+    fmt,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -71,6 +72,33 @@ pub enum Reply {
     Released(bool),
     /// A number.
     Drawn(u64),
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Claim { request, ticket, .. } => {
+                write!(f, "claims {} {} with ticket {ticket}", request.name, request.mode)
+            }
+            Self::KeepAlive(requests) => write!(f, "keeps {} entries alive", requests.len()),
+            Self::Release(request, _) => write!(f, "releases {} {}", request.name, request.mode),
+            Self::Draw => f.write_str("draws a number"),
+        }
+    }
+}
+
+impl fmt::Display for Reply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Granted(grant) => write!(f, "granted with token {}", grant.token),
+            Self::Queued { position, ahead, .. } => write!(f, "queued at {position} behind {ahead}"),
+            Self::Expired => f.write_str("expired"),
+            Self::Kept(states) => write!(f, "{states:?}"),
+            Self::Released(true) => f.write_str("released"),
+            Self::Released(false) => f.write_str("no entry"),
+            Self::Drawn(number) => write!(f, "{number}"),
+        }
+    }
 }
 
 /// The state of an entry after a keep-alive.

@@ -9,6 +9,7 @@ use super::{
     network::{Network, Way},
     queue_server::{Call, QueueServer, Reply},
     time::Time,
+    timeline::Timeline,
 };
 
 /// The server's clock at the begin of a run, in microseconds.
@@ -19,6 +20,7 @@ const EPOCH_US: i64 = 1_700_000_000_000_000;
 pub struct Server {
     time: Arc<Time>,
     network: Arc<Network>,
+    timeline: Arc<Timeline>,
     /// The locks.
     pub locks: QueueServer,
     state: Mutex<State>,
@@ -38,8 +40,13 @@ pub type ReplySender = UnboundedSender<(i64, Reply)>;
 impl Server {
     /// Creates a server that is up.
     #[must_use]
-    pub fn new(time: Arc<Time>, network: Arc<Network>, locks: QueueServer) -> Arc<Self> {
-        Arc::new(Self { time, network, locks, state: Mutex::default() })
+    pub fn new(
+        time: Arc<Time>,
+        network: Arc<Network>,
+        timeline: Arc<Timeline>,
+        locks: QueueServer,
+    ) -> Arc<Self> {
+        Arc::new(Self { time, network, timeline, locks, state: Mutex::default() })
     }
 
     /// Returns the time of the server's clock, in microseconds.
@@ -64,9 +71,16 @@ impl Server {
         }
         drop(state);
         let now = self.now_us();
+        let sent = self.timeline.is_recorded().then(|| call.to_string());
         let (reply, notifications) = self.locks.execute(now, call);
+        if let Some(call) = sent {
+            self.timeline.note("server", || format!("p{link} {call}: {reply}"));
+        }
         self.network.send(link, Way::Back, move || drop(sender.send((now, reply))));
         for (subscriber, handover) in notifications {
+            self.timeline.note("server", || {
+                format!("grants token {} to a waiter of p{}", handover.grant.token, subscriber.link)
+            });
             self.network.send(subscriber.link, Way::Back, move || subscriber.wakeups.deliver(handover));
         }
     }

@@ -40,6 +40,12 @@ impl Timeline {
         Arc::new(Self { time, lines: is_recorded.then(Mutex::default) })
     }
 
+    /// Returns true if events are recorded.
+    #[must_use]
+    pub const fn is_recorded(&self) -> bool {
+        self.lines.is_some()
+    }
+
     /// Adds an event of `who`, which `what` describes.
     pub fn note(&self, who: impl fmt::Display, what: impl FnOnce() -> String) {
         if let Some(lines) = &self.lines {

@@ -145,7 +145,10 @@ impl Client {
             let renewed = guard.renewed();
             if guard.is_held() {
                 let deadline = self.clock.to_run(guard.deadline().as_nanos());
-                self.update(at, |section, now| (section.deadline, section.polled) = (deadline, Some(now)));
+                // A poll at the time of the end is no later than the end.
+                self.update(at, |section, now| {
+                    (section.deadline, section.polled) = (deadline, now.checked_sub(1))
+                });
             }
             tokio::select! {
                 biased;

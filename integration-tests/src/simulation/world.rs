@@ -107,14 +107,34 @@ struct Node {
     stopped: Vec<(u64, u64)>,
 }
 
+impl Node {
+    /// Begins a pause or a crash, possibly during others.
+    fn stop(&mut self, now: u64) {
+        if self.stops == 0 {
+            self.stopped.push((now, u64::MAX));
+        }
+        self.stops += 1;
+    }
+
+    /// Ends a pause or a crash. Returns true if it was the last one in progress.
+    fn stop_ends(&mut self, now: u64) -> bool {
+        self.stops -= 1;
+        if let (0, Some((_, until))) = (self.stops, self.stopped.last_mut()) {
+            *until = now;
+        }
+        self.stops == 0
+    }
+}
+
 impl World {
     fn new(plan: &Plan, time: Arc<Time>, is_recorded: bool) -> Arc<Self> {
         let noisy_until = if plan.is_noisy { nanos(FAULTS_END) } else { 0 };
         let network = Network::new(time.clone(), plan.seed, noisy_until);
-        let server = Server::new(time.clone(), network.clone(), QueueServer::new(plan.planted));
+        let timeline = Timeline::new(time.clone(), is_recorded);
+        let server =
+            Server::new(time.clone(), network.clone(), timeline.clone(), QueueServer::new(plan.planted));
         let machine = |number| LocalClock::draw(time.clone(), &mut stream(plan.seed, &[4, number as u64]));
         let machines: Vec<LocalClock> = (0..PROCESSES).map(machine).collect();
-        let timeline = Timeline::new(time.clone(), is_recorded);
         let world = Arc::new(Self {
             plan: plan.clone(),
             time,
@@ -181,8 +201,7 @@ impl World {
             FaultKind::Pause(number) | FaultKind::Crash(number) => {
                 let now = self.time.now();
                 let node = &mut lock(&self.nodes)[number];
-                node.stops += 1;
-                node.stopped.push((now, until));
+                node.stop(now);
                 if let FaultKind::Crash(_) = fault.kind {
                     node.process.crash();
                     node.is_down = true;
@@ -205,12 +224,14 @@ impl World {
             FaultKind::Pause(number) | FaultKind::Crash(number) => {
                 let nodes = &mut lock(&self.nodes);
                 let node = &mut nodes[number];
-                node.stops -= 1;
-                if node.stops == 0 && node.is_down {
+                if !node.stop_ends(self.time.now()) {
+                    return;
+                }
+                if node.is_down {
                     let stopped = std::mem::take(&mut node.stopped);
                     let new = self.start(number, node.life + 1);
                     nodes[number] = Node { stopped, ..new };
-                } else if node.stops == 0 {
+                } else {
                     node.process.resume();
                 }
             }
@@ -265,10 +286,11 @@ impl World {
         free_since.retain(|name, _| free.contains(name));
         for name in free {
             let since = *free_since.entry(name.clone()).or_insert(now);
-            if now - since > nanos(LONGEST_FREE) {
+            if now.saturating_sub(since) > nanos(LONGEST_FREE) {
                 let what = format!("lost wake-up: {name} is free, and a request waits");
                 violations.push(Violation::new(since, "lost wake-up", what));
-                free_since.insert(name, u64::MAX / 2);
+                // It is reported once.
+                free_since.insert(name, u64::MAX);
             }
         }
     }
