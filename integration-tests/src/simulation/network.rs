@@ -83,7 +83,7 @@ impl Network {
         if now < self.noisy_until {
             match random.u16(..1000) {
                 0..5 => return None,
-                5..10 => at += nanos(between(random, 100..3000)),
+                5..10 => at += nanos(between(random, 100..1500)),
                 10..40 => at += nanos(between(random, 1..100)),
                 _ => {}
             }

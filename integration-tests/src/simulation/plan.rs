@@ -9,10 +9,10 @@ use fastrand::Rng;
 pub const PROCESSES: usize = 3;
 
 /// The end of the last fault. From then on the network is reliable.
-pub const FAULTS_END: Duration = Duration::from_secs(12);
+pub const FAULTS_END: Duration = Duration::from_secs(10);
 
 /// The time from which clients begin no section, long after the leases of all former holders have expired.
-pub const WORK_END: Duration = Duration::from_secs(24);
+pub const WORK_END: Duration = Duration::from_secs(17);
 
 /// The latest end of a run: all requests have been granted in turn.
 pub const RUN_END: Duration = Duration::from_secs(60);
@@ -128,7 +128,7 @@ impl Plan {
         let mut random = stream(seed, &[0]);
         let clients = (0..random.usize(3..10)).map(|number| Client { process: number % PROCESSES, number });
         let clients = clients.collect();
-        let faults = (0..random.usize(0..8)).map(|_| Fault::draw(&mut random)).collect();
+        let faults = (0..random.usize(0..16)).map(|_| Fault::draw(&mut random)).collect();
         Self { seed, clients, faults, is_noisy: random.u8(..4) > 0, planted }
     }
 
@@ -159,10 +159,14 @@ impl Fault {
             4 => FaultKind::RestartServer,
             5 | 6 => FaultKind::CutRequests(process),
             7 | 8 => FaultKind::CutReplies(process),
-            _ => FaultKind::Slow(process, between(random, 5..1500)),
+            _ => FaultKind::Slow(process, between(random, 5..1000)),
         };
-        let lasts = between(random, 5..4000);
-        let at = between(random, 100..12_000).min(FAULTS_END - lasts);
+        let lasts = match random.u8(..3) {
+            0 => between(random, 1..20),
+            1 => between(random, 20..200),
+            _ => between(random, 200..2500),
+        };
+        let at = between(random, 100..10_000).min(FAULTS_END - lasts);
         Self { at, lasts, kind }
     }
 }

@@ -2,7 +2,7 @@
 //! clock, a handover by the release with a notification that may be lost, and claims that expire.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt,
     sync::{Arc, Mutex},
     time::Duration,
@@ -129,6 +129,10 @@ struct State {
     /// The holds that have expired, for the planted bug.
     expired: Vec<Entry>,
     notifications: Vec<(Subscriber, Handover)>,
+    /// The requests that were released, for the check.
+    ended: BTreeSet<RequestId>,
+    /// The claims that had an effect after the release of their request, with their times.
+    late: Vec<(i64, LockName)>,
 }
 
 #[derive(Debug, Clone)]
@@ -274,6 +278,8 @@ impl QueueServer {
         };
         if !request.queues && matches!(reply, Reply::Queued { .. }) {
             entries.remove(at);
+        } else if state.ended.contains(&request.id) {
+            state.late.push((now, request.name.clone()));
         }
         state.locks.insert(request.name.clone(), entries);
         reply
@@ -303,6 +309,7 @@ impl QueueServer {
     }
 
     fn release(&self, state: &mut State, now: i64, request: &Arc<Request>, late_us: i64) -> bool {
+        state.ended.insert(request.id);
         if late_us > now {
             state.released.insert(request.id, late_us);
         }
@@ -328,6 +335,12 @@ impl QueueServer {
         if self.has(Planted::LostState) {
             lock(&self.state).locks.clear();
         }
+    }
+
+    /// Returns the claims that had an effect after the release of their request, with their times.
+    #[must_use]
+    pub fn late(&self) -> Vec<(i64, LockName)> {
+        lock(&self.state).late.clone()
     }
 
     /// Returns the live entries at `now`.

@@ -55,6 +55,12 @@ impl Server {
         EPOCH_US + (self.time.now() / 1000).cast_signed()
     }
 
+    /// Returns the time of the run at which the server's clock shows `us`.
+    #[must_use]
+    pub const fn to_run(us: i64) -> u64 {
+        (us - EPOCH_US).cast_unsigned() * 1000
+    }
+
     /// Sends `call` on `link`.
     pub fn call(self: &Arc<Self>, link: usize, call: Call, reply: ReplySender) {
         let server = self.clone();

@@ -78,7 +78,7 @@ impl Client {
     /// Uses locks until [`WORK_END`].
     pub async fn run(mut self) {
         loop {
-            let pause = between(&mut self.random, 0..200);
+            let pause = between(&mut self.random, 0..100);
             self.sleep(pause).await;
             if self.time.now() >= nanos(WORK_END) {
                 return;
@@ -99,7 +99,7 @@ impl Client {
         let random = &mut self.random;
         let name = NAMES[random.usize(..NAMES.len())];
         let mode = if random.u8(..3) == 0 { Mode::Shared } else { Mode::Exclusive };
-        let ttl = between(random, 300..3000);
+        let ttl = between(random, 200..2000);
         let way = match random.u8(..10) {
             0 => Way::Try,
             1..=5 => Way::Wait,
@@ -177,7 +177,7 @@ impl Client {
     fn draw_hold(&mut self) -> (Duration, End) {
         let random = &mut self.random;
         let lasts = match random.u8(..4) {
-            0 => between(random, 300..2000),
+            0 => between(random, 300..1500),
             _ => between(random, 0..100),
         };
         // A lease that is left to expire looks like a leak at the end of a run.

@@ -30,7 +30,7 @@ use super::{
 };
 
 /// The time after the last fault in which the leases of former holders expire and late messages arrive.
-const SETTLED: Duration = Duration::from_secs(20);
+const SETTLED: Duration = Duration::from_secs(15);
 
 /// The longest time for which a lock may stay free although a request waits: a recheck, and the time limits of lost messages before.
 const LONGEST_FREE: Duration = Duration::from_secs(2);
@@ -309,6 +309,15 @@ impl World {
                 found("surprise", surprise.clone());
             }
         }
+        for (at, name) in self.server.locks.late() {
+            let at = Server::to_run(at);
+            violations.push(Violation::new(
+                at,
+                "late claim",
+                format!("a claim of {name} after its release has an effect"),
+            ));
+        }
+        let mut found = |kind, what: String| violations.push(Violation::new(now, kind, what));
         let live = self.server.locks.live(self.server.now_us());
         for entry in live {
             let what = if entry.is_held { "hold" } else { "queue entry" };
