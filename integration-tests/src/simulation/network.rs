@@ -35,6 +35,8 @@ pub struct Network {
 #[derive(Debug)]
 struct Direction {
     random: Rng,
+    /// The longest delay without a fault.
+    latency: u64,
     cut_until: u64,
     slow_until: u64,
     slow_by: Duration,
@@ -44,11 +46,10 @@ impl Network {
     /// Creates the network of a run.
     #[must_use]
     pub fn new(time: Arc<Time>, seed: u64, noisy_until: u64) -> Arc<Self> {
-        let direction = |link: usize, way| Direction {
-            random: stream(seed, &[1, link as u64, way]),
-            cut_until: 0,
-            slow_until: 0,
-            slow_by: Duration::ZERO,
+        let direction = |link: usize, way| {
+            let mut random = stream(seed, &[1, link as u64, way]);
+            let latency = MS * [1, 5, 50][random.usize(..3)];
+            Direction { random, latency, cut_until: 0, slow_until: 0, slow_by: Duration::ZERO }
         };
         let links = (0..PROCESSES).map(|link| [direction(link, 0), direction(link, 1)]).collect();
         Arc::new(Self { time, noisy_until, links: Mutex::new(links) })
@@ -79,7 +80,7 @@ impl Network {
         let now = self.time.now();
         let direction = &mut lock(&self.links)[link][way as usize];
         let random = &mut direction.random;
-        let mut at = now + random.u64(MS / 10..MS);
+        let mut at = now + random.u64(MS / 10..direction.latency);
         if now < self.noisy_until {
             match random.u16(..1000) {
                 0..5 => return None,

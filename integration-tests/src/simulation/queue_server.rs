@@ -319,7 +319,7 @@ impl QueueServer {
             let before = entries.len();
             entries.retain(|entry| {
                 let is_own = entry.request.id == request.id && entry.expires_us > now;
-                !is_own && !(is_foreign && entry.queue_entry.held)
+                !(is_own || is_foreign && entry.queue_entry.held)
             });
             removed = entries.len() < before;
         }
@@ -341,6 +341,14 @@ impl QueueServer {
     #[must_use]
     pub fn late(&self) -> Vec<(i64, LockName)> {
         lock(&self.state).late.clone()
+    }
+
+    /// Returns the time at which the hold of `name` with `token` expires, unless it was renewed later; `None` if it has ended.
+    #[must_use]
+    pub fn expires(&self, name: &LockName, token: FencingToken) -> Option<i64> {
+        let state = lock(&self.state);
+        let holds = |entry: &&Entry| entry.queue_entry.held && entry.token == Some(token.get());
+        Some(state.locks.get(name)?.iter().find(holds)?.expires_us)
     }
 
     /// Returns the live entries at `now`.

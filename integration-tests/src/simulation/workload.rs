@@ -17,6 +17,7 @@ use super::{
     network::nanos,
     plan::{FAULTS_END, WORK_END, between},
     process::LocalClock,
+    server::Server,
     time::Time,
     timeline::Timeline,
 };
@@ -33,6 +34,8 @@ pub struct Record {
     pub waiting: BTreeSet<(String, u64)>,
     /// The errors that only a bug explains.
     pub surprises: Vec<String>,
+    /// The holds with a deadline after the end of their lease at the server, and the times at which that was found.
+    pub overlong: Vec<(u64, String)>,
 }
 
 /// One life of a client.
@@ -42,6 +45,8 @@ pub struct Client {
     pub name: String,
     /// Its locks.
     pub locks: Locks,
+    /// The server of its locks.
+    pub server: Arc<Server>,
     /// The clock of its process.
     pub clock: LocalClock,
     /// The clock of the run.
@@ -131,7 +136,7 @@ impl Client {
         let mut section =
             Section::new(guard.name().as_str(), &self.name, guard.mode(), invoked..acquired).token(token);
         section.open = true;
-        section.deadline = self.clock.to_run(guard.deadline().as_nanos());
+        section.deadline = self.deadline(&guard);
         let at = {
             let mut record = lock(&self.record);
             record.sections.push(section);
@@ -144,10 +149,10 @@ impl Client {
         let is_lost = loop {
             let renewed = guard.renewed();
             if guard.is_held() {
-                let deadline = self.clock.to_run(guard.deadline().as_nanos());
+                let deadline = self.deadline(&guard);
                 // A poll at the time of the end is no later than the end.
                 self.update(at, |section, now| {
-                    (section.deadline, section.polled) = (deadline, now.checked_sub(1))
+                    (section.deadline, section.polled) = (deadline, now.checked_sub(1));
                 });
             }
             tokio::select! {
@@ -165,13 +170,24 @@ impl Client {
             return self.update(at, |section, _| section.open = false);
         }
         if guard.is_held() {
-            let deadline = self.clock.to_run(guard.deadline().as_nanos());
+            let deadline = self.deadline(&guard);
             self.update(at, |section, _| section.deadline = deadline);
         }
         self.update(at, |section, now| (section.released, section.open) = (Some(now), false));
         self.note(|| format!("ends its hold of {}: {end:?}", guard.name()));
         let outcome = self.end(guard, end).await;
         self.note(|| format!("has ended its hold: {outcome:?}"));
+    }
+
+    /// Returns the time of the run at which `guard` ends if it is not renewed. That is before its lease ends at the server.
+    fn deadline(&self, guard: &Guard) -> u64 {
+        let deadline = self.clock.to_run(guard.deadline().as_nanos());
+        let expires = self.server.locks.expires(guard.name(), guard.fencing_token()).map(Server::to_run);
+        if guard.is_held() && expires.is_some_and(|expires| deadline > expires) {
+            let what = format!("{} holds {} until after the end of its lease", self.name, guard.name());
+            lock(&self.record).overlong.push((self.time.now(), what));
+        }
+        deadline
     }
 
     fn draw_hold(&mut self) -> (Duration, End) {

@@ -162,7 +162,7 @@ impl World {
         let clients: Vec<_> =
             self.plan.clients.iter().filter(|client| client.process == number).copied().collect();
         let (seed, time, record) = (self.plan.seed, self.time.clone(), self.record.clone());
-        let (timeline, inside) = (self.timeline.clone(), process.clone());
+        let (timeline, inside, server) = (self.timeline.clone(), process.clone(), self.server.clone());
         let work = process.spawn(async move {
             let locks = Locks::builder(Store::new(Arc::new(store))).owner(&OwnerId::unique()).build();
             let clients: Vec<_> = clients
@@ -170,6 +170,7 @@ impl World {
                 .map(|client| Client {
                     name: format!("p{number}.{life}/c{}", client.number),
                     locks: locks.clone(),
+                    server: server.clone(),
                     clock: clock.clone(),
                     time: time.clone(),
                     random: stream(seed, &[5, client.number as u64, life]),
@@ -308,6 +309,9 @@ impl World {
             for surprise in &record.surprises {
                 found("surprise", surprise.clone());
             }
+        }
+        for (at, what) in lock(&self.record).overlong.drain(..) {
+            violations.push(Violation::new(at, "deadline", what));
         }
         for (at, name) in self.server.locks.late() {
             let at = Server::to_run(at);
