@@ -104,6 +104,6 @@ fn print_plan(plan: &Plan) {
 }
 
 fn verdict(outcome: &Outcome) -> ExitCode {
-    outcome.violations.iter().for_each(|violation| println!("{}: {violation}", violation.kind));
+    outcome.violations.iter().for_each(|violation| println!("{violation}"));
     if outcome.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
