@@ -14,12 +14,18 @@ use polylock_core::sync::lock;
 /// The nanoseconds of a millisecond.
 pub const MS: u64 = 1_000_000;
 
+/// The number of times that the clock may be read without an advance: the code that reads it more often never ends.
+const MOST_READS: u64 = 1_000_000;
+
 /// The clock of a run, in nanoseconds since its begin, and the events to come.
 #[derive(Debug)]
 pub struct Time(Mutex<State>);
 
 struct State {
     now: u64,
+    /// The number of times that the clock was read since it has advanced.
+    reads: u64,
+    is_stuck: bool,
     /// The order of events at the same time is random.
     ties: Rng,
     events: BTreeMap<Key, Event>,
@@ -40,6 +46,19 @@ impl fmt::Debug for State {
 }
 
 impl State {
+    /// Returns the time.
+    ///
+    /// # Panics
+    /// If the code that reads the clock runs without end at one time.
+    fn read(&mut self) -> u64 {
+        self.reads += 1;
+        if self.reads > MOST_READS {
+            (self.reads, self.is_stuck) = (0, true);
+            panic!("an endless loop at {} ns", self.now);
+        }
+        self.now
+    }
+
     fn insert(&mut self, at: u64, event: Event) -> Key {
         let at = at.max(self.now);
         let mut key = (at, self.ties.u64(..));
@@ -55,13 +74,19 @@ impl Time {
     /// Creates a clock at zero. `ties` decides the order of events at the same time.
     #[must_use]
     pub fn new(ties: Rng) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(State { now: 0, ties, events: BTreeMap::new() })))
+        Arc::new(Self(Mutex::new(State { now: 0, reads: 0, is_stuck: false, ties, events: BTreeMap::new() })))
     }
 
     /// Returns the time.
     #[must_use]
     pub fn now(&self) -> u64 {
-        self.lock().now
+        self.lock().read()
+    }
+
+    /// Returns true if code ran without end at one time, and was stopped by a panic.
+    #[must_use]
+    pub fn was_stuck(&self) -> bool {
+        self.lock().is_stuck
     }
 
     /// Calls `call` at `at`.
@@ -79,7 +104,7 @@ impl Time {
     pub fn advance(&self) {
         let mut state = self.lock();
         let Some(((at, _), event)) = state.events.pop_first() else { return };
-        state.now = at;
+        (state.now, state.reads) = (at, 0);
         drop(state);
         match event {
             Event::Wake(waker) => waker.wake(),
@@ -112,7 +137,7 @@ impl Future for Sleep {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let Self { time, at, key } = &mut *self;
         let mut state = time.lock();
-        if state.now >= *at {
+        if state.read() >= *at {
             return Poll::Ready(());
         }
         let event = Event::Wake(cx.waker().clone());

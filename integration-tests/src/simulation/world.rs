@@ -310,6 +310,13 @@ impl World {
                 found("surprise", surprise.clone());
             }
         }
+        if self.time.was_stuck() {
+            violations.push(Violation::new(
+                now,
+                "endless loop",
+                "code ran without end at one time".to_owned(),
+            ));
+        }
         for (at, what) in lock(&self.record).overlong.drain(..) {
             violations.push(Violation::new(at, "deadline", what));
         }
