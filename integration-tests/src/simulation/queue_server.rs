@@ -46,7 +46,7 @@ pub enum Call {
     KeepAlive(Vec<Arc<Request>>),
     /// Removes the entry of the request, and refuses its claims until a time.
     Release(Arc<Request>, i64),
-    /// Draws a token, for the planted bug.
+    /// Draws a number: the first call of a client, and a token for the planted bug.
     Draw,
 }
 
@@ -163,8 +163,8 @@ impl Entry {
 pub struct LiveEntry {
     /// The name of the lock.
     pub name: LockName,
-    /// True if it holds the lock.
-    pub is_held: bool,
+    /// The token, if it holds the lock.
+    pub token: Option<u64>,
     /// True if it is in the queue, and no live entry blocks it.
     pub is_free_to_go: bool,
 }
@@ -359,7 +359,7 @@ impl QueueServer {
             let live: Vec<Entry> = entries.iter().filter(|entry| entry.expires_us > now).cloned().collect();
             let entry = |entry: &Entry| LiveEntry {
                 name: name.clone(),
-                is_held: entry.queue_entry.held,
+                token: entry.token.filter(|_| entry.queue_entry.held),
                 is_free_to_go: !entry.queue_entry.held && !is_blocked(&live, entry.queue_entry),
             };
             live.iter().map(entry).collect::<Vec<_>>()

@@ -10,7 +10,7 @@ use std::{
 };
 
 use fastrand::Rng;
-use polylock_core::{Clock, Guard, Lock, Locks, Mode, Result, SystemClock, sync::lock};
+use polylock_core::{Clock, Guard, Lock, LockName, Locks, Mode, Result, SystemClock, sync::lock};
 use polylock_testkit::history::Section;
 
 use super::{
@@ -36,6 +36,15 @@ pub struct Record {
     pub surprises: Vec<String>,
     /// The holds with a deadline after the end of their lease at the server, and the times at which that was found.
     pub overlong: Vec<(u64, String)>,
+}
+
+impl Record {
+    /// Returns true if a client has the hold of `name` with `token`.
+    #[must_use]
+    pub fn has_hold(&self, name: &LockName, token: u64) -> bool {
+        let is_it = |section: &&Section| section.token == Some(token) && section.lock == name.as_str();
+        self.sections.iter().rev().find(is_it).is_some_and(|section| section.open)
+    }
 }
 
 /// One life of a client.

@@ -22,7 +22,7 @@ use super::{
     plan::{FAULTS_END, Fault, FaultKind, PROCESSES, Plan, RUN_END, WORK_END, stream},
     process::{LocalClock, Surroundings},
     queue_client::QueueClient,
-    queue_server::QueueServer,
+    queue_server::{LiveEntry, QueueServer},
     server::Server,
     time::{MS, Time},
     timeline::{Line, Timeline},
@@ -34,6 +34,9 @@ const SETTLED: Duration = Duration::from_secs(15);
 
 /// The longest time for which a lock may stay free although a request waits: a recheck, and the time limits of lost messages before.
 const LONGEST_FREE: Duration = Duration::from_secs(2);
+
+/// The longest time between a grant at the server and the begin of its section, and between the end of a section and its release.
+const LONGEST_UNKNOWN: Duration = Duration::from_millis(800);
 
 /// The outcome of a run.
 #[derive(Debug)]
@@ -164,6 +167,7 @@ impl World {
         let (seed, time, record) = (self.plan.seed, self.time.clone(), self.record.clone());
         let (timeline, inside, server) = (self.timeline.clone(), process.clone(), self.server.clone());
         let work = process.spawn(async move {
+            store.connect().await;
             let locks = Locks::builder(Store::new(Arc::new(store))).owner(&OwnerId::unique()).build();
             let clients: Vec<_> = clients
                 .into_iter()
@@ -257,12 +261,12 @@ impl World {
     async fn run(self: Arc<Self>) -> Outcome {
         self.time.sleep_until(nanos(SETTLED)).await;
         let mut violations = Vec::new();
-        let mut free_since: BTreeMap<String, u64> = BTreeMap::new();
+        let mut since = BTreeMap::new();
         while self.time.now() < nanos(RUN_END)
             && !lock(&self.nodes).iter().all(|node| node.work.is_finished())
         {
             self.time.sleep_until(self.time.now() + 100 * MS).await;
-            self.watch(&mut free_since, &mut violations);
+            self.watch(&mut since, &mut violations);
         }
         self.check_end(&mut violations).await;
         violations.extend(check::sections(&lock(&self.record).sections, |section| self.stops(section)));
@@ -278,20 +282,31 @@ impl World {
         number.map(|number| lock(&self.nodes)[number].stopped.clone()).unwrap_or_default()
     }
 
-    /// Finds locks that stay free although a request waits.
-    fn watch(&self, free_since: &mut BTreeMap<String, u64>, violations: &mut Vec<Violation>) {
+    /// Finds states of the store that last for too long: a lock that is free although a request waits, and a hold that no client has.
+    fn watch(&self, since: &mut BTreeMap<String, u64>, violations: &mut Vec<Violation>) {
         let now = self.time.now();
         let live = self.server.locks.live(self.server.now_us());
-        let free: Vec<String> =
-            live.iter().filter(|entry| entry.is_free_to_go).map(|entry| entry.name.to_string()).collect();
-        free_since.retain(|name, _| free.contains(name));
-        for name in free {
-            let since = *free_since.entry(name.clone()).or_insert(now);
-            if now.saturating_sub(since) > nanos(LONGEST_FREE) {
-                let what = format!("lost wake-up: {name} is free, and a request waits");
-                violations.push(Violation::new(since, "lost wake-up", what));
+        let bad: BTreeMap<String, (&'static str, Duration)> = live
+            .iter()
+            .filter_map(|LiveEntry { name, token, is_free_to_go }| match token {
+                Some(token) if !lock(&self.record).has_hold(name, *token) => {
+                    let what = format!("leak: no client has the hold of {name} with token {token}");
+                    Some((what, ("leak", LONGEST_UNKNOWN)))
+                }
+                None if *is_free_to_go => {
+                    let what = format!("lost wake-up: {name} is free, and a request waits");
+                    Some((what, ("lost wake-up", LONGEST_FREE)))
+                }
+                _ => None,
+            })
+            .collect();
+        since.retain(|what, _| bad.contains_key(what));
+        for (what, (kind, longest)) in bad {
+            let since = since.entry(what.clone()).or_insert(now);
+            if now.saturating_sub(*since) > nanos(longest) {
+                violations.push(Violation::new(*since, kind, what));
                 // It is reported once.
-                free_since.insert(name, u64::MAX);
+                *since = u64::MAX;
             }
         }
     }
@@ -331,7 +346,7 @@ impl World {
         let mut found = |kind, what: String| violations.push(Violation::new(now, kind, what));
         let live = self.server.locks.live(self.server.now_us());
         for entry in live {
-            let what = if entry.is_held { "hold" } else { "queue entry" };
+            let what = if entry.token.is_some() { "hold" } else { "queue entry" };
             found("leak", format!("leak: the server has a {what} of {}", entry.name));
         }
         for (number, node) in lock(&self.nodes).iter().enumerate() {
