@@ -61,15 +61,15 @@ fn timeout(request: &Request) -> Duration {
 }
 
 impl QueueClient {
-    /// Opens the store of `server` in the process at the end of `link`.
+    /// Opens the store of `server` in the process at the end of `link`, in its life `life`.
     #[must_use]
-    pub fn open(server: Arc<Server>, link: usize, planted: Option<Planted>) -> Self {
+    pub fn open(server: Arc<Server>, (link, life): (usize, u64), planted: Option<Planted>) -> Self {
         let ttl = Duration::from_millis(100)..=Duration::from_secs(60);
         let mut capabilities = Capabilities::new(NAME, ttl);
         capabilities.notifications = Notifications::Pushed;
         let context = Context {
             server,
-            subscriber: Subscriber { link, wakeups: Arc::new(Wakeups::default()) },
+            subscriber: Subscriber { link, life, wakeups: Arc::new(Wakeups::default()) },
             capabilities,
             clock: ServerClock::default(),
             late_claims: Mutex::default(),

@@ -22,6 +22,8 @@ use super::plan::Planted;
 pub struct Subscriber {
     /// The link to its process.
     pub link: usize,
+    /// The life of its process.
+    pub life: u64,
     /// The waiters of the process.
     pub wakeups: Arc<Wakeups>,
 }
@@ -129,6 +131,8 @@ struct State {
     /// The holds that have expired, for the planted bug.
     expired: Vec<Entry>,
     notifications: Vec<(Subscriber, Handover)>,
+    /// The grants, for the check.
+    grants: Vec<GrantRecord>,
     /// The requests that were released, for the check.
     ended: BTreeSet<RequestId>,
     /// The claims that had an effect after the release of their request, with their times.
@@ -150,12 +154,30 @@ impl Entry {
         (self.queue_entry.held, self.token, self.expires_us) = (true, Some(token), expires_us);
     }
 
+    fn record(&self, token: u64, at: i64) -> GrantRecord {
+        let Self { request, subscriber, .. } = self;
+        GrantRecord { at, request: request.clone(), token, process: (subscriber.link, subscriber.life) }
+    }
+
     /// Returns the notification of a grant with `token`.
     fn notification(&self, token: u64, now: i64) -> Option<(Subscriber, Handover)> {
         let [ticket, position, token] = [self.ticket, self.queue_entry.seq, token].map(u64::cast_signed);
         let handover = Handover::new([ticket, position, token, self.expires_us - now])?;
         Some((self.subscriber.clone(), handover))
     }
+}
+
+/// A grant, for the checks of a run.
+#[derive(Debug, Clone)]
+pub struct GrantRecord {
+    /// The time, in microseconds of the server's clock.
+    pub at: i64,
+    /// The request.
+    pub request: Arc<Request>,
+    /// The token.
+    pub token: u64,
+    /// The link and the life of the process.
+    pub process: (usize, u64),
 }
 
 /// A live entry of a lock, for the checks of a run.
@@ -196,6 +218,7 @@ impl State {
             // A client that has died holds the lock no longer than it would have waited.
             let until = entries[at].expires_us;
             entries[at].grant(token, until);
+            self.grants.push(entries[at].record(token, now));
             self.notifications.extend(entries[at].notification(token, now));
         }
         if !entries.is_empty() {
@@ -262,6 +285,9 @@ impl QueueServer {
         let entry = entries[at].queue_entry;
         let reply = if entry.held || !is_blocked(&entries, entry) {
             let token = entries[at].token.unwrap_or_else(|| state.draw());
+            if !entry.held {
+                state.grants.push(entries[at].record(token, now));
+            }
             entries[at].grant(token, now + micros(request.ttl));
             FencingToken::new(token.cast_signed())
                 .map_or(Reply::Expired, |token| Reply::Granted(Grant::new(token, request.ttl)))
@@ -335,6 +361,12 @@ impl QueueServer {
         if self.has(Planted::LostState) {
             lock(&self.state).locks.clear();
         }
+    }
+
+    /// Returns all grants.
+    #[must_use]
+    pub fn grants(&self) -> Vec<GrantRecord> {
+        lock(&self.state).grants.clone()
     }
 
     /// Returns the claims that had an effect after the release of their request, with their times.

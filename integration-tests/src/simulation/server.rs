@@ -1,8 +1,11 @@
 //! The server of a run, behind the network: it executes calls while it is up, and sends replies and notifications.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex},
+};
 
-use polylock_core::sync::lock;
+use polylock_core::{RequestId, sync::lock};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::{
@@ -32,6 +35,8 @@ struct State {
     is_paused: bool,
     /// The calls that have arrived during a pause.
     arrived: Vec<(usize, Call, ReplySender)>,
+    /// The requests for which a release was sent.
+    releases: BTreeSet<RequestId>,
 }
 
 /// The receiver of the reply to a call, with the server's clock in microseconds.
@@ -63,6 +68,9 @@ impl Server {
 
     /// Sends `call` on `link`.
     pub fn call(self: &Arc<Self>, link: usize, call: Call, reply: ReplySender) {
+        if let Call::Release(request, _) = &call {
+            lock(&self.state).releases.insert(request.id);
+        }
         let server = self.clone();
         self.network.send(link, Way::There, move || server.receive(link, call, reply));
     }
@@ -89,6 +97,12 @@ impl Server {
             });
             self.network.send(subscriber.link, Way::Back, move || subscriber.wakeups.deliver(handover));
         }
+    }
+
+    /// Returns true if a release of `request` was sent, whether or not it has arrived.
+    #[must_use]
+    pub fn was_release_sent(&self, request: RequestId) -> bool {
+        lock(&self.state).releases.contains(&request)
     }
 
     /// Stops the server.

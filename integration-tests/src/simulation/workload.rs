@@ -42,8 +42,18 @@ impl Record {
     /// Returns true if a client has the hold of `name` with `token`.
     #[must_use]
     pub fn has_hold(&self, name: &LockName, token: u64) -> bool {
+        self.find(name, token).is_some_and(|section| section.open)
+    }
+
+    /// Returns true if a client has or had the hold of `name` with `token`.
+    #[must_use]
+    pub fn had_hold(&self, name: &LockName, token: u64) -> bool {
+        self.find(name, token).is_some()
+    }
+
+    fn find(&self, name: &LockName, token: u64) -> Option<&Section> {
         let is_it = |section: &&Section| section.token == Some(token) && section.lock == name.as_str();
-        self.sections.iter().rev().find(is_it).is_some_and(|section| section.open)
+        self.sections.iter().rev().find(is_it)
     }
 }
 

@@ -1,7 +1,7 @@
 //! A run of a plan: one server, a network, and processes with the real core, on one thread in virtual time.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     future::poll_fn,
     io,
     sync::{Arc, Mutex},
@@ -22,7 +22,7 @@ use super::{
     plan::{FAULTS_END, Fault, FaultKind, PROCESSES, Plan, RUN_END, WORK_END, stream},
     process::{LocalClock, Surroundings},
     queue_client::QueueClient,
-    queue_server::{LiveEntry, QueueServer},
+    queue_server::{GrantRecord, LiveEntry, QueueServer},
     server::Server,
     time::{MS, Time},
     timeline::{Line, Timeline},
@@ -160,7 +160,7 @@ impl World {
         let clock = self.machines[number].clone();
         let surroundings = Surroundings::new(clock.clone(), self.plan.seed, number, life);
         let process = Process::new(Handle::current(), Box::new(surroundings));
-        let store = QueueClient::open(self.server.clone(), number, self.plan.planted);
+        let store = QueueClient::open(self.server.clone(), (number, life), self.plan.planted);
         let wakeups = store.wakeups();
         let clients: Vec<_> =
             self.plan.clients.iter().filter(|client| client.process == number).copied().collect();
@@ -334,6 +334,21 @@ impl World {
         }
         for (at, what) in lock(&self.record).overlong.drain(..) {
             violations.push(Violation::new(at, "deadline", what));
+        }
+        let grants = self.server.locks.grants();
+        let was_held = |grant: &&GrantRecord| lock(&self.record).had_hold(&grant.request.name, grant.token);
+        // A grant may expire before its process learns of it, and the request is granted the lock again.
+        let held: BTreeSet<_> = grants.iter().filter(was_held).map(|grant| grant.request.id).collect();
+        for grant in &grants {
+            let (name, (number, life)) = (&grant.request.name, grant.process);
+            let is_alive = lock(&self.nodes)[number].life == life;
+            if is_alive
+                && !held.contains(&grant.request.id)
+                && !self.server.was_release_sent(grant.request.id)
+            {
+                let what = format!("orphan: nobody has token {} of {name}, or releases it", grant.token);
+                violations.push(Violation::new(Server::to_run(grant.at), "orphan", what));
+            }
         }
         for (at, name) in self.server.locks.late() {
             let at = Server::to_run(at);

@@ -122,6 +122,7 @@ impl<'a> Acquisition<'a> {
         if !ordered && self.request.queues {
             self.wait_until_first().await?;
         }
+        let is_first_unknown = matches!(self.first, FirstClaim::Unknown);
         let mut backoff = Backoff::up_to(LONGEST_PAUSE.min(self.request.queue_lease() / 4));
         let mut failing: Option<(Moment, Error)> = None;
         loop {
@@ -141,7 +142,8 @@ impl<'a> Acquisition<'a> {
                 }
                 Ok(ClaimOutcome::Granted(_)) => self.context.reply_timed_out(Operation::Claim),
                 Ok(ClaimOutcome::Queued(_)) if !self.request.queues => {
-                    self.may_have_entry = false;
+                    // A first claim with an unknown outcome may still be delivered, and be granted.
+                    self.may_have_entry = is_first_unknown;
                     return Err(self.not_acquired(NotAcquired::Busy));
                 }
                 Ok(ClaimOutcome::Queued(position)) => {
