@@ -73,6 +73,17 @@ async fn a_failure_on_the_callers_connection_is_retried_on_the_io_thread() {
     wait_until_free(&locks).await;
 }
 
+/// Otherwise the first claim could be delivered after the reply, and take a free lock for nobody.
+#[tokio::test]
+async fn a_try_whose_first_claim_may_be_late_is_released_though_the_lock_is_busy() {
+    let (locks, connection) = locks(Reply::Delivered);
+    let holder = locks.lock("a").acquire().await.unwrap();
+    connection.set_reply(Reply::NeverSent);
+    assert!(locks.lock("a").try_acquire().await.unwrap().is_none());
+    assert_eq!(connection.on_io_thread(), [1, 1]);
+    drop(holder);
+}
+
 #[tokio::test]
 async fn a_release_without_a_reply_is_taken_over_and_is_not_a_loss() {
     for reply in [Reply::Lost, Reply::NeverSent] {

@@ -255,6 +255,13 @@ pub(super) const MUTANTS: &[Mutant] = &[
         test: ("foreground", "an_operation_dropped_by_its_caller_is_rolled_back_or_completed"),
     },
     Mutant {
+        name: "a try is not released although its first claim may be delivered after the reply",
+        file: "crates/polylock-core/src/engine/acquisition.rs",
+        from: "self.may_have_entry = is_first_unknown;",
+        to: "self.may_have_entry = false;",
+        test: ("foreground", "a_try_whose_first_claim_may_be_late_is_released_though_the_lock_is_busy"),
+    },
+    Mutant {
         name: "a waiter that has failed stays in the local queue until its rollback is confirmed",
         file: "crates/polylock-core/src/engine/acquisition_task.rs",
         from: "let rollback = Rollback::of(acquisition);",
