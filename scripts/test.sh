@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what the tests need and runs them: format, lints, unit tests, the conformance suite on every store, faults, real
-# processes, planted bugs that the tests must catch, doctests, documentation.
+# Installs what the tests need and runs them: unit tests, the conformance suite on every store, faults, real processes, doctests, beside
+# them format, lints and documentation, then planted bugs that the tests must catch.
 #
 #   scripts/test.sh            everything that CI runs: all stores, and some of the planted bugs
 #   scripts/test.sh daily      the same with clusters and variants of the stores, each feature alone, all planted bugs, packages,
@@ -145,11 +145,16 @@ features() {
 # The time of each test in a log, in seconds, longest first.
 times() { sed -nE 's/^test (.*) \.\.\. .*<([0-9.]+)s>$/\2 \1/p' "$1" | sort -rn; }
 
+build_tests() {
+    say "build"
+    cargo test --workspace --all-features --locked --no-run
+}
+
 # Runs the tests, except those with servers and with one of these parts in their names.
 tests() {
     local skipped=${1:-}
+    build_tests
     say "tests"
-    cargo test --workspace --all-features --locked --no-run
     # The servers that test programs share are started once. The program was built just now; `cargo run` would build it with other
     # features.
     local host runner log=$target/tests.log result=0
@@ -164,6 +169,24 @@ tests() {
     slow=$(times "$log" | awk -v limit="$TEST_LIMIT" '$1 > limit')
     [ -z "$slow" ] || { printf 'longer than %s s:\n%s\n' "$TEST_LIMIT" "$slow"; result=1; }
     cargo test --workspace --all-features --locked --doc || result=$?
+    return "$result"
+}
+
+# Runs the tests, and beside them the checks of the sources: with the lowest priority, because the tests mostly wait, and in a build
+# directory of their own, because cargo locks it.
+tests_and_checks() {
+    build_tests
+    local log=$target/checks.log checks result=0
+    (
+        renice -n 19 "$BASHPID" >/dev/null
+        export CARGO_TARGET_DIR=$target/checks
+        lint
+        doc
+    ) >"$log" 2>&1 &
+    checks=$!
+    tests "$@" || result=$?
+    wait "$checks" || result=$?
+    cat "$log"
     return "$result"
 }
 
@@ -209,8 +232,8 @@ case "${1:-all}" in
     all)
         # Shorter loads.
         export POLYLOCK_TEST_INCREMENTS=20 POLYLOCK_TEST_PAUSES=2
-        lint; tests "$DAILY"; mutants --some 4; doc; say "all passed" ;;
-    daily) lint; features; tests; mutants; doc; package; deny; schemas; say "all passed" ;;
+        tests_and_checks "$DAILY"; mutants --some 4; say "all passed" ;;
+    daily) tests_and_checks; features; mutants; package; deny; schemas; say "all passed" ;;
     lint | features | mutants | doc | package | deny | schemas) "$1" ;;
     test) tests ;;
     *) echo "unknown part: $1 (daily, lint, features, test, mutants, doc, package, deny, schemas)" >&2; exit 64 ;;
