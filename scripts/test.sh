@@ -172,22 +172,26 @@ tests() {
     return "$result"
 }
 
-# Runs the tests, and beside them the checks of the sources: with the lowest priority, because the tests mostly wait, and in a build
-# directory of their own, because cargo locks it.
+# Runs the tests, and beside them the checks of the sources, because the tests mostly wait.
 tests_and_checks() {
     build_tests
     local log=$target/checks.log checks result=0
-    (
-        renice -n 19 "$BASHPID" >/dev/null
-        export CARGO_TARGET_DIR=$target/checks
-        lint
-        doc
-    ) >"$log" 2>&1 &
+    setsid "$0" checks >"$log" 2>&1 &
     checks=$!
     tests "$@" || result=$?
     wait "$checks" || result=$?
     cat "$log"
     return "$result"
+}
+
+# The checks of the sources, with the lowest priority: that of the process, and that of its session, which counts on Linux. They have
+# a build directory of their own, because cargo locks it.
+checks() {
+    renice -n 19 "$$" >/dev/null
+    [ ! -w /proc/self/autogroup ] || echo 19 >/proc/self/autogroup
+    export CARGO_TARGET_DIR=$target/checks
+    lint
+    doc
 }
 
 # Plants all known bugs, or only some: those in files of the last commit first, others by the day.
@@ -234,7 +238,7 @@ case "${1:-all}" in
         export POLYLOCK_TEST_INCREMENTS=20 POLYLOCK_TEST_PAUSES=2
         tests_and_checks "$DAILY"; mutants --some 4; say "all passed" ;;
     daily) tests_and_checks; features; mutants; package; deny; schemas; say "all passed" ;;
-    lint | features | mutants | doc | package | deny | schemas) "$1" ;;
+    lint | checks | features | mutants | doc | package | deny | schemas) "$1" ;;
     test) tests ;;
     *) echo "unknown part: $1 (daily, lint, features, test, mutants, doc, package, deny, schemas)" >&2; exit 64 ;;
 esac
