@@ -16,7 +16,7 @@ const POLL_PAUSES: (Duration, Duration) = (Duration::from_millis(100), QueuePosi
 /// The state of one request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Attempt {
-    /// The time of the last acquisition without a reply, which may still succeed.
+    /// The time of the last acquisition of which a copy has no reply: it may still succeed.
     pub(crate) unanswered: Option<Moment>,
     /// True if the request may have a lease.
     pub(crate) may_hold: bool,

@@ -128,7 +128,7 @@ impl AzureBackend {
         let (lease, timeout) = (LeaseId::of(request.id), self.timeout(request));
         let outcome = match self.blobs.release(&request.name, &lease, timeout).await {
             Ok(()) => Release::Released,
-            Err(cause) if is_gone(&cause) => match queued || cause.may_have_been_executed() {
+            Err(cause) if is_gone(&cause) => match queued || cause.was_resent() {
                 true => Release::Released,
                 false => Release::Lost(self.loss_reason(request, cause.refusal()).await),
             },
@@ -245,7 +245,7 @@ impl Backend for AzureBackend {
         } else if !may_hold {
             self.attempts.remove(request.id);
         }
-        queued(None, pause)
+        Ok(ClaimOutcome::Queued(QueuePosition::new(None, pause).may_be_granted_late(may_hold)))
     }
 
     async fn wait(&self, request: &Request) -> Result<Wake> {

@@ -33,7 +33,7 @@ use crate::{
     error::{Cause, Refusal},
     names,
     record::{self, Content, GrantNotice, Record},
-    wire::{LeaseId, OWN_LEASE, Wire},
+    wire::{LeaseId, OWN_LEASE, RESENT, Wire},
 };
 
 /// The version of the service's API. Emulators refuse versions that they do not support.
@@ -77,6 +77,8 @@ pub(crate) struct Acquired {
     pub(crate) modified: Option<OffsetDateTime>,
     /// The service's clock.
     pub(crate) date: Option<OffsetDateTime>,
+    /// True if the request had been sent before: that copy may be executed later.
+    pub(crate) was_resent: bool,
 }
 
 /// The present state of a blob.
@@ -187,6 +189,7 @@ impl Blobs {
             etag: etag(headers),
             modified: date(headers, "last-modified"),
             date: date(headers, "date"),
+            was_resent: headers.get_optional_str(&HeaderName::from_static(RESENT)).is_some(),
         })
     }
 

@@ -109,8 +109,8 @@ impl Cause {
         if let Self::Refused(refusal, _) = self { Some(*refusal) } else { None }
     }
 
-    /// Returns true for the refusal of a request that may have been executed when it was sent before.
-    pub(crate) const fn may_have_been_executed(&self) -> bool {
+    /// Returns true for the refusal of a request that had been sent before: that copy may have been executed, or may be executed later.
+    pub(crate) const fn was_resent(&self) -> bool {
         matches!(self, Self::Refused(_, ServiceError { resent: true, .. }))
     }
 

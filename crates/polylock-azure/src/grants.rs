@@ -25,7 +25,15 @@ impl AzureBackend {
                 attempt.may_hold = true;
                 attempt.held = None;
             });
-            let acquired = match self.blobs.acquire(&request.name, &lease, duration, timeout).await {
+            let reply = self.blobs.acquire(&request.name, &lease, duration, timeout).await;
+            let is_unanswered = match &reply {
+                Ok(acquired) => acquired.was_resent,
+                Err(cause) => cause.refusal().is_none() || cause.was_resent(),
+            };
+            if is_unanswered {
+                self.attempts.update(request, |attempt| attempt.unanswered = Some(SystemClock.now()));
+            }
+            let acquired = match reply {
                 Ok(acquired) => acquired,
                 Err(cause) => {
                     match cause.refusal() {
@@ -39,12 +47,7 @@ impl AzureBackend {
                             self.record_refusal(request);
                             return Ok(None);
                         }
-                        None => {
-                            self.attempts
-                                .update(request, |attempt| attempt.unanswered = Some(SystemClock.now()));
-                            return Err(cause);
-                        }
-                        Some(_) => return Err(cause),
+                        _ => return Err(cause),
                     }
                     self.record_refusal(request);
                     continue;

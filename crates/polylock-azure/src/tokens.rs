@@ -96,7 +96,8 @@ mod tests {
 
     /// Returns an acquisition at this second, with an ETag that is not a time.
     fn acquired(seconds: i64) -> Acquired {
-        Acquired { etag: Some(Etag::from("\"0x1F\"")), modified: Some(at(seconds)), date: Some(at(seconds)) }
+        let etag = Some(Etag::from("\"0x1F\""));
+        Acquired { etag, modified: Some(at(seconds)), date: Some(at(seconds)), was_resent: false }
     }
 
     #[test]
@@ -124,6 +125,7 @@ mod tests {
                 modified: Some(at(seconds)),
                 // The clock of another machine of the service, which may be a second behind.
                 date: Some(at(seconds - 1)),
+                was_resent: false,
             };
             let first = next_token(None, &acquired).unwrap().as_i64();
             assert_eq!(first, (seconds + 1) * SECOND + fraction, "{etag}");
@@ -161,7 +163,10 @@ mod tests {
             assert_eq!(next_token(None, &acquired), plain, "{etag}");
         }
         assert_eq!(next_token(None, &Acquired { etag: None, modified: None, ..acquired(seconds) }), plain);
-        assert_eq!(next_token(None, &Acquired { etag: None, modified: None, date: None }), None);
+        assert_eq!(
+            next_token(None, &Acquired { etag: None, modified: None, date: None, ..acquired(seconds) }),
+            None
+        );
     }
 
     #[test]

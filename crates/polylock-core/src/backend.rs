@@ -60,6 +60,13 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
 
     /// Enqueues the request if it is new, extends its queue entry if it is waiting, and grants it the lock if it is its turn.
     ///
+    /// A store that sends a claim again for lack of a reply reports a copy that the server may still execute with
+    /// [`QueuePosition::may_be_granted_late`](crate::QueuePosition#structfield.may_be_granted_late):
+    /// 1. A try sends a claim, and its connection breaks.
+    /// 2. The store sends the claim again on another connection. It is refused, because another request holds the lock.
+    /// 3. The holder releases the lock.
+    /// 4. The first copy arrives, and takes the lock for nobody, unless core has released the request after step 2.
+    ///
     /// # Errors
     /// Core retries a temporary error. After any error the outcome is unknown, and core settles it by a release.
     async fn claim(&self, request: &Request) -> Result<ClaimOutcome>;

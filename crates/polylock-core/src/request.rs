@@ -139,6 +139,9 @@ pub struct QueuePosition {
     /// The time after which it is worth claiming again without a notification: for example the remaining lease of the entry ahead.
     /// The first waiter of a process claims again after this time, and after [`QueuePosition::MAX_RECHECK`] at the latest.
     pub recheck_after: Duration,
+    /// True if a copy of this claim that has no reply may still be executed and be granted. Core then releases the request even if
+    /// it does not [queue](Request::queues).
+    pub may_be_granted_late: bool,
 }
 
 impl QueuePosition {
@@ -148,7 +151,13 @@ impl QueuePosition {
     /// Creates a position behind `ahead` entries, to be checked again after `recheck_after` at the latest.
     #[must_use]
     pub const fn new(ahead: Option<u32>, recheck_after: Duration) -> Self {
-        Self { ahead, recheck_after }
+        Self { ahead, recheck_after, may_be_granted_late: false }
+    }
+
+    /// Returns the same position with this value of [`may_be_granted_late`](#structfield.may_be_granted_late).
+    #[must_use]
+    pub const fn may_be_granted_late(self, may_be_granted_late: bool) -> Self {
+        Self { may_be_granted_late, ..self }
     }
 }
 

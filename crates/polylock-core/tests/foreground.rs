@@ -12,7 +12,7 @@ use std::{
 };
 
 use futures_util::FutureExt;
-use polylock_core::{Clock, Error, Locks, SystemClock};
+use polylock_core::{Clock, Error, Locks, OwnerId, SystemClock};
 use tokio::runtime::Runtime;
 use two_connections::{CallerConnection, Reply, locks};
 
@@ -81,6 +81,21 @@ async fn a_try_whose_first_claim_may_be_late_is_released_though_the_lock_is_busy
     connection.set_reply(Reply::NeverSent);
     assert!(locks.lock("a").try_acquire().await.unwrap().is_none());
     assert_eq!(connection.on_io_thread(), [1, 1]);
+    drop(holder);
+}
+
+/// Whether the caller or the I/O thread claims.
+#[tokio::test]
+async fn a_try_is_released_if_the_store_reports_a_late_copy() {
+    let (locks, connection) = locks(Reply::Delivered);
+    let holder = locks.lock("a").acquire().await.unwrap();
+    connection.set_reply(Reply::Repeated);
+    assert!(locks.lock("a").try_acquire().await.unwrap().is_none());
+    assert_eq!((connection.driven(), connection.on_io_thread()), (2, [0, 1]));
+    // A reentrant acquisition begins on the I/O thread.
+    let owner = OwnerId::new("another").unwrap();
+    assert!(locks.lock("a").reentrant(&owner).try_acquire().await.unwrap().is_none());
+    assert_eq!((connection.driven(), connection.on_io_thread()), (2, [1, 2]));
     drop(holder);
 }
 

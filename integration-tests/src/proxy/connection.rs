@@ -106,6 +106,7 @@ enum Item {
 enum Instruction {
     Reset,
     Drop,
+    Close,
     Send(Vec<u8>),
 }
 
@@ -233,6 +234,10 @@ impl Connection {
                 Some(instruction) = role.next_instruction() => match instruction {
                     Instruction::Reset => pipe.resets = true,
                     Instruction::Drop => pipe.gap = true,
+                    Instruction::Close => {
+                        pipe.gap = true;
+                        to.shutdown().await.ok();
+                    }
                     Instruction::Send(bytes) => pipe.push(Item::Bytes(bytes), seen.borrow().flow(self.number, way)),
                 },
                 read = from.read(&mut buffer), if !ended && flow != Flow::Stall => {
@@ -288,6 +293,7 @@ impl Connection {
             None => (),
             Some(RequestFault::ResetBeforeReply) => instruct(Instruction::Reset),
             Some(RequestFault::DropReply) => instruct(Instruction::Drop),
+            Some(RequestFault::CloseClient) => instruct(Instruction::Close),
             Some(RequestFault::Reset) => return Err(End::Reset),
             Some(RequestFault::Drop) => pipe.gap = true,
             Some(RequestFault::Delay(delay)) => {

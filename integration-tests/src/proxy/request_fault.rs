@@ -11,6 +11,9 @@ pub enum RequestFault {
     ResetBeforeReply,
     /// The server receives the request; the reply and all further bytes to the client are dropped.
     DropReply,
+    /// The client's side of the connection is closed, and the server receives the request according to the [flow](super::Flow): with
+    /// [`Hold`](super::Flow::Hold), after the client has gone.
+    CloseClient,
     /// The server does not receive the request, and the connection is reset.
     Reset,
     /// The request and all further bytes to the server are dropped; the client is not notified.

@@ -36,6 +36,8 @@ pub enum Planted {
     LostState,
     /// The server hands a lock over before its holder has left.
     EarlyHandover,
+    /// The client does not report that a copy of a refused claim may still be executed.
+    UnreportedCopy,
 }
 
 /// A fault of a plan.

@@ -81,7 +81,7 @@ impl QueueClient {
 
     /// Waits for the first reply, which carries the server's clock: from then on, every claim expires.
     pub async fn connect(&self) {
-        while self.call(Operation::Connect, LONGEST_TIMEOUT, true, || Call::Draw).await.is_err() {}
+        while self.call(Operation::Connect, LONGEST_TIMEOUT, || Call::Draw).await.is_err() {}
     }
 
     /// Returns the registry of the process's waiters.
@@ -90,19 +90,18 @@ impl QueueClient {
         self.context.subscriber.wakeups.clone()
     }
 
-    /// Sends a call, and if it `repeats`, once more if there is no reply soon. Returns the reply, and true if the other copy may be executed later.
+    /// Sends a call, and once more if there is no reply soon. Returns the reply, and true if the other copy may be executed later.
     async fn call(
         &self,
         operation: Operation,
         timeout: Duration,
-        repeats: bool,
         call: impl Fn() -> Call + Send + Sync,
     ) -> Result<(Reply, bool)> {
         let context = &self.context;
         let (sender, mut replies) = unbounded_channel();
         let sent = SystemClock.now();
         let mut copies = 0;
-        for by in [timeout / 3, timeout].map(|limit| sent + limit).into_iter().skip(usize::from(!repeats)) {
+        for by in [sent + timeout / 3, sent + timeout] {
             copies += 1;
             context.server.call(context.subscriber.link, call(), sender.clone());
             if let Some(Some((clock_us, reply))) = SystemClock.before(by, replies.recv()).await {
@@ -118,7 +117,7 @@ impl QueueClient {
         if self.context.planted != Some(Planted::EarlyToken) {
             return Ok(None);
         }
-        match self.call(Operation::Claim, LONGEST_TIMEOUT, true, || Call::Draw).await? {
+        match self.call(Operation::Claim, LONGEST_TIMEOUT, || Call::Draw).await? {
             (Reply::Drawn(number), _) => Ok(Some(number)),
             _ => Ok(None),
         }
@@ -190,9 +189,7 @@ impl Backend for QueueClient {
             Call::Claim { request, subscriber, ticket, expires_us: expires, token }
         };
         let mut pending = PendingClaim { context, request, expires_us: &expires_us, is_settled: false };
-        // Core does not release a request that does not queue and was refused: another copy of its claim could be granted later.
-        let repeats = request.queues;
-        let (reply, may_execute_late) = self.call(Operation::Claim, timeout(request), repeats, call).await?;
+        let (reply, may_execute_late) = self.call(Operation::Claim, timeout(request), call).await?;
         pending.is_settled = !may_execute_late;
         drop(pending);
         match reply {
@@ -207,7 +204,10 @@ impl Backend for QueueClient {
                     lock(&context.queued).insert(request.id);
                 }
                 let recheck = left.min(RECHECK).min(request.queue_lease() / 3);
-                Ok(ClaimOutcome::Queued(QueuePosition::new(u32::try_from(ahead).ok(), recheck)))
+                let is_late = lock(&context.late_claims).get(&request.id).is_some();
+                let is_reported = context.planted != Some(Planted::UnreportedCopy);
+                let position = QueuePosition::new(u32::try_from(ahead).ok(), recheck);
+                Ok(ClaimOutcome::Queued(position.may_be_granted_late(is_late && is_reported)))
             }
             _ => Err(unavailable(Operation::Claim, "the claim has expired")),
         }
@@ -227,7 +227,7 @@ impl Backend for QueueClient {
         };
         let sent = SystemClock.now();
         let call = || Call::KeepAlive(requests.to_vec());
-        let (Reply::Kept(kept), _) = self.call(Operation::Renew, limit, true, call).await? else {
+        let (Reply::Kept(kept), _) = self.call(Operation::Renew, limit, call).await? else {
             return Err(unavailable(Operation::Renew, "unexpected reply"));
         };
         let outcome = |(request, kept): (&Arc<Request>, Kept)| match kept {
@@ -246,7 +246,7 @@ impl Backend for QueueClient {
         let late_us = lock(&context.late_claims).get(&request.id).copied();
         let shared = Arc::new(request.clone());
         let call = || Call::Release(shared.clone(), late_us.unwrap_or(0));
-        let (reply, was_repeated) = self.call(Operation::Release, timeout(request), true, call).await?;
+        let (reply, was_repeated) = self.call(Operation::Release, timeout(request), call).await?;
         if late_us.is_some() {
             lock(&context.late_claims).remove(&request.id);
         }

@@ -87,4 +87,5 @@ find! {
     finds_revived_holds: RevivedHold,
     finds_lost_state: LostState,
     finds_early_handovers: EarlyHandover,
+    finds_unreported_copies: UnreportedCopy,
 }

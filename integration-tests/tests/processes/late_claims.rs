@@ -14,9 +14,9 @@ use std::time::Duration;
 use polylock::{Error, Lock, Locks};
 use polylock_core::Moment;
 use polylock_integration_tests::{
-    clock::{TIMEOUT, now, pause},
+    clock::{TIMEOUT, now, pause, until},
     on_stores,
-    proxy::{Direction, Flow, Proxy},
+    proxy::{Direction, Flow, Proxy, RequestFault},
     stores,
     targets::Namespace,
 };
@@ -26,6 +26,7 @@ on_stores! {
     [postgres mariadb postgres_pessimistic mariadb_pessimistic redis redlock3 zookeeper azure]
     [
         a_late_try_grants_nothing
+        a_late_copy_of_a_try_that_was_refused_grants_nothing
         a_late_claim_of_a_lock_that_was_released_grants_nothing
         a_late_claim_leaves_no_waiter
     ]
@@ -109,6 +110,31 @@ async fn a_late_try_grants_nothing(store: &'static str) {
         Ok(None) => panic!("expected a grant or an error: the lock is free"),
         Err(error) => assert!(error.is_temporary(), "{error:?}"),
     }
+    setup.deliver().await;
+    setup.assert_free().await;
+}
+
+/// 1. A try sends its claim, which the proxy holds back, and the connection ends.
+/// 2. The store sends the claim again on another connection, and it is refused, because the lock is held.
+/// 3. The holder releases the lock, and the first copy arrives.
+async fn a_late_copy_of_a_try_that_was_refused_grants_nothing(store: &'static str) {
+    let mut setup = Setup::new(store).await;
+    let holder = setup.direct.lock("late").acquire().await.unwrap();
+    setup.hold();
+    // The SQL stores write names as hexadecimal digits.
+    let name = if store.contains("postgres") || store.contains("mariadb") { "6c617465" } else { "late" };
+    setup.proxy.watch_for(name);
+    setup.proxy.fault_next([name], RequestFault::CloseClient);
+    let trying = tokio::spawn(setup.lock().try_acquire());
+    until("its connection ends", async || setup.proxy.counts().faulted == 1).await;
+    setup.proxy.set_one(setup.proxy.watched()[0], Direction::ToServer, Flow::Hold);
+    match trying.await.unwrap() {
+        Ok(acquired) => assert!(acquired.is_none(), "the lock is held"),
+        // A ZooKeeper session does not repeat the read with which a try begins.
+        Err(error) => assert!(store == "zookeeper" && error.is_temporary(), "{error:?}"),
+    }
+    println!("{store}: busy after {:.0?}", now().since(setup.held_since));
+    holder.release().await.unwrap();
     setup.deliver().await;
     setup.assert_free().await;
 }

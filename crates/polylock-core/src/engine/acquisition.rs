@@ -141,9 +141,9 @@ impl<'a> Acquisition<'a> {
                     return Ok(Acquired::New { grant, sent });
                 }
                 Ok(ClaimOutcome::Granted(_)) => self.context.reply_timed_out(Operation::Claim),
-                Ok(ClaimOutcome::Queued(_)) if !self.request.queues => {
+                Ok(ClaimOutcome::Queued(position)) if !self.request.queues => {
                     // A first claim with an unknown outcome may still be delivered, and be granted.
-                    self.may_have_entry = is_first_unknown;
+                    self.may_have_entry = is_first_unknown || position.may_be_granted_late;
                     return Err(self.not_acquired(NotAcquired::Busy));
                 }
                 Ok(ClaimOutcome::Queued(position)) => {

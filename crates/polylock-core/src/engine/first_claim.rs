@@ -73,7 +73,7 @@ pub(super) async fn acquire_on_caller<E>(
                 record_acquire(&context, &request, sent, "acquired");
                 return caller.complete(Ok(SharedHold::begin(parts.handle, request, None, grant, sent)));
             }
-            Ok(ClaimOutcome::Queued(_)) if !request.queues => {
+            Ok(ClaimOutcome::Queued(position)) if !request.queues && !position.may_be_granted_late => {
                 record_acquire(&context, &request, sent, "busy");
                 let (name, reason) = (request.name.clone(), NotAcquired::Busy);
                 return caller.complete(Err(Error::NotAcquired { name, reason }));

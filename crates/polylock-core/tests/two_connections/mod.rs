@@ -25,6 +25,8 @@ pub enum Reply {
     NeverSent,
     /// The connection has failed, and the operation never reaches the store.
     Fails,
+    /// As [`Delivered`](Self::Delivered), and another copy of the operation may be executed later.
+    Repeated,
     Panics,
 }
 
@@ -45,6 +47,15 @@ pub struct CallerConnection {
 }
 
 impl CallerConnection {
+    /// Returns the outcome of a claim, with the report of another copy.
+    fn reported(&self, outcome: ClaimOutcome) -> ClaimOutcome {
+        let is_repeated = *self.reply.lock().unwrap() == Reply::Repeated;
+        match outcome {
+            ClaimOutcome::Queued(position) => ClaimOutcome::Queued(position.may_be_granted_late(is_repeated)),
+            granted @ ClaimOutcome::Granted(_) => granted,
+        }
+    }
+
     async fn execute<T>(&self, operation: impl Future<Output = Result<T>>) -> Result<T> {
         assert!(thread::current().name() != Some("polylock-memory"), "driven by the caller");
         self.driven.fetch_add(1, Ordering::Relaxed);
@@ -58,7 +69,7 @@ impl CallerConnection {
         }
         let outcome = if reply == Reply::NeverSent { None } else { Some(operation.await) };
         match outcome {
-            Some(outcome) if reply == Reply::Delivered => outcome,
+            Some(outcome) if matches!(reply, Reply::Delivered | Reply::Repeated) => outcome,
             _ => std::future::pending().await,
         }
     }
@@ -71,7 +82,8 @@ impl Backend for CallerConnection {
     }
 
     async fn claim(&self, request: &Request) -> Result<ClaimOutcome> {
-        self.execute(self.inner.claim(request)).await
+        let outcome = self.execute(self.inner.claim(request)).await?;
+        Ok(self.reported(outcome))
     }
 
     async fn wait(&self, _: &Request) -> Result<Wake> {
@@ -99,7 +111,7 @@ impl Backend for TwoConnections {
 
     async fn claim(&self, request: &Request) -> Result<ClaimOutcome> {
         self.connection.on_io_thread[0].fetch_add(1, Ordering::Relaxed);
-        self.inner.backend.claim(request).await
+        Ok(self.connection.reported(self.inner.backend.claim(request).await?))
     }
 
     async fn wait(&self, request: &Request) -> Result<Wake> {

@@ -246,7 +246,9 @@ impl Backend for RedisBackend {
                     waiter.queued_at(position.unsigned_abs());
                     // At most a third of the lifetime of the queue entry, so that the entry is refreshed before it expires.
                     let recheck = from_micros(left).min(RECHECK).min(request.queue_lease() / 3);
-                    return Ok(ClaimOutcome::Queued(QueuePosition::new(u32::try_from(ahead).ok(), recheck)));
+                    let position = QueuePosition::new(u32::try_from(ahead).ok(), recheck);
+                    let is_late = self.late_claims().get(&request.id).is_some();
+                    return Ok(ClaimOutcome::Queued(position.may_be_granted_late(is_late)));
                 }
                 // The claim has expired by a clock that was set forward. The reply has corrected the estimate of that clock.
                 [-1, ..] => {}

@@ -97,18 +97,19 @@ impl<D: Dialect> Backend for LeaseBackend<D> {
             self.sweep().await;
         }
         let waiter = self.wakeups().register(request);
-        Ok(match self.inner.dialect.claim(request, &waiter, self.wakeups()).await? {
+        let position = match self.inner.dialect.claim(request, &waiter, self.wakeups()).await? {
             ClaimRow::Held(token, lease) => {
                 waiter.granted();
-                ClaimOutcome::Granted(Grant::new(token, lease))
+                return Ok(ClaimOutcome::Granted(Grant::new(token, lease)));
             }
+            // At most a third of its TTL, so that the queue entry is refreshed before it expires.
             ClaimRow::Blocked { left, ahead } => {
-                // At most a third of its TTL, so that the queue entry is refreshed before it expires.
-                let recheck = left.min(request.queue_lease() / 3);
-                ClaimOutcome::Queued(QueuePosition::new(ahead, recheck))
+                QueuePosition::new(ahead, left.min(request.queue_lease() / 3))
             }
-            ClaimRow::Free => ClaimOutcome::Queued(QueuePosition::new(None, Duration::from_millis(1))),
-        })
+            ClaimRow::Free => QueuePosition::new(None, Duration::from_millis(1)),
+        };
+        let is_late = self.inner.dialect.late_until(request.id).is_some();
+        Ok(ClaimOutcome::Queued(position.may_be_granted_late(is_late)))
     }
 
     async fn wait(&self, request: &Request) -> Result<Wake> {

@@ -111,6 +111,22 @@ fn a_dropped_reply_is_followed_by_no_other_bytes() {
 }
 
 #[test]
+fn a_request_is_held_until_after_its_client_was_closed() {
+    let (port, received) = peer();
+    let proxy = Proxy::to_http(port);
+    let mut client = connect(&proxy);
+    expect_reply(&mut client, "GET /it", "a: b");
+    proxy.set_existing(Direction::ToServer, Flow::Hold);
+    proxy.fault_next(ACQUIRE, RequestFault::CloseClient);
+    send(&mut client, &request(LEASE, "action: acquire"));
+    assert_eq!(client.read(&mut [0]).expect("an orderly end"), 0);
+    drop(client);
+    assert_eq!(first_lines(&received), ["GET /it"]);
+    proxy.set(Direction::ToServer, Flow::Pass);
+    assert_eq!(first_lines(&received), [LEASE]);
+}
+
+#[test]
 fn a_connection_is_reset_before_the_request_arrives() {
     let (port, received) = peer();
     let proxy = Proxy::to_http(port);

@@ -5,13 +5,16 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use polylock_integration_tests::{
     clock::{now, pause, until},
-    proxy::{Direction, Flow},
+    proxy::{Direction, Flow, RequestFault},
 };
 
 use super::{Namespace, SETTLE_TIME, SLACK, acquire_soon, server};
 
 /// The head of the reply to an executed acquisition. No other request of these tests has this reply.
 const GRANTED: &str = " 201 Created";
+
+/// A header of an acquisition.
+const ACQUIRE: &str = "x-ms-lease-action: acquire";
 
 /// 1. An acquisition is held back on its way, and sent again on another connection;
 /// 2. the lock is acquired, and released;
@@ -43,6 +46,27 @@ async fn an_acquisition_that_arrives_after_its_release_blocks_nobody() {
 async fn prepare(locks: &polylock::Locks) {
     super::acquire_and_release(locks, "first").await;
     super::acquire_and_release(locks, "a").await;
+}
+
+/// The same for an acquisition that is sent again because its connection ends.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_of_an_acquisition_that_arrives_after_its_release_blocks_nobody() {
+    let namespace = Namespace::of(server());
+    let direct = namespace.locks().await;
+    let (proxy, held_back) = namespace.through(server()).await;
+    prepare(&held_back).await;
+    proxy.set_existing(Direction::ToServer, Flow::Hold);
+    proxy.watch_for(ACQUIRE);
+    proxy.fault_next([ACQUIRE], RequestFault::CloseClient);
+    let acquiring = tokio::spawn(held_back.lock("a").acquire());
+    until("its connection ends", async || proxy.counts().faulted == 1).await;
+    proxy.set_one(proxy.watched()[0], Direction::ToServer, Flow::Hold);
+    acquiring.await.unwrap().unwrap().release().await.unwrap();
+    assert_eq!(namespace.lease_state("a").await, "available");
+    proxy.watch_for_replies(GRANTED);
+    proxy.set(Direction::ToServer, Flow::Pass);
+    until("the server carries it out", async || !proxy.watched_replies().is_empty()).await;
+    acquire_soon(&direct, "a").await;
 }
 
 /// The same for an acquisition that was given up.

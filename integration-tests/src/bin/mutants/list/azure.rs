@@ -18,6 +18,30 @@ pub(super) const MUTANTS: &[Mutant] = &[
         test: ("scenarios", "azure::late::an_acquisition_that_arrives_after_its_release_blocks_nobody"),
     },
     Mutant {
+        name: "Azure: a late copy of an acquisition that has succeeded is not recorded",
+        file: "crates/polylock-azure/src/grants.rs",
+        from: "Ok(acquired) => acquired.was_resent,",
+        to: "Ok(acquired) => acquired.was_resent && false,",
+        test: (
+            "scenarios",
+            "azure::late::a_copy_of_an_acquisition_that_arrives_after_its_release_blocks_nobody",
+        ),
+    },
+    Mutant {
+        name: "Azure: a late copy of a refused acquisition is not recorded",
+        file: "crates/polylock-azure/src/grants.rs",
+        from: "cause.refusal().is_none() || cause.was_resent()",
+        to: "cause.refusal().is_none()",
+        test: ("processes", "late_claims::azure::a_late_copy_of_a_try_that_was_refused_grants_nothing"),
+    },
+    Mutant {
+        name: "Azure: a late copy of a refused acquisition is not reported",
+        file: "crates/polylock-azure/src/backend.rs",
+        from: ".may_be_granted_late(may_hold)",
+        to: ".may_be_granted_late(false)",
+        test: ("processes", "late_claims::azure::a_late_copy_of_a_try_that_was_refused_grants_nothing"),
+    },
+    Mutant {
         name: "Azure: a cached token is used though another client has written since",
         file: "crates/polylock-azure/src/tokens.rs",
         from: "(Some(known) == etag).then(",
@@ -34,14 +58,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "Azure: a refused release is reported as a success",
         file: "crates/polylock-azure/src/backend.rs",
-        from: "match queued || cause.may_have_been_executed() {",
+        from: "match queued || cause.was_resent() {",
         to: "match queued || cause.refusal().is_some() {",
         test: ("conformance", "azure::release::of_a_superseded_hold_is_an_error"),
     },
     Mutant {
         name: "Azure: the second reply to a release that was sent twice counts",
         file: "crates/polylock-azure/src/backend.rs",
-        from: "match queued || cause.may_have_been_executed() {",
+        from: "match queued || cause.was_resent() {",
         to: "match queued {",
         test: ("scenarios", "azure::lost_replies::of_a_release_leave_no_lease"),
     },

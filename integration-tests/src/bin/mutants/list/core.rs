@@ -257,9 +257,23 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a try is not released although its first claim may be delivered after the reply",
         file: "crates/polylock-core/src/engine/acquisition.rs",
-        from: "self.may_have_entry = is_first_unknown;",
-        to: "self.may_have_entry = false;",
+        from: "self.may_have_entry = is_first_unknown || position.may_be_granted_late;",
+        to: "self.may_have_entry = position.may_be_granted_late;",
         test: ("foreground", "a_try_whose_first_claim_may_be_late_is_released_though_the_lock_is_busy"),
+    },
+    Mutant {
+        name: "a try is not released although the store reports a late copy of its claim",
+        file: "crates/polylock-core/src/engine/acquisition.rs",
+        from: "self.may_have_entry = is_first_unknown || position.may_be_granted_late;",
+        to: "self.may_have_entry = is_first_unknown;",
+        test: ("foreground", "a_try_is_released_if_the_store_reports_a_late_copy"),
+    },
+    Mutant {
+        name: "a try that its caller claimed is not released although the store reports a late copy of its claim",
+        file: "crates/polylock-core/src/engine/first_claim.rs",
+        from: "if !request.queues && !position.may_be_granted_late =>",
+        to: "if !request.queues && (!position.may_be_granted_late || true) =>",
+        test: ("foreground", "a_try_is_released_if_the_store_reports_a_late_copy"),
     },
     Mutant {
         name: "a waiter that has failed stays in the local queue until its rollback is confirmed",

@@ -18,6 +18,13 @@ pub(super) const MUTANTS: &[Mutant] = &[
         test: ("scenarios", "redis::late::a_claim_executed_after_its_release_grants_nothing"),
     },
     Mutant {
+        name: "a late copy of a refused claim is not reported, in Redis",
+        file: "crates/polylock-redis/src/queue/backend.rs",
+        from: "position.may_be_granted_late(is_late)",
+        to: "position.may_be_granted_late(is_late && false)",
+        test: ("processes", "late_claims::redis::a_late_copy_of_a_try_that_was_refused_grants_nothing"),
+    },
+    Mutant {
         name: "claims that do not expire, in Redis",
         file: "crates/polylock-redis/src/queue/backend.rs",
         from: "const VALIDITY: Duration = Duration::from_secs(1);",

@@ -138,6 +138,13 @@ pub(super) const MUTANTS: &[Mutant] = &[
         test: ("scenarios", "databases::callers::mariadb_a_claim_of_a_dropped_acquisition_takes_no_lock"),
     },
     Mutant {
+        name: "SQL: a late copy of a refused claim is not reported",
+        file: "crates/polylock-sql/src/engine/backend.rs",
+        from: "position.may_be_granted_late(is_late)",
+        to: "position.may_be_granted_late(is_late && false)",
+        test: ("processes", "late_claims::postgres::a_late_copy_of_a_try_that_was_refused_grants_nothing"),
+    },
+    Mutant {
         name: "SQL: a claim that its caller dropped is not recorded as late",
         file: "crates/polylock-sql/src/engine/server/pool.rs",
         from: "std::mem::replace(&mut in_flight.is_unanswered, true);",
