@@ -34,7 +34,7 @@ use crate::{
     ClaimOutcome, Error, Moment, NotAcquired, Operation, Progress, Request, Result, io, metrics::Measured,
 };
 
-/// The longest time that a caller with an expired wait is kept for its withdrawal from the queue.
+/// The longest time that a caller without the lock is kept for the withdrawal of its request.
 const WITHDRAWAL: Duration = Duration::from_millis(500);
 
 /// The caller's end of an acquisition. If it is dropped before the reply, it counts the rollback as pending.
@@ -161,7 +161,8 @@ pub(super) async fn run(parts: Parts) {
             drop(entered);
             let mut rollback = pin!(rollback.run(&context, &request));
             if error.is_not_acquired() {
-                // A caller with an expired wait is out of the queue when it receives the error, if the store replies.
+                // When the caller receives the error, its request is out of the queue, and no copy of its claim can be granted any more,
+                // if the store replies.
                 tokio::select! {
                     biased;
                     () = &mut rollback => {
