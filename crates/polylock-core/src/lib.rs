@@ -54,6 +54,7 @@ mod break_notice;
 mod capabilities;
 pub mod clock;
 mod config_error;
+pub mod deadline;
 mod delays;
 pub mod duration;
 mod engine;

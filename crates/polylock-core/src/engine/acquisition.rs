@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     ClaimOutcome, Error, Grant, Moment, NotAcquired, Operation, Order, Progress, QueuePosition, Request,
-    Result, Wake, invariant,
+    Result, Wake, deadline,
 };
 
 /// The time limit for the store's first reply, even if the caller would wait less: a wait of 5 ms limits the time in the queue, and
@@ -135,9 +135,7 @@ impl<'a> Acquisition<'a> {
                 },
             };
             let error = match reply {
-                Ok(ClaimOutcome::Granted(grant))
-                    if invariant::deadline(sent, grant.lease) > self.context.now() =>
-                {
+                Ok(ClaimOutcome::Granted(grant)) if deadline::of(sent, grant.lease) > self.context.now() => {
                     return Ok(Acquired::New { grant, sent });
                 }
                 Ok(ClaimOutcome::Granted(_)) => self.context.reply_timed_out(Operation::Claim),
@@ -157,7 +155,7 @@ impl<'a> Acquisition<'a> {
                             continue;
                         }
                         Ok(Woken::Granted { grant, sent })
-                            if invariant::deadline(sent, grant.lease) > self.context.now() =>
+                            if deadline::of(sent, grant.lease) > self.context.now() =>
                         {
                             return Ok(Acquired::New { grant, sent });
                         }

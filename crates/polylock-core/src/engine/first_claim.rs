@@ -11,7 +11,7 @@ use super::{
     foreground::Driven,
     shared_hold::SharedHold,
 };
-use crate::{Backend, ClaimOutcome, Error, NotAcquired, Operation, Order, Result, invariant};
+use crate::{Backend, ClaimOutcome, Error, NotAcquired, Operation, Order, Result, deadline};
 
 impl Parts {
     /// Returns the store and the permit for the first claim, if the caller is to drive it.
@@ -69,7 +69,7 @@ pub(super) async fn acquire_on_caller<E>(
     if let Some((outcome, (parts, permit))) = claimed {
         drop(permit);
         match outcome {
-            Ok(ClaimOutcome::Granted(grant)) if invariant::deadline(sent, grant.lease) > context.now() => {
+            Ok(ClaimOutcome::Granted(grant)) if deadline::of(sent, grant.lease) > context.now() => {
                 record_acquire(&context, &request, sent, "acquired");
                 return caller.complete(Ok(SharedHold::begin(parts.handle, request, None, grant, sent)));
             }

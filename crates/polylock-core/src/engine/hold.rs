@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     Error, FencingToken, Grant, KeepAlive, LockName, LostReason, Mode, Moment, Release, Request, Result,
-    invariant, metrics::Measured, observer,
+    deadline, metrics::Measured, observer,
 };
 
 /// One hold, shared by its guards and the keeper.
@@ -41,7 +41,7 @@ impl Drop for HoldSpan {
 impl Hold {
     /// Returns the hold of a grant with a claim that was sent at `sent`.
     pub(crate) fn new(context: Arc<StoreContext>, request: Arc<Request>, grant: Grant, sent: Moment) -> Self {
-        let deadline = invariant::deadline(sent, grant.lease);
+        let deadline = deadline::of(sent, grant.lease);
         Self {
             context,
             request,

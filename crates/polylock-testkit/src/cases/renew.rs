@@ -3,7 +3,7 @@
 use std::{thread, time::Duration};
 
 use futures_util::FutureExt;
-use polylock_core::{Clock, Operation, invariant};
+use polylock_core::{Clock, Operation, deadline};
 
 use crate::{
     ManualClock,
@@ -82,7 +82,7 @@ pub(super) async fn the_deadline_counts_from_the_send_time(trial: Trial) -> Outc
     clock.advance(late);
     gate.open(Operation::Claim);
     let guard = join(acquiring).await;
-    let latest = invariant::deadline(sent, ttl + ROUNDING);
+    let latest = deadline::of(sent, ttl + ROUNDING);
     assert!(guard.deadline() <= latest, "counted from the reply of the claim: {:?}", guard.remaining());
 
     gate.shut(Operation::Renew, Side::Reply);
@@ -93,7 +93,7 @@ pub(super) async fn the_deadline_counts_from_the_send_time(trial: Trial) -> Outc
     clock.advance(late / 2);
     gate.open(Operation::Renew);
     let deadline = soon("the reply to the renewal", renewed).await.expect("held");
-    assert!(deadline <= invariant::deadline(sent, ttl + ROUNDING), "counted from the reply of the renewal");
+    assert!(deadline <= deadline::of(sent, ttl + ROUNDING), "counted from the reply of the renewal");
     released(guard).await;
     Ok(())
 }

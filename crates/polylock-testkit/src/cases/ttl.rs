@@ -57,7 +57,7 @@ pub(super) async fn a_guard_gets_the_requested_ttl(trial: Trial) -> Outcome {
         let sent = SystemClock.now();
         let guard = acquired(locks.lock("n").ttl(ttl)).await;
         let (remaining, took) = (guard.remaining(), SystemClock.now().since(sent));
-        let margin = polylock_core::invariant::margin(ttl);
+        let margin = polylock_core::deadline::margin(ttl);
         assert!(
             remaining <= ttl && remaining + margin + took >= ttl,
             "expected a hold of {ttl:?}, but {remaining:?} remain after {took:?}"

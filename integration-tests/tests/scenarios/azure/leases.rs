@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use polylock::{Error, Guard, Locks, Moment};
-use polylock_core::invariant::margin;
+use polylock_core::deadline::margin;
 use polylock_integration_tests::{clock::now, servers::azurite};
 
 use super::{MIN_LEASE, Namespace, acquire_and_release, server};

@@ -8,7 +8,7 @@ use polylock_integration_tests::{
     servers::zookeeper,
 };
 
-use polylock_core::invariant::margin;
+use polylock_core::deadline::margin;
 
 use super::{Namespace, SLACK};
 

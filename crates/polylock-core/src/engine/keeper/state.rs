@@ -8,9 +8,8 @@ use std::{
 
 use super::waiter_lease::WaiterLease;
 use crate::{
-    KeepAlive, LockName, LostReason, Moment, Request, RequestId,
+    KeepAlive, LockName, LostReason, Moment, Request, RequestId, deadline,
     engine::{backoff::Backoff, context::StoreContext, gauges::Gauge, hold::Hold},
-    invariant,
     metrics::Measured,
 };
 
@@ -80,7 +79,7 @@ impl Waiter {
 impl Kept {
     /// Returns the end of the lease, by the holder's clock.
     pub(super) fn deadline(&self) -> Moment {
-        invariant::deadline(self.sent, self.lease)
+        deadline::of(self.sent, self.lease)
     }
 
     /// Returns the time at which the hold is passed on, unless the caller has received the guard.
@@ -162,7 +161,7 @@ impl State {
                     return None;
                 }
                 context.record(&request.name, Measured::RenewSlack(kept.deadline().since(now)));
-                let deadline = invariant::deadline(sent, lease);
+                let deadline = deadline::of(sent, lease);
                 if deadline > now && kept.hold.extend(deadline) {
                     (kept.sent, kept.lease, kept.renew_at, kept.backoff) =
                         (sent, lease, sent + lease / 3, None);
