@@ -236,7 +236,7 @@ case "${1:-all}" in
     all)
         # Shorter loads.
         export POLYLOCK_TEST_INCREMENTS=20 POLYLOCK_TEST_PAUSES=2
-        tests_and_checks "$DAILY"; mutants --some 4; say "all passed" ;;
+        tests_and_checks "$DAILY"; mutants --some 3; say "all passed" ;;
     daily) tests_and_checks; features; mutants; package; deny; schemas; say "all passed" ;;
     lint | checks | features | mutants | doc | package | deny | schemas) "$1" ;;
     test) tests ;;
