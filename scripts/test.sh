@@ -208,7 +208,7 @@ doc() {
 # Builds each package from what its users get, and nothing else.
 package() {
     say "packages"
-    cargo package --workspace --exclude polylock-integration-tests --locked --allow-dirty
+    cargo package --workspace --exclude polylock-integration-tests --exclude polylock-models --locked --allow-dirty
 }
 
 # Licences, sources and forbidden crates. The database of advisories is on the network: `cargo deny check advisories`.

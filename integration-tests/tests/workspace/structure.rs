@@ -16,7 +16,7 @@ use crate::imports::{Imports, cycles, imports};
 const LEVELS: [&[&str]; 5] = [
     &["polylock-core"],
     &["polylock-sql", "polylock-redis", "polylock-zookeeper", "polylock-azure", "polylock-testkit"],
-    &["polylock"],
+    &["polylock", "polylock-models"],
     &["polylock-cli"],
     &["polylock-integration-tests"],
 ];

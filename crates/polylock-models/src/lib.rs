@@ -1,0 +1,24 @@
+//! Exhaustive models of the protocols between core, the stores and their servers. Each model explores every order of its steps within
+//! stated bounds: messages that are late, lost or executed after their client has given up, callers that go away, processes that die.
+//!
+//! | model | protocol |
+//! |---|---|
+//! | [`acquisition`] | core: claims, cancellation, rollback and release |
+//!
+//! A model calls the predicates of the code, [`invariant`](polylock_core::invariant) and [`queue`](polylock_core::queue). Each has
+//! *twins*, the same model with one planted bug, and every twin must violate a property: a model that finds nothing proves nothing
+//! otherwise.
+//!
+//! Time is counted in ticks. A step takes no time, and a tick may pass between any two steps, so a tick stands for any delay.
+//!
+//! `cargo run -p polylock-models --release` prints the bounds, the states and the twins of all models.
+
+pub mod acquisition;
+pub mod check;
+pub mod numbers;
+pub mod time;
+
+use check::Check;
+
+/// The models by name, each with the check of the model and its twins.
+pub const MODELS: [(&str, Check); 1] = [("core", check::check::<acquisition::Core>)];
