@@ -41,14 +41,14 @@ pub type RequestTable<T> = ExpiringTable<RequestId, T>;
 /// assert!(attempts.len() < 100);
 /// assert_eq!(attempts.remove(&request), Some(2));
 /// ```
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct ExpiringTable<K, T> {
     records: HashMap<K, Record<T>>,
     /// The number of records at which the expired ones are removed.
     sweep_at: usize,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Record<T> {
     until: Moment,
     state: T,

@@ -4,6 +4,9 @@
 //! | model | protocol |
 //! |---|---|
 //! | [`acquisition`] | core: claims, cancellation, rollback and release |
+//! | [`redlock`] | Redlock: proposals, withdrawals, renewals, and the client's record of them |
+//! | [`redis_queue`] | Redis: the queue with hand-over, on [`handover`] |
+//! | [`sql_handover`] | SQL: the hand-over by transactions, on [`handover`] |
 //!
 //! A model calls the predicates of the code, [`invariant`](polylock_core::invariant) and [`queue`](polylock_core::queue). Each has
 //! *twins*, the same model with one planted bug, and every twin must violate a property: a model that finds nothing proves nothing
@@ -15,10 +18,19 @@
 
 pub mod acquisition;
 pub mod check;
+pub mod handover;
 pub mod numbers;
+pub mod redis_queue;
+pub mod redlock;
+pub mod sql_handover;
 pub mod time;
 
 use check::Check;
 
 /// The models by name, each with the check of the model and its twins.
-pub const MODELS: [(&str, Check); 1] = [("core", check::check::<acquisition::Core>)];
+pub const MODELS: [(&str, Check); 4] = [
+    ("core", check::check::<acquisition::Core>),
+    ("redlock", check::check::<redlock::Redlock>),
+    ("redis-queue", check::check::<handover::Handover<redis_queue::Redis>>),
+    ("sql-handover", check::check::<handover::Handover<sql_handover::Sql>>),
+];

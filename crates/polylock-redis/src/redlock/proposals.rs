@@ -30,7 +30,7 @@ use super::{
 pub(super) const UNKNOWN: i64 = i64::MAX;
 
 /// The state of all requests of this client.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Proposals {
     servers: usize,
     /// Each record is kept until no vote of its request can be left, or its outcome is not used any more.
@@ -38,25 +38,25 @@ pub(super) struct Proposals {
 }
 
 /// The state of one request.
-#[derive(Debug)]
-struct Record {
+#[derive(Debug, Clone)]
+pub(super) struct Record {
     name: LockName,
     /// The greatest number proposed.
-    number: i64,
+    pub(super) number: i64,
     /// This number and all smaller ones are withdrawn; 0 if none is.
-    withdrawn: i64,
-    phase: Phase,
+    pub(super) withdrawn: i64,
+    pub(super) phase: Phase,
     /// True if a server may have recorded that the request waits.
     may_be_queued: bool,
     /// True if it was reported that the release is not confirmed.
     is_reported: bool,
-    servers: Box<[Server]>,
+    pub(super) servers: Box<[Server]>,
     /// The notice of a break by force.
     notice: String,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Phase {
     /// The request proposes, or waits to propose again.
     Claiming,
     /// A majority has voted for this number.
@@ -68,7 +68,7 @@ enum Phase {
 }
 
 /// A message that may leave a vote, in transit to a server.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Sent {
     request: RequestId,
     server: usize,
@@ -85,7 +85,7 @@ pub(super) enum DefiniteReply {
 }
 
 /// The outcome of a release.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Outcome {
     /// A majority has removed its votes; or the request did not hold, and others can have a majority now.
     Released,
@@ -134,6 +134,11 @@ impl Proposals {
     /// Creates a state without requests, for this many servers.
     pub(super) fn new(servers: usize) -> Self {
         Self { servers, records: RequestTable::new() }
+    }
+
+    /// Returns the state of `request`.
+    pub(super) fn record(&self, request: RequestId) -> Option<&Record> {
+        self.records.get(&request)
     }
 
     /// Proposes `number` for `request`. It must be greater than all before. Returns the greatest number that is withdrawn.
@@ -199,7 +204,7 @@ impl Proposals {
 
     /// Returns the number that `request` holds.
     pub(super) fn token(&self, request: RequestId) -> Option<i64> {
-        match self.records.get(&request)?.phase {
+        match self.record(request)?.phase {
             Phase::Held(token) => Some(token),
             _ => None,
         }
@@ -229,13 +234,13 @@ impl Proposals {
 
     /// Returns true if a server may have recorded that `request` waits.
     pub(super) fn may_be_queued(&self, request: RequestId) -> bool {
-        self.records.get(&request).is_some_and(|record| record.may_be_queued)
+        self.record(request).is_some_and(|record| record.may_be_queued)
     }
 
     /// Returns true if this client has claimed `request`, or has a release of it to complete.
     pub(super) fn is_known(&self, request: RequestId) -> bool {
         let has_claim = |record: &Record| record.number != UNKNOWN || record.phase != Phase::Released;
-        self.records.get(&request).is_some_and(has_claim)
+        self.record(request).is_some_and(has_claim)
     }
 
     /// Releases `request`: withdraws all its numbers for good. A repeated release continues the first one.
@@ -280,12 +285,12 @@ impl Proposals {
 
     /// Returns the greatest number of `request` that is withdrawn; 0 if none is.
     pub(super) fn withdrawn(&self, request: RequestId) -> i64 {
-        self.records.get(&request).map_or(0, |record| record.withdrawn)
+        self.record(request).map_or(0, |record| record.withdrawn)
     }
 
     /// Returns the number to withdraw at `server`, right before the withdrawal is sent; `None` if the server has nothing to acknowledge.
     pub(super) fn withdrawal(&self, request: RequestId, server: usize) -> Option<i64> {
-        let record = self.records.get(&request)?;
+        let record = self.record(request)?;
         let must_acknowledge = record.servers[server].must_acknowledge(record.withdrawn);
         must_acknowledge.then_some(record.withdrawn)
     }
@@ -311,7 +316,7 @@ impl Proposals {
 
     /// Returns true if a withdrawal of `request` was sent to `server` after `since` and has no reply yet.
     pub(super) fn is_under_way(&self, request: RequestId, server: usize, since: Moment) -> bool {
-        let record = self.records.get(&request);
+        let record = self.record(request);
         record.and_then(|record| record.servers[server].under_way).is_some_and(|sent| sent > since)
     }
 
@@ -369,7 +374,7 @@ impl Proposals {
 
     /// Returns the outcome of the release of `request`, as soon as it is known.
     pub(super) fn outcome(&self, request: RequestId) -> Option<Outcome> {
-        self.records.get(&request)?.outcome()
+        self.record(request)?.outcome()
     }
 
     /// Ends the release of `request`, and returns its outcome. Withdrawals that servers have not acknowledged yet stay recorded.
@@ -398,7 +403,7 @@ impl Proposals {
 
     /// Returns the servers that may have a vote of `request`.
     pub(super) fn open_servers(&self, request: RequestId) -> Vec<usize> {
-        let record = self.records.get(&request);
+        let record = self.record(request);
         let open =
             |record: &Record| (0..self.servers).filter(|index| record.servers[*index].open > 0).collect();
         record.map(open).unwrap_or_default()
@@ -415,7 +420,7 @@ impl Proposals {
             |record: &Record| record.number == UNKNOWN && record.servers.iter().any(Server::may_execute_late);
         let is_complete =
             |record: &Record| record.phase == Phase::Released && record.open() == 0 && !is_late(record);
-        if self.records.get(&request).is_some_and(is_complete) {
+        if self.record(request).is_some_and(is_complete) {
             self.records.remove(&request);
         }
     }

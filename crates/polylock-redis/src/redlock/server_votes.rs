@@ -3,7 +3,7 @@
 use polylock_core::Moment;
 
 /// The state of one request at one server.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(super) struct Server {
     /// The greatest number for which the server may have a vote, or may still give one; 0 if there is none.
     pub(super) open: i64,
@@ -25,7 +25,7 @@ pub(super) struct Server {
 
 pub(super) const STICKY: u8 = u8::MAX;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(super) enum Reply {
     #[default]
     Missing,

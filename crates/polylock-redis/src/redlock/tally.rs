@@ -6,10 +6,10 @@ pub(super) const fn quorum(servers: usize) -> usize {
 }
 
 /// The replies to one proposal. Of several replies of one server, the first one counts.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Ballot {
     /// By server: the number of a vote that counts, or 0 for any other reply.
-    replies: Box<[Option<i64>]>,
+    pub(super) replies: Box<[Option<i64>]>,
 }
 
 impl Ballot {
@@ -43,14 +43,14 @@ impl Ballot {
 }
 
 /// The replies to one renewal. Of several replies of one server, the first one counts.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Renewals {
     /// The replies, by server.
-    replies: Box<[Option<Extension>]>,
+    pub(super) replies: Box<[Option<Extension>]>,
 }
 
 /// A server's reply to a renewal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Extension {
     /// The server has extended its vote, and its vote counts.
     Extended,

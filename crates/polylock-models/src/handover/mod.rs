@@ -1,0 +1,707 @@
+//! Stores that hand a lock over: the release grants the lock to the next waiter, and notifies it.
+//!
+//! Modelled: the server's operations (`server.rs`), and the client, which is core's acquisition with the wake-up registry and the keeper.
+//! A claim, a keep-alive or a release may be late, lost, or executed after its client has given it up. A notification may be late or lost,
+//! a process may die or lose its connection, and time may pass between any two steps. One process has two of the three requests, and only
+//! the first of its waiters claims again by itself.
+//!
+//! Abstracted away: renewals (a hold lasts one lease), breaks, tries, the cancellation during a claim (the model of core has it), and clocks that run differently.
+
+mod server;
+
+use std::marker::PhantomData;
+
+use polylock_core::{FencingToken, Mode, invariant};
+use stateright::{Model, Property};
+
+use crate::{check::Protocol, numbers::close_gaps, time::is_before_deadline};
+use server::{Clock, Kept, Kind, Notification, Reply, Server, are_compatible};
+
+const CLIENTS: usize = 3;
+/// The modes of the requests.
+const MODES: [Mode; CLIENTS] = [Mode::Exclusive, Mode::Shared, Mode::Shared];
+/// The process of each request.
+const PROCESS: [usize; CLIENTS] = [0, 1, 1];
+/// The time for which a claim is valid, in ticks.
+const VALIDITY: u8 = 1;
+/// The most ticks until all waiters hold the lock in turn, once there are no more faults.
+const CALM: u8 = 12;
+
+/// A planted bug.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bug {
+    /// The lease of a grant counts from the arrival of its notification.
+    LeaseFromNotification,
+    /// A notification is accepted whatever position it was issued for.
+    StaleNotification,
+    /// The late reply to the keep-alive of a waiter ends its hold.
+    LateReplyEndsHold,
+    /// A waiter that has died stays in the queue.
+    DeadWaiterStays,
+    /// A claim is executed however late it is delivered.
+    ClaimNeverExpires,
+    /// A waiter overtakes those that it conflicts with.
+    ReaderOvertakes,
+    /// Redis: a release does not make the server refuse a claim that is still valid.
+    ReleaseLeavesNoNote,
+    /// SQL: a release is not repeated once no copy of a claim is valid.
+    ReleaseNotRepeated,
+    /// SQL: a claim is compared with the time at which it was sent.
+    ClockBeforeRegion,
+    /// SQL: the token is drawn before the operations on the lock are serialised.
+    TokenBeforeRegion,
+}
+
+/// A store that hands a lock over.
+pub trait Flavor: Send + Sync + 'static {
+    /// True if an operation is a transaction, which may take time.
+    const HAS_TRANSACTIONS: bool;
+    /// The last tick.
+    const END: u8;
+    /// The greatest number of faults.
+    const FAULTS: u8;
+    /// The name of the model.
+    const NAME: &'static str;
+    /// The bounds of the exploration.
+    const BOUNDS: &'static str;
+    /// The planted bugs, each with the property that it violates.
+    const TWINS: &'static [(Bug, &'static str)];
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+enum Stage {
+    #[default]
+    Idle,
+    Claiming,
+    Waiting,
+    Held,
+    Releasing,
+    /// The release has been acknowledged, and is repeated once no claim is valid.
+    Repeating,
+    Ended,
+    Dead,
+}
+
+/// A claim on its way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Message {
+    Sent(Claim),
+    Replied(Reply),
+}
+
+/// A claim as it was sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Claim {
+    expires: u8,
+    /// The token, if it is drawn too early.
+    token: Option<u8>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct KeepAlive {
+    sent: u8,
+    outcome: Option<Kept>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Grant {
+    token: u8,
+    sent: u8,
+    lease: u8,
+}
+
+impl Grant {
+    fn is_live(self, now: u8) -> bool {
+        is_before_deadline(now, self.sent, self.lease)
+    }
+}
+
+/// A request and its client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+struct Client {
+    stage: Stage,
+    /// The tick in which the last claim was sent.
+    sent: u8,
+    claim: Option<Message>,
+    /// A claim that was given up, and may still be executed.
+    late: Option<Claim>,
+    /// The time until which a claim that was given up is valid, in the client's record.
+    late_until: u8,
+    /// The position of the last reply; 0 for none.
+    position: u8,
+    /// The last notification.
+    kept: Option<Notification>,
+    /// The tick of the last keep-alive that found the request in the queue.
+    queued_at: u8,
+    keep_alive: Option<KeepAlive>,
+    /// The tick of the last message that has extended the entry.
+    kept_at: u8,
+    grant: Option<Grant>,
+    /// True if a release is on its way.
+    releases: bool,
+    is_lost: bool,
+    /// True if the request held the lock once.
+    has_held: bool,
+}
+
+impl Client {
+    /// Removes what makes no difference any more.
+    fn normalize(&mut self) {
+        let Self { stage, late, late_until, is_lost, has_held, releases, .. } = *self;
+        match stage {
+            Stage::Ended | Stage::Dead => {
+                let late_until = if releases || late.is_some() { late_until } else { 0 };
+                *self = Self { stage, late, late_until, is_lost, has_held, releases, ..Self::default() };
+            }
+            Stage::Releasing | Stage::Repeating => {
+                *self = Self { stage, late, late_until, has_held, releases, ..Self::default() };
+            }
+            Stage::Held => (self.sent, self.queued_at) = (0, 0),
+            _ => {}
+        }
+    }
+
+    fn believes(&self, now: u8) -> bool {
+        self.stage == Stage::Held && self.grant.is_some_and(|grant| grant.is_live(now))
+    }
+
+    fn waits(&self) -> bool {
+        self.stage == Stage::Waiting || self.stage == Stage::Claiming && self.position > 0
+    }
+
+    fn begin_release(&mut self) {
+        (self.stage, self.releases, self.kept) = (Stage::Releasing, true, None);
+    }
+
+    fn has_ended(&self) -> bool {
+        matches!(self.stage, Stage::Idle | Stage::Ended | Stage::Dead)
+    }
+}
+
+/// An operation that the server executes as a transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// The claim of a request.
+    Claim(usize),
+    /// A claim that its client has given up.
+    LateClaim(usize),
+    /// The release of a request.
+    Release(usize),
+}
+
+/// A state of the model.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct State {
+    now: u8,
+    faults: u8,
+    server: Server,
+    clients: [Client; CLIENTS],
+    /// The waiters of the second process, in order.
+    local: Vec<usize>,
+    /// The transaction in progress, and its clock.
+    transaction: Option<(Operation, u8)>,
+    /// The greatest token of an exclusive and of a shared hold.
+    last_tokens: [u8; 2],
+    tokens_grow: bool,
+    has_false_loss: bool,
+}
+
+impl State {
+    /// Removes what makes no difference any more.
+    fn normalize(&mut self) {
+        let Self { server, clients, last_tokens, .. } = self;
+        clients.iter_mut().for_each(Client::normalize);
+        let mut numbers: Vec<&mut u8> = last_tokens.iter_mut().collect();
+        for (client, notifications) in clients.iter_mut().zip(&mut server.notifications) {
+            if !matches!(client.stage, Stage::Claiming | Stage::Waiting) {
+                notifications.clear();
+            }
+            let claims = client.late.iter_mut().filter_map(|claim| claim.token.as_mut());
+            numbers.extend(claims);
+            numbers.push(&mut client.position);
+            numbers.extend(client.grant.as_mut().map(|grant| &mut grant.token));
+            match &mut client.claim {
+                Some(Message::Sent(claim)) => numbers.extend(claim.token.as_mut()),
+                Some(Message::Replied(Reply::Granted(number, _) | Reply::Queued(number))) => {
+                    numbers.push(number);
+                }
+                _ => {}
+            }
+            let notifications = notifications.iter_mut().chain(&mut client.kept);
+            numbers.extend(notifications.flat_map(|one| [&mut one.position, &mut one.token]));
+        }
+        numbers.extend([&mut server.last, &mut server.last_token]);
+        numbers.extend(server.entries.iter_mut().flat_map(|entry| [&mut entry.number, &mut entry.token]));
+        close_gaps(&mut numbers);
+    }
+}
+
+/// A step. Numbers are those of requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// A request claims for the first time.
+    Acquire(usize),
+    /// The server begins an operation, and completes it if it needs no transaction.
+    Execute(Operation),
+    /// The server completes the transaction.
+    Commit,
+    /// The reply to the claim arrives.
+    ClaimReply(usize),
+    /// The client gives a claim up, and claims again.
+    Retry(usize),
+    /// The client gives a claim up, and releases the request.
+    GiveUp(usize),
+    /// A notification arrives; its number is that in the order of positions.
+    Notify(usize, usize),
+    /// A notification is lost.
+    LoseNotification(usize),
+    /// A waiter claims again.
+    ClaimAgain(usize),
+    /// The wait ends.
+    TimeOut(usize),
+    /// A keep-alive is sent.
+    KeepAlive(usize),
+    /// The server executes the keep-alive.
+    ExecuteKeepAlive(usize),
+    /// The reply to the keep-alive arrives.
+    KeepAliveReply(usize),
+    /// The keep-alive or its reply is lost.
+    LoseKeepAlive(usize),
+    /// The holder releases the lock.
+    Release(usize),
+    /// The deadline of the hold ends it.
+    Lose(usize),
+    /// The release is sent again, because no copy of a claim is valid any more.
+    RepeatRelease(usize),
+    /// A process dies.
+    Die(usize),
+    /// The server finds that the client of a process has gone.
+    Disconnect(usize),
+    /// A tick passes.
+    Tick,
+}
+
+/// The model.
+#[derive(Debug)]
+pub struct Handover<F> {
+    kind: Kind,
+    flavor: PhantomData<F>,
+}
+
+impl<F: Flavor> Handover<F> {
+    fn has(&self, bug: Bug) -> bool {
+        self.kind.has(bug)
+    }
+
+    fn send_claim(&self, state: &mut State, request: usize) {
+        let token = self.has(Bug::TokenBeforeRegion).then(|| state.server.draw());
+        let client = &mut state.clients[request];
+        (client.stage, client.sent) = (Stage::Claiming, state.now);
+        client.kept_at = state.now;
+        client.claim = Some(Message::Sent(Claim { expires: state.now + VALIDITY, token }));
+    }
+
+    /// Gives the claim of `request` up.
+    fn abandon_claim(&self, state: &mut State, request: usize) {
+        state.faults += 1;
+        let client = &mut state.clients[request];
+        client.late_until = client.sent + VALIDITY;
+        if let Some(Message::Sent(claim)) = client.claim.take() {
+            match &mut state.transaction {
+                Some((operation, _)) if *operation == Operation::Claim(request) => {
+                    *operation = Operation::LateClaim(request);
+                }
+                _ => client.late = Some(claim),
+            }
+        }
+    }
+
+    fn hold(&self, state: &mut State, request: usize, grant: Grant) {
+        let is_shared = MODES[request] == Mode::Shared;
+        let grows = |earlier: u8| {
+            let [earlier, later] = [earlier, grant.token].map(FencingToken::new);
+            earlier.zip(later).is_some_and(|(earlier, later)| invariant::token_grows(earlier, later))
+        };
+        let [exclusive, shared] = &mut state.last_tokens;
+        state.tokens_grow &= grows(*exclusive) && (is_shared || grows(*shared));
+        let last = if is_shared { shared } else { exclusive };
+        *last = grant.token.max(*last);
+        let client = &mut state.clients[request];
+        (client.stage, client.grant, client.kept) = (Stage::Held, Some(grant), None);
+        client.has_held = true;
+        client.position = 0;
+        state.local.retain(|waiter| *waiter != request);
+    }
+
+    fn release(&self, state: &mut State, request: usize) {
+        state.clients[request].begin_release();
+        state.local.retain(|waiter| *waiter != request);
+    }
+
+    fn on_claim_reply(&self, state: &mut State, request: usize) {
+        let now = state.now;
+        let client = &mut state.clients[request];
+        let Some(Message::Replied(reply)) = client.claim.take() else { return };
+        match reply {
+            Reply::Granted(token, lease) => {
+                let grant = Grant { token, sent: client.sent, lease };
+                if grant.is_live(now) {
+                    self.hold(state, request, grant);
+                } else {
+                    self.send_claim(state, request);
+                }
+            }
+            Reply::Queued(position) => {
+                (client.stage, client.position) = (Stage::Waiting, position);
+                if PROCESS[request] == 1 && !state.local.contains(&request) {
+                    state.local.push(request);
+                }
+                self.on_wake(state, request);
+            }
+            Reply::Expired => self.send_claim(state, request),
+        }
+    }
+
+    fn on_wake(&self, state: &mut State, request: usize) {
+        let now = state.now;
+        let client = &mut state.clients[request];
+        let Some(Notification { position, token, lease }) = client.kept.take() else { return };
+        let mut sent = client.sent.max(client.queued_at);
+        if self.has(Bug::LeaseFromNotification) {
+            sent = now;
+        }
+        let grant = Grant { token, sent, lease };
+        let is_valid = position == client.position || self.has(Bug::StaleNotification);
+        if is_valid && grant.is_live(now) {
+            self.hold(state, request, grant);
+        } else {
+            self.send_claim(state, request);
+        }
+    }
+
+    fn on_keep_alive_reply(&self, state: &mut State, request: usize) {
+        let now = state.now;
+        let client = &mut state.clients[request];
+        let Some(KeepAlive { sent, outcome: Some(outcome) }) = client.keep_alive.take() else { return };
+        if client.waits() {
+            match outcome {
+                Kept::Queued => client.queued_at = client.queued_at.max(sent),
+                Kept::Held | Kept::Gone if client.stage == Stage::Waiting => self.send_claim(state, request),
+                // The claim under way shows which of the two applies.
+                Kept::Held | Kept::Gone => {}
+            }
+            return;
+        }
+        if client.believes(now) && outcome != Kept::Held && self.has(Bug::LateReplyEndsHold) {
+            (client.stage, client.is_lost) = (Stage::Ended, true);
+            state.has_false_loss |= state.server.holds(request, now);
+        }
+    }
+
+    fn execute(&self, state: &mut State, operation: Operation) {
+        let (Operation::Claim(request) | Operation::LateClaim(request) | Operation::Release(request)) =
+            operation;
+        if self.kind.has_transactions {
+            let sent = state.clients[request].sent;
+            let clock = if self.has(Bug::ClockBeforeRegion) { sent } else { state.now };
+            state.transaction = Some((operation, clock));
+        } else {
+            self.commit(state, operation, state.now);
+        }
+    }
+
+    fn commit(&self, state: &mut State, operation: Operation, read: u8) {
+        let State { server, clients, now, .. } = state;
+        let clock = Clock { read, now: *now };
+        match operation {
+            Operation::Claim(request) => {
+                server.is_connected[PROCESS[request]] = true;
+                let client = &mut clients[request];
+                let Some(Message::Sent(claim)) = client.claim else { return };
+                let reply = server.claim(request, claim.expires, claim.token, clock, self.kind);
+                client.claim = Some(Message::Replied(reply));
+            }
+            Operation::LateClaim(request) => {
+                let client = &mut clients[request];
+                let claim = client.late.take();
+                let expires = claim.map_or(client.late_until, |claim| claim.expires);
+                server.claim(request, expires, claim.and_then(|claim| claim.token), clock, self.kind);
+            }
+            Operation::Release(request) => {
+                let client = &mut clients[request];
+                server.release(request, client.late_until, clock, self.kind);
+                self.on_release_reply(client);
+            }
+        }
+    }
+
+    fn on_release_reply(&self, client: &mut Client) {
+        client.releases = false;
+        if client.stage == Stage::Dead {
+            return;
+        }
+        let may_be_late = client.late_until > 0 && client.stage == Stage::Releasing;
+        let repeats = self.kind.has_transactions && may_be_late && !self.has(Bug::ReleaseNotRepeated);
+        client.stage = if repeats { Stage::Repeating } else { Stage::Ended };
+    }
+
+    fn die(&self, state: &mut State, process: usize) {
+        state.faults += 1;
+        for request in (0..CLIENTS).filter(|request| PROCESS[*request] == process) {
+            let client = state.clients[request];
+            if client.has_ended() {
+                continue;
+            }
+            if matches!(client.claim, Some(Message::Sent(_))) {
+                self.abandon_claim(state, request);
+                state.faults -= 1;
+            }
+            let client = &mut state.clients[request];
+            let Client { late, late_until, releases, .. } = *client;
+            *client = Client { stage: Stage::Dead, late, late_until, releases, ..Client::default() };
+            state.server.notifications[request].clear();
+            state.local.retain(|waiter| *waiter != request);
+        }
+    }
+
+    fn apply(&self, state: &mut State, action: Action) {
+        let now = state.now;
+        match action {
+            Action::Acquire(request) | Action::ClaimAgain(request) => self.send_claim(state, request),
+            Action::Execute(operation) => self.execute(state, operation),
+            Action::Commit => {
+                if let Some((operation, read)) = state.transaction.take() {
+                    self.commit(state, operation, read);
+                }
+            }
+            Action::ClaimReply(request) => self.on_claim_reply(state, request),
+            Action::Retry(request) => {
+                self.abandon_claim(state, request);
+                self.send_claim(state, request);
+            }
+            Action::GiveUp(request) => {
+                self.abandon_claim(state, request);
+                self.release(state, request);
+            }
+            Action::Notify(request, number) => {
+                let notification = state.server.notifications[request].remove(number);
+                let client = &mut state.clients[request];
+                if matches!(client.stage, Stage::Claiming | Stage::Waiting) {
+                    client.kept = Some(notification);
+                }
+                if client.stage == Stage::Waiting {
+                    self.on_wake(state, request);
+                }
+            }
+            Action::LoseNotification(request) => {
+                state.faults += 1;
+                state.server.notifications[request].remove(0);
+            }
+            Action::TimeOut(request) => {
+                state.faults += 1;
+                self.release(state, request);
+            }
+            Action::Release(request) => self.release(state, request),
+            Action::KeepAlive(request) => {
+                let client = &mut state.clients[request];
+                client.keep_alive = Some(KeepAlive { sent: now, outcome: None });
+                client.kept_at = now;
+            }
+            Action::ExecuteKeepAlive(request) => {
+                let outcome = state.server.keep_alive(request, now);
+                if let Some(keep_alive) = &mut state.clients[request].keep_alive {
+                    keep_alive.outcome = Some(outcome);
+                }
+            }
+            Action::KeepAliveReply(request) => self.on_keep_alive_reply(state, request),
+            Action::LoseKeepAlive(request) => {
+                state.faults += 1;
+                state.clients[request].keep_alive = None;
+            }
+            Action::Lose(request) => {
+                let client = &mut state.clients[request];
+                (client.stage, client.is_lost) = (Stage::Ended, true);
+            }
+            Action::RepeatRelease(request) => state.clients[request].releases = true,
+            Action::Die(process) => self.die(state, process),
+            Action::Disconnect(process) => state.server.is_connected[process] = false,
+            Action::Tick => state.now += 1,
+        }
+    }
+
+    /// Adds the steps that follow from what was begun, without faults and new requests, except the passage of time.
+    fn calm_steps(&self, state: &State, request: usize, actions: &mut Vec<Action>) {
+        let (now, client) = (state.now, &state.clients[request]);
+        if state.transaction.is_none() {
+            if matches!(client.claim, Some(Message::Sent(_))) {
+                actions.push(Action::Execute(Operation::Claim(request)));
+            }
+            if client.late.is_some() {
+                actions.push(Action::Execute(Operation::LateClaim(request)));
+            }
+            if client.releases {
+                actions.push(Action::Execute(Operation::Release(request)));
+            }
+        }
+        if matches!(client.claim, Some(Message::Replied(_))) {
+            actions.push(Action::ClaimReply(request));
+        }
+        for number in 0..state.server.notifications[request].len() {
+            actions.push(Action::Notify(request, number));
+        }
+        match client.keep_alive {
+            Some(KeepAlive { outcome: None, .. }) => actions.push(Action::ExecuteKeepAlive(request)),
+            Some(_) => actions.push(Action::KeepAliveReply(request)),
+            None if client.waits() && now > client.kept_at => {
+                actions.push(Action::KeepAlive(request));
+            }
+            None => {}
+        }
+        match client.stage {
+            Stage::Waiting => {
+                let is_first = PROCESS[request] == 0 || state.local.first() == Some(&request);
+                if now > client.sent && is_first {
+                    actions.push(Action::ClaimAgain(request));
+                }
+            }
+            Stage::Held if client.believes(now) => actions.push(Action::Release(request)),
+            Stage::Held => actions.push(Action::Lose(request)),
+            Stage::Repeating if !client.releases && now >= client.late_until => {
+                actions.push(Action::RepeatRelease(request));
+            }
+            _ => {}
+        }
+    }
+
+    fn faults(&self, state: &State, request: usize, actions: &mut Vec<Action>) {
+        let client = &state.clients[request];
+        if client.claim.is_some() && client.late.is_none() {
+            actions.extend([Action::Retry(request), Action::GiveUp(request)]);
+        }
+        if !state.server.notifications[request].is_empty() {
+            actions.push(Action::LoseNotification(request));
+        }
+        if client.stage == Stage::Waiting {
+            actions.push(Action::TimeOut(request));
+        }
+        if client.keep_alive.is_some() {
+            actions.push(Action::LoseKeepAlive(request));
+        }
+    }
+
+    /// Returns true if every live request ends after no more faults, within a time.
+    fn becomes_free(&self, state: &State) -> bool {
+        let mut state = state.clone();
+        let end = state.now + CALM;
+        let mut actions = Vec::new();
+        while state.now < end {
+            actions.clear();
+            if state.transaction.is_some() {
+                actions.push(Action::Commit);
+            }
+            for request in 0..CLIENTS {
+                self.calm_steps(&state, request, &mut actions);
+            }
+            // A step that waits for another one comes later.
+            let is_patient = |action: &&Action| matches!(action, Action::ClaimAgain(_));
+            let next = actions.iter().find(|action| !is_patient(action)).or(actions.first());
+            self.apply(&mut state, next.copied().unwrap_or(Action::Tick));
+            if state.clients.iter().all(Client::has_ended) {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+impl<F: Flavor> Model for Handover<F> {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        vec![State {
+            now: 0,
+            faults: 0,
+            server: Server::new(),
+            clients: Default::default(),
+            local: Vec::new(),
+            transaction: None,
+            last_tokens: [0; 2],
+            tokens_grow: true,
+            has_false_loss: false,
+        }]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        for request in 0..CLIENTS {
+            self.calm_steps(state, request, actions);
+            match state.clients[request].stage {
+                // The requests of one process are alike, so they begin in order.
+                Stage::Idle if state.now == 0 && (request < 2 || state.clients[1].stage != Stage::Idle) => {
+                    actions.push(Action::Acquire(request));
+                }
+                _ => {}
+            }
+            if state.faults < F::FAULTS {
+                self.faults(state, request, actions);
+            }
+        }
+        for process in 0..2 {
+            let of = |request: &usize| PROCESS[*request] == process;
+            let stages = || (0..CLIENTS).filter(of).map(|request| state.clients[request].stage);
+            if state.faults < F::FAULTS && stages().any(|stage| matches!(stage, Stage::Waiting | Stage::Held))
+            {
+                actions.push(Action::Die(process));
+            }
+            if state.server.is_connected[process] && stages().any(|stage| stage == Stage::Dead) {
+                actions.push(Action::Disconnect(process));
+            }
+        }
+        if state.transaction.is_some() {
+            actions.push(Action::Commit);
+        }
+        if state.now < F::END {
+            actions.push(Action::Tick);
+        }
+    }
+
+    fn next_state(&self, state: &State, action: Action) -> Option<State> {
+        let mut next = state.clone();
+        self.apply(&mut next, action);
+        next.normalize();
+        Some(next)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always("one holder at a time", |_, state: &State| {
+                are_compatible((0..CLIENTS).filter(|request| state.clients[*request].believes(state.now)))
+            }),
+            Property::always("tokens grow", |_, state: &State| state.tokens_grow && state.server.tokens_grow),
+            Property::always("first come, first served", |_, state: &State| state.server.is_in_order),
+            Property::always("an ended request has no entry", |_, state: &State| {
+                let is_left = |client: &Client| client.stage == Stage::Ended && !client.is_lost;
+                !state.server.entries.iter().any(|entry| is_left(&state.clients[entry.request]))
+            }),
+            Property::always("a loss is no error", |_, state: &State| !state.has_false_loss),
+            Property::always("every waiter gets the lock", |model, state: &State| model.becomes_free(state)),
+            Property::sometimes("all hold in turn", |_, state: &State| {
+                state.clients.iter().all(|client| client.has_held)
+            }),
+            Property::sometimes("a hold is lost", |_, state: &State| {
+                state.clients.iter().any(|client| client.is_lost)
+            }),
+        ]
+    }
+}
+
+impl<F: Flavor> Protocol for Handover<F> {
+    const NAME: &'static str = F::NAME;
+    const BOUNDS: &'static str = F::BOUNDS;
+    type Bug = Bug;
+    const TWINS: &'static [(Bug, &'static str)] = F::TWINS;
+
+    fn new(bug: Option<Bug>) -> Self {
+        Self { kind: Kind { has_transactions: F::HAS_TRANSACTIONS, bug }, flavor: PhantomData }
+    }
+}
