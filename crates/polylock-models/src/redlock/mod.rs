@@ -471,24 +471,6 @@ impl Redlock {
         }
     }
 
-    /// Executes the proposal of the rival at the servers of `mask`. The others can't be reached.
-    fn rival(&self, state: &mut State, mask: usize, is_greatest: bool) {
-        self.propose(state, RIVAL, is_greatest);
-        for at in 0..SERVERS {
-            if mask & (1 << at) != 0 {
-                self.vote(state, [RIVAL, at, 0], false);
-            } else if let Some(VoteMessage { sent: Some(sent), .. }) =
-                state.clients[RIVAL].channels[at].votes.pop()
-            {
-                state.clients[RIVAL].proposals.on_reply(sent, DefiniteReply::Refused);
-            }
-        }
-        self.decide(state, RIVAL);
-        if state.clients[RIVAL].stage == Stage::Between {
-            self.release(state, RIVAL);
-        }
-    }
-
     fn release(&self, state: &mut State, index: usize) {
         let client = &mut state.clients[index];
         client.stage = Stage::Releasing;
