@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use polylock_core::{Moment, invariant};
+use polylock_core::{Moment, deadline};
 
 /// Returns the duration of `count` ticks. A tick is much longer than the margin of a deadline.
 #[must_use]
@@ -19,5 +19,5 @@ pub fn at(tick: u8) -> Moment {
 /// Returns true if at `now` the deadline has not passed of a hold with a claim or keep-alive that was sent at `sent` and gave `lease`.
 #[must_use]
 pub fn is_before_deadline(now: u8, sent: u8, lease: u8) -> bool {
-    at(now) < invariant::deadline(at(sent), ticks(lease))
+    at(now) < deadline::of(at(sent), ticks(lease))
 }
