@@ -148,6 +148,7 @@ const AGAIN: &str = "
 ## How to run it again
 
 ```sh
+cargo build -p polylock-integration-tests --bins                                               # the processes run `worker`
 cargo run -p polylock-integration-tests --bin chaos -- --store redis --seconds 60              # a random seed
 cargo run -p polylock-integration-tests --bin chaos -- --store redis --seconds 60 --seed 7     # the same schedule
 cargo run -p polylock-integration-tests --bin chaos -- --store postgres --seconds 60 --rounds 60 --record integration-tests/record/postgres.jsonl
