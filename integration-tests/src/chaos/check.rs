@@ -1,6 +1,9 @@
 //! The promises that are checked after a run.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
 
 use polylock_testkit::history::{self, Section};
 
@@ -21,6 +24,9 @@ const TOLERANCE: Duration = Duration::from_millis(500);
 /// store. Clients check a lock every second.
 const IDLE: Duration = Duration::from_secs(3);
 
+/// The time for which the store shows a hold that its client has released, or has not been notified of yet.
+const GHOST: Duration = Duration::from_secs(1);
+
 /// From a time to another, in nanoseconds.
 pub type Span = (u64, u64);
 
@@ -35,8 +41,21 @@ pub struct Observed {
     pub errors: Vec<(u64, String)>,
     /// The faults.
     pub applied: Vec<Applied>,
+    /// The holds that the store has shown while no fault happened.
+    pub shown: Vec<Shown>,
     /// The violations that were found in another way than in the history.
     pub found: Vec<Found>,
+}
+
+/// A hold that the store has shown.
+#[derive(Debug, Clone)]
+pub struct Shown {
+    /// The name of the lock.
+    pub lock: String,
+    /// The token.
+    pub token: u64,
+    /// The time of the first look at the store that has shown it, and of the last one.
+    pub span: Span,
 }
 
 /// A violation, and the part of the history that shows it.
@@ -92,6 +111,7 @@ pub fn check(observed: &Observed, configuration: &Configuration, is_fifo: bool) 
             .extend(inversions.iter().filter(|violation| disturbances.allow_order(violation)).map(Found::of));
     }
     found.extend(idle(&observed.sections, &disturbances, configuration));
+    found.extend(ghosts(observed, &disturbances));
     found.extend(observed.errors.iter().map(|(at, what)| Found::new(*at, "error", what.clone())));
     found.extend(observed.found.iter().cloned());
     found.sort_by_key(|found| found.violation.at);
@@ -113,7 +133,7 @@ impl Disturbances {
         let faults = observed.applied.iter().filter(|fault| fault.action.kind() != Kind::Crowd);
         let faults = faults.map(|fault| match fault.action {
             // Its locks, and those that it is granted by its last messages, expire.
-            Action::KillClient(_) => (fault.from, fault.to + nanos(lease)),
+            Action::KillClient(_) => (fault.from, fault.to.saturating_add(nanos(lease))),
             _ => (fault.from, fault.to),
         });
         let mut spans: Vec<Span> = faults.chain(observed.stalls.values().flatten().copied()).collect();
@@ -138,6 +158,26 @@ impl Disturbances {
         let (from, to) = (waited.invoked.min(overtook.invoked), waited.acquired.max(overtook.acquired));
         self.last_before(to) <= from
     }
+}
+
+/// Returns the holds that the store has shown for a while although no client had them.
+fn ghosts<'o>(observed: &'o Observed, disturbances: &'o Disturbances) -> impl Iterator<Item = Found> + 'o {
+    let mut sections: HashMap<(&str, u64), &Section> = HashMap::new();
+    for section in &observed.sections {
+        sections.extend(section.token.map(|token| ((&*section.lock, token), section)));
+    }
+    observed.shown.iter().filter_map(move |Shown { lock, token, span: (from, to) }| {
+        let section = sections.get(&(&**lock, *token));
+        let is_late = to - from >= nanos(GHOST) && disturbances.last_before(*to) <= *from;
+        // A hold that is not released exists until its lease expires.
+        let is_ghost = section.is_none_or(|section| !section.open && section.end() < *from);
+        let what = || format!("the store shows a hold of {lock} with token {token} that no client has");
+        (is_late && is_ghost).then(|| Found {
+            violation: Violation::new(*to, "ghost", what()),
+            lock: Some(lock.clone()),
+            span: (section.map_or(*from, |section| section.acquired), *to),
+        })
+    })
 }
 
 /// Returns the grants of locks that were free for too long before.
@@ -202,6 +242,21 @@ mod tests {
         observed.applied.clear();
         observed.stalls.insert("p1.1".to_owned(), vec![(5 * S, 7 * S)]);
         assert_eq!(kinds(&observed), [""; 0]);
+    }
+
+    #[test]
+    fn a_hold_that_no_client_has_is_found_unless_a_fault_explains_it() {
+        let shown = |token, from, to| Shown { lock: "n".to_owned(), token, span: (from, to) };
+        let sections = vec![section("p0.0.0", 0..S, 2 * S).token(7)];
+        let mut observed = Observed { sections, ..Observed::default() };
+        observed.shown = vec![shown(7, S, 3 * S), shown(8, S, S + S / 2)];
+        assert_eq!(kinds(&observed), [""; 0], "it was held, and the other one was shown for a moment");
+        observed.shown = vec![shown(7, 3 * S, 5 * S), shown(8, 3 * S, 5 * S)];
+        assert_eq!(kinds(&observed), ["ghost", "ghost"]);
+        observed.sections[0].open = true;
+        assert_eq!(kinds(&observed), ["ghost"], "the lease of the other one has not expired");
+        observed.applied = vec![Applied { action: Action::KillClient(0), from: S, to: 2 * S }];
+        assert_eq!(kinds(&observed), [""; 0], "it was granted to a client that was killed");
     }
 
     #[test]

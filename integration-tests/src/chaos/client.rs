@@ -30,14 +30,20 @@ use crate::{
     },
 };
 
-/// The names of the locks.
-const NAMES: [&str; 4] = ["orders", "jobs", "cron", "rare"];
+/// The locks that most clients use.
+const BUSY: [&str; 4] = ["orders", "jobs", "cron", "rare"];
+
+/// The locks that one client of each process uses, which holds them for long: these are the holds that a fault may cost.
+const LONG: [&str; 2] = ["leader", "backup"];
 
 /// The lock for which a crowd waits.
 const CROWDED: &str = "crowded";
 
+/// The names of all locks.
+pub const NAMES: [&str; 7] = [BUSY[0], BUSY[1], BUSY[2], BUSY[3], LONG[0], LONG[1], CROWDED];
+
 /// A process notes each pause of its own that is longer, with the time.
-pub const STALL: Duration = Duration::from_millis(60);
+pub const STALL: Duration = Duration::from_millis(300);
 
 /// The files in which a process writes what it has seen, by their extensions.
 pub const FILES: [&str; 3] = ["sections", "stalls", "errors"];
@@ -99,7 +105,7 @@ pub async fn work(work: Work, patience: Duration) -> io::Result<()> {
     });
     print(&"ready");
     for number in 0..process.work.clients {
-        process.spawn(number, false);
+        process.spawn(number, if number == 0 { Role::Holder } else { Role::User });
     }
     let (sender, mut lines) = tokio::sync::mpsc::unbounded_channel();
     thread::spawn(move || io::stdin().lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
@@ -108,7 +114,7 @@ pub async fn work(work: Work, patience: Duration) -> io::Result<()> {
         match line.split_once(' ') {
             Some(("crowd", count)) => {
                 for _ in 0..count.parse().unwrap_or(0) {
-                    process.spawn(next, true);
+                    process.spawn(next, Role::Crowd);
                     next += 1;
                 }
             }
@@ -177,7 +183,7 @@ fn note_stalls(files: Arc<Files>) {
     thread::spawn(move || {
         let mut last = now();
         loop {
-            thread::park_timeout(STALL / 4);
+            thread::park_timeout(STALL / 10);
             let woken = now();
             if woken.since(last) > STALL {
                 files.write(1, format_args!("{} {}", last.as_nanos(), woken.as_nanos()));
@@ -201,15 +207,26 @@ struct Process {
 }
 
 impl Process {
-    fn spawn(self: &Arc<Self>, number: usize, is_crowd: bool) {
+    fn spawn(self: &Arc<Self>, number: usize, role: Role) {
         let client = Client {
             process: self.clone(),
             name: format!("{}.{number}", self.work.name),
             random: stream(self.work.seed, &[number as u64]),
         };
         self.active.fetch_add(1, SeqCst);
-        tokio::spawn(async move { if is_crowd { client.crowd().await } else { client.run().await } });
+        tokio::spawn(client.run(role));
     }
+}
+
+/// The part of a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    /// It uses busy locks for short times.
+    User,
+    /// It uses few locks for long.
+    Holder,
+    /// It is one of many that wait for one lock.
+    Crowd,
 }
 
 struct Client {
@@ -225,26 +242,31 @@ impl Drop for Client {
 }
 
 impl Client {
-    /// Uses locks until the process stops.
-    async fn run(mut self) {
+    /// Uses locks until the process stops; a crowd uses one lock, once.
+    async fn run(mut self, role: Role) {
+        if role == Role::Crowd {
+            let lasts = between(&mut self.random, 0..2);
+            return self.hold(CROWDED, Mode::Exclusive, Way::Wait, lasts, End::Release).await;
+        }
         while !self.process.stops.load(SeqCst) {
             let idle = if self.random.u8(..4) == 0 { 1..60 } else { 0..2 };
             pause(between(&mut self.random, idle)).await;
-            self.section().await;
+            if role == Role::Holder { self.long_section().await } else { self.section().await }
         }
     }
 
-    /// Waits for one lock, and releases it at once.
-    async fn crowd(mut self) {
-        let lasts = between(&mut self.random, 0..2);
-        self.hold(CROWDED, Mode::Exclusive, Way::Wait, lasts, End::Release).await;
+    async fn long_section(&mut self) {
+        let name = LONG[self.random.usize(..LONG.len())];
+        let lasts = between(&mut self.random, 50..4000);
+        let end = if self.random.bool() { End::Release } else { End::Drop };
+        self.hold(name, Mode::Exclusive, Way::Wait, lasts, end).await;
     }
 
     async fn section(&mut self) {
         let modes = self.process.locks.capabilities().modes;
         let random = &mut self.random;
         // The first one is busy, and the last one is idle most of the time.
-        let name = NAMES[random.usize(..NAMES.len()).min(random.usize(..NAMES.len()))];
+        let name = BUSY[random.usize(..BUSY.len()).min(random.usize(..BUSY.len()))];
         let is_shared = random.u8(..3) == 0 && modes.contains(Mode::Shared);
         let mode = if is_shared { Mode::Shared } else { Mode::Exclusive };
         let way = match random.u8(..12) {
@@ -276,7 +298,7 @@ impl Client {
         let mut wanted = process.locks.lock(name).mode(mode);
         let (short, long) = process.work.leases;
         if short != long {
-            let lease = if self.random.u8(..3) == 0 { long } else { short };
+            let lease = if self.random.bool() { long } else { short };
             wanted = wanted.ttl(Duration::from_millis(lease));
         }
         // The position is counted at each claim, which costs time.
@@ -335,9 +357,6 @@ impl Client {
         // After these, the lock is not free at once: it counts as that of a client that has died.
         section.open |= matches!(end, End::LeaveToExpire | End::ReleaseAfter(_));
         process.files.section(&section);
-        if process.work.bug == Some(ClientBug::ForgottenGuard) && self.random.u8(..100) == 0 {
-            return std::mem::forget(guard);
-        }
         // A failed release is repeated in the background.
         finish(guard, end, &mut self.random).await.ok();
     }

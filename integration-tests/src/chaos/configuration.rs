@@ -7,7 +7,7 @@ use polylock_testkit::Missing;
 use super::plan::Kind;
 use crate::{
     servers::{azurite, redis},
-    targets::{self, Namespace, Own},
+    targets::{self, Own},
 };
 
 /// A store with its servers and settings.
@@ -169,25 +169,6 @@ pub fn named(name: &str) -> Option<&'static Configuration> {
     CONFIGURATIONS.iter().find(|configuration| configuration.name == name)
 }
 
-/// The servers of a configuration, or only a file.
-#[derive(Debug)]
-pub enum Store {
-    /// A file.
-    File(Namespace),
-    /// Servers.
-    Servers(Own),
-}
-
-impl Store {
-    /// Returns the namespace.
-    #[must_use]
-    pub const fn namespace(&self) -> &Namespace {
-        match self {
-            Self::File(namespace) | Self::Servers(Own { namespace, .. }) => namespace,
-        }
-    }
-}
-
 impl Configuration {
     /// Starts its servers.
     ///
@@ -196,18 +177,14 @@ impl Configuration {
     ///
     /// # Panics
     /// If a server does not start, with its log.
-    pub async fn start(&self) -> Result<Store, Missing> {
-        if self.target == "sqlite_full" {
-            return targets::sqlite_full().await.map(Store::File);
-        }
-        targets::own_with(self.target, self.settings, self.keys).map(Store::Servers)
+    pub fn start(&self) -> Result<Own, Missing> {
+        targets::own_with(self.target, self.settings, self.keys)
     }
 
     /// Returns the URL with the lease of locks for which an acquisition sets none.
     #[must_use]
-    pub fn url(&self, store: &Store) -> String {
-        let url = store.namespace().url_with_lease(Duration::from_millis(self.leases.0));
-        if matches!(store, Store::File(_)) { format!("{url}&{}", self.keys) } else { url }
+    pub fn url(&self, own: &Own) -> String {
+        own.namespace.url_with_lease(Duration::from_millis(self.leases.0))
     }
 
     /// Returns the scheme of its URLs, which the pessimistic strategy shares with others.

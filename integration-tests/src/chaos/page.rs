@@ -39,7 +39,7 @@ timing of real servers and of the machine differs each time. [The simulation](..
 ## Faults and promised outcomes
 
 Four processes have several clients each. Each process reaches each server through a proxy of its own, so the faults of the network hit each
-pair of them, and each direction, by themselves. Every period of eight seconds has its own selection of faults.
+pair of them, and each direction, by themselves. Every period of ten seconds has its own selection of faults.
 
 ";
 
@@ -136,6 +136,7 @@ The checker verifies, by the clock that all processes share:
 | late loss | a running client reports a loss by its deadline, with half a second of tolerance, and never finds the lock held after it |
 | order | on a store that promises an order, no request overtakes one that was known to wait, unless a fault hit the queue |
 | idle | a free lock is granted to a waiting request within 3 s (Azure: 6 s) after the last fault; after a kill, once the lease has expired |
+| ghost | the store shows no hold that no client has, for more than a second, from 1.5 s after the last fault on; after a kill, once the lease has expired |
 | stuck | each request without a time limit is granted in the end, and each process ends |
 | leak | no entry is left in the store, and no background work in a process |
 | error | no error occurs that only a bug explains |

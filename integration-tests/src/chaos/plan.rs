@@ -13,10 +13,13 @@ use crate::{
 pub const PROCESSES: usize = 4;
 
 /// The length of a period, in which the same kinds of faults happen.
-const PERIOD: Duration = Duration::from_secs(8);
+const PERIOD: Duration = Duration::from_secs(10);
 
-/// The last part of a period has no faults.
-const QUIET: Duration = Duration::from_secs(3);
+/// The last part of a period has no faults, so that a lock that stays blocked is found.
+const QUIET: Duration = Duration::from_secs(4);
+
+/// The number of kinds of faults in a period.
+const KINDS: usize = 4;
 
 /// A fault of a plan.
 #[derive(Debug, Clone, Copy)]
@@ -194,16 +197,25 @@ pub fn draw(seed: u64, length: Duration, servers: usize, kinds: &[Kind]) -> Vec<
     let mut random = stream(seed, &[0]);
     let kinds: Vec<Kind> =
         kinds.iter().copied().filter(|kind| servers > 0 || !kind.needs_servers()).collect();
-    let mut faults = Vec::new();
+    // Each kind is in one of the first periods.
+    let (mut faults, mut deck) = (Vec::new(), Vec::new());
     let mut begin = Duration::from_millis(300);
     while begin < length {
         let end = (begin + PERIOD).min(length);
-        let chosen: Vec<Kind> = kinds.iter().copied().filter(|_| random.u8(..5) < 2).collect();
+        let chosen: Vec<Kind> = (0..KINDS)
+            .filter_map(|_| {
+                if deck.is_empty() {
+                    deck.extend(&kinds);
+                    random.shuffle(&mut deck);
+                }
+                deck.pop()
+            })
+            .collect();
         let gap = [30..300, 100..1000, 500..2000][random.usize(..3)].clone();
         let mut at = begin + between(&mut random, gap.clone());
         while at + QUIET < end && !chosen.is_empty() {
             let kind = chosen[random.usize(..chosen.len())];
-            let lasts = draw_length(&mut random).min(end.saturating_sub(QUIET + at));
+            let lasts = draw_length(&mut random, kind).min(end.saturating_sub(QUIET + at));
             faults.push(Fault { at, lasts, action: draw_action(&mut random, kind, servers) });
             at += between(&mut random, gap.clone());
         }
@@ -212,9 +224,11 @@ pub fn draw(seed: u64, length: Duration, servers: usize, kinds: &[Kind]) -> Vec<
     faults
 }
 
-/// Most are short; some are longer than the short leases.
-fn draw_length(random: &mut Rng) -> Duration {
+/// Most are short; some are longer than the short leases, or than the time after which a client gives a connection up.
+fn draw_length(random: &mut Rng, kind: Kind) -> Duration {
+    let is_late = matches!(kind, Kind::LateDelivery | Kind::OneConnection);
     match random.u8(..8) {
+        4.. if is_late => between(random, 1000..2500),
         0 | 1 => between(random, 1..60),
         2..=5 => between(random, 60..900),
         _ => between(random, 900..3000),

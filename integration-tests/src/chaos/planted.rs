@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use polylock_core::{Clock, Moment, SystemClock, clock::Sleep};
+use polylock_core::{Clock, Moment, SystemClock, clock::Sleep, url::StoreUrl};
 use polylock_sql::{mysql, postgres};
 use sqlx::{AssertSqlSafe, Connection, Executor, MySqlConnection, PgConnection};
 
@@ -33,8 +33,6 @@ pub enum ClientBug {
     StoppedClock,
     /// A loss is noticed two seconds late.
     SilentLoss,
-    /// Some guards are never released.
-    ForgottenGuard,
 }
 
 /// A bug in a routine.
@@ -142,7 +140,6 @@ impl Bug {
                 "the clock of the deadlines stands still while the process is stopped"
             }
             Self::Client(ClientBug::SilentLoss) => "a loss is noticed two seconds late",
-            Self::Client(ClientBug::ForgottenGuard) => "some guards are never released",
             Self::Forgets => "the store forgets all its entries every second",
             Self::Routine(bug) => bug.meaning,
         }
@@ -151,7 +148,7 @@ impl Bug {
 
 impl ClientBug {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::StoppedClock, Self::SilentLoss, Self::ForgottenGuard];
+    pub const ALL: [Self; 2] = [Self::StoppedClock, Self::SilentLoss];
 
     /// Returns its name as an argument.
     #[must_use]
@@ -159,7 +156,6 @@ impl ClientBug {
         match self {
             Self::StoppedClock => "stopped-clock",
             Self::SilentLoss => "silent-loss",
-            Self::ForgottenGuard => "forgotten-guard",
         }
     }
 
@@ -222,14 +218,15 @@ impl RoutineBug {
     /// If the routine has changed, so that nothing can be planted.
     pub async fn plant(&self, url: &str) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         let (server, _) = url.split_once('?').unwrap_or((url, ""));
+        let url = StoreUrl::parse(url)?;
         if self.scheme == "postgres" {
-            let schema = postgres::schema(&postgres::Config::new(url)?)?;
+            let schema = postgres::schema(&postgres::Config::from_url(&url, &mut url.keys())?)?;
             let planted = self.changed(schema.split("CREATE OR REPLACE FUNCTION"));
             let sql = format!("CREATE OR REPLACE FUNCTION{planted}");
             PgConnection::connect(server).await?.execute(sqlx::raw_sql(AssertSqlSafe(sql))).await?;
             return Ok(());
         }
-        let statements = mysql::schema_statements(&mysql::Config::new(url)?)?;
+        let statements = mysql::schema_statements(&mysql::Config::from_url(&url, &mut url.keys())?)?;
         let planted = self.changed(statements.iter().map(String::as_str));
         let (_, body) = planted.rsplit_once("IF NOT EXISTS */ ").unwrap_or(("", &planted));
         let (name, _) = body.split_once('(').unwrap_or((body, ""));

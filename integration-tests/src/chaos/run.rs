@@ -14,20 +14,30 @@ use polylock_testkit::{Missing, Target, history};
 use tokio::runtime::Handle;
 
 use super::{
-    check::{Found, Observed, Span, check},
-    configuration::{Configuration, Store},
+    check::{Found, Observed, Shown, Span, check},
+    client::NAMES,
+    configuration::Configuration,
     plan::{self, Fault, Kind},
     planted::Bug,
     record::{self, Record},
     site::{self, Site},
 };
-use crate::clock::{now, pause};
+use crate::{
+    clock::{now, pause},
+    targets::Namespace,
+};
 
 /// The time without faults at the end of a run.
 const CALM: Duration = Duration::from_secs(3);
 
 /// The time between two looks at the history, in a run that ends with its first violation.
 const LOOK: Duration = Duration::from_secs(2);
+
+/// The time between two looks at the store.
+const LIST: Duration = Duration::from_millis(500);
+
+/// The time without a fault before the store is looked at: releases are repeated for a moment.
+const SETTLED: Duration = Duration::from_millis(1500);
 
 /// The time between two times at which a store with that bug forgets its entries.
 const FORGETS: Duration = Duration::from_secs(1);
@@ -74,8 +84,8 @@ impl Run {
     /// If a program fails, or a history can't be read.
     pub async fn run(&self) -> Result<Outcome, Missing> {
         let configuration = self.configuration;
-        let store = configuration.start().await?;
-        let url = configuration.url(&store);
+        let own = configuration.start()?;
+        let url = configuration.url(&own);
         let admin = open(&url).await;
         if let Some(Bug::Routine(bug)) = self.planted {
             bug.plant(&url).await.unwrap_or_else(|error| panic!("can't plant the bug: {error}"));
@@ -84,18 +94,18 @@ impl Run {
         let directory = tempfile::tempdir().unwrap_or_else(|error| panic!("no directory: {error}"));
         let bug = if let Some(Bug::Client(bug)) = self.planted { Some(bug) } else { None };
         let site = tokio::task::block_in_place(|| {
-            Site::start(configuration, store, directory.path(), self.seed, self.clients, bug, &self.worker)
+            Site::start(configuration, own, directory.path(), self.seed, self.clients, bug, &self.worker)
         });
         let plan = plan::draw(self.seed, self.length, site.server_count(), self.faults());
         let began = now();
-        let is_over = || {
-            self.is_expected_to_fail()
-                && !check(&observe(directory.path(), &site), configuration, is_fifo).is_empty()
+        let is_over = |shown: &[Shown]| {
+            let observe = || Observed { shown: shown.to_vec(), ..observe(directory.path(), &site) };
+            self.is_expected_to_fail() && !check(&observe(), configuration, is_fifo).is_empty()
         };
-        tokio::task::block_in_place(|| self.apply(&site, &plan, is_over));
+        let shown = tokio::task::block_in_place(|| self.apply(&site, &admin, &plan, is_over));
         let seconds = now().since(began).as_secs_f64();
         pause(CALM).await;
-        let observed = self.finish(&admin, &site, directory.path()).await;
+        let observed = Observed { shown, ..self.finish(&admin, &site, directory.path()).await };
         let found = check(&observed, configuration, is_fifo);
         let (excused, broken): (Vec<_>, Vec<_>) =
             found.into_iter().partition(|found| configuration.unpromised.contains(&found.violation.kind));
@@ -135,11 +145,19 @@ impl Run {
         if self.planted == Some(Bug::Forgets) { &[Kind::ClientStop] } else { self.configuration.faults }
     }
 
-    /// Applies the faults at their times, and returns when the schedule has ended, or when `is_over` returns true.
-    fn apply(&self, site: &Site, plan: &[Fault], is_over: impl Fn() -> bool) {
+    /// Applies the faults at their times, and returns when the schedule has ended, or when `is_over` returns true. Returns the holds that
+    /// the store has shown.
+    fn apply(
+        &self,
+        site: &Site,
+        admin: &Locks,
+        plan: &[Fault],
+        is_over: impl Fn(&[Shown]) -> bool,
+    ) -> Vec<Shown> {
         let began = now();
-        let (mut looked, mut forgot) = (began, began);
+        let (mut looked, mut listed, mut forgot) = (began, began, began);
         let runtime = Handle::current();
+        let mut shown = Vec::new();
         thread::scope(|scope| {
             let mut faults = plan.iter().peekable();
             loop {
@@ -151,12 +169,16 @@ impl Run {
                     return;
                 }
                 if self.planted == Some(Bug::Forgets) && now().since(forgot) >= FORGETS {
-                    let emptied = runtime.block_on(site.store.namespace().empty());
+                    let emptied = runtime.block_on(site.own.namespace.empty());
                     emptied.unwrap_or_else(|error| panic!("can't empty the store: {error}"));
                     forgot = now();
                 }
+                if now().since(listed) >= LIST && site.is_settled(SETTLED) {
+                    runtime.block_on(list(admin, &mut shown));
+                    listed = now();
+                }
                 if now().since(looked) >= LOOK {
-                    if is_over() {
+                    if is_over(&shown) {
                         return;
                     }
                     looked = now();
@@ -164,6 +186,7 @@ impl Run {
                 thread::park_timeout(Duration::from_millis(2));
             }
         });
+        shown
     }
 
     /// Ends the processes, waits until nothing is left in the store, and returns everything that was seen.
@@ -172,7 +195,7 @@ impl Run {
         let patience = 4 * lease + Duration::from_secs(30);
         let lines = tokio::task::block_in_place(|| site.stop(patience));
         let at = now().as_nanos();
-        let left = until_empty(admin, &site.store, 2 * lease + Duration::from_secs(5)).await;
+        let left = until_empty(admin, &site.own.namespace, 2 * lease + Duration::from_secs(5)).await;
         let mut observed = observe(directory, site);
         let found = lines.into_iter().filter_map(|line| match &*line {
             "done" => None,
@@ -194,16 +217,40 @@ async fn open(url: &str) -> Locks {
     Locks::connect(url).await.unwrap_or_else(|error| panic!("can't open the store: {}", error.chain()))
 }
 
-/// Waits until the store has no entry. Returns those that are left after `limit`.
-async fn until_empty(admin: &Locks, store: &Store, limit: Duration) -> Option<String> {
+/// Adds the holds that the store shows.
+async fn list(admin: &Locks, shown: &mut Vec<Shown>) {
+    let from = now().as_nanos();
+    // A store that can't be listed now is looked at again.
+    let Ok(locks) = admin.list("").await else { return };
+    let at = now().as_nanos();
+    for status in locks {
+        for token in status.holders.iter().filter_map(|holder| holder.token) {
+            let (lock, token) = (status.name.to_string(), token.get());
+            match shown.iter_mut().rev().find(|it| it.token == token && it.lock == lock) {
+                Some(known) => known.span.1 = from,
+                None => shown.push(Shown { lock, token, span: (at, at) }),
+            }
+        }
+    }
+}
+
+/// Waits until the store has no entry, after each lock was acquired once more: that removes rows of dead clients, which have no effect.
+/// Returns the entries that are left after `limit`.
+async fn until_empty(admin: &Locks, namespace: &Namespace, limit: Duration) -> Option<String> {
     let until = now() + limit;
     loop {
+        for name in NAMES {
+            if let Ok(Some(guard)) = admin.lock(name).try_acquire().await {
+                // The entry that remains after a failure is found below.
+                guard.release().await.ok();
+            }
+        }
         let listed = admin.list("").await;
         let left = match &listed {
             Ok(locks) => {
                 let used = locks.iter().filter(|lock| !lock.holders.is_empty() || !lock.waiters.is_empty());
                 let used: Vec<_> = used.map(|lock| format!("{lock:?}")).collect();
-                let entries = store.namespace().leftovers().await.ok().flatten().unwrap_or(0);
+                let entries = namespace.leftovers().await.ok().flatten().unwrap_or(0);
                 (!used.is_empty() || entries > 0)
                     .then(|| format!("{entries} entries are left: {}", used.join("; ")))
             }

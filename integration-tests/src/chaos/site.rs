@@ -1,7 +1,7 @@
 //! The servers, processes and proxies of a run, and the application of faults to them.
 
 use std::{
-    fmt,
+    cell::RefCell,
     path::{Path, PathBuf},
     sync::{
         Mutex,
@@ -14,7 +14,7 @@ use polylock_core::sync::lock;
 
 use super::{
     client::Work,
-    configuration::{Configuration, Store},
+    configuration::Configuration,
     plan::{Action, Fault, Kind, PROCESSES, Route},
     planted::ClientBug,
 };
@@ -23,7 +23,7 @@ use crate::{
     process::Process,
     proxy::{BOTH, Flow, Proxy},
     servers::PrivateServer,
-    targets::route,
+    targets::{Own, route},
 };
 
 /// The time in which a process opens the store while faults happen.
@@ -36,21 +36,15 @@ pub struct Applied {
     pub action: Action,
     /// The time at which it began.
     pub from: u64,
-    /// The time at which all was as before.
+    /// The time at which all was as before; the greatest number if the fault has not ended.
     pub to: u64,
-}
-
-impl fmt::Display for Applied {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.action)
-    }
 }
 
 /// The programs of a run.
 #[derive(Debug)]
 pub struct Site {
-    /// The store.
-    pub store: Store,
+    /// The namespace, and its servers.
+    pub own: Own,
     /// The URL without proxies.
     pub url: String,
     worker: PathBuf,
@@ -75,21 +69,21 @@ struct Member {
 }
 
 impl Site {
-    /// Starts the processes of a run on `store`, each behind its own proxies. Their histories are written in `directory`.
+    /// Starts the processes of a run, each behind its own proxies. Their histories are written in `directory`.
     ///
     /// # Panics
     /// If a process does not open the store.
     #[must_use]
     pub fn start(
         configuration: &Configuration,
-        store: Store,
+        own: Own,
         directory: &Path,
         seed: u64,
         clients: usize,
         bug: Option<ClientBug>,
         worker: &Path,
     ) -> Self {
-        let url = configuration.url(&store);
+        let url = configuration.url(&own);
         let work = Work {
             url: url.clone(),
             directory: directory.to_owned(),
@@ -100,7 +94,7 @@ impl Site {
             bug,
         };
         let mut site = Self {
-            store,
+            own,
             url,
             worker: worker.to_owned(),
             work,
@@ -125,10 +119,7 @@ impl Site {
     }
 
     fn all(&self) -> &[PrivateServer] {
-        match &self.store {
-            Store::File(_) => &[],
-            Store::Servers(own) => own.servers.all(),
-        }
+        self.own.servers.all()
     }
 
     /// Returns the number of servers.
@@ -145,6 +136,13 @@ impl Site {
         applied
     }
 
+    /// Returns true if no fault has happened for this time.
+    #[must_use]
+    pub fn is_settled(&self, time: Duration) -> bool {
+        let since = (now() - time).as_nanos();
+        lock(&self.applied).iter().all(|fault| fault.to < since)
+    }
+
     fn launch(&self, number: usize, url: &str) -> Process {
         let life = self.lives.fetch_add(1, Relaxed);
         let name = format!("p{number}.{life}");
@@ -157,24 +155,30 @@ impl Site {
 
     /// Applies a fault, and ends it after its time. Returns when all is as before.
     pub fn apply(&self, fault: &Fault) {
-        let wait = || clock::within(fault.lasts, || false);
-        let from = match fault.action {
+        let during = |begin: &dyn Fn(), end: &dyn Fn()| {
+            let entry = self.note_begin(fault.action);
+            begin();
+            clock::within(fault.lasts, || false);
+            end();
+            lock(&self.applied)[entry].to = now().as_nanos();
+        };
+        match fault.action {
             Action::StopClient(process) => {
                 let member = lock(&self.processes[process]);
-                let from = now().as_nanos();
-                member.process.stop();
-                wait();
-                member.process.resume();
-                from
+                during(&|| member.process.stop(), &|| member.process.resume());
             }
             Action::KillClient(process) => {
-                let mut member = lock(&self.processes[process]);
-                let from = now().as_nanos();
-                member.process.kill();
-                wait();
-                member.process = self.launch(member.number, &member.url);
-                member.wait_until_open();
-                from
+                let member = RefCell::new(lock(&self.processes[process]));
+                during(
+                    &|| {
+                        member.borrow_mut().process.kill();
+                    },
+                    &|| {
+                        let mut member = member.borrow_mut();
+                        member.process = self.launch(member.number, &member.url);
+                        member.wait_until_open();
+                    },
+                );
             }
             Action::StopServers { first, count } => {
                 let mut chosen: Vec<usize> =
@@ -182,58 +186,52 @@ impl Site {
                 // In one order, so that two faults do not wait for each other.
                 chosen.sort_unstable();
                 let _turns: Vec<_> = chosen.iter().map(|server| lock(&self.servers[*server])).collect();
-                let from = now().as_nanos();
-                chosen.iter().for_each(|server| self.all()[*server].freeze());
-                wait();
-                chosen.iter().for_each(|server| self.all()[*server].thaw());
-                from
+                let all = |signal: fn(&PrivateServer)| {
+                    chosen.iter().for_each(|server| signal(&self.all()[*server]))
+                };
+                during(&|| all(PrivateServer::freeze), &|| all(PrivateServer::thaw));
             }
             Action::KillServer(server) => {
                 let _killing = lock(&self.killing);
                 let _turn = lock(&self.servers[server]);
-                let from = now().as_nanos();
-                self.all()[server].kill();
-                wait();
-                self.all()[server].restart();
-                from
+                let server = &self.all()[server];
+                during(&|| server.kill(), &|| server.restart());
             }
             Action::Flow(route, way, flow) => {
-                let (proxy, from) = (self.proxy(route), now().as_nanos());
-                proxy.set(way, flow);
-                wait();
-                proxy.set(way, Flow::Pass);
-                from
+                let proxy = self.proxy(route);
+                during(&|| proxy.set(way, flow), &|| proxy.set(way, Flow::Pass));
             }
             Action::Cut(route, end) => {
-                let (proxy, from) = (self.proxy(route), now().as_nanos());
-                proxy.refuse(true);
-                proxy.cut(end);
-                wait();
-                proxy.refuse(false);
-                from
+                let proxy = self.proxy(route);
+                let cut = || {
+                    proxy.refuse(true);
+                    proxy.cut(end);
+                };
+                during(&cut, &|| proxy.refuse(false));
             }
             Action::Late(route, way) => {
-                let (proxy, from) = (self.proxy(route), now().as_nanos());
-                proxy.set_existing(way, Flow::Hold);
-                wait();
-                proxy.set_existing(way, Flow::Pass);
-                from
+                let proxy = self.proxy(route);
+                during(&|| proxy.set_existing(way, Flow::Hold), &|| proxy.set_existing(way, Flow::Pass));
             }
             Action::One(route, back, way, flow) => {
-                let (proxy, from) = (self.proxy(route), now().as_nanos());
-                let newest = proxy.counts().connections;
-                proxy.set_one(newest.saturating_sub(back).max(1), way, flow);
-                wait();
-                proxy.set(way, Flow::Pass);
-                from
+                let proxy = self.proxy(route);
+                let number = proxy.counts().connections.saturating_sub(back).max(1);
+                during(&|| proxy.set_one(number, way, flow), &|| proxy.set(way, Flow::Pass));
             }
             Action::Crowd(process, count) => {
-                let (mut member, from) = (lock(&self.processes[process]), now().as_nanos());
+                let mut member = lock(&self.processes[process]);
+                let entry = self.note_begin(fault.action);
                 member.process.send_line(&format!("crowd {count}"));
-                from
+                lock(&self.applied)[entry].to = now().as_nanos();
             }
-        };
-        lock(&self.applied).push(Applied { action: fault.action, from, to: now().as_nanos() });
+        }
+    }
+
+    /// Adds the fault to those that have happened, without an end, and returns its index.
+    fn note_begin(&self, action: Action) -> usize {
+        let mut applied = lock(&self.applied);
+        applied.push(Applied { action, from: now().as_nanos(), to: u64::MAX });
+        applied.len() - 1
     }
 
     fn proxy(&self, route: Route) -> &Proxy {

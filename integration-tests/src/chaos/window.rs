@@ -47,7 +47,7 @@ pub fn shortest(observed: &Observed, found: &[Found]) -> Option<(Found, Window)>
         events.extend(of(section).into_iter().filter(|(at, _)| is_inside(*at)));
     }
     for fault in &observed.applied {
-        if fault.from <= to && fault.to + nanos(BEFORE) >= from {
+        if fault.from <= to && fault.to.saturating_add(nanos(BEFORE)) >= from {
             events.push((fault.from, format!("fault: {}", fault.action)));
             events.push((fault.to, format!("end of: {}", fault.action)));
         }

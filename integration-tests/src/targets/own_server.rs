@@ -8,7 +8,7 @@ use polylock_testkit::{Missing, OwnServer, Target};
 use tokio::task::block_in_place;
 
 use super::namespace::{
-    Namespace, PESSIMISTIC, blobs_of, keys_of, nodes_of, nodes_with, path_of, sessions_of, tables_of,
+    Namespace, PESSIMISTIC, blobs_of, file, keys_of, nodes_of, nodes_with, path_of, sessions_of, tables_of,
 };
 use crate::{
     proxy::Proxy,
@@ -30,6 +30,8 @@ pub struct Own {
 /// The servers of one store.
 #[derive(Debug)]
 pub enum Servers {
+    /// The store is a file.
+    None,
     /// One server.
     One(PrivateServer),
     /// Independent ones.
@@ -43,6 +45,7 @@ impl Servers {
     #[must_use]
     pub fn all(&self) -> &[PrivateServer] {
         match self {
+            Self::None => &[],
             Self::One(server) => std::slice::from_ref(server),
             Self::Nodes(nodes) => nodes,
             Self::Ensemble(ensemble) => ensemble.members(),
@@ -53,7 +56,7 @@ impl Servers {
 /// Starts servers like those of the target with this name. They keep their data when they are killed.
 ///
 /// # Errors
-/// [`Missing`] if they are not installed, or the target has none.
+/// [`Missing`] if they are not installed, or the target shares those of other targets.
 ///
 /// # Panics
 /// If a server does not start, with its log.
@@ -71,7 +74,7 @@ pub fn own(target: &str) -> Result<Own, Missing> {
 /// Starts servers like those of the target with this name, with these settings, and with these keys in the URL of the namespace.
 ///
 /// # Errors
-/// [`Missing`] if they are not installed, or the target has none.
+/// [`Missing`] if they are not installed, or the target shares those of other targets.
 ///
 /// # Panics
 /// If a server does not start, with its log.
@@ -88,6 +91,7 @@ pub fn own_with(target: &str, settings: &[&str], keys: &str) -> Result<Own, Miss
         Ok(Own { namespace: namespace?, servers: Servers::Nodes(nodes) })
     };
     let mut own = block_in_place(|| match target {
+        "sqlite_full" => Ok(Own { namespace: file("full")?, servers: Servers::None }),
         "postgres" => of(postgres::start(settings), |server| tables_of(server, "postgres")),
         "mariadb" => of(mariadb::start(settings), |server| tables_of(server, "mysql")),
         "postgres_pessimistic" => of(postgres::start(settings), |server| sessions_of(server, "postgres")),
