@@ -13,11 +13,32 @@ use polylock_integration_tests::chaos::{
     check::Found,
     configuration::{self, CONFIGURATIONS, Configuration},
     page,
+    plan::Kind,
     planted::Bug,
     run::{Outcome, Run},
     window,
 };
 use polylock_testkit::Missing;
+
+/// The number of clients of a process.
+const CLIENTS: usize = 6;
+
+/// The length of a run with all promises in the short record.
+const SHORT: Duration = Duration::from_secs(20);
+
+/// The length of a run that ends with its first violation.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// The bugs that the short record plants, with their stores.
+const PLANTED: [(&str, &str); 7] = [
+    ("mariadb", "late-claim"),
+    ("postgres", "foreign-release"),
+    ("postgres", "last-first"),
+    ("mariadb", "reader-beside-writer"),
+    ("redis", "stopped-clock"),
+    ("redis", "silent-loss"),
+    ("redis", "forgets"),
+];
 
 /// Runs real processes on real servers under faults that are drawn from a seed, and checks their history.
 #[derive(Debug, Parser)]
@@ -44,11 +65,14 @@ struct Options {
     #[arg(long, default_value_t = 1)]
     rounds: u64,
     /// The number of clients of each of the four processes
-    #[arg(long, default_value_t = 6)]
+    #[arg(long, default_value_t = CLIENTS)]
     clients: usize,
     /// Plant this bug
     #[arg(long)]
     planted: Option<String>,
+    /// Draw only faults of this kind, such as "late delivery"; may be repeated
+    #[arg(long)]
+    fault: Vec<String>,
     /// Append the results to this file
     #[arg(long)]
     record: Option<PathBuf>,
@@ -63,6 +87,12 @@ enum Command {
     List,
     /// Run all stores for a short time
     Short {
+        /// Append the results to this file
+        #[arg(long)]
+        record: Option<PathBuf>,
+    },
+    /// Plant each bug in each store with all promises
+    Planted {
         /// Append the results to this file
         #[arg(long)]
         record: Option<PathBuf>,
@@ -85,12 +115,24 @@ async fn main() -> io::Result<ExitCode> {
         }
         Some(Command::List) => {
             for configuration in CONFIGURATIONS {
-                let bugs: Vec<&str> = Bug::of(configuration.scheme()).map(Bug::name).collect();
+                let bugs: Vec<&str> = Bug::of(configuration).map(Bug::name).collect();
                 println!("{}: {}", configuration.name, bugs.join(", "));
             }
             Ok(ExitCode::SUCCESS)
         }
-        Some(Command::Short { record }) => short(record.as_deref()).await,
+        Some(Command::Short { record }) => {
+            let promised = all().filter(|it| it.is_promised()).map(|it| (it, None, SHORT));
+            let others = all().filter(|it| !it.is_promised()).map(|it| (it, None, LIMIT));
+            let planted = PLANTED.iter().filter_map(|(store, bug)| {
+                let configuration = configuration::named(store)?;
+                Some((configuration, Some(Bug::of(configuration).find(|it| it.name() == *bug)?), LIMIT))
+            });
+            series(promised.chain(others).chain(planted), record.as_deref()).await
+        }
+        Some(Command::Planted { record }) => {
+            let bugs = |it: &'static Configuration| Bug::of(it).map(move |bug| (it, Some(bug), LIMIT));
+            series(all().filter(|it| it.is_promised()).flat_map(bugs), record.as_deref()).await
+        }
         Some(Command::Page) => {
             fs::write(page::path(), page::current()?)?;
             Ok(ExitCode::SUCCESS)
@@ -103,7 +145,7 @@ async fn rounds(configuration: &'static Configuration, options: &Options) -> io:
     let planted = match &options.planted {
         None => None,
         Some(name) => {
-            let Some(bug) = Bug::of(configuration.scheme()).find(|bug| bug.name() == name) else {
+            let Some(bug) = Bug::of(configuration).find(|bug| bug.name() == name) else {
                 eprintln!("there is no bug {name:?} for {}: see `chaos list`", configuration.name);
                 return Ok(ExitCode::FAILURE);
             };
@@ -113,12 +155,15 @@ async fn rounds(configuration: &'static Configuration, options: &Options) -> io:
     let first = options.seed.unwrap_or_else(|| fastrand::u64(..1 << 32));
     let worker = match &options.worker {
         Some(worker) => worker.clone(),
-        None => std::env::current_exe()?.with_file_name("worker"),
+        None => worker()?,
     };
+    let is_chosen =
+        |kind: &Kind| options.fault.is_empty() || options.fault.iter().any(|name| name == kind.name());
+    let kinds: Vec<Kind> = configuration.faults.iter().copied().filter(is_chosen).collect();
     for seed in first..first + options.rounds {
         let length = Duration::from_secs(options.seconds);
-        let run =
-            Run { configuration, seed, length, clients: options.clients, planted, worker: worker.clone() };
+        let (worker, kinds) = (worker.clone(), kinds.clone());
+        let run = Run { configuration, seed, length, kinds, clients: options.clients, planted, worker };
         if !one(&run, options.record.as_deref()).await? {
             return Ok(ExitCode::FAILURE);
         }
@@ -126,17 +171,28 @@ async fn rounds(configuration: &'static Configuration, options: &Options) -> io:
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs all configurations for a short time, and plants some bugs.
-async fn short(record: Option<&Path>) -> io::Result<ExitCode> {
-    let worker = std::env::current_exe()?.with_file_name("worker");
+fn all() -> impl Iterator<Item = &'static Configuration> {
+    CONFIGURATIONS.iter()
+}
+
+/// Runs each configuration with its bug for at most this time.
+async fn series(
+    runs: impl Iterator<Item = (&'static Configuration, Option<Bug>, Duration)>,
+    record: Option<&Path>,
+) -> io::Result<ExitCode> {
     let mut all_succeed = true;
-    for configuration in CONFIGURATIONS {
-        let length = Duration::from_secs(if configuration.is_promised() { 25 } else { 60 });
+    for (configuration, planted, length) in runs {
         let seed = fastrand::u64(..1 << 32);
-        let run = Run { configuration, seed, length, clients: 6, planted: None, worker: worker.clone() };
+        let kinds = configuration.faults.to_vec();
+        let run = Run { configuration, seed, length, kinds, clients: CLIENTS, planted, worker: worker()? };
         all_succeed &= one(&run, record).await?;
     }
     Ok(if all_succeed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Returns the program beside this one.
+fn worker() -> io::Result<PathBuf> {
+    std::env::current_exe().map(|program| program.with_file_name("worker"))
 }
 
 /// Runs it once. Returns true if it has the expected outcome.

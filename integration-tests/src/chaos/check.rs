@@ -104,7 +104,7 @@ pub fn check(observed: &Observed, configuration: &Configuration, is_fifo: bool) 
         |section: &Section| observed.stalls.get(process_of(&section.client)).unwrap_or(&none).clone();
     let mut found: Vec<Found> =
         check::sections(&observed.sections, TOLERANCE, stalls).iter().map(Found::of).collect();
-    let disturbances = Disturbances::of(observed, configuration.longest_lease());
+    let disturbances = Disturbances::of(observed, configuration);
     if is_fifo {
         let inversions = history::inversions(&observed.sections);
         found
@@ -129,11 +129,13 @@ pub fn process_of(client: &str) -> &str {
 struct Disturbances(Vec<Span>);
 
 impl Disturbances {
-    fn of(observed: &Observed, lease: Duration) -> Self {
+    fn of(observed: &Observed, configuration: &Configuration) -> Self {
+        let lease = nanos(configuration.longest_lease());
         let faults = observed.applied.iter().filter(|fault| fault.action.kind() != Kind::Crowd);
         let faults = faults.map(|fault| match fault.action {
             // Its locks, and those that it is granted by its last messages, expire.
-            Action::KillClient(_) => (fault.from, fault.to.saturating_add(nanos(lease))),
+            Action::KillClient(_) => (fault.from, fault.to.saturating_add(lease)),
+            Action::KillServer(_) if configuration.restores => (fault.from, fault.to.saturating_add(lease)),
             _ => (fault.from, fault.to),
         });
         let mut spans: Vec<Span> = faults.chain(observed.stalls.values().flatten().copied()).collect();

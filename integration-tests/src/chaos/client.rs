@@ -281,11 +281,11 @@ impl Client {
             1..=40 => between(random, 2..40),
             _ => between(random, 0..2),
         };
-        let end = match random.u16(..400) {
-            0..=199 => End::Release,
-            200..=259 => End::DropRelease,
-            260 if !self.process.stops.load(SeqCst) => End::LeaveToExpire,
-            261..=266 if !self.process.stops.load(SeqCst) => End::ReleaseAfter(between(random, 1..100)),
+        let end = match random.u16(..1000) {
+            0..=499 => End::Release,
+            500..=649 => End::DropRelease,
+            650 if !self.process.stops.load(SeqCst) => End::LeaveToExpire,
+            651..=660 if !self.process.stops.load(SeqCst) => End::ReleaseAfter(between(random, 1..100)),
             _ => End::Drop,
         };
         self.hold(name, mode, way, lasts, end).await;

@@ -25,6 +25,8 @@ pub struct Configuration {
     pub faults: &'static [Kind],
     /// A short lease and a long one, in milliseconds: each acquisition draws one. With equal ones, the store has a single lease.
     pub leases: (u64, u64),
+    /// True if a server that is killed may restore holds that were released. They exist until their leases expire.
+    pub restores: bool,
     /// The promises that it does not make, each with the reason. A run is expected to break one of them.
     pub unpromised: &'static [Promise],
     /// The reason, for the page.
@@ -51,7 +53,8 @@ const PROMISED: Configuration = Configuration {
     settings: &[],
     keys: "",
     faults: ALL,
-    leases: (1500, 6000),
+    leases: (1500, 10_000),
+    restores: false,
     unpromised: &[],
     why: "",
 };
@@ -63,6 +66,7 @@ pub const CONFIGURATIONS: &[Configuration] = &[
         name: "postgres",
         target: "postgres",
         settings: &["wal_writer_delay=10s"],
+        restores: true,
         keys: SQL,
         ..PROMISED
     },
@@ -72,7 +76,7 @@ pub const CONFIGURATIONS: &[Configuration] = &[
         target: "postgres_pessimistic",
         keys: SQL,
         faults: CONNECTED,
-        leases: (2000, 6000),
+        leases: (2000, 10_000),
         ..PROMISED
     },
     Configuration {
@@ -80,7 +84,7 @@ pub const CONFIGURATIONS: &[Configuration] = &[
         target: "mariadb_pessimistic",
         keys: SQL,
         faults: CONNECTED,
-        leases: (2000, 6000),
+        leases: (2000, 10_000),
         ..PROMISED
     },
     Configuration { name: "redis", target: "redis", settings: redis::DURABLE, keys: OUTAGE, ..PROMISED },
@@ -88,7 +92,7 @@ pub const CONFIGURATIONS: &[Configuration] = &[
         name: "redlock3",
         target: "redlock3",
         settings: redis::DURABLE,
-        keys: "polylock.restart=trust&polylock.max_ttl=6s&polylock.outage=2s",
+        keys: "polylock.restart=trust&polylock.max_ttl=10s&polylock.outage=2s",
         ..PROMISED
     },
     Configuration {
@@ -125,7 +129,7 @@ pub const CONFIGURATIONS: &[Configuration] = &[
     Configuration {
         name: "redlock3_volatile_trust",
         target: "redlock3",
-        keys: "polylock.restart=trust&polylock.max_ttl=6s&polylock.outage=2s",
+        keys: "polylock.restart=trust&polylock.max_ttl=10s&polylock.outage=2s",
         faults: DEATHS,
         unpromised: &["overlap"],
         why: "Servers without persistence forget their votes, and `polylock.restart=trust` counts their votes at once",
@@ -135,6 +139,7 @@ pub const CONFIGURATIONS: &[Configuration] = &[
         name: "postgres_relaxed",
         target: "postgres",
         settings: &["wal_writer_delay=10s"],
+        restores: true,
         keys: "polylock.durability=relaxed&polylock.operation_timeout=1s&polylock.outage=2s",
         faults: DEATHS,
         unpromised: &["overlap", "token"],
@@ -156,7 +161,7 @@ pub const CONFIGURATIONS: &[Configuration] = &[
         target: "postgres_pessimistic",
         keys: SQL,
         faults: &[Kind::Cut, Kind::ServerKill, Kind::ClientStop],
-        leases: (2000, 6000),
+        leases: (2000, 10_000),
         unpromised: &["overlap"],
         why: "A lock of the pessimistic strategy ends with its connection, before its holder is notified",
         ..PROMISED

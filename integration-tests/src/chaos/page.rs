@@ -267,8 +267,7 @@ fn planted(page: &mut String, records: &[Record]) {
     }
     for ((bug, store), runs) in runs {
         let known = CONFIGURATIONS.iter().find(|configuration| configuration.name == store);
-        let meaning =
-            known.and_then(|it| Bug::of(it.scheme()).find(|it| it.name() == bug)).map_or("", Bug::meaning);
+        let meaning = known.and_then(|it| Bug::of(it).find(|it| it.name() == bug)).map_or("", Bug::meaning);
         let [found, time, kinds] = detection(&runs);
         row(page, [&format!("`{bug}`: {meaning}"), store, &found, &time, &kinds]);
     }

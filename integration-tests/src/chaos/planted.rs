@@ -13,6 +13,7 @@ use polylock_core::{Clock, Moment, SystemClock, clock::Sleep, url::StoreUrl};
 use polylock_sql::{mysql, postgres};
 use sqlx::{AssertSqlSafe, Connection, Executor, MySqlConnection, PgConnection};
 
+use super::configuration::Configuration;
 use crate::clock::now;
 
 /// A bug.
@@ -115,11 +116,14 @@ static ROUTINES: [RoutineBug; 8] = [
 ];
 
 impl Bug {
-    /// Returns the bugs that can be planted in the store at a URL with this scheme.
-    pub fn of(scheme: &str) -> impl Iterator<Item = Self> {
+    /// Returns the bugs that can be planted in this store.
+    pub fn of(configuration: &'static Configuration) -> impl Iterator<Item = Self> {
         let clients = ClientBug::ALL.into_iter().map(Self::Client);
-        let routines = ROUTINES.iter().filter(move |bug| bug.scheme == scheme).map(Self::Routine);
-        clients.chain([Self::Forgets]).chain(routines)
+        // Locks of the pessimistic strategy are not in tables, and the clients of these Redlock servers detect that they have forgotten.
+        let is_immune = configuration.name.contains("pessimistic") || configuration.name == "redlock5";
+        let forgets = (!is_immune).then_some(Self::Forgets);
+        let routines = ROUTINES.iter().filter(|bug| bug.scheme == configuration.scheme()).map(Self::Routine);
+        clients.chain(forgets).chain(routines)
     }
 
     /// Returns its name as an argument and in the record.

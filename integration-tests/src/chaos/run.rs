@@ -51,6 +51,8 @@ pub struct Run {
     pub seed: u64,
     /// The length of the schedule.
     pub length: Duration,
+    /// The kinds of faults.
+    pub kinds: Vec<Kind>,
     /// The number of clients of each process.
     pub clients: usize,
     /// The planted bug.
@@ -96,7 +98,7 @@ impl Run {
         let site = tokio::task::block_in_place(|| {
             Site::start(configuration, own, directory.path(), self.seed, self.clients, bug, &self.worker)
         });
-        let plan = plan::draw(self.seed, self.length, site.server_count(), self.faults());
+        let plan = plan::draw(self.seed, self.length, site.server_count(), self.kinds());
         let began = now();
         let is_over = |shown: &[Shown]| {
             let observe = || Observed { shown: shown.to_vec(), ..observe(directory.path(), &site) };
@@ -140,9 +142,9 @@ impl Run {
         self.planted.is_some() || !self.configuration.is_promised()
     }
 
-    fn faults(&self) -> &'static [Kind] {
+    fn kinds(&self) -> &[Kind] {
         // The servers are needed to make them forget.
-        if self.planted == Some(Bug::Forgets) { &[Kind::ClientStop] } else { self.configuration.faults }
+        if self.planted == Some(Bug::Forgets) { &[Kind::ClientStop] } else { &self.kinds }
     }
 
     /// Applies the faults at their times, and returns when the schedule has ended, or when `is_over` returns true. Returns the holds that

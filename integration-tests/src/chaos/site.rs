@@ -187,7 +187,7 @@ impl Site {
                 chosen.sort_unstable();
                 let _turns: Vec<_> = chosen.iter().map(|server| lock(&self.servers[*server])).collect();
                 let all = |signal: fn(&PrivateServer)| {
-                    chosen.iter().for_each(|server| signal(&self.all()[*server]))
+                    chosen.iter().for_each(|server| signal(&self.all()[*server]));
                 };
                 during(&|| all(PrivateServer::freeze), &|| all(PrivateServer::thaw));
             }
