@@ -47,6 +47,18 @@ pub struct Observed {
     pub found: Vec<Found>,
 }
 
+impl Observed {
+    /// Ends the holds of killed processes when these were killed: their clients hold nothing from then on.
+    pub fn end_at_kills(&mut self) {
+        for section in self.sections.iter_mut().filter(|section| section.open && section.released.is_none()) {
+            let kills = self.applied.iter().filter(|fault| {
+                matches!(fault.action, Action::KillClient(process) if section.client.starts_with(&format!("p{process}.")))
+            });
+            section.released = kills.map(|fault| fault.from).filter(|at| *at >= section.acquired).min();
+        }
+    }
+}
+
 /// A hold that the store has shown.
 #[derive(Debug, Clone)]
 pub struct Shown {
@@ -243,6 +255,22 @@ mod tests {
         assert_eq!(kinds(&observed), [""; 0]);
         observed.applied.clear();
         observed.stalls.insert("p1.1".to_owned(), vec![(5 * S, 7 * S)]);
+        assert_eq!(kinds(&observed), [""; 0]);
+    }
+
+    #[test]
+    fn a_client_that_was_killed_holds_nothing() {
+        let mut dead = section("p1.0.0", 0..S, 9 * S);
+        (dead.released, dead.open) = (None, true);
+        let sections = vec![dead, section("p0.1.0", S..5 * S, 6 * S)];
+        let mut observed = Observed { sections, ..Observed::default() };
+        let kill = |process, from| Applied { action: Action::KillClient(process), from, to: from + S };
+        observed.applied = vec![kill(1, S / 2), kill(0, 4 * S), kill(1, 6 * S)];
+        observed.end_at_kills();
+        assert_eq!(kinds(&observed), ["overlap"], "these kills were before, of another process, and after");
+        observed.applied.push(kill(1, 4 * S));
+        observed.sections[0].released = None;
+        observed.end_at_kills();
         assert_eq!(kinds(&observed), [""; 0]);
     }
 

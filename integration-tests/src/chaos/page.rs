@@ -141,8 +141,8 @@ The checker verifies, by the clock that all processes share:
 | leak | no entry is left in the store, and no background work in a process |
 | error | no error occurs that only a bug explains |
 
-The pessimistic strategy has no promise for a broken connection, so its runs have no faults of the network and no killed server. The clocks of servers
-are not stepped: the usual tool for it, `libfaketime`, stops Redis on Debian 12.
+The pessimistic strategy has no promise for a broken connection, so its runs have no faults of the network and no killed server. No run steps
+the clock of a server.
 ";
 
 const AGAIN: &str = "
@@ -222,7 +222,7 @@ fn summary<'r>(name: &str, records: impl Iterator<Item = &'r Record>) -> Vec<Str
     let records: Vec<&Record> = records.collect();
     let sum = |of: fn(&Record) -> u64| number(records.iter().map(|record| of(record)).sum());
     let seeds: BTreeSet<u64> = records.iter().map(|record| record.seed).collect();
-    let hours = records.iter().map(|record| record.seconds).sum::<f64>() / 3600.0;
+    let hours = records.iter().fold(0.0, |sum, record| sum + record.seconds) / 3600.0;
     let last = records.iter().max_by_key(|record| &record.date);
     vec![
         name.to_owned(),

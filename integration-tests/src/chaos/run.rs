@@ -291,6 +291,7 @@ fn observe(directory: &Path, site: &Site) -> Observed {
         }
     }
     observed.sections = history::read(&sections).unwrap_or_else(|error| panic!("{error}"));
+    observed.end_at_kills();
     observed
 }
 

@@ -4,7 +4,7 @@ use std::{
     cell::RefCell,
     path::{Path, PathBuf},
     sync::{
-        Mutex,
+        Mutex, MutexGuard,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
@@ -153,7 +153,8 @@ impl Site {
         )
     }
 
-    /// Applies a fault, and ends it after its time. Returns when all is as before.
+    /// Applies a fault, and ends it after its time. Returns when all is as before. Does nothing if the process or a server has a fault
+    /// already.
     pub fn apply(&self, fault: &Fault) {
         let during = |begin: &dyn Fn(), end: &dyn Fn()| {
             let entry = self.note_begin(fault.action);
@@ -164,11 +165,11 @@ impl Site {
         };
         match fault.action {
             Action::StopClient(process) => {
-                let member = lock(&self.processes[process]);
+                let Some(member) = idle(&self.processes[process]) else { return };
                 during(&|| member.process.stop(), &|| member.process.resume());
             }
             Action::KillClient(process) => {
-                let member = RefCell::new(lock(&self.processes[process]));
+                let Some(member) = idle(&self.processes[process]).map(RefCell::new) else { return };
                 during(
                     &|| {
                         member.borrow_mut().process.kill();
@@ -181,19 +182,18 @@ impl Site {
                 );
             }
             Action::StopServers { first, count } => {
-                let mut chosen: Vec<usize> =
+                let chosen: Vec<usize> =
                     (first..first + count).map(|server| server % self.servers.len()).collect();
-                // In one order, so that two faults do not wait for each other.
-                chosen.sort_unstable();
-                let _turns: Vec<_> = chosen.iter().map(|server| lock(&self.servers[*server])).collect();
+                let turns: Option<Vec<_>> =
+                    chosen.iter().map(|server| idle(&self.servers[*server])).collect();
+                let Some(_turns) = turns else { return };
                 let all = |signal: fn(&PrivateServer)| {
                     chosen.iter().for_each(|server| signal(&self.all()[*server]));
                 };
                 during(&|| all(PrivateServer::freeze), &|| all(PrivateServer::thaw));
             }
             Action::KillServer(server) => {
-                let _killing = lock(&self.killing);
-                let _turn = lock(&self.servers[server]);
+                let Some(_turns) = idle(&self.killing).zip(idle(&self.servers[server])) else { return };
                 let server = &self.all()[server];
                 during(&|| server.kill(), &|| server.restart());
             }
@@ -219,7 +219,7 @@ impl Site {
                 during(&|| proxy.set_one(number, way, flow), &|| proxy.set(way, Flow::Pass));
             }
             Action::Crowd(process, count) => {
-                let mut member = lock(&self.processes[process]);
+                let Some(mut member) = idle(&self.processes[process]) else { return };
                 let entry = self.note_begin(fault.action);
                 member.process.send_line(&format!("crowd {count}"));
                 lock(&self.applied)[entry].to = now().as_nanos();
@@ -259,6 +259,11 @@ impl Site {
         }
         lines
     }
+}
+
+/// Returns the lock if nobody has it.
+fn idle<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    mutex.try_lock().ok()
 }
 
 impl Member {
