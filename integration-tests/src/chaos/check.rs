@@ -41,6 +41,8 @@ pub struct Observed {
     pub errors: Vec<(u64, String)>,
     /// The faults.
     pub applied: Vec<Applied>,
+    /// The process ids of killed processes.
+    pub killed: Vec<u32>,
     /// The holds that the store has shown while no fault happened.
     pub shown: Vec<Shown>,
     /// The violations that were found in another way than in the history.
@@ -66,6 +68,8 @@ pub struct Shown {
     pub lock: String,
     /// The token.
     pub token: u64,
+    /// The owner, which ends with the process id.
+    pub owner: String,
     /// The time of the first look at the store that has shown it, and of the last one.
     pub span: Span,
 }
@@ -116,14 +120,15 @@ pub fn check(observed: &Observed, configuration: &Configuration, is_fifo: bool) 
         |section: &Section| observed.stalls.get(process_of(&section.client)).unwrap_or(&none).clone();
     let mut found: Vec<Found> =
         check::sections(&observed.sections, TOLERANCE, stalls).iter().map(Found::of).collect();
-    let disturbances = Disturbances::of(observed, configuration);
+    let disturbances = Disturbances::of(observed, configuration, configuration.longest_lease());
     if is_fifo {
         let inversions = history::inversions(&observed.sections);
         found
             .extend(inversions.iter().filter(|violation| disturbances.allow_order(violation)).map(Found::of));
     }
     found.extend(idle(&observed.sections, &disturbances, configuration));
-    found.extend(ghosts(observed, &disturbances));
+    // The holds of killed clients are known by their owners.
+    found.extend(ghosts(observed, &Disturbances::of(observed, configuration, Duration::ZERO)));
     found.extend(observed.errors.iter().map(|(at, what)| Found::new(*at, "error", what.clone())));
     found.extend(observed.found.iter().cloned());
     found.sort_by_key(|found| found.violation.at);
@@ -141,12 +146,13 @@ pub fn process_of(client: &str) -> &str {
 struct Disturbances(Vec<Span>);
 
 impl Disturbances {
-    fn of(observed: &Observed, configuration: &Configuration) -> Self {
-        let lease = nanos(configuration.longest_lease());
+    /// The locks of killed clients are disturbed for `of_dead` after the kill.
+    fn of(observed: &Observed, configuration: &Configuration, of_dead: Duration) -> Self {
+        let (lease, of_dead) = (nanos(configuration.longest_lease()), nanos(of_dead));
         let faults = observed.applied.iter().filter(|fault| fault.action.kind() != Kind::Crowd);
         let faults = faults.map(|fault| match fault.action {
             // Its locks, and those that it is granted by its last messages, expire.
-            Action::KillClient(_) => (fault.from, fault.to.saturating_add(lease)),
+            Action::KillClient(_) => (fault.from, fault.to.saturating_add(of_dead)),
             Action::KillServer(_) if configuration.restores => (fault.from, fault.to.saturating_add(lease)),
             _ => (fault.from, fault.to),
         });
@@ -180,7 +186,9 @@ fn ghosts<'o>(observed: &'o Observed, disturbances: &'o Disturbances) -> impl It
     for section in &observed.sections {
         sections.extend(section.token.map(|token| ((&*section.lock, token), section)));
     }
-    observed.shown.iter().filter_map(move |Shown { lock, token, span: (from, to) }| {
+    let is_alive = |owner: &str| !observed.killed.iter().any(|id| owner.ends_with(&format!(":{id}")));
+    observed.shown.iter().filter(move |shown| is_alive(&shown.owner)).filter_map(move |shown| {
+        let Shown { lock, token, span: (from, to), .. } = shown;
         let section = sections.get(&(&**lock, *token));
         let is_late = to - from >= nanos(GHOST) && disturbances.last_before(*to) <= *from;
         // A hold that is not released exists until its lease expires.
@@ -276,7 +284,12 @@ mod tests {
 
     #[test]
     fn a_hold_that_no_client_has_is_found_unless_a_fault_explains_it() {
-        let shown = |token, from, to| Shown { lock: "n".to_owned(), token, span: (from, to) };
+        let shown = |token, from, to| Shown {
+            lock: "n".to_owned(),
+            token,
+            owner: "host:77".to_owned(),
+            span: (from, to),
+        };
         let sections = vec![section("p0.0.0", 0..S, 2 * S).token(7)];
         let mut observed = Observed { sections, ..Observed::default() };
         observed.shown = vec![shown(7, S, 3 * S), shown(8, S, S + S / 2)];
@@ -285,8 +298,12 @@ mod tests {
         assert_eq!(kinds(&observed), ["ghost", "ghost"]);
         observed.sections[0].open = true;
         assert_eq!(kinds(&observed), ["ghost"], "the lease of the other one has not expired");
-        observed.applied = vec![Applied { action: Action::KillClient(0), from: S, to: 2 * S }];
+        observed.killed = vec![7, 77];
         assert_eq!(kinds(&observed), [""; 0], "it was granted to a client that was killed");
+        observed.killed = vec![7];
+        observed.applied =
+            vec![Applied { action: Action::StopServers { first: 0, count: 1 }, from: S, to: 4 * S }];
+        assert_eq!(kinds(&observed), [""; 0]);
     }
 
     #[test]

@@ -30,17 +30,22 @@ use crate::{
     },
 };
 
-/// The locks that most clients use.
-const BUSY: [&str; 4] = ["orders", "jobs", "cron", "rare"];
+/// The locks for which clients wait most of the time.
+const BUSY: [&str; 3] = ["orders", "jobs", "cron"];
 
-/// The locks that one client of each process uses, which holds them for long: these are the holds that a fault may cost.
+/// The locks that are free most of the time.
+const RARE: [&str; 4] = ["rare/1", "rare/2", "rare/3", "rare/4"];
+
+/// The locks that one client of each process holds for long: these are the holds that a fault may cost.
 const LONG: [&str; 2] = ["leader", "backup"];
 
 /// The lock for which a crowd waits.
 const CROWDED: &str = "crowded";
 
-/// The names of all locks.
-pub const NAMES: [&str; 7] = [BUSY[0], BUSY[1], BUSY[2], BUSY[3], LONG[0], LONG[1], CROWDED];
+/// Returns the names of all locks.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    BUSY.into_iter().chain(RARE).chain(LONG).chain([CROWDED])
+}
 
 /// A process notes each pause of its own that is longer, with the time.
 pub const STALL: Duration = Duration::from_millis(300);
@@ -265,8 +270,8 @@ impl Client {
     async fn section(&mut self) {
         let modes = self.process.locks.capabilities().modes;
         let random = &mut self.random;
-        // The first one is busy, and the last one is idle most of the time.
-        let name = BUSY[random.usize(..BUSY.len()).min(random.usize(..BUSY.len()))];
+        let is_rare = random.u8(..4) == 0;
+        let name = if is_rare { RARE[random.usize(..RARE.len())] } else { BUSY[random.usize(..BUSY.len())] };
         let is_shared = random.u8(..3) == 0 && modes.contains(Mode::Shared);
         let mode = if is_shared { Mode::Shared } else { Mode::Exclusive };
         let way = match random.u8(..12) {
@@ -298,7 +303,9 @@ impl Client {
         let mut wanted = process.locks.lock(name).mode(mode);
         let (short, long) = process.work.leases;
         if short != long {
-            let lease = if self.random.bool() { long } else { short };
+            // A lost hold needs a fault that is longer than its lease.
+            let is_long = !LONG.contains(&name) && self.random.bool();
+            let lease = if is_long { long } else { short };
             wanted = wanted.ttl(Duration::from_millis(lease));
         }
         // The position is counted at each claim, which costs time.

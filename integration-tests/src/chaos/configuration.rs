@@ -150,6 +150,7 @@ pub const CONFIGURATIONS: &[Configuration] = &[
         name: "mariadb_relaxed",
         target: "mariadb",
         settings: &["innodb_flush_log_at_trx_commit=0"],
+        restores: true,
         keys: SQL,
         faults: DEATHS,
         unpromised: &["overlap", "token"],

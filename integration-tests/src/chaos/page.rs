@@ -267,7 +267,9 @@ fn planted(page: &mut String, records: &[Record]) {
     }
     for ((bug, store), runs) in runs {
         let known = CONFIGURATIONS.iter().find(|configuration| configuration.name == store);
-        let meaning = known.and_then(|it| Bug::of(it).find(|it| it.name() == bug)).map_or("", Bug::meaning);
+        let meaning = known
+            .and_then(|it| Bug::of(it).find(|it| it.name() == bug))
+            .map_or("in the code of the library", Bug::meaning);
         let [found, time, kinds] = detection(&runs);
         row(page, [&format!("`{bug}`: {meaning}"), store, &found, &time, &kinds]);
     }

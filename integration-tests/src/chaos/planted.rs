@@ -25,6 +25,8 @@ pub enum Bug {
     Forgets,
     /// It is in a routine of a database.
     Routine(&'static RoutineBug),
+    /// It is in the code of the program `worker`, under this name.
+    Worker(&'static str),
 }
 
 /// A bug in the clients of a process.
@@ -133,6 +135,7 @@ impl Bug {
             Self::Client(bug) => bug.name(),
             Self::Forgets => "forgets",
             Self::Routine(bug) => bug.name,
+            Self::Worker(name) => name,
         }
     }
 
@@ -146,6 +149,7 @@ impl Bug {
             Self::Client(ClientBug::SilentLoss) => "a loss is noticed two seconds late",
             Self::Forgets => "the store forgets all its entries every second",
             Self::Routine(bug) => bug.meaning,
+            Self::Worker(_) => "in the code of the library",
         }
     }
 }

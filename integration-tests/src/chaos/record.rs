@@ -1,6 +1,6 @@
 //! The result of a run, as one line of JSON.
 
-use std::{collections::BTreeMap, fmt, fs, io, path::Path, process::Command, str::FromStr};
+use std::{collections::BTreeMap, fmt, fs, io, path::Path, process::Command, str::FromStr, sync::LazyLock};
 
 use serde_json::{Value, json};
 
@@ -100,9 +100,14 @@ pub fn read_all(directory: &Path) -> io::Result<Vec<Record>> {
     Ok(records)
 }
 
-/// Returns the current commit, with a `+` if files were changed.
+/// Returns the commit at the time of the first call, with a `+` if files were changed.
 #[must_use]
 pub fn commit() -> String {
+    static COMMIT: LazyLock<String> = LazyLock::new(current_commit);
+    COMMIT.clone()
+}
+
+fn current_commit() -> String {
     let git = |arguments: &[&str]| {
         let output = Command::new("git").arg("-C").arg(workspace()).args(arguments).output().ok()?;
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())

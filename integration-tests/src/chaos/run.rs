@@ -15,7 +15,7 @@ use tokio::runtime::Handle;
 
 use super::{
     check::{Found, Observed, Shown, Span, check},
-    client::NAMES,
+    client::names,
     configuration::Configuration,
     plan::{self, Fault, Kind},
     planted::Bug,
@@ -86,6 +86,8 @@ impl Run {
     /// If a program fails, or a history can't be read.
     pub async fn run(&self) -> Result<Outcome, Missing> {
         let configuration = self.configuration;
+        // Before files can change.
+        let commit = record::commit();
         let own = configuration.start()?;
         let url = configuration.url(&own);
         let admin = open(&url).await;
@@ -120,7 +122,7 @@ impl Run {
         let record = Record {
             configuration: configuration.name.to_owned(),
             planted: self.planted.map(|bug| bug.name().to_owned()),
-            commit: record::commit(),
+            commit,
             date: record::today(),
             seed: self.seed,
             sections: observed.sections.len() as u64,
@@ -226,11 +228,12 @@ async fn list(admin: &Locks, shown: &mut Vec<Shown>) {
     let Ok(locks) = admin.list("").await else { return };
     let at = now().as_nanos();
     for status in locks {
-        for token in status.holders.iter().filter_map(|holder| holder.token) {
+        for (token, holder) in status.holders.iter().filter_map(|holder| Some((holder.token?, holder))) {
             let (lock, token) = (status.name.to_string(), token.get());
+            let owner = holder.owner.to_string();
             match shown.iter_mut().rev().find(|it| it.token == token && it.lock == lock) {
                 Some(known) => known.span.1 = from,
-                None => shown.push(Shown { lock, token, span: (at, at) }),
+                None => shown.push(Shown { lock, token, owner, span: (at, at) }),
             }
         }
     }
@@ -241,7 +244,7 @@ async fn list(admin: &Locks, shown: &mut Vec<Shown>) {
 async fn until_empty(admin: &Locks, namespace: &Namespace, limit: Duration) -> Option<String> {
     let until = now() + limit;
     loop {
-        for name in NAMES {
+        for name in names() {
             if let Ok(Some(guard)) = admin.lock(name).try_acquire().await {
                 // The entry that remains after a failure is found below.
                 guard.release().await.ok();
@@ -272,7 +275,7 @@ fn observe(directory: &Path, site: &Site) -> Observed {
     let files = fs::read_dir(directory)
         .and_then(|files| files.map(|file| Ok(file?.path())).collect::<io::Result<Vec<_>>>());
     let files = files.unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
-    let mut observed = Observed { applied: site.applied(), ..Observed::default() };
+    let mut observed = Observed { applied: site.applied(), killed: site.killed(), ..Observed::default() };
     let mut sections = String::new();
     for path in files {
         // The process of a file may have been killed in the middle of a line.

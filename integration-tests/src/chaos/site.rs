@@ -57,6 +57,7 @@ pub struct Site {
     /// One server is down at a time.
     killing: Mutex<()>,
     applied: Mutex<Vec<Applied>>,
+    killed: Mutex<Vec<u32>>,
     lives: AtomicU64,
 }
 
@@ -103,6 +104,7 @@ impl Site {
             servers: Vec::new(),
             killing: Mutex::default(),
             applied: Mutex::default(),
+            killed: Mutex::default(),
             lives: AtomicU64::default(),
         };
         site.servers = site.all().iter().map(|_| Mutex::default()).collect();
@@ -134,6 +136,12 @@ impl Site {
         let mut applied = lock(&self.applied).clone();
         applied.sort_by_key(|fault| fault.from);
         applied
+    }
+
+    /// Returns the process ids of killed processes.
+    #[must_use]
+    pub fn killed(&self) -> Vec<u32> {
+        lock(&self.killed).clone()
     }
 
     /// Returns true if no fault has happened for this time.
@@ -172,7 +180,9 @@ impl Site {
                 let Some(member) = idle(&self.processes[process]).map(RefCell::new) else { return };
                 during(
                     &|| {
-                        member.borrow_mut().process.kill();
+                        let process = &mut member.borrow_mut().process;
+                        lock(&self.killed).push(process.id());
+                        process.kill();
                     },
                     &|| {
                         let mut member = member.borrow_mut();
