@@ -18,8 +18,8 @@ const PERIOD: Duration = Duration::from_secs(10);
 /// The last part of a period has no faults, so that a lock that stays blocked is found.
 const QUIET: Duration = Duration::from_secs(4);
 
-/// The number of kinds of faults in a period.
-const KINDS: usize = 4;
+/// The most kinds of faults in a period: the fewer there are, the more often each happens.
+const KINDS: usize = 3;
 
 /// A fault of a plan.
 #[derive(Debug, Clone, Copy)]
@@ -202,7 +202,7 @@ pub fn draw(seed: u64, length: Duration, servers: usize, kinds: &[Kind]) -> Vec<
     let mut begin = Duration::from_millis(300);
     while begin < length {
         let end = (begin + PERIOD).min(length);
-        let chosen: Vec<Kind> = (0..KINDS)
+        let chosen: Vec<Kind> = (0..random.usize(1..=KINDS))
             .filter_map(|_| {
                 if deck.is_empty() {
                     deck.extend(&kinds);
