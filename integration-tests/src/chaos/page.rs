@@ -141,6 +141,8 @@ The checker verifies, by the clock that all processes share:
 | leak | no entry is left in the store, and no background work in a process |
 | error | no error occurs that only a bug explains |
 
+A PostgreSQL server that is killed may restore holds that were released, until their leases expire.
+
 The pessimistic strategy has no promise for a broken connection, so its runs have no faults of the network and no killed server. No run steps
 the clock of a server.
 ";
@@ -199,7 +201,7 @@ pub fn page(records: &[Record]) -> String {
         };
         row(&mut page, [kind.name().to_owned()].into_iter().chain(promised().map(|it| number(count(it)))));
     }
-    page += "\n## Planted bugs\n\nEach was planted while the program ran, and found without hints. A run ends soon after the first violation.\n\n\
+    page += "\n## Planted bugs\n\nEach was planted at run time, or in a copy of the code, and searched for without hints. A run ends soon after the first violation.\n\n\
         | bug | store | found in runs | time to the first violation | violations |\n|---|---|---|---|---|\n";
     planted(&mut page, records);
     page += "\n## Configurations without a promise\n\nThey are run as well, and have to be seen to fail.\n\n\
