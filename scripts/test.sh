@@ -4,8 +4,8 @@
 #
 #   scripts/test.sh            everything that CI runs: all stores, and some of the planted bugs
 #   scripts/test.sh daily      the same with clusters and variants of the stores, each feature alone, all planted bugs, packages,
-#                              licences and files for other tools
-#   scripts/test.sh lint       one part of the daily run: lint, features, test, mutants, doc, package, deny or schemas
+#                              licences, files for other tools, and a short safety record
+#   scripts/test.sh lint       one part of the daily run: lint, features, test, mutants, doc, package, deny, schemas or record
 #
 # A store's server that can't be started is a failure, not a skip.
 set -euo pipefail
@@ -230,6 +230,13 @@ schemas() {
     check dependabot .github/dependabot.yml
 }
 
+# Real processes on real servers under faults, of all stores: see docs/safety.md. The results are not added to that page.
+record() {
+    say "safety record"
+    cargo build --quiet --locked -p polylock-integration-tests --all-features --bins
+    "$target/debug/chaos" short --record "$target/record.jsonl"
+}
+
 install_packages
 put_servers
 case "${1:-all}" in
@@ -237,8 +244,8 @@ case "${1:-all}" in
         # Shorter loads.
         export POLYLOCK_TEST_INCREMENTS=20 POLYLOCK_TEST_PAUSES=2
         tests_and_checks "$DAILY"; mutants --some 3; say "all passed" ;;
-    daily) tests_and_checks; features; mutants; package; deny; schemas; say "all passed" ;;
-    lint | checks | features | mutants | doc | package | deny | schemas) "$1" ;;
+    daily) tests_and_checks; features; mutants; package; deny; schemas; record; say "all passed" ;;
+    lint | checks | features | mutants | doc | package | deny | schemas | record) "$1" ;;
     test) tests ;;
-    *) echo "unknown part: $1 (daily, lint, features, test, mutants, doc, package, deny, schemas)" >&2; exit 64 ;;
+    *) echo "unknown part: $1 (daily, lint, features, test, mutants, doc, package, deny, schemas, record)" >&2; exit 64 ;;
 esac

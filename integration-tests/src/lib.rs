@@ -13,12 +13,14 @@
 //! - [`load`]: many tasks that use a few locks during faults;
 //! - [`history`]: waits, hand-overs and fairness in the recorded sections of workers;
 //! - [`simulation`](mod@simulation): the real core in virtual time, against models of stores;
+//! - [`chaos`](mod@chaos): real processes on real servers under faults that are drawn from a seed, and the record of such runs;
 //! - [`cargo`]: other packages' binaries, and dependency trees.
 //!
 //! The helper program is `worker`, the benchmark is `cargo bench -p polylock-integration-tests`, and
 //! `cargo run -p polylock-integration-tests --bin mutants` plants bugs in the library and checks that a test detects each.
 
 pub mod cargo;
+pub mod chaos;
 pub mod clock;
 pub mod history;
 pub mod load;

@@ -22,8 +22,10 @@ use self::{
     namespace::{Entries, file, namespace, url_of, with_key},
 };
 pub use self::{
-    namespace::{Namespace, blobs_of, keys_of, nodes_of, path_of, sessions_of, tables_of, watched_by},
-    own_server::{Own, own},
+    namespace::{
+        Namespace, blobs_of, keys_of, nodes_of, nodes_with, path_of, sessions_of, tables_of, watched_by,
+    },
+    own_server::{Own, Servers, own, own_with, route},
 };
 use crate::servers::{
     self, Server,

@@ -6,9 +6,6 @@ use polylock_testkit::history::{self, Rules, Section};
 
 use super::network::nanos;
 
-/// The time after a deadline within which a running process reports the loss.
-const TOLERANCE: Duration = Duration::from_millis(1);
-
 /// A broken promise.
 #[derive(Debug, Clone)]
 pub struct Violation {
@@ -33,12 +30,17 @@ impl Violation {
     }
 }
 
-/// Checks the sections of a run. `stops` contains the times in which a client's process was paused: it reports a loss right after.
+/// Checks the sections of a run. A running process reports a loss within `tolerance`. `stops` contains the times in which a client's
+/// process was paused: it reports a loss right after.
 #[must_use]
-pub fn sections(sections: &[Section], stops: impl Fn(&Section) -> Vec<(u64, u64)>) -> Vec<Violation> {
+pub fn sections(
+    sections: &[Section],
+    tolerance: Duration,
+    stops: impl Fn(&Section) -> Vec<(u64, u64)>,
+) -> Vec<history::Violation> {
     let mut excused = sections.to_vec();
     for section in &mut excused {
-        let (deadline, tolerance) = (section.deadline, nanos(TOLERANCE));
+        let (deadline, tolerance) = (section.deadline, nanos(tolerance));
         let reported = section.lost.unwrap_or(u64::MAX).min(section.released.unwrap_or(u64::MAX));
         let was_stopped = |(from, to): &(u64, u64)| {
             *from <= deadline + tolerance && *to >= deadline && reported <= *to + tolerance
@@ -48,12 +50,14 @@ pub fn sections(sections: &[Section], stops: impl Fn(&Section) -> Vec<(u64, u64)
         }
     }
     let mut rules = Rules::default();
-    rules.tolerance = TOLERANCE;
-    let found = history::check(&excused, rules);
-    found
-        .iter()
-        .map(|violation| Violation::new(time_of(violation), kind(violation), violation.to_string()))
-        .collect()
+    rules.tolerance = tolerance;
+    history::check(&excused, rules)
+}
+
+impl From<&history::Violation> for Violation {
+    fn from(violation: &history::Violation) -> Self {
+        Self::new(time_of(violation), kind(violation), violation.to_string())
+    }
 }
 
 fn time_of(violation: &history::Violation) -> u64 {

@@ -80,9 +80,12 @@ pub struct Client {
 
 /// The way in which a client acquires.
 #[derive(Debug, Clone, Copy)]
-enum Way {
+pub enum Way {
+    /// One try.
     Try,
+    /// Without a time limit.
     Wait,
+    /// With a time limit.
     WaitFor(Duration),
     /// The future is dropped after a number of polls, or after a time.
     Drop(u32, Duration),
@@ -90,11 +93,16 @@ enum Way {
 
 /// The way in which a client ends its hold.
 #[derive(Debug, Clone, Copy)]
-enum End {
+pub enum End {
+    /// A release.
     Release,
+    /// A release that is dropped.
     DropRelease,
+    /// The guard is dropped.
     Drop,
+    /// The lease expires.
     LeaveToExpire,
+    /// The lock is released after this time.
     ReleaseAfter(Duration),
 }
 
@@ -194,7 +202,7 @@ impl Client {
         }
         self.update(at, |section, now| (section.released, section.open) = (Some(now), false));
         self.note(|| format!("ends its hold of {}: {end:?}", guard.name()));
-        let outcome = self.end(guard, end).await;
+        let outcome = finish(guard, end, &mut self.random).await;
         self.note(|| format!("has ended its hold: {outcome:?}"));
     }
 
@@ -227,29 +235,19 @@ impl Client {
         (lasts, end)
     }
 
-    async fn end(&mut self, guard: Guard, end: End) -> Result<()> {
-        match end {
-            End::Release => guard.release().await,
-            End::DropRelease => {
-                let polls = self.random.u32(0..4);
-                let limit = between(&mut self.random, 1..20);
-                Limited::new(guard.release(), polls, limit).await.unwrap_or(Ok(()))
-            }
-            End::Drop => {
-                drop(guard);
-                Ok(())
-            }
-            End::LeaveToExpire => guard.leave_to_expire(),
-            End::ReleaseAfter(delay) => guard.release_after(delay).await,
-        }
-    }
-
     fn update(&self, at: usize, change: impl FnOnce(&mut Section, u64)) {
         change(&mut lock(&self.record).sections[at], self.time.now());
     }
 }
 
-async fn acquire(lock: Lock, way: Way) -> Result<Option<Guard>> {
+/// Acquires the lock in this way. The outcome is `None` if it is not acquired in time, or the future is dropped.
+///
+/// # Errors
+/// The errors of the acquisition.
+///
+/// # Cancel safety
+/// The same as [`Lock::acquire`].
+pub async fn acquire(lock: Lock, way: Way) -> Result<Option<Guard>> {
     match way {
         Way::Try => lock.try_acquire().await,
         Way::Wait => lock.acquire().await.map(Some),
@@ -261,6 +259,29 @@ async fn acquire(lock: Lock, way: Way) -> Result<Option<Guard>> {
             Some(outcome) => outcome.map(Some),
             None => Ok(None),
         },
+    }
+}
+
+/// Ends a hold in this way.
+///
+/// # Errors
+/// The errors of the release.
+///
+/// # Cancel safety
+/// The same as [`Guard::release`].
+pub async fn finish(guard: Guard, end: End, random: &mut Rng) -> Result<()> {
+    match end {
+        End::Release => guard.release().await,
+        End::DropRelease => {
+            let (polls, limit) = (random.u32(0..4), between(random, 1..20));
+            Limited::new(guard.release(), polls, limit).await.unwrap_or(Ok(()))
+        }
+        End::Drop => {
+            drop(guard);
+            Ok(())
+        }
+        End::LeaveToExpire => guard.leave_to_expire(),
+        End::ReleaseAfter(delay) => guard.release_after(delay).await,
     }
 }
 

@@ -29,6 +29,9 @@ use super::{
     workload::{Client, Record},
 };
 
+/// The time after a deadline within which a running process reports the loss.
+const TOLERANCE: Duration = Duration::from_millis(1);
+
 /// The time after the last fault in which the leases of former holders expire and late messages arrive.
 const SETTLED: Duration = Duration::from_secs(15);
 
@@ -269,7 +272,9 @@ impl World {
             self.watch(&mut since, &mut violations);
         }
         self.check_end(&mut violations).await;
-        violations.extend(check::sections(&lock(&self.record).sections, |section| self.stops(section)));
+        let stops = |section: &_| self.stops(section);
+        let found = check::sections(&lock(&self.record).sections, TOLERANCE, stops);
+        violations.extend(found.iter().map(Violation::from));
         violations.sort_by_key(|violation| violation.at);
         let sections = lock(&self.record).sections.len();
         // The tasks of all processes end here; none of them is to release anything.

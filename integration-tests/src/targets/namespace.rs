@@ -8,7 +8,7 @@ use polylock_testkit::Missing;
 use tempfile::TempDir;
 
 use super::log::Log;
-use crate::servers::{self, Server, redlock as nodes};
+use crate::servers::{Server, redlock as nodes};
 
 /// Each lock needs its own connection, and one case holds eighty locks.
 pub(super) const PESSIMISTIC: &str = "&polylock.strategy=pessimistic&polylock.connections=100";
@@ -88,22 +88,32 @@ pub fn watched_by(sentinels: &Server) -> Result<Namespace, Missing> {
     namespace(url, Entries::Uncounted)
 }
 
-/// A namespace of keys in all nodes that are `alive`, with dead nodes between them.
+/// A namespace of keys in all nodes that are `alive`, with dead nodes between them. The nodes lose no data.
 ///
 /// # Errors
-/// [`Missing`] if there is no Redis.
+/// [`Missing`] if there is no node, or the directory can't be created.
 pub fn nodes_of<const N: usize>(alive: &[String], dead: [String; N]) -> Result<Namespace, Missing> {
-    let prefix = servers::redlock()?[0].name();
+    // The nodes were started recently. Some tests use leases that are too long to wait for.
+    nodes_with(alive, dead, "polylock.restart=trust&polylock.max_ttl=10m")
+}
+
+/// A namespace of keys in all nodes that are `alive`, with dead nodes between them, and with these keys in its URL.
+///
+/// # Errors
+/// [`Missing`] if there is no node, or the directory can't be created.
+pub fn nodes_with<const N: usize>(
+    alive: &[String],
+    dead: [String; N],
+    keys: &str,
+) -> Result<Namespace, Missing> {
     let mut all = alive.to_vec();
     for (index, dead) in dead.into_iter().enumerate() {
         all.insert(2 * index + 1, dead);
     }
-    let url = with_key(&nodes::url(all.iter().map(String::as_str)), "polylock.namespace", &prefix);
-    // The nodes were started recently, and lose no data. Some tests use leases that are too long to wait for.
-    namespace(
-        format!("{url}&polylock.restart=trust&polylock.max_ttl=10m"),
-        Entries::RedlockKeys(prefix, alive.to_vec()),
-    )
+    let url = nodes::url(all.iter().map(String::as_str));
+    let prefix = nodes::nodes(&url).first().map(Server::name).ok_or_else(|| Missing("no node".to_owned()))?;
+    let url = with_key(&url, "polylock.namespace", &prefix);
+    namespace(format!("{url}&{keys}"), Entries::RedlockKeys(prefix, alive.to_vec()))
 }
 
 /// A namespace of tables in the database of a server, with the URL scheme `scheme`.
@@ -200,6 +210,14 @@ impl Namespace {
     #[must_use]
     pub fn url_with(&self, key: &str, value: &str) -> String {
         with_key(&self.url, key, value)
+    }
+
+    /// Returns its URL for locks with this lease. A lease in ZooKeeper can't be longer than the session.
+    #[must_use]
+    pub fn url_with_lease(&self, lease: Duration) -> String {
+        let key =
+            if self.url.starts_with("zookeeper:") { "polylock.session_timeout" } else { "polylock.ttl" };
+        self.url_with(key, &format!("{}ms", lease.as_millis()))
     }
 
     /// Returns a lease for tests that wait until it expires: `wanted`, or the shortest of the store.

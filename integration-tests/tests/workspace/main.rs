@@ -1,10 +1,12 @@
 //! The workspace itself: its structure, its packages and their dependencies, its prose, the template of a store, the examples and remedies
-//! that users run, and the program that plants bugs.
+//! that users run, the program that plants bugs, and the page of the safety
+//! record.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod fenced_update;
 mod imports;
 mod packages;
+mod safety;
 mod schema;
 mod structure;
 mod supervisor;

@@ -92,6 +92,17 @@ impl Hold {
         self.0.section.polled = Some(now());
     }
 
+    /// Records the time at which the client has asked whether the lock is held, if it is: then the client works under the lock at
+    /// that time. Records the deadline, too, and returns true if the lock is held.
+    pub fn checked(&mut self, guard: &Guard) -> bool {
+        let asked = now();
+        let held = self.seen(guard);
+        if held {
+            self.0.section.polled = Some(asked);
+        }
+        held
+    }
+
     /// Records that the release is about to be called.
     ///
     /// If the lock is already lost, the last observed deadline counts; see [`seen`](Self::seen).

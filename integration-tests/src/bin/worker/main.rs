@@ -8,6 +8,7 @@
 //! the time.
 #![allow(clippy::unwrap_used, reason = "a helper of tests: it reports errors by a panic")]
 
+mod chaos;
 mod exit;
 mod increment;
 mod stay;
@@ -23,6 +24,7 @@ fn main() {
     match scenario.as_str() {
         "increment" => multi_thread().block_on(increment::run(&task)),
         "contend" => multi_thread().block_on(increment::contend(&task)),
+        "chaos" => multi_thread().block_on(chaos::run(&task)),
         "open" => current_thread().block_on(stay::open(&task)),
         "queue" => current_thread().block_on(stay::queue(&task)),
         "hold" => current_thread().block_on(stay::hold(&task, stay::Guarded::Run)),

@@ -11,7 +11,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use polylock_integration_tests::{
-    clock, load::Outcome, proxy::Proxy, servers::PrivateServer, targets::Namespace,
+    clock,
+    load::Outcome,
+    proxy::Proxy,
+    servers::PrivateServer,
+    targets::{self, Namespace},
 };
 use polylock_testkit::{Missing, Target};
 use tokio::task::block_in_place;
@@ -64,11 +68,6 @@ pub(super) trait Victim: Send + Sync {
         outcome.assert_consistent();
     }
 
-    /// Returns the key of the lease in the URL.
-    fn lease_key(&self) -> &'static str {
-        "polylock.ttl"
-    }
-
     /// Returns the keys of the time limits for opening the store and for a request in the URL.
     fn limits(&self) -> &'static [&'static str] {
         LIMITS
@@ -103,8 +102,7 @@ impl dyn Victim {
             "postgres_pessimistic" | "mariadb_pessimistic" => pessimistic::start(target),
             "redlock3" => redlock::start(),
             "redis_sentinel" => sentinel::start(),
-            "zookeeper" => zookeeper::start(),
-            "zookeeper_ensemble" => zookeeper::start_ensemble(),
+            "zookeeper" | "zookeeper_ensemble" => zookeeper::start(target),
             "azure" => azure::start(),
             _ => single::start(target),
         });
@@ -118,19 +116,12 @@ impl dyn Victim {
 
     /// Returns the URL for locks with this lease.
     pub(super) fn url(&self, lease: Duration) -> String {
-        self.namespace().url_with(self.lease_key(), &millis(lease))
+        self.namespace().url_with_lease(lease)
     }
 
     /// Returns proxies in front of all servers, which are in the URL, and the URL through them, with these time limits.
     pub(super) fn route(&self, lease: Duration, limit: Duration) -> (Vec<Proxy>, String) {
-        let mut url = self.url(lease);
-        let start = if url.starts_with("az:") { Proxy::to_http } else { Proxy::to };
-        let mut proxies = Vec::new();
-        for server in self.servers() {
-            let proxy = start(server.port());
-            url = url.replace(&format!("127.0.0.1:{}", server.port()), &proxy.address().to_string());
-            proxies.push(proxy);
-        }
+        let (proxies, mut url) = targets::route(self.servers(), &self.url(lease));
         for key in self.limits() {
             url = format!("{url}&{key}={}", millis(limit));
         }

@@ -21,7 +21,7 @@ impl Victim for Azure {
     }
 
     fn servers(&self) -> Vec<&PrivateServer> {
-        vec![&self.0.server]
+        self.0.servers.all().iter().collect()
     }
 
     fn outages(&self) -> Vec<Outage> {

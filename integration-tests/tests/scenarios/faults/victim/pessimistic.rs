@@ -22,7 +22,7 @@ impl Victim for Pessimistic {
     }
 
     fn servers(&self) -> Vec<&PrivateServer> {
-        vec![&self.0.server]
+        self.0.servers.all().iter().collect()
     }
 
     /// The server loses its sessions, and with them the locks, by design. Its tokens do not decrease.

@@ -7,8 +7,8 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_integration_tests::{
-    servers::{PrivateServer, redis, redlock},
-    targets::{Namespace, nodes_of},
+    servers::PrivateServer,
+    targets::{self, Namespace, Own},
 };
 use polylock_testkit::Missing;
 use tokio::task::block_in_place;
@@ -17,35 +17,33 @@ use super::Victim;
 use crate::faults::outage::Outage;
 
 struct Nodes {
-    namespace: Namespace,
-    servers: Vec<PrivateServer>,
+    own: Own,
     killed: AtomicUsize,
 }
 
 pub(super) fn start() -> Result<Box<dyn Victim>, Missing> {
-    let servers = redlock::start(3, redis::DURABLE)?;
-    let urls: Vec<String> = servers.iter().map(|server| server.url().to_owned()).collect();
-    Ok(Box::new(Nodes { namespace: nodes_of(&urls, [])?, servers, killed: AtomicUsize::new(0) }))
+    Ok(Box::new(Nodes { own: targets::own("redlock3")?, killed: AtomicUsize::new(0) }))
 }
 
 #[async_trait]
 impl Victim for Nodes {
     fn namespace(&self) -> &Namespace {
-        &self.namespace
+        &self.own.namespace
     }
 
     fn servers(&self) -> Vec<&PrivateServer> {
-        self.servers.iter().collect()
+        self.own.servers.all().iter().collect()
     }
 
     /// Each time another one.
     async fn kill(&self) {
-        let next = self.killed.fetch_add(1, Relaxed) % self.servers.len();
-        block_in_place(|| self.servers[next].kill());
+        let servers = self.own.servers.all();
+        let next = self.killed.fetch_add(1, Relaxed) % servers.len();
+        block_in_place(|| servers[next].kill());
     }
 
     fn kills(&self) -> usize {
-        self.servers.len()
+        self.own.servers.all().len()
     }
 
     /// A command, and then a new connection.

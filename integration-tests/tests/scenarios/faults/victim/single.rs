@@ -27,7 +27,7 @@ impl Victim for Single {
     }
 
     fn servers(&self) -> Vec<&PrivateServer> {
-        vec![&self.own.server]
+        self.own.servers.all().iter().collect()
     }
 
     fn keeps_queue(&self) -> bool {

@@ -1,0 +1,234 @@
+//! Runs processes on real servers under faults, checks their history, and records the results.
+
+use std::{
+    fs::{self, OpenOptions},
+    io::{self, Write},
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
+
+use clap::{Parser, Subcommand};
+use polylock_integration_tests::chaos::{
+    check::Found,
+    configuration::{self, CONFIGURATIONS, Configuration},
+    page,
+    plan::Kind,
+    planted::Bug,
+    run::{Outcome, Run},
+    window,
+};
+use polylock_testkit::Missing;
+
+/// The number of clients of a process.
+const CLIENTS: usize = 6;
+
+/// The length of a run with all promises in the short record.
+const SHORT: Duration = Duration::from_secs(20);
+
+/// The length of a run that ends with its first violation.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// The bugs that the short record plants, with their stores.
+const PLANTED: [(&str, &str); 6] = [
+    ("postgres", "foreign-release"),
+    ("postgres", "last-first"),
+    ("mariadb", "reader-beside-writer"),
+    ("redis", "stopped-clock"),
+    ("redis", "silent-loss"),
+    ("redis", "forgets"),
+];
+
+/// Runs real processes on real servers under faults that are drawn from a seed, and checks their history.
+#[derive(Debug, Parser)]
+#[command(args_conflicts_with_subcommands = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
+    /// The store, with its servers and settings; `chaos list` shows all
+    #[arg(long, required = true)]
+    store: Option<String>,
+    #[command(flatten)]
+    options: Options,
+}
+
+#[derive(Debug, clap::Args)]
+struct Options {
+    /// The length of a run in seconds
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// The seed of the schedule and of the clients; a random one if it is not set
+    #[arg(long)]
+    seed: Option<u64>,
+    /// The number of runs, with successive seeds
+    #[arg(long, default_value_t = 1)]
+    rounds: u64,
+    /// The number of clients of each of the four processes
+    #[arg(long, default_value_t = CLIENTS)]
+    clients: usize,
+    /// Plant this bug; with --worker, the name of the bug in that program
+    #[arg(long)]
+    planted: Option<String>,
+    /// Draw only faults of this kind, such as "late delivery"; may be repeated
+    #[arg(long)]
+    fault: Vec<String>,
+    /// Append the results to this file
+    #[arg(long)]
+    record: Option<PathBuf>,
+    /// Run this program instead of the `worker` beside this one
+    #[arg(long)]
+    worker: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Print the stores, and the bugs that can be planted in each
+    List,
+    /// Run all stores for a short time
+    Short {
+        /// Append the results to this file
+        #[arg(long)]
+        record: Option<PathBuf>,
+    },
+    /// Plant each bug in each store with all promises
+    Planted {
+        /// Append the results to this file
+        #[arg(long)]
+        record: Option<PathBuf>,
+    },
+    /// Write docs/safety.md from the records
+    Page,
+}
+
+#[tokio::main]
+async fn main() -> io::Result<ExitCode> {
+    let Arguments { command, store, options } = Arguments::parse();
+    match command {
+        None => {
+            let name = store.unwrap_or_default();
+            let Some(configuration) = configuration::named(&name) else {
+                eprintln!("there is no store {name:?}: see `chaos list`");
+                return Ok(ExitCode::FAILURE);
+            };
+            rounds(configuration, &options).await
+        }
+        Some(Command::List) => {
+            for configuration in CONFIGURATIONS {
+                let bugs: Vec<&str> = Bug::of(configuration).map(Bug::name).collect();
+                println!("{}: {}", configuration.name, bugs.join(", "));
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        Some(Command::Short { record }) => {
+            let promised = all().filter(|it| it.is_promised()).map(|it| (it, None, SHORT));
+            let others = all().filter(|it| !it.is_promised()).map(|it| (it, None, LIMIT));
+            let planted = PLANTED.iter().filter_map(|(store, bug)| {
+                let configuration = configuration::named(store)?;
+                Some((configuration, Some(Bug::of(configuration).find(|it| it.name() == *bug)?), LIMIT))
+            });
+            series(promised.chain(others).chain(planted), record.as_deref()).await
+        }
+        Some(Command::Planted { record }) => {
+            let bugs = |it: &'static Configuration| Bug::of(it).map(move |bug| (it, Some(bug), LIMIT));
+            series(all().filter(|it| it.is_promised()).flat_map(bugs), record.as_deref()).await
+        }
+        Some(Command::Page) => {
+            fs::write(page::path(), page::current()?)?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// Runs a store with successive seeds until one fails.
+async fn rounds(configuration: &'static Configuration, options: &Options) -> io::Result<ExitCode> {
+    let planted = match &options.planted {
+        None => None,
+        Some(name) => {
+            let known = Bug::of(configuration).find(|bug| bug.name() == name);
+            let in_worker = options.worker.is_some().then(|| Bug::Worker(String::leak(name.clone())));
+            let Some(bug) = known.or(in_worker) else {
+                eprintln!("there is no bug {name:?} for {}: see `chaos list`", configuration.name);
+                return Ok(ExitCode::FAILURE);
+            };
+            Some(bug)
+        }
+    };
+    let first = options.seed.unwrap_or_else(|| fastrand::u64(..1 << 32));
+    let worker = match &options.worker {
+        Some(worker) => worker.clone(),
+        None => worker()?,
+    };
+    let is_chosen =
+        |kind: &Kind| options.fault.is_empty() || options.fault.iter().any(|name| name == kind.name());
+    let kinds: Vec<Kind> = configuration.faults.iter().copied().filter(is_chosen).collect();
+    for seed in first..first + options.rounds {
+        let length = Duration::from_secs(options.seconds);
+        let (worker, kinds) = (worker.clone(), kinds.clone());
+        let run = Run { configuration, seed, length, kinds, clients: options.clients, planted, worker };
+        if !one(&run, options.record.as_deref()).await? {
+            return Ok(ExitCode::FAILURE);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn all() -> impl Iterator<Item = &'static Configuration> {
+    CONFIGURATIONS.iter()
+}
+
+/// Runs each configuration with its bug for at most this time.
+async fn series(
+    runs: impl Iterator<Item = (&'static Configuration, Option<Bug>, Duration)>,
+    record: Option<&Path>,
+) -> io::Result<ExitCode> {
+    let mut all_succeed = true;
+    for (configuration, planted, length) in runs {
+        let seed = fastrand::u64(..1 << 32);
+        let kinds = configuration.faults.to_vec();
+        let run = Run { configuration, seed, length, kinds, clients: CLIENTS, planted, worker: worker()? };
+        all_succeed &= one(&run, record).await?;
+    }
+    Ok(if all_succeed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Returns the program beside this one.
+fn worker() -> io::Result<PathBuf> {
+    std::env::current_exe().map(|program| program.with_file_name("worker"))
+}
+
+/// Runs it once. Returns true if it has the expected outcome.
+async fn one(run: &Run, record: Option<&Path>) -> io::Result<bool> {
+    let (name, seed) = (run.configuration.name, run.seed);
+    println!("{name}: seed {seed}, {:?}", run.length);
+    let outcome = run.run().await.map_err(|Missing(why)| io::Error::other(why))?;
+    println!("{}", outcome.record);
+    if let Some(path) = record {
+        writeln!(OpenOptions::new().create(true).append(true).open(path)?, "{}", outcome.record)?;
+    }
+    let is_expected = if run.planted.is_some() {
+        !outcome.broken.is_empty()
+    } else {
+        outcome.broken.is_empty() && run.configuration.is_promised() == outcome.excused.is_empty()
+    };
+    if !outcome.broken.is_empty() {
+        show(run, &outcome);
+    } else if !is_expected {
+        println!("{name}: the run has found nothing, and was expected to fail");
+    }
+    Ok(is_expected)
+}
+
+fn show(run: &Run, outcome: &Outcome) {
+    // The schedule of a bug that was planted is of no interest.
+    if run.planted.is_none() {
+        println!("the schedule of seed {}:", run.seed);
+        outcome.plan.iter().for_each(|fault| println!("  {fault}"));
+    }
+    for Found { violation, .. } in outcome.broken.iter().take(5) {
+        println!("{}: {violation}", violation.kind);
+    }
+    if let Some((found, window)) = window::shortest(&outcome.observed, &outcome.broken) {
+        println!("the shortest window that shows it: {}: {}", found.violation.kind, found.violation);
+        print!("{window}");
+    }
+}

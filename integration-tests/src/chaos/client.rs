@@ -1,0 +1,388 @@
+//! The clients of one process. Each acquires, holds and releases locks in turn, in all the ways that programs do, and writes its history
+//! to files that survive the process.
+
+use std::{
+    collections::BTreeSet,
+    fmt,
+    fs::File,
+    io::{self, Write},
+    path::{Path, PathBuf},
+    pin::pin,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+    },
+    thread,
+    time::Duration,
+};
+
+use fastrand::Rng;
+use polylock::{Error, Guard, Locks, Mode, Progress};
+use polylock_core::{Clock, Moment, SystemClock, sync::lock};
+use polylock_testkit::history::{Attempt, Recorder, Section};
+
+use super::planted::ClientBug;
+use crate::{
+    clock::{now, pause},
+    simulation::{
+        plan::{between, stream},
+        workload::{End, Way, acquire, finish},
+    },
+};
+
+/// The locks for which clients wait most of the time.
+const BUSY: [&str; 3] = ["orders", "jobs", "cron"];
+
+/// The locks that are free most of the time.
+const RARE: [&str; 4] = ["rare/1", "rare/2", "rare/3", "rare/4"];
+
+/// The locks that one client of each process holds for long: these are the holds that a fault may cost.
+const LONG: [&str; 2] = ["leader", "backup"];
+
+/// The lock for which a crowd waits.
+const CROWDED: &str = "crowded";
+
+/// Returns the names of all locks.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    BUSY.into_iter().chain(RARE).chain(LONG).chain([CROWDED])
+}
+
+/// A process notes each pause of its own that is longer, with the time.
+pub const STALL: Duration = Duration::from_millis(300);
+
+/// The files in which a process writes what it has seen, by their extensions.
+pub const FILES: [&str; 3] = ["sections", "stalls", "errors"];
+
+/// The part of a process in a run.
+#[derive(Debug, Clone)]
+pub struct Work {
+    /// The URL of the store, through the proxies of this process.
+    pub url: String,
+    /// The directory of the histories.
+    pub directory: PathBuf,
+    /// The name of the process, unique in the run.
+    pub name: String,
+    /// The seed of its decisions.
+    pub seed: u64,
+    /// The number of its clients.
+    pub clients: usize,
+    /// A short lease and a long one, in milliseconds; equal if the store has a single one.
+    pub leases: (u64, u64),
+    /// The bug of its clients.
+    pub bug: Option<ClientBug>,
+}
+
+impl Work {
+    /// Returns the arguments of the program `worker`.
+    #[must_use]
+    pub fn arguments(&self) -> Vec<String> {
+        let (short, long) = self.leases;
+        let numbers = [self.seed, self.clients as u64, short, long].map(|number| number.to_string());
+        let words = ["chaos", &self.url, &self.name].map(str::to_owned).into_iter();
+        let directory = self.directory.display().to_string();
+        words
+            .chain([directory])
+            .chain(numbers)
+            .chain([self.bug.map_or("", ClientBug::name).to_owned()])
+            .collect()
+    }
+}
+
+/// Uses the store until a line `stop` arrives. A line `crowd N` makes N more clients wait for one lock.
+///
+/// Prints `ready` when the store is open. At the end it prints `stuck NAME CLIENT INVOKED` for each acquisition that has not ended within
+/// `patience`, then `done`, or `busy` if background work is left.
+///
+/// # Errors
+/// If it can't write its files.
+pub async fn work(work: Work, patience: Duration) -> io::Result<()> {
+    let files = Arc::new(Files::create(&work.directory, &work.name)?);
+    note_stalls(files.clone());
+    let locks = open(&work).await;
+    let process = Arc::new(Process {
+        work,
+        locks: locks.clone(),
+        recorder: Recorder::new(),
+        files,
+        waiting: Mutex::default(),
+        active: AtomicUsize::new(0),
+        stops: AtomicBool::new(false),
+    });
+    print(&"ready");
+    for number in 0..process.work.clients {
+        process.spawn(number, if number == 0 { Role::Holder } else { Role::User });
+    }
+    let (sender, mut lines) = tokio::sync::mpsc::unbounded_channel();
+    thread::spawn(move || io::stdin().lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+    let mut next = 1000;
+    while let Some(line) = lines.recv().await {
+        match line.split_once(' ') {
+            Some(("crowd", count)) => {
+                for _ in 0..count.parse().unwrap_or(0) {
+                    process.spawn(next, Role::Crowd);
+                    next += 1;
+                }
+            }
+            _ => break,
+        }
+    }
+    process.stops.store(true, SeqCst);
+    let limit = now() + patience;
+    while process.active.load(SeqCst) > 0 && now() < limit {
+        pause(Duration::from_millis(5)).await;
+    }
+    for (name, client, invoked) in lock(&process.waiting).iter() {
+        print(&format_args!("stuck {name} {client} {invoked}"));
+    }
+    drop(process);
+    print(if locks.close(patience).await { &"done" } else { &"busy" });
+    Ok(())
+}
+
+/// Opens the store, however long it takes.
+async fn open(work: &Work) -> Locks {
+    loop {
+        let mut builder = Locks::builder(&work.url);
+        if let Some(clock) = work.bug.and_then(ClientBug::clock) {
+            builder = builder.clock(clock);
+        }
+        match builder.connect().await {
+            Ok(locks) => return locks,
+            Err(error) if error.is_temporary() => pause(Duration::from_millis(50)).await,
+            Err(error) => panic!("can't open the store: {}", error.chain()),
+        }
+    }
+}
+
+/// Prints a line for the run.
+fn print(line: &dyn fmt::Display) {
+    let mut out = io::stdout().lock();
+    // An error means that the run has ended.
+    writeln!(out, "{line}").and_then(|()| out.flush()).ok();
+}
+
+/// The files of a process. Each line is written at once, so that a kill loses none.
+#[derive(Debug)]
+struct Files([Mutex<File>; 3]);
+
+impl Files {
+    fn create(directory: &Path, name: &str) -> io::Result<Self> {
+        let create = |kind: &str| File::create_new(directory.join(format!("{name}.{kind}"))).map(Mutex::new);
+        let [sections, stalls, errors] = FILES;
+        Ok(Self([create(sections)?, create(stalls)?, create(errors)?]))
+    }
+
+    fn write(&self, kind: usize, line: impl fmt::Display) {
+        // A process that can't write is of no use to the run.
+        let written = lock(&self.0[kind]).write_all(format!("{line}\n").as_bytes());
+        written.unwrap_or_else(|error| panic!("can't write the history: {error}"));
+    }
+
+    fn section(&self, section: &Section) {
+        self.write(0, section);
+    }
+}
+
+/// Notes the times at which this process did not run: it was stopped, or the machine was busy.
+fn note_stalls(files: Arc<Files>) {
+    thread::spawn(move || {
+        let mut last = now();
+        loop {
+            thread::park_timeout(STALL / 10);
+            let woken = now();
+            if woken.since(last) > STALL {
+                files.write(1, format_args!("{} {}", last.as_nanos(), woken.as_nanos()));
+            }
+            last = woken;
+        }
+    });
+}
+
+#[derive(Debug)]
+struct Process {
+    work: Work,
+    locks: Locks,
+    recorder: Recorder,
+    files: Arc<Files>,
+    /// The acquisitions without a time limit that have not ended.
+    waiting: Mutex<BTreeSet<(String, String, u64)>>,
+    /// The number of clients that have not ended.
+    active: AtomicUsize,
+    stops: AtomicBool,
+}
+
+impl Process {
+    fn spawn(self: &Arc<Self>, number: usize, role: Role) {
+        let client = Client {
+            process: self.clone(),
+            name: format!("{}.{number}", self.work.name),
+            random: stream(self.work.seed, &[number as u64]),
+        };
+        self.active.fetch_add(1, SeqCst);
+        tokio::spawn(client.run(role));
+    }
+}
+
+/// The part of a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    /// It uses busy locks for short times.
+    User,
+    /// It uses few locks for long.
+    Holder,
+    /// It is one of many that wait for one lock.
+    Crowd,
+}
+
+struct Client {
+    process: Arc<Process>,
+    name: String,
+    random: Rng,
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.process.active.fetch_sub(1, SeqCst);
+    }
+}
+
+impl Client {
+    /// Uses locks until the process stops; a crowd uses one lock, once.
+    async fn run(mut self, role: Role) {
+        if role == Role::Crowd {
+            let lasts = between(&mut self.random, 0..2);
+            return self.hold(CROWDED, Mode::Exclusive, Way::Wait, lasts, End::Release).await;
+        }
+        while !self.process.stops.load(SeqCst) {
+            let idle = if self.random.u8(..4) == 0 { 1..60 } else { 0..2 };
+            pause(between(&mut self.random, idle)).await;
+            if role == Role::Holder { self.long_section().await } else { self.section().await }
+        }
+    }
+
+    async fn long_section(&mut self) {
+        let name = LONG[self.random.usize(..LONG.len())];
+        let lasts = between(&mut self.random, 50..4000);
+        let end = if self.random.bool() { End::Release } else { End::Drop };
+        self.hold(name, Mode::Exclusive, Way::Wait, lasts, end).await;
+    }
+
+    async fn section(&mut self) {
+        let modes = self.process.locks.capabilities().modes;
+        let random = &mut self.random;
+        let is_rare = random.u8(..4) == 0;
+        let name = if is_rare { RARE[random.usize(..RARE.len())] } else { BUSY[random.usize(..BUSY.len())] };
+        let is_shared = random.u8(..3) == 0 && modes.contains(Mode::Shared);
+        let mode = if is_shared { Mode::Shared } else { Mode::Exclusive };
+        let way = match random.u8(..12) {
+            0 | 1 => Way::Try,
+            2..=7 => Way::Wait,
+            8 | 9 => Way::WaitFor(between(random, 1..1500)),
+            _ => Way::Drop(random.u32(0..12), between(random, 1..300)),
+        };
+        // The long ones are rare, because all others wait for them.
+        let lasts = match random.u16(..400) {
+            0 => between(random, 300..2500),
+            1..=40 => between(random, 2..40),
+            _ => between(random, 0..2),
+        };
+        let end = match random.u16(..1000) {
+            0..=499 => End::Release,
+            500..=649 => End::DropRelease,
+            650 if !self.process.stops.load(SeqCst) => End::LeaveToExpire,
+            651..=660 if !self.process.stops.load(SeqCst) => End::ReleaseAfter(between(random, 1..100)),
+            _ => End::Drop,
+        };
+        self.hold(name, mode, way, lasts, end).await;
+    }
+
+    /// Acquires, holds and releases the lock.
+    async fn hold(&mut self, name: &str, mode: Mode, way: Way, lasts: Duration, end: End) {
+        let process = self.process.clone();
+        let progress = Progress::default();
+        let mut wanted = process.locks.lock(name).mode(mode);
+        let (short, long) = process.work.leases;
+        if short != long {
+            // A lost hold needs a fault that is longer than its lease.
+            let is_long = !LONG.contains(&name) && self.random.bool();
+            let lease = if is_long { long } else { short };
+            wanted = wanted.ttl(Duration::from_millis(lease));
+        }
+        // The position is counted at each claim, which costs time.
+        let is_watched = self.random.u8(..4) == 0 && matches!(way, Way::Wait | Way::WaitFor(_));
+        if is_watched {
+            wanted = wanted.progress(&progress);
+        }
+        let mut attempt = process.recorder.invoke(name, &self.name, mode);
+        let entry = (name.to_owned(), self.name.clone(), now().as_nanos());
+        let has_limit = !matches!(way, Way::Wait);
+        if !has_limit {
+            lock(&process.waiting).insert(entry.clone());
+        }
+        let acquiring = acquire(wanted, way);
+        let outcome =
+            if is_watched { watch(acquiring, &progress, &mut attempt).await } else { acquiring.await };
+        lock(&process.waiting).remove(&entry);
+        match outcome {
+            Ok(Some(guard)) => self.held(guard, attempt, lasts, end).await,
+            Ok(None) => {}
+            Err(error) => {
+                if !error.is_temporary() && !error.is_not_acquired() {
+                    process
+                        .files
+                        .write(2, format_args!("{} {} {}", now().as_nanos(), self.name, error.chain()));
+                }
+                pause(between(&mut self.random, 5..50)).await;
+            }
+        }
+    }
+
+    async fn held(&mut self, guard: Guard, attempt: Attempt, lasts: Duration, end: End) {
+        let process = self.process.clone();
+        let mut hold = attempt.acquired(&guard);
+        process.files.section(&hold.so_far());
+        let until = now() + lasts;
+        let mut lost = pin!(guard.lost());
+        let is_lost = loop {
+            let renewed = guard.renewed();
+            hold.checked(&guard);
+            tokio::select! {
+                biased;
+                _ = &mut lost => break true,
+                _ = renewed => {}
+                () = SystemClock.sleep_until(until) => break false,
+            }
+        };
+        if is_lost {
+            if process.work.bug == Some(ClientBug::SilentLoss) {
+                pause(Duration::from_secs(2)).await;
+            }
+            let deadline = Moment::from_nanos(hold.so_far().deadline);
+            return process.files.section(&hold.lost(deadline.min(guard.deadline())));
+        }
+        let mut section = hold.releasing(&guard);
+        // After these, the lock is not free at once: it counts as that of a client that has died.
+        section.open |= matches!(end, End::LeaveToExpire | End::ReleaseAfter(_));
+        process.files.section(&section);
+        // A failed release is repeated in the background.
+        finish(guard, end, &mut self.random).await.ok();
+    }
+}
+
+/// Drives an acquisition, and records the time at which it is known to be in the queue.
+async fn watch(
+    acquiring: impl Future<Output = Result<Option<Guard>, Error>>,
+    progress: &Progress,
+    attempt: &mut Attempt,
+) -> Result<Option<Guard>, Error> {
+    let mut acquiring = pin!(acquiring);
+    while progress.queue_position().is_none() {
+        tokio::select! {
+            biased;
+            outcome = &mut acquiring => return outcome,
+            () = pause(Duration::from_millis(2)) => {}
+        }
+    }
+    attempt.queued();
+    acquiring.await
+}

@@ -1,0 +1,216 @@
+//! The stores, their servers, and their promises under faults.
+
+use std::time::Duration;
+
+use polylock_testkit::Missing;
+
+use super::plan::Kind;
+use crate::{
+    servers::{azurite, redis},
+    targets::{self, Own},
+};
+
+/// A store with its servers and settings.
+#[derive(Debug)]
+pub struct Configuration {
+    /// Its name, as an argument and in the record.
+    pub name: &'static str,
+    /// The [target](mod@crate::targets) with the same kind of servers.
+    target: &'static str,
+    /// The settings of its servers.
+    settings: &'static [&'static str],
+    /// The keys in its URL.
+    keys: &'static str,
+    /// The faults that happen.
+    pub faults: &'static [Kind],
+    /// A short lease and a long one, in milliseconds: each acquisition draws one. With equal ones, the store has a single lease.
+    pub leases: (u64, u64),
+    /// True if a server that is killed may restore holds that were released. They exist until their leases expire.
+    pub restores: bool,
+    /// The promises that it does not make, each with the reason. A run is expected to break one of them.
+    pub unpromised: &'static [Promise],
+    /// The reason, for the page.
+    pub why: &'static str,
+}
+
+/// A promise, as the kind of a violation.
+pub type Promise = &'static str;
+
+const ALL: &[Kind] = &Kind::ALL;
+
+/// All faults, except those that break or delay connections: a lock that belongs to a connection ends with it.
+const CONNECTED: &[Kind] = &[Kind::ClientStop, Kind::ClientKill, Kind::ServerStop, Kind::Crowd];
+
+/// Deaths of servers, and delays.
+const DEATHS: &[Kind] = &[Kind::ServerKill, Kind::ServerStop, Kind::Delay];
+
+const SQL: &str = "polylock.operation_timeout=1s&polylock.outage=2s";
+const OUTAGE: &str = "polylock.outage=2s";
+
+const PROMISED: Configuration = Configuration {
+    name: "",
+    target: "",
+    settings: &[],
+    keys: "",
+    faults: ALL,
+    leases: (1500, 10_000),
+    restores: false,
+    unpromised: &[],
+    why: "",
+};
+
+/// All configurations: first those with all promises.
+pub const CONFIGURATIONS: &[Configuration] = &[
+    Configuration { name: "sqlite", target: "sqlite_full", keys: SQL, ..PROMISED },
+    Configuration {
+        name: "postgres",
+        target: "postgres",
+        settings: &["wal_writer_delay=10s"],
+        restores: true,
+        keys: SQL,
+        ..PROMISED
+    },
+    Configuration { name: "mariadb", target: "mariadb", keys: SQL, ..PROMISED },
+    Configuration {
+        name: "postgres_pessimistic",
+        target: "postgres_pessimistic",
+        keys: SQL,
+        faults: CONNECTED,
+        leases: (2000, 10_000),
+        ..PROMISED
+    },
+    Configuration {
+        name: "mariadb_pessimistic",
+        target: "mariadb_pessimistic",
+        keys: SQL,
+        faults: CONNECTED,
+        leases: (2000, 10_000),
+        ..PROMISED
+    },
+    Configuration { name: "redis", target: "redis", settings: redis::DURABLE, keys: OUTAGE, ..PROMISED },
+    Configuration {
+        name: "redlock3",
+        target: "redlock3",
+        settings: redis::DURABLE,
+        keys: "polylock.restart=trust&polylock.max_ttl=10s&polylock.outage=2s",
+        ..PROMISED
+    },
+    Configuration {
+        name: "redlock5",
+        target: "redlock5",
+        keys: "polylock.max_ttl=3s&polylock.outage=2s",
+        leases: (1500, 3000),
+        ..PROMISED
+    },
+    Configuration {
+        name: "zookeeper_ensemble",
+        target: "zookeeper_ensemble",
+        keys: OUTAGE,
+        leases: (4000, 4000),
+        ..PROMISED
+    },
+    Configuration {
+        name: "azure",
+        target: "azure",
+        settings: azurite::DURABLE,
+        keys: OUTAGE,
+        leases: (15_000, 15_000),
+        ..PROMISED
+    },
+    Configuration {
+        name: "redis_volatile",
+        target: "redis",
+        keys: OUTAGE,
+        faults: DEATHS,
+        unpromised: &["overlap"],
+        why: "A server without persistence forgets its locks when it is killed",
+        ..PROMISED
+    },
+    Configuration {
+        name: "redlock3_volatile_trust",
+        target: "redlock3",
+        keys: "polylock.restart=trust&polylock.max_ttl=10s&polylock.outage=2s",
+        faults: DEATHS,
+        unpromised: &["overlap"],
+        why: "Servers without persistence forget their votes, and `polylock.restart=trust` counts their votes at once",
+        ..PROMISED
+    },
+    Configuration {
+        name: "postgres_relaxed",
+        target: "postgres",
+        settings: &["wal_writer_delay=10s"],
+        restores: true,
+        keys: "polylock.durability=relaxed&polylock.operation_timeout=1s&polylock.outage=2s",
+        faults: DEATHS,
+        unpromised: &["overlap", "token"],
+        why: "With `polylock.durability=relaxed`, the server forgets its last commits when it is killed",
+        ..PROMISED
+    },
+    Configuration {
+        name: "mariadb_relaxed",
+        target: "mariadb",
+        settings: &["innodb_flush_log_at_trx_commit=0"],
+        restores: true,
+        keys: SQL,
+        faults: DEATHS,
+        unpromised: &["overlap", "token"],
+        why: "With `innodb_flush_log_at_trx_commit=0`, the server forgets the commits of the last second when it is killed",
+        ..PROMISED
+    },
+    Configuration {
+        name: "postgres_pessimistic_cut",
+        target: "postgres_pessimistic",
+        keys: SQL,
+        faults: &[Kind::Cut, Kind::ServerKill, Kind::ClientStop],
+        leases: (2000, 10_000),
+        unpromised: &["overlap"],
+        why: "A lock of the pessimistic strategy ends with its connection, before its holder is notified",
+        ..PROMISED
+    },
+];
+
+/// Returns the configuration with this name.
+#[must_use]
+pub fn named(name: &str) -> Option<&'static Configuration> {
+    CONFIGURATIONS.iter().find(|configuration| configuration.name == name)
+}
+
+impl Configuration {
+    /// Starts its servers.
+    ///
+    /// # Errors
+    /// [`Missing`] if they are not installed.
+    ///
+    /// # Panics
+    /// If a server does not start, with its log.
+    pub fn start(&self) -> Result<Own, Missing> {
+        targets::own_with(self.target, self.settings, self.keys)
+    }
+
+    /// Returns the URL with the lease of locks for which an acquisition sets none.
+    #[must_use]
+    pub fn url(&self, own: &Own) -> String {
+        own.namespace.url_with_lease(Duration::from_millis(self.leases.0))
+    }
+
+    /// Returns the scheme of its URLs, which the pessimistic strategy shares with others.
+    #[must_use]
+    pub fn scheme(&self) -> &'static str {
+        match self.target {
+            "mariadb" => "mysql",
+            target => target,
+        }
+    }
+
+    /// Returns true if it makes all promises.
+    #[must_use]
+    pub const fn is_promised(&self) -> bool {
+        self.unpromised.is_empty()
+    }
+
+    /// Returns the longest lease.
+    #[must_use]
+    pub const fn longest_lease(&self) -> Duration {
+        Duration::from_millis(self.leases.1)
+    }
+}

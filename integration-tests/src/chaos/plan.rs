@@ -1,0 +1,281 @@
+//! The schedule of faults of a run, drawn from its seed before the run.
+
+use std::{fmt, time::Duration};
+
+use fastrand::Rng;
+
+use crate::{
+    proxy::{Direction, End, Flow},
+    simulation::plan::{between, stream},
+};
+
+/// The number of processes that use the store.
+pub const PROCESSES: usize = 4;
+
+/// The length of a period, in which the same kinds of faults happen.
+const PERIOD: Duration = Duration::from_secs(10);
+
+/// The last part of a period has no faults, so that a lock that stays blocked is found.
+const QUIET: Duration = Duration::from_secs(4);
+
+/// The most kinds of faults in a period: the fewer there are, the more often each happens.
+const KINDS: usize = 3;
+
+/// A fault of a plan.
+#[derive(Debug, Clone, Copy)]
+pub struct Fault {
+    /// The time at which it begins.
+    pub at: Duration,
+    /// The time for which it lasts.
+    pub lasts: Duration,
+    /// The fault.
+    pub action: Action,
+}
+
+/// The kinds of faults.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// A process of clients is stopped, and continues.
+    ClientStop,
+    /// A process of clients is killed, and started again.
+    ClientKill,
+    /// Servers are stopped, and continue. They execute the requests that have arrived when they continue.
+    ServerStop,
+    /// A server is killed, and started again with its data.
+    ServerKill,
+    /// Bytes between a process and a server are late.
+    Delay,
+    /// Bytes between a process and a server are lost in one direction, and no end of a connection is reported.
+    BlackHole,
+    /// Connections of a process with a server are reset, and refused for a time.
+    Cut,
+    /// Bytes of existing connections are held back, and delivered although the client may have given them up.
+    LateDelivery,
+    /// One of the connections of a process with a server is late, stalled, or delivered late.
+    OneConnection,
+    /// Many clients of a process wait for one lock.
+    Crowd,
+}
+
+impl Kind {
+    /// All kinds.
+    pub const ALL: [Self; 10] = [
+        Self::ClientStop,
+        Self::ClientKill,
+        Self::ServerStop,
+        Self::ServerKill,
+        Self::Delay,
+        Self::BlackHole,
+        Self::Cut,
+        Self::LateDelivery,
+        Self::OneConnection,
+        Self::Crowd,
+    ];
+
+    /// Returns its name in the record.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ClientStop => "client stopped",
+            Self::ClientKill => "client killed",
+            Self::ServerStop => "servers stopped",
+            Self::ServerKill => "server killed",
+            Self::Delay => "delay",
+            Self::BlackHole => "black hole",
+            Self::Cut => "cut",
+            Self::LateDelivery => "late delivery",
+            Self::OneConnection => "one connection",
+            Self::Crowd => "crowd",
+        }
+    }
+
+    /// Returns true if it happens on the way to a server, or in one.
+    #[must_use]
+    pub const fn needs_servers(self) -> bool {
+        !matches!(self, Self::ClientStop | Self::ClientKill | Self::Crowd)
+    }
+}
+
+/// A fault of a certain process or server. Both are numbered from 0.
+#[derive(Debug, Clone, Copy)]
+pub enum Action {
+    /// The process is stopped.
+    StopClient(usize),
+    /// The process is killed, and started again at the end.
+    KillClient(usize),
+    /// This number of servers is stopped, from the first one on.
+    StopServers {
+        /// The first server.
+        first: usize,
+        /// The number of servers.
+        count: usize,
+    },
+    /// The server is killed, and started again at the end.
+    KillServer(usize),
+    /// Bytes in this direction are treated in this way.
+    Flow(Route, Direction, Flow),
+    /// Connections are ended, and refused until the end.
+    Cut(Route, End),
+    /// Bytes of existing connections in this direction are held until the end.
+    Late(Route, Direction),
+    /// Bytes of one connection are treated in this way, counted from the newest one.
+    One(Route, u64, Direction, Flow),
+    /// This number of clients of the process waits for one lock.
+    Crowd(usize, usize),
+}
+
+/// The way between a process and a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Route {
+    /// The process.
+    pub process: usize,
+    /// The server.
+    pub server: usize,
+}
+
+impl Action {
+    /// Returns its kind.
+    #[must_use]
+    pub const fn kind(&self) -> Kind {
+        match self {
+            Self::StopClient(_) => Kind::ClientStop,
+            Self::KillClient(_) => Kind::ClientKill,
+            Self::StopServers { .. } => Kind::ServerStop,
+            Self::KillServer(_) => Kind::ServerKill,
+            Self::Flow(_, _, Flow::Drop) => Kind::BlackHole,
+            Self::Flow(..) => Kind::Delay,
+            Self::Cut(..) => Kind::Cut,
+            Self::Late(..) => Kind::LateDelivery,
+            Self::One(..) => Kind::OneConnection,
+            Self::Crowd(..) => Kind::Crowd,
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "at {:.3} s for {:.3} s: {}", self.at.as_secs_f64(), self.lasts.as_secs_f64(), self.action)
+    }
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::StopClient(process) => write!(f, "p{process} is stopped"),
+            Self::KillClient(process) => write!(f, "p{process} is killed"),
+            Self::StopServers { first, count: 1 } => write!(f, "server {first} is stopped"),
+            Self::StopServers { first, count } => write!(f, "{count} servers from {first} are stopped"),
+            Self::KillServer(server) => write!(f, "server {server} is killed"),
+            Self::Flow(route, way, flow) => write!(f, "{route} {}: {flow:?}", name(*way)),
+            Self::Cut(route, end) => write!(f, "{route}: cut by {end:?}"),
+            Self::Late(route, way) => write!(f, "{route} {}: existing connections are held", name(*way)),
+            Self::One(route, back, way, flow) => {
+                write!(f, "{route} {}: connection {back} from the newest: {flow:?}", name(*way))
+            }
+            Self::Crowd(process, count) => write!(f, "{count} clients of p{process} wait for one lock"),
+        }
+    }
+}
+
+impl fmt::Display for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "between p{} and server {}", self.process, self.server)
+    }
+}
+
+const fn name(way: Direction) -> &'static str {
+    match way {
+        Direction::ToServer => "to the server",
+        Direction::ToClient => "to the client",
+    }
+}
+
+/// Draws the faults of a run of this length, of these kinds, sorted by time. Each period has its own selection of kinds, because some
+/// bugs show only where other faults are absent.
+#[must_use]
+pub fn draw(seed: u64, length: Duration, servers: usize, kinds: &[Kind]) -> Vec<Fault> {
+    let mut random = stream(seed, &[0]);
+    let kinds: Vec<Kind> =
+        kinds.iter().copied().filter(|kind| servers > 0 || !kind.needs_servers()).collect();
+    // Each kind is in one of the first periods.
+    let (mut faults, mut deck) = (Vec::new(), Vec::new());
+    let mut begin = Duration::from_millis(300);
+    while begin < length {
+        let end = (begin + PERIOD).min(length);
+        let chosen: Vec<Kind> = (0..random.usize(1..=KINDS))
+            .filter_map(|_| {
+                if deck.is_empty() {
+                    deck.extend(&kinds);
+                    random.shuffle(&mut deck);
+                }
+                deck.pop()
+            })
+            .collect();
+        let gap = [30..300, 100..1000, 500..2000][random.usize(..3)].clone();
+        let mut at = begin + between(&mut random, gap.clone());
+        while at + QUIET < end && !chosen.is_empty() {
+            let kind = chosen[random.usize(..chosen.len())];
+            let lasts = draw_length(&mut random, kind).min(end.saturating_sub(QUIET + at));
+            faults.push(Fault { at, lasts, action: draw_action(&mut random, kind, servers) });
+            at += between(&mut random, gap.clone());
+        }
+        begin = end;
+    }
+    faults
+}
+
+/// Most are short; some are longer than the short leases, or than the time after which a client gives a connection up.
+fn draw_length(random: &mut Rng, kind: Kind) -> Duration {
+    let is_late = matches!(kind, Kind::LateDelivery | Kind::OneConnection);
+    match random.u8(..8) {
+        4.. if is_late => between(random, 1000..2500),
+        0 | 1 => between(random, 1..60),
+        2..=5 => between(random, 60..900),
+        _ => between(random, 900..3000),
+    }
+}
+
+fn draw_action(random: &mut Rng, kind: Kind, servers: usize) -> Action {
+    let process = random.usize(..PROCESSES);
+    let route = Route { process, server: random.usize(..servers.max(1)) };
+    let way = if random.bool() { Direction::ToServer } else { Direction::ToClient };
+    match kind {
+        Kind::ClientStop => Action::StopClient(process),
+        Kind::ClientKill => Action::KillClient(process),
+        Kind::ServerStop => Action::StopServers { first: route.server, count: random.usize(1..=servers) },
+        Kind::ServerKill => Action::KillServer(route.server),
+        Kind::Delay => Action::Flow(route, way, Flow::Delay(draw_delay(random))),
+        Kind::BlackHole => Action::Flow(route, way, Flow::Drop),
+        Kind::Cut => Action::Cut(route, if random.bool() { End::Reset } else { End::Close }),
+        Kind::LateDelivery => Action::Late(route, way),
+        Kind::OneConnection => {
+            let flow = [Flow::Hold, Flow::Stall, Flow::Delay(draw_delay(random))][random.usize(..3)];
+            Action::One(route, random.u64(..4), way, flow)
+        }
+        Kind::Crowd => Action::Crowd(process, random.usize(10..60)),
+    }
+}
+
+fn draw_delay(random: &mut Rng) -> Duration {
+    if random.bool() { between(random, 1..60) } else { between(random, 60..1200) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_determines_the_schedule_and_all_kinds_are_drawn() {
+        let schedule = |seed| {
+            let faults = draw(seed, Duration::from_secs(600), 3, &Kind::ALL);
+            faults.iter().map(|fault| format!("{fault}\n")).collect::<String>()
+        };
+        assert_eq!(schedule(7), schedule(7));
+        assert_ne!(schedule(7), schedule(8));
+        let faults = draw(1, Duration::from_secs(600), 3, &Kind::ALL);
+        assert!(Kind::ALL.iter().all(|kind| faults.iter().any(|fault| fault.action.kind() == *kind)));
+        assert!(faults.is_sorted_by_key(|fault| fault.at));
+        let local = draw(1, Duration::from_secs(600), 0, &Kind::ALL);
+        assert!(!local.is_empty() && local.iter().all(|fault| !fault.action.kind().needs_servers()));
+    }
+}

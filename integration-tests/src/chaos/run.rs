@@ -1,0 +1,304 @@
+//! A run: servers, processes and faults; then the history and its check.
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+    thread,
+    time::Duration,
+};
+
+use polylock::Locks;
+use polylock_core::Order;
+use polylock_testkit::{Missing, Target, history};
+use tokio::runtime::Handle;
+
+use super::{
+    check::{Found, Observed, Shown, Span, check},
+    client::names,
+    configuration::Configuration,
+    plan::{self, Fault, Kind},
+    planted::Bug,
+    record::{self, Record},
+    site::{self, Site},
+};
+use crate::{
+    clock::{now, pause},
+    targets::Namespace,
+};
+
+/// The time without faults at the end of a run.
+const CALM: Duration = Duration::from_secs(3);
+
+/// The time between two looks at the history, in a run that ends with its first violation.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// The time between two looks at the store.
+const LIST: Duration = Duration::from_millis(500);
+
+/// The time without a fault before the store is looked at: releases are repeated for a moment.
+const SETTLED: Duration = Duration::from_millis(1500);
+
+/// The time between two times at which a store with that bug forgets its entries.
+const FORGETS: Duration = Duration::from_secs(1);
+
+/// A run.
+#[derive(Debug, Clone)]
+pub struct Run {
+    /// The store.
+    pub configuration: &'static Configuration,
+    /// The seed of the schedule and of the clients.
+    pub seed: u64,
+    /// The length of the schedule.
+    pub length: Duration,
+    /// The kinds of faults.
+    pub kinds: Vec<Kind>,
+    /// The number of clients of each process.
+    pub clients: usize,
+    /// The planted bug.
+    pub planted: Option<Bug>,
+    /// The program of the processes.
+    pub worker: PathBuf,
+}
+
+/// The outcome of a run.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The result.
+    pub record: Record,
+    /// The schedule.
+    pub plan: Vec<Fault>,
+    /// Everything that was seen.
+    pub observed: Observed,
+    /// The violations of promises, in the order of their times.
+    pub broken: Vec<Found>,
+    /// The violations of what is not promised.
+    pub excused: Vec<Found>,
+}
+
+impl Run {
+    /// Runs it to its end. A run that is expected to fail ends with its first violation.
+    ///
+    /// # Errors
+    /// [`Missing`] if the servers are not installed.
+    ///
+    /// # Panics
+    /// If a program fails, or a history can't be read.
+    pub async fn run(&self) -> Result<Outcome, Missing> {
+        let configuration = self.configuration;
+        // Before files can change.
+        let commit = record::commit();
+        let own = configuration.start()?;
+        let url = configuration.url(&own);
+        let admin = open(&url).await;
+        if let Some(Bug::Routine(bug)) = self.planted {
+            bug.plant(&url).await.unwrap_or_else(|error| panic!("can't plant the bug: {error}"));
+        }
+        let is_fifo = admin.capabilities().order == Order::Fifo;
+        let directory = tempfile::tempdir().unwrap_or_else(|error| panic!("no directory: {error}"));
+        let bug = if let Some(Bug::Client(bug)) = self.planted { Some(bug) } else { None };
+        let site = tokio::task::block_in_place(|| {
+            Site::start(configuration, own, directory.path(), self.seed, self.clients, bug, &self.worker)
+        });
+        let plan = plan::draw(self.seed, self.length, site.server_count(), self.kinds());
+        let began = now();
+        let is_over = |shown: &[Shown]| {
+            let observe = || Observed { shown: shown.to_vec(), ..observe(directory.path(), &site) };
+            self.is_expected_to_fail() && !check(&observe(), configuration, is_fifo).is_empty()
+        };
+        let shown = tokio::task::block_in_place(|| self.apply(&site, &admin, &plan, is_over));
+        let seconds = now().since(began).as_secs_f64();
+        pause(CALM).await;
+        let observed = Observed { shown, ..self.finish(&admin, &site, directory.path()).await };
+        let found = check(&observed, configuration, is_fifo);
+        let (excused, broken): (Vec<_>, Vec<_>) =
+            found.into_iter().partition(|found| configuration.unpromised.contains(&found.violation.kind));
+        let all = || broken.iter().chain(&excused);
+        let mut violations = BTreeMap::new();
+        for found in all() {
+            *violations.entry(found.violation.kind.to_owned()).or_default() += 1;
+        }
+        let first = all().map(|found| found.violation.at).min();
+        let record = Record {
+            configuration: configuration.name.to_owned(),
+            planted: self.planted.map(|bug| bug.name().to_owned()),
+            commit,
+            date: record::today(),
+            seed: self.seed,
+            sections: observed.sections.len() as u64,
+            faults: Kind::ALL
+                .into_iter()
+                .map(|kind| (kind.name().to_owned(), site::count(&observed.applied, kind) as u64))
+                .filter(|(_, count)| *count > 0)
+                .collect(),
+            violations,
+            seconds,
+            detected: first.map(|at| Duration::from_nanos(at.saturating_sub(began.as_nanos())).as_secs_f64()),
+        };
+        Ok(Outcome { record, plan, observed, broken, excused })
+    }
+
+    /// Returns true if it must find a violation.
+    #[must_use]
+    pub fn is_expected_to_fail(&self) -> bool {
+        self.planted.is_some() || !self.configuration.is_promised()
+    }
+
+    fn kinds(&self) -> &[Kind] {
+        // The servers are needed to make them forget.
+        if self.planted == Some(Bug::Forgets) { &[Kind::ClientStop] } else { &self.kinds }
+    }
+
+    /// Applies the faults at their times, and returns when the schedule has ended, or when `is_over` returns true. Returns the holds that
+    /// the store has shown.
+    fn apply(
+        &self,
+        site: &Site,
+        admin: &Locks,
+        plan: &[Fault],
+        is_over: impl Fn(&[Shown]) -> bool,
+    ) -> Vec<Shown> {
+        let began = now();
+        let (mut looked, mut listed, mut forgot) = (began, began, began);
+        let runtime = Handle::current();
+        let mut shown = Vec::new();
+        thread::scope(|scope| {
+            let mut faults = plan.iter().peekable();
+            loop {
+                let elapsed = now().since(began);
+                while let Some(fault) = faults.next_if(|fault| fault.at <= elapsed) {
+                    scope.spawn(|| site.apply(fault));
+                }
+                if elapsed >= self.length {
+                    return;
+                }
+                if self.planted == Some(Bug::Forgets) && now().since(forgot) >= FORGETS {
+                    let emptied = runtime.block_on(site.own.namespace.empty());
+                    emptied.unwrap_or_else(|error| panic!("can't empty the store: {error}"));
+                    forgot = now();
+                }
+                if now().since(listed) >= LIST && site.is_settled(SETTLED) {
+                    runtime.block_on(list(admin, &mut shown));
+                    listed = now();
+                }
+                if now().since(looked) >= LOOK {
+                    if is_over(&shown) {
+                        return;
+                    }
+                    looked = now();
+                }
+                thread::park_timeout(Duration::from_millis(2));
+            }
+        });
+        shown
+    }
+
+    /// Ends the processes, waits until nothing is left in the store, and returns everything that was seen.
+    async fn finish(&self, admin: &Locks, site: &Site, directory: &Path) -> Observed {
+        let lease = self.configuration.longest_lease();
+        let patience = 4 * lease + Duration::from_secs(30);
+        let lines = tokio::task::block_in_place(|| site.stop(patience));
+        let at = now().as_nanos();
+        let left = until_empty(admin, &site.own.namespace, 2 * lease + Duration::from_secs(5)).await;
+        let mut observed = observe(directory, site);
+        let found = lines.into_iter().filter_map(|line| match &*line {
+            "done" => None,
+            "busy" => {
+                Some(Found::new(at, "leak", "a process has background work that does not end".to_owned()))
+            }
+            _ => Some(Found::new(
+                at,
+                "stuck",
+                format!("a request is not granted, or a process does not end: {line}"),
+            )),
+        });
+        observed.found = found.chain(left.map(|what| Found::new(at, "leak", what))).collect();
+        observed
+    }
+}
+
+async fn open(url: &str) -> Locks {
+    Locks::connect(url).await.unwrap_or_else(|error| panic!("can't open the store: {}", error.chain()))
+}
+
+/// Adds the holds that the store shows.
+async fn list(admin: &Locks, shown: &mut Vec<Shown>) {
+    let from = now().as_nanos();
+    // A store that can't be listed now is looked at again.
+    let Ok(locks) = admin.list("").await else { return };
+    let at = now().as_nanos();
+    for status in locks {
+        for (token, holder) in status.holders.iter().filter_map(|holder| Some((holder.token?, holder))) {
+            let (lock, token) = (status.name.to_string(), token.get());
+            let owner = holder.owner.to_string();
+            match shown.iter_mut().rev().find(|it| it.token == token && it.lock == lock) {
+                Some(known) => known.span.1 = from,
+                None => shown.push(Shown { lock, token, owner, span: (at, at) }),
+            }
+        }
+    }
+}
+
+/// Waits until the store has no entry, after each lock was acquired once more: that removes rows of dead clients, which have no effect.
+/// Returns the entries that are left after `limit`.
+async fn until_empty(admin: &Locks, namespace: &Namespace, limit: Duration) -> Option<String> {
+    let until = now() + limit;
+    loop {
+        for name in names() {
+            if let Ok(Some(guard)) = admin.lock(name).try_acquire().await {
+                // The entry that remains after a failure is found below.
+                guard.release().await.ok();
+            }
+        }
+        let listed = admin.list("").await;
+        let left = match &listed {
+            Ok(locks) => {
+                let used = locks.iter().filter(|lock| !lock.holders.is_empty() || !lock.waiters.is_empty());
+                let used: Vec<_> = used.map(|lock| format!("{lock:?}")).collect();
+                let entries = namespace.leftovers().await.ok().flatten().unwrap_or(0);
+                (!used.is_empty() || entries > 0)
+                    .then(|| format!("{entries} entries are left: {}", used.join("; ")))
+            }
+            Err(error) => Some(format!("the store can't be listed: {}", error.chain())),
+        };
+        if left.is_none() || now() >= until {
+            return left;
+        }
+        pause(Duration::from_millis(100)).await;
+    }
+}
+
+/// Reads the files of all processes.
+fn observe(directory: &Path, site: &Site) -> Observed {
+    let text =
+        |path: &Path| fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let files = fs::read_dir(directory)
+        .and_then(|files| files.map(|file| Ok(file?.path())).collect::<io::Result<Vec<_>>>());
+    let files = files.unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
+    let mut observed = Observed { applied: site.applied(), killed: site.killed(), ..Observed::default() };
+    let mut sections = String::new();
+    for path in files {
+        // The process of a file may have been killed in the middle of a line.
+        let text = text(&path);
+        let lines = || text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        match path.extension().and_then(|kind| kind.to_str()) {
+            Some("sections") => lines().for_each(|line| sections.extend([line, "\n"])),
+            Some("stalls") => {
+                observed.stalls.insert(name, lines().filter_map(span).collect());
+            }
+            _ => observed.errors.extend(lines().filter_map(|line| {
+                let (at, what) = line.split_once(' ')?;
+                Some((at.parse().ok()?, what.to_owned()))
+            })),
+        }
+    }
+    observed.sections = history::read(&sections).unwrap_or_else(|error| panic!("{error}"));
+    observed.end_at_kills();
+    observed
+}
+
+fn span(line: &str) -> Option<Span> {
+    let (from, to) = line.split_once(' ')?;
+    Some((from.parse().ok()?, to.parse().ok()?))
+}

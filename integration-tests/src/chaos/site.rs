@@ -1,0 +1,290 @@
+//! The servers, processes and proxies of a run, and the application of faults to them.
+
+use std::{
+    cell::RefCell,
+    path::{Path, PathBuf},
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use polylock_core::sync::lock;
+
+use super::{
+    client::Work,
+    configuration::Configuration,
+    plan::{Action, Fault, Kind, PROCESSES, Route},
+    planted::ClientBug,
+};
+use crate::{
+    clock::{self, now},
+    process::Process,
+    proxy::{BOTH, Flow, Proxy},
+    servers::PrivateServer,
+    targets::{Own, route},
+};
+
+/// The time in which a process opens the store while faults happen.
+const OPEN_LIMIT: Duration = Duration::from_secs(60);
+
+/// A fault that has happened.
+#[derive(Debug, Clone, Copy)]
+pub struct Applied {
+    /// The fault.
+    pub action: Action,
+    /// The time at which it began.
+    pub from: u64,
+    /// The time at which all was as before; the greatest number if the fault has not ended.
+    pub to: u64,
+}
+
+/// The programs of a run.
+#[derive(Debug)]
+pub struct Site {
+    /// The namespace, and its servers.
+    pub own: Own,
+    /// The URL without proxies.
+    pub url: String,
+    worker: PathBuf,
+    work: Work,
+    processes: Vec<Mutex<Member>>,
+    /// The proxies of each process, one for each server.
+    proxies: Vec<Vec<Proxy>>,
+    /// Each server has one fault at a time.
+    servers: Vec<Mutex<()>>,
+    /// One server is down at a time.
+    killing: Mutex<()>,
+    applied: Mutex<Vec<Applied>>,
+    killed: Mutex<Vec<u32>>,
+    lives: AtomicU64,
+}
+
+/// A process of clients.
+#[derive(Debug)]
+struct Member {
+    number: usize,
+    url: String,
+    process: Process,
+}
+
+impl Site {
+    /// Starts the processes of a run, each behind its own proxies. Their histories are written in `directory`.
+    ///
+    /// # Panics
+    /// If a process does not open the store.
+    #[must_use]
+    pub fn start(
+        configuration: &Configuration,
+        own: Own,
+        directory: &Path,
+        seed: u64,
+        clients: usize,
+        bug: Option<ClientBug>,
+        worker: &Path,
+    ) -> Self {
+        let url = configuration.url(&own);
+        let work = Work {
+            url: url.clone(),
+            directory: directory.to_owned(),
+            name: String::new(),
+            seed,
+            clients,
+            leases: configuration.leases,
+            bug,
+        };
+        let mut site = Self {
+            own,
+            url,
+            worker: worker.to_owned(),
+            work,
+            processes: Vec::new(),
+            proxies: Vec::new(),
+            servers: Vec::new(),
+            killing: Mutex::default(),
+            applied: Mutex::default(),
+            killed: Mutex::default(),
+            lives: AtomicU64::default(),
+        };
+        site.servers = site.all().iter().map(|_| Mutex::default()).collect();
+        for number in 0..PROCESSES {
+            let (proxies, url) = route(site.all(), &site.url);
+            site.proxies.push(proxies);
+            let process = site.launch(number, &url);
+            site.processes.push(Mutex::new(Member { number, url, process }));
+        }
+        for member in &site.processes {
+            lock(member).wait_until_open();
+        }
+        site
+    }
+
+    fn all(&self) -> &[PrivateServer] {
+        self.own.servers.all()
+    }
+
+    /// Returns the number of servers.
+    #[must_use]
+    pub fn server_count(&self) -> usize {
+        self.servers.len()
+    }
+
+    /// Returns the faults that have happened, sorted by time.
+    #[must_use]
+    pub fn applied(&self) -> Vec<Applied> {
+        let mut applied = lock(&self.applied).clone();
+        applied.sort_by_key(|fault| fault.from);
+        applied
+    }
+
+    /// Returns the process ids of killed processes.
+    #[must_use]
+    pub fn killed(&self) -> Vec<u32> {
+        lock(&self.killed).clone()
+    }
+
+    /// Returns true if no fault has happened for this time.
+    #[must_use]
+    pub fn is_settled(&self, time: Duration) -> bool {
+        let since = (now() - time).as_nanos();
+        lock(&self.applied).iter().all(|fault| fault.to < since)
+    }
+
+    fn launch(&self, number: usize, url: &str) -> Process {
+        let life = self.lives.fetch_add(1, Relaxed);
+        let name = format!("p{number}.{life}");
+        let seed = self.work.seed.wrapping_mul(1000).wrapping_add(life);
+        Process::start(
+            &self.worker,
+            Work { url: url.to_owned(), name, seed, ..self.work.clone() }.arguments(),
+        )
+    }
+
+    /// Applies a fault, and ends it after its time. Returns when all is as before. Does nothing if the process or a server has a fault
+    /// already.
+    pub fn apply(&self, fault: &Fault) {
+        let during = |begin: &dyn Fn(), end: &dyn Fn()| {
+            let entry = self.note_begin(fault.action);
+            begin();
+            clock::within(fault.lasts, || false);
+            end();
+            lock(&self.applied)[entry].to = now().as_nanos();
+        };
+        match fault.action {
+            Action::StopClient(process) => {
+                let Some(member) = idle(&self.processes[process]) else { return };
+                during(&|| member.process.stop(), &|| member.process.resume());
+            }
+            Action::KillClient(process) => {
+                let Some(member) = idle(&self.processes[process]).map(RefCell::new) else { return };
+                during(
+                    &|| {
+                        let process = &mut member.borrow_mut().process;
+                        lock(&self.killed).push(process.id());
+                        process.kill();
+                    },
+                    &|| {
+                        let mut member = member.borrow_mut();
+                        member.process = self.launch(member.number, &member.url);
+                        member.wait_until_open();
+                    },
+                );
+            }
+            Action::StopServers { first, count } => {
+                let chosen: Vec<usize> =
+                    (first..first + count).map(|server| server % self.servers.len()).collect();
+                let turns: Option<Vec<_>> =
+                    chosen.iter().map(|server| idle(&self.servers[*server])).collect();
+                let Some(_turns) = turns else { return };
+                let all = |signal: fn(&PrivateServer)| {
+                    chosen.iter().for_each(|server| signal(&self.all()[*server]));
+                };
+                during(&|| all(PrivateServer::freeze), &|| all(PrivateServer::thaw));
+            }
+            Action::KillServer(server) => {
+                let Some(_turns) = idle(&self.killing).zip(idle(&self.servers[server])) else { return };
+                let server = &self.all()[server];
+                during(&|| server.kill(), &|| server.restart());
+            }
+            Action::Flow(route, way, flow) => {
+                let proxy = self.proxy(route);
+                during(&|| proxy.set(way, flow), &|| proxy.set(way, Flow::Pass));
+            }
+            Action::Cut(route, end) => {
+                let proxy = self.proxy(route);
+                let cut = || {
+                    proxy.refuse(true);
+                    proxy.cut(end);
+                };
+                during(&cut, &|| proxy.refuse(false));
+            }
+            Action::Late(route, way) => {
+                let proxy = self.proxy(route);
+                during(&|| proxy.set_existing(way, Flow::Hold), &|| proxy.set_existing(way, Flow::Pass));
+            }
+            Action::One(route, back, way, flow) => {
+                let proxy = self.proxy(route);
+                let number = proxy.counts().connections.saturating_sub(back).max(1);
+                during(&|| proxy.set_one(number, way, flow), &|| proxy.set(way, Flow::Pass));
+            }
+            Action::Crowd(process, count) => {
+                let Some(mut member) = idle(&self.processes[process]) else { return };
+                let entry = self.note_begin(fault.action);
+                member.process.send_line(&format!("crowd {count}"));
+                lock(&self.applied)[entry].to = now().as_nanos();
+            }
+        }
+    }
+
+    /// Adds the fault to those that have happened, without an end, and returns its index.
+    fn note_begin(&self, action: Action) -> usize {
+        let mut applied = lock(&self.applied);
+        applied.push(Applied { action, from: now().as_nanos(), to: u64::MAX });
+        applied.len() - 1
+    }
+
+    fn proxy(&self, route: Route) -> &Proxy {
+        &self.proxies[route.process][route.server]
+    }
+
+    /// Ends all processes. Returns the lines that they print at the end: `stuck …`, and `done` or `busy`.
+    pub fn stop(&self, patience: Duration) -> Vec<String> {
+        // After overlapping faults, too.
+        for proxy in self.proxies.iter().flatten() {
+            BOTH.into_iter().for_each(|way| proxy.set(way, Flow::Pass));
+        }
+        self.processes.iter().for_each(|member| lock(member).process.send_line("stop"));
+        let mut lines = Vec::new();
+        for member in &self.processes {
+            let mut member = lock(member);
+            loop {
+                let line = member.process.next_line(patience);
+                let is_last = line.as_deref().is_none_or(|line| line == "done" || line == "busy");
+                lines.push(line.unwrap_or_else(|| "silent".to_owned()));
+                if is_last {
+                    break;
+                }
+            }
+        }
+        lines
+    }
+}
+
+/// Returns the lock if nobody has it.
+fn idle<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    mutex.try_lock().ok()
+}
+
+impl Member {
+    fn wait_until_open(&mut self) {
+        let line = self.process.next_line(OPEN_LIMIT);
+        assert!(line.as_deref() == Some("ready"), "p{} does not open the store: {line:?}", self.number);
+    }
+}
+
+/// Returns the number of faults of each kind.
+#[must_use]
+pub fn count(applied: &[Applied], kind: Kind) -> usize {
+    applied.iter().filter(|fault| fault.action.kind() == kind).count()
+}
