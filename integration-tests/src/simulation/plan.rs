@@ -224,8 +224,14 @@ impl Plan {
         let mut random = stream(seed, &[0]);
         let clients = (0..random.usize(3..10)).map(|number| Client { process: number % PROCESSES, number });
         let clients = clients.collect();
-        let most = if servers == 1 { 16 } else { 48 };
-        let faults = (0..random.usize(0..most)).map(|_| Fault::draw(&mut random, servers)).collect();
+        let most = if servers == 1 { 16 } else { 32 };
+        let mut faults: Vec<Fault> =
+            (0..random.usize(0..most)).map(|_| Fault::draw(&mut random, servers)).collect();
+        if servers > 1 {
+            let others: Vec<Fault> =
+                faults.iter().filter_map(|fault| fault.at_another(&mut random, servers)).collect();
+            faults.extend(others);
+        }
         Self { seed, store, servers, clients, faults, is_noisy: random.u8(..4) > 0, planted }
     }
 
@@ -249,13 +255,15 @@ impl Plan {
 impl Fault {
     fn draw(random: &mut Rng, servers: usize) -> Self {
         let process = random.usize(..PROCESSES);
-        let kind = match random.u8(..10) {
+        let kind = match random.u8(..if servers == 1 { 10 } else { 14 }) {
             0 | 1 => FaultKind::Pause(process),
             2 => FaultKind::Crash(process),
             3 => FaultKind::PauseServer,
             4 => FaultKind::RestartServer,
             5 | 6 => FaultKind::CutRequests(process),
             7 | 8 => FaultKind::CutReplies(process),
+            10 | 11 => FaultKind::PauseServer,
+            12 | 13 => FaultKind::RestartServer,
             _ => FaultKind::Slow(process, between(random, 5..1000)),
         };
         let lasts = match random.u8(..3) {
@@ -266,5 +274,13 @@ impl Fault {
         let at = between(random, 100..10_000).min(FAULTS_END - lasts);
         let server = if servers == 1 { 0 } else { random.usize(..servers) };
         Self { at, lasts, server, kind }
+    }
+
+    /// Returns a fault of another server at nearly the same time; `None` for a fault of a process, and for half of the others.
+    fn at_another(&self, random: &mut Rng, servers: usize) -> Option<Self> {
+        let is_of_server = !matches!(self.kind, FaultKind::Pause(_) | FaultKind::Crash(_));
+        let at = (self.at + between(random, 0..300)).min(FAULTS_END - self.lasts);
+        let server = (self.server + random.usize(1..servers)) % servers;
+        (random.bool() && is_of_server).then_some(Self { at, server, ..*self })
     }
 }

@@ -13,7 +13,7 @@ pub type Life = (usize, u64);
 pub type Opening = Pin<Box<dyn Future<Output = Store> + Send>>;
 
 /// A live entry at the servers.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LiveEntry {
     /// The lock.
     pub name: LockName,

@@ -38,6 +38,9 @@ const LONGEST_FREE: Duration = Duration::from_secs(2);
 /// The longest time between a grant at the server and the begin of its section, and between the end of a section and its release.
 const LONGEST_UNKNOWN: Duration = Duration::from_millis(800);
 
+/// The longest time for which work goes on in the background after a release.
+const LONGEST_BACKGROUND: Duration = Duration::from_millis(300);
+
 /// The outcome of a run.
 #[derive(Debug)]
 pub struct Outcome {
@@ -172,7 +175,8 @@ impl World {
         let (timeline, inside, servers) = (self.timeline.clone(), process.clone(), self.servers.clone());
         let work = process.spawn(async move {
             let store = servers.clone().open((number, life)).await;
-            let locks = Locks::builder(store).owner(&OwnerId::sanitized(&format!("p{number}.{life}"))).build();
+            let locks =
+                Locks::builder(store).owner(&OwnerId::sanitized(&format!("p{number}.{life}"))).build();
             let clients: Vec<_> = clients
                 .into_iter()
                 .map(|client| Client {
@@ -275,6 +279,10 @@ impl World {
         {
             self.time.sleep_until(self.time.now() + 100 * MS).await;
             self.watch(&mut since, &mut violations);
+        }
+        if self.plan.servers > 1 {
+            // A release ends with a majority of the replies, and the other servers are told in the background.
+            self.time.sleep_until(self.time.now() + nanos(LONGEST_BACKGROUND)).await;
         }
         self.check_end(&mut violations).await;
         violations.extend(check::sections(&lock(&self.record).sections, |section| self.stops(section)));

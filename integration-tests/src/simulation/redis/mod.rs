@@ -5,9 +5,11 @@
 //! | [`socket`] | the connections |
 //! | [`node`], [`resp`] | a server; its protocol |
 //! | [`database`], [`scripts`], [`packed`] | its data and commands; the interpreter of the scripts; the values that they pack |
+//! | [`locks`] | the state of the locks at a server |
 //! | [`planted`] | planted bugs |
 
 pub mod database;
+pub mod locks;
 pub mod node;
 pub mod packed;
 pub mod planted;
@@ -33,14 +35,12 @@ use polylock_core::{
 use polylock_redis::{redlock, single};
 
 use self::{
-    database::Database,
-    node::Node,
-    packed::Packed,
-    socket::{Connection, Socket},
+    node::{Grant, Node},
+    socket::{Connection, Socket, Wires},
 };
 use super::{
     check::Violation,
-    network::Network,
+    network::{Network, nanos},
     plan::{PROCESSES, Plan, Planted, StoreKind, stream},
     process::LocalClock,
     servers::{Events, Life, LiveEntry, Opening, Servers},
@@ -48,11 +48,11 @@ use super::{
     timeline::Timeline,
 };
 
-/// The namespace of the locks.
-const NAMESPACE: &str = "polylock";
-
 /// The greatest difference between the clocks of independent servers, in nanoseconds.
 const CLOCK_SPREAD: u64 = 2_000_000_000;
+
+/// The longest time after a grant in which its release is sent, at the latest, unless the process has no connection.
+const LONGEST_UNSENT: Duration = Duration::from_secs(3);
 
 /// The pause between attempts to open the store.
 const REOPEN: Duration = Duration::from_millis(50);
@@ -64,11 +64,13 @@ pub struct RedisServers {
     planted: Option<Planted>,
     seed: u64,
     time: Arc<Time>,
-    network: Arc<Network>,
+    wires: Arc<Wires>,
     nodes: Vec<Arc<Node>>,
     /// The number of connections.
     connected: AtomicU64,
     connections: Mutex<Vec<Weak<Connection>>>,
+    /// The attempts to connect: the process, the server, and the time.
+    attempts: Mutex<Vec<(usize, usize, u64)>>,
 }
 
 impl RedisServers {
@@ -89,7 +91,7 @@ impl RedisServers {
             let changes = planted::changes(plan.planted);
             let keeps_data = keeps_data && plan.planted != Some(Planted::RedlockNoDelay);
             let node = Node::new(number, clock, keeps_data, changes, timeline.clone(), random);
-            node.admit(NAMESPACE);
+            node.admit(locks::NAMESPACE);
             node
         };
         let nodes = (0..plan.servers).map(node).collect();
@@ -97,11 +99,12 @@ impl RedisServers {
             store: plan.store,
             planted: plan.planted,
             seed: plan.seed,
+            wires: Wires::new(time.clone(), network),
             time,
-            network,
             nodes,
             connected: AtomicU64::new(0),
             connections: Mutex::default(),
+            attempts: Mutex::default(),
         })
     }
 
@@ -117,69 +120,6 @@ impl RedisServers {
             _ => single::connect(single::Config::new(&format!("redis://{}", hosts[0]))?).await,
         }
     }
-}
-
-/// Returns the locks with a key of this kind, and these keys.
-fn locks(database: &mut Database, kind: &str) -> Vec<(LockName, String)> {
-    let prefix = format!("{{{NAMESPACE}}}:{kind}:");
-    let names = database.names(&prefix).into_iter();
-    names.filter_map(|name| Some((LockName::new(&name).ok()?, format!("{prefix}{name}")))).collect()
-}
-
-/// Returns the entries of a hash, by field.
-fn entries(database: &mut Database, key: &str) -> Vec<(Vec<u8>, Packed)> {
-    let flat = database.read(&["HGETALL"], key);
-    flat.chunks(2)
-        .filter_map(|pair| Some((pair[0].clone(), Packed::unpack(&mut pair.get(1)?.as_slice())?)))
-        .collect()
-}
-
-/// Returns the holds of a lock that are live: {token, mode, conflicts, since, expires, ...}.
-fn holds(database: &mut Database, name: &str) -> Vec<Packed> {
-    let now = database.now_us;
-    let holds = entries(database, &format!("{{{NAMESPACE}}}:h:{name}"));
-    holds.into_iter().map(|(_, hold)| hold).filter(|hold| hold.number(4) > Some(now)).collect()
-}
-
-/// Returns the live entries of a server with queues.
-fn live_in_queues(database: &mut Database) -> Vec<LiveEntry> {
-    let (now, mut live) = (database.now_us, Vec::new());
-    for (name, _) in locks(database, "h") {
-        let tokens = holds(database, name.as_str()).into_iter();
-        let tokens = tokens.filter_map(|hold| hold.number(0)).map(i64::cast_unsigned);
-        live.extend(tokens.map(|token| LiveEntry {
-            name: name.clone(),
-            token: Some(token),
-            is_free_to_go: false,
-        }));
-    }
-    for (name, key) in locks(database, "q") {
-        let mut conflicts =
-            holds(database, name.as_str()).iter().filter_map(|hold| hold.number(2)).fold(0, |a, b| a | b);
-        let waiters = entries(database, &format!("{{{NAMESPACE}}}:w:{}", name.as_str()));
-        for id in database.read(&["ZRANGE", "0", "-1"], &key) {
-            // {mode, conflicts, since, expires, ...}
-            let Some((_, waiter)) = waiters.iter().find(|(it, _)| *it == id) else { continue };
-            if waiter.number(3) <= Some(now) {
-                continue;
-            }
-            let is_free_to_go = waiter.number(0).unwrap_or(0) & conflicts == 0;
-            conflicts |= waiter.number(1).unwrap_or(0);
-            live.push(LiveEntry { name: name.clone(), token: None, is_free_to_go });
-        }
-    }
-    live
-}
-
-/// Returns the numbers of the votes of a server.
-fn votes(database: &mut Database) -> Vec<(LockName, u64)> {
-    let locks = locks(database, "r").into_iter();
-    let number = |database: &mut Database, key: &str| {
-        let vote = database.read(&["GET"], key).pop()?;
-        // The id of the request precedes {number, since, ...}.
-        Packed::unpack(&mut vote.get(16..)?)?.number(0).map(i64::cast_unsigned)
-    };
-    locks.filter_map(|(name, key)| Some((name, number(database, &key)?))).collect()
 }
 
 impl Servers for RedisServers {
@@ -202,9 +142,16 @@ impl Servers for RedisServers {
             return Box::pin(async { Err(error) });
         };
         let number = self.connected.fetch_add(1, Ordering::Relaxed);
-        let parts = (self.time.clone(), self.network.clone());
         let link = node.number * PROCESSES + process;
-        let socket = Connection::open(number, process, node, parts, link, stream(self.seed, &[10, number]));
+        let socket = Connection::open(
+            number,
+            process,
+            node,
+            link,
+            self.wires.clone(),
+            stream(self.seed, &[10, number]),
+        );
+        lock(&self.attempts).push((process, node.number, self.time.now()));
         let connections = &mut lock(&self.connections);
         connections.retain(|connection| connection.strong_count() > 0);
         connections.push(Arc::downgrade(socket.connection()));
@@ -237,25 +184,64 @@ impl Servers for RedisServers {
 
     fn expires(&self, name: &LockName, token: FencingToken) -> Option<u64> {
         let [node] = &self.nodes[..] else { return None };
-        let holds = node.inspect(|database| holds(database, name.as_str()));
-        let hold = holds.iter().find(|hold| hold.number(0) == Some(token.as_i64()))?;
-        Some(node.to_run(hold.number(4)?))
+        let key = format!("{{{}}}:h:{}", locks::NAMESPACE, name.as_str());
+        let holds = node.inspect(|database| locks::held(database, &key));
+        holds.iter().find(|hold| hold.token == token.as_i64()).map(|hold| node.to_run(hold.expires_us))
     }
 
     fn live(&self) -> Vec<LiveEntry> {
-        if self.store != StoreKind::Redlock {
-            return self.nodes[0].inspect(live_in_queues);
-        }
-        let votes: BTreeSet<_> = self.nodes.iter().flat_map(|node| node.inspect(votes)).collect();
-        let entry = |(name, number)| LiveEntry { name, token: Some(number), is_free_to_go: false };
-        votes.into_iter().map(entry).collect()
+        let live: BTreeSet<_> = self.nodes.iter().flat_map(|node| node.inspect(locks::live)).collect();
+        live.into_iter().collect()
     }
 
-    fn violations(&self, _: &Events<'_>) -> Vec<Violation> {
+    fn violations(&self, events: &Events<'_>) -> Vec<Violation> {
         let late = self.nodes.iter().flat_map(|node| node.late());
-        late.map(|(at, holds)| {
+        let late = late.map(|(at, holds)| {
             Violation::new(at, "late claim", format!("a claim after its release has an effect in {holds}"))
-        })
-        .collect()
+        });
+        late.chain(self.orphans(events)).collect()
+    }
+}
+
+impl RedisServers {
+    /// Returns the holds and votes that no living process has had, or has tried to end although it was connected to the server.
+    fn orphans(&self, events: &Events<'_>) -> Vec<Violation> {
+        let grants: Vec<_> = self.nodes.iter().flat_map(|node| node.grants()).collect();
+        let calls = self.wires.calls();
+        let is_release = |script: &[u8]| self.nodes.iter().any(|node| node.is_release(script));
+        let ended: BTreeSet<_> = calls
+            .iter()
+            .filter(|call| is_release(&call.script))
+            .map(|call| (call.server, &call.argument))
+            .collect();
+        let was_held = |(name, token): &(LockName, i64)| events.record.had_hold(name, token.cast_unsigned());
+        let held: BTreeSet<_> =
+            grants.iter().filter(|(lock, _)| was_held(lock)).map(|(_, grant)| &grant.request).collect();
+        // The process of an owner that is alive.
+        let alive = |owner: &[u8]| {
+            let (process, life) = std::str::from_utf8(owner).ok()?.strip_prefix('p')?.split_once('.')?;
+            let (process, life): (usize, u64) = (process.parse().ok()?, life.parse().ok()?);
+            (events.lives.get(process) == Some(&life)).then_some(process)
+        };
+        let attempts = lock(&self.attempts);
+        let was_connected = |process: usize, grant: &Grant| {
+            let window = grant.at..grant.at + nanos(LONGEST_UNSENT);
+            let is_failure = |(by, server, at): &(usize, usize, u64)| {
+                (*by, *server) == (process, grant.server) && window.contains(at)
+            };
+            !attempts.iter().any(is_failure)
+        };
+        let is_orphan = |grant: &Grant| {
+            alive(&grant.owner).is_some_and(|process| was_connected(process, grant))
+                && !held.contains(&grant.request)
+                && !ended.contains(&(grant.server, &grant.request))
+        };
+        let orphans = grants.iter().filter(|(_, grant)| is_orphan(grant));
+        orphans
+            .map(|((name, token), Grant { at, server, .. })| {
+                let what = format!("orphan: nobody has token {token} of {name} at n{server}, or releases it");
+                Violation::new(*at, "orphan", what)
+            })
+            .collect()
     }
 }

@@ -8,10 +8,11 @@ use std::{
 };
 
 use fastrand::Rng;
-use polylock_core::sync::lock;
+use polylock_core::{LockName, sync::lock};
 
 use super::{
     database::Database,
+    locks::{self, Held},
     resp::{Command, Reply, take_command},
     scripts::{Changes, Scripts},
     socket::{Connection, Segment},
@@ -51,6 +52,21 @@ struct State {
     released: BTreeSet<Vec<u8>>,
     /// The holds that were found after the release of their requests.
     late: Vec<(u64, String)>,
+    /// The holds or votes that the server has given, by lock and token.
+    grants: BTreeMap<(LockName, i64), Grant>,
+}
+
+/// A hold or a vote that a server has given.
+#[derive(Debug, Clone)]
+pub struct Grant {
+    /// The time of the run.
+    pub at: u64,
+    /// The server.
+    pub server: usize,
+    /// The id of the request.
+    pub request: Vec<u8>,
+    /// The owner, which is the process in one of its lives.
+    pub owner: Vec<u8>,
 }
 
 /// The way in which a server is down.
@@ -84,6 +100,7 @@ impl Node {
             scripts: Scripts::default(),
             released: BTreeSet::new(),
             late: Vec::new(),
+            grants: BTreeMap::new(),
         };
         Arc::new(Self { number, clock, keeps_data, changes, timeline, state: Mutex::new(state) })
     }
@@ -128,6 +145,18 @@ impl Node {
     /// Returns the holds that were found after the release of their requests, with the times.
     pub fn late(&self) -> Vec<(u64, String)> {
         self.lock().late.clone()
+    }
+
+    /// Returns the holds or votes that the server has given, by lock and token.
+    #[must_use]
+    pub fn grants(&self) -> BTreeMap<(LockName, i64), Grant> {
+        self.lock().grants.clone()
+    }
+
+    /// Returns true if this server has a script with this checksum that releases or withdraws.
+    #[must_use]
+    pub fn is_release(&self, script: &[u8]) -> bool {
+        self.lock().scripts.get(script).is_some_and(|script| matches!(script.purpose, "release" | "withdraw"))
     }
 
     /// Receives a segment from a process.
@@ -223,7 +252,8 @@ impl Node {
                 shown_reply(&reply)
             )
         });
-        state.find_late_claims(self.clock.to_run(self.clock.now()), script.purpose, arguments);
+        let at = self.clock.to_run(self.clock.now());
+        state.record_grants(at, self.number, script.purpose, arguments);
         reply
     }
 
@@ -295,30 +325,41 @@ impl State {
         });
     }
 
-    /// Finds holds of requests that were released, in the locks of a script that has just run.
-    fn find_late_claims(&mut self, now: u64, purpose: &str, arguments: &[Vec<u8>]) {
-        let [_, holds, ..] = arguments else { return };
-        match purpose {
-            "release" => self.released.extend(arguments.get(7).cloned()),
-            "claim" => {
-                let holds = String::from_utf8_lossy(holds).into_owned();
-                let entries = self.database.read(&["HGETALL"], &holds);
-                if entries.iter().step_by(2).any(|id| self.released.contains(id)) {
-                    self.late.push((now, holds));
+    /// Records the holds and votes in the locks of a script that has just run, and finds those of requests that were released before.
+    fn record_grants(&mut self, at: u64, server: usize, purpose: &str, arguments: &[Vec<u8>]) {
+        let keys = number_of_keys(arguments);
+        if purpose == "release" {
+            self.released.extend(arguments.get(keys + 1).cloned());
+        }
+        for key in arguments.iter().skip(1).take(keys).filter_map(|key| std::str::from_utf8(key).ok()) {
+            let Some(name) = locks::lock_of(key) else { continue };
+            for Held { request, token, owner, .. } in locks::held(&mut self.database, key) {
+                if purpose == "claim" && self.released.contains(&request) {
+                    self.late.push((at, key.to_owned()));
                 }
+                let grant = || Grant { at, server, request, owner };
+                self.grants.entry((name.clone(), token)).or_insert_with(grant);
             }
-            _ => {}
         }
     }
 }
 
-/// Returns the arguments of a script in a readable form.
+fn number_of_keys(arguments: &[Vec<u8>]) -> usize {
+    let number = arguments.first().and_then(|keys| std::str::from_utf8(keys).ok());
+    number.and_then(|keys| keys.parse().ok()).unwrap_or(0)
+}
+
+/// Returns the locks and the arguments of a script in a readable form.
 fn shown(arguments: &[Vec<u8>]) -> String {
-    let shown = arguments.iter().skip(1).map(|argument| match std::str::from_utf8(argument) {
+    let (keys, arguments) = arguments.get(1..).unwrap_or_default().split_at(number_of_keys(arguments));
+    let locks = keys
+        .iter()
+        .filter_map(|key| Some(locks::lock_of(std::str::from_utf8(key).ok()?)?.as_str().to_owned()));
+    let arguments = arguments.iter().map(|argument| match std::str::from_utf8(argument) {
         Ok(text) if !text.contains('\0') => text.to_owned(),
         _ => argument.iter().take(4).fold("#".to_owned(), |text, byte| format!("{text}{byte:02x}")),
     });
-    shown.collect::<Vec<_>>().join(" ")
+    locks.chain(arguments).collect::<Vec<_>>().join(" ")
 }
 
 fn shown_reply(reply: &Reply) -> String {

@@ -52,15 +52,25 @@ impl Packed {
         }
     }
 
+    /// Returns the text at `index` of this array, from 0.
+    #[must_use]
+    pub fn text(&self, index: usize) -> Option<Vec<u8>> {
+        match self.at(index)? {
+            Self::Text(text) => Some(text.clone()),
+            _ => None,
+        }
+    }
+
+    fn at(&self, index: usize) -> Option<&Self> {
+        if let Self::Array(values) = self { values.get(index) } else { None }
+    }
+
     /// Returns the number at `index` of this array, from 0, as an integer.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "the numbers of scripts are whole and below 2^53")]
     pub fn number(&self, index: usize) -> Option<i64> {
-        match self {
-            Self::Array(values) => match values.get(index)? {
-                Self::Number(number) => Some(*number as i64),
-                _ => None,
-            },
+        match self.at(index)? {
+            Self::Number(number) => Some(*number as i64),
             _ => None,
         }
     }

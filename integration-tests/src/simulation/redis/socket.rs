@@ -1,8 +1,8 @@
-//! The connections between processes and servers. Each direction delivers bytes in order and late. A connection that loses bytes
+//! The connections between processes and servers, and the record of the calls that were sent on them. Each direction delivers bytes in order and late. A connection that loses bytes
 //! delivers nothing more in that direction, and ends a while later. Bytes that were written before a connection is closed are delivered.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeSet, VecDeque},
     fmt,
     future::poll_fn,
     io,
@@ -15,7 +15,10 @@ use fastrand::Rng;
 use polylock_core::sync::lock;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::node::Node;
+use super::{
+    node::Node,
+    resp::{Command, take_command},
+};
 use crate::simulation::{
     network::{Network, Way, nanos},
     plan::between,
@@ -32,14 +35,58 @@ pub struct Connection {
     /// The process at one end.
     pub process: usize,
     link: usize,
-    time: Arc<Time>,
-    network: Arc<Network>,
+    wires: Arc<Wires>,
     node: Weak<Node>,
     state: Mutex<State>,
 }
 
+/// The network of a run, and the calls of scripts that were sent in it.
+#[derive(Debug)]
+pub struct Wires {
+    time: Arc<Time>,
+    network: Arc<Network>,
+    calls: Mutex<BTreeSet<SentCall>>,
+}
+
+/// A call of a script that was sent, whether or not it has arrived.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SentCall {
+    /// The server.
+    pub server: usize,
+    /// The checksum of the script.
+    pub script: Vec<u8>,
+    /// The first argument after the keys.
+    pub argument: Vec<u8>,
+}
+
+impl Wires {
+    /// Returns `network` without calls.
+    #[must_use]
+    pub fn new(time: Arc<Time>, network: Arc<Network>) -> Arc<Self> {
+        Arc::new(Self { time, network, calls: Mutex::default() })
+    }
+
+    /// Returns the calls that were sent.
+    #[must_use]
+    pub fn calls(&self) -> BTreeSet<SentCall> {
+        lock(&self.calls).clone()
+    }
+
+    fn record(&self, server: usize, command: &Command) {
+        let [name, script, keys, rest @ ..] = &command[..] else { return };
+        let keys: Option<usize> = std::str::from_utf8(keys).ok().and_then(|keys| keys.parse().ok());
+        let argument = keys.and_then(|keys| rest.get(keys));
+        if let (b"EVALSHA", Some(argument)) = (&name[..], argument) {
+            let (script, argument) = (script.clone(), argument.clone());
+            lock(&self.calls).insert(SentCall { server, script, argument });
+        }
+    }
+}
+
 struct State {
     random: Rng,
+    /// The bytes of a command that was not sent completely.
+    sent: Vec<u8>,
     /// The directions, by [`Way`].
     ways: [Line; 2],
     /// True if the server has accepted it.
@@ -83,12 +130,13 @@ impl Connection {
         number: u64,
         process: usize,
         node: &Arc<Node>,
-        (time, network): (Arc<Time>, Arc<Network>),
         link: usize,
+        wires: Arc<Wires>,
         random: Rng,
     ) -> Socket {
         let state = State {
             random,
+            sent: Vec::new(),
             ways: [Line::default(); 2],
             is_open: false,
             has_ended: false,
@@ -97,8 +145,7 @@ impl Connection {
             reader: None,
         };
         let node = Arc::downgrade(node);
-        let connection =
-            Arc::new(Self { number, process, link, time, network, node, state: Mutex::new(state) });
+        let connection = Arc::new(Self { number, process, link, wires, node, state: Mutex::new(state) });
         connection.send(Way::There, Segment::Open);
         Socket(connection)
     }
@@ -111,13 +158,14 @@ impl Connection {
             return;
         }
         let connection = self.clone();
-        if let Some(at) = self.network.arrival(self.link, way) {
+        let time = &self.wires.time;
+        if let Some(at) = self.wires.network.arrival(self.link, way) {
             line.last = at.max(line.last + 1);
-            return self.time.at(line.last, move || connection.arrive(way, segment));
+            return time.at(line.last, move || connection.arrive(way, segment));
         }
         line.is_broken = true;
         let noticed = nanos(between(&mut state.random, 0..LONGEST_BROKEN_MS));
-        self.time.at(self.time.now() + noticed, move || connection.break_up());
+        time.at(time.now() + noticed, move || connection.break_up());
     }
 
     fn arrive(self: &Arc<Self>, way: Way, segment: Segment) {
@@ -149,6 +197,16 @@ impl Connection {
         };
         if is_told {
             self.send(Way::There, Segment::Close);
+        }
+    }
+
+    /// Records the calls that are complete with these `bytes`.
+    fn record(&self, bytes: &[u8]) {
+        let Some(node) = self.node.upgrade() else { return };
+        let mut state = self.lock();
+        state.sent.extend(bytes);
+        while let Some(command) = take_command(&mut state.sent) {
+            self.wires.record(node.number, &command);
         }
     }
 
@@ -209,6 +267,7 @@ impl AsyncWrite for Socket {
         if self.0.lock().has_ended {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
+        self.0.record(bytes);
         self.0.send(Way::There, Segment::Data(bytes.to_vec()));
         Poll::Ready(Ok(bytes.len()))
     }
