@@ -48,8 +48,9 @@ use super::{
     timeline::Timeline,
 };
 
-/// The greatest difference between the clocks of independent servers, in nanoseconds.
-const CLOCK_SPREAD: u64 = 2_000_000_000;
+/// The greatest difference between the clocks of servers that keep their data, in nanoseconds; and of those that lose them, which continue
+/// with numbers from their clocks: less than the time for which their votes do not count.
+const CLOCK_SPREAD: (u64, u64) = (200_000_000_000, 2_000_000_000);
 
 /// The longest time after a grant in which its release is sent, at the latest, unless the process has no connection.
 const LONGEST_UNSENT: Duration = Duration::from_secs(3);
@@ -87,7 +88,8 @@ impl RedisServers {
         let node = |number: usize| {
             let random = stream(plan.seed, &[8, number as u64]);
             let clock = &mut stream(plan.seed, &[9, number as u64]);
-            let clock = LocalClock::draw_within(time.clone(), clock, CLOCK_SPREAD);
+            let spread = if keeps_data { CLOCK_SPREAD.0 } else { CLOCK_SPREAD.1 };
+            let clock = LocalClock::draw_within(time.clone(), clock, spread);
             let changes = planted::changes(plan.planted);
             let keeps_data = keeps_data && plan.planted != Some(Planted::RedlockNoDelay);
             let node = Node::new(number, clock, keeps_data, changes, timeline.clone(), random);
