@@ -111,6 +111,7 @@ pub use name::{InvalidName, LockName};
 pub use options::Options;
 pub use owner::{Label, OwnerId};
 pub use per_runtime::PerRuntime;
+pub use process::Executor;
 pub use progress::{Outage, Progress};
 pub use request::{ClaimOutcome, Grant, KeepAlive, QueuePosition, Release, Request, RequestId, Wake};
 pub use store_config::StoreConfig;

@@ -3,9 +3,47 @@
 //! Everything by which core depends on its process is here: the clock, random bits, and the executor of its tasks.
 
 #[cfg(feature = "simulation")]
+use crate::simulation::{Current, current, spawn_in};
+#[cfg(feature = "simulation")]
 pub(crate) use crate::simulation::{fill, is_io_task, is_simulated, nanos, sleep_until, spawn, spawn_on};
 #[cfg(not(feature = "simulation"))]
+use real::{Current, current, spawn_in};
+#[cfg(not(feature = "simulation"))]
 pub(crate) use real::{fill, is_io_task, is_simulated, nanos, sleep_until, spawn, spawn_on};
+use tokio::{runtime::Handle, task::JoinHandle};
+
+/// Starts tasks beside the task that has created it: on the same runtime and, in tests, in the same simulated process.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// let executor = polylock_core::Executor::current();
+/// assert_eq!(executor.spawn(async { 7 }).await.unwrap(), 7);
+/// # });
+/// ```
+#[derive(Debug, Clone)]
+pub struct Executor {
+    runtime: Handle,
+    process: Option<Current>,
+}
+
+impl Executor {
+    /// Returns the executor of the current task.
+    ///
+    /// # Panics
+    /// Outside of any tokio runtime.
+    #[must_use]
+    pub fn current() -> Self {
+        Self { runtime: Handle::current(), process: current() }
+    }
+
+    /// Starts `future` as a task.
+    pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        spawn_in(self.process.as_ref(), &self.runtime, future)
+    }
+}
 
 #[cfg(not(feature = "simulation"))]
 mod real {
@@ -13,6 +51,21 @@ mod real {
 
     pub(crate) use tokio::spawn;
     use tokio::{runtime::Handle, task::JoinHandle};
+
+    /// A simulated process: there is none.
+    #[derive(Debug, Clone)]
+    pub(super) enum Current {}
+
+    pub(super) const fn current() -> Option<Current> {
+        None
+    }
+
+    pub(super) fn spawn_in<F>(_: Option<&Current>, runtime: &Handle, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        runtime.spawn(future)
+    }
 
     pub(crate) const fn is_simulated() -> bool {
         false

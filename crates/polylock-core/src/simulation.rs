@@ -9,17 +9,29 @@ use std::{
     cell::RefCell,
     fmt,
     future::Future,
-    mem,
+    io, mem,
     pin::Pin,
     sync::{Arc, Mutex},
     task::{Context, Poll, Waker},
 };
 
-use tokio::{runtime::Handle, task::JoinHandle};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    runtime::Handle,
+    task::JoinHandle,
+};
 
 use crate::sync::lock;
 
-/// The clock and the random source of a simulated process.
+/// A connection of a simulated process.
+pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+/// A future that opens a connection.
+pub type Connecting = Pin<Box<dyn Future<Output = io::Result<Box<dyn Stream>>> + Send>>;
+
+/// The clock, the random source and the network of a simulated process.
 pub trait Environment: fmt::Debug + Send + Sync + 'static {
     /// Returns the time of the process's clock, in nanoseconds.
     fn nanos(&self) -> u64;
@@ -29,6 +41,12 @@ pub trait Environment: fmt::Debug + Send + Sync + 'static {
 
     /// Fills `bytes` with random bits.
     fn fill(&self, bytes: &mut [u8]);
+
+    /// Opens a connection to the server at `address`. By default the process has no network.
+    fn connect(&self, address: &str) -> Connecting {
+        let error = io::Error::other(format!("no server at {address}"));
+        Box::pin(async { Err(error) })
+    }
 }
 
 /// A simulated process: tasks that can be paused and stopped together.
@@ -49,7 +67,7 @@ enum State {
 }
 
 #[derive(Debug, Clone)]
-struct Current {
+pub(crate) struct Current {
     process: Arc<Process>,
     is_io: bool,
 }
@@ -159,8 +177,14 @@ impl<F: Future> Drop for InProcess<F> {
 }
 
 /// Returns the current process; `None` in the real one, also while the thread ends and its variables are gone.
-fn current() -> Option<Current> {
+pub(crate) fn current() -> Option<Current> {
     CURRENT.try_with(|current| current.borrow().clone()).ok().flatten()
+}
+
+/// Opens a connection to the server at `address` in the current process; `None` in the real one.
+#[must_use]
+pub fn connect(address: &str) -> Option<Connecting> {
+    Some(current()?.process.environment.connect(address))
 }
 
 pub(crate) fn is_simulated() -> bool {
@@ -186,6 +210,17 @@ pub(crate) fn fill(bytes: &mut [u8]) -> bool {
         current.process.environment.fill(bytes);
     }
     current.is_some()
+}
+
+/// Starts `future` in `process`, or else on `runtime`.
+pub(crate) fn spawn_in<F>(process: Option<&Current>, runtime: &Handle, future: F) -> JoinHandle<F::Output>
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    match process {
+        Some(process) => process.clone().spawn(future),
+        None => runtime.spawn(future),
+    }
 }
 
 /// Starts `future` in the current process, like the current task.

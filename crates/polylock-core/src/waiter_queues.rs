@@ -5,7 +5,7 @@
 //! hardly ever more than one here.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeMap, VecDeque},
     sync::{Arc, Mutex, MutexGuard},
 };
 
@@ -19,7 +19,7 @@ use crate::{LockName, Request, RequestId, Wake, sync::lock};
 /// A claim that was granted and a release call [`leave`](Self::leave), which wakes the next waiter.
 #[derive(Debug, Default)]
 pub struct WaiterQueues {
-    queues: Mutex<HashMap<LockName, VecDeque<Waiter>>>,
+    queues: Mutex<BTreeMap<LockName, VecDeque<Waiter>>>,
 }
 
 #[derive(Debug)]
@@ -97,7 +97,7 @@ impl WaiterQueues {
         self.lock().contains_key(name)
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<LockName, VecDeque<Waiter>>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<LockName, VecDeque<Waiter>>> {
         lock(&self.queues)
     }
 }

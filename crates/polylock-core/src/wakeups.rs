@@ -146,9 +146,12 @@ impl Wakeups {
         }
     }
 
-    /// Wakes all waiters, for example because notifications may have been lost.
+    /// Wakes all waiters in order of their registration, for example because notifications may have been lost.
     pub fn notify_all(&self) {
-        self.lock().waiters.values_mut().for_each(Registration::notify);
+        let State { waiters, tickets, .. } = &mut *self.lock();
+        tickets
+            .values()
+            .for_each(|request| waiters.get_mut(request).into_iter().for_each(Registration::notify));
     }
 
     /// Returns true if a waiter of this process waits for `request` to leave.

@@ -26,7 +26,7 @@ use crate::{
     call::{Call, Routing},
     checkup,
     config::connection_config,
-    connection::{LiveConnection, Peer, SlotChannels},
+    connection::{self, LiveConnection, Peer, SlotChannels},
     endpoint::{Endpoint, Push, PushHandler, Route},
     error::{Cause, is_reply},
     flow::Flow,
@@ -284,7 +284,7 @@ impl Link {
             state.attempts
         };
         let limit = self.endpoint.connect_timeout;
-        let connected = tokio::time::timeout(limit, self.connect(attempt)).await;
+        let connected = SystemClock.before(SystemClock.now() + limit, self.connect(attempt)).await;
         let connected = connected.unwrap_or(Err(Cause::TimedOut(limit)));
         let connected = connected.map_err(|cause| cause.of_connecting(self.endpoint.encrypted));
         let mut state = self.link_state.lock();
@@ -321,8 +321,7 @@ impl Link {
                 handle_push(&push, attempt, &link_state, &slots, &on_push, &break_channel, &alerts);
                 Ok::<_, redis::aio::SendError>(())
             });
-        let connection = client.get_multiplexed_async_connection_with_config(&config);
-        let mut connection = connection.await.map_err(Cause::Driver)?;
+        let (mut connection, driver) = connection::open(client, &config).await.map_err(Cause::Driver)?;
         let mut subscriber = connection.clone();
         let client_channel = self.endpoint.channel.as_ref();
         let channels: Vec<&String> =
@@ -344,7 +343,14 @@ impl Link {
         let clock = ServerClock::default();
         clock.observe(sent_at, health.clock_us);
         let peer = Arc::new(Peer { health, clock });
-        Ok(LiveConnection { connection, attempt, peer, traffic: Arc::default(), slots: slots_of_connection })
+        Ok(LiveConnection {
+            connection,
+            _driver: driver,
+            attempt,
+            peer,
+            traffic: Arc::default(),
+            slots: slots_of_connection,
+        })
     }
 
     /// Converts the server's reply into the expected type.

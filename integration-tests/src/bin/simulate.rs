@@ -5,7 +5,7 @@ use std::{io, process::ExitCode, time::Duration};
 use clap::Parser;
 use polylock_core::{Clock, SystemClock};
 use polylock_integration_tests::simulation::{
-    plan::{Plan, Planted},
+    plan::{Plan, Planted, StoreKind},
     shrink::shrink,
     timeline,
     world::{self, Outcome},
@@ -17,7 +17,7 @@ const SHRINK_RUNS: u32 = 500;
 /// The time before a violation that is shown.
 const WINDOW: Duration = Duration::from_secs(4);
 
-/// Runs the real core in virtual time against the model of a store, over a network with faults.
+/// Runs the real core in virtual time, over a network with faults: against the model of a store, or with the real client of a store.
 #[derive(Debug, Parser)]
 struct Arguments {
     /// Replay the run of this seed with its timeline; with --runs or --seconds, the first seed of the search
@@ -30,28 +30,23 @@ struct Arguments {
     #[arg(long)]
     seconds: Option<u64>,
     /// The store
-    #[arg(long, default_value = "queue")]
-    store: Store,
-    /// Plant this bug
+    #[arg(long, default_value = "queue", conflicts_with = "planted")]
+    store: StoreKind,
+    /// Plant this bug, in its store
     #[arg(long)]
     planted: Option<Planted>,
 }
 
-#[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum Store {
-    /// A server with queues, like Redis or PostgreSQL
-    Queue,
-}
-
 fn main() -> io::Result<ExitCode> {
     let arguments = Arguments::parse();
-    let Store::Queue = arguments.store;
+    let store = arguments.planted.map_or(arguments.store, Planted::store);
+    let draw = |seed| Plan::draw(store, seed, arguments.planted);
     match (arguments.seed, arguments.runs, arguments.seconds) {
-        (Some(seed), None, None) => replay(&Plan::draw(seed, arguments.planted)),
+        (Some(seed), None, None) => replay(&draw(seed)),
         (seed, runs, seconds) => {
             let seconds = seconds.or(runs.is_none().then_some(10)).map(Duration::from_secs);
             let first = seed.unwrap_or_else(|| fastrand::u64(..u64::MAX / 2));
-            search(first, runs.unwrap_or(u64::MAX), seconds, arguments.planted)
+            search(first, runs.unwrap_or(u64::MAX), seconds, draw)
         }
     }
 }
@@ -66,10 +61,15 @@ fn replay(plan: &Plan) -> io::Result<ExitCode> {
 }
 
 /// Runs the plans of successive seeds until one of them fails.
-fn search(first: u64, runs: u64, limit: Option<Duration>, planted: Option<Planted>) -> io::Result<ExitCode> {
+fn search(
+    first: u64,
+    runs: u64,
+    limit: Option<Duration>,
+    draw: impl Fn(u64) -> Plan,
+) -> io::Result<ExitCode> {
     let (began, mut sections, mut done) = (SystemClock.now(), 0, 0);
     while done < runs && limit.is_none_or(|limit| SystemClock.now().since(began) < limit) {
-        let plan = Plan::draw(first + done, planted);
+        let plan = draw(first + done);
         let outcome = world::run(&plan, false)?;
         (sections, done) = (sections + outcome.sections, done + 1);
         if let Some(violation) = outcome.violations.first() {
@@ -99,7 +99,14 @@ fn show_window(plan: &Plan) -> io::Result<ExitCode> {
 }
 
 fn print_plan(plan: &Plan) {
-    println!("seed {}, {} clients, noise: {}", plan.seed, plan.clients.len(), plan.is_noisy);
+    println!(
+        "{:?}, seed {}, {} servers, {} clients, noise: {}",
+        plan.store,
+        plan.seed,
+        plan.servers,
+        plan.clients.len(),
+        plan.is_noisy
+    );
     plan.faults.iter().for_each(|fault| println!("  {fault}"));
 }
 

@@ -1,5 +1,5 @@
-//! Simulated processes with the real core, against the model of a store, over a network with faults, in virtual time. A run is
-//! determined by its seed.
+//! Simulated processes with the real core, over a network with faults, in virtual time: against the model of a store, or with the real
+//! client of a store against servers that execute its scripts. A run is determined by its seed.
 //!
 //! | module | part |
 //! |---|---|
@@ -7,10 +7,12 @@
 //! | [`world`] | a run of a plan |
 //! | [`time`], [`network`], [`process`] | virtual time; links; the clock of a process |
 //! | [`workload`] | the clients |
-//! | [`queue_server`], [`server`], [`queue_client`] | a store with queues: its rules, the server behind the network, the client |
+//! | [`servers`] | the servers, whatever the store |
+//! | [`queue_server`], [`server`], [`queue_client`] | the model of a store with queues: its rules, the server behind the network, the client |
+//! | [`redis`] | the servers of the real Redis and Redlock clients |
 //! | [`check`](mod@check), [`timeline`] | the promises; the readable record |
 //!
-//! A further store has a model of its rules and a client beside those of the queue, and a variant in the plan.
+//! A further store has its [`servers`] and a variant in the plan.
 
 pub mod check;
 pub mod network;
@@ -18,7 +20,9 @@ pub mod plan;
 pub mod process;
 pub mod queue_client;
 pub mod queue_server;
+pub mod redis;
 pub mod server;
+pub mod servers;
 pub mod shrink;
 #[cfg(test)]
 mod tests;

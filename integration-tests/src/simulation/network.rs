@@ -1,4 +1,4 @@
-//! The network between the processes and the server. Each direction of each link delays, loses, repeats and reorders messages on its
+//! The network between the processes and the servers. Each direction of each link delays, loses, repeats and reorders messages on its
 //! own. A message that was sent arrives whether or not the sender still waits.
 
 use std::{
@@ -10,7 +10,7 @@ use fastrand::Rng;
 use polylock_core::sync::lock;
 
 use super::{
-    plan::{PROCESSES, between, stream},
+    plan::{between, stream},
     time::{MS, Time},
 };
 
@@ -23,7 +23,7 @@ pub enum Way {
     Back,
 }
 
-/// The links of all processes.
+/// The links between processes and servers.
 #[derive(Debug)]
 pub struct Network {
     time: Arc<Time>,
@@ -43,15 +43,15 @@ struct Direction {
 }
 
 impl Network {
-    /// Creates the network of a run.
+    /// Creates the network of a run, with this number of links, which take these times at most, in milliseconds.
     #[must_use]
-    pub fn new(time: Arc<Time>, seed: u64, noisy_until: u64) -> Arc<Self> {
+    pub fn new(time: Arc<Time>, seed: u64, noisy_until: u64, links: usize, latencies: [u64; 3]) -> Arc<Self> {
         let direction = |link: usize, way| {
             let mut random = stream(seed, &[1, link as u64, way]);
-            let latency = MS * [1, 5, 50][random.usize(..3)];
+            let latency = MS * latencies[random.usize(..3)];
             Direction { random, latency, cut_until: 0, slow_until: 0, slow_by: Duration::ZERO }
         };
-        let links = (0..PROCESSES).map(|link| [direction(link, 0), direction(link, 1)]).collect();
+        let links = (0..links).map(|link| [direction(link, 0), direction(link, 1)]).collect();
         Arc::new(Self { time, noisy_until, links: Mutex::new(links) })
     }
 
@@ -76,7 +76,7 @@ impl Network {
     }
 
     /// Returns the time at which a message that is sent now arrives; `None` if it is lost.
-    fn arrival(&self, link: usize, way: Way) -> Option<u64> {
+    pub fn arrival(&self, link: usize, way: Way) -> Option<u64> {
         let now = self.time.now();
         let direction = &mut lock(&self.links)[link][way as usize];
         let random = &mut direction.random;

@@ -17,7 +17,28 @@ pub const WORK_END: Duration = Duration::from_secs(17);
 /// The latest end of a run: all requests have been granted in turn.
 pub const RUN_END: Duration = Duration::from_secs(60);
 
-/// A bug that is planted in the model of a store, or in its client.
+/// The store of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum StoreKind {
+    /// The model of a server with queues
+    Queue,
+    /// The real client of Redis, on a server that executes its scripts
+    Redis,
+    /// The real client of Redlock, on three or five servers that execute its scripts
+    Redlock,
+}
+
+impl StoreKind {
+    /// Returns the number of servers in the run of `seed`.
+    fn servers(self, seed: u64) -> usize {
+        match self {
+            Self::Queue | Self::Redis => 1,
+            Self::Redlock => stream(seed, &[6]).choice([3, 5]).unwrap_or(3),
+        }
+    }
+}
+
+/// A bug that is planted in the model of a store, or in its client, or in the scripts or the settings of a real one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Planted {
     /// The server executes a claim that its client has given up long ago.
@@ -38,6 +59,70 @@ pub enum Planted {
     EarlyHandover,
     /// The client does not report that a copy of a refused claim may still be executed.
     UnreportedCopy,
+    /// Redis: a claim does not expire, and finds no record of its release.
+    RedisLateClaim,
+    /// Redis: a claim does not check the holders.
+    RedisUncheckedClaim,
+    /// Redis: a release hands the lock over without a check of the holders.
+    RedisUncheckedHandover,
+    /// Redis: a release ends the holds of all requests.
+    RedisForeignRelease,
+    /// Redis: the lock is granted to waiters by releases alone, and not by claims.
+    RedisNoFallback,
+    /// Redis: a renewal is acknowledged, and does not extend the hold.
+    RedisFalseRenewal,
+    /// Redis: the token of a waiter is drawn when it enters the queue.
+    RedisEarlyToken,
+    /// Redis: a restart of the server loses its locks.
+    RedisLostState,
+    /// Redlock: a withdrawal removes the vote for a later number.
+    RedlockLiveVote,
+    /// Redlock: a server that has lost its votes votes at once.
+    RedlockNoDelay,
+    /// Redlock: a server gives some votes and refuses them.
+    RedlockUnmarkedVote,
+    /// Redlock: a proposal that was withdrawn is accepted.
+    RedlockLateProposal,
+    /// Redlock: a withdrawal removes the vote for any request.
+    RedlockForeignRelease,
+    /// Redlock: a server votes though another request has its vote.
+    RedlockSecondVote,
+    /// Redlock: a withdrawal is acknowledged and not executed.
+    RedlockFalseAcknowledgement,
+}
+
+impl Planted {
+    /// Returns the store that has the bug.
+    #[must_use]
+    pub const fn store(self) -> StoreKind {
+        use Planted as P;
+        match self {
+            P::LateClaim
+            | P::ForeignRelease
+            | P::ReplyDeadline
+            | P::NoRecheck
+            | P::EarlyToken
+            | P::RevivedHold
+            | P::LostState
+            | P::EarlyHandover
+            | P::UnreportedCopy => StoreKind::Queue,
+            P::RedisLateClaim
+            | P::RedisUncheckedClaim
+            | P::RedisUncheckedHandover
+            | P::RedisForeignRelease
+            | P::RedisNoFallback
+            | P::RedisFalseRenewal
+            | P::RedisEarlyToken
+            | P::RedisLostState => StoreKind::Redis,
+            P::RedlockLiveVote
+            | P::RedlockNoDelay
+            | P::RedlockUnmarkedVote
+            | P::RedlockLateProposal
+            | P::RedlockForeignRelease
+            | P::RedlockSecondVote
+            | P::RedlockFalseAcknowledgement => StoreKind::Redlock,
+        }
+    }
 }
 
 /// A fault of a plan.
@@ -47,11 +132,13 @@ pub struct Fault {
     pub at: Duration,
     /// The time for which it lasts.
     pub lasts: Duration,
+    /// The server or the server's links that it concerns, if it does not concern a process as a whole.
+    pub server: usize,
     /// The fault.
     pub kind: FaultKind,
 }
 
-/// The kinds of faults. Processes are numbered from 0.
+/// The kinds of faults. Processes and servers are numbered from 0.
 #[derive(Debug, Clone, Copy)]
 pub enum FaultKind {
     /// The process is stopped, and its clock continues.
@@ -62,26 +149,28 @@ pub enum FaultKind {
     PauseServer,
     /// The server ends, and is started again.
     RestartServer,
-    /// Requests of the process do not arrive, or are late.
+    /// Requests of the process to the server do not arrive, or are late.
     CutRequests(usize),
-    /// Messages to the process do not arrive, or are late.
+    /// Messages of the server to the process do not arrive, or are late.
     CutReplies(usize),
-    /// Messages from and to the process are delayed by up to this time.
+    /// Messages between the process and the server are delayed by up to this time.
     Slow(usize, Duration),
 }
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { at, lasts, kind } = self;
+        let Self { at, lasts, server, kind } = self;
         write!(f, "at {:.3} s for {:.3} s: ", at.as_secs_f64(), lasts.as_secs_f64())?;
         match kind {
             FaultKind::Pause(process) => write!(f, "p{process} is paused"),
             FaultKind::Crash(process) => write!(f, "p{process} is down after a crash"),
-            FaultKind::PauseServer => write!(f, "the server is paused"),
-            FaultKind::RestartServer => write!(f, "the server is down after a crash"),
-            FaultKind::CutRequests(process) => write!(f, "the requests of p{process} are cut off"),
-            FaultKind::CutReplies(process) => write!(f, "the messages to p{process} are cut off"),
-            FaultKind::Slow(process, by) => write!(f, "the messages of p{process} are late by up to {by:?}"),
+            FaultKind::PauseServer => write!(f, "n{server} is paused"),
+            FaultKind::RestartServer => write!(f, "n{server} is down after a crash"),
+            FaultKind::CutRequests(process) => write!(f, "what p{process} sends to n{server} is cut off"),
+            FaultKind::CutReplies(process) => write!(f, "what n{server} sends to p{process} is cut off"),
+            FaultKind::Slow(process, by) => {
+                write!(f, "messages between p{process} and n{server} are late by up to {by:?}")
+            }
         }
     }
 }
@@ -100,6 +189,10 @@ pub struct Client {
 pub struct Plan {
     /// The seed of all other random decisions.
     pub seed: u64,
+    /// The store.
+    pub store: StoreKind,
+    /// The number of its servers.
+    pub servers: usize,
     /// The clients.
     pub clients: Vec<Client>,
     /// The faults, in any order.
@@ -126,12 +219,20 @@ pub fn between(random: &mut Rng, ms: std::ops::Range<u64>) -> Duration {
 impl Plan {
     /// Draws the plan of `seed`.
     #[must_use]
-    pub fn draw(seed: u64, planted: Option<Planted>) -> Self {
+    pub fn draw(store: StoreKind, seed: u64, planted: Option<Planted>) -> Self {
+        let servers = store.servers(seed);
         let mut random = stream(seed, &[0]);
         let clients = (0..random.usize(3..10)).map(|number| Client { process: number % PROCESSES, number });
         let clients = clients.collect();
-        let faults = (0..random.usize(0..16)).map(|_| Fault::draw(&mut random)).collect();
-        Self { seed, clients, faults, is_noisy: random.u8(..4) > 0, planted }
+        let most = if servers == 1 { 16 } else { 32 };
+        let mut faults: Vec<Fault> =
+            (0..random.usize(0..most)).map(|_| Fault::draw(&mut random, servers)).collect();
+        if servers > 1 {
+            let others: Vec<Fault> =
+                faults.iter().filter_map(|fault| fault.at_another(&mut random, servers)).collect();
+            faults.extend(others);
+        }
+        Self { seed, store, servers, clients, faults, is_noisy: random.u8(..4) > 0, planted }
     }
 
     /// Returns the plans with one part less.
@@ -152,15 +253,17 @@ impl Plan {
 }
 
 impl Fault {
-    fn draw(random: &mut Rng) -> Self {
+    fn draw(random: &mut Rng, servers: usize) -> Self {
         let process = random.usize(..PROCESSES);
-        let kind = match random.u8(..10) {
+        let kind = match random.u8(..if servers == 1 { 10 } else { 14 }) {
             0 | 1 => FaultKind::Pause(process),
             2 => FaultKind::Crash(process),
             3 => FaultKind::PauseServer,
             4 => FaultKind::RestartServer,
             5 | 6 => FaultKind::CutRequests(process),
             7 | 8 => FaultKind::CutReplies(process),
+            10 | 11 => FaultKind::PauseServer,
+            12 | 13 => FaultKind::RestartServer,
             _ => FaultKind::Slow(process, between(random, 5..1000)),
         };
         let lasts = match random.u8(..3) {
@@ -169,6 +272,15 @@ impl Fault {
             _ => between(random, 200..2500),
         };
         let at = between(random, 100..10_000).min(FAULTS_END - lasts);
-        Self { at, lasts, kind }
+        let server = if servers == 1 { 0 } else { random.usize(..servers) };
+        Self { at, lasts, server, kind }
+    }
+
+    /// Returns a fault of another server at nearly the same time; `None` for a fault of a process, and for half of the others.
+    fn at_another(&self, random: &mut Rng, servers: usize) -> Option<Self> {
+        let is_of_server = !matches!(self.kind, FaultKind::Pause(_) | FaultKind::Crash(_));
+        let at = (self.at + between(random, 0..300)).min(FAULTS_END - self.lasts);
+        let server = (self.server + random.usize(1..servers)) % servers;
+        (random.bool() && is_of_server).then_some(Self { at, server, ..*self })
     }
 }

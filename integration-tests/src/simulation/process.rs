@@ -6,9 +6,16 @@ use std::{
 };
 
 use fastrand::Rng;
-use polylock_core::{simulation::Environment, sync::lock};
+use polylock_core::{
+    simulation::{Connecting, Environment},
+    sync::lock,
+};
 
-use super::{plan::stream, time::Time};
+use super::{
+    plan::stream,
+    servers::{Life, Servers},
+    time::Time,
+};
 
 /// The clock of a process: nanoseconds since its machine was started.
 #[derive(Debug, Clone)]
@@ -28,7 +35,12 @@ const MAX_PPM: i64 = 400;
 impl LocalClock {
     /// Draws the clock of a machine.
     pub fn draw(time: Arc<Time>, random: &mut Rng) -> Self {
-        Self { time, offset: random.u64(..1_000_000_000_000_000), ppm: random.i64(-MAX_PPM..=MAX_PPM) }
+        Self::draw_within(time, random, 1_000_000_000_000_000)
+    }
+
+    /// Draws the clock of a machine that shows less than `offset` at the begin of the run.
+    pub fn draw_within(time: Arc<Time>, random: &mut Rng, offset: u64) -> Self {
+        Self { time, offset: random.u64(..offset), ppm: random.i64(-MAX_PPM..=MAX_PPM) }
     }
 
     /// Returns the time that this clock shows.
@@ -54,13 +66,15 @@ impl LocalClock {
 pub struct Surroundings {
     clock: LocalClock,
     random: Mutex<Rng>,
+    servers: Arc<dyn Servers>,
+    number: usize,
 }
 
 impl Surroundings {
-    /// Returns those of process `number` in its life `life`, on a machine with `clock`.
+    /// Returns those of a process in a life, on a machine with `clock`.
     #[must_use]
-    pub fn new(clock: LocalClock, seed: u64, number: usize, life: u64) -> Self {
-        Self { clock, random: Mutex::new(stream(seed, &[2, number as u64, life])) }
+    pub fn new(clock: LocalClock, seed: u64, (number, life): Life, servers: Arc<dyn Servers>) -> Self {
+        Self { clock, random: Mutex::new(stream(seed, &[2, number as u64, life])), servers, number }
     }
 }
 
@@ -75,5 +89,9 @@ impl Environment for Surroundings {
 
     fn fill(&self, bytes: &mut [u8]) {
         lock(&self.random).fill(bytes);
+    }
+
+    fn connect(&self, address: &str) -> Connecting {
+        self.servers.connect(self.number, address)
     }
 }

@@ -15,7 +15,7 @@ use polylock_core::{
     wakeups::{Handover, Wakeups},
 };
 
-use super::plan::Planted;
+use super::{plan::Planted, servers::LiveEntry};
 
 /// The receiver of the notifications for one client.
 #[derive(Debug, Clone)]
@@ -178,17 +178,6 @@ pub struct GrantRecord {
     pub token: u64,
     /// The link and the life of the process.
     pub process: (usize, u64),
-}
-
-/// A live entry of a lock, for the checks of a run.
-#[derive(Debug, Clone)]
-pub struct LiveEntry {
-    /// The name of the lock.
-    pub name: LockName,
-    /// The token, if it holds the lock.
-    pub token: Option<u64>,
-    /// True if it is in the queue, and no live entry blocks it.
-    pub is_free_to_go: bool,
 }
 
 fn micros(time: Duration) -> i64 {

@@ -1,16 +1,20 @@
-//! The server of a run, behind the network: it executes calls while it is up, and sends replies and notifications.
+//! The model of a server with queues, behind the network: it executes calls while it is up, and sends replies and notifications.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex},
 };
 
-use polylock_core::{RequestId, sync::lock};
+use polylock_core::{FencingToken, LockName, RequestId, Store, sync::lock, wakeups::Wakeups};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::{
+    check::Violation,
     network::{Network, Way},
-    queue_server::{Call, QueueServer, Reply},
+    plan::Planted,
+    queue_client::QueueClient,
+    queue_server::{Call, GrantRecord, QueueServer, Reply},
+    servers::{Events, Life, LiveEntry, Opening, Servers},
     time::Time,
     timeline::Timeline,
 };
@@ -24,8 +28,8 @@ pub struct Server {
     time: Arc<Time>,
     network: Arc<Network>,
     timeline: Arc<Timeline>,
-    /// The locks.
-    pub locks: QueueServer,
+    locks: QueueServer,
+    planted: Option<Planted>,
     state: Mutex<State>,
 }
 
@@ -37,6 +41,8 @@ struct State {
     arrived: Vec<(usize, Call, ReplySender)>,
     /// The requests for which a release was sent.
     releases: BTreeSet<RequestId>,
+    /// The waiters of each process in its present life.
+    wakeups: BTreeMap<usize, Arc<Wakeups>>,
 }
 
 /// The receiver of the reply to a call, with the server's clock in microseconds.
@@ -49,20 +55,19 @@ impl Server {
         time: Arc<Time>,
         network: Arc<Network>,
         timeline: Arc<Timeline>,
-        locks: QueueServer,
+        planted: Option<Planted>,
     ) -> Arc<Self> {
-        Arc::new(Self { time, network, timeline, locks, state: Mutex::default() })
+        let locks = QueueServer::new(planted);
+        Arc::new(Self { time, network, timeline, locks, planted, state: Mutex::default() })
     }
 
     /// Returns the time of the server's clock, in microseconds.
-    #[must_use]
-    pub fn now_us(&self) -> i64 {
+    fn now_us(&self) -> i64 {
         EPOCH_US + (self.time.now() / 1000).cast_signed()
     }
 
     /// Returns the time of the run at which the server's clock shows `us`.
-    #[must_use]
-    pub const fn to_run(us: i64) -> u64 {
+    const fn to_run(us: i64) -> u64 {
         (us - EPOCH_US).cast_unsigned() * 1000
     }
 
@@ -98,20 +103,23 @@ impl Server {
             self.network.send(subscriber.link, Way::Back, move || subscriber.wakeups.deliver(handover));
         }
     }
+}
 
-    /// Returns true if a release of `request` was sent, whether or not it has arrived.
-    #[must_use]
-    pub fn was_release_sent(&self, request: RequestId) -> bool {
-        lock(&self.state).releases.contains(&request)
+impl Servers for Server {
+    fn open(self: Arc<Self>, (process, life): Life) -> Opening {
+        Box::pin(async move {
+            let client = QueueClient::open(self.clone(), (process, life), self.planted);
+            lock(&self.state).wakeups.insert(process, client.wakeups());
+            client.connect().await;
+            Store::new(Arc::new(client))
+        })
     }
 
-    /// Stops the server.
-    pub fn pause(&self) {
+    fn pause(&self, _: usize) {
         lock(&self.state).is_paused = true;
     }
 
-    /// Continues, and executes the calls that have arrived.
-    pub fn resume(&self) {
+    fn resume(&self, _: usize) {
         let mut state = lock(&self.state);
         state.is_paused = false;
         let arrived = std::mem::take(&mut state.arrived);
@@ -121,16 +129,48 @@ impl Server {
         }
     }
 
-    /// Ends the server. Calls that have arrived are lost.
-    pub fn crash(&self) {
+    fn crash(&self, _: usize) {
         let mut state = lock(&self.state);
         state.is_down = true;
         state.arrived.clear();
     }
 
-    /// Starts the server again.
-    pub fn restart(&self) {
+    fn restart(&self, _: usize) {
         self.locks.restart();
         lock(&self.state).is_down = false;
+    }
+
+    fn expires(&self, name: &LockName, token: FencingToken) -> Option<u64> {
+        self.locks.expires(name, token).map(Self::to_run)
+    }
+
+    fn live(&self) -> Vec<LiveEntry> {
+        self.locks.live(self.now_us())
+    }
+
+    fn violations(&self, events: &Events<'_>) -> Vec<Violation> {
+        let (state, mut violations) = (lock(&self.state), Vec::new());
+        let mut found = |at, kind, what| violations.push(Violation::new(at, kind, what));
+        let grants = self.locks.grants();
+        let was_held = |grant: &&GrantRecord| events.record.had_hold(&grant.request.name, grant.token);
+        // A grant may expire before its process learns of it, and the request is granted the lock again.
+        let held: BTreeSet<_> = grants.iter().filter(was_held).map(|grant| grant.request.id).collect();
+        for GrantRecord { request, process: (number, life), token, at } in &grants {
+            let is_alive = events.lives[*number] == *life;
+            if is_alive && !held.contains(&request.id) && !state.releases.contains(&request.id) {
+                let what = format!("orphan: nobody has token {token} of {}, or releases it", request.name);
+                found(Self::to_run(*at), "orphan", what);
+            }
+        }
+        for (at, name) in self.locks.late() {
+            let what = format!("a claim of {name} after its release has an effect");
+            found(Self::to_run(at), "late claim", what);
+        }
+        for (process, wakeups) in &state.wakeups {
+            if !wakeups.is_empty() {
+                found(self.time.now(), "leak", format!("leak: p{process} has registered waiters"));
+            }
+        }
+        violations
     }
 }

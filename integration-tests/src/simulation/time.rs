@@ -26,6 +26,7 @@ struct State {
     /// The number of times that the clock was read since it has advanced.
     reads: u64,
     is_stuck: bool,
+    has_ended: bool,
     /// The order of events at the same time is random.
     ties: Rng,
     events: BTreeMap<Key, Event>,
@@ -74,7 +75,14 @@ impl Time {
     /// Creates a clock at zero. `ties` decides the order of events at the same time.
     #[must_use]
     pub fn new(ties: Rng) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(State { now: 0, reads: 0, is_stuck: false, ties, events: BTreeMap::new() })))
+        Arc::new(Self(Mutex::new(State {
+            now: 0,
+            reads: 0,
+            is_stuck: false,
+            has_ended: false,
+            ties,
+            events: BTreeMap::new(),
+        })))
     }
 
     /// Returns the time.
@@ -89,9 +97,12 @@ impl Time {
         self.lock().is_stuck
     }
 
-    /// Calls `call` at `at`.
+    /// Calls `call` at `at`, unless the run has ended.
     pub fn at(&self, at: u64, call: impl FnOnce() + Send + 'static) {
-        self.lock().insert(at, Event::Call(Box::new(call)));
+        let mut state = self.lock();
+        if !state.has_ended {
+            state.insert(at, Event::Call(Box::new(call)));
+        }
     }
 
     /// Returns a future that completes at `at`.
@@ -112,9 +123,12 @@ impl Time {
         }
     }
 
-    /// Drops all events.
-    pub fn clear(&self) {
-        let events = std::mem::take(&mut self.lock().events);
+    /// Ends the run: drops all events, and those to come.
+    pub fn end(&self) {
+        let mut state = self.lock();
+        state.has_ended = true;
+        let events = std::mem::take(&mut state.events);
+        drop(state);
         drop(events);
     }
 

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeSet,
     fmt,
+    ops::Range,
     pin::{Pin, pin},
     sync::{Arc, Mutex},
     task::{Context, Poll},
@@ -17,7 +18,7 @@ use super::{
     network::nanos,
     plan::{FAULTS_END, WORK_END, between},
     process::LocalClock,
-    server::Server,
+    servers::Servers,
     time::Time,
     timeline::Timeline,
 };
@@ -64,8 +65,12 @@ pub struct Client {
     pub name: String,
     /// Its locks.
     pub locks: Locks,
-    /// The server of its locks.
-    pub server: Arc<Server>,
+    /// The servers of its locks.
+    pub servers: Arc<dyn Servers>,
+    /// True if it acquires in all modes.
+    pub has_modes: bool,
+    /// The shortest and the longest lease, in milliseconds.
+    pub ttl_ms: Range<u64>,
     /// The clock of its process.
     pub clock: LocalClock,
     /// The clock of the run.
@@ -130,8 +135,8 @@ impl Client {
     async fn section(&mut self) {
         let random = &mut self.random;
         let name = NAMES[random.usize(..NAMES.len())];
-        let mode = if random.u8(..3) == 0 { Mode::Shared } else { Mode::Exclusive };
-        let ttl = between(random, 200..2000);
+        let mode = if random.u8(..3) == 0 && self.has_modes { Mode::Shared } else { Mode::Exclusive };
+        let ttl = between(random, self.ttl_ms.clone());
         let way = match random.u8(..10) {
             0 => Way::Try,
             1..=5 => Way::Wait,
@@ -209,7 +214,7 @@ impl Client {
     /// Returns the time of the run at which `guard` ends if it is not renewed. That is before its lease ends at the server.
     fn deadline(&self, guard: &Guard) -> u64 {
         let deadline = self.clock.to_run(guard.deadline().as_nanos());
-        let expires = self.server.locks.expires(guard.name(), guard.fencing_token()).map(Server::to_run);
+        let expires = self.servers.expires(guard.name(), guard.fencing_token());
         if guard.is_held() && expires.is_some_and(|expires| deadline > expires) {
             let what = format!("{} holds {} until after the end of its lease", self.name, guard.name());
             lock(&self.record).overlong.push((self.time.now(), what));

@@ -1,7 +1,7 @@
-//! A run of a plan: one server, a network, and processes with the real core, on one thread in virtual time.
+//! A run of a plan: servers, a network, and processes with the real core, on one thread in virtual time.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     future::poll_fn,
     io,
     sync::{Arc, Mutex},
@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use polylock_core::{Locks, OwnerId, Store, simulation::Process, sync::lock, wakeups::Wakeups};
+use polylock_core::{Locks, OwnerId, simulation::Process, sync::lock};
 use polylock_testkit::history::Section;
 use tokio::{
     runtime::{Builder, Handle},
@@ -19,11 +19,11 @@ use tokio::{
 use super::{
     check::{self, Violation},
     network::{Network, Way, nanos},
-    plan::{FAULTS_END, Fault, FaultKind, PROCESSES, Plan, RUN_END, WORK_END, stream},
+    plan::{FAULTS_END, Fault, FaultKind, PROCESSES, Plan, RUN_END, StoreKind, WORK_END, stream},
     process::{LocalClock, Surroundings},
-    queue_client::QueueClient,
-    queue_server::{GrantRecord, LiveEntry, QueueServer},
+    redis::RedisServers,
     server::Server,
+    servers::{Events, LiveEntry, Servers},
     time::{MS, Time},
     timeline::{Line, Timeline},
     workload::{Client, Record},
@@ -40,6 +40,9 @@ const LONGEST_FREE: Duration = Duration::from_secs(2);
 
 /// The longest time between a grant at the server and the begin of its section, and between the end of a section and its release.
 const LONGEST_UNKNOWN: Duration = Duration::from_millis(800);
+
+/// The longest time for which work goes on in the background after a release.
+const LONGEST_BACKGROUND: Duration = Duration::from_millis(300);
 
 /// The outcome of a run.
 #[derive(Debug)]
@@ -81,7 +84,7 @@ pub fn run(plan: &Plan, is_recorded: bool) -> io::Result<Outcome> {
         .await
     });
     // These refer to the runtime, which ends with them.
-    time.clear();
+    time.end();
     *lock(&driver) = None;
     outcome.map_err(io::Error::other)
 }
@@ -91,7 +94,7 @@ struct World {
     plan: Plan,
     time: Arc<Time>,
     network: Arc<Network>,
-    server: Arc<Server>,
+    servers: Arc<dyn Servers>,
     record: Arc<Mutex<Record>>,
     timeline: Arc<Timeline>,
     machines: Vec<LocalClock>,
@@ -102,7 +105,6 @@ struct World {
 #[derive(Debug)]
 struct Node {
     process: Arc<Process>,
-    wakeups: Arc<Wakeups>,
     /// True at the end if all background work ended in time.
     work: JoinHandle<bool>,
     life: u64,
@@ -135,17 +137,22 @@ impl Node {
 impl World {
     fn new(plan: &Plan, time: Arc<Time>, is_recorded: bool) -> Arc<Self> {
         let noisy_until = if plan.is_noisy { nanos(FAULTS_END) } else { 0 };
-        let network = Network::new(time.clone(), plan.seed, noisy_until);
+        let latencies = if plan.servers == 1 { [1, 5, 50] } else { [1, 5, 20] };
+        let links = plan.servers * PROCESSES;
+        let network = Network::new(time.clone(), plan.seed, noisy_until, links, latencies);
         let timeline = Timeline::new(time.clone(), is_recorded);
-        let server =
-            Server::new(time.clone(), network.clone(), timeline.clone(), QueueServer::new(plan.planted));
+        let parts = (time.clone(), network.clone(), timeline.clone());
+        let servers: Arc<dyn Servers> = match plan.store {
+            StoreKind::Queue => Server::new(parts.0, parts.1, parts.2, plan.planted),
+            StoreKind::Redis | StoreKind::Redlock => RedisServers::new(plan, parts),
+        };
         let machine = |number| LocalClock::draw(time.clone(), &mut stream(plan.seed, &[4, number as u64]));
         let machines: Vec<LocalClock> = (0..PROCESSES).map(machine).collect();
         let world = Arc::new(Self {
             plan: plan.clone(),
             time,
             network,
-            server,
+            servers,
             record: Arc::default(),
             timeline,
             machines,
@@ -161,23 +168,26 @@ impl World {
     /// Starts process `number` in its life `life`.
     fn start(&self, number: usize, life: u64) -> Node {
         let clock = self.machines[number].clone();
-        let surroundings = Surroundings::new(clock.clone(), self.plan.seed, number, life);
+        let surroundings =
+            Surroundings::new(clock.clone(), self.plan.seed, (number, life), self.servers.clone());
         let process = Process::new(Handle::current(), Box::new(surroundings));
-        let store = QueueClient::open(self.server.clone(), (number, life), self.plan.planted);
-        let wakeups = store.wakeups();
         let clients: Vec<_> =
             self.plan.clients.iter().filter(|client| client.process == number).copied().collect();
-        let (seed, time, record) = (self.plan.seed, self.time.clone(), self.record.clone());
-        let (timeline, inside, server) = (self.timeline.clone(), process.clone(), self.server.clone());
+        let (seed, kind) = (self.plan.seed, self.plan.store);
+        let (time, record) = (self.time.clone(), self.record.clone());
+        let (timeline, inside, servers) = (self.timeline.clone(), process.clone(), self.servers.clone());
         let work = process.spawn(async move {
-            store.connect().await;
-            let locks = Locks::builder(Store::new(Arc::new(store))).owner(&OwnerId::unique()).build();
+            let store = servers.clone().open((number, life)).await;
+            let locks =
+                Locks::builder(store).owner(&OwnerId::sanitized(&format!("p{number}.{life}"))).build();
             let clients: Vec<_> = clients
                 .into_iter()
                 .map(|client| Client {
                     name: format!("p{number}.{life}/c{}", client.number),
                     locks: locks.clone(),
-                    server: server.clone(),
+                    servers: servers.clone(),
+                    has_modes: kind != StoreKind::Redlock,
+                    ttl_ms: if kind == StoreKind::Redlock { 400..2000 } else { 200..2000 },
                     clock: clock.clone(),
                     time: time.clone(),
                     random: stream(seed, &[5, client.number as u64, life]),
@@ -193,7 +203,7 @@ impl World {
             }
             locks.close(Duration::from_secs(5)).await
         });
-        Node { process, wakeups, work, life, stops: 0, is_down: false, stopped: Vec::new() }
+        Node { process, work, life, stops: 0, is_down: false, stopped: Vec::new() }
     }
 
     fn schedule(self: &Arc<Self>, fault: Fault) {
@@ -205,6 +215,7 @@ impl World {
     fn begin(&self, fault: Fault) {
         self.timeline.note("fault", || format!("begins: {fault}"));
         let until = nanos(fault.at + fault.lasts);
+        let link = |process| fault.server * PROCESSES + process;
         match fault.kind {
             FaultKind::Pause(number) | FaultKind::Crash(number) => {
                 let now = self.time.now();
@@ -213,16 +224,17 @@ impl World {
                 if let FaultKind::Crash(_) = fault.kind {
                     node.process.crash();
                     node.is_down = true;
+                    self.servers.end_process(number);
                     self.bury(number, now);
                 } else {
                     node.process.pause();
                 }
             }
-            FaultKind::PauseServer => self.server.pause(),
-            FaultKind::RestartServer => self.server.crash(),
-            FaultKind::CutRequests(number) => self.network.cut(number, Way::There, until),
-            FaultKind::CutReplies(number) => self.network.cut(number, Way::Back, until),
-            FaultKind::Slow(number, by) => self.network.slow(number, by, until),
+            FaultKind::PauseServer => self.servers.pause(fault.server),
+            FaultKind::RestartServer => self.servers.crash(fault.server),
+            FaultKind::CutRequests(number) => self.network.cut(link(number), Way::There, until),
+            FaultKind::CutReplies(number) => self.network.cut(link(number), Way::Back, until),
+            FaultKind::Slow(number, by) => self.network.slow(link(number), by, until),
         }
     }
 
@@ -243,8 +255,8 @@ impl World {
                     node.process.resume();
                 }
             }
-            FaultKind::PauseServer => self.server.resume(),
-            FaultKind::RestartServer => self.server.restart(),
+            FaultKind::PauseServer => self.servers.resume(fault.server),
+            FaultKind::RestartServer => self.servers.restart(fault.server),
             FaultKind::CutRequests(_) | FaultKind::CutReplies(_) | FaultKind::Slow(..) => {}
         }
     }
@@ -271,6 +283,10 @@ impl World {
             self.time.sleep_until(self.time.now() + 100 * MS).await;
             self.watch(&mut since, &mut violations);
         }
+        if self.plan.servers > 1 {
+            // A release ends with a majority of the replies, and the other servers are told in the background.
+            self.time.sleep_until(self.time.now() + nanos(LONGEST_BACKGROUND)).await;
+        }
         self.check_end(&mut violations).await;
         let stops = |section: &_| self.stops(section);
         let found = check::sections(&lock(&self.record).sections, TOLERANCE, stops);
@@ -290,7 +306,7 @@ impl World {
     /// Finds states of the store that last for too long: a lock that is free although a request waits, and a hold that no client has.
     fn watch(&self, since: &mut BTreeMap<String, u64>, violations: &mut Vec<Violation>) {
         let now = self.time.now();
-        let live = self.server.locks.live(self.server.now_us());
+        let live = self.servers.live();
         let bad: BTreeMap<String, (&'static str, Duration)> = live
             .iter()
             .filter_map(|LiveEntry { name, token, is_free_to_go }| match token {
@@ -340,39 +356,16 @@ impl World {
         for (at, what) in lock(&self.record).overlong.drain(..) {
             violations.push(Violation::new(at, "deadline", what));
         }
-        let grants = self.server.locks.grants();
-        let was_held = |grant: &&GrantRecord| lock(&self.record).had_hold(&grant.request.name, grant.token);
-        // A grant may expire before its process learns of it, and the request is granted the lock again.
-        let held: BTreeSet<_> = grants.iter().filter(was_held).map(|grant| grant.request.id).collect();
-        for grant in &grants {
-            let (name, (number, life)) = (&grant.request.name, grant.process);
-            let is_alive = lock(&self.nodes)[number].life == life;
-            if is_alive
-                && !held.contains(&grant.request.id)
-                && !self.server.was_release_sent(grant.request.id)
-            {
-                let what = format!("orphan: nobody has token {} of {name}, or releases it", grant.token);
-                violations.push(Violation::new(Server::to_run(grant.at), "orphan", what));
-            }
-        }
-        for (at, name) in self.server.locks.late() {
-            let at = Server::to_run(at);
-            violations.push(Violation::new(
-                at,
-                "late claim",
-                format!("a claim of {name} after its release has an effect"),
-            ));
-        }
+        let lives: Vec<u64> = lock(&self.nodes).iter().map(|node| node.life).collect();
+        let found_by_servers = {
+            let record = lock(&self.record);
+            self.servers.violations(&Events { record: &record, lives: &lives })
+        };
+        violations.extend(found_by_servers);
         let mut found = |kind, what: String| violations.push(Violation::new(now, kind, what));
-        let live = self.server.locks.live(self.server.now_us());
-        for entry in live {
+        for entry in self.servers.live() {
             let what = if entry.token.is_some() { "hold" } else { "queue entry" };
             found("leak", format!("leak: the server has a {what} of {}", entry.name));
-        }
-        for (number, node) in lock(&self.nodes).iter().enumerate() {
-            if !node.wakeups.is_empty() {
-                found("leak", format!("leak: p{number} has registered waiters"));
-            }
         }
         let works: Vec<_> = {
             let nodes = &mut *lock(&self.nodes);

@@ -1,6 +1,10 @@
 //! The waiters of a registry, and the requests that they wait for.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::sync::Notify;
 
@@ -12,8 +16,8 @@ pub(super) struct State {
     pub(super) waiters: HashMap<RequestId, Registration>,
     /// Reverse index: waiters by the request that they are blocked on.
     pub(super) followers: HashMap<RequestId, Vec<RequestId>>,
-    /// The waiters by ticket.
-    pub(super) tickets: HashMap<u64, RequestId>,
+    /// The waiters by ticket, in order of their registration.
+    pub(super) tickets: BTreeMap<u64, RequestId>,
     /// The last ticket assigned.
     last: u64,
 }

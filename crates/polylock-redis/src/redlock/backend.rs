@@ -213,8 +213,8 @@ impl RedlockBackend {
         if awaited == 0 {
             // On the I/O thread: a caller's runtime may end before the withdrawal begins.
             let (servers, request) = (self.servers.io_set().clone(), request.clone());
-            let runtime = servers.nodes[0].runtime().clone();
-            runtime.spawn(async move { servers.withdraw(&request, "", |_, _| false).await });
+            let executor = servers.nodes[0].executor().clone();
+            executor.spawn(async move { servers.withdraw(&request, "", |_, _| false).await });
             return;
         }
         self.servers

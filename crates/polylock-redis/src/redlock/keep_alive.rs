@@ -117,7 +117,9 @@ impl RedlockBackend {
         for (server, votes) in lost {
             let servers = self.servers.clone();
             // If it fails, the next renewal repeats it. If a release overtakes it, the server refuses it.
-            tokio::spawn(async move { restore_votes(&servers, server, votes).await });
+            self.servers.nodes[server]
+                .executor()
+                .spawn(async move { restore_votes(&servers, server, votes).await });
         }
     }
 }

@@ -17,10 +17,9 @@ use std::{
 };
 
 use polylock_core::{
-    Clock, Fault, LockName, Moment, Operation, Request, RequestId, Result, SystemClock, sync::lock,
+    Clock, Executor, Fault, LockName, Moment, Operation, Request, RequestId, Result, SystemClock, sync::lock,
 };
 use redis::{FromRedisValue, ScriptInvocation};
-use tokio::runtime::Handle;
 
 use super::{
     membership::{Membership, Observed},
@@ -59,7 +58,7 @@ mod code {
 pub(super) struct Node {
     pub(super) link: Link,
     /// The runtime that the link belongs to.
-    runtime: Handle,
+    executor: Executor,
     /// The same server on the link of the I/O thread; `None` if this is that link.
     io_node: Option<Arc<Self>>,
     server: Arc<Server>,
@@ -143,7 +142,7 @@ impl Node {
     /// Creates the node of a server, on a link that belongs to the present runtime, that of the I/O thread.
     pub(super) fn new(link: Link, delay: Option<Duration>) -> Self {
         let server = Arc::new(Server { delay, state: Mutex::default() });
-        Self { link, runtime: Handle::current(), io_node: None, server, reconnecting: Arc::default() }
+        Self { link, executor: Executor::current(), io_node: None, server, reconnecting: Arc::default() }
     }
 
     /// Creates another node of the server of `io`, the I/O thread's node, on a link that belongs to the present runtime. The link is
@@ -155,12 +154,12 @@ impl Node {
             link.get_connection().await.ok();
         }
         let server = io.server.clone();
-        Self { link, runtime: Handle::current(), io_node: Some(io), server, reconnecting: Arc::default() }
+        Self { link, executor: Executor::current(), io_node: Some(io), server, reconnecting: Arc::default() }
     }
 
     /// Returns the runtime that the link belongs to.
-    pub(super) const fn runtime(&self) -> &Handle {
-        &self.runtime
+    pub(super) const fn executor(&self) -> &Executor {
+        &self.executor
     }
 
     /// Returns true if the link belongs to a caller's runtime.
@@ -192,7 +191,7 @@ impl Node {
         let node = self.io_node.as_ref().filter(|io| io.link.run().is_none()).unwrap_or(self);
         let Ok(under_way) = node.reconnecting.clone().try_lock_owned() else { return };
         let node = node.clone();
-        node.runtime.clone().spawn(async move {
+        node.executor.clone().spawn(async move {
             let ping = redis::cmd("PING");
             let timeout = node.link.endpoint().operation_timeout;
             if node.link.run().is_some_and(|run| !node.matches_io_run(Some(&run))) {

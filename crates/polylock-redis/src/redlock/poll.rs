@@ -3,8 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use futures_util::{StreamExt, future::Either, stream::FuturesUnordered};
-use polylock_core::{Clock, Error, Fault, Operation, Result, SystemClock};
-use tokio::runtime::Handle;
+use polylock_core::{Clock, Error, Executor, Fault, Operation, Result, SystemClock};
 
 use super::{NAME, node::Node, tally::quorum};
 use crate::{
@@ -46,7 +45,7 @@ where
     // A silent server is an error even if nothing is sent to it, unless nothing was to be sent.
     let mut is_addressed = vec![true; nodes.len()];
     let mut messages = Messages {
-        runtime: nodes[0].runtime(),
+        executor: nodes[0].executor(),
         pending: FuturesUnordered::new(),
         is_for_caller: nodes[0].is_for_caller(),
     };
@@ -62,7 +61,7 @@ where
             continue;
         };
         messages.pending.push(if is_on_io_thread {
-            let (message, node) = (node.runtime().spawn(message), Arc::clone(node));
+            let (message, node) = (node.executor().spawn(message), Arc::clone(node));
             Either::Left(async move {
                 // On the I/O thread, only a panic ends the message without a reply.
                 let failed = |_| Err(node.link.failed(operation, Cause::TimedOut(timeout)));
@@ -113,7 +112,7 @@ where
 /// The messages without a reply yet.
 struct Messages<'a, F: Future<Output: Send> + Send + 'static> {
     /// The runtime that drives them.
-    runtime: &'a Handle,
+    executor: &'a Executor,
     pending: FuturesUnordered<F>,
     /// True if they end when this is dropped.
     is_for_caller: bool,
@@ -124,7 +123,7 @@ impl<F: Future<Output: Send> + Send + 'static> Messages<'_, F> {
     fn detach(&mut self) {
         let mut pending = std::mem::take(&mut self.pending);
         if !pending.is_empty() {
-            self.runtime.spawn(async move { while pending.next().await.is_some() {} });
+            self.executor.spawn(async move { while pending.next().await.is_some() {} });
         }
     }
 }

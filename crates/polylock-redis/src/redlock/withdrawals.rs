@@ -205,7 +205,7 @@ impl ServerSet {
     fn repeat(self: &Arc<Self>, index: usize) {
         let mut state = self.proposals().0;
         if !std::mem::replace(&mut state.repeats[index], true) {
-            self.nodes[index].runtime().spawn(self.clone().repeat_withdrawals(index));
+            self.nodes[index].executor().spawn(self.clone().repeat_withdrawals(index));
         }
     }
 

@@ -1,0 +1,249 @@
+//! The servers of the real Redis and Redlock clients. They execute the real scripts, and the driver talks to them byte by byte.
+//!
+//! | module | part |
+//! |---|---|
+//! | [`socket`] | the connections |
+//! | [`node`], [`resp`] | a server; its protocol |
+//! | [`database`], [`scripts`], [`packed`] | its data and commands; the interpreter of the scripts; the values that they pack |
+//! | [`locks`] | the state of the locks at a server |
+//! | [`planted`] | planted bugs |
+
+pub mod database;
+pub mod locks;
+pub mod node;
+pub mod packed;
+pub mod planted;
+pub mod resp;
+pub mod scripts;
+pub mod socket;
+
+use std::{
+    collections::BTreeSet,
+    io,
+    sync::{
+        Arc, Mutex, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use polylock_core::{
+    Clock, FencingToken, LockName, Store, SystemClock,
+    simulation::{Connecting, Stream},
+    sync::lock,
+};
+use polylock_redis::{redlock, single};
+
+use self::{
+    node::{Grant, Node},
+    socket::{Connection, Socket, Wires},
+};
+use super::{
+    check::Violation,
+    network::{Network, nanos},
+    plan::{PROCESSES, Plan, Planted, StoreKind, stream},
+    process::LocalClock,
+    servers::{Events, Life, LiveEntry, Opening, Servers},
+    time::Time,
+    timeline::Timeline,
+};
+
+/// The greatest difference between the clocks of servers that keep their data, in nanoseconds; and of those that lose them, which continue
+/// with numbers from their clocks: less than the time for which their votes do not count.
+const CLOCK_SPREAD: (u64, u64) = (200_000_000_000, 2_000_000_000);
+
+/// The longest time after a grant in which its release is sent, at the latest, unless the process has no connection.
+const LONGEST_UNSENT: Duration = Duration::from_secs(3);
+
+/// The pause between attempts to open the store.
+const REOPEN: Duration = Duration::from_millis(50);
+
+/// The servers of a run.
+#[derive(Debug)]
+pub struct RedisServers {
+    store: StoreKind,
+    planted: Option<Planted>,
+    seed: u64,
+    time: Arc<Time>,
+    wires: Arc<Wires>,
+    nodes: Vec<Arc<Node>>,
+    /// The number of connections.
+    connected: AtomicU64,
+    connections: Mutex<Vec<Weak<Connection>>>,
+    /// The attempts to connect: the process, the server, and the time.
+    attempts: Mutex<Vec<(usize, usize, u64)>>,
+}
+
+impl RedisServers {
+    /// Creates the servers of `plan`, which are up.
+    #[must_use]
+    pub fn new(
+        plan: &Plan,
+        (time, network, timeline): (Arc<Time>, Arc<Network>, Arc<Timeline>),
+    ) -> Arc<Self> {
+        let keeps_data = match plan.store {
+            StoreKind::Redlock => stream(plan.seed, &[7]).u8(..3) == 0,
+            _ => plan.planted != Some(Planted::RedisLostState),
+        };
+        let node = |number: usize| {
+            let random = stream(plan.seed, &[8, number as u64]);
+            let clock = &mut stream(plan.seed, &[9, number as u64]);
+            let spread = if keeps_data { CLOCK_SPREAD.0 } else { CLOCK_SPREAD.1 };
+            let clock = LocalClock::draw_within(time.clone(), clock, spread);
+            let changes = planted::changes(plan.planted);
+            let keeps_data = keeps_data && plan.planted != Some(Planted::RedlockNoDelay);
+            let node = Node::new(number, clock, keeps_data, changes, timeline.clone(), random);
+            node.admit(locks::NAMESPACE);
+            node
+        };
+        let nodes = (0..plan.servers).map(node).collect();
+        Arc::new(Self {
+            store: plan.store,
+            planted: plan.planted,
+            seed: plan.seed,
+            wires: Wires::new(time.clone(), network),
+            time,
+            nodes,
+            connected: AtomicU64::new(0),
+            connections: Mutex::default(),
+            attempts: Mutex::default(),
+        })
+    }
+
+    async fn connect_store(&self) -> polylock_core::Result<Store> {
+        let hosts: Vec<String> = self.nodes.iter().map(|node| format!("n{}", node.number)).collect();
+        match self.store {
+            StoreKind::Redlock => {
+                let restart = if self.planted == Some(Planted::RedlockNoDelay) { "trust" } else { "delay" };
+                let keys = format!("polylock.max_ttl=2s&polylock.restart={restart}");
+                redlock::connect(redlock::Config::new(&format!("redlock://{}?{keys}", hosts.join(",")))?)
+                    .await
+            }
+            _ => single::connect(single::Config::new(&format!("redis://{}", hosts[0]))?).await,
+        }
+    }
+}
+
+impl Servers for RedisServers {
+    fn open(self: Arc<Self>, _: Life) -> Opening {
+        Box::pin(async move {
+            loop {
+                match self.connect_store().await {
+                    Ok(store) => return store,
+                    Err(error) => assert!(error.is_temporary(), "{}", error.chain()),
+                }
+                SystemClock.sleep_until(SystemClock.now() + REOPEN).await;
+            }
+        })
+    }
+
+    fn connect(&self, process: usize, address: &str) -> Connecting {
+        let server = address.strip_prefix('n').and_then(|it| it.split(':').next()?.parse::<usize>().ok());
+        let Some(node) = server.and_then(|server| self.nodes.get(server)) else {
+            let error = io::Error::other(format!("no server at {address}"));
+            return Box::pin(async { Err(error) });
+        };
+        let number = self.connected.fetch_add(1, Ordering::Relaxed);
+        let link = node.number * PROCESSES + process;
+        let socket = Connection::open(
+            number,
+            process,
+            node,
+            link,
+            self.wires.clone(),
+            stream(self.seed, &[10, number]),
+        );
+        lock(&self.attempts).push((process, node.number, self.time.now()));
+        let connections = &mut lock(&self.connections);
+        connections.retain(|connection| connection.strong_count() > 0);
+        connections.push(Arc::downgrade(socket.connection()));
+        Box::pin(async { Ok(Box::new(Socket::accepted(socket).await?) as Box<dyn Stream>) })
+    }
+
+    fn end_process(&self, process: usize) {
+        let connections: Vec<_> = lock(&self.connections).iter().filter_map(Weak::upgrade).collect();
+        connections
+            .iter()
+            .filter(|connection| connection.process == process)
+            .for_each(Connection::end_process);
+    }
+
+    fn pause(&self, server: usize) {
+        self.nodes[server].pause();
+    }
+
+    fn resume(&self, server: usize) {
+        self.nodes[server].resume();
+    }
+
+    fn crash(&self, server: usize) {
+        self.nodes[server].crash();
+    }
+
+    fn restart(&self, server: usize) {
+        self.nodes[server].restart();
+    }
+
+    fn expires(&self, name: &LockName, token: FencingToken) -> Option<u64> {
+        let [node] = &self.nodes[..] else { return None };
+        let key = format!("{{{}}}:h:{}", locks::NAMESPACE, name.as_str());
+        let holds = node.inspect(|database| locks::held(database, &key));
+        holds.iter().find(|hold| hold.token == token.as_i64()).map(|hold| node.to_run(hold.expires_us))
+    }
+
+    fn live(&self) -> Vec<LiveEntry> {
+        let live: BTreeSet<_> = self.nodes.iter().flat_map(|node| node.inspect(locks::live)).collect();
+        live.into_iter().collect()
+    }
+
+    fn violations(&self, events: &Events<'_>) -> Vec<Violation> {
+        let late = self.nodes.iter().flat_map(|node| node.late());
+        let late = late.map(|(at, holds)| {
+            Violation::new(at, "late claim", format!("a claim after its release has an effect in {holds}"))
+        });
+        late.chain(self.orphans(events)).collect()
+    }
+}
+
+impl RedisServers {
+    /// Returns the holds and votes that no living process has had, or has tried to end although it was connected to the server.
+    fn orphans(&self, events: &Events<'_>) -> Vec<Violation> {
+        let grants: Vec<_> = self.nodes.iter().flat_map(|node| node.grants()).collect();
+        let calls = self.wires.calls();
+        let is_release = |script: &[u8]| self.nodes.iter().any(|node| node.is_release(script));
+        let ended: BTreeSet<_> = calls
+            .iter()
+            .filter(|call| is_release(&call.script))
+            .map(|call| (call.server, &call.argument))
+            .collect();
+        let was_held = |(name, token): &(LockName, i64)| events.record.had_hold(name, token.cast_unsigned());
+        let held: BTreeSet<_> =
+            grants.iter().filter(|(lock, _)| was_held(lock)).map(|(_, grant)| &grant.request).collect();
+        // The process of an owner that is alive.
+        let alive = |owner: &[u8]| {
+            let (process, life) = std::str::from_utf8(owner).ok()?.strip_prefix('p')?.split_once('.')?;
+            let (process, life): (usize, u64) = (process.parse().ok()?, life.parse().ok()?);
+            (events.lives.get(process) == Some(&life)).then_some(process)
+        };
+        let attempts = lock(&self.attempts);
+        let was_connected = |process: usize, grant: &Grant| {
+            let window = grant.at..grant.at + nanos(LONGEST_UNSENT);
+            let is_failure = |(by, server, at): &(usize, usize, u64)| {
+                (*by, *server) == (process, grant.server) && window.contains(at)
+            };
+            !attempts.iter().any(is_failure)
+        };
+        let is_orphan = |grant: &Grant| {
+            alive(&grant.owner).is_some_and(|process| was_connected(process, grant))
+                && !held.contains(&grant.request)
+                && !ended.contains(&(grant.server, &grant.request))
+        };
+        let orphans = grants.iter().filter(|(_, grant)| is_orphan(grant));
+        orphans
+            .map(|((name, token), Grant { at, server, .. })| {
+                let what = format!("orphan: nobody has token {token} of {name} at n{server}, or releases it");
+                Violation::new(*at, "orphan", what)
+            })
+            .collect()
+    }
+}

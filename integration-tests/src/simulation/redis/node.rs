@@ -1,0 +1,376 @@
+//! A simulated server: its connections, its commands, its scripts and its clock.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+    mem,
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+use fastrand::Rng;
+use polylock_core::{LockName, sync::lock};
+
+use super::{
+    database::Database,
+    locks::{self, Held},
+    resp::{Command, Reply, take_command},
+    scripts::{Changes, Scripts},
+    socket::{Connection, Segment},
+};
+use crate::simulation::{network::Way, process::LocalClock, timeline::Timeline};
+
+/// The time on the servers' clocks at the begin of a run, in microseconds since 1970.
+const EPOCH_US: i64 = 1_700_000_000_000_000;
+
+/// A server.
+#[derive(Debug)]
+pub struct Node {
+    /// Its number in the run.
+    pub number: usize,
+    clock: LocalClock,
+    /// True if a restart keeps the data.
+    keeps_data: bool,
+    /// The texts of the scripts that are replaced, for a planted bug.
+    changes: Changes,
+    timeline: Arc<Timeline>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    random: Rng,
+    /// The number of restarts.
+    life: u32,
+    is_paused: bool,
+    stop: Option<Stop>,
+    connections: BTreeMap<u64, (Arc<Connection>, Vec<u8>)>,
+    /// The data that has arrived during a pause, by connection.
+    arrived: Vec<(Arc<Connection>, Vec<u8>)>,
+    database: Database,
+    scripts: Scripts,
+    /// The ids of the requests that were released.
+    released: BTreeSet<Vec<u8>>,
+    /// The holds that were found after the release of their requests.
+    late: Vec<(u64, String)>,
+    /// The holds or votes that the server has given, by lock and token.
+    grants: BTreeMap<(LockName, i64), Grant>,
+}
+
+/// A hold or a vote that a server has given.
+#[derive(Debug, Clone)]
+pub struct Grant {
+    /// The time of the run.
+    pub at: u64,
+    /// The server.
+    pub server: usize,
+    /// The id of the request.
+    pub request: Vec<u8>,
+    /// The owner, which is the process in one of its lives.
+    pub owner: Vec<u8>,
+}
+
+/// The way in which a server is down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stop {
+    /// Its machine refuses connections.
+    Refuses,
+    /// Nothing replies.
+    Silent,
+}
+
+impl Node {
+    /// Creates a server that is up.
+    #[must_use]
+    pub fn new(
+        number: usize,
+        clock: LocalClock,
+        keeps_data: bool,
+        changes: Changes,
+        timeline: Arc<Timeline>,
+        random: Rng,
+    ) -> Arc<Self> {
+        let state = State {
+            random,
+            life: 0,
+            is_paused: false,
+            stop: None,
+            connections: BTreeMap::new(),
+            arrived: Vec::new(),
+            database: Database::default(),
+            scripts: Scripts::default(),
+            released: BTreeSet::new(),
+            late: Vec::new(),
+            grants: BTreeMap::new(),
+        };
+        Arc::new(Self { number, clock, keeps_data, changes, timeline, state: Mutex::new(state) })
+    }
+
+    /// Returns the time of the server's clock, in microseconds since 1970.
+    #[must_use]
+    pub fn now_us(&self) -> i64 {
+        EPOCH_US + (self.clock.now() / 1000).cast_signed()
+    }
+
+    /// Returns the time of the run at which the server's clock shows `us`.
+    #[must_use]
+    pub fn to_run(&self, us: i64) -> u64 {
+        self.clock.to_run((us - EPOCH_US).max(0).cast_unsigned() * 1000)
+    }
+
+    /// Returns the run id.
+    fn run_id(&self, life: u32) -> String {
+        format!("{:020x}{life:020x}", self.number + 1)
+    }
+
+    /// Executes a command at the server itself.
+    pub fn execute(&self, command: &[&str]) {
+        let command: Command = command.iter().map(|word| word.as_bytes().to_vec()).collect();
+        self.inspect(|database| database.execute(&command));
+    }
+
+    /// Sets the membership of the server for `namespace` as if an operator had admitted it.
+    pub fn admit(&self, namespace: &str) {
+        let durable = u8::from(self.keeps_data);
+        let member = format!("confirmed {} {durable} 0 0", self.run_id(0));
+        self.execute(&["SET", &format!("{{{namespace}}}:member"), &member]);
+    }
+
+    /// Calls `look` with the data at the present time.
+    pub fn inspect<T>(&self, look: impl FnOnce(&mut Database) -> T) -> T {
+        let mut state = self.lock();
+        state.database.now_us = self.now_us();
+        look(&mut state.database)
+    }
+
+    /// Returns the holds that were found after the release of their requests, with the times.
+    pub fn late(&self) -> Vec<(u64, String)> {
+        self.lock().late.clone()
+    }
+
+    /// Returns the holds or votes that the server has given, by lock and token.
+    #[must_use]
+    pub fn grants(&self) -> BTreeMap<(LockName, i64), Grant> {
+        self.lock().grants.clone()
+    }
+
+    /// Returns true if this server has a script with this checksum that releases or withdraws.
+    #[must_use]
+    pub fn is_release(&self, script: &[u8]) -> bool {
+        self.lock().scripts.get(script).is_some_and(|script| matches!(script.purpose, "release" | "withdraw"))
+    }
+
+    /// Receives a segment from a process.
+    pub fn receive(&self, connection: &Arc<Connection>, segment: &Segment) {
+        let mut state = self.lock();
+        match (state.stop, segment) {
+            (Some(Stop::Silent), _) => {}
+            (Some(Stop::Refuses), _) => connection.send(Way::Back, Segment::Close),
+            (None, Segment::Open) => {
+                state.connections.insert(connection.number, (connection.clone(), Vec::new()));
+                connection.send(Way::Back, Segment::Open);
+            }
+            (None, Segment::Close) => state.close(connection.number),
+            (None, Segment::Data(_)) if !state.connections.contains_key(&connection.number) => {
+                connection.send(Way::Back, Segment::Close);
+            }
+            (None, Segment::Data(bytes)) if state.is_paused => {
+                state.arrived.push((connection.clone(), bytes.clone()));
+            }
+            (None, Segment::Data(bytes)) => self.read(&mut state, connection, bytes),
+        }
+    }
+
+    /// Executes the commands that are complete with these `bytes`, and sends the replies.
+    fn read(&self, state: &mut State, connection: &Arc<Connection>, bytes: &[u8]) {
+        let number = connection.number;
+        let Some((_, input)) = state.connections.get_mut(&number) else { return };
+        input.extend(bytes);
+        let mut out = BTreeMap::<u64, Vec<u8>>::new();
+        while let Some(command) =
+            state.connections.get_mut(&number).and_then(|(_, input)| take_command(input))
+        {
+            state.database.now_us = self.now_us();
+            let replies = self.run(state, connection, &command);
+            replies.iter().for_each(|reply| reply.encode(out.entry(number).or_default()));
+            for (channel, message) in mem::take(&mut state.database.published) {
+                let push = [Reply::text("message"), Reply::Bulk(channel.clone()), Reply::Bulk(message)];
+                let push = Reply::Push(push.to_vec());
+                for subscriber in state.database.subscribers.get(&channel).into_iter().flatten() {
+                    push.encode(out.entry(*subscriber).or_default());
+                }
+            }
+        }
+        for (number, bytes) in out {
+            if let Some((connection, _)) = state.connections.get(&number) {
+                connection.send(Way::Back, Segment::Data(bytes));
+            }
+        }
+    }
+
+    /// Executes a command of a connection, and returns the replies.
+    fn run(&self, state: &mut State, connection: &Connection, command: &Command) -> Vec<Reply> {
+        let word =
+            |index: usize| command.get(index).map_or("", |word| std::str::from_utf8(word).unwrap_or(""));
+        let reply = match (word(0), word(1)) {
+            ("HELLO", _) => Reply::Map(
+                ["server", "redis", "version", "7.2.0", "mode", "standalone"].map(Reply::text).to_vec(),
+            ),
+            ("CLIENT" | "SELECT", _) => Reply::Status("OK"),
+            ("PING", _) => Reply::Status("PONG"),
+            ("INFO", _) => Reply::text(self.info(state.life)),
+            ("CONFIG", "GET") if word(2) == "appendfsync" => {
+                Reply::Map(["appendfsync", "always"].map(Reply::text).to_vec())
+            }
+            ("CONFIG", "GET") => Reply::Map(Vec::new()),
+            ("SUBSCRIBE", _) => {
+                let subscribed = |(index, channel): (usize, &Vec<u8>)| {
+                    state.database.subscribers.entry(channel.clone()).or_default().insert(connection.number);
+                    let count = Reply::Int(i64::try_from(index + 1).unwrap_or(0));
+                    Reply::Push(vec![Reply::text("subscribe"), Reply::Bulk(channel.clone()), count])
+                };
+                return command[1..].iter().enumerate().map(subscribed).collect();
+            }
+            ("SCRIPT", "LOAD") => Reply::text(state.scripts.load(word(2), self.changes)),
+            ("EVALSHA", _) => self.run_script(state, connection, &command[1..]),
+            _ => state.database.execute(command),
+        };
+        vec![reply]
+    }
+
+    fn run_script(&self, state: &mut State, connection: &Connection, arguments: &[Vec<u8>]) -> Reply {
+        let [checksum, arguments @ ..] = arguments else { return Reply::Error("ERR no script".to_owned()) };
+        let Some(script) = state.scripts.get(checksum).cloned() else {
+            return Reply::Error("NOSCRIPT No matching script. Please use EVAL.".to_owned());
+        };
+        let reply = script.run(arguments, &mut state.database);
+        self.timeline.note(format_args!("n{}", self.number), || {
+            format!(
+                "p{} {} {}: {}",
+                connection.process,
+                script.purpose,
+                shown(arguments),
+                shown_reply(&reply)
+            )
+        });
+        let at = self.clock.to_run(self.clock.now());
+        state.record_grants(at, self.number, script.purpose, arguments);
+        reply
+    }
+
+    fn info(&self, life: u32) -> String {
+        let mut info = String::new();
+        for (key, value) in [
+            ("redis_version", "7.2.0"),
+            ("redis_mode", "standalone"),
+            ("role", "master"),
+            ("maxmemory_policy", "noeviction"),
+            ("aof_enabled", if self.keeps_data { "1" } else { "0" }),
+            ("run_id", &self.run_id(life)),
+        ] {
+            write!(info, "{key}:{value}\r\n").ok();
+        }
+        info
+    }
+
+    /// Stops the server.
+    pub fn pause(&self) {
+        self.lock().is_paused = true;
+    }
+
+    /// Continues, and executes the commands that have arrived.
+    pub fn resume(&self) {
+        let mut state = self.lock();
+        state.is_paused = false;
+        for (connection, bytes) in mem::take(&mut state.arrived) {
+            self.read(&mut state, &connection, &bytes);
+        }
+    }
+
+    /// Ends the server. Commands that have arrived are lost.
+    pub fn crash(&self) {
+        let mut state = self.lock();
+        let stop = if state.random.bool() { Stop::Refuses } else { Stop::Silent };
+        state.stop = Some(stop);
+        state.arrived.clear();
+        for (connection, _) in mem::take(&mut state.connections).into_values() {
+            if stop == Stop::Refuses {
+                connection.send(Way::Back, Segment::Close);
+            }
+        }
+        let before = mem::take(&mut state.database);
+        if self.keeps_data {
+            state.database = before.without_subscribers();
+        }
+        state.scripts = Scripts::default();
+        state.life += 1;
+    }
+
+    /// Starts the server again.
+    pub fn restart(&self) {
+        self.lock().stop = None;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+}
+
+impl State {
+    /// Ends a connection.
+    fn close(&mut self, number: u64) {
+        self.connections.remove(&number);
+        self.database.subscribers.retain(|_, connections| {
+            connections.remove(&number);
+            !connections.is_empty()
+        });
+    }
+
+    /// Records the holds and votes in the locks of a script that has just run, and finds those of requests that were released before.
+    fn record_grants(&mut self, at: u64, server: usize, purpose: &str, arguments: &[Vec<u8>]) {
+        let keys = number_of_keys(arguments);
+        if purpose == "release" {
+            self.released.extend(arguments.get(keys + 1).cloned());
+        }
+        for key in arguments.iter().skip(1).take(keys).filter_map(|key| std::str::from_utf8(key).ok()) {
+            let Some(name) = locks::lock_of(key) else { continue };
+            for Held { request, token, owner, .. } in locks::held(&mut self.database, key) {
+                if purpose == "claim" && self.released.contains(&request) {
+                    self.late.push((at, key.to_owned()));
+                }
+                let grant = || Grant { at, server, request, owner };
+                self.grants.entry((name.clone(), token)).or_insert_with(grant);
+            }
+        }
+    }
+}
+
+fn number_of_keys(arguments: &[Vec<u8>]) -> usize {
+    let number = arguments.first().and_then(|keys| std::str::from_utf8(keys).ok());
+    number.and_then(|keys| keys.parse().ok()).unwrap_or(0)
+}
+
+/// Returns the locks and the arguments of a script in a readable form.
+fn shown(arguments: &[Vec<u8>]) -> String {
+    let (keys, arguments) = arguments.get(1..).unwrap_or_default().split_at(number_of_keys(arguments));
+    let locks = keys
+        .iter()
+        .filter_map(|key| Some(locks::lock_of(std::str::from_utf8(key).ok()?)?.as_str().to_owned()));
+    let arguments = arguments.iter().map(|argument| match std::str::from_utf8(argument) {
+        Ok(text) if !text.contains('\0') => text.to_owned(),
+        _ => argument.iter().take(4).fold("#".to_owned(), |text, byte| format!("{text}{byte:02x}")),
+    });
+    locks.chain(arguments).collect::<Vec<_>>().join(" ")
+}
+
+fn shown_reply(reply: &Reply) -> String {
+    match reply {
+        Reply::Nil => "nil".to_owned(),
+        Reply::Int(number) => number.to_string(),
+        Reply::Bulk(text) => String::from_utf8_lossy(text).into_owned(),
+        Reply::Status(text) => (*text).to_owned(),
+        Reply::Error(text) => text.clone(),
+        Reply::Array(values) | Reply::Map(values) | Reply::Push(values) => {
+            format!("[{}]", values.iter().map(shown_reply).collect::<Vec<_>>().join(" "))
+        }
+    }
+}

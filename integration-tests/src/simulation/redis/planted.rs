@@ -1,0 +1,46 @@
+//! The planted bugs of the real stores: lines of the scripts that are changed at the server.
+
+use super::scripts::Changes;
+use crate::simulation::plan::Planted;
+
+/// Returns the changes of the scripts for a bug; none for a bug of another kind.
+#[must_use]
+pub const fn changes(planted: Option<Planted>) -> Changes {
+    let Some(planted) = planted else { return &[] };
+    match planted {
+        Planted::RedisLateClaim => &[
+            ("if now <= tonumber(ARGV[10]) then", "if true then"),
+            ("if now > tonumber(ARGV[10]) then", "if false then"),
+            ("if redis.call('ZSCORE', RELEASED, id) or notice_for(id) then", "if notice_for(id) then"),
+        ],
+        Planted::RedisUncheckedClaim => {
+            &[("if not place and bit.band(mode, ahead) == 0 then", "if not place then")]
+        }
+        Planted::RedisUncheckedHandover => &[("    settle(conflicts)\n", "    settle(0)\n")],
+        Planted::RedisForeignRelease => &[
+            ("redis.call('HDEL', KEYS[1], ARGV[1])", "redis.call('DEL', KEYS[1])"),
+            ("local removed = redis.call('HDEL', HOLDS, id)", "local removed = redis.call('DEL', HOLDS)"),
+        ],
+        Planted::RedisNoFallback => &[(
+            "mine, ahead = settle(ahead, id, ttl)",
+            "if redis.call('EXISTS', QUEUE) == 1 then mine, ahead = nil, EVERYBODY end",
+        )],
+        Planted::RedisFalseRenewal => &[("        entry[5] = now + ttl\n        prolong", "        prolong")],
+        Planted::RedisEarlyToken => &[(
+            "local token, left = draw(), waiter[4] - now",
+            "local token, left = tonumber(place), waiter[4] - now",
+        )],
+        Planted::RedlockLiveVote => &[("is_of(id) and (number == 0 or entry[1] <= number)", "is_of(id)")],
+        Planted::RedlockUnmarkedVote => &[(
+            "return {YES, number, tonumber(ttl), now, member, ''}",
+            "return {number % 4 == 0 and TOO_FAR or YES, number, tonumber(ttl), now, member, ''}",
+        )],
+        Planted::RedlockLateProposal => &[("if number <= last then", "if false then")],
+        Planted::RedlockForeignRelease => &[("local removed = is_of(id) and", "local removed = value and")],
+        Planted::RedlockSecondVote => &[("if value and not is_of(id) then", "if false then")],
+        Planted::RedlockFalseAcknowledgement => {
+            &[("    redis.call('DEL', VOTE)\nend\nif number", "end\nif number")]
+        }
+        _ => &[],
+    }
+}

@@ -1,0 +1,70 @@
+//! The servers of a run, as the processes, the faults and the checks see them. Each store has its own.
+
+use std::{fmt, io, pin::Pin, sync::Arc};
+
+use polylock_core::{FencingToken, LockName, Store, simulation::Connecting};
+
+use super::{check::Violation, workload::Record};
+
+/// A process in one of its lives: its number, and the number of its restarts.
+pub type Life = (usize, u64);
+
+/// A future that opens the store.
+pub type Opening = Pin<Box<dyn Future<Output = Store> + Send>>;
+
+/// A live entry at the servers.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LiveEntry {
+    /// The lock.
+    pub name: LockName,
+    /// The token of a hold; `None` for a request that waits.
+    pub token: Option<u64>,
+    /// True for a request that could hold the lock.
+    pub is_free_to_go: bool,
+}
+
+/// The events of a run outside of the servers.
+#[derive(Debug)]
+pub struct Events<'a> {
+    /// The record of the clients.
+    pub record: &'a Record,
+    /// The present life of each process.
+    pub lives: &'a [u64],
+}
+
+/// The servers of a run.
+pub trait Servers: fmt::Debug + Send + Sync {
+    /// Opens the store in the process that polls the future.
+    fn open(self: Arc<Self>, life: Life) -> Opening;
+
+    /// Opens a connection from a process to a server. By default there is none.
+    fn connect(&self, _process: usize, address: &str) -> Connecting {
+        let error = io::Error::other(format!("no server at {address}"));
+        Box::pin(async { Err(error) })
+    }
+
+    /// Ends the connections of a process that has crashed.
+    fn end_process(&self, _process: usize) {}
+
+    /// Stops a server.
+    fn pause(&self, server: usize);
+
+    /// Continues a server, which executes the calls that have arrived.
+    fn resume(&self, server: usize);
+
+    /// Ends a server. Calls that have arrived are lost.
+    fn crash(&self, server: usize);
+
+    /// Starts a server again.
+    fn restart(&self, server: usize);
+
+    /// Returns the time of the run at which the hold of `name` with `token` expires, unless it was renewed later; `None` if that is not
+    /// known.
+    fn expires(&self, name: &LockName, token: FencingToken) -> Option<u64>;
+
+    /// Returns the live entries.
+    fn live(&self) -> Vec<LiveEntry>;
+
+    /// Returns the broken promises that the servers know of, at the end of a run.
+    fn violations(&self, events: &Events<'_>) -> Vec<Violation>;
+}
