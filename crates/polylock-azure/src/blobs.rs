@@ -389,6 +389,15 @@ impl Blobs {
         self.send(timeout, blob.delete(Some(options))).await.map(drop)
     }
 
+    /// Deletes a blob, although it may be leased.
+    pub(crate) async fn break_and_delete(&self, blob: &str, timeout: Duration) -> Result<(), Cause> {
+        let now = BlobClientBreakLeaseOptions { break_period: Some(0), ..Default::default() };
+        let broken = self.send(timeout, self.container.blob_client(blob).break_lease(Some(now))).await;
+        // One without a lease refuses that; a failure of another kind meets the deletion, too.
+        drop(broken);
+        self.delete(blob, None, timeout).await
+    }
+
     /// Lists the blobs with names that begin with `prefix`, with their metadata, one page at a time.
     pub(crate) fn list(
         &self,

@@ -1,8 +1,9 @@
 //! Opens the store: checks the access to the container, and creates it if it is missing.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
+use futures_util::TryStreamExt;
 use polylock_core::{
     Capabilities, Clock, FirstStep, LockName, Modes, Operation, Order, QueueLease, Result, Scope, Store,
     StoreConfig, SystemClock, waiter_queues::WaiterQueues,
@@ -44,6 +45,32 @@ impl StoreConfig for Config {
     async fn open(&self) -> Result<Store> {
         connect(self.clone()).await
     }
+
+    fn in_namespace(&self, name: &str) -> Option<Arc<dyn StoreConfig>> {
+        Some(Arc::new(Self { prefix: name.to_owned(), ..self.clone() }))
+    }
+
+    async fn delete_namespaces(&self, names: &[String]) -> Result<()> {
+        polylock_core::io::run(NAME, delete(self.clone(), names.to_vec())).await?
+    }
+}
+
+/// Deletes all blobs of these paths. A lease, which keeps its blob from being deleted, is broken first.
+async fn delete(config: Config, names: Vec<String>) -> Result<()> {
+    config.check()?;
+    let (blobs, timeout) = (Blobs::new(&config)?, config.operation_timeout);
+    let deleted = async {
+        for name in names {
+            let mut pages = pin!(blobs.list(format!("{name}/"), timeout)?);
+            while let Some((items, _)) = pages.try_next().await? {
+                for blob in items.into_iter().filter_map(|item| item.name) {
+                    blobs.break_and_delete(&blob, timeout).await?;
+                }
+            }
+        }
+        Ok(())
+    };
+    deleted.await.map_err(|cause: Cause| cause.at(Operation::Connect, &config.endpoint()))
 }
 
 async fn open(config: Config) -> Result<Store> {

@@ -1,5 +1,7 @@
 //! The configuration of a store, as the code that selects a store by URL needs it.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 
 use crate::{ConfigError, Result, Store};
@@ -64,5 +66,25 @@ pub trait StoreConfig: Send + Sync + 'static {
     /// Once polled, it is carried out even if it is dropped.
     async fn admit(&self) -> Result<Option<Vec<String>>> {
         Ok(None)
+    }
+
+    /// Returns the configuration of the namespace `name` in the same store, with locks of its own, for a program that tests the store and
+    /// then [deletes](Self::delete_namespaces) what it has created. `name` is a letter, and then up to 40 lower-case letters, digits or
+    /// `_`. `None`, the default, if the store has no namespaces that can be deleted.
+    fn in_namespace(&self, _name: &str) -> Option<Arc<dyn StoreConfig>> {
+        None
+    }
+
+    /// Deletes these namespaces with all their locks, and everything that was created for them: tables, keys, nodes or blobs. The caller
+    /// must have created them through [`in_namespace`](Self::in_namespace), and no program may use them any more. A namespace that
+    /// does not exist is skipped.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open). Another call deletes what is left.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the rest undeleted.
+    async fn delete_namespaces(&self, _names: &[String]) -> Result<()> {
+        Ok(())
     }
 }

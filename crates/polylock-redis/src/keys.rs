@@ -114,7 +114,7 @@ impl Keys {
 
     /// Returns the pattern for keys of these kinds, of all locks with names that begin with `names`.
     pub(crate) fn pattern(&self, kinds: &str, names: &str) -> String {
-        let bucket = if self.bucketed { ":[0-9a-f][0-9a-f]" } else { "" };
+        let bucket = self.bucket_pattern();
         format!("{{{}{bucket}}}:[{kinds}]:{}*", escape_pattern(&self.prefix), escape_pattern(names))
     }
 
@@ -130,10 +130,7 @@ impl Keys {
     ) -> Result<BTreeSet<LockName>> {
         let (mut cursor, mut found, pattern) = (0, BTreeSet::new(), self.pattern(kinds, names));
         loop {
-            let mut scan = redis::cmd("SCAN");
-            scan.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(SCAN_COUNT);
-            let reply = link.call(Operation::Inspect, INSPECT_TIMEOUT, Call::Command(&scan)).await.outcome?;
-            let (next, keys): (u64, Vec<Vec<u8>>) = link.read(Operation::Inspect, reply)?;
+            let (next, keys) = scan(link, cursor, &pattern).await?;
             let keys = keys.iter().filter_map(|key| str::from_utf8(key).ok());
             found.extend(keys.filter_map(|key| self.name(key)));
             if next == 0 {
@@ -141,6 +138,10 @@ impl Keys {
             }
             cursor = next;
         }
+    }
+
+    fn bucket_pattern(&self) -> &'static str {
+        if self.bucketed { ":[0-9a-f][0-9a-f]" } else { "" }
     }
 
     /// Returns the name of the lock that `key` belongs to; `None` for another key.
@@ -152,6 +153,49 @@ impl Keys {
         let expected = if self.bucketed { format!(":{}", Bucket::of(&name)) } else { String::new() };
         (bucket == expected).then_some(name)
     }
+}
+
+/// Deletes all keys of these prefixes on the server of `link`, in a cluster or not, with one scan.
+///
+/// # Errors
+/// If the server is unavailable, or the user may not delete keys.
+pub(crate) async fn delete_all(link: &Link, prefixes: &[String]) -> Result<()> {
+    let Some(first) = prefixes.first() else { return Ok(()) };
+    let is_common = |end: &usize| prefixes.iter().all(|prefix| prefix.starts_with(&first[..*end]));
+    let common = (0..=first.len()).rev().find(is_common).unwrap_or(0);
+    let pattern = format!("{{{}*", escape_pattern(&first[..common]));
+    // The key of another prefix that begins in the same way is kept.
+    let is_ours = |key: &[u8]| {
+        let tag = str::from_utf8(key)
+            .ok()
+            .and_then(|key| key.strip_prefix('{')?.split_once('}'))
+            .map(|(tag, _)| tag);
+        tag.is_some_and(|tag| {
+            let prefix = tag.split_once(':').map_or(tag, |(prefix, _)| prefix);
+            prefixes.iter().any(|own| own == prefix)
+        })
+    };
+    let mut cursor = 0;
+    loop {
+        let (next, keys) = scan(link, cursor, &pattern).await?;
+        for key in keys.iter().filter(|key| is_ours(key)) {
+            let mut delete = redis::cmd("DEL");
+            delete.arg(key);
+            link.call(Operation::Inspect, INSPECT_TIMEOUT, Call::Command(&delete)).await.outcome?;
+        }
+        if next == 0 {
+            return Ok(());
+        }
+        cursor = next;
+    }
+}
+
+/// Scans some keys, from `cursor`. Returns the next cursor, 0 at the end, and the keys that match `pattern`.
+async fn scan(link: &Link, cursor: u64, pattern: &str) -> Result<(u64, Vec<Vec<u8>>)> {
+    let mut scan = redis::cmd("SCAN");
+    scan.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(SCAN_COUNT);
+    let reply = link.call(Operation::Inspect, INSPECT_TIMEOUT, Call::Command(&scan)).await.outcome?;
+    link.read(Operation::Inspect, reply)
 }
 
 /// Returns the status of the locks of `names` that are in use, in the order of their names. A few are inspected at a time, each with a time

@@ -8,7 +8,7 @@ use polylock_core::{
     StoreConfig, SystemClock,
 };
 
-use crate::{NAME, backend::ZooKeeperBackend, config::Config, sessions::Sessions};
+use crate::{NAME, backend::ZooKeeperBackend, config::Config, session::none_if_missing, sessions::Sessions};
 
 /// The shortest lease. The session timeout limits the longest one.
 const MIN_LEASE: Duration = Duration::from_millis(100);
@@ -34,6 +34,46 @@ impl StoreConfig for Config {
     fn has_sessions(&self) -> bool {
         true
     }
+
+    /// The namespace is a node beside the root: a child of the root would be the node of a lock.
+    fn in_namespace(&self, name: &str) -> Option<Arc<dyn StoreConfig>> {
+        Some(Arc::new(Self { root: self.sibling(name), ..self.clone() }))
+    }
+
+    async fn delete_namespaces(&self, names: &[String]) -> Result<()> {
+        let roots = names.iter().map(|name| self.sibling(name)).collect();
+        polylock_core::io::run(NAME, delete(self.clone(), roots)).await?
+    }
+}
+
+impl Config {
+    /// Returns the path of the node `name` beside the root.
+    fn sibling(&self, name: &str) -> String {
+        let (parent, _) = self.root.rsplit_once('/').unwrap_or_default();
+        format!("{parent}/{name}")
+    }
+}
+
+/// Deletes these nodes and everything below them: the nodes of locks, and of requests that still exist.
+async fn delete(config: Config, roots: Vec<String>) -> Result<()> {
+    let sessions = Sessions::new(config)?;
+    let session = sessions.current().await.map_err(|cause| sessions.failed(Operation::Connect, cause))?;
+    let mut open = roots;
+    while let Some(path) = open.pop() {
+        let deleted = match none_if_missing(session.client.list_children(&path).await) {
+            Ok(Some(children)) if !children.is_empty() => {
+                let children: Vec<_> = children.iter().map(|child| format!("{path}/{child}")).collect();
+                open.push(path);
+                open.extend(children);
+                Ok(None)
+            }
+            Ok(Some(_)) => none_if_missing(session.client.delete(&path, None).await),
+            Ok(None) => Ok(None),
+            Err(error) => Err(error),
+        };
+        deleted.map_err(|error| sessions.failed(Operation::Connect, error))?;
+    }
+    Ok(())
 }
 
 async fn open(config: Config) -> Result<Store> {

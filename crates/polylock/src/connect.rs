@@ -168,7 +168,7 @@ impl LocksBuilder {
     /// Dropping the future leaves nothing behind.
     pub async fn connect(self) -> Result<Locks> {
         let url = self.url?;
-        let (mut options, config) = schemes::read(&url)?;
+        let (mut options, config) = schemes::read_url(&url)?;
         let adjusts_ttl = url.keys().text("polylock.ttl").is_none() || config.has_sessions();
         let label = self.label.transpose()?;
         let limit = options.wait.unwrap_or(Duration::MAX).min(options.outage);

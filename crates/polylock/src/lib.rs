@@ -65,7 +65,7 @@ pub use polylock_core::{
     Scope, Store, StoreConfig, SystemClock, Unavailable, UnknownMode, duration, metrics,
     url::{Keys, StoreUrl},
 };
-pub use schemes::{register, schemes};
+pub use schemes::{read_url, register, schemes};
 pub use setup::{admit, schema};
 
 /// Fenced writes to your own tables: see [`polylock_sql::optimistic`].

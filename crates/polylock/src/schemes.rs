@@ -88,6 +88,10 @@ impl StoreConfig for Memory {
     async fn open(&self) -> Result<Store> {
         Ok(if self.name.is_empty() { memory::connect() } else { memory::named(&self.name) })
     }
+
+    fn in_namespace(&self, name: &str) -> Option<Arc<dyn StoreConfig>> {
+        Some(Arc::new(Self { name: name.to_owned() }))
+    }
 }
 
 fn built_in(scheme: &str) -> Option<&'static BuiltIn> {
@@ -154,8 +158,20 @@ pub fn schemes() -> impl Iterator<Item = String> {
     built_in.map(|scheme| (*scheme).to_owned()).chain(registered)
 }
 
-/// Parses the URL, and returns the settings that are common to all stores, and the configuration of its store.
-pub(crate) fn read(url: &StoreUrl) -> Result<(Options, Arc<dyn StoreConfig>), ConfigError> {
+/// Returns the settings of the URL that are common to all stores, and the configuration of its store.
+///
+/// # Errors
+/// As [`Locks::connect`](crate::Locks::connect), for an invalid URL.
+///
+/// ```
+/// use polylock::{StoreUrl, read_url};
+///
+/// let (options, config) = read_url(&StoreUrl::parse("memory:orders?polylock.ttl=10s")?)?;
+/// assert_eq!(options.ttl.as_secs(), 10);
+/// assert!(config.in_namespace("test_1").is_some());
+/// # Ok::<_, polylock::ConfigError>(())
+/// ```
+pub fn read_url(url: &StoreUrl) -> Result<(Options, Arc<dyn StoreConfig>), ConfigError> {
     let mut keys = url.keys();
     let options = Options::from_keys(&mut keys)?;
     let config = match (built_in(url.scheme()), registered(url.scheme())) {

@@ -25,7 +25,7 @@ pub fn schema(url: &str) -> Result<Option<String>, ConfigError> {
 }
 
 pub(crate) fn schema_at(url: &StoreUrl) -> Result<Option<String>, ConfigError> {
-    schemes::read(url)?.1.schema()
+    schemes::read_url(url)?.1.schema()
 }
 
 /// Ends the start-up delay of those servers of a Redlock that were never used for locks before, and returns the servers with an ended
@@ -44,7 +44,7 @@ pub async fn admit(url: &str) -> Result<Vec<String>> {
 }
 
 pub(crate) async fn admit_at(url: &StoreUrl) -> Result<Vec<String>> {
-    let (_, config) = schemes::read(url)?;
+    let (_, config) = schemes::read_url(url)?;
     config.admit().await?.ok_or_else(|| {
         let problem = format!(
             "the servers of a {} store have no start-up delay: only those of redlock do",

@@ -1,9 +1,11 @@
 //! Opens the store on the nodes of the cluster.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use polylock_core::{Result, Store, StoreConfig};
 
-use super::{Config, NAME};
+use super::{Config, NAME, nodes::Nodes};
 use crate::queue::StoreBuilder;
 
 /// Opens the store.
@@ -24,5 +26,19 @@ pub async fn connect(config: Config) -> Result<Store> {
 impl StoreConfig for Config {
     async fn open(&self) -> Result<Store> {
         connect(self.clone()).await
+    }
+
+    fn in_namespace(&self, name: &str) -> Option<Arc<dyn StoreConfig>> {
+        Some(Arc::new(self.clone().namespace(name)))
+    }
+
+    async fn delete_namespaces(&self, names: &[String]) -> Result<()> {
+        let (config, names) = (self.clone(), names.to_vec());
+        polylock_core::io::run(NAME, async move {
+            let settings = config.into_settings();
+            let client = StoreBuilder::new(NAME, settings.clone())?.client;
+            Nodes::connect(NAME, settings, client).await?.delete_all(&names).await
+        })
+        .await?
     }
 }

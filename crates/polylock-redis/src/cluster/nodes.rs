@@ -26,7 +26,7 @@ use crate::{
     config::{Settings, address, with_host},
     endpoint::{Endpoint, Expected, Push},
     error::{Cause, NO_CLUSTER},
-    keys::{Bucket, Keys},
+    keys::{self, Bucket, Keys},
     link::{Link, Reply},
     queue::Client as StoreClient,
 };
@@ -411,6 +411,16 @@ impl Nodes {
         let links = self.links();
         let found = links.iter().map(|link| keys.scan_names(link, kinds, names));
         Ok(future::try_join_all(found).await?.into_iter().flatten().collect())
+    }
+
+    /// Deletes all keys of these prefixes on all primaries.
+    ///
+    /// # Errors
+    /// If one of the primaries is unavailable.
+    pub(crate) async fn delete_all(&self, prefixes: &[String]) -> Result<()> {
+        self.refresh(None).await.map_err(|cause| self.failed(Operation::Inspect, cause))?;
+        let links = self.links();
+        future::try_join_all(links.iter().map(|link| keys::delete_all(link, prefixes))).await.map(drop)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

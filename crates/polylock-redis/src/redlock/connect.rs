@@ -3,6 +3,7 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
+use futures_util::future;
 use polylock_core::{
     Capabilities, ConfigError, Error, Fault, Fencing, FirstStep, HoldAlerts, Modes, Notifications, Operation,
     Order, PerRuntime, QueueLease, Result, Scope, Store, StoreConfig, waiter_queues::WaiterQueues,
@@ -24,6 +25,7 @@ use crate::{
     checkup::Health,
     endpoint::{self, Endpoint, Push},
     error::Cause,
+    keys,
     link::Link,
 };
 
@@ -55,6 +57,22 @@ impl StoreConfig for Config {
     async fn admit(&self) -> Result<Option<Vec<String>>> {
         admit(self.clone()).await.map(Some)
     }
+
+    /// No lock of a new namespace can be forgotten, so the votes of all servers count at once.
+    fn in_namespace(&self, name: &str) -> Option<Arc<dyn StoreConfig>> {
+        Some(Arc::new(self.clone().namespace(name).restart(Restart::Trust)))
+    }
+
+    async fn delete_namespaces(&self, names: &[String]) -> Result<()> {
+        polylock_core::io::run(NAME, delete(self.clone(), names.to_vec())).await?
+    }
+}
+
+async fn delete(config: Config, names: Vec<String>) -> Result<()> {
+    let Servers { servers, .. } = Servers::connect(&config).await?;
+    let deletions = servers.nodes.iter().map(|node| keys::delete_all(&node.link, &names));
+    // One that can't be reached does not keep the others from being emptied.
+    future::join_all(deletions).await.into_iter().collect()
 }
 
 /// Ends the delay of servers that are new (see the [module](super)), and returns the addresses of these servers.

@@ -1,10 +1,12 @@
 //! Opens the store on its server.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use polylock_core::{Fencing, Result, Store, StoreConfig};
 
 use super::{Config, NAME};
-use crate::queue::StoreBuilder;
+use crate::{keys, link::Link, queue::StoreBuilder};
 
 /// Opens the store.
 ///
@@ -28,5 +30,18 @@ pub async fn connect(config: Config) -> Result<Store> {
 impl StoreConfig for Config {
     async fn open(&self) -> Result<Store> {
         connect(self.clone()).await
+    }
+
+    fn in_namespace(&self, name: &str) -> Option<Arc<dyn StoreConfig>> {
+        Some(Arc::new(self.clone().namespace(name)))
+    }
+
+    async fn delete_namespaces(&self, names: &[String]) -> Result<()> {
+        let (config, names) = (self.clone(), names.to_vec());
+        polylock_core::io::run(NAME, async move {
+            let endpoint = StoreBuilder::new(NAME, config.into_settings())?.endpoint()?;
+            keys::delete_all(&Link::new(endpoint), &names).await
+        })
+        .await?
     }
 }

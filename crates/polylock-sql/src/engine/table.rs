@@ -61,6 +61,19 @@ pub(crate) fn columns(schema: &str) -> BTreeSet<Column> {
     columns
 }
 
+/// Returns the statements that drop the tables and sequences that `schema` creates, with the prefix left to be filled in.
+pub(crate) fn drops(schema: &str) -> String {
+    let mut text = String::new();
+    for kind in ["TABLE", "SEQUENCE"] {
+        let create = format!("CREATE {kind} IF NOT EXISTS ");
+        for rest in schema.split(&create).skip(1) {
+            let name = rest.split([' ', '(', ';']).next().unwrap_or_default();
+            text.extend(["DROP ", kind, " IF EXISTS ", name, ";\n"]);
+        }
+    }
+    text
+}
+
 /// Returns true if tables without a version can be completed: none of them lacks a column that `schema` creates. `found` are the columns of
 /// the tables with names that begin with `prefix`.
 ///
@@ -85,6 +98,15 @@ pub(crate) fn can_be_completed(schema: &str, prefix: &str, found: impl IntoItera
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_schema_creates_is_dropped() {
+        let schema = "CREATE TABLE IF NOT EXISTS {p}_a (x int);\nCREATE INDEX IF NOT EXISTS i ON {p}_a (x);\n\
+                      CREATE SEQUENCE IF NOT EXISTS {p}_b AS bigint;\nCREATE TABLE IF NOT EXISTS {p}_c(x int);";
+        let dropped =
+            "DROP TABLE IF EXISTS {p}_a;\nDROP TABLE IF EXISTS {p}_c;\nDROP SEQUENCE IF EXISTS {p}_b;\n";
+        assert_eq!(drops(schema), dropped);
+    }
 
     #[test]
     fn the_columns_of_a_schema_are_parsed_and_compared() {

@@ -153,6 +153,14 @@ async fn create(
     Ok(())
 }
 
+/// Drops the tables and routines of `config`.
+pub(super) async fn drop_all(server: &Server<MySql>, config: &Config) -> Result<()> {
+    let statements = Template::plain(fill(&tables(config).drops("PROCEDURE"), config, &[]));
+    let mut connection = server.acquire_to_open().await?;
+    let dropped = server.query_on(&mut connection, &statements).await?;
+    dropped.map(drop).map_err(|failure| server.failed(Operation::Connect, failure))
+}
+
 /// The statements that create the tables and routines of `config`, which must have been checked, or upgrade them from any earlier
 /// version that has upgrade steps. They may be run again, even if an earlier run was interrupted.
 struct Parts {

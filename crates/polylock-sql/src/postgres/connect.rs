@@ -1,6 +1,6 @@
 //! Opens a store: checks the server and its settings, and creates the tables and functions.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use polylock_core::{Clock, ConfigError, Fault, Operation, Result, Store, StoreConfig, SystemClock};
@@ -57,6 +57,25 @@ impl StoreConfig for Config {
     fn schema(&self) -> std::result::Result<Option<String>, ConfigError> {
         schema(self).map(Some)
     }
+
+    fn in_namespace(&self, name: &str) -> Option<Arc<dyn StoreConfig>> {
+        Some(Arc::new(self.clone().namespace(name)))
+    }
+
+    async fn delete_namespaces(&self, names: &[String]) -> Result<()> {
+        polylock_core::io::run(super::NAME, delete(self.clone(), names.to_vec())).await?
+    }
+}
+
+/// Drops the tables of these namespaces.
+async fn delete(config: Config, names: Vec<String>) -> Result<()> {
+    let (server, _) = Server::pools(&config.source, &endpoint(&config.source.options), &config.common);
+    for name in names {
+        let config = config.clone().namespace(name);
+        config.check()?;
+        tables::drop_all(&server, &config).await?;
+    }
+    Ok(())
 }
 
 async fn open(config: Config) -> Result<Store> {

@@ -1,11 +1,17 @@
 //! Opening a store: creates the file, its directories and its tables.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use polylock_core::{Result, Store, StoreConfig};
 
 use super::{
-    config::Config, connection::Connections, dialect::SqliteDialect, file, statements::Statements,
-    tables::prepare,
+    config::Config,
+    connection::Connections,
+    dialect::SqliteDialect,
+    file,
+    statements::Statements,
+    tables::{drop_all, prepare},
 };
 use crate::engine::LeaseBackend;
 
@@ -26,6 +32,26 @@ impl StoreConfig for Config {
     async fn open(&self) -> Result<Store> {
         connect(self.clone()).await
     }
+
+    fn in_namespace(&self, name: &str) -> Option<Arc<dyn StoreConfig>> {
+        Some(Arc::new(self.clone().namespace(name)))
+    }
+
+    async fn delete_namespaces(&self, names: &[String]) -> Result<()> {
+        polylock_core::io::run(super::NAME, delete(self.clone(), names.to_vec())).await?
+    }
+}
+
+/// Drops the tables of these namespaces.
+async fn delete(config: Config, names: Vec<String>) -> Result<()> {
+    let path = file::prepare_path(config.path.clone()).await?;
+    let connections = Connections::new(&config, path);
+    for name in names {
+        let config = config.clone().namespace(name);
+        config.check()?;
+        drop_all(&connections, &Statements::new(&config.table, None)).await?;
+    }
+    Ok(())
 }
 
 async fn open(config: Config) -> Result<Store> {

@@ -6,7 +6,7 @@ use polylock_core::Mode;
 use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
 
 use crate::engine::{
-    table::Column,
+    table::{self, Column},
     version::{Addition, NextVersion, Version, with_additions},
 };
 
@@ -42,6 +42,7 @@ pub(super) struct Statements {
     pub(super) has_schema: SqlStr,
     pub(super) columns: SqlStr,
     pub(super) version: SqlStr,
+    pub(super) drop_all: SqlStr,
     pub(super) take: SqlStr,
     pub(super) look: SqlStr,
     pub(super) queue: SqlStr,
@@ -72,6 +73,7 @@ impl Statements {
             has_schema: fill(include_str!("statements/has_schema.sql")),
             columns: fill(include_str!("statements/columns.sql")),
             version: fill(include_str!("statements/version.sql")),
+            drop_all: fill(&format!("BEGIN IMMEDIATE;\n{}COMMIT;", table::drops(SCHEMA))),
             take: fill(include_str!("statements/take.sql")),
             look: fill(look),
             queue: fill(&include_str!("statements/queue.sql").replace("\n{look}\n", &format!("\n{look}\n"))),

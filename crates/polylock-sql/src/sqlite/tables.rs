@@ -56,6 +56,11 @@ pub(super) async fn prepare(connections: &Connections, statements: &Statements) 
     }
 }
 
+/// Drops the tables.
+pub(super) async fn drop_all(connections: &Connections, statements: &Statements) -> Result<()> {
+    first_of(connections, &statements.drop_all, |_| Ok(())).await.map(drop)
+}
+
 /// Returns the version numbers in the tables; `None` if there are no tables.
 async fn found(connections: &Connections, statements: &Statements) -> Result<Option<FoundVersion>> {
     if first_of(connections, &statements.has_schema, |row| row.try_get::<i64, _>(0)).await?.is_none() {

@@ -31,4 +31,11 @@ impl Tables {
     pub(crate) fn can_be_completed(&self, common: &CommonConfig, columns: Vec<Column>) -> bool {
         table::can_be_completed(self.schema, &common.table, columns)
     }
+
+    /// Returns the statements that drop the routines, each a `kind`, and the tables.
+    pub(crate) fn drops(&self, kind: &str) -> String {
+        let routines = self.routines.iter().map(|(name, _)| format!("DROP {kind} IF EXISTS {{p}}_{name};\n"));
+        let schema = self.version.steps.concat() + self.schema;
+        routines.collect::<String>() + &table::drops(&schema)
+    }
 }
