@@ -94,6 +94,9 @@ pub(crate) enum Command {
     /// Request the holder of a lock to stop and release it
     #[command(after_long_help = help::BREAK)]
     Break(Break),
+    /// Check that the store keeps its promises: settings, latency, clocks, conformance, and locks under faults
+    #[command(after_long_help = help::CHECK)]
+    Check(Check),
     /// End the start-up delay of Redlock servers that are known to be new
     #[command(after_long_help = help::ADMIT)]
     Admit {
@@ -225,6 +228,40 @@ pub(crate) struct Break {
     /// Wait until the holder has stopped, at most this long; exit with 75 if it has not
     #[arg(short, long, value_name = "DUR", value_parser = duration)]
     pub(crate) wait: Option<Duration>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Check {
+    /// Run only this part; may be repeated
+    #[arg(long, value_name = "PART", value_enum)]
+    pub(crate) only: Vec<Part>,
+    /// Duration of the part with faults [default: 15s; 5s with --quick]
+    #[arg(long, value_name = "DUR", value_parser = duration)]
+    pub(crate) seconds: Option<Duration>,
+    /// Seed of the faults, to repeat the schedule of another run [default: random]
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+    /// Take fewer measurements, and run a part of the conformance suite only
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Write the report to this file, as one HTML page
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+}
+
+/// A part of a check.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Part {
+    /// The settings of the server, and the capabilities of the store
+    Settings,
+    /// The time of an acquisition and a release, and of a hand-over
+    Latency,
+    /// The clocks of this machine and of the store
+    Clock,
+    /// The conformance suite
+    Conformance,
+    /// Processes that are stopped and killed while they use locks
+    Faults,
 }
 
 const WAITING: &str = "Waiting";

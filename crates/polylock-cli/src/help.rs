@@ -140,6 +140,42 @@ RIGHTS OF THE PROGRAM'S USER, IN ADDITION TO THE RIGHT TO CONNECT
   MySQL and MariaDB (the database is app):
     GRANT SELECT, INSERT, UPDATE, DELETE, EXECUTE ON app.* TO app;";
 
+pub(crate) const CHECK: &str = "\
+The check opens the store in new namespaces (polylock_check_…: tables, a
+key prefix, nodes or blobs of its own), and deletes them at its end, also
+after Ctrl-C or a failure. It reads and changes nothing else in the
+store. The user needs the rights to create tables.
+
+PARTS
+  settings     what the store warns of when it is opened, such as data
+               that a crash may lose; its capabilities
+  latency      an acquisition with its release, and the hand-over to a
+               waiter, compared with the TTL of the store's URL
+  clock        suspends and steps of this machine's clocks; the rate of
+               the store's clock against this machine's
+  conformance  the conformance suite of polylock-testkit. Cases that the
+               store does not support, or that need a server of their
+               own, are counted as skipped
+  faults       processes that hold locks and wait for them are stopped
+               for longer than a lease, and killed. Their histories must
+               show no two holders, growing tokens, losses reported in
+               time, and no waiter that is not served
+
+EXIT CODE
+  0    every promise was kept; there may be warnings
+  1    a promise was broken, or the namespaces could not be deleted
+  69, 77, 78  the store can't be opened
+  130, 143, …  a signal ended the check
+
+OUTPUT
+  --output json prints one document:
+    {\"store\",\"backend\",\"version\",\"seed\",\"duration_ms\",\"verdict\",
+     \"rows\":[ROW]}
+  ROW, which --output jsonl prints one per line, is
+    {\"part\",\"name\",\"outcome\",\"value\",\"advice\"}
+  \"outcome\" is ok, warning, failure or skipped; \"verdict\" is the worst
+  of ok, warning and failure. \"advice\" is null if there is none.";
+
 pub(crate) const ADMIT: &str = "\
 A Redlock server with new data does not vote until every earlier lease
 has expired: the server may have lost its data, and with it votes for

@@ -15,6 +15,7 @@
 //! ```
 
 mod args;
+mod check;
 mod command;
 #[cfg(test)]
 mod documented;
@@ -43,7 +44,7 @@ use crate::{
 /// Call it on the main thread, before the process has other threads: it starts itself again as the helper process of `polylock run`.
 #[must_use]
 pub fn main() -> ExitCode {
-    if let Some(code) = run::helper() {
+    if let Some(code) = run::helper().or_else(check::worker) {
         return code;
     }
     let cli = match Cli::try_parse() {
@@ -75,6 +76,7 @@ async fn dispatch(cli: Cli, output: &Output) -> Result<u8, Failure> {
         Command::Status { name } => command::status(&cli.global, &name, output).await,
         Command::List { prefix } => command::list(&cli.global, &prefix, output).await,
         Command::Break(args) => command::break_lock(&cli.global, &args, output).await,
+        Command::Check(args) => check::check(&cli.global, &args, output).await,
         Command::Admit { yes } => command::admit(&cli.global, yes, output).await,
         Command::Schema => command::schema(&cli.global, output),
         Command::Completions { shell } => command::completions(shell, output),

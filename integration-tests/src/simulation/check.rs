@@ -4,8 +4,6 @@ use std::{fmt, time::Duration};
 
 use polylock_testkit::history::{self, Rules, Section};
 
-use super::network::nanos;
-
 /// A broken promise.
 #[derive(Debug, Clone)]
 pub struct Violation {
@@ -38,20 +36,9 @@ pub fn sections(
     tolerance: Duration,
     stops: impl Fn(&Section) -> Vec<(u64, u64)>,
 ) -> Vec<history::Violation> {
-    let mut excused = sections.to_vec();
-    for section in &mut excused {
-        let (deadline, tolerance) = (section.deadline, nanos(tolerance));
-        let reported = section.lost.unwrap_or(u64::MAX).min(section.released.unwrap_or(u64::MAX));
-        let was_stopped = |(from, to): &(u64, u64)| {
-            *from <= deadline + tolerance && *to >= deadline && reported <= *to + tolerance
-        };
-        if reported > deadline && stops(section).iter().any(was_stopped) {
-            section.lost = Some(deadline);
-        }
-    }
     let mut rules = Rules::default();
     rules.tolerance = tolerance;
-    history::check(&excused, rules)
+    history::check_with_stops(sections, rules, stops)
 }
 
 impl From<&history::Violation> for Violation {

@@ -21,6 +21,7 @@ pub(crate) use table::{
     lock_object, lock_text, milliseconds, notice_text, owner_and_label, rounded, seconds,
 };
 pub(crate) use waiting::{WaitDisplay, WaitState, position};
+pub(crate) use warnings::capture as capture_warnings;
 
 use self::writer::Weight;
 use crate::{
@@ -53,6 +54,11 @@ impl Output {
         let output = Self { format: global.output, quiet: global.quiet, verbose: global.verbose };
         warnings::show(move |text| output.warning(text));
         output
+    }
+
+    /// Returns an output for a process that prints data only, without the hooks of [`new`](Self::new).
+    pub(crate) const fn of_worker() -> Self {
+        Self { format: Format::Text, quiet: true, verbose: false }
     }
 
     pub(crate) fn is_quiet(&self) -> bool {

@@ -1,6 +1,9 @@
 //! Warnings of the stores, on stderr.
 
-use std::fmt;
+use std::{
+    fmt,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
 
 use tracing::{
     Event, Level, Subscriber,
@@ -8,8 +11,24 @@ use tracing::{
 };
 use tracing_subscriber::{Layer, layer::Context, prelude::*};
 
-/// Prints the warnings of the stores from now on, with `print`.
+/// The warnings since [`capture`].
+static CAPTURED: Mutex<Option<Vec<String>>> = Mutex::new(None);
+
+fn captured() -> MutexGuard<'static, Option<Vec<String>>> {
+    CAPTURED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Captures the warnings from now on, instead of printing them, and returns those that were captured before.
+pub(crate) fn capture() -> Vec<String> {
+    captured().replace(Vec::new()).unwrap_or_default()
+}
+
+/// Prints the warnings of the stores from now on, with `print`, unless they are captured.
 pub(super) fn show(print: impl Fn(String) + Send + Sync + 'static) {
+    let print = move |warning| match &mut *captured() {
+        Some(captured) => captured.push(warning),
+        None => print(warning),
+    };
     // An error means that another subscriber is installed, which happens only in tests.
     tracing_subscriber::registry().with(Warnings(print)).try_init().ok();
 }

@@ -92,6 +92,29 @@ pub fn check(sections: &[Section], rules: Rules) -> Vec<Violation> {
     found
 }
 
+/// Returns the violations that [`check`] returns, for clients in processes that were stopped: a process that does not run can't report
+/// a loss, so it reports it within the tolerance after the stop. `stops` returns the times in which the process of a section was stopped,
+/// each with its begin and its end.
+#[must_use]
+pub fn check_with_stops(
+    sections: &[Section],
+    rules: Rules,
+    stops: impl Fn(&Section) -> Vec<(u64, u64)>,
+) -> Vec<Violation> {
+    let mut excused = sections.to_vec();
+    for section in &mut excused {
+        let within = |time: u64| (Moment::from_nanos(time) + rules.tolerance).as_nanos();
+        let reported = section.lost.unwrap_or(u64::MAX).min(section.released.unwrap_or(u64::MAX));
+        let was_stopped = |(from, to): &(u64, u64)| {
+            *from <= within(section.deadline) && *to >= section.deadline && reported <= within(*to)
+        };
+        if reported > section.deadline && stops(section).iter().any(was_stopped) {
+            section.lost = Some(section.deadline);
+        }
+    }
+    check(&excused, rules)
+}
+
 /// Returns the holds of one lock that overlap although their modes conflict.
 #[must_use]
 pub fn overlaps(sections: &[Section]) -> Vec<Violation> {

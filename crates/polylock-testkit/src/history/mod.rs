@@ -33,7 +33,8 @@ mod recorder;
 mod section;
 
 pub use check::{
-    Rules, Violation, check, inversions, late_losses, overlaps, repeated_tokens, token_regressions,
+    Rules, Violation, check, check_with_stops, inversions, late_losses, overlaps, repeated_tokens,
+    token_regressions,
 };
 pub use recorder::{Attempt, Hold, Recorder};
 pub use section::{BadLine, Section, read, write};

@@ -181,7 +181,7 @@ pub(super) fn is_started_as(word: &str) -> bool {
 }
 
 /// Returns the file of this program, even if a newer one has replaced it.
-pub(super) fn this_program() -> std::io::Result<std::path::PathBuf> {
+pub(crate) fn this_program() -> std::io::Result<std::path::PathBuf> {
     let path = std::env::current_exe()?;
     Ok(if path.exists() { path } else { "/proc/self/exe".into() })
 }

@@ -55,6 +55,7 @@ use super::{
     terminal::group_under_job_control,
 };
 
+pub(crate) use self::message::this_program;
 pub(super) use self::start::StartError;
 
 /// The time that a warden may take to report the end of the command before it counts as stopped.
