@@ -338,7 +338,9 @@ pub(super) async fn run(
             }
         };
         if is_lost {
-            print(hold.lost(guard.deadline()));
+            // The guard has no deadline any more.
+            let deadline = Moment::from_nanos(hold.so_far().deadline);
+            print(hold.lost(deadline));
             continue;
         }
         print(hold.releasing(&guard));

@@ -55,11 +55,9 @@ pub(crate) async fn check(global: &Global, args: &Check, output: &Output) -> Res
     match ended {
         Ok(Err(failure)) => {
             // The report says nothing about the store, except for what could not be deleted.
-            report
-                .rows
-                .iter()
-                .filter(|row| row.outcome == Outcome::Failure)
-                .for_each(|row| output.alert(&row.value));
+            let opened = !report.backend.is_empty();
+            let left = report.rows.iter().filter(|row| opened && row.outcome == Outcome::Failure);
+            left.for_each(|row| output.alert(&row.value));
             return Err(failure);
         }
         Ok(Ok(())) => {}
