@@ -18,9 +18,9 @@ use super::{
 use crate::{exit::Failure, output::milliseconds};
 
 const PART: &str = "faults";
-const NAMES: [&str; 2] = ["orders", "jobs"];
+const NAMES: [&str; 3] = ["orders", "jobs", "reports"];
 /// The number of processes, each with one client.
-const PROCESSES: usize = 4;
+const PROCESSES: usize = 6;
 /// The lease, if the store grants one that is so short.
 const LEASE: Duration = Duration::from_secs(1);
 /// The longest time for which a lock is free although somebody waits for it, while no fault explains it. Some waiters check a lock only
@@ -287,8 +287,10 @@ fn idle(observed: &Observed, lease: Duration) -> (Vec<String>, Duration) {
 /// Returns the longest time from the kill of a holder to the next hold of its lock.
 fn time_to_free(observed: &Observed) -> Option<Duration> {
     let times = observed.kills.iter().flat_map(|(process, at)| {
-        let held =
-            observed.sections.iter().filter(move |section| section.open && process_of(&section.client) == process);
+        let held = observed
+            .sections
+            .iter()
+            .filter(move |section| section.open && process_of(&section.client) == process);
         held.filter_map(move |held| {
             let later = observed
                 .sections
@@ -324,7 +326,7 @@ pub(super) async fn run(
         let mut hold = attempt.acquired(&guard);
         print(hold.so_far());
         // Some holds are renewed.
-        let work = if rng.u8(..6) == 0 { lease * 3 / 2 } else { Duration::from_millis(rng.u64(1..30)) };
+        let work = if rng.u8(..20) == 0 { lease * 3 / 2 } else { Duration::from_millis(rng.u64(1..30)) };
         let until = SystemClock.now() + work;
         let is_lost = loop {
             hold.seen(&guard);

@@ -1,5 +1,6 @@
 //! `polylock run` with real servers, and in process namespaces.
 
+mod check;
 mod container;
 mod handover;
 mod increments;

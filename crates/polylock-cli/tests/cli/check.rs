@@ -1,0 +1,84 @@
+//! `polylock check`: the report in its formats, and what is left of a check that was ended.
+
+use std::fs;
+
+use rustix::process::Signal;
+use serde_json::Value;
+use sqlx::{Connection, Row};
+
+use crate::support::{Running, Workspace, eventually, stderr, stdout};
+
+/// Returns the names of the tables in the workspace's store.
+fn tables(workspace: &Workspace) -> Vec<String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut connection = sqlx::SqliteConnection::connect(&workspace.url()).await.unwrap();
+        let tables = sqlx::query("SELECT name FROM sqlite_master WHERE name NOT LIKE 'sqlite%'");
+        let tables = tables.fetch_all(&mut connection).await.unwrap();
+        tables.iter().map(|row| row.get(0)).collect()
+    })
+}
+
+#[test]
+fn the_report_is_a_table_a_json_document_and_a_page() {
+    let workspace = Workspace::new();
+    let output = workspace.call("check --quick --only settings --only latency --only clock --html r.html");
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let text = stdout(&output);
+    for line in
+        ["settings\n", "latency\n", "clock\n", "  fencing  ", "hand-over to another process", "0 failures"]
+    {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    let page = workspace.read("r.html");
+    assert!(page.contains("hand-over to another process") && page.contains("locks.db"), "{page}");
+    let output = workspace.call("check --only settings --output json --seed 7");
+    let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(
+        (&report["verdict"], &report["backend"], &report["seed"]),
+        (&"ok".into(), &"sqlite".into(), &7.into())
+    );
+    let output = workspace.call("check --only settings --output jsonl");
+    let rows: Vec<Value> = stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(Value::Array(rows), report["rows"]);
+    assert_eq!(tables(&workspace), [""; 0]);
+}
+
+#[test]
+fn a_check_leaves_the_locks_of_the_store_alone() {
+    let workspace = Workspace::new();
+    let holder = workspace.start("orders", "echo > held; exec sleep 60");
+    workspace.wait_for_file("held");
+    let (before, held) =
+        (tables(&workspace), workspace.status("orders")["holders"][0]["fencing_token"].clone());
+    let output = workspace.call("check --only faults --seconds 3s");
+    assert_eq!(output.status.code(), Some(0), "{}", stdout(&output));
+    assert_eq!(tables(&workspace), before);
+    assert_eq!(workspace.status("orders")["holders"][0]["fencing_token"], held);
+    drop(holder);
+}
+
+#[test]
+fn a_check_that_is_ended_leaves_nothing() {
+    let workspace = Workspace::new();
+    let mut check = workspace.polylock();
+    check.args(["check", "--only", "faults", "--seconds", "60s"]);
+    let check = Running::spawn(check);
+    eventually("the namespace of the clients", || {
+        fs::exists(workspace.path("locks.db")).unwrap() && tables(&workspace).len() > 4
+    });
+    check.signal(Signal::INT);
+    let output = check.finish();
+    assert_eq!(output.status.code(), Some(130), "{}", stderr(&output));
+    assert!(stdout(&output).contains("ended by SIGINT"), "{}", stdout(&output));
+    assert_eq!(tables(&workspace), [""; 0]);
+}
+
+#[test]
+fn a_store_that_can_not_be_opened_has_no_report() {
+    let workspace = Workspace::new();
+    let output =
+        workspace.polylock_without_store().args(["-S", "redis://127.0.0.1:1", "check"]).output().unwrap();
+    assert_eq!((output.status.code(), stdout(&output)), (Some(69), String::new()));
+    assert_eq!(stderr(&output).lines().count(), 1, "{}", stderr(&output));
+}
