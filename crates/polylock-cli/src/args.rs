@@ -94,7 +94,7 @@ pub(crate) enum Command {
     /// Request the holder of a lock to stop and release it
     #[command(after_long_help = help::BREAK)]
     Break(Break),
-    /// Check that the store keeps its promises: settings, latency, clocks, conformance, and locks under faults
+    /// Check that the store keeps its promises
     #[command(after_long_help = help::CHECK)]
     Check(Check),
     /// End the start-up delay of Redlock servers that are known to be new
