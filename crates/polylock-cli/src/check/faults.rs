@@ -97,9 +97,8 @@ impl Process {
 
     fn report_to(self, observed: &mut Observed) {
         for line in self.text.lines() {
-            match line.strip_prefix("error ") {
-                Some(error) => observed.errors.push(format!("{}: {error}", self.name)),
-                None => {}
+            if let Some(error) = line.strip_prefix("error ") {
+                observed.errors.push(format!("{}: {error}", self.name));
             }
         }
         let sections: String = self

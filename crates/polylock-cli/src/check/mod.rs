@@ -62,7 +62,11 @@ pub(crate) async fn check(global: &Global, args: &Check, output: &Output) -> Res
         }
         Ok(Ok(())) => {}
         Err(signal) => {
-            report.rows.push(Row::skipped("check", "the rest", format!("ended by {}", signals::name(signal))))
+            report.rows.push(Row::skipped(
+                "check",
+                "the rest",
+                format!("ended by {}", signals::name(signal)),
+            ));
         }
     }
     report.print(output)?;

@@ -132,7 +132,7 @@ impl Report {
         for row in &self.rows {
             if row.part != part {
                 part = row.part;
-                text += &format!("\n{}\n", part);
+                text += &format!("\n{part}\n");
             }
             let (style, word) = (row.outcome.style(), row.outcome.word());
             text += &format!("  {:width$}  {style}{word:7}{style:#}  {}\n", row.name, row.value);

@@ -106,7 +106,13 @@ pub(crate) fn main() -> Option<ExitCode> {
         return Some(USAGE.into());
     };
     let done = Subject::choose(&cli.global, &Output::of_worker()).and_then(|subject| work(&subject));
-    Some(done.map_or_else(|failure| failure.code.into(), |()| ExitCode::SUCCESS))
+    Some(match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            print(format_args!("error {}", failure.message.replace('\n', " ")));
+            failure.code.into()
+        }
+    })
 }
 
 fn work(subject: &Subject) -> Result<(), Failure> {

@@ -65,8 +65,8 @@ pub(crate) fn columns(schema: &str) -> BTreeSet<Column> {
 pub(crate) fn drops(schema: &str) -> String {
     let mut text = String::new();
     for kind in ["TABLE", "SEQUENCE"] {
-        let create = format!("CREATE {kind} IF NOT EXISTS ");
-        for rest in schema.split(&create).skip(1) {
+        // A table may be UNLOGGED.
+        for rest in schema.split(&format!("{kind} IF NOT EXISTS ")).skip(1) {
             let name = rest.split([' ', '(', ';']).next().unwrap_or_default();
             text.extend(["DROP ", kind, " IF EXISTS ", name, ";\n"]);
         }
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn what_a_schema_creates_is_dropped() {
         let schema = "CREATE TABLE IF NOT EXISTS {p}_a (x int);\nCREATE INDEX IF NOT EXISTS i ON {p}_a (x);\n\
-                      CREATE SEQUENCE IF NOT EXISTS {p}_b AS bigint;\nCREATE TABLE IF NOT EXISTS {p}_c(x int);";
+                      CREATE SEQUENCE IF NOT EXISTS {p}_b AS bigint;\nCREATE UNLOGGED TABLE IF NOT EXISTS {p}_c(x int);";
         let dropped =
             "DROP TABLE IF EXISTS {p}_a;\nDROP TABLE IF EXISTS {p}_c;\nDROP SEQUENCE IF EXISTS {p}_b;\n";
         assert_eq!(drops(schema), dropped);
