@@ -6,14 +6,13 @@ use std::{
 };
 
 use polylock_core::{FencingToken, LockName, RequestId, Store, sync::lock, wakeups::Wakeups};
-use tokio::sync::mpsc::UnboundedSender;
 
 use super::{
     check::Violation,
     network::{Network, Way},
     plan::Planted,
-    queue_client::QueueClient,
-    queue_server::{Call, GrantRecord, QueueServer, Reply},
+    queue_client::{Endpoint, QueueClient, ReplySender},
+    queue_server::{Call, GrantRecord, QueueServer},
     servers::{Events, Life, LiveEntry, Opening, Servers},
     time::Time,
     timeline::Timeline,
@@ -45,9 +44,6 @@ struct State {
     wakeups: BTreeMap<usize, Arc<Wakeups>>,
 }
 
-/// The receiver of the reply to a call, with the server's clock in microseconds.
-pub type ReplySender = UnboundedSender<(i64, Reply)>;
-
 impl Server {
     /// Creates a server that is up.
     #[must_use]
@@ -69,15 +65,6 @@ impl Server {
     /// Returns the time of the run at which the server's clock shows `us`.
     const fn to_run(us: i64) -> u64 {
         (us - EPOCH_US).cast_unsigned() * 1000
-    }
-
-    /// Sends `call` on `link`.
-    pub fn call(self: &Arc<Self>, link: usize, call: Call, reply: ReplySender) {
-        if let Call::Release(request, _) = &call {
-            lock(&self.state).releases.insert(request.id);
-        }
-        let server = self.clone();
-        self.network.send(link, Way::There, move || server.receive(link, call, reply));
     }
 
     fn receive(&self, link: usize, call: Call, sender: ReplySender) {
@@ -102,6 +89,16 @@ impl Server {
             });
             self.network.send(subscriber.link, Way::Back, move || subscriber.wakeups.deliver(handover));
         }
+    }
+}
+
+impl Endpoint for Server {
+    fn call(self: Arc<Self>, link: usize, call: Call, reply: ReplySender) {
+        if let Call::Release(request, _) = &call {
+            lock(&self.state).releases.insert(request.id);
+        }
+        let server = self.clone();
+        self.network.send(link, Way::There, move || server.receive(link, call, reply));
     }
 }
 

@@ -4,7 +4,7 @@ use std::{fmt, io, pin::Pin, sync::Arc};
 
 use polylock_core::{FencingToken, LockName, Store, simulation::Connecting};
 
-use super::{check::Violation, workload::Record};
+use super::{check::Violation, record::Record};
 
 /// A process in one of its lives: its number, and the number of its restarts.
 pub type Life = (usize, u64);

@@ -21,12 +21,13 @@ use super::{
     network::{Network, Way, nanos},
     plan::{FAULTS_END, Fault, FaultKind, PROCESSES, Plan, RUN_END, StoreKind, WORK_END, stream},
     process::{LocalClock, Surroundings},
+    record::Record,
     redis::RedisServers,
     server::Server,
     servers::{Events, LiveEntry, Servers},
     time::{MS, Time},
     timeline::{Line, Timeline},
-    workload::{Client, Record},
+    workload::Client,
 };
 
 /// The time after a deadline within which a running process reports the loss.
