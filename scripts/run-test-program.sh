@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs one test program with the number of tests at the same time that it allows: cargo's `runner`, set by scripts/test.sh. The programs
-# with servers skip the tests with one of the words of POLYLOCK_TEST_SKIP in their names.
+# with servers, and the simulation, skip the tests with one of the words of POLYLOCK_TEST_SKIP in their names.
 set -euo pipefail
 case ${1##*/} in
     # Their tests mostly wait, and allow for a busy machine. Those with a load take turns.
@@ -12,6 +12,10 @@ case ${1##*/} in
 esac
 case ${1##*/} in
     conformance-* | scenarios-* | processes-*) for part in ${POLYLOCK_TEST_SKIP-}; do set -- "$@" --skip "$part"; done ;;
+    # Its unit tests of servers are quick.
+    polylock_integration_tests-*)
+        case " ${POLYLOCK_TEST_SKIP-} " in *" simulation::tests::finds_ "*) set -- "$@" --skip simulation::tests::finds_ ;; esac
+        ;;
 esac
 
 # libtest measures the time of each test for nightly toolchains, and for the standard library's own bootstrap. The variable is set for
