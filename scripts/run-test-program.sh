@@ -4,9 +4,11 @@
 set -euo pipefail
 case ${1##*/} in
     # Their tests mostly wait, and allow for a busy machine. Those with a load take turns.
-    conformance-* | memory-* | planted-* | scenarios-*) threads=$(($(nproc) * 3)) ;;
+    conformance-* | memory-* | planted-*) threads=$(($(nproc) * 3)) ;;
     # Each test starts up to a dozen processes.
     processes-*) threads=$(($(nproc) * 2)) ;;
+    # Some leases last a second, and must be renewed in time beside a load and the servers of all stores.
+    scenarios-*) threads=$((($(nproc) * 3 + 1) / 2)) ;;
     # The other programs have deadlines of some hundred milliseconds.
     *) threads=$(nproc) ;;
 esac
