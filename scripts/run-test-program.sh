@@ -4,12 +4,8 @@
 set -euo pipefail
 case ${1##*/} in
     # Their tests mostly wait, and allow for a busy machine. Those with a load take turns.
-    conformance-* | memory-* | planted-*) threads=$(($(nproc) * 3)) ;;
-    # Each test starts up to a dozen processes.
-    processes-*) threads=$(($(nproc) * 2)) ;;
-    # Some leases last a second, and must be renewed in time beside a load and the servers of all stores.
-    scenarios-*) threads=$((($(nproc) * 3 + 1) / 2)) ;;
-    # The other programs have deadlines of some hundred milliseconds.
+    conformance-* | memory-* | planted-* | processes-*) threads=$(($(nproc) * 2)) ;;
+    # The other programs have deadlines of some hundred milliseconds, and leases that must be renewed in time beside a load.
     *) threads=$(nproc) ;;
 esac
 case ${1##*/} in
