@@ -8,13 +8,11 @@ case ${1##*/} in
     # The other programs have deadlines of some hundred milliseconds, and leases that must be renewed in time beside a load.
     *) threads=$(nproc) ;;
 esac
-case ${1##*/} in
-    conformance-* | scenarios-* | processes-*) for part in ${POLYLOCK_TEST_SKIP-}; do set -- "$@" --skip "$part"; done ;;
-    # Its unit tests of servers are quick.
-    polylock_integration_tests-*)
-        case " ${POLYLOCK_TEST_SKIP-} " in *" simulation::tests::finds_ "*) set -- "$@" --skip simulation::tests::finds_ ;; esac
-        ;;
-esac
+for part in ${POLYLOCK_TEST_SKIP-}; do
+    case ${1##*/}:$part in
+        conformance-* | scenarios-* | processes-* | polylock_integration_tests-*:simulation::*) set -- "$@" --skip "$part" ;;
+    esac
+done
 
 # libtest measures the time of each test for nightly toolchains, and for the standard library's own bootstrap. The variable is set for
 # the test programs alone: it would change what is built.

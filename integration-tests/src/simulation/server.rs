@@ -150,12 +150,12 @@ impl Servers for Server {
         let mut found = |at, kind, what| violations.push(Violation::new(at, kind, what));
         let grants = self.locks.grants();
         let was_held = |grant: &&GrantRecord| events.record.had_hold(&grant.request.name, grant.token);
-        // A grant may expire before its process learns of it, and the request is granted the lock again.
+        // A grant may expire before the process receives it, and the request is granted the lock again.
         let held: BTreeSet<_> = grants.iter().filter(was_held).map(|grant| grant.request.id).collect();
         for GrantRecord { request, process: (number, life), token, at } in &grants {
             let is_alive = events.lives[*number] == *life;
             if is_alive && !held.contains(&request.id) && !state.releases.contains(&request.id) {
-                let what = format!("orphan: nobody has token {token} of {}, or releases it", request.name);
+                let what = format!("orphan: no client has token {token} of {}, or releases it", request.name);
                 found(Self::to_run(*at), "orphan", what);
             }
         }

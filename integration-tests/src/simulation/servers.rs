@@ -37,7 +37,7 @@ pub trait Servers: fmt::Debug + Send + Sync {
     /// Opens the store in the process that polls the future.
     fn open(self: Arc<Self>, life: Life) -> Opening;
 
-    /// Opens a connection from a process to a server. By default there is none.
+    /// Opens a connection from a process to a server. The default refuses it.
     fn connect(&self, _process: usize, address: &str) -> Connecting {
         let error = io::Error::other(format!("no server at {address}"));
         Box::pin(async { Err(error) })

@@ -285,7 +285,7 @@ impl World {
             self.watch(&mut since, &mut violations);
         }
         if self.plan.servers > 1 {
-            // A release ends with a majority of the replies, and the other servers are told in the background.
+            // A release ends with a majority of the replies, and notifies the other servers in the background.
             self.time.sleep_until(self.time.now() + nanos(LONGEST_BACKGROUND)).await;
         }
         self.check_end(&mut violations).await;
