@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what the tests need and runs them: unit tests, the conformance suite on every store, faults, real processes, doctests, beside
-# them format, lints and documentation, then planted bugs that the tests must catch.
+# Installs what the tests need and runs them: format, lints, unit tests, the conformance suite on every store, faults, real
+# processes, planted bugs that the tests must catch, doctests, documentation.
 #
 #   scripts/test.sh            everything that CI runs: all stores, and some of the planted bugs
 #   scripts/test.sh daily      the same with clusters and variants of the stores, each feature alone, all planted bugs, packages,
@@ -37,9 +37,9 @@ readonly ZOOKEEPER=/usr/share/java/zookeeper.jar
 target=$(cargo metadata --no-deps --format-version 1 | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
 readonly servers=$target/test-servers/bin
 
-# The tests with servers that only the daily run has, by a part of their names: clusters and ensembles of servers, variants of a store
-# that share its code, and the tests of the servers that the tests start.
-readonly DAILY="redlock5 five_servers ensemble redis_cluster redis_sentinel valkey sqlite_normal servers::"
+# The tests that only the daily run has, by a part of their names: clusters and ensembles of servers, variants of a store that share its
+# code, the tests of the servers that the tests start, and the searches for bugs that are planted in the simulation.
+readonly DAILY="redlock5 five_servers ensemble redis_cluster redis_sentinel valkey sqlite_normal servers:: simulation::tests::finds_"
 
 # The longest time of a test, in seconds.
 readonly TEST_LIMIT=120
@@ -145,16 +145,11 @@ features() {
 # The time of each test in a log, in seconds, longest first.
 times() { sed -nE 's/^test (.*) \.\.\. .*<([0-9.]+)s>$/\2 \1/p' "$1" | sort -rn; }
 
-build_tests() {
-    say "build"
-    cargo test --workspace --all-features --locked --no-run
-}
-
-# Runs the tests, except those with servers and with one of these parts in their names.
+# Runs the tests, except those with servers or in the simulation and with one of these parts in their names.
 tests() {
     local skipped=${1:-}
-    build_tests
     say "tests"
+    cargo test --workspace --all-features --locked --no-run
     # The servers that test programs share are started once. The program was built just now; `cargo run` would build it with other
     # features.
     local host runner log=$target/tests.log result=0
@@ -170,28 +165,6 @@ tests() {
     [ -z "$slow" ] || { printf 'longer than %s s:\n%s\n' "$TEST_LIMIT" "$slow"; result=1; }
     cargo test --workspace --all-features --locked --doc || result=$?
     return "$result"
-}
-
-# Runs the tests, and beside them the checks of the sources, because the tests mostly wait.
-tests_and_checks() {
-    build_tests
-    local log=$target/checks.log checks result=0
-    setsid "$0" checks >"$log" 2>&1 &
-    checks=$!
-    tests "$@" || result=$?
-    wait "$checks" || result=$?
-    cat "$log"
-    return "$result"
-}
-
-# The checks of the sources, with the lowest priority: that of the process, and that of its session, which counts on Linux. They have
-# a build directory of their own, because cargo locks it.
-checks() {
-    renice -n 19 "$$" >/dev/null
-    [ ! -w /proc/self/autogroup ] || echo 19 >/proc/self/autogroup
-    export CARGO_TARGET_DIR=$target/checks
-    lint
-    doc
 }
 
 # Plants all known bugs, or only some: those in files of the last commit first, others by the day.
@@ -243,9 +216,9 @@ case "${1:-all}" in
     all)
         # Shorter loads.
         export POLYLOCK_TEST_INCREMENTS=20 POLYLOCK_TEST_PAUSES=2
-        tests_and_checks "$DAILY"; mutants --some 3; say "all passed" ;;
-    daily) tests_and_checks; features; mutants; package; deny; schemas; record; say "all passed" ;;
-    lint | checks | features | mutants | doc | package | deny | schemas | record) "$1" ;;
+        lint; tests "$DAILY"; mutants --some 3; doc; say "all passed" ;;
+    daily) lint; features; tests; mutants; doc; package; deny; schemas; record; say "all passed" ;;
+    lint | features | mutants | doc | package | deny | schemas | record) "$1" ;;
     test) tests ;;
     *) echo "unknown part: $1 (daily, lint, features, test, mutants, doc, package, deny, schemas, record)" >&2; exit 64 ;;
 esac

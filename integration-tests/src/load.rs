@@ -10,18 +10,15 @@ use std::{
 
 use polylock::{Error, Locks, Mode};
 use polylock_testkit::history::{self, Attempt, Recorder, Rules, Section};
-use tokio::sync::{Mutex, MutexGuard, Semaphore};
+use tokio::sync::{Mutex, MutexGuard};
 
 use crate::clock::{now, pause};
 
 /// The factor by which a load may take longer on a busy machine.
 pub const MAX_SLOWDOWN: u32 = 4;
 
-/// The loads of this program that run at the same time. More would only share the processors, and reach fewer holds each; one would
-/// leave the processors idle during its faults.
-static LOADS: Semaphore = Semaphore::const_new(2);
-
-/// Waits until no other test of this program has its turn: tests with many processes. The turn ends when the result is dropped.
+/// Waits until no other load of this program runs: together they would only share the processors, and reach fewer holds each. The turn
+/// ends when the result is dropped.
 pub async fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::const_new(());
     TURN.lock().await
@@ -116,12 +113,12 @@ impl Outcome {
 }
 
 impl Load {
-    /// Runs the load on the store at `url`, while `fault` runs, when few other loads of this program run.
+    /// Runs the load on the store at `url`, while `fault` runs, when it is its [`turn`].
     ///
     /// # Panics
     /// If the store can't be opened.
     pub async fn run(self, url: &str, fault: impl Future<Output = ()>) -> Outcome {
-        let _permit = LOADS.acquire().await;
+        let _turn = turn().await;
         let mut stores = Vec::new();
         for _ in 0..self.stores {
             stores.push(Locks::connect(url).await.unwrap_or_else(|error| panic!("{url}: {error:?}")));

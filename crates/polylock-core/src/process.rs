@@ -52,7 +52,7 @@ mod real {
     pub(crate) use tokio::spawn;
     use tokio::{runtime::Handle, task::JoinHandle};
 
-    /// A simulated process: there is none.
+    /// A simulated process. Builds without the feature have none.
     #[derive(Debug, Clone)]
     pub(super) enum Current {}
 

@@ -8,8 +8,8 @@
 //! | [`redis_queue`] | Redis: the queue with hand-over, on [`handover`] |
 //! | [`sql_handover`] | SQL: the hand-over by transactions, on [`handover`] |
 //!
-//! A model calls the predicates of the code, [`invariant`](polylock_core::invariant) and [`queue`](polylock_core::queue). Each has
-//! *twins*, the same model with one planted bug, and every twin must violate a property: a model that finds nothing proves nothing
+//! A model calls the predicates of the code, [`deadline`](polylock_core::deadline), [`invariant`](polylock_core::invariant) and
+//! [`queue`](polylock_core::queue). Each has *twins*, the same model with one planted bug, and every twin must violate a property: a model that finds nothing proves nothing
 //! otherwise.
 //!
 //! Time is counted in ticks. A step takes no time, and a tick may pass between any two steps, so a tick stands for any delay.

@@ -123,8 +123,9 @@ pub fn check(observed: &Observed, configuration: &Configuration, is_fifo: bool) 
     let disturbances = Disturbances::of(observed, configuration, configuration.longest_lease());
     if is_fifo {
         let inversions = history::inversions(&observed.sections);
-        found
-            .extend(inversions.iter().filter(|violation| disturbances.allow_order(violation)).map(Found::of));
+        found.extend(
+            inversions.iter().filter(|violation| disturbances.do_not_explain(violation)).map(Found::of),
+        );
     }
     found.extend(idle(&observed.sections, &disturbances, configuration));
     // The holds of killed clients are known by their owners.
@@ -172,8 +173,8 @@ impl Disturbances {
         self.0[..begun].last().map_or(0, |(_, to)| (*to).min(at))
     }
 
-    /// Returns true if nothing explains the inversion: an entry in the queue may have expired in a disturbance.
-    fn allow_order(&self, violation: &&history::Violation) -> bool {
+    /// Returns true if no disturbance explains the violation: in one, an entry in the queue may have expired.
+    fn do_not_explain(&self, violation: &&history::Violation) -> bool {
         let history::Violation::Inversion { waited, overtook } = violation else { return true };
         let (from, to) = (waited.invoked.min(overtook.invoked), waited.acquired.max(overtook.acquired));
         self.last_before(to) <= from

@@ -10,7 +10,7 @@
 //! | [`servers`] | the servers, whatever the store |
 //! | [`queue_server`], [`server`], [`queue_client`] | the model of a store with queues: its rules, the server behind the network, the client |
 //! | [`redis`] | the servers of the real Redis and Redlock clients |
-//! | [`check`](mod@check), [`timeline`] | the promises; the readable record |
+//! | [`record`](mod@record), [`check`](mod@check), [`timeline`] | the record of the clients; the promises; the readable events |
 //!
 //! A further store has its [`servers`] and a variant in the plan.
 
@@ -20,6 +20,7 @@ pub mod plan;
 pub mod process;
 pub mod queue_client;
 pub mod queue_server;
+pub mod record;
 pub mod redis;
 pub mod server;
 pub mod servers;

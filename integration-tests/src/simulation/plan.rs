@@ -43,7 +43,7 @@ impl StoreKind {
 pub enum Planted {
     /// The server executes a claim that its client has given up long ago.
     LateClaim,
-    /// A release removes the holder, whoever it is.
+    /// A release removes the hold of any request.
     ForeignRelease,
     /// The deadline of a hold counts from the reply.
     ReplyDeadline,
@@ -166,8 +166,8 @@ impl fmt::Display for Fault {
             FaultKind::Crash(process) => write!(f, "p{process} is down after a crash"),
             FaultKind::PauseServer => write!(f, "n{server} is paused"),
             FaultKind::RestartServer => write!(f, "n{server} is down after a crash"),
-            FaultKind::CutRequests(process) => write!(f, "what p{process} sends to n{server} is cut off"),
-            FaultKind::CutReplies(process) => write!(f, "what n{server} sends to p{process} is cut off"),
+            FaultKind::CutRequests(process) => write!(f, "messages from p{process} to n{server} are cut off"),
+            FaultKind::CutReplies(process) => write!(f, "messages from n{server} to p{process} are cut off"),
             FaultKind::Slow(process, by) => {
                 write!(f, "messages between p{process} and n{server} are late by up to {by:?}")
             }
@@ -258,12 +258,10 @@ impl Fault {
         let kind = match random.u8(..if servers == 1 { 10 } else { 14 }) {
             0 | 1 => FaultKind::Pause(process),
             2 => FaultKind::Crash(process),
-            3 => FaultKind::PauseServer,
-            4 => FaultKind::RestartServer,
+            3 | 10 | 11 => FaultKind::PauseServer,
+            4 | 12 | 13 => FaultKind::RestartServer,
             5 | 6 => FaultKind::CutRequests(process),
             7 | 8 => FaultKind::CutReplies(process),
-            10 | 11 => FaultKind::PauseServer,
-            12 | 13 => FaultKind::RestartServer,
             _ => FaultKind::Slow(process, between(random, 5..1000)),
         };
         let lasts = match random.u8(..3) {
@@ -272,6 +270,7 @@ impl Fault {
             _ => between(random, 200..2500),
         };
         let at = between(random, 100..10_000).min(FAULTS_END - lasts);
+        // A single server needs no decision, and its runs have none.
         let server = if servers == 1 { 0 } else { random.usize(..servers) };
         Self { at, lasts, server, kind }
     }

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeSet,
+    fmt,
     sync::{
         Arc, Mutex,
         atomic::{AtomicI64, Ordering},
@@ -15,12 +16,11 @@ use polylock_core::{
     Notifications, Operation, PerRuntime, QueuePosition, Release, Request, RequestId, Result, SystemClock,
     Unavailable, Wake, requests::RequestTable, server_clock::ServerClock, sync::lock, wakeups::Wakeups,
 };
-use tokio::sync::mpsc::unbounded_channel;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use super::{
     plan::Planted,
     queue_server::{Call, Kept, Reply, Subscriber},
-    server::Server,
 };
 
 /// The name of the store.
@@ -35,6 +35,15 @@ const VALIDITY: Duration = Duration::from_secs(1);
 /// The longest time limit for a reply.
 const LONGEST_TIMEOUT: Duration = Duration::from_millis(500);
 
+/// The receiver of the reply to a call, with the server's clock in microseconds.
+pub type ReplySender = UnboundedSender<(i64, Reply)>;
+
+/// The server, behind the network.
+pub trait Endpoint: fmt::Debug + Send + Sync {
+    /// Sends `call` on `link`.
+    fn call(self: Arc<Self>, link: usize, call: Call, reply: ReplySender);
+}
+
 /// The store as one process uses it.
 #[derive(Debug)]
 pub struct QueueClient {
@@ -44,7 +53,7 @@ pub struct QueueClient {
 
 #[derive(Debug)]
 struct Context {
-    server: Arc<Server>,
+    server: Arc<dyn Endpoint>,
     subscriber: Subscriber,
     capabilities: Capabilities,
     clock: ServerClock,
@@ -63,7 +72,7 @@ fn timeout(request: &Request) -> Duration {
 impl QueueClient {
     /// Opens the store of `server` in the process at the end of `link`, in its life `life`.
     #[must_use]
-    pub fn open(server: Arc<Server>, (link, life): (usize, u64), planted: Option<Planted>) -> Self {
+    pub fn open(server: Arc<dyn Endpoint>, (link, life): (usize, u64), planted: Option<Planted>) -> Self {
         let ttl = Duration::from_millis(100)..=Duration::from_secs(60);
         let mut capabilities = Capabilities::new(NAME, ttl);
         capabilities.notifications = Notifications::Pushed;
@@ -103,7 +112,7 @@ impl QueueClient {
         let mut copies = 0;
         for by in [sent + timeout / 3, sent + timeout] {
             copies += 1;
-            context.server.call(context.subscriber.link, call(), sender.clone());
+            context.server.clone().call(context.subscriber.link, call(), sender.clone());
             if let Some(Some((clock_us, reply))) = SystemClock.before(by, replies.recv()).await {
                 context.clock.observe(sent, clock_us);
                 return Ok((reply, copies > 1));

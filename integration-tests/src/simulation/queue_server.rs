@@ -191,7 +191,7 @@ impl State {
     }
 
     /// Removes the expired entries of `name`, and grants the lock to each waiter that conflicts with no entry ahead of it, except
-    /// `own`, whose claim follows.
+    /// `own`: its claim follows.
     fn settle(&mut self, name: &LockName, now: i64, own: Option<RequestId>, keeps_expired: bool) {
         let mut entries = self.locks.remove(name).unwrap_or_default();
         let expired: Vec<Entry> = entries.extract_if(.., |entry| entry.expires_us <= now).collect();
@@ -345,7 +345,7 @@ impl QueueServer {
         removed
     }
 
-    /// Restarts the server, whose state is durable.
+    /// Restarts the server. Its state is durable.
     pub fn restart(&self) {
         if self.has(Planted::LostState) {
             lock(&self.state).locks.clear();

@@ -6,14 +6,13 @@ use std::{
 };
 
 use polylock_core::{FencingToken, LockName, RequestId, Store, sync::lock, wakeups::Wakeups};
-use tokio::sync::mpsc::UnboundedSender;
 
 use super::{
     check::Violation,
     network::{Network, Way},
     plan::Planted,
-    queue_client::QueueClient,
-    queue_server::{Call, GrantRecord, QueueServer, Reply},
+    queue_client::{Endpoint, QueueClient, ReplySender},
+    queue_server::{Call, GrantRecord, QueueServer},
     servers::{Events, Life, LiveEntry, Opening, Servers},
     time::Time,
     timeline::Timeline,
@@ -45,9 +44,6 @@ struct State {
     wakeups: BTreeMap<usize, Arc<Wakeups>>,
 }
 
-/// The receiver of the reply to a call, with the server's clock in microseconds.
-pub type ReplySender = UnboundedSender<(i64, Reply)>;
-
 impl Server {
     /// Creates a server that is up.
     #[must_use]
@@ -69,15 +65,6 @@ impl Server {
     /// Returns the time of the run at which the server's clock shows `us`.
     const fn to_run(us: i64) -> u64 {
         (us - EPOCH_US).cast_unsigned() * 1000
-    }
-
-    /// Sends `call` on `link`.
-    pub fn call(self: &Arc<Self>, link: usize, call: Call, reply: ReplySender) {
-        if let Call::Release(request, _) = &call {
-            lock(&self.state).releases.insert(request.id);
-        }
-        let server = self.clone();
-        self.network.send(link, Way::There, move || server.receive(link, call, reply));
     }
 
     fn receive(&self, link: usize, call: Call, sender: ReplySender) {
@@ -102,6 +89,16 @@ impl Server {
             });
             self.network.send(subscriber.link, Way::Back, move || subscriber.wakeups.deliver(handover));
         }
+    }
+}
+
+impl Endpoint for Server {
+    fn call(self: Arc<Self>, link: usize, call: Call, reply: ReplySender) {
+        if let Call::Release(request, _) = &call {
+            lock(&self.state).releases.insert(request.id);
+        }
+        let server = self.clone();
+        self.network.send(link, Way::There, move || server.receive(link, call, reply));
     }
 }
 
@@ -153,12 +150,12 @@ impl Servers for Server {
         let mut found = |at, kind, what| violations.push(Violation::new(at, kind, what));
         let grants = self.locks.grants();
         let was_held = |grant: &&GrantRecord| events.record.had_hold(&grant.request.name, grant.token);
-        // A grant may expire before its process learns of it, and the request is granted the lock again.
+        // A grant may expire before the process receives it, and the request is granted the lock again.
         let held: BTreeSet<_> = grants.iter().filter(was_held).map(|grant| grant.request.id).collect();
         for GrantRecord { request, process: (number, life), token, at } in &grants {
             let is_alive = events.lives[*number] == *life;
             if is_alive && !held.contains(&request.id) && !state.releases.contains(&request.id) {
-                let what = format!("orphan: nobody has token {token} of {}, or releases it", request.name);
+                let what = format!("orphan: no client has token {token} of {}, or releases it", request.name);
                 found(Self::to_run(*at), "orphan", what);
             }
         }

@@ -4,7 +4,7 @@ use std::{fmt, io, pin::Pin, sync::Arc};
 
 use polylock_core::{FencingToken, LockName, Store, simulation::Connecting};
 
-use super::{check::Violation, workload::Record};
+use super::{check::Violation, record::Record};
 
 /// A process in one of its lives: its number, and the number of its restarts.
 pub type Life = (usize, u64);
@@ -37,7 +37,7 @@ pub trait Servers: fmt::Debug + Send + Sync {
     /// Opens the store in the process that polls the future.
     fn open(self: Arc<Self>, life: Life) -> Opening;
 
-    /// Opens a connection from a process to a server. By default there is none.
+    /// Opens a connection from a process to a server. The default refuses it.
     fn connect(&self, _process: usize, address: &str) -> Connecting {
         let error = io::Error::other(format!("no server at {address}"));
         Box::pin(async { Err(error) })

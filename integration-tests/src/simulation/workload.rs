@@ -1,7 +1,6 @@
 //! The clients of a run. Each acquires, holds and releases locks in turn, in all the ways that programs do, and records its sections.
 
 use std::{
-    collections::BTreeSet,
     fmt,
     ops::Range,
     pin::{Pin, pin},
@@ -11,13 +10,14 @@ use std::{
 };
 
 use fastrand::Rng;
-use polylock_core::{Clock, Guard, Lock, LockName, Locks, Mode, Result, SystemClock, sync::lock};
+use polylock_core::{Clock, Guard, Lock, Locks, Mode, Result, SystemClock, sync::lock};
 use polylock_testkit::history::Section;
 
 use super::{
     network::nanos,
     plan::{FAULTS_END, WORK_END, between},
     process::LocalClock,
+    record::Record,
     servers::Servers,
     time::Time,
     timeline::Timeline,
@@ -25,38 +25,6 @@ use super::{
 
 /// The names of the locks.
 const NAMES: [&str; 3] = ["orders", "jobs", "cron"];
-
-/// The record of a run.
-#[derive(Debug, Default)]
-pub struct Record {
-    /// The sections of all clients.
-    pub sections: Vec<Section>,
-    /// The requests that are waiting, by client, with the time of their begin.
-    pub waiting: BTreeSet<(String, u64)>,
-    /// The errors that only a bug explains.
-    pub surprises: Vec<String>,
-    /// The holds with a deadline after the end of their lease at the server, and the times at which that was found.
-    pub overlong: Vec<(u64, String)>,
-}
-
-impl Record {
-    /// Returns true if a client has the hold of `name` with `token`.
-    #[must_use]
-    pub fn has_hold(&self, name: &LockName, token: u64) -> bool {
-        self.find(name, token).is_some_and(|section| section.open)
-    }
-
-    /// Returns true if a client has or had the hold of `name` with `token`.
-    #[must_use]
-    pub fn had_hold(&self, name: &LockName, token: u64) -> bool {
-        self.find(name, token).is_some()
-    }
-
-    fn find(&self, name: &LockName, token: u64) -> Option<&Section> {
-        let is_it = |section: &&Section| section.token == Some(token) && section.lock == name.as_str();
-        self.sections.iter().rev().find(is_it)
-    }
-}
 
 /// One life of a client.
 #[derive(Debug)]

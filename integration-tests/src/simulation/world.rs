@@ -21,12 +21,13 @@ use super::{
     network::{Network, Way, nanos},
     plan::{FAULTS_END, Fault, FaultKind, PROCESSES, Plan, RUN_END, StoreKind, WORK_END, stream},
     process::{LocalClock, Surroundings},
+    record::Record,
     redis::RedisServers,
     server::Server,
     servers::{Events, LiveEntry, Servers},
     time::{MS, Time},
     timeline::{Line, Timeline},
-    workload::{Client, Record},
+    workload::Client,
 };
 
 /// The time after a deadline within which a running process reports the loss.
@@ -284,7 +285,7 @@ impl World {
             self.watch(&mut since, &mut violations);
         }
         if self.plan.servers > 1 {
-            // A release ends with a majority of the replies, and the other servers are told in the background.
+            // A release ends with a majority of the replies, and notifies the other servers in the background.
             self.time.sleep_until(self.time.now() + nanos(LONGEST_BACKGROUND)).await;
         }
         self.check_end(&mut violations).await;

@@ -85,7 +85,7 @@ impl Modules {
         let mut is_public = false;
         while let [first, after @ ..] = rest {
             rest = match (text(first).as_str(), after) {
-                ("#", [attribute, after @ ..]) if is_for_tests(attribute) => skip_item(after),
+                ("#", [attribute, after @ ..]) if is_left_out(attribute) => skip_item(after),
                 ("pub", after) => {
                     is_public = true;
                     let is_restricted = matches!(after.first(), Some(TokenTree::Group(_)));
@@ -177,9 +177,10 @@ fn text(token: &TokenTree) -> String {
     if let TokenTree::Group(_) = token { String::new() } else { token.to_string() }
 }
 
-fn is_for_tests(attribute: &TokenTree) -> bool {
+/// Returns true for the attribute of an item for tests, or of a module in a file of another crate, which is read with that crate.
+fn is_left_out(attribute: &TokenTree) -> bool {
     let text: String = attribute.to_string().split_whitespace().collect();
-    text.starts_with("[cfg(test") || text.starts_with("[cfg(all(test")
+    ["[cfg(test", "[cfg(all(test", "[path="].iter().any(|start| text.starts_with(start))
 }
 
 /// Returns the tokens after the item at the start.

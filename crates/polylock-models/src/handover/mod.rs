@@ -7,6 +7,7 @@
 //!
 //! Abstracted away: renewals (a hold lasts one lease), breaks, tries, the cancellation during a claim (the model of core has it), and clocks that run differently.
 
+mod bug;
 mod server;
 mod steps;
 
@@ -16,42 +17,14 @@ use polylock_core::{FencingToken, Mode, invariant};
 use stateright::{Model, Property};
 
 use crate::{check::Protocol, numbers::close_gaps, time::is_before_deadline};
+pub use bug::Bug;
+use bug::{CLIENTS, MODES, PROCESS};
 use server::{Clock, Kept, Kind, Notification, Reply, Server, are_compatible};
 
-const CLIENTS: usize = 3;
-/// The modes of the requests.
-const MODES: [Mode; CLIENTS] = [Mode::Exclusive, Mode::Shared, Mode::Shared];
-/// The process of each request.
-const PROCESS: [usize; CLIENTS] = [0, 1, 1];
 /// The time for which a claim is valid, in ticks.
 const VALIDITY: u8 = 1;
 /// The most ticks until all waiters hold the lock in turn, once there are no more faults.
 const CALM: u8 = 12;
-
-/// A planted bug.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Bug {
-    /// The lease of a grant counts from the arrival of its notification.
-    LeaseFromNotification,
-    /// A notification is accepted whatever position it was issued for.
-    StaleNotification,
-    /// The late reply to the keep-alive of a waiter ends its hold.
-    LateReplyEndsHold,
-    /// A waiter that has died stays in the queue.
-    DeadWaiterStays,
-    /// A claim is executed however late it is delivered.
-    ClaimNeverExpires,
-    /// A waiter overtakes those that it conflicts with.
-    ReaderOvertakes,
-    /// Redis: a release does not make the server refuse a claim that is still valid.
-    ReleaseLeavesNoNote,
-    /// SQL: a release is not repeated once no copy of a claim is valid.
-    ReleaseNotRepeated,
-    /// SQL: a claim is compared with the time at which it was sent.
-    ClockBeforeRegion,
-    /// SQL: the token is drawn before the operations on the lock are serialised.
-    TokenBeforeRegion,
-}
 
 /// A store that hands a lock over.
 pub trait Flavor: Send + Sync + 'static {

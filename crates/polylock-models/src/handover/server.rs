@@ -5,7 +5,7 @@ use polylock_core::{
     queue::{self, QueueEntry},
 };
 
-use super::{Bug, CLIENTS, MODES, PROCESS};
+use super::bug::{Bug, CLIENTS, MODES, PROCESS};
 
 /// The lease of a hold, in ticks.
 pub(super) const TTL: u8 = 1;

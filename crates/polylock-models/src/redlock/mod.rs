@@ -12,6 +12,7 @@
 //! It mirrors `redlock/backend.rs`, `redlock/keep_alive.rs`, `redlock/withdrawals.rs` and `redlock/scripts/` of `polylock-redis`, and uses
 //! its `proposals.rs`, `server_votes.rs` and `tally.rs`.
 
+mod bug;
 #[expect(dead_code, reason = "the part that the model does not use")]
 #[path = "../../../polylock-redis/src/redlock/proposals.rs"]
 mod proposals;
@@ -31,39 +32,15 @@ use polylock_core::{FencingToken, LockName, Mode, Moment, RequestId, invariant};
 use stateright::{Model, Property};
 
 use crate::{check::Protocol, time::is_before_deadline};
+pub use bug::Bug;
 use proposals::{DefiniteReply, Outcome, Proposals, Sent};
 use server::{Reply, Server, TTL};
 use tally::{Ballot, Extension, Renewals, Renewed, quorum};
 
 const CLIENTS: usize = 2;
 const SERVERS: usize = 3;
-/// The time for which the votes of a server that has lost its memory do not count, in ticks.
-const VOTE_DELAY: u8 = 1;
 /// The numbers that the clock advances in a tick: more than are proposed in one.
 const NUMBERS_PER_TICK: i64 = 16;
-
-/// A planted bug.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Bug {
-    /// A withdrawal removes the vote for a later number.
-    LiveVoteIsWithdrawn,
-    /// A server accepts a number after its withdrawal.
-    WithdrawnNumberIsAccepted,
-    /// A server accepts a number twice.
-    NumbersRepeat,
-    /// The votes of a server that has lost its memory count at once.
-    NoVoteDelay,
-    /// The deadline counts from the replies.
-    DeadlineFromReply,
-    /// A withdrawal that was not executed counts as acknowledged.
-    MissingReplyAcknowledges,
-    /// A vote that is given again is not recorded.
-    RestoredVoteIsNotRecorded,
-    /// A failed proposal is not withdrawn.
-    FailedProposalStays,
-    /// A release without a reply is forgotten when the next one finds nothing.
-    LostReleaseIsForgotten,
-}
 
 /// The events that may still happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -1,6 +1,6 @@
 //! One Redis server with a vote for one lock: the effects of the scripts.
 
-use super::{Bug, VOTE_DELAY};
+use super::bug::{Bug, VOTE_DELAY};
 
 /// The lease of a vote, in ticks.
 pub(super) const TTL: u8 = 1;

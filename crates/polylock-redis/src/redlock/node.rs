@@ -57,7 +57,7 @@ mod code {
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) link: Link,
-    /// The runtime that the link belongs to.
+    /// Starts tasks on the runtime that the link belongs to.
     executor: Executor,
     /// The same server on the link of the I/O thread; `None` if this is that link.
     io_node: Option<Arc<Self>>,
@@ -157,7 +157,7 @@ impl Node {
         Self { link, executor: Executor::current(), io_node: Some(io), server, reconnecting: Arc::default() }
     }
 
-    /// Returns the runtime that the link belongs to.
+    /// Returns the executor of the runtime that the link belongs to.
     pub(super) const fn executor(&self) -> &Executor {
         &self.executor
     }

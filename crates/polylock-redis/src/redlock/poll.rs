@@ -111,7 +111,7 @@ where
 
 /// The messages without a reply yet.
 struct Messages<'a, F: Future<Output: Send> + Send + 'static> {
-    /// The runtime that drives them.
+    /// Drives them when the caller's future ends.
     executor: &'a Executor,
     pending: FuturesUnordered<F>,
     /// True if they end when this is dropped.

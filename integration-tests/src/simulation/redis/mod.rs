@@ -36,7 +36,7 @@ use polylock_redis::{redlock, single};
 
 use self::{
     node::{Grant, Node},
-    socket::{Connection, Socket, Wires},
+    socket::{Acceptor, Connection, Socket, Wires},
 };
 use super::{
     check::Violation,
@@ -144,11 +144,12 @@ impl Servers for RedisServers {
             return Box::pin(async { Err(error) });
         };
         let number = self.connected.fetch_add(1, Ordering::Relaxed);
+        let server = Arc::downgrade(node) as Weak<dyn Acceptor>;
         let link = node.number * PROCESSES + process;
         let socket = Connection::open(
             number,
             process,
-            node,
+            server,
             link,
             self.wires.clone(),
             stream(self.seed, &[10, number]),

@@ -15,7 +15,7 @@ use super::{
     locks::{self, Held},
     resp::{Command, Reply, take_command},
     scripts::{Changes, Scripts},
-    socket::{Connection, Segment},
+    socket::{Acceptor, Connection, Segment},
 };
 use crate::simulation::{network::Way, process::LocalClock, timeline::Timeline};
 
@@ -159,27 +159,6 @@ impl Node {
         self.lock().scripts.get(script).is_some_and(|script| matches!(script.purpose, "release" | "withdraw"))
     }
 
-    /// Receives a segment from a process.
-    pub fn receive(&self, connection: &Arc<Connection>, segment: &Segment) {
-        let mut state = self.lock();
-        match (state.stop, segment) {
-            (Some(Stop::Silent), _) => {}
-            (Some(Stop::Refuses), _) => connection.send(Way::Back, Segment::Close),
-            (None, Segment::Open) => {
-                state.connections.insert(connection.number, (connection.clone(), Vec::new()));
-                connection.send(Way::Back, Segment::Open);
-            }
-            (None, Segment::Close) => state.close(connection.number),
-            (None, Segment::Data(_)) if !state.connections.contains_key(&connection.number) => {
-                connection.send(Way::Back, Segment::Close);
-            }
-            (None, Segment::Data(bytes)) if state.is_paused => {
-                state.arrived.push((connection.clone(), bytes.clone()));
-            }
-            (None, Segment::Data(bytes)) => self.read(&mut state, connection, bytes),
-        }
-    }
-
     /// Executes the commands that are complete with these `bytes`, and sends the replies.
     fn read(&self, state: &mut State, connection: &Arc<Connection>, bytes: &[u8]) {
         let number = connection.number;
@@ -312,6 +291,32 @@ impl Node {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
+    }
+}
+
+impl Acceptor for Node {
+    fn number(&self) -> usize {
+        self.number
+    }
+
+    fn receive(&self, connection: &Arc<Connection>, segment: &Segment) {
+        let mut state = self.lock();
+        match (state.stop, segment) {
+            (Some(Stop::Silent), _) => {}
+            (Some(Stop::Refuses), _) => connection.send(Way::Back, Segment::Close),
+            (None, Segment::Open) => {
+                state.connections.insert(connection.number, (connection.clone(), Vec::new()));
+                connection.send(Way::Back, Segment::Open);
+            }
+            (None, Segment::Close) => state.close(connection.number),
+            (None, Segment::Data(_)) if !state.connections.contains_key(&connection.number) => {
+                connection.send(Way::Back, Segment::Close);
+            }
+            (None, Segment::Data(bytes)) if state.is_paused => {
+                state.arrived.push((connection.clone(), bytes.clone()));
+            }
+            (None, Segment::Data(bytes)) => self.read(&mut state, connection, bytes),
+        }
     }
 }
 

@@ -1,5 +1,7 @@
-//! The connections between processes and servers, and the record of the calls that were sent on them. Each direction delivers bytes in order and late. A connection that loses bytes
-//! delivers nothing more in that direction, and ends a while later. Bytes that were written before a connection is closed are delivered.
+//! The connections between processes and servers, and the record of the calls that were sent on them.
+//!
+//! Each direction delivers bytes in order and late. A connection that loses bytes delivers nothing more in that direction, and ends a while
+//! later. Bytes that were written before a connection is closed are delivered.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -15,18 +17,24 @@ use fastrand::Rng;
 use polylock_core::sync::lock;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::{
-    node::Node,
-    resp::{Command, take_command},
-};
+use super::resp::{Command, take_command};
 use crate::simulation::{
     network::{Network, Way, nanos},
     plan::between,
     time::Time,
 };
 
-/// The longest time after which both ends of a connection that has lost bytes are told so, in milliseconds.
+/// The longest time after which both ends of a connection that has lost bytes end, in milliseconds.
 const LONGEST_BROKEN_MS: u64 = 3000;
+
+/// The server's end of connections.
+pub trait Acceptor: Send + Sync {
+    /// Returns the number of the server.
+    fn number(&self) -> usize;
+
+    /// Receives a part of the traffic of `connection`.
+    fn receive(&self, connection: &Arc<Connection>, segment: &Segment);
+}
 
 /// A connection.
 pub struct Connection {
@@ -36,7 +44,7 @@ pub struct Connection {
     pub process: usize,
     link: usize,
     wires: Arc<Wires>,
-    node: Weak<Node>,
+    server: Weak<dyn Acceptor>,
     state: Mutex<State>,
 }
 
@@ -124,12 +132,12 @@ impl fmt::Debug for Connection {
 }
 
 impl Connection {
-    /// Begins to open a connection of `process` to `node` on `link` of the network.
+    /// Begins to open a connection of `process` to `server` on `link` of the network.
     #[must_use]
     pub fn open(
         number: u64,
         process: usize,
-        node: &Arc<Node>,
+        server: Weak<dyn Acceptor>,
         link: usize,
         wires: Arc<Wires>,
         random: Rng,
@@ -144,8 +152,7 @@ impl Connection {
             received: VecDeque::new(),
             reader: None,
         };
-        let node = Arc::downgrade(node);
-        let connection = Arc::new(Self { number, process, link, wires, node, state: Mutex::new(state) });
+        let connection = Arc::new(Self { number, process, link, wires, server, state: Mutex::new(state) });
         connection.send(Way::There, Segment::Open);
         Socket(connection)
     }
@@ -170,7 +177,7 @@ impl Connection {
 
     fn arrive(self: &Arc<Self>, way: Way, segment: Segment) {
         if let Way::There = way {
-            return self.node.upgrade().into_iter().for_each(|node| node.receive(self, &segment));
+            return self.server.upgrade().into_iter().for_each(|server| server.receive(self, &segment));
         }
         let mut state = self.lock();
         match segment {
@@ -189,24 +196,24 @@ impl Connection {
         self.arrive(Way::Back, Segment::Close);
     }
 
-    /// Ends the connection because its process has crashed. The server is told so, or is not.
+    /// Ends the connection because its process has crashed. The server is notified, or is not.
     pub fn end_process(self: &Arc<Self>) {
-        let is_told = {
+        let is_notified = {
             let mut state = self.lock();
             !std::mem::replace(&mut state.is_closed, true) && state.random.bool()
         };
-        if is_told {
+        if is_notified {
             self.send(Way::There, Segment::Close);
         }
     }
 
     /// Records the calls that are complete with these `bytes`.
     fn record(&self, bytes: &[u8]) {
-        let Some(node) = self.node.upgrade() else { return };
+        let Some(server) = self.server.upgrade() else { return };
         let mut state = self.lock();
         state.sent.extend(bytes);
         while let Some(command) = take_command(&mut state.sent) {
-            self.wires.record(node.number, &command);
+            self.wires.record(server.number(), &command);
         }
     }
 
