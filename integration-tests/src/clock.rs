@@ -1,6 +1,9 @@
 //! A clock that all processes of a machine share, and waits with a timeout.
 
-use std::{thread, time::Duration};
+use std::{
+    thread,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use polylock_core::{Clock, Moment, SystemClock};
 
@@ -44,10 +47,15 @@ pub async fn until<F: Future<Output = bool>>(what: &str, mut condition: impl FnM
     }
 }
 
-/// Returns the number of days since the Unix epoch.
+/// Returns the time of day, for what people read; it does not affect locks.
 #[must_use]
 #[expect(clippy::disallowed_methods, reason = "a calendar day, which does not affect locks")]
+pub fn time_of_day() -> SystemTime {
+    SystemTime::now()
+}
+
+/// Returns the number of days since the Unix epoch.
+#[must_use]
 pub fn day() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    since.as_secs() / (24 * 3600)
+    time_of_day().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() / (24 * 3600)
 }

@@ -25,7 +25,7 @@ const TOLERANCE: Duration = Duration::from_millis(500);
 const IDLE: Duration = Duration::from_secs(3);
 
 /// The time for which the store shows a hold that its client has released, or has not been notified of yet.
-const GHOST: Duration = Duration::from_secs(1);
+const ORPHAN: Duration = Duration::from_secs(1);
 
 /// From a time to another, in nanoseconds.
 pub type Span = (u64, u64);
@@ -129,7 +129,7 @@ pub fn check(observed: &Observed, configuration: &Configuration, is_fifo: bool) 
     }
     found.extend(idle(&observed.sections, &disturbances, configuration));
     // The holds of killed clients are known by their owners.
-    found.extend(ghosts(observed, &Disturbances::of(observed, configuration, Duration::ZERO)));
+    found.extend(orphans(observed, &Disturbances::of(observed, configuration, Duration::ZERO)));
     found.extend(observed.errors.iter().map(|(at, what)| Found::new(*at, "error", what.clone())));
     found.extend(observed.found.iter().cloned());
     found.sort_by_key(|found| found.violation.at);
@@ -182,7 +182,7 @@ impl Disturbances {
 }
 
 /// Returns the holds that the store has shown for a while although no client had them.
-fn ghosts<'o>(observed: &'o Observed, disturbances: &'o Disturbances) -> impl Iterator<Item = Found> + 'o {
+fn orphans<'o>(observed: &'o Observed, disturbances: &'o Disturbances) -> impl Iterator<Item = Found> + 'o {
     let mut sections: HashMap<(&str, u64), &Section> = HashMap::new();
     for section in &observed.sections {
         sections.extend(section.token.map(|token| ((&*section.lock, token), section)));
@@ -191,12 +191,12 @@ fn ghosts<'o>(observed: &'o Observed, disturbances: &'o Disturbances) -> impl It
     observed.shown.iter().filter(move |shown| is_alive(&shown.owner)).filter_map(move |shown| {
         let Shown { lock, token, span: (from, to), .. } = shown;
         let section = sections.get(&(&**lock, *token));
-        let is_late = to - from >= nanos(GHOST) && disturbances.last_before(*to) <= *from;
+        let is_late = to - from >= nanos(ORPHAN) && disturbances.last_before(*to) <= *from;
         // A hold that is not released exists until its lease expires.
-        let is_ghost = section.is_none_or(|section| !section.open && section.end() < *from);
+        let is_orphan = section.is_none_or(|section| !section.open && section.end() < *from);
         let what = || format!("the store shows a hold of {lock} with token {token} that no client has");
-        (is_late && is_ghost).then(|| Found {
-            violation: Violation::new(*to, "ghost", what()),
+        (is_late && is_orphan).then(|| Found {
+            violation: Violation::new(*to, "orphan", what()),
             lock: Some(lock.clone()),
             span: (section.map_or(*from, |section| section.acquired), *to),
         })
@@ -296,9 +296,9 @@ mod tests {
         observed.shown = vec![shown(7, S, 3 * S), shown(8, S, S + S / 2)];
         assert_eq!(kinds(&observed), [""; 0], "it was held, and the other one was shown for a moment");
         observed.shown = vec![shown(7, 3 * S, 5 * S), shown(8, 3 * S, 5 * S)];
-        assert_eq!(kinds(&observed), ["ghost", "ghost"]);
+        assert_eq!(kinds(&observed), ["orphan", "orphan"]);
         observed.sections[0].open = true;
-        assert_eq!(kinds(&observed), ["ghost"], "the lease of the other one has not expired");
+        assert_eq!(kinds(&observed), ["orphan"], "the lease of the other one has not expired");
         observed.killed = vec![7, 77];
         assert_eq!(kinds(&observed), [""; 0], "it was granted to a client that was killed");
         observed.killed = vec![7];

@@ -136,7 +136,7 @@ The checker verifies, by the clock that all processes share:
 | late loss | a running client reports a loss by its deadline, with half a second of tolerance, and never finds the lock held after it |
 | order | on a store that promises an order, no request overtakes one that was known to wait, unless a fault hit the queue |
 | idle | a free lock is granted to a waiting request within 3 s (Azure: 6 s) after the last fault; after a kill, once the lease has expired |
-| ghost | the store shows no hold that no client has, for more than a second, from 1.5 s after the last fault on; after a kill, once the lease has expired |
+| orphan | the store shows no hold that no client has, for more than a second, from 1.5 s after the last fault on; after a kill, once the lease has expired |
 | stuck | each request without a time limit is granted in the end, and each process ends |
 | leak | no entry is left in the store, and no background work in a process |
 | error | no error occurs that only a bug explains |

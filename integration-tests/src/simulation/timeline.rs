@@ -22,14 +22,14 @@ pub struct Timeline {
 pub struct Line {
     /// The time, in nanoseconds since the begin of the run.
     pub at: u64,
-    who: String,
-    what: String,
+    node: String,
+    event: String,
 }
 
 impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (s, us) = (self.at / 1_000_000_000, self.at / 1000 % 1_000_000);
-        write!(f, "{s:>3}.{us:06}  {:<8} {}", self.who, self.what)
+        write!(f, "{s:>3}.{us:06}  {:<8} {}", self.node, self.event)
     }
 }
 
@@ -46,10 +46,10 @@ impl Timeline {
         self.lines.is_some()
     }
 
-    /// Adds an event of `who`, which `what` describes.
-    pub fn note(&self, who: impl fmt::Display, what: impl FnOnce() -> String) {
+    /// Adds an event of a process, a server or the network, described by `event`.
+    pub fn note(&self, node: impl fmt::Display, event: impl FnOnce() -> String) {
         if let Some(lines) = &self.lines {
-            lock(lines).push(Line { at: self.time.now(), who: who.to_string(), what: what() });
+            lock(lines).push(Line { at: self.time.now(), node: node.to_string(), event: event() });
         }
     }
 

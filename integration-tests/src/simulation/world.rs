@@ -312,8 +312,8 @@ impl World {
             .iter()
             .filter_map(|LiveEntry { name, token, is_free_to_go }| match token {
                 Some(token) if !lock(&self.record).has_hold(name, *token) => {
-                    let what = format!("leak: no client has the hold of {name} with token {token}");
-                    Some((what, ("leak", LONGEST_UNKNOWN)))
+                    let what = format!("orphan: no client has the hold of {name} with token {token}");
+                    Some((what, ("orphan", LONGEST_UNKNOWN)))
                 }
                 None if *is_free_to_go => {
                     let what = format!("lost wake-up: {name} is free, and a request waits");

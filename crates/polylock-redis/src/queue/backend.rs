@@ -89,7 +89,10 @@ impl RedisBackend {
     fn record_late_claim(&self, request: &Request, expires_us: i64) {
         let now = SystemClock.now();
         let until = now + 2 * (self.timeout(request) + VALIDITY);
-        *self.late_claims().update(request.id, now, until, || 0) = expires_us;
+        let mut claims = self.late_claims();
+        let latest_us = claims.update(request.id, now, until, || 0);
+        // The clock of the server may have been set back between two claims.
+        *latest_us = (*latest_us).max(expires_us);
     }
 
     /// Sends a claim, which expires by the server's clock. The reply contains a word, three numbers, and that clock.

@@ -9,8 +9,8 @@ pub const fn changes(planted: Option<Planted>) -> Changes {
     let Some(planted) = planted else { return &[] };
     match planted {
         Planted::RedisLateClaim => &[
-            ("if now <= tonumber(ARGV[10]) then", "if true then"),
-            ("if now > tonumber(ARGV[10]) then", "if false then"),
+            ("if now < tonumber(ARGV[10]) then", "if true then"),
+            ("if now >= tonumber(ARGV[10]) then", "if false then"),
             ("if redis.call('ZSCORE', RELEASED, id) or notice_for(id) then", "if notice_for(id) then"),
         ],
         Planted::RedisUncheckedClaim => {

@@ -10,7 +10,7 @@
 local id, mode, conflicts = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local ttl, place_ttl = tonumber(ARGV[4]), tonumber(ARGV[5])
 
-if now > tonumber(ARGV[10]) then
+if now >= tonumber(ARGV[10]) then
     return {-1, 0, 0, 0, now}
 end
 if redis.call('ZSCORE', RELEASED, id) or notice_for(id) then

@@ -4,7 +4,7 @@
 if redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[5], KEYS[6]) == 0 then
     local time = redis.call('TIME')
     local now = time[1] * 1000000 + time[2]
-    if now <= tonumber(ARGV[10]) then
+    if now < tonumber(ARGV[10]) then
         local token, ttl = now, tonumber(ARGV[4])
         local last = redis.call('SET', KEYS[4], string.format('%.0f', token), 'GET')
         if last then

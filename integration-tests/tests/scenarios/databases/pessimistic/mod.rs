@@ -295,7 +295,8 @@ async fn rows_in_use_when_their_hold_ends_are_deleted_later(database: &TestDatab
     let release = async {
         database.wait_for_transactions(1, "the rows are in use").await;
         assert_eq!(guard.release().await.unwrap_err().lost(), Some(&LostReason::SessionEnded));
-        assert_eq!(database.count_transactions().await, 1, "the release took longer than the transaction");
+        // That of the deletion, which the rows in use refuse, may not have ended.
+        assert_ne!(database.count_transactions().await, 0, "the release took longer than the transaction");
     };
     tokio::join!(database.use_rows(Duration::from_millis(1500)), release);
     clock::until("the rows are deleted", async || database.count_names().await == 0).await;
