@@ -5,7 +5,7 @@ use std::{
     fmt, mem,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::Duration,
 };
@@ -33,8 +33,12 @@ const NOTIFICATION_WAIT: Duration = Duration::from_millis(100);
 /// The pauses between the attempts to delete the rows of a session that has ended: those of the operation that ends it, and the longer
 /// ones after it.
 const CLEAR_PAUSES: [Duration; 3] = [Duration::from_millis(20); 3];
-const LATER_CLEAR_PAUSES: [Duration; 3] =
-    [Duration::from_millis(200), Duration::from_millis(600), Duration::from_millis(1800)];
+const LATER_CLEAR_PAUSES: [Duration; 4] = [
+    Duration::from_millis(200),
+    Duration::from_millis(600),
+    Duration::from_millis(1800),
+    Duration::from_millis(5400),
+];
 /// The time that a release waits for a renewal in progress.
 const RENEWAL_WAIT: Duration = Duration::from_millis(250);
 
@@ -54,6 +58,8 @@ struct Slot {
     stage: tokio::sync::Mutex<Stage>,
     /// Interrupts the renewal that has locked the stage.
     cancel: Notify,
+    /// True if a claim, or a copy of it, had no reply: it may insert the rows of the name later.
+    may_insert_late: AtomicBool,
 }
 
 /// The stage of a request.
@@ -163,9 +169,37 @@ impl PessimisticBackend {
     /// rows that remain.
     async fn clear(&self, request: &Request) {
         if !clear(&*self.server, request, &CLEAR_PAUSES).await {
-            let (server, request) = (self.server.clone(), request.clone());
-            tokio::spawn(async move { clear(&*server, &request, &LATER_CLEAR_PAUSES).await });
+            self.clear_later(request, false);
         }
+    }
+
+    /// Tries to delete the rows of a request in the background; again and again if they `may_appear` late.
+    fn clear_later(&self, request: &Request, may_appear: bool) {
+        let (server, request) = (self.server.clone(), request.clone());
+        tokio::spawn(async move {
+            for pause in LATER_CLEAR_PAUSES {
+                SystemClock.sleep_until(SystemClock.now() + pause).await;
+                if clear(&*server, &request, &[]).await && !may_appear {
+                    break;
+                }
+            }
+        });
+    }
+
+    /// Removes a request that has no session any more.
+    fn remove(&self, request: &Request, slot: &Slot) {
+        self.requests().remove(&request.id);
+        if slot.may_insert_late.load(Ordering::Relaxed) {
+            self.clear_later(request, true);
+        }
+    }
+
+    /// Opens the session of a request.
+    async fn enter(&self, request: &Request, slot: &Slot) -> Result<Entered> {
+        let late = slot.may_insert_late.swap(true, Ordering::Relaxed);
+        let (entered, was_sent_again) = Session::enter(&self.server, &self.pinned, request).await?;
+        slot.may_insert_late.store(late || was_sent_again, Ordering::Relaxed);
+        Ok(entered)
     }
 
     /// Ends a session that has no connection on this side any more. Returns true if there was one.
@@ -297,7 +331,7 @@ impl Backend for PessimisticBackend {
         self.remove_expired();
         loop {
             *stage = match mem::take(&mut *stage) {
-                Stage::Idle => match Session::enter(&self.server, &self.pinned, request).await? {
+                Stage::Idle => match self.enter(request, &slot).await? {
                     Entered::Locked(session) => Stage::Locked(session),
                     Entered::Blocked(session) if request.queues => {
                         *stage = Stage::Waiting(Waiter::start(self.server.clone(), session, request));
@@ -305,7 +339,7 @@ impl Backend for PessimisticBackend {
                     }
                     Entered::Blocked(session) => {
                         self.end(Operation::Claim, session, request, &mut stage).await?;
-                        self.requests().remove(&request.id);
+                        self.remove(request, &slot);
                         return Ok(queued());
                     }
                 },
@@ -395,7 +429,7 @@ impl Backend for PessimisticBackend {
                 self.end_orphaned(operation, identity, request, &mut stage).await?
             }
         };
-        self.requests().remove(&request.id);
+        self.remove(request, &slot);
         Ok(ended)
     }
 

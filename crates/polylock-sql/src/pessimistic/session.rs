@@ -77,12 +77,12 @@ fn name_argument(name: &LockName) -> Arg<'_> {
 }
 
 impl Session {
-    /// Opens a transaction and tries the lock.
+    /// Opens a transaction and tries the lock. Returns true, too, if the claim was sent again: its first copy may be delivered later.
     pub(super) async fn enter(
         server: &Arc<dyn LockServer>,
         pinned: &PinnedConnections,
         request: &Request,
-    ) -> Result<Entered> {
+    ) -> Result<(Entered, bool)> {
         let operation = Operation::Claim;
         let deadline = SystemClock.now() + server.timeout();
         let permit = pinned.acquire(&**server).await?;
@@ -93,6 +93,7 @@ impl Session {
         let arguments = [name_argument(&request.name), millis(silence), first, second];
         let text = server.text(server.statements().enter.for_mode(request.mode), &arguments);
         let mut connection = server.acquire(operation, deadline).await?;
+        let mut was_sent_again = false;
         loop {
             let answer = SystemClock.before(deadline, connection.fetch(text.clone())).await;
             match answer.ok_or_else(|| server.timed_out(operation))? {
@@ -100,7 +101,9 @@ impl Session {
                     if let Some(identity) = rows.iter().find_map(|row| row.session()) {
                         let session = Self { server: server.clone(), connection, identity, _permit: permit };
                         let holds = rows.contains(&ReplyRow::Locked);
-                        return Ok(if holds { Entered::Locked(session) } else { Entered::Blocked(session) });
+                        let entered =
+                            if holds { Entered::Locked(session) } else { Entered::Blocked(session) };
+                        return Ok((entered, was_sent_again));
                     }
                     // Another session deleted the rows before this one could lock them: retry.
                     let rollback = server.text(&server.statements().rollback, &[]);
@@ -114,6 +117,7 @@ impl Session {
                     if server.error_class(&error) != ErrorClass::Other && SystemClock.now() < deadline =>
                 {
                     drop(connection);
+                    was_sent_again = true;
                     connection = server.acquire(operation, deadline).await?;
                 }
                 Err(error) => return Err(server.failed(operation, error)),

@@ -129,15 +129,4 @@ pub(super) const MUTANTS: &[Mutant] = &[
         to: "self.sweep_at = MIN_SWEEP.max(self.records.len());",
         test: ("units of library polylock_core", "requests::tests::memory_and_time_are_bounded"),
     },
-    Mutant {
-        name: "pessimistic: a hold that was left to expire keeps its connection",
-        file: "crates/polylock-sql/src/pessimistic/backend.rs",
-        from: "Stage::Held(Hold { until, .. }) | Stage::Orphaned(_, until) => until > now,",
-        to: "Stage::Orphaned(_, until) => until > now,
-                Stage::Held(Hold { .. }) => true,",
-        test: (
-            "scenarios",
-            "databases::pessimistic::on_postgres::holds_left_to_expire_return_their_connections",
-        ),
-    },
 ];

@@ -102,11 +102,39 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "pessimistic: rows in use at the end of their hold stay, in MariaDB",
         file: "crates/polylock-sql/src/pessimistic/backend.rs",
-        from: "tokio::spawn(async move { clear(&*server, &request, &LATER_CLEAR_PAUSES).await });",
-        to: "drop((server, request, LATER_CLEAR_PAUSES));",
+        from: "for pause in LATER_CLEAR_PAUSES {",
+        to: "for pause in LATER_CLEAR_PAUSES.into_iter().take(0) {",
         test: (
             "scenarios",
             "databases::pessimistic::on_mariadb::rows_in_use_when_their_hold_ends_are_deleted_later",
+        ),
+    },
+    Mutant {
+        name: "pessimistic: a hold that was left to expire keeps its connection",
+        file: "crates/polylock-sql/src/pessimistic/backend.rs",
+        from: "Stage::Held(Hold { until, .. }) | Stage::Orphaned(_, until) => until > now,",
+        to: "Stage::Orphaned(_, until) => until > now,
+                Stage::Held(Hold { .. }) => true,",
+        test: (
+            "scenarios",
+            "databases::pessimistic::on_postgres::holds_left_to_expire_return_their_connections",
+        ),
+    },
+    Mutant {
+        name: "pessimistic: the rows of a claim that is delivered late stay",
+        file: "crates/polylock-sql/src/pessimistic/backend.rs",
+        from: "slot.may_insert_late.swap(true, Ordering::Relaxed)",
+        to: "slot.may_insert_late.swap(false, Ordering::Relaxed)",
+        test: ("processes", "late_claims::postgres_pessimistic::a_late_try_grants_nothing"),
+    },
+    Mutant {
+        name: "pessimistic: the rows of the first copy of a claim stay",
+        file: "crates/polylock-sql/src/pessimistic/session.rs",
+        from: "was_sent_again = true;",
+        to: "",
+        test: (
+            "processes",
+            "late_claims::mariadb_pessimistic::a_late_claim_of_a_lock_that_was_released_grants_nothing",
         ),
     },
     Mutant {
