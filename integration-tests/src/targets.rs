@@ -9,6 +9,7 @@ mod blobs;
 mod keys;
 mod log;
 mod namespace;
+mod objects;
 mod own_server;
 mod target;
 mod znodes;
@@ -25,6 +26,7 @@ pub use self::{
     namespace::{
         Namespace, blobs_of, keys_of, nodes_of, nodes_with, path_of, sessions_of, tables_of, watched_by,
     },
+    objects::Objects,
     own_server::{Own, Servers, own, own_with, route},
 };
 use crate::servers::{

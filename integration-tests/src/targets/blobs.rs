@@ -4,6 +4,7 @@ use std::io;
 
 use polylock_core::url::StoreUrl;
 
+use super::Objects;
 use crate::{
     clock,
     servers::azurite::{self, ACCOUNT},
@@ -12,9 +13,7 @@ use crate::{
 /// Deletes all blobs below `prefix`, leased or not. It waits for the emulator's next second: two blobs of one name that are both made
 /// within one second are not distinguished there.
 pub(super) async fn delete(url: &str, prefix: &str) -> io::Result<()> {
-    let parsed = StoreUrl::parse(url).map_err(io::Error::other)?;
-    let container = parsed.rest().trim_start_matches('/').split(['@', '/']).next().unwrap_or_default();
-    let container = format!("/{ACCOUNT}/{container}");
+    let container = container_of(url)?;
     let list = format!("GET {container}?restype=container&comp=list&prefix={prefix}/");
     let second = date(&azurite::ask(url, &list).await?)?;
     clock::until("the next second", async || {
@@ -22,8 +21,8 @@ pub(super) async fn delete(url: &str, prefix: &str) -> io::Result<()> {
     })
     .await;
     let listed = azurite::ask(url, &list).await?;
-    for blob in listed.split("<Name>").skip(1).filter_map(|rest| rest.split_once("</Name>")) {
-        let blob = format!("{container}/{}", blob.0);
+    for blob in names(&listed) {
+        let blob = format!("{container}/{blob}");
         let end = "x-ms-lease-action: break\nx-ms-lease-break-period: 0";
         // One that is not leased refuses that.
         azurite::ask(url, &format!("PUT {blob}?comp=lease\n{end}")).await?;
@@ -33,6 +32,26 @@ pub(super) async fn delete(url: &str, prefix: &str) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// The blobs of these objects.
+pub(super) async fn count(url: &str, objects: Objects<'_>) -> io::Result<u64> {
+    let list = format!("GET {}?restype=container&comp=list&prefix={}", container_of(url)?, objects.begin);
+    let listed = azurite::ask(url, &list).await?;
+    Ok(names(&listed).filter(|blob| objects.contains(blob)).count() as u64)
+}
+
+/// Returns the path of the container of a URL.
+fn container_of(url: &str) -> io::Result<String> {
+    let parsed = StoreUrl::parse(url).map_err(io::Error::other)?;
+    let container = parsed.rest().trim_start_matches('/').split(['@', '/']).next().unwrap_or_default();
+    Ok(format!("/{ACCOUNT}/{container}"))
+}
+
+/// Returns the names of the blobs in the reply to a list.
+fn names(listed: &str) -> impl Iterator<Item = &str> {
+    let blobs = listed.split("<Name>").skip(1).filter_map(|rest| rest.split_once("</Name>"));
+    blobs.map(|(name, _)| name)
 }
 
 fn date(answer: &str) -> io::Result<String> {

@@ -2,6 +2,7 @@
 
 use redis::{AsyncConnectionConfig, Client, RedisResult, aio::MultiplexedConnection};
 
+use super::Objects;
 use crate::clock::TIMEOUT;
 
 /// The holds and waiters of a single server below `prefix`.
@@ -54,6 +55,18 @@ pub(super) async fn delete(servers: &[String], prefix: &str) -> RedisResult<()> 
         }
     }
     Ok(())
+}
+
+/// The keys of these objects on all servers.
+pub(super) async fn count(servers: &[String], objects: Objects<'_>) -> RedisResult<u64> {
+    let mut count = 0;
+    for server in servers {
+        let mut server = open(server).await?;
+        let keys: Vec<String> =
+            redis::cmd("KEYS").arg(format!("{{{}*", objects.begin)).query_async(&mut server).await?;
+        count += keys.iter().filter(|key| objects.contains(&key[1..])).count() as u64;
+    }
+    Ok(count)
 }
 
 /// What `command` says of each of the keys that begin with this, added up.

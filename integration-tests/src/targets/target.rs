@@ -101,7 +101,7 @@ impl Target for Namespace {
 
 impl Namespace {
     /// Returns the number of rows that this query counts in its database.
-    async fn rows(&self, sql: &str) -> sqlx::Result<u64> {
+    pub(super) async fn rows(&self, sql: &str) -> sqlx::Result<u64> {
         let (server, _) = self.url.split_once('?').unwrap_or((&self.url, ""));
         let rows = match server.split_once(':') {
             Some(("postgres", _)) => count::<Postgres>(server.parse()?, sql).await?,

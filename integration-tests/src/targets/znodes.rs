@@ -2,6 +2,7 @@
 
 use zookeeper_client::{Client, Error};
 
+use super::Objects;
 use crate::clock;
 
 /// The holds and waiters below `root`.
@@ -47,6 +48,12 @@ pub(super) async fn delete(url: &str, root: &str) -> Result<(), Error> {
     })
     .await;
     Ok(())
+}
+
+/// The nodes of these objects.
+pub(super) async fn count(url: &str, objects: Objects<'_>) -> Result<u64, Error> {
+    let nodes = open(url).await?.list_children("/").await?;
+    Ok(nodes.iter().filter(|node| objects.contains(node)).count() as u64)
 }
 
 async fn open(url: &str) -> Result<Client, Error> {

@@ -5,6 +5,7 @@
 mod azure;
 mod databases;
 mod faults;
+mod namespaces;
 mod optimistic;
 mod redis;
 mod redis_cluster;

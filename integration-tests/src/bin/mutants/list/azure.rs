@@ -4,6 +4,13 @@ use super::Mutant;
 
 pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
+        name: "the deletion of a namespace leaves leased blobs, in Azure",
+        file: "crates/polylock-azure/src/blobs.rs",
+        from: "let broken = self.send(timeout, self.container.blob_client(blob).break_lease(Some(now))).await;",
+        to: "let broken = now;",
+        test: ("scenarios", "namespaces::of::azure"),
+    },
+    Mutant {
         name: "Azure: the lease id in the reply to a renewal is not compared",
         file: "crates/polylock-azure/src/blobs.rs",
         from: "Ok(lease_id.as_deref() == Some(OWN_LEASE))",

@@ -32,6 +32,13 @@ pub(super) const MUTANTS: &[Mutant] = &[
         test: ("scenarios", "redis::late::a_claim_delivered_after_seconds_has_expired"),
     },
     Mutant {
+        name: "the deletion of a namespace deletes those with similar names, in Redis",
+        file: "crates/polylock-redis/src/keys.rs",
+        from: "prefixes.iter().any(|own| own == prefix)",
+        to: "prefixes.iter().any(|own| prefix.starts_with(own.as_str()))",
+        test: ("scenarios", "namespaces::of::redis"),
+    },
+    Mutant {
         name: "tokens beyond what a server counts exactly, in Redis",
         file: "crates/polylock-redis/src/queue/scripts/claim_at_once.lua",
         from: " and number < 9007199254740991",
