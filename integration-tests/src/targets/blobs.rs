@@ -4,7 +4,7 @@ use std::io;
 
 use polylock_core::url::StoreUrl;
 
-use super::Objects;
+use super::objects::Objects;
 use crate::{
     clock,
     servers::azurite::{self, ACCOUNT},

@@ -2,7 +2,7 @@
 
 use redis::{AsyncConnectionConfig, Client, RedisResult, aio::MultiplexedConnection};
 
-use super::Objects;
+use super::objects::Objects;
 use crate::clock::TIMEOUT;
 
 /// The holds and waiters of a single server below `prefix`.

@@ -16,6 +16,7 @@ use super::{
     blobs, keys,
     log::Log,
     namespace::{Entries, Namespace},
+    objects::Objects,
     own_server, znodes,
 };
 
@@ -100,8 +101,34 @@ impl Target for Namespace {
 }
 
 impl Namespace {
+    /// Counts objects in the store of this namespace; `None` if the test can't read them.
+    ///
+    /// # Panics
+    /// If the server does not reply.
+    pub async fn count(&self, objects: Objects<'_>) -> Option<u64> {
+        let counted = match &self.entries {
+            Entries::Uncounted => return None,
+            Entries::Rows(_) => {
+                self.rows(&objects.catalog_query(&self.url)).await.map_err(|error| error.to_string())
+            }
+            Entries::Keys(_, server) => {
+                keys::count(std::slice::from_ref(server), objects).await.map_err(|error| error.to_string())
+            }
+            Entries::RedlockKeys(_, nodes) | Entries::ClusterKeys(_, nodes) => {
+                keys::count(nodes, objects).await.map_err(|error| error.to_string())
+            }
+            Entries::Znodes(_, servers) => {
+                znodes::count(servers, objects).await.map_err(|error| error.to_string())
+            }
+            Entries::Blobs(_, server) => {
+                blobs::count(server, objects).await.map_err(|error| error.to_string())
+            }
+        };
+        Some(counted.unwrap_or_else(|error| panic!("can't count the objects: {error}")))
+    }
+
     /// Returns the number of rows that this query counts in its database.
-    pub(super) async fn rows(&self, sql: &str) -> sqlx::Result<u64> {
+    async fn rows(&self, sql: &str) -> sqlx::Result<u64> {
         let (server, _) = self.url.split_once('?').unwrap_or((&self.url, ""));
         let rows = match server.split_once(':') {
             Some(("postgres", _)) => count::<Postgres>(server.parse()?, sql).await?,

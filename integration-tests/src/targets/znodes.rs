@@ -2,7 +2,7 @@
 
 use zookeeper_client::{Client, Error};
 
-use super::Objects;
+use super::objects::Objects;
 use crate::clock;
 
 /// The holds and waiters below `root`.

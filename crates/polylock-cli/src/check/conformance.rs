@@ -12,9 +12,9 @@ use polylock_testkit::{CASES, Target, TargetFactory, Verdict};
 use serde::{Deserialize, Serialize};
 
 use super::{
+    process::{Job, Worker, print},
     report::{Outcome, Row},
     subject::Subject,
-    worker::{Job, Worker, print},
 };
 use crate::{exit::Failure, output::Output};
 

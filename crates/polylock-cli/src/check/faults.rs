@@ -6,14 +6,12 @@ use fastrand::Rng;
 use polylock::{Clock, Error, Mode, Moment, Scope, SystemClock};
 use polylock_testkit::history::{self, Recorder, Rules, Section, Violation};
 use rustix::process::Signal;
-use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::{
-    kill,
+    process::{Client, Job, Worker, kill, print},
     report::{Outcome, Row},
     subject::Subject,
-    worker::{Job, Worker, print},
 };
 use crate::{exit::Failure, output::milliseconds};
 
@@ -28,15 +26,6 @@ const LEASE: Duration = Duration::from_secs(1);
 const IDLE: Duration = Duration::from_secs(4);
 /// The time after a deadline within which a process that runs reports a loss: the machine may be busy.
 const TOLERANCE: Duration = Duration::from_millis(500);
-
-/// The work of a client.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Client {
-    namespace: String,
-    name: String,
-    seed: u64,
-    lease_ms: u64,
-}
 
 /// Everything that was seen in a run.
 #[derive(Default)]

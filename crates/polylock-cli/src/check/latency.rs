@@ -3,17 +3,18 @@
 use std::time::Duration;
 
 use polylock::{Clock, Error, Moment, Result, Scope, SystemClock, core::Locks};
+use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::{
+    process::{Job, Worker, print},
     report::{Outcome, Row},
     subject::Subject,
-    worker::{Job, Worker},
 };
 use crate::exit::Failure;
 
 const PART: &str = "latency";
 const PAIR: &str = "pair";
-pub(super) const HANDED: &str = "handed";
+const HANDED: &str = "handed";
 
 /// The time after which a waiter counts as queued, if the store does not show it.
 const QUEUED_AFTER: Duration = Duration::from_millis(300);
@@ -108,4 +109,19 @@ async fn queued(locks: &Locks) {
         }
         SystemClock.sleep_until(SystemClock.now() + Duration::from_millis(2)).await;
     }
+}
+
+/// Waits for the lock at each line of the input, and writes the time at which it had the lock.
+pub(super) async fn run(
+    subject: &Subject,
+    namespace: &str,
+    mut input: UnboundedReceiver<String>,
+) -> Result<(), Failure> {
+    let locks = subject.open(namespace).await?;
+    while input.recv().await.is_some() {
+        let guard = locks.lock(HANDED).acquire().await?;
+        print(SystemClock.now().as_nanos());
+        guard.release().await?;
+    }
+    Ok(())
 }

@@ -8,6 +8,7 @@ mod conformance;
 mod faults;
 mod html;
 mod latency;
+mod process;
 mod report;
 mod settings;
 mod subject;
@@ -16,7 +17,6 @@ mod worker;
 use std::{fs, time::Duration};
 
 use polylock::{Clock, SystemClock};
-use rustix::process::Signal;
 
 pub(crate) use self::worker::main as worker;
 use self::{
@@ -134,10 +134,4 @@ async fn clean_up(subject: &Subject, signals: &mut Signals) -> Option<Row> {
     let advice =
         format!("delete the tables, keys, nodes or blobs with names that begin with {}", subject.prefix);
     Some(Row { advice: Some(advice), ..Row::new("check", "clean-up", Outcome::Failure, value) })
-}
-
-/// Ends a process of the check.
-fn kill(process: &std::process::Child, signal: Signal) {
-    // It has not been waited for, so its number is its own.
-    rustix::process::kill_process(rustix::process::Pid::from_child(process), signal).ok();
 }
