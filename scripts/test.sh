@@ -185,11 +185,15 @@ join() {
     return "$result"
 }
 
+build() {
+    say "build"
+    cargo test --workspace --all-features --locked --no-run
+}
+
 # Runs the tests, except those with servers or in the simulation and with one of these parts in their names.
 tests() {
     local skipped=${1:-}
     say "tests"
-    cargo test --workspace --all-features --locked --no-run
     # The servers that test programs share are started once. The program was built just now; `cargo run` would build it with other
     # features.
     local host runner log=$target/tests.log result=0
@@ -263,13 +267,13 @@ case "${1:-all}" in
         export POLYLOCK_TEST_INCREMENTS=20 POLYLOCK_TEST_PAUSES=2
         format
         if use_memory; then
-            beside lint doc; tests "$DAILY"; mutants --some 3; join
+            build; beside lint doc; tests "$DAILY"; mutants --some 3; join
         else
-            lint; tests "$DAILY"; mutants --some 3; doc
+            lint; build; tests "$DAILY"; mutants --some 3; doc
         fi
         say "all passed" ;;
-    daily) format; lint; features; tests; mutants; doc; package; deny; schemas; record; say "all passed" ;;
+    daily) format; lint; features; build; tests; mutants; doc; package; deny; schemas; record; say "all passed" ;;
     format | lint | features | mutants | doc | package | deny | schemas | record) "$1" ;;
-    test) tests ;;
+    test) build; tests ;;
     *) echo "unknown part: $1 (daily, format, lint, features, test, mutants, doc, package, deny, schemas, record)" >&2; exit 64 ;;
 esac
