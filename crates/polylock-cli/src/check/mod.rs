@@ -32,6 +32,8 @@ use crate::{
 
 /// The exit code if a promise is broken.
 const BROKEN: u8 = 1;
+/// The time limit for the end of a store's background work.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time limit for the deletion of the namespaces.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -92,10 +94,14 @@ async fn run(
 ) -> Result<(), Failure> {
     let is_wanted = |part| args.only.is_empty() || args.only.contains(&part);
     // The first namespace is opened in every case: a store that can't be opened has no report.
-    let locks = subject.open(subject.new_namespace()).await?;
+    let namespace = subject.new_namespace();
+    // A store has reported all its warnings when it is closed.
+    subject.open(&namespace).await?.close(CLOSE_TIMEOUT).await;
+    let warnings = capture_warnings();
+    let locks = subject.open(&namespace).await?;
     report.backend = locks.capabilities().backend;
     if is_wanted(Part::Settings) {
-        report.rows.extend(settings::rows(&locks, subject.options.ttl, capture_warnings()));
+        report.rows.extend(settings::rows(&locks, subject.options.ttl, warnings));
     }
     let clocks = if is_wanted(Part::Clock) { Some(clock::Watch::begin(&locks).await?) } else { None };
     if is_wanted(Part::Latency) {
@@ -115,7 +121,7 @@ async fn run(
     if let Some(clocks) = clocks {
         report.rows.extend(clocks.end(&locks).await?);
     }
-    locks.close(Duration::from_secs(5)).await;
+    locks.close(CLOSE_TIMEOUT).await;
     Ok(())
 }
 
