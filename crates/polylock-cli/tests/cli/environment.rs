@@ -182,7 +182,7 @@ fn run_nested(
 ) -> std::process::Output {
     let mut run = workspace.polylock_without_store();
     run.args(outer).envs(variables.iter().copied()).args(["sh", "-c"]);
-    run.arg(inner.replace("polylock", env!("CARGO_BIN_EXE_polylock"))).output().unwrap()
+    run.arg(inner.replace("polylock ", concat!(env!("CARGO_BIN_EXE_polylock"), " "))).output().unwrap()
 }
 
 #[test]
