@@ -156,9 +156,7 @@ async fn create(
 /// Drops the tables and routines of `config`.
 pub(super) async fn drop_all(server: &Server<MySql>, config: &Config) -> Result<()> {
     let statements = Template::plain(fill(&tables(config).drops("PROCEDURE"), config, &[]));
-    let mut connection = server.acquire_to_open().await?;
-    let dropped = server.query_on(&mut connection, &statements).await?;
-    dropped.map(drop).map_err(|failure| server.failed(Operation::Connect, failure))
+    server.drop_tables(&statements).await
 }
 
 /// The statements that create the tables and routines of `config`, which must have been checked, or upgrade them from any earlier

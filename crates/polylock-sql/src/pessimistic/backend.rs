@@ -194,14 +194,6 @@ impl PessimisticBackend {
         }
     }
 
-    /// Opens the session of a request.
-    async fn enter(&self, request: &Request, slot: &Slot) -> Result<Entered> {
-        let late = slot.may_insert_late.swap(true, Ordering::Relaxed);
-        let (entered, was_sent_again) = Session::enter(&self.server, &self.pinned, request).await?;
-        slot.may_insert_late.store(late || was_sent_again, Ordering::Relaxed);
-        Ok(entered)
-    }
-
     /// Ends a session that has no connection on this side any more. Returns true if there was one.
     pub(super) async fn kill(&self, operation: Operation, identity: Identity) -> Result<bool> {
         let killed = self
@@ -331,18 +323,20 @@ impl Backend for PessimisticBackend {
         self.remove_expired();
         loop {
             *stage = match mem::take(&mut *stage) {
-                Stage::Idle => match self.enter(request, &slot).await? {
-                    Entered::Locked(session) => Stage::Locked(session),
-                    Entered::Blocked(session) if request.queues => {
-                        *stage = Stage::Waiting(Waiter::start(self.server.clone(), session, request));
-                        return Ok(queued());
+                Stage::Idle => {
+                    match Session::enter(&self.server, &self.pinned, request, &slot.may_insert_late).await? {
+                        Entered::Locked(session) => Stage::Locked(session),
+                        Entered::Blocked(session) if request.queues => {
+                            *stage = Stage::Waiting(Waiter::start(self.server.clone(), session, request));
+                            return Ok(queued());
+                        }
+                        Entered::Blocked(session) => {
+                            self.end(Operation::Claim, session, request, &mut stage).await?;
+                            self.remove(request, &slot);
+                            return Ok(queued());
+                        }
                     }
-                    Entered::Blocked(session) => {
-                        self.end(Operation::Claim, session, request, &mut stage).await?;
-                        self.remove(request, &slot);
-                        return Ok(queued());
-                    }
-                },
+                }
                 Stage::Waiting(mut waiter) => {
                     // If it is the waiter's turn, the notification of the server may be on its way.
                     if SystemClock.before(SystemClock.now() + NOTIFICATION_WAIT, waiter.end()).await.is_none()

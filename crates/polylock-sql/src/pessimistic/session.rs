@@ -1,6 +1,13 @@
 //! A connection with a transaction that holds a lock, or is one of its users.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use polylock_core::{Clock, LockName, Mode, Operation, Request, Result, SystemClock};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -77,12 +84,14 @@ fn name_argument(name: &LockName) -> Arg<'_> {
 }
 
 impl Session {
-    /// Opens a transaction and tries the lock. Returns true, too, if the claim was sent again: its first copy may be delivered later.
+    /// Opens a transaction and tries the lock. Sets `may_insert_late` from the sending of the claim to its reply, and for good if it was sent
+    /// more than once: its first copy may be delivered later.
     pub(super) async fn enter(
         server: &Arc<dyn LockServer>,
         pinned: &PinnedConnections,
         request: &Request,
-    ) -> Result<(Entered, bool)> {
+        may_insert_late: &AtomicBool,
+    ) -> Result<Entered> {
         let operation = Operation::Claim;
         let deadline = SystemClock.now() + server.timeout();
         let permit = pinned.acquire(&**server).await?;
@@ -93,7 +102,7 @@ impl Session {
         let arguments = [name_argument(&request.name), millis(silence), first, second];
         let text = server.text(server.statements().enter.for_mode(request.mode), &arguments);
         let mut connection = server.acquire(operation, deadline).await?;
-        let mut was_sent_again = false;
+        let mut is_late = may_insert_late.swap(true, Ordering::Relaxed);
         loop {
             let answer = SystemClock.before(deadline, connection.fetch(text.clone())).await;
             match answer.ok_or_else(|| server.timed_out(operation))? {
@@ -101,9 +110,8 @@ impl Session {
                     if let Some(identity) = rows.iter().find_map(|row| row.session()) {
                         let session = Self { server: server.clone(), connection, identity, _permit: permit };
                         let holds = rows.contains(&ReplyRow::Locked);
-                        let entered =
-                            if holds { Entered::Locked(session) } else { Entered::Blocked(session) };
-                        return Ok((entered, was_sent_again));
+                        may_insert_late.store(is_late, Ordering::Relaxed);
+                        return Ok(if holds { Entered::Locked(session) } else { Entered::Blocked(session) });
                     }
                     // Another session deleted the rows before this one could lock them: retry.
                     let rollback = server.text(&server.statements().rollback, &[]);
@@ -117,7 +125,7 @@ impl Session {
                     if server.error_class(&error) != ErrorClass::Other && SystemClock.now() < deadline =>
                 {
                     drop(connection);
-                    was_sent_again = true;
+                    is_late = true;
                     connection = server.acquire(operation, deadline).await?;
                 }
                 Err(error) => return Err(server.failed(operation, error)),

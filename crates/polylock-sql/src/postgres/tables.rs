@@ -106,9 +106,7 @@ async fn create(server: &Server<Postgres>, config: &Config) -> Result<()> {
 pub(super) async fn drop_all(server: &Server<Postgres>, config: &Config) -> Result<()> {
     let drops = fill(&tables(config).drops("ROUTINE"), config, &[]);
     let statements = Template::plain(format!("{PIN}\nSET LOCAL client_min_messages = warning;\n{drops}"));
-    let mut connection = server.acquire_to_open().await?;
-    let dropped = server.query_on(&mut connection, &statements).await?;
-    dropped.map(drop).map_err(|failure| server.failed(Operation::Connect, failure))
+    server.drop_tables(&statements).await
 }
 
 /// Returns the statements that create the tables and functions of `config`, which must have been checked, or upgrade them from

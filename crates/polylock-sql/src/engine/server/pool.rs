@@ -434,6 +434,13 @@ where
         answer.ok_or_else(|| self.timed_out(Operation::Connect))
     }
 
+    /// Runs statements that drop tables and routines.
+    pub(crate) async fn drop_tables(&self, statements: &Template) -> Result<()> {
+        let mut connection = self.acquire_to_open().await?;
+        let dropped = self.query_on(&mut connection, statements).await?;
+        dropped.map(drop).map_err(|error| self.failed(Operation::Connect, error))
+    }
+
     pub(crate) fn timed_out(&self, operation: Operation) -> Error {
         let advice =
             format!("no reply within {:?}: the server is busy, hangs or can't be reached", self.timeout);

@@ -122,19 +122,19 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "pessimistic: the rows of a claim that is delivered late stay",
-        file: "crates/polylock-sql/src/pessimistic/backend.rs",
-        from: "slot.may_insert_late.swap(true, Ordering::Relaxed)",
-        to: "slot.may_insert_late.swap(false, Ordering::Relaxed)",
+        file: "crates/polylock-sql/src/pessimistic/session.rs",
+        from: "may_insert_late.swap(true, Ordering::Relaxed)",
+        to: "may_insert_late.swap(false, Ordering::Relaxed)",
         test: ("processes", "late_claims::postgres_pessimistic::a_late_try_grants_nothing"),
     },
     Mutant {
         name: "pessimistic: the rows of the first copy of a claim stay",
         file: "crates/polylock-sql/src/pessimistic/session.rs",
-        from: "was_sent_again = true;",
+        from: "is_late = true;",
         to: "",
         test: (
             "processes",
-            "late_claims::mariadb_pessimistic::a_late_claim_of_a_lock_that_was_released_grants_nothing",
+            "late_claims::mariadb_pessimistic::a_late_copy_of_a_try_that_was_refused_grants_nothing",
         ),
     },
     Mutant {
