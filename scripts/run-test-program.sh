@@ -2,10 +2,20 @@
 # Runs one test program with the number of tests at the same time that it allows: cargo's `runner`, set by scripts/test.sh. The programs
 # with servers, and the simulation, skip the tests with one of the words of POLYLOCK_TEST_SKIP in their names.
 set -euo pipefail
+# The lane `servers` has the longest programs, one after the other, because a busy machine misses deadlines; `processor` has those that only
+# compute, and `others` all the rest.
+case ${POLYLOCK_TEST_LANE-all}:${1##*/} in
+    all:* | servers:conformance-* | servers:processes-* | servers:scenarios-* | processor:polylock_models-* | processor:polylock_fuzz-*) ;;
+    processor:polylock_integration_tests-*) set -- "$@" simulation:: ;;
+    servers:* | processor:* | others:conformance-* | others:processes-* | others:scenarios-* | others:polylock_models-* | others:polylock_fuzz-*) exit 0 ;;
+    others:polylock_integration_tests-*) set -- "$@" --skip simulation:: ;;
+esac
+# A test may run cargo itself.
+unset POLYLOCK_TEST_LANE
 # Most tests wait, and those with a load take turns. On a disk the syncs of one test delay the replies in others; there are tests with
 # deadlines of some hundred milliseconds.
 case ${1##*/}:${TMPDIR-} in
-    conformance-*:/dev/shm/* | memory-*:/dev/shm/* | planted-*:/dev/shm/* | scenarios-*:/dev/shm/*) threads=$(($(nproc) * 3)) ;;
+    conformance-*:/dev/shm/* | memory-*:/dev/shm/* | planted-*:/dev/shm/* | processes-*:/dev/shm/* | scenarios-*:/dev/shm/*) threads=$(($(nproc) * 3)) ;;
     conformance-*:* | memory-*:* | planted-*:* | processes-*:*) threads=$(($(nproc) * 2)) ;;
     *) threads=$(nproc) ;;
 esac

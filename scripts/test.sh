@@ -163,18 +163,23 @@ use_memory() {
     at_exit+=('rm -rf "$TMPDIR"')
 }
 
-# Runs parts of this script beside the tests, which mostly wait, in time of the processors that nothing else uses. They build into a
-# directory of their own, because cargo locks it.
-beside() {
-    local parts=$*
-    CARGO_TARGET_DIR=$target/beside setsid chrt --idle 0 bash -ec '
+# Runs a command in time of the processors that nothing else uses, and writes its output to a file. Sets `$idle` to its process, which
+# leads its session, and so its process group.
+idle() {
+    local output=$1
+    setsid chrt --idle 0 bash -ec '
         # A session has a priority beside other sessions, too.
         echo 19 2>/dev/null >/proc/self/autogroup || true
-        for part in $1; do "$0" "$part"; done
-    ' "$PWD/scripts/test.sh" "$parts" >"$target/beside.log" 2>&1 &
-    beside=$!
-    # It leads its session, and so its process group.
-    at_exit+=('kill -- -"$beside" 2>/dev/null')
+        exec "$@"
+    ' idle "${@:2}" >"$output" 2>&1 &
+    idle=$!
+    at_exit+=("kill -- -$idle 2>/dev/null")
+}
+
+# Runs parts of this script beside the tests, which mostly wait. They build into a directory of their own, because cargo locks it.
+beside() {
+    CARGO_TARGET_DIR=$target/beside idle "$target/beside.log" bash -ec 'for part in "$@"; do "$0" "$part"; done' "$PWD/scripts/test.sh" "$@"
+    beside=$idle
 }
 
 # Waits for these parts, and prints their output.
@@ -187,7 +192,45 @@ join() {
 
 build() {
     say "build"
+    # The first build gains nothing from it, and takes longer.
+    [ -d "$target/debug" ] || export CARGO_INCREMENTAL=0
     cargo test --workspace --all-features --locked --no-run
+}
+
+# Runs the test programs of a lane: see run-test-program.sh.
+lane() {
+    POLYLOCK_TEST_LANE=$1 cargo test --workspace --all-features --locked --no-fail-fast --lib --bins --tests \
+        -- -Z unstable-options --report-time
+}
+
+# Runs the documentation's examples after a lane.
+lane_and_examples() {
+    local result=0
+    lane "$1" || result=$?
+    cargo test --workspace --all-features --locked --doc || result=$?
+    return "$result"
+}
+
+# Runs all tests. If the data are in memory, the longest programs, which mostly wait for servers, run beside the others, and those that
+# compute run when the processors are free.
+lanes() {
+    local result=0 others
+    if [[ ${TMPDIR-} != /dev/shm/* ]]; then
+        lane_and_examples all
+        return
+    fi
+    idle "$target/processor.log" "$PWD/scripts/test.sh" lane processor
+    # The longest programs have the deadlines.
+    { renice -n 5 -p "$BASHPID" >/dev/null; lane_and_examples others; } >"$target/others.log" 2>&1 &
+    others=$!
+    at_exit+=("kill $others 2>/dev/null")
+    lane servers || result=$?
+    wait "$others" || result=$?
+    wait "$idle" || result=$?
+    cat "$target/others.log"
+    # How long these take depends on the rest.
+    sed -E '/^test /s/ <[0-9.]+s>$//' "$target/processor.log"
+    return "$result"
 }
 
 # Runs the tests, except those with servers or in the simulation and with one of these parts in their names.
@@ -200,21 +243,21 @@ tests() {
     host=$(rustc -vV | sed -n 's/^host: //p')
     runner=CARGO_TARGET_$(tr 'a-z-' 'A-Z_' <<<"$host")_RUNNER
     env "$runner=$PWD/scripts/run-test-program.sh" POLYLOCK_TEST_BUILT=1 POLYLOCK_TEST_SKIP="$skipped" \
-        "$target/debug/server" around cargo test --workspace --all-features --locked --no-fail-fast --lib --bins --tests \
-        -- -Z unstable-options --report-time | tee "$log" || result=$?
+        "$target/debug/server" around "$PWD/scripts/test.sh" lanes | tee "$log" || result=$?
     say "the slowest tests, in seconds"
     times "$log" | head -20 || true
     local slow
     slow=$(times "$log" | awk -v limit="$TEST_LIMIT" '$1 > limit')
     [ -z "$slow" ] || { printf 'longer than %s s:\n%s\n' "$TEST_LIMIT" "$slow"; result=1; }
-    cargo test --workspace --all-features --locked --doc || result=$?
     return "$result"
 }
 
 # Plants all known bugs, or only some: those in files of the last commit first, others by the day.
 mutants() {
     say "planted bugs"
-    cargo run --quiet --locked -p polylock-integration-tests --bin mutants -- "$@"
+    cargo build --quiet --locked -p polylock-integration-tests --all-features --bin mutants
+    # It builds each bug in a directory of its own, one after the other.
+    CARGO_INCREMENTAL=1 "$target/debug/mutants" "$@"
 }
 
 doc() {
@@ -225,7 +268,7 @@ doc() {
 # Builds each package from what its users get, and nothing else.
 package() {
     say "packages"
-    cargo package --workspace --exclude polylock-integration-tests --exclude polylock-models --locked --allow-dirty
+    cargo package --workspace --exclude polylock-integration-tests --exclude polylock-models --exclude polylock-fuzz --locked --allow-dirty
 }
 
 # Licences, sources and forbidden crates. The database of advisories is on the network: `cargo deny check advisories`.
@@ -258,7 +301,7 @@ at_exit=()
 trap 'for command in "${at_exit[@]}"; do eval "$command" || true; done' EXIT
 
 case "${1:-all}" in
-    format | lint | features | doc | package | deny | schemas) ;;
+    format | lint | features | lanes | lane | doc | package | deny | schemas) ;;
     *) install_packages; put_servers ;;
 esac
 case "${1:-all}" in
@@ -267,13 +310,16 @@ case "${1:-all}" in
         export POLYLOCK_TEST_INCREMENTS=20 POLYLOCK_TEST_PAUSES=2
         format
         if use_memory; then
-            build; beside lint doc; tests "$DAILY"; mutants --some 3; join
+            build; beside lint doc; tests "$DAILY"; mutants --some 2; join
         else
-            lint; build; tests "$DAILY"; mutants --some 3; doc
+            lint; build; tests "$DAILY"; mutants --some 2; doc
         fi
         say "all passed" ;;
     daily) format; lint; features; build; tests; mutants; doc; package; deny; schemas; record; say "all passed" ;;
     format | lint | features | mutants | doc | package | deny | schemas | record) "$1" ;;
     test) build; tests ;;
+    # Called by `tests` and by `lanes`.
+    lanes) lanes ;;
+    lane) lane "$2" ;;
     *) echo "unknown part: $1 (daily, format, lint, features, test, mutants, doc, package, deny, schemas, record)" >&2; exit 64 ;;
 esac

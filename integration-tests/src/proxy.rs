@@ -197,8 +197,18 @@ impl Proxy {
         self.cut_range(Range(number, number), end);
     }
 
+    /// Returns the number of the first `count` connections that are still open.
+    #[must_use]
+    pub fn open_of_first(&self, count: u64) -> u64 {
+        self.open_in(Range(1, count)) as u64
+    }
+
+    fn open_in(&self, range: Range) -> usize {
+        self.shared.open().iter().filter(|number| range.contains(**number)).count()
+    }
+
     fn cut_range(&self, range: Range, end: End) -> usize {
-        let open = || self.shared.open().iter().filter(|number| range.contains(**number)).count();
+        let open = || self.open_in(range);
         let count = open();
         self.switches.send_modify(|switches| switches.cut = Some((range, end)));
         assert!(

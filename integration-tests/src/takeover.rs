@@ -108,7 +108,8 @@ impl Trial {
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
             Running(command.spawn().unwrap_or_else(|error| panic!("can't run polylock: {error}")))
         };
-        let limit: &[&str] = if fault == Fault::MaxHold { &["--max-hold", "300ms"] } else { &[] };
+        // On a busy machine, the command needs a while for its first sign of life.
+        let limit: &[&str] = if fault == Fault::MaxHold { &["--max-hold", "3s"] } else { &[] };
         let run = [&["run", "--ttl", &lease], limit, &["x", "sh", "-c", script]].concat();
         let first = polylock(&run);
         let file = |name| directory.path().join(name);

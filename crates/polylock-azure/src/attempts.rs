@@ -9,6 +9,8 @@ use polylock_core::{
     Clock, Moment, QueuePosition, Request, RequestId, SystemClock, requests::RequestTable, sync::lock,
 };
 
+use crate::lease_record::LeaseRecord;
+
 /// The shortest and the longest pause of a waiter: each is twice the one before. Up to a quarter is subtracted at random, so that the
 /// waiters of many processes do not send requests at the same time.
 const POLL_PAUSES: (Duration, Duration) = (Duration::from_millis(100), QueuePosition::MAX_RECHECK);
@@ -16,12 +18,8 @@ const POLL_PAUSES: (Duration, Duration) = (Duration::from_millis(100), QueuePosi
 /// The state of one request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Attempt {
-    /// The time of the last acquisition of which a copy has no reply: it may still succeed.
-    pub(crate) unanswered: Option<Moment>,
-    /// True if the request may have a lease.
-    pub(crate) may_hold: bool,
-    /// The duration of its lease, and the time when it ends unless it is renewed.
-    pub(crate) held: Option<(Duration, Moment)>,
+    /// The lease that it may have.
+    pub(crate) lease: LeaseRecord,
     /// True if its hold was found to be broken. Then there is a notice, which its release deletes.
     pub(crate) broken: bool,
     /// The time of its first claim.
@@ -54,9 +52,7 @@ impl Attempts {
     pub(crate) fn update<T>(&self, request: &Request, change: impl FnOnce(&mut Attempt) -> T) -> T {
         let now = SystemClock.now();
         let new = || Attempt {
-            unanswered: None,
-            may_hold: false,
-            held: None,
+            lease: LeaseRecord::default(),
             broken: false,
             first_claim: now,
             marker_written: None,

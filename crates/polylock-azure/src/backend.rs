@@ -4,14 +4,14 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, Capabilities, ClaimOutcome, Clock, KeepAlive, LostReason, Moment, Operation, QueuePosition,
-    Release, Request, Result, SystemClock, Wake, waiter_queues::WaiterQueues,
+    Backend, Capabilities, ClaimOutcome, Clock, Executor, KeepAlive, LostReason, Moment, Operation,
+    QueuePosition, Release, Request, Result, SystemClock, Wake, waiter_queues::WaiterQueues,
 };
 
 use crate::{
     attempts::Attempts,
     blobs::Blobs,
-    error::{Cause, Refusal, is_gone},
+    error::{Cause, Refusal, ignore_gone, is_gone},
     fairness::{self, Decision, Fairness},
     record::{Content, Fingerprint},
     tokens::RecordCache,
@@ -61,7 +61,7 @@ impl AzureBackend {
     /// Returns the duration of the lease of `request` if it holds the lock: from this process's record as long as the lease lasts by it,
     /// otherwise from the service.
     async fn held_lease(&self, request: &Request, timeout: Duration) -> Result<Option<Duration>, Cause> {
-        if let Some((lease, until)) = self.attempts.find(request.id).and_then(|attempt| attempt.held)
+        if let Some((lease, until)) = self.attempts.find(request.id).and_then(|attempt| attempt.lease.held)
             && SystemClock.now() < until
         {
             return Ok(Some(lease));
@@ -102,10 +102,7 @@ impl AzureBackend {
             self.blobs.acquire(&request.name, &lease_id, wanted, timeout).await?;
             lease = wanted;
         }
-        self.attempts.update(request, |attempt| {
-            attempt.may_hold = true;
-            attempt.held = Some((lease, sent + lease));
-        });
+        self.attempts.update(request, |attempt| attempt.lease.on_grant(lease, sent));
         Ok(KeepAlive::Held { lease })
     }
 
@@ -122,7 +119,7 @@ impl AzureBackend {
         let attempt = self.attempts.find(request.id);
         let queued = self.waiters.leave(request);
         // Requests of another process may have a lease that this process has no record of.
-        if !attempt.map_or(!queued, |attempt| attempt.may_hold) {
+        if !attempt.map_or(!queued, |attempt| attempt.lease.may_hold) {
             return Ok(if queued { Release::Released } else { Release::Lost(LostReason::Gone) });
         }
         let (lease, timeout) = (LeaseId::of(request.id), self.timeout(request));
@@ -134,8 +131,8 @@ impl AzureBackend {
             },
             Err(cause) => return Err(cause),
         };
-        if let Some(unanswered) = attempt.and_then(|attempt| attempt.unanswered) {
-            tokio::spawn(release_late_lease(
+        if let Some(unanswered) = attempt.and_then(|attempt| attempt.lease.unanswered) {
+            Executor::current().spawn(release_late_lease(
                 self.blobs.clone(),
                 request.clone(),
                 unanswered + MAX_DELAY,
@@ -198,18 +195,23 @@ impl AzureBackend {
 /// Releases the lease that an acquire request without a reply may still obtain:
 /// 1. the request is sent, and given up when its time limit is over;
 /// 2. its release is sent on another connection, overtakes it, and finds no lease;
-/// 3. the acquire request arrives: without this function, the lock has no holder until that lease expires, after a minute at most.
+/// 3. the acquire request arrives before `until`: without this function, the lock has no holder until that lease expires, after a minute
+///    at most.
+///
+/// Ends with the reply to a release that was sent after `until`, or when any such lease has expired.
 async fn release_late_lease(blobs: Arc<Blobs>, request: Request, until: Moment, timeout: Duration) {
     let lease = LeaseId::of(request.id);
     let mut pause = RELEASE_PAUSES.0;
-    while SystemClock.now() < until {
+    while SystemClock.now() < until + whole_seconds(request.ttl) {
         SystemClock.sleep_until(SystemClock.now() + pause).await;
         pause = (pause * 2).min(RELEASE_PAUSES.1);
-        match blobs.release(&request.name, &lease, timeout).await {
-            Err(cause) if !is_gone(&cause) => {
+        let sent = SystemClock.now();
+        match ignore_gone(blobs.release(&request.name, &lease, timeout).await) {
+            Ok(()) if sent >= until => return,
+            Ok(()) => {}
+            Err(cause) => {
                 tracing::debug!(trouble = ?cause, "could not release a lease that may have been granted late");
             }
-            _ => {}
         }
     }
 }
@@ -222,7 +224,7 @@ impl Backend for AzureBackend {
 
     async fn claim(&self, request: &Request) -> Result<ClaimOutcome> {
         let queued = |ahead, recheck| Ok(ClaimOutcome::Queued(QueuePosition::new(ahead, recheck)));
-        let is_held = self.attempts.find(request.id).is_some_and(|attempt| attempt.held.is_some());
+        let is_held = self.attempts.find(request.id).is_some_and(|attempt| attempt.lease.held.is_some());
         if request.queues && !is_held {
             // Only the head of the local queue sends requests, and not as long as the lock is left to other processes.
             let ahead = self.waiters.join(request);
@@ -239,7 +241,7 @@ impl Backend for AzureBackend {
             return Ok(ClaimOutcome::Granted(grant));
         }
         let (pause, may_hold) =
-            self.attempts.update(request, |attempt| (attempt.next_pause(), attempt.may_hold));
+            self.attempts.update(request, |attempt| (attempt.next_pause(), attempt.lease.may_hold));
         if request.queues {
             self.write_marker_if_due(request).await;
         } else if !may_hold {
@@ -264,7 +266,7 @@ impl Backend for AzureBackend {
     async fn release(&self, request: &Request) -> Result<Release> {
         let outcome = self.release_lease(request).await;
         let outcome = outcome.map_err(|cause| self.failed(Operation::Release, cause))?;
-        if self.attempts.remove(request.id).is_some_and(|attempt| attempt.held.is_some()) {
+        if self.attempts.remove(request.id).is_some_and(|attempt| attempt.lease.held.is_some()) {
             self.fairness.released(&request.name);
         }
         self.waiters.wake(&request.name);

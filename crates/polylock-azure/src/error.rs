@@ -19,6 +19,8 @@ pub(crate) enum Refusal {
     ContainerBeingDeleted,
     /// Another client has the lease.
     Leased,
+    /// The request's own lease was broken, and keeps others out for its remaining time.
+    Breaking,
     /// The lease of the request does not exist, or belongs to another client.
     NotHeld,
     /// The lease was broken.
@@ -83,7 +85,8 @@ impl From<azure_core::Error> for Cause {
             Some("BlobNotFound") => Refusal::NoBlob,
             Some("ContainerNotFound") => Refusal::NoContainer,
             Some("ContainerBeingDeleted") => Refusal::ContainerBeingDeleted,
-            Some("LeaseAlreadyPresent" | "LeaseIsBreakingAndCannotBeAcquired") => Refusal::Leased,
+            Some("LeaseAlreadyPresent") => Refusal::Leased,
+            Some("LeaseIsBreakingAndCannotBeAcquired") => Refusal::Breaking,
             Some("LeaseIsBrokenAndCannotBeRenewed") => Refusal::Broken,
             Some(
                 "LeaseAlreadyBroken"
@@ -241,6 +244,11 @@ pub(crate) fn ignore_exists(reply: Result<(), Cause>) -> Result<(), Cause> {
         }
         reply => reply,
     }
+}
+
+/// Treats the release of a lease that has ended as success.
+pub(crate) fn ignore_gone(reply: Result<(), Cause>) -> Result<(), Cause> {
+    reply.or_else(|cause| if is_gone(&cause) { Ok(()) } else { Err(cause) })
 }
 
 #[cfg(test)]

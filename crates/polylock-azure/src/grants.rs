@@ -21,17 +21,14 @@ impl AzureBackend {
         for _ in 0..TRIES {
             self.blobs.wait_until_allowed(request.ttl / 6).await;
             let sent = SystemClock.now();
-            self.attempts.update(request, |attempt| {
-                attempt.may_hold = true;
-                attempt.held = None;
-            });
+            self.attempts.update(request, |attempt| attempt.lease.on_send());
             let reply = self.blobs.acquire(&request.name, &lease, duration, timeout).await;
             let is_unanswered = match &reply {
                 Ok(acquired) => acquired.was_resent,
                 Err(cause) => cause.refusal().is_none() || cause.was_resent(),
             };
             if is_unanswered {
-                self.attempts.update(request, |attempt| attempt.unanswered = Some(SystemClock.now()));
+                self.attempts.update(request, |attempt| attempt.lease.on_no_reply(SystemClock.now()));
             }
             let acquired = match reply {
                 Ok(acquired) => acquired,
@@ -44,28 +41,29 @@ impl AzureBackend {
                             ignore_exists(self.blobs.create_container(timeout).await)?;
                         }
                         Some(Refusal::Leased) => {
-                            self.record_refusal(request);
+                            self.attempts.update(request, |attempt| attempt.lease.on_refusal());
+                            return Ok(None);
+                        }
+                        // An earlier attempt has acquired it. It is released with the request and no sooner: a late copy of that release would
+                        // end a later lease with this id.
+                        Some(Refusal::Breaking) => {
+                            self.attempts.update(request, |attempt| attempt.broken = true);
                             return Ok(None);
                         }
                         _ => return Err(cause),
                     }
-                    self.record_refusal(request);
+                    self.attempts.update(request, |attempt| attempt.lease.on_refusal());
                     continue;
                 }
             };
             if let Some(token) = self.write_grant(request, &lease, acquired, timeout).await? {
-                self.attempts.update(request, |attempt| attempt.held = Some((duration, sent + duration)));
+                self.attempts.update(request, |attempt| attempt.lease.on_grant(duration, sent));
                 self.fairness.granted(&request.name);
                 return Ok(Some(Grant::new(token, duration)));
             }
         }
         let advice = "the lock's blob was deleted, or its lease broken, several times: try again";
         Err(Cause::Unusable(Fault::Temporary, advice.to_owned()))
-    }
-
-    /// Records that the request has no lease, except one that an unanswered acquisition may still obtain.
-    fn record_refusal(&self, request: &Request) {
-        self.attempts.update(request, |attempt| attempt.may_hold = attempt.unanswered.is_some());
     }
 
     /// Returns the token of a lease that was just acquired, after writing it to the blob; `None` if the lease has ended in the meantime.
@@ -96,8 +94,9 @@ impl AzureBackend {
             };
             if let Some(record) = &last
                 && record.grant == Fingerprint::of(request.id)
+                && !self.attempts.find(request.id).is_some_and(|attempt| attempt.broken)
             {
-                // An earlier attempt has written the grant, and no later one has replaced it.
+                // An earlier attempt has written the grant, and it was neither replaced nor broken.
                 return Ok(Some(record.token));
             }
             let token = tokens::next_token(last.as_ref(), &acquired)

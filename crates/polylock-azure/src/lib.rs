@@ -9,12 +9,18 @@ mod config;
 mod connect;
 mod driver_keys;
 mod error;
+mod exchange;
 mod fairness;
+#[cfg(test)]
+mod fuzz;
 mod grants;
 mod inspect;
+mod lease_record;
 mod names;
 mod record;
 mod signing;
+#[cfg(feature = "simulation")]
+mod simulated;
 mod tls;
 mod tokens;
 mod wake_signal;

@@ -5,10 +5,18 @@ use std::error::Error;
 use polylock_core::{ConfigError, url::Certificates};
 use reqwest::ClientBuilder;
 
-/// Returns a client of https, which trusts the authority of `files` in addition to the system's.
+/// Returns a client that trusts the authority of `files` in addition to the system's; of none without encryption, because to read
+/// the system's takes some time.
 #[cfg(feature = "tls")]
-pub(crate) fn configure(builder: ClientBuilder, files: &Certificates) -> Result<ClientBuilder, ConfigError> {
+pub(crate) fn configure(
+    builder: ClientBuilder,
+    encrypted: bool,
+    files: &Certificates,
+) -> Result<ClientBuilder, ConfigError> {
     polylock_core::url::install_crypto_provider();
+    if !encrypted {
+        return Ok(builder.tls_certs_only([]));
+    }
     let (Some(ca), Some(pem)) = (&files.ca, files.read()?.ca) else { return Ok(builder) };
     let problem = |problem: &dyn std::fmt::Display| {
         ConfigError::new("polylock.tls_ca", format!("can't read {}: {problem}", ca.display()))
@@ -22,7 +30,11 @@ pub(crate) fn configure(builder: ClientBuilder, files: &Certificates) -> Result<
 
 /// Stub for builds without the feature `tls`. `Config::check` refuses encrypted connections.
 #[cfg(not(feature = "tls"))]
-pub(crate) fn configure(builder: ClientBuilder, _: &Certificates) -> Result<ClientBuilder, ConfigError> {
+pub(crate) fn configure(
+    builder: ClientBuilder,
+    _: bool,
+    _: &Certificates,
+) -> Result<ClientBuilder, ConfigError> {
     Ok(builder)
 }
 

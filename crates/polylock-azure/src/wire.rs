@@ -20,9 +20,12 @@ use azure_core::{
 use polylock_core::{ConfigError, RequestId};
 use reqwest::{Client, Method, redirect};
 
+#[cfg(feature = "simulation")]
+use crate::simulated::Connections;
 use crate::{
     account::Credential,
     config::Config,
+    exchange::{Failure, Reply},
     signing::{Headers, SharedKey},
     tls,
 };
@@ -64,6 +67,8 @@ impl fmt::Debug for LeaseId {
 #[derive(Debug)]
 pub(crate) struct Wire {
     client: Client,
+    #[cfg(feature = "simulation")]
+    simulated: Connections,
     key: Option<SharedKey>,
 }
 
@@ -71,12 +76,13 @@ impl Wire {
     pub(crate) fn new(config: &Config) -> Result<Self, ConfigError> {
         let builder =
             Client::builder().connect_timeout(config.operation_timeout).redirect(redirect::Policy::none());
-        let mut builder = tls::configure(builder, &config.certificates)?;
+        let encrypted = config.endpoint.scheme() == "https";
+        let mut builder = tls::configure(builder, encrypted, &config.certificates)?;
         #[cfg(target_os = "linux")]
         {
             builder = builder.tcp_user_timeout(MAX_DELAY);
         }
-        if config.endpoint.scheme() == "http" {
+        if !encrypted {
             // The emulator, which no proxy can reach.
             builder = builder.no_proxy();
         }
@@ -87,7 +93,12 @@ impl Wire {
             Some(Credential::Key(key)) => Some(key.clone()),
             _ => None,
         };
-        Ok(Self { client, key })
+        Ok(Self {
+            client,
+            #[cfg(feature = "simulation")]
+            simulated: Connections::default(),
+            key,
+        })
     }
 
     /// Returns the headers to send: with the lease id, and signed.
@@ -110,23 +121,22 @@ impl Wire {
         Ok(headers)
     }
 
-    async fn exchange(&self, request: &Request, headers: &Headers, body: Bytes) -> reqwest::Result<Reply> {
+    async fn exchange(&self, request: &Request, headers: &Headers, body: Bytes) -> Result<Reply, Failure> {
         let method = Method::from_bytes(request.method().as_str().as_bytes()).unwrap_or_default();
         let mut builder = self.client.request(method, request.url().clone()).body(body);
         for (name, value) in headers {
             builder = builder.header(name, value);
         }
-        let response = builder.send().await?;
+        let request = builder.build()?;
+        #[cfg(feature = "simulation")]
+        if let Some(reply) = self.simulated.exchange(&request).await {
+            return reply;
+        }
+        let response = self.client.execute(request).await?;
         let status = response.status().as_u16();
         let headers = response.headers().clone();
         Ok(Reply { status, headers, body: response.bytes().await? })
     }
-}
-
-struct Reply {
-    status: u16,
-    headers: reqwest::header::HeaderMap,
-    body: Bytes,
 }
 
 #[async_trait]
@@ -146,16 +156,13 @@ impl Policy for Wire {
         let reply = match self.exchange(request, &headers, body.clone()).await {
             // The service closes idle connections, perhaps while this request was in transit. The request may have arrived or not: every
             // request may arrive twice, and the refusal of the second copy may be caused by the first.
-            Err(error) if is_disconnected(&error) => {
+            Err(failure) if failure.is_disconnected => {
                 resent = true;
                 self.exchange(request, &headers, body).await
             }
             reply => reply,
         };
-        let reply = reply.map_err(|error| {
-            let kind = if error.is_connect() { ErrorKind::Connection } else { ErrorKind::Io };
-            azure_core::Error::with_error(kind, error.without_url(), "the request failed")
-        })?;
+        let reply = reply.map_err(|failure| failure.error)?;
         let mut headers = ReplyHeaders::new();
         if resent {
             headers.insert(RESENT, "true");
@@ -172,11 +179,6 @@ impl Policy for Wire {
         }
         Ok(AsyncRawResponse::from_bytes(reply.status.into(), headers, reply.body))
     }
-}
-
-/// Returns true if a connection ended before the reply arrived.
-fn is_disconnected(error: &reqwest::Error) -> bool {
-    !error.is_connect() && !error.is_timeout() && !error.is_builder()
 }
 
 /// Returns an error in one line, without its URL, which may contain a signature.

@@ -20,6 +20,8 @@ mod command;
 #[cfg(test)]
 mod documented;
 mod exit;
+#[cfg(test)]
+mod fuzz;
 mod help;
 mod outer_run;
 mod output;

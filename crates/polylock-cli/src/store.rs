@@ -1,5 +1,7 @@
 //! The choice of the store: from the command line, the environment, the config file, or the default in the state directory.
 
+#[cfg(test)]
+mod fuzz;
 mod nested;
 
 use std::{
@@ -190,13 +192,17 @@ impl Settings {
                 ));
             }
         };
-        let settings = toml::from_str(&text).map_err(|error| {
+        Ok((Self::parse(&text, &path)?, Some(path)))
+    }
+
+    /// Parses the `text` of the config file `path`.
+    fn parse(text: &str, path: &Path) -> Result<Self, Failure> {
+        toml::from_str(text).map_err(|error| {
             // The full text of the error is omitted: it quotes the line, which may contain a password, and so may a value.
             let line = error.span().map_or(1, |span| text[..span.start].lines().count().max(1));
             let problem = error.message().split('"').next().unwrap_or_default().trim_end();
             Failure::new(CONFIG, format!("config: {}, near line {line}: {problem}", path.display()))
-        })?;
-        Ok((settings, Some(path)))
+        })
     }
 
     /// Returns the settings, overridden by those of `profile`.

@@ -60,6 +60,8 @@ pub mod duration;
 mod engine;
 mod error;
 pub mod failure;
+#[cfg(test)]
+mod fuzz;
 pub mod gate;
 mod guard;
 mod hold_alerts;

@@ -6,6 +6,9 @@ use std::{env, fmt::Debug, hash::Hash, io};
 use polylock_core::{Clock, SystemClock};
 use stateright::{Checker, HasDiscoveries, Model, Path, report::WriteReporter};
 
+/// The number of threads of an exploration.
+const THREADS: usize = 2;
+
 /// A model of a protocol, with or without a planted bug.
 pub trait Protocol:
     Model<
@@ -55,7 +58,7 @@ pub struct Twin {
     pub bug: String,
     /// The property that it violates.
     pub property: &'static str,
-    /// The number of steps of the shortest violation.
+    /// The number of its steps. A shorter violation may exist, unless violations are shown.
     pub steps: usize,
 }
 
@@ -66,7 +69,7 @@ pub struct Twin {
 #[must_use]
 pub fn check<P: Protocol>() -> Report {
     let began = SystemClock.now();
-    let checker = P::new(None).checker().threads(2).spawn_bfs();
+    let checker = P::new(None).checker().threads(THREADS).spawn_bfs();
     let checker = match shows_progress() {
         true => checker.join_and_report(&mut WriteReporter::new(&mut io::stderr())),
         false => checker.join(),
@@ -94,30 +97,37 @@ fn shows_progress() -> bool {
     env::var_os("POLYLOCK_MODEL_PROGRESS").is_some()
 }
 
-/// Returns the shortest violation of `property` by the model with `bug`.
+/// Returns a violation of `property` by the model with `bug`: the shortest one if it is shown, which takes longer to find.
 fn twin<P: Protocol>(bug: P::Bug, property: &'static str) -> Twin {
-    let mut shortest = None;
-    let mut depth = usize::MAX;
-    // The first violation that is found is not always the shortest.
-    while let Some(path) = violation::<P>(bug, property, depth) {
-        depth = path.clone().into_vec().len() - 1;
-        shortest = Some(path);
-    }
-    let path = shortest.unwrap_or_else(|| panic!("{}: {bug:?} does not violate: {property}", P::NAME));
+    let missing = || panic!("{}: {bug:?} does not violate: {property}", P::NAME);
+    let mut path = violation::<P>(bug, property, usize::MAX).unwrap_or_else(missing);
     if shows_progress() {
+        while let Some(shorter) = violation::<P>(bug, property, steps(&path)) {
+            path = shorter;
+        }
         eprintln!("{}: {bug:?}: {property}\n{}", P::NAME, trace(&path));
     }
-    Twin { bug: format!("{bug:?}"), property, steps: depth }
+    Twin { bug: format!("{bug:?}"), property, steps: steps(&path) }
 }
 
+/// Returns a violation with fewer steps than `limit`.
 fn violation<P: Protocol>(
     bug: P::Bug,
     property: &'static str,
-    depth: usize,
+    limit: usize,
 ) -> Option<Path<P::State, P::Action>> {
-    let checker = P::new(Some(bug)).checker().finish_when(HasDiscoveries::AnyOf([property].into()));
-    let checker = if depth == usize::MAX { checker } else { checker.target_max_depth(depth + 1) };
+    let checker = P::new(Some(bug)).checker().threads(THREADS);
+    let checker = checker.finish_when(HasDiscoveries::AnyOf([property].into()));
+    let checker = if limit == usize::MAX { checker } else { checker.target_max_depth(limit + 1) };
     checker.spawn_bfs().join().discovery(property)
+}
+
+fn steps<S, A>(path: &Path<S, A>) -> usize
+where
+    S: Clone + Debug + PartialEq,
+    A: Clone + Debug + PartialEq,
+{
+    path.clone().into_actions().len()
 }
 
 /// Returns the steps of a path, one a line, and its last state.

@@ -69,7 +69,7 @@ pub(crate) async fn check(
 }
 
 /// Returns a warning about acknowledged data that the server may forget; `None` if it forgets nothing.
-fn durability_warning(value: &dyn Fn(&str) -> Option<String>) -> Option<&'static str> {
+pub(crate) fn durability_warning(value: &dyn Fn(&str) -> Option<String>) -> Option<&'static str> {
     if value("aof_enabled").is_none_or(|enabled| enabled != "1") {
         return Some(
             "the server keeps no append-only file: after a crash or restart it has lost its locks, and grants \
@@ -84,7 +84,7 @@ fn durability_warning(value: &dyn Fn(&str) -> Option<String>) -> Option<&'static
 }
 
 /// Checks the server by `value`, which returns the server's value for a key of INFO or CONFIG.
-fn check_settings(
+pub(crate) fn check_settings(
     value: &dyn Fn(&str) -> Option<String>,
     expected: Expected,
     allowed: &[Allowed],

@@ -18,6 +18,8 @@ mod driver_keys;
 mod endpoint;
 mod error;
 mod flow;
+#[cfg(test)]
+mod fuzz;
 mod hosts;
 mod keys;
 mod link;

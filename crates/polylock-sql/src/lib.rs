@@ -14,6 +14,9 @@
 
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod engine;
+#[cfg(test)]
+#[cfg(all(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+mod fuzz;
 #[cfg(feature = "mysql")]
 pub mod mysql;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]

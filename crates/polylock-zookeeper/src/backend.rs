@@ -5,7 +5,7 @@ use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use futures_util::{FutureExt, future::join_all};
 use polylock_core::{
-    Backend, Capabilities, ClaimOutcome, Clock, Grant, KeepAlive, LostReason, Moment, Operation,
+    Backend, Capabilities, ClaimOutcome, Clock, Executor, Grant, KeepAlive, LostReason, Moment, Operation,
     QueuePosition, Release, Request, Result, SystemClock, Wake,
 };
 
@@ -46,7 +46,7 @@ impl ZooKeeperBackend {
     pub(crate) fn new(capabilities: Capabilities, sessions: Arc<Sessions>) -> Self {
         let claims: Arc<Claims> = Arc::default();
         let expiring = claims.clone();
-        tokio::spawn(async move { expiring.expire_until_closed().await });
+        Executor::current().spawn(async move { expiring.expire_until_closed().await });
         Self { capabilities, sessions, claims }
     }
 
@@ -92,7 +92,7 @@ impl ZooKeeperBackend {
 
     /// Returns the node of a request, and true if a list that was sent since the start of the call has shown it. Creates a missing node;
     /// returns `None` for a try that finds a conflicting request.
-    async fn node(&self, slot: &Slot, request: &Request) -> Result<Option<(Arc<Node>, bool)>> {
+    async fn node(&self, slot: &mut Arc<Slot>, request: &Request) -> Result<Option<(Arc<Node>, bool)>> {
         let operation = Operation::Claim;
         let mut is_new = false;
         loop {
@@ -131,9 +131,10 @@ impl ZooKeeperBackend {
                     tracing::warn!(lock.name = %request.name, "the session has ended: the request rejoins at the end of the queue");
                     slot.set_stage(Stage::Idle);
                 }
-                // The request had expired.
+                // The request had expired, and was perhaps removed.
                 Stage::Deleting(..) => {
                     self.withdraw(operation, slot, deadline).await?;
+                    *slot = self.claims.enter(request);
                 }
             }
         }
@@ -156,22 +157,25 @@ impl ZooKeeperBackend {
 
     /// Extends these holds, all of `session`, except for the lost ones.
     async fn extend(&self, session: &Session, holds: &[(&Request, &Slot, &Node)]) -> Vec<Result<KeepAlive>> {
-        let deadline = SystemClock.now() + session.operation_timeout();
+        let began = SystemClock.now();
+        let deadline = began + session.operation_timeout();
         let nodes: Vec<_> = holds.iter().map(|(_, _, node)| *node).collect();
         let losses = async {
             let paths: Vec<_> = nodes.iter().map(|node| node.path()).collect();
-            let read = session.read(&paths).await;
-            join_all(read.into_iter().zip(&nodes).map(|(read, node)| node.loss(read))).await
+            let ttl = holds.iter().map(|(request, ..)| request.ttl).max().unwrap_or_default();
+            let (lease, read) = futures_util::join!(session.lease_from(began, ttl), session.read(&paths));
+            let losses = join_all(read.into_iter().zip(&nodes).map(|(read, node)| node.loss(read))).await;
+            (lease, losses)
         };
         let failed = |cause: Cause| self.sessions.failed(Operation::Renew, cause);
-        let Some(losses) = SystemClock.before(deadline, losses).await else {
+        let Some((lease, losses)) = SystemClock.before(deadline, losses).await else {
             return nodes.iter().map(|_| Err(failed(Cause::TimedOut(session.operation_timeout())))).collect();
         };
         let extended = losses.into_iter().zip(holds).map(|(loss, (request, slot, _))| match loss {
             Err(error) => Err(failed(error.into())),
             Ok(Some(reason)) => Ok(KeepAlive::Lost(reason)),
             Ok(None) => {
-                let lease = request.ttl.min(session.lease());
+                let lease = lease.clone().map_err(|error| failed(error.into()))?.min(request.ttl);
                 slot.keep_for(lease);
                 Ok(KeepAlive::Held { lease })
             }
@@ -193,18 +197,24 @@ impl Backend for ZooKeeperBackend {
     }
 
     async fn claim(&self, request: &Request) -> Result<ClaimOutcome> {
-        let slot = self.claims.enter(request);
+        let (mut slot, began) = (self.claims.enter(request), SystemClock.now());
         loop {
-            let Some((node, is_shown)) = self.node(&slot, request).await? else {
+            let Some((node, is_shown)) = self.node(&mut slot, request).await? else {
                 self.claims.remove(request.id);
                 return Ok(ClaimOutcome::Queued(QueuePosition::new(None, QueuePosition::MAX_RECHECK)));
             };
             let session = &node.session;
             let deadline = SystemClock.now() + session.operation_timeout();
             let predecessor = slot.predecessor();
-            let position = node.position(predecessor.as_ref(), is_shown, request.wants_position);
-            let position = match SystemClock.before(deadline, position).await {
-                Some(Ok(position)) => position,
+            let position = async {
+                let position = node.position(predecessor.as_ref(), is_shown, request.wants_position).await?;
+                let is_first = matches!(position, Position::First);
+                let lease =
+                    if is_first { session.lease_from(began, request.ttl).await? } else { Duration::ZERO };
+                Ok::<_, zookeeper_client::Error>((position, lease))
+            };
+            let (position, lease) = match SystemClock.before(deadline, position).await {
+                Some(Ok(found)) => found,
                 Some(Err(error)) if outcome(&error) == Outcome::Ended => continue,
                 Some(Err(error)) => return Err(self.sessions.failed(Operation::Claim, error)),
                 None => {
@@ -221,7 +231,6 @@ impl Backend for ZooKeeperBackend {
                 // The node was deleted by another client, or the session has ended and the driver has not reported it yet.
                 Position::Gone => slot.set_stage(Stage::Idle),
                 Position::First => {
-                    let lease = request.ttl.min(session.lease());
                     slot.set_lease(lease);
                     if slot.set_unless_deleting(Stage::Held(node.clone())) {
                         return Ok(ClaimOutcome::Granted(Grant::new(node.token, lease)));
@@ -247,7 +256,7 @@ impl Backend for ZooKeeperBackend {
     async fn wait(&self, request: &Request) -> Result<Wake> {
         let Some(slot) = self.claims.find(request.id) else { return Ok(Wake::Stale) };
         match slot.stage() {
-            Stage::Waiting(_, Some(Predecessor::Own(_, mut removed))) => drop(removed.changed().await),
+            Stage::Waiting(_, Some(Predecessor::Own(_, removed))) => drop(removed.await),
             Stage::Waiting(node, Some(Predecessor::Other(other))) => {
                 let event = slot.wait_for_event(&node, &other).await;
                 event.map_err(|error| self.sessions.failed(Operation::Wait, error))?;

@@ -3,11 +3,12 @@
 use std::collections::HashSet;
 
 use polylock_core::{BreakOrder, Clock, Entry, Fault, LockName, Operation, Result, SystemClock};
-use zookeeper_client::{CreateMode, Error as Failure, MultiWriteError};
+use zookeeper_client::{Error as Failure, MultiWriteError};
 
 use crate::{
     backend::ZooKeeperBackend,
     breaks::{Announcement, Breaks},
+    client::CreateMode,
     error::Cause,
     inspect::{FoundRequest, INTERACTIVE_TIMEOUT},
     nodes::{self, Guid},

@@ -10,9 +10,10 @@ use std::sync::{Arc, Weak};
 
 use percent_encoding::{percent_decode_str, utf8_percent_encode};
 use polylock_core::{BreakNotice, HoldAlerts, LockName};
-use zookeeper_client::{Error as Failure, OneshotWatcher};
+use zookeeper_client::Error as Failure;
 
 use crate::{
+    client::OneshotWatcher,
     config::{Access, Config},
     error::{Outcome, outcome},
     nodes::{self, ENCODED, Guid},

@@ -12,7 +12,7 @@
 //! [locks]: https://zookeeper.apache.org/doc/current/recipes.html#sc_recipes_Locks
 
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -21,7 +21,9 @@ use std::{
 };
 
 use futures_util::future::{BoxFuture, FutureExt, Shared};
-use polylock_core::{Clock, LostReason, Moment, Release, Request, RequestId, SystemClock, sync::lock};
+use polylock_core::{
+    Clock, Executor, LostReason, Moment, Release, Request, RequestId, SystemClock, sync::lock,
+};
 use tokio::task::AbortHandle;
 use zookeeper_client::{Error as Failure, EventType};
 
@@ -38,7 +40,7 @@ const EXPIRY_CHECKS: (Duration, Duration) = (Duration::from_millis(10), Duration
 /// All requests of this store.
 #[derive(Default)]
 pub(crate) struct Claims {
-    slots: Mutex<HashMap<RequestId, Arc<Slot>>>,
+    slots: Mutex<BTreeMap<RequestId, Arc<Slot>>>,
     /// Notified when the first request is added, and when the store is closed.
     changed: tokio::sync::Notify,
     closed: AtomicBool,
@@ -148,7 +150,7 @@ impl Claims {
         self.changed.notify_one();
     }
 
-    fn slots(&self) -> MutexGuard<'_, HashMap<RequestId, Arc<Slot>>> {
+    fn slots(&self) -> MutexGuard<'_, BTreeMap<RequestId, Arc<Slot>>> {
         lock(&self.slots)
     }
 }
@@ -257,7 +259,7 @@ impl Slot {
                 async move { creation.outcome().await.ok().map(|created| created.node) }.boxed()
             }
         };
-        let task = tokio::spawn(async move {
+        let task = Executor::current().spawn(async move {
             match node.await {
                 Some(node) => outcome(node.delete().await),
                 None => Release::Lost(LostReason::Gone),

@@ -12,6 +12,8 @@ use crate::driver_keys::{self, DriverSettings};
 
 const SESSION_TIMEOUTS: RangeInclusive<Duration> =
     Duration::from_millis(300)..=Duration::from_secs(24 * 3600);
+/// The longest silence of a server before the driver tries another. It is shorter for short sessions.
+const MAX_SILENCE: Duration = Duration::from_secs(2);
 const CONNECT_TIMEOUTS: RangeInclusive<Duration> = Duration::from_millis(5)..=Duration::from_secs(600);
 
 /// The clients that may read and delete the nodes of locks, besides the servers' administrators.
@@ -67,11 +69,14 @@ pub struct Config {
     pub(crate) session_timeout: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) certificates: Certificates,
+    #[cfg(feature = "simulation")]
+    pub(crate) ensemble: Option<std::sync::Arc<dyn crate::simulation::Ensemble>>,
 }
 
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Config")
+        let mut config = f.debug_struct("Config");
+        config
             .field("servers", &self.servers)
             .field("encrypted", &self.encrypted)
             .field("root", &self.root)
@@ -80,8 +85,10 @@ impl fmt::Debug for Config {
             .field("access", &self.access())
             .field("session_timeout", &self.session_timeout)
             .field("connect_timeout", &self.connect_timeout)
-            .field("certificates", &self.certificates)
-            .finish()
+            .field("certificates", &self.certificates);
+        #[cfg(feature = "simulation")]
+        config.field("ensemble", &self.ensemble);
+        config.finish()
     }
 }
 
@@ -146,6 +153,8 @@ impl Config {
                 .or(driver.connect_timeout)
                 .unwrap_or(Self::DEFAULT_CONNECT_TIMEOUT),
             certificates: Certificates::from_keys(keys)?,
+            #[cfg(feature = "simulation")]
+            ensemble: None,
         };
         config.check()?;
         Ok(config)
@@ -184,9 +193,23 @@ impl Config {
         self
     }
 
+    /// Replaces the servers by a simulated ensemble.
+    #[cfg(feature = "simulation")]
+    #[must_use]
+    pub fn simulated(mut self, ensemble: std::sync::Arc<dyn crate::simulation::Ensemble>) -> Self {
+        self.ensemble = Some(ensemble);
+        self
+    }
+
     pub(crate) fn access(&self) -> Access {
         let default = if self.credentials.is_some() { Access::Creator } else { Access::Open };
         self.access.unwrap_or(default)
+    }
+
+    /// Returns the longest silence of a server before the driver tries another: this leaves time to reach another server before the lease
+    /// has run out.
+    pub(crate) fn longest_silence(&self) -> Duration {
+        (self.session_timeout / 4).min(MAX_SILENCE)
     }
 
     /// Returns all servers with the root, for display and errors.

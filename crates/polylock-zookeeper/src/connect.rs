@@ -88,7 +88,8 @@ async fn open(config: Config) -> Result<Store> {
     });
     let checked = checked.await.unwrap_or(Err(zookeeper_client::Error::Timeout));
     checked.map_err(|error| sessions.failed(Operation::Connect, error))?;
-    let mut capabilities = Capabilities::new(NAME, MIN_LEASE..=session.lease().max(MIN_LEASE));
+    let mut capabilities =
+        Capabilities::new(NAME, MIN_LEASE..=session.lifetime.longest_lease().max(MIN_LEASE));
     capabilities.scope = Scope::Network;
     capabilities.notifications = Notifications::Pushed;
     capabilities.hold_lifetime = HoldLifetime::Session;

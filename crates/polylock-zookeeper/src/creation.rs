@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use futures_util::future::{BoxFuture, FutureExt, Shared};
-use polylock_core::{Fault, FencingToken, LostReason, Mode, Release, Request};
-use zookeeper_client::{CreateMode, Error as Failure, Stat};
+use polylock_core::{Clock, Executor, Fault, FencingToken, LostReason, Mode, Release, Request, SystemClock};
+use zookeeper_client::{Error as Failure, Stat};
 
 use crate::{
     breaks::Breaks,
+    client::CreateMode,
     config::Config,
     directory::{Directory, Position, Predecessor},
     error::{Cause, Outcome, outcome, task_failed},
@@ -177,12 +178,12 @@ pub(crate) struct Created {
 
 impl Creation {
     pub(crate) fn start(sessions: Arc<Sessions>, session: Arc<Session>, request: &Request) -> Self {
-        let data = nodes::data(request, request.ttl.min(session.lease()));
+        let data = nodes::data(request, request.ttl.min(session.lifetime.longest_lease()));
         let directory = session.directories.enter(nodes::directory(&sessions.config.root, &request.name));
         let (mode, lists) = (request.mode, request.wants_position);
         let created =
             async move { create_node(&sessions.config, session, directory, mode, lists, &data).await };
-        let task = tokio::spawn(created);
+        let task = Executor::current().spawn(created);
         Self(task.map(|created| created.unwrap_or_else(|error| Err(task_failed(&error)))).boxed().shared())
     }
 
@@ -209,6 +210,7 @@ async fn create_node(
         let registration = session.register();
         let guid = registration.guid;
         let prefix = nodes::prefix(path, guid, mode);
+        let sent = SystemClock.now();
         // All requests are sent at once, and the server processes them in this order, so that no session can delete the empty
         // directory in between.
         let parent = missing.then(|| client.create(path, &[], &container));
@@ -231,6 +233,7 @@ async fn create_node(
         }
         let error = match created {
             Ok((stat, sequence)) => {
+                session.lifetime.committed(sent);
                 let child = Child {
                     name: format!("{guid}_{}_{sequence}", mode.code()),
                     guid,
@@ -251,7 +254,7 @@ async fn create_node(
                 }
             }
             Outcome::Refused | Outcome::Ended => return Err(error.into()),
-            Outcome::Unknown => match find_created(&session, config, path, guid).await? {
+            Outcome::Unknown => match find_created(&session, path, guid).await? {
                 Some((child, token)) => {
                     let (number, ()) = directory.send_list(|| ());
                     return register_created(session, directory, child, number, token, registration, None);
@@ -295,14 +298,9 @@ fn register_created(
 ///    old state, while the create arrives at its successor.
 /// 4. A transaction is enough. The majority that commits it follows the leader that has moved the session to A's new server, and from
 ///    then on refuses packets of the session through the first one (`SessionMoved`). A list after that transaction is complete.
-async fn find_created(
-    session: &Session,
-    config: &Config,
-    directory: &str,
-    guid: Guid,
-) -> Result<Option<(Child, i64)>, Cause> {
+async fn find_created(session: &Session, directory: &str, guid: Guid) -> Result<Option<(Child, i64)>, Cause> {
     loop {
-        let error = match find_once(session, config, directory, guid).await {
+        let error = match find_once(session, directory, guid).await {
             Ok(found) => return Ok(found),
             Err(error) => error,
         };
@@ -313,13 +311,8 @@ async fn find_created(
     }
 }
 
-async fn find_once(
-    session: &Session,
-    config: &Config,
-    directory: &str,
-    guid: Guid,
-) -> Result<Option<(Child, i64)>, Failure> {
-    let children = session.children_after_commit(config, directory).await?;
+async fn find_once(session: &Session, directory: &str, guid: Guid) -> Result<Option<(Child, i64)>, Failure> {
+    let children = session.children_after_commit(directory).await?;
     let Some(child) = nodes::requests(children).into_iter().find(|child| child.guid == guid) else {
         return Ok(None);
     };

@@ -16,13 +16,14 @@
 
 use std::{
     cell::OnceCell,
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeMap, VecDeque},
     sync::{Arc, Mutex, MutexGuard, Weak},
     time::Duration,
 };
 
+use futures_util::future::{FutureExt, Shared};
 use polylock_core::{Clock, Mode, Moment, SystemClock, sync::lock};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, oneshot};
 
 use crate::nodes::{Child, Rank};
 
@@ -38,8 +39,8 @@ const CHECK_PAUSES: (Duration, Duration) = (Duration::from_secs(5), Duration::fr
 /// The locks in which a session has requests, and those with a node that it has created.
 #[derive(Debug, Default)]
 pub(crate) struct Directories {
-    used: Mutex<HashMap<String, Weak<Directory>>>,
-    created: Mutex<HashMap<String, Check>>,
+    used: Mutex<BTreeMap<String, Weak<Directory>>>,
+    created: Mutex<BTreeMap<String, Check>>,
     /// Notified when the first node is created, and when the session has ended.
     pub(crate) first_created: Notify,
 }
@@ -94,7 +95,7 @@ struct Own {
     /// True if a list has shown the request, and thereby all requests that were ahead of it at that time.
     is_listed: bool,
     /// Dropped when the request is gone. Only a request that another one waits for has one.
-    removed: OnceCell<watch::Sender<()>>,
+    removed: OnceCell<(oneshot::Sender<()>, Removed)>,
 }
 
 /// The position of a request in the queue of its lock.
@@ -108,11 +109,14 @@ pub(crate) enum Position {
     Behind { ahead: Option<u32>, last: Predecessor },
 }
 
+/// Completes when a request is gone.
+pub(crate) type Removed = Shared<oneshot::Receiver<()>>;
+
 /// The request that another request waits for.
 #[derive(Debug, Clone)]
 pub(crate) enum Predecessor {
-    /// A request of this session: its node, and a channel that closes when it is gone.
-    Own(Child, watch::Receiver<()>),
+    /// A request of this session: its node, and a future that completes when it is gone.
+    Own(Child, Removed),
     /// A request of another session.
     Other(Child),
 }
@@ -171,11 +175,13 @@ impl Directories {
     pub(crate) fn take_unused(&self, now: Moment) -> (Vec<(String, Check)>, Option<Moment>) {
         let mut created = self.created();
         let used = self.used();
-        let taken = created.extract_if(|path, check| check.at <= now && !used.contains_key(path)).collect();
+        let is_due = |(path, check): &(&String, &Check)| check.at <= now && !used.contains_key(*path);
+        let due: Vec<_> = created.iter().filter(is_due).map(|(path, check)| (path.clone(), *check)).collect();
         drop(used);
+        created.retain(|path, _| due.binary_search_by_key(&path, |(path, _)| path).is_err());
         // Nodes in use are checked after their last use.
         let next = created.values().map(|check| check.at.max(now + CHECK_PAUSES.0 / 10)).min();
-        (taken, next)
+        (due, next)
     }
 
     /// Schedules the next check of `path`, which other sessions still use.
@@ -183,11 +189,11 @@ impl Directories {
         self.created().entry(path).or_insert_with(|| Check::after((check.pause * 2).min(CHECK_PAUSES.1)));
     }
 
-    fn used(&self) -> MutexGuard<'_, HashMap<String, Weak<Directory>>> {
+    fn used(&self) -> MutexGuard<'_, BTreeMap<String, Weak<Directory>>> {
         lock(&self.used)
     }
 
-    fn created(&self) -> MutexGuard<'_, HashMap<String, Check>> {
+    fn created(&self) -> MutexGuard<'_, BTreeMap<String, Check>> {
         lock(&self.created)
     }
 }
@@ -296,8 +302,12 @@ impl Directory {
         let last = match &last.own {
             Some(_) if counts && !own.is_listed() => return None,
             Some(other) => {
-                let removed = other.removed.get_or_init(|| watch::Sender::new(()));
-                Predecessor::Own(last.child.clone(), removed.subscribe())
+                let channel = || {
+                    let (sender, receiver) = oneshot::channel();
+                    (sender, receiver.shared())
+                };
+                let (_, removed) = other.removed.get_or_init(channel);
+                Predecessor::Own(last.child.clone(), removed.clone())
             }
             // Another request may have come in between.
             None if !own.is_listed() => return None,

@@ -5,6 +5,7 @@ mod break_lock;
 mod breaks;
 mod claims;
 mod cleanup;
+mod client;
 mod config;
 mod connect;
 mod creation;
@@ -12,10 +13,17 @@ mod directory;
 mod driver_keys;
 mod error;
 pub mod fence;
+#[cfg(test)]
+mod fuzz;
+mod heartbeat;
 mod inspect;
+mod lifetime;
 mod nodes;
+mod proof;
 mod session;
 mod sessions;
+#[cfg(feature = "simulation")]
+pub mod simulation;
 mod tls;
 
 pub use config::{Access, AuthScheme, Config};

@@ -1,7 +1,7 @@
 //! A session of the ensemble, and the operations on its nodes.
 //!
 //! The driver keeps a session alive across connections, and eventually reports its end. The store does not depend on that report: a hold
-//! is valid for two thirds of the session timeout after the last answered request was sent, and no longer (see `Session::lease`).
+//! is valid while the servers certainly keep the session (see [`lifetime`](crate::lifetime)), and no longer.
 
 use std::{
     collections::HashSet,
@@ -11,13 +11,15 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use polylock_core::{Clock, SystemClock, sync::lock};
-use zookeeper_client::{CheckWriteError, Client, CreateMode, Error as Failure, MultiReadResult, Stat};
+use polylock_core::{Clock, Executor, Moment, SystemClock, sync::lock};
+use zookeeper_client::{CheckWriteError, Error as Failure, MultiReadResult, Stat};
 
 use crate::{
+    client::{CheckWriter, Client, CreateMode},
     config::Config,
     directory::{Directories, Directory},
     error::{Outcome, outcome},
+    lifetime::Lifetime,
     nodes::{self, Child, Guid},
 };
 
@@ -34,6 +36,8 @@ pub(crate) struct Session {
     pub(crate) timeout: Duration,
     /// The path of the node that announces breaks.
     pub(crate) breaks: String,
+    /// The time until which the servers keep the session.
+    pub(crate) lifetime: Lifetime,
     /// The guid with the half that the nodes of this session share.
     guid: Guid,
     /// The locks in which the session has nodes.
@@ -78,25 +82,59 @@ impl fmt::Debug for Session {
 }
 
 impl Session {
-    /// Returns the session of a driver's client. `breaks` is the path of the node that announces breaks.
-    pub(crate) fn new(client: Client, breaks: String) -> Self {
+    /// Returns the session of a driver's client, which was requested at `sent`. `breaks` is the path of the node that announces breaks.
+    pub(crate) fn new(client: Client, breaks: String, sent: Moment) -> Self {
+        let timeout = client.session_timeout();
         Self {
-            timeout: client.session_timeout(),
+            timeout,
             client,
             breaks,
+            lifetime: Lifetime::new(timeout, sent),
             guid: Guid::random(),
             directories: Arc::default(),
             requests: Mutex::default(),
         }
     }
 
-    /// Returns the validity of a hold after an answered request was sent.
+    /// Returns the lease of a hold whose claim or renewal began at `began`: `ttl`, or less if the session does not certainly last for that.
     ///
-    /// The servers end a session no sooner than its timeout after its last packet. A server reports its sessions to the leader every half
-    /// tick, so if that server dies, the leader may be behind by up to a quarter of the shortest session. The remainder covers clocks
-    /// that run at different rates.
-    pub(crate) fn lease(&self) -> Duration {
-        self.timeout * 2 / 3
+    /// # Errors
+    /// If a transaction is needed, and fails.
+    pub(crate) async fn lease_from(&self, began: Moment, ttl: Duration) -> Result<Duration, Failure> {
+        let ttl = ttl.min(self.lifetime.longest_lease());
+        let known = || self.lifetime.until().since(began).min(ttl);
+        if known() < ttl {
+            self.commit().await?;
+        }
+        // The last sync was answered before an outage, or replies are late.
+        if known() < ttl {
+            self.sync().await?;
+            self.commit().await?;
+        }
+        Ok(known())
+    }
+
+    /// Sends a transaction that changes nothing, before this returns. The future completes when a majority has committed it.
+    fn commit(&self) -> impl Future<Output = Result<(), Failure>> {
+        let sent = SystemClock.now();
+        let commit = self.client.new_check_writer(&self.breaks, None).map(CheckWriter::commit);
+        async move {
+            match commit?.await {
+                // A failed check is a committed transaction, too.
+                Ok(_) | Err(CheckWriteError::CheckFailed { source: Failure::NoNode }) => {}
+                Err(error) => return Err(error.into()),
+            }
+            self.lifetime.committed(sent);
+            Ok(())
+        }
+    }
+
+    /// Waits until the server has caught up with the leader.
+    pub(crate) async fn sync(&self) -> Result<(), Failure> {
+        let sent = SystemClock.now();
+        self.client.sync(&self.breaks).await?;
+        self.lifetime.synced(sent);
+        Ok(())
     }
 
     /// Returns the timeout of an operation.
@@ -151,7 +189,7 @@ impl Session {
             return;
         }
         let session = self.clone();
-        tokio::spawn(async move {
+        Executor::current().spawn(async move {
             for node in orphans {
                 // The node may be gone by now, and another client may have created a node of that name.
                 let stat = session.client.check_stat(&node).await.ok().flatten();
@@ -233,18 +271,10 @@ impl Session {
     /// Returns the children of `path`, read after every earlier request of this session has either been carried out or never will be.
     ///
     /// A transaction that changes nothing precedes the list on the same connection: it is answered when a majority has committed it.
-    pub(crate) async fn children_after_commit(
-        &self,
-        config: &Config,
-        path: &str,
-    ) -> Result<Vec<String>, Failure> {
-        let commit = self.client.new_check_writer(&config.root, None)?.commit();
-        let (commit, children) = futures_util::join!(commit, self.client.list_children(path));
-        match commit {
-            // A failed check is a committed transaction, too.
-            Ok(_) | Err(CheckWriteError::CheckFailed { source: Failure::NoNode }) => {}
-            Err(error) => return Err(error.into()),
-        }
+    pub(crate) async fn children_after_commit(&self, path: &str) -> Result<Vec<String>, Failure> {
+        let (commit, children) = (self.commit(), self.client.list_children(path));
+        let (commit, children) = futures_util::join!(commit, children);
+        commit?;
         none_if_missing(children).map(Option::unwrap_or_default)
     }
 

@@ -12,21 +12,19 @@ use futures_util::{
     future::{BoxFuture, Shared, join, join_all},
 };
 use polylock_core::{
-    Clock, ConfigError, Error, HoldAlerts, Moment, Operation, Result, SystemClock, sync::lock,
+    Clock, ConfigError, Error, Executor, HoldAlerts, Moment, Operation, Result, SystemClock, sync::lock,
 };
 use tokio::net::TcpStream;
-use zookeeper_client::{Client, Connector, Error as Failure};
+use zookeeper_client::{Connector, Error as Failure};
 
 use crate::{
-    breaks, cleanup,
+    breaks, cleanup, client,
     config::{AuthScheme, Config},
     error::{Cause, task_failed},
+    heartbeat,
     session::Session,
     tls,
 };
-
-/// The longest silence of a server before the driver tries another. It is shorter for short sessions.
-const MAX_SILENCE: Duration = Duration::from_secs(2);
 
 /// The time reserved, at the end of the connect timeout, for finding out the reason why no server is usable.
 const DIAGNOSIS_TIME: Duration = Duration::from_millis(300);
@@ -81,7 +79,7 @@ impl Sessions {
             let start = || {
                 // It runs in a task of its own, so that a cancelled caller does not leave it half done.
                 let opening = open(self.config.clone(), self.connector.clone(), self.alerts.clone());
-                let opening = tokio::spawn(opening);
+                let opening = Executor::current().spawn(opening);
                 opening.map(|opened| opened.unwrap_or_else(|error| Err(task_failed(&error)))).boxed().shared()
             };
             state.opening.get_or_insert_with(start).clone()
@@ -106,10 +104,9 @@ impl Sessions {
 }
 
 fn connector(config: &Config) -> Result<Connector, ConfigError> {
-    let mut connector = Client::connector()
+    let mut connector = zookeeper_client::Client::connector()
         .with_session_timeout(config.session_timeout)
-        // This leaves time to reach another server before the lease has run out.
-        .with_connection_timeout((config.session_timeout / 4).min(MAX_SILENCE))
+        .with_connection_timeout(config.longest_silence())
         .with_fail_eagerly();
     match (&config.credentials, config.auth) {
         (Some((user, password)), AuthScheme::Digest) => {
@@ -132,7 +129,7 @@ async fn open(config: Config, connector: Connector, alerts: Arc<HoldAlerts>) -> 
     let began = SystemClock.now();
     let deadline = began + config.connect_timeout;
     let diagnosis_time = DIAGNOSIS_TIME.min(config.connect_timeout / 3);
-    let mut connecting = pin!(connector.connect(&servers));
+    let mut connecting = pin!(client::connect(&config, connector, &servers));
     let connect_deadline = began + (config.connect_timeout - diagnosis_time);
     let (connected, reasons) = match SystemClock.before(connect_deadline, &mut connecting).await {
         Some(connected) => (connected, None),
@@ -160,11 +157,13 @@ async fn open(config: Config, connector: Connector, alerts: Arc<HoldAlerts>) -> 
         tracing::warn!(asked = ?config.session_timeout, given = ?timeout, "the servers granted a shorter session timeout: see maxSessionTimeout");
     }
     let mut states = client.state_watcher();
-    let session = Arc::new(Session::new(client, breaks::node(&config)));
+    let session = Arc::new(Session::new(client, breaks::node(&config), began));
     let directories = session.directories.clone();
-    tokio::spawn(breaks::watch(Arc::downgrade(&session), alerts));
-    tokio::spawn(cleanup::run(Arc::downgrade(&session), directories.clone()));
-    tokio::spawn(async move {
+    let executor = Executor::current();
+    executor.spawn(breaks::watch(Arc::downgrade(&session), alerts));
+    executor.spawn(heartbeat::run(Arc::downgrade(&session)));
+    executor.spawn(cleanup::run(Arc::downgrade(&session), directories.clone()));
+    executor.spawn(async move {
         // The last state is a terminated one, whichever side ends the session.
         while !states.changed().await.is_terminated() {}
         directories.clear();
@@ -175,7 +174,7 @@ async fn open(config: Config, connector: Connector, alerts: Arc<HoldAlerts>) -> 
 /// Returns the reason why each server is unusable, as far as it is known by the deadline.
 async fn diagnose_servers(config: &Config, deadline: Moment) -> String {
     let reasons = config.servers.iter().map(async |server| {
-        let reason = match SystemClock.before(deadline, TcpStream::connect(server)).await {
+        let reason = match SystemClock.before(deadline, client::open_stream(server)).await {
             Some(Ok(stream)) => match tls_error(config, server, stream, deadline).await {
                 Some(reason) => {
                     let check = "check the names in its certificate, polylock.tls_ca and polylock.tls_cert";

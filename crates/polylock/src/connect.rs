@@ -175,8 +175,8 @@ impl LocksBuilder {
         let store = connect_within(limit, &self.progress, || config.open()).await?;
         let capabilities = store.backend.capabilities();
         if let (Some(ttl), true) = (self.ttl, config.has_sessions()) {
-            // The longest lease is two thirds of the session that the servers have granted.
-            let max = Duration::from_millis(to_milliseconds(*capabilities.ttl.end() * 3 / 2));
+            // The longest lease is half of the session that the servers have granted.
+            let max = Duration::from_millis(to_milliseconds(*capabilities.ttl.end() * 2));
             if ttl > max {
                 return Err(Error::InvalidTtl {
                     backend: capabilities.backend,

@@ -1,8 +1,7 @@
 //! Runs processes on real servers under faults, checks their history, and records the results.
 
 use std::{
-    fs::{self, OpenOptions},
-    io::{self, Write},
+    fs, io,
     path::{Path, PathBuf},
     process::ExitCode,
     time::Duration,
@@ -13,8 +12,10 @@ use polylock_integration_tests::chaos::{
     check::Found,
     configuration::{self, CONFIGURATIONS, Configuration},
     page,
+    peers::{self, PEERS, Peer},
     plan::Kind,
     planted::Bug,
+    record,
     run::{Outcome, Run},
     window,
 };
@@ -46,8 +47,11 @@ struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
     /// The store, with its servers and settings; `chaos list` shows all
-    #[arg(long, required = true)]
+    #[arg(long, required_unless_present = "peer")]
     store: Option<String>,
+    /// Run this library on its store, as integration-tests/peers/run.sh does, and this library beside it as polylock-STORE
+    #[arg(long, conflicts_with = "store")]
+    peer: Option<String>,
     #[command(flatten)]
     options: Options,
 }
@@ -102,21 +106,28 @@ enum Command {
 
 #[tokio::main]
 async fn main() -> io::Result<ExitCode> {
-    let Arguments { command, store, options } = Arguments::parse();
+    let Arguments { command, store, peer, options } = Arguments::parse();
     match command {
         None => {
-            let name = store.unwrap_or_default();
-            let Some(configuration) = configuration::named(&name) else {
-                eprintln!("there is no store {name:?}: see `chaos list`");
+            let chosen = match (&store, &peer) {
+                (_, Some(name)) => peers::named(name).map(|peer| (&peer.store, Some(peer))),
+                (name, None) => {
+                    configuration::named(name.as_deref().unwrap_or_default()).map(|it| (it, None))
+                }
+            };
+            let Some((configuration, peer)) = chosen else {
+                let name = peer.or(store).unwrap_or_default();
+                eprintln!("there is no store or peer {name:?}: see `chaos list`");
                 return Ok(ExitCode::FAILURE);
             };
-            rounds(configuration, &options).await
+            rounds(configuration, peer, &options).await
         }
         Some(Command::List) => {
             for configuration in CONFIGURATIONS {
                 let bugs: Vec<&str> = Bug::of(configuration).map(Bug::name).collect();
                 println!("{}: {}", configuration.name, bugs.join(", "));
             }
+            println!("peers: {}", PEERS.each_ref().map(|peer| peer.name).join(", "));
             Ok(ExitCode::SUCCESS)
         }
         Some(Command::Short { record }) => {
@@ -140,7 +151,11 @@ async fn main() -> io::Result<ExitCode> {
 }
 
 /// Runs a store with successive seeds until one fails.
-async fn rounds(configuration: &'static Configuration, options: &Options) -> io::Result<ExitCode> {
+async fn rounds(
+    configuration: &'static Configuration,
+    peer: Option<&'static Peer>,
+    options: &Options,
+) -> io::Result<ExitCode> {
     let planted = match &options.planted {
         None => None,
         Some(name) => {
@@ -156,7 +171,7 @@ async fn rounds(configuration: &'static Configuration, options: &Options) -> io:
     let first = options.seed.unwrap_or_else(|| fastrand::u64(..1 << 32));
     let worker = match &options.worker {
         Some(worker) => worker.clone(),
-        None => worker()?,
+        None => peer.and_then(Peer::program).map_or_else(worker, Ok)?,
     };
     let is_chosen =
         |kind: &Kind| options.fault.is_empty() || options.fault.iter().any(|name| name == kind.name());
@@ -164,7 +179,7 @@ async fn rounds(configuration: &'static Configuration, options: &Options) -> io:
     for seed in first..first + options.rounds {
         let length = Duration::from_secs(options.seconds);
         let (worker, kinds) = (worker.clone(), kinds.clone());
-        let run = Run { configuration, seed, length, kinds, clients: options.clients, planted, worker };
+        let run = Run { configuration, seed, length, kinds, clients: options.clients, peer, planted, worker };
         if !one(&run, options.record.as_deref()).await? {
             return Ok(ExitCode::FAILURE);
         }
@@ -185,7 +200,8 @@ async fn series(
     for (configuration, planted, length) in runs {
         let seed = fastrand::u64(..1 << 32);
         let kinds = configuration.faults.to_vec();
-        let run = Run { configuration, seed, length, kinds, clients: CLIENTS, planted, worker: worker()? };
+        let (clients, peer, worker) = (CLIENTS, None, worker()?);
+        let run = Run { configuration, seed, length, kinds, clients, peer, planted, worker };
         all_succeed &= one(&run, record).await?;
     }
     Ok(if all_succeed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -198,14 +214,17 @@ fn worker() -> io::Result<PathBuf> {
 
 /// Runs it once. Returns true if it has the expected outcome.
 async fn one(run: &Run, record: Option<&Path>) -> io::Result<bool> {
-    let (name, seed) = (run.configuration.name, run.seed);
+    let (name, seed) = (run.peer.map_or(run.configuration.name, |peer| peer.name), run.seed);
     println!("{name}: seed {seed}, {:?}", run.length);
     let outcome = run.run().await.map_err(|Missing(why)| io::Error::other(why))?;
     println!("{}", outcome.record);
     if let Some(path) = record {
-        writeln!(OpenOptions::new().create(true).append(true).open(path)?, "{}", outcome.record)?;
+        record::append(path, &outcome.record)?;
     }
-    let is_expected = if run.planted.is_some() {
+    let is_expected = if run.is_foreign() {
+        // It is measured.
+        true
+    } else if run.planted.is_some() {
         !outcome.broken.is_empty()
     } else {
         outcome.broken.is_empty() && run.configuration.is_promised() == outcome.excused.is_empty()

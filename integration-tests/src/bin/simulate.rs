@@ -1,14 +1,17 @@
 //! Searches for failing runs of the simulation, and replays a run from its seed.
 
-use std::{io, process::ExitCode, time::Duration};
+use std::{io, path::PathBuf, process::ExitCode, time::Duration};
 
-use clap::Parser;
-use polylock_core::{Clock, SystemClock};
-use polylock_integration_tests::simulation::{
-    plan::{Plan, Planted, StoreKind},
-    shrink::shrink,
-    timeline,
-    world::{self, Outcome},
+use clap::{Parser, ValueEnum};
+use polylock_integration_tests::{
+    chaos::record,
+    simulation::{
+        plan::{Plan, Planted, StoreKind},
+        search::{LONGEST_SEARCH, Limits, Search, first_seed},
+        shrink::shrink,
+        timeline,
+        world::{self, Outcome},
+    },
 };
 
 /// The greatest number of runs in which a failing plan is made smaller.
@@ -35,20 +38,51 @@ struct Arguments {
     /// Plant this bug, in its store
     #[arg(long)]
     planted: Option<Planted>,
+    /// Search for each planted bug this number of times, for a minute each
+    #[arg(long, value_name = "TIMES", conflicts_with_all = ["seed", "runs", "seconds", "store", "planted"])]
+    all_planted: Option<u32>,
+    /// Append the results to this file of docs/safety.md
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
 }
 
 fn main() -> io::Result<ExitCode> {
     let arguments = Arguments::parse();
-    let store = arguments.planted.map_or(arguments.store, Planted::store);
-    let draw = |seed| Plan::draw(store, seed, arguments.planted);
+    if let Some(times) = arguments.all_planted {
+        return search_all_planted(times, &arguments);
+    }
+    let (store, planted) = (arguments.planted.map_or(arguments.store, Planted::store), arguments.planted);
     match (arguments.seed, arguments.runs, arguments.seconds) {
-        (Some(seed), None, None) => replay(&draw(seed)),
+        (Some(seed), None, None) => replay(&Plan::draw(store, seed, planted)),
         (seed, runs, seconds) => {
             let seconds = seconds.or(runs.is_none().then_some(10)).map(Duration::from_secs);
-            let first = seed.unwrap_or_else(|| fastrand::u64(..u64::MAX / 2));
-            search(first, runs.unwrap_or(u64::MAX), seconds, draw)
+            let limits = Limits { runs: runs.unwrap_or(u64::MAX), time: seconds.unwrap_or(Duration::MAX) };
+            let search = Search::run(store, planted, seed.unwrap_or_else(first_seed), limits)?;
+            println!("{search}");
+            append(&arguments, &search)?;
+            let Some((plan, violation)) = search.found else { return Ok(ExitCode::SUCCESS) };
+            show_window(&shrink(plan, violation.kind, SHRINK_RUNS)?)
         }
     }
+}
+
+fn append(arguments: &Arguments, search: &Search) -> io::Result<()> {
+    arguments.record.as_ref().map_or(Ok(()), |file| record::append(file, &search.record()))
+}
+
+/// Searches for each planted bug from random seeds. Fails if one of them is not found once.
+fn search_all_planted(times: u32, arguments: &Arguments) -> io::Result<ExitCode> {
+    let mut missed = 0;
+    for planted in Planted::value_variants() {
+        for _ in 0..times {
+            let limits = Limits::time(LONGEST_SEARCH);
+            let search = Search::run(planted.store(), Some(*planted), first_seed(), limits)?;
+            println!("{planted:?}: {search}");
+            append(arguments, &search)?;
+            missed += u32::from(search.found.is_none());
+        }
+    }
+    Ok(if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Runs the plan and prints everything that happens.
@@ -58,32 +92,6 @@ fn replay(plan: &Plan) -> io::Result<ExitCode> {
     outcome.timeline.iter().for_each(|line| println!("{line}"));
     println!("{} sections, timeline {:016x}", outcome.sections, timeline::hash(&outcome.timeline));
     Ok(verdict(&outcome))
-}
-
-/// Runs the plans of successive seeds until one of them fails.
-fn search(
-    first: u64,
-    runs: u64,
-    limit: Option<Duration>,
-    draw: impl Fn(u64) -> Plan,
-) -> io::Result<ExitCode> {
-    let (began, mut sections, mut done) = (SystemClock.now(), 0, 0);
-    while done < runs && limit.is_none_or(|limit| SystemClock.now().since(began) < limit) {
-        let plan = draw(first + done);
-        let outcome = world::run(&plan, false)?;
-        (sections, done) = (sections + outcome.sections, done + 1);
-        if let Some(violation) = outcome.violations.first() {
-            println!("seed {}, run {done}: {violation}", plan.seed);
-            let smallest = shrink(plan, violation.kind, SHRINK_RUNS)?;
-            return show_window(&smallest);
-        }
-    }
-    let took = SystemClock.now().since(began);
-    let rate = sections as f64 / took.as_secs_f64();
-    println!(
-        "{done} runs from seed {first}, {sections} sections in {took:.1?}, {rate:.0} sections/s, no violation"
-    );
-    Ok(ExitCode::SUCCESS)
 }
 
 /// Prints the part of a failing run that leads to its first violation.

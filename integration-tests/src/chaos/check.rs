@@ -9,7 +9,7 @@ use polylock_testkit::history::{self, Section};
 
 use super::{
     configuration::Configuration,
-    plan::{Action, Kind},
+    plan::{Action, Kind, LONGEST_STEP},
     site::Applied,
 };
 use crate::simulation::{
@@ -58,6 +58,14 @@ impl Observed {
             });
             section.released = kills.map(|fault| fault.from).filter(|at| *at >= section.acquired).min();
         }
+    }
+
+    /// Returns true if this hold ended when its process was killed.
+    #[must_use]
+    pub fn ended_at_kill(&self, section: &Section) -> bool {
+        let is_kill =
+            |fault: &Applied| fault.action.kind() == Kind::ClientKill && section.released == Some(fault.from);
+        section.open && self.applied.iter().any(is_kill)
     }
 }
 
@@ -127,7 +135,7 @@ pub fn check(observed: &Observed, configuration: &Configuration, is_fifo: bool) 
             inversions.iter().filter(|violation| disturbances.do_not_explain(violation)).map(Found::of),
         );
     }
-    found.extend(idle(&observed.sections, &disturbances, configuration));
+    found.extend(idle(observed, &disturbances, configuration));
     // The holds of killed clients are known by their owners.
     found.extend(orphans(observed, &Disturbances::of(observed, configuration, Duration::ZERO)));
     found.extend(observed.errors.iter().map(|(at, what)| Found::new(*at, "error", what.clone())));
@@ -155,6 +163,8 @@ impl Disturbances {
             // Its locks, and those that it is granted by its last messages, expire.
             Action::KillClient(_) => (fault.from, fault.to.saturating_add(of_dead)),
             Action::KillServer(_) if configuration.restores => (fault.from, fault.to.saturating_add(lease)),
+            // A lease may last longer by the step, after the clock is set back.
+            Action::StepClock { .. } => (fault.from, fault.to.saturating_add(lease + nanos(LONGEST_STEP))),
             _ => (fault.from, fault.to),
         });
         let mut spans: Vec<Span> = faults.chain(observed.stalls.values().flatten().copied()).collect();
@@ -203,31 +213,31 @@ fn orphans<'o>(observed: &'o Observed, disturbances: &'o Disturbances) -> impl I
     })
 }
 
-/// Returns the grants of locks that were free for too long before.
-fn idle(sections: &[Section], disturbances: &Disturbances, configuration: &Configuration) -> Vec<Found> {
+/// Returns the grants of locks that were free for too long before. The lock of a killed client is an orphan.
+fn idle(observed: &Observed, disturbances: &Disturbances, configuration: &Configuration) -> Vec<Found> {
     let lease = nanos(configuration.longest_lease());
     // A client in another process polls less often on a service that charges for requests.
     let limit = nanos(if configuration.name == "azure" { 2 * IDLE } else { IDLE });
-    let mut sorted: Vec<&Section> = sections.iter().collect();
+    let mut sorted: Vec<&Section> = observed.sections.iter().collect();
     sorted.sort_by_key(|section| section.acquired);
-    let mut free_from: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut free_from: BTreeMap<&str, (u64, &str)> = BTreeMap::new();
     let mut found = Vec::new();
     for section in sorted {
-        let free = free_from.entry(&section.lock).or_default();
-        let reason = section.invoked.max(*free).max(disturbances.last_before(section.acquired));
+        let free = free_from.entry(&section.lock).or_insert((0, "idle"));
+        let reason = section.invoked.max(free.0).max(disturbances.last_before(section.acquired));
         let idle = section.acquired.saturating_sub(reason);
         if idle > limit {
             let what = format!("free for {:.1?} before: {section}", Duration::from_nanos(idle));
             found.push(Found {
-                violation: Violation::new(section.acquired, "idle", what),
+                violation: Violation::new(section.acquired, free.1, what),
                 lock: Some(section.lock.clone()),
                 span: (reason, section.acquired),
             });
         }
-        // A lock that is not released is free when its lease has expired.
-        let ended =
-            section.released.filter(|_| !section.open).unwrap_or(section.deadline.saturating_add(lease));
-        *free = (*free).max(ended);
+        // A lock that is not released is free when its lease has expired, which is not renewed after the hold.
+        let deadline = section.deadline.min(section.end().saturating_add(lease));
+        let ended = section.released.filter(|_| !section.open).unwrap_or(deadline.saturating_add(lease));
+        *free = (*free).max((ended, if observed.ended_at_kill(section) { "orphan" } else { "idle" }));
     }
     found
 }
@@ -281,6 +291,11 @@ mod tests {
         observed.sections[0].released = None;
         observed.end_at_kills();
         assert_eq!(kinds(&observed), [""; 0]);
+        // A library that reports no deadline.
+        observed.sections[0].deadline = u64::MAX;
+        observed.sections[1] = section("p0.1.0", S..40 * S, 41 * S);
+        observed.end_at_kills();
+        assert_eq!(kinds(&observed), ["orphan"], "it is granted long after the lease");
     }
 
     #[test]

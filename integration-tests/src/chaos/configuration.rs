@@ -3,15 +3,16 @@
 use std::time::Duration;
 
 use polylock_testkit::Missing;
+use tokio::task::block_in_place;
 
 use super::plan::Kind;
 use crate::{
-    servers::{azurite, redis},
+    servers::{PrivateServer, azurite, redis},
     targets::{self, Own},
 };
 
 /// A store with its servers and settings.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct Configuration {
     /// Its name, as an argument and in the record.
     pub name: &'static str,
@@ -36,7 +37,11 @@ pub struct Configuration {
 /// A promise, as the kind of a violation.
 pub type Promise = &'static str;
 
-const ALL: &[Kind] = &Kind::ALL;
+/// All faults but steps of a server's clock, the last ones.
+const ALL: &[Kind] = Kind::ALL.split_at(Kind::ALL.len() - 1).0;
+
+/// Steps of the servers' clocks, and processes that are stopped.
+const CLOCKS: &[Kind] = &[Kind::ClockStep, Kind::ClientStop];
 
 /// All faults, except those that break or delay connections: a lock that belongs to a connection ends with it.
 const CONNECTED: &[Kind] = &[Kind::ClientStop, Kind::ClientKill, Kind::ServerStop, Kind::Crowd];
@@ -57,6 +62,37 @@ const PROMISED: Configuration = Configuration {
     restores: false,
     unpromised: &[],
     why: "",
+};
+
+/// A Redis server that survives a kill.
+pub const REDIS: Configuration =
+    Configuration { name: "redis", target: "redis", settings: redis::DURABLE, keys: OUTAGE, ..PROMISED };
+
+/// Three independent Redis servers that survive a kill.
+pub const REDLOCK3: Configuration = Configuration {
+    name: "redlock3",
+    target: "redlock3",
+    settings: redis::DURABLE,
+    keys: "polylock.restart=trust&polylock.max_ttl=10s&polylock.outage=2s",
+    ..PROMISED
+};
+
+/// A ZooKeeper ensemble of three servers.
+pub const ZOOKEEPER: Configuration = Configuration {
+    name: "zookeeper_ensemble",
+    target: "zookeeper_ensemble",
+    keys: OUTAGE,
+    leases: (4000, 4000),
+    ..PROMISED
+};
+
+/// A database whose clock is stepped.
+const SQL_CLOCK: Configuration = Configuration {
+    keys: SQL,
+    faults: CLOCKS,
+    unpromised: &["overlap"],
+    why: "As for redis_clock",
+    ..PROMISED
 };
 
 /// All configurations: first those with all promises.
@@ -87,14 +123,8 @@ pub const CONFIGURATIONS: &[Configuration] = &[
         leases: (2000, 10_000),
         ..PROMISED
     },
-    Configuration { name: "redis", target: "redis", settings: redis::DURABLE, keys: OUTAGE, ..PROMISED },
-    Configuration {
-        name: "redlock3",
-        target: "redlock3",
-        settings: redis::DURABLE,
-        keys: "polylock.restart=trust&polylock.max_ttl=10s&polylock.outage=2s",
-        ..PROMISED
-    },
+    REDIS,
+    REDLOCK3,
     Configuration {
         name: "redlock5",
         target: "redlock5",
@@ -102,13 +132,7 @@ pub const CONFIGURATIONS: &[Configuration] = &[
         leases: (1500, 3000),
         ..PROMISED
     },
-    Configuration {
-        name: "zookeeper_ensemble",
-        target: "zookeeper_ensemble",
-        keys: OUTAGE,
-        leases: (4000, 4000),
-        ..PROMISED
-    },
+    ZOOKEEPER,
     Configuration {
         name: "azure",
         target: "azure",
@@ -117,6 +141,28 @@ pub const CONFIGURATIONS: &[Configuration] = &[
         leases: (15_000, 15_000),
         ..PROMISED
     },
+    Configuration {
+        name: "zookeeper_clock",
+        target: "zookeeper_ensemble",
+        faults: &[Kind::ClockStep, Kind::ClientStop, Kind::ClientKill, Kind::ServerStop],
+        ..ZOOKEEPER
+    },
+    Configuration {
+        name: "redis_clock",
+        faults: CLOCKS,
+        unpromised: &["overlap"],
+        why: "A step of the server's clock ends leases early. Tokens continue to grow",
+        ..REDIS
+    },
+    Configuration {
+        name: "redlock3_clock",
+        faults: CLOCKS,
+        unpromised: &["overlap", "token"],
+        why: "A step of a server's clock ends its votes early",
+        ..REDLOCK3
+    },
+    Configuration { name: "postgres_clock", target: "postgres", ..SQL_CLOCK },
+    Configuration { name: "mariadb_clock", target: "mariadb", ..SQL_CLOCK },
     Configuration {
         name: "redis_volatile",
         target: "redis",
@@ -184,7 +230,11 @@ impl Configuration {
     /// # Panics
     /// If a server does not start, with its log.
     pub fn start(&self) -> Result<Own, Missing> {
-        targets::own_with(self.target, self.settings, self.keys)
+        let own = targets::own_with(self.target, self.settings, self.keys)?;
+        if self.faults.contains(&Kind::ClockStep) {
+            block_in_place(|| own.servers.all().iter().for_each(PrivateServer::detach_wall_clock));
+        }
+        Ok(own)
     }
 
     /// Returns the URL with the lease of locks for which an acquisition sets none.
@@ -206,6 +256,12 @@ impl Configuration {
     #[must_use]
     pub const fn is_promised(&self) -> bool {
         self.unpromised.is_empty()
+    }
+
+    /// Returns it with this single lease, in milliseconds.
+    #[must_use]
+    pub const fn with_lease(self, lease: u64) -> Self {
+        Self { leases: (lease, lease), ..self }
     }
 
     /// Returns the longest lease.

@@ -12,12 +12,14 @@
 //! | [`run`](mod@run) | a run: it applies the faults, collects the history and checks it |
 //! | [`check`](mod@check), [`window`] | the promises; the part of the history that shows a violation |
 //! | [`planted`](mod@planted) | bugs that are planted at run time |
+//! | [`peers`](mod@peers) | other lock libraries, in runs with the same faults |
 //! | [`record`](mod@record), [`page`](mod@page) | the result of a run as a line; `docs/safety.md` |
 
 pub mod check;
 pub mod client;
 pub mod configuration;
 pub mod page;
+pub mod peers;
 pub mod plan;
 pub mod planted;
 pub mod record;

@@ -1,5 +1,8 @@
 //! `docs/safety.md`, generated from the records.
 
+mod cells;
+mod simulation;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
@@ -7,8 +10,10 @@ use std::{
     path::PathBuf,
 };
 
+use self::cells::{detection, number, row, summary};
 use super::{
     configuration::{CONFIGURATIONS, Configuration},
+    peers::{PEERS, Peer},
     plan::Kind,
     planted::Bug,
     record::{self, Record},
@@ -44,7 +49,7 @@ pair of them, and each direction, by themselves. Every period of ten seconds has
 ";
 
 /// A fault and its promised outcome on SQLite, the databases, Redis, Redlock, ZooKeeper, and Azure; `=` is the same as to the left.
-const OUTCOMES: [(Kind, [&str; 6]); 10] = [
+const OUTCOMES: [(Kind, [&str; 6]); 11] = [
     (
         Kind::ClientStop,
         [
@@ -124,6 +129,17 @@ const OUTCOMES: [(Kind, [&str; 6]); 10] = [
             "all are granted the lock",
         ],
     ),
+    (
+        Kind::ClockStep,
+        [
+            "the machine's clock, which no run steps",
+            "leases end early or late, so two clients may hold a lock; tokens continue to grow",
+            "=",
+            "the same, and tokens may repeat",
+            "no effect",
+            "the service's clock, which no run steps",
+        ],
+    ),
 ];
 
 const CHECKS: &str = "
@@ -135,16 +151,41 @@ The checker verifies, by the clock that all processes share:
 | token | each token is greater than those of all earlier grants of the lock |
 | late loss | a running client reports a loss by its deadline, with half a second of tolerance, and never finds the lock held after it |
 | order | on a store that promises an order, no request overtakes one that was known to wait, unless a fault hit the queue |
-| idle | a free lock is granted to a waiting request within 3 s (Azure: 6 s) after the last fault; after a kill, once the lease has expired |
-| orphan | the store shows no hold that no client has, for more than a second, from 1.5 s after the last fault on; after a kill, once the lease has expired |
+| idle | a free lock is granted to a waiting request within 3 s (Azure: 6 s) after the last fault |
+| orphan | the lock of a killed client is granted in that time after its lease; the store shows no hold that no client has, for more than a second, from 1.5 s after the last fault on; after a kill, once the lease has expired |
 | stuck | each request without a time limit is granted in the end, and each process ends |
 | leak | no entry is left in the store, and no background work in a process |
 | error | no error occurs that only a bug explains |
 
 A PostgreSQL server that is killed may restore holds that were released, until their leases expire.
 
-The pessimistic strategy has no promise for a broken connection, so its runs have no faults of the network and no killed server. No run steps
-the clock of a server.
+The pessimistic strategy has no promise for a broken connection, so its runs have no faults of the network and no killed server. Configurations
+of their own step the clocks of servers, by up to ten seconds.
+";
+
+const OTHERS: &str = "
+## Other libraries
+
+The same runner drives other lock libraries: on the same servers, with the same seeds and so the same schedule of faults, and with the same checker.
+[`integration-tests/peers`](../integration-tests/peers/README.md) has their programs and the script. All holds of these programs are shorter than
+half a lease. The clients of polylock also hold longer with renewal, share locks, set time limits and drop requests. The lease is 3 s in Redis; the
+session timeout is 4 s in ZooKeeper.
+
+A client believes that it has the lock from the return of the acquisition until it begins the release, is notified of a loss, or the
+validity ends that the library reports or documents. Overlaps are pairs of such holds. A lost wake-up is the violation `idle`. A request is
+stuck if it is not granted within five leases after the last fault (polylock: three leases and 15 s). Orphans are locks of killed clients
+that are granted more than 3 s after the lease and the last fault, or that can't be acquired after the run.
+
+The time to free is from the kill of a holder to the next grant of its lock, where another client had requested it by a second later and no
+other kind of fault happened. Kills come in bursts: the next client in a queue may be killed as well, which adds its own session or lease.
+After a black hole, its connections pass nothing more, as if a router had forgotten them.
+
+A promise that a library does not make is not offered, and is no fault of it: a caller of a library without notification has to compare
+the time with the lease by itself, and a library without a fencing token leaves the protection from late writes to its caller.
+A few short runs show what can happen; they do not measure how often it does.
+
+| library | licence | store | runs (seeds) | sections | faults | overlaps | lost wake-ups | stuck | orphans | time to free, median (longest, kills) | notification of a loss | fencing token | other violations | commit |
+|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|
 ";
 
 const AGAIN: &str = "
@@ -156,7 +197,10 @@ cargo run -p polylock-integration-tests --bin chaos -- --store redis --seconds 6
 cargo run -p polylock-integration-tests --bin chaos -- --store redis --seconds 60 --seed 7     # the same schedule
 cargo run -p polylock-integration-tests --bin chaos -- --store postgres --seconds 60 --rounds 60 --record integration-tests/record/postgres.jsonl
 cargo run -p polylock-integration-tests --bin chaos -- --store mariadb --seconds 60 --planted late-claim
+integration-tests/peers/run.sh                                    # the other libraries
 cargo run -p polylock-integration-tests --bin chaos -- short      # all stores, in less than 15 minutes
+cargo run -p polylock-integration-tests --bin simulate -- --seconds 60 --store redis --record integration-tests/record/simulation.jsonl
+cargo run -p polylock-integration-tests --bin simulate -- --all-planted 3
 cargo run -p polylock-integration-tests --bin chaos -- page       # this page, from the records
 ```
 
@@ -182,7 +226,9 @@ pub fn page(records: &[Record]) -> String {
     page += CHECKS;
     let of = |configuration: &Configuration| {
         let name = configuration.name;
-        records.iter().filter(move |record| record.configuration == name && record.planted.is_none())
+        records.iter().filter(move |record| {
+            record.configuration == name && record.planted.is_none() && record.peer.is_none()
+        })
     };
     let promised = || CONFIGURATIONS.iter().filter(|configuration| configuration.is_promised());
     page += "\n## Results\n\n\
@@ -211,58 +257,14 @@ pub fn page(records: &[Record]) -> String {
         let [found, time, kinds] = detection(&runs);
         row(&mut page, [configuration.name, configuration.why, &found, &time, &kinds]);
     }
+    simulation::results(&mut page, records);
+    others(&mut page, records);
     page + AGAIN
-}
-
-fn row(page: &mut String, cells: impl IntoIterator<Item: AsRef<str>>) {
-    let cells = cells.into_iter().map(|cell| format!(" {} |", cell.as_ref()));
-    writeln!(page, "|{}", cells.collect::<String>()).ok();
-}
-
-/// Returns the cells of a store.
-fn summary<'r>(name: &str, records: impl Iterator<Item = &'r Record>) -> Vec<String> {
-    let records: Vec<&Record> = records.collect();
-    let sum = |of: fn(&Record) -> u64| number(records.iter().map(|record| of(record)).sum());
-    let seeds: BTreeSet<u64> = records.iter().map(|record| record.seed).collect();
-    let hours = records.iter().fold(0.0, |sum, record| sum + record.seconds) / 3600.0;
-    let last = records.iter().max_by_key(|record| &record.date);
-    vec![
-        name.to_owned(),
-        format!("{} ({})", number(records.len() as u64), number(seeds.len() as u64)),
-        format!("{hours:.2}"),
-        sum(|record| record.sections),
-        sum(|record| record.faults.values().sum()),
-        kinds(&records),
-        last.map(|record| record.date.clone()).unwrap_or_default(),
-        last.map(|record| format!("`{}`", record.commit)).unwrap_or_default(),
-    ]
-}
-
-/// Returns the numbers of violations, by kind.
-fn kinds(records: &[&Record]) -> String {
-    let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
-    for (kind, count) in records.iter().flat_map(|record| &record.violations) {
-        *sums.entry(kind).or_default() += count;
-    }
-    let sums: Vec<String> = sums.iter().map(|(kind, count)| format!("{} {kind}", number(*count))).collect();
-    if sums.is_empty() { "0".to_owned() } else { sums.join(", ") }
-}
-
-/// Returns the number of runs that found something, the time that they needed, and the violations.
-fn detection(runs: &[&Record]) -> [String; 3] {
-    let mut times: Vec<f64> = runs.iter().filter_map(|record| record.detected).collect();
-    times.sort_by(f64::total_cmp);
-    let time = match times[..] {
-        [] => String::new(),
-        [only] => format!("{only:.1} s"),
-        [first, .., last] => format!("{first:.1} to {last:.1} s, median {:.1} s", times[times.len() / 2]),
-    };
-    [format!("{} of {}", times.len(), runs.len()), time, kinds(runs)]
 }
 
 fn planted(page: &mut String, records: &[Record]) {
     let mut runs: BTreeMap<(&str, &str), Vec<&Record>> = BTreeMap::new();
-    for record in records {
+    for record in records.iter().filter(|record| record.runs == 0) {
         if let Some(bug) = &record.planted {
             runs.entry((bug, &record.configuration)).or_default().push(record);
         }
@@ -277,11 +279,56 @@ fn planted(page: &mut String, records: &[Record]) {
     }
 }
 
-/// Writes a number with separators.
-fn number(number: u64) -> String {
-    let digits = number.to_string();
-    let groups: Vec<&[u8]> = digits.as_bytes().rchunks(3).rev().collect();
-    groups.iter().map(|group| String::from_utf8_lossy(group)).collect::<Vec<_>>().join(",")
+fn others(page: &mut String, records: &[Record]) {
+    *page += OTHERS;
+    for peer in &PEERS {
+        let runs: Vec<&Record> =
+            records.iter().filter(|record| record.peer.as_deref() == Some(peer.name)).collect();
+        if !runs.is_empty() {
+            row(page, comparison(peer, &runs));
+        }
+    }
+    *page += "\nTheir configurations, which are the defaults or what the documentation recommends:\n\n";
+    for peer in PEERS.iter().filter(|peer| peer.is_foreign()) {
+        writeln!(page, "- {}: {}.", peer.library, peer.setup).ok();
+    }
+}
+
+/// Returns the cells of a peer.
+fn comparison(peer: &Peer, runs: &[&Record]) -> Vec<String> {
+    let [name, _, _, sections, faults, _, _, commit] = summary(peer.store.name, runs.iter().copied());
+    let of = |kinds: &[&str]| {
+        let count =
+            |record: &&Record| kinds.iter().filter_map(|kind| record.violations.get(*kind)).sum::<u64>();
+        number(runs.iter().map(count).sum())
+    };
+    let seeds: BTreeSet<u64> = runs.iter().map(|record| record.seed).collect();
+    let seeds: Vec<String> = seeds.iter().map(u64::to_string).collect();
+    let mut times: Vec<f64> = runs.iter().flat_map(|record| &record.freed).copied().collect();
+    times.sort_by(f64::total_cmp);
+    let time = times.last().map_or_else(
+        || "not measured".to_owned(),
+        |longest| format!("{:.1} s ({longest:.1} s, {})", times[times.len() / 2], times.len()),
+    );
+    let offered = |is_offered: bool, what: &str| if is_offered { what } else { "not offered" }.to_owned();
+    let notifies = peer.notifies.unwrap_or_default();
+    vec![
+        format!("{} {}", peer.library, peer.version).trim_end().to_owned(),
+        peer.license.to_owned(),
+        name,
+        format!("{} ({})", runs.len(), seeds.join(", ")),
+        sections,
+        faults,
+        of(&["overlap"]),
+        of(&["idle"]),
+        of(&["stuck"]),
+        of(&["orphan"]),
+        time,
+        offered(peer.notifies.is_some(), notifies),
+        offered(!peer.is_foreign(), "yes"),
+        of(&["token", "late loss", "order", "leak", "error"]),
+        commit,
+    ]
 }
 
 #[cfg(test)]
@@ -310,5 +357,14 @@ mod tests {
         let shown = page(&[bug]);
         assert!(shown.contains("| redis | 0 (0) |"), "{shown}");
         assert!(shown.contains("every second | redis | 1 of 1 | 1.5 s | 1 overlap |"), "{shown}");
+        let peer = |seed, violations, freed| Record {
+            peer: Some("redis-py".to_owned()),
+            freed,
+            ..run(seed, 5, violations)
+        };
+        let shown = page(&[peer(4, &[("overlap", 1), ("stuck", 2)], vec![3.0]), peer(5, &[], vec![2.0])]);
+        assert!(shown.contains("| redis | 0 (0) |"), "{shown}");
+        let cells = "| redis | 2 (4, 5) | 10 | 0 | 1 | 0 | 2 | 0 | 3.0 s (3.0 s, 2) | not offered | not offered | 0 |";
+        assert!(shown.contains(cells), "{shown}");
     }
 }

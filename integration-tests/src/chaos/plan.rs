@@ -18,6 +18,12 @@ const PERIOD: Duration = Duration::from_secs(10);
 /// The last part of a period has no faults, so that a lock that stays blocked is found.
 const QUIET: Duration = Duration::from_secs(4);
 
+/// The longest step of a clock, in milliseconds.
+const LONGEST_STEP_MS: u64 = 10_000;
+
+/// The longest step of a clock.
+pub const LONGEST_STEP: Duration = Duration::from_millis(LONGEST_STEP_MS);
+
 /// The most kinds of faults in a period: the fewer there are, the more often each happens.
 const KINDS: usize = 3;
 
@@ -55,11 +61,13 @@ pub enum Kind {
     OneConnection,
     /// Many clients of a process wait for one lock.
     Crowd,
+    /// The wall clock of a server is stepped, and stepped back.
+    ClockStep,
 }
 
 impl Kind {
-    /// All kinds.
-    pub const ALL: [Self; 10] = [
+    /// All kinds; last the one that ends leases early in stores that keep time by their servers' wall clocks.
+    pub const ALL: [Self; 11] = [
         Self::ClientStop,
         Self::ClientKill,
         Self::ServerStop,
@@ -70,6 +78,7 @@ impl Kind {
         Self::LateDelivery,
         Self::OneConnection,
         Self::Crowd,
+        Self::ClockStep,
     ];
 
     /// Returns its name in the record.
@@ -86,6 +95,7 @@ impl Kind {
             Self::LateDelivery => "late delivery",
             Self::OneConnection => "one connection",
             Self::Crowd => "crowd",
+            Self::ClockStep => "clock step",
         }
     }
 
@@ -122,6 +132,15 @@ pub enum Action {
     One(Route, u64, Direction, Flow),
     /// This number of clients of the process waits for one lock.
     Crowd(usize, usize),
+    /// The wall clock of the server is set ahead by this time, or back.
+    StepClock {
+        /// The server.
+        server: usize,
+        /// True if it is set ahead.
+        is_ahead: bool,
+        /// The time.
+        by: Duration,
+    },
 }
 
 /// The way between a process and a server.
@@ -148,6 +167,7 @@ impl Action {
             Self::Late(..) => Kind::LateDelivery,
             Self::One(..) => Kind::OneConnection,
             Self::Crowd(..) => Kind::Crowd,
+            Self::StepClock { .. } => Kind::ClockStep,
         }
     }
 }
@@ -173,6 +193,10 @@ impl fmt::Display for Action {
                 write!(f, "{route} {}: connection {back} from the newest: {flow:?}", name(*way))
             }
             Self::Crowd(process, count) => write!(f, "{count} clients of p{process} wait for one lock"),
+            Self::StepClock { server, is_ahead, by } => {
+                let way = if *is_ahead { "ahead" } else { "back" };
+                write!(f, "the clock of server {server} is set {way} by {by:?}")
+            }
         }
     }
 }
@@ -253,6 +277,10 @@ fn draw_action(random: &mut Rng, kind: Kind, servers: usize) -> Action {
             Action::One(route, random.u64(..4), way, flow)
         }
         Kind::Crowd => Action::Crowd(process, random.usize(10..60)),
+        Kind::ClockStep => {
+            let (is_ahead, by) = (random.bool(), between(random, 100..LONGEST_STEP_MS));
+            Action::StepClock { server: route.server, is_ahead, by }
+        }
     }
 }
 

@@ -1,6 +1,15 @@
 //! The result of a run, as one line of JSON.
 
-use std::{collections::BTreeMap, fmt, fs, io, path::Path, process::Command, str::FromStr, sync::LazyLock};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    fs::{self, OpenOptions},
+    io::{self, Write},
+    path::Path,
+    process::Command,
+    str::FromStr,
+    sync::LazyLock,
+};
 
 use serde_json::{Value, json};
 
@@ -11,20 +20,26 @@ use crate::{cargo::workspace, clock};
 pub struct Record {
     /// The name of the configuration.
     pub configuration: String,
+    /// The name of the [peer](super::peers), if it is a run of one.
+    pub peer: Option<String>,
     /// The name of the planted bug, if there is one.
     pub planted: Option<String>,
     /// The commit of the code; with a `+` if files were changed.
     pub commit: String,
     /// The day, as `YYYY-MM-DD`.
     pub date: String,
-    /// The seed.
+    /// The seed; of a search in the simulation, the first one.
     pub seed: u64,
+    /// The number of runs of a search in the simulation.
+    pub runs: u64,
     /// The number of sections.
     pub sections: u64,
     /// The numbers of faults, by kind.
     pub faults: BTreeMap<String, u64>,
     /// The numbers of violations, by kind.
     pub violations: BTreeMap<String, u64>,
+    /// The times in seconds after which locks of killed clients of a peer were granted to others.
+    pub freed: Vec<f64>,
     /// The length of the run in seconds, without its begin and end.
     pub seconds: f64,
     /// The time of the first violation, in seconds since the begin.
@@ -33,9 +48,9 @@ pub struct Record {
 
 impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { configuration, planted, commit, date, seed, .. } = self;
+        let Self { configuration, peer, planted, commit, date, seed, .. } = self;
         let tenths = |seconds: f64| (seconds * 10.0).round() / 10.0;
-        let line = json!({
+        let mut line = json!({
             "configuration": configuration,
             "planted": planted,
             "commit": commit,
@@ -48,6 +63,13 @@ impl fmt::Display for Record {
             "seconds": tenths(self.seconds),
             "detected": self.detected.map(tenths),
         });
+        if self.runs > 0 {
+            line["runs"] = json!(self.runs);
+        }
+        if peer.is_some() {
+            line["peer"] = json!(peer);
+            line["freed"] = self.freed.iter().copied().map(tenths).collect();
+        }
         write!(f, "{line}")
     }
 }
@@ -68,13 +90,16 @@ impl FromStr for Record {
         };
         Ok(Self {
             configuration: text("configuration")?,
+            peer: value["peer"].as_str().map(str::to_owned),
             planted: value["planted"].as_str().map(str::to_owned),
             commit: text("commit")?,
             date: text("date")?,
             seed: text("seed")?.parse().map_err(|_| bad("seed"))?,
+            runs: value["runs"].as_u64().unwrap_or(0),
             sections: value["sections"].as_u64().ok_or_else(|| bad("sections"))?,
             faults: counts("faults")?,
             violations: counts("violations")?,
+            freed: value["freed"].as_array().into_iter().flatten().filter_map(Value::as_f64).collect(),
             seconds: value["seconds"].as_f64().ok_or_else(|| bad("seconds"))?,
             detected: value["detected"].as_f64(),
         })
@@ -98,6 +123,14 @@ pub fn read_all(directory: &Path) -> io::Result<Vec<Record>> {
         }
     }
     Ok(records)
+}
+
+/// Appends a record to a file.
+///
+/// # Errors
+/// If the file can't be written.
+pub fn append(path: &Path, record: &Record) -> io::Result<()> {
+    writeln!(OpenOptions::new().create(true).append(true).open(path)?, "{record}")
 }
 
 /// Returns the commit at the time of the first call, with a `+` if files were changed.
@@ -133,13 +166,16 @@ mod tests {
     fn a_line_parses_to_its_record() {
         let record = Record {
             configuration: "redis".to_owned(),
+            peer: Some("kazoo".to_owned()),
             planted: Some("forgets".to_owned()),
             commit: "abc".to_owned(),
             date: "2026-11-23".to_owned(),
             seed: u64::MAX,
+            runs: 3,
             sections: 7,
             faults: [("cut".to_owned(), 3)].into(),
             violations: [("overlap".to_owned(), 1)].into(),
+            freed: vec![2.5, 3.0],
             seconds: 5.5,
             detected: Some(1.2),
         };

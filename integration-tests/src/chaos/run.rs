@@ -17,6 +17,7 @@ use super::{
     check::{Found, Observed, Shown, Span, check},
     client::names,
     configuration::Configuration,
+    peers::{self, Peer},
     plan::{self, Fault, Kind},
     planted::Bug,
     record::{self, Record},
@@ -55,6 +56,8 @@ pub struct Run {
     pub kinds: Vec<Kind>,
     /// The number of clients of each process.
     pub clients: usize,
+    /// The library, in a run of a peer.
+    pub peer: Option<&'static Peer>,
     /// The planted bug.
     pub planted: Option<Bug>,
     /// The program of the processes.
@@ -90,11 +93,11 @@ impl Run {
         let commit = record::commit();
         let own = configuration.start()?;
         let url = configuration.url(&own);
-        let admin = open(&url).await;
+        let admin = if self.is_foreign() { None } else { Some(open(&url).await) };
         if let Some(Bug::Routine(bug)) = self.planted {
             bug.plant(&url).await.unwrap_or_else(|error| panic!("can't plant the bug: {error}"));
         }
-        let is_fifo = admin.capabilities().order == Order::Fifo;
+        let is_fifo = admin.as_ref().is_some_and(|admin| admin.capabilities().order == Order::Fifo);
         let directory = tempfile::tempdir().unwrap_or_else(|error| panic!("no directory: {error}"));
         let bug = if let Some(Bug::Client(bug)) = self.planted { Some(bug) } else { None };
         let site = tokio::task::block_in_place(|| {
@@ -106,10 +109,10 @@ impl Run {
             let observe = || Observed { shown: shown.to_vec(), ..observe(directory.path(), &site) };
             self.is_expected_to_fail() && !check(&observe(), configuration, is_fifo).is_empty()
         };
-        let shown = tokio::task::block_in_place(|| self.apply(&site, &admin, &plan, is_over));
+        let shown = tokio::task::block_in_place(|| self.apply(&site, admin.as_ref(), &plan, is_over));
         let seconds = now().since(began).as_secs_f64();
         pause(CALM).await;
-        let observed = Observed { shown, ..self.finish(&admin, &site, directory.path()).await };
+        let observed = Observed { shown, ..self.finish(admin.as_ref(), &site, directory.path()).await };
         let found = check(&observed, configuration, is_fifo);
         let (excused, broken): (Vec<_>, Vec<_>) =
             found.into_iter().partition(|found| configuration.unpromised.contains(&found.violation.kind));
@@ -121,10 +124,12 @@ impl Run {
         let first = all().map(|found| found.violation.at).min();
         let record = Record {
             configuration: configuration.name.to_owned(),
+            peer: self.peer.map(|peer| peer.name.to_owned()),
             planted: self.planted.map(|bug| bug.name().to_owned()),
             commit,
             date: record::today(),
             seed: self.seed,
+            runs: 0,
             sections: observed.sections.len() as u64,
             faults: Kind::ALL
                 .into_iter()
@@ -132,6 +137,7 @@ impl Run {
                 .filter(|(_, count)| *count > 0)
                 .collect(),
             violations,
+            freed: if self.peer.is_some() { peers::times_to_free(&observed) } else { Vec::new() },
             seconds,
             detected: first.map(|at| Duration::from_nanos(at.saturating_sub(began.as_nanos())).as_secs_f64()),
         };
@@ -144,6 +150,12 @@ impl Run {
         self.planted.is_some() || !self.configuration.is_promised()
     }
 
+    /// Returns true if its processes use another library.
+    #[must_use]
+    pub fn is_foreign(&self) -> bool {
+        self.peer.is_some_and(Peer::is_foreign)
+    }
+
     fn kinds(&self) -> &[Kind] {
         // The servers are needed to make them forget.
         if self.planted == Some(Bug::Forgets) { &[Kind::ClientStop] } else { &self.kinds }
@@ -154,7 +166,7 @@ impl Run {
     fn apply(
         &self,
         site: &Site,
-        admin: &Locks,
+        admin: Option<&Locks>,
         plan: &[Fault],
         is_over: impl Fn(&[Shown]) -> bool,
     ) -> Vec<Shown> {
@@ -177,7 +189,10 @@ impl Run {
                     emptied.unwrap_or_else(|error| panic!("can't empty the store: {error}"));
                     forgot = now();
                 }
-                if now().since(listed) >= LIST && site.is_settled(SETTLED) {
+                if let Some(admin) = admin
+                    && now().since(listed) >= LIST
+                    && site.is_settled(SETTLED)
+                {
                     runtime.block_on(list(admin, &mut shown));
                     listed = now();
                 }
@@ -194,12 +209,22 @@ impl Run {
     }
 
     /// Ends the processes, waits until nothing is left in the store, and returns everything that was seen.
-    async fn finish(&self, admin: &Locks, site: &Site, directory: &Path) -> Observed {
+    async fn finish(&self, admin: Option<&Locks>, site: &Site, directory: &Path) -> Observed {
         let lease = self.configuration.longest_lease();
         let patience = 4 * lease + Duration::from_secs(30);
         let lines = tokio::task::block_in_place(|| site.stop(patience));
         let at = now().as_nanos();
-        let left = until_empty(admin, &site.own.namespace, 2 * lease + Duration::from_secs(5)).await;
+        let left: Vec<Found> = match admin {
+            Some(admin) => {
+                let left = until_empty(admin, &site.own.namespace, 2 * lease + Duration::from_secs(5)).await;
+                left.map(|what| Found::new(at, "leak", what)).into_iter().collect()
+            }
+            None => {
+                let lines = tokio::task::block_in_place(|| site.sweep(patience)).into_iter();
+                let what = |line| format!("a lock can't be acquired after the run: {line}");
+                lines.filter(|line| line != "done").map(|line| Found::new(at, "orphan", what(line))).collect()
+            }
+        };
         let mut observed = observe(directory, site);
         let found = lines.into_iter().filter_map(|line| match &*line {
             "done" => None,
@@ -212,7 +237,7 @@ impl Run {
                 format!("a request is not granted, or a process does not end: {line}"),
             )),
         });
-        observed.found = found.chain(left.map(|what| Found::new(at, "leak", what))).collect();
+        observed.found = found.chain(left).collect();
         observed
     }
 }

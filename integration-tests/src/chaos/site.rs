@@ -228,6 +228,11 @@ impl Site {
                 let number = proxy.counts().connections.saturating_sub(back).max(1);
                 during(&|| proxy.set_one(number, way, flow), &|| proxy.set(way, Flow::Pass));
             }
+            Action::StepClock { server, is_ahead, by } => {
+                let Some(_turn) = idle(&self.servers[server]) else { return };
+                let server = &self.all()[server];
+                during(&|| server.set_wall_clock(is_ahead, by), &|| server.reset_wall_clock());
+            }
             Action::Crowd(process, count) => {
                 let Some(mut member) = idle(&self.processes[process]) else { return };
                 let entry = self.note_begin(fault.action);
@@ -255,19 +260,29 @@ impl Site {
             BOTH.into_iter().for_each(|way| proxy.set(way, Flow::Pass));
         }
         self.processes.iter().for_each(|member| lock(member).process.send_line("stop"));
-        let mut lines = Vec::new();
-        for member in &self.processes {
-            let mut member = lock(member);
-            loop {
-                let line = member.process.next_line(patience);
-                let is_last = line.as_deref().is_none_or(|line| line == "done" || line == "busy");
-                lines.push(line.unwrap_or_else(|| "silent".to_owned()));
-                if is_last {
-                    break;
-                }
-            }
+        self.processes.iter().flat_map(|member| last_lines(&mut lock(member).process, patience)).collect()
+    }
+
+    /// Acquires each lock once, by a new process without proxies. Returns the lines that it prints at the end.
+    pub fn sweep(&self, patience: Duration) -> Vec<String> {
+        let work = Work { url: self.url.clone(), name: "last".to_owned(), clients: 0, ..self.work.clone() };
+        let mut process = Process::start(&self.worker, work.arguments());
+        process.expect_line("ready");
+        process.send_line("stop");
+        last_lines(&mut process, patience)
+    }
+}
+
+/// Returns the lines of a process up to its last one, or `silent` if it does not print it within `patience`.
+fn last_lines(process: &mut Process, patience: Duration) -> Vec<String> {
+    let mut lines = Vec::new();
+    loop {
+        let line = process.next_line(patience);
+        let is_last = line.as_deref().is_none_or(|line| line == "done" || line == "busy");
+        lines.push(line.unwrap_or_else(|| "silent".to_owned()));
+        if is_last {
+            return lines;
         }
-        lines
     }
 }
 

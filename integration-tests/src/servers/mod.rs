@@ -37,6 +37,7 @@ pub mod redis_sentinel;
 pub mod redlock;
 mod tls;
 pub mod valkey;
+mod wall_clock;
 pub mod zookeeper;
 
 use std::{env, ops::Deref, sync::OnceLock};

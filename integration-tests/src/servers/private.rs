@@ -8,7 +8,7 @@ use std::{
     ops::Deref,
     path::{Path, PathBuf},
     sync::{
-        Arc, LazyLock, Mutex, MutexGuard, PoisonError,
+        Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     thread,
@@ -19,7 +19,10 @@ use async_trait::async_trait;
 use polylock_core::url::StoreUrl;
 use polylock_testkit::Missing;
 
-use super::keeper::{self, Keeper};
+use super::{
+    keeper::{self, Keeper},
+    wall_clock::WallClock,
+};
 use crate::clock;
 
 /// The timeout from the start of a server to its first reply, crash recovery included.
@@ -75,6 +78,8 @@ pub struct PrivateServer {
     port: u16,
     keeper: Mutex<Keeper>,
     pub(super) command: Vec<String>,
+    /// Its own wall clock, if it has one.
+    wall_clock: OnceLock<Box<WallClock>>,
 }
 
 impl Deref for PrivateServer {
@@ -122,7 +127,8 @@ impl PrivateServer {
     pub fn restart(&self) {
         let mut keeper = self.keeper();
         keeper.kill();
-        keeper.start(&self.command);
+        let words = self.wall_clock.get().map_or(&[][..], |clock| &clock.words);
+        keeper.start(words.iter().chain(&self.command));
         self.wait_for_restart(&keeper);
     }
 
@@ -140,6 +146,33 @@ impl PrivateServer {
     /// Sends SIGCONT to all its processes.
     pub fn thaw(&self) {
         self.keeper().thaw();
+    }
+
+    /// Restarts it with a wall clock of its own, which shows the machine's time.
+    ///
+    /// # Panics
+    /// If it has one already, or does not start with it.
+    pub fn detach_wall_clock(&self) {
+        let clock = WallClock::prepare(&mut self.keeper());
+        assert!(self.wall_clock.set(Box::new(clock)).is_ok(), "{self:?} has a wall clock of its own already");
+        self.restart();
+    }
+
+    /// Sets its wall clock to this time before or after the machine's.
+    ///
+    /// # Panics
+    /// If it has none [of its own](Self::detach_wall_clock).
+    pub fn set_wall_clock(&self, is_ahead: bool, by: Duration) {
+        let Some(clock) = self.wall_clock.get() else { panic!("{self:?} has the machine's clock") };
+        clock.set(is_ahead, by);
+    }
+
+    /// Sets its wall clock to the machine's time.
+    ///
+    /// # Panics
+    /// If it has none [of its own](Self::detach_wall_clock).
+    pub fn reset_wall_clock(&self) {
+        self.set_wall_clock(true, Duration::ZERO);
     }
 
     pub(super) fn keeper(&self) -> MutexGuard<'_, Keeper> {
@@ -221,7 +254,7 @@ pub(super) fn launch(kind: Arc<dyn ServerKind>, port: u16) -> Result<PrivateServ
     let command = kind.prepare(&mut keeper, port).map_err(Failure::Missing)?;
     keeper.start(&command);
     let server = Server { url: kind.url(port), log: Some(keeper.directory().join("log")) };
-    Ok(PrivateServer { server, kind, port, keeper: Mutex::new(keeper), command })
+    Ok(PrivateServer { server, kind, port, keeper: Mutex::new(keeper), command, wall_clock: OnceLock::new() })
 }
 
 impl PrivateServer {

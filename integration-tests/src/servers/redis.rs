@@ -8,7 +8,9 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_testkit::Missing;
-use redis::{Client, InfoDict, RedisResult, TlsCertificates};
+use redis::{
+    AsyncConnectionConfig, Client, InfoDict, RedisResult, TlsCertificates, aio::MultiplexedConnection,
+};
 
 use super::{
     installed,
@@ -16,6 +18,7 @@ use super::{
     private::{self, PrivateServer, ServerKind},
     tls,
 };
+use crate::clock::TIMEOUT;
 
 /// The settings with which it loses no write that it has acknowledged.
 pub const DURABLE: &[&str] = &["appendonly yes", "appendfsync always"];
@@ -206,6 +209,17 @@ impl ServerKind for Redis {
         };
         asked.await.map_err(|error| error.to_string())
     }
+}
+
+/// Opens a connection to the server at `url` for a test. The driver's own limits are too short for a busy machine.
+///
+/// # Errors
+/// If the server can't be reached.
+pub async fn connect(url: &str) -> RedisResult<MultiplexedConnection> {
+    let patient = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(TIMEOUT))
+        .set_response_timeout(Some(TIMEOUT));
+    Client::open(url)?.get_multiplexed_async_connection_with_config(&patient).await
 }
 
 /// Returns the configuration file of a server.

@@ -5,16 +5,24 @@
 //! |---|---|
 //! | [`plan`](mod@plan), [`shrink`](mod@shrink) | the clients and faults of a run, drawn from its seed; a smaller plan that fails |
 //! | [`world`] | a run of a plan |
+//! | [`search`] | the runs of successive seeds, and their record for `docs/safety.md` |
 //! | [`time`], [`network`], [`process`] | virtual time; links; the clock of a process |
 //! | [`workload`] | the clients |
 //! | [`servers`] | the servers, whatever the store |
+//! | [`socket`], [`listener`] | the connections of real clients, and a server's end of them |
 //! | [`queue_server`], [`server`], [`queue_client`] | the model of a store with queues: its rules, the server behind the network, the client |
+//! | [`mysql`] | the server of the real MySQL store |
 //! | [`redis`] | the servers of the real Redis and Redlock clients |
+//! | [`zookeeper`] | the ensemble of the real ZooKeeper store |
+//! | [`azure`] | the service of the real client of Azure Blob Storage |
 //! | [`record`](mod@record), [`check`](mod@check), [`timeline`] | the record of the clients; the promises; the readable events |
 //!
 //! A further store has its [`servers`] and a variant in the plan.
 
+pub mod azure;
 pub mod check;
+pub mod listener;
+pub mod mysql;
 pub mod network;
 pub mod plan;
 pub mod process;
@@ -22,12 +30,15 @@ pub mod queue_client;
 pub mod queue_server;
 pub mod record;
 pub mod redis;
+pub mod search;
 pub mod server;
 pub mod servers;
 pub mod shrink;
+pub mod socket;
 #[cfg(test)]
 mod tests;
 pub mod time;
 pub mod timeline;
 pub mod workload;
 pub mod world;
+pub mod zookeeper;

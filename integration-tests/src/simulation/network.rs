@@ -2,6 +2,7 @@
 //! own. A message that was sent arrives whether or not the sender still waits.
 
 use std::{
+    ops::Range,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -29,7 +30,17 @@ pub struct Network {
     time: Arc<Time>,
     /// Single messages are late or lost until this time.
     noisy_until: u64,
+    late: Late,
     links: Mutex<Vec<[Direction; 2]>>,
+}
+
+/// The single messages that are late.
+#[derive(Debug)]
+pub struct Late {
+    /// Their number in a thousand messages.
+    pub per_mille: u16,
+    /// The shortest and the longest delay, in milliseconds.
+    pub ms: Range<u64>,
 }
 
 #[derive(Debug)]
@@ -45,14 +56,21 @@ struct Direction {
 impl Network {
     /// Creates the network of a run, with this number of links, which take these times at most, in milliseconds.
     #[must_use]
-    pub fn new(time: Arc<Time>, seed: u64, noisy_until: u64, links: usize, latencies: [u64; 3]) -> Arc<Self> {
+    pub fn new(
+        time: Arc<Time>,
+        seed: u64,
+        noisy_until: u64,
+        links: usize,
+        latencies: [u64; 3],
+        late: Late,
+    ) -> Arc<Self> {
         let direction = |link: usize, way| {
             let mut random = stream(seed, &[1, link as u64, way]);
             let latency = MS * latencies[random.usize(..3)];
             Direction { random, latency, cut_until: 0, slow_until: 0, slow_by: Duration::ZERO }
         };
         let links = (0..links).map(|link| [direction(link, 0), direction(link, 1)]).collect();
-        Arc::new(Self { time, noisy_until, links: Mutex::new(links) })
+        Arc::new(Self { time, noisy_until, late, links: Mutex::new(links) })
     }
 
     /// Cuts one direction of a link until `until`. A message that is sent meanwhile is lost, or arrives after that.
@@ -84,8 +102,10 @@ impl Network {
         if now < self.noisy_until {
             match random.u16(..1000) {
                 0..5 => return None,
-                5..10 => at += nanos(between(random, 100..1500)),
-                10..40 => at += nanos(between(random, 1..100)),
+                number if number < 5 + self.late.per_mille => {
+                    at += nanos(between(random, self.late.ms.clone()));
+                }
+                5..40 => at += nanos(between(random, 1..100)),
                 _ => {}
             }
         }

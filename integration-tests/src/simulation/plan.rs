@@ -22,18 +22,34 @@ pub const RUN_END: Duration = Duration::from_secs(60);
 pub enum StoreKind {
     /// The model of a server with queues
     Queue,
+    /// The real MySQL store with its engine, on a model of the server's tables and routines
+    Mysql,
     /// The real client of Redis, on a server that executes its scripts
     Redis,
     /// The real client of Redlock, on three or five servers that execute its scripts
     Redlock,
+    /// The real ZooKeeper store, on one server or an ensemble of three
+    Zookeeper,
+    /// The real client of Azure Blob Storage, on a model of the service
+    Azure,
 }
 
 impl StoreKind {
     /// Returns the number of servers in the run of `seed`.
     fn servers(self, seed: u64) -> usize {
         match self {
-            Self::Queue | Self::Redis => 1,
+            Self::Queue | Self::Mysql | Self::Redis | Self::Azure => 1,
             Self::Redlock => stream(seed, &[6]).choice([3, 5]).unwrap_or(3),
+            Self::Zookeeper => stream(seed, &[6]).choice([1, 3, 3]).unwrap_or(3),
+        }
+    }
+
+    /// Returns the factor of all times of a run: the shortest lease of Azure is one of 15 s.
+    #[must_use]
+    pub const fn scale(self) -> u32 {
+        match self {
+            Self::Azure => 10,
+            _ => 1,
         }
     }
 }
@@ -59,6 +75,20 @@ pub enum Planted {
     EarlyHandover,
     /// The client does not report that a copy of a refused claim may still be executed.
     UnreportedCopy,
+    /// MySQL: a claim does not expire.
+    MysqlLateClaim,
+    /// MySQL: a release ends the hold of any request.
+    MysqlForeignRelease,
+    /// MySQL: a release hands the lock over without a check of the holders.
+    MysqlUncheckedHandover,
+    /// MySQL: a renewal is acknowledged, and does not extend the hold.
+    MysqlFalseRenewal,
+    /// MySQL: a hand-over reports a longer lease than the hold has.
+    MysqlLongHandover,
+    /// MySQL: a hand-over does not record the tokens that it draws.
+    MysqlRepeatedToken,
+    /// MySQL: a restart of the server loses its locks.
+    MysqlLostState,
     /// Redis: a claim does not expire, and finds no record of its release.
     RedisLateClaim,
     /// Redis: a claim does not check the holders.
@@ -89,6 +119,38 @@ pub enum Planted {
     RedlockSecondVote,
     /// Redlock: a withdrawal is acknowledged and not executed.
     RedlockFalseAcknowledgement,
+    /// ZooKeeper: a node whose create was not answered is not found again.
+    ZookeeperHiddenNode,
+    /// ZooKeeper: a waiter watches another node than the one that it waits for.
+    ZookeeperWrongPredecessor,
+    /// ZooKeeper: only the first watch of a session on a node is set.
+    ZookeeperSecondWatch,
+    /// ZooKeeper: the servers end a session after half of its timeout.
+    ZookeeperEarlyExpiry,
+    /// ZooKeeper: a change on an abandoned connection, or of a session that has ended, has an effect.
+    ZookeeperLateCreate,
+    /// ZooKeeper: a sequence is given twice.
+    ZookeeperRepeatedSequence,
+    /// ZooKeeper: a server answers a sync, and a transaction that changes nothing, without its leader.
+    ZookeeperLocalProof,
+    /// Azure: a release ends the lease of any request.
+    AzureForeignRelease,
+    /// Azure: a lease that was granted after its release is not released again.
+    AzureLateLease,
+    /// Azure: a renewal is acknowledged, and does not extend the lease.
+    AzureFalseRenewal,
+    /// Azure: the deadline of a hold counts from the reply.
+    AzureReplyDeadline,
+    /// Azure: the record of a grant is acknowledged, and not written.
+    AzureLostRecord,
+    /// Azure: the record of a grant does not change the `ETag`.
+    AzureStaleEtag,
+    /// Azure: a break ends the lease at once.
+    AzureEarlyBreak,
+    /// Azure: a broken lease is renewed.
+    AzureUnnoticedBreak,
+    /// Azure: a restart of the service loses the leases.
+    AzureLostState,
 }
 
 impl Planted {
@@ -106,6 +168,13 @@ impl Planted {
             | P::LostState
             | P::EarlyHandover
             | P::UnreportedCopy => StoreKind::Queue,
+            P::MysqlLateClaim
+            | P::MysqlForeignRelease
+            | P::MysqlUncheckedHandover
+            | P::MysqlFalseRenewal
+            | P::MysqlLongHandover
+            | P::MysqlRepeatedToken
+            | P::MysqlLostState => StoreKind::Mysql,
             P::RedisLateClaim
             | P::RedisUncheckedClaim
             | P::RedisUncheckedHandover
@@ -121,6 +190,22 @@ impl Planted {
             | P::RedlockForeignRelease
             | P::RedlockSecondVote
             | P::RedlockFalseAcknowledgement => StoreKind::Redlock,
+            P::ZookeeperHiddenNode
+            | P::ZookeeperWrongPredecessor
+            | P::ZookeeperSecondWatch
+            | P::ZookeeperEarlyExpiry
+            | P::ZookeeperLateCreate
+            | P::ZookeeperRepeatedSequence
+            | P::ZookeeperLocalProof => StoreKind::Zookeeper,
+            P::AzureForeignRelease
+            | P::AzureLateLease
+            | P::AzureFalseRenewal
+            | P::AzureReplyDeadline
+            | P::AzureLostRecord
+            | P::AzureStaleEtag
+            | P::AzureEarlyBreak
+            | P::AzureUnnoticedBreak
+            | P::AzureLostState => StoreKind::Azure,
         }
     }
 }
@@ -149,6 +234,8 @@ pub enum FaultKind {
     PauseServer,
     /// The server ends, and is started again.
     RestartServer,
+    /// The server has no contact with the other servers.
+    CutServer,
     /// Requests of the process to the server do not arrive, or are late.
     CutRequests(usize),
     /// Messages of the server to the process do not arrive, or are late.
@@ -166,6 +253,7 @@ impl fmt::Display for Fault {
             FaultKind::Crash(process) => write!(f, "p{process} is down after a crash"),
             FaultKind::PauseServer => write!(f, "n{server} is paused"),
             FaultKind::RestartServer => write!(f, "n{server} is down after a crash"),
+            FaultKind::CutServer => write!(f, "n{server} is cut off from the other servers"),
             FaultKind::CutRequests(process) => write!(f, "messages from p{process} to n{server} are cut off"),
             FaultKind::CutReplies(process) => write!(f, "messages from n{server} to p{process} are cut off"),
             FaultKind::Slow(process, by) => {
@@ -226,13 +314,39 @@ impl Plan {
         let clients = clients.collect();
         let most = if servers == 1 { 16 } else { 32 };
         let mut faults: Vec<Fault> =
-            (0..random.usize(0..most)).map(|_| Fault::draw(&mut random, servers)).collect();
+            (0..random.usize(0..most)).map(|_| Fault::draw(&mut random, servers, store.scale())).collect();
         if servers > 1 {
             let others: Vec<Fault> =
                 faults.iter().filter_map(|fault| fault.at_another(&mut random, servers)).collect();
             faults.extend(others);
         }
+        if store == StoreKind::Zookeeper && servers > 1 {
+            let pauses = faults.iter_mut().filter(|fault| matches!(fault.kind, FaultKind::PauseServer));
+            pauses.filter(|_| random.bool()).for_each(|fault| fault.kind = FaultKind::CutServer);
+        }
         Self { seed, store, servers, clients, faults, is_noisy: random.u8(..4) > 0, planted }
+    }
+
+    /// Returns a time of a run of this store, such as [`FAULTS_END`].
+    #[must_use]
+    pub fn time(&self, time: Duration) -> Duration {
+        time * self.store.scale()
+    }
+
+    /// Returns true if a fault of the process or of a server begins before `until` and ends after `from`.
+    #[must_use]
+    pub fn is_disturbed(&self, process: usize, (from, until): (Duration, Duration)) -> bool {
+        let concerns = |kind: &FaultKind| match kind {
+            FaultKind::Pause(number)
+            | FaultKind::Crash(number)
+            | FaultKind::CutRequests(number)
+            | FaultKind::CutReplies(number)
+            | FaultKind::Slow(number, _) => *number == process,
+            FaultKind::PauseServer | FaultKind::RestartServer | FaultKind::CutServer => true,
+        };
+        self.faults
+            .iter()
+            .any(|fault| concerns(&fault.kind) && fault.at < until && fault.at + fault.lasts > from)
     }
 
     /// Returns the plans with one part less.
@@ -253,7 +367,7 @@ impl Plan {
 }
 
 impl Fault {
-    fn draw(random: &mut Rng, servers: usize) -> Self {
+    fn draw(random: &mut Rng, servers: usize, scale: u32) -> Self {
         let process = random.usize(..PROCESSES);
         let kind = match random.u8(..if servers == 1 { 10 } else { 14 }) {
             0 | 1 => FaultKind::Pause(process),
@@ -262,7 +376,7 @@ impl Fault {
             4 | 12 | 13 => FaultKind::RestartServer,
             5 | 6 => FaultKind::CutRequests(process),
             7 | 8 => FaultKind::CutReplies(process),
-            _ => FaultKind::Slow(process, between(random, 5..1000)),
+            _ => FaultKind::Slow(process, between(random, 5..1000) * scale),
         };
         let lasts = match random.u8(..3) {
             0 => between(random, 1..20),
@@ -272,7 +386,7 @@ impl Fault {
         let at = between(random, 100..10_000).min(FAULTS_END - lasts);
         // A single server needs no decision, and its runs have none.
         let server = if servers == 1 { 0 } else { random.usize(..servers) };
-        Self { at, lasts, server, kind }
+        Self { at: at * scale, lasts: lasts * scale, server, kind }
     }
 
     /// Returns a fault of another server at nearly the same time; `None` for a fault of a process, and for half of the others.

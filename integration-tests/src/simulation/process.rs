@@ -67,14 +67,15 @@ pub struct Surroundings {
     clock: LocalClock,
     random: Mutex<Rng>,
     servers: Arc<dyn Servers>,
-    number: usize,
+    life: Life,
 }
 
 impl Surroundings {
     /// Returns those of a process in a life, on a machine with `clock`.
     #[must_use]
-    pub fn new(clock: LocalClock, seed: u64, (number, life): Life, servers: Arc<dyn Servers>) -> Self {
-        Self { clock, random: Mutex::new(stream(seed, &[2, number as u64, life])), servers, number }
+    pub fn new(clock: LocalClock, seed: u64, life: Life, servers: Arc<dyn Servers>) -> Self {
+        let random = Mutex::new(stream(seed, &[2, life.0 as u64, life.1]));
+        Self { clock, random, servers, life }
     }
 }
 
@@ -92,6 +93,6 @@ impl Environment for Surroundings {
     }
 
     fn connect(&self, address: &str) -> Connecting {
-        self.servers.connect(self.number, address)
+        self.servers.connect(self.life, address)
     }
 }

@@ -38,7 +38,7 @@ pub trait Servers: fmt::Debug + Send + Sync {
     fn open(self: Arc<Self>, life: Life) -> Opening;
 
     /// Opens a connection from a process to a server. The default refuses it.
-    fn connect(&self, _process: usize, address: &str) -> Connecting {
+    fn connect(&self, _process: Life, address: &str) -> Connecting {
         let error = io::Error::other(format!("no server at {address}"));
         Box::pin(async { Err(error) })
     }
@@ -57,6 +57,12 @@ pub trait Servers: fmt::Debug + Send + Sync {
 
     /// Starts a server again.
     fn restart(&self, server: usize);
+
+    /// Cuts a server off from the other servers. By default they have no contact.
+    fn cut(&self, _server: usize) {}
+
+    /// Ends the effect of [`cut`](Self::cut).
+    fn heal(&self, _server: usize) {}
 
     /// Returns the time of the run at which the hold of `name` with `token` expires, unless it was renewed later; `None` if that is not
     /// known.

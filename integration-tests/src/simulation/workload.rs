@@ -10,12 +10,12 @@ use std::{
 };
 
 use fastrand::Rng;
-use polylock_core::{Clock, Guard, Lock, Locks, Mode, Result, SystemClock, sync::lock};
+use polylock_core::{Clock, Error, Guard, Lock, Locks, Mode, Result, SystemClock, sync::lock};
 use polylock_testkit::history::Section;
 
 use super::{
     network::nanos,
-    plan::{FAULTS_END, WORK_END, between},
+    plan::{FAULTS_END, StoreKind, WORK_END, between},
     process::LocalClock,
     record::Record,
     servers::Servers,
@@ -35,9 +35,11 @@ pub struct Client {
     pub locks: Locks,
     /// The servers of its locks.
     pub servers: Arc<dyn Servers>,
+    /// The store.
+    pub store: StoreKind,
     /// True if it acquires in all modes.
     pub has_modes: bool,
-    /// The shortest and the longest lease, in milliseconds.
+    /// The shortest and the longest lease, in milliseconds for Redis.
     pub ttl_ms: Range<u64>,
     /// The clock of its process.
     pub clock: LocalClock,
@@ -83,9 +85,9 @@ impl Client {
     /// Uses locks until [`WORK_END`].
     pub async fn run(mut self) {
         loop {
-            let pause = between(&mut self.random, 0..100);
+            let pause = self.between(0..100);
             self.sleep(pause).await;
-            if self.time.now() >= nanos(WORK_END) {
+            if self.time.now() >= nanos(WORK_END * self.store.scale()) {
                 return;
             }
             self.section().await;
@@ -100,34 +102,44 @@ impl Client {
         self.timeline.note(&self.name, what);
     }
 
+    /// Returns a random duration, in milliseconds for Redis.
+    fn between(&mut self, ms: Range<u64>) -> Duration {
+        between(&mut self.random, ms) * self.store.scale()
+    }
+
     async fn section(&mut self) {
-        let random = &mut self.random;
-        let name = NAMES[random.usize(..NAMES.len())];
-        let mode = if random.u8(..3) == 0 && self.has_modes { Mode::Shared } else { Mode::Exclusive };
-        let ttl = between(random, self.ttl_ms.clone());
-        let way = match random.u8(..10) {
+        let name = NAMES[self.random.usize(..NAMES.len())];
+        if self.store == StoreKind::Azure && self.random.u8(..10) == 0 {
+            self.break_lock(name).await;
+        }
+        let mode = if self.random.u8(..3) == 0 && self.has_modes { Mode::Shared } else { Mode::Exclusive };
+        let ttl = self.between(self.ttl_ms.clone());
+        let way = match self.random.u8(..10) {
             0 => Way::Try,
             1..=5 => Way::Wait,
-            6 | 7 => Way::WaitFor(between(random, 1..1500)),
-            _ => Way::Drop(random.u32(0..12), between(random, 1..600)),
+            6 | 7 => Way::WaitFor(self.between(1..1500)),
+            _ => Way::Drop(self.random.u32(0..12), self.between(1..600)),
         };
         let lock_of_name = self.locks.lock(name).mode(mode).ttl(ttl);
         let invoked = self.time.now();
         self.note(|| format!("acquires {name} {mode}, ttl {ttl:?}, {way:?}"));
-        let entry = (self.name.clone(), invoked);
+        let entry = (self.name.clone(), name, invoked);
         lock(&self.record).waiting.insert(entry.clone());
         let outcome = acquire(lock_of_name, way).await;
         lock(&self.record).waiting.remove(&entry);
         match outcome {
             Ok(Some(guard)) => self.hold(guard, invoked).await,
             Ok(None) => self.note(|| format!("has not acquired {name}")),
-            Err(error) => {
-                if !error.is_temporary() && !error.is_not_acquired() {
-                    lock(&self.record).surprises.push(format!("{}: {}", self.name, error.chain()));
-                }
-                self.note(|| format!("has not acquired {name}: {}", error.chain()));
-            }
+            Err(error) => self.fail(&error, || format!("has not acquired {name}")),
         }
+    }
+
+    /// Records an error.
+    fn fail(&self, error: &Error, what: impl FnOnce() -> String) {
+        if !error.is_temporary() && !error.is_not_acquired() {
+            lock(&self.record).surprises.push(format!("{}: {}", self.name, error.chain()));
+        }
+        self.note(|| format!("{}: {}", what(), error.chain()));
     }
 
     async fn hold(&mut self, guard: Guard, invoked: u64) {
@@ -190,19 +202,30 @@ impl Client {
         deadline
     }
 
+    /// Breaks the lock, so that its holder stops at its next renewal.
+    async fn break_lock(&self, name: &'static str) {
+        self.note(|| format!("breaks {name}"));
+        match self.locks.break_lock(name).await {
+            Ok(holders) => {
+                let (now, tokens) = (self.time.now(), holders.iter().filter_map(|holder| holder.token));
+                lock(&self.record).broken.extend(tokens.map(|token| (name, token.get(), now)));
+            }
+            Err(error) => self.fail(&error, || format!("has not broken {name}")),
+        }
+    }
+
     fn draw_hold(&mut self) -> (Duration, End) {
-        let random = &mut self.random;
-        let lasts = match random.u8(..4) {
-            0 => between(random, 300..1500),
-            _ => between(random, 0..100),
+        let lasts = match self.random.u8(..4) {
+            0 => self.between(300..1500),
+            _ => self.between(0..100),
         };
         // A lease that is left to expire looks like a leak at the end of a run.
-        let may_expire = self.time.now() < nanos(FAULTS_END);
-        let end = match random.u8(..10) {
+        let may_expire = self.time.now() < nanos(FAULTS_END * self.store.scale());
+        let end = match self.random.u8(..10) {
             0..=4 => End::Release,
             5 => End::DropRelease,
             8 if may_expire => End::LeaveToExpire,
-            9 if may_expire => End::ReleaseAfter(between(random, 1..1000)),
+            9 if may_expire => End::ReleaseAfter(self.between(1..1000)),
             _ => End::Drop,
         };
         (lasts, end)

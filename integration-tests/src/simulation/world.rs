@@ -17,8 +17,10 @@ use tokio::{
 };
 
 use super::{
+    azure::AzureServers,
     check::{self, Violation},
-    network::{Network, Way, nanos},
+    mysql::MySqlServers,
+    network::{Late, Network, Way, nanos},
     plan::{FAULTS_END, Fault, FaultKind, PROCESSES, Plan, RUN_END, StoreKind, WORK_END, stream},
     process::{LocalClock, Surroundings},
     record::Record,
@@ -28,6 +30,7 @@ use super::{
     time::{MS, Time},
     timeline::{Line, Timeline},
     workload::Client,
+    zookeeper::{self, ZookeeperServers},
 };
 
 /// The time after a deadline within which a running process reports the loss.
@@ -38,6 +41,9 @@ const SETTLED: Duration = Duration::from_secs(15);
 
 /// The longest time for which a lock may stay free although a request waits: a recheck, and the time limits of lost messages before.
 const LONGEST_FREE: Duration = Duration::from_secs(2);
+
+/// The same for a store without notifications: a poll, and the time for which a process leaves the lock to others.
+const LONGEST_FREE_POLLED: Duration = Duration::from_millis(2500);
 
 /// The longest time between a grant at the server and the begin of its section, and between the end of a section and its release.
 const LONGEST_UNKNOWN: Duration = Duration::from_millis(800);
@@ -137,15 +143,25 @@ impl Node {
 
 impl World {
     fn new(plan: &Plan, time: Arc<Time>, is_recorded: bool) -> Arc<Self> {
-        let noisy_until = if plan.is_noisy { nanos(FAULTS_END) } else { 0 };
+        let noisy_until = if plan.is_noisy { nanos(plan.time(FAULTS_END)) } else { 0 };
         let latencies = if plan.servers == 1 { [1, 5, 50] } else { [1, 5, 20] };
+        let late = match plan.store {
+            // Many requests that arrive after their time limit, when their release has overtaken them.
+            StoreKind::Azure => Late { per_mille: 25, ms: 2000..9500 },
+            // Many that arrive on connections that were given up, behind later ones.
+            StoreKind::Redlock => Late { per_mille: 15, ms: 100..3000 },
+            _ => Late { per_mille: 5, ms: 100..1500 },
+        };
         let links = plan.servers * PROCESSES;
-        let network = Network::new(time.clone(), plan.seed, noisy_until, links, latencies);
+        let network = Network::new(time.clone(), plan.seed, noisy_until, links, latencies, late);
         let timeline = Timeline::new(time.clone(), is_recorded);
         let parts = (time.clone(), network.clone(), timeline.clone());
         let servers: Arc<dyn Servers> = match plan.store {
             StoreKind::Queue => Server::new(parts.0, parts.1, parts.2, plan.planted),
+            StoreKind::Mysql => MySqlServers::new(plan, parts),
             StoreKind::Redis | StoreKind::Redlock => RedisServers::new(plan, parts),
+            StoreKind::Zookeeper => ZookeeperServers::new(plan, parts),
+            StoreKind::Azure => AzureServers::new(plan, parts),
         };
         let machine = |number| LocalClock::draw(time.clone(), &mut stream(plan.seed, &[4, number as u64]));
         let machines: Vec<LocalClock> = (0..PROCESSES).map(machine).collect();
@@ -175,6 +191,12 @@ impl World {
         let clients: Vec<_> =
             self.plan.clients.iter().filter(|client| client.process == number).copied().collect();
         let (seed, kind) = (self.plan.seed, self.plan.store);
+        let ttl_ms = match kind {
+            StoreKind::Queue | StoreKind::Mysql | StoreKind::Redis => 200..2000,
+            StoreKind::Redlock => 400..2000,
+            StoreKind::Zookeeper => 200..nanos(zookeeper::longest_lease(seed)) / MS,
+            StoreKind::Azure => 1500..2000,
+        };
         let (time, record) = (self.time.clone(), self.record.clone());
         let (timeline, inside, servers) = (self.timeline.clone(), process.clone(), self.servers.clone());
         let work = process.spawn(async move {
@@ -187,8 +209,9 @@ impl World {
                     name: format!("p{number}.{life}/c{}", client.number),
                     locks: locks.clone(),
                     servers: servers.clone(),
-                    has_modes: kind != StoreKind::Redlock,
-                    ttl_ms: if kind == StoreKind::Redlock { 400..2000 } else { 200..2000 },
+                    store: kind,
+                    has_modes: !matches!(kind, StoreKind::Redlock | StoreKind::Azure),
+                    ttl_ms: ttl_ms.clone(),
                     clock: clock.clone(),
                     time: time.clone(),
                     random: stream(seed, &[5, client.number as u64, life]),
@@ -233,6 +256,7 @@ impl World {
             }
             FaultKind::PauseServer => self.servers.pause(fault.server),
             FaultKind::RestartServer => self.servers.crash(fault.server),
+            FaultKind::CutServer => self.servers.cut(fault.server),
             FaultKind::CutRequests(number) => self.network.cut(link(number), Way::There, until),
             FaultKind::CutReplies(number) => self.network.cut(link(number), Way::Back, until),
             FaultKind::Slow(number, by) => self.network.slow(link(number), by, until),
@@ -258,6 +282,7 @@ impl World {
             }
             FaultKind::PauseServer => self.servers.resume(fault.server),
             FaultKind::RestartServer => self.servers.restart(fault.server),
+            FaultKind::CutServer => self.servers.heal(fault.server),
             FaultKind::CutRequests(_) | FaultKind::CutReplies(_) | FaultKind::Slow(..) => {}
         }
     }
@@ -271,14 +296,14 @@ impl World {
                 section.released = Some(now);
             }
         }
-        record.waiting.retain(|(client, _)| !client.starts_with(&prefix));
+        record.waiting.retain(|(client, ..)| !client.starts_with(&prefix));
     }
 
     async fn run(self: Arc<Self>) -> Outcome {
-        self.time.sleep_until(nanos(SETTLED)).await;
+        self.time.sleep_until(nanos(self.plan.time(SETTLED))).await;
         let mut violations = Vec::new();
         let mut since = BTreeMap::new();
-        while self.time.now() < nanos(RUN_END)
+        while self.time.now() < nanos(self.plan.time(RUN_END))
             && !lock(&self.nodes).iter().all(|node| node.work.is_finished())
         {
             self.time.sleep_until(self.time.now() + 100 * MS).await;
@@ -308,7 +333,7 @@ impl World {
     fn watch(&self, since: &mut BTreeMap<String, u64>, violations: &mut Vec<Violation>) {
         let now = self.time.now();
         let live = self.servers.live();
-        let bad: BTreeMap<String, (&'static str, Duration)> = live
+        let mut bad: BTreeMap<String, (&'static str, Duration)> = live
             .iter()
             .filter_map(|LiveEntry { name, token, is_free_to_go }| match token {
                 Some(token) if !lock(&self.record).has_hold(name, *token) => {
@@ -322,6 +347,15 @@ impl World {
                 _ => None,
             })
             .collect();
+        if self.plan.store == StoreKind::Azure {
+            // The service does not know the waiters.
+            for (client, lock, _) in &lock(&self.record).waiting {
+                if live.iter().all(|entry| entry.name.as_str() != *lock) {
+                    let what = format!("lost wake-up: {lock} is free, and {client} waits");
+                    bad.insert(what, ("lost wake-up", LONGEST_FREE_POLLED));
+                }
+            }
+        }
         since.retain(|what, _| bad.contains_key(what));
         for (what, (kind, longest)) in bad {
             let since = since.entry(what.clone()).or_insert(now);
@@ -339,7 +373,7 @@ impl World {
         let mut found = |kind, what: String| violations.push(Violation::new(now, kind, what));
         {
             let record = lock(&self.record);
-            for (client, since) in &record.waiting {
+            for (client, _, since) in &record.waiting {
                 let since = Duration::from_nanos(*since);
                 found("lost wake-up", format!("lost wake-up: {client} still waits, since {since:?}"));
             }

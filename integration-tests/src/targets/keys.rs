@@ -1,9 +1,9 @@
 //! Entries of stores in Redis, counted past the store.
 
-use redis::{AsyncConnectionConfig, Client, RedisResult, aio::MultiplexedConnection};
+use redis::{RedisResult, aio::MultiplexedConnection};
 
 use super::objects::Objects;
-use crate::clock::TIMEOUT;
+use crate::servers::redis::connect;
 
 /// The holds and waiters of a single server below `prefix`.
 pub(super) async fn in_server(url: &str, prefix: &str) -> RedisResult<u64> {
@@ -21,7 +21,7 @@ pub(super) async fn in_cluster(nodes: &[String], prefix: &str) -> RedisResult<u6
 
 /// The same in a server, of keys that begin with what matches `tag`.
 async fn below(url: &str, tag: &str) -> RedisResult<u64> {
-    let mut server = open(url).await?;
+    let mut server = connect(url).await?;
     // A waiter has its place in one and its particulars in the other; one that is in only one of them counts as well.
     let (holds, places, waiters) = (
         sum(&mut server, "HLEN", &format!("{tag}:h:")).await?,
@@ -35,7 +35,7 @@ async fn below(url: &str, tag: &str) -> RedisResult<u64> {
 pub(super) async fn in_nodes(nodes: &[String], prefix: &str) -> RedisResult<u64> {
     let mut most = 0;
     for node in nodes {
-        let mut server = open(node).await?;
+        let mut server = connect(node).await?;
         most = most.max(sum(&mut server, "EXISTS", &format!("{{{prefix}}}:r:")).await?);
     }
     Ok(most)
@@ -44,7 +44,7 @@ pub(super) async fn in_nodes(nodes: &[String], prefix: &str) -> RedisResult<u64>
 /// Deletes all keys below `prefix` on each of these servers.
 pub(super) async fn delete(servers: &[String], prefix: &str) -> RedisResult<()> {
     for server in servers {
-        let mut server = open(server).await?;
+        let mut server = connect(server).await?;
         // In a cluster each bucket has braces of its own.
         for tag in [format!("{{{prefix}}}"), format!("{{{prefix}:??}}")] {
             let keys: Vec<Vec<u8>> =
@@ -61,7 +61,7 @@ pub(super) async fn delete(servers: &[String], prefix: &str) -> RedisResult<()> 
 pub(super) async fn count(servers: &[String], objects: Objects<'_>) -> RedisResult<u64> {
     let mut count = 0;
     for server in servers {
-        let mut server = open(server).await?;
+        let mut server = connect(server).await?;
         let keys: Vec<String> =
             redis::cmd("KEYS").arg(format!("{{{}*", objects.begin)).query_async(&mut server).await?;
         count += keys.iter().filter(|key| objects.contains(&key[1..])).count() as u64;
@@ -85,11 +85,4 @@ async fn sum(server: &mut MultiplexedConnection, command: &str, beginning: &str)
         }
         cursor = next;
     }
-}
-
-async fn open(url: &str) -> RedisResult<MultiplexedConnection> {
-    let patient = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(TIMEOUT))
-        .set_response_timeout(Some(TIMEOUT));
-    Client::open(url)?.get_multiplexed_async_connection_with_config(&patient).await
 }

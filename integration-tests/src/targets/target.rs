@@ -21,7 +21,7 @@ use super::{
 };
 
 /// As long as the longest leases of the suite, so that a guard gets the requested lease.
-const LONG_SESSION: Duration = Duration::from_secs(90);
+const LONG_SESSION: Duration = Duration::from_secs(120);
 
 #[async_trait]
 impl Target for Namespace {

@@ -1,6 +1,8 @@
 //! The output of polylock: notes and errors on stderr, data on stdout, events as JSON lines.
 
 mod event;
+#[cfg(test)]
+mod fuzz;
 mod sink;
 mod stderr;
 mod table;

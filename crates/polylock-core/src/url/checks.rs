@@ -36,6 +36,18 @@ pub fn hides_secrets<C: Debug>(new: impl Fn(&str) -> Result<C, ConfigError>, url
     }
 }
 
+/// Checks that neither the configuration nor the error shows the password in a URL: a part of `text`, `canary`, and the rest of `text`.
+#[track_caller]
+pub fn hides_password<C: Debug>(
+    new: impl Fn(&str) -> Result<C, ConfigError>,
+    text: &str,
+    url: impl Fn(&str) -> String,
+) {
+    let (middle, _) = text.char_indices().nth(text.chars().count() / 2).unwrap_or_default();
+    let (before, after) = text.split_at(middle);
+    hides_secrets(new, &[&url(&format!("{before}canary{after}"))]);
+}
+
 #[cfg(test)]
 mod tests {
     use std::panic::catch_unwind;
@@ -59,7 +71,8 @@ mod tests {
             || hides_secrets(leaky, &["x://canary@h"]),
             || hides_secrets(leaky, &["x://u:can?ary@h"]),
             || hides_secrets(|_| Err::<(), _>(ConfigError::new("store", "canary")), &["x://canary@h"]),
-        ] as [fn(); 6]
+            || hides_password(leaky, "é", |password| format!("x://u:{password}@h")),
+        ] as [fn(); 7]
         {
             assert!(catch_unwind(wrong).is_err());
         }

@@ -41,9 +41,13 @@ impl StoreUrl {
             return Err(ConfigError::new("store", "the text before the first colon is not a URL scheme"));
         }
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-        // `//me:pass?word@host`: the apparent host and key are the password, so neither may be shown.
-        let names_a_host = rest.strip_prefix("//").is_some_and(|host| !host.starts_with('/'));
-        if names_a_host && !rest.contains('@') && query.contains('@') {
+        // `//me:pass?word@host` or `//me:p@ss?word@host`: the apparent host and key are the password, so neither may be shown.
+        let address = rest.strip_prefix("//").filter(|address| !address.starts_with('/'));
+        let may_end_in_password = |address: &str| {
+            let user = address.rsplit_once('@');
+            user.is_none_or(|(user, _)| user.contains(':'))
+        };
+        if address.is_some_and(may_end_in_password) && query.contains('@') {
             let problem = "has an @ after the first ?: write a ? in a user or password as %3F, and an @ in the value of a \
                 key as %40";
             return Err(ConfigError::new("store", problem));
@@ -180,6 +184,7 @@ mod tests {
             "postgres://me:can?ary@db/x",
             "redis://:1234?canary=1@h",
             "redis://can?ary@h:1/0?polylock.ttl=3s",
+            "redis://:p@ss?canary@h",
         ] {
             let error = StoreUrl::parse(url).unwrap_err().to_string();
             assert!(error.contains("%3F") && !error.contains("can") && !error.contains("ary@"), "{error}");

@@ -2,6 +2,8 @@
 
 mod config;
 mod connect;
+#[cfg(test)]
+mod fuzz;
 mod keep_alive;
 mod nodes;
 mod query_order;

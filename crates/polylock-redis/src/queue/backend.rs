@@ -129,17 +129,8 @@ impl RedisBackend {
 
     /// Returns the outcome of a keep-alive of `request`, from the script's reply about it.
     fn keep_alive_outcome(&self, request: &Request, reply: &Value) -> Result<KeepAlive> {
-        Ok(match reply {
-            Value::Int(1) => KeepAlive::Held { lease: request.ttl },
-            Value::Int(2) => KeepAlive::Queued,
-            Value::Int(0) => KeepAlive::Lost(LostReason::Gone),
-            reply => match break_reason(reply) {
-                Some(reason) => KeepAlive::Lost(reason),
-                None => {
-                    return Err(self.servers.unexpected(Operation::Renew, "an unknown outcome of a renewal"));
-                }
-            },
-        })
+        let unexpected = || self.servers.unexpected(Operation::Renew, "an unknown outcome of a renewal");
+        read_keep_alive(request.ttl, reply).ok_or_else(unexpected)
     }
 
     /// Extends the holds and queue entries of `requests` in a cluster. The outcome for a request is unknown if its node does not reply; if
@@ -199,6 +190,16 @@ impl Drop for PendingClaim<'_> {
 /// Returns the duration that a script has replied.
 pub(super) fn from_micros(number: i64) -> Duration {
     Duration::from_micros(u64::try_from(number).unwrap_or(0))
+}
+
+/// Returns the outcome of a keep-alive of a request with this TTL, from the script's reply about it.
+pub(super) fn read_keep_alive(ttl: Duration, reply: &Value) -> Option<KeepAlive> {
+    match reply {
+        Value::Int(1) => Some(KeepAlive::Held { lease: ttl }),
+        Value::Int(2) => Some(KeepAlive::Queued),
+        Value::Int(0) => Some(KeepAlive::Lost(LostReason::Gone)),
+        reply => break_reason(reply).map(KeepAlive::Lost),
+    }
 }
 
 /// Returns the reason for the end of a hold if the reply of a script is a break notice.

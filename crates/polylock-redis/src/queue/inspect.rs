@@ -10,21 +10,21 @@ use super::backend::{RedisBackend, from_micros};
 use crate::{connection::Peer, keys, link::INSPECT_TIMEOUT};
 
 /// Token or -1, mode, age in us, time left in us, owner, label, break notice or empty.
-type EntryParts = (i64, i64, i64, i64, String, String, String);
+pub(super) type EntryParts = (i64, i64, i64, i64, String, String, String);
+
+/// Decodes an entry; returns `None` if its mode is invalid.
+pub(super) fn entry((token, mode, age, left, owner, label, notice): EntryParts) -> Option<Entry> {
+    let mode = u8::try_from(mode).ok().and_then(Mode::from_bit)?;
+    let (owner, token) = (OwnerId::sanitized(&owner), FencingToken::new(token));
+    let broken = (!notice.is_empty()).then(|| BreakNotice::from_text(&notice));
+    Some(Entry::new(mode, owner, &label, token, from_micros(age), from_micros(left)).broken(broken))
+}
 
 impl RedisBackend {
-    fn entry(&self, operation: Operation, entry: EntryParts) -> Result<Entry> {
-        let (token, mode, age, left, owner, label, notice) = entry;
-        let unexpected = || self.servers.unexpected(operation, "an invalid entry of a lock");
-        let mode = u8::try_from(mode).ok().and_then(Mode::from_bit).ok_or_else(unexpected)?;
-        let (owner, token) = (OwnerId::sanitized(&owner), FencingToken::new(token));
-        let broken = (!notice.is_empty()).then(|| BreakNotice::from_text(&notice));
-        Ok(Entry::new(mode, owner, &label, token, from_micros(age), from_micros(left)).broken(broken))
-    }
-
     fn entries(&self, operation: Operation, entries: Vec<EntryParts>) -> Result<Vec<Entry>> {
-        let entries = entries.into_iter().map(|entry| self.entry(operation, entry));
-        let mut entries = entries.collect::<Result<Vec<_>>>()?;
+        let unexpected = || self.servers.unexpected(operation, "an invalid entry of a lock");
+        let entries: Option<Vec<_>> = entries.into_iter().map(entry).collect();
+        let mut entries = entries.ok_or_else(unexpected)?;
         entries.sort_by_key(|entry| entry.token);
         Ok(entries)
     }

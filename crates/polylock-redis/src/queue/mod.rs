@@ -3,6 +3,8 @@
 mod backend;
 mod client;
 mod connect;
+#[cfg(test)]
+mod fuzz;
 mod inspect;
 mod scripts;
 mod servers;

@@ -45,17 +45,26 @@ impl RedlockBackend {
 }
 
 /// One server's state of a lock.
-struct Status {
-    holder: Option<Entry>,
+pub(super) struct Status {
+    pub(super) holder: Option<Entry>,
     /// The waiters, each with its channel.
-    waiters: Vec<(String, Entry)>,
+    pub(super) waiters: Vec<(String, Entry)>,
 }
 
+/// Token, age and time left in us, owner, label, break notice or empty.
+type HolderParts = (i64, i64, i64, String, String, String);
+/// Channel, age and time left in us, owner, label.
+type WaiterParts = (String, i64, i64, String, String);
+/// The reply of the script that inspects a lock: at most one holder, and the waiters.
+pub(super) type StatusParts = (Vec<HolderParts>, Vec<WaiterParts>);
+
 async fn status(node: &Node, call: Call<'_>) -> Result<Status> {
-    type Holder = (i64, i64, i64, String, String, String);
-    type Waiter = (String, i64, i64, String, String);
     let reply = node.link.call(Operation::Inspect, TIMEOUT, call).await.outcome?;
-    let (holders, waiters): (Vec<Holder>, Vec<Waiter>) = node.link.read(Operation::Inspect, reply)?;
+    Ok(read_status(node.link.read(Operation::Inspect, reply)?))
+}
+
+/// Decodes one server's state of a lock.
+pub(super) fn read_status((holders, waiters): StatusParts) -> Status {
     let micros = |us: i64| Duration::from_micros(u64::try_from(us).unwrap_or(0));
     let entry = |token, age, left, owner: String, label: String| {
         let owner = OwnerId::sanitized(&owner);
@@ -68,7 +77,7 @@ async fn status(node: &Node, call: Call<'_>) -> Result<Status> {
     let waiters = waiters
         .into_iter()
         .map(|(channel, age, left, owner, label)| (channel, entry(None, age, micros(left), owner, label)));
-    Ok(Status { holder, waiters: waiters.collect() })
+    Status { holder, waiters: waiters.collect() }
 }
 
 /// Returns the holder that a majority of `count` servers has voted for. The mark of a break counts only if a majority has it.

@@ -3,6 +3,8 @@
 mod backend;
 mod config;
 mod connect;
+#[cfg(test)]
+mod fuzz;
 mod inspect;
 mod keep_alive;
 mod membership;

@@ -58,7 +58,9 @@ impl Numbers {
         if far.len() <= spare {
             return greatest(&near);
         }
-        state.far.retain(|_, number| is_far(*number));
+        // The numbers that are not far any more are followed by those of all locks.
+        let reached = state.far.extract_if(|_, number| !is_far(*number)).map(|(_, number)| number).max();
+        state.last = state.last.max(reached.unwrap_or(0));
         if state.far.len() >= FAR {
             state.far.clear();
         }

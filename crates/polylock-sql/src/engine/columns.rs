@@ -57,7 +57,11 @@ impl Columns for sqlx::postgres::PgRow {
 /// Decodes the bytes that a column stores as hexadecimal `digits`.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) fn unhex(column: usize, digits: &str) -> Result<Vec<u8>, Error> {
-    let pair = |pair: &[u8]| u8::from_str_radix(str::from_utf8(pair).ok()?, 16).ok();
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    let pair = |pair: &[u8]| match *pair {
+        [high, low] => u8::try_from(16 * digit(high)? + digit(low)?).ok(),
+        _ => None,
+    };
     require(column, digits.as_bytes().chunks(2).map(pair).collect())
 }
 

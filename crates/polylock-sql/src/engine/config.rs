@@ -150,6 +150,11 @@ pub(crate) fn driver_options<O: FromStr<Err = sqlx::Error>>(
     let example = format!("write {scheme}://user:password@host/database");
     let address = Address::parse(url);
     let address = address.map_err(|problem| ConfigError::new("store", format!("{problem}: {example}")))?;
+    // The driver's host would end there, and the rest of the password would be the name of the database.
+    if address.user.is_some_and(|user| user.contains(['/', '#'])) {
+        let problem = "has a / or # before the last @: write them as %2F and %23 in a user or password, and an @ in the name of a database as %40";
+        return Err(ConfigError::new("store", problem));
+    }
     if address.servers.contains(',') {
         let problem = "names several servers: name only the primary, or a host name or an address that follows a failover";
         return Err(ConfigError::new("store", problem));

@@ -6,6 +6,9 @@ pub(crate) mod columns;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) mod config;
 pub(crate) mod dialect;
+#[cfg(test)]
+#[cfg(all(feature = "postgres", feature = "mysql"))]
+pub(crate) mod fuzz;
 pub(crate) mod gate;
 mod inspect;
 mod poller;

@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use polylock_core::{Clock, SystemClock, wakeups::Wakeups};
+use polylock_core::{Clock, Executor, SystemClock, wakeups::Wakeups};
 use tokio::task::JoinHandle;
 
 use super::{
@@ -68,7 +68,7 @@ impl<D: Dialect> PolledStore<D> {
         self.context.poller.waiter_added.store(true, Ordering::Release);
         let mut running = self.context.poller.running.lock().unwrap_or_else(PoisonError::into_inner);
         if running.as_ref().is_none_or(JoinHandle::is_finished) {
-            *running = Some(tokio::spawn(run_poller(Arc::downgrade(self))));
+            *running = Some(Executor::current().spawn(run_poller(Arc::downgrade(self))));
         }
     }
 

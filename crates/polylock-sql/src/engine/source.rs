@@ -2,8 +2,6 @@
 
 use std::{fmt, pin::Pin, sync::Arc};
 
-use sqlx::ConnectOptions;
-
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 type Completing<O> = Pin<Box<dyn Future<Output = Result<O, BoxError>> + Send>>;
 
@@ -26,7 +24,7 @@ impl<O> fmt::Debug for Source<O> {
 #[error("no credentials: {0}")]
 struct NoCredentials(#[source] BoxError);
 
-impl<O: ConnectOptions> Source<O> {
+impl<O: Clone + Send + Sync> Source<O> {
     pub(crate) const fn new(options: O) -> Self {
         Self { options, complete: None }
     }
@@ -51,13 +49,12 @@ impl<O: ConnectOptions> Source<O> {
     /// The callback's error as an I/O error, because the callback may succeed the next time.
     pub(crate) async fn next(&self) -> Result<O, sqlx::Error> {
         let options = self.options.clone();
-        let completed = match &self.complete {
+        Ok(match &self.complete {
             Some(complete) => {
                 complete(options).await.map_err(|error| std::io::Error::other(NoCredentials(error)))?
             }
             None => options,
-        };
-        Ok(completed.disable_statement_logging())
+        })
     }
 }
 

@@ -26,6 +26,7 @@ use crate::engine::{
     dialect::{Dialect, PollInterval, PollOutcome, SWEEP_ROWS, bytes, notice},
     rows::{self, ClaimRow, EntryState, TimedReply},
     server::{
+        driver::Driver,
         literal::Arg,
         locks::{claim_arguments, packed, slot_argument},
         pool::Server,
@@ -33,9 +34,8 @@ use crate::engine::{
 };
 
 /// The locks of one database, on the connections of one runtime.
-#[derive(Clone)]
-pub(super) struct MySqlDialect {
-    server: Server<sqlx::MySql>,
+pub(super) struct MySqlDialect<DB: Driver> {
+    server: Server<DB>,
     capabilities: Capabilities,
     longest_pause: Duration,
     statements: Arc<Statements>,
@@ -45,15 +45,21 @@ pub(super) struct MySqlDialect {
     sweep: Arc<Mutex<[Vec<u8>; 3]>>,
 }
 
-impl fmt::Debug for MySqlDialect {
+impl<DB: Driver> Clone for MySqlDialect<DB> {
+    fn clone(&self) -> Self {
+        self.on(self.server.clone())
+    }
+}
+
+impl<DB: Driver> fmt::Debug for MySqlDialect<DB> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MySql").field("server", &self.server.endpoint()).finish_non_exhaustive()
     }
 }
 
-impl MySqlDialect {
+impl<DB: Driver> MySqlDialect<DB> {
     /// Returns the store. `durable` is true if grants survive a crash of the server's machine.
-    pub(super) fn new(config: &Config, server: Server<sqlx::MySql>, durable: bool) -> Self {
+    pub(super) fn new(config: &Config, server: Server<DB>, durable: bool) -> Self {
         Self {
             capabilities: server.capabilities(durable),
             server,
@@ -64,17 +70,30 @@ impl MySqlDialect {
             sweep: Arc::default(),
         }
     }
+
+    /// Returns the same store on other connections.
+    fn on(&self, server: Server<DB>) -> Self {
+        Self {
+            server,
+            capabilities: self.capabilities.clone(),
+            longest_pause: self.longest_pause,
+            statements: self.statements.clone(),
+            local: self.local.clone(),
+            watch: self.watch.clone(),
+            sweep: self.sweep.clone(),
+        }
+    }
 }
 
 #[async_trait]
-impl Dialect for MySqlDialect {
+impl<DB: Driver> Dialect for MySqlDialect<DB> {
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
     }
 
     fn for_caller(&self) -> Option<Pin<Box<dyn Future<Output = Result<Self>> + Send>>> {
         let dialect = self.server.serves_callers().then(|| self.clone())?;
-        Some(Box::pin(async move { Ok(Self { server: dialect.server.for_caller().await?, ..dialect }) }))
+        Some(Box::pin(async move { Ok(dialect.on(dialect.server.for_caller().await?)) }))
     }
 
     fn has_connection(&self) -> bool {

@@ -2,12 +2,12 @@
 
 use polylock_core::Fault;
 use sqlx::{
-    Error, MySql,
-    mysql::{MySqlConnectOptions, MySqlDatabaseError},
+    Error, MySql, MySqlConnection,
+    mysql::{MySqlConnectOptions, MySqlDatabaseError, MySqlRow},
 };
 
 use super::NAME;
-use crate::engine::server::driver::{ClassifyErrors, Driver, ErrorClass};
+use crate::engine::server::driver::{ClassifyErrors, ErrorClass, impl_driver};
 
 /// Returns the number of an error that the server has reported: <https://mariadb.com/kb/en/mariadb-error-codes/>,
 /// <https://dev.mysql.com/doc/mysql-errors/8.0/en/server-error-reference.html>.
@@ -32,13 +32,7 @@ pub(super) const fn is_refusal(number: u16) -> bool {
     matches!(number, 1044 | 1045 | 1142 | 1143 | 1227 | 1370 | 1410)
 }
 
-impl Driver for MySql {
-    type Options = MySqlConnectOptions;
-
-    fn is_local(options: &MySqlConnectOptions) -> bool {
-        options.get_socket().is_some()
-    }
-}
+impl_driver!(MySql: MySqlConnectOptions, MySqlConnection, MySqlRow, |options| options.get_socket().is_some());
 
 impl ClassifyErrors for MySql {
     const BACKEND: &'static str = NAME;

@@ -5,9 +5,14 @@ mod connect;
 mod dialect;
 mod driver_keys;
 mod error;
+#[cfg(test)]
+#[cfg(feature = "postgres")]
+mod fuzz;
 mod hand_over;
 mod local_requests;
 mod pessimistic;
+#[cfg(feature = "simulation")]
+pub mod simulation;
 mod statements;
 mod tables;
 mod watch;

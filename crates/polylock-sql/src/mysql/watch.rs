@@ -15,7 +15,7 @@ use polylock_core::{
     Clock, Mode, Moment, Operation, RequestId, Result, SystemClock,
     wakeups::{Candidate, Handover, Wakeups},
 };
-use sqlx::{Error, MySql, mysql::MySqlRow};
+use sqlx::Error;
 
 use super::{hand_over, local_requests::LocalRequests};
 use crate::engine::{
@@ -23,6 +23,7 @@ use crate::engine::{
     dialect::{PollInterval, PollOutcome, bytes},
     rows::micros,
     server::{
+        driver::Driver,
         literal::{Arg, Template},
         pool::Server,
     },
@@ -73,18 +74,19 @@ struct LastPoll {
 }
 
 /// The reply to the statement.
-struct Reply {
-    grants: Vec<Handover>,
-    removed: Vec<RequestId>,
-    changed: bool,
-    nearest: Option<i64>,
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Reply {
+    pub(super) grants: Vec<Handover>,
+    pub(super) removed: Vec<RequestId>,
+    pub(super) changed: bool,
+    pub(super) nearest: Option<i64>,
 }
 
 impl Watch {
     /// Polls once for all waiters.
-    pub(super) async fn poll(
+    pub(super) async fn poll<DB: Driver>(
         &self,
-        server: &Server<MySql>,
+        server: &Server<DB>,
         statement: &Template,
         local: &LocalRequests,
         wakeups: &Wakeups,
@@ -156,7 +158,7 @@ fn packed(waiters: &[Candidate]) -> Vec<u8> {
     packed
 }
 
-fn read(rows: &[MySqlRow]) -> Result<Reply, Error> {
+pub(super) fn read(rows: &[impl Columns]) -> Result<Reply, Error> {
     let row = rows.first().ok_or(Error::RowNotFound)?;
     let removed = row.text(1)?.unwrap_or_default();
     let request = |digits| require(1, unhex(1, digits)?.try_into().ok().map(RequestId::from_bytes));

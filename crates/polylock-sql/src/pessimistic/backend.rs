@@ -31,13 +31,16 @@ use crate::engine::{
 /// The time that the server may take to notify a waiter that it has been granted a free lock.
 const NOTIFICATION_WAIT: Duration = Duration::from_millis(100);
 /// The pauses between the attempts to delete the rows of a session that has ended: those of the operation that ends it, and the longer
-/// ones after it.
+/// ones after it. A waiter on a dead machine uses the rows for a [`SLICE`](super::SLICE).
 const CLEAR_PAUSES: [Duration; 3] = [Duration::from_millis(20); 3];
-const LATER_CLEAR_PAUSES: [Duration; 4] = [
+const LATER_CLEAR_PAUSES: [Duration; 7] = [
     Duration::from_millis(200),
-    Duration::from_millis(600),
-    Duration::from_millis(1800),
-    Duration::from_millis(5400),
+    Duration::from_millis(400),
+    Duration::from_millis(800),
+    Duration::from_millis(1600),
+    Duration::from_millis(3200),
+    Duration::from_millis(6400),
+    Duration::from_millis(12_800),
 ];
 /// The time that a release waits for a renewal in progress.
 const RENEWAL_WAIT: Duration = Duration::from_millis(250);
@@ -58,8 +61,9 @@ struct Slot {
     stage: tokio::sync::Mutex<Stage>,
     /// Interrupts the renewal that has locked the stage.
     cancel: Notify,
-    /// True if a claim, or a copy of it, had no reply: it may insert the rows of the name later.
-    may_insert_late: AtomicBool,
+    /// True if the rows of the name may appear or remain after the release. A claim, or a copy of it, had no reply, and may insert them later;
+    /// or an earlier session of the request, which was killed or lost its connection, may have used them when the last one left.
+    may_leave_rows: AtomicBool,
 }
 
 /// The stage of a request.
@@ -189,7 +193,7 @@ impl PessimisticBackend {
     /// Removes a request that has no session any more.
     fn remove(&self, request: &Request, slot: &Slot) {
         self.requests().remove(&request.id);
-        if slot.may_insert_late.load(Ordering::Relaxed) {
+        if slot.may_leave_rows.load(Ordering::Relaxed) {
             self.clear_later(request, true);
         }
     }
@@ -324,7 +328,7 @@ impl Backend for PessimisticBackend {
         loop {
             *stage = match mem::take(&mut *stage) {
                 Stage::Idle => {
-                    match Session::enter(&self.server, &self.pinned, request, &slot.may_insert_late).await? {
+                    match Session::enter(&self.server, &self.pinned, request, &slot.may_leave_rows).await? {
                         Entered::Locked(session) => Stage::Locked(session),
                         Entered::Blocked(session) if request.queues => {
                             *stage = Stage::Waiting(Waiter::start(self.server.clone(), session, request));
@@ -344,7 +348,9 @@ impl Backend for PessimisticBackend {
                         *stage = Stage::Waiting(waiter);
                         return Ok(queued());
                     }
-                    Stage::Locked(waiter.outcome().await?)
+                    let outcome = waiter.outcome().await;
+                    slot.may_leave_rows.fetch_or(outcome.is_err(), Ordering::Relaxed);
+                    Stage::Locked(outcome?)
                 }
                 Stage::Held(hold) => {
                     *stage = Stage::Held(hold);
@@ -356,6 +362,7 @@ impl Backend for PessimisticBackend {
                 }
                 Stage::Orphaned(identity, until) => {
                     *stage = Stage::Orphaned(identity, until);
+                    slot.may_leave_rows.store(true, Ordering::Relaxed);
                     self.kill(Operation::Claim, identity).await?;
                     Stage::Idle
                 }

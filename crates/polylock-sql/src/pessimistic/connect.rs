@@ -5,7 +5,6 @@ use std::{sync::Arc, time::Duration};
 use polylock_core::{
     Capabilities, Fencing, HoldLifetime, Modes, Notifications, Order, QueueLease, Scope, Store,
 };
-use sqlx::{Database, Executor};
 
 use super::{
     backend::PessimisticBackend,
@@ -20,10 +19,7 @@ pub(crate) async fn open<W: ErrorCodes>(
     min_ttl: Duration,
     durable: bool,
     connections: u32,
-) -> Store
-where
-    for<'c> &'c mut <W::Database as Database>::Connection: Executor<'c, Database = W::Database>,
-{
+) -> Store {
     let mut capabilities = Capabilities::new(W::Database::BACKEND, min_ttl..=MAX_TTL);
     capabilities.modes = Modes::ExclusiveAndShared;
     capabilities.order = Order::Unordered;

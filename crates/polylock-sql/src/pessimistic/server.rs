@@ -7,7 +7,7 @@ use polylock_core::{
     BreakNotice, Clock, Error, Fault, FencingToken, LockName, LockStatus, Mode, Moment, Operation, Request,
     RequestId, Result, SystemClock,
 };
-use sqlx::{Database, Executor, SqlStr};
+use sqlx::SqlStr;
 
 use crate::engine::{
     columns::Columns,
@@ -26,7 +26,7 @@ pub(crate) const SLICE: Duration = Duration::from_secs(15);
 
 /// Classifies the errors of a kind of database.
 pub(crate) trait ErrorCodes: fmt::Debug + Send + Sync + 'static {
-    type Database: Driver<Row: Columns>;
+    type Database: Driver;
 
     /// Returns true if a row is locked: at once, or until the time limit of the wait.
     fn is_locked(error: &sqlx::Error) -> bool;
@@ -233,10 +233,7 @@ pub(crate) struct ServerPools<W: ErrorCodes> {
 }
 
 #[async_trait]
-impl<W: ErrorCodes> LockServer for ServerPools<W>
-where
-    for<'c> &'c mut <W::Database as Database>::Connection: Executor<'c, Database = W::Database>,
-{
+impl<W: ErrorCodes> LockServer for ServerPools<W> {
     fn statements(&self) -> &Statements {
         &self.statements
     }
@@ -288,7 +285,7 @@ where
             Arg::Text(label(request)),
             Arg::Int(micros(request.ttl)),
         ];
-        let read = |rows: &[<W::Database as Database>::Row]| {
+        let read = |rows: &[<W::Database as Driver>::Row]| {
             let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
             let clock_us = row.int(1)?.unwrap_or(0);
             Ok(TimedReply { clock_us, outcome: row.int(0)?.and_then(FencingToken::new) })
@@ -303,7 +300,7 @@ where
 
     async fn notice(&self, operation: Operation, request: &Request) -> Result<Option<BreakNotice>> {
         let arguments = [Arg::Bytes(bytes(&request.name)), Arg::Id(request.id)];
-        let read = |rows: &[<W::Database as Database>::Row]| rows.first().map_or(Ok(None), |row| row.text(0));
+        let read = |rows: &[<W::Database as Driver>::Row]| rows.first().map_or(Ok(None), |row| row.text(0));
         let notice = self.side.query(operation, &self.statements.notice, &arguments, read).await?;
         Ok(notice.map(|notice| BreakNotice::from_text(&notice)))
     }
@@ -318,8 +315,8 @@ where
             None => (&self.statements.holds_by_name, Arg::Int(0)),
             Some(end) => (&self.statements.holds_by_prefix, Arg::Bytes(end)),
         };
-        let read = |rows: &[<W::Database as Database>::Row]| {
-            let identity = |row: &<W::Database as Database>::Row| {
+        let read = |rows: &[<W::Database as Driver>::Row]| {
+            let identity = |row: &<W::Database as Driver>::Row| {
                 Ok(Identity(row.int(8)?.unwrap_or(0), row.int(9)?.unwrap_or(0)))
             };
             let identities: Result<_, sqlx::Error> = rows.iter().map(identity).collect();
@@ -358,10 +355,7 @@ where
 }
 
 #[async_trait]
-impl<DB: Driver<Row: Columns>> Connection for PooledConnection<DB>
-where
-    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
-{
+impl<DB: Driver> Connection for PooledConnection<DB> {
     async fn fetch(&mut self, sql: SqlStr) -> Result<Vec<ReplyRow>, sqlx::Error> {
         self.fetch(sql).await?.iter().map(reply_row).collect()
     }

@@ -84,13 +84,13 @@ fn name_argument(name: &LockName) -> Arg<'_> {
 }
 
 impl Session {
-    /// Opens a transaction and tries the lock. Sets `may_insert_late` from the sending of the claim to its reply, and for good if it was sent
-    /// more than once: its first copy may be delivered later.
+    /// Opens a transaction and tries the lock. Sets `may_leave_rows` from the sending of the claim to its reply, and for good if it was sent
+    /// more than once: its first copy may be delivered later, and insert the rows.
     pub(super) async fn enter(
         server: &Arc<dyn LockServer>,
         pinned: &PinnedConnections,
         request: &Request,
-        may_insert_late: &AtomicBool,
+        may_leave_rows: &AtomicBool,
     ) -> Result<Entered> {
         let operation = Operation::Claim;
         let deadline = SystemClock.now() + server.timeout();
@@ -102,7 +102,7 @@ impl Session {
         let arguments = [name_argument(&request.name), millis(silence), first, second];
         let text = server.text(server.statements().enter.for_mode(request.mode), &arguments);
         let mut connection = server.acquire(operation, deadline).await?;
-        let mut is_late = may_insert_late.swap(true, Ordering::Relaxed);
+        let mut is_late = may_leave_rows.swap(true, Ordering::Relaxed);
         loop {
             let answer = SystemClock.before(deadline, connection.fetch(text.clone())).await;
             match answer.ok_or_else(|| server.timed_out(operation))? {
@@ -110,7 +110,7 @@ impl Session {
                     if let Some(identity) = rows.iter().find_map(|row| row.session()) {
                         let session = Self { server: server.clone(), connection, identity, _permit: permit };
                         let holds = rows.contains(&ReplyRow::Locked);
-                        may_insert_late.store(is_late, Ordering::Relaxed);
+                        may_leave_rows.store(is_late, Ordering::Relaxed);
                         return Ok(if holds { Entered::Locked(session) } else { Entered::Blocked(session) });
                     }
                     // Another session deleted the rows before this one could lock them: retry.

@@ -2,12 +2,12 @@
 
 use polylock_core::Fault;
 use sqlx::{
-    Error, Postgres,
-    postgres::{PgConnectOptions, PgDatabaseError},
+    Error, PgConnection, Postgres,
+    postgres::{PgConnectOptions, PgDatabaseError, PgRow},
 };
 
 use super::NAME;
-use crate::engine::server::driver::{ClassifyErrors, Driver, ErrorClass};
+use crate::engine::server::driver::{ClassifyErrors, ErrorClass, impl_driver};
 
 /// Returns the SQLSTATE of an error that the server has reported:
 /// <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
@@ -16,14 +16,11 @@ pub(super) fn code(error: &Error) -> Option<&str> {
     Some(error.code())
 }
 
-impl Driver for Postgres {
-    type Options = PgConnectOptions;
-
-    fn is_local(options: &PgConnectOptions) -> bool {
-        // A host that is a directory is a socket, too.
-        options.get_socket().is_some() || options.get_host().starts_with('/')
-    }
-}
+// A host that is a directory is a socket, too.
+impl_driver!(
+    Postgres: PgConnectOptions, PgConnection, PgRow,
+    |options| options.get_socket().is_some() || options.get_host().starts_with('/')
+);
 
 impl ClassifyErrors for Postgres {
     const BACKEND: &'static str = NAME;

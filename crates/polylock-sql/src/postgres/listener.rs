@@ -19,7 +19,7 @@ use polylock_core::{
     wakeups::{Handover, Wakeups},
 };
 use sqlx::{
-    Postgres,
+    ConnectOptions, Postgres,
     postgres::{PgConnectOptions, PgListener, PgNotification, PgPoolOptions},
 };
 use tokio::{runtime::Handle, task::JoinHandle};
@@ -271,7 +271,7 @@ impl ListenerContext {
         let pool = PgPoolOptions::new()
             .max_connections(1)
             .acquire_timeout(self.server.timeout)
-            .connect_lazy_with(source.next().await?);
+            .connect_lazy_with(source.next().await?.disable_statement_logging());
         let mut listener = PgListener::connect_with(&pool).await?;
         if self.shares_sessions(&mut listener).await? {
             return Err(sqlx::Error::Protocol("a pooler assigns a session to each transaction".into()));

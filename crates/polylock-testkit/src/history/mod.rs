@@ -29,6 +29,8 @@
 //! ```
 
 mod check;
+#[cfg(test)]
+mod fuzz;
 mod recorder;
 mod section;
 

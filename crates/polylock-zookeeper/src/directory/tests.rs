@@ -168,9 +168,9 @@ fn a_request_behind_another_of_its_session_is_not_listed_until_that_is_gone() {
     else {
         panic!("it is not queued");
     };
-    assert!(last == first && removed.has_changed().is_ok());
+    assert!(last == first && removed.clone().now_or_never().is_none());
     directory.remove(first.rank());
-    assert!(removed.has_changed().is_err(), "it is woken");
+    assert!(removed.now_or_never().is_some(), "it is woken");
     servers.delete(first.rank());
     assert!(directory.position(&waiting[0], false).is_none(), "a list is needed");
     let (number, list) = directory.send_list(|| servers.list());

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cargo run -p polylock-integration-tests --bin mutants            # all of them
-//! cargo run -p polylock-integration-tests --bin mutants release    # those with this text in their name
+//! cargo run -p polylock-integration-tests --bin mutants release    # those with this text in their name or that of their test
 //! cargo run -p polylock-integration-tests --bin mutants -- --some 8 # a selection that changes daily
 //! cargo run -p polylock-integration-tests --bin mutants -- --list  # the bugs and their tests
 //! ```
@@ -53,13 +53,14 @@ fn main() -> ExitCode {
         ["--some", count] => count.parse().map(select).map_err(|_| format!("{count} is not a number")),
         [] => Ok(mutants().collect()),
         [wanted] if !wanted.starts_with('-') => {
-            Ok(mutants().filter(|mutant| mutant.name.contains(wanted)).collect())
+            let is_wanted = |mutant: &&Mutant| mutant.name.contains(wanted) || mutant.test.1.contains(wanted);
+            Ok(mutants().filter(is_wanted).collect())
         }
-        _ => Err("usage: mutants [PART OF A NAME | --some COUNT | --list]".to_owned()),
+        _ => Err("usage: mutants [PART OF A NAME OR TEST | --some COUNT | --list]".to_owned()),
     };
     let verdict = match chosen {
         Ok(mutants) if mutants.is_empty() => {
-            Err("no mutant has this text in its name: see --list".to_owned())
+            Err("no mutant has this text in its name or that of its test: see --list".to_owned())
         }
         Ok(mutants) => run(&mutants).map(|faults| (faults, mutants.len())).map_err(|error| error.to_string()),
         Err(why) => Err(why),

@@ -52,6 +52,14 @@ macro_rules! value_at {
 }
 
 impl Database {
+    /// Ends the subscriptions of a connection.
+    pub fn unsubscribe(&mut self, connection: u64) {
+        self.subscribers.retain(|_, connections| {
+            connections.remove(&connection);
+            !connections.is_empty()
+        });
+    }
+
     /// Returns the data without the subscriptions.
     #[must_use]
     pub fn without_subscribers(self) -> Self {

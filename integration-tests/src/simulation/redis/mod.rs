@@ -2,7 +2,6 @@
 //!
 //! | module | part |
 //! |---|---|
-//! | [`socket`] | the connections |
 //! | [`node`], [`resp`] | a server; its protocol |
 //! | [`database`], [`scripts`], [`packed`] | its data and commands; the interpreter of the scripts; the values that they pack |
 //! | [`locks`] | the state of the locks at a server |
@@ -15,35 +14,20 @@ pub mod packed;
 pub mod planted;
 pub mod resp;
 pub mod scripts;
-pub mod socket;
 
-use std::{
-    collections::BTreeSet,
-    io,
-    sync::{
-        Arc, Mutex, Weak,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use polylock_core::{
-    Clock, FencingToken, LockName, Store, SystemClock,
-    simulation::{Connecting, Stream},
-    sync::lock,
-};
+use polylock_core::{Clock, FencingToken, LockName, Store, SystemClock, simulation::Connecting};
 use polylock_redis::{redlock, single};
 
-use self::{
-    node::{Grant, Node},
-    socket::{Acceptor, Connection, Socket, Wires},
-};
+use self::node::{Grant, Node};
 use super::{
     check::Violation,
     network::{Network, nanos},
-    plan::{PROCESSES, Plan, Planted, StoreKind, stream},
+    plan::{Plan, Planted, StoreKind, stream},
     process::LocalClock,
     servers::{Events, Life, LiveEntry, Opening, Servers},
+    socket::Wires,
     time::Time,
     timeline::Timeline,
 };
@@ -63,15 +47,8 @@ const REOPEN: Duration = Duration::from_millis(50);
 pub struct RedisServers {
     store: StoreKind,
     planted: Option<Planted>,
-    seed: u64,
-    time: Arc<Time>,
     wires: Arc<Wires>,
     nodes: Vec<Arc<Node>>,
-    /// The number of connections.
-    connected: AtomicU64,
-    connections: Mutex<Vec<Weak<Connection>>>,
-    /// The attempts to connect: the process, the server, and the time.
-    attempts: Mutex<Vec<(usize, usize, u64)>>,
 }
 
 impl RedisServers {
@@ -100,13 +77,8 @@ impl RedisServers {
         Arc::new(Self {
             store: plan.store,
             planted: plan.planted,
-            seed: plan.seed,
-            wires: Wires::new(time.clone(), network),
-            time,
+            wires: Wires::new(plan.seed, time, network, u64::MAX),
             nodes,
-            connected: AtomicU64::new(0),
-            connections: Mutex::default(),
-            attempts: Mutex::default(),
         })
     }
 
@@ -137,36 +109,12 @@ impl Servers for RedisServers {
         })
     }
 
-    fn connect(&self, process: usize, address: &str) -> Connecting {
-        let server = address.strip_prefix('n').and_then(|it| it.split(':').next()?.parse::<usize>().ok());
-        let Some(node) = server.and_then(|server| self.nodes.get(server)) else {
-            let error = io::Error::other(format!("no server at {address}"));
-            return Box::pin(async { Err(error) });
-        };
-        let number = self.connected.fetch_add(1, Ordering::Relaxed);
-        let server = Arc::downgrade(node) as Weak<dyn Acceptor>;
-        let link = node.number * PROCESSES + process;
-        let socket = Connection::open(
-            number,
-            process,
-            server,
-            link,
-            self.wires.clone(),
-            stream(self.seed, &[10, number]),
-        );
-        lock(&self.attempts).push((process, node.number, self.time.now()));
-        let connections = &mut lock(&self.connections);
-        connections.retain(|connection| connection.strong_count() > 0);
-        connections.push(Arc::downgrade(socket.connection()));
-        Box::pin(async { Ok(Box::new(Socket::accepted(socket).await?) as Box<dyn Stream>) })
+    fn connect(&self, process: Life, address: &str) -> Connecting {
+        self.wires.connect(process, address, &self.nodes)
     }
 
     fn end_process(&self, process: usize) {
-        let connections: Vec<_> = lock(&self.connections).iter().filter_map(Weak::upgrade).collect();
-        connections
-            .iter()
-            .filter(|connection| connection.process == process)
-            .for_each(Connection::end_process);
+        self.wires.end_process(process);
     }
 
     fn pause(&self, server: usize) {
@@ -210,13 +158,12 @@ impl RedisServers {
     /// Returns the holds and votes that no living process has had, or has tried to end although it was connected to the server.
     fn orphans(&self, events: &Events<'_>) -> Vec<Violation> {
         let grants: Vec<_> = self.nodes.iter().flat_map(|node| node.grants()).collect();
-        let calls = self.wires.calls();
         let is_release = |script: &[u8]| self.nodes.iter().any(|node| node.is_release(script));
-        let ended: BTreeSet<_> = calls
-            .iter()
-            .filter(|call| is_release(&call.script))
-            .map(|call| (call.server, &call.argument))
-            .collect();
+        let ended_at = |node: &Arc<Node>| {
+            let calls = node.calls().into_iter().filter(|(script, _)| is_release(script));
+            calls.map(|(_, argument)| (node.number, argument)).collect::<Vec<_>>()
+        };
+        let ended: BTreeSet<_> = self.nodes.iter().flat_map(ended_at).collect();
         let was_held = |(name, token): &(LockName, i64)| events.record.had_hold(name, token.cast_unsigned());
         let held: BTreeSet<_> =
             grants.iter().filter(|(lock, _)| was_held(lock)).map(|(_, grant)| &grant.request).collect();
@@ -226,18 +173,14 @@ impl RedisServers {
             let (process, life): (usize, u64) = (process.parse().ok()?, life.parse().ok()?);
             (events.lives.get(process) == Some(&life)).then_some(process)
         };
-        let attempts = lock(&self.attempts);
         let was_connected = |process: usize, grant: &Grant| {
             let window = grant.at..grant.at + nanos(LONGEST_UNSENT);
-            let is_failure = |(by, server, at): &(usize, usize, u64)| {
-                (*by, *server) == (process, grant.server) && window.contains(at)
-            };
-            !attempts.iter().any(is_failure)
+            !self.wires.has_connected(process, grant.server, &window)
         };
         let is_orphan = |grant: &Grant| {
             alive(&grant.owner).is_some_and(|process| was_connected(process, grant))
                 && !held.contains(&grant.request)
-                && !ended.contains(&(grant.server, &grant.request))
+                && !ended.contains(&(grant.server, grant.request.clone()))
         };
         let orphans = grants.iter().filter(|(_, grant)| is_orphan(grant));
         orphans

@@ -15,9 +15,13 @@ use super::{
     locks::{self, Held},
     resp::{Command, Reply, take_command},
     scripts::{Changes, Scripts},
-    socket::{Acceptor, Connection, Segment},
 };
-use crate::simulation::{network::Way, process::LocalClock, timeline::Timeline};
+use crate::simulation::{
+    listener::{Listener, Stop},
+    process::LocalClock,
+    socket::{Acceptor, Connection, Segment},
+    timeline::Timeline,
+};
 
 /// The time on the servers' clocks at the begin of a run, in microseconds since 1970.
 const EPOCH_US: i64 = 1_700_000_000_000_000;
@@ -33,19 +37,19 @@ pub struct Node {
     /// The texts of the scripts that are replaced, for a planted bug.
     changes: Changes,
     timeline: Arc<Timeline>,
+    calls: Mutex<BTreeSet<SentCall>>,
     state: Mutex<State>,
 }
+
+/// A call of a script that was sent, whether or not it has arrived: its checksum, and the first argument after the keys.
+type SentCall = (Vec<u8>, Vec<u8>);
 
 #[derive(Debug)]
 struct State {
     random: Rng,
     /// The number of restarts.
     life: u32,
-    is_paused: bool,
-    stop: Option<Stop>,
-    connections: BTreeMap<u64, (Arc<Connection>, Vec<u8>)>,
-    /// The data that has arrived during a pause, by connection.
-    arrived: Vec<(Arc<Connection>, Vec<u8>)>,
+    listener: Listener,
     database: Database,
     scripts: Scripts,
     /// The ids of the requests that were released.
@@ -69,15 +73,6 @@ pub struct Grant {
     pub owner: Vec<u8>,
 }
 
-/// The way in which a server is down.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stop {
-    /// Its machine refuses connections.
-    Refuses,
-    /// Nothing replies.
-    Silent,
-}
-
 impl Node {
     /// Creates a server that is up.
     #[must_use]
@@ -92,17 +87,15 @@ impl Node {
         let state = State {
             random,
             life: 0,
-            is_paused: false,
-            stop: None,
-            connections: BTreeMap::new(),
-            arrived: Vec::new(),
+            listener: Listener::default(),
             database: Database::default(),
             scripts: Scripts::default(),
             released: BTreeSet::new(),
             late: Vec::new(),
             grants: BTreeMap::new(),
         };
-        Arc::new(Self { number, clock, keeps_data, changes, timeline, state: Mutex::new(state) })
+        let (calls, state) = (Mutex::default(), Mutex::new(state));
+        Arc::new(Self { number, clock, keeps_data, changes, timeline, calls, state })
     }
 
     /// Returns the time of the server's clock, in microseconds since 1970.
@@ -153,21 +146,23 @@ impl Node {
         self.lock().grants.clone()
     }
 
+    /// Returns the calls that were sent to the server.
+    #[must_use]
+    pub fn calls(&self) -> BTreeSet<SentCall> {
+        lock(&self.calls).clone()
+    }
+
     /// Returns true if this server has a script with this checksum that releases or withdraws.
     #[must_use]
     pub fn is_release(&self, script: &[u8]) -> bool {
         self.lock().scripts.get(script).is_some_and(|script| matches!(script.purpose, "release" | "withdraw"))
     }
 
-    /// Executes the commands that are complete with these `bytes`, and sends the replies.
-    fn read(&self, state: &mut State, connection: &Arc<Connection>, bytes: &[u8]) {
+    /// Executes the commands that have arrived on `connection`, and sends the replies.
+    fn read(&self, state: &mut State, connection: &Connection) {
         let number = connection.number;
-        let Some((_, input)) = state.connections.get_mut(&number) else { return };
-        input.extend(bytes);
         let mut out = BTreeMap::<u64, Vec<u8>>::new();
-        while let Some(command) =
-            state.connections.get_mut(&number).and_then(|(_, input)| take_command(input))
-        {
+        while let Some(command) = state.listener.input(number).and_then(take_command) {
             state.database.now_us = self.now_us();
             let replies = self.run(state, connection, &command);
             replies.iter().for_each(|reply| reply.encode(out.entry(number).or_default()));
@@ -180,9 +175,7 @@ impl Node {
             }
         }
         for (number, bytes) in out {
-            if let Some((connection, _)) = state.connections.get(&number) {
-                connection.send(Way::Back, Segment::Data(bytes));
-            }
+            state.listener.send(number, bytes);
         }
     }
 
@@ -225,7 +218,7 @@ impl Node {
         self.timeline.note(format_args!("n{}", self.number), || {
             format!(
                 "p{} {} {}: {}",
-                connection.process,
+                connection.process.0,
                 script.purpose,
                 shown(arguments),
                 shown_reply(&reply)
@@ -253,15 +246,14 @@ impl Node {
 
     /// Stops the server.
     pub fn pause(&self) {
-        self.lock().is_paused = true;
+        self.lock().listener.pause();
     }
 
     /// Continues, and executes the commands that have arrived.
     pub fn resume(&self) {
-        let mut state = self.lock();
-        state.is_paused = false;
-        for (connection, bytes) in mem::take(&mut state.arrived) {
-            self.read(&mut state, &connection, &bytes);
+        let arrived = self.lock().listener.resume();
+        for (connection, segment) in arrived {
+            self.receive(&connection, &segment);
         }
     }
 
@@ -269,13 +261,7 @@ impl Node {
     pub fn crash(&self) {
         let mut state = self.lock();
         let stop = if state.random.bool() { Stop::Refuses } else { Stop::Silent };
-        state.stop = Some(stop);
-        state.arrived.clear();
-        for (connection, _) in mem::take(&mut state.connections).into_values() {
-            if stop == Stop::Refuses {
-                connection.send(Way::Back, Segment::Close);
-            }
-        }
+        state.listener.crash(stop);
         let before = mem::take(&mut state.database);
         if self.keeps_data {
             state.database = before.without_subscribers();
@@ -286,7 +272,7 @@ impl Node {
 
     /// Starts the server again.
     pub fn restart(&self) {
-        self.lock().stop = None;
+        self.lock().listener.restart();
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -301,35 +287,26 @@ impl Acceptor for Node {
 
     fn receive(&self, connection: &Arc<Connection>, segment: &Segment) {
         let mut state = self.lock();
-        match (state.stop, segment) {
-            (Some(Stop::Silent), _) => {}
-            (Some(Stop::Refuses), _) => connection.send(Way::Back, Segment::Close),
-            (None, Segment::Open) => {
-                state.connections.insert(connection.number, (connection.clone(), Vec::new()));
-                connection.send(Way::Back, Segment::Open);
+        if state.listener.receive(connection, segment) {
+            self.read(&mut state, connection);
+        } else if state.listener.input(connection.number).is_none() {
+            state.database.unsubscribe(connection.number);
+        }
+    }
+
+    fn record(&self, _: &Connection, sent: &mut Vec<u8>) {
+        while let Some(command) = take_command(sent) {
+            let [name, script, keys, rest @ ..] = &command[..] else { continue };
+            let keys: Option<usize> = std::str::from_utf8(keys).ok().and_then(|keys| keys.parse().ok());
+            let argument = keys.and_then(|keys| rest.get(keys));
+            if let (b"EVALSHA", Some(argument)) = (&name[..], argument) {
+                lock(&self.calls).insert((script.clone(), argument.clone()));
             }
-            (None, Segment::Close) => state.close(connection.number),
-            (None, Segment::Data(_)) if !state.connections.contains_key(&connection.number) => {
-                connection.send(Way::Back, Segment::Close);
-            }
-            (None, Segment::Data(bytes)) if state.is_paused => {
-                state.arrived.push((connection.clone(), bytes.clone()));
-            }
-            (None, Segment::Data(bytes)) => self.read(&mut state, connection, bytes),
         }
     }
 }
 
 impl State {
-    /// Ends a connection.
-    fn close(&mut self, number: u64) {
-        self.connections.remove(&number);
-        self.database.subscribers.retain(|_, connections| {
-            connections.remove(&number);
-            !connections.is_empty()
-        });
-    }
-
     /// Records the holds and votes in the locks of a script that has just run, and finds those of requests that were released before.
     fn record_grants(&mut self, at: u64, server: usize, purpose: &str, arguments: &[Vec<u8>]) {
         let keys = number_of_keys(arguments);

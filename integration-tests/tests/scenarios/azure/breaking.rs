@@ -6,6 +6,7 @@ use polylock::{Guard, Locks, LostReason};
 use polylock_core::BreakNotice;
 use polylock_integration_tests::{
     clock::{now, until},
+    proxy::RequestFault,
     servers::azurite,
 };
 
@@ -115,6 +116,25 @@ async fn a_broken_hold_is_listed_until_its_holder_releases_it() {
     guard.release().await.unwrap_err();
     acquire_and_release(&there, "a").await;
     assert!(!has_notice(&namespace, "a").await, "its holder has read the notice");
+}
+
+/// 1. A claim acquires the lease, and the write of its grant is lost;
+/// 2. the lease is broken;
+/// 3. the claim is repeated, finds that its own lease is breaking, and is given up.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_gives_up_releases_its_own_broken_lease() {
+    const LIMIT: Duration = Duration::from_secs(3);
+    let namespace = Namespace::of(server());
+    let there = namespace.locks().await;
+    let last = acquire_and_release(&there, "a").await;
+    let (proxy, here) = namespace.through(server()).await;
+    proxy.fault_next(["comp=metadata"], RequestFault::Drop);
+    let acquiring = tokio::spawn(here.lock("a").ttl(MIN_LEASE).wait(LIMIT).acquire());
+    until("the grant is lost", async || proxy.counts().faulted == 1).await;
+    there.break_lock("a").await.unwrap();
+    assert_eq!(namespace.lease_state("a").await, "breaking");
+    acquiring.await.unwrap().unwrap_err();
+    assert!(acquire_soon(&there, "a").await > last);
 }
 
 /// In the portal, or by a version without notices.

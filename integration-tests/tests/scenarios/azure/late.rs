@@ -109,3 +109,22 @@ async fn a_late_acquisition_is_released_within_a_second_of_its_arrival() {
     println!("free after {took:.1?}");
     assert!(took.iter().all(|took| *took < Duration::from_secs(1) + SLACK), "{took:?}");
 }
+
+/// Ten seconds after it was given up, its clean-up ends, but not before the server has replied to a release.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_acquisition_is_released_after_an_outage() {
+    const RELEASE: &str = "x-ms-lease-action: release";
+    const OUTAGE: Duration = Duration::from_secs(13);
+    let namespace = Namespace::of(server());
+    let (proxy, held_back) = namespace.through(server()).await;
+    prepare(&held_back).await;
+    proxy.set_existing(Direction::ToServer, Flow::Hold);
+    held_back.lock("a").try_acquire().await.unwrap_err();
+    assert!(held_back.close(SETTLE_TIME).await, "it is settled");
+    let busy = "HTTP/1.1 500 Error\r\nx-ms-error-code: InternalError\r\nContent-Length: 0\r\n\r\n";
+    proxy.fault_every([RELEASE], RequestFault::Reply(busy.into()));
+    pause(OUTAGE).await;
+    proxy.clear_faults();
+    proxy.watch_for(RELEASE);
+    until("it is released", async || !proxy.watched().is_empty()).await;
+}

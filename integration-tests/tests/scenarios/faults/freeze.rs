@@ -69,8 +69,10 @@ async fn servers_frozen_for_half_a_lease_cost_no_lock(store: &str) {
     let locks = connect(&victim.url(lease)).await;
     let guard = locks.lock("held").acquire().await.unwrap();
     let token = guard.fencing_token();
+    // The lease of a session is shorter than the session.
+    let half = guard.remaining() / 2;
     victim.freeze();
-    pause(lease / 2).await;
+    pause(half).await;
     victim.thaw();
     assert!(guard.renewed().await.is_some());
     guard.ensure_held().unwrap();

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use polylock::Locks;
 use polylock_integration_tests::{
-    clock::now,
+    clock::{self, now},
     process::Process,
     proxy::{End, Proxy},
     servers::{Server, redis},
     stores::wait_for_waiters,
 };
 
-use super::{Namespace, SLACK};
+use super::{Namespace, SLACK, command};
 
 /// Returns a held lock, and a worker that is first in its queue.
 async fn queued(server: &Server, name: &str, more: &str) -> (Namespace, Locks, polylock::Guard, Process) {
@@ -29,11 +29,11 @@ async fn delay_behind_worker(
     locks: &Locks,
     guard: polylock::Guard,
     name: &str,
-    fault: impl FnOnce(),
+    fault: impl AsyncFnOnce(),
 ) -> Duration {
     let waiting = tokio::spawn(locks.lock(name).acquire());
     wait_for_waiters(locks, name, 2).await;
-    fault();
+    fault().await;
     let began = now();
     guard.release().await.unwrap();
     let next = waiting.await.unwrap().unwrap();
@@ -48,7 +48,17 @@ async fn a_killed_waiter_is_skipped_at_once() {
     let server = redis::start(&[]).unwrap();
     let killed = async |name: &str| {
         let (namespace, locks, guard, mut worker) = queued(&server, name, "&polylock.ttl=1s").await;
-        let took = delay_behind_worker(&locks, guard, name, || assert!(!worker.kill().success())).await;
+        let channels = async || -> usize {
+            let channels = command(&format!("PUBSUB CHANNELS *{}*", namespace.prefix));
+            namespace.query::<Vec<String>>(&channels).await.len()
+        };
+        let took = delay_behind_worker(&locks, guard, name, async || {
+            let before = channels().await;
+            assert!(!worker.kill().success());
+            // A busy server reads the end of the connection later than the release.
+            clock::until("the channel has no subscriber", async || channels().await < before).await;
+        })
+        .await;
         println!("{name} killed: {took:.1?}");
         assert!(took < SLACK, "{took:?}");
         // Its queue entry remains for its lease, and blocks no request.
@@ -63,7 +73,7 @@ async fn a_frozen_waiter_is_skipped_within_its_queue_lease() {
     let server = redis::start(&[]).unwrap();
     let frozen = async |name: &str, more: &str, bound: Duration| {
         let (namespace, locks, guard, mut worker) = queued(&server, name, more).await;
-        let took = delay_behind_worker(&locks, guard, name, || worker.stop()).await;
+        let took = delay_behind_worker(&locks, guard, name, async || worker.stop()).await;
         println!("frozen{more}: {took:.1?}");
         assert!(took < bound + SLACK && took > bound / 4, "{took:?}");
         // It detects that it does not hold the lock any more, and claims again.

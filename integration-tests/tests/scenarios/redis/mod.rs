@@ -22,9 +22,9 @@ use polylock_integration_tests::{
     clock,
     proxy::Proxy,
     refusals::{describe, refusal},
-    servers::Server,
+    servers::{self, Server},
 };
-use redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, RedisResult, aio::MultiplexedConnection};
+use redis::{Cmd, FromRedisValue, aio::MultiplexedConnection};
 use tokio::sync::Mutex;
 
 /// The time that a busy machine may add to a bound.
@@ -127,15 +127,7 @@ fn command(words: &str) -> Cmd {
 }
 
 async fn connect(url: &str) -> MultiplexedConnection {
-    try_connect(url).await.unwrap()
-}
-
-async fn try_connect(url: &str) -> RedisResult<MultiplexedConnection> {
-    // The driver's own limits are too short for a busy machine.
-    let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(clock::TIMEOUT))
-        .set_response_timeout(Some(clock::TIMEOUT));
-    Client::open(url)?.get_multiplexed_async_connection_with_config(&config).await
+    servers::redis::connect(url).await.unwrap()
 }
 
 /// Uses all operations of the store.

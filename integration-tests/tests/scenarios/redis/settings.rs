@@ -162,7 +162,7 @@ async fn a_temporary_fault_is_reported_with_its_cause() {
     locks.lock("a").acquire().await.unwrap().release().await.unwrap();
 
     let mut more = Vec::new();
-    while let Ok(connection) = super::try_connect(server.url()).await {
+    while let Ok(connection) = redis::connect(server.url()).await {
         more.push(connection);
     }
     let (fault, text) = refusal(&namespace.url).await;

@@ -10,7 +10,7 @@ use polylock_integration_tests::{
     servers::{self, PrivateServer},
 };
 use polylock_redis::redlock::{self, Config};
-use redis::{Client, FromRedisValue, aio::MultiplexedConnection};
+use redis::{FromRedisValue, aio::MultiplexedConnection};
 
 /// The longest time until a released lock is free on all nodes that reply.
 pub(crate) const MAX_FREE_TIME: Duration = Duration::from_secs(1);
@@ -187,5 +187,5 @@ pub(crate) fn config(url: &str) -> Config {
 }
 
 async fn connection(url: &str) -> MultiplexedConnection {
-    Client::open(url).unwrap().get_multiplexed_async_connection().await.unwrap()
+    servers::redis::connect(url).await.unwrap()
 }

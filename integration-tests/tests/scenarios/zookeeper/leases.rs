@@ -1,4 +1,4 @@
-//! A lease lasts for two thirds of the session timeout at most. A longer TTL is refused; the default is the longest lease.
+//! A lease lasts for half of the session timeout at most. A longer TTL is refused; the default is the longest lease.
 
 use std::time::Duration;
 
@@ -56,8 +56,8 @@ async fn are_limited_by_the_servers() {
         format!("{}?polylock.ttl=10m", namespace.url),
     ] {
         let locks = Locks::connect(&url).await.unwrap();
-        check_granted(&locks, None, Duration::from_millis(1000)).await;
-        check_refused(&locks, Some(Duration::from_millis(1001)), Duration::from_millis(1000)).await;
+        check_granted(&locks, None, Duration::from_millis(750)).await;
+        check_refused(&locks, Some(Duration::from_millis(751)), Duration::from_millis(750)).await;
         check_granted(&locks, Some(Duration::from_millis(700)), Duration::from_millis(700)).await;
     }
 }
@@ -67,10 +67,10 @@ async fn are_limited_by_the_session_timeout() {
     let server = zookeeper::start(&[]).unwrap();
     let locks =
         Locks::connect(&Namespace::of(&server).url_with_session(Duration::from_millis(1800))).await.unwrap();
-    check_granted(&locks, None, Duration::from_millis(1200)).await;
-    check_refused(&locks, Some(Duration::from_secs(3600)), Duration::from_millis(1200)).await;
+    check_granted(&locks, None, Duration::from_millis(900)).await;
+    check_refused(&locks, Some(Duration::from_secs(3600)), Duration::from_millis(900)).await;
     // A shorter TTL is kept, though the session lasts longer.
-    check_granted(&locks, Some(Duration::from_millis(900)), Duration::from_millis(900)).await;
+    check_granted(&locks, Some(Duration::from_millis(700)), Duration::from_millis(700)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -78,7 +78,7 @@ async fn grow_with_a_longer_session_up_to_the_ttl() {
     let server = zookeeper::start(&["minSessionTimeout=3000"]).unwrap();
     let namespace = Namespace::of(&server);
     let locks = Locks::connect(&namespace.url_with_session(Duration::from_millis(600))).await.unwrap();
-    check_granted(&locks, None, Duration::from_millis(2000)).await;
+    check_granted(&locks, None, Duration::from_millis(1500)).await;
     check_granted(&locks, Some(Duration::from_millis(800)), Duration::from_millis(800)).await;
     // A hold that is left to expire is free at the end of its lease, before the end of the session.
     let guard = locks.lock("a").ttl(Duration::from_millis(800)).acquire().await.unwrap();

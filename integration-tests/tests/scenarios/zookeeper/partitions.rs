@@ -9,6 +9,7 @@ use polylock_integration_tests::{
     servers::zookeeper,
     stores::wait_for_waiters,
 };
+use tokio::task::block_in_place;
 
 use super::{Namespace, SLACK};
 
@@ -108,5 +109,27 @@ async fn a_reset_connection_loses_neither_hold_nor_queue_position() {
         next.release().await.unwrap();
         guard.release().await.unwrap();
     }
+    namespace.wait_until_empty().await;
+}
+
+/// A server without contact to the leader replies to reads until it notices, while the leader ends its sessions.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_follower_without_its_leader_renews_no_hold() {
+    // It notices after twenty seconds.
+    let ensemble = zookeeper::ensemble(3, &["syncLimit=100"]).unwrap();
+    let namespace = Namespace::of(&ensemble);
+    let leader = block_in_place(|| ensemble.leader());
+    let follower = (leader + 1) % 3;
+    let server = format!("zookeeper://127.0.0.1:{}", ensemble.members()[follower].port());
+    let timeout = format!("polylock.session_timeout={}ms", SESSION.as_millis());
+    let locks = Locks::connect(&format!("{server}{}?{timeout}", namespace.root)).await.unwrap();
+    let guard = locks.lock("n").acquire().await.unwrap();
+    let others = || ensemble.members().iter().enumerate().filter(|(index, _)| *index != follower);
+    block_in_place(|| others().for_each(|(_, member)| member.freeze()));
+    let lost = tokio::time::timeout(SESSION + SLACK, guard.lost()).await;
+    block_in_place(|| others().for_each(|(_, member)| member.thaw()));
+    assert_eq!(lost.expect("the hold ends without its leader"), LostReason::DeadlineReached);
+    drop(guard);
+    locks.lock("n").acquire().await.unwrap().release().await.unwrap();
     namespace.wait_until_empty().await;
 }

@@ -6,6 +6,8 @@
 //! a kernel without these lists (no `CONFIG_PROC_CHILDREN`) all processes of the machine are read instead, after the process group was
 //! killed.
 
+#[cfg(test)]
+mod fuzz;
 mod process;
 
 use std::{collections::HashSet, fs, sync::OnceLock};

@@ -95,8 +95,8 @@ impl Process {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::run) struct Stat {
     pub(super) id: Pid,
-    /// `None` if it is outside of this container, as the processes of the next two fields may be. rustix' calls for them do not support
-    /// that case.
+    /// `None` if it is outside of this container, as the processes of the next two fields may be, or if the process is being reaped.
+    /// rustix' calls for them do not support that case.
     pub(in crate::run) parent: Option<Pid>,
     pub(in crate::run) group: Option<Pid>,
     pub(in crate::run) session: Option<Pid>,
@@ -113,16 +113,18 @@ impl Stat {
     }
 
     /// Parses `4711 (a name) S 1 4711 …`; the name may contain any character.
-    fn parse(stat: &str) -> Option<Self> {
+    pub(super) fn parse(stat: &str) -> Option<Self> {
         let (id, rest) = stat.split_once(' ')?;
         let mut rest = rest.rsplit_once(") ")?.1.split(' ');
         let state = rest.next()?;
-        let mut pid = || Some(Pid::from_raw(rest.next()?.parse().ok()?));
+        // The kernel shows -1 for the group and the session of a process that is being reaped.
+        let pid = |text: &str| text.parse::<i32>().ok().map(|number| Pid::from_raw(number.max(0)));
+        let mut pid_of = || pid(rest.next()?);
         Some(Self {
-            id: Pid::from_raw(id.parse().ok()?)?,
-            parent: pid()?,
-            group: pid()?,
-            session: pid()?,
+            id: pid(id)??,
+            parent: pid_of()?,
+            group: pid_of()?,
+            session: pid_of()?,
             runs: !matches!(state, "Z" | "X"),
             started: rest.nth(15)?.parse().ok()?,
         })
@@ -153,6 +155,8 @@ mod tests {
         assert_eq!((Some(stat.id), stat.parent), (Pid::from_raw(42), Pid::from_raw(7)));
         assert_eq!((stat.group, stat.session), (Pid::from_raw(40), None));
         assert!(stat.runs && stat.started == 8123);
+        let reaped = Stat::parse("42 (a) Z 7 -1 -1 0 -1 4194564 1 2 3 4 5 6 7 8 20 0 1 0 8123 0 0").unwrap();
+        assert_eq!((reaped.parent, reaped.group, reaped.session), (Pid::from_raw(7), None, None));
         assert!(Stat::parse("").is_none() && Stat::parse("1 x").is_none());
     }
 

@@ -25,6 +25,8 @@
 //!
 //! A parent-death signal is no alternative: it reaches neither the command's children nor a command with a stopped parent.
 
+#[cfg(test)]
+mod fuzz;
 mod message;
 mod start;
 mod timer;

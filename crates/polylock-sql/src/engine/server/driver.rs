@@ -1,21 +1,64 @@
 //! A driver: its connections and its errors.
 
-use std::{fmt, io::ErrorKind};
+use std::{
+    fmt::{self, Debug},
+    io::ErrorKind,
+};
 
 use polylock_core::Fault;
-use sqlx::{ConnectOptions, Connection, Database};
+use sqlx::SqlStr;
 
 use super::literal::Literals;
+use crate::engine::columns::Columns;
 
 /// A driver that opens connections from options.
-pub(crate) trait Driver:
-    Database<Connection: Connection<Options = Self::Options>> + ClassifyErrors + Literals
-{
-    type Options: ConnectOptions<Connection = Self::Connection>;
+pub(crate) trait Driver: ClassifyErrors + Literals + Debug + Send + Sync + 'static {
+    type Options: Clone + Send + Sync + 'static;
+    type Connection: Send + 'static;
+    type Row: Columns + Send + Sync;
 
     /// Returns true if the endpoint is a socket in this machine's file system.
     fn is_local(options: &Self::Options) -> bool;
+
+    /// Opens a connection.
+    fn connect(options: &Self::Options)
+    -> impl Future<Output = Result<Self::Connection, sqlx::Error>> + Send;
+
+    /// Sends `sql` unprepared, and returns the rows of the reply.
+    fn fetch(
+        connection: &mut Self::Connection,
+        sql: SqlStr,
+    ) -> impl Future<Output = Result<Vec<Self::Row>, sqlx::Error>> + Send;
 }
+
+/// Implements [`Driver`] for a database of sqlx, with its options, connection and row.
+macro_rules! impl_driver {
+    ($database:ty: $options:ty, $connection:ty, $row:ty, |$local:ident| $is_local:expr) => {
+        impl $crate::engine::server::driver::Driver for $database {
+            type Options = $options;
+            type Connection = $connection;
+            type Row = $row;
+
+            fn is_local($local: &$options) -> bool {
+                $is_local
+            }
+
+            async fn connect(options: &$options) -> Result<$connection, sqlx::Error> {
+                use sqlx::ConnectOptions;
+                options.clone().disable_statement_logging().connect().await
+            }
+
+            async fn fetch(
+                connection: &mut $connection,
+                sql: sqlx::SqlStr,
+            ) -> Result<Vec<$row>, sqlx::Error> {
+                sqlx::raw_sql(sql).fetch_all(connection).await
+            }
+        }
+    };
+}
+
+pub(crate) use impl_driver;
 
 /// Returns `error` as an error of encryption if it is one: the driver reports a rejected certificate and a missing certificate file as
 /// connection errors, for which a retry would make sense.

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use polylock_core::{Capabilities, Entry, Fencing, LockStatus, Mode, Operation, Request, Result, Scope};
-use sqlx::Executor;
 
 use super::{
     driver::Driver,
@@ -11,7 +10,6 @@ use super::{
     pool::Server,
 };
 use crate::engine::{
-    columns::Columns,
     dialect::{LIST_ROWS, MAX_TTL, MIN_TTL, bytes, label, slot},
     rows::{self, micros},
 };
@@ -40,10 +38,7 @@ impl LockLists {
     }
 }
 
-impl<DB: Driver<Row: Columns>> Server<DB>
-where
-    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
-{
+impl<DB: Driver> Server<DB> {
     /// Returns the capabilities that every store with leases has. `durable` is true if grants survive a crash of the server's machine.
     pub(crate) fn capabilities(&self, durable: bool) -> Capabilities {
         let mut capabilities = Capabilities::new(DB::BACKEND, MIN_TTL..=MAX_TTL);

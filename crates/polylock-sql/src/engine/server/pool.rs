@@ -13,7 +13,7 @@ use polylock_core::{
     Clock, ConfigError, Error, Fault, Moment, Operation, RequestId, Result, SystemClock, failure::At,
     gate::Permit, server_clock::ServerClock,
 };
-use sqlx::{ConnectOptions, Executor, SqlStr};
+use sqlx::SqlStr;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
@@ -91,7 +91,7 @@ impl<DB: Driver> Manager for Connector<DB> {
     async fn create(&self) -> Result<Self::Type, sqlx::Error> {
         let permit = self.0.limit.acquire().await.ok_or(sqlx::Error::PoolClosed)?;
         let options = self.0.source.next().await?;
-        let connecting = options.connect();
+        let connecting = DB::connect(&options);
         let connected = match self.0.connect_timeout {
             None => connecting.await,
             Some(timeout) => SystemClock
@@ -117,14 +117,11 @@ pub(crate) struct PooledConnection<DB: Driver> {
     context: Arc<ServerContext<DB>>,
 }
 
-impl<DB: Driver> PooledConnection<DB>
-where
-    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
-{
+impl<DB: Driver> PooledConnection<DB> {
     /// Sends `sql` and returns the rows of the reply.
     pub(crate) async fn fetch(&mut self, sql: SqlStr) -> Result<Vec<DB::Row>, sqlx::Error> {
         let connection = self.connection.as_mut().ok_or(sqlx::Error::PoolClosed)?;
-        sqlx::raw_sql(sql).fetch_all(&mut connection.connection).await
+        DB::fetch(&mut connection.connection, sql).await
     }
 
     /// Returns the connection to the pool. Nothing may be left open on it.
@@ -142,10 +139,7 @@ impl<DB: Driver> Drop for PooledConnection<DB> {
     }
 }
 
-impl<DB: Driver> Server<DB>
-where
-    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
-{
+impl<DB: Driver> Server<DB> {
     /// Returns the pool on which a store is opened, and with [`Strategy::Pessimistic`] the pool of the connections that locks pin.
     pub(crate) fn pools(
         source: &Source<DB::Options>,

@@ -20,8 +20,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "Azure: an acquisition without a reply is not released again",
         file: "crates/polylock-azure/src/backend.rs",
-        from: "attempt.and_then(|attempt| attempt.unanswered)",
-        to: "attempt.and_then(|attempt| attempt.unanswered).filter(|_| false)",
+        from: "attempt.and_then(|attempt| attempt.lease.unanswered)",
+        to: "attempt.and_then(|attempt| attempt.lease.unanswered).filter(|_| false)",
         test: ("scenarios", "azure::late::an_acquisition_that_arrives_after_its_release_blocks_nobody"),
     },
     Mutant {
@@ -61,6 +61,20 @@ pub(super) const MUTANTS: &[Mutant] = &[
         from: "(Duration::from_millis(100), Duration::from_millis(700));",
         to: "(Duration::from_secs(20), Duration::from_secs(20));",
         test: ("scenarios", "azure::late::a_late_acquisition_is_released_within_a_second_of_its_arrival"),
+    },
+    Mutant {
+        name: "Azure: the last release of a lease that may be granted late need not be answered",
+        file: "crates/polylock-azure/src/backend.rs",
+        from: "while SystemClock.now() < until + whole_seconds(request.ttl) {",
+        to: "while SystemClock.now() < until {",
+        test: ("scenarios", "azure::late::a_late_acquisition_is_released_after_an_outage"),
+    },
+    Mutant {
+        name: "Azure: a request takes its own broken lease for that of another client",
+        file: "crates/polylock-azure/src/error.rs",
+        from: "Some(\"LeaseIsBreakingAndCannotBeAcquired\") => Refusal::Breaking,",
+        to: "Some(\"LeaseIsBreakingAndCannotBeAcquired\") => Refusal::Leased,",
+        test: ("scenarios", "azure::breaking::a_request_that_gives_up_releases_its_own_broken_lease"),
     },
     Mutant {
         name: "Azure: a refused release is reported as a success",
@@ -135,5 +149,12 @@ pub(super) const MUTANTS: &[Mutant] = &[
         from: "self.sweep_at = MIN_SWEEP.max(2 * self.records.len());",
         to: "self.sweep_at = MIN_SWEEP.max(self.records.len());",
         test: ("units of library polylock_core", "requests::tests::memory_and_time_are_bounded"),
+    },
+    Mutant {
+        name: "Azure: a blob with another encoding of a name is taken for that of the lock",
+        file: "crates/polylock-azure/src/names.rs",
+        from: "(self::blob(prefix, &name) == blob).then_some(name)",
+        to: "Some(name)",
+        test: ("units of library polylock_azure", "fuzz::tests::blobs"),
     },
 ];

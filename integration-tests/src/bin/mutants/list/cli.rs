@@ -126,4 +126,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
         to: "builder = builder.ttl(ttl.max(std::time::Duration::from_secs(20)));",
         test: ("processes", "cli::outage::on_zookeeper_the_ttl_of_a_run_is_the_session_timeout"),
     },
+    Mutant {
+        name: "command line: a negative pid in a message of the warden is accepted",
+        file: "crates/polylock-cli/src/run/warden/message.rs",
+        from: "text.parse().ok().filter(|number| *number >= 0).map(Pid::from_raw)",
+        to: "text.parse().ok().map(Pid::from_raw)",
+        test: ("units of library polylock_cli", "run::warden::fuzz::tests::messages"),
+    },
 ];

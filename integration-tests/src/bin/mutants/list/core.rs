@@ -313,4 +313,18 @@ pub(super) const MUTANTS: &[Mutant] = &[
         to: "entry.give_up(now)",
         test: ("foreground", "connections::a_broken_connection_is_replaced_after_a_pause"),
     },
+    Mutant {
+        name: "the owner that another program wrote is cut at 255 characters",
+        file: "crates/polylock-core/src/owner.rs",
+        from: "if clean.len() + c.len_utf8() > OwnerId::MAX_BYTES {",
+        to: "if clean.chars().count() >= OwnerId::MAX_BYTES {",
+        test: ("units of library polylock_core", "fuzz::tests::owners"),
+    },
+    Mutant {
+        name: "testkit: a percent sign is not escaped in a history",
+        file: "crates/polylock-testkit/src/history/section.rs",
+        from: "if byte.is_ascii_graphic() && byte != b'%' {",
+        to: "if byte.is_ascii_graphic() {",
+        test: ("units of library polylock_testkit", "history::fuzz::tests::histories"),
+    },
 ];

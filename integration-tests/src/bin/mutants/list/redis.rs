@@ -271,4 +271,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
             "redis::switched::an_operation_sent_to_the_former_server_is_not_repeated_at_the_new",
         ),
     },
+    Mutant {
+        name: "Redis: a key with another bucket is taken for that of the lock",
+        file: "crates/polylock-redis/src/keys.rs",
+        from: "(bucket == expected).then_some(name)",
+        to: "bucket.len().eq(&expected.len()).then_some(name)",
+        test: ("units of library polylock_redis", "fuzz::tests::keys"),
+    },
 ];

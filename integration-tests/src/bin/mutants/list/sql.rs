@@ -123,8 +123,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "pessimistic: the rows of a claim that is delivered late stay",
         file: "crates/polylock-sql/src/pessimistic/session.rs",
-        from: "may_insert_late.swap(true, Ordering::Relaxed)",
-        to: "may_insert_late.swap(false, Ordering::Relaxed)",
+        from: "may_leave_rows.swap(true, Ordering::Relaxed)",
+        to: "may_leave_rows.swap(false, Ordering::Relaxed)",
         test: ("processes", "late_claims::postgres_pessimistic::a_late_try_grants_nothing"),
     },
     Mutant {
@@ -188,5 +188,12 @@ pub(super) const MUTANTS: &[Mutant] = &[
             "scenarios",
             "databases::callers::mariadb_all_runtimes_together_keep_the_limit_of_connections",
         ),
+    },
+    Mutant {
+        name: "SQL: a text is written into a statement as it is",
+        file: "crates/polylock-sql/src/engine/server/literal.rs",
+        from: "Some(Arg::Text(words)) => L::text(&mut text, &hex(words.as_bytes())),",
+        to: "Some(Arg::Text(words)) => L::text(&mut text, words),",
+        test: ("units of library polylock_sql", "engine::fuzz::tests::arguments"),
     },
 ];

@@ -5,16 +5,46 @@ use super::Mutant;
 pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "ZooKeeper: a session is trusted until the driver reports its end",
-        file: "crates/polylock-zookeeper/src/session.rs",
-        from: "self.timeout * 2 / 3",
-        to: "self.timeout * 7 / 5",
+        file: "crates/polylock-zookeeper/src/proof.rs",
+        from: "timeout * 11 / 12",
+        to: "timeout * 19 / 10",
         test: ("scenarios", "zookeeper::partitions::a_holder_with_lost_requests_is_notified_in_time"),
+    },
+    Mutant {
+        name: "ZooKeeper: a read renews a hold",
+        file: "crates/polylock-zookeeper/src/session.rs",
+        from: "let known = || self.lifetime.until().since(began).min(ttl);",
+        to: "let known = || ttl;",
+        test: (
+            "units of library polylock_integration_tests",
+            "simulation::tests::the_seeds_that_have_found_bugs_are_sound",
+        ),
+    },
+    Mutant {
+        name: "ZooKeeper: a claim that has expired while it was sent does not renew its queue entry",
+        file: "crates/polylock-zookeeper/src/backend.rs",
+        from: "*slot = self.claims.enter(request);",
+        to: "slot.set_stage(Stage::Idle);",
+        test: (
+            "units of library polylock_integration_tests",
+            "simulation::tests::the_seeds_that_have_found_bugs_are_sound",
+        ),
+    },
+    Mutant {
+        name: "ZooKeeper: a lease counts from packets that the leader may not know of",
+        file: "crates/polylock-zookeeper/src/proof.rs",
+        from: "one.at + self.half_tick <= sync.sent",
+        to: "one.at <= sync.sent",
+        test: (
+            "units of library polylock_zookeeper",
+            "proof::tests::a_transaction_proves_the_last_packet_half_a_tick_before_the_last_sync",
+        ),
     },
     Mutant {
         name: "ZooKeeper: a node with an unanswered create is not searched for",
         file: "crates/polylock-zookeeper/src/creation.rs",
-        from: "Outcome::Unknown => match find_created(&session, config, path, guid).await? {",
-        to: "Outcome::Unknown => match find_created(&session, config, path, guid).await?.filter(|_| false) {",
+        from: "Outcome::Unknown => match find_created(&session, path, guid).await? {",
+        to: "Outcome::Unknown => match find_created(&session, path, guid).await?.filter(|_| false) {",
         test: ("scenarios", "zookeeper::lost_replies::of_any_operation_leave_no_node"),
     },
     Mutant {
@@ -37,8 +67,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "ZooKeeper: a lost create is searched for after a sync, which needs no majority",
         file: "crates/polylock-zookeeper/src/creation.rs",
-        from: "session.children_after_commit(config, directory)",
-        to: "session.children_now(Some(directory).filter(|_| !config.root.is_empty()).unwrap_or_default())",
+        from: "session.children_after_commit(directory)",
+        to: "session.children_now(directory)",
         test: ("scenarios", "zookeeper::orphans::a_leader_without_followers_does_not_settle_a_lost_create"),
     },
     Mutant {
@@ -160,5 +190,12 @@ pub(super) const MUTANTS: &[Mutant] = &[
         from: "if missing && parent.is_ok() {",
         to: "if missing && parent.is_err() {",
         test: ("scenarios", "zookeeper::lock_nodes::that_are_empty_are_deleted_without_the_servers_reaper"),
+    },
+    Mutant {
+        name: "ZooKeeper: a percent sign in a name is not encoded",
+        file: "crates/polylock-zookeeper/src/nodes.rs",
+        from: "pub(crate) const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'_').remove(b'-');",
+        to: "pub(crate) const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'_').remove(b'-').remove(b'%');",
+        test: ("units of library polylock_zookeeper", "fuzz::tests::locks"),
     },
 ];

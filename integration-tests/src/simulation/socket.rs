@@ -1,26 +1,33 @@
-//! The connections between processes and servers, and the record of the calls that were sent on them.
+//! The connections between processes and servers.
 //!
 //! Each direction delivers bytes in order and late. A connection that loses bytes delivers nothing more in that direction, and ends a while
 //! later. Bytes that were written before a connection is closed are delivered.
 
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::VecDeque,
     fmt,
     future::poll_fn,
     io,
+    ops::Range,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, Weak},
+    sync::{
+        Arc, Mutex, MutexGuard, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
     task::{Context, Poll, Waker},
 };
 
 use fastrand::Rng;
-use polylock_core::sync::lock;
+use polylock_core::{
+    simulation::{Connecting, Stream},
+    sync::lock,
+};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::resp::{Command, take_command};
-use crate::simulation::{
+use super::{
     network::{Network, Way, nanos},
-    plan::between,
+    plan::{PROCESSES, between, stream},
+    servers::Life,
     time::Time,
 };
 
@@ -34,60 +41,90 @@ pub trait Acceptor: Send + Sync {
 
     /// Receives a part of the traffic of `connection`.
     fn receive(&self, connection: &Arc<Connection>, segment: &Segment);
+
+    /// Records the calls that are complete in `sent`, the bytes that a process has sent, and removes them.
+    fn record(&self, connection: &Connection, sent: &mut Vec<u8>);
 }
 
 /// A connection.
 pub struct Connection {
     /// Its number in the run.
     pub number: u64,
-    /// The process at one end.
-    pub process: usize,
+    /// The process at one end, in its life.
+    pub process: Life,
     link: usize,
     wires: Arc<Wires>,
     server: Weak<dyn Acceptor>,
     state: Mutex<State>,
 }
 
-/// The network of a run, and the calls of scripts that were sent in it.
+/// The network of a run, and its connections.
 #[derive(Debug)]
 pub struct Wires {
+    seed: u64,
     time: Arc<Time>,
     network: Arc<Network>,
-    calls: Mutex<BTreeSet<SentCall>>,
-}
-
-/// A call of a script that was sent, whether or not it has arrived.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct SentCall {
-    /// The server.
-    pub server: usize,
-    /// The checksum of the script.
-    pub script: Vec<u8>,
-    /// The first argument after the keys.
-    pub argument: Vec<u8>,
+    /// The time for which the machines send bytes again, in nanoseconds.
+    longest_delay: u64,
+    /// The number of connections.
+    connected: AtomicU64,
+    connections: Mutex<Vec<Weak<Connection>>>,
+    /// The attempts to connect: the process, the server, and the time.
+    attempts: Mutex<Vec<(usize, usize, u64)>>,
 }
 
 impl Wires {
-    /// Returns `network` without calls.
+    /// Returns `network` without connections. Bytes that would arrive later than `longest_delay` after they were sent are lost.
     #[must_use]
-    pub fn new(time: Arc<Time>, network: Arc<Network>) -> Arc<Self> {
-        Arc::new(Self { time, network, calls: Mutex::default() })
+    pub fn new(seed: u64, time: Arc<Time>, network: Arc<Network>, longest_delay: u64) -> Arc<Self> {
+        Arc::new(Self {
+            seed,
+            time,
+            network,
+            longest_delay,
+            connected: AtomicU64::new(0),
+            connections: Mutex::default(),
+            attempts: Mutex::default(),
+        })
     }
 
-    /// Returns the calls that were sent.
-    #[must_use]
-    pub fn calls(&self) -> BTreeSet<SentCall> {
-        lock(&self.calls).clone()
+    /// Opens a connection of `process` to the one of `servers` that `address` names.
+    pub fn connect<A: Acceptor + 'static>(
+        self: &Arc<Self>,
+        process: Life,
+        address: &str,
+        servers: &[Arc<A>],
+    ) -> Connecting {
+        let number = address.strip_prefix('n').and_then(|it| it.split(':').next()?.parse::<usize>().ok());
+        let Some(server) = number.and_then(|number| servers.get(number)) else {
+            let error = io::Error::other(format!("no server at {address}"));
+            return Box::pin(async { Err(error) });
+        };
+        let number = self.connected.fetch_add(1, Ordering::Relaxed);
+        let end = Arc::downgrade(server) as Weak<dyn Acceptor>;
+        let socket = Connection::open(number, process, (end, server.number()), self.clone());
+        lock(&self.attempts).push((process.0, server.number(), self.time.now()));
+        let connections = &mut lock(&self.connections);
+        connections.retain(|connection| connection.strong_count() > 0);
+        connections.push(Arc::downgrade(&socket.0));
+        Box::pin(async { Ok(Box::new(socket.accepted().await?) as Box<dyn Stream>) })
     }
 
-    fn record(&self, server: usize, command: &Command) {
-        let [name, script, keys, rest @ ..] = &command[..] else { return };
-        let keys: Option<usize> = std::str::from_utf8(keys).ok().and_then(|keys| keys.parse().ok());
-        let argument = keys.and_then(|keys| rest.get(keys));
-        if let (b"EVALSHA", Some(argument)) = (&name[..], argument) {
-            let (script, argument) = (script.clone(), argument.clone());
-            lock(&self.calls).insert(SentCall { server, script, argument });
-        }
+    /// Ends the connections of a process that has crashed.
+    pub fn end_process(&self, process: usize) {
+        let connections: Vec<_> = lock(&self.connections).iter().filter_map(Weak::upgrade).collect();
+        connections
+            .iter()
+            .filter(|connection| connection.process.0 == process)
+            .for_each(Connection::end_process);
+    }
+
+    /// Returns true if a process has tried to connect to a server in this time.
+    #[must_use]
+    pub fn has_connected(&self, process: usize, server: usize, window: &Range<u64>) -> bool {
+        let is_it =
+            |(by, to, at): &(usize, usize, u64)| (*by, *to) == (process, server) && window.contains(at);
+        lock(&self.attempts).iter().any(is_it)
     }
 }
 
@@ -115,7 +152,7 @@ struct Line {
 }
 
 /// A part of the traffic in one direction.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum Segment {
     /// The connection is opened, or accepted.
     Open,
@@ -132,18 +169,16 @@ impl fmt::Debug for Connection {
 }
 
 impl Connection {
-    /// Begins to open a connection of `process` to `server` on `link` of the network.
-    #[must_use]
-    pub fn open(
+    /// Begins to open a connection of `process` to a server.
+    fn open(
         number: u64,
-        process: usize,
-        server: Weak<dyn Acceptor>,
-        link: usize,
+        process: Life,
+        (server, server_number): (Weak<dyn Acceptor>, usize),
         wires: Arc<Wires>,
-        random: Rng,
     ) -> Socket {
+        let link = server_number * PROCESSES + process.0;
         let state = State {
-            random,
+            random: stream(wires.seed, &[10, number]),
             sent: Vec::new(),
             ways: [Line::default(); 2],
             is_open: false,
@@ -166,7 +201,8 @@ impl Connection {
         }
         let connection = self.clone();
         let time = &self.wires.time;
-        if let Some(at) = self.wires.network.arrival(self.link, way) {
+        let arrival = self.wires.network.arrival(self.link, way);
+        if let Some(at) = arrival.filter(|at| at.saturating_sub(time.now()) <= self.wires.longest_delay) {
             line.last = at.max(line.last + 1);
             return time.at(line.last, move || connection.arrive(way, segment));
         }
@@ -212,9 +248,7 @@ impl Connection {
         let Some(server) = self.server.upgrade() else { return };
         let mut state = self.lock();
         state.sent.extend(bytes);
-        while let Some(command) = take_command(&mut state.sent) {
-            self.wires.record(server.number(), &command);
-        }
+        server.record(self, &mut state.sent);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -227,17 +261,8 @@ impl Connection {
 pub struct Socket(Arc<Connection>);
 
 impl Socket {
-    /// Returns the connection.
-    #[must_use]
-    pub const fn connection(&self) -> &Arc<Connection> {
-        &self.0
-    }
-
     /// Waits until the server has accepted the connection.
-    ///
-    /// # Errors
-    /// If it is refused.
-    pub async fn accepted(self) -> io::Result<Self> {
+    async fn accepted(self) -> io::Result<Self> {
         poll_fn(|context| {
             let mut state = self.0.lock();
             if state.is_open || state.has_ended {

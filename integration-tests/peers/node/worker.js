@@ -1,0 +1,102 @@
+// Clients of redlock on ioredis in a run of `chaos`: see ../README.md.
+"use strict";
+
+const fs = require("node:fs");
+const readline = require("node:readline");
+const { setTimeout: sleep } = require("node:timers/promises");
+const Redis = require("ioredis");
+const Redlock = require("redlock");
+
+const BUSY = ["orders", "jobs", "cron"];
+const RARE = ["rare/1", "rare/2", "rare/3", "rare/4"];
+const LONG = ["leader", "backup"];
+const CROWDED = "crowded";
+const OFFSET = BigInt(process.env.BOOTTIME_OFFSET);
+
+const [, , , , url, name, directory, seed, clients, short, long] = process.argv;
+const lease = Number(short);
+const now = () => process.hrtime.bigint() + OFFSET;
+const open = (kind) => fs.openSync(`${directory}/${name}.${kind}`, "wx");
+const [sections, stalls] = [open("sections"), open("stalls")];
+const waiting = new Set();
+let stops = false;
+let active = 0;
+let redlock;
+
+/** Returns a generator of numbers from 0 to 1 (mulberry32). */
+function random(state) {
+  return () => {
+    state = (state + 0x6d2b79f5) | 0;
+    let t = Math.imul(state ^ (state >>> 15), 1 | state);
+    t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t;
+    return ((t ^ (t >>> 14)) >>> 0) / 4294967296;
+  };
+}
+
+async function hold(client, lock, lasts) {
+  const invoked = now();
+  const entry = `${lock} ${client} ${invoked}`;
+  waiting.add(entry);
+  let held;
+  while (!held) held = await redlock.lock(lock, lease).catch(() => sleep(50));
+  const acquired = now();
+  waiting.delete(entry);
+  // The library reports the time of day until which the lock is valid.
+  const deadline = acquired + BigInt(held.expiration - Date.now()) * 1_000_000n;
+  const section = (state, released) =>
+    fs.writeSync(sections, `v1 ${state} ${lock} ${client} exclusive ${invoked} - ${acquired} - ${deadline} ${released} - -\n`);
+  section("open", "-");
+  await sleep(lasts);
+  section("over", now());
+  await held.unlock().catch(() => {});
+}
+
+async function use(client, draw) {
+  const choose = (names) => names[Math.floor(draw() * names.length)];
+  while (!stops) {
+    await sleep(draw() * (draw() < 0.25 ? 60 : 2));
+    if (client.endsWith(".0")) {
+      await hold(client, choose(LONG), 50 + draw() * (lease / 2 - 50));
+      continue;
+    }
+    const lock = choose(draw() < 0.25 ? RARE : BUSY);
+    const kind = Math.floor(draw() * 400);
+    await hold(client, lock, draw() * (kind === 0 ? lease / 2 : kind <= 40 ? 40 : 2));
+  }
+}
+
+function spawn(number, work) {
+  active += 1;
+  work(`${name}.${number}`, random(Number(BigInt(seed) % 1000003n) * 10000 + number)).finally(() => (active -= 1));
+}
+
+const once = (lock) => (client, draw) => hold(client, lock, draw() * 2);
+
+async function main() {
+  let last = now();
+  setInterval(() => {
+    const woken = now();
+    if (woken - last > 300_000_000n) fs.writeSync(stalls, `${last} ${woken}\n`);
+    last = woken;
+  }, 30);
+  const servers = url.match(/[\d.]+:\d+/g).map((server) => new Redis(`redis://${server}`));
+  servers.forEach((server) => server.on("error", () => {}));
+  redlock = new Redlock(servers);
+  redlock.on("clientError", () => {});
+  console.log("ready");
+  for (let number = 0; number < Number(clients); number++) spawn(number, use);
+  if (clients === "0") [...BUSY, ...RARE, ...LONG, CROWDED].forEach((lock, number) => spawn(number, once(lock)));
+  let number = 1000;
+  for await (const line of readline.createInterface({ input: process.stdin })) {
+    if (!line.startsWith("crowd ")) break;
+    for (let left = Number(line.split(" ")[1]); left > 0; left--) spawn(number++, once(CROWDED));
+  }
+  stops = true;
+  const limit = now() + BigInt(5 * Number(long)) * 1_000_000n;
+  while (active > 0 && now() < limit) await sleep(5);
+  for (const entry of waiting) console.log(`stuck ${entry}`);
+  console.log("done");
+  process.exit(0);
+}
+
+main();

@@ -1,0 +1,176 @@
+"""Clients of redis-py's Lock, or of kazoo's Lock, in a run of `chaos`: see ../README.md."""
+
+import logging
+import os
+import random
+import re
+import sys
+import threading
+import time
+
+BUSY = ["orders", "jobs", "cron"]
+RARE = ["rare/1", "rare/2", "rare/3", "rare/4"]
+LONG = ["leader", "backup"]
+CROWDED = "crowded"
+NO_DEADLINE = 2**63 - 1
+logging.disable()
+
+
+def now():
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+class RedisPy:
+    """`redis.lock.Lock` with a timeout. It reports no loss; the timeout is "a maximum life for the lock"."""
+
+    def __init__(self, servers, lease):
+        import redis
+
+        host, port = servers[0].split(":")
+        self.redis, self.lease = redis.Redis(host, int(port)), lease
+        self.redis.ping()
+
+    def acquire(self, name):
+        lock = self.redis.lock(name, timeout=self.lease)
+        lock.acquire()
+        return lock, now() + int(self.lease * 1e9), threading.Event()
+
+
+class Kazoo:
+    """`kazoo.recipe.lock.Lock`. A listener of the connection's state reports a loss, as its documentation recommends."""
+
+    def __init__(self, servers, lease):
+        import kazoo.client
+
+        self.holds = set()
+        self.zookeeper = kazoo.client.KazooClient(",".join(servers), timeout=lease)
+        self.zookeeper.add_listener(self.on_state)
+        self.zookeeper.start(timeout=60)
+
+    def on_state(self, state):
+        if state != "CONNECTED":
+            for lost in list(self.holds):
+                lost.set()
+
+    def acquire(self, name):
+        lock, lost = self.zookeeper.Lock("/locks/" + name), threading.Event()
+        lock.acquire()
+        self.holds.add(lost)
+        if self.zookeeper.state != "CONNECTED":
+            lost.set()
+        return lock, NO_DEADLINE, lost
+
+    def released(self, lost):
+        self.holds.discard(lost)
+
+
+class Process:
+    def __init__(self, library, name, directory, seed, lease):
+        self.library, self.name, self.seed, self.lease = library, name, seed, lease
+        self.stops, self.active, self.waiting, self.guard = False, 0, set(), threading.Lock()
+        self.sections, self.stalls = (open(f"{directory}/{name}.{kind}", "x") for kind in ("sections", "stalls"))
+        threading.Thread(target=self.note_stalls, daemon=True).start()
+
+    def note_stalls(self):
+        last = now()
+        while True:
+            time.sleep(0.03)
+            woken = now()
+            if woken - last > 300_000_000:
+                self.write(self.stalls, f"{last} {woken}")
+            last = woken
+
+    def write(self, file, line):
+        os.write(file.fileno(), (line + "\n").encode())
+
+    def spawn(self, number, work):
+        with self.guard:
+            self.active += 1
+        threading.Thread(target=self.client, args=(number, work), daemon=True).start()
+
+    def client(self, number, work):
+        try:
+            work(f"{self.name}.{number}", random.Random(self.seed * 10_000 + number))
+        finally:
+            with self.guard:
+                self.active -= 1
+
+    def use(self, client, draw):
+        is_holder = client.endswith(".0")
+        while not self.stops:
+            time.sleep(draw.uniform(0, 0.060 if draw.random() < 0.25 else 0.002))
+            if is_holder:
+                self.hold(client, draw.choice(LONG), draw.uniform(0.05, self.lease / 2))
+                continue
+            name = draw.choice(RARE if draw.random() < 0.25 else BUSY)
+            kind = draw.randrange(400)
+            longest = self.lease / 2 if kind == 0 else 0.040 if kind <= 40 else 0.002
+            self.hold(client, name, draw.uniform(0, longest))
+
+    def once(self, name):
+        return lambda client, draw: self.hold(client, name, draw.uniform(0, 0.002))
+
+    def hold(self, client, name, lasts):
+        invoked = now()
+        entry = (name, client, invoked)
+        self.waiting.add(entry)
+        while True:
+            try:
+                lock, deadline, lost = self.library.acquire(name)
+                break
+            except Exception:
+                time.sleep(0.05)
+        acquired = now()
+        self.waiting.discard(entry)
+
+        def section(state, released, lost):
+            fields = f"{name} {client} exclusive {invoked} - {acquired} - {deadline} {released} {lost} -"
+            self.write(self.sections, f"v1 {state} {fields}")
+
+        section("open", "-", "-")
+        if lost.wait(lasts):
+            section("over", "-", now())
+        else:
+            section("over", now(), "-")
+        try:
+            lock.release()
+        except Exception:
+            pass
+        if hasattr(self.library, "released"):
+            self.library.released(lost)
+
+
+def main():
+    peer, _, url, name, directory, seed, clients, short, long = sys.argv[1:10]
+    servers = re.findall(r"[\d.]+:\d+", url)
+    library = None
+    while library is None:
+        try:
+            library = {"redis-py": RedisPy, "kazoo": Kazoo}[peer](servers, int(short) / 1000)
+        except Exception:
+            time.sleep(0.05)
+    process = Process(library, name, directory, int(seed), int(short) / 1000)
+    print("ready", flush=True)
+    for number in range(int(clients)):
+        process.spawn(number, process.use)
+    if clients == "0":
+        for number, lock in enumerate(BUSY + RARE + LONG + [CROWDED]):
+            process.spawn(number, process.once(lock))
+    number = 1000
+    for line in sys.stdin:
+        if not line.startswith("crowd "):
+            break
+        for _ in range(int(line.split()[1])):
+            process.spawn(number, process.once(CROWDED))
+            number += 1
+    process.stops = True
+    limit = now() + (5 * int(long)) * 1_000_000
+    while process.active > 0 and now() < limit:
+        time.sleep(0.005)
+    for entry in sorted(process.waiting):
+        print("stuck", *entry)
+    print("done", flush=True)
+    os._exit(0)
+
+
+main()

@@ -1,0 +1,61 @@
+//! The results of the simulation.
+
+use std::collections::BTreeMap;
+
+use clap::ValueEnum;
+
+use super::cells::{detection, number, row, summary};
+use crate::{
+    chaos::record::Record,
+    simulation::{
+        plan::{Planted, StoreKind},
+        search,
+    },
+};
+
+const BEGIN: &str = "
+## The simulation
+
+The real core, with the model of a store with queues or the real code of a store, runs in virtual time on one machine: servers, processes and messages
+are stopped, late and lost as the seed says, and each process and server has a clock of its own. A seed reproduces its run.
+
+| store | runs | sections | faults | violations | last run | commit |
+|---|---|---|---|---|---|---|
+";
+
+const PLANTED: &str = "
+Planted bugs, searched for from random seeds for a minute at most, in a debug build:
+
+| bug | store | found in searches | time until it was found |
+|---|---|---|---|
+";
+
+/// Writes the tables.
+pub(super) fn results(page: &mut String, records: &[Record]) {
+    *page += BEGIN;
+    for store in StoreKind::value_variants() {
+        let name = search::configuration(*store);
+        let of_store =
+            || records.iter().filter(|record| record.configuration == name && record.planted.is_none());
+        let [_, _, _, sections, faults, violations, last, commit] = summary(&name, of_store());
+        let runs = number(of_store().map(|record| record.runs).sum());
+        row(page, [&help(store), &runs, &sections, &faults, &violations, &last, &commit]);
+    }
+    *page += PLANTED;
+    let mut searches: BTreeMap<&str, Vec<&Record>> = BTreeMap::new();
+    for record in records.iter().filter(|record| record.runs > 0) {
+        if let Some(bug) = &record.planted {
+            searches.entry(bug).or_default().push(record);
+        }
+    }
+    for planted in Planted::value_variants() {
+        let name = search::name(planted);
+        let [found, time, _] = detection(searches.get(&*name).map_or(&[], Vec::as_slice));
+        row(page, [&format!("`{name}`: {}", help(planted)), &search::name(&planted.store()), &found, &time]);
+    }
+}
+
+fn help(value: &impl ValueEnum) -> String {
+    let help = value.to_possible_value().and_then(|value| value.get_help().map(ToString::to_string));
+    help.unwrap_or_default().trim_end_matches('.').to_owned()
+}

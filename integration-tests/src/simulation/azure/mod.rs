@@ -1,0 +1,178 @@
+//! The service of the real client of Azure Blob Storage. The SDK talks to it byte by byte.
+//!
+//! | module | part |
+//! |---|---|
+//! | [`service`], [`http`] | the service; its protocol |
+//! | [`blobs`] | its blobs and their leases |
+
+pub mod blobs;
+pub mod http;
+pub mod service;
+
+use std::{sync::Arc, time::Duration};
+
+use polylock_azure::Config;
+use polylock_core::{Clock, FencingToken, LockName, SystemClock, simulation::Connecting};
+
+use self::{blobs::Grant, service::Service};
+use super::{
+    check::Violation,
+    network::{Network, nanos},
+    plan::{FAULTS_END, Plan, stream},
+    process::LocalClock,
+    servers::{Events, Life, LiveEntry, Opening, Servers},
+    socket::Wires,
+    time::Time,
+    timeline::Timeline,
+};
+
+/// The path of the locks' blobs in the container.
+const PREFIX: &str = "polylock/";
+
+/// The greatest time on the service's clock at the begin of a run, in nanoseconds.
+const CLOCK_SPREAD: u64 = 200_000_000_000;
+
+/// The time for which a machine sends bytes again. The crate waits as long for late acquisitions.
+const LONGEST_DELAY: Duration = Duration::from_secs(10);
+
+/// The pause between attempts to open the store.
+const REOPEN: Duration = Duration::from_millis(50);
+
+/// The longest time for which a process leaves a lease that none of its clients has, unless it or its connections fail: the time limit of a
+/// release, the pause after it, and the longest delay of the next one.
+const LONGEST_UNHELD: Duration = Duration::from_secs(14);
+
+/// The longest time after which the holder notices a break: its next renewal, after a third of the longest lease.
+const LONGEST_UNNOTICED: Duration = Duration::from_secs(8);
+
+/// The time for which a fault delays renewals after its end: a pause that the service has requested, and a connection that does not reply.
+const LONGEST_AFTERMATH: Duration = Duration::from_secs(7);
+
+/// The service of a run.
+#[derive(Debug)]
+pub struct AzureServers {
+    plan: Plan,
+    wires: Arc<Wires>,
+    service: Arc<Service>,
+}
+
+impl AzureServers {
+    /// Creates the service of `plan`, which is up.
+    #[must_use]
+    pub fn new(
+        plan: &Plan,
+        (time, network, timeline): (Arc<Time>, Arc<Network>, Arc<Timeline>),
+    ) -> Arc<Self> {
+        let clock = LocalClock::draw_within(time.clone(), &mut stream(plan.seed, &[9]), CLOCK_SPREAD);
+        let random = stream(plan.seed, &[8]);
+        let service = Service::new(clock, plan.planted, (time.clone(), timeline), random);
+        let wires = Wires::new(plan.seed, time, network, nanos(LONGEST_DELAY));
+        Arc::new(Self { plan: plan.clone(), wires, service })
+    }
+}
+
+impl Servers for AzureServers {
+    fn open(self: Arc<Self>, _: Life) -> Opening {
+        Box::pin(async move {
+            loop {
+                let config = Config::new("az://locks?emulator=http://n0:1");
+                let config = config.unwrap_or_else(|error| unreachable!("{error}"));
+                match polylock_azure::connect(config).await {
+                    Ok(store) => return store,
+                    Err(error) => assert!(error.is_temporary(), "{}", error.chain()),
+                }
+                SystemClock.sleep_until(SystemClock.now() + REOPEN).await;
+            }
+        })
+    }
+
+    fn connect(&self, process: Life, address: &str) -> Connecting {
+        self.wires.connect(process, address, std::slice::from_ref(&self.service))
+    }
+
+    fn end_process(&self, process: usize) {
+        self.wires.end_process(process);
+    }
+
+    fn pause(&self, _: usize) {
+        self.service.pause();
+    }
+
+    fn resume(&self, _: usize) {
+        self.service.resume();
+    }
+
+    fn crash(&self, _: usize) {
+        self.service.crash();
+    }
+
+    fn restart(&self, _: usize) {
+        self.service.restart();
+    }
+
+    fn expires(&self, name: &LockName, token: FencingToken) -> Option<u64> {
+        let ends_us = self.service.inspect(|blobs| {
+            let is_it = |blob: &str, of| lock_of(blob).as_ref() == Some(name) && of == Some(token.get());
+            blobs.live().find(|(blob, _, of)| is_it(blob, *of)).map(|(_, ends_us, _)| ends_us)
+        });
+        ends_us.map(|ends_us| self.service.to_run(ends_us))
+    }
+
+    fn live(&self) -> Vec<LiveEntry> {
+        // A lease without a token is one of token 0, which no client has.
+        self.service.inspect(|blobs| {
+            let leased =
+                blobs.live().filter_map(|(blob, _, token)| Some((lock_of(blob)?, token.unwrap_or(0))));
+            leased.map(|(name, token)| LiveEntry { name, token: Some(token), is_free_to_go: false }).collect()
+        })
+    }
+
+    fn violations(&self, events: &Events<'_>) -> Vec<Violation> {
+        let grants = self.service.inspect(|blobs| blobs.grants.clone());
+        let orphans = grants.iter().filter_map(|grant| self.orphan(grant, events));
+        orphans.chain(self.unnoticed_breaks(events)).collect()
+    }
+}
+
+impl AzureServers {
+    /// Returns a violation if a process left a lease that none of its clients had, although nothing prevented it from a release.
+    fn orphan(&self, grant: &Grant, events: &Events<'_>) -> Option<Violation> {
+        let name = lock_of(&grant.blob)?;
+        let (at, ends) = (self.service.to_run(grant.at_us), self.service.to_run(grant.ends_us));
+        let window = (Duration::from_nanos(at), Duration::from_nanos(at) + LONGEST_UNHELD);
+        let was_held = grant.token.is_some_and(|token| events.record.had_hold(&name, token));
+        let (process, life) = grant.process;
+        let is_orphan = ends > nanos(window.1)
+            && !was_held
+            && !grant.is_broken
+            && events.lives[process] == life
+            && !self.plan.is_disturbed(process, window);
+        is_orphan.then(|| {
+            let what = format!("orphan: no client has the lease of {name} of p{process}, or releases it");
+            Violation::new(at, "orphan", what)
+        })
+    }
+
+    /// Returns the holds that were broken, and went on although nothing prevented their holders from noticing.
+    fn unnoticed_breaks(&self, events: &Events<'_>) -> Vec<Violation> {
+        let unnoticed = events.record.broken.iter().filter_map(|(name, token, at)| {
+            let section = events.record.section(name, *token)?;
+            let process = section.client[1..].split('.').next()?.parse::<usize>().ok()?;
+            let broken = Duration::from_nanos(*at);
+            let (since, until) = (broken.saturating_sub(LONGEST_AFTERMATH), broken + LONGEST_UNNOTICED);
+            let is_disturbed = self.plan.is_disturbed(process, (since, until))
+                || self.plan.is_noisy && since < self.plan.time(FAULTS_END);
+            (section.end() > nanos(until) && !is_disturbed).then(|| {
+                let what = format!("unnoticed break: {} holds {name} although it was broken", section.client);
+                Violation::new(*at, "break", what)
+            })
+        });
+        unnoticed.collect()
+    }
+}
+
+/// Returns the lock with this blob; `None` for a waiter marker or a notice.
+fn lock_of(blob: &str) -> Option<LockName> {
+    let name = blob.strip_prefix(PREFIX).filter(|name| !name.contains('_'));
+    LockName::new(name?).ok()
+}

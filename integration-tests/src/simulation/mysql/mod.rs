@@ -1,0 +1,162 @@
+//! The server of the real MySQL store. The store sends it the statements that a real server gets, over connections that break.
+//!
+//! | module | part |
+//! |---|---|
+//! | [`node`] | the server: its connections and its clock |
+//! | [`statement`] | the calls of the routines, as text |
+//! | [`database`] | the tables and the routines |
+//!
+//! The driver, `sqlx`, is replaced: it opens its own sockets. Each routine is one step here; a real server runs some of them as several
+//! transactions, and interleaves their statements.
+
+pub mod database;
+pub mod node;
+pub mod statement;
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use polylock_core::{Clock, FencingToken, LockName, SystemClock, simulation::Connecting};
+use polylock_sql::mysql::{Config, simulation};
+
+use self::{
+    database::Grant,
+    node::{LastRelease, Node},
+};
+use super::{
+    check::Violation,
+    network::{Network, nanos},
+    plan::{Plan, stream},
+    process::LocalClock,
+    servers::{Events, Life, LiveEntry, Opening, Servers},
+    socket::Wires,
+    time::Time,
+    timeline::Timeline,
+};
+
+/// The greatest time on the server's clock at the begin of a run, in nanoseconds.
+const CLOCK_SPREAD: u64 = 200_000_000_000;
+
+/// The time limit of an operation.
+const OPERATION_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The longest time after a grant in which its release is sent, at the latest, unless the process has no connection: the time limits of the
+/// claim and of two further operations.
+const LONGEST_UNSENT: Duration = Duration::from_secs(3);
+
+/// The pause between attempts to open the store.
+const REOPEN: Duration = Duration::from_millis(50);
+
+/// The server of a run.
+#[derive(Debug)]
+pub struct MySqlServers {
+    plan: Plan,
+    wires: Arc<Wires>,
+    node: Arc<Node>,
+}
+
+impl MySqlServers {
+    /// Creates the server of `plan`, which is up.
+    #[must_use]
+    pub fn new(
+        plan: &Plan,
+        (time, network, timeline): (Arc<Time>, Arc<Network>, Arc<Timeline>),
+    ) -> Arc<Self> {
+        let clock = LocalClock::draw_within(time.clone(), &mut stream(plan.seed, &[9]), CLOCK_SPREAD);
+        let node = Node::new(clock, plan.planted, (time.clone(), timeline), stream(plan.seed, &[8]));
+        Arc::new(Self { plan: plan.clone(), wires: Wires::new(plan.seed, time, network, u64::MAX), node })
+    }
+}
+
+impl Servers for MySqlServers {
+    fn open(self: Arc<Self>, _: Life) -> Opening {
+        Box::pin(async move {
+            loop {
+                let config = Config::new("mysql://n0/app").unwrap_or_else(|error| unreachable!("{error}"));
+                let config = config.operation_timeout(OPERATION_TIMEOUT);
+                match simulation::connect(config, "n0".to_owned()).await {
+                    Ok(store) => return store,
+                    Err(error) => assert!(error.is_temporary(), "{}", error.chain()),
+                }
+                SystemClock.sleep_until(SystemClock.now() + REOPEN).await;
+            }
+        })
+    }
+
+    fn connect(&self, process: Life, address: &str) -> Connecting {
+        self.wires.connect(process, address, std::slice::from_ref(&self.node))
+    }
+
+    fn end_process(&self, process: usize) {
+        self.wires.end_process(process);
+    }
+
+    fn pause(&self, _: usize) {
+        self.node.pause();
+    }
+
+    fn resume(&self, _: usize) {
+        self.node.resume();
+    }
+
+    fn crash(&self, _: usize) {
+        self.node.crash();
+    }
+
+    fn restart(&self, _: usize) {
+        self.node.restart();
+    }
+
+    fn expires(&self, name: &LockName, token: FencingToken) -> Option<u64> {
+        let expires_us = self.node.inspect(|database| database.expires(name, token));
+        expires_us.map(|expires_us| self.node.to_run(expires_us))
+    }
+
+    fn live(&self) -> Vec<LiveEntry> {
+        self.node.inspect(|database| database.live())
+    }
+
+    fn violations(&self, events: &Events<'_>) -> Vec<Violation> {
+        let grants = self.node.inspect(|database| database.grants.clone());
+        let was_held = |grant: &&Grant| events.record.had_hold(&grant.name, grant.token.cast_unsigned());
+        let held: Vec<_> = grants.iter().filter(was_held).map(|grant| &grant.request).collect();
+        let releases = self.node.releases();
+        let orphans = grants.iter().filter(|grant| !held.contains(&&grant.request));
+        orphans.filter_map(|grant| self.orphan(grant, &releases, events)).collect()
+    }
+}
+
+impl MySqlServers {
+    /// Returns a violation if no release of a grant was sent or executed after it, although its process was alive and connected.
+    ///
+    /// A process whose connections fail can't release. If the request was released before the grant, its process has had no other reason to
+    /// open a connection.
+    fn orphan(
+        &self,
+        grant: &Grant,
+        releases: &BTreeMap<Vec<u8>, LastRelease>,
+        events: &Events<'_>,
+    ) -> Option<Violation> {
+        let at = self.node.to_run(grant.at_us);
+        let (process, life) = grant.owner.strip_prefix('p')?.split_once('.')?;
+        let (process, life): (usize, u64) = (process.parse().ok()?, life.parse().ok()?);
+        let is_alive = events.lives.get(process) == Some(&life);
+        let released = releases.get(&grant.request);
+        let from = Duration::from_nanos(at);
+        let since = from.saturating_sub(OPERATION_TIMEOUT);
+        let until = from + LONGEST_UNSENT;
+        // A release may wait for a connection that is being opened, or for other operations that do.
+        let has_connected = || self.wires.has_connected(process, 0, &(nanos(since)..nanos(until)));
+        let is_disturbed =
+            self.plan.is_disturbed(process, (since, until)) || released.is_none() && has_connected();
+        let was_released = released.is_some_and(|LastRelease { sent, executed }| {
+            // A release may be on its way, or lost and not repeated before its time limit.
+            let is_in_progress = sent > executed && sent + nanos(OPERATION_TIMEOUT) >= at;
+            *sent.max(executed) >= at || is_in_progress
+        });
+        (is_alive && !is_disturbed && !was_released).then(|| {
+            let Grant { name, token, .. } = grant;
+            let what = format!("orphan: no client of p{process} has token {token} of {name}, or releases it");
+            Violation::new(at, "orphan", what)
+        })
+    }
+}

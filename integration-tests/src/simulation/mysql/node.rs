@@ -1,0 +1,246 @@
+//! The server: its connections and its clock.
+
+use std::{
+    collections::BTreeMap,
+    mem,
+    sync::{Arc, Mutex, MutexGuard, Weak},
+};
+
+use fastrand::Rng;
+use polylock_core::sync::lock;
+use polylock_sql::mysql::simulation::{END, Row, encode};
+
+use super::{
+    database::{self, Database},
+    statement::{Argument, Call},
+};
+use crate::simulation::{
+    listener::{Listener, Stop},
+    plan::Planted,
+    process::LocalClock,
+    socket::{Acceptor, Connection, Segment},
+    time::Time,
+    timeline::Timeline,
+};
+
+/// The time on the server's clock at the begin of a run, in microseconds since 1970.
+const EPOCH_US: i64 = 1_700_000_000_000_000;
+
+/// The server.
+#[derive(Debug)]
+pub struct Node {
+    this: Weak<Self>,
+    time: Arc<Time>,
+    clock: LocalClock,
+    timeline: Arc<Timeline>,
+    /// The last release of each request.
+    releases: Mutex<BTreeMap<Vec<u8>, LastRelease>>,
+    state: Mutex<State>,
+}
+
+/// The last release of a request.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct LastRelease {
+    /// The time at which it was sent.
+    pub sent: u64,
+    /// The time at which the last one was executed, if any was.
+    pub executed: u64,
+}
+
+#[derive(Debug)]
+struct State {
+    random: Rng,
+    listener: Listener,
+    is_paused: bool,
+    /// The statements that have waited, and are to be ended after a pause.
+    waited: Vec<Waiting>,
+    database: Database,
+}
+
+/// A statement that waits for a change in the queues.
+#[derive(Debug)]
+struct Waiting {
+    connection: u64,
+    process: usize,
+    batch: Vec<u8>,
+    nearest: i64,
+}
+
+impl Node {
+    /// Creates a server that is up, with empty tables.
+    #[must_use]
+    pub fn new(
+        clock: LocalClock,
+        planted: Option<Planted>,
+        (time, timeline): (Arc<Time>, Arc<Timeline>),
+        random: Rng,
+    ) -> Arc<Self> {
+        let state = State {
+            random,
+            listener: Listener::default(),
+            is_paused: false,
+            waited: Vec::new(),
+            database: Database::new(planted),
+        };
+        Arc::new_cyclic(|this| Self {
+            this: this.clone(),
+            time,
+            clock,
+            timeline,
+            releases: Mutex::default(),
+            state: Mutex::new(state),
+        })
+    }
+
+    /// Returns the time of the server's clock, in microseconds since 1970.
+    fn now_us(&self) -> i64 {
+        EPOCH_US + (self.clock.now() / 1000).cast_signed()
+    }
+
+    /// Returns the time of the run at which the server's clock shows `us`.
+    #[must_use]
+    pub fn to_run(&self, us: i64) -> u64 {
+        self.clock.to_run((us - EPOCH_US).max(0).cast_unsigned() * 1000)
+    }
+
+    /// Calls `look` with the tables at the present time.
+    pub fn inspect<T>(&self, look: impl FnOnce(&Database) -> T) -> T {
+        let mut state = self.lock();
+        state.database.now_us = self.now_us();
+        look(&state.database)
+    }
+
+    /// Returns the last release of each request.
+    #[must_use]
+    pub fn releases(&self) -> BTreeMap<Vec<u8>, LastRelease> {
+        lock(&self.releases).clone()
+    }
+
+    fn record_release(&self, call: &Call<'_>, time: fn(&mut LastRelease) -> &mut u64) {
+        if let Some(request) = call.released() {
+            let mut releases = lock(&self.releases);
+            *time(releases.entry(request.to_vec()).or_default()) = self.time.now();
+        }
+    }
+
+    /// Executes the statements that have arrived on `connection`, and sends the replies.
+    fn read(&self, state: &mut State, connection: &Connection) {
+        let number = connection.number;
+        while let Some(statement) = state.listener.input(number).and_then(take_message) {
+            let Some(call) = Call::parse(&statement) else { unreachable!("{statement}") };
+            self.record_release(&call, |release| &mut release.executed);
+            state.database.now_us = self.now_us();
+            let process = connection.process.0;
+            if let ("watch", [batch, _, length]) = (call.routine, &call.arguments[..]) {
+                let watched = state.database.watch(batch.bytes());
+                if !watched.is_final() && length.int() > 0 {
+                    let nearest = watched.nearest();
+                    let waiting =
+                        Waiting { connection: number, process, batch: batch.bytes().to_vec(), nearest };
+                    let (this, length) = (self.this.clone(), length.int().cast_unsigned() * 1000);
+                    self.time.at(self.time.now() + length, move || {
+                        this.upgrade().into_iter().for_each(|node| node.wake(&waiting));
+                    });
+                    continue;
+                }
+                self.reply(state, (number, process), "watch", &[], &[watched.row(None)]);
+                continue;
+            }
+            let Some(rows) = state.database.execute(&call) else { unreachable!("{statement}") };
+            self.reply(state, (number, process), call.routine, &call.arguments, &rows);
+        }
+    }
+
+    fn reply(
+        &self,
+        state: &State,
+        (connection, process): (u64, usize),
+        routine: &str,
+        arguments: &[Argument],
+        rows: &[Row],
+    ) {
+        self.timeline.note("server", || {
+            let (arguments, rows) = (database::shown(arguments), database::shown_rows(rows));
+            format!("p{process} {routine} {arguments}: {rows}")
+        });
+        state.listener.send(connection, encode(rows));
+    }
+
+    /// Ends a statement that has waited.
+    fn wake(&self, waiting: &Waiting) {
+        let mut state = self.lock();
+        let Waiting { connection, process, batch, nearest } = waiting;
+        if state.is_paused {
+            let (batch, nearest) = (batch.clone(), *nearest);
+            state.waited.push(Waiting { connection: *connection, process: *process, batch, nearest });
+        } else if state.listener.input(*connection).is_some() {
+            state.database.now_us = self.now_us();
+            let row = state.database.watch(batch).row(Some(*nearest));
+            self.reply(&state, (*connection, *process), "watch", &[], &[row]);
+        }
+    }
+
+    /// Stops the server.
+    pub fn pause(&self) {
+        let mut state = self.lock();
+        state.is_paused = true;
+        state.listener.pause();
+    }
+
+    /// Continues, and executes the statements that have arrived.
+    pub fn resume(&self) {
+        let (waited, arrived) = {
+            let mut state = self.lock();
+            state.is_paused = false;
+            (mem::take(&mut state.waited), state.listener.resume())
+        };
+        waited.iter().for_each(|waiting| self.wake(waiting));
+        for (connection, segment) in arrived {
+            self.receive(&connection, &segment);
+        }
+    }
+
+    /// Ends the server. Statements that have arrived are lost.
+    pub fn crash(&self) {
+        let mut state = self.lock();
+        let stop = if state.random.bool() { Stop::Refuses } else { Stop::Silent };
+        state.listener.crash(stop);
+        state.database.restart();
+    }
+
+    /// Starts the server again.
+    pub fn restart(&self) {
+        self.lock().listener.restart();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+}
+
+/// Takes the first complete message from `bytes`.
+fn take_message(bytes: &mut Vec<u8>) -> Option<String> {
+    let end = bytes.iter().position(|byte| *byte == END)?;
+    let message = bytes.drain(..=end).take(end).collect();
+    String::from_utf8(message).ok()
+}
+
+impl Acceptor for Node {
+    fn number(&self) -> usize {
+        0
+    }
+
+    fn receive(&self, connection: &Arc<Connection>, segment: &Segment) {
+        let mut state = self.lock();
+        if state.listener.receive(connection, segment) {
+            self.read(&mut state, connection);
+        }
+    }
+
+    fn record(&self, _: &Connection, sent: &mut Vec<u8>) {
+        while let Some(statement) = take_message(sent) {
+            let call = Call::parse(&statement);
+            call.iter().for_each(|call| self.record_release(call, |release| &mut release.sent));
+        }
+    }
+}
