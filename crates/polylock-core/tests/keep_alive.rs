@@ -202,3 +202,53 @@ async fn a_reply_from_the_time_in_the_queue_does_not_end_a_hold() {
     }
     guard.release().await.unwrap();
 }
+
+/// The replies to the first keep-alives that find a request in the queue are delayed.
+#[derive(Debug, Default)]
+struct DelayedReplies {
+    /// The times at which such keep-alives were received.
+    received: watch::Sender<Vec<Moment>>,
+    delivered: watch::Sender<bool>,
+}
+
+impl DelayedReplies {
+    /// Waits until `count` of them were received; returns their times.
+    async fn received(&self, count: usize) -> Vec<Moment> {
+        self.received.subscribe().wait_for(|received| received.len() >= count).await.unwrap().clone()
+    }
+}
+
+#[async_trait]
+impl KeepAlives for DelayedReplies {
+    async fn execute(&self, store: &dyn Backend, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
+        let outcomes = store.keep_alive(requests).await?;
+        if outcomes.contains(&KeepAlive::Queued) {
+            self.received.send_modify(|received| received.push(SystemClock.now()));
+            self.delivered.subscribe().wait_for(|delivered| *delivered).await.unwrap();
+        }
+        Ok(outcomes)
+    }
+}
+
+/// 1. A waiter sends a keep-alive every third of its lease, and receives no replies.
+/// 2. All replies arrive at once. Each is older than a third of the lease, except the last one.
+/// 3. The waiter continues to send a keep-alive every third of its lease.
+#[tokio::test]
+async fn replies_that_arrive_together_cause_no_burst_of_keep_alives() {
+    const DELAYED: usize = 6;
+    const LATER: usize = 5;
+    let lease = TTL / 3;
+    let store = altered(DelayedReplies::default());
+    let locks = locks(store.clone());
+    let holder = locks.lock("a").ttl(100 * lease).acquire().await.unwrap();
+    let waiter = tokio::spawn(locks.lock("a").ttl(lease).acquire());
+    store.keep_alives.received(DELAYED).await;
+    let ended = SystemClock.now();
+    store.keep_alives.delivered.send_replace(true);
+    let received = store.keep_alives.received(DELAYED + LATER).await;
+    let took = received[DELAYED + LATER - 1].since(ended);
+    let (steady, count) = (lease / 3, u32::try_from(LATER).unwrap());
+    assert!(took > steady * count / 2, "{LATER} keep-alives in {took:?}, one each {steady:?} expected");
+    holder.release().await.unwrap();
+    waiter.await.unwrap().unwrap().release().await.unwrap();
+}

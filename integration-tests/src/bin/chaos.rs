@@ -70,6 +70,9 @@ struct Options {
     /// The number of clients of each of the four processes
     #[arg(long, default_value_t = CLIENTS)]
     clients: usize,
+    /// Most sections are short, on many locks, so there are many of them
+    #[arg(long, conflicts_with = "peer")]
+    dense: bool,
     /// Plant this bug; with --worker, the name of the bug in that program
     #[arg(long)]
     planted: Option<String>,
@@ -179,7 +182,8 @@ async fn rounds(
     for seed in first..first + options.rounds {
         let length = Duration::from_secs(options.seconds);
         let (worker, kinds) = (worker.clone(), kinds.clone());
-        let run = Run { configuration, seed, length, kinds, clients: options.clients, peer, planted, worker };
+        let (clients, is_dense) = (options.clients, options.dense);
+        let run = Run { configuration, seed, length, kinds, clients, is_dense, peer, planted, worker };
         if !one(&run, options.record.as_deref()).await? {
             return Ok(ExitCode::FAILURE);
         }
@@ -200,8 +204,8 @@ async fn series(
     for (configuration, planted, length) in runs {
         let seed = fastrand::u64(..1 << 32);
         let kinds = configuration.faults.to_vec();
-        let (clients, peer, worker) = (CLIENTS, None, worker()?);
-        let run = Run { configuration, seed, length, kinds, clients, peer, planted, worker };
+        let (clients, is_dense, peer, worker) = (CLIENTS, false, None, worker()?);
+        let run = Run { configuration, seed, length, kinds, clients, is_dense, peer, planted, worker };
         all_succeed &= one(&run, record).await?;
     }
     Ok(if all_succeed { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -67,6 +67,12 @@ impl Observed {
             |fault: &Applied| fault.action.kind() == Kind::ClientKill && section.released == Some(fault.from);
         section.open && self.applied.iter().any(is_kill)
     }
+
+    /// Returns true if the error names a full disk, which a server had then.
+    fn is_out_of_room(&self, at: u64, what: &str) -> bool {
+        let mut full = self.applied.iter().filter(|fault| fault.action.kind() == Kind::FullDisk);
+        what.contains("disk is full") && full.any(|fault| (fault.from..=fault.to).contains(&at))
+    }
 }
 
 /// A hold that the store has shown.
@@ -138,7 +144,8 @@ pub fn check(observed: &Observed, configuration: &Configuration, is_fifo: bool) 
     found.extend(idle(observed, &disturbances, configuration));
     // The holds of killed clients are known by their owners.
     found.extend(orphans(observed, &Disturbances::of(observed, configuration, Duration::ZERO)));
-    found.extend(observed.errors.iter().map(|(at, what)| Found::new(*at, "error", what.clone())));
+    let errors = observed.errors.iter().filter(|(at, what)| !observed.is_out_of_room(*at, what));
+    found.extend(errors.map(|(at, what)| Found::new(*at, "error", what.clone())));
     found.extend(observed.found.iter().cloned());
     found.sort_by_key(|found| found.violation.at);
     found
@@ -162,7 +169,11 @@ impl Disturbances {
         let faults = faults.map(|fault| match fault.action {
             // Its locks, and those that it is granted by its last messages, expire.
             Action::KillClient(_) => (fault.from, fault.to.saturating_add(of_dead)),
-            Action::KillServer(_) if configuration.restores => (fault.from, fault.to.saturating_add(lease)),
+            Action::KillServer(_) | Action::RestoreServer(_) | Action::FillDisk(_)
+                if configuration.restores =>
+            {
+                (fault.from, fault.to.saturating_add(lease))
+            }
             // A lease may last longer by the step, after the clock is set back.
             Action::StepClock { .. } => (fault.from, fault.to.saturating_add(lease + nanos(LONGEST_STEP))),
             _ => (fault.from, fault.to),
@@ -320,6 +331,20 @@ mod tests {
         observed.applied =
             vec![Applied { action: Action::StopServers { first: 0, count: 1 }, from: S, to: 4 * S }];
         assert_eq!(kinds(&observed), [""; 0]);
+    }
+
+    #[test]
+    fn an_error_is_found_unless_a_full_disk_explains_it() {
+        let errors = vec![(2 * S, "p0.0.0 the server's disk is full".to_owned())];
+        let mut observed = Observed { errors, ..Observed::default() };
+        assert_eq!(kinds(&observed), ["error"]);
+        let fault = |from| Applied { action: Action::FillDisk(0), from, to: 4 * S };
+        observed.applied = vec![fault(3 * S)];
+        assert_eq!(kinds(&observed), ["error"]);
+        observed.applied = vec![fault(S)];
+        assert_eq!(kinds(&observed), [""; 0]);
+        observed.errors[0].1 = "p0.0.0 it is unknown".to_owned();
+        assert_eq!(kinds(&observed), ["error"]);
     }
 
     #[test]

@@ -42,9 +42,18 @@ const LONG: [&str; 2] = ["leader", "backup"];
 /// The lock for which a crowd waits.
 const CROWDED: &str = "crowded";
 
+/// The number of further locks in a dense run.
+const MANY: usize = 32;
+
 /// Returns the names of all locks.
-pub fn names() -> impl Iterator<Item = &'static str> {
-    BUSY.into_iter().chain(RARE).chain(LONG).chain([CROWDED])
+pub fn names() -> impl Iterator<Item = String> {
+    let fixed = BUSY.into_iter().chain(RARE).chain(LONG).chain([CROWDED]).map(str::to_owned);
+    fixed.chain((0..MANY).map(many))
+}
+
+/// Returns the name of a lock of a dense run.
+fn many(number: usize) -> String {
+    format!("many/{number}")
 }
 
 /// A process notes each pause of its own that is longer, with the time.
@@ -70,6 +79,8 @@ pub struct Work {
     pub leases: (u64, u64),
     /// The bug of its clients.
     pub bug: Option<ClientBug>,
+    /// True for many short sections, on many locks.
+    pub is_dense: bool,
 }
 
 impl Work {
@@ -83,7 +94,7 @@ impl Work {
         words
             .chain([directory])
             .chain(numbers)
-            .chain([self.bug.map_or("", ClientBug::name).to_owned()])
+            .chain([self.bug.map_or("", ClientBug::name).to_owned(), self.is_dense.to_string()])
             .collect()
     }
 }
@@ -255,7 +266,9 @@ impl Client {
         }
         while !self.process.stops.load(SeqCst) {
             let idle = if self.random.u8(..4) == 0 { 1..60 } else { 0..2 };
-            pause(between(&mut self.random, idle)).await;
+            if !self.process.work.is_dense || self.random.u8(..16) == 0 {
+                pause(between(&mut self.random, idle)).await;
+            }
             if role == Role::Holder { self.long_section().await } else { self.section().await }
         }
     }
@@ -270,8 +283,13 @@ impl Client {
     async fn section(&mut self) {
         let modes = self.process.locks.capabilities().modes;
         let random = &mut self.random;
+        let is_dense = self.process.work.is_dense && random.u8(..16) > 0;
         let is_rare = random.u8(..4) == 0;
-        let name = if is_rare { RARE[random.usize(..RARE.len())] } else { BUSY[random.usize(..BUSY.len())] };
+        let name = match (is_dense, is_rare) {
+            (true, _) => many(random.usize(..MANY)),
+            (false, true) => RARE[random.usize(..RARE.len())].to_owned(),
+            (false, false) => BUSY[random.usize(..BUSY.len())].to_owned(),
+        };
         let is_shared = random.u8(..3) == 0 && modes.contains(Mode::Shared);
         let mode = if is_shared { Mode::Shared } else { Mode::Exclusive };
         let way = match random.u8(..12) {
@@ -282,6 +300,7 @@ impl Client {
         };
         // The long ones are rare, because all others wait for them.
         let lasts = match random.u16(..400) {
+            _ if is_dense => Duration::ZERO,
             0 => between(random, 300..2500),
             1..=40 => between(random, 2..40),
             _ => between(random, 0..2),
@@ -293,7 +312,7 @@ impl Client {
             651..=660 if !self.process.stops.load(SeqCst) => End::ReleaseAfter(between(random, 1..100)),
             _ => End::Drop,
         };
-        self.hold(name, mode, way, lasts, end).await;
+        self.hold(&name, mode, way, lasts, end).await;
     }
 
     /// Acquires, holds and releases the lock.

@@ -37,14 +37,17 @@ pub struct Configuration {
 /// A promise, as the kind of a violation.
 pub type Promise = &'static str;
 
-/// All faults but steps of a server's clock, the last ones.
-const ALL: &[Kind] = Kind::ALL.split_at(Kind::ALL.len() - 1).0;
-
 /// Steps of the servers' clocks, and processes that are stopped.
 const CLOCKS: &[Kind] = &[Kind::ClockStep, Kind::ClientStop];
 
 /// All faults, except those that break or delay connections: a lock that belongs to a connection ends with it.
 const CONNECTED: &[Kind] = &[Kind::ClientStop, Kind::ClientKill, Kind::ServerStop, Kind::Crowd];
+
+/// Full disks of servers.
+const DISKS: &[Kind] = &[Kind::FullDisk, Kind::ServerStop, Kind::ClientStop];
+
+/// Servers that return to old data.
+const SNAPSHOTS: &[Kind] = &[Kind::OldSnapshot, Kind::ClientStop];
 
 /// Deaths of servers, and delays.
 const DEATHS: &[Kind] = &[Kind::ServerKill, Kind::ServerStop, Kind::Delay];
@@ -57,7 +60,7 @@ const PROMISED: Configuration = Configuration {
     target: "",
     settings: &[],
     keys: "",
-    faults: ALL,
+    faults: Kind::COMMON,
     leases: (1500, 10_000),
     restores: false,
     unpromised: &[],
@@ -95,18 +98,24 @@ const SQL_CLOCK: Configuration = Configuration {
     ..PROMISED
 };
 
+/// A PostgreSQL database that survives a kill.
+const POSTGRES: Configuration = Configuration {
+    name: "postgres",
+    target: "postgres",
+    settings: &["wal_writer_delay=10s"],
+    restores: true,
+    keys: SQL,
+    ..PROMISED
+};
+
+/// A MariaDB database.
+const MARIADB: Configuration = Configuration { name: "mariadb", target: "mariadb", keys: SQL, ..PROMISED };
+
 /// All configurations: first those with all promises.
 pub const CONFIGURATIONS: &[Configuration] = &[
     Configuration { name: "sqlite", target: "sqlite_full", keys: SQL, ..PROMISED },
-    Configuration {
-        name: "postgres",
-        target: "postgres",
-        settings: &["wal_writer_delay=10s"],
-        restores: true,
-        keys: SQL,
-        ..PROMISED
-    },
-    Configuration { name: "mariadb", target: "mariadb", keys: SQL, ..PROMISED },
+    POSTGRES,
+    MARIADB,
     Configuration {
         name: "postgres_pessimistic",
         target: "postgres_pessimistic",
@@ -147,6 +156,11 @@ pub const CONFIGURATIONS: &[Configuration] = &[
         faults: &[Kind::ClockStep, Kind::ClientStop, Kind::ClientKill, Kind::ServerStop],
         ..ZOOKEEPER
     },
+    Configuration { name: "postgres_disk", faults: DISKS, ..POSTGRES },
+    Configuration { name: "mariadb_disk", faults: DISKS, ..MARIADB },
+    Configuration { name: "redis_disk", faults: DISKS, ..REDIS },
+    Configuration { name: "redlock3_disk", faults: DISKS, ..REDLOCK3 },
+    Configuration { name: "zookeeper_disk", faults: DISKS, ..ZOOKEEPER },
     Configuration {
         name: "redis_clock",
         faults: CLOCKS,
@@ -163,6 +177,37 @@ pub const CONFIGURATIONS: &[Configuration] = &[
     },
     Configuration { name: "postgres_clock", target: "postgres", ..SQL_CLOCK },
     Configuration { name: "mariadb_clock", target: "mariadb", ..SQL_CLOCK },
+    Configuration {
+        name: "redis_snapshot",
+        faults: SNAPSHOTS,
+        restores: true,
+        unpromised: &["overlap", "token"],
+        why: "A server that is restored from a snapshot forgets the locks and tokens since then",
+        ..REDIS
+    },
+    Configuration {
+        name: "redlock3_snapshot",
+        faults: SNAPSHOTS,
+        restores: true,
+        unpromised: &["overlap", "token"],
+        why: "A server that is restored from a snapshot forgets the votes since then",
+        ..REDLOCK3
+    },
+    Configuration {
+        name: "postgres_snapshot",
+        faults: SNAPSHOTS,
+        unpromised: &["overlap", "token"],
+        why: "As for redis_snapshot",
+        ..POSTGRES
+    },
+    Configuration {
+        name: "mariadb_snapshot",
+        faults: SNAPSHOTS,
+        restores: true,
+        unpromised: &["overlap", "token"],
+        why: "As for redis_snapshot",
+        ..MARIADB
+    },
     Configuration {
         name: "redis_volatile",
         target: "redis",
@@ -233,6 +278,9 @@ impl Configuration {
         let own = targets::own_with(self.target, self.settings, self.keys)?;
         if self.faults.contains(&Kind::ClockStep) {
             block_in_place(|| own.servers.all().iter().for_each(PrivateServer::detach_wall_clock));
+        }
+        if self.faults.contains(&Kind::FullDisk) {
+            block_in_place(|| own.servers.all().iter().try_for_each(PrivateServer::limit_disk))?;
         }
         Ok(own)
     }

@@ -63,11 +63,18 @@ pub enum Kind {
     Crowd,
     /// The wall clock of a server is stepped, and stepped back.
     ClockStep,
+    /// The disk of a server has no room for a time.
+    FullDisk,
+    /// A server is killed, and started again with its data of some time before.
+    OldSnapshot,
 }
 
 impl Kind {
-    /// All kinds; last the one that ends leases early in stores that keep time by their servers' wall clocks.
-    pub const ALL: [Self; 11] = [
+    /// The kinds for which a store needs no configuration of its own.
+    pub const COMMON: &[Self] = Self::ALL.split_at(10).0;
+
+    /// All kinds.
+    pub const ALL: [Self; 13] = [
         Self::ClientStop,
         Self::ClientKill,
         Self::ServerStop,
@@ -79,6 +86,8 @@ impl Kind {
         Self::OneConnection,
         Self::Crowd,
         Self::ClockStep,
+        Self::FullDisk,
+        Self::OldSnapshot,
     ];
 
     /// Returns its name in the record.
@@ -96,6 +105,8 @@ impl Kind {
             Self::OneConnection => "one connection",
             Self::Crowd => "crowd",
             Self::ClockStep => "clock step",
+            Self::FullDisk => "full disk",
+            Self::OldSnapshot => "old snapshot",
         }
     }
 
@@ -132,6 +143,10 @@ pub enum Action {
     One(Route, u64, Direction, Flow),
     /// This number of clients of the process waits for one lock.
     Crowd(usize, usize),
+    /// The disk of the server has no room.
+    FillDisk(usize),
+    /// The server is killed at the end, and started again with its data of the begin.
+    RestoreServer(usize),
     /// The wall clock of the server is set ahead by this time, or back.
     StepClock {
         /// The server.
@@ -167,6 +182,8 @@ impl Action {
             Self::Late(..) => Kind::LateDelivery,
             Self::One(..) => Kind::OneConnection,
             Self::Crowd(..) => Kind::Crowd,
+            Self::FillDisk(_) => Kind::FullDisk,
+            Self::RestoreServer(_) => Kind::OldSnapshot,
             Self::StepClock { .. } => Kind::ClockStep,
         }
     }
@@ -193,6 +210,8 @@ impl fmt::Display for Action {
                 write!(f, "{route} {}: connection {back} from the newest: {flow:?}", name(*way))
             }
             Self::Crowd(process, count) => write!(f, "{count} clients of p{process} wait for one lock"),
+            Self::FillDisk(server) => write!(f, "the disk of server {server} is full"),
+            Self::RestoreServer(server) => write!(f, "server {server} returns to its data of the begin"),
             Self::StepClock { server, is_ahead, by } => {
                 let way = if *is_ahead { "ahead" } else { "back" };
                 write!(f, "the clock of server {server} is set {way} by {by:?}")
@@ -277,6 +296,8 @@ fn draw_action(random: &mut Rng, kind: Kind, servers: usize) -> Action {
             Action::One(route, random.u64(..4), way, flow)
         }
         Kind::Crowd => Action::Crowd(process, random.usize(10..60)),
+        Kind::FullDisk => Action::FillDisk(route.server),
+        Kind::OldSnapshot => Action::RestoreServer(route.server),
         Kind::ClockStep => {
             let (is_ahead, by) = (random.bool(), between(random, 100..LONGEST_STEP_MS));
             Action::StepClock { server: route.server, is_ahead, by }

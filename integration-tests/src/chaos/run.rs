@@ -15,7 +15,7 @@ use tokio::runtime::Handle;
 
 use super::{
     check::{Found, Observed, Shown, Span, check},
-    client::names,
+    client::{Work, names},
     configuration::Configuration,
     peers::{self, Peer},
     plan::{self, Fault, Kind},
@@ -56,6 +56,8 @@ pub struct Run {
     pub kinds: Vec<Kind>,
     /// The number of clients of each process.
     pub clients: usize,
+    /// True for many short sections, on many locks.
+    pub is_dense: bool,
     /// The library, in a run of a peer.
     pub peer: Option<&'static Peer>,
     /// The planted bug.
@@ -99,10 +101,17 @@ impl Run {
         }
         let is_fifo = admin.as_ref().is_some_and(|admin| admin.capabilities().order == Order::Fifo);
         let directory = tempfile::tempdir().unwrap_or_else(|error| panic!("no directory: {error}"));
-        let bug = if let Some(Bug::Client(bug)) = self.planted { Some(bug) } else { None };
-        let site = tokio::task::block_in_place(|| {
-            Site::start(configuration, own, directory.path(), self.seed, self.clients, bug, &self.worker)
-        });
+        let work = Work {
+            url,
+            directory: directory.path().to_owned(),
+            name: String::new(),
+            seed: self.seed,
+            clients: self.clients,
+            leases: configuration.leases,
+            bug: if let Some(Bug::Client(bug)) = self.planted { Some(bug) } else { None },
+            is_dense: self.is_dense,
+        };
+        let site = tokio::task::block_in_place(|| Site::start(own, work, &self.worker));
         let plan = plan::draw(self.seed, self.length, site.server_count(), self.kinds());
         let began = now();
         let is_over = |shown: &[Shown]| {

@@ -14,9 +14,7 @@ use polylock_core::sync::lock;
 
 use super::{
     client::Work,
-    configuration::Configuration,
     plan::{Action, Fault, Kind, PROCESSES, Route},
-    planted::ClientBug,
 };
 use crate::{
     clock::{self, now},
@@ -70,33 +68,15 @@ struct Member {
 }
 
 impl Site {
-    /// Starts the processes of a run, each behind its own proxies. Their histories are written in `directory`.
+    /// Starts the processes of a run, each behind its own proxies. Each has a part in this work, with a name and a seed of its own.
     ///
     /// # Panics
     /// If a process does not open the store.
     #[must_use]
-    pub fn start(
-        configuration: &Configuration,
-        own: Own,
-        directory: &Path,
-        seed: u64,
-        clients: usize,
-        bug: Option<ClientBug>,
-        worker: &Path,
-    ) -> Self {
-        let url = configuration.url(&own);
-        let work = Work {
-            url: url.clone(),
-            directory: directory.to_owned(),
-            name: String::new(),
-            seed,
-            clients,
-            leases: configuration.leases,
-            bug,
-        };
+    pub fn start(own: Own, work: Work, worker: &Path) -> Self {
         let mut site = Self {
             own,
-            url,
+            url: work.url.clone(),
             worker: worker.to_owned(),
             work,
             processes: Vec::new(),
@@ -227,6 +207,16 @@ impl Site {
                 let proxy = self.proxy(route);
                 let number = proxy.counts().connections.saturating_sub(back).max(1);
                 during(&|| proxy.set_one(number, way, flow), &|| proxy.set(way, Flow::Pass));
+            }
+            Action::FillDisk(server) => {
+                let Some(_turn) = idle(&self.servers[server]) else { return };
+                let server = &self.all()[server];
+                during(&|| server.fill_disk(), &|| server.clear_disk());
+            }
+            Action::RestoreServer(server) => {
+                let Some(_turns) = idle(&self.killing).zip(idle(&self.servers[server])) else { return };
+                let server = &self.all()[server];
+                during(&|| server.save(), &|| server.restore());
             }
             Action::StepClock { server, is_ahead, by } => {
                 let Some(_turn) = idle(&self.servers[server]) else { return };

@@ -94,6 +94,11 @@ impl Keeper {
         assert!(status == "0", "exit status {status} of {command}\n{}", self.log());
     }
 
+    /// Runs `command` in the directory to its end, and returns true if it succeeds.
+    pub(super) fn succeeds<S: AsRef<str>>(&mut self, command: impl IntoIterator<Item = S>) -> bool {
+        self.order(&format!("run {}", quoted(command))) == "0"
+    }
+
     /// Runs `command` as the user of the server.
     ///
     /// # Panics

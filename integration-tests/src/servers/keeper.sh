@@ -87,6 +87,8 @@ done
 eval "set -- $last"
 "$@" </dev/null >>log 2>&1
 cd /
+# The server may have a disk of its own.
+umount "$directory" 2>/dev/null
 # More than once, because something that dies can be in the middle of making a file.
 for again in 1 2 3 4 5; do
     rm -rf "$directory" && break

@@ -25,6 +25,7 @@
 //! To add a kind of server, add a module with a `ServerKind` and a `start`, and a line here.
 
 pub mod azurite;
+mod disk;
 mod installed;
 mod keeper;
 pub mod mariadb;

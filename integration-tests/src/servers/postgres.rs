@@ -66,8 +66,9 @@ impl ServerKind for Postgres {
             keeper.run_as_user([initdb.as_str()].iter().chain(&cluster));
         });
         // System V memory outlives a killed server, and there are few such segments.
-        let segment = "sed -n '7s/.* //p' data/postmaster.pid 2>/dev/null | xargs -r ipcrm -m";
-        keeper.finally(["sh", "-c", segment]);
+        let file = keeper.file("data/postmaster.pid");
+        let segment = format!("sed -n '7s/.* //p' {file} 2>/dev/null | xargs -r ipcrm -m");
+        keeper.finally(["sh", "-c", &segment]);
 
         let mut command = vec![postgres.display().to_string(), "-D".to_owned(), keeper.file("data")];
         let mut set = |setting: &str| command.extend(["-c".to_owned(), setting.to_owned()]);

@@ -6,7 +6,7 @@
 //! | [`plan`](mod@plan), [`shrink`](mod@shrink) | the clients and faults of a run, drawn from its seed; a smaller plan that fails |
 //! | [`world`] | a run of a plan |
 //! | [`search`] | the runs of successive seeds, and their record for `docs/safety.md` |
-//! | [`time`], [`network`], [`process`] | virtual time; links; the clock of a process |
+//! | [`time`], [`clock`], [`network`], [`process`] | virtual time; the clocks of machines; links; the surroundings of a process |
 //! | [`workload`] | the clients |
 //! | [`servers`] | the servers, whatever the store |
 //! | [`socket`], [`listener`] | the connections of real clients, and a server's end of them |
@@ -21,6 +21,7 @@
 
 pub mod azure;
 pub mod check;
+pub mod clock;
 pub mod listener;
 pub mod mysql;
 pub mod network;

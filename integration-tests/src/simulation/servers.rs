@@ -32,6 +32,16 @@ pub struct Events<'a> {
     pub lives: &'a [u64],
 }
 
+impl Events<'_> {
+    /// Returns the process of this owner, `p<process>.<life>`, if it is in that life.
+    #[must_use]
+    pub fn living(&self, owner: &str) -> Option<usize> {
+        let (process, life) = owner.strip_prefix('p')?.split_once('.')?;
+        let (process, life): (usize, u64) = (process.parse().ok()?, life.parse().ok()?);
+        (self.lives.get(process) == Some(&life)).then_some(process)
+    }
+}
+
 /// The servers of a run.
 pub trait Servers: fmt::Debug + Send + Sync {
     /// Opens the store in the process that polls the future.

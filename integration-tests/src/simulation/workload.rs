@@ -14,9 +14,9 @@ use polylock_core::{Clock, Error, Guard, Lock, Locks, Mode, Result, SystemClock,
 use polylock_testkit::history::Section;
 
 use super::{
+    clock::LocalClock,
     network::nanos,
     plan::{FAULTS_END, StoreKind, WORK_END, between},
-    process::LocalClock,
     record::Record,
     servers::Servers,
     time::Time,

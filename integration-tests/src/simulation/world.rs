@@ -19,10 +19,11 @@ use tokio::{
 use super::{
     azure::AzureServers,
     check::{self, Violation},
+    clock::LocalClock,
     mysql::MySqlServers,
     network::{Late, Network, Way, nanos},
     plan::{FAULTS_END, Fault, FaultKind, PROCESSES, Plan, RUN_END, StoreKind, WORK_END, stream},
-    process::{LocalClock, Surroundings},
+    process::Surroundings,
     record::Record,
     redis::RedisServers,
     server::Server,

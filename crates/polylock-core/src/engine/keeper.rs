@@ -97,8 +97,13 @@ impl Keeper {
             }
             crate::QueueLease::Absent => return,
         }
-        let waiter =
-            Waiter { request: request.clone(), entry: Arc::downgrade(entry), timer: at, in_flight: false };
+        let waiter = Waiter {
+            request: request.clone(),
+            entry: Arc::downgrade(entry),
+            timer: at,
+            sent,
+            in_flight: false,
+        };
         if let Some(before) = state.waiters.insert(request.id, waiter) {
             state.timers.remove(&(before.timer, request.id));
         }

@@ -17,9 +17,9 @@ use polylock_core::{Clock, FencingToken, LockName, SystemClock, simulation::Conn
 use self::{blobs::Grant, service::Service};
 use super::{
     check::Violation,
+    clock::WallClock,
     network::{Network, nanos},
     plan::{FAULTS_END, Plan, stream},
-    process::LocalClock,
     servers::{Events, Life, LiveEntry, Opening, Servers},
     socket::Wires,
     time::Time,
@@ -63,7 +63,7 @@ impl AzureServers {
         plan: &Plan,
         (time, network, timeline): (Arc<Time>, Arc<Network>, Arc<Timeline>),
     ) -> Arc<Self> {
-        let clock = LocalClock::draw_within(time.clone(), &mut stream(plan.seed, &[9]), CLOCK_SPREAD);
+        let clock = WallClock::draw_within(time.clone(), &mut stream(plan.seed, &[9]), CLOCK_SPREAD);
         let random = stream(plan.seed, &[8]);
         let service = Service::new(clock, plan.planted, (time.clone(), timeline), random);
         let wires = Wires::new(plan.seed, time, network, nanos(LONGEST_DELAY));
@@ -115,7 +115,7 @@ impl Servers for AzureServers {
             let is_it = |blob: &str, of| lock_of(blob).as_ref() == Some(name) && of == Some(token.get());
             blobs.live().find(|(blob, _, of)| is_it(blob, *of)).map(|(_, ends_us, _)| ends_us)
         });
-        ends_us.map(|ends_us| self.service.to_run(ends_us))
+        ends_us.map(|ends_us| self.service.clock.to_run(ends_us))
     }
 
     fn live(&self) -> Vec<LiveEntry> {
@@ -138,7 +138,7 @@ impl AzureServers {
     /// Returns a violation if a process left a lease that none of its clients had, although nothing prevented it from a release.
     fn orphan(&self, grant: &Grant, events: &Events<'_>) -> Option<Violation> {
         let name = lock_of(&grant.blob)?;
-        let (at, ends) = (self.service.to_run(grant.at_us), self.service.to_run(grant.ends_us));
+        let (at, ends) = (self.service.clock.to_run(grant.at_us), self.service.clock.to_run(grant.ends_us));
         let window = (Duration::from_nanos(at), Duration::from_nanos(at) + LONGEST_UNHELD);
         let was_held = grant.token.is_some_and(|token| events.record.had_hold(&name, token));
         let (process, life) = grant.process;

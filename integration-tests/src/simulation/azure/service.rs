@@ -13,22 +13,20 @@ use super::{
     http::{Reply, Request, take_request},
 };
 use crate::simulation::{
+    clock::WallClock,
     listener::{Listener, Stop},
     plan::Planted,
-    process::LocalClock,
     socket::{Acceptor, Connection, Segment},
     time::Time,
     timeline::Timeline,
 };
 
-/// The time on the service's clock at the begin of a run, in microseconds since 1970.
-const EPOCH_US: i64 = 1_700_000_000_000_000;
-
 /// The service.
 #[derive(Debug)]
 pub struct Service {
     time: Arc<Time>,
-    clock: LocalClock,
+    /// Its clock.
+    pub clock: WallClock,
     planted: Option<Planted>,
     timeline: Arc<Timeline>,
     /// The time at which the last request was sent, by connection.
@@ -51,7 +49,7 @@ impl Service {
     /// Creates a service that is up, without a container.
     #[must_use]
     pub fn new(
-        clock: LocalClock,
+        clock: WallClock,
         planted: Option<Planted>,
         (time, timeline): (Arc<Time>, Arc<Timeline>),
         mut random: Rng,
@@ -61,28 +59,17 @@ impl Service {
         Arc::new(Self { time, clock, planted, timeline, sent: Mutex::default(), state: Mutex::new(state) })
     }
 
-    /// Returns the time of the service's clock, in microseconds since 1970.
-    fn now_us(&self) -> i64 {
-        EPOCH_US + (self.clock.now() / 1000).cast_signed()
-    }
-
-    /// Returns the time of the run at which the service's clock shows `us`.
-    #[must_use]
-    pub fn to_run(&self, us: i64) -> u64 {
-        self.clock.to_run((us - EPOCH_US).max(0).cast_unsigned() * 1000)
-    }
-
     /// Calls `look` with the blobs at the present time.
     pub fn inspect<T>(&self, look: impl FnOnce(&Blobs) -> T) -> T {
         let mut state = self.lock();
-        state.blobs.now_us = self.now_us();
+        state.blobs.now_us = self.clock.now_us();
         look(&state.blobs)
     }
 
     /// Executes the requests that have arrived on `connection`, and sends the replies.
     fn read(&self, state: &mut State, connection: &Connection) {
         if let Some(request) = state.listener.input(connection.number).and_then(take_request) {
-            state.blobs.now_us = self.now_us();
+            state.blobs.now_us = self.clock.now_us();
             let reply = self.reply(state, connection, &request);
             self.timeline.note("service", || {
                 let (process, code) = (connection.process.0, reply.shown());
@@ -126,7 +113,7 @@ impl Service {
             0 => state.listener.pause(),
             1 => state.is_busy = true,
             _ => {
-                state.blobs.now_us = self.now_us();
+                state.blobs.now_us = self.clock.now_us();
                 state.blobs.delete_free_blobs();
             }
         }

@@ -24,9 +24,9 @@ use self::{
 };
 use super::{
     check::Violation,
+    clock::WallClock,
     network::{Network, nanos},
     plan::{Plan, stream},
-    process::LocalClock,
     servers::{Events, Life, LiveEntry, Opening, Servers},
     socket::Wires,
     time::Time,
@@ -61,7 +61,7 @@ impl MySqlServers {
         plan: &Plan,
         (time, network, timeline): (Arc<Time>, Arc<Network>, Arc<Timeline>),
     ) -> Arc<Self> {
-        let clock = LocalClock::draw_within(time.clone(), &mut stream(plan.seed, &[9]), CLOCK_SPREAD);
+        let clock = WallClock::draw_within(time.clone(), &mut stream(plan.seed, &[9]), CLOCK_SPREAD);
         let node = Node::new(clock, plan.planted, (time.clone(), timeline), stream(plan.seed, &[8]));
         Arc::new(Self { plan: plan.clone(), wires: Wires::new(plan.seed, time, network, u64::MAX), node })
     }
@@ -108,7 +108,7 @@ impl Servers for MySqlServers {
 
     fn expires(&self, name: &LockName, token: FencingToken) -> Option<u64> {
         let expires_us = self.node.inspect(|database| database.expires(name, token));
-        expires_us.map(|expires_us| self.node.to_run(expires_us))
+        expires_us.map(|expires_us| self.node.clock.to_run(expires_us))
     }
 
     fn live(&self) -> Vec<LiveEntry> {
@@ -136,10 +136,8 @@ impl MySqlServers {
         releases: &BTreeMap<Vec<u8>, LastRelease>,
         events: &Events<'_>,
     ) -> Option<Violation> {
-        let at = self.node.to_run(grant.at_us);
-        let (process, life) = grant.owner.strip_prefix('p')?.split_once('.')?;
-        let (process, life): (usize, u64) = (process.parse().ok()?, life.parse().ok()?);
-        let is_alive = events.lives.get(process) == Some(&life);
+        let at = self.node.clock.to_run(grant.at_us);
+        let process = events.living(&grant.owner)?;
         let released = releases.get(&grant.request);
         let from = Duration::from_nanos(at);
         let since = from.saturating_sub(OPERATION_TIMEOUT);
@@ -153,7 +151,7 @@ impl MySqlServers {
             let is_in_progress = sent > executed && sent + nanos(OPERATION_TIMEOUT) >= at;
             *sent.max(executed) >= at || is_in_progress
         });
-        (is_alive && !is_disturbed && !was_released).then(|| {
+        (!is_disturbed && !was_released).then(|| {
             let Grant { name, token, .. } = grant;
             let what = format!("orphan: no client of p{process} has token {token} of {name}, or releases it");
             Violation::new(at, "orphan", what)

@@ -15,23 +15,21 @@ use super::{
     statement::{Argument, Call},
 };
 use crate::simulation::{
+    clock::WallClock,
     listener::{Listener, Stop},
     plan::Planted,
-    process::LocalClock,
     socket::{Acceptor, Connection, Segment},
     time::Time,
     timeline::Timeline,
 };
-
-/// The time on the server's clock at the begin of a run, in microseconds since 1970.
-const EPOCH_US: i64 = 1_700_000_000_000_000;
 
 /// The server.
 #[derive(Debug)]
 pub struct Node {
     this: Weak<Self>,
     time: Arc<Time>,
-    clock: LocalClock,
+    /// Its clock.
+    pub clock: WallClock,
     timeline: Arc<Timeline>,
     /// The last release of each request.
     releases: Mutex<BTreeMap<Vec<u8>, LastRelease>>,
@@ -70,7 +68,7 @@ impl Node {
     /// Creates a server that is up, with empty tables.
     #[must_use]
     pub fn new(
-        clock: LocalClock,
+        clock: WallClock,
         planted: Option<Planted>,
         (time, timeline): (Arc<Time>, Arc<Timeline>),
         random: Rng,
@@ -92,21 +90,10 @@ impl Node {
         })
     }
 
-    /// Returns the time of the server's clock, in microseconds since 1970.
-    fn now_us(&self) -> i64 {
-        EPOCH_US + (self.clock.now() / 1000).cast_signed()
-    }
-
-    /// Returns the time of the run at which the server's clock shows `us`.
-    #[must_use]
-    pub fn to_run(&self, us: i64) -> u64 {
-        self.clock.to_run((us - EPOCH_US).max(0).cast_unsigned() * 1000)
-    }
-
     /// Calls `look` with the tables at the present time.
     pub fn inspect<T>(&self, look: impl FnOnce(&Database) -> T) -> T {
         let mut state = self.lock();
-        state.database.now_us = self.now_us();
+        state.database.now_us = self.clock.now_us();
         look(&state.database)
     }
 
@@ -129,7 +116,7 @@ impl Node {
         while let Some(statement) = state.listener.input(number).and_then(take_message) {
             let Some(call) = Call::parse(&statement) else { unreachable!("{statement}") };
             self.record_release(&call, |release| &mut release.executed);
-            state.database.now_us = self.now_us();
+            state.database.now_us = self.clock.now_us();
             let process = connection.process.0;
             if let ("watch", [batch, _, length]) = (call.routine, &call.arguments[..]) {
                 let watched = state.database.watch(batch.bytes());
@@ -174,7 +161,7 @@ impl Node {
             let (batch, nearest) = (batch.clone(), *nearest);
             state.waited.push(Waiting { connection: *connection, process: *process, batch, nearest });
         } else if state.listener.input(*connection).is_some() {
-            state.database.now_us = self.now_us();
+            state.database.now_us = self.clock.now_us();
             let row = state.database.watch(batch).row(Some(*nearest));
             self.reply(&state, (*connection, *process), "watch", &[], &[row]);
         }

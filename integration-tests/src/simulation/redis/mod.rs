@@ -23,9 +23,9 @@ use polylock_redis::{redlock, single};
 use self::node::{Grant, Node};
 use super::{
     check::Violation,
+    clock::WallClock,
     network::{Network, nanos},
     plan::{Plan, Planted, StoreKind, stream},
-    process::LocalClock,
     servers::{Events, Life, LiveEntry, Opening, Servers},
     socket::Wires,
     time::Time,
@@ -66,7 +66,7 @@ impl RedisServers {
             let random = stream(plan.seed, &[8, number as u64]);
             let clock = &mut stream(plan.seed, &[9, number as u64]);
             let spread = if keeps_data { CLOCK_SPREAD.0 } else { CLOCK_SPREAD.1 };
-            let clock = LocalClock::draw_within(time.clone(), clock, spread);
+            let clock = WallClock::draw_within(time.clone(), clock, spread);
             let changes = planted::changes(plan.planted);
             let keeps_data = keeps_data && plan.planted != Some(Planted::RedlockNoDelay);
             let node = Node::new(number, clock, keeps_data, changes, timeline.clone(), random);
@@ -137,7 +137,7 @@ impl Servers for RedisServers {
         let [node] = &self.nodes[..] else { return None };
         let key = format!("{{{}}}:h:{}", locks::NAMESPACE, name.as_str());
         let holds = node.inspect(|database| locks::held(database, &key));
-        holds.iter().find(|hold| hold.token == token.as_i64()).map(|hold| node.to_run(hold.expires_us))
+        holds.iter().find(|hold| hold.token == token.as_i64()).map(|hold| node.clock.to_run(hold.expires_us))
     }
 
     fn live(&self) -> Vec<LiveEntry> {
@@ -167,18 +167,13 @@ impl RedisServers {
         let was_held = |(name, token): &(LockName, i64)| events.record.had_hold(name, token.cast_unsigned());
         let held: BTreeSet<_> =
             grants.iter().filter(|(lock, _)| was_held(lock)).map(|(_, grant)| &grant.request).collect();
-        // The process of an owner that is alive.
-        let alive = |owner: &[u8]| {
-            let (process, life) = std::str::from_utf8(owner).ok()?.strip_prefix('p')?.split_once('.')?;
-            let (process, life): (usize, u64) = (process.parse().ok()?, life.parse().ok()?);
-            (events.lives.get(process) == Some(&life)).then_some(process)
-        };
+        let living = |owner: &[u8]| events.living(std::str::from_utf8(owner).ok()?);
         let was_connected = |process: usize, grant: &Grant| {
             let window = grant.at..grant.at + nanos(LONGEST_UNSENT);
             !self.wires.has_connected(process, grant.server, &window)
         };
         let is_orphan = |grant: &Grant| {
-            alive(&grant.owner).is_some_and(|process| was_connected(process, grant))
+            living(&grant.owner).is_some_and(|process| was_connected(process, grant))
                 && !held.contains(&grant.request)
                 && !ended.contains(&(grant.server, grant.request.clone()))
         };

@@ -17,21 +17,19 @@ use super::{
     scripts::{Changes, Scripts},
 };
 use crate::simulation::{
+    clock::WallClock,
     listener::{Listener, Stop},
-    process::LocalClock,
     socket::{Acceptor, Connection, Segment},
     timeline::Timeline,
 };
-
-/// The time on the servers' clocks at the begin of a run, in microseconds since 1970.
-const EPOCH_US: i64 = 1_700_000_000_000_000;
 
 /// A server.
 #[derive(Debug)]
 pub struct Node {
     /// Its number in the run.
     pub number: usize,
-    clock: LocalClock,
+    /// Its clock.
+    pub clock: WallClock,
     /// True if a restart keeps the data.
     keeps_data: bool,
     /// The texts of the scripts that are replaced, for a planted bug.
@@ -78,7 +76,7 @@ impl Node {
     #[must_use]
     pub fn new(
         number: usize,
-        clock: LocalClock,
+        clock: WallClock,
         keeps_data: bool,
         changes: Changes,
         timeline: Arc<Timeline>,
@@ -96,18 +94,6 @@ impl Node {
         };
         let (calls, state) = (Mutex::default(), Mutex::new(state));
         Arc::new(Self { number, clock, keeps_data, changes, timeline, calls, state })
-    }
-
-    /// Returns the time of the server's clock, in microseconds since 1970.
-    #[must_use]
-    pub fn now_us(&self) -> i64 {
-        EPOCH_US + (self.clock.now() / 1000).cast_signed()
-    }
-
-    /// Returns the time of the run at which the server's clock shows `us`.
-    #[must_use]
-    pub fn to_run(&self, us: i64) -> u64 {
-        self.clock.to_run((us - EPOCH_US).max(0).cast_unsigned() * 1000)
     }
 
     /// Returns the run id.
@@ -131,7 +117,7 @@ impl Node {
     /// Calls `look` with the data at the present time.
     pub fn inspect<T>(&self, look: impl FnOnce(&mut Database) -> T) -> T {
         let mut state = self.lock();
-        state.database.now_us = self.now_us();
+        state.database.now_us = self.clock.now_us();
         look(&mut state.database)
     }
 
@@ -163,7 +149,7 @@ impl Node {
         let number = connection.number;
         let mut out = BTreeMap::<u64, Vec<u8>>::new();
         while let Some(command) = state.listener.input(number).and_then(take_command) {
-            state.database.now_us = self.now_us();
+            state.database.now_us = self.clock.now_us();
             let replies = self.run(state, connection, &command);
             replies.iter().for_each(|reply| reply.encode(out.entry(number).or_default()));
             for (channel, message) in mem::take(&mut state.database.published) {
@@ -224,7 +210,7 @@ impl Node {
                 shown_reply(&reply)
             )
         });
-        let at = self.clock.to_run(self.clock.now());
+        let at = self.clock.to_run(self.clock.now_us());
         state.record_grants(at, self.number, script.purpose, arguments);
         reply
     }

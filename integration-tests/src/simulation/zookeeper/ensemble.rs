@@ -27,9 +27,9 @@ use super::{
     tree::Tree,
 };
 use crate::simulation::{
+    clock::LocalClock,
     network::{Network, nanos},
     plan::{FAULTS_END, PROCESSES, Planted, stream},
-    process::LocalClock,
     time::{MS, Time},
     timeline::Timeline,
 };

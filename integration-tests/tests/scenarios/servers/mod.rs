@@ -2,6 +2,7 @@
 
 mod blobs;
 mod databases;
+mod disk;
 mod ends;
 mod ensemble;
 mod family;

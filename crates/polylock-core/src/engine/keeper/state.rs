@@ -64,15 +64,38 @@ pub(super) struct Waiter {
     pub(super) request: Arc<Request>,
     pub(super) entry: Weak<WaiterLease>,
     pub(super) timer: Moment,
+    /// The time at which the last claim or keep-alive was sent.
+    pub(super) sent: Moment,
     pub(super) in_flight: bool,
 }
 
 impl Waiter {
     /// Records that a keep-alive has been sent. Without a reply in time, another one is sent.
     pub(super) fn sent(&mut self, now: Moment, timers: &mut BTreeSet<(Moment, RequestId)>) {
-        self.in_flight = true;
+        (self.sent, self.in_flight) = (now, true);
         self.timer = now + self.request.queue_lease() / 3;
         timers.insert((self.timer, self.request.id));
+    }
+
+    /// Applies the outcome of the keep-alive that was sent at `sent`. The replies that arrive at the end of an outage cause no burst of
+    /// keep-alives: one that was overtaken by another keep-alive leaves the timer to that one, and a request without a queue entry has
+    /// nothing to be extended before its next claim.
+    fn apply(
+        &mut self,
+        sent: Moment,
+        now: Moment,
+        outcome: &KeepAlive,
+        timers: &mut BTreeSet<(Moment, RequestId)>,
+    ) {
+        if sent >= self.sent {
+            let from = if *outcome == KeepAlive::Queued { sent } else { now };
+            timers.remove(&(self.timer, self.request.id));
+            (self.timer, self.in_flight) = (from + self.request.queue_lease() / 3, false);
+            timers.insert((self.timer, self.request.id));
+        }
+        if let Some(entry) = self.entry.upgrade() {
+            entry.apply(sent, outcome);
+        }
     }
 }
 
@@ -135,12 +158,7 @@ impl State {
         }
         let Self { holds, waiters, timers, .. } = self;
         if let Some(waiter) = waiters.get_mut(&request.id) {
-            timers.remove(&(waiter.timer, request.id));
-            (waiter.timer, waiter.in_flight) = (sent + request.queue_lease() / 3, false);
-            timers.insert((waiter.timer, request.id));
-            if let Some(entry) = waiter.entry.upgrade() {
-                entry.apply(sent, &outcome);
-            }
+            waiter.apply(sent, now, &outcome, timers);
             return None;
         }
         let kept = holds.get_mut(&request.id)?;
