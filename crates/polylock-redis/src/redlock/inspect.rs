@@ -80,14 +80,17 @@ pub(super) fn read_status((holders, waiters): StatusParts) -> Status {
     Status { holder, waiters: waiters.collect() }
 }
 
-/// Returns the holder that a majority of `count` servers has voted for. The mark of a break counts only if a majority has it.
-fn elected(votes: Vec<Entry>, count: usize) -> Option<Entry> {
+/// Returns the holder that a majority of `count` servers has voted for. The votes of `missing` servers are unknown: a request that has a
+/// majority with them counts as the holder, because a break that does not find it would report that there is nothing to break. The mark
+/// of a break counts only if a majority has it.
+fn elected(votes: Vec<Entry>, missing: usize, count: usize) -> Option<Entry> {
     let mut by_token = HashMap::<_, Vec<Entry>>::new();
     for entry in votes {
         by_token.entry(entry.token).or_default().push(entry);
     }
     // A request with less than a majority is about to withdraw its votes, or its client has died.
-    let votes = by_token.into_values().find(|votes| votes.len() >= quorum(count))?;
+    let may_hold = by_token.into_iter().filter(|(_, votes)| votes.len() + missing >= quorum(count));
+    let (_, votes) = may_hold.max_by_key(|(token, votes)| (votes.len(), *token))?;
     let marks = votes.iter().filter_map(|entry| entry.broken.clone());
     let marked = votes.len() - votes.iter().filter(|entry| entry.broken.is_none()).count();
     let broken = if marked >= quorum(count) { most_frequent(marks) } else { None };
@@ -112,7 +115,10 @@ impl Inspect for RedlockBackend {
             }
         };
         let (mut votes, mut waiters) = (Vec::new(), HashMap::<_, Entry>::new());
-        for status in self.majority(Operation::Inspect, TIMEOUT, send).await? {
+        let (statuses, count) =
+            (self.majority(Operation::Inspect, TIMEOUT, send).await?, self.servers.nodes.len());
+        let missing = count - statuses.len();
+        for status in statuses {
             votes.extend(status.holder);
             for (channel, entry) in status.waiters {
                 let longest = waiters.entry(channel).or_insert_with(|| entry.clone());
@@ -121,7 +127,7 @@ impl Inspect for RedlockBackend {
                 }
             }
         }
-        let holder = elected(votes, self.servers.nodes.len());
+        let holder = elected(votes, missing, count);
         let mut waiters: Vec<Entry> = waiters.into_values().collect();
         waiters.sort_by_key(|entry| Reverse(entry.age));
         Ok(LockStatus::new(name.clone(), holder.into_iter().collect(), waiters))
@@ -178,10 +184,23 @@ mod tests {
 
     #[test]
     fn a_holder_has_a_majority_and_is_broken_by_a_majority() {
-        assert_eq!(elected(vec![vote(7, None), vote(8, None)], 3), None);
+        assert_eq!(elected(vec![vote(7, None), vote(8, None)], 0, 3), None);
+        let token = |votes: Vec<Entry>| elected(votes, 1, 3).and_then(|holder| holder.token);
+        assert_eq!(
+            token(vec![vote(7, None)]),
+            FencingToken::new(7),
+            "the server without a reply may have the other vote"
+        );
+        assert_eq!(
+            token(vec![vote(7, None), vote(8, None)]),
+            FencingToken::new(8),
+            "the later one is more likely"
+        );
+        assert_eq!(token(vec![vote(7, None), vote(8, None), vote(7, None)]), FencingToken::new(7));
+        assert_eq!(elected(vec![vote(7, None)], 1, 5), None, "two are no majority of five");
         let holder = |marks: [Option<&str>; 4]| {
             let votes = marks.map(|mark| vote(7, mark));
-            elected(votes.into(), 5).unwrap().broken.and_then(|notice| notice.by).map(|by| by.to_string())
+            elected(votes.into(), 1, 5).unwrap().broken.and_then(|notice| notice.by).map(|by| by.to_string())
         };
         assert_eq!(holder([Some("a"), Some("a"), None, None]), None);
         assert_eq!(holder([Some("a"), Some("b"), Some("b"), None]).as_deref(), Some("b"));

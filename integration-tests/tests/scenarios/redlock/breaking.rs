@@ -89,6 +89,27 @@ async fn a_break_at_a_minority_fails_and_does_not_end_the_hold() {
     setup.wait_until_free().await;
 }
 
+/// The hold has two votes, and the server with one of them does not reply to the operator.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hold_whose_votes_are_not_all_known_is_shown_and_broken() {
+    let setup = Setup::shared(3);
+    let operator = setup.other_route();
+    let (locks, operators) = (setup.open("&polylock.ttl=3s").await, operator.open("").await);
+    setup.disconnect(2);
+    let guard = locks.lock("n").acquire().await.unwrap();
+    setup.wait_for_votes(&[1, 1, 0]).await;
+    operator.disconnect(1);
+    let status = operators.inspect("n").await.unwrap();
+    assert_eq!(status.holders[0].token, Some(guard.fencing_token()));
+    let broken = operators.break_lock("n").reason("the mark").await.unwrap();
+    assert_eq!(broken.len(), 1);
+    setup.reconnect(2);
+    assert_eq!(guard.lost().await, LostReason::Broken(notice("the mark")));
+    drop(guard);
+    setup.wait_until_free().await;
+    assert!(operators.inspect("n").await.unwrap().holders.is_empty());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_break_by_force_frees_the_lock_and_notifies_the_former_holder() {
     let setup = Setup::shared(5);

@@ -225,6 +225,13 @@ pub(super) const MUTANTS: &[Mutant] = &[
         test: ("scenarios", "redlock::breaking::a_broken_vote_is_not_restored"),
     },
     Mutant {
+        name: "Redlock: a break finds no hold whose votes are not all known",
+        file: "crates/polylock-redis/src/redlock/inspect.rs",
+        from: "votes.len() + missing >= quorum(count)",
+        to: "votes.len() >= quorum(count)",
+        test: ("scenarios", "redlock::breaking::a_hold_whose_votes_are_not_all_known_is_shown_and_broken"),
+    },
+    Mutant {
         name: "Redlock: marks on a minority end a hold",
         file: "crates/polylock-redis/src/redlock/tally.rs",
         from: "(self.replies.len() - lost < quorum)",
