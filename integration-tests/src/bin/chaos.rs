@@ -9,8 +9,8 @@ use std::{
 
 use clap::{Parser, Subcommand};
 use polylock_integration_tests::chaos::{
-    check::Found,
     configuration::{self, CONFIGURATIONS, Configuration},
+    observed::Found,
     page,
     peers::{self, PEERS, Peer},
     plan::Kind,
@@ -73,7 +73,7 @@ struct Options {
     /// Most sections are short, on many locks, so there are many of them
     #[arg(long, conflicts_with = "peer")]
     dense: bool,
-    /// Plant this bug; with --worker, the name of the bug in that program
+    /// Plant this bug; with --worker, that program has it
     #[arg(long)]
     planted: Option<String>,
     /// Draw only faults of this kind, such as "late delivery"; may be repeated
@@ -162,9 +162,9 @@ async fn rounds(
     let planted = match &options.planted {
         None => None,
         Some(name) => {
-            let known = Bug::of(configuration).find(|bug| bug.name() == name);
-            let in_worker = options.worker.is_some().then(|| Bug::Worker(String::leak(name.clone())));
-            let Some(bug) = known.or(in_worker) else {
+            let bugs = Bug::of(configuration).filter(|_| options.worker.is_none());
+            let in_code = Bug::in_code_of(configuration).filter(|_| options.worker.is_some());
+            let Some(bug) = bugs.chain(in_code).find(|bug| bug.name() == name) else {
                 eprintln!("there is no bug {name:?} for {}: see `chaos list`", configuration.name);
                 return Ok(ExitCode::FAILURE);
             };

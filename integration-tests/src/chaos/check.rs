@@ -5,12 +5,13 @@ use std::{
     time::Duration,
 };
 
+use polylock_core::Mode;
 use polylock_testkit::history::{self, Section};
 
 use super::{
     configuration::Configuration,
-    plan::{Action, Kind, LONGEST_STEP},
-    site::Applied,
+    disturbances::Disturbances,
+    observed::{Found, Observed, Shown, process_of},
 };
 use crate::simulation::{
     check::{self, Violation},
@@ -27,104 +28,15 @@ const IDLE: Duration = Duration::from_secs(3);
 /// The time for which the store shows a hold that its client has released, or has not been notified of yet.
 const ORPHAN: Duration = Duration::from_secs(1);
 
-/// From a time to another, in nanoseconds.
-pub type Span = (u64, u64);
+/// Four of five hand-overs to a waiting request take less time while no fault happens. A client whose notifications do not arrive checks
+/// its lock from time to time.
+const HANDOVER: Duration = Duration::from_millis(100);
 
-/// Everything that was seen in a run.
-#[derive(Debug, Default)]
-pub struct Observed {
-    /// The sections of all processes.
-    pub sections: Vec<Section>,
-    /// The times at which a process did not run, by its name.
-    pub stalls: BTreeMap<String, Vec<Span>>,
-    /// The errors that only a bug explains, with their times.
-    pub errors: Vec<(u64, String)>,
-    /// The faults.
-    pub applied: Vec<Applied>,
-    /// The process ids of killed processes.
-    pub killed: Vec<u32>,
-    /// The holds that the store has shown while no fault happened.
-    pub shown: Vec<Shown>,
-    /// The violations that were found in another way than in the history.
-    pub found: Vec<Found>,
-}
+/// The time after which a request is in the queue while no fault happens.
+const QUEUED: Duration = Duration::from_millis(100);
 
-impl Observed {
-    /// Ends the holds of killed processes when these were killed: their clients hold nothing from then on.
-    pub fn end_at_kills(&mut self) {
-        for section in self.sections.iter_mut().filter(|section| section.open && section.released.is_none()) {
-            let kills = self.applied.iter().filter(|fault| {
-                matches!(fault.action, Action::KillClient(process) if section.client.starts_with(&format!("p{process}.")))
-            });
-            section.released = kills.map(|fault| fault.from).filter(|at| *at >= section.acquired).min();
-        }
-    }
-
-    /// Returns true if this hold ended when its process was killed.
-    #[must_use]
-    pub fn ended_at_kill(&self, section: &Section) -> bool {
-        let is_kill =
-            |fault: &Applied| fault.action.kind() == Kind::ClientKill && section.released == Some(fault.from);
-        section.open && self.applied.iter().any(is_kill)
-    }
-
-    /// Returns true if the error names a full disk, which a server had then.
-    fn is_out_of_room(&self, at: u64, what: &str) -> bool {
-        let mut full = self.applied.iter().filter(|fault| fault.action.kind() == Kind::FullDisk);
-        what.contains("disk is full") && full.any(|fault| (fault.from..=fault.to).contains(&at))
-    }
-}
-
-/// A hold that the store has shown.
-#[derive(Debug, Clone)]
-pub struct Shown {
-    /// The name of the lock.
-    pub lock: String,
-    /// The token.
-    pub token: u64,
-    /// The owner, which ends with the process id.
-    pub owner: String,
-    /// The time of the first look at the store that has shown it, and of the last one.
-    pub span: Span,
-}
-
-/// A violation, and the part of the history that shows it.
-#[derive(Debug, Clone)]
-pub struct Found {
-    /// The violation.
-    pub violation: Violation,
-    /// The name of the lock, if it concerns one.
-    pub lock: Option<String>,
-    /// The time from the first request to the end.
-    pub span: Span,
-}
-
-impl Found {
-    /// Creates a violation that concerns no single lock.
-    #[must_use]
-    pub fn new(at: u64, kind: &'static str, what: String) -> Self {
-        Self { violation: Violation::new(at, kind, what), lock: None, span: (at, at) }
-    }
-
-    fn of(violation: &history::Violation) -> Self {
-        use history::Violation as V;
-        let sections = match violation {
-            V::Overlap { first, second }
-            | V::TokenRegression { first, second }
-            | V::RepeatedToken { first, second } => vec![first, second],
-            V::Inversion { waited, overtook } => vec![waited, overtook],
-            V::LateLoss { section } | V::LatePoll { section } => vec![section],
-            _ => Vec::new(),
-        };
-        let violation = Violation::from(violation);
-        let is_overlap = violation.kind == "overlap";
-        let begin = |section: &Section| if is_overlap { section.acquired } else { section.invoked };
-        let from = sections.iter().map(|section| begin(section)).min().unwrap_or(violation.at);
-        let to = sections.iter().map(|section| section.end()).max().unwrap_or(violation.at);
-        let lock = sections.first().map(|section| section.lock.clone());
-        Self { violation, lock, span: (from, to) }
-    }
-}
+/// The number of hand-overs from which their times count.
+const HANDOVERS: usize = 50;
 
 /// Returns all violations, in the order of their times.
 #[must_use]
@@ -134,72 +46,23 @@ pub fn check(observed: &Observed, configuration: &Configuration, is_fifo: bool) 
         |section: &Section| observed.stalls.get(process_of(&section.client)).unwrap_or(&none).clone();
     let mut found: Vec<Found> =
         check::sections(&observed.sections, TOLERANCE, stalls).iter().map(Found::of).collect();
-    let disturbances = Disturbances::of(observed, configuration, configuration.longest_lease());
+    let faults = Disturbances::of(observed, configuration, configuration.longest_lease());
+    let disturbances = faults.and_loads(observed);
     if is_fifo {
         let inversions = history::inversions(&observed.sections);
-        found.extend(
-            inversions.iter().filter(|violation| disturbances.do_not_explain(violation)).map(Found::of),
-        );
+        found.extend(inversions.iter().filter(|violation| faults.do_not_explain(violation)).map(Found::of));
     }
     found.extend(idle(observed, &disturbances, configuration));
+    found.extend(losses(observed, configuration));
+    found.extend(slow(observed, &disturbances, configuration));
     // The holds of killed clients are known by their owners.
-    found.extend(orphans(observed, &Disturbances::of(observed, configuration, Duration::ZERO)));
+    let faults = Disturbances::of(observed, configuration, Duration::ZERO);
+    found.extend(orphans(observed, &faults.and_loads(observed)));
     let errors = observed.errors.iter().filter(|(at, what)| !observed.is_out_of_room(*at, what));
     found.extend(errors.map(|(at, what)| Found::new(*at, "error", what.clone())));
     found.extend(observed.found.iter().cloned());
     found.sort_by_key(|found| found.violation.at);
     found
-}
-
-/// Returns the name of the process of a client.
-#[must_use]
-pub fn process_of(client: &str) -> &str {
-    client.rsplit_once('.').map_or(client, |(process, _)| process)
-}
-
-/// The times in which the store may grant late, or in another order: faults, and pauses of processes. They are sorted by their begin,
-/// and each has the latest end of all up to it.
-struct Disturbances(Vec<Span>);
-
-impl Disturbances {
-    /// The locks of killed clients are disturbed for `of_dead` after the kill.
-    fn of(observed: &Observed, configuration: &Configuration, of_dead: Duration) -> Self {
-        let (lease, of_dead) = (nanos(configuration.longest_lease()), nanos(of_dead));
-        let faults = observed.applied.iter().filter(|fault| fault.action.kind() != Kind::Crowd);
-        let faults = faults.map(|fault| match fault.action {
-            // Its locks, and those that it is granted by its last messages, expire.
-            Action::KillClient(_) => (fault.from, fault.to.saturating_add(of_dead)),
-            Action::KillServer(_) | Action::RestoreServer(_) | Action::FillDisk(_)
-                if configuration.restores =>
-            {
-                (fault.from, fault.to.saturating_add(lease))
-            }
-            // A lease may last longer by the step, after the clock is set back.
-            Action::StepClock { .. } => (fault.from, fault.to.saturating_add(lease + nanos(LONGEST_STEP))),
-            _ => (fault.from, fault.to),
-        });
-        let mut spans: Vec<Span> = faults.chain(observed.stalls.values().flatten().copied()).collect();
-        spans.sort_unstable();
-        let mut latest = 0;
-        for (_, to) in &mut spans {
-            latest = latest.max(*to);
-            *to = latest;
-        }
-        Self(spans)
-    }
-
-    /// Returns the latest end of those that began before `at`, but no later time than `at`.
-    fn last_before(&self, at: u64) -> u64 {
-        let begun = self.0.partition_point(|(from, _)| *from < at);
-        self.0[..begun].last().map_or(0, |(_, to)| (*to).min(at))
-    }
-
-    /// Returns true if no disturbance explains the violation: in one, an entry in the queue may have expired.
-    fn do_not_explain(&self, violation: &&history::Violation) -> bool {
-        let history::Violation::Inversion { waited, overtook } = violation else { return true };
-        let (from, to) = (waited.invoked.min(overtook.invoked), waited.acquired.max(overtook.acquired));
-        self.last_before(to) <= from
-    }
 }
 
 /// Returns the holds that the store has shown for a while although no client had them.
@@ -212,7 +75,7 @@ fn orphans<'o>(observed: &'o Observed, disturbances: &'o Disturbances) -> impl I
     observed.shown.iter().filter(move |shown| is_alive(&shown.owner)).filter_map(move |shown| {
         let Shown { lock, token, span: (from, to), .. } = shown;
         let section = sections.get(&(&**lock, *token));
-        let is_late = to - from >= nanos(ORPHAN) && disturbances.last_before(*to) <= *from;
+        let is_late = to - from >= nanos(ORPHAN) && disturbances.are_absent((*from, *to));
         // A hold that is not released exists until its lease expires.
         let is_orphan = section.is_none_or(|section| !section.open && section.end() < *from);
         let what = || format!("the store shows a hold of {lock} with token {token} that no client has");
@@ -253,11 +116,57 @@ fn idle(observed: &Observed, disturbances: &Disturbances, configuration: &Config
     found
 }
 
+/// Returns the holds that were lost although no fault has concerned their process while they lasted.
+fn losses<'o>(observed: &'o Observed, configuration: &'o Configuration) -> impl Iterator<Item = Found> + 'o {
+    let mut by_process: HashMap<&str, Disturbances> = HashMap::new();
+    observed.sections.iter().filter_map(move |section| {
+        let (span, process) = ((section.acquired, section.lost?), process_of(&section.client));
+        let disturbances = by_process
+            .entry(process)
+            .or_insert_with(|| Disturbances::of_process(observed, configuration, process));
+        disturbances.are_absent(span).then(|| Found {
+            violation: Violation::new(span.1, "loss", format!("lost without a fault: {section}")),
+            lock: Some(section.lock.clone()),
+            span,
+        })
+    })
+}
+
+/// Returns a violation if hand-overs are slow although no fault happens.
+fn slow(observed: &Observed, disturbances: &Disturbances, configuration: &Configuration) -> Option<Found> {
+    // Its clients poll between processes.
+    if configuration.name == "azure" {
+        return None;
+    }
+    let mut by_lock: BTreeMap<&str, Vec<&Section>> = BTreeMap::new();
+    for section in observed.sections.iter().filter(|section| section.mode == Mode::Exclusive) {
+        by_lock.entry(&section.lock).or_default().push(section);
+    }
+    let mut times = Vec::new();
+    for sections in by_lock.values_mut() {
+        sections.sort_by_key(|section| section.acquired);
+        times.extend(sections.array_windows().filter_map(|[one, next]| {
+            let released = one.released.filter(|_| !one.open)?;
+            let waits = next.invoked + nanos(QUEUED) < released;
+            (waits && disturbances.are_absent((released, next.acquired)))
+                .then(|| next.acquired.saturating_sub(released))
+        }));
+    }
+    times.sort_unstable();
+    let limit = *times.get(times.len() * 4 / 5).filter(|_| times.len() >= HANDOVERS)?;
+    let what =
+        format!("one of five of {} hand-overs took {:.0?} or more", times.len(), Duration::from_nanos(limit));
+    let at = observed.sections.iter().map(|section| section.acquired).max().unwrap_or(0);
+    (limit > nanos(HANDOVER)).then(|| Found::new(at, "slow", what))
+}
+
 #[cfg(test)]
 mod tests {
-    use polylock_core::Mode;
 
-    use super::{super::configuration, *};
+    use super::{
+        super::{configuration, plan::Action, site::Applied},
+        *,
+    };
 
     const S: u64 = 1_000_000_000;
 
@@ -360,11 +269,48 @@ mod tests {
     }
 
     #[test]
+    fn a_loss_without_a_fault_is_found() {
+        let mut lost = Section::new("n", "p0.0.3", Mode::Exclusive, 0..2 * S).deadline(4 * S);
+        lost.lost = Some(3 * S);
+        let mut observed = Observed { sections: vec![lost], ..Observed::default() };
+        assert_eq!(kinds(&observed), ["loss"]);
+        let fault = |from, to| Applied { action: Action::KillServer(0), from, to };
+        observed.applied = vec![fault(S, 2 * S), fault(3 * S, 4 * S)];
+        assert_eq!(kinds(&observed), ["loss"], "these faults were before it, and after it");
+        observed.applied = vec![fault(S, 2 * S + 1)];
+        assert_eq!(kinds(&observed), [""; 0]);
+        observed.applied = vec![Applied { action: Action::Crowd(0, 9), from: S, to: 4 * S }];
+        assert_eq!(kinds(&observed), ["loss"], "a crowd is no fault");
+        observed.applied[0].action = Action::Rush(0, 9);
+        assert_eq!(kinds(&observed), ["loss"], "nor is a rush");
+        observed.applied[0].action = Action::StopClient(1);
+        assert_eq!(kinds(&observed), ["loss"], "a fault of another process");
+        observed.applied[0].action = Action::StopClient(0);
+        assert_eq!(kinds(&observed), [""; 0]);
+    }
+
+    #[test]
+    fn slow_hand_overs_are_found_unless_a_fault_explains_them() {
+        let hold =
+            |number: u64, gap: u64| section("p0.0.0", number * S..(number + 1) * S + gap, (number + 2) * S);
+        let of_gap = |gap: u64| (0..60).map(|number| hold(number, gap)).collect();
+        let mut observed = Observed { sections: of_gap(S / 12), ..Observed::default() };
+        assert_eq!(kinds(&observed), [""; 0]);
+        observed.sections = of_gap(S / 8);
+        assert_eq!(kinds(&observed), ["slow"]);
+        observed.sections.truncate(HANDOVERS);
+        assert_eq!(kinds(&observed), [""; 0], "these are too few");
+        observed.sections = of_gap(S / 8);
+        observed.stalls.insert("p0.0".to_owned(), vec![(0, 60 * S)]);
+        assert_eq!(kinds(&observed), [""; 0]);
+    }
+
+    #[test]
     fn a_late_loss_is_found_unless_its_process_was_stopped() {
         let mut late = Section::new("n", "p0.0.3", Mode::Exclusive, 0..S).deadline(2 * S);
         late.lost = Some(4 * S);
         let mut observed = Observed { sections: vec![late], ..Observed::default() };
-        assert_eq!(kinds(&observed), ["late loss"]);
+        assert_eq!(kinds(&observed), ["late loss", "loss"]);
         observed.stalls.insert("p0.0".to_owned(), vec![(S, 4 * S - 1)]);
         assert_eq!(kinds(&observed), [""; 0]);
     }

@@ -36,14 +36,20 @@ const BUSY: [&str; 3] = ["orders", "jobs", "cron"];
 /// The locks that are free most of the time.
 const RARE: [&str; 4] = ["rare/1", "rare/2", "rare/3", "rare/4"];
 
-/// The locks that one client of each process holds for long: these are the holds that a fault may cost.
-const LONG: [&str; 2] = ["leader", "backup"];
+/// The locks that some clients of each process hold for long: these are the holds that a fault may cost.
+const LONG: [&str; 6] = ["leader", "backup", "long/1", "long/2", "long/3", "long/4"];
+
+/// The number of these clients.
+const HOLDERS: usize = 2;
 
 /// The lock for which a crowd waits.
 const CROWDED: &str = "crowded";
 
 /// The number of further locks in a dense run.
 const MANY: usize = 32;
+
+/// The number of tries of each client of a rush.
+const TRIES: usize = 4;
 
 /// Returns the names of all locks.
 pub fn names() -> impl Iterator<Item = String> {
@@ -99,7 +105,8 @@ impl Work {
     }
 }
 
-/// Uses the store until a line `stop` arrives. A line `crowd N` makes N more clients wait for one lock.
+/// Uses the store until a line `stop` arrives. A line `crowd N` makes N more clients wait for one lock, and `rush N` makes N more clients
+/// try locks.
 ///
 /// Prints `ready` when the store is open. At the end it prints `stuck NAME CLIENT INVOKED` for each acquisition that has not ended within
 /// `patience`, then `done`, or `busy` if background work is left.
@@ -121,20 +128,20 @@ pub async fn work(work: Work, patience: Duration) -> io::Result<()> {
     });
     print(&"ready");
     for number in 0..process.work.clients {
-        process.spawn(number, if number == 0 { Role::Holder } else { Role::User });
+        process.spawn(number, if number < HOLDERS { Role::Holder } else { Role::User });
     }
     let (sender, mut lines) = tokio::sync::mpsc::unbounded_channel();
     thread::spawn(move || io::stdin().lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
     let mut next = 1000;
     while let Some(line) = lines.recv().await {
-        match line.split_once(' ') {
-            Some(("crowd", count)) => {
-                for _ in 0..count.parse().unwrap_or(0) {
-                    process.spawn(next, Role::Crowd);
-                    next += 1;
-                }
-            }
+        let (role, count) = match line.split_once(' ') {
+            Some(("crowd", count)) => (Role::Crowd, count),
+            Some(("rush", count)) => (Role::Rush, count),
             _ => break,
+        };
+        for _ in 0..count.parse().unwrap_or(0) {
+            process.spawn(next, role);
+            next += 1;
         }
     }
     process.stops.store(true, SeqCst);
@@ -243,6 +250,8 @@ enum Role {
     Holder,
     /// It is one of many that wait for one lock.
     Crowd,
+    /// It is one of many that try locks.
+    Rush,
 }
 
 struct Client {
@@ -258,11 +267,18 @@ impl Drop for Client {
 }
 
 impl Client {
-    /// Uses locks until the process stops; a crowd uses one lock, once.
+    /// Uses locks until the process stops; a crowd uses one lock, once, and a rush tries a few.
     async fn run(mut self, role: Role) {
         if role == Role::Crowd {
             let lasts = between(&mut self.random, 0..2);
             return self.hold(CROWDED, Mode::Exclusive, Way::Wait, lasts, End::Release).await;
+        }
+        if role == Role::Rush {
+            for _ in 0..TRIES {
+                let name = many(self.random.usize(..MANY));
+                self.hold(&name, Mode::Exclusive, Way::Try, Duration::ZERO, End::Release).await;
+            }
+            return;
         }
         while !self.process.stops.load(SeqCst) {
             let idle = if self.random.u8(..4) == 0 { 1..60 } else { 0..2 };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use polylock_testkit::Missing;
 use tokio::task::block_in_place;
 
-use super::plan::Kind;
+use super::plan::{Kind, Large};
 use crate::{
     servers::{PrivateServer, azurite, redis},
     targets::{self, Own},
@@ -26,6 +26,8 @@ pub struct Configuration {
     pub faults: &'static [Kind],
     /// A short lease and a long one, in milliseconds: each acquisition draws one. With equal ones, the store has a single lease.
     pub leases: (u64, u64),
+    /// The numbers of clients of a large crowd, and of a rush; zero if it has none.
+    pub large: Large,
     /// True if a server that is killed may restore holds that were released. They exist until their leases expire.
     pub restores: bool,
     /// The promises that it does not make, each with the reason. A run is expected to break one of them.
@@ -49,6 +51,9 @@ const DISKS: &[Kind] = &[Kind::FullDisk, Kind::ServerStop, Kind::ClientStop];
 /// Servers that return to old data.
 const SNAPSHOTS: &[Kind] = &[Kind::OldSnapshot, Kind::ClientStop];
 
+/// Faults by which connections end.
+const BREAKS: &[Kind] = &[Kind::Cut, Kind::ServerKill];
+
 /// Deaths of servers, and delays.
 const DEATHS: &[Kind] = &[Kind::ServerKill, Kind::ServerStop, Kind::Delay];
 
@@ -62,10 +67,17 @@ const PROMISED: Configuration = Configuration {
     keys: "",
     faults: Kind::COMMON,
     leases: (1500, 10_000),
+    large: Large { crowd: 0, rush: 0 },
     restores: false,
     unpromised: &[],
     why: "",
 };
+
+/// For a server to which each claim is a message.
+const LARGE: Large = Large { crowd: 2500, rush: 2500 };
+
+/// For a store that carries out thousands of claims in a second.
+const LARGER: Large = Large { rush: 10_000, ..LARGE };
 
 /// A Redis server that survives a kill.
 pub const REDIS: Configuration =
@@ -105,15 +117,31 @@ const POSTGRES: Configuration = Configuration {
     settings: &["wal_writer_delay=10s"],
     restores: true,
     keys: SQL,
+    faults: Kind::RUSHED,
+    large: LARGE,
     ..PROMISED
 };
 
 /// A MariaDB database.
-const MARIADB: Configuration = Configuration { name: "mariadb", target: "mariadb", keys: SQL, ..PROMISED };
+const MARIADB: Configuration = Configuration {
+    name: "mariadb",
+    target: "mariadb",
+    keys: SQL,
+    faults: Kind::RUSHED,
+    large: LARGE,
+    ..PROMISED
+};
 
 /// All configurations: first those with all promises.
 pub const CONFIGURATIONS: &[Configuration] = &[
-    Configuration { name: "sqlite", target: "sqlite_full", keys: SQL, ..PROMISED },
+    Configuration {
+        name: "sqlite",
+        target: "sqlite_full",
+        keys: SQL,
+        faults: Kind::RUSHED,
+        large: LARGER,
+        ..PROMISED
+    },
     POSTGRES,
     MARIADB,
     Configuration {
@@ -132,7 +160,7 @@ pub const CONFIGURATIONS: &[Configuration] = &[
         leases: (2000, 10_000),
         ..PROMISED
     },
-    REDIS,
+    Configuration { faults: Kind::RUSHED, large: LARGER, ..REDIS },
     REDLOCK3,
     Configuration {
         name: "redlock5",
@@ -149,6 +177,13 @@ pub const CONFIGURATIONS: &[Configuration] = &[
         keys: OUTAGE,
         leases: (15_000, 15_000),
         ..PROMISED
+    },
+    Configuration {
+        name: "postgres_listen_off",
+        keys: "polylock.listen=off&polylock.operation_timeout=1s&polylock.outage=2s",
+        faults: Kind::COMMON,
+        large: PROMISED.large,
+        ..POSTGRES
     },
     Configuration {
         name: "zookeeper_clock",
@@ -252,10 +287,20 @@ pub const CONFIGURATIONS: &[Configuration] = &[
         name: "postgres_pessimistic_cut",
         target: "postgres_pessimistic",
         keys: SQL,
-        faults: &[Kind::Cut, Kind::ServerKill, Kind::ClientStop],
+        faults: BREAKS,
         leases: (2000, 10_000),
         unpromised: &["overlap"],
         why: "A lock of the pessimistic strategy ends with its connection, before its holder is notified",
+        ..PROMISED
+    },
+    Configuration {
+        name: "mariadb_pessimistic_cut",
+        target: "mariadb_pessimistic",
+        keys: SQL,
+        faults: BREAKS,
+        leases: (2000, 10_000),
+        unpromised: &["overlap"],
+        why: "As for postgres_pessimistic_cut",
         ..PROMISED
     },
 ];
@@ -298,6 +343,12 @@ impl Configuration {
             "mariadb" => "mysql",
             target => target,
         }
+    }
+
+    /// Returns true if all processes write to one file.
+    #[must_use]
+    pub fn is_file(&self) -> bool {
+        self.target.starts_with("sqlite")
     }
 
     /// Returns true if it makes all promises.

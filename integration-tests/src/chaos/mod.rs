@@ -10,7 +10,9 @@
 //! | [`client`] | the clients of one process, in the program `worker` |
 //! | [`site`] | the servers, processes and proxies of a run, and their faults |
 //! | [`run`](mod@run) | a run: it applies the faults, collects the history and checks it |
-//! | [`check`](mod@check), [`window`] | the promises; the part of the history that shows a violation |
+//! | [`observed`] | everything that was seen, and the violations in it |
+//! | [`check`](mod@check), `disturbances` | the promises; the times in which faults and load explain a late grant |
+//! | [`window`] | the part of the history that shows a violation |
 //! | [`planted`](mod@planted) | bugs that are planted at run time |
 //! | [`peers`](mod@peers) | other lock libraries, in runs with the same faults |
 //! | [`record`](mod@record), [`page`](mod@page) | the result of a run as a line; `docs/safety.md` |
@@ -18,6 +20,8 @@
 pub mod check;
 pub mod client;
 pub mod configuration;
+mod disturbances;
+pub mod observed;
 pub mod page;
 pub mod peers;
 pub mod plan;

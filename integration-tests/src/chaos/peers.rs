@@ -3,8 +3,8 @@
 use std::{path::PathBuf, time::Duration};
 
 use super::{
-    check::Observed,
     configuration::{Configuration, REDIS, REDLOCK3, ZOOKEEPER},
+    observed::Observed,
     plan::Kind,
 };
 use crate::{cargo::workspace, simulation::network::nanos};

@@ -24,6 +24,18 @@ const LONGEST_STEP_MS: u64 = 10_000;
 /// The longest step of a clock.
 pub const LONGEST_STEP: Duration = Duration::from_millis(LONGEST_STEP_MS);
 
+/// The number of clients of a crowd in every store.
+const CROWD: std::ops::Range<usize> = 10..60;
+
+/// The numbers of clients that use the store for a moment.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Large {
+    /// The greatest number of clients of a crowd, which are granted a lock one after the other in a few seconds.
+    pub crowd: usize,
+    /// The number of clients of a rush, which try locks at the same time.
+    pub rush: usize,
+}
+
 /// The most kinds of faults in a period: the fewer there are, the more often each happens.
 const KINDS: usize = 3;
 
@@ -61,6 +73,8 @@ pub enum Kind {
     OneConnection,
     /// Many clients of a process wait for one lock.
     Crowd,
+    /// Thousands of clients of a process try locks, which are free or held for a moment.
+    Rush,
     /// The wall clock of a server is stepped, and stepped back.
     ClockStep,
     /// The disk of a server has no room for a time.
@@ -73,8 +87,11 @@ impl Kind {
     /// The kinds for which a store needs no configuration of its own.
     pub const COMMON: &[Self] = Self::ALL.split_at(10).0;
 
+    /// These, for a store that serves thousands of requests a second.
+    pub const RUSHED: &[Self] = Self::ALL.split_at(11).0;
+
     /// All kinds.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::ClientStop,
         Self::ClientKill,
         Self::ServerStop,
@@ -85,6 +102,7 @@ impl Kind {
         Self::LateDelivery,
         Self::OneConnection,
         Self::Crowd,
+        Self::Rush,
         Self::ClockStep,
         Self::FullDisk,
         Self::OldSnapshot,
@@ -104,6 +122,7 @@ impl Kind {
             Self::LateDelivery => "late delivery",
             Self::OneConnection => "one connection",
             Self::Crowd => "crowd",
+            Self::Rush => "rush",
             Self::ClockStep => "clock step",
             Self::FullDisk => "full disk",
             Self::OldSnapshot => "old snapshot",
@@ -113,7 +132,7 @@ impl Kind {
     /// Returns true if it happens on the way to a server, or in one.
     #[must_use]
     pub const fn needs_servers(self) -> bool {
-        !matches!(self, Self::ClientStop | Self::ClientKill | Self::Crowd)
+        !matches!(self, Self::ClientStop | Self::ClientKill | Self::Crowd | Self::Rush)
     }
 }
 
@@ -143,6 +162,8 @@ pub enum Action {
     One(Route, u64, Direction, Flow),
     /// This number of clients of the process waits for one lock.
     Crowd(usize, usize),
+    /// This number of clients of the process try locks.
+    Rush(usize, usize),
     /// The disk of the server has no room.
     FillDisk(usize),
     /// The server is killed at the end, and started again with its data of the begin.
@@ -182,6 +203,7 @@ impl Action {
             Self::Late(..) => Kind::LateDelivery,
             Self::One(..) => Kind::OneConnection,
             Self::Crowd(..) => Kind::Crowd,
+            Self::Rush(..) => Kind::Rush,
             Self::FillDisk(_) => Kind::FullDisk,
             Self::RestoreServer(_) => Kind::OldSnapshot,
             Self::StepClock { .. } => Kind::ClockStep,
@@ -210,6 +232,7 @@ impl fmt::Display for Action {
                 write!(f, "{route} {}: connection {back} from the newest: {flow:?}", name(*way))
             }
             Self::Crowd(process, count) => write!(f, "{count} clients of p{process} wait for one lock"),
+            Self::Rush(process, count) => write!(f, "{count} clients of p{process} try locks"),
             Self::FillDisk(server) => write!(f, "the disk of server {server} is full"),
             Self::RestoreServer(server) => write!(f, "server {server} returns to its data of the begin"),
             Self::StepClock { server, is_ahead, by } => {
@@ -236,7 +259,7 @@ const fn name(way: Direction) -> &'static str {
 /// Draws the faults of a run of this length, of these kinds, sorted by time. Each period has its own selection of kinds, because some
 /// bugs show only where other faults are absent.
 #[must_use]
-pub fn draw(seed: u64, length: Duration, servers: usize, kinds: &[Kind]) -> Vec<Fault> {
+pub fn draw(seed: u64, length: Duration, servers: usize, kinds: &[Kind], large: Large) -> Vec<Fault> {
     let mut random = stream(seed, &[0]);
     let kinds: Vec<Kind> =
         kinds.iter().copied().filter(|kind| servers > 0 || !kind.needs_servers()).collect();
@@ -256,10 +279,16 @@ pub fn draw(seed: u64, length: Duration, servers: usize, kinds: &[Kind]) -> Vec<
             .collect();
         let gap = [30..300, 100..1000, 500..2000][random.usize(..3)].clone();
         let mut at = begin + between(&mut random, gap.clone());
+        // A period has one large crowd or rush at most, so that all of it is served before the end.
+        let mut large = large;
         while at + QUIET < end && !chosen.is_empty() {
             let kind = chosen[random.usize(..chosen.len())];
             let lasts = draw_length(&mut random, kind).min(end.saturating_sub(QUIET + at));
-            faults.push(Fault { at, lasts, action: draw_action(&mut random, kind, servers) });
+            let action = draw_action(&mut random, kind, servers, large);
+            if matches!(action, Action::Crowd(_, count) | Action::Rush(_, count) if count >= CROWD.end) {
+                large = Large::default();
+            }
+            faults.push(Fault { at, lasts, action });
             at += between(&mut random, gap.clone());
         }
         begin = end;
@@ -278,7 +307,7 @@ fn draw_length(random: &mut Rng, kind: Kind) -> Duration {
     }
 }
 
-fn draw_action(random: &mut Rng, kind: Kind, servers: usize) -> Action {
+fn draw_action(random: &mut Rng, kind: Kind, servers: usize, large: Large) -> Action {
     let process = random.usize(..PROCESSES);
     let route = Route { process, server: random.usize(..servers.max(1)) };
     let way = if random.bool() { Direction::ToServer } else { Direction::ToClient };
@@ -295,7 +324,11 @@ fn draw_action(random: &mut Rng, kind: Kind, servers: usize) -> Action {
             let flow = [Flow::Hold, Flow::Stall, Flow::Delay(draw_delay(random))][random.usize(..3)];
             Action::One(route, random.u64(..4), way, flow)
         }
-        Kind::Crowd => Action::Crowd(process, random.usize(10..60)),
+        Kind::Crowd => {
+            let is_large = large.crowd > 0 && random.u8(..4) == 0;
+            Action::Crowd(process, random.usize(if is_large { CROWD.end..large.crowd } else { CROWD }))
+        }
+        Kind::Rush => Action::Rush(process, large.rush.max(CROWD.start)),
         Kind::FullDisk => Action::FillDisk(route.server),
         Kind::OldSnapshot => Action::RestoreServer(route.server),
         Kind::ClockStep => {
@@ -313,18 +346,20 @@ fn draw_delay(random: &mut Rng) -> Duration {
 mod tests {
     use super::*;
 
+    const LARGE: Large = Large { crowd: 100, rush: 100 };
+
     #[test]
     fn a_seed_determines_the_schedule_and_all_kinds_are_drawn() {
         let schedule = |seed| {
-            let faults = draw(seed, Duration::from_secs(600), 3, &Kind::ALL);
+            let faults = draw(seed, Duration::from_secs(600), 3, &Kind::ALL, LARGE);
             faults.iter().map(|fault| format!("{fault}\n")).collect::<String>()
         };
         assert_eq!(schedule(7), schedule(7));
         assert_ne!(schedule(7), schedule(8));
-        let faults = draw(1, Duration::from_secs(600), 3, &Kind::ALL);
+        let faults = draw(1, Duration::from_secs(600), 3, &Kind::ALL, LARGE);
         assert!(Kind::ALL.iter().all(|kind| faults.iter().any(|fault| fault.action.kind() == *kind)));
         assert!(faults.is_sorted_by_key(|fault| fault.at));
-        let local = draw(1, Duration::from_secs(600), 0, &Kind::ALL);
+        let local = draw(1, Duration::from_secs(600), 0, &Kind::ALL, LARGE);
         assert!(!local.is_empty() && local.iter().all(|fault| !fault.action.kind().needs_servers()));
     }
 }

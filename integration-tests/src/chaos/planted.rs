@@ -117,6 +117,40 @@ static ROUTINES: [RoutineBug; 8] = [
     },
 ];
 
+/// A bug that the program `mutants` plants in a copy of the code, in which it builds the program `worker`.
+#[derive(Debug)]
+pub struct CodeBug {
+    /// Its name as an argument and in the record.
+    pub name: &'static str,
+    meaning: &'static str,
+    /// The name of the configuration that has to find it.
+    pub configuration: &'static str,
+    /// The name of the change of the code.
+    pub mutant: &'static str,
+}
+
+/// The bugs in the code.
+pub static CODE: [CodeBug; 3] = [
+    CodeBug {
+        name: "claims-first",
+        meaning: "claims go before releases, and releases before renewals",
+        configuration: "sqlite",
+        mutant: "claims before releases, and releases before renewals",
+    },
+    CodeBug {
+        name: "no-fallback",
+        meaning: "without notifications, no hand-over is found in the tables",
+        configuration: "postgres_listen_off",
+        mutant: "locks that were handed over are looked up by texts, in PostgreSQL",
+    },
+    CodeBug {
+        name: "kill-by-number",
+        meaning: "a session is ended by the number of its connection, which another one has after a restart",
+        configuration: "mariadb_pessimistic_cut",
+        mutant: "pessimistic: a session of MySQL is identified by its connection's number",
+    },
+];
+
 impl Bug {
     /// Returns the bugs that can be planted in this store.
     pub fn of(configuration: &'static Configuration) -> impl Iterator<Item = Self> {
@@ -126,6 +160,12 @@ impl Bug {
         let forgets = (!is_immune).then_some(Self::Forgets);
         let routines = ROUTINES.iter().filter(|bug| bug.scheme == configuration.scheme()).map(Self::Routine);
         clients.chain(forgets).chain(routines)
+    }
+
+    /// Returns the bugs in the code that this store has to find.
+    pub fn in_code_of(configuration: &'static Configuration) -> impl Iterator<Item = Self> {
+        let bugs = CODE.iter().filter(|bug| bug.configuration == configuration.name);
+        bugs.map(|bug| Self::Worker(bug.name))
     }
 
     /// Returns its name as an argument and in the record.
@@ -141,7 +181,7 @@ impl Bug {
 
     /// Returns its meaning, for the page.
     #[must_use]
-    pub const fn meaning(self) -> &'static str {
+    pub fn meaning(self) -> &'static str {
         match self {
             Self::Client(ClientBug::StoppedClock) => {
                 "the clock of the deadlines stands still while the process is stopped"
@@ -149,7 +189,10 @@ impl Bug {
             Self::Client(ClientBug::SilentLoss) => "a loss is noticed two seconds late",
             Self::Forgets => "the store forgets all its entries every second",
             Self::Routine(bug) => bug.meaning,
-            Self::Worker(_) => "in the code of the library",
+            Self::Worker(name) => match CODE.iter().find(|bug| bug.name == name) {
+                Some(bug) => bug.meaning,
+                None => "in the code of the library",
+            },
         }
     }
 }

@@ -224,10 +224,10 @@ impl Site {
                 let server = &self.all()[server];
                 during(&|| server.set_wall_clock(is_ahead, by), &|| server.reset_wall_clock());
             }
-            Action::Crowd(process, count) => {
+            Action::Crowd(process, count) | Action::Rush(process, count) => {
                 let Some(mut member) = idle(&self.processes[process]) else { return };
                 let entry = self.note_begin(fault.action);
-                member.process.send_line(&format!("crowd {count}"));
+                member.process.send_line(&format!("{} {count}", fault.action.kind().name()));
                 lock(&self.applied)[entry].to = now().as_nanos();
             }
         }

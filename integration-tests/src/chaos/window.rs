@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use polylock_testkit::history::Section;
 
-use super::check::{Found, Observed};
+use super::observed::{Found, Observed};
 use crate::simulation::network::nanos;
 
 /// Faults that ended shortly before the window are shown, too.

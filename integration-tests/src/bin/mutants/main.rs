@@ -5,6 +5,7 @@
 //! cargo run -p polylock-integration-tests --bin mutants release    # those with this text in their name or that of their test
 //! cargo run -p polylock-integration-tests --bin mutants -- --some 8 # a selection that changes daily
 //! cargo run -p polylock-integration-tests --bin mutants -- --list  # the bugs and their tests
+//! cargo run -p polylock-integration-tests --bin mutants -- --chaos  # those that real processes must find under random faults
 //! ```
 //!
 //! With `--some`, those in files that the last commit changed come first.
@@ -13,6 +14,7 @@
 //! the text has changed. It ends the processes that a test leaves. Bugs of different stores do not affect each other's tests, so one of
 //! each is planted at a time. The copy is built below `target/mutants`, with what is built of the dependencies already.
 
+mod chaos;
 mod list;
 mod supervisor;
 
@@ -50,13 +52,20 @@ fn main() -> ExitCode {
                 ExitCode::FAILURE
             });
         }
+        ["--chaos", ref options @ ..] => {
+            return chaos::run(options).unwrap_or_else(|error| {
+                eprintln!("{error}");
+                ExitCode::FAILURE
+            });
+        }
         ["--some", count] => count.parse().map(select).map_err(|_| format!("{count} is not a number")),
         [] => Ok(mutants().collect()),
         [wanted] if !wanted.starts_with('-') => {
             let is_wanted = |mutant: &&Mutant| mutant.name.contains(wanted) || mutant.test.1.contains(wanted);
             Ok(mutants().filter(is_wanted).collect())
         }
-        _ => Err("usage: mutants [PART OF A NAME OR TEST | --some COUNT | --list]".to_owned()),
+        _ => Err("usage: mutants [PART OF A NAME OR TEST | --some COUNT | --chaos [--record FILE] | --list]"
+            .to_owned()),
     };
     let verdict = match chosen {
         Ok(mutants) if mutants.is_empty() => {
@@ -93,12 +102,7 @@ fn select(count: usize) -> Vec<&'static Mutant> {
 
 fn run(mutants: &[&Mutant]) -> io::Result<usize> {
     let began = now();
-    let directory = workspace().join("target/mutants");
-    let copy = directory.join("workspace");
-    mirror(workspace(), &copy)?;
-    let program = directory.join("supervisor");
-    fs::copy(std::env::current_exe()?, &program)?;
-    let lab = Lab { copy, target: link_dependencies(&directory)?, program };
+    let lab = Lab::create()?;
     let mut faults = 0;
     // Without a bug, every test passes.
     let tests: BTreeSet<_> = mutants.iter().map(|mutant| mutant.test).collect();
@@ -199,6 +203,23 @@ struct Lab {
 }
 
 impl Lab {
+    fn create() -> io::Result<Self> {
+        let directory = workspace().join("target/mutants");
+        let copy = directory.join("workspace");
+        mirror(workspace(), &copy)?;
+        let program = directory.join("supervisor");
+        fs::copy(std::env::current_exe()?, &program)?;
+        Ok(Self { copy, target: link_dependencies(&directory)?, program })
+    }
+
+    /// Returns cargo with this command in the copy. It uses the features of the whole workspace, as everything was built before.
+    fn cargo(&self, command: &str) -> Command {
+        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.current_dir(&self.copy).env("CARGO_TARGET_DIR", &self.target);
+        cargo.args([command, "--offline", "--workspace", "--all-features"]);
+        cargo
+    }
+
     /// Builds the copy and runs these tests, a few at a time.
     fn run<'t>(&self, tests: &BTreeSet<Test<'t>>) -> io::Result<BTreeMap<Test<'t>, Outcome>> {
         let programs: BTreeSet<&str> = tests.iter().map(|(program, _)| *program).collect();
@@ -237,11 +258,8 @@ impl Lab {
 
     /// Builds these test programs, and returns their executables, or the error of the compiler.
     fn build(&self, programs: &BTreeSet<&str>) -> io::Result<Result<BTreeMap<String, PathBuf>, String>> {
-        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        cargo.current_dir(&self.copy).env("CARGO_TARGET_DIR", &self.target);
-        cargo.args(["test", "--offline", "--no-run", "--message-format", "json"]);
-        // With the features of the whole workspace, as everything was built before.
-        cargo.args(["--workspace", "--all-features"]);
+        let mut cargo = self.cargo("test");
+        cargo.args(["--no-run", "--message-format", "json"]);
         for program in programs.iter().filter(|program| !program.starts_with(UNITS)) {
             cargo.args(["--test", program]);
         }

@@ -1,0 +1,116 @@
+//! Everything that was seen in a run, and the violations in it.
+
+use std::collections::BTreeMap;
+
+use polylock_testkit::history::{self, Section};
+
+use super::{
+    plan::{Action, Kind},
+    site::Applied,
+};
+use crate::simulation::check::Violation;
+
+/// From a time to another, in nanoseconds.
+pub type Span = (u64, u64);
+
+/// Everything that was seen in a run.
+#[derive(Debug, Default)]
+pub struct Observed {
+    /// The sections of all processes.
+    pub sections: Vec<Section>,
+    /// The times at which a process did not run, by its name.
+    pub stalls: BTreeMap<String, Vec<Span>>,
+    /// The errors that only a bug explains, with their times.
+    pub errors: Vec<(u64, String)>,
+    /// The faults.
+    pub applied: Vec<Applied>,
+    /// The process ids of killed processes.
+    pub killed: Vec<u32>,
+    /// The holds that the store has shown while no fault happened.
+    pub shown: Vec<Shown>,
+    /// The violations that were found in another way than in the history.
+    pub found: Vec<Found>,
+}
+
+impl Observed {
+    /// Ends the holds of killed processes when these were killed: their clients hold nothing from then on.
+    pub fn end_at_kills(&mut self) {
+        for section in self.sections.iter_mut().filter(|section| section.open && section.released.is_none()) {
+            let kills = self.applied.iter().filter(|fault| {
+                matches!(fault.action, Action::KillClient(process) if section.client.starts_with(&format!("p{process}.")))
+            });
+            section.released = kills.map(|fault| fault.from).filter(|at| *at >= section.acquired).min();
+        }
+    }
+
+    /// Returns true if this hold ended when its process was killed.
+    #[must_use]
+    pub fn ended_at_kill(&self, section: &Section) -> bool {
+        let is_kill =
+            |fault: &Applied| fault.action.kind() == Kind::ClientKill && section.released == Some(fault.from);
+        section.open && self.applied.iter().any(is_kill)
+    }
+
+    /// Returns true if the error names a full disk, which a server had then.
+    pub(super) fn is_out_of_room(&self, at: u64, what: &str) -> bool {
+        let mut full = self.applied.iter().filter(|fault| fault.action.kind() == Kind::FullDisk);
+        what.contains("disk is full") && full.any(|fault| (fault.from..=fault.to).contains(&at))
+    }
+}
+
+/// A hold that the store has shown.
+#[derive(Debug, Clone)]
+pub struct Shown {
+    /// The name of the lock.
+    pub lock: String,
+    /// The token.
+    pub token: u64,
+    /// The owner, which ends with the process id.
+    pub owner: String,
+    /// The time of the first look at the store that has shown it, and of the last one.
+    pub span: Span,
+}
+
+/// A violation, and the part of the history that shows it.
+#[derive(Debug, Clone)]
+pub struct Found {
+    /// The violation.
+    pub violation: Violation,
+    /// The name of the lock, if it concerns one.
+    pub lock: Option<String>,
+    /// The time from the first request to the end.
+    pub span: Span,
+}
+
+impl Found {
+    /// Creates a violation that concerns no single lock.
+    #[must_use]
+    pub fn new(at: u64, kind: &'static str, what: String) -> Self {
+        Self { violation: Violation::new(at, kind, what), lock: None, span: (at, at) }
+    }
+
+    pub(super) fn of(violation: &history::Violation) -> Self {
+        use history::Violation as V;
+        let sections = match violation {
+            V::Overlap { first, second }
+            | V::TokenRegression { first, second }
+            | V::RepeatedToken { first, second } => vec![first, second],
+            V::Inversion { waited, overtook } => vec![waited, overtook],
+            V::LateLoss { section } | V::LatePoll { section } => vec![section],
+            _ => Vec::new(),
+        };
+        let violation = Violation::from(violation);
+        let is_overlap = violation.kind == "overlap";
+        let begin = |section: &Section| if is_overlap { section.acquired } else { section.invoked };
+        let from = sections.iter().map(|section| begin(section)).min().unwrap_or(violation.at);
+        let to = sections.iter().map(|section| section.end()).max().unwrap_or(violation.at);
+        let lock = sections.first().map(|section| section.lock.clone());
+        Self { violation, lock, span: (from, to) }
+    }
+}
+
+/// Returns the name of the process of a client.
+#[must_use]
+pub fn process_of(client: &str) -> &str {
+    client.rsplit_once('.').map_or(client, |(process, _)| process)
+}
