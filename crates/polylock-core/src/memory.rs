@@ -147,7 +147,8 @@ impl Space {
                     let at = known.unwrap_or_else(|| entries.join(request, counters, now));
                     entries[at].expires = now + request.queue_lease();
                 }
-                return ClaimOutcome::Queued(QueuePosition::new(u32::try_from(ahead).ok(), left));
+                let position = QueuePosition::new(u32::try_from(ahead).ok(), left);
+                return ClaimOutcome::Queued(position.number(Some(seq)));
             }
             let at = known.unwrap_or_else(|| entries.join(request, counters, now));
             *counters.token += 1;

@@ -142,6 +142,10 @@ pub struct QueuePosition {
     /// True if a copy of this claim that has no reply may still be executed and be granted. Core then releases the request even if
     /// it does not [queue](Request::queues).
     pub may_be_granted_late: bool,
+    /// The number of the queue entry, which is greater than the numbers of all entries of the lock before it; `None` if the store has
+    /// none. The waiter of a process with the smallest number checks the lock for all, so a store in which only the first waiter of the
+    /// queue finds that it is granted the lock must return it: the entry of a waiter may expire, and then be created again behind others.
+    pub number: Option<u64>,
 }
 
 impl QueuePosition {
@@ -151,13 +155,19 @@ impl QueuePosition {
     /// Creates a position behind `ahead` entries, to be checked again after `recheck_after` at the latest.
     #[must_use]
     pub const fn new(ahead: Option<u32>, recheck_after: Duration) -> Self {
-        Self { ahead, recheck_after, may_be_granted_late: false }
+        Self { ahead, recheck_after, may_be_granted_late: false, number: None }
     }
 
     /// Returns the same position with this value of [`may_be_granted_late`](#structfield.may_be_granted_late).
     #[must_use]
     pub const fn may_be_granted_late(self, may_be_granted_late: bool) -> Self {
         Self { may_be_granted_late, ..self }
+    }
+
+    /// Returns the same position with this [`number`](#structfield.number).
+    #[must_use]
+    pub const fn number(self, number: Option<u64>) -> Self {
+        Self { number, ..self }
     }
 }
 

@@ -242,11 +242,10 @@ impl Backend for ZooKeeperBackend {
                     return Ok(ClaimOutcome::Queued(QueuePosition::new(ahead, QueuePosition::MAX_RECHECK)));
                 }
                 Position::Behind { ahead, last } => {
+                    let number = u64::try_from(node.child.sequence).ok();
                     if slot.set_unless_deleting(Stage::Waiting(node, Some(last))) {
-                        return Ok(ClaimOutcome::Queued(QueuePosition::new(
-                            ahead,
-                            QueuePosition::MAX_RECHECK,
-                        )));
+                        let position = QueuePosition::new(ahead, QueuePosition::MAX_RECHECK);
+                        return Ok(ClaimOutcome::Queued(position.number(number)));
                     }
                 }
             }

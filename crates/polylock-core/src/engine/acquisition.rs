@@ -191,7 +191,7 @@ impl<'a> Acquisition<'a> {
 
     /// Waits until no other request of this process is ahead, for a store without a queue.
     async fn wait_until_first(&mut self) -> Result<()> {
-        let join = || self.context.local_queues.join(&self.request.name);
+        let join = || self.context.local_queues.join(&self.request.name, None);
         let position = self.local.take().unwrap_or_else(join);
         if !position.is_first() {
             self.begin_waiting(None);
@@ -257,7 +257,11 @@ impl<'a> Acquisition<'a> {
         }
         let (context, request) = (self.context, self.request);
         self.keeper.wait(request, &waiting.entry, sent);
-        let local = self.local.get_or_insert_with(|| context.local_queues.join(&request.name));
+        let join = || context.local_queues.join(&request.name, position.number);
+        let local = self.local.get_or_insert_with(join);
+        if let Some(number) = position.number {
+            local.move_to(number);
+        }
         let bound = QueuePosition::MAX_RECHECK.min(request.queue_lease() / 3).max(SHORTEST_CHECK);
         let check = async {
             let mut pause = position.recheck_after.clamp(SHORTEST_CHECK, bound);

@@ -25,7 +25,7 @@ impl Parts {
         }
         let store = self.handle.foreground.store()?;
         if self.request.queues && context.store.backend.capabilities().order == Order::Unordered {
-            let position = self.local.insert(context.local_queues.join(&self.request.name));
+            let position = self.local.insert(context.local_queues.join(&self.request.name, None));
             if !position.is_first() {
                 return None;
             }

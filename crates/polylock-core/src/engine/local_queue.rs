@@ -1,4 +1,4 @@
-//! The waiters of this process, by lock, in order of arrival.
+//! The waiters of this process, by lock, in the order of the store's queue, or in order of arrival if the store has none.
 //!
 //! The first waiter of each lock acts for all: it alone checks from time to time that no notification was missed; and if the store
 //! has no queue, it alone claims. So neither cost grows with the number of waiters.
@@ -21,10 +21,32 @@ pub(crate) struct LocalQueues {
     queues: Mutex<HashMap<LockName, Queue>>,
 }
 
+/// The number of a waiter's entry in the store, or zero; then its number in this process.
+type Place = (u64, u64);
+
 #[derive(Debug, Default)]
 struct Queue {
     last: u64,
-    waiters: BTreeMap<u64, Arc<Signal>>,
+    waiters: BTreeMap<Place, Arc<Signal>>,
+}
+
+impl Queue {
+    /// Adds a waiter. Of all waiters, the first one is promoted.
+    fn insert(&mut self, place: Place, signal: Arc<Signal>) {
+        if let Some(next) = self.waiters.range(place..).next().map(|(_, next)| next) {
+            next.demote();
+        }
+        signal.demote();
+        self.waiters.insert(place, signal);
+        self.promote_first();
+    }
+
+    /// Promotes the first waiter, unless it was the first one before.
+    fn promote_first(&self) {
+        if let Some(first) = self.waiters.values().next().filter(|first| !first.is_first()) {
+            first.promote();
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -34,6 +56,14 @@ struct Signal {
 }
 
 impl Signal {
+    fn is_first(&self) -> bool {
+        self.is_first.load(Ordering::Acquire)
+    }
+
+    fn demote(&self) {
+        self.is_first.store(false, Ordering::Release);
+    }
+
     fn promote(&self) {
         self.is_first.store(true, Ordering::Release);
         self.notify.notify_one();
@@ -45,22 +75,20 @@ impl Signal {
 pub(crate) struct LocalPosition {
     queues: Arc<LocalQueues>,
     name: LockName,
-    number: u64,
+    place: Place,
     signal: Arc<Signal>,
 }
 
 impl LocalQueues {
-    /// Joins the queue of `name` at its end.
-    pub(crate) fn join(self: &Arc<Self>, name: &LockName) -> LocalPosition {
+    /// Joins the queue of `name`, at the place of the entry with this number in the store.
+    pub(crate) fn join(self: &Arc<Self>, name: &LockName, number: Option<u64>) -> LocalPosition {
         let signal = Arc::new(Signal::default());
         let mut queues = self.lock();
         let queue = queues.entry(name.clone()).or_default();
         queue.last += 1;
-        if queue.waiters.is_empty() {
-            signal.promote();
-        }
-        queue.waiters.insert(queue.last, signal.clone());
-        LocalPosition { queues: self.clone(), name: name.clone(), number: queue.last, signal }
+        let place = (number.unwrap_or(0), queue.last);
+        queue.insert(place, signal.clone());
+        LocalPosition { queues: self.clone(), name: name.clone(), place, signal }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<LockName, Queue>> {
@@ -71,7 +99,24 @@ impl LocalQueues {
 impl LocalPosition {
     /// Returns true if no other waiter of this process is ahead.
     pub(crate) fn is_first(&self) -> bool {
-        self.signal.is_first.load(Ordering::Acquire)
+        self.signal.is_first()
+    }
+
+    /// Moves the waiter to the place of its entry in the store. Without this, a waiter whose entry was created again behind others would
+    /// be the only one that checks the lock, and the one that is granted it would never check:
+    /// 1. A and B wait. The entry of A expires, because the store is unavailable for a while.
+    /// 2. A claims again, and has an entry behind that of B.
+    /// 3. The lease of the holder expires, which notifies nobody.
+    /// 4. A checks the lock from time to time: B is ahead.
+    pub(crate) fn move_to(&mut self, number: u64) {
+        if self.place.0 == number {
+            return;
+        }
+        let mut queues = self.queues.lock();
+        let Some(queue) = queues.get_mut(&self.name) else { return };
+        queue.waiters.remove(&self.place);
+        self.place.0 = number;
+        queue.insert(self.place, self.signal.clone());
     }
 
     /// Waits until no other waiter of this process is ahead.
@@ -86,11 +131,10 @@ impl Drop for LocalPosition {
     fn drop(&mut self) {
         let mut queues = self.queues.lock();
         let Some(queue) = queues.get_mut(&self.name) else { return };
-        queue.waiters.remove(&self.number);
-        match queue.waiters.values().next() {
-            Some(next) if self.is_first() => next.promote(),
-            Some(_) => {}
-            None => drop(queues.remove(&self.name)),
+        queue.waiters.remove(&self.place);
+        queue.promote_first();
+        if queue.waiters.is_empty() {
+            queues.remove(&self.name);
         }
     }
 }
@@ -104,7 +148,8 @@ mod tests {
     fn the_next_waiter_is_promoted_when_the_first_leaves() {
         let queues = Arc::new(LocalQueues::default());
         let [n, m] = ["n", "m"].map(|name| LockName::new(name).unwrap());
-        let (a, b, c, other) = (queues.join(&n), queues.join(&n), queues.join(&n), queues.join(&m));
+        let (a, b, c, other) =
+            (queues.join(&n, None), queues.join(&n, None), queues.join(&n, None), queues.join(&m, None));
         let first = |position: &LocalPosition| position.first().now_or_never().is_some();
         assert_eq!([&a, &b, &c, &other].map(first), [true, false, false, true]);
         drop(b);
@@ -113,5 +158,23 @@ mod tests {
         assert!(first(&c) && c.is_first());
         drop((c, other));
         assert!(queues.lock().is_empty());
+    }
+
+    #[test]
+    fn the_first_waiter_of_the_store_is_the_first_one() {
+        let queues = Arc::new(LocalQueues::default());
+        let n = LockName::new("n").unwrap();
+        let [mut a, mut b, c] = [7, 5, 9].map(|number| queues.join(&n, Some(number)));
+        let first = |waiters: [&LocalPosition; 3]| waiters.map(LocalPosition::is_first);
+        assert_eq!(first([&a, &b, &c]), [false, true, false]);
+        b.move_to(8);
+        assert_eq!(first([&a, &b, &c]), [true, false, false]);
+        assert!(a.first().now_or_never().is_some() && b.first().now_or_never().is_none());
+        a.move_to(10);
+        drop(b);
+        assert_eq!((a.is_first(), c.is_first()), (false, true));
+        assert!(c.first().now_or_never().is_some());
+        drop(c);
+        assert!(a.is_first());
     }
 }

@@ -31,6 +31,12 @@ impl Waiter<'_> {
         self.has_position
     }
 
+    /// Returns the queue position that the last claim returned.
+    #[must_use]
+    pub fn position(&self) -> Option<u64> {
+        lock(self.state).waiters.get(&self.request)?.position
+    }
+
     /// Records the queue position that the claim returned, a number that no later position has.
     pub fn queued_at(&self, position: u64) {
         self.update(|state| {

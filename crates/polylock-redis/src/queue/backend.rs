@@ -247,12 +247,15 @@ impl Backend for RedisBackend {
                     return Ok(ClaimOutcome::Granted(Grant::new(token, from_micros(lease))));
                 }
                 [0, left, ahead, position, _] => {
-                    waiter.queued_at(position.unsigned_abs());
+                    let number = position.unsigned_abs();
+                    waiter.queued_at(number);
                     // At most a third of the lifetime of the queue entry, so that the entry is refreshed before it expires.
                     let recheck = from_micros(left).min(RECHECK).min(request.queue_lease() / 3);
                     let position = QueuePosition::new(u32::try_from(ahead).ok(), recheck);
                     let is_late = self.late_claims().get(&request.id).is_some();
-                    return Ok(ClaimOutcome::Queued(position.may_be_granted_late(is_late)));
+                    return Ok(ClaimOutcome::Queued(
+                        position.number(Some(number)).may_be_granted_late(is_late),
+                    ));
                 }
                 // The claim has expired by a clock that was set forward. The reply has corrected the estimate of that clock.
                 [-1, ..] => {}

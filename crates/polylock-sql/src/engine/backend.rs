@@ -109,7 +109,7 @@ impl<D: Dialect> Backend for LeaseBackend<D> {
             ClaimRow::Free => QueuePosition::new(None, Duration::from_millis(1)),
         };
         let is_late = self.inner.dialect.late_until(request.id).is_some();
-        Ok(ClaimOutcome::Queued(position.may_be_granted_late(is_late)))
+        Ok(ClaimOutcome::Queued(position.number(waiter.position()).may_be_granted_late(is_late)))
     }
 
     async fn wait(&self, request: &Request) -> Result<Wake> {

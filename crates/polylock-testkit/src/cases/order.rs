@@ -5,10 +5,10 @@ use std::{
     time::Duration,
 };
 
-use polylock_core::{Clock, Mode, Operation, Request, SystemClock};
+use polylock_core::{Clock, KeepAlive, Mode, Operation, Request, SystemClock};
 
 use crate::{
-    faults::{Gate, Recording, Side},
+    faults::{Call, Gate, Recording, Side, Withheld},
     history::{self, Recorder},
     trial::{Outcome, SOON, Trial, acquired, join, lock_name, pass, released, soon, tried, watched, within},
 };
@@ -198,6 +198,44 @@ pub(super) async fn a_stopped_waiter_is_served_after_it_resumes(trial: Trial) ->
     let guard = within(limit, "the grant to the stopped waiter", join(stopped)).await;
     assert!(guard.is_held());
     released(guard).await;
+    trial.assert_empty(&["n"], "at the end").await;
+    Ok(())
+}
+
+/// The queue entry of the first waiter of a process expires, and the waiter joins the queue again behind the second one. Then the lease of
+/// the holder expires, which notifies nobody.
+pub(super) async fn a_waiter_that_has_lost_its_place_does_not_block_the_next_one(trial: Trial) -> Outcome {
+    let raw = trial.raw().await;
+    let (store, withheld) = watched(trial.store().await, Withheld::new);
+    let (store, recording) = watched(store, Recording::new);
+    let locks = trial.open(store);
+    let holder = Request::new(lock_name("n"), Mode::Exclusive, trial.short());
+    raw.hold(&holder).await;
+    let renew = async || assert!(matches!(raw.renew(&holder).await, KeepAlive::Held { .. }));
+    let mut waiters = Vec::new();
+    for number in 1..=2 {
+        let lock = locks.lock("n").ttl(trial.short());
+        waiters.push(tokio::spawn(async move { released(acquired(lock).await).await }));
+        soon("a waiter joins the queue", recording.queued(&lock_name("n"), number)).await;
+        renew().await;
+    }
+    let first = recording.of(Operation::Claim).remove(0).request;
+    withheld.withhold(first.id);
+    let expired = SystemClock.now() + first.queue_lease() + Duration::from_millis(100);
+    while SystemClock.now() < expired {
+        pass(holder.ttl / 4).await;
+        renew().await;
+    }
+    withheld.deliver();
+    let delivered = SystemClock.now();
+    let joins_again = |call: &Call| {
+        call.request.id == first.id && call.queued && call.answered.is_some_and(|(at, _)| at > delivered)
+    };
+    soon("the first waiter claims again", recording.until(|calls| calls.iter().any(joins_again))).await;
+    let limit = holder.ttl + SOON;
+    for waiter in waiters {
+        within(limit, "the grant to both waiters, in any order", waiter).await.expect("no panic");
+    }
     trial.assert_empty(&["n"], "at the end").await;
     Ok(())
 }

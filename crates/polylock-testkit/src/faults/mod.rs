@@ -6,6 +6,7 @@
 //! | [`Flaky`] | fails operations with a temporary error, before or after they took effect; by a seed or on demand |
 //! | [`Slow`] | delays requests and replies |
 //! | [`Gate`] | blocks operations, before or after they took effect, until it opens; with all operations blocked it is a frozen store |
+//! | [`Withheld`] | withholds the claims and keep-alives of one request, so that its queue entry expires |
 //! | [`Recording`] | records the operations, and their times |
 //! | [`Polls`] | measures which operations block the thread that polls them |
 //!
@@ -41,6 +42,7 @@ mod overtaking;
 mod polls;
 mod recording;
 mod slow;
+mod withheld;
 
 use std::{future::Future, sync::Arc};
 
@@ -52,6 +54,7 @@ pub use overtaking::Overtaking;
 pub use polls::Polls;
 pub use recording::{Call, Recording};
 pub use slow::Slow;
+pub use withheld::Withheld;
 
 /// Returns `store` with a wrapped backend; inspection and alerts stay unwrapped.
 pub fn wrap<B: Backend>(store: Store, wrapper: impl FnOnce(Arc<dyn Backend>) -> Arc<B>) -> Store {

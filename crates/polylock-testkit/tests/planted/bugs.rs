@@ -39,6 +39,8 @@ pub enum Bug {
     DuplicatesClaims,
     /// Waiters are never notified.
     NeverNotifies,
+    /// Waiters are never notified, and queue positions have no numbers.
+    OmitsNumbers,
     /// A release is acknowledged, but not carried out.
     ForgetsReleases,
     /// A waiter can't withdraw.
@@ -272,14 +274,15 @@ impl Backend for Broken {
             }
             ClaimOutcome::Queued(position) => {
                 self.state().queued.insert(request.id);
-                ClaimOutcome::Queued(position)
+                let number = position.number.filter(|_| self.bug != Bug::OmitsNumbers);
+                ClaimOutcome::Queued(position.number(number))
             }
         })
     }
 
     async fn wait(&self, request: &Request) -> Result<Wake> {
         match self.bug {
-            Bug::NeverNotifies => std::future::pending().await,
+            Bug::NeverNotifies | Bug::OmitsNumbers => std::future::pending().await,
             Bug::NoQueue => {
                 SystemClock.sleep_until(SystemClock.now() + Duration::from_millis(3)).await;
                 Ok(Wake::Stale)

@@ -131,6 +131,16 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ),
     },
     Mutant {
+        name: "a waiter keeps its place in the process, although its entry in the store was created again",
+        file: "crates/polylock-core/src/engine/acquisition.rs",
+        from: "        if let Some(number) = position.number {",
+        to: "        if let Some(number) = position.number.filter(|_| false) {",
+        test: (
+            "conformance",
+            "sqlite_full::order::a_waiter_that_has_lost_its_place_does_not_block_the_next_one",
+        ),
+    },
+    Mutant {
         name: "an unavailable store is not retried",
         file: "crates/polylock-core/src/engine/connect.rs",
         from: "if !error.is_temporary() || now >= until {",
