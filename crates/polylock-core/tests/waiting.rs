@@ -86,5 +86,6 @@ async fn the_first_waiter_of_the_store_checks_the_lock() {
     let limit = SystemClock.now() + Duration::from_secs(10);
     let b = SystemClock.before(limit, b).await.expect("it is granted the lock").unwrap().unwrap();
     b.release().await.unwrap();
-    SystemClock.before(limit, a).await.expect("it is granted the lock").unwrap().unwrap();
+    let a = SystemClock.before(limit, a).await.expect("it is granted the lock").unwrap().unwrap();
+    a.release().await.unwrap();
 }
