@@ -28,6 +28,9 @@ const IDLE: Duration = Duration::from_secs(3);
 /// The time for which the store shows a hold that its client has released, or has not been notified of yet.
 const ORPHAN: Duration = Duration::from_secs(1);
 
+/// The time after a fault in which releases are repeated.
+const SETTLED: Duration = Duration::from_millis(1500);
+
 /// Four of five hand-overs to a waiting request take less time while no fault happens. A client whose notifications do not arrive checks
 /// its lock from time to time.
 const HANDOVER: Duration = Duration::from_millis(100);
@@ -55,9 +58,7 @@ pub fn check(observed: &Observed, configuration: &Configuration, is_fifo: bool) 
     found.extend(idle(observed, &disturbances, configuration));
     found.extend(losses(observed, configuration));
     found.extend(slow(observed, &disturbances, configuration));
-    // The holds of killed clients are known by their owners.
-    let faults = Disturbances::of(observed, configuration, Duration::ZERO);
-    found.extend(orphans(observed, &faults.and_loads(observed)));
+    found.extend(orphans(observed, configuration));
     let errors = observed.errors.iter().filter(|(at, what)| !observed.is_out_of_room(*at, what));
     found.extend(errors.map(|(at, what)| Found::new(*at, "error", what.clone())));
     found.extend(observed.found.iter().cloned());
@@ -65,24 +66,33 @@ pub fn check(observed: &Observed, configuration: &Configuration, is_fifo: bool) 
     found
 }
 
-/// Returns the holds that the store has shown for a while although no client had them.
-fn orphans<'o>(observed: &'o Observed, disturbances: &'o Disturbances) -> impl Iterator<Item = Found> + 'o {
+/// Returns the holds that the store has shown for a while although no client had them, and no fault concerned their process.
+fn orphans<'o>(observed: &'o Observed, configuration: &'o Configuration) -> impl Iterator<Item = Found> + 'o {
     let mut sections: HashMap<(&str, u64), &Section> = HashMap::new();
     for section in &observed.sections {
         sections.extend(section.token.map(|token| ((&*section.lock, token), section)));
     }
+    let mut by_process: HashMap<Option<&str>, Disturbances> = HashMap::new();
     let is_alive = |owner: &str| !observed.killed.iter().any(|id| owner.ends_with(&format!(":{id}")));
     observed.shown.iter().filter(move |shown| is_alive(&shown.owner)).filter_map(move |shown| {
-        let Shown { lock, token, span: (from, to), .. } = shown;
+        let Shown { lock, token, owner, span: (from, to) } = shown;
+        let process = observed.process_of_owner(owner);
+        let disturbances = by_process.entry(process).or_insert_with(|| {
+            let faults = match process {
+                Some(process) => Disturbances::of_process(observed, configuration, process),
+                None => Disturbances::of(observed, configuration, Duration::ZERO),
+            };
+            faults.settling_for(SETTLED).and_loads(observed)
+        });
         let section = sections.get(&(&**lock, *token));
-        let is_late = to - from >= nanos(ORPHAN) && disturbances.are_absent((*from, *to));
+        let from = disturbances.last_before(*to).max(*from);
         // A hold that is not released exists until its lease expires.
-        let is_orphan = section.is_none_or(|section| !section.open && section.end() < *from);
+        let is_orphan = section.is_none_or(|section| !section.open && section.end() < from);
         let what = || format!("the store shows a hold of {lock} with token {token} that no client has");
-        (is_late && is_orphan).then(|| Found {
+        (is_orphan && to - from >= nanos(ORPHAN)).then(|| Found {
             violation: Violation::new(*to, "orphan", what()),
             lock: Some(lock.clone()),
-            span: (section.map_or(*from, |section| section.acquired), *to),
+            span: (section.map_or(from, |section| section.acquired), *to),
         })
     })
 }

@@ -48,6 +48,9 @@ const CROWDED: &str = "crowded";
 /// The number of further locks in a dense run.
 const MANY: usize = 32;
 
+/// The number of clients from which they delay others.
+pub const LOAD: usize = 100;
+
 /// The number of tries of each client of a rush.
 const TRIES: usize = 4;
 
@@ -66,7 +69,7 @@ fn many(number: usize) -> String {
 pub const STALL: Duration = Duration::from_millis(300);
 
 /// The files in which a process writes what it has seen, by their extensions.
-pub const FILES: [&str; 3] = ["sections", "stalls", "errors"];
+pub const FILES: [&str; 4] = ["sections", "stalls", "errors", "loads"];
 
 /// The part of a process in a run.
 #[derive(Debug, Clone)]
@@ -128,7 +131,7 @@ pub async fn work(work: Work, patience: Duration) -> io::Result<()> {
     });
     print(&"ready");
     for number in 0..process.work.clients {
-        process.spawn(number, if number < HOLDERS { Role::Holder } else { Role::User });
+        process.spawn(number, if number < HOLDERS { Role::Holder } else { Role::User }, None);
     }
     let (sender, mut lines) = tokio::sync::mpsc::unbounded_channel();
     thread::spawn(move || io::stdin().lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
@@ -139,8 +142,10 @@ pub async fn work(work: Work, patience: Duration) -> io::Result<()> {
             Some(("rush", count)) => (Role::Rush, count),
             _ => break,
         };
-        for _ in 0..count.parse().unwrap_or(0) {
-            process.spawn(next, role);
+        let count = count.parse().unwrap_or(0);
+        let load = (count >= LOAD).then(|| Arc::new(Load { files: process.files.clone(), began: now() }));
+        for _ in 0..count {
+            process.spawn(next, role, load.clone());
             next += 1;
         }
     }
@@ -181,13 +186,13 @@ fn print(line: &dyn fmt::Display) {
 
 /// The files of a process. Each line is written at once, so that a kill loses none.
 #[derive(Debug)]
-struct Files([Mutex<File>; 3]);
+struct Files([Mutex<File>; FILES.len()]);
 
 impl Files {
     fn create(directory: &Path, name: &str) -> io::Result<Self> {
         let create = |kind: &str| File::create_new(directory.join(format!("{name}.{kind}"))).map(Mutex::new);
-        let [sections, stalls, errors] = FILES;
-        Ok(Self([create(sections)?, create(stalls)?, create(errors)?]))
+        let [sections, stalls, errors, loads] = FILES;
+        Ok(Self([create(sections)?, create(stalls)?, create(errors)?, create(loads)?]))
     }
 
     fn write(&self, kind: usize, line: impl fmt::Display) {
@@ -230,9 +235,10 @@ struct Process {
 }
 
 impl Process {
-    fn spawn(self: &Arc<Self>, number: usize, role: Role) {
+    fn spawn(self: &Arc<Self>, number: usize, role: Role, load: Option<Arc<Load>>) {
         let client = Client {
             process: self.clone(),
+            _load: load,
             name: format!("{}.{number}", self.work.name),
             random: stream(self.work.seed, &[number as u64]),
         };
@@ -254,8 +260,22 @@ enum Role {
     Rush,
 }
 
+/// Many clients that use the store for a moment. The time until the last of them has ended is noted.
+#[derive(Debug)]
+struct Load {
+    files: Arc<Files>,
+    began: Moment,
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.files.write(3, format_args!("{} {}", self.began.as_nanos(), now().as_nanos()));
+    }
+}
+
 struct Client {
     process: Arc<Process>,
+    _load: Option<Arc<Load>>,
     name: String,
     random: Rng,
 }

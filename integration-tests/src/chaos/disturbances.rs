@@ -5,6 +5,7 @@ use std::time::Duration;
 use polylock_testkit::history;
 
 use super::{
+    client::LOAD,
     configuration::Configuration,
     observed::{Observed, Span},
     plan::{Action, Kind, LONGEST_STEP},
@@ -12,10 +13,7 @@ use super::{
 };
 use crate::simulation::network::nanos;
 
-/// The number of clients from which they delay others.
-const LOAD: usize = 100;
-
-/// The time for which they do.
+/// The time for which many clients delay others, if their process was killed before it has noted that time.
 const LOAD_LASTS: Duration = Duration::from_secs(5);
 
 /// The times in which the store may grant late, or in another order: faults, and pauses of processes. They are sorted by their begin,
@@ -65,6 +63,11 @@ impl Disturbances {
         Self::of(&concerning, configuration, Duration::ZERO)
     }
 
+    /// Returns these, each longer by `time`.
+    pub(super) fn settling_for(&self, time: Duration) -> Self {
+        Self::sorted(self.0.iter().map(|(from, to)| (*from, to.saturating_add(nanos(time)))).collect())
+    }
+
     /// Returns these, and the times in which thousands of clients use the machine: a lock may be granted late, but none may be lost.
     pub(super) fn and_loads(&self, observed: &Observed) -> Self {
         let loads = observed.applied.iter().filter_map(|fault| match fault.action {
@@ -73,7 +76,7 @@ impl Disturbances {
             }
             _ => None,
         });
-        Self::sorted(self.0.iter().copied().chain(loads).collect())
+        Self::sorted(self.0.iter().chain(&observed.loads).copied().chain(loads).collect())
     }
 
     fn sorted(mut spans: Vec<Span>) -> Self {

@@ -20,13 +20,17 @@ pub struct Observed {
     pub sections: Vec<Section>,
     /// The times at which a process did not run, by its name.
     pub stalls: BTreeMap<String, Vec<Span>>,
+    /// The times in which many clients used the store.
+    pub loads: Vec<Span>,
     /// The errors that only a bug explains, with their times.
     pub errors: Vec<(u64, String)>,
     /// The faults.
     pub applied: Vec<Applied>,
     /// The process ids of killed processes.
     pub killed: Vec<u32>,
-    /// The holds that the store has shown while no fault happened.
+    /// The process ids of all processes, with their names.
+    pub processes: Vec<(u32, String)>,
+    /// The holds that the store has shown.
     pub shown: Vec<Shown>,
     /// The violations that were found in another way than in the history.
     pub found: Vec<Found>,
@@ -49,6 +53,14 @@ impl Observed {
         let is_kill =
             |fault: &Applied| fault.action.kind() == Kind::ClientKill && section.released == Some(fault.from);
         section.open && self.applied.iter().any(is_kill)
+    }
+
+    /// Returns the name of the process of an owner.
+    #[must_use]
+    pub fn process_of_owner(&self, owner: &str) -> Option<&str> {
+        let (_, id) = owner.rsplit_once(':')?;
+        let id: u32 = id.parse().ok()?;
+        self.processes.iter().find(|(known, _)| *known == id).map(|(_, name)| name.as_str())
     }
 
     /// Returns true if the error names a full disk, which a server had then.

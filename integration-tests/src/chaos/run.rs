@@ -4,12 +4,16 @@ use std::{
     collections::BTreeMap,
     fs, io,
     path::{Path, PathBuf},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
     thread,
     time::Duration,
 };
 
 use polylock::Locks;
-use polylock_core::Order;
+use polylock_core::{Order, sync::lock};
 use polylock_testkit::{Missing, Target, history};
 use tokio::runtime::Handle;
 
@@ -37,9 +41,6 @@ const LOOK: Duration = Duration::from_secs(2);
 
 /// The time between two looks at the store.
 const LIST: Duration = Duration::from_millis(500);
-
-/// The time without a fault before the store is looked at: releases are repeated for a moment.
-const SETTLED: Duration = Duration::from_millis(1500);
 
 /// The time between two times at which a store with that bug forgets its entries.
 const FORGETS: Duration = Duration::from_secs(1);
@@ -185,10 +186,19 @@ impl Run {
         is_over: impl Fn(&[Shown]) -> bool,
     ) -> Vec<Shown> {
         let began = now();
-        let (mut looked, mut listed, mut forgot) = (began, began, began);
+        let (mut looked, mut forgot) = (began, began);
         let runtime = Handle::current();
-        let mut shown = Vec::new();
+        let (shown, has_ended) = (Mutex::new(Vec::new()), AtomicBool::new(false));
         thread::scope(|scope| {
+            if let Some(admin) = admin {
+                let (shown, has_ended, runtime) = (&shown, &has_ended, &runtime);
+                scope.spawn(move || {
+                    while !has_ended.load(SeqCst) {
+                        runtime.block_on(list(admin, shown));
+                        thread::park_timeout(LIST);
+                    }
+                });
+            }
             let mut faults = plan.iter().peekable();
             loop {
                 let elapsed = now().since(began);
@@ -196,30 +206,24 @@ impl Run {
                     scope.spawn(|| site.apply(fault));
                 }
                 if elapsed >= self.length {
-                    return;
+                    break;
                 }
                 if self.planted == Some(Bug::Forgets) && now().since(forgot) >= FORGETS {
                     let emptied = runtime.block_on(site.own.namespace.empty());
                     emptied.unwrap_or_else(|error| panic!("can't empty the store: {error}"));
                     forgot = now();
                 }
-                if let Some(admin) = admin
-                    && now().since(listed) >= LIST
-                    && site.is_settled(SETTLED)
-                {
-                    runtime.block_on(list(admin, &mut shown));
-                    listed = now();
-                }
                 if now().since(looked) >= LOOK {
-                    if is_over(&shown) {
-                        return;
+                    if is_over(&lock(&shown)) {
+                        break;
                     }
                     looked = now();
                 }
                 thread::park_timeout(Duration::from_millis(2));
             }
+            has_ended.store(true, SeqCst);
         });
-        shown
+        shown.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ends the processes, waits until nothing is left in the store, and returns everything that was seen.
@@ -261,11 +265,12 @@ async fn open(url: &str) -> Locks {
 }
 
 /// Adds the holds that the store shows.
-async fn list(admin: &Locks, shown: &mut Vec<Shown>) {
+async fn list(admin: &Locks, shown: &Mutex<Vec<Shown>>) {
     let from = now().as_nanos();
     // A store that can't be listed now is looked at again.
     let Ok(locks) = admin.list("").await else { return };
     let at = now().as_nanos();
+    let mut shown = lock(shown);
     for status in locks {
         for (token, holder) in status.holders.iter().filter_map(|holder| Some((holder.token?, holder))) {
             let (lock, token) = (status.name.to_string(), token.get());
@@ -314,7 +319,12 @@ fn observe(directory: &Path, site: &Site) -> Observed {
     let files = fs::read_dir(directory)
         .and_then(|files| files.map(|file| Ok(file?.path())).collect::<io::Result<Vec<_>>>());
     let files = files.unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
-    let mut observed = Observed { applied: site.applied(), killed: site.killed(), ..Observed::default() };
+    let mut observed = Observed {
+        applied: site.applied(),
+        killed: site.killed(),
+        processes: site.ids(),
+        ..Observed::default()
+    };
     let mut sections = String::new();
     for path in files {
         // The process of a file may have been killed in the middle of a line.
@@ -326,6 +336,7 @@ fn observe(directory: &Path, site: &Site) -> Observed {
             Some("stalls") => {
                 observed.stalls.insert(name, lines().filter_map(span).collect());
             }
+            Some("loads") => observed.loads.extend(lines().filter_map(span)),
             _ => observed.errors.extend(lines().filter_map(|line| {
                 let (at, what) = line.split_once(' ')?;
                 Some((at.parse().ok()?, what.to_owned()))

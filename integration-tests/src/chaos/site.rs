@@ -56,6 +56,7 @@ pub struct Site {
     killing: Mutex<()>,
     applied: Mutex<Vec<Applied>>,
     killed: Mutex<Vec<u32>>,
+    ids: Mutex<Vec<(u32, String)>>,
     lives: AtomicU64,
 }
 
@@ -85,6 +86,7 @@ impl Site {
             killing: Mutex::default(),
             applied: Mutex::default(),
             killed: Mutex::default(),
+            ids: Mutex::default(),
             lives: AtomicU64::default(),
         };
         site.servers = site.all().iter().map(|_| Mutex::default()).collect();
@@ -124,21 +126,20 @@ impl Site {
         lock(&self.killed).clone()
     }
 
-    /// Returns true if no fault has happened for this time.
+    /// Returns the process ids of all processes so far, with their names.
     #[must_use]
-    pub fn is_settled(&self, time: Duration) -> bool {
-        let since = (now() - time).as_nanos();
-        lock(&self.applied).iter().all(|fault| fault.to < since)
+    pub fn ids(&self) -> Vec<(u32, String)> {
+        lock(&self.ids).clone()
     }
 
     fn launch(&self, number: usize, url: &str) -> Process {
         let life = self.lives.fetch_add(1, Relaxed);
         let name = format!("p{number}.{life}");
         let seed = self.work.seed.wrapping_mul(1000).wrapping_add(life);
-        Process::start(
-            &self.worker,
-            Work { url: url.to_owned(), name, seed, ..self.work.clone() }.arguments(),
-        )
+        let work = Work { url: url.to_owned(), name: name.clone(), seed, ..self.work.clone() };
+        let process = Process::start(&self.worker, work.arguments());
+        lock(&self.ids).push((process.id(), name));
+        process
     }
 
     /// Applies a fault, and ends it after its time. Returns when all is as before. Does nothing if the process or a server has a fault

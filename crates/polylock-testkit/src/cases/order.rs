@@ -10,7 +10,10 @@ use polylock_core::{Clock, KeepAlive, Mode, Operation, Request, SystemClock};
 use crate::{
     faults::{Call, Gate, Recording, Side, Withheld},
     history::{self, Recorder},
-    trial::{Outcome, SOON, Trial, acquired, join, lock_name, pass, released, soon, tried, watched, within},
+    trial::{
+        Outcome, SOON, Trial, acquired, join, lock_name, pass, released, soon, timeout, tried, watched,
+        within,
+    },
 };
 
 pub(super) async fn first_come_first_served(trial: Trial) -> Outcome {
@@ -209,7 +212,7 @@ pub(super) async fn a_waiter_that_has_lost_its_place_does_not_block_the_next_one
     let (store, withheld) = watched(trial.store().await, Withheld::new);
     let (store, recording) = watched(store, Recording::new);
     let locks = trial.open(store);
-    let holder = Request::new(lock_name("n"), Mode::Exclusive, trial.short());
+    let holder = Request::new(lock_name("n"), Mode::Exclusive, trial.renewable());
     raw.hold(&holder).await;
     let renew = async || assert!(matches!(raw.renew(&holder).await, KeepAlive::Held { .. }));
     let mut waiters = Vec::new();
@@ -223,15 +226,20 @@ pub(super) async fn a_waiter_that_has_lost_its_place_does_not_block_the_next_one
     withheld.withhold(first.id);
     let expired = SystemClock.now() + first.queue_lease() + Duration::from_millis(100);
     while SystemClock.now() < expired {
-        pass(holder.ttl / 4).await;
+        pass(holder.ttl / 8).await;
         renew().await;
     }
-    withheld.deliver();
     let delivered = SystemClock.now();
+    withheld.deliver();
     let joins_again = |call: &Call| {
         call.request.id == first.id && call.queued && call.answered.is_some_and(|(at, _)| at > delivered)
     };
-    soon("the first waiter claims again", recording.until(|calls| calls.iter().any(joins_again))).await;
+    let limit = delivered + timeout();
+    while !recording.of(Operation::Claim).iter().any(joins_again) {
+        assert!(SystemClock.now() < limit, "the first waiter does not claim again");
+        pass(holder.ttl / 8).await;
+        renew().await;
+    }
     let limit = holder.ttl + SOON;
     for waiter in waiters {
         within(limit, "the grant to both waiters, in any order", waiter).await.expect("no panic");

@@ -8,7 +8,7 @@ use std::{
 use polylock_integration_tests::chaos::planted::{CODE, CodeBug};
 
 use crate::{
-    Lab,
+    lab::Lab,
     list::{Mutant, mutants},
 };
 

@@ -11,6 +11,8 @@ use rustix::process::{
     Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process, set_child_subreaper, wait,
 };
 
+/// The mode of this program that runs one test program.
+pub(crate) const SUPERVISE: &str = "--supervise";
 /// The time limit of a test.
 const TIMEOUT: Duration = Duration::from_secs(300);
 /// The time limit for everything else to end, in which the servers of the test remove their files.

@@ -40,7 +40,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::UNITS;
+    use crate::lab::UNITS;
     use polylock_integration_tests::{cargo::workspace, targets};
 
     /// So that a change of the text is noticed with the next test run, not with the next run of the mutants.

@@ -20,8 +20,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a late copy of a refused claim is not reported, in Redis",
         file: "crates/polylock-redis/src/queue/backend.rs",
-        from: "position.may_be_granted_late(is_late)",
-        to: "position.may_be_granted_late(is_late && false)",
+        from: "may_be_granted_late(is_late)",
+        to: "may_be_granted_late(is_late && false)",
         test: ("processes", "late_claims::redis::a_late_copy_of_a_try_that_was_refused_grants_nothing"),
     },
     Mutant {

@@ -168,8 +168,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "SQL: a late copy of a refused claim is not reported",
         file: "crates/polylock-sql/src/engine/backend.rs",
-        from: "position.may_be_granted_late(is_late)",
-        to: "position.may_be_granted_late(is_late && false)",
+        from: "may_be_granted_late(is_late)",
+        to: "may_be_granted_late(is_late && false)",
         test: ("processes", "late_claims::postgres::a_late_copy_of_a_try_that_was_refused_grants_nothing"),
     },
     Mutant {

@@ -126,11 +126,8 @@ impl TestDatabase {
     /// Returns the connections to this database that are in a transaction, or only those that wait for a lock. Does not read the
     /// server's tables of transactions, because they are not updated while they are read.
     async fn mariadb_transactions(&self, waiting: bool) -> Vec<u64> {
+        let connections = self.connections().await;
         let mut connection = MySqlConnection::connect(&self.server).await.unwrap();
-        let sql =
-            "SELECT id FROM information_schema.processlist WHERE db = database() AND id <> connection_id()";
-        let connections = connection.fetch_all(sqlx::raw_sql(sql)).await.unwrap();
-        let connections: Vec<i64> = connections.iter().map(|row| row.get(0)).collect();
         let status = loop {
             let row = connection.fetch_one(sqlx::raw_sql("SHOW ENGINE INNODB STATUS")).await.unwrap();
             let status: String = row.get(2);
@@ -148,7 +145,16 @@ impl TestDatabase {
             let (_, id) = transaction.split_once("thread id ")?;
             id.split(',').next()?.parse().ok()
         });
-        ids.filter(|id| connections.iter().any(|connection| u64::try_from(*connection) == Ok(*id))).collect()
+        ids.filter(|id| connections.contains(id)).collect()
+    }
+
+    /// Returns the connections to this database of MariaDB.
+    async fn connections(&self) -> Vec<u64> {
+        let mut connection = MySqlConnection::connect(&self.server).await.unwrap();
+        let sql = "SELECT CAST(id AS UNSIGNED) FROM information_schema.processlist WHERE db = database() AND id <> connection_id()";
+        let rows = connection.fetch_all(sqlx::raw_sql(sql)).await.unwrap();
+        connection.close().await.unwrap();
+        rows.iter().map(|row| row.get(0)).collect()
     }
 
     /// Closes the connections of all holders and waiters. Returns their number.
@@ -172,6 +178,12 @@ impl TestDatabase {
                     // It may have gone by itself.
                     connection.execute(sqlx::raw_sql(AssertSqlSafe(kill))).await.ok();
                 }
+                // The server ends their transactions first.
+                let ended = async || {
+                    let connected = self.connections().await;
+                    !ids.iter().any(|id| connected.contains(id))
+                };
+                clock::until("the connections have ended", ended).await;
                 count(&ids)
             }
         }
