@@ -195,6 +195,8 @@ build() {
     # The first build gains nothing from it, and takes longer.
     [ -d "$target/debug" ] || export CARGO_INCREMENTAL=0
     cargo test --workspace --all-features --locked --no-run
+    # So that its test does not take as long as its build takes beside all others.
+    cargo test --manifest-path docs/template-store/Cargo.toml --target-dir "$target/template-store" --locked --no-run
 }
 
 # Runs the test programs of a lane: see run-test-program.sh.
