@@ -57,7 +57,8 @@ const BREAKS: &[Kind] = &[Kind::Cut, Kind::ServerKill];
 /// Deaths of servers, and delays.
 const DEATHS: &[Kind] = &[Kind::ServerKill, Kind::ServerStop, Kind::Delay];
 
-const SQL: &str = "polylock.operation_timeout=1s&polylock.outage=2s";
+/// Of stores whose operations time out later by default.
+const TIMEOUTS: &str = "polylock.operation_timeout=1s&polylock.outage=2s";
 const OUTAGE: &str = "polylock.outage=2s";
 
 const PROMISED: Configuration = Configuration {
@@ -103,7 +104,7 @@ pub const ZOOKEEPER: Configuration = Configuration {
 
 /// A database whose clock is stepped.
 const SQL_CLOCK: Configuration = Configuration {
-    keys: SQL,
+    keys: TIMEOUTS,
     faults: CLOCKS,
     unpromised: &["overlap"],
     why: "As for redis_clock",
@@ -116,7 +117,7 @@ const POSTGRES: Configuration = Configuration {
     target: "postgres",
     settings: &["wal_writer_delay=10s"],
     restores: true,
-    keys: SQL,
+    keys: TIMEOUTS,
     faults: Kind::RUSHED,
     large: LARGE,
     ..PROMISED
@@ -126,7 +127,7 @@ const POSTGRES: Configuration = Configuration {
 const MARIADB: Configuration = Configuration {
     name: "mariadb",
     target: "mariadb",
-    keys: SQL,
+    keys: TIMEOUTS,
     faults: Kind::RUSHED,
     large: LARGE,
     ..PROMISED
@@ -137,7 +138,7 @@ pub const CONFIGURATIONS: &[Configuration] = &[
     Configuration {
         name: "sqlite",
         target: "sqlite_full",
-        keys: SQL,
+        keys: TIMEOUTS,
         faults: Kind::RUSHED,
         large: LARGER,
         ..PROMISED
@@ -147,7 +148,7 @@ pub const CONFIGURATIONS: &[Configuration] = &[
     Configuration {
         name: "postgres_pessimistic",
         target: "postgres_pessimistic",
-        keys: SQL,
+        keys: TIMEOUTS,
         faults: CONNECTED,
         leases: (2000, 10_000),
         ..PROMISED
@@ -155,7 +156,7 @@ pub const CONFIGURATIONS: &[Configuration] = &[
     Configuration {
         name: "mariadb_pessimistic",
         target: "mariadb_pessimistic",
-        keys: SQL,
+        keys: TIMEOUTS,
         faults: CONNECTED,
         leases: (2000, 10_000),
         ..PROMISED
@@ -174,7 +175,7 @@ pub const CONFIGURATIONS: &[Configuration] = &[
         name: "azure",
         target: "azure",
         settings: azurite::DURABLE,
-        keys: OUTAGE,
+        keys: TIMEOUTS,
         leases: (15_000, 15_000),
         ..PROMISED
     },
@@ -277,7 +278,7 @@ pub const CONFIGURATIONS: &[Configuration] = &[
         target: "mariadb",
         settings: &["innodb_flush_log_at_trx_commit=0"],
         restores: true,
-        keys: SQL,
+        keys: TIMEOUTS,
         faults: DEATHS,
         unpromised: &["overlap", "token"],
         why: "With `innodb_flush_log_at_trx_commit=0`, the server forgets the commits of the last second when it is killed",
@@ -286,7 +287,7 @@ pub const CONFIGURATIONS: &[Configuration] = &[
     Configuration {
         name: "postgres_pessimistic_cut",
         target: "postgres_pessimistic",
-        keys: SQL,
+        keys: TIMEOUTS,
         faults: BREAKS,
         leases: (2000, 10_000),
         unpromised: &["overlap"],
@@ -296,7 +297,7 @@ pub const CONFIGURATIONS: &[Configuration] = &[
     Configuration {
         name: "mariadb_pessimistic_cut",
         target: "mariadb_pessimistic",
-        keys: SQL,
+        keys: TIMEOUTS,
         faults: BREAKS,
         leases: (2000, 10_000),
         unpromised: &["overlap"],
