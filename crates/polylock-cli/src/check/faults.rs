@@ -336,6 +336,8 @@ pub(super) async fn run(
         print(hold.releasing(&guard));
         match guard.release().await {
             Ok(()) | Err(Error::Lost { .. }) => {}
+            // Another process may have been stopped while the database was locked for it, or this one. The lease ends in any case.
+            Err(error) if error.is_temporary() => {}
             Err(error) => print(format_args!("error {}", error.chain().replace('\n', " "))),
         }
     }
