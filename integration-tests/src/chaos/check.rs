@@ -73,8 +73,7 @@ fn orphans<'o>(observed: &'o Observed, configuration: &'o Configuration) -> impl
         sections.extend(section.token.map(|token| ((&*section.lock, token), section)));
     }
     let mut by_process: HashMap<Option<&str>, Disturbances> = HashMap::new();
-    let is_alive = |owner: &str| !observed.killed.iter().any(|id| owner.ends_with(&format!(":{id}")));
-    observed.shown.iter().filter(move |shown| is_alive(&shown.owner)).filter_map(move |shown| {
+    observed.shown.iter().filter(|shown| !observed.is_killed(&shown.owner)).filter_map(move |shown| {
         let Shown { lock, token, owner, span: (from, to) } = shown;
         let process = observed.process_of_owner(owner);
         let disturbances = by_process.entry(process).or_insert_with(|| {

@@ -57,7 +57,7 @@ const BREAKS: &[Kind] = &[Kind::Cut, Kind::ServerKill];
 /// Deaths of servers, and delays.
 const DEATHS: &[Kind] = &[Kind::ServerKill, Kind::ServerStop, Kind::Delay];
 
-/// Of stores whose operations time out later by default.
+/// The timeouts for stores with longer ones by default.
 const TIMEOUTS: &str = "polylock.operation_timeout=1s&polylock.outage=2s";
 const OUTAGE: &str = "polylock.outage=2s";
 

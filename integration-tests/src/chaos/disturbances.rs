@@ -13,7 +13,7 @@ use super::{
 };
 use crate::simulation::network::nanos;
 
-/// The time for which many clients delay others, if their process was killed before it has noted that time.
+/// The least time for which many clients delay others. A killed process does not note the end of theirs.
 const LOAD_LASTS: Duration = Duration::from_secs(5);
 
 /// The times in which the store may grant late, or in another order: faults, and pauses of processes. They are sorted by their begin,

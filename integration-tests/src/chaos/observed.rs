@@ -58,9 +58,14 @@ impl Observed {
     /// Returns the name of the process of an owner.
     #[must_use]
     pub fn process_of_owner(&self, owner: &str) -> Option<&str> {
-        let (_, id) = owner.rsplit_once(':')?;
-        let id: u32 = id.parse().ok()?;
+        let id = process_id(owner)?;
         self.processes.iter().find(|(known, _)| *known == id).map(|(_, name)| name.as_str())
+    }
+
+    /// Returns true if the process of an owner was killed.
+    #[must_use]
+    pub fn is_killed(&self, owner: &str) -> bool {
+        process_id(owner).is_some_and(|id| self.killed.contains(&id))
     }
 
     /// Returns true if the error names a full disk, which a server had then.
@@ -125,4 +130,9 @@ impl Found {
 #[must_use]
 pub fn process_of(client: &str) -> &str {
     client.rsplit_once('.').map_or(client, |(process, _)| process)
+}
+
+/// Returns the id of the process of an owner, which ends with it.
+fn process_id(owner: &str) -> Option<u32> {
+    owner.rsplit_once(':')?.1.parse().ok()
 }

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering::SeqCst},
+        mpsc::{self, RecvTimeoutError},
     },
     thread,
     time::Duration,
@@ -188,14 +188,15 @@ impl Run {
         let began = now();
         let (mut looked, mut forgot) = (began, began);
         let runtime = Handle::current();
-        let (shown, has_ended) = (Mutex::new(Vec::new()), AtomicBool::new(false));
+        let shown = Mutex::new(Vec::new());
         thread::scope(|scope| {
+            // It is dropped at the end of the schedule, and by a panic.
+            let (_schedule, end) = mpsc::channel::<()>();
             if let Some(admin) = admin {
-                let (shown, has_ended, runtime) = (&shown, &has_ended, &runtime);
+                let (shown, runtime) = (&shown, &runtime);
                 scope.spawn(move || {
-                    while !has_ended.load(SeqCst) {
+                    while end.recv_timeout(LIST) == Err(RecvTimeoutError::Timeout) {
                         runtime.block_on(list(admin, shown));
-                        thread::park_timeout(LIST);
                     }
                 });
             }
@@ -206,7 +207,7 @@ impl Run {
                     scope.spawn(|| site.apply(fault));
                 }
                 if elapsed >= self.length {
-                    break;
+                    return;
                 }
                 if self.planted == Some(Bug::Forgets) && now().since(forgot) >= FORGETS {
                     let emptied = runtime.block_on(site.own.namespace.empty());
@@ -215,13 +216,12 @@ impl Run {
                 }
                 if now().since(looked) >= LOOK {
                     if is_over(&lock(&shown)) {
-                        break;
+                        return;
                     }
                     looked = now();
                 }
                 thread::park_timeout(Duration::from_millis(2));
             }
-            has_ended.store(true, SeqCst);
         });
         shown.into_inner().unwrap_or_else(PoisonError::into_inner)
     }

@@ -32,12 +32,50 @@ const TOLERANCE: Duration = Duration::from_millis(500);
 struct Observed {
     sections: Vec<Section>,
     errors: Vec<String>,
+    /// The releases that failed although the store may be available again later.
+    failed_releases: Vec<FailedRelease>,
     /// The times at which a process was stopped, by its name.
     stops: BTreeMap<String, Vec<(u64, u64)>>,
     /// The processes that were killed, with the times.
     kills: Vec<(String, u64)>,
     /// The processes that did not end although nothing kept them: one of their requests was not served.
     stuck: Vec<String>,
+}
+
+impl Observed {
+    /// Returns the errors that no stop of a process explains. If `is_file`, a process that is stopped in a write blocks the releases of all
+    /// others.
+    fn unexplained_errors(&self, is_file: bool) -> Vec<String> {
+        let is_explained = |failed: &FailedRelease| {
+            let stops = self.stops.iter().filter(|(process, _)| is_file || **process == failed.process);
+            let (begin, end) = failed.span;
+            stops.flat_map(|(_, spans)| spans).any(|(from, to)| *from < end && begin < *to)
+        };
+        let failed = self.failed_releases.iter().filter(|failed| !is_explained(failed));
+        self.errors
+            .iter()
+            .cloned()
+            .chain(failed.map(|failed| format!("{}: {}", failed.process, failed.error)))
+            .collect()
+    }
+}
+
+/// A release that failed with a temporary error.
+struct FailedRelease {
+    process: String,
+    /// The times of the release and of the error.
+    span: (u64, u64),
+    error: String,
+}
+
+impl FailedRelease {
+    /// Parses what a client has printed about a release of `process`.
+    fn parse(process: &str, line: &str) -> Option<Self> {
+        let (begin, rest) = line.strip_prefix("failed release ")?.split_once(' ')?;
+        let (end, error) = rest.split_once(' ')?;
+        let span = (begin.parse().ok()?, end.parse().ok()?);
+        Some(Self { process: process.to_owned(), span, error: error.to_owned() })
+    }
 }
 
 /// Runs the clients for about `time`, with faults in the first two thirds of it.
@@ -49,7 +87,7 @@ pub(super) async fn rows(subject: &Subject, time: Duration, seed: u64) -> Result
     }
     let lease = locks.capabilities().nearest_ttl(LEASE);
     let observed = observe(&namespace, lease, time, seed).await?;
-    Ok(judge(&observed, lease))
+    Ok(judge(&observed, lease, locks.capabilities().scope == Scope::Host))
 }
 
 struct Process {
@@ -89,6 +127,7 @@ impl Process {
             if let Some(error) = line.strip_prefix("error ") {
                 observed.errors.push(format!("{}: {error}", self.name));
             }
+            observed.failed_releases.extend(FailedRelease::parse(&self.name, line));
         }
         let sections: String = self
             .text
@@ -156,8 +195,8 @@ async fn observe(namespace: &str, lease: Duration, time: Duration, seed: u64) ->
     Ok(observed)
 }
 
-/// Compares the histories with the promises.
-fn judge(observed: &Observed, lease: Duration) -> Vec<Row> {
+/// Compares the histories with the promises; `is_file` as for [`Observed::unexplained_errors`].
+fn judge(observed: &Observed, lease: Duration, is_file: bool) -> Vec<Row> {
     let stops =
         |section: &Section| observed.stops.get(process_of(&section.client)).cloned().unwrap_or_default();
     let mut rules = Rules::default();
@@ -168,6 +207,7 @@ fn judge(observed: &Observed, lease: Duration) -> Vec<Row> {
         verdict(name, all.len(), all.first().map(ToString::to_string), promise)
     };
     let (unserved, worst) = idle(observed, lease);
+    let errors = observed.unexplained_errors(is_file);
     let lost = observed.sections.iter().filter(|section| section.lost.is_some()).count();
     let value = format!(
         "{} holds, {} stops longer than a lease of {}, {} kills, {lost} losses reported",
@@ -206,7 +246,7 @@ fn judge(observed: &Observed, lease: Duration) -> Vec<Row> {
                 .or_else(|| Some(format!("{} waits at the end", observed.stuck.first()?))),
             &format!("each was served; the longest delay without a fault was {}", milliseconds_text(worst)),
         ),
-        verdict("errors", observed.errors.len(), observed.errors.first().cloned(), "no operation failed"),
+        verdict("errors", errors.len(), errors.first().cloned(), "no operation failed"),
     ]);
     rows.extend(time_to_free(observed).map(|longest| {
         let value = format!("{} at most after a holder was killed", milliseconds_text(longest));
@@ -306,7 +346,7 @@ pub(super) async fn run(
         let guard = match locks.lock(lock).ttl(lease).acquire().await {
             Ok(guard) => guard,
             Err(error) => {
-                print(format_args!("error {}", error.chain().replace('\n', " ")));
+                print(format_args!("error {}", one_line(&error)));
                 SystemClock.sleep_until(SystemClock.now() + Duration::from_millis(100)).await;
                 continue;
             }
@@ -334,13 +374,44 @@ pub(super) async fn run(
             continue;
         }
         print(hold.releasing(&guard));
+        let begin = SystemClock.now();
         match guard.release().await {
             Ok(()) | Err(Error::Lost { .. }) => {}
-            // Another process may have been stopped while the database was locked for it, or this one. The lease ends in any case.
-            Err(error) if error.is_temporary() => {}
-            Err(error) => print(format_args!("error {}", error.chain().replace('\n', " "))),
+            Err(error) if error.is_temporary() => {
+                let (begin, end) = (begin.as_nanos(), SystemClock.now().as_nanos());
+                print(format_args!("failed release {begin} {end} {}", one_line(&error)));
+            }
+            Err(error) => print(format_args!("error {}", one_line(&error))),
         }
     }
     locks.close(Duration::from_secs(5)).await;
     Ok(())
+}
+
+fn one_line(error: &Error) -> String {
+    error.chain().replace('\n', " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_release_is_an_error_unless_a_stop_explains_it() {
+        let errors = |stopped: &str, stop, is_file| {
+            let failed = FailedRelease::parse("p0.0", "failed release 10 20 no reply in time");
+            let observed = Observed {
+                failed_releases: failed.into_iter().collect(),
+                stops: BTreeMap::from([(stopped.to_owned(), vec![stop])]),
+                ..Observed::default()
+            };
+            observed.unexplained_errors(is_file)
+        };
+        let unexplained = ["p0.0: no reply in time"];
+        assert_eq!(errors("p0.0", (5, 15), false), [""; 0]);
+        assert_eq!(errors("p0.0", (2, 9), false), unexplained);
+        assert_eq!(errors("p0.0", (20, 30), false), unexplained);
+        assert_eq!(errors("p1.0", (5, 15), false), unexplained);
+        assert_eq!(errors("p1.0", (5, 15), true), [""; 0]);
+    }
 }

@@ -58,7 +58,7 @@ macro_rules! __cases {
                 timeouts_do_not_delay_later_waiters [Order]
                 other_readers_do_not_extend_the_lease_of_a_dead_reader [Order Shared]
                 a_stopped_waiter_is_served_after_it_resumes [Order]
-                a_waiter_that_has_lost_its_place_does_not_block_the_next_one [Order Anywhere]
+                an_expired_queue_entry_does_not_block_the_next_waiter [Order Anywhere]
             }
             modes {
                 every_pair [Shared]

@@ -207,7 +207,7 @@ pub(super) async fn a_stopped_waiter_is_served_after_it_resumes(trial: Trial) ->
 
 /// The queue entry of the first waiter of a process expires, and the waiter joins the queue again behind the second one. Then the lease of
 /// the holder expires, which notifies nobody.
-pub(super) async fn a_waiter_that_has_lost_its_place_does_not_block_the_next_one(trial: Trial) -> Outcome {
+pub(super) async fn an_expired_queue_entry_does_not_block_the_next_waiter(trial: Trial) -> Outcome {
     let raw = trial.raw().await;
     let (store, withheld) = watched(trial.store().await, Withheld::new);
     let (store, recording) = watched(store, Recording::new);

@@ -135,10 +135,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: "crates/polylock-core/src/engine/acquisition.rs",
         from: "        if let Some(number) = position.number {",
         to: "        if let Some(number) = position.number.filter(|_| false) {",
-        test: (
-            "conformance",
-            "sqlite_full::order::a_waiter_that_has_lost_its_place_does_not_block_the_next_one",
-        ),
+        test: ("conformance", "sqlite_full::order::an_expired_queue_entry_does_not_block_the_next_waiter"),
     },
     Mutant {
         name: "an unavailable store is not retried",
