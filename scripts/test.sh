@@ -3,9 +3,10 @@
 # processes, planted bugs that the tests must catch, doctests, documentation.
 #
 #   scripts/test.sh            everything that CI runs: all stores, and some of the planted bugs
-#   scripts/test.sh daily      the same with clusters and variants of the stores, each feature alone, all planted bugs, packages,
-#                              licences, files for other tools, and a short safety record
-#   scripts/test.sh lint       one part of the daily run: format, lint, features, test, mutants, doc, package, deny, schemas or record
+#   scripts/test.sh daily      the same with clusters and variants of the stores, each feature alone, all planted bugs, crates and
+#                              packages, licences, files for other tools, and a short safety record
+#   scripts/test.sh lint       one part of the daily run: format, lint, features, test, mutants, doc, package, packages, deny, schemas or
+#                              record
 #
 # A store's server that can't be started is a failure, not a skip.
 set -euo pipefail
@@ -20,6 +21,7 @@ say() { printf '\n== %s (after %d min %d s)\n' "$*" $((SECONDS / 60)) $((SECONDS
 # themselves, so nothing here needs a running service.
 readonly PROGRAMS="
     cc            build-essential
+    fish          fish
     java          default-jre-headless
     node          nodejs
     npm           npm
@@ -28,6 +30,7 @@ readonly PROGRAMS="
     pgbouncer     pgbouncer
     postgres      postgresql
     redis-server  redis-tools
+    zsh           zsh
 "
 
 # What is made of Java is no program. The package with the servers' start scripts wants a desktop's Java, too.
@@ -143,6 +146,9 @@ features() {
     cargo check --quiet --locked -p polylock-redis --no-default-features
     cargo check --quiet --locked -p polylock-zookeeper --no-default-features
     cargo check --quiet --locked -p polylock-azure --no-default-features
+    for features in "" sqlite postgres mysql redis zookeeper azure tls sasl check; do
+        cargo clippy --quiet --locked -p polylock-cli --no-default-features --features "$features" -- -D warnings
+    done
 }
 
 # The time of each test in a log, in seconds, longest first.
@@ -267,10 +273,16 @@ doc() {
     RUSTDOCFLAGS="-D warnings" cargo doc --workspace --all-features --no-deps --locked
 }
 
-# Builds each package from what its users get, and nothing else.
+# Builds each crate from what its users get, and nothing else.
 package() {
-    say "packages"
+    say "crates"
     cargo package --workspace --exclude polylock-integration-tests --exclude polylock-models --exclude polylock-fuzz --locked --allow-dirty
+}
+
+# Builds the packages of the command (a wheel, npm packages, a .deb), installs and runs them.
+packages() {
+    say "packages of the command"
+    packaging/test.sh
 }
 
 # Licences, sources and forbidden crates. The database of advisories is on the network: `cargo deny check advisories`.
@@ -303,7 +315,7 @@ at_exit=()
 trap 'for command in "${at_exit[@]}"; do eval "$command" || true; done' EXIT
 
 case "${1:-all}" in
-    format | lint | features | lanes | lane | doc | package | deny | schemas) ;;
+    format | lint | features | lanes | lane | doc | package | packages | deny | schemas) ;;
     *) install_packages; put_servers ;;
 esac
 case "${1:-all}" in
@@ -317,11 +329,11 @@ case "${1:-all}" in
             lint; build; tests "$DAILY"; mutants --some 2; doc
         fi
         say "all passed" ;;
-    daily) format; lint; features; build; tests; mutants; doc; package; deny; schemas; record; say "all passed" ;;
-    format | lint | features | mutants | doc | package | deny | schemas | record) "$1" ;;
+    daily) format; lint; features; build; tests; mutants; doc; package; packages; deny; schemas; record; say "all passed" ;;
+    format | lint | features | mutants | doc | package | packages | deny | schemas | record) "$1" ;;
     test) build; tests ;;
     # Called by `tests` and by `lanes`.
     lanes) lanes ;;
     lane) lane "$2" ;;
-    *) echo "unknown part: $1 (daily, format, lint, features, test, mutants, doc, package, deny, schemas, record)" >&2; exit 64 ;;
+    *) echo "unknown part: $1 (daily, format, lint, features, test, mutants, doc, package, packages, deny, schemas, record)" >&2; exit 64 ;;
 esac

@@ -95,7 +95,7 @@ pub(crate) enum Command {
     #[command(after_long_help = help::BREAK)]
     Break(Break),
     /// Check that the store keeps its promises
-    #[command(after_long_help = help::CHECK)]
+    #[command(after_long_help = help::CHECK, hide = !cfg!(feature = "check"))]
     Check(Check),
     /// End the start-up delay of Redlock servers that are known to be new
     #[command(after_long_help = help::ADMIT)]
@@ -107,7 +107,7 @@ pub(crate) enum Command {
     /// Print the statements that create the store's tables, for an administrator to run
     #[command(after_long_help = help::SCHEMA)]
     Schema,
-    /// Print shell completions
+    /// Print the script for shell completions, which complete the names of locks, too
     Completions {
         /// Shell to generate them for
         #[arg(value_enum)]
@@ -296,7 +296,7 @@ impl Run {
     }
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     polylock::duration::parse(text)
 }
 

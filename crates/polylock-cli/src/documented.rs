@@ -153,6 +153,7 @@ fn every_variable_of_the_command_is_documented() {
         include_str!("outer_run.rs"),
         include_str!("store.rs"),
         include_str!("args.rs"),
+        include_str!("completion/mod.rs"),
     ];
     let sources = sources.join("\n");
     let set: BTreeSet<_> =

@@ -15,9 +15,24 @@
 //! ```
 
 mod args;
+#[cfg(feature = "check")]
+mod check;
+#[cfg(not(feature = "check"))]
+#[path = "without_check.rs"]
 mod check;
 mod command;
+mod completion;
+// The pages describe the command with all features.
 #[cfg(test)]
+#[cfg(all(
+    feature = "azure",
+    feature = "check",
+    feature = "mysql",
+    feature = "postgres",
+    feature = "redis",
+    feature = "sqlite",
+    feature = "zookeeper"
+))]
 mod documented;
 mod exit;
 #[cfg(test)]
@@ -46,7 +61,7 @@ use crate::{
 /// Call it on the main thread, before the process has other threads: it starts itself again as the helper process of `polylock run`.
 #[must_use]
 pub fn main() -> ExitCode {
-    if let Some(code) = run::helper().or_else(check::worker) {
+    if let Some(code) = run::helper().or_else(check::worker).or_else(completion::main) {
         return code;
     }
     let cli = match Cli::try_parse() {

@@ -40,13 +40,33 @@ pub(crate) struct ChosenStore {
     pub(crate) reference: String,
     /// A warning for the user about the store.
     warning: Option<String>,
+    /// The directory of the default store, which may be missing.
+    directory: Option<PathBuf>,
 }
 
-/// Determines the store.
+/// Determines the store, and creates the directory of the default store, accessible only to the user, if it is missing.
 ///
 /// # Errors
-/// If no store is named, or the variable that should name it is invalid.
+/// If no store is named, the variable that should name it is invalid, or the directory can't be created.
 pub(crate) fn choose(global: &Global, output: &Output) -> Result<ChosenStore, Failure> {
+    let chosen = find(global, output)?;
+    if let Some(directory) = &chosen.directory {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(|error| {
+            let directory = directory.display();
+            Failure::new(
+                CANT_CREATE,
+                format!("{directory} can't be created: {error}; choose a store with -S or {STORE_VARIABLE}"),
+            )
+        })?;
+    }
+    Ok(chosen)
+}
+
+/// Determines the store, and changes nothing.
+///
+/// # Errors
+/// As [`choose`].
+pub(crate) fn find(global: &Global, output: &Output) -> Result<ChosenStore, Failure> {
     let chosen = if let Some(text) = &global.store {
         ChosenStore::new(text, BTreeMap::new(), None)
     } else if let Some(variable) = &global.store_env {
@@ -126,7 +146,7 @@ impl ChosenStore {
         let reference = nested::without_secrets(&url, absolute.as_deref())
             .or(reference)
             .unwrap_or_else(|| display_name.clone());
-        Ok(Self { config, variables, display_name, reference, warning })
+        Ok(Self { config, variables, display_name, reference, warning, directory: None })
     }
 
     /// Returns the store of the outer run.
@@ -267,24 +287,25 @@ impl Section {
                     None => Err(error.into()),
                 }
             }
-            None => ChosenStore::new(&default_store()?, keys, None),
+            None => {
+                let directory = state_directory()?;
+                let chosen = ChosenStore::new(&sqlite_url(&directory.join("locks.db"))?, keys, None)?;
+                Ok(ChosenStore { directory: Some(directory), ..chosen })
+            }
         }
     }
 }
 
-/// Returns the URL of a SQLite file in the user's state directory, and creates the directory, accessible only to the user, if it is
-/// missing.
-fn default_store() -> Result<String, Failure> {
+/// Returns the directory of the default store, in the user's state directory.
+fn state_directory() -> Result<PathBuf, Failure> {
+    if cfg!(not(feature = "sqlite")) {
+        let problem = format!(
+            "store: no store is named, and the default, SQLite, is not compiled in: name one with -S or {STORE_VARIABLE}"
+        );
+        return Err(Failure::new(CONFIG, problem));
+    }
     let base = base_directories()?;
-    let directory = base.state_dir().unwrap_or_else(|| base.data_dir()).join("polylock");
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory).map_err(|error| {
-        let directory = directory.display();
-        Failure::new(
-            CANT_CREATE,
-            format!("{directory} can't be created: {error}; choose a store with -S or {STORE_VARIABLE}"),
-        )
-    })?;
-    sqlite_url(&directory.join("locks.db"))
+    Ok(base.state_dir().unwrap_or_else(|| base.data_dir()).join("polylock"))
 }
 
 fn sqlite_url(file: &Path) -> Result<String, Failure> {

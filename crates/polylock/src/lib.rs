@@ -86,6 +86,10 @@ pub use polylock_azure as azure;
 struct Readme;
 
 #[cfg(doctest)]
+#[doc = include_str!("../../../docs/quick-start.md")]
+struct QuickStart;
+
+#[cfg(doctest)]
 #[doc = include_str!("../../../docs/scaling.md")]
 struct ScalingPage;
 

@@ -4,6 +4,7 @@
 
 mod cli;
 mod exit;
+mod guides;
 mod increments;
 mod kills;
 mod late_claims;

@@ -67,3 +67,16 @@ fn the_facade_with_one_feature_has_no_driver_of_another() {
         assert!(foreign(&tree, "none").contains(&driver.to_owned()), "{driver}");
     }
 }
+
+#[test]
+fn the_command_with_one_store_has_no_driver_of_another() {
+    for feature in ["sqlite", "postgres", "mysql", "redis", "zookeeper"] {
+        assert_eq!(foreign(&tree("polylock-cli", &[feature]), feature), [""; 0], "{feature}");
+    }
+    assert_eq!(foreign(&tree("polylock-cli", &["check"]), "none"), [""; 0]);
+    // The counterexample: the default build.
+    let tree = tree("polylock-cli", &["default"]);
+    for driver in ["rustls", "redis", "sqlx-postgres"] {
+        assert!(foreign(&tree, "sqlite").contains(&driver.to_owned()), "{driver}");
+    }
+}

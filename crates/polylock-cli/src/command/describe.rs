@@ -7,6 +7,7 @@ use clap_complete::Shell;
 
 use crate::{
     args::{Cli, Global},
+    completion,
     exit::{CANT_CREATE, Failure, INTERNAL, USAGE},
     output::Output,
     store,
@@ -22,11 +23,11 @@ pub(crate) fn schema(global: &Global, output: &Output) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Prints the completions of `shell`.
+/// Prints the script for the completions of `shell`.
 pub(crate) fn completions(shell: Shell, output: &Output) -> Result<u8, Failure> {
-    let mut text = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "polylock", &mut text);
-    output.data(&String::from_utf8_lossy(&text))?;
+    let script = completion::script(shell)
+        .map_err(|error| Failure::new(INTERNAL, format!("there is no script for {shell}: {error}")))?;
+    output.data(&script)?;
     Ok(0)
 }
 

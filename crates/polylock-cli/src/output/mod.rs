@@ -23,6 +23,7 @@ pub(crate) use table::{
     lock_object, lock_text, milliseconds, notice_text, owner_and_label, rounded, seconds,
 };
 pub(crate) use waiting::{WaitDisplay, WaitState, position};
+#[cfg(feature = "check")]
 pub(crate) use warnings::capture as capture_warnings;
 
 use self::writer::Weight;

@@ -19,6 +19,7 @@ fn captured() -> MutexGuard<'static, Option<Vec<String>>> {
 }
 
 /// Captures the warnings from now on, instead of printing them, and returns those that were captured before.
+#[cfg(feature = "check")]
 pub(crate) fn capture() -> Vec<String> {
     captured().replace(Vec::new()).unwrap_or_default()
 }

@@ -17,7 +17,9 @@ use std::{io, time::Duration};
 use polylock::{Clock, Error, Guard, Label, LockName, Locks, Moment, OwnerId, Progress, Scope, SystemClock};
 use rustix::process::Signal;
 
-pub(crate) use self::warden::{main as helper, this_program};
+pub(crate) use self::warden::main as helper;
+#[cfg(feature = "check")]
+pub(crate) use self::warden::this_program;
 use self::{
     command_line::CommandLine,
     finish::{RELEASE_TIMEOUT, Verdict},

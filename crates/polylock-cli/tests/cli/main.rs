@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod check;
+mod completion;
 mod descendants;
 mod environment;
 mod exit_codes;

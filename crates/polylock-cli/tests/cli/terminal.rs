@@ -15,14 +15,14 @@ use crate::support::{Workspace, eventually, is_alive, warden_of};
 ///
 /// A shell in between receives the terminal's Ctrl-C, too, and dash dies of it while bash waits for its command: in tests of Ctrl-C, the
 /// line starts with `exec`. The shell is `sh`, whatever the user's shell is.
-struct Terminal {
+pub(crate) struct Terminal {
     script: Child,
     keys: std::process::ChildStdin,
     screen: Arc<Mutex<String>>,
 }
 
 impl Terminal {
-    fn run(workspace: &Workspace, command: &str) -> Self {
+    pub(crate) fn run(workspace: &Workspace, command: &str) -> Self {
         let mut script = Command::new("script")
             .args(["-q", "-e", "-f", "-c", command, "/dev/null"])
             .env("POLYLOCK_STORE", workspace.url())
@@ -47,15 +47,20 @@ impl Terminal {
         Self { script, keys, screen }
     }
 
-    fn screen(&self) -> String {
+    pub(crate) fn screen(&self) -> String {
         self.screen.lock().unwrap().clone()
     }
 
-    fn wait_for(&self, text: &str) {
+    pub(crate) fn wait_for(&self, text: &str) {
         eventually(text, || self.screen().contains(text));
     }
 
-    fn press(&mut self, keys: &str) {
+    /// Waits for a text after the first `before` bytes of the screen.
+    pub(crate) fn wait_for_after(&self, before: usize, text: &str) {
+        eventually(text, || self.screen()[before..].contains(text));
+    }
+
+    pub(crate) fn press(&mut self, keys: &str) {
         self.keys.write_all(keys.as_bytes()).unwrap();
         self.keys.flush().unwrap();
     }

@@ -133,4 +133,25 @@ pub(super) const MUTANTS: &[Mutant] = &[
         to: "text.parse().ok().map(Pid::from_raw)",
         test: ("units of library polylock_cli", "run::warden::fuzz::tests::messages"),
     },
+    Mutant {
+        name: "completion: a store that does not reply delays the prompt",
+        file: "crates/polylock-cli/src/completion/mod.rs",
+        from: "names.recv_timeout(time_limit())",
+        to: "names.recv_timeout(time_limit() * 100)",
+        test: ("cli", "completion::a_store_that_does_not_reply_delays_no_completion"),
+    },
+    Mutant {
+        name: "completion: a SQLite file is created",
+        file: "crates/polylock-cli/src/completion/mod.rs",
+        from: "url.scheme() == \"sqlite\" && ",
+        to: "url.scheme() == \"sqlite3\" && ",
+        test: ("cli", "completion::a_completion_creates_nothing"),
+    },
+    Mutant {
+        name: "completion: a name that a shell would interpret is inserted",
+        file: "crates/polylock-cli/src/completion/mod.rs",
+        from: "locks.iter().filter(|lock| is_plain(lock.name.as_str())).map(candidate)",
+        to: "locks.iter().map(candidate)",
+        test: ("cli", "completion::the_names_of_the_store_of_the_command_line_are_completed"),
+    },
 ];
