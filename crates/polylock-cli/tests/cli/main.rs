@@ -11,3 +11,4 @@ mod signals;
 mod support;
 mod terminal;
 mod unread;
+mod watch;

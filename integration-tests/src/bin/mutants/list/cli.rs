@@ -133,4 +133,16 @@ pub(super) const MUTANTS: &[Mutant] = &[
         to: "text.parse().ok().map(Pid::from_raw)",
         test: ("units of library polylock_cli", "run::warden::fuzz::tests::messages"),
     },
+    Mutant {
+        name: "command line: top breaks a lock without a confirmation",
+        file: "crates/polylock-cli/src/top/app.rs",
+        from: "                self.prompt = Prompt::Confirm(order);
+                return Action::None;",
+        to: "                self.prompt = Prompt::Confirm(order.clone());
+                return Action::Break(order);",
+        test: (
+            "units of library polylock_cli",
+            "top::app::tests::a_break_needs_a_confirmation_and_keeps_its_lock",
+        ),
+    },
 ];
