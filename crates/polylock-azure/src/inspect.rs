@@ -6,7 +6,9 @@ use async_trait::async_trait;
 use azure_core::time::OffsetDateTime;
 use azure_storage_blob::models::{BlobItem, LeaseState};
 use futures_util::TryStreamExt;
-use polylock_core::{BreakOrder, Entry, Inspect, LockName, LockStatus, Mode, Operation, OwnerId, Result};
+use polylock_core::{
+    BreakOrder, Entry, Inspect, LockName, LockStatus, Mode, Operation, OwnerId, PastGrant, Result,
+};
 
 use crate::{
     backend::AzureBackend,
@@ -35,15 +37,23 @@ pub(crate) fn holder_entry(content: &Content, age: Duration) -> Option<Entry> {
     }
 }
 
+/// Returns the last grant of a lock without a holder. The metadata were written with the grant, and a release does not change them.
+fn past_grant(content: Content, age: Duration) -> Option<PastGrant> {
+    let Content::Grant(Record { token, owner, label, .. }) = content else { return None };
+    Some(PastGrant::new(owner, &label, token, age))
+}
+
 impl AzureBackend {
-    async fn holder(&self, name: &LockName) -> Result<Option<Entry>, Cause> {
+    async fn status(&self, name: &LockName) -> Result<LockStatus, Cause> {
+        let free = || LockStatus::new(name.clone(), Vec::new(), Vec::new());
         match self.blobs.get_state(name, None, INTERACTIVE_TIMEOUT).await {
             Ok(state) if state.leased => {
-                let Some(entry) = holder_entry(&state.content, state.age) else { return Ok(None) };
-                self.with_notice(name, entry, &state.content, state.breaking).await.map(Some)
+                let Some(entry) = holder_entry(&state.content, state.age) else { return Ok(free()) };
+                let entry = self.with_notice(name, entry, &state.content, state.breaking).await?;
+                Ok(LockStatus::new(name.clone(), vec![entry], Vec::new()))
             }
-            Ok(_) => Ok(None),
-            Err(cause) if is_gone(&cause) => Ok(None),
+            Ok(state) => Ok(free().last_grant(past_grant(state.content, state.age))),
+            Err(cause) if is_gone(&cause) => Ok(free()),
             Err(cause) => Err(cause),
         }
     }
@@ -103,8 +113,7 @@ impl AzureBackend {
 #[async_trait]
 impl Inspect for AzureBackend {
     async fn inspect(&self, name: &LockName) -> Result<LockStatus> {
-        let holder = self.holder(name).await.map_err(|cause| self.failed(Operation::Inspect, cause))?;
-        Ok(LockStatus::new(name.clone(), holder.into_iter().collect(), Vec::new()))
+        self.status(name).await.map_err(|cause| self.failed(Operation::Inspect, cause))
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockStatus>> {

@@ -1,6 +1,6 @@
 //! The definition of the command line.
 
-use std::{ffi::OsString, path::PathBuf, time::Duration};
+use std::{ffi::OsString, net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use polylock::Mode;
@@ -81,12 +81,25 @@ pub(crate) enum Command {
     /// Show the holders and the waiters of a lock
     #[command(after_long_help = help::STATUS)]
     Status {
+        /// Exit with 75 if the lock has a holder
+        #[arg(short, long)]
+        exit_code: bool,
         /// Name of the lock
         name: String,
     },
     /// Show all locks that have a holder or a waiter
     #[command(after_long_help = help::STATUS)]
     List {
+        /// Show only locks with names that start with this prefix
+        #[arg(default_value = "", hide_default_value = true)]
+        prefix: String,
+    },
+    /// Print grants, waits, losses and breaks as they happen
+    #[command(after_long_help = help::WATCH)]
+    Watch(Watch),
+    /// Show all locks in use on the whole terminal, live
+    #[command(after_long_help = help::TOP)]
+    Top {
         /// Show only locks with names that start with this prefix
         #[arg(default_value = "", hide_default_value = true)]
         prefix: String,
@@ -198,6 +211,9 @@ pub(crate) struct Run {
     /// Write events as JSON lines to this file, which is truncated first
     #[arg(long, value_name = "PATH", group = "status", help_heading = COMMAND)]
     pub(crate) status_file: Option<PathBuf>,
+    /// Serve the metrics of this run to Prometheus at http://ADDR/metrics, such as 127.0.0.1:9464, until the command has ended
+    #[arg(long, value_name = "ADDR", help_heading = COMMAND)]
+    pub(crate) metrics_listen: Option<SocketAddr>,
     /// Run this command line with `sh -c`
     #[arg(short = 'c', long = "command", value_name = "CMDLINE", action = ArgAction::Set, conflicts_with = "command", help_heading = COMMAND)]
     pub(crate) command_line: Option<OsString>,
@@ -207,6 +223,16 @@ pub(crate) struct Run {
     /// Command and its arguments, run without a shell; no `--` is needed before its flags
     #[arg(value_name = "CMD", trailing_var_arg = true, required_unless_present = "command_line")]
     pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Watch {
+    /// Watch only the lock with exactly this name
+    #[arg(short = 'x', long, requires = "prefix")]
+    pub(crate) exact: bool,
+    /// Watch only locks with names that start with this prefix
+    #[arg(default_value = "", hide_default_value = true)]
+    pub(crate) prefix: String,
 }
 
 #[derive(Debug, Args)]

@@ -106,13 +106,74 @@ OUTPUT
   --output jsonl prints one object per lock and line, --output json
   prints one document:
     {\"name\",\"state\",\"backend\",\"store\",\"holders\":[ENTRY],
-     \"waiters\":[ENTRY]}
+     \"waiters\":[ENTRY],\"last_grant\"}
   \"state\" is free, held or waiting. \"store\" is the URL without secrets.
   ENTRY is
     {\"mode\",\"owner\",\"label\",\"fencing_token\",
      \"age_ms\",\"expires_in_ms\",\"position\",\"broken\"}
   \"broken\" is null, or {\"by\",\"reason\"} for a hold that was broken and
-  has not ended yet.";
+  has not ended yet. \"last_grant\" of a free lock is null, or
+    {\"owner\",\"label\",\"fencing_token\",\"age_ms\"}
+  if the store keeps it (Azure Blob Storage does).
+
+EXIT CODE
+  0    the status was printed
+  75   with `status --exit-code`: the lock has a holder
+  69, 77, 78  the store can't be read
+
+    if polylock status --exit-code backup >/dev/null; then echo free; fi";
+
+pub(crate) const WATCH: &str = "\
+The present state comes first: a line \"held\" for each holder and
+\"waiting\" for each waiter. Then a line for each event:
+
+  queued       a request waits, at this position
+  granted      a request holds the lock
+  left         a waiter has gone away without the lock
+  broken       a holder was requested to stop
+  ended        a hold has ended before the end of its lease: released, or
+               broken by force
+  expired      a hold has ended with its lease: its holder has died, or
+               has lost its connection
+  unavailable  the store can't be read; polylock goes on trying
+  available    the store can be read again
+
+SQLite is read when the file has changed, other stores every second, so a
+watch costs them less than a waiter. A hold that comes and goes between
+two reads is not shown. A read of many locks takes several commands on
+Redis, ZooKeeper and Azure Blob Storage, and is then made less often, but
+at least every ten seconds.
+
+OUTPUT
+  --output json and --output jsonl print one object per line:
+    {\"ts\",\"event\",\"backend\",\"name\",\"mode\",\"owner\",\"label\",
+     \"fencing_token\",\"age_ms\",\"expires_in_ms\",\"position\",
+     \"broken\",\"waited_ms\",\"reason\"}
+  \"reason\" is the error of an outage. An event of the store, not of a lock,
+  has only \"ts\", \"event\", \"backend\" and \"reason\".
+
+EXAMPLES
+  polylock watch orders/
+  polylock watch --exact nightly --output jsonl | jq -r .owner";
+
+pub(crate) const TOP: &str = "\
+Each line is a lock: its mode, the time for which it is held, the rest of
+its lease, the slack (the shortest rest of the lease at a renewal: close
+to 0 means that renewals come late), the number of waiters, and its
+holder. Below are all holders and the queue of the selected lock.
+
+The store is read as by `polylock watch`, so `top` costs it less than a
+waiter. ZooKeeper and Azure Blob Storage do not return the rest of a
+lease: they show the whole lease, and no slack.
+
+KEYS
+  up, down, PgUp, PgDn, Home, End   select a lock
+  s, S         sort by the next column, reverse the order
+  /            show only locks whose name, owner or label has a text
+  w            show the tree of owners that wait for each other
+  b            break the selected lock, with a reason and a confirmation
+  r            read the store now
+  q, Ctrl-C    quit";
 
 pub(crate) const SCHEMA: &str = "\
 A program that opens a store creates the tables itself. If its user may
@@ -146,9 +207,14 @@ key prefix, nodes or blobs of its own), and deletes them at its end, also
 after Ctrl-C or a failure. It reads and changes nothing else in the
 store. The user needs the rights to create tables.
 
+`polylock check --only settings` takes a moment and shows the store that
+polylock uses here.
+
 PARTS
-  settings     what the store warns of when it is opened, such as data
-               that a crash may lose; its capabilities
+  settings     the store in use, the flag, variable or file that names
+               it, the programs that share it, and weaknesses of its
+               configuration; what the store warns of when it is opened,
+               such as data that a crash may lose; its capabilities
   latency      an acquisition with its release, and the hand-over to a
                waiter, compared with the TTL of the store's URL
   clock        suspends and steps of this machine's clocks; the rate of

@@ -43,6 +43,7 @@ mod output;
 mod run;
 mod signals;
 mod store;
+mod top;
 mod user;
 mod wall_clock;
 
@@ -90,8 +91,10 @@ pub fn main() -> ExitCode {
 async fn dispatch(cli: Cli, output: &Output) -> Result<u8, Failure> {
     match cli.command {
         Command::Run(run) => run::run(&cli.global, &run, output).await,
-        Command::Status { name } => command::status(&cli.global, &name, output).await,
+        Command::Status { exit_code, name } => command::status(&cli.global, &name, exit_code, output).await,
         Command::List { prefix } => command::list(&cli.global, &prefix, output).await,
+        Command::Watch(args) => command::watch(&cli.global, &args, output).await,
+        Command::Top { prefix } => top::top(&cli.global, &prefix, output).await,
         Command::Break(args) => command::break_lock(&cli.global, &args, output).await,
         Command::Check(args) => check::check(&cli.global, &args, output).await,
         Command::Admit { yes } => command::admit(&cli.global, yes, output).await,

@@ -3,6 +3,7 @@
 #[cfg(test)]
 mod fuzz;
 mod nested;
+mod origin;
 
 use std::{
     collections::BTreeMap,
@@ -17,6 +18,7 @@ use polylock::{LocksConfig, StoreUrl, core::url::nearest};
 use serde::Deserialize;
 
 use self::nested::OuterStore;
+pub(crate) use self::origin::Origin;
 use crate::{
     args::Global,
     exit::{CANT_CREATE, CONFIG, Failure},
@@ -38,6 +40,8 @@ pub(crate) struct ChosenStore {
     pub(crate) display_name: String,
     /// The reference by which a nested run finds the same store.
     pub(crate) reference: String,
+    /// The place from which its URL comes.
+    pub(crate) origin: Origin,
     /// A warning for the user about the store.
     warning: Option<String>,
     /// The directory of the default store, which may be missing.
@@ -67,21 +71,28 @@ pub(crate) fn choose(global: &Global, output: &Output) -> Result<ChosenStore, Fa
 /// # Errors
 /// As [`choose`].
 pub(crate) fn find(global: &Global, output: &Output) -> Result<ChosenStore, Failure> {
-    let chosen = if let Some(text) = &global.store {
-        ChosenStore::new(text, BTreeMap::new(), None)
+    let (chosen, origin) = if let Some(text) = &global.store {
+        (ChosenStore::new(text, BTreeMap::new(), None), Origin::of_flag(text))
     } else if let Some(variable) = &global.store_env {
-        ChosenStore::new(&format!("env:{variable}"), BTreeMap::new(), None)
+        (
+            ChosenStore::new(&format!("env:{variable}"), BTreeMap::new(), None),
+            Origin::Variable(variable.clone()),
+        )
     } else if let Some(profile) = &global.profile {
         let (settings, file) = Settings::read(global)?;
-        settings.profile(profile)?.into_store(file.as_deref(), Some(profile))
+        let section = settings.profile(profile)?;
+        let origin = Origin::of_section(section.store.is_some(), file.as_deref(), Some(profile));
+        (section.into_store(file.as_deref(), Some(profile)), origin)
     } else if let Some(text) = variable(STORE_VARIABLE)? {
-        ChosenStore::new(&text, BTreeMap::new(), None)
+        (ChosenStore::new(&text, BTreeMap::new(), None), Origin::of_variable(STORE_VARIABLE, &text))
     } else if let Some(outer) = nested::outer_store(variable(outer_run::STORE)?)? {
-        ChosenStore::of_outer_run(outer, global)
+        (ChosenStore::of_outer_run(outer, global), Origin::OuterRun)
     } else {
         let (settings, file) = Settings::read(global)?;
-        settings.top.into_store(file.as_deref(), None)
-    }?;
+        let origin = Origin::of_section(settings.top.store.is_some(), file.as_deref(), None);
+        (settings.top.into_store(file.as_deref(), None), origin)
+    };
+    let chosen = ChosenStore { origin, ..chosen? };
     if let Some(warning) = &chosen.warning {
         output.warning(warning);
     }
@@ -146,7 +157,8 @@ impl ChosenStore {
         let reference = nested::without_secrets(&url, absolute.as_deref())
             .or(reference)
             .unwrap_or_else(|| display_name.clone());
-        Ok(Self { config, variables, display_name, reference, warning, directory: None })
+        let origin = Origin::Default;
+        Ok(Self { config, variables, display_name, reference, origin, warning, directory: None })
     }
 
     /// Returns the store of the outer run.

@@ -130,6 +130,22 @@ pub trait Inspect: fmt::Debug + Send + Sync + 'static {
     /// If the store is unavailable.
     async fn list(&self, prefix: &str) -> Result<Vec<LockStatus>>;
 
+    /// Returns a number that differs after each change of a lock, if the store can read one in this process, without a message to a server;
+    /// `None`, the default, if it has none. A [`Watch`](crate::Watch) reads it twenty times a second and lists the locks when it has changed. An
+    /// expiry need not change it.
+    ///
+    /// # Errors
+    /// If the store is unavailable.
+    async fn version(&self) -> Result<Option<u64>> {
+        Ok(None)
+    }
+
+    /// Returns the number of commands that [`list`](Self::list) sends for this many locks, by which a [`Watch`](crate::Watch) limits its pace:
+    /// by default one, and one for each lock.
+    fn list_commands(&self, locks: usize) -> usize {
+        locks.saturating_add(1)
+    }
+
     /// Breaks the lock `name` as specified by `order`, and returns the entries of its holders. Waiters stay queued and are granted
     /// the lock in turn.
     ///
@@ -156,13 +172,22 @@ pub struct LockStatus {
     pub holders: Vec<Entry>,
     /// The waiters, in order of arrival.
     pub waiters: Vec<Entry>,
+    /// The last grant of a lock without holders, if the store keeps it.
+    pub last_grant: Option<PastGrant>,
 }
 
 impl LockStatus {
     /// Creates the status of a lock with these entries.
     #[must_use]
     pub const fn new(name: LockName, holders: Vec<Entry>, waiters: Vec<Entry>) -> Self {
-        Self { name, holders, waiters }
+        Self { name, holders, waiters, last_grant: None }
+    }
+
+    /// Returns the status with the last grant of a lock without holders.
+    #[must_use]
+    pub fn last_grant(mut self, grant: Option<PastGrant>) -> Self {
+        self.last_grant = grant;
+        self
     }
 
     /// Returns true if the lock has neither holders nor waiters.
@@ -211,6 +236,35 @@ impl Entry {
     pub fn broken(mut self, notice: Option<BreakNotice>) -> Self {
         self.broken = notice;
         self
+    }
+
+    /// Returns the entry after `time` without a renewal.
+    #[must_use]
+    pub fn after(&self, time: Duration) -> Self {
+        let (age, expires_in) = (self.age + time, self.expires_in.saturating_sub(time));
+        Self { age, expires_in, ..self.clone() }
+    }
+}
+
+/// A grant that has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PastGrant {
+    /// The owner of the request.
+    pub owner: OwnerId,
+    /// The label of the request, without control characters; empty if it had none.
+    pub label: String,
+    /// The token of the grant.
+    pub token: FencingToken,
+    /// The time since the grant, by the store's clock.
+    pub age: Duration,
+}
+
+impl PastGrant {
+    /// Creates a grant. Control characters in `label` are replaced, and it is cut at 255 bytes.
+    #[must_use]
+    pub fn new(owner: OwnerId, label: &str, token: FencingToken, age: Duration) -> Self {
+        Self { owner, label: owner::sanitized(label), token, age }
     }
 }
 

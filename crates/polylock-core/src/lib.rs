@@ -93,8 +93,10 @@ mod token;
 pub mod url;
 pub mod waiter_queues;
 pub mod wakeups;
+mod watch;
+mod watched;
 
-pub use backend::{Backend, Entry, Inspect, LockStatus, Store};
+pub use backend::{Backend, Entry, Inspect, LockStatus, PastGrant, Store};
 pub use break_lock::BreakLock;
 pub use break_notice::{BreakNotice, BreakOrder};
 pub use capabilities::{
@@ -118,3 +120,5 @@ pub use progress::{Outage, Progress};
 pub use request::{ClaimOutcome, Grant, KeepAlive, QueuePosition, Release, Request, RequestId, Wake};
 pub use store_config::StoreConfig;
 pub use token::FencingToken;
+pub use watch::Watch;
+pub use watched::{Change, ChangeKind, Renewals, WatchEvent, WatchState, WatchedLock};

@@ -9,11 +9,12 @@ use tokio::sync::Semaphore;
 
 use crate::{
     BreakLock, Capabilities, Clock, Label, Lock, LockName, LockStatus, Operation, Options, OwnerId, Result,
-    Store, SystemClock,
+    Store, SystemClock, Watch,
     engine::{Pending, StoreContext, StoreHandle},
     io,
     metrics::Metrics,
     observer,
+    watch::Target,
 };
 
 /// The locks of one store. Cheap to clone; clones share everything.
@@ -93,6 +94,28 @@ impl Locks {
     pub async fn list(&self, prefix: impl AsRef<str>) -> Result<Vec<LockStatus>> {
         let prefix = prefix.as_ref().to_owned();
         self.handle.inspect(Operation::Inspect, |store| async move { store.list(&prefix).await }).await
+    }
+
+    /// Watches all locks with names that start with `prefix`: grants, waits, losses and breaks. See [`Watch`].
+    ///
+    /// # Errors
+    /// The same as [`inspect`](Self::inspect), if the first read fails.
+    ///
+    /// # Cancel safety
+    /// The future may be dropped at any point.
+    pub async fn watch(&self, prefix: impl AsRef<str>) -> Result<Watch> {
+        Watch::open(self.handle.clone(), Target::Prefix(prefix.as_ref().to_owned())).await
+    }
+
+    /// Watches the lock `name`. See [`Watch`].
+    ///
+    /// # Errors
+    /// The same as [`inspect`](Self::inspect), if the first read fails.
+    ///
+    /// # Cancel safety
+    /// The future may be dropped at any point.
+    pub async fn watch_lock(&self, name: impl AsRef<str>) -> Result<Watch> {
+        Watch::open(self.handle.clone(), Target::Lock(LockName::new(name)?)).await
     }
 
     /// Breaks the lock `name`: notifies its holders, which stop and release, or removes their holds with

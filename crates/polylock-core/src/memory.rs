@@ -4,7 +4,10 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, Weak},
+    sync::{
+        Arc, Mutex, MutexGuard, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -68,6 +71,8 @@ struct Space {
     clock: Arc<dyn Clock>,
     wakeups: Wakeups,
     alerts: Arc<HoldAlerts>,
+    /// Grows with each operation that may have changed a lock.
+    version: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -96,7 +101,18 @@ struct Record {
 
 impl Space {
     fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { clock, wakeups: Wakeups::default(), alerts: Arc::default(), state: Mutex::default() }
+        Self {
+            clock,
+            wakeups: Wakeups::default(),
+            alerts: Arc::default(),
+            version: AtomicU64::default(),
+            state: Mutex::default(),
+        }
+    }
+
+    /// Records that a lock may have changed.
+    fn changed(&self) {
+        self.version.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Runs `work` on the live entries of `name`, after expired entries were removed and their waiters notified.
@@ -245,7 +261,9 @@ impl Backend for MemoryBackend {
     }
 
     async fn claim(&self, request: &Request) -> Result<ClaimOutcome> {
-        Ok(self.space.claim(request))
+        let outcome = self.space.claim(request);
+        self.space.changed();
+        Ok(outcome)
     }
 
     async fn wait(&self, request: &Request) -> Result<Wake> {
@@ -270,6 +288,7 @@ impl Backend for MemoryBackend {
         });
         self.space.wakeups.remove(request.id);
         self.space.wakeups.notify(request.id);
+        self.space.changed();
         Ok(outcome)
     }
 
@@ -298,6 +317,14 @@ impl Inspect for MemoryBackend {
         Ok(locks)
     }
 
+    async fn version(&self) -> Result<Option<u64>> {
+        Ok(Some(self.space.version.load(Ordering::Relaxed)))
+    }
+
+    fn list_commands(&self, _: usize) -> usize {
+        1
+    }
+
     async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
         let broken = self.space.on(name, |entries, counters, now| {
             if order.force {
@@ -316,6 +343,7 @@ impl Inspect for MemoryBackend {
             .collect()
         });
         self.space.alerts.check(name);
+        self.space.changed();
         Ok(broken)
     }
 }

@@ -16,7 +16,10 @@
 //! | `polylock_renew_slack_seconds` | histogram: the time that was left when a renewal was acknowledged | |
 //! | `polylock_lost_total` | counter | `reason` |
 //! | `polylock_releases_total` | counter | `outcome` = released, lost, error, expired; `via` = explicit, drop, expiry |
+//! | `polylock_fencing_rejected_total` | counter: the writes that a fence of this library has refused | |
 //! | `polylock_backend_op_duration_seconds` | histogram | `op` |
+//!
+//! [`METRICS`] is the same as a value. `docs/metrics.md` of the repository has the reaction to each metric, a dashboard, and alert rules.
 //!
 //! Every metric has the label `backend`. The lock's name is not a label, because the number of names is unbounded: see
 #![cfg_attr(feature = "metrics", doc = "[`Recorder::label_names`].")]
@@ -25,6 +28,72 @@
 use std::{fmt, time::Duration};
 
 use crate::{LockName, LostReason, Operation};
+
+/// A metric of [`METRICS`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Metric {
+    /// The name.
+    pub name: &'static str,
+    /// `histogram`, `gauge` or `counter`.
+    pub kind: &'static str,
+    /// The names of its labels.
+    pub labels: &'static [&'static str],
+    /// The description, as `Recorder` gives it to the `metrics` crate.
+    pub help: &'static str,
+}
+
+const fn metric(
+    name: &'static str,
+    kind: &'static str,
+    labels: &'static [&'static str],
+    help: &'static str,
+) -> Metric {
+    Metric { name, kind, labels, help }
+}
+
+/// All metrics that `Recorder` sends to the `metrics` crate.
+pub const METRICS: [Metric; 10] = [
+    metric(
+        "polylock_acquire_duration_seconds",
+        "histogram",
+        &["backend", "outcome"],
+        "time from the request for a lock to the outcome",
+    ),
+    metric("polylock_hold_duration_seconds", "histogram", &["backend"], "time for which a lock was held"),
+    metric("polylock_waiters", "gauge", &["backend"], "waiting acquisitions"),
+    metric("polylock_held", "gauge", &["backend"], "held locks"),
+    metric("polylock_renewals_total", "counter", &["backend", "outcome"], "renewals by outcome"),
+    metric(
+        "polylock_renew_slack_seconds",
+        "histogram",
+        &["backend"],
+        "time left before the deadline at a renewal",
+    ),
+    metric("polylock_lost_total", "counter", &["backend", "reason"], "lost locks; should stay 0"),
+    metric("polylock_releases_total", "counter", &["backend", "outcome", "via"], "releases by outcome"),
+    metric(
+        "polylock_fencing_rejected_total",
+        "counter",
+        &["backend"],
+        "writes of former holders that a fence has refused; should stay 0",
+    ),
+    metric(
+        "polylock_backend_op_duration_seconds",
+        "histogram",
+        &["backend", "op"],
+        "duration of an operation of the store",
+    ),
+];
+
+/// Counts a write of a former holder that a fence on `backend` has refused, in `polylock_fencing_rejected_total`. It does nothing without the
+/// feature `metrics`. The fences of the store crates call it; call it for a resource of your own that checks tokens.
+pub fn fencing_rejected(backend: &'static str) {
+    #[cfg(feature = "metrics")]
+    crate::observer::report(move || recorder::rejected(backend).increment(1));
+    #[cfg(not(feature = "metrics"))]
+    let _unused = backend;
+}
 
 /// The receiver of measurements. It is called on a separate thread, one call at a time. A receiver that blocks or panics costs no
 /// lock: measurements that it has no time for are dropped, except for those of gauges, and their number is logged.
@@ -80,8 +149,15 @@ pub use recorder::Recorder;
 
 #[cfg(feature = "metrics")]
 mod recorder {
-    use super::{Duration, LockName, LostReason, Measured, Metrics, fmt};
-    use metrics::{Label, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
+    use super::{Duration, LockName, LostReason, METRICS, Measured, Metric, Metrics, fmt};
+    use metrics::{
+        Counter, Label, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
+    };
+
+    /// Returns the counter of refused writes.
+    pub(super) fn rejected(backend: &'static str) -> Counter {
+        counter!("polylock_fencing_rejected_total", "backend" => backend)
+    }
 
     type Classify = Box<dyn Fn(&LockName) -> String + Send + Sync>;
 
@@ -92,24 +168,17 @@ mod recorder {
     }
 
     impl Recorder {
-        /// Describes every metric and sets the counters of lost locks to 0, so that a dashboard has them before the first loss.
+        /// Describes every metric and sets the counters of lost locks and refused writes to 0, so that a dashboard has them before the first loss.
         #[must_use]
         pub fn new(backend: &'static str) -> Self {
-            describe_histogram!(
-                "polylock_acquire_duration_seconds",
-                "time from the request for a lock to the outcome"
-            );
-            describe_histogram!("polylock_hold_duration_seconds", "time for which a lock was held");
-            describe_histogram!("polylock_renew_slack_seconds", "time left before the deadline at a renewal");
-            describe_histogram!(
-                "polylock_backend_op_duration_seconds",
-                "duration of an operation of the store"
-            );
-            describe_gauge!("polylock_waiters", "waiting acquisitions");
-            describe_gauge!("polylock_held", "held locks");
-            describe_counter!("polylock_renewals_total", "renewals by outcome");
-            describe_counter!("polylock_lost_total", "lost locks; should stay 0");
-            describe_counter!("polylock_releases_total", "releases by outcome");
+            for Metric { name, kind, help, .. } in METRICS {
+                match kind {
+                    "histogram" => describe_histogram!(name, help),
+                    "gauge" => describe_gauge!(name, help),
+                    _ => describe_counter!(name, help),
+                }
+            }
+            rejected(backend).absolute(0);
             for reason in LostReason::KINDS {
                 counter!("polylock_lost_total", "backend" => backend, "reason" => reason).absolute(0);
             }

@@ -45,11 +45,11 @@
 use std::fmt;
 
 use futures_util::future::{join, try_join_all};
-use polylock_core::{ConfigError, FencingToken, Guard, LockName, queue};
+use polylock_core::{ConfigError, FencingToken, Guard, LockName, metrics, queue};
 use zookeeper_client::{CheckWriteError, CheckWriter, Client, Error as Failure, MultiWriteResult};
 
 use crate::{
-    config,
+    NAME, config,
     error::{Outcome, outcome},
     nodes::{self, NodeData},
     session::none_if_missing,
@@ -136,6 +136,7 @@ impl Fence {
         let writer = prepared.map_err(|source| Error::Refused { index: None, source })?;
         writer.commit().await.map_err(|error| match error {
             CheckWriteError::CheckFailed { source: Failure::NoNode } => {
+                metrics::fencing_rejected(NAME);
                 Error::NoLongerHeld { name: self.name.clone(), token: self.token }
             }
             CheckWriteError::CheckFailed { source } | CheckWriteError::RequestFailed { source } => {

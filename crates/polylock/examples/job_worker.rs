@@ -9,6 +9,9 @@
 //! fencing token of the lock, and the list refuses a token that is smaller than the one of the last write: a worker that was suspended
 //! and lost its lock cannot overwrite the result of its successor.
 
+#[path = "shared/metrics.rs"]
+mod metrics;
+
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError},
@@ -55,7 +58,9 @@ impl Jobs {
 
 #[tokio::main]
 async fn main() -> Result<(), AnyError> {
-    let url = std::env::args().nth(1).unwrap_or_else(|| "memory:".to_owned());
+    let mut arguments = std::env::args().skip(1).collect();
+    metrics::listen(&mut arguments)?;
+    let url = arguments.into_iter().next().unwrap_or_else(|| "memory:".to_owned());
     let locks = Locks::connect(&url).await?;
     let jobs = Arc::new(Jobs::default());
     let workers: Vec<_> =

@@ -7,13 +7,18 @@
 //! The leader does its work only while it holds the lock: the work is dropped when the lock is lost, before another process can lead.
 //! A leader that ends releases the lock, so the next process leads at once; after a crash it leads when the lease has expired.
 
+#[path = "shared/metrics.rs"]
+mod metrics;
+
 use std::time::Duration;
 
 use polylock::{FencingToken, Locks};
 
 #[tokio::main]
-async fn main() -> polylock::Result<()> {
-    let url = std::env::args().nth(1).unwrap_or_else(default_url);
+async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let mut arguments = std::env::args().skip(1).collect();
+    metrics::listen(&mut arguments)?;
+    let url = arguments.into_iter().next().unwrap_or_else(default_url);
     let locks = Locks::builder(&url).ttl(Duration::from_secs(10)).connect().await?;
     let end = tokio::signal::ctrl_c();
     tokio::pin!(end);

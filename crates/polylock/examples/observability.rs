@@ -4,7 +4,8 @@
 //! cargo run -p polylock --example observability --features metrics
 //! ```
 //!
-//! A service installs an exporter, for example `metrics-exporter-prometheus`, in the place of the recorder that prints here.
+//! A service installs an exporter in the place of the recorder that prints here: the other examples have `--metrics-listen`, and `opentelemetry`
+//! exports the spans.
 
 use std::time::Duration;
 

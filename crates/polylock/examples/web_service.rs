@@ -5,9 +5,14 @@
 //! curl -X POST http://127.0.0.1:3000/orders/42/pay
 //! ```
 //!
+//! `--metrics-listen 127.0.0.1:9464`, with the feature `metrics`, serves the metrics of its locks to Prometheus.
+//!
 //! A request waits at most two seconds for the lock: 409 if another request holds it for longer, 503 if the store is unavailable. A client
 //! that disconnects drops the handler, and with it the guard, which releases the lock. On Ctrl-C the service completes the requests in
 //! progress, then waits until the store has confirmed their releases.
+
+#[path = "shared/metrics.rs"]
+mod metrics;
 
 use std::time::Duration;
 
@@ -22,7 +27,9 @@ use tokio::net::TcpListener;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    let mut arguments = std::env::args().skip(1);
+    let mut arguments = std::env::args().skip(1).collect();
+    metrics::listen(&mut arguments)?;
+    let mut arguments = arguments.into_iter();
     let url = arguments.next().unwrap_or_else(|| "memory:".to_owned());
     let address = arguments.next().unwrap_or_else(|| "127.0.0.1:3000".to_owned());
 

@@ -106,6 +106,42 @@ fn web_service_completes_requests_and_ends_gracefully() {
     assert!(service.reads("ended").ends_with("all releases confirmed: true"));
 }
 
+/// Returns the reply to a GET at this address, at which a server listens already.
+#[cfg(feature = "metrics")]
+fn get(address: &str, path: &str) -> String {
+    let mut client = TcpStream::connect(address).unwrap();
+    client
+        .write_all(format!("GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").as_bytes())
+        .unwrap();
+    let mut reply = String::new();
+    client.read_to_string(&mut reply).unwrap();
+    reply
+}
+
+#[cfg(feature = "metrics")]
+#[test]
+fn web_service_serves_its_metrics() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let mut command = example("web_service");
+    command.args(["--metrics-listen", &free, "memory:", "127.0.0.1:0"]);
+    let mut service = Running::start(command);
+    service.reads("listening at");
+    let reply = get(&free, "/metrics");
+    assert!(reply.contains("polylock_lost_total{backend=\"memory\",reason=\"gone\"} 0"), "{reply}");
+}
+
+#[test]
+fn opentelemetry_exports_the_spans_of_a_lock_and_the_hold_is_linked_to_the_trace_of_the_work() {
+    let printed = stdout(example("opentelemetry").output().unwrap());
+    let spans = ["polylock.acquire", "polylock.hold", "pay"];
+    assert!(spans.iter().all(|span| printed.contains(span)), "{printed}");
+    let lines = printed.lines().filter(|line| line.contains("TraceId"));
+    let traces: Vec<&str> = lines.map(|line| line.split(':').nth(1).unwrap().trim()).collect();
+    // The spans of the acquisition and of the work; the span of the hold, and its link.
+    assert!(traces.len() == 4, "{printed}");
+    assert!(traces[0] == traces[1] && traces[2] != traces[0] && traces[3] == traces[0], "{printed}");
+}
+
 #[cfg(feature = "metrics")]
 #[test]
 fn observability_prints_spans_and_measurements() {

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::{
+    collections::BTreeSet,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -9,10 +10,10 @@ use std::{
     time::Duration,
 };
 
-use metrics_util::debugging::DebuggingRecorder;
+use metrics_util::debugging::{DebuggingRecorder, Snapshotter};
 use polylock::{
-    LockName, Locks,
-    metrics::{Measured, Metrics},
+    LockName, Locks, LostReason, Operation,
+    metrics::{METRICS, Measured, Metrics, Recorder, fencing_rejected},
 };
 
 #[derive(Debug, Default)]
@@ -29,6 +30,7 @@ async fn metrics_go_to_the_global_recorder_by_default() {
     let recorder = DebuggingRecorder::new();
     let snapshots = recorder.snapshotter();
     recorder.install().unwrap();
+    every_metric_exists_and_no_other(&snapshots).await;
     let locks = Locks::connect("memory:").await.unwrap();
     locks.lock("n").acquire().await.unwrap().release().await.unwrap();
     assert!(locks.close(Duration::from_secs(10)).await);
@@ -45,4 +47,36 @@ async fn metrics_go_to_the_global_recorder_by_default() {
     locks.lock("n").acquire().await.unwrap().release().await.unwrap();
     assert!(locks.close(Duration::from_secs(10)).await);
     assert!(count.0.load(Ordering::SeqCst) > 3);
+}
+
+/// Records one measurement of each kind, and compares names, kinds and labels with the table.
+async fn every_metric_exists_and_no_other(snapshots: &Snapshotter) {
+    let (recorder, name, second) = (Recorder::new("b"), LockName::new("n").unwrap(), Duration::from_secs(1));
+    for measured in [
+        Measured::Acquire { took: second, outcome: "acquired" },
+        Measured::Hold { lasted: second },
+        Measured::Waiting(1),
+        Measured::Holding(1),
+        Measured::Renewal("renewed"),
+        Measured::RenewSlack(second),
+        Measured::Lost(LostReason::Gone),
+        Measured::Release { outcome: "released", via: "drop" },
+        Measured::Operation { operation: Operation::Claim, took: second },
+    ] {
+        recorder.record("b", &name, measured);
+    }
+    fencing_rejected("b");
+    let locks = Locks::connect("memory:").await.unwrap();
+    assert!(locks.close(Duration::from_secs(10)).await, "the counter of refused writes is increased");
+    let text = |name: &str, kind: &str, mut labels: Vec<&str>| {
+        labels.sort_unstable();
+        format!("{kind} {name} {labels:?}")
+    };
+    let found = snapshots.snapshot().into_vec().into_iter().map(|(key, ..)| {
+        let labels = key.key().labels().map(|label| label.key()).collect();
+        text(key.key().name(), &format!("{:?}", key.kind()).to_lowercase(), labels)
+    });
+    let found: BTreeSet<String> = found.collect();
+    let known = METRICS.iter().map(|metric| text(metric.name, metric.kind, metric.labels.to_vec()));
+    assert_eq!(found, known.collect());
 }

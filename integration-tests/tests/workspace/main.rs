@@ -5,6 +5,7 @@
 
 mod fenced_update;
 mod imports;
+mod metrics;
 mod packages;
 mod safety;
 mod schema;

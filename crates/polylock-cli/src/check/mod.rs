@@ -4,6 +4,7 @@
 //! run in child processes, so that they can be stopped and killed, and so that nothing uses a namespace any more when it is deleted.
 
 mod clock;
+mod configuration;
 mod conformance;
 mod faults;
 mod html;
@@ -45,7 +46,7 @@ pub(crate) async fn check(global: &Global, args: &Check, output: &Output) -> Res
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(..u64::from(u32::MAX)));
     let subject = Subject::choose(global, output)?;
     capture_warnings();
-    let mut report = Report::new(&subject, seed);
+    let mut report = Report::new(subject.configuration.display_name.clone(), seed);
     let ended = tokio::select! {
         biased;
         signal = signals.next_termination() => Err(signal),
@@ -101,6 +102,7 @@ async fn run(
     let locks = subject.open(&namespace).await?;
     report.backend = locks.capabilities().backend;
     if is_wanted(Part::Settings) {
+        report.rows.extend(subject.configuration.rows(locks.capabilities().scope));
         report.rows.extend(settings::rows(&locks, subject.options.ttl, warnings));
     }
     let clocks = if is_wanted(Part::Clock) { Some(clock::Watch::begin(&locks).await?) } else { None };

@@ -3,7 +3,6 @@
 use anstyle::{AnsiColor, Style};
 use serde::Serialize;
 
-use super::subject::Subject;
 use crate::{args::Format, exit::Failure, output::Output};
 
 /// The result of one row, in the order of severity.
@@ -86,8 +85,8 @@ pub(super) struct Report {
 }
 
 impl Report {
-    pub(super) fn new(subject: &Subject, seed: u64) -> Self {
-        Self { store: subject.display_name.clone(), backend: "", seed, duration_ms: 0, rows: Vec::new() }
+    pub(super) fn new(store: String, seed: u64) -> Self {
+        Self { store, backend: "", seed, duration_ms: 0, rows: Vec::new() }
     }
 
     /// Returns the worst outcome.

@@ -11,6 +11,7 @@ use polylock::{
     read_url,
 };
 
+use super::configuration::Configuration;
 use crate::{
     args::Global,
     exit::{CONFIG, Failure},
@@ -28,8 +29,8 @@ pub(super) struct Subject {
     config: Arc<dyn StoreConfig>,
     /// The settings of its URL.
     pub(super) options: Options,
-    /// The store without secrets.
-    pub(super) display_name: String,
+    /// The origin of the store, its URL and its name.
+    pub(super) configuration: Configuration,
     /// The begin of the names of all namespaces.
     pub(super) prefix: String,
     namespaces: Mutex<Vec<String>>,
@@ -40,6 +41,8 @@ impl Subject {
     pub(super) fn choose(global: &Global, output: &Output) -> Result<Self, Failure> {
         let store = store::choose(global, output)?;
         let mut url = store.config.into_url()?;
+        let configuration =
+            Configuration { origin: store.origin, url: url.clone(), display_name: store.display_name };
         let (options, mut config) = read_url(&url)?;
         if config.has_sessions() {
             url.replace("polylock.ttl", polylock::duration::format(SESSION));
@@ -49,11 +52,11 @@ impl Subject {
         if config.in_namespace(&prefix).is_none() {
             let problem = format!(
                 "{} can't be checked, because it has no namespaces that can be deleted",
-                store.display_name
+                configuration.display_name
             );
             return Err(Failure::new(CONFIG, problem));
         }
-        Ok(Self { config, options, display_name: store.display_name, prefix, namespaces: Mutex::default() })
+        Ok(Self { config, options, configuration, prefix, namespaces: Mutex::default() })
     }
 
     /// Returns the name of a new namespace, which will be deleted at the end.

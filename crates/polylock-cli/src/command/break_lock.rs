@@ -35,7 +35,7 @@ pub(crate) async fn break_lock(global: &Global, args: &Break, output: &Output) -
     }
     let broken = broken.await?;
 
-    let text = |entry| if args.force { forced_text(&name, entry) } else { requested_text(&name, entry, &by) };
+    let text = |entry| break_text(&name, entry, args.force, &by);
     let event = |entry: &Entry| {
         let mut event = Event::new(EventKind::Broken, name.as_str(), entry.mode, &entry.owner, &entry.label);
         event.expires_in_ms = Some(milliseconds(entry.expires_in));
@@ -87,6 +87,11 @@ async fn wait(
     }
 }
 
+/// Returns the text about the effect of a break on the hold `entry`.
+pub(crate) fn break_text(name: &LockName, entry: &Entry, force: bool, by: &OwnerId) -> String {
+    if force { forced_text(name, entry) } else { requested_text(name, entry, by) }
+}
+
 /// Returns the text about the effect of a cooperative break on the hold `entry`.
 fn requested_text(name: &LockName, entry: &Entry, by: &OwnerId) -> String {
     let earlier = entry.broken.as_ref().filter(|notice| notice.by.as_ref() != Some(by));
@@ -131,7 +136,7 @@ async fn is_break_confirmed(
 }
 
 /// Returns `user@host:pid`, with the user from the environment.
-fn operator() -> OwnerId {
+pub(crate) fn operator() -> OwnerId {
     let process = OwnerId::process();
     OwnerId::sanitized(&format!("{}@{process}", user::name()))
 }

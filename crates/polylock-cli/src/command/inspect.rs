@@ -5,12 +5,17 @@ use polylock::{LockName, LockStatus};
 use super::open;
 use crate::{
     args::{Format, Global},
-    exit::Failure,
+    exit::{Failure, NOT_ACQUIRED},
     output::{Output, lock_object, lock_text},
 };
 
-/// Prints the status of one lock.
-pub(crate) async fn status(global: &Global, name: &str, output: &Output) -> Result<u8, Failure> {
+/// Prints the status of one lock. With `exit_code`, the result shows that the lock has a holder.
+pub(crate) async fn status(
+    global: &Global,
+    name: &str,
+    exit_code: bool,
+    output: &Output,
+) -> Result<u8, Failure> {
     let name = LockName::new(name)?;
     let (locks, store) = open(global, output).await?;
     let status = locks.inspect(&name).await?;
@@ -20,7 +25,7 @@ pub(crate) async fn status(global: &Global, name: &str, output: &Output) -> Resu
             format!("{}\n", lock_object(&status, locks.capabilities().backend, &store))
         }
     })?;
-    Ok(0)
+    Ok(if exit_code && !status.holders.is_empty() { NOT_ACQUIRED } else { 0 })
 }
 
 /// Prints the status of all locks in use.

@@ -4,6 +4,7 @@ mod admit;
 mod break_lock;
 mod describe;
 mod inspect;
+mod watch;
 
 use std::{
     io::{self, IsTerminal},
@@ -13,9 +14,10 @@ use std::{
 use polylock::Locks;
 
 pub(crate) use admit::admit;
-pub(crate) use break_lock::break_lock;
+pub(crate) use break_lock::{break_lock, break_text, operator};
 pub(crate) use describe::{completions, man, schema};
 pub(crate) use inspect::{list, status};
+pub(crate) use watch::watch;
 
 use crate::{
     args::Global,
@@ -25,7 +27,7 @@ use crate::{
 };
 
 /// Opens the chosen store. Returns it with its name, without secrets.
-async fn open(global: &Global, output: &Output) -> Result<(Locks, String), Failure> {
+pub(crate) async fn open(global: &Global, output: &Output) -> Result<(Locks, String), Failure> {
     let store = store::choose(global, output)?;
     // These commands are interactive, so a failure is reported at once.
     let locks = Locks::builder_from_config(store.config).outage(Duration::ZERO).connect().await?;

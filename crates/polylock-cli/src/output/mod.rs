@@ -8,6 +8,7 @@ mod stderr;
 mod table;
 mod waiting;
 mod warnings;
+mod watch;
 mod writer;
 
 use std::{
@@ -25,6 +26,7 @@ pub(crate) use table::{
 pub(crate) use waiting::{WaitDisplay, WaitState, position};
 #[cfg(feature = "check")]
 pub(crate) use warnings::capture as capture_warnings;
+pub(crate) use watch::WatchLine;
 
 use self::writer::Weight;
 use crate::{
@@ -131,12 +133,16 @@ impl Output {
 
     /// Prints data on stdout. A closed reader is not an error: it has read enough.
     pub(crate) fn data(&self, text: &str) -> Result<(), Failure> {
+        self.stream(text).map(drop)
+    }
+
+    /// Prints the next part of data without an end on stdout. Returns false if the reader has gone away.
+    pub(crate) fn stream(&self, text: &str) -> Result<bool, Failure> {
         let mut stdout = anstream::stdout().lock();
         match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-                Err(Failure::new(INTERNAL, format!("can't write to stdout: {error}")))
-            }
-            _ => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+            Err(error) => Err(Failure::new(INTERNAL, format!("can't write to stdout: {error}"))),
+            Ok(()) => Ok(true),
         }
     }
 }

@@ -19,17 +19,27 @@ struct LockObject<'a> {
     store: &'a str,
     holders: Vec<EntryObject<'a>>,
     waiters: Vec<EntryObject<'a>>,
+    last_grant: Option<PastObject<'a>>,
+}
+
+/// The last grant of a free lock.
+#[derive(Debug, Serialize)]
+struct PastObject<'a> {
+    owner: &'a str,
+    label: &'a str,
+    fencing_token: u64,
+    age_ms: u64,
 }
 
 #[derive(Debug, Serialize)]
-struct EntryObject<'a> {
+pub(super) struct EntryObject<'a> {
     mode: &'static str,
     owner: &'a str,
     label: &'a str,
     fencing_token: Option<u64>,
     age_ms: u64,
     expires_in_ms: u64,
-    position: Option<usize>,
+    pub(super) position: Option<usize>,
     broken: Option<BrokenObject<'a>>,
 }
 
@@ -41,7 +51,7 @@ struct BrokenObject<'a> {
 }
 
 impl<'a> EntryObject<'a> {
-    fn new(entry: &'a Entry, position: Option<usize>) -> Self {
+    pub(super) fn new(entry: &'a Entry, position: Option<usize>) -> Self {
         Self {
             mode: entry.mode.code(),
             owner: entry.owner.as_str(),
@@ -61,6 +71,12 @@ impl<'a> EntryObject<'a> {
 /// Returns a lock as a JSON object. `store` is the name of the store without secrets.
 pub(crate) fn lock_object(status: &LockStatus, backend: &str, store: &str) -> String {
     let waiters = status.waiters.iter().enumerate();
+    let last_grant = status.last_grant.as_ref().map(|grant| PastObject {
+        owner: grant.owner.as_str(),
+        label: &grant.label,
+        fencing_token: grant.token.get(),
+        age_ms: milliseconds(grant.age),
+    });
     let object = LockObject {
         name: status.name.as_str(),
         state: state(status),
@@ -68,6 +84,7 @@ pub(crate) fn lock_object(status: &LockStatus, backend: &str, store: &str) -> St
         store,
         holders: status.holders.iter().map(|entry| EntryObject::new(entry, None)).collect(),
         waiters: waiters.map(|(index, entry)| EntryObject::new(entry, Some(index + 1))).collect(),
+        last_grant,
     };
     serde_json::to_string(&object).unwrap_or_default()
 }
@@ -105,16 +122,21 @@ pub(crate) fn lock_text(status: &LockStatus) -> String {
             seconds(entry.age)
         );
     }
+    if let Some(grant) = &status.last_grant {
+        let owner = owner_with(&grant.owner, &grant.label);
+        text +=
+            &format!("  last held by {owner}, token {}, granted {} ago\n", grant.token, seconds(grant.age));
+    }
     text
 }
 
 /// Returns the owner, with the label if there is one.
 pub(crate) fn owner_and_label(entry: &Entry) -> String {
-    if entry.label.is_empty() {
-        entry.owner.to_string()
-    } else {
-        format!("{} ({})", entry.owner, entry.label)
-    }
+    owner_with(&entry.owner, &entry.label)
+}
+
+fn owner_with(owner: &OwnerId, label: &str) -> String {
+    if label.is_empty() { owner.to_string() } else { format!("{owner} ({label})") }
 }
 
 /// Returns the owner and the reason of a break, and the end of the broken hold.

@@ -3,6 +3,7 @@
 mod command_line;
 mod environment;
 mod finish;
+mod metrics;
 mod orphans;
 mod processes;
 mod status_log;
@@ -73,6 +74,9 @@ async fn run_under_lock(
     let signals = Signals::listen().map_err(|error| internal_error("listen for signals", &error))?;
     let orphans = OrphanReaper::start().map_err(|error| internal_error("listen for signals", &error))?;
     let store = store::choose(global, output)?;
+    if let Some(address) = args.metrics_listen {
+        metrics::serve(address)?;
+    }
     let progress = Progress::default();
     let phases = Phases {
         args,

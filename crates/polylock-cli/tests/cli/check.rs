@@ -45,6 +45,39 @@ fn the_report_is_a_table_a_json_document_and_a_page() {
 }
 
 #[test]
+fn the_settings_name_the_store_its_origin_and_its_sharers() {
+    let workspace = Workspace::new();
+    let settings = |name: &str, arguments: &[&str]| {
+        let mut command =
+            if name.is_empty() { workspace.polylock_without_store() } else { workspace.polylock() };
+        let output = command
+            .args(["check", "--only", "settings", "--output", "jsonl"])
+            .args(arguments)
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let rows = stdout(&output);
+        let rows = rows.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let row =
+            |row: Value| format!("{}: {}", row["name"].as_str().unwrap(), row["value"].as_str().unwrap());
+        rows.map(row).take(3).collect::<Vec<_>>()
+    };
+    let store = format!("store: {}", workspace.url());
+    let named = settings("POLYLOCK_STORE", &[]);
+    assert_eq!(named[..2], [store.clone(), "chosen by: the variable POLYLOCK_STORE".to_owned()]);
+    assert!(named[2].starts_with("shared by: the processes of "), "{named:?}");
+    let flag = settings("", &["-S", &workspace.url()]);
+    assert_eq!(flag[..2], [store.clone(), "chosen by: -S on the command line".to_owned()]);
+    let default = settings("", &[]);
+    assert_eq!(default[1], "chosen by: the default, because nothing names a store");
+    let config = workspace.path("config.toml");
+    fs::write(&config, format!("[profiles.night]\nstore = \"{}\"\n", workspace.url())).unwrap();
+    let path = config.display().to_string();
+    let profile = settings("", &["--config", &path, "--profile", "night"]);
+    assert_eq!(profile[..2], [store, format!("chosen by: profile night of the config file {path}")]);
+}
+
+#[test]
 fn a_check_leaves_the_locks_of_the_store_alone() {
     let workspace = Workspace::new();
     let holder = workspace.start("orders", "echo > held; exec sleep 60");

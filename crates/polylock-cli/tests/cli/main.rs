@@ -12,3 +12,4 @@ mod signals;
 mod support;
 mod terminal;
 mod unread;
+mod watch;

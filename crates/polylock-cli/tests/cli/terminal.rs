@@ -9,7 +9,7 @@ use std::{
 
 use rustix::process::Signal;
 
-use crate::support::{Workspace, eventually, is_alive, warden_of};
+use crate::support::{Workspace, eventually, is_alive, stderr, warden_of};
 
 /// A shell command line on a terminal of its own.
 ///
@@ -96,6 +96,32 @@ fn the_waiting_line_is_redrawn_and_then_removed() {
     terminal.wait_for("mine");
     assert_eq!(terminal.code(), 0);
     assert_eq!(holder.code(), Some(0));
+}
+
+#[test]
+fn top_shows_the_locks_and_breaks_one_after_a_reason_and_a_confirmation() {
+    let workspace = Workspace::new();
+    let holder = workspace.start("--label nightly orders", "echo > held; exec sleep 60");
+    workspace.wait_for_file("held");
+    let mut terminal = Terminal::run(&workspace, "stty rows 24 cols 80; exec $P top");
+    terminal.wait_for("nightly");
+    terminal.press("bit hangs\rnb\ry");
+    let output = holder.finish();
+    assert_eq!(output.status.code(), Some(79), "{output:?}");
+    assert!(!stderr(&output).contains("it hangs"), "the first break was not confirmed: {output:?}");
+    assert!(stderr(&output).contains("broken"), "{output:?}");
+    terminal.press("q");
+    let before = "\u{1b}[?1049";
+    eventually("the former screen", || terminal.screen().contains(&format!("{before}l")));
+    assert!(terminal.screen().contains(&format!("{before}h")));
+    assert_eq!(terminal.code(), 0);
+}
+
+#[test]
+fn top_needs_a_terminal() {
+    let output = Workspace::new().call("top");
+    assert_eq!(output.status.code(), Some(64));
+    assert!(stderr(&output).contains("polylock watch"), "{output:?}");
 }
 
 #[test]

@@ -98,6 +98,11 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + 'static {
     fn alerts(&self) -> Option<&Arc<HoldAlerts>> {
         None
     }
+
+    /// Returns a number that differs after each change of a lock, if that can be read without a message to a server.
+    async fn version(&self) -> Result<Option<u64>> {
+        Ok(None)
+    }
 }
 
 /// The pauses between rounds, from the first to the longest.

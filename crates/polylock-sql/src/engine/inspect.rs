@@ -5,7 +5,7 @@ use polylock_core::{BreakOrder, Entry, Inspect, LockName, LockStatus, Result};
 
 use super::{
     backend::LeaseBackend,
-    dialect::{Dialect, bytes, range},
+    dialect::{Dialect, LIST_ROWS, bytes, range},
     rows::NextPage,
 };
 
@@ -33,6 +33,14 @@ impl<D: Dialect> Inspect for LeaseBackend<D> {
                 }
             }
         }
+    }
+
+    async fn version(&self) -> Result<Option<u64>> {
+        self.inner.dialect.version().await
+    }
+
+    fn list_commands(&self, locks: usize) -> usize {
+        1 + locks / usize::try_from(LIST_ROWS).unwrap_or(1)
     }
 
     async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {

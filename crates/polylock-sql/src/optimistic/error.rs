@@ -1,6 +1,8 @@
 //! The reasons for which a write was refused or failed.
 
-use polylock_core::{FencingToken, InvalidName};
+use polylock_core::{FencingToken, InvalidName, metrics};
+
+use super::supported::Supported;
 
 /// A result with this module's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -75,6 +77,12 @@ pub enum Error {
 }
 
 impl Error {
+    /// Creates the error of a refused token, and counts it.
+    pub(super) fn stale<DB: Supported>(resource: String, token: FencingToken, current: FencingToken) -> Self {
+        metrics::fencing_rejected(DB::BACKEND);
+        Self::Stale { resource, token, current }
+    }
+
     /// Returns true if the caller should read again and retry: another transaction was in the way, or changed the row first.
     ///
     /// A stale token is never retryable: its holder has lost the lock.

@@ -70,7 +70,7 @@ impl<'q, DB: Supported> FencedUpdate<'q, DB> {
             let (resource, token, value) = (self.table.to_owned(), self.expected, self.expected.as_i64());
             let refused = move |current| {
                 let current = FencingToken::new(current).filter(|current| *current > token)?;
-                Some(Error::Stale { resource: resource.clone(), token, current })
+                Some(Error::stale::<A::Database>(resource.clone(), token, current))
             };
             let mut connection = database.acquire().await?;
             self.run(&mut connection, Condition { operator: "<=", value, new_value: value }, refused).await

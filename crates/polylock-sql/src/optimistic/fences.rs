@@ -134,7 +134,7 @@ impl Fences {
         match raised.first().copied().and_then(FencingToken::new) {
             Some(current) if current == token => Ok(()),
             Some(current) if current > token => {
-                Err(Error::Stale { resource: format!("lock {name}"), token, current })
+                Err(Error::stale::<DB>(format!("lock {name}"), token, current))
             }
             _ => Err(Error::Database(sqlx::Error::RowNotFound)),
         }

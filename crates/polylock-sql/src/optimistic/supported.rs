@@ -11,6 +11,8 @@ pub(super) mod driver {
 
     /// The database-specific part. It is public in name only: no path outside this crate leads to it.
     pub trait SealedDriver: Database {
+        /// The name in metrics, as in [`Capabilities`](polylock_core::Capabilities).
+        const BACKEND: &str;
         /// The quotation mark of names. Not `"` on SQLite, which silently reads `"nosuchcolumn"` as a text.
         const QUOTE: char;
         /// The type to which an integer of any width is cast, so that it can be read as an `i64`.
@@ -109,6 +111,7 @@ mod sqlite {
     impl Supported for Sqlite {}
 
     impl SealedDriver for Sqlite {
+        const BACKEND: &str = "sqlite";
         const QUOTE: char = '`';
         const INTEGER: &str = "INTEGER";
         // A write in an older snapshot fails, so a locking read is not needed.
@@ -137,6 +140,7 @@ mod postgres {
     impl Supported for Postgres {}
 
     impl SealedDriver for Postgres {
+        const BACKEND: &str = "postgres";
         const QUOTE: char = '"';
         const INTEGER: &str = "bigint";
         const LOCKING: &str = " FOR UPDATE";
@@ -166,6 +170,7 @@ mod mysql {
     impl Supported for MySql {}
 
     impl SealedDriver for MySql {
+        const BACKEND: &str = "mysql";
         const QUOTE: char = '`';
         const INTEGER: &str = "SIGNED";
         const LOCKING: &str = " FOR UPDATE";

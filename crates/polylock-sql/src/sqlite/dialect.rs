@@ -327,6 +327,13 @@ impl Dialect for SqliteDialect {
         self.rows(Lane::Relaxed, Operation::Break, sql, arguments, rows::holders).await
     }
 
+    async fn version(&self) -> Result<Option<u64>> {
+        self.reopen_if_moved(Operation::Inspect).await?;
+        let (opening, changes) =
+            watch::version(&self.connections, &self.statements, Operation::Inspect).await?;
+        Ok(Some((opening << 32) ^ changes.cast_unsigned()))
+    }
+
     async fn sweep(&self) -> Result<()> {
         let mut from = self.sweep.lock().await;
         let arguments = SqliteArguments::default().with(from.token).with(from.position).with(SWEEP_ROWS);

@@ -50,7 +50,7 @@ impl Watch {
     ) -> Result<PollOutcome> {
         // The last version is removed first, so that the round after a failed one reads the tables.
         let last_version = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let version = version(connections, statements).await?;
+        let version = version(connections, statements, Operation::Wait).await?;
         let must_read = waiter_added || last_version != Some(version);
         let gone = if must_read {
             let mut arguments = SqliteArguments::default();
@@ -74,10 +74,14 @@ impl Watch {
 }
 
 /// Returns a value that changes with every commit by another connection: the number, and the connection that counts it.
-async fn version(connections: &Connections, statements: &Statements) -> Result<(u64, i64)> {
+pub(super) async fn version(
+    connections: &Connections,
+    statements: &Statements,
+    operation: Operation,
+) -> Result<(u64, i64)> {
     let (sql, arguments) = (Sql::Query(&statements.data_version), SqliteArguments::default());
     connections
-        .run(Lane::Reading, Operation::Wait, sql, arguments, |reply| {
+        .run(Lane::Reading, operation, sql, arguments, |reply| {
             Ok((reply.openings, reply.rows.first().map_or(Ok(0), |row| row.try_get(0))?))
         })
         .await

@@ -8,4 +8,5 @@ mod full;
 mod grants;
 mod leftovers;
 mod order;
+mod version;
 mod waking;

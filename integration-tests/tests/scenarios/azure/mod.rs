@@ -6,6 +6,7 @@
 mod breaking;
 mod errors;
 mod fairness;
+mod last_grant;
 mod late;
 mod leases;
 mod list;

@@ -14,6 +14,7 @@ mod settings;
 mod switched;
 mod tokens;
 mod waiting;
+mod watching;
 
 use std::{collections::HashMap, time::Duration};
 

@@ -154,4 +154,16 @@ pub(super) const MUTANTS: &[Mutant] = &[
         to: "locks.iter().map(candidate)",
         test: ("cli", "completion::the_names_of_the_store_of_the_command_line_are_completed"),
     },
+    Mutant {
+        name: "command line: top breaks a lock without a confirmation",
+        file: "crates/polylock-cli/src/top/app.rs",
+        from: "                self.prompt = Prompt::Confirm(order);
+                return Action::None;",
+        to: "                self.prompt = Prompt::Confirm(order.clone());
+                return Action::Break(order);",
+        test: (
+            "units of library polylock_cli",
+            "top::app::tests::a_break_needs_a_confirmation_and_keeps_its_lock",
+        ),
+    },
 ];

@@ -334,4 +334,31 @@ pub(super) const MUTANTS: &[Mutant] = &[
         to: "if byte.is_ascii_graphic() {",
         test: ("units of library polylock_testkit", "history::fuzz::tests::histories"),
     },
+    Mutant {
+        name: "a watch reads the store without a pause",
+        file: "crates/polylock-core/src/watch.rs",
+        from: "None => (Moment::NEVER, ended + cost.max(busy)),",
+        to: "None => (Moment::NEVER, ended + cost.min(busy)),",
+        test: (
+            "units of library polylock_core",
+            "watch::tests::a_watch_reads_once_a_second_also_if_its_futures_are_dropped",
+        ),
+    },
+    Mutant {
+        name: "a watch shows an outage that has ended",
+        file: "crates/polylock-core/src/watch.rs",
+        from: "if self.state.outage.take().is_some() {",
+        to: "if self.state.outage.is_some() {",
+        test: ("units of library polylock_core", "watch::tests::an_outage_is_an_event_and_the_watch_goes_on"),
+    },
+    Mutant {
+        name: "a lease that has ended is shown as a release",
+        file: "crates/polylock-core/src/watched/compare.rs",
+        from: "if holder.expires_in <= since {",
+        to: "if holder.expires_in < since / 2 {",
+        test: (
+            "units of library polylock_core",
+            "watched::compare::tests::a_hold_that_is_gone_after_its_lease_has_expired",
+        ),
+    },
 ];
