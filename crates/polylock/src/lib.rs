@@ -61,8 +61,8 @@ pub use connect::{Locks, LocksBuilder};
 pub use polylock_core::{
     self as core, BreakLock, BreakNotice, Capabilities, Clock, ConfigError, Entry, Error, Fault, Fencing,
     FencingToken, Guard, HoldLifetime, InvalidName, Label, Lock, LockName, LockStatus, LostReason, Mode,
-    Modes, Moment, NotAcquired, Notifications, Operation, Options, Order, Outage, OwnerId, Progress, Result,
-    Scope, Store, StoreConfig, SystemClock, Unavailable, UnknownMode, duration, metrics,
+    Modes, Moment, Namespaces, NotAcquired, Notifications, Operation, Options, Order, Outage, OwnerId,
+    Progress, Result, Scope, Store, StoreConfig, SystemClock, Unavailable, UnknownMode, duration, metrics,
     url::{Keys, StoreUrl},
 };
 pub use schemes::{read_url, register, schemes};
