@@ -19,7 +19,7 @@ use serde::Deserialize;
 use self::nested::OuterStore;
 use crate::{
     args::Global,
-    exit::{CANT_CREATE, CONFIG, Failure},
+    exit::{CANT_CREATE, CONFIG, Failure, USAGE},
     outer_run,
     output::Output,
 };
@@ -47,7 +47,10 @@ pub(crate) struct ChosenStore {
 /// # Errors
 /// If no store is named, or the variable that should name it is invalid.
 pub(crate) fn choose(global: &Global, output: &Output) -> Result<ChosenStore, Failure> {
-    let chosen = if let Some(text) = &global.store {
+    if global.store.len() > 1 {
+        return Err(Failure::new(USAGE, "several stores: only polylock bench uses more than one -S"));
+    }
+    let chosen = if let Some(text) = global.store.first() {
         ChosenStore::new(text, BTreeMap::new(), None)
     } else if let Some(variable) = &global.store_env {
         ChosenStore::new(&format!("env:{variable}"), BTreeMap::new(), None)
@@ -66,6 +69,18 @@ pub(crate) fn choose(global: &Global, output: &Output) -> Result<ChosenStore, Fa
         output.warning(warning);
     }
     Ok(chosen)
+}
+
+/// Determines all stores of the command line, or the one that [`choose`] returns.
+///
+/// # Errors
+/// As [`choose`].
+pub(crate) fn choose_all(global: &Global, output: &Output) -> Result<Vec<ChosenStore>, Failure> {
+    if global.store.len() < 2 {
+        return Ok(vec![choose(global, output)?]);
+    }
+    let each = global.store.iter().map(|store| Global { store: vec![store.clone()], ..global.clone() });
+    each.map(|global| choose(&global, output)).collect()
 }
 
 /// Returns the text of a variable, if it is set.
