@@ -37,7 +37,7 @@ use crate::{
 };
 
 /// The version of the service's API. Emulators refuse versions that they do not support.
-const VERSION: &str = "2023-11-03";
+pub(crate) const VERSION: &str = "2023-11-03";
 
 /// The number of blobs in a page of a list.
 const PAGE_SIZE: i32 = 500;
@@ -99,17 +99,9 @@ pub(crate) type Page = (Vec<BlobItem>, Option<OffsetDateTime>);
 impl Blobs {
     pub(crate) fn new(config: &Config) -> Result<Self, ConfigError> {
         let problem = |error: &dyn std::fmt::Display| ConfigError::new("store", error.to_string());
-        let mut url = config.endpoint.clone();
-        url.path_segments_mut()
-            .map_err(|()| problem(&"the endpoint is not the URL of a server"))?
-            .pop_if_empty()
-            .push(&config.container);
+        let url = config.container_url()?;
         let token = match &config.credential {
             Some(Credential::Token(token)) => Some(token.clone()),
-            Some(Credential::Sas(query)) => {
-                url.set_query(Some(query));
-                None
-            }
             _ => None,
         };
         let client_options = ClientOptions {

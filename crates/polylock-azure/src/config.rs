@@ -178,6 +178,19 @@ impl Config {
         format!("{}/{}/{}", self.endpoint.as_str().trim_end_matches('/'), self.container, self.prefix)
     }
 
+    /// Returns the URL of the container, with the shared access signature if there is one.
+    pub(crate) fn container_url(&self) -> Result<Url, ConfigError> {
+        let mut url = self.endpoint.clone();
+        url.path_segments_mut()
+            .map_err(|()| ConfigError::new("store", "the endpoint is not the URL of a server"))?
+            .pop_if_empty()
+            .push(&self.container);
+        if let Some(Credential::Sas(query)) = &self.credential {
+            url.set_query(Some(query));
+        }
+        Ok(url)
+    }
+
     fn check_times(&self) -> Result<(), ConfigError> {
         duration::check("polylock.operation_timeout", self.operation_timeout, &REQUEST_TIMEOUTS)?;
         duration::check("polylock.connect_timeout", self.connect_timeout, &CONNECT_TIMEOUTS)

@@ -17,6 +17,7 @@ mod grants;
 mod inspect;
 mod lease_record;
 mod names;
+mod plain;
 mod record;
 mod signing;
 #[cfg(feature = "simulation")]
@@ -26,6 +27,8 @@ mod tokens;
 mod wake_signal;
 mod wire;
 
+#[doc(hidden)]
+pub use self::plain::PlainClient;
 pub use self::{config::Config, connect::connect, wake_signal::WakeSignal};
 pub use azure_core;
 

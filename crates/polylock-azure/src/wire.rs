@@ -121,6 +121,12 @@ impl Wire {
         Ok(headers)
     }
 
+    /// Sends a request without a body, and without the SDK.
+    pub(crate) async fn send_plain(&self, request: &Request) -> azure_core::Result<Reply> {
+        let headers = self.headers(request, None)?;
+        self.exchange(request, &headers, Bytes::new()).await.map_err(|failure| failure.error)
+    }
+
     async fn exchange(&self, request: &Request, headers: &Headers, body: Bytes) -> Result<Reply, Failure> {
         let method = Method::from_bytes(request.method().as_str().as_bytes()).unwrap_or_default();
         let mut builder = self.client.request(method, request.url().clone()).body(body);

@@ -2,6 +2,8 @@
 
 use std::{ffi::OsString, net::SocketAddr, path::PathBuf, time::Duration};
 
+#[cfg(feature = "check")]
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use polylock::Mode;
 
@@ -25,9 +27,9 @@ pub(crate) struct Global {
     ///
     /// The default is $POLYLOCK_STORE, else the store of the outer `polylock run`, else `store` of the config file, else a SQLite
     /// file in your state directory. Other users can read a password on a command line: use --store-env, env:VAR or file:PATH for
-    /// a URL with a password.
-    #[arg(short = 'S', long, global = true, value_name = "URL", group = "store_source")]
-    pub(crate) store: Option<String>,
+    /// a URL with a password. `polylock bench` accepts it several times.
+    #[arg(short = 'S', long, global = true, value_name = "URL", group = "store_source", action = ArgAction::Append)]
+    pub(crate) store: Vec<String>,
     /// Read the store's URL from this environment variable
     #[arg(long, global = true, value_name = "VAR", group = "store_source")]
     pub(crate) store_env: Option<String>,
@@ -60,6 +62,15 @@ pub(crate) enum Format {
     Json,
     /// One JSON object per line
     Jsonl,
+    /// Markdown; only of `polylock bench`
+    Markdown,
+}
+
+impl Format {
+    /// Returns true if messages are JSON objects.
+    pub(crate) const fn is_json(self) -> bool {
+        matches!(self, Self::Json | Self::Jsonl)
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
@@ -110,6 +121,9 @@ pub(crate) enum Command {
     /// Check that the store keeps its promises
     #[command(after_long_help = help::CHECK, hide = !cfg!(feature = "check"))]
     Check(Check),
+    /// Measure stores: latency, fairness, many waiters and locks, and the time until the lock of a killed process is free
+    #[command(after_long_help = help::BENCH, hide = !cfg!(feature = "check"))]
+    Bench(Bench),
     /// End the start-up delay of Redlock servers that are known to be new
     #[command(after_long_help = help::ADMIT)]
     Admit {
@@ -288,6 +302,48 @@ pub(crate) enum Part {
     Conformance,
     /// Processes that are stopped and killed while they use locks
     Faults,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Bench {
+    /// Measure only this part; may be repeated
+    #[cfg(feature = "check")]
+    #[arg(long, value_name = "PART", value_parser = bench_part())]
+    pub(crate) only: Vec<polylock_bench::Part>,
+    /// Time for each store, which the parts share [default: 30s; 8s with --quick]
+    #[arg(long, value_name = "DUR", value_parser = duration)]
+    pub(crate) seconds: Option<Duration>,
+    /// Take less time, with fewer waiters, locks and kills
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Number of tasks that compete for one lock, and of those with locks of their own [default: 16]
+    #[arg(long, value_name = "N", value_parser = count(4096))]
+    pub(crate) contenders: Option<u32>,
+    /// Number of waiters of one lock [default: 1000; 200 with --quick]
+    #[arg(long, value_name = "N", value_parser = count(100_000))]
+    pub(crate) waiters: Option<u32>,
+    /// Number of locks that one process holds [default: 1000; 200 with --quick]
+    #[arg(long, value_name = "N", value_parser = count(100_000))]
+    pub(crate) held: Option<u32>,
+    /// Number of processes that are killed [default: 5; 3 with --quick]
+    #[arg(long, value_name = "N", value_parser = count(100))]
+    pub(crate) kills: Option<u32>,
+    /// Write the report with plots to this file, as one HTML page that loads nothing
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+}
+
+fn count(most: i64) -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(1..=most)
+}
+
+#[cfg(feature = "check")]
+fn bench_part() -> impl TypedValueParser<Value = polylock_bench::Part> {
+    let all = polylock_bench::Part::ALL;
+    let find = move |name: String| {
+        all.into_iter().find(|part| part.name() == name).ok_or_else(|| format!("there is no part {name}"))
+    };
+    PossibleValuesParser::new(all.map(polylock_bench::Part::name)).try_map(find)
 }
 
 const WAITING: &str = "Waiting";

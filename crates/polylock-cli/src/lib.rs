@@ -16,10 +16,17 @@
 
 mod args;
 #[cfg(feature = "check")]
+mod bench;
+#[cfg(not(feature = "check"))]
+#[path = "without_check/bench.rs"]
+mod bench;
+#[cfg(feature = "check")]
 mod check;
 #[cfg(not(feature = "check"))]
-#[path = "without_check.rs"]
+#[path = "without_check/check.rs"]
 mod check;
+#[cfg(feature = "check")]
+mod child;
 mod command;
 mod completion;
 // The pages describe the command with all features.
@@ -52,7 +59,7 @@ use std::process::ExitCode;
 use clap::{Parser, error::ErrorKind};
 
 use crate::{
-    args::{Cli, Command},
+    args::{Cli, Command, Format},
     exit::{Failure, INTERNAL, USAGE},
     output::Output,
 };
@@ -62,7 +69,8 @@ use crate::{
 /// Call it on the main thread, before the process has other threads: it starts itself again as the helper process of `polylock run`.
 #[must_use]
 pub fn main() -> ExitCode {
-    if let Some(code) = run::helper().or_else(check::worker).or_else(completion::main) {
+    let child = || run::helper().or_else(check::worker).or_else(bench::worker);
+    if let Some(code) = child().or_else(completion::main) {
         return code;
     }
     let cli = match Cli::try_parse() {
@@ -75,7 +83,18 @@ pub fn main() -> ExitCode {
         }
     };
     let output = Output::new(&cli.global);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    if cli.global.output == Format::Markdown && !matches!(cli.command, Command::Bench(_)) {
+        let failure =
+            Failure::new(USAGE, "--output markdown: only polylock bench writes Markdown; use text or json");
+        output.error(&failure);
+        output.finish();
+        return failure.code.into();
+    }
+    // Measurements are those of a program with the usual runtime.
+    let runtime = match cli.command {
+        Command::Bench(_) => tokio::runtime::Builder::new_multi_thread().enable_all().build(),
+        _ => tokio::runtime::Builder::new_current_thread().enable_all().build(),
+    };
     let result = match runtime {
         Ok(runtime) => runtime.block_on(dispatch(cli, &output)),
         Err(error) => Err(Failure::new(INTERNAL, format!("can't start the runtime: {error}"))),
@@ -96,6 +115,7 @@ async fn dispatch(cli: Cli, output: &Output) -> Result<u8, Failure> {
         Command::Watch(args) => command::watch(&cli.global, &args, output).await,
         Command::Top { prefix } => top::top(&cli.global, &prefix, output).await,
         Command::Break(args) => command::break_lock(&cli.global, &args, output).await,
+        Command::Bench(args) => bench::bench(&cli.global, &args, output).await,
         Command::Check(args) => check::check(&cli.global, &args, output).await,
         Command::Admit { yes } => command::admit(&cli.global, yes, output).await,
         Command::Schema => command::schema(&cli.global, output),

@@ -21,7 +21,7 @@ use self::nested::OuterStore;
 pub(crate) use self::origin::Origin;
 use crate::{
     args::Global,
-    exit::{CANT_CREATE, CONFIG, Failure},
+    exit::{CANT_CREATE, CONFIG, Failure, USAGE},
     outer_run,
     output::Output,
 };
@@ -71,7 +71,10 @@ pub(crate) fn choose(global: &Global, output: &Output) -> Result<ChosenStore, Fa
 /// # Errors
 /// As [`choose`].
 pub(crate) fn find(global: &Global, output: &Output) -> Result<ChosenStore, Failure> {
-    let (chosen, origin) = if let Some(text) = &global.store {
+    if global.store.len() > 1 {
+        return Err(Failure::new(USAGE, "several stores: only polylock bench uses more than one -S"));
+    }
+    let (chosen, origin) = if let Some(text) = global.store.first() {
         (ChosenStore::new(text, BTreeMap::new(), None), Origin::of_flag(text))
     } else if let Some(variable) = &global.store_env {
         (
@@ -97,6 +100,19 @@ pub(crate) fn find(global: &Global, output: &Output) -> Result<ChosenStore, Fail
         output.warning(warning);
     }
     Ok(chosen)
+}
+
+/// Determines all stores of the command line, or the one that [`choose`] returns.
+///
+/// # Errors
+/// As [`choose`].
+#[cfg(feature = "check")]
+pub(crate) fn choose_all(global: &Global, output: &Output) -> Result<Vec<ChosenStore>, Failure> {
+    if global.store.len() < 2 {
+        return Ok(vec![choose(global, output)?]);
+    }
+    let each = global.store.iter().map(|store| Global { store: vec![store.clone()], ..global.clone() });
+    each.map(|global| choose(&global, output)).collect()
 }
 
 /// Returns the text of a variable, if it is set.

@@ -202,6 +202,15 @@ impl Settings {
         connection_config(self.credentials.as_ref())
     }
 
+    /// Returns a client of each server, with the driver's default protocol, for connections of the application.
+    ///
+    /// # Errors
+    /// If a certificate can't be read.
+    pub(crate) fn clients(&self) -> Result<Vec<Client>, ConfigError> {
+        let protocol = ProtocolVersion::default();
+        self.servers.iter().map(|server| self.client(server, protocol)).collect()
+    }
+
     /// Returns a client of `server`, with the TLS settings of this store.
     ///
     /// # Errors

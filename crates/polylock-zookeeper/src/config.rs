@@ -201,6 +201,12 @@ impl Config {
         self
     }
 
+    /// Returns the path of the node below which the locks are.
+    #[must_use]
+    pub fn root(&self) -> &str {
+        &self.root
+    }
+
     pub(crate) fn access(&self) -> Access {
         let default = if self.credentials.is_some() { Access::Creator } else { Access::Open };
         self.access.unwrap_or(default)

@@ -122,10 +122,35 @@ fn connector(config: &Config) -> Result<Connector, ConfigError> {
     if config.encrypted { tls::encrypt(connector, &config.certificates) } else { Ok(connector) }
 }
 
+impl Config {
+    /// Opens a session of your own on the same servers: with the user, the password and the certificates of this configuration. Its tasks
+    /// run on the caller's runtime.
+    ///
+    /// # Errors
+    /// As [`connect`](crate::connect()).
+    ///
+    /// # Cancel safety
+    /// Cancel-safe: nothing is left behind.
+    pub async fn open_client(&self) -> Result<zookeeper_client::Client> {
+        let failed = |cause: Cause| cause.at(Operation::Connect, &self.endpoint());
+        let servers = self.servers();
+        let connecting = connector(self)?.connect(&servers);
+        match SystemClock.before(SystemClock.now() + self.connect_timeout, connecting).await {
+            Some(connected) => connected.map_err(|error| failed(error.into())),
+            None => Err(failed(Failure::Timeout.into())),
+        }
+    }
+
+    /// Returns the servers as the driver reads them.
+    fn servers(&self) -> String {
+        let scheme = if self.encrypted { "tcp+tls" } else { "tcp" };
+        let servers: Vec<_> = self.servers.iter().map(|server| format!("{scheme}://{server}")).collect();
+        servers.join(",")
+    }
+}
+
 async fn open(config: Config, connector: Connector, alerts: Arc<HoldAlerts>) -> Result<Arc<Session>, Cause> {
-    let scheme = if config.encrypted { "tcp+tls" } else { "tcp" };
-    let servers: Vec<_> = config.servers.iter().map(|server| format!("{scheme}://{server}")).collect();
-    let servers = servers.join(",");
+    let servers = config.servers();
     let began = SystemClock.now();
     let deadline = began + config.connect_timeout;
     let diagnosis_time = DIAGNOSIS_TIME.min(config.connect_timeout / 3);

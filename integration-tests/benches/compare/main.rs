@@ -12,7 +12,6 @@ mod contended;
 mod goals;
 mod many;
 mod peer;
-mod raw;
 mod report;
 mod setups;
 mod statements;
@@ -35,6 +34,10 @@ differ: compare the ratios, and measure on yours. This page is the output of
 ```sh
 cargo bench -p polylock-integration-tests --bench compare -- goals > docs/benchmarks.md
 ```
+
+The engine is the crate `polylock-bench`, which `polylock bench -S URL` runs on a store of your own. In an uncontended run, batches of 20
+pairs of polylock and of each raw driver alternate, and the first five of each do not count; with a lock for each task, slices of 300 ms
+alternate. The histories of contended locks are checked before they are summarized.
 
 [Scaling](scaling.md) explains where the time goes, and has the capacity of each store with many locks and many waiters.";
 

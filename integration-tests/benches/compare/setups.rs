@@ -2,15 +2,16 @@
 
 use std::sync::OnceLock;
 
+use polylock::StoreUrl;
+use polylock_bench::{Floor, RawClient, raw};
 use polylock_integration_tests::{
     proxy::Proxy,
     servers::{self, PrivateServer, Server},
     targets::{self, Namespace},
 };
 use polylock_testkit::Missing;
-use sqlx::sqlite::SqliteSynchronous;
 
-use crate::{raw::Raw, statements::Counter};
+use crate::statements::Counter;
 
 /// A store with one setting of durability.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -155,49 +156,15 @@ impl Setup {
         (namespace, url)
     }
 
-    /// The raw driver on the same settings, as programs use it: on a pool, where there is a server.
-    pub(crate) async fn raw(self, namespace: &Namespace) -> Option<Raw> {
-        Some(match self {
-            Memory => return None,
-            SqliteFull => {
-                Raw::sqlite(&namespace.file("raw.db"), SqliteSynchronous::Full, SqliteSynchronous::Full).await
-            }
-            SqliteNormal => {
-                Raw::sqlite(&namespace.file("raw.db"), SqliteSynchronous::Normal, SqliteSynchronous::Normal)
-                    .await
-            }
-            PostgresFull => Raw::postgres_pool(servers::postgres().unwrap().url(), "on").await,
-            PostgresRelaxed => Raw::postgres_pool(servers::postgres().unwrap().url(), "off").await,
-            MariaDbFull => Raw::mysql_pool(servers::mariadb().unwrap().url()).await,
-            MariaDbRelaxed => Raw::mysql_pool(relaxed_mariadb().unwrap().url()).await,
-            RedisDurable => Raw::redis(servers::redis().unwrap().url()).await,
-            RedisForgetful => Raw::redis(forgetful_redis().unwrap().url()).await,
-            // Healthy ones, for both: what a frozen one costs beside them is the question.
-            Redlock | RedlockOneFrozen => Raw::redlock(&nodes(five_nodes().unwrap())).await,
-            ZooKeeperDurable => Raw::zookeeper(durable_zookeeper().unwrap().url(), false).await,
-            ZooKeeperForgetful => Raw::zookeeper(forgetful_zookeeper().unwrap().url(), false).await,
-            Azure => Raw::azure(servers::azurite().unwrap().url()).await,
-        })
-    }
-
-    /// The least that could be: on connections of its own, and with a release that is as little durable as ours; in
-    /// ZooKeeper, with the create and the list sent at once.
-    pub(crate) async fn minimal(self, namespace: &Namespace) -> Option<Raw> {
-        Some(match self {
-            Memory | SqliteNormal | RedisDurable | RedisForgetful | Redlock | RedlockOneFrozen | Azure => {
-                return None;
-            }
-            SqliteFull => {
-                let file = namespace.file("least.db");
-                Raw::sqlite(&file, SqliteSynchronous::Full, SqliteSynchronous::Normal).await
-            }
-            PostgresFull => Raw::postgres(servers::postgres().unwrap().url(), "on").await,
-            PostgresRelaxed => Raw::postgres(servers::postgres().unwrap().url(), "off").await,
-            MariaDbFull => Raw::mysql(servers::mariadb().unwrap().url()).await,
-            MariaDbRelaxed => Raw::mysql(relaxed_mariadb().unwrap().url()).await,
-            ZooKeeperDurable => Raw::zookeeper(durable_zookeeper().unwrap().url(), true).await,
-            ZooKeeperForgetful => Raw::zookeeper(forgetful_zookeeper().unwrap().url(), true).await,
-        })
+    /// The raw driver with the settings of the store at `url`.
+    pub(crate) async fn raw(self, url: &str, floor: Floor) -> Option<Box<dyn RawClient>> {
+        let url = match self {
+            // Healthy servers, for both: the cost of a frozen one beside them is the question.
+            RedlockOneFrozen => servers::redlock::url(five_nodes().unwrap().iter().map(|node| node.url())),
+            _ => url.to_owned(),
+        };
+        let namespace = format!("bench_{:08x}", fastrand::u32(..));
+        raw::open(&StoreUrl::parse(&url).unwrap(), &namespace, floor).await.unwrap()
     }
 }
 

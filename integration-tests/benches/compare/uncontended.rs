@@ -2,27 +2,20 @@
 
 use std::time::Duration;
 
-use hdrhistogram::Histogram;
-use polylock::{Locks, Moment};
-use polylock_integration_tests::{
-    clock::now,
-    history::{at, nanos},
+use polylock::Locks;
+use polylock_bench::{
+    Floor, Times, raw,
+    uncontended::{Until, measure},
 };
 
 use crate::{
     Flavour, goals,
-    raw::Raw,
     report::{Cell, Report},
     setups::Setup,
 };
 
-/// Batches in turn, so that what else the machine does hits both alike.
-const BATCHES: u32 = 60;
-const BATCH: u32 = 20;
-/// The first batches, in which statements are prepared and files grow, do not count.
-const WARM: u32 = 5;
-/// Raw pairs beside what many do.
-const FLOOR: u32 = 200;
+/// The batches of each.
+const ROUNDS: usize = 60;
 
 /// Prints the table.
 pub(crate) fn run(setups: &[Setup], report: &mut Report) {
@@ -53,13 +46,13 @@ pub(crate) fn run(setups: &[Setup], report: &mut Report) {
                 Cell::text(store),
                 Cell::text(durability),
                 Cell::text(flavour.name()),
-                Cell::time(at(&polylock, 0.5)),
-                Cell::time(at(&polylock, 0.99)),
-                Cell::time(at(&raw, 0.5)),
-                Cell::time(at(&raw, 0.99)),
-                Cell::ratio(ratio(&polylock, &raw)),
+                Cell::time(polylock.p50()),
+                Cell::time(polylock.p99()),
+                Cell::time(raw.p50()),
+                Cell::time(raw.p99()),
+                polylock.ratio_to(&raw).map(Cell::ratio).into(),
                 Cell::text(format!("<= {goal}")),
-                (!minimal.is_empty()).then(|| Cell::ratio(ratio(&polylock, &minimal))).into(),
+                polylock.ratio_to(&minimal).map(Cell::ratio).into(),
             ]);
         }
     }
@@ -67,7 +60,7 @@ pub(crate) fn run(setups: &[Setup], report: &mut Report) {
         for flavour in [Flavour::MultiThread, Flavour::CurrentThread] {
             let polylock = flavour.run(in_memory());
             let mut row = vec![Cell::text("memory"), Cell::text("none"), Cell::text(flavour.name())];
-            row.extend([Cell::time(at(&polylock, 0.5)), Cell::time(at(&polylock, 0.99))]);
+            row.extend([Cell::time(polylock.p50()), Cell::time(polylock.p99())]);
             row.extend([Cell::none(), Cell::none(), Cell::none(), Cell::text("<= 30 us"), Cell::none()]);
             report.row(row);
         }
@@ -79,88 +72,34 @@ pub(crate) async fn trip(setup: Setup) -> Option<Duration> {
     if !matches!(setup, Setup::RedisDurable | Setup::RedisForgetful) {
         return None;
     }
-    let (namespace, _) = setup.open().await;
-    let (mut raw, mut times) = (setup.raw(&namespace).await?, nanos());
-    for round in 0..FLOOR {
-        let began = now();
-        raw.script(b"bench", owner(began)).await;
-        if round >= BATCH {
-            record(&mut times, now().since(began));
-        }
-    }
-    Some(at(&times, 0.5))
+    let (_namespace, url) = setup.open().await;
+    let mut raw = setup.raw(&url, Floor::Usual).await?;
+    Some(raw::trips(&mut *raw).await.unwrap()?.p50())
 }
 
-/// The raw p50 at this moment, if there is one.
-pub(crate) async fn floor(setup: Setup) -> Option<Histogram<u64>> {
-    let (namespace, _) = setup.open().await;
-    let (mut raw, mut times) = (setup.raw(&namespace).await?, nanos());
-    for round in 0..FLOOR {
-        let began = now();
-        raw.pair(b"bench", owner(began)).await;
-        if round >= BATCH {
-            record(&mut times, now().since(began));
-        }
-    }
+/// The raw pairs at this moment, if there is a driver.
+pub(crate) async fn floor(setup: Setup) -> Option<Times> {
+    let (_namespace, url) = setup.open().await;
+    let mut raw = setup.raw(&url, Floor::Usual).await?;
+    let times = raw::pairs(&mut *raw).await.unwrap();
+    raw.remove().await.unwrap();
     Some(times)
 }
 
 /// Ours, raw, and the least that could be.
-async fn beside_raw(setup: Setup) -> [Histogram<u64>; 3] {
-    let (namespace, url) = setup.open().await;
+async fn beside_raw(setup: Setup) -> [Times; 3] {
+    let (_namespace, url) = setup.open().await;
     let locks = Locks::connect(&url).await.unwrap();
-    let mut raw: [Option<Raw>; 2] = [setup.raw(&namespace).await, setup.minimal(&namespace).await];
-    let mut times = [nanos(), nanos(), nanos()];
-    for batch in 0..BATCHES {
-        for turn in 0..3 {
-            // Each is first as often as the others.
-            let which = usize::try_from((turn + batch) % 3).unwrap();
-            for _ in 0..BATCH {
-                let began = now();
-                match which {
-                    0 => pair(&locks).await,
-                    other => match &mut raw[other - 1] {
-                        Some(raw) => raw.pair(b"bench", owner(began)).await,
-                        None => break,
-                    },
-                }
-                if batch >= WARM {
-                    record(&mut times[which], now().since(began));
-                }
-            }
-        }
+    let mut raw = [setup.raw(&url, Floor::Usual).await, setup.raw(&url, Floor::Least).await];
+    let times = measure(&locks, &mut raw, Until::Rounds(ROUNDS)).await.unwrap();
+    for client in raw.iter_mut().flatten() {
+        client.remove().await.unwrap();
     }
-    times
+    times.try_into().unwrap()
 }
 
-/// As many bytes as a request's id.
-pub(crate) fn owner(began: Moment) -> [u8; 16] {
-    u128::from(began.as_nanos()).to_be_bytes()
-}
-
-async fn in_memory() -> Histogram<u64> {
-    let (_spot, url) = Setup::Memory.open().await;
+async fn in_memory() -> Times {
+    let (_namespace, url) = Setup::Memory.open().await;
     let locks = Locks::connect(&url).await.unwrap();
-    let mut times = nanos();
-    for round in 0..20_000 {
-        let began = now();
-        pair(&locks).await;
-        if round >= 2_000 {
-            record(&mut times, now().since(began));
-        }
-    }
-    times
-}
-
-async fn pair(locks: &Locks) {
-    let guard = locks.lock("bench").acquire().await.unwrap();
-    guard.release().await.unwrap();
-}
-
-fn record(times: &mut Histogram<u64>, took: Duration) {
-    times.saturating_record(u64::try_from(took.as_nanos()).unwrap());
-}
-
-fn ratio(polylock: &Histogram<u64>, raw: &Histogram<u64>) -> f64 {
-    at(polylock, 0.5).as_secs_f64() / at(raw, 0.5).as_secs_f64()
+    measure(&locks, &mut [], Until::Rounds(1_000)).await.unwrap().remove(0)
 }

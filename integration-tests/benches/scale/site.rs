@@ -1,8 +1,9 @@
 //! The servers of a measurement, and what they and this process have used.
 
-use std::{collections::HashMap, fs, time::Duration};
+use std::{collections::HashMap, time::Duration};
 
 use polylock::Locks;
+use polylock_bench::held::own_cpu;
 use polylock_integration_tests::{
     clock::now,
     servers::{self, PrivateServer},
@@ -42,11 +43,6 @@ impl Store {
             Self::Sqlite => "sqlite",
             Self::ZooKeeper => "zookeeper",
         }
-    }
-
-    /// Whether the store grants a lock in the order in which requests arrive.
-    pub(crate) const fn has_queue(self) -> bool {
-        !matches!(self, Self::Redlock)
     }
 
     /// The lease of locks that are held: the default one where it is a session's.
@@ -144,7 +140,7 @@ impl Site {
     }
 
     pub(crate) async fn used(&self) -> Used {
-        let mut used = Used { at: now().as_nanos(), own: own_cpu(), ..Used::default() };
+        let mut used = Used { at: now().as_nanos(), own: own_cpu().unwrap_or_default(), ..Used::default() };
         let done = match self.store {
             Store::Redis | Store::Redlock => None,
             Store::Postgres => Some(databases::postgres(&self.servers[0]).await),
@@ -199,12 +195,4 @@ impl Used {
 
 async fn connection(url: &str) -> MultiplexedConnection {
     Client::open(url).unwrap().get_multiplexed_async_connection().await.unwrap()
-}
-
-/// Of all threads of this process.
-fn own_cpu() -> Duration {
-    let stat = fs::read_to_string("/proc/self/stat").unwrap();
-    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
-    let ticks = |at: usize| fields[at].parse::<u64>().unwrap();
-    Duration::from_millis(10 * (ticks(11) + ticks(12)))
 }

@@ -13,11 +13,12 @@ use serde_json::Value;
 use crate::imports::{Imports, cycles, imports};
 
 /// The crates, from the bottom up. A crate depends on crates of lower levels only.
-const LEVELS: [&[&str]; 6] = [
+const LEVELS: [&[&str]; 7] = [
     &["polylock-fuzz"],
     &["polylock-core"],
     &["polylock-sql", "polylock-redis", "polylock-zookeeper", "polylock-azure", "polylock-testkit"],
     &["polylock", "polylock-models"],
+    &["polylock-bench"],
     &["polylock-cli"],
     &["polylock-integration-tests"],
 ];

@@ -8,11 +8,12 @@ use std::{
 
 use async_trait::async_trait;
 use polylock::{Clock, Store, StoreConfig, SystemClock};
+use polylock_bench::process::print_line as print;
 use polylock_testkit::{CASES, Target, TargetFactory, Verdict};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    process::{Job, Worker, print},
+    process::{Job, start},
     report::{Outcome, Row},
     subject::Subject,
 };
@@ -45,10 +46,10 @@ pub(super) async fn rows(subject: &Subject, quick: bool, output: &Output) -> Res
     let is_wanted =
         |case: &&&str| !quick || QUICK.iter().any(|group| case.starts_with(&format!("{group}::")));
     let cases = CASES.iter().filter(is_wanted);
-    let cases: Vec<_> = cases.map(|case| ((*case).to_owned(), subject.new_namespace())).collect();
+    let cases: Vec<_> = cases.map(|case| ((*case).to_owned(), subject.namespaces.create())).collect();
     let mut missing: Vec<String> = cases.iter().map(|(case, _)| case.clone()).collect();
     let (mut passed, mut skipped, mut rows) = (0, Vec::<(String, Vec<String>)>::new(), Vec::new());
-    let mut worker = Worker::start(&Job::Suite { cases })?;
+    let mut worker = start(&Job::Suite { cases })?;
     while let Some(line) = worker.next_line(SystemClock.now() + SILENCE).await {
         let Ok(CaseResult { case, outcome }) = serde_json::from_str(&line) else { continue };
         missing.retain(|other| *other != case);
@@ -94,7 +95,7 @@ pub(super) fn run(subject: &Subject, cases: Vec<(String, String)>) {
                 loop {
                     let next = cases.lock().unwrap_or_else(PoisonError::into_inner).next();
                     let Some((case, namespace)) = next else { break };
-                    let config = subject.config(&namespace);
+                    let config = subject.namespaces.config(&namespace);
                     let factory = TargetFactory::new(move || {
                         let config = config.clone();
                         async move { Namespace(config) }

@@ -4,12 +4,13 @@ use std::{collections::BTreeMap, fmt::Write as _, time::Duration};
 
 use fastrand::Rng;
 use polylock::{Clock, Error, Mode, Moment, Scope, SystemClock};
+use polylock_bench::process::{Worker, print_line as print};
 use polylock_testkit::history::{self, Recorder, Rules, Section, Violation};
 use rustix::process::Signal;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::{
-    process::{Client, Job, Worker, kill, print},
+    process::{Client, Job, kill, start},
     report::{Outcome, Row},
     subject::Subject,
 };
@@ -80,7 +81,7 @@ impl FailedRelease {
 
 /// Runs the clients for about `time`, with faults in the first two thirds of it.
 pub(super) async fn rows(subject: &Subject, time: Duration, seed: u64) -> Result<Vec<Row>, Failure> {
-    let namespace = subject.new_namespace();
+    let namespace = subject.namespaces.create();
     let locks = subject.open(&namespace).await?;
     if locks.capabilities().scope == Scope::Process {
         return Ok(vec![Row::skipped(PART, "processes", "the store is in the memory of one process")]);
@@ -111,7 +112,7 @@ impl Process {
             seed: rng.u64(..),
             lease_ms: milliseconds(lease),
         };
-        Ok(Self { name, worker: Worker::start(&Job::Client(client))?, text: String::new() })
+        Ok(Self { name, worker: start(&Job::Client(client))?, text: String::new() })
     }
 
     /// Reads the output until it ends; returns true if it has ended at `deadline`.
@@ -159,7 +160,7 @@ async fn observe(namespace: &str, lease: Duration, time: Duration, seed: u64) ->
         let victim = rng.usize(..PROCESSES);
         let process = &mut processes[victim];
         if rng.u8(..5) < 2 {
-            kill(&process.worker.process, Signal::KILL);
+            kill(process.worker.process(), Signal::KILL);
             let at = SystemClock.now().as_nanos();
             generation += 1;
             let new = Process::start(namespace, victim, generation, lease, &mut rng)?;
@@ -169,9 +170,9 @@ async fn observe(namespace: &str, lease: Duration, time: Duration, seed: u64) ->
             old.report_to(&mut observed);
         } else {
             let from = SystemClock.now();
-            kill(&process.worker.process, Signal::STOP);
+            kill(process.worker.process(), Signal::STOP);
             SystemClock.sleep_until(from + lease.mul_f64(1.1 + rng.f64() * 0.6)).await;
-            kill(&process.worker.process, Signal::CONT);
+            kill(process.worker.process(), Signal::CONT);
             let span = (from.as_nanos(), SystemClock.now().as_nanos());
             observed.stops.entry(process.name.clone()).or_default().push(span);
         }

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use polylock::{Clock, Error, Moment, Result, Scope, SystemClock, core::Locks};
+use polylock_bench::process::print_line as print;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::{
-    process::{Job, Worker, print},
+    process::{Job, start},
     report::{Outcome, Row},
     subject::Subject,
 };
@@ -23,7 +24,7 @@ const TIME: Duration = Duration::from_secs(10);
 
 /// Measures.
 pub(super) async fn rows(subject: &Subject, quick: bool) -> Result<Vec<Row>, Failure> {
-    let namespace = subject.new_namespace();
+    let namespace = subject.namespaces.create();
     let locks = subject.open(&namespace).await?;
     let (pairs, handovers) = if quick { (100, 10) } else { (500, 40) };
     let row = |name, times: Vec<Duration>| row(name, times, subject.options.ttl);
@@ -84,7 +85,7 @@ async fn within_process(locks: &Locks, count: usize) -> Result<Vec<Duration>> {
 }
 
 async fn across_processes(locks: &Locks, namespace: &str, count: usize) -> Result<Vec<Duration>, Failure> {
-    let mut worker = Worker::start(&Job::Waiter { namespace: namespace.to_owned() })?;
+    let mut worker = start(&Job::Waiter { namespace: namespace.to_owned() })?;
     let end = SystemClock.now() + TIME;
     let mut times = Vec::new();
     while times.len() < count && SystemClock.now() < end {

@@ -95,7 +95,7 @@ async fn run(
 ) -> Result<(), Failure> {
     let is_wanted = |part| args.only.is_empty() || args.only.contains(&part);
     // The first namespace is opened in every case: a store that can't be opened has no report.
-    let namespace = subject.new_namespace();
+    let namespace = subject.namespaces.create();
     // A store has reported all its warnings when it is closed.
     subject.open(&namespace).await?.close(CLOSE_TIMEOUT).await;
     let warnings = capture_warnings();
@@ -132,14 +132,16 @@ async fn clean_up(subject: &Subject, signals: &mut Signals) -> Option<Row> {
     let problem = tokio::select! {
         biased;
         signal = signals.next_termination() => format!("ended by {}", signals::name(signal)),
-        deleted = SystemClock.before(SystemClock.now() + CLEANUP_TIMEOUT, subject.delete_namespaces()) => match deleted {
+        deleted = SystemClock.before(SystemClock.now() + CLEANUP_TIMEOUT, subject.namespaces.delete_all()) => match deleted {
             Some(Ok(())) => return None,
             Some(Err(error)) => Failure::from(error).message,
             None => format!("not done after {}", polylock::duration::format(CLEANUP_TIMEOUT)),
         },
     };
     let value = format!("the namespaces could not be deleted: {problem}");
-    let advice =
-        format!("delete the tables, keys, nodes or blobs with names that begin with {}", subject.prefix);
+    let advice = format!(
+        "delete the tables, keys, nodes or blobs with names that begin with {}",
+        subject.namespaces.prefix()
+    );
     Some(Row { advice: Some(advice), ..Row::new("check", "clean-up", Outcome::Failure, value) })
 }

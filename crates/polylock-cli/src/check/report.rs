@@ -112,7 +112,7 @@ impl Report {
     pub(super) fn print(&self, output: &Output) -> Result<(), Failure> {
         let json = |row: &Row| serde_json::to_string(row).unwrap_or_default();
         output.data(&match output.format {
-            Format::Text => self.text(),
+            Format::Text | Format::Markdown => self.text(),
             Format::Jsonl => self.rows.iter().map(|row| json(row) + "\n").collect(),
             Format::Json => format!(
                 "{}\n",

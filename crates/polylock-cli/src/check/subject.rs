@@ -1,12 +1,9 @@
 //! The store that is checked, and the namespaces of the check in it.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::time::Duration;
 
 use polylock::{
-    Options, Result, StoreConfig,
+    Namespaces, Options, Result,
     core::{Locks, connect_within},
     read_url,
 };
@@ -26,14 +23,12 @@ const OUTAGE: Duration = Duration::from_secs(5);
 
 /// The store that is checked.
 pub(super) struct Subject {
-    config: Arc<dyn StoreConfig>,
     /// The settings of its URL.
     pub(super) options: Options,
     /// The origin of the store, its URL and its name.
     pub(super) configuration: Configuration,
-    /// The begin of the names of all namespaces.
-    pub(super) prefix: String,
-    namespaces: Mutex<Vec<String>>,
+    /// The namespaces of the check.
+    pub(super) namespaces: Namespaces,
 }
 
 impl Subject {
@@ -49,41 +44,22 @@ impl Subject {
             config = read_url(&url)?.1;
         }
         let prefix = format!("polylock_check_{:08x}", fastrand::u32(..));
-        if config.in_namespace(&prefix).is_none() {
+        let Some(namespaces) = Namespaces::new(config, prefix) else {
             let problem = format!(
                 "{} can't be checked, because it has no namespaces that can be deleted",
                 configuration.display_name
             );
             return Err(Failure::new(CONFIG, problem));
-        }
-        Ok(Self { config, options, configuration, prefix, namespaces: Mutex::default() })
-    }
-
-    /// Returns the name of a new namespace, which will be deleted at the end.
-    pub(super) fn new_namespace(&self) -> String {
-        let mut namespaces = self.namespaces.lock().unwrap_or_else(PoisonError::into_inner);
-        let name = format!("{}_{}", self.prefix, namespaces.len());
-        namespaces.push(name.clone());
-        name
-    }
-
-    /// Returns the configuration of a namespace.
-    pub(super) fn config(&self, namespace: &str) -> Arc<dyn StoreConfig> {
-        self.config.in_namespace(namespace).unwrap_or_else(|| unreachable!("`choose` has checked it"))
+        };
+        Ok(Self { options, configuration, namespaces })
     }
 
     /// Opens a namespace.
     pub(super) async fn open(&self, namespace: impl AsRef<str>) -> Result<Locks> {
-        let config = self.config(namespace.as_ref());
+        let config = self.namespaces.config(namespace.as_ref());
         let store = connect_within(OUTAGE, &polylock::Progress::default(), || config.open()).await?;
         let mut options = Options::default();
         options.ttl = store.backend.capabilities().nearest_ttl(self.options.ttl);
         Ok(Locks::builder(store).options(options).build())
-    }
-
-    /// Deletes the namespaces.
-    pub(super) async fn delete_namespaces(&self) -> Result<()> {
-        let names = self.namespaces.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        self.config.delete_namespaces(&names).await
     }
 }

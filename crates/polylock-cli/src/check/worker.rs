@@ -1,33 +1,25 @@
 //! The main function of a child process: the same program with the same arguments after a hidden word.
 
-use std::{env, ffi::OsStr, io, process::ExitCode, thread};
+use std::{io, process::ExitCode};
 
-use clap::Parser;
-use rustix::process::{Signal, set_parent_process_death_signal};
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use polylock_bench::process::{input_lines as input, print_line as print};
 
 use super::{
     conformance, faults, latency,
-    process::{Job, WORKER, print},
+    process::{Job, WORKER},
     subject::Subject,
 };
 use crate::{
-    args::Cli,
-    exit::{Failure, INTERNAL, USAGE},
+    child,
+    exit::{Failure, INTERNAL},
     output::Output,
 };
 
 /// Runs this process as a child of a check, if it was started as one.
 pub(crate) fn main() -> Option<ExitCode> {
-    let mut arguments = env::args_os();
-    let program = arguments.next()?;
-    if arguments.next().as_deref() != Some(OsStr::new(WORKER)) {
-        return None;
-    }
-    // A parent that is killed can't end a child that is stopped.
-    set_parent_process_death_signal(Some(Signal::KILL)).ok();
-    let Ok(cli) = Cli::try_parse_from(std::iter::once(program).chain(arguments)) else {
-        return Some(USAGE.into());
+    let cli = match child::command_line(WORKER, 0)? {
+        Ok((cli, _)) => cli,
+        Err(code) => return Some(code),
     };
     let done = Subject::choose(&cli.global, &Output::of_worker()).and_then(|subject| work(&subject));
     Some(match done {
@@ -56,11 +48,4 @@ fn work(subject: &Subject) -> Result<(), Failure> {
             Job::Suite { .. } => Ok(()),
         }
     })
-}
-
-/// Returns the lines of the input.
-fn input() -> UnboundedReceiver<String> {
-    let (sender, lines) = unbounded_channel();
-    thread::spawn(move || io::stdin().lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
-    lines
 }

@@ -20,7 +20,7 @@ pub(crate) async fn status(
     let (locks, store) = open(global, output).await?;
     let status = locks.inspect(&name).await?;
     output.data(&match output.format {
-        Format::Text => format!("{}  store: {store}\n", lock_text(&status)),
+        Format::Text | Format::Markdown => format!("{}  store: {store}\n", lock_text(&status)),
         Format::Json | Format::Jsonl => {
             format!("{}\n", lock_object(&status, locks.capabilities().backend, &store))
         }
@@ -34,7 +34,7 @@ pub(crate) async fn list(global: &Global, prefix: &str, output: &Output) -> Resu
     let all = locks.list(prefix).await?;
     let object = |status: &LockStatus| lock_object(status, locks.capabilities().backend, &store);
     let text = match output.format {
-        Format::Text => all.iter().map(lock_text).collect(),
+        Format::Text | Format::Markdown => all.iter().map(lock_text).collect(),
         Format::Jsonl => all.iter().map(|status| object(status) + "\n").collect(),
         Format::Json if all.is_empty() => "[]\n".to_owned(),
         Format::Json => format!("[\n{}\n]\n", all.iter().map(object).collect::<Vec<_>>().join(",\n")),

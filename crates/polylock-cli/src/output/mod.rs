@@ -3,6 +3,7 @@
 mod event;
 #[cfg(test)]
 mod fuzz;
+mod screen;
 mod sink;
 mod stderr;
 mod table;
@@ -19,6 +20,7 @@ use std::{
 use anstyle::{AnsiColor, Style};
 
 pub(crate) use event::{Event, EventKind};
+pub(crate) use screen::Bar;
 pub(crate) use sink::Sink;
 pub(crate) use table::{
     lock_object, lock_text, milliseconds, notice_text, owner_and_label, rounded, seconds,
@@ -75,7 +77,7 @@ impl Output {
     }
 
     pub(crate) fn is_text(&self) -> bool {
-        self.format == Format::Text
+        !self.format.is_json()
     }
 
     /// Prints a warning of a store: its configuration may break locks.
@@ -109,7 +111,7 @@ impl Output {
     /// Prints an error.
     pub(crate) fn error(&self, failure: &Failure) {
         match self.format {
-            Format::Text => queue_line(ERROR, &failure.message, Weight::Essential),
+            Format::Text | Format::Markdown => queue_line(ERROR, &failure.message, Weight::Essential),
             Format::Json | Format::Jsonl => {
                 let event = serde_json::json!({
                     "ts": crate::wall_clock::timestamp(), "event": "error",

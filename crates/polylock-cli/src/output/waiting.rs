@@ -1,20 +1,12 @@
 //! The waiting display: the holder of the lock, the queue position, and the time waited.
 
-use std::{
-    fmt::Write as _,
-    io,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
 use polylock::{Clock, LockName, LockStatus, Outage, OwnerId, SystemClock};
 
 use super::{
-    Output, stderr,
+    Output,
+    screen::Bar,
     table::{notice_text, ordinal, owner_and_label, rounded, seconds},
 };
 
@@ -24,79 +16,13 @@ const REPEAT_INTERVAL: Duration = Duration::from_secs(30);
 /// The duration from which an outage is reported if there is no terminal.
 const OUTAGE_DELAY: Duration = Duration::from_secs(1);
 
-/// The maximum number of frames in a second.
-const FRAMES_PER_SECOND: u8 = 20;
-
-/// The terminal on stderr. Drawing does not wait for it: a frame is dropped if the previous one has not been written.
-#[derive(Debug, Default)]
-struct Screen {
-    frame: Mutex<String>,
-    /// True if the next frame removes the display.
-    is_last: Arc<AtomicBool>,
-}
-
-impl Screen {
-    fn add(&self, text: std::fmt::Arguments<'_>) -> io::Result<()> {
-        self.frame.lock().unwrap_or_else(PoisonError::into_inner).write_fmt(text).map_err(io::Error::other)
-    }
-
-    /// Moves the cursor by `number` cells in a direction.
-    fn step(&self, number: usize, direction: char) -> io::Result<()> {
-        if number == 0 { Ok(()) } else { self.add(format_args!("\u{1b}[{number}{direction}")) }
-    }
-}
-
-impl TermLike for Screen {
-    fn width(&self) -> u16 {
-        match rustix::termios::tcgetwinsize(io::stderr()) {
-            Ok(size) if size.ws_col > 0 => size.ws_col,
-            _ => 80,
-        }
-    }
-
-    fn move_cursor_up(&self, n: usize) -> io::Result<()> {
-        self.step(n, 'A')
-    }
-
-    fn move_cursor_down(&self, n: usize) -> io::Result<()> {
-        self.step(n, 'B')
-    }
-
-    fn move_cursor_right(&self, n: usize) -> io::Result<()> {
-        self.step(n, 'C')
-    }
-
-    fn move_cursor_left(&self, n: usize) -> io::Result<()> {
-        self.step(n, 'D')
-    }
-
-    fn write_line(&self, s: &str) -> io::Result<()> {
-        self.add(format_args!("{s}\n"))
-    }
-
-    fn write_str(&self, s: &str) -> io::Result<()> {
-        self.add(format_args!("{s}"))
-    }
-
-    fn clear_line(&self) -> io::Result<()> {
-        self.add(format_args!("\r\u{1b}[2K"))
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        let frame = std::mem::take(&mut *self.frame.lock().unwrap_or_else(PoisonError::into_inner));
-        stderr::draw(frame, self.is_last.load(Ordering::Relaxed));
-        Ok(())
-    }
-}
-
 /// The display of one wait: a line that is redrawn on a terminal, otherwise an occasional line.
 #[derive(Debug)]
 pub(crate) struct WaitDisplay {
     output: Output,
     /// The store, without secrets.
     store: String,
-    spinner: Option<ProgressBar>,
-    is_last: Arc<AtomicBool>,
+    spinner: Option<Bar>,
     last_shown: Option<Duration>,
     /// True if the last line reported an outage.
     outage_is_shown: bool,
@@ -106,15 +32,8 @@ impl WaitDisplay {
     /// Starts the display. On a terminal it has a spinner.
     pub(crate) fn begin(output: Output, store: &str) -> Self {
         let hidden = output.is_quiet() || !output.is_text();
-        let screen = Screen::default();
-        let is_last = screen.is_last.clone();
-        let target = || ProgressDrawTarget::term_like_with_hz(Box::new(screen), FRAMES_PER_SECOND);
-        let spinner = (!hidden && !ProgressDrawTarget::stderr().is_hidden())
-            .then(|| ProgressBar::with_draw_target(None, target()));
-        if let (Some(bar), Ok(style)) = (&spinner, ProgressStyle::with_template("{spinner} {msg}")) {
-            bar.set_style(style);
-        }
-        Self { output, store: store.to_owned(), spinner, is_last, last_shown: None, outage_is_shown: false }
+        let spinner = if hidden { None } else { Bar::on_terminal(None, "{spinner} {msg}") };
+        Self { output, store: store.to_owned(), spinner, last_shown: None, outage_is_shown: false }
     }
 
     /// Returns true if anything is displayed.
@@ -198,15 +117,6 @@ impl<'a> WaitState<'a> {
         let limit = self.limit.map_or_else(String::new, |limit| format!(" of {}", rounded(limit)));
         parts.push(format!("waited {}{limit}", seconds(self.waited)));
         format!("{}: {}", self.name, parts.join(" · "))
-    }
-}
-
-impl Drop for WaitDisplay {
-    fn drop(&mut self) {
-        if let Some(bar) = &self.spinner {
-            self.is_last.store(true, Ordering::Relaxed);
-            bar.finish_and_clear();
-        }
     }
 }
 

@@ -4,20 +4,8 @@ use std::fs;
 
 use rustix::process::Signal;
 use serde_json::Value;
-use sqlx::{Connection, Row};
 
-use crate::support::{Running, Workspace, eventually, stderr, stdout};
-
-/// Returns the names of the tables in the workspace's store.
-fn tables(workspace: &Workspace) -> Vec<String> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let mut connection = sqlx::SqliteConnection::connect(&workspace.url()).await.unwrap();
-        let tables = sqlx::query("SELECT name FROM sqlite_master WHERE name NOT LIKE 'sqlite%'");
-        let tables = tables.fetch_all(&mut connection).await.unwrap();
-        tables.iter().map(|row| row.get(0)).collect()
-    })
-}
+use crate::support::{Running, Workspace, eventually, stderr, stdout, tables};
 
 #[test]
 fn the_report_is_a_table_a_json_document_and_a_page() {

@@ -1,6 +1,7 @@
 //! The command line, used as a program: its exit codes, signals, output and environment.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod bench;
 mod check;
 mod completion;
 mod descendants;

@@ -10,6 +10,7 @@ use std::{
 use polylock::{Clock, Moment, SystemClock};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use sqlx::{Connection, Row};
 use tempfile::TempDir;
 
 /// The time limit of all steps of a test.
@@ -180,4 +181,15 @@ pub(crate) fn stderr(output: &Output) -> String {
 /// Parses the lines of a status file.
 pub(crate) fn lines(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Returns the names of the tables in the workspace's store.
+pub(crate) fn tables(workspace: &Workspace) -> Vec<String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut connection = sqlx::SqliteConnection::connect(&workspace.url()).await.unwrap();
+        let tables = sqlx::query("SELECT name FROM sqlite_master WHERE name NOT LIKE 'sqlite%'");
+        let tables = tables.fetch_all(&mut connection).await.unwrap();
+        tables.iter().map(|row| row.get(0)).collect()
+    })
 }

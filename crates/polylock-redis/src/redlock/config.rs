@@ -102,6 +102,15 @@ impl Config {
         max_ttl(max_ttl: Duration) => max_ttl;
     }
 
+    /// Returns the driver's clients for connections of your own to the same servers: with the user, the password, the database and the
+    /// certificates of this configuration. Changes of [`credentials`](Self::credentials) are not included.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if a certificate can't be read.
+    pub fn clients(&self) -> Result<Vec<Client>, ConfigError> {
+        self.settings.clients()
+    }
+
     /// Checks the values that the setters accept unchecked.
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         self.settings.check()?;

@@ -93,6 +93,16 @@ impl Config {
         operation_timeout: DEFAULT_OPERATION_TIMEOUT,
     }
 
+    /// Returns the driver's client for connections of your own to the same server: with the user, the password, the database and the
+    /// certificates of this configuration. Changes of [`credentials`](Self::credentials) are not included.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if a certificate can't be read.
+    pub fn client(&self) -> Result<Client, ConfigError> {
+        let mut clients = self.settings.clients()?;
+        clients.pop().ok_or_else(|| ConfigError::new("store", "names no server"))
+    }
+
     pub(super) fn into_settings(self) -> Settings {
         self.settings
     }

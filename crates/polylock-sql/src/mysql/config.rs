@@ -161,6 +161,13 @@ impl Config {
         poll(poll: Duration) => poll;
     }
 
+    /// Returns the driver's options for connections of your own to the same database: with the user, the password and the certificates of
+    /// the URL. Changes of [`credentials`](Self::credentials) are not included.
+    #[must_use]
+    pub fn connect_options(&self) -> MySqlConnectOptions {
+        self.source.options.clone()
+    }
+
     /// Checks the values that the setters accept without a check.
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         self.common.check()?;

@@ -216,6 +216,13 @@ impl Config {
         self
     }
 
+    /// Returns the driver's options for connections of your own to the same database: with the user, the password and the certificates of
+    /// the URL. Changes of [`credentials`](Self::credentials) are not included.
+    #[must_use]
+    pub fn connect_options(&self) -> PgConnectOptions {
+        self.source.options.clone()
+    }
+
     /// Checks the values that the setters accept without a check.
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         self.common.check()?;

@@ -14,6 +14,7 @@ mod increment;
 mod stay;
 mod task;
 
+use polylock::Locks;
 use task::{Task, current_thread, multi_thread};
 
 fn main() {
@@ -24,6 +25,7 @@ fn main() {
     match scenario.as_str() {
         "increment" => multi_thread().block_on(increment::run(&task)),
         "contend" => multi_thread().block_on(increment::contend(&task)),
+        "bench" => multi_thread().block_on(bench(&task)),
         "chaos" => multi_thread().block_on(chaos::run(&task)),
         "open" => current_thread().block_on(stay::open(&task)),
         "queue" => current_thread().block_on(stay::queue(&task)),
@@ -32,4 +34,11 @@ fn main() {
         "last-act" => exit::run(&task),
         other => panic!("unknown scenario {other:?}"),
     }
+}
+
+/// Runs as a child process of the benchmark.
+async fn bench(task: &Task) {
+    let open = |_, _| async { Ok((*Locks::connect(&task.url).await?).clone()) };
+    // The error was written to the parent.
+    polylock_bench::run_child(open).await.ok();
 }

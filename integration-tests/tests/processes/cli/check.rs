@@ -68,7 +68,7 @@ fn of_redis_reports_its_settings_and_leaves_no_key() {
     }
 }
 
-fn psql(server: &Server, sql: &str) -> String {
+pub(super) fn psql(server: &Server, sql: &str) -> String {
     let output =
         Command::new("psql").args(["-X", "-q", "-A", "-t", server.url(), "-c", sql]).output().unwrap();
     assert!(output.status.success(), "{output:?}");

@@ -1,5 +1,6 @@
 //! `polylock run` with real servers, and in process namespaces.
 
+mod bench;
 mod check;
 mod container;
 mod handover;

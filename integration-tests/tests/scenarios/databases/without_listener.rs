@@ -2,9 +2,10 @@
 
 use std::{fs, time::Duration};
 
+use polylock_bench::Summary;
 use polylock_integration_tests::{
     clock::pause,
-    history::{Summary, at, read_all},
+    history::read_all,
     process::Process,
     servers::{PrivateServer, pgbouncer, postgres},
 };
@@ -45,7 +46,7 @@ async fn compete(kind: &str, server: &PrivateServer, url: &str) -> Summary {
 /// waits for the recheck of a second, nor for the pause after a failed query.
 fn is_steady(flow: &Summary) {
     assert!(flow.to_another > 20, "{flow}");
-    assert!(at(&flow.hand_over, 0.99) < Duration::from_millis(400), "{flow}");
+    assert!(flow.hand_over.p99() < Duration::from_millis(400), "{flow}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

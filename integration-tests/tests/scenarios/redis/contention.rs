@@ -2,9 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
+use polylock_bench::Summary;
 use polylock_integration_tests::{
     clock::{self, now, pause},
-    history,
     load::{Load, Outcome},
     proxy::{BOTH, Direction, End, Flow, Proxy},
     servers::redis,
@@ -94,12 +94,13 @@ async fn an_acquisition_costs_a_constant_number_of_commands() {
     let each = f64::from(u32::try_from(scripts).unwrap()) / f64::from(u32::try_from(acquisitions).unwrap());
     println!(
         "{scripts} scripts for {acquisitions} acquisitions: {each:.2} each; {}",
-        history::Summary::of(&outcome.sections)
+        Summary::of(&outcome.sections)
     );
     assert!(acquisitions > 500 && each <= 3.0, "{each:.2}");
-    let flow = history::Summary::of(&outcome.sections);
+    let flow = Summary::of(&outcome.sections);
     // Grants are in turn: only the first clients of the first and the last round have one more.
-    assert!(flow.shares.1 - flow.shares.0 <= 3, "{flow}");
+    let (least, most) = flow.share_range();
+    assert!(most - least <= 3, "{flow}");
     namespace.assert_clean().await;
 }
 

@@ -3,22 +3,20 @@
 use std::time::Duration;
 
 use polylock::Locks;
-use polylock_integration_tests::{
-    clock::now,
-    history::{at, nanos},
-};
+use polylock_bench::Times;
+use polylock_integration_tests::clock::now;
 
 use super::setup::Setup;
 
 /// Returns the median and the longest duration of some cycles.
 async fn cycles(locks: &Locks, count: usize) -> (Duration, Duration) {
-    let mut took = nanos();
+    let mut took = Times::new();
     for _ in 0..count {
         let began = now();
         locks.lock("n").acquire().await.unwrap().release().await.unwrap();
-        took.saturating_record(u64::try_from(now().since(began).as_nanos()).unwrap());
+        took.record_since(began);
     }
-    (at(&took, 0.5), at(&took, 1.0))
+    (took.p50(), took.max())
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use polylock::{Locks, Mode};
+use polylock_bench::Summary;
 use polylock_integration_tests::{
     clock::{self, TIMEOUT, now, pause},
-    history::{self as flow, at},
     load::{self, Load},
     proxy::{Direction, Flow},
 };
@@ -116,8 +116,8 @@ async fn no_waiter_of_many_starves() {
     }
     let sections = recorder.sections();
     assert_eq!(history::check(&sections, Rules::default()), []);
-    let flow = flow::Summary::of(&sections);
-    println!("{flow}; wait p50 {:?}", at(&flow.wait, 0.5));
+    let flow = Summary::of(&sections);
+    println!("{flow}; wait p50 {:?}", flow.wait.p50());
     assert_eq!(sections.len(), 64 * TURNS);
     setup.wait_until_free().await;
 }

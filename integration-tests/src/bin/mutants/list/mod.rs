@@ -1,6 +1,7 @@
 //! The planted bugs, and the tests that detect them.
 
 mod azure;
+mod bench;
 mod cli;
 mod core;
 mod mutant;
@@ -27,6 +28,7 @@ pub(crate) fn mutants() -> impl Iterator<Item = &'static Mutant> {
         zookeeper::MUTANTS,
         azure::MUTANTS,
         cli::MUTANTS,
+        bench::MUTANTS,
     ]
     .into_iter()
     .flatten()
