@@ -90,11 +90,12 @@ pub mod simulation;
 mod store_config;
 pub mod sync;
 mod token;
+pub mod transition;
 pub mod url;
 pub mod waiter_queues;
 pub mod wakeups;
 
-pub use backend::{Backend, Entry, Inspect, LockStatus, Store};
+pub use backend::{Backend, Entry, Inspect, LockStatus, RaiseToken, Store};
 pub use break_lock::BreakLock;
 pub use break_notice::{BreakNotice, BreakOrder};
 pub use capabilities::{

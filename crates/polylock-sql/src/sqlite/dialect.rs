@@ -327,6 +327,16 @@ impl Dialect for SqliteDialect {
         self.rows(Lane::Relaxed, Operation::Break, sql, arguments, rows::holders).await
     }
 
+    async fn raise(&self, _: &LockName, to: FencingToken) -> Result<FencingToken> {
+        self.reopen_if_moved(Operation::Claim).await?;
+        let arguments = SqliteArguments::default().with(to.as_i64());
+        self.rows(Lane::Durable, Operation::Claim, &self.statements.raise, arguments, |rows| {
+            let last = rows.first().map_or(Ok(None), |row| row.int(0))?;
+            last.and_then(FencingToken::new).ok_or(sqlx::Error::RowNotFound)
+        })
+        .await
+    }
+
     async fn sweep(&self) -> Result<()> {
         let mut from = self.sweep.lock().await;
         let arguments = SqliteArguments::default().with(from.token).with(from.position).with(SWEEP_ROWS);
