@@ -7,6 +7,7 @@ mod exit;
 mod increments;
 mod kills;
 mod late_claims;
+mod migration;
 mod opening;
 mod release_after;
 mod stops;

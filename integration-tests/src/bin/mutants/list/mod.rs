@@ -10,6 +10,7 @@ mod redis;
 mod redlock;
 mod sql;
 mod sqlite;
+mod transition;
 mod zookeeper;
 
 pub(crate) use self::mutant::Mutant;
@@ -18,6 +19,7 @@ pub(crate) use self::mutant::Mutant;
 pub(crate) fn mutants() -> impl Iterator<Item = &'static Mutant> {
     [
         core::MUTANTS,
+        transition::MUTANTS,
         sql::MUTANTS,
         sqlite::MUTANTS,
         postgres::MUTANTS,
