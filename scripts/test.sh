@@ -41,8 +41,8 @@ target=$(cargo metadata --no-deps --format-version 1 | sed 's/.*"target_director
 readonly servers=$target/test-servers/bin
 
 # The tests that only the daily run has, by a part of their names: clusters and ensembles of servers, variants of a store that share its
-# code, the tests of the servers that the tests start, and the searches for bugs that are planted in the simulation.
-readonly DAILY="redlock5 five_servers ensemble redis_cluster redis_sentinel valkey sqlite_normal servers:: simulation::tests::finds_"
+# code, the tests of the servers that the tests start, the searches for bugs that are planted in the simulation, and a long migration.
+readonly DAILY="redlock5 five_servers ensemble redis_cluster redis_sentinel valkey sqlite_normal servers:: simulation::tests::finds_ in_ten_thousand_sections"
 
 # The longest time of a test, in seconds.
 readonly TEST_LIMIT=120

@@ -24,6 +24,7 @@ pub mod chaos;
 pub mod clock;
 pub mod history;
 pub mod load;
+pub mod migration;
 pub mod pid_namespace;
 pub mod process;
 pub mod proxy;

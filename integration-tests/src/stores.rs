@@ -122,6 +122,8 @@ mod tests {
             "redlock5",
             "redlock5_two_dead",
             "zookeeper_ensemble",
+            "both_memory",
+            "both_sqlite_redis",
         ];
         let shared: Vec<&str> =
             targets::NAMES.iter().copied().filter(|target| !alone.contains(target)).collect();

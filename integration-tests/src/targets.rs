@@ -20,7 +20,7 @@ use polylock_testkit::Missing;
 
 use self::{
     log::Log,
-    namespace::{Entries, file, namespace, url_of, with_key},
+    namespace::{Entries, both, file, namespace, url_of, with_key},
 };
 pub use self::{
     namespace::{
@@ -41,7 +41,7 @@ macro_rules! targets {
         $then! {
             memory sqlite_full sqlite_normal postgres mariadb postgres_pessimistic mariadb_pessimistic
             redis valkey redis_cluster redlock3 redlock5 redlock5_two_dead zookeeper zookeeper_ensemble
-            azure
+            azure both_memory both_sqlite_redis
         }
     };
 }
@@ -246,6 +246,22 @@ pub async fn zookeeper_ensemble() -> Result<Namespace, Missing> {
 /// [`Missing`] if there is none.
 pub async fn azure() -> Result<Namespace, Missing> {
     blobs_of(servers::azurite()?)
+}
+
+/// Two in-memory stores, which acquire every lock together.
+///
+/// # Errors
+/// Never.
+pub async fn both_memory() -> Result<Namespace, Missing> {
+    Ok(both(memory().await?, &memory().await?))
+}
+
+/// A SQLite file and a Redis server, which acquire every lock together.
+///
+/// # Errors
+/// [`Missing`] if there is no server, or the directory can't be created.
+pub async fn both_sqlite_redis() -> Result<Namespace, Missing> {
+    Ok(both(sqlite_normal().await?, &redis().await?))
 }
 
 fn urls(servers: &[Server]) -> Vec<String> {

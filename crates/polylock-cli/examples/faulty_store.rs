@@ -24,8 +24,9 @@ struct Config {
 #[async_trait]
 impl StoreConfig for Config {
     async fn open(&self) -> Result<Store> {
-        let Store { backend: inner, inspect, alerts } = self.sqlite.open().await?;
-        Ok(Store { backend: Arc::new(Faulty { inner, broken: self.broken }), inspect, alerts })
+        let store = self.sqlite.open().await?;
+        let inner = store.backend.clone();
+        Ok(Store { backend: Arc::new(Faulty { inner, broken: self.broken }), ..store })
     }
 
     fn in_namespace(&self, name: &str) -> Option<Arc<dyn StoreConfig>> {

@@ -4,6 +4,7 @@
 mod fuzz;
 mod nested;
 mod origin;
+mod paths;
 
 use std::{
     collections::BTreeMap,
@@ -14,11 +15,14 @@ use std::{
 
 use etcetera::BaseStrategy;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use polylock::{LocksConfig, StoreUrl, core::url::nearest};
+use polylock::{LocksConfig, core::url::nearest};
 use serde::Deserialize;
 
-use self::nested::OuterStore;
 pub(crate) use self::origin::Origin;
+use self::{
+    nested::OuterStore,
+    paths::{absolute_path, displayed, has_relative_path},
+};
 use crate::{
     args::Global,
     exit::{CANT_CREATE, CONFIG, Failure, USAGE},
@@ -162,8 +166,7 @@ impl ChosenStore {
             keys.into_iter().fold(LocksConfig::new(url), |config, (key, value)| config.set(key, value));
         let url = config.clone().into_url()?;
         let absolute = absolute_path(&url);
-        let display_name =
-            absolute.as_ref().map_or_else(|| url.to_string(), |path| format!("sqlite://{}", path.display()));
+        let display_name = displayed(&url);
         let warning = has_relative_path(&url).then(|| {
             format!(
                 "the path of the store is relative to the working directory, so processes that run elsewhere use another store; \
@@ -192,16 +195,6 @@ impl ChosenStore {
             }
         }
     }
-}
-
-fn has_relative_path(url: &StoreUrl) -> bool {
-    url.scheme() == "sqlite" && url.file().is_ok_and(|file| Path::new(&file).is_relative())
-}
-
-/// Returns the absolute path of a SQLite file with a relative path in the URL; `None` for a path that looks like a user and a password.
-fn absolute_path(url: &StoreUrl) -> Option<PathBuf> {
-    let is_file = has_relative_path(url) && !url.rest().contains('@');
-    if is_file { std::path::absolute(url.file().ok()?).ok() } else { None }
 }
 
 /// The config file: settings, and profiles that override some of them.
@@ -359,6 +352,8 @@ fn base_directories() -> Result<impl BaseStrategy, Failure> {
 
 #[cfg(test)]
 mod tests {
+    use polylock::StoreUrl;
+
     use super::*;
 
     fn settings(text: &str) -> Settings {

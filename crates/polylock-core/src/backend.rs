@@ -162,6 +162,26 @@ pub trait Inspect: fmt::Debug + Send + Sync + 'static {
     async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>>;
 }
 
+/// The optional operation that makes a store continue with greater tokens, so that it can replace another store: see
+/// [`transition`](crate::transition).
+#[async_trait]
+pub trait RaiseToken: fmt::Debug + Send + Sync + 'static {
+    /// Makes every later grant of the lock that `request` holds carry a token greater than `to`. Returns a number that no token of an
+    /// earlier grant of this lock exceeds: if it is smaller than `to`, then `to` was never granted, nor any greater token.
+    ///
+    /// * It is idempotent, and never lowers a token: without an effect if the tokens are greater already.
+    /// * It is as durable as a grant of this store, and holds across releases, expiries, breaks and restarts as a grant does.
+    /// * The hold of `request` keeps its own token.
+    /// * A copy that arrives late, or for a request that holds nothing, is harmless: later tokens are greater than necessary. Tokens of
+    ///   other locks may become greater, too.
+    ///
+    /// Core calls it only while `request` holds the lock.
+    ///
+    /// # Errors
+    /// An error means *unknown*. A permanent one if the store can't continue after `to`.
+    async fn raise(&self, request: &Request, to: FencingToken) -> Result<FencingToken>;
+}
+
 /// The holders and waiters of a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -278,13 +298,15 @@ pub struct Store {
     /// The callback for the break notices that the store receives; `None` if the store can't push: holders then receive a notice at
     /// their next renewal.
     pub alerts: Option<Arc<HoldAlerts>>,
+    /// The interface for raising tokens, if the store has it.
+    pub raise: Option<Arc<dyn RaiseToken>>,
 }
 
 impl Store {
     /// Creates a store that can't be inspected.
     #[must_use]
     pub fn new(backend: Arc<dyn Backend>) -> Self {
-        Self { backend, inspect: None, alerts: None }
+        Self { backend, inspect: None, alerts: None, raise: None }
     }
 
     /// Creates a store that can be inspected.
@@ -297,6 +319,13 @@ impl Store {
     #[must_use]
     pub fn alerting(mut self, alerts: Arc<HoldAlerts>) -> Self {
         self.alerts = Some(alerts);
+        self
+    }
+
+    /// Returns the same store, whose tokens can be raised.
+    #[must_use]
+    pub fn raising(mut self, raise: Arc<dyn RaiseToken>) -> Self {
+        self.raise = Some(raise);
         self
     }
 }

@@ -91,13 +91,14 @@ pub mod simulation;
 mod store_config;
 pub mod sync;
 mod token;
+pub mod transition;
 pub mod url;
 pub mod waiter_queues;
 pub mod wakeups;
 mod watch;
 mod watched;
 
-pub use backend::{Backend, Entry, Inspect, LockStatus, PastGrant, Store};
+pub use backend::{Backend, Entry, Inspect, LockStatus, PastGrant, RaiseToken, Store};
 pub use break_lock::BreakLock;
 pub use break_notice::{BreakNotice, BreakOrder};
 pub use capabilities::{

@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use crate::{
     Backend, BreakNotice, BreakOrder, Capabilities, ClaimOutcome, Clock, Entry, Fencing, FencingToken, Grant,
     HoldAlerts, Inspect, KeepAlive, LockName, LockStatus, LostReason, Moment, Notifications, OwnerId,
-    QueuePosition, Release, Request, RequestId, Result, Scope, Store, SystemClock, Wake,
+    QueuePosition, RaiseToken, Release, Request, RequestId, Result, Scope, Store, SystemClock, Wake,
     queue::{self, QueueEntry},
     requests::{ExpiringTable, RequestTable},
     sync::lock,
@@ -57,7 +57,8 @@ fn open(space: Arc<Space>) -> Store {
     capabilities.fencing = Fencing::WhileRunning;
     capabilities.scope = Scope::Process;
     let alerts = space.alerts.clone();
-    Store::inspectable(Arc::new(MemoryBackend { space, capabilities })).alerting(alerts)
+    let backend = Arc::new(MemoryBackend { space, capabilities });
+    Store::inspectable(backend.clone()).alerting(alerts).raising(backend)
 }
 
 #[derive(Debug)]
@@ -295,6 +296,17 @@ impl Backend for MemoryBackend {
     fn request_records(&self) -> Option<usize> {
         let state = self.space.lock();
         Some(state.locks.len() + state.broken.len())
+    }
+}
+
+#[async_trait]
+impl RaiseToken for MemoryBackend {
+    async fn raise(&self, _: &Request, to: FencingToken) -> Result<FencingToken> {
+        let last = &mut self.space.lock().token;
+        let before = *last;
+        *last = before.max(to.get());
+        // Each token was drawn from this counter, so it is valid.
+        Ok(FencingToken::new(before).unwrap_or(to))
     }
 }
 

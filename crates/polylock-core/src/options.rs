@@ -24,6 +24,9 @@ impl Default for Options {
 }
 
 impl Options {
+    /// The keys of these settings.
+    pub const KEYS: [&str; 3] = ["polylock.ttl", "polylock.wait", "polylock.outage"];
+
     /// Takes `polylock.ttl`, `polylock.wait` and `polylock.outage`.
     ///
     /// # Errors

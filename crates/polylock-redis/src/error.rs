@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use polylock_core::{ConfigError, Error, Fault, Operation, failure::At};
+use polylock_core::{ConfigError, Error, Fault, FencingToken, Operation, failure::At};
 use redis::{ErrorKind, RedisError, ServerErrorKind as Server};
 
 use crate::hosts::Deployment;
@@ -29,6 +29,23 @@ const SLOT_MOVES: &str =
 /// Returns the error of `operation` if there is no number greater than the last one.
 pub(crate) fn no_greater_number(backend: &'static str, operation: Operation, address: &str) -> Error {
     Cause::Unusable(Fault::Permanent, NO_GREATER_NUMBER.to_owned()).at(backend, operation, address)
+}
+
+/// The greatest token to which others can be raised: the scripts count in 64-bit floats, exactly up to 2^53.
+const GREATEST: i64 = 9_007_199_254_740_980;
+
+/// Returns the number of `token` if the scripts can continue after it.
+pub(crate) fn exact(token: FencingToken) -> Option<i64> {
+    Some(token.as_i64()).filter(|number| *number <= GREATEST)
+}
+
+/// Returns the cause of a failed attempt to continue after `token`.
+pub(crate) fn no_room_above(token: FencingToken) -> Cause {
+    let advice = format!(
+        "the tokens of a Redis store can't continue after {token}: they end at 2^53. Keep the other store, or move to \
+         one with greater tokens"
+    );
+    Cause::Unusable(Fault::Permanent, advice)
 }
 
 /// The cause of a failed operation or connection. All callers that waited for the same connection receive a copy.

@@ -23,6 +23,8 @@ pub(crate) enum Need {
     Count,
     /// Pushed wake-ups.
     Push,
+    /// Tokens that can be raised.
+    Raise,
     /// A count of the records that the process keeps about requests.
     Records,
     /// Holds that any connection can renew and release.
@@ -53,6 +55,7 @@ impl Trial {
                 let reason = "a hold belongs to its connection; no other connection can renew or release it";
                 lack(capabilities.hold_lifetime != HoldLifetime::Lease, reason)
             }
+            Need::Raise => lack(self.bare.raise.is_none(), "the tokens of the store can't be raised"),
             Need::Inspect => lack(self.bare.inspect.is_none(), "the store does not support inspection"),
             Need::Records => {
                 let lacks = self.bare.backend.request_records().is_none();

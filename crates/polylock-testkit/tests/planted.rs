@@ -137,6 +137,7 @@ planted! {
         "fencing::tokens_grow_across_a_break" "fencing::concurrent_holders_have_different_tokens"
         "exclusion::tasks_lose_no_update" "recovery::after_the_store_was_emptied"
         "recovery::after_a_server_restart";
+    never_raises: NeverRaises => "fencing::tokens_continue_after_a_raise";
     no_queue: NoQueue =>
         "order::first_come_first_served" "order::a_newcomer_does_not_overtake_a_waiter"
         "order::readers_do_not_starve_a_writer" "modes::every_triple_follows_the_queue_rule"

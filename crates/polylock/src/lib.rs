@@ -29,6 +29,7 @@
 //! | `redlock://user:password@host1,host2,host3/0` | `redis` | network |
 //! | `zookeeper://user:password@host1,host2,host3/path`, also `zk:`, `zookeeper+tls:`, `zk+tls:` | `zookeeper` | network |
 //! | `az://container@account/path`, also `azblob:` | `azure`, with `tls` except for the emulator | network |
+//! | `both:OLD;NEW`, the URLs of two stores: every lock is acquired in both, for the move from one to the other (see [`core::transition`]) | always available | the narrower one of the two |
 //!
 //! [`register`] adds the scheme of a store of your own.
 //!
@@ -55,6 +56,7 @@ mod config;
 mod connect;
 mod schemes;
 mod setup;
+mod transition;
 
 pub use config::LocksConfig;
 pub use connect::{Locks, LocksBuilder};
@@ -101,3 +103,7 @@ struct FencingPage;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/writing-a-store.md")]
 struct WritingAStorePage;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/migration.md")]
+struct MigrationPage;

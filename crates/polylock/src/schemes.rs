@@ -7,9 +7,11 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    ConfigError, Options, Result, Store, StoreConfig, memory,
+    ConfigError, Options, Result, Store, StoreConfig, memory, transition,
     url::{Keys, StoreUrl, nearest},
 };
+
+use crate::transition::Transition;
 
 /// Reads the configuration of a store from its URL.
 type Read = fn(&StoreUrl, &mut Keys) -> Result<Arc<dyn StoreConfig>, ConfigError>;
@@ -40,7 +42,7 @@ macro_rules! built_in {
     };
 }
 
-static BUILT_IN: [BuiltIn; 10] = [
+static BUILT_IN: [BuiltIn; 11] = [
     BuiltIn {
         schemes: &["memory"],
         feature: "",
@@ -74,6 +76,11 @@ static BUILT_IN: [BuiltIn; 10] = [
     built_in!("redis", ["redlock"], polylock_redis::redlock::Config),
     built_in!("zookeeper", ["zookeeper", "zk", "zookeeper+tls", "zk+tls"], polylock_zookeeper::Config),
     built_in!("azure", ["az", "azblob"], polylock_azure::Config),
+    BuiltIn {
+        schemes: &[transition::NAME],
+        feature: "",
+        read: Some(|url, _| Ok(Arc::new(Transition::from_url(url, |store| Ok(read_url(store)?.1))?))),
+    },
 ];
 
 static REGISTERED: LazyLock<RwLock<BTreeMap<String, Registered>>> = LazyLock::new(RwLock::default);

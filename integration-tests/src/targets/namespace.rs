@@ -178,6 +178,16 @@ pub(super) fn namespace(url: String, entries: Entries) -> Result<Namespace, Miss
     Ok(Namespace { url, directory, entries, log: None, delete_sql: None })
 }
 
+/// A namespace in which every lock is acquired in both of these. Inspection counts the entries.
+pub(super) fn both(old: Namespace, new: &Namespace) -> Namespace {
+    Namespace {
+        url: format!("both:{};{}", old.url, new.url),
+        entries: Entries::Uncounted,
+        delete_sql: None,
+        ..old
+    }
+}
+
 pub(super) fn file(durability: &str) -> Result<Namespace, Missing> {
     let directory = match std::env::var("POLYLOCK_TEST_SQLITE_URL") {
         Ok(url) => {

@@ -8,6 +8,7 @@ mod guides;
 mod increments;
 mod kills;
 mod late_claims;
+mod migration;
 mod opening;
 mod release_after;
 mod stops;

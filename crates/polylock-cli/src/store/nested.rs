@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use polylock::StoreUrl;
 
+use super::paths::absolute_path;
 use crate::{
     exit::{CONFIG, Failure},
     outer_run::is_nested,
@@ -79,12 +80,17 @@ pub(super) fn without_secrets(url: &StoreUrl, absolute: Option<&Path>) -> Option
     let mut keys = url.keys();
     let public: Vec<_> = PUBLIC.into_iter().filter_map(|key| Some((key, keys.text(key)?))).collect();
     keys.finish().ok()?;
-    let mut text = match absolute {
-        Some(path) => format!("{}://{}", url.scheme(), utf8_percent_encode(path.to_str()?, &PLAIN)),
-        None => format!("{}:{}", url.scheme(), url.rest()),
+    let mut text = match (url.stores(), absolute) {
+        ([old, new], _) => {
+            let [old, new] = [old, new].map(|store| without_secrets(store, absolute_path(store).as_deref()));
+            format!("{}:{};{}", url.scheme(), old?, new?)
+        }
+        (_, Some(path)) => format!("{}://{}", url.scheme(), utf8_percent_encode(path.to_str()?, &PLAIN)),
+        (_, None) => format!("{}:{}", url.scheme(), url.rest()),
     };
-    for (index, (key, value)) in public.iter().enumerate() {
-        let mark = if index == 0 { '?' } else { '&' };
+    for (key, value) in &public {
+        let has_keys = text.rsplit(';').next().is_some_and(|last| last.contains('?'));
+        let mark = if has_keys { '&' } else { '?' };
         text += &format!("{mark}{key}={}", utf8_percent_encode(value, &PLAIN));
     }
     Some(text)
@@ -105,6 +111,8 @@ mod tests {
             "redis://host:1/0?polylock.ttl=5s&polylock.namespace=a%2Fb",
             "az://locks@account/path",
             "zookeeper://a,b:1,c/path",
+            "both:sqlite:///a%20b/locks.db?polylock.durability=normal;redis://host:1/0?polylock.ttl=5s",
+            "both:redis://host:1/0?polylock.wait=1s;zookeeper://a,b:1,c/path",
         ] {
             let text = passed_on(url).unwrap();
             assert_eq!(StoreUrl::parse(&text).unwrap(), StoreUrl::parse(url).unwrap(), "{text}");
@@ -115,6 +123,8 @@ mod tests {
             "postgres://host/x?password=secret",
             "az://locks@account/path?polylock.account_key=secret",
             "redis://host/0?pass=secret",
+            "both:sqlite:///l.db;redis://:secret@host/0",
+            "both:postgres://host/x?password=secret;sqlite:///l.db",
         ] {
             assert_eq!(passed_on(url), None, "{url}");
         }
@@ -126,5 +136,8 @@ mod tests {
         let text = without_secrets(&url, Some(Path::new("/a b/l.db"))).unwrap();
         assert_eq!(text, "sqlite:///a%20b/l.db?polylock.ttl=5s");
         assert_eq!(StoreUrl::parse(&text).unwrap().file().unwrap(), "/a b/l.db");
+        let text = passed_on("both:sqlite:l.db;sqlite:///new.db").unwrap();
+        let expected = std::path::absolute("l.db").unwrap();
+        assert_eq!(text, format!("both:sqlite://{};sqlite:///new.db", expected.display()));
     }
 }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt};
 use percent_encoding::percent_decode_str;
 
 use super::keys::Keys;
-use crate::ConfigError;
+use crate::{ConfigError, Options, transition};
 
 /// The URL that selects a store: `scheme:rest?key=value&…`.
 ///
@@ -24,6 +24,8 @@ pub struct StoreUrl {
     scheme: String,
     rest: String,
     keys: BTreeMap<String, String>,
+    /// The two stores of a transition; none for any other URL.
+    stores: Vec<StoreUrl>,
 }
 
 impl StoreUrl {
@@ -40,6 +42,9 @@ impl StoreUrl {
         if scheme.is_empty() || !scheme.chars().all(plain) {
             return Err(ConfigError::new("store", "the text before the first colon is not a URL scheme"));
         }
+        if scheme.eq_ignore_ascii_case(transition::NAME) {
+            return Self::both(rest);
+        }
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         // `//me:pass?word@host` or `//me:p@ss?word@host`: the apparent host and key are the password, so neither may be shown.
         let address = rest.strip_prefix("//").filter(|address| !address.starts_with('/'));
@@ -52,12 +57,50 @@ impl StoreUrl {
                 key as %40";
             return Err(ConfigError::new("store", problem));
         }
-        let mut url =
-            Self { scheme: scheme.to_ascii_lowercase(), rest: rest.to_owned(), keys: BTreeMap::new() };
+        let mut url = Self {
+            scheme: scheme.to_ascii_lowercase(),
+            rest: rest.to_owned(),
+            keys: BTreeMap::new(),
+            stores: Vec::new(),
+        };
         for (key, value) in form_urlencoded::parse(query.as_bytes()) {
             url.set(key, value)?;
         }
         Ok(url)
+    }
+
+    /// Parses the URLs of the two stores of a transition, `OLD;NEW`, each with keys of its own. The settings of the locks, such as the TTL,
+    /// may be in either of the two.
+    fn both(urls: &str) -> Result<Self, ConfigError> {
+        let urls: Vec<&str> = urls.split(';').collect();
+        let is_transition = |url: &&str| {
+            url.split_once(':').is_some_and(|(scheme, _)| scheme.eq_ignore_ascii_case(transition::NAME))
+        };
+        if urls.iter().any(is_transition) {
+            return Err(ConfigError::new("store", "a transition within a transition: name two stores"));
+        }
+        let [old, new] = urls[..] else {
+            let problem = "does not name two stores: write both:OLD;NEW, the URL of the old store before that of the new one, and \
+                each ; within one as %3B";
+            return Err(ConfigError::new("store", problem));
+        };
+        let mut stores = vec![Self::parse(old)?, Self::parse(new)?];
+        let mut keys = BTreeMap::new();
+        for key in Options::KEYS {
+            for value in stores.iter_mut().filter_map(|url| url.keys.remove(key)) {
+                if keys.insert(key.to_owned(), value.clone()).is_some_and(|other| other != value) {
+                    return Err(ConfigError::new(key, "differs between the two stores: give it once"));
+                }
+            }
+        }
+        Ok(Self { scheme: transition::NAME.to_owned(), rest: String::new(), keys, stores })
+    }
+
+    /// Returns the URLs of the old and the new store of a transition, without the settings of the locks, which are keys of this URL. Empty
+    /// for any other URL.
+    #[must_use]
+    pub fn stores(&self) -> &[Self] {
+        &self.stores
     }
 
     /// Adds a key as if it were in the query.
@@ -136,6 +179,9 @@ pub fn read<T>(
 impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:", self.scheme)?;
+        for (index, store) in self.stores.iter().enumerate() {
+            write!(f, "{}{store}", if index == 0 { "" } else { ";" })?;
+        }
         // The *last* `@` counts: a password may contain one that was not encoded.
         match self.rest.rsplit_once('@') {
             Some((_, hosts)) => write!(f, "//***@{hosts}")?,
@@ -195,8 +241,43 @@ mod tests {
     }
 
     #[test]
+    fn the_two_stores_of_a_transition_have_keys_of_their_own() {
+        let text = "both:sqlite:///a.db?polylock.ttl=9s&polylock.durability=normal;redis://:canary@h?polylock.namespace=n";
+        let url = StoreUrl::parse(text).unwrap();
+        let [old, new] = url.stores() else { panic!("two stores") };
+        assert_eq!((url.scheme(), old.scheme(), new.scheme()), ("both", "sqlite", "redis"));
+        let keys = |url: &StoreUrl| url.keys.keys().cloned().collect::<Vec<_>>();
+        assert_eq!(keys(&url), ["polylock.ttl"]);
+        assert_eq!(
+            (keys(old), keys(new)),
+            (vec!["polylock.durability".into()], vec!["polylock.namespace".into()])
+        );
+        assert_eq!(
+            url.to_string(),
+            "both:sqlite:///a.db?polylock.durability=***;redis://***@h?polylock.namespace=***?polylock.ttl=***"
+        );
+    }
+
+    #[test]
+    fn bad_transitions_are_refused() {
+        for (url, problem) in [
+            ("both:", "write both:OLD;NEW"),
+            ("both:memory:a", "write both:OLD;NEW"),
+            ("both:memory:a;memory:b;memory:c", "write both:OLD;NEW"),
+            ("both:memory:a;locks.db", "no scheme"),
+            ("both:memory:a;both:memory:b", "a transition within"),
+            ("both:memory:a?polylock.ttl=1s;memory:b?polylock.ttl=2s", "polylock.ttl: differs"),
+        ] {
+            let error = StoreUrl::parse(url).unwrap_err().to_string();
+            assert!(error.contains(problem), "{url}: {error}");
+        }
+        StoreUrl::parse("both:memory:a?polylock.ttl=1s;memory:b?polylock.ttl=1s").unwrap();
+    }
+
+    #[test]
     fn no_secret_is_shown() {
         for url in [
+            "both:redis://:canary@h;postgres://me:can@ary@h?password=canary",
             "postgres://me:canary@db:5432/x?password=canary",
             "redis://:can@ary@h?sig=canary",
             "az://c?k=canary",

@@ -12,8 +12,8 @@ use std::{
 use async_trait::async_trait;
 use polylock_core::{
     Backend, BreakNotice, Capabilities, ClaimOutcome, Clock, FencingToken, Grant, KeepAlive, LockName,
-    LostReason, Operation, PerRuntime, QueuePosition, Release, Request, Result, SystemClock, Wake,
-    requests::RequestTable, sync::lock, wakeups::Wakeups,
+    LostReason, Operation, PerRuntime, QueuePosition, RaiseToken, Release, Request, Result, SystemClock,
+    Wake, requests::RequestTable, sync::lock, wakeups::Wakeups,
 };
 use redis::{ScriptInvocation, Value};
 
@@ -25,6 +25,7 @@ use crate::{
     call::Call,
     cluster::Nodes,
     connection::Peer,
+    error::{exact, no_room_above},
     link::{Link, Reply},
 };
 
@@ -318,5 +319,23 @@ impl Backend for RedisBackend {
 
     fn request_records(&self) -> Option<usize> {
         Some(self.late_claims().len())
+    }
+}
+
+#[async_trait]
+impl RaiseToken for RedisBackend {
+    async fn raise(&self, request: &Request, to: FencingToken) -> Result<FencingToken> {
+        let Some(number) = exact(to) else {
+            return Err(self.servers.failed(Operation::Claim, no_room_above(to)));
+        };
+        let invoke = |_: &Peer| {
+            let mut call = self.context.scripts.call(&self.context.scripts.raise, &request.name);
+            call.arg(number);
+            call
+        };
+        let reply = self.call(&request.name, Operation::Claim, self.timeout(request), &invoke).await;
+        let last: String = self.servers.read(Operation::Claim, reply.outcome?)?;
+        let last = last.parse::<i64>().ok().and_then(FencingToken::new);
+        last.ok_or_else(|| self.servers.unexpected(Operation::Claim, "not a number"))
     }
 }

@@ -107,6 +107,7 @@ impl StoreBuilder {
             late_claims: Mutex::default(),
         };
         let backend = RedisBackend { context: Arc::new(context), servers, callers: PerRuntime::default() };
-        Store::inspectable(Arc::new(backend)).alerting(self.client.alerts)
+        let backend = Arc::new(backend);
+        Store::inspectable(backend.clone()).alerting(self.client.alerts).raising(backend)
     }
 }

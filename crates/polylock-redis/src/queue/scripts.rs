@@ -16,6 +16,7 @@ pub(crate) struct Scripts {
     pub(crate) release: Script,
     pub(crate) break_lock: Script,
     pub(crate) inspect: Script,
+    pub(crate) raise: Script,
 }
 
 impl Scripts {
@@ -32,6 +33,7 @@ impl Scripts {
             release: script(include_str!("scripts/release_at_once.lua"), include_str!("scripts/release.lua")),
             break_lock: script("", include_str!("scripts/break.lua")),
             inspect: script("", include_str!("scripts/inspect.lua")),
+            raise: script("", include_str!("scripts/raise.lua")),
         }
     }
 

@@ -16,7 +16,7 @@ use polylock_core::{
 
 use super::{
     node::{Attempt, Node, ProposalReply, Vote},
-    numbers::Numbers,
+    numbers::{Numbers, is_far},
     poll::{no_majority, poll, unconfirmed},
     proposals::{DefiniteReply, Outcome as ReleaseOutcome, Sent},
     tally::{self, quorum},
@@ -155,22 +155,29 @@ impl RedlockBackend {
                 attempt.reply
             })
         };
-        let (mut ballot, mut lease) = (tally::Ballot::new(self.server_count()), request.ttl);
+        let spare = self.server_count() - quorum(self.server_count());
+        let (mut ballot, mut lease, mut far) = (tally::Ballot::new(self.server_count()), request.ttl, 0);
         let votes = poll(Operation::Claim, &self.servers.nodes, timeout, send, |index, vote| {
             match vote {
                 Ok(ProposalReply { vote: Vote::Yes(number, left), counts: true }) => {
                     ballot.vote(index, *number);
                     lease = lease.min(*left);
                 }
+                Ok(ProposalReply { vote: Vote::Stale(last), .. }) => {
+                    ballot.no_vote(index);
+                    far += usize::from(is_far(*last, self.clocks()));
+                }
                 _ => ballot.no_vote(index),
             }
-            ballot.is_decided()
+            // A number far ahead is followed only if more servers have accepted such numbers than may be left out. So their replies are
+            // needed although the proposal has failed: while servers are down, the first refusal would end each proposal, and no
+            // client could ever follow.
+            ballot.is_decided() && (ballot.elected().is_some() || !(1..=spare).contains(&far))
         })
         .await;
 
         let refusals = Refusals::of(&votes);
         // A server that was not restarted may have accepted greater tokens than the restarted ones.
-        let spare = self.server_count() - quorum(self.server_count());
         let greatest = self.context.numbers.follow(&request.name, &refusals.stale, spare, self.clocks());
         let elected = ballot.elected().filter(|token| greatest <= *token || !follows);
         let left = lease.saturating_sub(SystemClock.now().since(began));

@@ -151,8 +151,8 @@ async fn open(config: Config) -> Result<Store> {
     let break_channel = endpoint::break_channel(&config.settings.prefix);
     let context = Context { capabilities, numbers: Numbers::default(), waiters, channel, break_channel };
     let (context, servers) = (Arc::new(context), Arc::new(servers));
-    let store = RedlockBackend { context, servers, callers: PerRuntime::default() };
-    Ok(Store::inspectable(Arc::new(store)).alerting(alerts))
+    let store = Arc::new(RedlockBackend { context, servers, callers: PerRuntime::default() });
+    Ok(Store::inspectable(store.clone()).alerting(alerts).raising(store))
 }
 
 async fn admit_servers(config: Config) -> Result<Vec<String>> {

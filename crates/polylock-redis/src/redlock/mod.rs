@@ -14,6 +14,7 @@ mod poll;
 mod proposals;
 #[cfg(test)]
 mod proposals_tests;
+mod raise;
 mod scripts;
 mod server_votes;
 mod tally;

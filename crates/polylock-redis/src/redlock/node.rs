@@ -295,6 +295,22 @@ impl Node {
         Attempt { reply, was_sent, may_execute_late }
     }
 
+    /// Refuses numbers up to `to` from now on. Returns true if the holder has the server's vote, and the vote counts.
+    ///
+    /// # Errors
+    /// If the server can't be reached.
+    pub(super) async fn raise(
+        &self,
+        scripts: &Scripts,
+        holder: &Renewal,
+        to: i64,
+        timeout: Duration,
+    ) -> Result<bool> {
+        let call = |peer: &Peer| scripts.raise(&self.membership_args(peer), holder, to);
+        let ((code, ..), observed) = self.run::<Vec<u8>>(Operation::Claim, timeout, &call).await.outcome?;
+        Ok(self.counts(observed) && code == code::YES)
+    }
+
     /// Withdraws the votes for numbers of `request` up to `number`. `channel`, unless empty, does not wait any more.
     pub(super) async fn withdraw(
         &self,

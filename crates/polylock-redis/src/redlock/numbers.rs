@@ -70,6 +70,11 @@ impl Numbers {
     }
 }
 
+/// Returns true if the number is far ahead of the time that most of `clocks` agree on.
+pub(super) fn is_far(number: i64, clocks: Vec<i64>) -> bool {
+    number >= median(clocks).saturating_add(AHEAD)
+}
+
 /// Returns the time that most clocks agree on: the median, the lower one of an even number.
 fn median(mut clocks: Vec<i64>) -> i64 {
     clocks.sort_unstable();

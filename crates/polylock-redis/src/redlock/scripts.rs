@@ -24,6 +24,7 @@ pub(super) struct Scripts {
     release: Script,
     break_lock: Script,
     inspect: Script,
+    raise: Script,
     membership: Script,
 }
 
@@ -59,6 +60,7 @@ impl Scripts {
             release: script(&[common, include_str!("scripts/release.lua")]),
             break_lock: script(&[common, include_str!("scripts/break.lua")]),
             inspect: script(&[common, include_str!("scripts/inspect.lua")]),
+            raise: script(&[common, include_str!("scripts/raise.lua")]),
             membership: script(&[include_str!("scripts/member.lua")]),
         }
     }
@@ -116,6 +118,20 @@ impl Scripts {
     ) -> ScriptInvocation<'_> {
         let mut call = self.call(&self.release, name);
         call.arg(id).arg(to_wire(number)).arg(self.keep_ms).arg(channel).arg(name.as_str());
+        call
+    }
+
+    /// Refuses numbers up to `to`, for the request that holds the lock with this number.
+    pub(super) fn raise(
+        &self,
+        membership: &MembershipArgs,
+        holder: &Renewal,
+        to: i64,
+    ) -> ScriptInvocation<'_> {
+        let Renewal { request, number } = holder;
+        let mut call = self.call(&self.raise, &request.name);
+        add_membership_args(&mut call, membership);
+        call.arg(&request.id.to_bytes()).arg(to_wire(*number)).arg(to).arg(self.keep_ms);
         call
     }
 

@@ -12,8 +12,8 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, Capabilities, ClaimOutcome, Clock, Grant, KeepAlive, LostReason, PerRuntime, QueuePosition,
-    Release, Request, Result, Store, SystemClock, Wake, wakeups::Wakeups,
+    Backend, Capabilities, ClaimOutcome, Clock, FencingToken, Grant, KeepAlive, LostReason, PerRuntime,
+    QueuePosition, RaiseToken, Release, Request, Result, Store, SystemClock, Wake, wakeups::Wakeups,
 };
 
 use super::{
@@ -56,7 +56,8 @@ impl<D: Dialect> LeaseBackend<D> {
         let engine = Self::new(dialect, Arc::default(), Arc::new(sweeps));
         engine.sweep().await;
         let alerts = engine.inner.dialect.alerts().cloned();
-        let store = Store::inspectable(Arc::new(engine));
+        let engine = Arc::new(engine);
+        let store = Store::inspectable(engine.clone()).raising(engine);
         match alerts {
             Some(alerts) => store.alerting(alerts),
             None => store,
@@ -149,5 +150,12 @@ impl<D: Dialect> Backend for LeaseBackend<D> {
 
     fn request_records(&self) -> Option<usize> {
         Some(self.inner.dialect.request_records())
+    }
+}
+
+#[async_trait]
+impl<D: Dialect> RaiseToken for LeaseBackend<D> {
+    async fn raise(&self, request: &Request, to: FencingToken) -> Result<FencingToken> {
+        self.inner.dialect.raise(&request.name, to).await
     }
 }

@@ -4,8 +4,8 @@ use std::{fmt, pin::Pin, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use polylock_core::{
-    BreakOrder, Capabilities, Entry, HoldAlerts, LockName, LockStatus, LostReason, Mode, Moment, Release,
-    Request, RequestId, Result,
+    BreakOrder, Capabilities, Entry, FencingToken, HoldAlerts, LockName, LockStatus, LostReason, Mode,
+    Moment, Release, Request, RequestId, Result,
     wakeups::{Waiter, Wakeups},
 };
 
@@ -90,6 +90,9 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + 'static {
 
     /// Marks the holds of `name`, or removes them. Returns the entries of its holders.
     async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>>;
+
+    /// Makes all later tokens of `name` greater than `to`; returns a number that no earlier one exceeds.
+    async fn raise(&self, name: &LockName, to: FencingToken) -> Result<FencingToken>;
 
     /// Deletes expired rows from the next section of the tables.
     async fn sweep(&self) -> Result<()>;

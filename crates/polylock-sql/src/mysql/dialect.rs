@@ -9,8 +9,8 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    BreakOrder, Capabilities, Entry, LockName, LockStatus, LostReason, Moment, Operation, Release, Request,
-    RequestId, Result,
+    BreakOrder, Capabilities, Entry, FencingToken, LockName, LockStatus, LostReason, Moment, Operation,
+    Release, Request, RequestId, Result,
     wakeups::{Waiter, Wakeups},
 };
 
@@ -214,6 +214,10 @@ impl<DB: Driver> Dialect for MySqlDialect<DB> {
         let notice = notice(order);
         let arguments = [Arg::Bytes(bytes(name)), Arg::Text(&notice), Arg::Int(order.force.into())];
         self.server.break_holds(&self.statements.break_lock, &arguments).await
+    }
+
+    async fn raise(&self, name: &LockName, to: FencingToken) -> Result<FencingToken> {
+        self.server.raise(&self.statements.raise, name, to).await
     }
 
     async fn sweep(&self) -> Result<()> {

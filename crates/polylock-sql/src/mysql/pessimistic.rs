@@ -5,7 +5,11 @@ use std::time::Duration;
 use polylock_core::Store;
 use sqlx::Error;
 
-use super::{config::Config, error, statements::fill};
+use super::{
+    config::Config,
+    error,
+    statements::{fill, raise},
+};
 use crate::{
     engine::{
         server::{literal::Template, pool::Server, tables::Tables},
@@ -125,6 +129,7 @@ fn statements(config: &Config) -> Statements {
         commit: Template::plain("COMMIT".to_owned()),
         cancel: signal("QUERY"),
         kill: signal("CONNECTION"),
+        raise: raise(config, "tokens", "63").into(),
         token: template(include_str!("statements/pessimistic/token.sql")),
         mark: with_live(include_str!("statements/pessimistic/mark.sql"), ""),
         notice: template(include_str!("statements/pessimistic/notice.sql")),

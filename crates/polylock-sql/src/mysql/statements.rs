@@ -63,6 +63,7 @@ pub(super) struct Statements {
     pub(super) watch: Template,
     pub(super) lists: LockLists,
     pub(super) sweep: Template,
+    pub(super) raise: [Template; 1],
 }
 
 /// Fills in `file`. The prefix is case-insensitive: for names of tables the server's file system would decide otherwise, and
@@ -85,6 +86,12 @@ pub(super) fn fill(file: &str, config: &Config, more: &[(&str, &str)]) -> String
     config.common.apply_edits(fill_template(file, &[more, &own].concat()))
 }
 
+/// Returns the statement that raises the tokens, which are drawn from `gates`, of which `mask` is the greatest shard.
+pub(super) fn raise(config: &Config, gates: &str, mask: &str) -> [Template; 1] {
+    let file = include_str!("statements/raise.sql");
+    [Template::new(&fill(file, config, &[("{gates}", gates), ("{mask}", mask)]))]
+}
+
 impl Statements {
     /// Returns the statements on the tables of `config`, which must have been checked.
     pub(super) fn new(config: &Config) -> Self {
@@ -98,6 +105,7 @@ impl Statements {
             watch: with(include_str!("statements/watch.sql"), &[]),
             lists: LockLists::new(|which| with(include_str!("statements/locks.sql"), which)),
             sweep: with(include_str!("statements/sweep.sql"), &[]),
+            raise: raise(config, "gates", "1023"),
         }
     }
 }

@@ -33,5 +33,6 @@ pub(crate) async fn open<W: ErrorCodes>(
     }
     let store = PessimisticBackend::new(capabilities, Arc::new(pools), connections);
     store.sweep().await;
-    Store::inspectable(Arc::new(store))
+    let store = Arc::new(store);
+    Store::inspectable(store.clone()).raising(store)
 }

@@ -3,6 +3,7 @@
 mod backend;
 mod connect;
 mod inspect;
+mod raise;
 mod server;
 mod session;
 mod waiter;

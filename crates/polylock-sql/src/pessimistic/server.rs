@@ -72,6 +72,8 @@ pub(crate) struct Statements {
     pub(crate) kill: Template,
     /// Draws a token for `$1`, which is durable when it is returned, and records the holder.
     pub(crate) token: Template,
+    /// Raise the tokens of `$1` to `$2`: see [`Server::raise`].
+    pub(crate) raise: Vec<Template>,
     /// Marks the holds of `$1` with the notice `$2`, before `$3`.
     pub(crate) mark: Template,
     /// Reads the notice for the hold of name `$1` and request `$2`.
@@ -184,6 +186,9 @@ pub(crate) trait LockServer: fmt::Debug + Send + Sync + 'static {
     /// Draws a token for a request that holds the lock in the session of this identity, and records the hold.
     async fn token(&self, request: &Request, session: Identity) -> Result<FencingToken>;
 
+    /// Makes all later tokens of `name` greater than `to`; returns a number that no earlier one exceeds.
+    async fn raise(&self, name: &LockName, to: FencingToken) -> Result<FencingToken>;
+
     /// Marks the live holds of a name as broken.
     async fn mark(&self, name: &LockName, notice: &str) -> Result<()>;
 
@@ -291,6 +296,10 @@ impl<W: ErrorCodes> LockServer for ServerPools<W> {
             Ok(TimedReply { clock_us, outcome: row.int(0)?.and_then(FencingToken::new) })
         };
         self.side.query_expiring(Operation::Claim, None, &self.statements.token, &arguments, read).await
+    }
+
+    async fn raise(&self, name: &LockName, to: FencingToken) -> Result<FencingToken> {
+        self.side.raise(&self.statements.raise, name, to).await
     }
 
     async fn mark(&self, name: &LockName, notice: &str) -> Result<()> {

@@ -10,8 +10,8 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    BreakOrder, Capabilities, Entry, HoldAlerts, LockName, LockStatus, LostReason, Moment, Notifications,
-    Operation, Release, Request, RequestId, Result,
+    BreakOrder, Capabilities, Entry, FencingToken, HoldAlerts, LockName, LockStatus, LostReason, Moment,
+    Notifications, Operation, Release, Request, RequestId, Result,
     wakeups::{Handover, Waiter, WaiterId, Wakeups},
 };
 use sqlx::postgres::PgRow;
@@ -214,6 +214,10 @@ impl Dialect for PostgresDialect {
             Arg::Text(self.listener.break_channel()),
         ];
         self.server.break_holds(&self.statements.break_lock, &arguments).await
+    }
+
+    async fn raise(&self, name: &LockName, to: FencingToken) -> Result<FencingToken> {
+        self.server.raise(&self.statements.raise, name, to).await
     }
 
     async fn sweep(&self) -> Result<()> {

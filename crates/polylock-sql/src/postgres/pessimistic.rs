@@ -8,7 +8,7 @@ use sqlx::Error;
 use super::{
     config::{Config, Durability},
     error,
-    statements::{begin, fill},
+    statements::{begin, fill, raise},
 };
 use crate::{
     engine::{
@@ -107,6 +107,7 @@ fn statements(config: &Config) -> Statements {
         commit: Template::plain("COMMIT".to_owned()),
         cancel: signal("pg_cancel_backend"),
         kill: signal("pg_terminate_backend"),
+        raise: raise(config, "sessions").into(),
         token: template(include_str!("statements/pessimistic/token.sql")),
         mark: template(include_str!("statements/pessimistic/mark.sql")),
         notice: template(include_str!("statements/pessimistic/notice.sql")),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use polylock_core::Mode;
 
-use super::config::Config;
+use super::config::{Config, Durability};
 use crate::engine::{
     server::{
         literal::{Literals, Template, fill_template},
@@ -71,6 +71,7 @@ pub(super) struct Statements {
     pub(super) broken: Template,
     pub(super) notify: Template,
     pub(super) session: Template,
+    pub(super) raise: [Template; 2],
 }
 
 /// The tables of the lease strategy.
@@ -117,6 +118,16 @@ pub(super) fn fill(file: &str, config: &Config, more: &[(&str, &str)]) -> String
     config.common.apply_edits(fill_template(file, &[more, &own].concat()))
 }
 
+/// Returns the statements that raise the tokens. Each token is drawn in a statement that inserts into `table`.
+pub(super) fn raise(config: &Config, table: &str) -> [Template; 2] {
+    let begin = begin(config.common.timeout);
+    let sync = if config.durability == Durability::Full { "on" } else { "off" };
+    [include_str!("statements/raise_near.sql"), include_str!("statements/raise_far.sql")].map(|file| {
+        let more = [("{begin}", begin.as_str()), ("{sync}", sync), ("{table}", table)];
+        Template::new(&fill(file, config, &more))
+    })
+}
+
 impl Statements {
     /// Returns the statements on the tables of `config`, which must have been checked.
     pub(super) fn new(config: &Config) -> Self {
@@ -138,6 +149,7 @@ impl Statements {
             broken: with(include_str!("statements/broken.sql"), &[]),
             notify: with(include_str!("statements/notify.sql"), &[]),
             session: with(include_str!("statements/session.sql"), &[]),
+            raise: raise(config, "holds"),
         }
     }
 }

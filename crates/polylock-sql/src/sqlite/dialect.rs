@@ -334,6 +334,16 @@ impl Dialect for SqliteDialect {
         Ok(Some((opening << 32) ^ changes.cast_unsigned()))
     }
 
+    async fn raise(&self, _: &LockName, to: FencingToken) -> Result<FencingToken> {
+        self.reopen_if_moved(Operation::Claim).await?;
+        let arguments = SqliteArguments::default().with(to.as_i64());
+        self.rows(Lane::Durable, Operation::Claim, &self.statements.raise, arguments, |rows| {
+            let last = rows.first().map_or(Ok(None), |row| row.int(0))?;
+            last.and_then(FencingToken::new).ok_or(sqlx::Error::RowNotFound)
+        })
+        .await
+    }
+
     async fn sweep(&self) -> Result<()> {
         let mut from = self.sweep.lock().await;
         let arguments = SqliteArguments::default().with(from.token).with(from.position).with(SWEEP_ROWS);

@@ -57,6 +57,7 @@ pub(super) struct Statements {
     pub(super) break_lock: SqlStr,
     pub(super) notice: SqlStr,
     pub(super) forget: SqlStr,
+    pub(super) raise: SqlStr,
     pub(super) sweep: SqlStr,
     pub(super) data_version: SqlStr,
 }
@@ -91,6 +92,7 @@ impl Statements {
             break_lock: fill(include_str!("statements/break.sql")),
             notice: fill(include_str!("statements/notice.sql")),
             forget: fill(include_str!("statements/forget.sql")),
+            raise: fill(include_str!("statements/raise.sql")),
             sweep: fill(include_str!("statements/sweep.sql")),
             data_version: fill(include_str!("statements/data_version.sql")),
         }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use polylock_core::{BreakNotice, BreakOrder, FencingToken, Mode, Request};
+use polylock_core::{BreakNotice, BreakOrder, ClaimOutcome, FencingToken, Grant, Mode, Request};
 
-use crate::trial::{Outcome, SOON, Trial, acquired, lock_name, released, soon, within};
+use crate::trial::{Outcome, Raw, SOON, Trial, acquired, lock_name, pass, released, soon, within};
 
 /// The token of the previous grant. It checks that the next one is greater.
 struct Growing(Option<FencingToken>);
@@ -94,4 +94,48 @@ pub(super) async fn concurrent_holders_have_different_tokens(trial: Trial) -> Ou
     growing.next(writer.fencing_token(), "the writer after the readers");
     released(writer).await;
     Ok(())
+}
+
+/// Near, and far: a store may raise its tokens in several ways.
+pub(super) async fn tokens_continue_after_a_raise(trial: Trial) -> Outcome {
+    let (store, there) = (trial.store().await, trial.raw().await);
+    let (here, raise) = (Raw(store.backend), store.raise.expect("the case needs it"));
+    let request = || Request::new(lock_name("n"), Mode::Exclusive, trial.long());
+    let raised = async |holder: &Request, to: FencingToken| {
+        let (raise, holder) = (raise.clone(), holder.clone());
+        trial.on_io(async move { raise.raise(&holder, to).await }).await
+    };
+    for distance in [1, 40, 5000, 1 << 40] {
+        let (holder, next) = (request(), request());
+        let token = granted(&here, &holder).await.token;
+        let to = FencingToken::new(token.get() + distance).expect("the tokens are not used up");
+        let last = raised(&holder, to).await;
+        assert!(
+            (token..to).contains(&last),
+            "raised {token} to {to}: the store states that {last} may have been drawn before"
+        );
+        // Repeated, as after a lost reply, and late.
+        raised(&holder, to).await;
+        raised(&holder, token).await;
+        assert_eq!(here.hold(&holder).await.token, token, "the raise changed the token of the hold");
+        here.release(&holder).await;
+        let mut growing = Growing(Some(to));
+        growing.next(granted(&there, &next).await.token, &format!("raised by {distance}"));
+        there.release(&next).await;
+    }
+    trial.assert_empty(&["n"], "at the end").await;
+    Ok(())
+}
+
+/// Claims until the claim is granted: a store without a queue may have to try several numbers.
+async fn granted(raw: &Raw, request: &Request) -> Grant {
+    let claims = async {
+        loop {
+            match raw.claim(request).await {
+                ClaimOutcome::Granted(grant) => return grant,
+                ClaimOutcome::Queued(position) => pass(position.recheck_after).await,
+            }
+        }
+    };
+    within(SOON, "the grant of a free lock", claims).await
 }

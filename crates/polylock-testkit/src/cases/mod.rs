@@ -112,6 +112,7 @@ macro_rules! __cases {
                 tokens_grow_across_an_expiry [Tokens]
                 tokens_grow_across_a_break [Tokens Inspect]
                 concurrent_holders_have_different_tokens [Tokens Shared]
+                tokens_continue_after_a_raise [Tokens Raise]
             }
             reentrancy {
                 guards_are_counted []

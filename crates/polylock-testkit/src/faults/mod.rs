@@ -56,10 +56,9 @@ pub use recording::{Call, Recording};
 pub use slow::Slow;
 pub use withheld::Withheld;
 
-/// Returns `store` with a wrapped backend; inspection and alerts stay unwrapped.
+/// Returns `store` with a wrapped backend; its other interfaces stay unwrapped.
 pub fn wrap<B: Backend>(store: Store, wrapper: impl FnOnce(Arc<dyn Backend>) -> Arc<B>) -> Store {
-    let Store { backend, inspect, alerts } = store;
-    Store { backend: wrapper(backend), inspect, alerts }
+    Store { backend: wrapper(store.backend.clone()), ..store }
 }
 
 /// The driver of a wrapper's operations.

@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use polylock_core::{
     Backend, BreakNotice, BreakOrder, Capabilities, ClaimOutcome, Clock, Entry, Fencing, FencingToken, Grant,
     HoldLifetime, Inspect, KeepAlive, LockName, LockStatus, LostReason, Mode, Modes, Notifications, Order,
-    Release, Request, RequestId, Result, Store, SystemClock, Wake,
+    RaiseToken, Release, Request, RequestId, Result, Store, SystemClock, Wake,
 };
 
 /// The bug of a store.
@@ -29,6 +29,8 @@ pub enum Bug {
     OneLockForAll,
     /// Every grant has the same token.
     ConstantToken,
+    /// A raise of the tokens is acknowledged, but not carried out.
+    NeverRaises,
     /// The first request after a release gets the lock.
     NoQueue,
     /// A waiter that claims again goes to the end of the queue.
@@ -145,7 +147,14 @@ impl Broken {
             capabilities.hold_lifetime = HoldLifetime::Session;
         }
         let alerts = inner.alerts.clone().filter(|_| bug != Bug::NeverAlerts).unwrap_or_default();
-        Store::inspectable(Arc::new(Self { inner, capabilities, bug, state })).alerting(alerts)
+        let raise = inner.raise.clone();
+        let broken = Arc::new(Self { inner, capabilities, bug, state });
+        let store = Store::inspectable(broken.clone()).alerting(alerts);
+        match raise {
+            Some(_) if bug == Bug::NeverRaises => store.raising(broken),
+            Some(raise) => store.raising(raise),
+            None => store,
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -331,6 +340,13 @@ impl Backend for Broken {
             Bug::KeepsUnreleasedRecords => Some(unreleased),
             _ => self.inner.backend.request_records(),
         }
+    }
+}
+
+#[async_trait]
+impl RaiseToken for Broken {
+    async fn raise(&self, _: &Request, to: FencingToken) -> Result<FencingToken> {
+        Ok(FencingToken::new(to.get() - 1).unwrap())
     }
 }
 

@@ -6,4 +6,5 @@ mod limit;
 pub(crate) mod literal;
 pub(crate) mod locks;
 pub(crate) mod pool;
+mod raise;
 pub(crate) mod tables;

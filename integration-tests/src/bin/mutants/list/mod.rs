@@ -11,6 +11,7 @@ mod redis;
 mod redlock;
 mod sql;
 mod sqlite;
+mod transition;
 mod zookeeper;
 
 pub(crate) use self::mutant::Mutant;
@@ -19,6 +20,7 @@ pub(crate) use self::mutant::Mutant;
 pub(crate) fn mutants() -> impl Iterator<Item = &'static Mutant> {
     [
         core::MUTANTS,
+        transition::MUTANTS,
         sql::MUTANTS,
         sqlite::MUTANTS,
         postgres::MUTANTS,

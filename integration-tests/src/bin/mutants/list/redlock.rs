@@ -245,4 +245,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
         to: "if far.is_empty() {",
         test: ("scenarios", "redlock::tokens::the_wrong_number_of_one_node_is_not_followed"),
     },
+    Mutant {
+        name: "the first refusal ends a proposal while servers are down",
+        file: "crates/polylock-redis/src/redlock/backend.rs",
+        from: "ballot.is_decided() && (ballot.elected().is_some() || !(1..=spare).contains(&far))",
+        to: "ballot.is_decided() && far < 9",
+        test: ("conformance", "redlock5_two_dead::fencing::tokens_continue_after_a_raise"),
+    },
 ];

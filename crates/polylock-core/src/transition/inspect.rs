@@ -1,0 +1,74 @@
+//! Inspecting and breaking locks in both stores.
+//!
+//! The stores are read one after the other, so a status may show a request in two states while its lock changes hands. A request is
+//! recognised by its owner, mode and label.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use async_trait::async_trait;
+
+use crate::{BreakOrder, Entry, Inspect, LockName, LockStatus, Result};
+
+#[derive(Debug)]
+pub(super) struct InspectBoth {
+    pub(super) old: Arc<dyn Inspect>,
+    pub(super) new: Arc<dyn Inspect>,
+}
+
+#[async_trait]
+impl Inspect for InspectBoth {
+    async fn inspect(&self, name: &LockName) -> Result<LockStatus> {
+        let (old, new) = tokio::join!(self.old.inspect(name), self.new.inspect(name));
+        Ok(merged(old?, new?))
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<LockStatus>> {
+        let (old, new) = tokio::join!(self.old.list(prefix), self.new.list(prefix));
+        let by_name = |list: Vec<LockStatus>| list.into_iter().map(|status| (status.name.clone(), status));
+        let mut locks: BTreeMap<LockName, LockStatus> = by_name(old?).collect();
+        for (name, new) in by_name(new?) {
+            let old = locks.remove(&name).unwrap_or_else(|| LockStatus::new(name.clone(), vec![], vec![]));
+            locks.insert(name, merged(old, new));
+        }
+        Ok(locks.into_values().collect())
+    }
+
+    async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
+        // A break in one store alone ends a hold in both: its holder releases the other one. Neither failure hides the other break.
+        let (old, new) = tokio::join!(self.old.break_lock(name, order), self.new.break_lock(name, order));
+        let status = |holders| LockStatus::new(name.clone(), holders, vec![]);
+        Ok(merged(status(old?), status(new?)).holders)
+    }
+}
+
+/// Returns the status of a lock with these two states. A request that holds the lock in the old store and waits in the new one is a waiter,
+/// ahead of those that wait in the old store.
+fn merged(mut old: LockStatus, new: LockStatus) -> LockStatus {
+    let mut take_from_old = |entry: &Entry| {
+        let is_same = |other: &Entry| {
+            (&other.owner, other.mode, &other.label) == (&entry.owner, entry.mode, &entry.label)
+        };
+        let at = old.holders.iter().position(is_same)?;
+        Some(old.holders.remove(at))
+    };
+    let mut holders: Vec<Entry> = Vec::new();
+    for mut entry in new.holders {
+        if let Some(same) = take_from_old(&entry) {
+            entry.token = entry.token.max(same.token);
+            entry.expires_in = entry.expires_in.min(same.expires_in);
+            entry.broken = entry.broken.or(same.broken);
+        }
+        holders.push(entry);
+    }
+    let mut waiters: Vec<Entry> = Vec::new();
+    for mut entry in new.waiters {
+        if let Some(same) = take_from_old(&entry) {
+            entry.age = entry.age.max(same.age);
+        }
+        waiters.push(entry);
+    }
+    holders.append(&mut old.holders);
+    holders.sort_by_key(|holder| holder.token);
+    waiters.append(&mut old.waiters);
+    LockStatus::new(old.name, holders, waiters)
+}

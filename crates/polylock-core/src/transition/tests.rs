@@ -1,0 +1,243 @@
+//! The tests of single interleavings. The conformance suite, and the processes of `integration-tests`, test the rest.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::*;
+use crate::{
+    ClaimOutcome, FencingToken, Grant, KeepAlive, LockName, Mode, RaiseToken, Release, Request, memory,
+};
+
+struct Stores {
+    old: Store,
+    new: Store,
+    both: Store,
+}
+
+fn stores() -> Stores {
+    let (old, new) = (memory::connect(), memory::connect());
+    Stores { both: both(old.clone(), new.clone()).unwrap(), old, new }
+}
+
+fn request(mode: Mode) -> Request {
+    Request::new(LockName::new("n").unwrap(), mode, Duration::from_secs(9))
+}
+
+async fn held(store: &Store, request: &Request) -> Grant {
+    match store.backend.claim(request).await.unwrap() {
+        ClaimOutcome::Granted(grant) => grant,
+        ClaimOutcome::Queued(position) => panic!("queued: {position:?}"),
+    }
+}
+
+async fn queued(store: &Store, request: &Request) {
+    let ClaimOutcome::Queued(_) = store.backend.claim(request).await.unwrap() else { panic!("granted") };
+}
+
+async fn kept(store: &Store, request: &Request) -> KeepAlive {
+    store.backend.keep_alive(&[Arc::new(request.clone())]).await.unwrap().remove(0)
+}
+
+async fn released(store: &Store, request: &Request) -> Release {
+    store.backend.release(request).await.unwrap()
+}
+
+/// Acquires and releases the lock, and returns the token.
+async fn token(store: &Store) -> FencingToken {
+    let request = request(Mode::Exclusive);
+    let grant = held(store, &request).await;
+    assert_eq!(released(store, &request).await, Release::Released);
+    grant.token
+}
+
+#[tokio::test]
+async fn tokens_grow_across_the_steps_in_both_directions() {
+    let Stores { old, new, both } = stores();
+    for _ in 0..5 {
+        token(&old).await;
+    }
+    let mut steps = vec![&old, &both, &old, &both, &new, &both, &new, &both, &old, &both, &both];
+    steps.extend(vec![&new; 9]);
+    steps.extend([&both, &old, &both, &new]);
+    let mut last = None;
+    for store in steps {
+        let next = Some(token(store).await);
+        assert!(next > last, "{next:?} after {last:?}");
+        last = next;
+    }
+}
+
+#[tokio::test]
+async fn a_repeated_claim_returns_the_same_token() {
+    for mode in [Mode::Exclusive, Mode::Shared] {
+        let Stores { old, both, .. } = stores();
+        token(&old).await;
+        let request = request(mode);
+        let first = held(&both, &request).await;
+        assert_eq!(held(&both, &request).await.token, first.token);
+    }
+}
+
+#[tokio::test]
+async fn a_number_that_was_drawn_before_is_not_granted_again() {
+    let Stores { old, new, both } = stores();
+    // P has drawn 1 of both stores; Q has drawn 2 of both, and has returned it.
+    let [p, q, other] = [Mode::Shared; 3].map(request);
+    for _ in 0..4 {
+        token(&new).await;
+    }
+    // P draws 1 of the old store, then 5 of the new one; meanwhile the old store draws 5 for another request.
+    held(&old, &p).await;
+    for _ in 0..3 {
+        token_of(&old, Mode::Null).await;
+    }
+    assert_eq!(held(&old, &other).await.token.get(), 5);
+    let token = held(&both, &p).await.token;
+    assert!(token.get() > 5, "{token}");
+    assert!(held(&both, &q).await.token > token);
+}
+
+async fn token_of(store: &Store, mode: Mode) {
+    let request = request(mode);
+    held(store, &request).await;
+    released(store, &request).await;
+}
+
+#[tokio::test]
+async fn a_request_that_waits_in_the_new_store_holds_the_old_one() {
+    let Stores { old, new, both } = stores();
+    let (holder, waiter, late) =
+        (request(Mode::Exclusive), request(Mode::Exclusive), request(Mode::Exclusive));
+    held(&new, &holder).await;
+    queued(&both, &waiter).await;
+    queued(&old, &late).await;
+    assert_eq!(kept(&both, &waiter).await, KeepAlive::Queued);
+    released(&new, &holder).await;
+    held(&both, &waiter).await;
+    assert!(matches!(kept(&both, &waiter).await, KeepAlive::Held { .. }));
+    assert_eq!(released(&both, &waiter).await, Release::Released);
+    held(&old, &late).await;
+}
+
+#[tokio::test]
+async fn a_try_leaves_nothing_in_the_old_store() {
+    let Stores { old, new, both } = stores();
+    held(&new, &request(Mode::Exclusive)).await;
+    let mut tries = request(Mode::Exclusive);
+    tries.queues = false;
+    queued(&both, &tries).await;
+    held(&old, &request(Mode::Exclusive)).await;
+}
+
+#[tokio::test]
+async fn a_hold_that_one_store_has_lost_is_lost() {
+    for loses_old in [true, false] {
+        let Stores { old, new, both } = stores();
+        let holder = request(Mode::Exclusive);
+        held(&both, &holder).await;
+        released(if loses_old { &old } else { &new }, &holder).await;
+        assert!(matches!(kept(&both, &holder).await, KeepAlive::Lost(_)));
+        assert!(matches!(released(&both, &holder).await, Release::Lost(_)));
+        let next = request(Mode::Exclusive);
+        held(&old, &next).await;
+        held(&new, &next).await;
+    }
+}
+
+/// Its entry in the new store would keep out the holder of the old one, which waits behind it, for ever.
+#[tokio::test]
+async fn a_request_that_waits_in_the_old_store_is_not_kept_alive_in_the_new_one() {
+    let Stores { old, new, both } = stores();
+    let (holder, frozen, next) =
+        (request(Mode::Exclusive), request(Mode::Exclusive), request(Mode::Exclusive));
+    held(&new, &holder).await;
+    queued(&both, &frozen).await;
+    // Its lease in the old store has ended, and the lock has gone to the next one.
+    released(&old, &frozen).await;
+    queued(&both, &next).await;
+    queued(&both, &frozen).await;
+    let expires_in = || async {
+        let status = new.inspect.as_ref().unwrap().inspect(&frozen.name).await.unwrap();
+        status.waiters.iter().map(|waiter| waiter.expires_in).collect::<Vec<_>>()
+    };
+    let before = expires_in().await;
+    assert_eq!(kept(&both, &frozen).await, KeepAlive::Queued);
+    let after = expires_in().await;
+    assert!(before.len() == 2 && after[0] < before[0], "{before:?}, then {after:?}");
+}
+
+#[tokio::test]
+async fn a_waiter_that_has_been_granted_the_old_store_claims_again() {
+    let Stores { old, both, .. } = stores();
+    let (holder, waiter) = (request(Mode::Exclusive), request(Mode::Exclusive));
+    held(&old, &holder).await;
+    queued(&both, &waiter).await;
+    assert_eq!(kept(&both, &waiter).await, KeepAlive::Queued);
+    released(&old, &holder).await;
+    held(&old, &waiter).await;
+    assert!(matches!(kept(&both, &waiter).await, KeepAlive::Lost(_)), "it does not hold the lock");
+    held(&both, &waiter).await;
+}
+
+#[tokio::test]
+async fn the_status_shows_each_request_once() {
+    let Stores { old, new, both } = stores();
+    let [new_only, waits_in_new, waits_in_old] = ["new", "first", "second"].map(|owner| {
+        let mut request = request(Mode::Exclusive);
+        request.owner = crate::OwnerId::new(owner).unwrap();
+        request
+    });
+    held(&new, &new_only).await;
+    queued(&both, &waits_in_new).await;
+    queued(&both, &waits_in_old).await;
+    let inspect = both.inspect.as_ref().unwrap();
+    let owners =
+        |entries: &[crate::Entry]| entries.iter().map(|entry| entry.owner.to_string()).collect::<Vec<_>>();
+    let status = inspect.inspect(&new_only.name).await.unwrap();
+    assert_eq!(
+        (owners(&status.holders), owners(&status.waiters)),
+        (vec!["new".into()], vec!["first".into(), "second".into()])
+    );
+    assert_eq!(inspect.list("").await.unwrap().len(), 1);
+    released(&new, &new_only).await;
+    let grant = held(&both, &waits_in_new).await;
+    let status = inspect.inspect(&new_only.name).await.unwrap();
+    assert_eq!(
+        (owners(&status.holders), owners(&status.waiters)),
+        (vec!["first".into()], vec!["second".into()])
+    );
+    assert_eq!(status.holders[0].token, Some(grant.token));
+    drop(old);
+}
+
+#[test]
+fn a_store_without_greater_tokens_is_refused() {
+    let mut fixed = memory::connect();
+    fixed.raise = None;
+    for result in [both(fixed.clone(), memory::connect()), both(memory::connect(), fixed)] {
+        assert!(matches!(result, Err(Error::Unsupported { backend: "memory", .. })), "{result:?}");
+    }
+}
+
+/// A store whose tokens can't be raised beyond a number.
+#[derive(Debug)]
+struct Full;
+
+#[async_trait]
+impl RaiseToken for Full {
+    async fn raise(&self, _: &Request, _: FencingToken) -> Result<FencingToken> {
+        Err(crate::Unavailable::new("full", crate::Operation::Claim, crate::Fault::Permanent, "no room")
+            .into())
+    }
+}
+
+#[tokio::test]
+async fn no_grant_is_returned_before_the_smaller_token_is_raised() {
+    let (old, new) = (memory::connect().raising(Arc::new(Full)), memory::connect());
+    let both = both(old.clone(), new.clone()).unwrap();
+    token(&new).await;
+    let claimant = request(Mode::Exclusive);
+    assert!(both.backend.claim(&claimant).await.is_err());
+    assert_eq!(released(&both, &claimant).await, Release::Released);
+}
