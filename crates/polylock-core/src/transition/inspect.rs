@@ -33,6 +33,10 @@ impl Inspect for InspectBoth {
         Ok(locks.into_values().collect())
     }
 
+    fn list_commands(&self, locks: usize) -> usize {
+        self.old.list_commands(locks).saturating_add(self.new.list_commands(locks))
+    }
+
     async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
         // A break in one store alone ends a hold in both: its holder releases the other one. Neither failure hides the other break.
         let (old, new) = tokio::join!(self.old.break_lock(name, order), self.new.break_lock(name, order));
@@ -70,5 +74,7 @@ fn merged(mut old: LockStatus, new: LockStatus) -> LockStatus {
     holders.append(&mut old.holders);
     holders.sort_by_key(|holder| holder.token);
     waiters.append(&mut old.waiters);
-    LockStatus::new(old.name, holders, waiters)
+    let last = [old.last_grant, new.last_grant].into_iter().flatten().max_by_key(|grant| grant.token);
+    let last = last.filter(|_| holders.is_empty());
+    LockStatus::new(old.name, holders, waiters).last_grant(last)
 }
