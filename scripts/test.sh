@@ -146,7 +146,7 @@ features() {
     cargo check --quiet --locked -p polylock-redis --no-default-features
     cargo check --quiet --locked -p polylock-zookeeper --no-default-features
     cargo check --quiet --locked -p polylock-azure --no-default-features
-    for features in "" sqlite postgres mysql redis zookeeper azure tls sasl check; do
+    for features in "" sqlite postgres mysql redis zookeeper azure tls sasl check metrics top; do
         cargo clippy --quiet --locked -p polylock-cli --no-default-features --features "$features" -- -D warnings
     done
 }

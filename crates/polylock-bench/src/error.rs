@@ -43,6 +43,7 @@ impl From<Violation> for Error {
 
 impl Error {
     /// Returns the error of the raw driver.
+    #[allow(dead_code, reason = "without features, no store has a driver")]
     pub(crate) fn raw(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self::Raw(error.into())
     }

@@ -109,7 +109,7 @@ pub(crate) enum Command {
     #[command(after_long_help = help::WATCH)]
     Watch(Watch),
     /// Show all locks in use on the whole terminal, live
-    #[command(after_long_help = help::TOP)]
+    #[command(after_long_help = help::TOP, hide = !cfg!(feature = "top"))]
     Top {
         /// Show only locks with names that start with this prefix
         #[arg(default_value = "", hide_default_value = true)]
@@ -226,7 +226,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "PATH", group = "status", help_heading = COMMAND)]
     pub(crate) status_file: Option<PathBuf>,
     /// Serve the metrics of this run to Prometheus at http://ADDR/metrics, such as 127.0.0.1:9464, until the command has ended
-    #[arg(long, value_name = "ADDR", help_heading = COMMAND)]
+    #[arg(long, value_name = "ADDR", help_heading = COMMAND, hide = !cfg!(feature = "metrics"))]
     pub(crate) metrics_listen: Option<SocketAddr>,
     /// Run this command line with `sh -c`
     #[arg(short = 'c', long = "command", value_name = "CMDLINE", action = ArgAction::Set, conflicts_with = "command", help_heading = COMMAND)]

@@ -18,12 +18,12 @@ mod args;
 #[cfg(feature = "check")]
 mod bench;
 #[cfg(not(feature = "check"))]
-#[path = "without_check/bench.rs"]
+#[path = "without/bench.rs"]
 mod bench;
 #[cfg(feature = "check")]
 mod check;
 #[cfg(not(feature = "check"))]
-#[path = "without_check/check.rs"]
+#[path = "without/check.rs"]
 mod check;
 #[cfg(feature = "check")]
 mod child;
@@ -34,10 +34,12 @@ mod completion;
 #[cfg(all(
     feature = "azure",
     feature = "check",
+    feature = "metrics",
     feature = "mysql",
     feature = "postgres",
     feature = "redis",
     feature = "sqlite",
+    feature = "top",
     feature = "zookeeper"
 ))]
 mod documented;
@@ -50,6 +52,10 @@ mod output;
 mod run;
 mod signals;
 mod store;
+#[cfg(feature = "top")]
+mod top;
+#[cfg(not(feature = "top"))]
+#[path = "without/top.rs"]
 mod top;
 mod user;
 mod wall_clock;

@@ -45,6 +45,7 @@ pub(crate) struct ChosenStore {
     /// The reference by which a nested run finds the same store.
     pub(crate) reference: String,
     /// The place from which its URL comes.
+    #[cfg_attr(not(feature = "check"), allow(dead_code, reason = "a check reports it"))]
     pub(crate) origin: Origin,
     /// A warning for the user about the store.
     warning: Option<String>,

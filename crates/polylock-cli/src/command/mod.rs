@@ -14,7 +14,9 @@ use std::{
 use polylock::Locks;
 
 pub(crate) use admit::admit;
-pub(crate) use break_lock::{break_lock, break_text, operator};
+pub(crate) use break_lock::break_lock;
+#[cfg(feature = "top")]
+pub(crate) use break_lock::{break_text, operator};
 pub(crate) use describe::{completions, man, schema};
 pub(crate) use inspect::{list, status};
 pub(crate) use watch::watch;

@@ -20,13 +20,14 @@ use std::{
 use anstyle::{AnsiColor, Style};
 
 pub(crate) use event::{Event, EventKind};
+#[cfg(feature = "check")]
 pub(crate) use screen::Bar;
 pub(crate) use sink::Sink;
 pub(crate) use table::{
     lock_object, lock_text, milliseconds, notice_text, owner_and_label, rounded, seconds,
 };
 pub(crate) use waiting::{WaitDisplay, WaitState, position};
-#[cfg(feature = "check")]
+#[cfg(any(feature = "check", feature = "top"))]
 pub(crate) use warnings::capture as capture_warnings;
 pub(crate) use watch::WatchLine;
 

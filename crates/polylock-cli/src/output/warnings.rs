@@ -19,7 +19,7 @@ fn captured() -> MutexGuard<'static, Option<Vec<String>>> {
 }
 
 /// Captures the warnings from now on, instead of printing them, and returns those that were captured before.
-#[cfg(feature = "check")]
+#[cfg(any(feature = "check", feature = "top"))]
 pub(crate) fn capture() -> Vec<String> {
     captured().replace(Vec::new()).unwrap_or_default()
 }

@@ -3,6 +3,10 @@
 mod command_line;
 mod environment;
 mod finish;
+#[cfg(feature = "metrics")]
+mod metrics;
+#[cfg(not(feature = "metrics"))]
+#[path = "../without/metrics.rs"]
 mod metrics;
 mod orphans;
 mod processes;

@@ -49,6 +49,7 @@ impl Origin {
     }
 
     /// Returns the reason for which other users of this machine can read the URL, with the remedy.
+    #[cfg_attr(not(feature = "check"), allow(dead_code, reason = "a check reports it"))]
     pub(crate) fn readable_by_others(&self) -> Option<String> {
         match self {
             Self::CommandLine => Some(
