@@ -48,6 +48,7 @@ pub(super) enum Connections<DB: Database> {
 
 impl<DB: Database> Connections<DB> {
     /// Opens a pool, without the driver's check of a connection before each use, which is one more round trip.
+    #[allow(dead_code, reason = "SQLite has no pool")]
     pub(super) async fn pool(options: <DB::Connection as sqlx::Connection>::Options) -> Result<Self> {
         let pool = PoolOptions::new().test_before_acquire(false).connect_with(options).await;
         Ok(Self::Pool(pool.map_err(Error::raw)?))
