@@ -110,7 +110,10 @@ impl Trial {
         };
         // On a busy machine, the command needs a while for its first sign of life.
         let limit: &[&str] = if fault == Fault::MaxHold { &["--max-hold", "3s"] } else { &[] };
-        let run = [&["run", "--ttl", &lease], limit, &["x", "sh", "-c", script]].concat();
+        // So the command is not stopped if a renewal is late on a busy machine.
+        let grace = format!("{}ms", ttl.as_millis() / 4);
+        let run =
+            [&["run", "--ttl", &lease, "--grace", &grace], limit, &["x", "sh", "-c", script]].concat();
         let first = polylock(&run);
         let file = |name| directory.path().join(name);
         until("signs of life", async || stamp(&file("life")).is_some() || file("ready").exists()).await;

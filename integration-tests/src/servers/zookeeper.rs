@@ -214,17 +214,28 @@ fn encrypted(keeper: &mut Keeper, port: u16) -> Result<String, Missing> {
 /// # Panics
 /// If it does not reply.
 pub async fn packets(server: &Server) -> u64 {
-    let status = ask(server.url(), None, "mntr").await.unwrap_or_else(|error| panic!("mntr: {error}"));
+    let status = ask_within(clock::TIMEOUT, server.url(), None, "mntr").await;
+    let status = status.unwrap_or_else(|error| panic!("mntr: {error}"));
     let count = status.lines().find_map(|line| line.strip_prefix("zk_packets_received\t")?.parse().ok());
     count.unwrap_or_else(|| panic!("no count of packets in the reply: {status}"))
 }
 
-/// The timeout of a four-letter command.
+/// The timeout of a four-letter command to a server that may never reply.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Sends a four-letter command to the server at `url`, and returns the reply; uses TLS if the directory with its certificates is
 /// given.
 async fn ask(url: &str, certificates: Option<&Path>, word: &str) -> io::Result<String> {
+    ask_within(COMMAND_TIMEOUT, url, certificates, word).await
+}
+
+/// The same with this timeout.
+async fn ask_within(
+    limit: Duration,
+    url: &str,
+    certificates: Option<&Path>,
+    word: &str,
+) -> io::Result<String> {
     let (_, address, _) = redlock::split_url(url);
     let answer = async {
         let Some(home) = certificates else {
@@ -237,7 +248,7 @@ async fn ask(url: &str, certificates: Option<&Path>, word: &str) -> io::Result<S
     };
     tokio::select! {
         answer = answer => answer,
-        () = clock::pause(COMMAND_TIMEOUT) => Err(io::ErrorKind::TimedOut.into()),
+        () = clock::pause(limit) => Err(io::ErrorKind::TimedOut.into()),
     }
 }
 

@@ -28,7 +28,8 @@ async fn a_namespace_is_deleted_alone(target: &str) {
     let before = target.count(of_other).await;
     config.delete_namespaces(std::slice::from_ref(&name)).await.unwrap();
     assert_eq!(target.count(of_name).await.unwrap_or(0), 0);
-    assert_eq!(target.count(of_other).await, before);
+    // The vote of a slow node of a Redlock may arrive in between.
+    assert!(target.count(of_other).await >= before, "the other namespace has lost something");
     assert_eq!(kept.inspect("kept").await.unwrap().holders.len(), 1);
     guard.release().await.unwrap();
 

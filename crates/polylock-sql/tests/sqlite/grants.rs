@@ -81,7 +81,7 @@ async fn an_expired_hold_is_replaced_with_a_greater_token_and_reported_lost() {
     let file = TestFile::new();
     let (one, two) = (file.store().await, file.store().await);
     for mode in [Mode::Exclusive, Mode::Shared, Mode::ProtectedWrite] {
-        let (a, b) = (request_with_ttl("n", mode, Duration::from_millis(400)), request("n", Mode::Exclusive));
+        let (a, b) = (request_with_ttl("n", mode, Duration::from_secs(2)), request("n", Mode::Exclusive));
         let first = held(&one, &a).await;
         let sent = SystemClock.now();
         let position = queued(&two, &b).await;
@@ -133,15 +133,15 @@ async fn a_lease_is_never_shorter_than_reported() {
 async fn a_renewal_extends_a_hold_and_creates_none() {
     let file = TestFile::new();
     let store = file.store().await;
-    let a = request_with_ttl("n", Mode::Exclusive, Duration::from_millis(500));
+    let a = request_with_ttl("n", Mode::Exclusive, Duration::from_secs(2));
     assert_eq!(keep_alive(&store, &a).await.unwrap(), KeepAlive::Lost(LostReason::Gone));
     held(&store, &a).await;
     let start = SystemClock.now();
-    while SystemClock.now() < start + Duration::from_millis(900) {
+    while SystemClock.now() < start + Duration::from_secs(3) {
         assert_eq!(keep_alive(&store, &a).await.unwrap(), KeepAlive::Held { lease: a.ttl });
         SystemClock.sleep_until(SystemClock.now() + Duration::from_millis(20)).await;
     }
-    SystemClock.sleep_until(SystemClock.now() + Duration::from_millis(505)).await;
+    SystemClock.sleep_until(SystemClock.now() + Duration::from_millis(2005)).await;
     assert_eq!(keep_alive(&store, &a).await.unwrap(), KeepAlive::Lost(LostReason::Gone), "revived");
 }
 

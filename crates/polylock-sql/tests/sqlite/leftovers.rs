@@ -31,7 +31,7 @@ async fn cycles_over_distinct_names_leave_no_row_and_a_small_file() {
 async fn expired_rows_are_deleted_by_claims_of_the_same_and_other_names() {
     let file = TestFile::new();
     let store = connect(file.config().durability(Durability::Normal)).await.unwrap();
-    let ttl = Duration::from_millis(500);
+    let ttl = Duration::from_secs(2);
     for number in 0..10 {
         let name = format!("dead/{number}");
         held(&store, &request_with_ttl(&name, Mode::Shared, ttl)).await;

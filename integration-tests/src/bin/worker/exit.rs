@@ -3,12 +3,13 @@
 use std::sync::OnceLock;
 
 use polylock::{Guard, Locks};
+use polylock_integration_tests::clock::now;
 
 use crate::task::{Task, current_thread, multi_thread, print_line};
 
 static LOCKS: OnceLock<Locks> = OnceLock::new();
 
-/// `last-act URL NAME HOW`: acquires the lock, prints `held`, and exits in the way HOW.
+/// `last-act URL NAME HOW`: acquires the lock, prints `held` and the time, and exits in the way HOW.
 pub(crate) fn run(task: &Task) {
     match task.text(0) {
         // In `async fn main`, as `#[tokio::main]` generates it, of both flavours.
@@ -37,7 +38,7 @@ pub(crate) fn run(task: &Task) {
         "exit-elsewhere" => multi_thread().block_on(async {
             let locks = task.locks().await;
             let guard = LOCKS.get_or_init(|| locks).lock(&task.name).acquire().await.unwrap();
-            print_line("held");
+            print_line(format_args!("held {}", now().as_nanos()));
             let (sender, dropped) = std::sync::mpsc::channel();
             std::thread::spawn(move || {
                 drop(guard);
@@ -66,7 +67,7 @@ pub(crate) fn run(task: &Task) {
 /// Returns a guard that is the last handle of its store.
 async fn held(task: &Task) -> Guard {
     let guard = task.locks().await.lock(&task.name).acquire().await.unwrap();
-    print_line("held");
+    print_line(format_args!("held {}", now().as_nanos()));
     guard
 }
 
@@ -82,5 +83,5 @@ async fn panics(task: &Task) {
 async fn dropped_with_static_locks(task: &Task) {
     let locks = task.locks().await;
     let _guard = LOCKS.get_or_init(|| locks).lock(&task.name).acquire().await.unwrap();
-    print_line("held");
+    print_line(format_args!("held {}", now().as_nanos()));
 }

@@ -83,7 +83,8 @@ async fn missing_permissions_are_reported() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_expired_signature_loses_the_lock_at_the_deadline() {
     let namespace = Namespace::of(server());
-    let soon = OffsetDateTime::now_utc().unix_timestamp() + 4;
+    // Before the first renewal, after a third of the lease.
+    let soon = OffsetDateTime::now_utc().unix_timestamp() + 5;
     let until = to_rfc3339(&OffsetDateTime::from_unix_timestamp(soon).unwrap());
     let locks = Locks::connect(&format!("{}&{}", namespace.url, signature("rwlc", &until))).await.unwrap();
     let guard = locks.lock("a").ttl(MIN_LEASE).acquire().await.unwrap();

@@ -171,7 +171,8 @@ async fn under_load_violate_no_exclusion() {
     let namespace = Namespace::of(server());
     let proxy = Proxy::to_http(server().port());
     let url = format!("{}&polylock.operation_timeout=1s&polylock.ttl=15s", proxy.url(&namespace.url));
-    let load = Load { stores: 3, tasks: 3, duration: LASTS, readers: false, ..Load::default() };
+    let load =
+        Load { stores: 3, tasks: 3, duration: LASTS, min_holds: 20, readers: false, ..Load::default() };
     let outcome = load.run(&url, async {
         let until = now() + LASTS;
         for round in 0.. {

@@ -2,6 +2,7 @@
 
 use std::{collections::HashSet, time::Duration};
 
+use futures_util::future::join_all;
 use polylock::{Guard, Locks};
 use polylock_azure::{
     Config, WakeSignal,
@@ -13,7 +14,23 @@ use polylock_integration_tests::{
 };
 use tokio::task::JoinHandle;
 
-use super::{Namespace, SETTLE_TIME, SLACK, acquire_and_release, server};
+use super::{Namespace, SETTLE_TIME, acquire_and_release, server};
+
+/// The time of a hand-over with a notification: much less than the pause of up to a second between two polls.
+const AT_ONCE: Duration = Duration::from_millis(300);
+
+/// Returns true if most of these hand-overs had a notification. A busy machine delays some, and polls are as quick by chance.
+fn most_are_at_once(took: &[Duration]) -> bool {
+    took.iter().filter(|took| **took < AT_ONCE).count() * 2 > took.len()
+}
+
+/// Opens the store behind a separate proxy, with the default time limit of a request: after a request without a reply in time, its
+/// lease is released again and again for a while, which would be counted.
+async fn through(namespace: &Namespace) -> (Proxy, Locks) {
+    let proxy = Proxy::to_http(server().port());
+    let locks = Locks::connect(&proxy.url(&namespace.url)).await.unwrap();
+    (proxy, locks)
+}
 
 /// Starts `count` waiters in one process.
 fn herd(locks: &Locks, name: &'static str, count: usize) -> Vec<JoinHandle<Guard>> {
@@ -32,7 +49,7 @@ async fn requests(proxy: &Proxy, time: Duration) -> u64 {
 async fn sixty_four_waiters_poll_as_often_as_one_and_all_are_granted() {
     let namespace = Namespace::of(server());
     let there = namespace.locks().await;
-    let (proxy, here) = namespace.through(server()).await;
+    let (proxy, here) = through(&namespace).await;
     let guard = there.lock("a").acquire().await.unwrap();
     let take = |locks: Locks| async move {
         let guard = locks.lock("a").acquire().await.unwrap();
@@ -45,7 +62,7 @@ async fn sixty_four_waiters_poll_as_often_as_one_and_all_are_granted() {
     let later = requests(&proxy, Duration::from_secs(5)).await;
     println!("{first} requests in the first second, {later} in five more");
     assert!((1..=10).contains(&first), "{first} requests in the first second");
-    assert!((4..=15).contains(&later), "{later} requests in five seconds");
+    assert!((2..=15).contains(&later), "{later} requests in five seconds");
     let last = guard.fencing_token();
     let (began, before) = (now(), proxy.counts().requests);
     guard.release().await.unwrap();
@@ -63,23 +80,30 @@ async fn sixty_four_waiters_poll_as_often_as_one_and_all_are_granted() {
     acquire_and_release(&there, "a").await;
 }
 
+/// Returns the time from a release to the grant to a waiter of the same process.
+async fn handed_over_within(here: &Locks, name: &'static str) -> Duration {
+    let guard = here.lock(name).acquire().await.unwrap();
+    let waiting = herd(here, name, 1).remove(0);
+    // By now the pauses between polls are the longest.
+    pause(Duration::from_secs(3)).await;
+    let began = now();
+    guard.release().await.unwrap();
+    let next = tokio::time::timeout(TIMEOUT, waiting).await.expect("the waiter is granted the lock").unwrap();
+    let took = now().since(began);
+    next.release().await.unwrap();
+    took
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_release_in_the_same_process_hands_over_at_once() {
     let here = Namespace::of(server()).locks().await;
-    // By now the pauses between polls are the longest.
+    let mut took = Vec::new();
     for _ in 0..3 {
-        let guard = here.lock("a").acquire().await.unwrap();
-        let waiting = herd(&here, "a", 1).remove(0);
-        pause(Duration::from_secs(3)).await;
-        let began = now();
-        guard.release().await.unwrap();
-        let next =
-            tokio::time::timeout(TIMEOUT, waiting).await.expect("the waiter is granted the lock").unwrap();
-        let took = now().since(began);
-        println!("handed over after {took:.1?}");
-        assert!(took < SLACK, "{took:?}");
-        next.release().await.unwrap();
+        let all = ["a", "b", "c", "d"].map(|name| handed_over_within(&here, name));
+        took.extend(join_all(all).await);
     }
+    println!("handed over after {took:.1?}");
+    assert!(most_are_at_once(&took), "{took:?}");
 }
 
 /// Returns the time from a release in another store to the grant to `waiter`; `then` runs right after the release.
@@ -117,19 +141,24 @@ async fn a_wake_signal_wakes_waiters_early() {
         // With the signal, and without as a control.
         let (signal, namespace) = (signal.clone(), &namespace);
         all.push(async move {
-            let with = handed_over(namespace, &waiter, name, || signal.notify(name).unwrap()).await;
+            let mut with = Vec::new();
+            for _ in 0..3 {
+                with.push(handed_over(namespace, &waiter, name, || signal.notify(name).unwrap()).await);
+            }
             let without = handed_over(namespace, &waiter, name, || ()).await;
             (with, without)
         });
     }
-    let all = futures_util::future::join_all(all).await;
-    let longest = |times: &mut dyn Iterator<Item = Duration>| times.max().unwrap();
-    let with = longest(&mut all.iter().map(|(with, _)| *with));
-    let without = longest(&mut all.iter().map(|(_, without)| *without));
-    println!("handed over after {with:.1?} at most, and {without:.1?} without the signal");
-    assert!(with < SLACK && without > with, "the signal makes no difference");
-    let took = handed_over(&namespace, &opened().await, "all", || signal.notify_all()).await;
-    assert!(took < SLACK, "{took:?}");
+    let (with, without): (Vec<_>, Vec<_>) = join_all(all).await.into_iter().unzip();
+    let with = with.concat();
+    println!("handed over after {with:.1?}, and {without:.1?} without the signal");
+    let some_wait = without.iter().any(|took| *took >= AT_ONCE);
+    assert!(most_are_at_once(&with) && some_wait, "the signal makes no difference");
+    let (waiter, mut all) = (opened().await, Vec::new());
+    for _ in 0..3 {
+        all.push(handed_over(&namespace, &waiter, "all", || signal.notify_all()).await);
+    }
+    assert!(most_are_at_once(&all), "{all:?}");
     assert!(signal.notify("").is_err(), "an invalid name");
 }
 
@@ -137,12 +166,12 @@ async fn a_wake_signal_wakes_waiters_early() {
 async fn cancelled_waiters_stop_polling_and_leave_nothing() {
     let namespace = Namespace::of(server());
     let there = namespace.locks().await;
-    let (proxy, here) = namespace.through(server()).await;
+    let (proxy, here) = through(&namespace).await;
     let guard = there.lock("a").acquire().await.unwrap();
     let waiting = herd(&here, "a", 8);
     pause(Duration::from_millis(300)).await;
     waiting.iter().for_each(JoinHandle::abort);
-    let error = here.lock("a").wait(Duration::from_millis(300)).acquire().await.unwrap_err();
+    let error = here.lock("a").wait(Duration::from_secs(2)).acquire().await.unwrap_err();
     assert!(error.is_not_acquired(), "{error:?}");
     // Their releases are confirmed.
     assert!(here.clone().close(SETTLE_TIME).await);
@@ -177,8 +206,9 @@ async fn a_marker_is_renewed_shortly_before_it_expires() {
     let gaps: Vec<_> = written.windows(2).map(|two| (two[1] - two[0]).whole_seconds()).collect();
     println!("{} markers in twenty seconds, after {gaps:?} s", written.len());
     assert!(gaps.len() >= 2, "{gaps:?}");
-    // A marker counts for seven seconds, and the dates are whole seconds. A busy machine may be late once.
-    assert!(gaps.iter().all(|gap| *gap >= 5), "{gaps:?}");
+    // A marker counts for seven seconds, and the dates are whole seconds. A busy machine may be late once, with either marker of a gap.
+    assert!(gaps.iter().all(|gap| *gap >= 3), "{gaps:?}");
+    assert!(gaps.iter().filter(|gap| **gap < 5).count() <= 1, "{gaps:?}");
     assert!(gaps.iter().filter(|gap| **gap > 7).count() <= 1, "{gaps:?}");
     waiting.iter().for_each(JoinHandle::abort);
     guard.release().await.unwrap();

@@ -49,6 +49,8 @@ async fn a_claim_of_a_dropped_acquisition_takes_no_lock(kind: &str) {
     let server = namespace.url()[at..].split('/').next().unwrap();
     let proxy = Proxy::start(server.parse().unwrap());
     let url = namespace.url().replacen(server, &proxy.address().to_string(), 1);
+    // A listener makes the I/O thread open a second connection, which the test would take for that of this runtime.
+    let url = if kind == "postgres" { format!("{url}&polylock.listen=off") } else { url };
     let direct = Locks::connect(namespace.url()).await.unwrap();
     clock::until("a claim is delivered while it is valid", async || {
         let delayed = Locks::builder(&url).clock(Arc::new(ManualClock::new())).connect().await.unwrap();
@@ -87,11 +89,13 @@ async fn mariadb_a_claim_of_a_dropped_acquisition_takes_no_lock() {
 }
 
 /// Uses a store with this many connections in two runtimes, each with dozens of tasks, while locks are renewed. Fails if the server has
-/// more of them for longer than it takes to close one.
+/// more of them for longer than a busy server takes to close one.
 async fn all_runtimes_together_keep_the_limit(url: &str, limit: usize, sessions: impl AsyncFn() -> usize) {
     const DURATION: Duration = Duration::from_secs(3);
+    const CLOSING: Duration = Duration::from_secs(2);
     let locks = Locks::connect(url).await.unwrap();
-    let kept = locks.lock("kept").ttl(Duration::from_millis(600)).acquire().await.unwrap();
+    let kept = locks.lock("kept").ttl(Duration::from_secs(4)).acquire().await.unwrap();
+    let renewed = kept.renewed();
     let end = now() + DURATION;
     let busy = move |locks: Locks| async move {
         let tasks = (0..24).map(|task| {
@@ -114,15 +118,20 @@ async fn all_runtimes_together_keep_the_limit(url: &str, limit: usize, sessions:
         })
     };
     let here = tokio::spawn(busy(locks.clone()));
-    let mut last = [0; 5];
+    let mut exceeded = None;
     while now() < end {
-        last.rotate_left(1);
-        last[4] = sessions().await;
-        assert!(*last.iter().min().unwrap() <= limit, "{last:?} connections instead of {limit}");
+        let count = sessions().await;
+        if count <= limit {
+            exceeded = None;
+        } else {
+            let lasts = now().since(*exceeded.get_or_insert_with(now));
+            assert!(lasts < CLOSING, "{count} connections instead of {limit} for {lasts:?}");
+        }
         pause(Duration::from_millis(20)).await;
     }
     let pairs = [here.await.unwrap(), other.join().unwrap()];
     assert!(pairs.iter().all(|pairs| *pairs > 20), "{pairs:?}");
+    assert!(renewed.await.is_some(), "it was not renewed");
     kept.ensure_held().unwrap();
     kept.release().await.unwrap();
 }

@@ -46,8 +46,9 @@ async fn postgres_requests_credentials_before_each_connection() {
     for next in ["canary-1", "canary-2"] {
         admin.execute(AssertSqlSafe(format!("ALTER ROLE app PASSWORD '{next}'"))).await.unwrap();
         next.clone_into(&mut password.lock().unwrap());
+        // Waits until each session has ended.
         admin
-            .execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app'")
+            .execute("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = 'app'")
             .await
             .unwrap();
         if locks.is_none() {

@@ -119,7 +119,7 @@ async fn no_foreign_object_is_run(search_path: &str) {
     let mut admin = PgConnection::connect(server.url()).await.unwrap();
     for strategy in ["lease", "pessimistic"] {
         let url = format!(
-            "{}?polylock.namespace=polylock_{strategy}&polylock.strategy={strategy}&polylock.ttl=2s",
+            "{}?polylock.namespace=polylock_{strategy}&polylock.strategy={strategy}&polylock.ttl=6s",
             server.url().replace("postgres@", "app@")
         );
         let [first, second] = use_locks(&url).await;

@@ -20,9 +20,11 @@ on_stores! {
 
 async fn servers_frozen_for_longer_than_a_lease_grant_no_lock_twice(store: &str) {
     let victim = <dyn Victim>::start(store).await;
-    let lease = victim.lease(Duration::from_secs(2));
+    let lease = victim.lease(Duration::from_secs(4));
     let url = victim.url(lease);
-    let (here, there) = (connect(&url).await, connect(&url).await);
+    // The next hold must outlast the rush after the thaw.
+    let longer = victim.url(victim.lease(Duration::from_secs(8)));
+    let (here, there) = (connect(&url).await, connect(&longer).await);
     let guard = here.lock("held").acquire().await.unwrap();
     let waiting = waiter(&there, "held", &here).await;
     let min_holds = victim.namespace().times(200);
@@ -65,7 +67,7 @@ async fn servers_frozen_for_longer_than_a_lease_grant_no_lock_twice(store: &str)
 /// At least one renewal hangs meanwhile.
 async fn servers_frozen_for_half_a_lease_cost_no_lock(store: &str) {
     let victim = <dyn Victim>::start(store).await;
-    let lease = victim.lease(Duration::from_secs(6));
+    let lease = victim.lease(Duration::from_secs(10));
     let locks = connect(&victim.url(lease)).await;
     let guard = locks.lock("held").acquire().await.unwrap();
     let token = guard.fencing_token();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use polylock::LostReason;
 use polylock_integration_tests::{
-    clock::{pause, until},
+    clock::{now, pause, until},
     load::Load,
     on_stores,
 };
@@ -12,7 +12,10 @@ use polylock_integration_tests::{
 use super::{connect, granted, use_lock, victim::Victim, waiter};
 
 /// Much longer than it takes to start a server.
-const LEASE: Duration = Duration::from_secs(15);
+const LEASE: Duration = Duration::from_secs(20);
+
+/// The time after a kill in which no queue entry expires: it lasts for five seconds, and was renewed less than half of that before.
+const QUEUE_LASTS: Duration = Duration::from_millis(2500);
 
 on_stores! {
     [postgres mariadb postgres_pessimistic mariadb_pessimistic redis redis_sentinel redlock3 zookeeper zookeeper_ensemble azure]
@@ -69,6 +72,7 @@ async fn a_killed_server_keeps_holds_queue_and_tokens(store: &str) {
         last = Some(guard.fencing_token());
         let waiting = waiter(&there, "kept", &here).await;
         let waiters = here.inspect("kept").await.unwrap().waiters.len();
+        let killed = now();
         victim.kill().await;
         victim.restart().await;
         // A connection to the server of before fails first. A lock of a Redlock is shown when most votes are.
@@ -78,7 +82,9 @@ async fn a_killed_server_keeps_holds_queue_and_tokens(store: &str) {
         .await;
         let status = there.inspect("kept").await.unwrap();
         assert_eq!(status.holders.iter().map(|entry| entry.token).collect::<Vec<_>>(), [last]);
-        assert!(!victim.keeps_queue() || status.waiters.len() == waiters);
+        // After a slow start of the server, the waiter has to join the queue again.
+        let is_soon = now().since(killed) < QUEUE_LASTS;
+        assert!(!victim.keeps_queue() || !is_soon || status.waiters.len() == waiters);
         assert!(connect(&url).await.lock("kept").try_acquire().await.unwrap().is_none());
         assert!(guard.renewed().await.is_some() && !waiting.is_finished());
         until("it waits again", async || there.inspect("kept").await.unwrap().waiters.len() == waiters).await;

@@ -19,7 +19,7 @@ use polylock_integration_tests::{
 use tokio::task::JoinHandle;
 
 /// The time that a busy machine may add to a bound.
-const SLACK: Duration = Duration::from_millis(500);
+const SLACK: Duration = Duration::from_secs(1);
 
 /// Opens the store, as another process would.
 async fn connect(url: &str) -> Locks {
@@ -66,7 +66,8 @@ async fn lost_at_the_deadline(guard: &Guard, what: &str) -> Moment {
     let after = lost.since(deadline);
     println!("{what}: lost {after:.1?} after the deadline");
     assert_eq!(guard.lost().await, LostReason::DeadlineReached, "{what}");
-    assert!(lost >= deadline && after < SLACK, "{what}: {after:?}");
+    // Without a timer of its own, the loss would not be reported at all: the servers do not reply.
+    assert!(lost >= deadline && after < 2 * SLACK, "{what}: {after:?}");
     assert!(!guard.is_held(), "{what}");
     deadline
 }

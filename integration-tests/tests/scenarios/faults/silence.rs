@@ -15,7 +15,7 @@ use super::{
 };
 
 /// The time limit of a request.
-const LIMIT: Duration = Duration::from_secs(1);
+const LIMIT: Duration = Duration::from_secs(2);
 
 /// The time that a claim has for its reply after the end of a wait.
 const GRACE: Duration = Duration::from_millis(300);
@@ -31,8 +31,9 @@ on_stores! {
 
 async fn a_holder_loses_the_lock_at_its_deadline_and_waiters_continue(store: &str) {
     let victim = <dyn Victim>::start(store).await;
-    let lease = victim.lease(Duration::from_secs(2));
-    let direct = &connect(&victim.url(lease)).await;
+    let lease = victim.lease(Duration::from_secs(4));
+    // The next hold must outlast the steps of the test.
+    let direct = &connect(&victim.url(victim.lease(Duration::from_secs(8)))).await;
     let victim = &*victim;
     let lose = |(number, outage): (usize, Outage)| async move {
         let (what, name) = (format!("{store}, {outage:?}"), format!("lock-{number}"));

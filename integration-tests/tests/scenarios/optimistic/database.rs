@@ -358,6 +358,13 @@ impl Db for MySql {
         let sql = "SELECT CAST(connection_id() AS SIGNED)";
         let process = Self::select(&mut transaction, sql).await.unwrap()[0];
         pool.execute(AssertSqlSafe(format!("KILL {process}"))).await.unwrap();
+        // The server replies before the session has ended.
+        let sql = "SELECT count(*) FROM information_schema.PROCESSLIST WHERE ID = ?";
+        clock::until("the session has ended", async || {
+            let sessions: i64 = sqlx::query_scalar(sql).bind(process).fetch_one(pool).await.unwrap();
+            sessions == 0
+        })
+        .await;
         assert!(transaction.commit().await.is_err());
     }
 }

@@ -44,7 +44,7 @@ async fn check_broken(guard: &Guard, reason: &str) {
 /// Its process and its session are alive.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_that_does_not_stop_keeps_the_lock_until_its_lease_ends() {
-    const SESSION: Duration = Duration::from_millis(3000);
+    const SESSION: Duration = Duration::from_secs(6);
     let server = zookeeper::start(&[]).unwrap();
     let namespace = Namespace::of(&server);
     let there = Locks::connect(&namespace.url).await.unwrap();
@@ -236,7 +236,7 @@ async fn a_node_with_foreign_data_is_listed_and_only_deleted_by_force() {
 /// A user that may not write the announcement can still break its locks; the holders are notified by a renewal.
 #[tokio::test(flavor = "multi_thread")]
 async fn locks_can_be_broken_though_the_announcement_is_refused() {
-    const SESSION: Duration = Duration::from_secs(3);
+    const SESSION: Duration = Duration::from_secs(9);
     let server = zookeeper::start(&[]).unwrap();
     let namespace = Namespace::of(&server);
     let raw = namespace.client().await;

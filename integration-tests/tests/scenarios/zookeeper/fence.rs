@@ -14,7 +14,7 @@ use zookeeper_client::{Acls, Client, CreateMode, CreateOptions, Error as Failure
 
 use super::Namespace;
 
-const SESSION: Duration = Duration::from_secs(2);
+const SESSION: Duration = Duration::from_secs(20);
 const KEPT: CreateOptions<'static> = CreateMode::Persistent.with_acls(Acls::anyone_all());
 const LOCK: &str = "orders/42";
 /// The header of a multi request; see `lost_replies`.
@@ -154,7 +154,8 @@ async fn each_reader_has_a_separate_fence() {
 async fn a_partitioned_holder_writes_nothing_after_the_next_one() {
     let server = zookeeper::start(&[]).unwrap();
     let (fixture, proxy) = (Fixture::new(&server).await, Proxy::to(server.port()));
-    let cut = Locks::connect(&proxy.url(&fixture.namespace.url_with_session(SESSION))).await.unwrap();
+    let short = fixture.namespace.url_with_session(Duration::from_secs(4));
+    let cut = Locks::connect(&proxy.url(&short)).await.unwrap();
     let guard = cut.lock(LOCK).acquire().await.unwrap();
     let fence = fixture.fence(&guard).await;
     fixture.write(&fence, "first").await.unwrap();

@@ -7,6 +7,7 @@ use polylock::{Error, Locks};
 use polylock_integration_tests::{
     clock::{self, pause},
     load::Load,
+    proxy::{Direction, Flow, Proxy},
     servers::zookeeper,
     stores::wait_for_waiters,
 };
@@ -59,23 +60,26 @@ async fn that_are_empty_are_deleted_without_the_servers_reaper() {
     namespace.wait_until_empty().await;
 }
 
-/// Deletes all children of a lock's node, and the node itself.
+/// Deletes all children of a lock's node, and the node itself, in one transaction.
 async fn delete(raw: &Client, node: &str) {
-    for child in raw.list_children(node).await.unwrap() {
-        raw.delete(&format!("{node}/{child}"), None).await.unwrap();
+    let children = raw.list_children(node).await.unwrap();
+    let mut writer = raw.new_multi_writer();
+    for child in children {
+        writer.add_delete(&format!("{node}/{child}"), None).unwrap();
     }
-    raw.delete(node, None).await.unwrap();
+    writer.add_delete(node, None).unwrap();
+    writer.commit().await.unwrap();
 }
 
 /// While this process does not know yet that its hold was deleted, and the sequences start at 0 again.
 #[tokio::test(flavor = "multi_thread")]
 async fn that_were_created_again_are_listed_before_a_grant() {
     let server = zookeeper::start(&[]).unwrap();
-    let namespace = Namespace::of(&server);
+    let (namespace, proxy) = (Namespace::of(&server), Proxy::to(server.port()));
     let raw = namespace.client().await;
     let node = format!("{}/n", namespace.root);
     let (here, there) = (
-        Locks::connect(&namespace.url_with_session(Duration::from_secs(6))).await.unwrap(),
+        Locks::connect(&proxy.url(&namespace.url_with_session(Duration::from_secs(6)))).await.unwrap(),
         Locks::connect(&namespace.url_with_session(Duration::from_secs(60))).await.unwrap(),
     );
     // The sequence of the deleted request is less than that of the later request, or greater.
@@ -86,8 +90,11 @@ async fn that_were_created_again_are_listed_before_a_grant() {
         let deleted = here.lock("n").acquire().await.unwrap();
         let waiter = tokio::spawn(here.lock("n").acquire());
         wait_for_waiters(&there, "n", 1).await;
+        // Otherwise the waiter could notice the deletion, and create its node again before the other request.
+        proxy.set(Direction::ToServer, Flow::Hold);
         delete(&raw, &node).await;
         let other = there.lock("n").acquire().await.unwrap();
+        proxy.set(Direction::ToServer, Flow::Pass);
         let refused = here.lock("n").wait(Duration::from_secs(3)).acquire().await;
         assert!(matches!(refused, Err(Error::NotAcquired { .. })), "{before}: {refused:?}");
         assert!(other.is_held() && !deleted.is_held() && !waiter.is_finished());
@@ -100,6 +107,8 @@ async fn that_were_created_again_are_listed_before_a_grant() {
             .unwrap();
         assert!(next.fencing_token() > token && token > deleted.fencing_token());
         next.release().await.unwrap();
+        // A request that has given up may still be deleting its node.
+        clock::until("no request is left", async || namespace.requests(&raw).await == 0).await;
         delete(&raw, &node).await;
     }
     namespace.wait_until_empty().await;

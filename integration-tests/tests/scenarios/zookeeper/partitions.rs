@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use polylock::{Locks, LostReason};
 use polylock_integration_tests::{
-    clock::{TIMEOUT, now, pause},
+    clock::{TIMEOUT, now, pause, until},
     proxy::{BOTH, Direction, End, Flow, Proxy},
     servers::zookeeper,
     stores::wait_for_waiters,
@@ -13,7 +13,9 @@ use tokio::task::block_in_place;
 
 use super::{Namespace, SLACK};
 
-const SESSION: Duration = Duration::from_secs(2);
+const SESSION: Duration = Duration::from_secs(4);
+/// A session that does not end during a test.
+const LONG: Duration = Duration::from_secs(60);
 /// Two ticks of the servers.
 const TICKS: Duration = Duration::from_millis(400);
 
@@ -22,7 +24,7 @@ const TICKS: Duration = Duration::from_millis(400);
 async fn check_partition(ways: &[Direction], within: Duration) {
     let server = zookeeper::start(&[]).unwrap();
     let (namespace, proxy) = (Namespace::of(&server), Proxy::to(server.port()));
-    let there = Locks::connect(&namespace.url_with_session(SESSION)).await.unwrap();
+    let there = Locks::connect(&namespace.url_with_session(LONG)).await.unwrap();
     let here = Locks::connect(&proxy.url(&namespace.url_with_session(SESSION))).await.unwrap();
     for round in 0..3 {
         let guard = here.lock("n").acquire().await.unwrap();
@@ -81,9 +83,11 @@ async fn a_holder_with_lost_replies_is_notified_in_time() {
 /// Neither for a holder nor for a waiter.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reset_connection_loses_neither_hold_nor_queue_position() {
+    // A hold lasts for half of the session without a renewal.
+    const SESSION: Duration = Duration::from_secs(6);
     let server = zookeeper::start(&[]).unwrap();
     let (namespace, proxy) = (Namespace::of(&server), Proxy::to(server.port()));
-    let there = Locks::connect(&namespace.url_with_session(SESSION)).await.unwrap();
+    let there = Locks::connect(&namespace.url_with_session(LONG)).await.unwrap();
     let here = Locks::connect(&proxy.url(&namespace.url_with_session(SESSION))).await.unwrap();
     for end in [End::Reset, End::Close] {
         let guard = here.lock("held").acquire().await.unwrap();
@@ -93,7 +97,8 @@ async fn a_reset_connection_loses_neither_hold_nor_queue_position() {
         let before = there.inspect("waited").await.unwrap();
         for _ in 0..3 {
             assert!(proxy.cut(end) > 0);
-            pause(SESSION / 4).await;
+            until("it connects again", async || proxy.counts().open > 0).await;
+            pause(Duration::from_millis(500)).await;
         }
         pause(SESSION).await;
         assert!(guard.is_held());

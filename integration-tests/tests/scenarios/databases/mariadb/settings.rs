@@ -24,7 +24,8 @@ async fn locks_exclude_under_every_default_isolation() {
         let settings =
             [setting.as_str(), "innodb_snapshot_isolation=ON", "log_bin=log", "binlog_format=MIXED"];
         let server = mariadb::start(&settings).unwrap();
-        let outcome = Load::default().run(&tables(&server, "").0, async {}).await;
+        let load = Load { min_holds: 50, ..Load::default() };
+        let outcome = load.run(&tables(&server, "").0, async {}).await;
         outcome.assert_consistent();
         assert!(outcome.sections.len() > 50, "{isolation}");
         assert_eq!((outcome.failures, outcome.losses), (0, 0), "{isolation}");
@@ -177,7 +178,7 @@ async fn the_tables_can_be_created_by_many_processes_at_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn opening_the_store_deletes_expired_rows() {
     let server = mariadb().unwrap();
-    let (url, table) = tables(server, "&polylock.ttl=200ms");
+    let (url, table) = tables(server, "&polylock.ttl=3s");
     let locks = Locks::connect(&url).await.unwrap();
     let mut observer = connection(server).await;
     for name in ["a", "b", "c"] {

@@ -6,17 +6,18 @@ mod test_database;
 
 use std::{collections::HashMap, time::Duration};
 
-use polylock::{Error, LostReason, NotAcquired, OwnerId};
+use polylock::{Error, LostReason, Moment, NotAcquired, OwnerId};
 use polylock_integration_tests::{
     clock::{self, TIMEOUT, now, pause},
     load::{Load, Outcome},
 };
 use polylock_testkit::history;
+use tokio::sync::Barrier;
 
 use test_database::TestDatabase;
 
 /// The tolerated delay of the server and the machine.
-const TOLERANCE: Duration = Duration::from_millis(700);
+const TOLERANCE: Duration = Duration::from_secs(2);
 /// A TTL much longer than any test, so that no lock ends because of its TTL.
 const LONG_TTL: &str = "&polylock.ttl=10m";
 
@@ -116,14 +117,16 @@ async fn a_stopped_holder_loses_the_lock_by_the_servers_clock(database: &TestDat
     let ttl = Duration::from_secs(2);
     let locks = database.open(LONG_TTL).await;
     let mut holder = database.worker("hold", "&polylock.ttl=2s", "n", &["1"]);
-    holder.expect_line("held");
+    let held = holder.expect_line("held");
+    let deadline = Moment::from_nanos(held[1].parse().unwrap());
     holder.stop();
     let stopped = now();
     let guard = locks.lock("n").wait(TIMEOUT).acquire().await.unwrap();
-    let after = now().since(stopped);
+    let (granted, after) = (now(), now().since(stopped));
     println!("free {after:?} after its holder was stopped");
-    // It was last renewed a third of the lease before it was stopped at the most.
-    assert!(after > ttl / 2 && after < ttl + TOLERANCE, "free after {after:?}");
+    // Renewals before the stop have only moved the deadline.
+    assert!(granted >= deadline, "free {:?} before the deadline", deadline.since(granted));
+    assert!(after < ttl + TOLERANCE, "free after {after:?}");
     holder.resume();
     let counts = holder.expect_line("lost");
     assert_eq!(counts[0], "0", "work was polled after the deadline");
@@ -142,10 +145,12 @@ async fn a_withdrawn_waiter_leaves_no_transaction_on_the_server(database: &TestD
         let dropped = tokio::time::timeout(wait, there.lock("n").shared().acquire()).await;
         assert!(dropped.is_err());
     }
+    assert!(there.close(TIMEOUT).await, "all are withdrawn");
     database.wait_for_transactions(1, "the holder alone is left").await;
     guard.release().await.unwrap();
     database.wait_for_transactions(0, "no waiter was granted the lock").await;
-    assert_eq!(database.count_names().await, 0);
+    // A withdrawal that has ended its session by force deletes the rows in the background.
+    clock::until("the rows are deleted", async || database.count_names().await == 0).await;
 }
 
 async fn a_killed_waiter_delays_no_other_waiter(database: &TestDatabase) {
@@ -171,14 +176,15 @@ async fn a_stopped_waiter_keeps_a_granted_lock_for_its_queue_lease(database: &Te
     waiter.expect_line("ready");
     database.wait_for_blocked(1).await;
     waiter.stop();
+    let before = now();
     guard.release().await.unwrap();
     // The server has granted the lock to the stopped waiter.
     database.wait_for_blocked(0).await;
     let began = now();
     let guard = locks.lock("n").wait(TIMEOUT).acquire().await.unwrap();
-    let after = now().since(began);
+    let (after_release, after) = (now().since(before), now().since(began));
     println!("a stopped waiter kept the lock for {after:?}");
-    assert!(after > queue_lease / 2, "the stopped waiter was never granted the lock: {after:?}");
+    assert!(after_release > queue_lease / 2, "the stopped waiter was never granted it: {after_release:?}");
     assert!(after < queue_lease + TOLERANCE, "free after {after:?}");
     waiter.resume();
     // It does not report the expired grant, and waits again.
@@ -262,10 +268,10 @@ async fn cycles_leave_no_row_no_transaction_and_few_connections(database: &TestD
     }
     let again = locks.clone();
     assert!(again.close(TIMEOUT).await);
-    assert_eq!((database.count_names().await, database.count_transactions().await), (0, 0));
-    // Those of the locks, and four more.
-    let connections = database.count_connections().await;
-    assert!(connections <= 6 + 4, "{connections} connections");
+    database.wait_for_transactions(0, "all have left").await;
+    clock::until("the rows are deleted", async || database.count_names().await == 0).await;
+    // Those of the locks, and four more. The server may not have noticed yet that another one was closed.
+    clock::until("at most ten are connected", async || database.count_connections().await <= 6 + 4).await;
     drop(locks);
     database.wait_for_transactions(0, "nothing is left").await;
 }
@@ -280,8 +286,12 @@ async fn rows_of_dead_holders_are_deleted_when_a_store_is_opened(database: &Test
     dead.iter_mut().for_each(|dead| assert!(!dead.kill().success()));
     database.wait_for_transactions(1, "the dead holders are gone").await;
     assert_eq!(database.count_names().await, 4, "the dead holders have left rows");
-    drop(database.open(LONG_TTL).await);
-    assert_eq!(database.count_names().await, 1, "only the rows in use are left");
+    // A server may show a dead session for a moment after the end of its transaction.
+    clock::until("only the rows in use are left", async || {
+        drop(database.open(LONG_TTL).await);
+        database.count_names().await == 1
+    })
+    .await;
     assert!(held.is_held());
     held.release().await.unwrap();
     assert_eq!(database.count_names().await, 0);
@@ -297,29 +307,28 @@ async fn rows_in_use_when_their_hold_ends_are_deleted_later(database: &TestDatab
     assert_eq!(database.kill_sessions().await, 1);
     database.wait_for_transactions(0, "the holder's connection is closed").await;
     let release = async {
-        database.wait_for_transactions(1, "the rows are in use").await;
         assert_eq!(guard.release().await.unwrap_err().lost(), Some(&LostReason::SessionEnded));
-        // That of the deletion, which the rows in use refuse, may not have ended.
-        assert_ne!(database.count_transactions().await, 0, "the release took longer than the transaction");
+        assert_ne!(database.count_names().await, 0, "the rows were deleted in use");
     };
-    tokio::join!(database.use_rows(Duration::from_millis(1500)), release);
+    database.use_rows_during(release).await;
     clock::until("the rows are deleted", async || database.count_names().await == 0).await;
 }
 
 /// Each lock is a separate transaction, so the database detects no deadlock: the timeouts of the waiters end it.
 async fn locks_acquired_in_opposite_orders_end_by_the_timeout(database: &TestDatabase) {
     let locks = database.open(LONG_TTL).await;
+    let both_hold = &Barrier::new(2);
     let acquire_both = |first: &'static str, second: &'static str, wait: u64| {
         let locks = locks.clone();
         async move {
-            let held = locks.lock(first).acquire().await?;
-            pause(Duration::from_millis(100)).await;
+            let held = locks.lock(first).acquire().await.unwrap();
+            both_hold.wait().await;
             let second = locks.lock(second).wait(Duration::from_millis(wait)).acquire().await?;
             second.release().await?;
             held.release().await
         }
     };
-    let (short_wait, long_wait) = tokio::join!(acquire_both("a", "b", 400), acquire_both("b", "a", 10_000));
+    let (short_wait, long_wait) = tokio::join!(acquire_both("a", "b", 2000), acquire_both("b", "a", 20_000));
     let refused = short_wait.unwrap_err();
     assert!(matches!(refused, Error::NotAcquired { reason: NotAcquired::TimedOut { .. }, .. }), "{refused}");
     // It has released its lock, so the other one continues.
@@ -346,8 +355,8 @@ async fn more_locks_than_connections_is_an_error(database: &TestDatabase) {
 }
 
 async fn holds_left_to_expire_return_their_connections(database: &TestDatabase) {
-    let locks = database.open("&polylock.ttl=1s&polylock.connections=2").await;
-    for round in 0..3 {
+    let locks = database.open("&polylock.ttl=3s&polylock.connections=2").await;
+    for round in 0..2 {
         for name in ["a", "b"] {
             locks.lock(format!("{name}{round}")).acquire().await.unwrap().leave_to_expire().unwrap();
         }
@@ -367,13 +376,15 @@ async fn locks_exclude_under_a_mixed_load(database: &TestDatabase) {
     assert_eq!((outcome.failures, outcome.losses), (0, 0));
     println!("{} sections", outcome.sections.len());
     assert!(outcome.sections.len() > 300, "{} sections", outcome.sections.len());
-    assert_eq!((database.count_names().await, database.count_transactions().await), (0, 0));
+    database.wait_for_transactions(0, "all have left").await;
+    // A release that has met a deadlock of the deletions deletes the rows in the background.
+    clock::until("the rows are deleted", async || database.count_names().await == 0).await;
 }
 
 /// A holder with a closed connection detects the loss at its next renewal, when the lock may have another holder. Fencing tokens
 /// cover that: none is smaller than one that was drawn before.
 async fn connections_closed_under_load_return_no_smaller_token(database: &TestDatabase) {
-    let outcome = Load { duration: Duration::from_secs(5), ..Load::default() }
+    let outcome = Load { duration: Duration::from_secs(5), min_holds: 100, ..Load::default() }
         .run(&database.url_with("&polylock.ttl=3s&polylock.connections=20"), async {
             let mut ended = 0;
             for _ in 0..60 {

@@ -18,7 +18,7 @@ use super::{LONG_TTL, TestDatabase, test_database::connection};
 async fn locks_exclude_under_foreign_settings() {
     let server = postgres::start(&[
         "default_transaction_isolation=serializable",
-        "statement_timeout=300ms",
+        "statement_timeout=2s",
         "lock_timeout=100ms",
         "idle_in_transaction_session_timeout=200ms",
         "standard_conforming_strings=off",
@@ -30,7 +30,8 @@ async fn locks_exclude_under_foreign_settings() {
     let guard = locks.lock("n").acquire().await.unwrap();
     let waiting = tokio::spawn(locks.lock("n").acquire());
     database.wait_for_blocked(1).await;
-    pause(Duration::from_secs(1)).await;
+    // Longer than the limits, of which the first one also applies to the queries of this test.
+    pause(Duration::from_secs(3)).await;
     database.wait_for_blocked(1).await;
     assert!(guard.is_held() && !waiting.is_finished());
     guard.release().await.unwrap();
@@ -51,7 +52,7 @@ async fn locks_exclude_behind_a_pooler_in_transaction_mode() {
     assert_eq!((outcome.failures, outcome.losses), (0, 0));
     let locks = database.open(LONG_TTL).await;
     let guard = locks.lock("n").acquire().await.unwrap();
-    let refused = locks.lock("n").wait(Duration::from_millis(300)).acquire().await.unwrap_err();
+    let refused = locks.lock("n").wait(Duration::from_secs(2)).acquire().await.unwrap_err();
     assert!(refused.is_not_acquired(), "{refused}");
     database.wait_for_transactions(1, "the withdrawn waiter is gone").await;
     guard.release().await.unwrap();

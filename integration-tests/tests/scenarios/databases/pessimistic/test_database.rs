@@ -79,18 +79,23 @@ impl TestDatabase {
         self.number(&format!("SELECT count(*) FROM {}_rows WHERE part = 1", self.table)).await
     }
 
-    /// Locks the rows of all names against deletion for this time.
-    pub(crate) async fn use_rows(&self, time: Duration) {
-        let (table, seconds) = (&self.table, time.as_secs_f64());
-        let sql = match self.kind {
-            Kind::Postgres => format!(
-                "SELECT count(pg_sleep({seconds})) FROM (SELECT FROM {table}_rows WHERE part = 0 FOR SHARE) AS used"
-            ),
-            Kind::MariaDb => {
-                format!("SELECT sleep({seconds}) FROM {table}_rows WHERE part = 0 LOCK IN SHARE MODE")
+    /// Locks the rows of all names against deletion until `work` has ended.
+    pub(crate) async fn use_rows_during(&self, work: impl Future<Output = ()>) {
+        let begin = |lock: &str| format!("BEGIN; SELECT part FROM {}_rows WHERE part = 0 {lock}", self.table);
+        match self.kind {
+            Kind::Postgres => {
+                let mut user = PgConnection::connect(&self.server).await.unwrap();
+                user.execute(sqlx::raw_sql(AssertSqlSafe(begin("FOR SHARE")))).await.unwrap();
+                work.await;
+                user.execute(sqlx::raw_sql("COMMIT")).await.unwrap();
             }
-        };
-        self.number(&sql).await;
+            Kind::MariaDb => {
+                let mut user = MySqlConnection::connect(&self.server).await.unwrap();
+                user.execute(sqlx::raw_sql(AssertSqlSafe(begin("LOCK IN SHARE MODE")))).await.unwrap();
+                work.await;
+                user.execute(sqlx::raw_sql("COMMIT")).await.unwrap();
+            }
+        }
     }
 
     /// Returns the number of open transactions that hold a lock or wait for one.
@@ -203,9 +208,9 @@ impl TestDatabase {
         clock::until("so many wait", async || blocked().await == waiting).await;
     }
 
-    /// Waits until this number of transactions is open, for much less than a lease or the server's own timeouts.
+    /// Waits until this number of transactions is open, for less than the server's own timeouts.
     pub(crate) async fn wait_for_transactions(&self, transactions: i64, what: &str) {
-        let until = clock::now() + Duration::from_secs(3);
+        let until = clock::now() + Duration::from_secs(6);
         while self.count_transactions().await != transactions {
             assert!(clock::now() < until, "{what}: {} transactions", self.count_transactions().await);
             clock::pause(Duration::from_millis(1)).await;
