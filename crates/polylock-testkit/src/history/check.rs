@@ -152,14 +152,17 @@ pub fn token_regressions(sections: &[Section]) -> Vec<Violation> {
         // The greatest token of each mode so far.
         let mut greatest: [Option<&Section>; 6] = [None; 6];
         let mut by_conflict = HashMap::new();
+        let mut earlier = granted.iter().copied().peekable();
         for section in &granted {
-            let first = conflicting(section.mode, &greatest)
-                .find(|first| first.acquired < section.acquired && !grows(first.token, section.token));
-            by_conflict.extend(first.map(|first| (std::ptr::from_ref(*section), first)));
-            let slot = &mut greatest[section.mode as usize];
-            if slot.is_none_or(|greatest| greatest.token < section.token) {
-                *slot = Some(section);
+            // Equal times prove no order.
+            while let Some(before) = earlier.next_if(|before| before.acquired < section.acquired) {
+                let slot = &mut greatest[before.mode as usize];
+                if slot.is_none_or(|greatest| greatest.token < before.token) {
+                    *slot = Some(before);
+                }
             }
+            let first = conflicting(section.mode, &greatest).find(|first| !grows(first.token, section.token));
+            by_conflict.extend(first.map(|first| (std::ptr::from_ref(*section), first)));
         }
         lock.sort_by_key(|section| section.invoked);
         let mut granted = granted.into_iter().peekable();

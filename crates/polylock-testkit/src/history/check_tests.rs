@@ -132,6 +132,15 @@ fn conflicting_holds_prove_their_order_even_if_invoked_at_the_same_time() {
 }
 
 #[test]
+fn a_grant_at_the_same_time_hides_no_smaller_token() {
+    let section = |acquiring, token, mode| Section::new("n", "c", mode, acquiring).token(token);
+    let first = section(0..17, 2, Mode::Shared);
+    let hides = section(32..35, 24, Mode::Shared);
+    let smaller = section(17..35, 1, Mode::Exclusive);
+    assert_eq!(token_regressions(&[first, hides, smaller]).len(), 1);
+}
+
+#[test]
 fn a_hold_that_outlives_its_deadline_is_found() {
     let base = Section::new("a", "1", Mode::Exclusive, 0..10).deadline(1_000);
     let rules = Rules { tolerance: Duration::from_nanos(50) };
