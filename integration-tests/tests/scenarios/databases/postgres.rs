@@ -231,8 +231,10 @@ async fn locks_exclude_behind_a_pooler_in_transaction_mode() {
     assert_eq!((outcome.failures, outcome.losses), (0, 0));
     // A statement that its client has given up may still run.
     let sql = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'";
-    clock::until("none is left in a session", async || number(&mut connection(&server).await, sql).await == 0)
-        .await;
+    clock::until("none is left in a session", async || {
+        number(&mut connection(&server).await, sql).await == 0
+    })
+    .await;
 
     // Notifications do not come through, and can be fetched past it.
     let direct: String = server.url().bytes().map(|byte| format!("%{byte:02x}")).collect();

@@ -20,7 +20,7 @@ fn order() -> BreakOrder {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_claim_that_is_repeated_does_not_extend_a_marked_hold() {
-    const TTL: Duration = Duration::from_secs(2);
+    const TTL: Duration = Duration::from_secs(6);
     let server = redis::start(&[]).unwrap();
     let namespace = Namespace::on(&server).await;
     let store = connect(Config::new(&namespace.url).unwrap()).await.unwrap();
@@ -60,16 +60,16 @@ async fn the_notice_of_a_break_by_force_expires_with_the_lease() {
     let namespace = Namespace::on(&server).await;
     let locks = namespace.locks().await;
     let notices = async || namespace.query::<usize>(command("HLEN").arg(namespace.key("b:n"))).await;
-    for _ in 0..20 {
+    for _ in 0..14 {
         // Left to expire, as if the clients had died.
-        locks.lock("n").ttl(Duration::from_millis(300)).acquire().await.unwrap().leave_to_expire().unwrap();
+        locks.lock("n").ttl(Duration::from_secs(3)).acquire().await.unwrap().leave_to_expire().unwrap();
         assert_eq!(locks.break_lock("n").force().await.unwrap().len(), 1);
-        pause(Duration::from_millis(100)).await;
+        pause(Duration::from_millis(500)).await;
     }
     let kept = notices().await;
     assert!((1..=10).contains(&kept), "{kept}: those whose leases have expired are removed");
     let expires: i64 = namespace.query(command("PTTL").arg(namespace.key("b:n"))).await;
-    assert!(expires > 0 && expires <= 1300, "{expires}");
+    assert!(expires > 0 && expires <= 4000, "{expires}");
     clock::until("they expire", async || notices().await == 0).await;
 }
 

@@ -72,7 +72,7 @@ impl StreamingCredentialsProvider for Vault {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn credentials_can_change_while_locks_are_held() {
-    const TTL: Duration = Duration::from_secs(2);
+    const TTL: Duration = Duration::from_secs(6);
     let server = redis::start(&[]).unwrap();
     let namespace = Namespace::on(&server).await;
     namespace.query::<()>(&command("ACL SETUSER app on >first ~* &* +@all")).await;

@@ -26,7 +26,9 @@ async fn repeatedly_killed_connections_break_no_guarantee() {
     let outcome = contention_load()
         .run(&namespace.url, async {
             let (until, mut killed) = (now() + Duration::from_secs(3), 0);
-            while now() < until {
+            // A busy machine is given more time.
+            let latest = until + Duration::from_secs(6);
+            while now() < until || killed <= 100 && now() < latest {
                 killed += namespace.query::<u64>(&command("CLIENT KILL TYPE pubsub")).await;
                 pause(Duration::from_millis(50)).await;
             }
@@ -54,6 +56,7 @@ async fn network_faults_break_no_guarantee() {
     let outcome = load
         .run(&url, async {
             let until = now() + Duration::from_secs(5);
+            let latest = until + Duration::from_secs(10);
             for fault in (0..7).cycle() {
                 match fault {
                     0 => drop(proxy.cut(End::Reset)),
@@ -67,7 +70,8 @@ async fn network_faults_break_no_guarantee() {
                     _ => unreachable!("there are seven"),
                 }
                 pause(Duration::from_millis(if fault % 2 == 0 { 150 } else { 30 })).await;
-                if now() > until {
+                // A busy machine is given more time for the resets.
+                if now() > until && proxy.counts().resets_before_reply > 2 || now() > latest {
                     break;
                 }
                 proxy.set_both(Flow::Pass);
@@ -98,9 +102,10 @@ async fn an_acquisition_costs_a_constant_number_of_commands() {
     );
     assert!(acquisitions > 500 && each <= 3.0, "{each:.2}");
     let flow = Summary::of(&outcome.sections);
-    // Grants are in turn: only the first clients of the first and the last round have one more.
+    // Grants are in turn: only the first clients of the first and the last round have one more. A thread that a busy machine delays misses
+    // some rounds. In random order the range would be larger.
     let (least, most) = flow.share_range();
-    assert!(most - least <= 3, "{flow}");
+    assert!(most - least <= 3 + most / 4, "{flow}");
     namespace.assert_clean().await;
 }
 

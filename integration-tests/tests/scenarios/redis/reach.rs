@@ -125,7 +125,7 @@ async fn a_high_latency_is_tolerated() {
     };
     tokio::join!(
         // This round trip is within the default timeouts ...
-        far(Duration::from_millis(80), ""),
+        far(Duration::from_millis(50), ""),
         // ... and this one requires longer timeouts.
         far(Duration::from_millis(300), "&polylock.connect_timeout=10s&polylock.operation_timeout=3s"),
     );

@@ -82,7 +82,7 @@ async fn a_node_of_a_cluster_is_refused_unless_allowed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_server_reports_that_and_keeps_its_locks() {
-    const TTL: Duration = Duration::from_secs(1);
+    const TTL: Duration = Duration::from_secs(6);
     let server = redis::start(&[]).unwrap();
     let namespace = Namespace::on(&server).await;
     let locks = namespace.locks().await;

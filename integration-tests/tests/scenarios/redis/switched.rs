@@ -35,7 +35,9 @@ impl Setup {
         ];
         let proxy = Proxy::to(former.port());
         // The manual clock prevents take-overs by the I/O thread.
-        let locks = Locks::builder(&proxy.url(&namespaces[0].url)).clock(Arc::new(ManualClock::new()));
+        // A connection that is only slow is not replaced by one to the second server.
+        let url = format!("{}&polylock.operation_timeout=10s", proxy.url(&namespaces[0].url));
+        let locks = Locks::builder(&url).clock(Arc::new(ManualClock::new()));
         let locks = locks.connect().await.unwrap();
         warm_up(&locks, &proxy).await;
         proxy.redirect_to(([127, 0, 0, 1], present.port()).into());

@@ -6,7 +6,7 @@ use redis::Script;
 use super::setup::Setup;
 
 /// Far more commands than a server executes within the time limit of one command.
-const MANY: usize = 3000;
+const MANY: usize = 9000;
 
 /// Votes in the store's format, of unknown requests.
 const VOTES: &str = "
@@ -18,7 +18,8 @@ const VOTES: &str = "
 #[tokio::test(flavor = "multi_thread")]
 async fn a_list_of_thousands_of_locks_is_complete() {
     let setup = Setup::private_direct(3);
-    let locks = polylock::Locks::connect(&setup.direct_url("polylock.restart=trust")).await.unwrap();
+    let options = "polylock.restart=trust&polylock.operation_timeout=600ms";
+    let locks = polylock::Locks::connect(&setup.direct_url(options)).await.unwrap();
     for node in &setup.nodes {
         let mut node = redis::Client::open(node.url()).unwrap().get_connection().unwrap();
         Script::new(VOTES).key("{polylock}:r:n").arg(MANY).invoke::<()>(&mut node).unwrap();

@@ -3,15 +3,18 @@
 use std::{
     io::Write as _,
     process::{Command, Stdio},
+    sync::Arc,
     time::Duration,
 };
 
-use polylock::LostReason;
+use futures_util::future::join_all;
+use polylock::{Locks, LostReason};
 use polylock_integration_tests::{
     cargo,
     clock::{self, now, pause},
     proxy::{Direction, Flow},
 };
+use polylock_testkit::ManualClock;
 
 use super::setup::Setup;
 
@@ -38,17 +41,22 @@ async fn a_server_without_a_vote_confirms_no_release() {
 /// Node 2 is unreachable when the lock is acquired, and a renewal gives it a vote.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restored_vote_is_withdrawn() {
-    for _ in 0..5 {
+    let rounds = (0..5).map(|_| async {
         let setup = Setup::shared(3);
-        let locks = setup.open("&polylock.ttl=1200ms").await;
+        // The rest of the lease is longer than the time for which the last line waits.
+        let locks = setup.open("&polylock.ttl=6s&polylock.operation_timeout=1s").await;
         setup.disconnect(2);
         let guard = locks.lock("n").acquire().await.unwrap();
         setup.wait_for_votes(&[1, 1, 0]).await;
         setup.reconnect(2);
+        // A renewal restores the vote of a server that replies before the majority is complete.
+        setup.proxies[0].set(Direction::ToClient, Flow::Delay(Duration::from_millis(100)));
         setup.wait_for_votes(&[1; 3]).await;
+        setup.proxies[0].set(Direction::ToClient, Flow::Pass);
         guard.release().await.unwrap();
         setup.wait_until_free().await;
-    }
+    });
+    join_all(rounds).await;
 }
 
 /// 1. The release removes the vote of one of the two servers that have one; the other one does not reply.
@@ -74,11 +82,13 @@ async fn a_retried_release_is_not_a_loss() {
     setup.wait_until_free().await;
 }
 
-/// Most of the votes are gone: another request may have been granted the lock.
+/// Most of the votes are gone: another request may have been granted the lock. Only the first attempt can report that. So the clock of the
+/// deadlines stands still, and the I/O thread does not take the release over.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_release_without_a_majority_of_votes_reports_the_loss() {
     let setup = Setup::shared(5);
-    let locks = setup.open("&polylock.ttl=20s").await;
+    let url = setup.url("&polylock.ttl=20s&polylock.operation_timeout=4s");
+    let locks = Locks::builder(&url).clock(Arc::new(ManualClock::new())).connect().await.unwrap();
     for (gone, lost) in [(2, false), (3, true)] {
         let guard = locks.lock("n").acquire().await.unwrap();
         setup.wait_for_votes(&[1; 5]).await;
@@ -100,7 +110,8 @@ async fn the_command_line_warns_of_an_unconfirmed_release_and_retries_it() {
     let setup = Setup::private(3, &[]);
     tokio::task::block_in_place(|| setup.nodes[2].kill());
     let mut run = Command::new(cargo::polylock());
-    run.args(["-S", &setup.url("&polylock.ttl=10s"), "run", "n", "--", "sh", "-c", "echo runs; read line"]);
+    let url = setup.url("&polylock.ttl=10s&polylock.operation_timeout=2s");
+    run.args(["-S", &url, "run", "n", "--", "sh", "-c", "echo runs; read line"]);
     run.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut run = run.spawn().unwrap();
     clock::until("it is held", || async { setup.votes_of(&[0, 1]).await == [1, 1] }).await;

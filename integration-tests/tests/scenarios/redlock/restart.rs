@@ -14,7 +14,7 @@ use polylock_integration_tests::{
 use polylock_redis::redlock;
 use polylock_testkit::history::{self, Recorder};
 
-use super::setup::{Setup, config};
+use super::setup::{PATIENT, Setup, config};
 
 /// The votes of a server that has lost its data do not count for three seconds.
 const DELAY: &str = "&polylock.max_ttl=2s&polylock.ttl=1s";
@@ -29,7 +29,10 @@ async fn the_votes_of_new_servers_count_after_a_delay_that_the_error_states() {
     let setup = Setup::private(3, &[]);
     let began = now();
     // The delay is not an outage.
-    let url = setup.url_without_trust(&format!("{DELAY}&polylock.outage=100ms"));
+    // A busy machine delays a server for less than the timeout, a fifth of the lease.
+    let url = setup.url_without_trust(
+        "&polylock.max_ttl=5s&polylock.ttl=5s&polylock.operation_timeout=1s&polylock.outage=100ms",
+    );
     let locks = Locks::connect(&url).await.unwrap();
     let error = locks.lock("n").try_acquire().await.expect_err("they may have forgotten");
     let text = describe(&error).1;
@@ -37,16 +40,17 @@ async fn the_votes_of_new_servers_count_after_a_delay_that_the_error_states() {
     // Two of three are too many; the reply of the third does not matter.
     let new = (0..3).filter(|node| text.contains(&setup.address(*node))).count();
     assert!(new >= 2 && text.contains("servers are new or have lost their data"), "{text}");
-    assert!(text.contains("their votes count in 3s") && text.contains("polylock admit"), "{text}");
+    let states_delay = (4..=6).any(|left| text.contains(&format!("their votes count in {left}s")));
+    assert!(states_delay && text.contains("polylock admit"), "{text}");
     assert!(!text.contains("no reply"), "{text}");
     setup.wait_until_free().await;
 
-    let error = locks.lock("n").wait(Duration::from_millis(300)).acquire().await.expect_err("too short");
-    assert!(error.retry_after().is_some_and(|left| left < Duration::from_secs(3)), "{error:?}");
+    let error = locks.lock("n").wait(Duration::from_secs(2)).acquire().await.expect_err("too short");
+    assert!(error.retry_after().is_some_and(|left| left < Duration::from_secs(6)), "{error:?}");
     let guard = locks.lock("n").acquire().await.unwrap();
     let took = now().since(began);
     println!("{text}\nafter {took:?}");
-    assert!(took > Duration::from_secs(3) && took < Duration::from_secs(8), "{took:?}");
+    assert!(took > Duration::from_secs(6) && took < Duration::from_secs(11), "{took:?}");
     guard.release().await.unwrap();
     setup.wait_until_free().await;
     // From now on they count for all clients, at once.
@@ -57,7 +61,7 @@ async fn the_votes_of_new_servers_count_after_a_delay_that_the_error_states() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operator_ends_the_delay_of_new_servers_but_not_while_a_lock_is_held() {
     let setup = Setup::private(3, &[]);
-    let url = setup.url_without_trust("&polylock.max_ttl=60s");
+    let url = setup.url_without_trust(&format!("&polylock.max_ttl=60s{PATIENT}"));
     let addresses: Vec<String> = (0..3).map(|node| setup.address(node)).collect();
     assert_eq!(setup.admit(&url).await, addresses);
     assert_eq!(setup.admit(&url).await, [""; 0], "they count already");
@@ -75,7 +79,7 @@ async fn an_operator_ends_the_delay_of_new_servers_but_not_while_a_lock_is_held(
 #[tokio::test(flavor = "multi_thread")]
 async fn the_command_line_admits_new_servers_once() {
     let setup = Setup::private(3, &[]);
-    let url = setup.url_without_trust("&polylock.max_ttl=60s");
+    let url = setup.url_without_trust(&format!("&polylock.max_ttl=60s{PATIENT}"));
     let admit = |format: &'static [&'static str]| {
         let mut polylock = std::process::Command::new(cargo::polylock());
         polylock.args(["-S", &url, "admit", "--yes"]).args(format);
@@ -104,10 +108,11 @@ async fn the_command_line_admits_new_servers_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_that_end_early_leave_the_time_that_they_have_observed() {
     let setup = Setup::private(3, &[]);
-    let url = setup.url_without_trust("&polylock.max_ttl=5s&polylock.ttl=5s");
+    let timeout = "&polylock.operation_timeout=1s";
+    let url = setup.url_without_trust(&format!("&polylock.max_ttl=5s&polylock.ttl=5s{timeout}"));
     for _ in 0..2 {
         let locks = Locks::connect(&url).await.unwrap();
-        let error = locks.lock("n").wait(Duration::from_secs(2)).acquire().await.expect_err("too short");
+        let error = locks.lock("n").wait(Duration::from_secs(3)).acquire().await.expect_err("too short");
         assert!(error.retry_after().is_some(), "{error:?}");
     }
     let began = now();
@@ -147,10 +152,10 @@ enum Loss {
 }
 
 /// A holds by the votes of two of three servers. One of them loses its data, and B gets its vote and that of the third. Returns the
-/// violations.
-async fn after_a_loss(loss: Loss, more: &str) -> Vec<history::Violation> {
+/// violations. `ttl` is the longest lease.
+async fn after_a_loss(loss: Loss, ttl: &str, more: &str) -> Vec<history::Violation> {
     let setup = Setup::private(3, &[]);
-    let url = setup.url_without_trust(&format!("&polylock.ttl=2s&polylock.max_ttl=2s{more}"));
+    let url = setup.url_without_trust(&format!("&polylock.ttl={ttl}&polylock.max_ttl={ttl}{more}"));
     setup.admit(&url).await;
     let (a, b) = (Locks::connect(&url).await.unwrap(), Locks::connect(&url).await.unwrap());
     let recorder = Recorder::new();
@@ -182,14 +187,17 @@ async fn after_a_loss(loss: Loss, more: &str) -> Vec<history::Violation> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_has_lost_its_votes_elects_no_second_holder() {
-    let (restart, flush) = tokio::join!(after_a_loss(Loss::Restart, ""), after_a_loss(Loss::Flush, ""));
+    let (restart, flush) =
+        tokio::join!(after_a_loss(Loss::Restart, "2s", ""), after_a_loss(Loss::Flush, "2s", ""));
     assert_eq!((restart, flush), (Vec::new(), Vec::new()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn planted_trust_in_servers_that_forget_is_detected() {
     let trust = "&polylock.restart=trust";
-    let (restart, flush) = tokio::join!(after_a_loss(Loss::Restart, trust), after_a_loss(Loss::Flush, trust));
+    // A asks first after a third of its lease: B is granted the lock before, even on a busy machine.
+    let (restart, flush) =
+        tokio::join!(after_a_loss(Loss::Restart, "24s", trust), after_a_loss(Loss::Flush, "24s", trust));
     assert_eq!((restart.len(), flush.len()), (1, 1), "the checker finds nothing");
 }
 
@@ -201,7 +209,7 @@ async fn the_delay_does_not_count_from_the_sending_of_a_late_command() {
     let setup = Setup::private(3, &[]);
     let url = |setup: &Setup| {
         let timeouts = "&polylock.connect_timeout=10s&polylock.operation_timeout=8s";
-        setup.url_without_trust(&format!("&polylock.ttl=2s&polylock.max_ttl=2s{timeouts}"))
+        setup.url_without_trust(&format!("&polylock.ttl=4s&polylock.max_ttl=4s{timeouts}"))
     };
     setup.admit(&url(&setup)).await;
     let route_of_a = setup.other_route();
@@ -211,7 +219,7 @@ async fn the_delay_does_not_count_from_the_sending_of_a_late_command() {
     let guard = a.lock("n").acquire().await.unwrap();
     let hold = attempt.acquired(&guard);
     for proxy in &setup.proxies {
-        proxy.fault_next(["EVALSHA"], RequestFault::Delay(Duration::from_millis(2600)));
+        proxy.fault_next(["EVALSHA"], RequestFault::Delay(Duration::from_millis(5200)));
     }
     let b = tokio::spawn({
         let url = url(&setup);
@@ -219,7 +227,7 @@ async fn the_delay_does_not_count_from_the_sending_of_a_late_command() {
     });
     clock::until("it is sent", || async { setup.proxies.iter().all(|proxy| proxy.counts().faulted > 0) })
         .await;
-    pause(Duration::from_millis(1700)).await;
+    pause(Duration::from_millis(3400)).await;
     guard.renewed().await.expect("it is held");
     for node in 0..3 {
         route_of_a.disconnect(node);
@@ -243,7 +251,7 @@ async fn the_delay_does_not_count_from_the_sending_of_a_late_command() {
 #[tokio::test(flavor = "multi_thread")]
 async fn durable_servers_keep_their_votes_over_a_restart_and_vote_at_once() {
     let setup = Setup::private(3, redis::DURABLE);
-    let url = setup.url_without_trust("&polylock.ttl=20s");
+    let url = setup.url_without_trust("&polylock.ttl=20s&polylock.operation_timeout=4s");
     setup.admit(&url).await;
     let (a, b) = (Locks::connect(&url).await.unwrap(), Locks::connect(&url).await.unwrap());
     let guard = a.lock("n").acquire().await.unwrap();
@@ -268,6 +276,16 @@ async fn a_server_that_was_not_durable_has_a_delay_after_its_restart() {
     setup.admit(&url).await;
     let locks = Locks::connect(&url).await.unwrap();
     acquire_and_release(&locks, "n").await;
+    // A majority was sufficient, and the others may be late.
+    clock::until("all have accepted a number", async || {
+        let mut number_keys = 0;
+        for node in 0..3 {
+            number_keys += setup.query::<usize>(node, &["EXISTS", &setup.key("n", "n")]).await;
+        }
+        number_keys == 3
+    })
+    .await;
+    setup.wait_until_free().await;
     for node in 1..3 {
         // Durable from now on.
         setup.query::<()>(node, &["CONFIG", "SET", "appendfsync", "always"]).await;

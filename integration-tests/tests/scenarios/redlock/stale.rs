@@ -5,15 +5,16 @@ use polylock_integration_tests::{
     proxy::{Direction, Flow},
 };
 
-use super::setup::Setup;
+use super::setup::{PATIENT, Setup};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn late_renewals_and_releases_do_not_affect_the_next_holder() {
     let setup = Setup::shared(5);
     let other = setup.other_route();
-    let (locks, others) = (setup.open("&polylock.ttl=1s").await, other.open("&polylock.ttl=3s").await);
+    let (locks, others) = (setup.open("&polylock.ttl=4s").await, other.open("&polylock.ttl=5s").await);
     let guard = locks.lock("n").acquire().await.unwrap();
     setup.wait_for_votes(&[1; 5]).await;
+    let former = setup.holders("n").await[0].clone();
     for proxy in &setup.proxies {
         proxy.set(Direction::ToServer, Flow::Hold);
     }
@@ -21,7 +22,11 @@ async fn late_renewals_and_releases_do_not_affect_the_next_holder() {
     assert!(!guard.is_held(), "lost before another request is granted");
     assert!(next.fencing_token() > guard.fencing_token());
     drop(guard);
-    other.wait_for_votes(&[1; 5]).await;
+    // The former votes do not expire at the same time.
+    clock::until("it has all votes", async || {
+        other.holders("n").await.iter().all(|holder| holder.is_some() && *holder != former)
+    })
+    .await;
     let mine = other.holders("n").await[0].clone();
     // Renewals and releases were sent, and releases again on new connections.
     let sent = || setup.proxies.iter().map(|proxy| proxy.counts().requests).sum::<u64>();
@@ -48,7 +53,7 @@ async fn a_late_withdrawal_does_not_affect_a_later_proposal() {
     let setup = Setup::shared(3);
     let locks = setup.open("").await;
     let other_route = setup.other_route();
-    let other = other_route.open("").await;
+    let other = other_route.open(PATIENT).await;
     setup.warm_up(&locks).await;
     let old: Vec<u64> = setup.proxies.iter().map(|proxy| proxy.counts().connections).collect();
     for proxy in &setup.proxies {

@@ -11,7 +11,7 @@ use polylock_integration_tests::{
     servers::redis::DURABLE,
 };
 
-use super::setup::Setup;
+use super::setup::{PATIENT, Setup};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tokens_grow_while_nodes_are_killed_and_restarted() {
@@ -89,10 +89,11 @@ async fn set_last_number(setup: &Setup, nodes: &[usize], name: &str, last: &str)
 #[tokio::test(flavor = "multi_thread")]
 async fn the_greater_number_of_a_server_that_replies_in_time_is_exceeded() {
     let setup = Setup::shared(3);
-    let locks = setup.open("").await;
+    let locks = setup.open(PATIENT).await;
     locks.lock("warm").acquire().await.unwrap().release().await.unwrap();
+    // Longer than a busy machine delays the reply of the third.
     for node in [0, 1] {
-        setup.proxies[node].set(Direction::ToClient, Flow::Delay(Duration::from_millis(60)));
+        setup.proxies[node].set(Direction::ToClient, Flow::Delay(Duration::from_millis(1500)));
     }
     let ahead = clock_us(&setup).await + 30_000_000;
     set_last_number(&setup, &[2], "n", &ahead.to_string()).await;
