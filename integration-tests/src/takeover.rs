@@ -112,8 +112,7 @@ impl Trial {
         let limit: &[&str] = if fault == Fault::MaxHold { &["--max-hold", "3s"] } else { &[] };
         // So the command is not stopped if a renewal is late on a busy machine.
         let grace = format!("{}ms", ttl.as_millis() / 4);
-        let run =
-            [&["run", "--ttl", &lease, "--grace", &grace], limit, &["x", "sh", "-c", script]].concat();
+        let run = [&["run", "--ttl", &lease, "--grace", &grace], limit, &["x", "sh", "-c", script]].concat();
         let first = polylock(&run);
         let file = |name| directory.path().join(name);
         until("signs of life", async || stamp(&file("life")).is_some() || file("ready").exists()).await;

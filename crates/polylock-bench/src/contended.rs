@@ -104,7 +104,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn all_tasks_take_part_until_the_end() {
-        let lasts = Duration::from_millis(300);
+        let lasts = Duration::from_secs(1);
         let sections = in_process(&[Locks::new(memory::connect())], 5, lasts).await.unwrap();
         let summary = Summary::of_correct(&sections).unwrap();
         assert_eq!(summary.shares.len(), 5);

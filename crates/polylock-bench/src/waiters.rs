@@ -164,7 +164,7 @@ fn inversions(arrivals: &[usize], served: &[usize]) -> usize {
     served.windows(2).filter(|pair| positions[pair[0]] > positions[pair[1]]).count()
 }
 
-/// Measures pairs on a free lock, ten a second, for `lasts`.
+/// Measures pairs on a free lock, ten a second, for `lasts`: at least one.
 ///
 /// # Errors
 /// If a pair fails.
@@ -182,13 +182,15 @@ pub async fn pairs(locks: &Locks, lasts: Duration) -> Result<Times> {
 
 async fn pairs_until_done(locks: Locks, is_done: Arc<AtomicBool>) -> polylock::Result<Times> {
     let mut times = Times::new();
-    while !is_done.load(Ordering::Relaxed) {
+    loop {
         let began = now();
         pair(&locks, FREE).await?;
         times.record_since(began);
         pause(PAIR_EVERY).await;
+        if is_done.load(Ordering::Relaxed) {
+            return Ok(times);
+        }
     }
-    Ok(times)
 }
 
 #[cfg(test)]

@@ -50,8 +50,8 @@ async fn waiters_are_served_in_order() {
 #[tokio::test]
 async fn a_hold_is_renewed_beyond_its_lease() {
     let locks = locks();
-    let guard = locks.lock("a").ttl(Duration::from_millis(60)).acquire().await.unwrap();
-    for _ in 0..5 {
+    let guard = locks.lock("a").ttl(Duration::from_millis(2400)).acquire().await.unwrap();
+    for _ in 0..4 {
         assert!(guard.renewed().await.is_some());
     }
     guard.ensure_held().unwrap();
@@ -60,7 +60,7 @@ async fn a_hold_is_renewed_beyond_its_lease() {
 #[tokio::test]
 async fn a_broken_lock_is_lost_and_its_work_is_stopped() {
     let locks = locks();
-    let guard = locks.lock("a").ttl(Duration::from_millis(300)).acquire().await.unwrap();
+    let guard = locks.lock("a").ttl(Duration::from_secs(3)).acquire().await.unwrap();
     let lost = guard.lost();
     let token = guard.fencing_token();
     assert_eq!(locks.break_lock("a").await.unwrap().len(), 1);
@@ -171,9 +171,9 @@ impl Backend for Delayed {
 
 #[tokio::test]
 async fn a_delay_that_the_store_states_is_not_an_outage() {
+    let began = SystemClock.now();
     // Ten times the limit for outages.
     let locks = Delayed::locks(Duration::from_millis(300));
-    let began = SystemClock.now();
     let guard = locks.lock("a").acquire().await.unwrap();
     let took = SystemClock.now().since(began);
     assert!(took >= Duration::from_millis(250) && took < Duration::from_secs(5), "{took:?}");
@@ -223,15 +223,15 @@ impl Backend for SessionStore {
 
 #[tokio::test]
 async fn a_release_after_a_delay_leaves_a_lease_of_that_delay() {
-    let (locks, delay) = (locks(), Duration::from_millis(400));
-    for ttl in [Duration::from_millis(50), Duration::from_secs(3600)] {
+    let (locks, delay) = (locks(), Duration::from_secs(4));
+    for ttl in [Duration::from_secs(2), Duration::from_secs(3600)] {
         let guard = locks.lock("a").ttl(ttl).acquire().await.unwrap();
         let began = SystemClock.now();
         guard.release_after(delay).await.unwrap();
         assert!(SystemClock.now().since(began) < delay / 2, "it need not wait");
         locks.lock("a").acquire().await.unwrap().release().await.unwrap();
         let free_after = SystemClock.now().since(began);
-        assert!(free_after >= delay && free_after < delay + Duration::from_secs(1), "{free_after:?}");
+        assert!(free_after >= delay && free_after < delay + Duration::from_secs(2), "{free_after:?}");
     }
 }
 
@@ -241,8 +241,8 @@ async fn a_release_after_a_delay_keeps_a_hold_that_would_end_with_the_process() 
     let mut capabilities = store.backend.capabilities().clone();
     capabilities.hold_lifetime = HoldLifetime::Session;
     let locks = Locks::new(Store::new(Arc::new(SessionStore(store, capabilities))));
-    let delay = Duration::from_millis(400);
-    let guard = locks.lock("a").ttl(Duration::from_millis(90)).acquire().await.unwrap();
+    let delay = Duration::from_secs(6);
+    let guard = locks.lock("a").ttl(Duration::from_secs(2)).acquire().await.unwrap();
     let began = SystemClock.now();
     let mut releasing = Box::pin(guard.release_after(delay));
     tokio::select! {

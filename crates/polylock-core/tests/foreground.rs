@@ -177,7 +177,7 @@ fn an_operation_dropped_by_its_runtime_is_rolled_back_or_completed() {
 async fn a_lock_whose_caller_is_not_polled_is_passed_on() {
     for reply in [Reply::Lost, Reply::NeverSent] {
         let (locks, connection) = locks(reply);
-        let mut unpolled = pin!(locks.lock("a").ttl(Duration::from_millis(900)).acquire());
+        let mut unpolled = pin!(locks.lock("a").ttl(Duration::from_millis(2400)).acquire());
         assert!(unpolled.as_mut().now_or_never().is_none());
         connection.set_reply(Reply::Delivered);
         let other = locks.lock("a").wait(Duration::from_secs(20)).acquire().await.unwrap();

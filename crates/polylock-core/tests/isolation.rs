@@ -24,8 +24,8 @@ use polylock_core::{
 };
 
 /// Several TTLs pass while something is blocked.
-const TTL: Duration = Duration::from_millis(300);
-const BLOCKED: Duration = Duration::from_secs(3);
+const TTL: Duration = Duration::from_secs(2);
+const BLOCKED: Duration = Duration::from_secs(6);
 
 /// The log, with a writer that can be blocked.
 #[derive(Clone, Default)]
@@ -128,7 +128,7 @@ async fn a_recorder_that_panics_or_blocks_in_every_call_loses_no_lock() {
     for blocks in [false, true] {
         let metrics = Arc::new(FaultyMetrics { blocks, called: AtomicU64::new(0) });
         let locks = Locks::builder(memory::connect()).metrics(metrics.clone()).build();
-        hold_for(&locks, "n", 5 * TTL).await;
+        hold_for(&locks, "n", 2 * TTL).await;
         assert!(locks.lock("n").try_acquire().await.unwrap().is_some(), "released");
         while metrics.called.load(Ordering::SeqCst) < 3 {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -164,14 +164,14 @@ async fn a_failed_watchdog_notifies_the_guard_and_releases_the_lock() {
     LazyLock::force(&LOG);
     let (store, clock) = (memory::connect(), Arc::new(FaultyClock::default()));
     let locks = Locks::builder(store.clone()).clock(clock.clone()).build();
-    let guard = locks.lock("n").ttl(Duration::from_secs(6)).acquire().await.unwrap();
+    let guard = locks.lock("n").ttl(Duration::from_secs(12)).acquire().await.unwrap();
     clock.0.store(true, Ordering::SeqCst);
-    let lost = tokio::time::timeout(Duration::from_secs(4), guard.lost()).await.expect("notified");
+    let lost = tokio::time::timeout(Duration::from_secs(6), guard.lost()).await.expect("notified");
     assert_eq!(lost, LostReason::WatchdogFailed);
     assert_eq!(guard.ensure_held().unwrap_err().lost(), Some(&LostReason::WatchdogFailed));
     logged(&["ERROR", "has failed", "a planted panic of the clock"]).await;
     let others = Locks::new(store);
-    let next = tokio::time::timeout(Duration::from_secs(2), others.lock("n").acquire()).await;
+    let next = tokio::time::timeout(Duration::from_secs(4), others.lock("n").acquire()).await;
     drop(next.expect("released before its lease has ended").unwrap());
 }
 

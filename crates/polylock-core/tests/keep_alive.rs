@@ -16,7 +16,7 @@ use polylock_core::{
 };
 use tokio::sync::watch;
 
-const TTL: Duration = Duration::from_millis(900);
+const TTL: Duration = Duration::from_millis(2400);
 
 fn locks(backend: Arc<dyn Backend>) -> Locks {
     Locks::new(Store::new(backend))
@@ -212,9 +212,19 @@ struct DelayedReplies {
 }
 
 impl DelayedReplies {
-    /// Waits until `count` of them were received; returns their times.
-    async fn received(&self, count: usize) -> Vec<Moment> {
-        self.received.subscribe().wait_for(|received| received.len() >= count).await.unwrap().clone()
+    /// Waits until `count` of them were received.
+    async fn received(&self, count: usize) {
+        self.received_after(Moment::default(), count).await;
+    }
+
+    /// Waits until `count` of them were received after `time`; returns their times.
+    async fn received_after(&self, time: Moment, count: usize) -> Vec<Moment> {
+        let later = |received: &Vec<Moment>| -> Vec<Moment> {
+            received.iter().copied().filter(|at| *at > time).collect()
+        };
+        let mut changes = self.received.subscribe();
+        let received = changes.wait_for(|received| later(received).len() >= count).await.unwrap();
+        later(&received)
     }
 }
 
@@ -237,7 +247,7 @@ impl KeepAlives for DelayedReplies {
 async fn replies_that_arrive_together_cause_no_burst_of_keep_alives() {
     const DELAYED: usize = 6;
     const LATER: usize = 5;
-    let lease = TTL / 3;
+    let lease = TTL / 2;
     let store = altered(DelayedReplies::default());
     let locks = locks(store.clone());
     let holder = locks.lock("a").ttl(100 * lease).acquire().await.unwrap();
@@ -245,10 +255,10 @@ async fn replies_that_arrive_together_cause_no_burst_of_keep_alives() {
     store.keep_alives.received(DELAYED).await;
     let ended = SystemClock.now();
     store.keep_alives.delivered.send_replace(true);
-    let received = store.keep_alives.received(DELAYED + LATER).await;
-    let took = received[DELAYED + LATER - 1].since(ended);
+    let took = store.keep_alives.received_after(ended, LATER).await[LATER - 1].since(ended);
     let (steady, count) = (lease / 3, u32::try_from(LATER).unwrap());
     assert!(took > steady * count / 2, "{LATER} keep-alives in {took:?}, one each {steady:?} expected");
     holder.release().await.unwrap();
-    waiter.await.unwrap().unwrap().release().await.unwrap();
+    // On a busy machine, its short lease may end before a release.
+    drop(waiter.await.unwrap().unwrap());
 }

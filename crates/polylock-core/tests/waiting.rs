@@ -13,7 +13,7 @@ use polylock_core::{
     SystemClock, Wake, memory,
 };
 
-const TTL: Duration = Duration::from_millis(900);
+const TTL: Duration = Duration::from_millis(2400);
 
 /// The in-memory store, which notifies no waiter.
 #[derive(Debug)]

@@ -155,7 +155,7 @@ impl Trial {
 
     /// Returns a lease that is short, but long enough for timely renewals on a busy machine.
     pub(crate) fn renewable(&self) -> Duration {
-        self.within_range(self.short().max(Duration::from_millis(1200)))
+        self.within_range(self.short().max(Duration::from_millis(2400)))
     }
 
     fn within_range(&self, ttl: Duration) -> Duration {
@@ -398,6 +398,31 @@ async fn pause() {
 /// Acquires a lock, which must succeed within [`timeout`].
 pub(crate) async fn acquired(lock: polylock_core::Lock) -> Guard {
     soon("acquire", lock.acquire()).await.unwrap_or_else(|error| panic!("acquire: {}", chain(&error)))
+}
+
+/// Acquires a lock while `clock` runs, so that a claim is retried that has failed on a busy machine.
+pub(crate) async fn acquired_by(clock: &ManualClock, lock: polylock_core::Lock) -> Guard {
+    while_running(clock, acquired(lock)).await
+}
+
+/// Awaits `future` while `clock` runs, so that an operation is retried that has failed on a busy machine.
+pub(crate) async fn while_running<T>(clock: &ManualClock, future: impl Future<Output = T>) -> T {
+    const STEP: Duration = Duration::from_millis(20);
+    let mut future = pin!(future);
+    loop {
+        tokio::select! {
+            biased;
+            output = &mut future => return output,
+            () = pass(STEP) => clock.advance(STEP),
+        }
+    }
+}
+
+/// Releases a lock that a busy machine may lose first, because its lease is short.
+pub(crate) async fn released_or_lost(guard: Guard) {
+    if let Err(error) = soon("release", guard.release()).await {
+        assert!(error.is_temporary() || error.lost().is_some(), "release: {}", chain(&error));
+    }
 }
 
 /// Releases a lock, which must succeed within [`timeout`].

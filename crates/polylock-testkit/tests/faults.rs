@@ -35,7 +35,7 @@ async fn until(condition: impl AsyncFn() -> bool) {
 /// The careless client drops its claim halfway, and sends its release at once.
 #[tokio::test]
 async fn overtaking_leaves_an_orphan_if_the_release_does_not_wait_for_the_claim() {
-    let (store, backend) = behind(|inner| Overtaking::new(inner, Duration::from_millis(20)));
+    let (store, backend) = behind(|inner| Overtaking::new(inner, Duration::from_secs(2)));
     let request = new_request();
     let claim = tokio::spawn({
         let (backend, request) = (backend.clone(), request.clone());

@@ -71,7 +71,7 @@ impl OwnServer for Planted {
 
 fn verdict(bug: Bug, case: &str) -> Result<Verdict, Failure> {
     // The shortest timeout that the sound twin below tolerates.
-    polylock_testkit::__set_timeout(Duration::from_secs(6));
+    polylock_testkit::__set_timeout(Duration::from_secs(8));
     check(case, &TargetFactory::new(move || async move { Planted::new(bug) }))
 }
 

@@ -1,11 +1,12 @@
 //! Concurrent increments of a number in a file: read, pause, write.
 
-use std::{fs, path::Path, time::Duration};
+use std::{fs, path::Path, sync::Arc, time::Duration};
 
 use polylock::{Locks, Mode};
 use polylock_bench::Summary;
 use polylock_integration_tests::{clock, history::read_all, load::turn, on_stores, stores::namespace};
 use polylock_testkit::history::{self, Recorder, Rules, Section};
+use tokio::sync::Barrier;
 
 use crate::{start_together, worker};
 
@@ -85,10 +86,14 @@ async fn sixty_four_tasks_lose_no_increment(store: &str) {
     fs::write(&file, "0").unwrap();
     let locks = Locks::connect(namespace.url()).await.unwrap();
     let recorder = Recorder::new();
+    let start = Arc::new(Barrier::new(TASKS));
     let tasks: Vec<_> = (0..TASKS)
         .map(|task| {
-            let (locks, recorder, file) = (locks.clone(), recorder.clone(), file.clone());
+            let (locks, recorder, file, start) =
+                (locks.clone(), recorder.clone(), file.clone(), start.clone());
             tokio::spawn(async move {
+                // No task is a turn ahead because it was spawned earlier.
+                start.wait().await;
                 for _ in 0..TIMES {
                     let attempt = recorder.invoke("number", task.to_string(), Mode::Exclusive);
                     let guard = locks.lock("number").acquire().await.unwrap();

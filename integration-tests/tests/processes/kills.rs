@@ -14,8 +14,11 @@ use polylock_integration_tests::{
 
 use crate::{SLACK, worker};
 
-const TTL: Duration = Duration::from_secs(1);
+const TTL: Duration = Duration::from_secs(2);
 const REPETITIONS: usize = 5;
+
+/// The time by which a busy machine may delay some of the repetitions.
+const BUSY: Duration = Duration::from_millis(1500);
 
 on_stores! {
     a_killed_holder_blocks_for_its_lease_at_most
@@ -45,6 +48,13 @@ fn holder(url: &str, name: &str) -> Process {
     holder
 }
 
+/// Fails unless these times are within `limit`. A busy machine may delay some of them, but not most.
+fn assert_within(limit: Duration, mut times: Vec<Duration>) {
+    times.sort_unstable();
+    assert!(times[times.len() / 2] < limit, "{times:?}, the limit is {limit:?}");
+    assert!(times.iter().all(|took| *took < limit + BUSY), "{times:?}, the limit is {limit:?}");
+}
+
 /// Returns the time until the lock is granted; `None` if it is not granted within `limit`.
 async fn time_until_free(locks: &Locks, name: &str, limit: Duration) -> Option<Duration> {
     let began = now();
@@ -58,20 +68,21 @@ async fn a_killed_holder_blocks_for_its_lease_at_most(store: &str) {
     let namespace = namespace(store).await;
     let (url, ttl) = with_short_lease(&namespace);
     let locks = open(&url).await;
+    // The blob service does not report the remaining lease, so a waiter polls once a second.
+    let late = if store == "azure" { SLACK + QueuePosition::MAX_RECHECK } else { SLACK };
+    let mut times = Vec::new();
     for repetition in 0..namespace.times(REPETITIONS) {
         let name = format!("killed/{repetition}");
         let mut holder = holder(&url, &name);
         // Before or after the first renewal of its lease.
-        assert!(holder.next_line(Duration::from_millis(150) * u32::try_from(repetition).unwrap()).is_none());
+        assert!(holder.next_line(ttl / 8 * u32::try_from(repetition).unwrap()).is_none());
         holder.kill();
-        // The blob service does not report the remaining lease, so a waiter polls once a second.
-        let late = if store == "azure" { SLACK + QueuePosition::MAX_RECHECK } else { SLACK };
-        let took = time_until_free(&locks, &name, ttl + late).await;
-        println!(
-            "{store}: killed holder: free after {:.2?}",
-            took.expect("expected a free lock after the lease")
-        );
+        let took = time_until_free(&locks, &name, ttl + late + BUSY).await;
+        let took = took.expect("expected a free lock after the lease");
+        println!("{store}: killed holder: free after {took:.2?}");
+        times.push(took);
     }
+    assert_within(ttl + late, times);
 }
 
 /// The counterexample: a living holder keeps its lock beyond its lease, so the kill is the cause of the release.
@@ -86,6 +97,7 @@ async fn a_killed_holder_with_a_queue_behind_it_blocks_for_its_lease_at_most(sto
     let namespace = namespace(store).await;
     let (url, ttl) = with_short_lease(&namespace);
     let locks = open(&url).await;
+    let mut times = Vec::new();
     for repetition in 0..REPETITIONS {
         let name = format!("queue/{repetition}");
         let mut holder = holder(&url, &name);
@@ -105,14 +117,16 @@ async fn a_killed_holder_with_a_queue_behind_it_blocks_for_its_lease_at_most(sto
         }
         let took = now().since(began);
         println!("{store}: killed holder, three behind it: all served after {took:.2?}");
-        assert!(took < ttl + SLACK, "{took:?}");
+        times.push(took);
     }
+    assert_within(ttl + SLACK, times);
 }
 
 async fn a_killed_waiter_is_skipped_within_its_own_lease(store: &str) {
     let namespace = namespace(store).await;
     let (url, ttl) = with_short_lease(&namespace);
     let locks = open(&url).await;
+    let mut times = Vec::new();
     for repetition in 0..REPETITIONS {
         let name = format!("waiter/{repetition}");
         let guard = locks.lock(&name).acquire().await.unwrap();
@@ -127,8 +141,9 @@ async fn a_killed_waiter_is_skipped_within_its_own_lease(store: &str) {
         behind.expect_line("served");
         let took = now().since(began);
         println!("{store}: killed waiter: the next waiter is served after {took:.2?}");
-        assert!(took < ttl + SLACK, "{took:?}");
+        times.push(took);
     }
+    assert_within(ttl + SLACK, times);
 }
 
 /// A dead waiter with a long TTL does not block for long: its queue entry has a short lease of its own.
@@ -150,5 +165,5 @@ async fn a_killed_waiter_with_a_long_ttl_is_skipped_within_five_seconds(store: &
     let took = now().since(killed);
     guard.release().await.unwrap();
     println!("{store}: killed waiter with a long lease: skipped after {took:.2?}");
-    assert!(took < Duration::from_secs(5) + SLACK, "{took:?}");
+    assert!(took < Duration::from_secs(5) + SLACK + BUSY, "{took:?}");
 }

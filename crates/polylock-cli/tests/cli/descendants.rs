@@ -62,7 +62,7 @@ fn the_exit_code_is_returned_after_a_replacement_of_the_warden() {
     let workspace = Workspace::new();
     for (end, code) in [("exit 7", 7), ("kill -KILL $$", 137)] {
         let script = format!("echo $PPID > warden; until [ -e end ]; do sleep 0.02; done; {end}");
-        let run = workspace.start("--ttl 900ms --status-file status x", &script);
+        let run = workspace.start("--ttl 3s --grace 200ms --status-file status x", &script);
         let first = running_warden(&workspace);
         kill_process(first, Signal::KILL).unwrap();
         eventually("another warden", || warden_of(run.pid()) != first);
@@ -106,7 +106,7 @@ fn a_command_is_killed_if_all_its_wardens_are_killed() {
 fn a_stopped_warden_delays_neither_the_exit_code_nor_the_release() {
     let workspace = Workspace::new();
     let script = "echo $PPID > warden; until [ -e end ]; do sleep 0.02; done; exit 7";
-    let run = workspace.start("--ttl 900ms --status-file status x", script);
+    let run = workspace.start("--ttl 3s --grace 200ms --status-file status x", script);
     let warden = running_warden(&workspace);
     kill_process(warden, Signal::STOP).unwrap();
     fs::write(workspace.path("end"), "").unwrap();
@@ -121,7 +121,7 @@ fn a_replacement_warden_kills_orphans_when_polylock_is_stopped() {
     let workspace = Workspace::new();
     let script = "echo $PPID > warden; until [ -e go ]; do sleep 0.02; done; \
                   (setsid sh -c 'echo $$ > daemon; exec sleep 60' &); sleep 60";
-    let run = workspace.start("--ttl 1s --status-file status x", script);
+    let run = workspace.start("--ttl 3s --grace 200ms --status-file status x", script);
     let first = running_warden(&workspace);
     kill_process(first, Signal::KILL).unwrap();
     eventually("another warden", || warden_of(run.pid()) != first);
@@ -142,7 +142,7 @@ fn children_from_before_the_exec_of_polylock_are_not_killed() {
     let workspace = Workspace::new();
     let mut command = Command::new("sh");
     let script = format!(
-        "sleep 60 >/dev/null 2>&1 & echo $! > sibling; exec {} run --ttl 1s --max-hold 900ms --grace 200ms --status-file status x \
+        "sleep 60 >/dev/null 2>&1 & echo $! > sibling; exec {} run --ttl 3s --max-hold 5s --grace 200ms --status-file status x \
          sh -c 'echo $PPID > warden; trap \"\" TERM; (setsid sleep 60 &); while :; do sleep 1; done'",
         env!("CARGO_BIN_EXE_polylock")
     );
@@ -168,7 +168,7 @@ fn a_program_path_that_is_not_utf_8_works() {
     let script = "echo $PPID > warden; until [ -e end ]; do sleep 0.02; done; exit 7";
     let mut command = Command::new(&program);
     command
-        .args(["run", "--ttl", "900ms", "--status-file", "status", "x", "sh", "-c", script])
+        .args(["run", "--ttl", "3s", "--grace", "200ms", "--status-file", "status", "x", "sh", "-c", script])
         .env("POLYLOCK_STORE", workspace.url());
     command.current_dir(workspace.directory.path()).stderr(std::process::Stdio::piped());
     let run = Running::spawn(command);

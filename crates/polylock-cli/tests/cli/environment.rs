@@ -294,7 +294,7 @@ fn run_and_status_show_the_store() {
     assert_eq!(workspace.status("x")["store"], format!("sqlite://{path}"));
     let holder = workspace.start("x", "echo > held; exec sleep 60");
     workspace.wait_for_file("held");
-    let waited = stderr(&workspace.call("run -w 1.2 x true"));
+    let waited = stderr(&workspace.call("run -w 4 x true"));
     assert!(waited.contains("waiting for x") && waited.contains(&format!("in sqlite://{path}")), "{waited}");
     drop(holder);
     for relative in ["sqlite:l.db", "sqlite://l.db"] {

@@ -11,7 +11,7 @@ use std::{
 use rustix::process::Signal;
 use sqlx::Connection;
 
-use crate::support::{Running, Workspace, lines, now, stderr, stdout};
+use crate::support::{Running, Workspace, lines, now, stderr, stderr_without_waits, stdout};
 
 #[track_caller]
 fn assert_code(output: &Output, code: i32, expected: &str) {
@@ -27,7 +27,7 @@ fn the_exit_code_and_the_signal_of_the_command_are_returned() {
         let output =
             workspace.polylock().args(["run", "x", "sh", "-c", &format!("exit {code}")]).output().unwrap();
         assert_code(&output, code, "");
-        assert_eq!(stderr(&output), "");
+        assert_eq!(stderr_without_waits(&output), "");
     }
     let output = workspace.polylock().args(["run", "x", "-c", "kill -KILL $$"]).output().unwrap();
     assert_code(&output, 137, "");
@@ -54,11 +54,12 @@ fn a_lock_that_is_held_elsewhere() {
     assert_code(&workspace.call("run -n x touch ran"), 75, "(nightly)");
     assert_code(&workspace.call("run --nb -E 9 x touch ran"), 9, "held by another");
     assert_code(&workspace.call("run -n --skip-ok x touch ran"), 0, "");
-    assert_eq!(stderr(&workspace.call("run -n --skip-ok x touch ran")), "");
+    assert_eq!(stderr_without_waits(&workspace.call("run -n --skip-ok x touch ran")), "");
     assert_eq!(stderr(&workspace.call("run -n -q x touch ran")), "");
+    // The store replies within this time on a busy machine, too.
     let start = now();
-    assert_code(&workspace.call("run -w 0.2 x touch ran"), 75, "still held by another");
-    assert!(now().since(start) >= Duration::from_millis(200));
+    assert_code(&workspace.call("run -w 2 x touch ran"), 75, "still held by another");
+    assert!(now().since(start) >= Duration::from_secs(2));
     assert!(!workspace.path("ran").exists());
     // Another lock, and the same one in a mode that does not conflict, are free.
     assert_code(&workspace.call("run -n y true"), 0, "");
@@ -221,17 +222,21 @@ fn a_store_that_is_unreachable_at_the_start() {
     for flags in ["-n", "--outage 0", "-w 0"] {
         let (output, took) = run_without_server(flags);
         assert_code(&output, 69, "redis could not connect");
-        assert!(took < Duration::from_secs(1), "{flags}: {took:?}");
+        // By default it waits for half a minute.
+        assert!(took < Duration::from_secs(5), "{flags}: {took:?}");
     }
-    for flags in ["--outage 2", "-w 2", "-w 2 --outage 1m", "-n --outage 2"] {
+    // An outage is reported after a second.
+    for flags in ["--outage 3", "-w 3", "-w 3 --outage 1m", "-n --outage 3"] {
         let (output, took) = run_without_server(flags);
         assert_code(&output, 69, "redis could not connect");
         let text = stderr(&output);
         assert!(
-            text.contains("x: store unreachable for 1s, giving up in ") && text.contains("in redis://"),
+            text.contains("x: store unreachable for ")
+                && text.contains("s, giving up in ")
+                && text.contains("in redis://"),
             "{text}"
         );
-        assert!(took > Duration::from_millis(1200) && took < Duration::from_secs(5), "{flags}: {took:?}");
+        assert!(took > Duration::from_millis(1200) && took < Duration::from_secs(8), "{flags}: {took:?}");
     }
     assert_eq!(stderr(&run_without_server("-q --outage 1.5").0).lines().count(), 1);
     let listed = now();
@@ -240,7 +245,7 @@ fn a_store_that_is_unreachable_at_the_start() {
         69,
         "redis could not connect",
     );
-    assert!(now().since(listed) < Duration::from_secs(1));
+    assert!(now().since(listed) < Duration::from_secs(5));
     // The wait can be interrupted.
     let mut waiting = workspace.polylock_without_store();
     waiting.args(["-S", &url, "run", "x", "true"]);
@@ -300,7 +305,8 @@ async fn a_second_signal_ends_a_waiter_at_once_while_the_store_hangs() {
     let signalled = now();
     assert_eq!(waiter.code(), Some(143));
     let took = now().since(signalled);
-    assert!(took < Duration::from_secs(1), "{took:?}");
+    // The first signal alone would end it four seconds after that signal, with another code.
+    assert!(took < Duration::from_millis(2500), "{took:?}");
     assert_eq!(lines(&workspace.read("status")).pop().unwrap()["verdict"], "interrupted");
     sqlx::query("ROLLBACK").execute(&mut store).await.unwrap();
     drop(holder);

@@ -9,7 +9,8 @@ use crate::support::{Running, Workspace, eventually, is_alive, lines, now, stder
 
 /// Writes its own pid and that of a child, and continues to work.
 const WITH_CHILD: &str = "sleep 60 & echo $! > grandchild; echo $$ > child; wait";
-const TTL: Duration = Duration::from_secs(2);
+/// A command that is killed at once is dead long before the end of this lease, also on a busy machine.
+const TTL: Duration = Duration::from_secs(6);
 
 /// Runs `x` as soon as it is free and records which of `pids` are alive then.
 fn next_holder(workspace: &Workspace, pids: &[Pid]) -> Running {
@@ -23,7 +24,7 @@ fn next_holder(workspace: &Workspace, pids: &[Pid]) -> Running {
 #[test]
 fn the_command_dies_with_a_killed_polylock_and_the_lock_becomes_free() {
     let workspace = Workspace::new();
-    let run = workspace.start("--ttl 2s x", WITH_CHILD);
+    let run = workspace.start("--ttl 6s x", WITH_CHILD);
     let (child, grandchild) = (workspace.wait_for_pid("child"), workspace.wait_for_pid("grandchild"));
     let warden = warden_of(run.pid());
     let next = next_holder(&workspace, &[child, grandchild]);
@@ -37,8 +38,9 @@ fn the_command_dies_with_a_killed_polylock_and_the_lock_becomes_free() {
     workspace.wait_for_file("next");
     let free_after = now().since(killed);
     println!("dead after {dead_after:?}, free after {free_after:?}");
-    assert!(dead_after < Duration::from_secs(1), "{dead_after:?}");
-    assert!(free_after < TTL + Duration::from_millis(500), "{free_after:?}");
+    // The rest of the lease is at least two thirds of it.
+    assert!(dead_after < TTL / 3, "{dead_after:?}");
+    assert!(free_after < TTL + Duration::from_secs(2), "{free_after:?}");
     assert_eq!(workspace.read("alive"), "");
     assert_eq!(next.code(), Some(0));
 }
@@ -46,7 +48,7 @@ fn the_command_dies_with_a_killed_polylock_and_the_lock_becomes_free() {
 #[test]
 fn the_command_of_a_stopped_polylock_dies_before_the_lock_is_lost() {
     let workspace = Workspace::new();
-    let run = workspace.start("--ttl 1s --status-file status x", WITH_CHILD);
+    let run = workspace.start("--ttl 3s --grace 200ms --status-file status x", WITH_CHILD);
     let (child, grandchild) = (workspace.wait_for_pid("child"), workspace.wait_for_pid("grandchild"));
     let next = next_holder(&workspace, &[child, grandchild]);
     workspace.wait_for_waiters("x", 1);
@@ -64,7 +66,7 @@ fn the_command_of_a_stopped_polylock_dies_before_the_lock_is_lost() {
 #[test]
 fn a_short_stop_does_not_lose_the_lock() {
     let workspace = Workspace::new();
-    let run = workspace.start("--ttl 3s x", "echo > held; until [ -e end ]; do sleep 0.05; done; exit 4");
+    let run = workspace.start("--ttl 10s x", "echo > held; until [ -e end ]; do sleep 0.05; done; exit 4");
     workspace.wait_for_file("held");
     run.signal(Signal::STOP);
     run.signal(Signal::CONT);
@@ -76,9 +78,9 @@ fn a_short_stop_does_not_lose_the_lock() {
 fn a_broken_lock_is_granted_again_when_the_command_has_ended() {
     let workspace = Workspace::new();
     // The command reports success when it is requested to stop; the exit code shows the loss all the same.
-    let script = "trap 'echo > signalled; sleep 0.3; echo > ended; exit 0' TERM; sleep 60 & echo $! > grandchild; \
-                  echo $$ > child; while :; do wait; done";
-    let run = workspace.start("--ttl 3s --label job --status-file status x", script);
+    let script = "trap 'echo > signalled; until [ -e end ]; do sleep 0.02; done; echo > ended; exit 0' TERM; \
+                  sleep 60 & echo $! > grandchild; echo $$ > child; while :; do wait; done";
+    let run = workspace.start("--ttl 9s --grace 4500ms --label job --status-file status x", script);
     let grandchild = workspace.wait_for_pid("grandchild");
     workspace.wait_for_file("child");
     let next = workspace.start("x", "[ -e ended ] || echo > early");
@@ -95,6 +97,7 @@ fn a_broken_lock_is_granted_again_when_the_command_has_ended() {
     assert_eq!(status["holders"][0]["broken"]["reason"], "stuck", "{status}");
     let table = stdout(&workspace.call("status x"));
     assert!(table.contains("; broken by ") && table.contains(" (stuck), until it has stopped, "), "{table}");
+    std::fs::write(workspace.path("end"), "").unwrap();
 
     assert_eq!(next.code(), Some(0));
     assert!(!workspace.path("early").exists(), "the next one began before the command had ended");
@@ -120,7 +123,8 @@ fn a_broken_lock_is_granted_again_when_all_processes_of_the_command_have_ended()
     let workspace = Workspace::new();
     let script = "trap 'setsid -f sh -c \"trap \\\"\\\" TERM; echo \\$\\$ > daemon; exec sleep 60\"; exit 0' TERM; \
                   echo > held; while :; do sleep 0.02; done";
-    let run = workspace.start("--ttl 3s --grace 500ms x", script);
+    // The daemon needs a while to start on a busy machine.
+    let run = workspace.start("--ttl 6s --grace 2500ms x", script);
     workspace.wait_for_file("held");
     let next = workspace.start(
         "x",
@@ -200,9 +204,14 @@ async fn a_loss_that_is_detected_at_the_release_is_a_loss() {
 #[tokio::test]
 async fn an_unresponsive_store_stops_the_command_before_the_end_of_the_lease() {
     let workspace = Workspace::new();
+    let (ttl, grace) = (Duration::from_secs(9), Duration::from_secs(3));
     let script = "trap 'echo > signalled' TERM; echo $$ > child; while :; do sleep 0.05; done";
-    let run = workspace.start("--ttl 3s --grace 1s --status-file status x", script);
+    let run = workspace.start("--ttl 9s --grace 3s --status-file status x", script);
     let child = workspace.wait_for_pid("child");
+    // Then the lease ends more than a second before a whole lease has passed, which is the limit below.
+    eventually("a part of the lease has passed", || {
+        workspace.status("x")["holders"][0]["expires_in_ms"].as_u64().unwrap() < 7400
+    });
 
     // No other connection can write to the file from here on, so no renewal is acknowledged.
     let mut blocker = sqlx::SqliteConnection::connect(&workspace.url()).await.unwrap();
@@ -213,10 +222,11 @@ async fn an_unresponsive_store_stops_the_command_before_the_end_of_the_lease() {
     eventually("the kill", || !is_alive(child));
     let killed_after = now().since(blocked);
     println!("signalled after {signalled_after:?}, killed after {killed_after:?}");
-    // The last renewal may be as old as a third of the lease.
-    assert!(signalled_after > Duration::from_millis(800), "{signalled_after:?}");
-    assert!(killed_after - signalled_after > Duration::from_millis(800), "no grace");
-    assert!(killed_after < Duration::from_secs(3), "{killed_after:?}");
+    // The last renewal may be older than a third of the lease.
+    assert!(signalled_after > Duration::from_secs(1), "{signalled_after:?}");
+    // The signal is seen late on a busy machine.
+    assert!(killed_after - signalled_after > grace / 3, "no grace");
+    assert!(killed_after < ttl, "{killed_after:?}");
 
     sqlx::query("ROLLBACK").execute(&mut blocker).await.unwrap();
     assert_eq!(run.code(), Some(79));
@@ -228,7 +238,7 @@ fn a_command_that_ignores_the_signal_is_killed_after_the_grace_period() {
     let workspace = Workspace::new();
     let script = "trap '' TERM; (trap '' TERM; echo > started; while :; do sleep 60; done) & \
                 echo $! > grandchild; echo $$ > child; wait; while :; do wait; done";
-    let run = workspace.start("--ttl 1s --grace 300ms x", script);
+    let run = workspace.start("--ttl 3s --grace 500ms x", script);
     let (child, grandchild) = (workspace.wait_for_pid("child"), workspace.wait_for_pid("grandchild"));
     workspace.call("break -y x");
     assert_eq!(run.code(), Some(79));
@@ -239,7 +249,7 @@ fn a_command_that_ignores_the_signal_is_killed_after_the_grace_period() {
 fn a_process_that_has_left_the_group_is_killed() {
     let workspace = Workspace::new();
     let run = workspace.start(
-        "--ttl 1s --grace 200ms x",
+        "--ttl 3s --grace 500ms x",
         "setsid sh -c 'echo $$ > daemon; exec sleep 60' & echo $$ > child; wait",
     );
     let daemon = workspace.wait_for_pid("daemon");
@@ -253,7 +263,7 @@ fn a_process_that_has_left_the_group_is_killed() {
 fn on_lost_kill_sends_no_signal_first() {
     let workspace = Workspace::new();
     let script = "trap 'echo > signalled' TERM; echo > held; sleep 60 & wait; wait";
-    let run = workspace.start("-q --ttl 1s --on-lost kill x", script);
+    let run = workspace.start("-q --ttl 3s --on-lost kill x", script);
     workspace.wait_for_file("held");
     workspace.call("break -y x");
     let output = run.finish();
@@ -280,7 +290,7 @@ fn on_lost_continue_does_not_stop_the_command_and_reports_the_loss() {
 #[test]
 fn a_killed_warden_is_replaced() {
     let workspace = Workspace::new();
-    let run = workspace.start("--ttl 600ms --status-file status x", WITH_CHILD);
+    let run = workspace.start("--ttl 3s --grace 200ms --status-file status x", WITH_CHILD);
     let (child, grandchild) = (workspace.wait_for_pid("child"), workspace.wait_for_pid("grandchild"));
     eventually("a renewal", || workspace.read("status").contains("renewed"));
     let first = warden_of(run.pid());
@@ -298,9 +308,9 @@ fn a_killed_warden_is_replaced() {
 #[test]
 fn short_leases_are_renewed_in_time() {
     let workspace = Workspace::new();
-    // Many renewals take place, and none of them may end the command.
+    // Several renewals take place, and none of them may end the command.
     let runs: Vec<_> =
-        (0..8).map(|i| workspace.start(&format!("--ttl 600ms x{i}"), "exec sleep 3")).collect();
+        (0..8).map(|i| workspace.start(&format!("--ttl 3s --grace 200ms x{i}"), "exec sleep 7")).collect();
     for run in runs {
         assert_eq!(run.code(), Some(0));
     }

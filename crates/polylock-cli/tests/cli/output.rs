@@ -29,7 +29,8 @@ fn events(lines: &[Value]) -> Vec<&str> {
 fn the_status_file_has_all_events_of_a_run() {
     let workspace = Workspace::new();
     fs::write(workspace.path("status"), "from the last time\n").unwrap();
-    let run = workspace.start("--status-file status --label job --ttl 900ms x", "sleep 1; exit 75");
+    let script = "until grep -q renewed status; do sleep 0.02; done; exit 75";
+    let run = workspace.start("--status-file status --label job --ttl 3s --grace 200ms x", script);
     assert_eq!(run.code(), Some(75));
     let lines = lines(&workspace.read("status"));
     let events = events(&lines);
@@ -54,7 +55,7 @@ fn the_queue_position_and_the_verdict_of_a_wait_that_times_out() {
     let workspace = Workspace::new();
     let holder = workspace.start("x", "echo > held; exec sleep 60");
     workspace.wait_for_file("held");
-    let waiter = workspace.start("-w 1.5 --status-file status x", "true");
+    let waiter = workspace.start("-w 4 --status-file status x", "true");
     assert_eq!(waiter.code(), Some(75));
     let lines = lines(&workspace.read("status"));
     assert_eq!(events(&lines), ["queued", "verdict"]);
@@ -152,7 +153,8 @@ fn a_lock_name_cannot_forge_a_line() {
 #[tokio::test]
 async fn an_owner_a_label_or_a_reason_in_the_store_cannot_forge_a_line() {
     let workspace = Workspace::new();
-    let holder = workspace.start("x", "echo > held; exec sleep 60");
+    // No renewal finds the notice before the end of the test.
+    let holder = workspace.start("--ttl 10m x", "echo > held; exec sleep 60");
     workspace.wait_for_file("held");
     let evil = "evil\r\nk2: free\u{1b}[2J\u{202e}\u{2028}";
     let mut store = sqlx::SqliteConnection::connect(&workspace.url()).await.unwrap();
@@ -165,7 +167,7 @@ async fn an_owner_a_label_or_a_reason_in_the_store_cannot_forge_a_line() {
     let notice = sqlx::query("UPDATE polylock_holds SET notice = ?").bind(format!("{evil}\n{evil}"));
     assert_eq!(notice.execute(&mut store).await.unwrap().rows_affected(), 1);
 
-    let waiting = workspace.call("run --wait 1.5 --output text x true");
+    let waiting = workspace.call("run --wait 4 --output text x true");
     let status = workspace.call("status x");
     assert_eq!(stdout(&status).lines().count(), 4, "{}", stdout(&status));
     for shown in [

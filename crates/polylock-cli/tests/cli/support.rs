@@ -178,6 +178,13 @@ pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
+/// Returns the standard error without the report of a wait: any wait may take longer than half a second on a busy machine.
+pub(crate) fn stderr_without_waits(output: &Output) -> String {
+    let text = stderr(output);
+    let lines = text.lines().filter(|line| !line.starts_with("polylock: waiting for "));
+    lines.map(|line| format!("{line}\n")).collect()
+}
+
 /// Parses the lines of a status file.
 pub(crate) fn lines(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()

@@ -5,11 +5,12 @@ use std::{
     process::{Child, Command, Stdio},
     sync::{Arc, Mutex},
     thread,
+    time::Duration,
 };
 
 use rustix::process::Signal;
 
-use crate::support::{Workspace, eventually, is_alive, stderr, warden_of};
+use crate::support::{Workspace, eventually, is_alive, now, stderr, warden_of};
 
 /// A shell command line on a terminal of its own.
 ///
@@ -89,7 +90,9 @@ fn the_waiting_line_is_redrawn_and_then_removed() {
     terminal.wait_for("orders: held by ");
     terminal.wait_for("(nightly), token ");
     terminal.wait_for("you are 1st of 1");
-    terminal.wait_for("waited 1s");
+    // A busy machine may draw no line in the first of these seconds.
+    let later = ["waited 1s", "waited 2s", "waited 3s"];
+    eventually("a later time", || later.iter().any(|time| terminal.screen().contains(time)));
     let before = terminal.screen();
     assert!(before.contains('\r') && !before.contains("polylock: waiting"), "{before:?}");
     std::fs::write(workspace.path("end"), "").unwrap();
@@ -127,10 +130,16 @@ fn top_needs_a_terminal() {
 #[test]
 fn a_short_wait_displays_nothing() {
     let workspace = Workspace::new();
-    let terminal = Terminal::run(&workspace, "$P run orders echo mine");
-    terminal.wait_for("mine");
-    assert_eq!(terminal.screen().trim(), "mine");
-    assert_eq!(terminal.code(), 0);
+    // On a busy machine, a wait may take longer than half a second; then it is displayed.
+    eventually("a short wait", || {
+        let began = now();
+        let terminal = Terminal::run(&workspace, "$P run orders echo mine");
+        terminal.wait_for("mine");
+        let is_short = now().since(began) < Duration::from_millis(500);
+        assert!(!is_short || terminal.screen().trim() == "mine", "{:?}", terminal.screen());
+        assert_eq!(terminal.code(), 0);
+        is_short
+    });
 }
 
 #[test]
@@ -192,7 +201,7 @@ fn the_foreground_command_of_a_stopped_polylock_dies_before_the_loss() {
     let workspace = Workspace::new();
     let terminal = Terminal::run(
         &workspace,
-        "sh -c 'echo $$ > self; exec $P run --ttl 1s orders sh -c \"sleep 60 & echo \\$! > grandchild; wait\"'; echo code $?",
+        "sh -c 'echo $$ > self; exec $P run --ttl 3s --grace 200ms orders sh -c \"sleep 60 & echo \\$! > grandchild; wait\"'; echo code $?",
     );
     let (run, grandchild) = (workspace.wait_for_pid("self"), workspace.wait_for_pid("grandchild"));
     rustix::process::kill_process(run, Signal::STOP).unwrap();

@@ -12,8 +12,8 @@ use tokio::sync::oneshot;
 use crate::{
     ManualClock,
     trial::{
-        Outcome, SOON, Trial, acquired, chain, join, lock_name, outside, pass, released, soon, timeout,
-        tried, within,
+        Outcome, SOON, Trial, acquired, acquired_by, chain, join, lock_name, outside, pass, released, soon,
+        timeout, tried, while_running, within,
     },
 };
 
@@ -44,13 +44,14 @@ pub(super) async fn waits_for_the_holder(trial: Trial) -> Outcome {
     let clock = ManualClock::new();
     let (here, there) = (trial.open_by(trial.store().await, &clock), trial.locks().await);
     let owner = OwnerId::unique();
-    let guard = acquired(here.lock("n").owner(&owner)).await;
+    let guard = acquired_by(&clock, here.lock("n").owner(&owner)).await;
     let lost = tokio::spawn(guard.lost());
     let victims = break_with_notice(there.break_lock("n")).await;
     let [victim] = &victims[..] else { panic!("expected one broken hold: {victims:?}") };
     assert_eq!((&victim.owner, victim.broken.as_ref()), (&owner, Some(&notice())));
     clock.advance(trial.long() / 3 + INSTANT);
-    assert_eq!(soon("the loss", join(lost)).await, LostReason::Broken(notice()));
+    let reason = while_running(&clock, soon("the loss", join(lost))).await;
+    assert_eq!(reason, LostReason::Broken(notice()));
     assert!(!guard.is_held(), "a broken hold is reported as held");
     assert_eq!(
         guard.ensure_held().expect_err("lost").lost(),
@@ -74,7 +75,7 @@ pub(super) async fn waits_for_the_holder(trial: Trial) -> Outcome {
 pub(super) async fn stops_a_run_before_the_next_grant(trial: Trial) -> Outcome {
     let clock = ManualClock::new();
     let (here, there) = (trial.open_by(trial.store().await, &clock), trial.locks().await);
-    let guard = acquired(here.lock("n")).await;
+    let guard = acquired_by(&clock, here.lock("n")).await;
     let ((begun, begins), (end, ends)) = (oneshot::channel(), mpsc::channel::<()>());
     // The break comes in the middle of a poll that does not end, so nothing can drop the work.
     let run = tokio::spawn(outside(move || {
@@ -92,7 +93,7 @@ pub(super) async fn stops_a_run_before_the_next_grant(trial: Trial) -> Outcome {
     assert!(soon("a wait", waits).await.is_err(), "granted while the work was running");
     let next = tokio::spawn(acquired(there.lock("n")));
     end.send(()).expect("the work still runs");
-    let outcome = join(run).await;
+    let outcome = while_running(&clock, join(run)).await;
     assert_eq!(outcome.expect_err("broken").lost(), Some(&LostReason::Broken(notice())));
     let next = within(SOON, "the grant to the next holder after the end of the work", join(next)).await;
     released(next).await;
@@ -153,7 +154,7 @@ pub(super) async fn by_force_grants_the_next_waiter_at_once(trial: Trial) -> Out
     let clock = ManualClock::new();
     let (here, (there, recording)) = (trial.open_by(trial.store().await, &clock), trial.recorded().await);
     let owner = OwnerId::unique();
-    let guard = acquired(here.lock("n").owner(&owner)).await;
+    let guard = acquired_by(&clock, here.lock("n").owner(&owner)).await;
     let lost = tokio::spawn(guard.lost());
     let waiting = tokio::spawn(acquired(there.lock("n")));
     soon("the waiter is queued", recording.queued(&lock_name("n"), 1)).await;
@@ -166,7 +167,8 @@ pub(super) async fn by_force_grants_the_next_waiter_at_once(trial: Trial) -> Out
     let next = within(SOON, "the grant to the waiter after a forced break", join(waiting)).await;
     assert!(next.fencing_token() >= victims[0].token.expect("a holder has a token"));
     clock.advance(trial.long() / 3 + INSTANT);
-    assert_eq!(soon("the loss", join(lost)).await, LostReason::Broken(notice()));
+    let reason = while_running(&clock, soon("the loss", join(lost))).await;
+    assert_eq!(reason, LostReason::Broken(notice()));
     drop(guard);
     trial.assert_entries(1, "the release of a broken hold must not end the next one").await;
     assert!(next.is_held());

@@ -95,7 +95,9 @@ pub(super) async fn at_every_poll_of_a_timed_acquire(trial: Trial) -> Outcome {
         let wait = Duration::from_millis(30);
         let outcome = soon("a cancelled wait", cancel_at(there.lock("n").wait(wait).acquire(), at)).await;
         if let Some(outcome) = &outcome {
-            assert!(outcome.as_ref().is_err_and(Error::is_not_acquired), "{outcome:?}");
+            // On a busy machine, the first reply may come after the timeout.
+            let is_timeout = |error: &Error| error.is_not_acquired() || error.is_temporary();
+            assert!(outcome.as_ref().is_err_and(is_timeout), "{outcome:?}");
         }
         trial.assert_entries(1, &format!("only the holder remains after the cancellation at {at:?}")).await;
         assert!(holder.is_held());

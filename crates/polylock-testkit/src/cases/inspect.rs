@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use polylock_core::{Mode, OwnerId, Request};
+use polylock_core::{Clock, Mode, OwnerId, Request, SystemClock};
 
 use crate::{
     need::Need,
@@ -93,13 +93,19 @@ pub(super) async fn shows_at_most_the_remaining_lease(trial: Trial) -> Outcome {
     let raw = trial.raw().await;
     for ttl in [trial.short(), trial.long()] {
         let holder = Request::new(lock_name("n"), Mode::Exclusive, ttl);
+        let sent = SystemClock.now();
         let lease = raw.hold(&holder).await.lease;
         let shown = |status: polylock_core::LockStatus| status.holders.first().map(|entry| entry.expires_in);
-        let expires_in = shown(trial.status("n").await).expect("held");
-        assert!(
-            expires_in <= lease + Duration::from_millis(5),
-            "shows {expires_in:?} of a lease of {lease:?}"
-        );
+        match shown(trial.status("n").await) {
+            Some(expires_in) => assert!(
+                expires_in <= lease + Duration::from_millis(5),
+                "shows {expires_in:?} of a lease of {lease:?}"
+            ),
+            // On a busy machine, a short lease may end first.
+            None => {
+                assert!(SystemClock.now().since(sent) >= lease, "not shown during its lease of {lease:?}");
+            }
+        }
         raw.release(&holder).await;
     }
     Ok(())

@@ -8,7 +8,10 @@ use polylock_core::{Clock, Error, Guard, KeepAlive, LostReason, Operation, Syste
 use crate::{
     ManualClock,
     faults::{Flaky, Gate, InjectedFault, Recording, Side},
-    trial::{Outcome, SOON, Trial, acquired, join, pass, released, soon, tried, watched, within},
+    trial::{
+        Outcome, SOON, Trial, acquired, acquired_by, join, pass, released, soon, tried, watched,
+        while_running, within,
+    },
 };
 
 mod run;
@@ -24,7 +27,7 @@ pub(super) async fn a_hung_renewal(trial: Trial) -> Outcome {
     let (store, gate) = watched(trial.store().await, Gate::new);
     let locks = trial.open_by(store, &clock);
     for side in [Side::Request, Side::Reply] {
-        let guard = acquired(locks.lock("n")).await;
+        let guard = acquired_by(&clock, locks.lock("n")).await;
         gate.shut(Operation::Renew, side);
         clock.advance(trial.long() / 3 + INSTANT);
         soon("a renewal", gate.blocked(Operation::Renew)).await;
@@ -57,7 +60,7 @@ pub(super) async fn a_frozen_store(trial: Trial) -> Outcome {
     let clock = ManualClock::new();
     let (store, gate) = watched(trial.store().await, Gate::new);
     let locks = trial.open_by(store, &clock);
-    let guard = acquired(locks.lock("n")).await;
+    let guard = acquired_by(&clock, locks.lock("n")).await;
     gate.freeze();
     assert_lost_at_deadline(&clock, &guard, false).await;
     let refused = soon("the release of a lost lock", guard.release()).await;
@@ -83,7 +86,7 @@ async fn fail_until_the_deadline(trial: &Trial, fault: InjectedFault) {
     let clock = ManualClock::new();
     let (store, flaky) = watched(trial.store().await, Flaky::new);
     let locks = trial.open_by(store, &clock);
-    let guard = acquired(locks.lock("n")).await;
+    let guard = acquired_by(&clock, locks.lock("n")).await;
     flaky.fail_next(Operation::Renew, fault, 100_000);
     let deadline = guard.deadline();
     clock.advance(trial.long() / 3 + INSTANT);
@@ -119,7 +122,7 @@ pub(super) async fn a_transient_error_is_not_a_loss(trial: Trial) -> Outcome {
     let clock = ManualClock::new();
     let (store, flaky) = watched(trial.store().await, Flaky::new);
     let locks = trial.open_by(store, &clock);
-    let guard = acquired(locks.lock("n")).await;
+    let guard = acquired_by(&clock, locks.lock("n")).await;
     flaky.fail_next(Operation::Renew, InjectedFault::RequestLost, 1);
     flaky.fail_next(Operation::Renew, InjectedFault::ReplyLost, 1);
     let first = guard.deadline();
@@ -140,14 +143,14 @@ pub(super) async fn gone_from_the_store(trial: Trial) -> Outcome {
     let clock = ManualClock::new();
     let (store, recording) = watched(trial.store().await, Recording::new);
     let locks = trial.open_by(store, &clock);
-    let guard = acquired(locks.lock("n")).await;
+    let guard = acquired_by(&clock, locks.lock("n")).await;
     let claim = recording.of(Operation::Claim).remove(0);
     // This simulates an expiry in the store, or a manual deletion.
     trial.raw().await.release(&claim.request).await;
     let lost = tokio::spawn(guard.lost());
     let next = tried(trial.locks().await.lock("n")).await.expect("free: the hold was deleted from the store");
     clock.advance(trial.long() / 3 + INSTANT);
-    assert_eq!(join(lost).await, LostReason::Gone);
+    assert_eq!(while_running(&clock, join(lost)).await, LostReason::Gone);
     assert!(!guard.is_held());
     assert!(next.fencing_token() >= guard.fencing_token());
     let refused = soon("the release of a lost lock", guard.release()).await;
@@ -179,6 +182,14 @@ pub(super) async fn before_the_next_grant(trial: Trial) -> Outcome {
         let (granted, next) =
             within(trial.short() + SOON, "the grant to the next holder", next).await.expect("no panic");
         assert!(deadline <= granted, "granted {:?} before the deadline", deadline.since(granted));
+        // After this, the I/O thread has run what was due before the grant.
+        let yields = async {
+            for _ in 0..4 {
+                tokio::task::yield_now().await;
+            }
+            Ok(())
+        };
+        trial.on_io(yields).await;
         // The signal is checked first: a call on the guard would trigger it.
         assert_eq!(
             lost.now_or_never(),
@@ -200,7 +211,7 @@ pub(super) async fn before_the_next_grant(trial: Trial) -> Outcome {
 pub(super) async fn a_suspended_machine(trial: Trial) -> Outcome {
     let clock = ManualClock::new();
     let locks = trial.open_by(trial.store().await, &clock);
-    let guard = acquired(locks.lock("n")).await;
+    let guard = acquired_by(&clock, locks.lock("n")).await;
     let lost = tokio::spawn(guard.lost());
     clock.advance(trial.long() * 60);
     assert!(!guard.is_held());
@@ -218,9 +229,10 @@ pub(super) async fn a_late_grant_is_discarded(trial: Trial) -> Outcome {
     let (store, gate) = watched(trial.store().await, Gate::new);
     let (here, there) = (trial.open(store), trial.locks().await);
     gate.shut(Operation::Claim, Side::Reply);
-    let late = tokio::spawn(acquired(here.lock("n").ttl(trial.short())));
+    // Long enough that a busy machine does not lose it after the second grant.
+    let late = tokio::spawn(acquired(here.lock("n").ttl(trial.renewable())));
     soon("the claim", gate.blocked(Operation::Claim)).await;
-    let limit = trial.short() + SOON;
+    let limit = trial.renewable() + SOON;
     let other =
         within(limit, "the grant after the lease of an unanswered claim", acquired(there.lock("n"))).await;
     gate.open(Operation::Claim);
@@ -239,8 +251,8 @@ pub(super) async fn a_release_is_not_a_loss(trial: Trial) -> Outcome {
     let clock = ManualClock::new();
     let (store, recording) = watched(trial.store().await, Recording::new);
     let locks = trial.open_by(store, &clock);
-    let guard = acquired(locks.lock("released")).await;
-    let dropped = acquired(locks.lock("dropped")).await;
+    let guard = acquired_by(&clock, locks.lock("released")).await;
+    let dropped = acquired_by(&clock, locks.lock("dropped")).await;
     let request = recording.of(Operation::Claim).remove(0).request;
     let signals = [Box::pin(guard.lost()), Box::pin(dropped.lost())];
     released(guard).await;
@@ -250,7 +262,7 @@ pub(super) async fn a_release_is_not_a_loss(trial: Trial) -> Outcome {
     // The store has processed the request, and would report it as gone.
     let outcome = trial.raw().await.renew(&request).await;
     assert!(matches!(outcome, KeepAlive::Lost(_)), "{outcome:?}");
-    released(acquired(locks.lock("other")).await).await;
+    released(acquired_by(&clock, locks.lock("other")).await).await;
     for lost in signals {
         assert_eq!(lost.now_or_never(), None, "a release was signalled as a loss");
     }

@@ -11,8 +11,8 @@ use crate::{
     faults::{Call, Gate, Recording, Side, Withheld},
     history::{self, Recorder},
     trial::{
-        Outcome, SOON, Trial, acquired, join, lock_name, pass, released, soon, timeout, tried, watched,
-        within,
+        Outcome, SOON, Trial, acquired, join, lock_name, pass, released, released_or_lost, soon, timeout,
+        tried, watched, within,
     },
 };
 
@@ -141,7 +141,8 @@ pub(super) async fn timeouts_do_not_delay_later_waiters(trial: Trial) -> Outcome
             if has_timeout {
                 let refused =
                     soon("a wait that times out", lock.wait(Duration::from_millis(200)).acquire()).await;
-                assert!(refused.is_err_and(|error| error.is_not_acquired()));
+                // On a busy machine, the first reply may come after the timeout.
+                assert!(refused.is_err_and(|error| error.is_not_acquired() || error.is_temporary()));
                 return;
             }
             let guard = acquired(lock).await;
@@ -194,7 +195,7 @@ pub(super) async fn a_stopped_waiter_is_served_after_it_resumes(trial: Trial) ->
     soon("the waiter is queued", recording.queued(&lock_name("n"), 1)).await;
     gate.freeze();
     released(holder).await;
-    let limit = trial.short().min(Request::MAX_QUEUE_LEASE) + SOON;
+    let limit = trial.renewable().min(Request::MAX_QUEUE_LEASE) + SOON;
     let next = within(limit, "the grant to the waiter behind a stopped one", acquired(here.lock("n"))).await;
     gate.thaw();
     released(next).await;
@@ -218,7 +219,7 @@ pub(super) async fn an_expired_queue_entry_does_not_block_the_next_waiter(trial:
     let mut waiters = Vec::new();
     for number in 1..=2 {
         let lock = locks.lock("n").ttl(trial.short());
-        waiters.push(tokio::spawn(async move { released(acquired(lock).await).await }));
+        waiters.push(tokio::spawn(async move { released_or_lost(acquired(lock).await).await }));
         soon("a waiter joins the queue", recording.queued(&lock_name("n"), number)).await;
         renew().await;
     }

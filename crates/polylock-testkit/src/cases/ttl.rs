@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use polylock_core::{Clock, Error, Mode, Request, SystemClock};
 
-use crate::trial::{Outcome, SOON, Trial, acquired, join, lock_name, released, soon, within};
+use crate::trial::{
+    Outcome, SOON, Trial, acquired, join, lock_name, released, released_or_lost, soon, within,
+};
 
 pub(super) async fn out_of_range_is_refused_before_any_io(trial: Trial) -> Outcome {
     let (locks, recording) = trial.recorded().await;
@@ -62,7 +64,7 @@ pub(super) async fn a_guard_gets_the_requested_ttl(trial: Trial) -> Outcome {
             remaining <= ttl && remaining + margin + took >= ttl,
             "expected a hold of {ttl:?}, but {remaining:?} remain after {took:?}"
         );
-        released(guard).await;
+        released_or_lost(guard).await;
     }
     trial.assert_empty(&["n"], "at the end").await;
     Ok(())

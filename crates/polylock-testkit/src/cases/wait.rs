@@ -32,7 +32,8 @@ pub(super) async fn a_timeout_is_precise(trial: Trial) -> Outcome {
     let sent = SystemClock.now();
     assert!(tried(there.lock("n")).await.is_none());
     let round_trip = SystemClock.now().since(sent);
-    for millis in [40, 300] {
+    let mut unanswered = 0;
+    for millis in [40, 300, 2000] {
         // This is enough time for the store to answer that the lock is held.
         let wait = Duration::from_millis(millis) + 4 * round_trip;
         let (error, took) = time_to_error(there.lock("n").wait(wait)).await;
@@ -43,21 +44,23 @@ pub(super) async fn a_timeout_is_precise(trial: Trial) -> Outcome {
                     "reported a wait of {waited:?}, but the timeout is {wait:?} and the call took {took:?}"
                 );
             }
-            other => panic!("expected a timeout, got: {}", chain(&other)),
+            // On a busy machine, one answer may take longer.
+            other => {
+                unanswered += 1;
+                assert!(
+                    other.is_temporary() && unanswered == 1,
+                    "expected a timeout, got: {}",
+                    chain(&other)
+                );
+            }
         }
         assert!(took >= wait, "timed out after {took:?}, before the timeout of {wait:?}");
-        assert!(
-            took < wait + Duration::from_secs(2),
-            "timed out after {took:?}, long after the timeout of {wait:?}"
-        );
+        assert!(took < wait + SOON, "timed out after {took:?}, long after the timeout of {wait:?}");
     }
     // The store may have no time to answer at all. Then the state of the lock is unknown, and the wait ends all the same.
     let (error, took) = time_to_error(there.lock("n").wait(Duration::from_millis(1))).await;
     assert!(error.is_not_acquired() || error.is_temporary(), "{}", chain(&error));
-    assert!(
-        took < Duration::from_secs(2),
-        "timed out after {took:?}, long after the timeout of a millisecond"
-    );
+    assert!(took < SOON, "timed out after {took:?}, long after the timeout of a millisecond");
     released(guard).await;
     trial.assert_empty(&["n"], "after the timeouts").await;
     Ok(())
@@ -71,20 +74,28 @@ async fn time_to_error(lock: Lock) -> (Error, Duration) {
     }
 }
 
-/// The instant after a writer's timeout, the writer does not block a reader.
+/// The time after a timeout for which the caller waits until the store has answered that the request has left the queue. It is that of
+/// the first answer to a claim, too.
+const WITHDRAWAL: Duration = Duration::from_millis(500);
+
+/// The instant after a writer's timeout, the writer does not block a reader, if the store answers in time.
 pub(super) async fn a_timed_out_request_has_left_the_queue(trial: Trial) -> Outcome {
-    let (here, there) = (trial.locks().await, trial.locks().await);
+    let (here, (there, recording)) = (trial.locks().await, trial.recorded().await);
     let reader = acquired(here.lock("n").shared()).await;
     for round in 0..5 {
+        let began = SystemClock.now();
         let writer = there.lock("n").wait(Duration::from_millis(20)).acquire();
         let refused = soon("a wait that times out", writer).await;
-        assert!(refused.is_err_and(|error| error.is_not_acquired()));
-        let other = tried(here.lock("n").shared()).await;
-        released(
-            other
-                .unwrap_or_else(|| panic!("round {round}: a request that has timed out blocks the next one")),
-        )
-        .await;
+        let is_slow = SystemClock.now().since(began) >= WITHDRAWAL;
+        assert!(refused.is_err_and(|error| error.is_not_acquired() || is_slow && error.is_temporary()));
+        let withdrawals = recording.of(Operation::Release);
+        let is_out = withdrawals.iter().all(|call| call.answered.is_some_and(|(_, is_ok)| is_ok));
+        match tried(here.lock("n").shared()).await {
+            Some(other) => released(other).await,
+            None => {
+                assert!(is_slow && !is_out, "round {round}: a request that has timed out blocks the next one")
+            }
+        }
     }
     released(reader).await;
     trial.assert_empty(&["n"], "after the timeouts").await;
@@ -95,7 +106,7 @@ pub(super) async fn a_timed_out_request_has_left_the_queue(trial: Trial) -> Outc
 pub(super) async fn an_acquire_that_is_not_polled_does_not_keep_the_lock(trial: Trial) -> Outcome {
     let (here, (there, recording)) = (trial.locks().await, trial.recorded().await);
     let holder = acquired(here.lock("n")).await;
-    let mut unpolled = Box::pin(there.lock("n").ttl(2 * trial.renewable()).acquire());
+    let mut unpolled = Box::pin(there.lock("n").ttl(trial.renewable()).acquire());
     assert!(poll_once(&mut unpolled).await.is_none());
     soon("the waiter is queued", recording.queued(&lock_name("n"), 1)).await;
     released(holder).await;
@@ -124,7 +135,8 @@ pub(super) async fn a_timed_out_waiter_leaves_no_entry(trial: Trial) -> Outcome 
     for _ in 0..5 {
         let refused =
             soon("a wait that times out", locks.lock("n").wait(Duration::from_millis(10)).acquire()).await;
-        assert!(refused.is_err_and(|error| error.is_not_acquired()));
+        // On a busy machine, the first reply may come after the timeout.
+        assert!(refused.is_err_and(|error| error.is_not_acquired() || error.is_temporary()));
     }
     trial.assert_entries(1, "only the holder remains").await;
     released(guard).await;
@@ -137,7 +149,7 @@ pub(super) async fn a_timed_out_waiter_wakes_the_waiters_behind_it(trial: Trial)
     let (locks, recording) = trial.recorded().await;
     let first = acquired(locks.lock("n").shared()).await;
     // Long enough for the second reader to join the queue before.
-    let writer = tokio::spawn(locks.lock("n").wait(Duration::from_millis(1500)).acquire());
+    let writer = tokio::spawn(locks.lock("n").wait(Duration::from_secs(3)).acquire());
     soon("the writer joins the queue", recording.queued(&lock_name("n"), 1)).await;
     let reader = tokio::spawn(acquired(locks.lock("n").shared()));
     soon("the reader joins the queue", recording.queued(&lock_name("n"), 2)).await;

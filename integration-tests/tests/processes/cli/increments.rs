@@ -42,7 +42,8 @@ fn additions((loops, runs): (usize, usize), command: impl Fn(&Path) -> Command +
     });
     let text = |name: &str| fs::read_to_string(directory.path().join(name)).unwrap();
     let tokens = text("tokens").lines().filter_map(|line| line.parse().ok()).collect();
-    (text("number").trim().parse().unwrap(), tokens)
+    // Without the lock, a shorter number may be written over the beginning of a longer one.
+    (text("number").lines().next().unwrap().parse().unwrap(), tokens)
 }
 
 on_stores! { runs_lose_no_increment_and_their_tokens_grow }

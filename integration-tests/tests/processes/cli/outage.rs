@@ -68,8 +68,8 @@ async fn a_waiter_reports_an_outage_and_the_time_left() {
     let guard = locks.lock("x").acquire().await.unwrap();
     let mut run = polylock(server.url(), &["run", "--outage", "4s", "x", "true"]);
     read_stderr_until(&mut run, "held by ");
-    server.kill();
     let killed = now();
+    server.kill();
     let text = read_stderr_until(&mut run, "store unreachable");
     assert!(text.contains("giving up in ") && text.contains("redis could not claim"), "{text}");
     assert_eq!(run.wait().unwrap().code(), Some(69));

@@ -21,12 +21,13 @@ fn assert_all_alive(lines: &[String]) {
     assert!(lines.iter().all(|line| line.ends_with("alive")), "{lines:#?}");
 }
 
-/// The command has ended, and a process that it has started has not: polylock waits for it until the end of the grace period.
+/// The command has ended, and a process that it has started has not: polylock waits for it until the end of the grace period. The command
+/// has three seconds to write its number and to set its traps.
 #[test]
 fn the_reused_pid_of_a_command_that_ended_in_the_grace_period() {
     assert_all_alive(&run_script(
         r#"
-        "$P" -q run --ttl 30 --grace 2 --max-hold 0.3 x -- \
+        "$P" -q run --ttl 30 --grace 2 --max-hold 3 x -- \
             sh -c 'echo $$ > command; (trap "" TERM; exec sleep 100) & trap "exit 0" TERM; wait' &
         polylock=$!
         wait_for test -s command; command=$(cat command)
@@ -44,7 +45,7 @@ fn the_reused_pid_of_a_command_that_ended_in_the_grace_period() {
 fn the_reused_pid_of_an_ended_command_when_polylock_is_killed() {
     assert_all_alive(&run_script(
         r#"
-        "$P" -q run --ttl 30 --grace 10 --max-hold 0.3 x -- \
+        "$P" -q run --ttl 30 --grace 10 --max-hold 3 x -- \
             sh -c 'echo $$ > command; (trap "" TERM; echo > started; exec sleep 100) & trap "exit 0" TERM; wait' &
         polylock=$!
         wait_for test -s command; command=$(cat command)

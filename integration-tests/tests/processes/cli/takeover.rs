@@ -8,17 +8,17 @@ use polylock_integration_tests::{
     takeover::{Fault, IdleProcesses, Outcome, Programs, Trial},
 };
 
-const TTL: Duration = Duration::from_secs(1);
+const TTL: Duration = Duration::from_secs(4);
 
 static PROGRAMS: LazyLock<Programs> = LazyLock::new(|| Programs {
     polylock: polylock().to_owned(),
     takeover: env!("CARGO_BIN_EXE_takeover").into(),
 });
 
-/// Runs `script` under the lock, and lets another run acquire the lock after each of these faults.
-async fn after(faults: &[Fault], script: &str) {
+/// Runs `script` under the lock with this lease, and lets another run acquire the lock after each of these faults.
+async fn after(ttl: Duration, faults: &[Fault], script: &str) {
     for fault in faults {
-        let trial = Trial::start(&PROGRAMS, TTL, *fault, script).await;
+        let trial = Trial::start(&PROGRAMS, ttl, *fault, script).await;
         let Outcome { gap, code } = trial.finish().await;
         println!("{fault:?}: {gap:.1} ms, code {code:?}");
         assert!(gap > 0.0, "{fault:?}: both commands were alive for {:.1} ms", -gap);
@@ -34,7 +34,7 @@ async fn after(faults: &[Fault], script: &str) {
 const IGNORE_SIGNALS: &str = "trap '' TERM HUP; ";
 
 async fn after_all_faults(script: &str) {
-    after(&Fault::ALL, &format!("{IGNORE_SIGNALS}{script}")).await;
+    after(TTL, &Fault::ALL, &format!("{IGNORE_SIGNALS}{script}")).await;
 }
 
 #[tokio::test]
@@ -77,7 +77,8 @@ async fn a_daemon_by_setsid_f() {
 #[tokio::test]
 async fn a_daemon_that_is_started_when_the_command_gets_the_signal() {
     let script = "trap 'setsid -f \"$T\" beat life; exit 0' TERM; echo > ready; while :; do sleep 0.01; done";
-    after(&[Fault::Break, Fault::MaxHold], script).await;
+    // The daemon has a quarter of the lease to start.
+    after(2 * TTL, &[Fault::Break, Fault::MaxHold], script).await;
 }
 
 /// The short form of the measurement of the program `takeover`.
@@ -85,7 +86,7 @@ async fn a_daemon_that_is_started_when_the_command_gets_the_signal() {
 async fn on_a_machine_with_thousands_of_processes() {
     let idle = IdleProcesses::start(4000).unwrap();
     for _ in 0..8 {
-        after(&[Fault::Stop], "trap '' TERM; exec \"$T\" beat life").await;
+        after(TTL, &[Fault::Stop], "trap '' TERM; exec \"$T\" beat life").await;
     }
     drop(idle);
 }

@@ -36,7 +36,7 @@ fn run(script: &str) -> Option<String> {
 #[test]
 fn a_command_of_another_user_is_reported_at_once_and_when_the_lock_is_lost() {
     let Some(text) = run(r#"
-        $nobody ./polylock run --ttl 2 --status-file status x -- $ROOT ./takeover beat life 2>errors &
+        $nobody ./polylock run --ttl 3 --grace 0.3 --status-file status x -- $ROOT ./takeover beat life 2>errors &
         polylock=$!
         pid_of_root
         wait_for grep -q "can't be killed: if lock x is lost" errors
@@ -67,12 +67,12 @@ fn a_command_of_another_user_is_reported_at_once_and_when_the_lock_is_lost() {
 #[test]
 fn a_remaining_process_of_another_user_keeps_the_lock() {
     let Some(text) = run(r#"
-        $nobody ./polylock run --ttl 2 --max-hold 0.3 --grace 0.3 --status-file status x -- sh -c "$ROOT ./takeover beat life & wait" 2>errors &
+        $nobody ./polylock run --ttl 3 --max-hold 3 --grace 0.3 --status-file status x -- sh -c "$ROOT ./takeover beat life & wait" 2>errors &
         polylock=$!
         pid_of_root
         wait_for grep -q "still alive: process $pid" errors
         # This is longer than a lease, so the lock is renewed.
-        for i in $(seq 300); do alive $polylock || exit 1; sleep 0.01; done
+        for i in $(seq 400); do alive $polylock || exit 1; sleep 0.01; done
         $nobody ./polylock status x
         kill -KILL $pid
         wait $polylock
@@ -90,7 +90,7 @@ fn a_remaining_process_of_another_user_keeps_the_lock() {
 #[test]
 fn the_warden_reports_an_unkillable_process_when_polylock_is_dead() {
     let Some(text) = run(r#"
-        $nobody ./polylock run --ttl 2 x -- $ROOT ./takeover beat life 2>errors &
+        $nobody ./polylock run --ttl 10 x -- $ROOT ./takeover beat life 2>errors &
         pid_of_root
         kill -KILL $!
         wait_for grep -q "may run beside" errors

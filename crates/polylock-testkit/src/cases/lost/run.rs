@@ -17,7 +17,7 @@ use super::lost_reason;
 use crate::{
     ManualClock,
     faults::{Gate, Side},
-    trial::{Outcome, SOON, Trial, acquired, join, outside, soon, until, watched, within},
+    trial::{Outcome, SOON, Trial, acquired, acquired_by, join, outside, soon, until, watched, within},
 };
 
 /// The store hangs when the work is done: the caller gets the output, not the outage.
@@ -38,7 +38,7 @@ pub(in crate::cases) async fn run_polls_nothing_after_the_deadline(trial: Trial)
     let clock = ManualClock::new();
     let locks = trial.open_by(trial.store().await, &clock);
     for pause_at in 1..=20 {
-        let guard = acquired(locks.lock("n")).await;
+        let guard = acquired_by(&clock, locks.lock("n")).await;
         let (clock, over) = (clock.clone(), trial.long());
         let mut polls = 0;
         let work = poll_fn(|context| {
@@ -103,7 +103,7 @@ pub(in crate::cases) async fn run_drops_the_work(trial: Trial) -> Outcome {
     let clock = ManualClock::new();
     let (store, gate) = watched(trial.store().await, Gate::new);
     let locks = trial.open_by(store, &clock);
-    let guard = acquired(locks.lock("n")).await;
+    let guard = acquired_by(&clock, locks.lock("n")).await;
     gate.freeze();
     let (started, dropped) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let work = {
