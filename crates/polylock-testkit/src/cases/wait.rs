@@ -93,7 +93,10 @@ pub(super) async fn a_timed_out_request_has_left_the_queue(trial: Trial) -> Outc
         match tried(here.lock("n").shared()).await {
             Some(other) => released(other).await,
             None => {
-                assert!(is_slow && !is_out, "round {round}: a request that has timed out blocks the next one");
+                assert!(
+                    is_slow && !is_out,
+                    "round {round}: a request that has timed out blocks the next one"
+                );
             }
         }
     }
