@@ -195,7 +195,7 @@ pub(super) async fn a_stopped_waiter_is_served_after_it_resumes(trial: Trial) ->
     soon("the waiter is queued", recording.queued(&lock_name("n"), 1)).await;
     gate.freeze();
     released(holder).await;
-    let limit = trial.renewable().min(Request::MAX_QUEUE_LEASE) + SOON;
+    let limit = trial.short().min(Request::MAX_QUEUE_LEASE) + SOON;
     let next = within(limit, "the grant to the waiter behind a stopped one", acquired(here.lock("n"))).await;
     gate.thaw();
     released(next).await;

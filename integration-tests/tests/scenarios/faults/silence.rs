@@ -15,7 +15,7 @@ use super::{
 };
 
 /// The time limit of a request.
-const LIMIT: Duration = Duration::from_millis(1500);
+const LIMIT: Duration = Duration::from_secs(1);
 
 /// The time that a claim has for its reply after the end of a wait.
 const GRACE: Duration = Duration::from_millis(300);
