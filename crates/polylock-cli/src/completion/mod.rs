@@ -8,6 +8,7 @@ use std::{
     ffi::{OsStr, OsString},
     io::{self, Write as _},
     os::unix::ffi::OsStrExt,
+    path::Path,
     process::ExitCode,
     sync::mpsc,
     thread,
@@ -20,7 +21,7 @@ use clap_complete::{
     engine::ValueCompleter,
     env::{Elvish, Fish, Powershell, Shells, Zsh},
 };
-use polylock::{LockStatus, Locks};
+use polylock::{LockStatus, Locks, StoreUrl};
 
 use self::bash::Bash;
 use crate::{
@@ -97,9 +98,7 @@ fn time_limit() -> Duration {
 /// Returns the locks of the store.
 fn locks() -> Option<Vec<LockStatus>> {
     let store = store::find(&global()?, &Output::of_worker()).ok()?;
-    // Opening a SQLite file would create it.
-    let url = store.config.clone().into_url().ok()?;
-    if url.scheme() == "sqlite" && !url.file().is_ok_and(|file| std::path::Path::new(&file).exists()) {
+    if is_created_by_opening(&store.config.clone().into_url().ok()?) {
         return None;
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
@@ -107,6 +106,12 @@ fn locks() -> Option<Vec<LockStatus>> {
         let locks = Locks::builder_from_config(store.config).outage(Duration::ZERO).connect().await.ok()?;
         locks.list("").await.ok()
     })
+}
+
+/// Returns true if opening the store, or one of its two stores, would create a SQLite file.
+fn is_created_by_opening(url: &StoreUrl) -> bool {
+    url.stores().iter().any(is_created_by_opening)
+        || url.scheme() == "sqlite" && !url.file().is_ok_and(|file| Path::new(&file).exists())
 }
 
 /// Returns the programs or files that begin with `current`, a word of the command that `run` runs.

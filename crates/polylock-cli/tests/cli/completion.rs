@@ -149,6 +149,7 @@ fn a_completion_creates_nothing() {
     for store in [
         "sqlite:new.db",
         "sqlite:directory/new.db",
+        "both:sqlite:old.db;sqlite:new.db",
         "file:no-such-file",
         "env:NOT_SET",
         "memory:",
