@@ -1,13 +1,16 @@
 //! A fleet of processes that moves from one store to another, process by process, while processes are killed and stopped.
 
-use std::{collections::BTreeMap, fs, path::Path, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use fastrand::Rng;
-use polylock_testkit::history::{self, Section, Violation};
+use polylock_testkit::history::{Section, Violation};
 use tempfile::TempDir;
 
 use crate::{
-    chaos::{client::Work, observed::process_of},
+    chaos::{
+        client::Work,
+        observed::{Observed, process_of},
+    },
     clock::{self, now},
     process::Process,
     simulation::check,
@@ -132,8 +135,8 @@ impl Fleet {
             }
             urls[moved] = to;
             self.members[moved] = self.launch(to);
-            let (until, limit) = (self.sections().len() + sections, now() + LIMIT);
-            while self.sections().len() < until {
+            let (until, limit) = (self.sections() + sections, now() + LIMIT);
+            while self.sections() < until {
                 assert!(now() < limit, "fewer than {sections} sections within {LIMIT:?}");
                 self.disturb(&urls);
             }
@@ -184,17 +187,10 @@ impl Fleet {
             let last = process.next_line(LIMIT);
             assert_eq!(last.as_deref(), Some("done"), "{name} does not end");
         }
-        let mut sections = self.sections();
+        let Observed { mut sections, stalls, errors, .. } = Observed::read(self.directory.path());
         for section in sections.iter_mut().filter(|section| section.open && section.released.is_none()) {
             // A killed process holds nothing from then on.
             section.released = self.killed.get(process_of(&section.client)).copied();
-        }
-        let mut stalls: BTreeMap<&str, Vec<(u64, u64)>> = BTreeMap::new();
-        let lines = self.lines("stalls");
-        for (process, line) in &lines {
-            let span =
-                line.split_once(' ').and_then(|(from, to)| Some((from.parse().ok()?, to.parse().ok()?)));
-            stalls.entry(process).or_default().extend(span);
         }
         let stalls_of =
             |section: &Section| stalls.get(process_of(&section.client)).cloned().unwrap_or_default();
@@ -203,30 +199,11 @@ impl Fleet {
             kills: self.killed.len(),
             stops: self.stops,
             violations: check::sections(&sections, TOLERANCE, stalls_of),
-            errors: self.lines("errors").into_iter().map(|(_, line)| line).collect(),
+            errors: errors.into_iter().map(|(at, what)| format!("{at} {what}")).collect(),
         }
     }
 
-    fn sections(&self) -> Vec<Section> {
-        let text: String = self.lines("sections").into_iter().map(|(_, line)| line + "\n").collect();
-        history::read(&text).unwrap_or_else(|error| panic!("{error}"))
+    fn sections(&self) -> usize {
+        Observed::read(self.directory.path()).sections.len()
     }
-
-    /// Returns the lines of all files with this extension, each with the name of its process.
-    fn lines(&self, extension: &str) -> Vec<(String, String)> {
-        let mut lines = Vec::new();
-        for life in 0..self.lives {
-            let name = format!("p{life}");
-            let file = self.directory.path().join(format!("{name}.{extension}"));
-            // A killed process may have written a part of its last line.
-            let text = read(&file);
-            let whole = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
-            lines.extend(whole.map(|line| (name.clone(), line.to_owned())));
-        }
-        lines
-    }
-}
-
-fn read(file: &Path) -> String {
-    fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
 }

@@ -1,6 +1,6 @@
 //! Everything that was seen in a run, and the violations in it.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fs, io, path::Path};
 
 use polylock_testkit::history::{self, Section};
 
@@ -37,6 +37,40 @@ pub struct Observed {
 }
 
 impl Observed {
+    /// Reads the [files](super::client::FILES) that the processes have written to `directory`.
+    ///
+    /// # Panics
+    /// If they can't be read.
+    #[must_use]
+    pub fn read(directory: &Path) -> Self {
+        let text = |path: &Path| {
+            fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+        };
+        let files = fs::read_dir(directory)
+            .and_then(|files| files.map(|file| Ok(file?.path())).collect::<io::Result<Vec<_>>>());
+        let files = files.unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
+        let (mut observed, mut sections) = (Self::default(), String::new());
+        for path in files {
+            // The process of a file may have been killed in the middle of a line.
+            let text = text(&path);
+            let lines = || text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
+            let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            match path.extension().and_then(|kind| kind.to_str()) {
+                Some("sections") => lines().for_each(|line| sections.extend([line, "\n"])),
+                Some("stalls") => {
+                    observed.stalls.insert(name, lines().filter_map(span).collect());
+                }
+                Some("loads") => observed.loads.extend(lines().filter_map(span)),
+                _ => observed.errors.extend(lines().filter_map(|line| {
+                    let (at, what) = line.split_once(' ')?;
+                    Some((at.parse().ok()?, what.to_owned()))
+                })),
+            }
+        }
+        observed.sections = history::read(&sections).unwrap_or_else(|error| panic!("{error}"));
+        observed
+    }
+
     /// Ends the holds of killed processes when these were killed: their clients hold nothing from then on.
     pub fn end_at_kills(&mut self) {
         for section in self.sections.iter_mut().filter(|section| section.open && section.released.is_none()) {
@@ -135,4 +169,9 @@ pub fn process_of(client: &str) -> &str {
 /// Returns the id of the process of an owner, which ends with it.
 fn process_id(owner: &str) -> Option<u32> {
     owner.rsplit_once(':')?.1.parse().ok()
+}
+
+fn span(line: &str) -> Option<Span> {
+    let (from, to) = line.split_once(' ')?;
+    Some((from.parse().ok()?, to.parse().ok()?))
 }

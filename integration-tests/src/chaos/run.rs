@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    fs, io,
     path::{Path, PathBuf},
     sync::{
         Mutex, PoisonError,
@@ -14,14 +13,14 @@ use std::{
 
 use polylock::Locks;
 use polylock_core::{Order, sync::lock};
-use polylock_testkit::{Missing, Target, history};
+use polylock_testkit::{Missing, Target};
 use tokio::runtime::Handle;
 
 use super::{
     check::check,
     client::{Work, names},
     configuration::Configuration,
-    observed::{Found, Observed, Shown, Span},
+    observed::{Found, Observed, Shown},
     peers::{self, Peer},
     plan::{self, Fault, Kind},
     planted::Bug,
@@ -314,41 +313,12 @@ async fn until_empty(admin: &Locks, namespace: &Namespace, limit: Duration) -> O
 
 /// Reads the files of all processes.
 fn observe(directory: &Path, site: &Site) -> Observed {
-    let text =
-        |path: &Path| fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    let files = fs::read_dir(directory)
-        .and_then(|files| files.map(|file| Ok(file?.path())).collect::<io::Result<Vec<_>>>());
-    let files = files.unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
     let mut observed = Observed {
         applied: site.applied(),
         killed: site.killed(),
         processes: site.ids(),
-        ..Observed::default()
+        ..Observed::read(directory)
     };
-    let mut sections = String::new();
-    for path in files {
-        // The process of a file may have been killed in the middle of a line.
-        let text = text(&path);
-        let lines = || text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
-        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        match path.extension().and_then(|kind| kind.to_str()) {
-            Some("sections") => lines().for_each(|line| sections.extend([line, "\n"])),
-            Some("stalls") => {
-                observed.stalls.insert(name, lines().filter_map(span).collect());
-            }
-            Some("loads") => observed.loads.extend(lines().filter_map(span)),
-            _ => observed.errors.extend(lines().filter_map(|line| {
-                let (at, what) = line.split_once(' ')?;
-                Some((at.parse().ok()?, what.to_owned()))
-            })),
-        }
-    }
-    observed.sections = history::read(&sections).unwrap_or_else(|error| panic!("{error}"));
     observed.end_at_kills();
     observed
-}
-
-fn span(line: &str) -> Option<Span> {
-    let (from, to) = line.split_once(' ')?;
-    Some((from.parse().ok()?, to.parse().ok()?))
 }

@@ -18,44 +18,26 @@ pub(super) fn weaker(old: &Capabilities, new: &Capabilities) -> Result<Capabilit
         let (backend, ttl) = (old.backend, *new.ttl.start());
         return Err(Error::InvalidTtl { backend, ttl, min: *old.ttl.start(), max: *old.ttl.end() });
     }
-    let is_either = |test: fn(&Capabilities) -> bool| test(old) || test(new);
     let mut both = Capabilities::new(NAME, min..=max);
-    both.modes = if is_either(|can| can.modes == Modes::ExclusiveOnly) {
-        Modes::ExclusiveOnly
-    } else if is_either(|can| can.modes == Modes::ExclusiveAndShared) {
-        Modes::ExclusiveAndShared
-    } else {
-        Modes::AllSix
-    };
-    if is_either(|can| can.order == Order::Unordered) {
-        both.order = Order::Unordered;
-    }
-    if !is_either(|can| can.notifications == Notifications::Polled) {
-        both.notifications = Notifications::Pushed;
-    }
-    both.fencing = if is_either(|can| can.fencing == Fencing::Absent) {
-        Fencing::Absent
-    } else if is_either(|can| can.fencing == Fencing::WhileRunning) {
-        Fencing::WhileRunning
-    } else {
-        Fencing::Durable
-    };
-    if is_either(|can| can.hold_lifetime == HoldLifetime::Session) {
-        both.hold_lifetime = HoldLifetime::Session;
-    }
-    both.scope = if is_either(|can| can.scope == Scope::Process) {
-        Scope::Process
-    } else if is_either(|can| can.scope == Scope::Host) {
-        Scope::Host
-    } else {
-        Scope::Network
-    };
+    let modes = [Modes::ExclusiveOnly, Modes::ExclusiveAndShared, Modes::AllSix];
+    both.modes = first_of(modes, old.modes, new.modes);
+    both.order = first_of([Order::Unordered, Order::Fifo], old.order, new.order);
+    let notifications = [Notifications::Polled, Notifications::Pushed];
+    both.notifications = first_of(notifications, old.notifications, new.notifications);
+    let fencing = [Fencing::Absent, Fencing::WhileRunning, Fencing::Durable];
+    both.fencing = first_of(fencing, old.fencing, new.fencing);
+    let lifetimes = [HoldLifetime::Session, HoldLifetime::Lease];
+    both.hold_lifetime = first_of(lifetimes, old.hold_lifetime, new.hold_lifetime);
+    both.scope = first_of([Scope::Process, Scope::Host, Scope::Network], old.scope, new.scope);
     // A request that waits in the new store holds the lock in the old one, with a lease of its own.
     both.queue_lease = QueueLease::Entry;
     both.keep_alive_batch = old.keep_alive_batch.min(new.keep_alive_batch);
     both.claims_at_once = old.claims_at_once.min(new.claims_at_once);
-    if is_either(|can| can.first_step == FirstStep::Thread) {
-        both.first_step = FirstStep::Thread;
-    }
+    both.first_step = first_of([FirstStep::Thread, FirstStep::Caller], old.first_step, new.first_step);
     Ok(both)
+}
+
+/// Returns the first one of `values` that is one of the two.
+fn first_of<T: Copy + PartialEq, const N: usize>(values: [T; N], old: T, new: T) -> T {
+    values.into_iter().find(|value| *value == old || *value == new).unwrap_or(old)
 }
