@@ -263,7 +263,7 @@ tests() {
 # Plants all known bugs, or only some: those in files of the last commit first, others by the day.
 mutants() {
     say "planted bugs"
-    cargo build --quiet --locked -p polylock-integration-tests --all-features --bin mutants
+    cargo build --quiet --locked --workspace --all-features --bin mutants
     # It builds each bug in a directory of its own, one after the other.
     CARGO_INCREMENTAL=1 "$target/debug/mutants" "$@"
 }
@@ -307,7 +307,7 @@ schemas() {
 # Real processes on real servers under faults, of all stores: see docs/safety.md. The results are not added to that page.
 record() {
     say "safety record"
-    cargo build --quiet --locked -p polylock-integration-tests --all-features --bins
+    cargo build --quiet --locked --workspace --all-features --bins
     "$target/debug/chaos" short --record "$target/record.jsonl"
 }
 

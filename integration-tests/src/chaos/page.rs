@@ -214,7 +214,7 @@ const AGAIN: &str = "
 cargo build -p polylock-integration-tests --bins                                               # the processes run `worker`
 cargo run -p polylock-integration-tests --bin chaos -- --store redis --seconds 60              # a random seed
 cargo run -p polylock-integration-tests --bin chaos -- --store redis --seconds 60 --seed 7     # the same schedule
-cargo run -p polylock-integration-tests --bin chaos -- --store postgres --seconds 60 --rounds 60 --record integration-tests/record/postgres.jsonl
+cargo run -p polylock-integration-tests --bin chaos -- long --minutes 30                       # continues the long record
 cargo run -p polylock-integration-tests --bin chaos -- --store mariadb --seconds 60 --planted late-claim
 integration-tests/peers/run.sh                                    # the other libraries
 cargo run -p polylock-integration-tests --bin chaos -- short      # all stores, in less than 15 minutes
