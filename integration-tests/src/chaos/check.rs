@@ -299,6 +299,17 @@ mod tests {
     }
 
     #[test]
+    fn an_election_after_a_fault_of_a_server_explains_a_loss() {
+        let mut lost = Section::new("n", "p0.0.3", Mode::Exclusive, 2 * S..3 * S).deadline(4 * S);
+        lost.lost = Some(4 * S);
+        let fault = Applied { action: Action::StopServers { first: 0, count: 3 }, from: S, to: S + S / 2 };
+        let observed = Observed { sections: vec![lost], applied: vec![fault], ..Observed::default() };
+        assert_eq!(kinds(&observed), ["loss"]);
+        let found = check(&observed, &configuration::ZOOKEEPER, true);
+        assert!(found.is_empty(), "{found:?}");
+    }
+
+    #[test]
     fn slow_hand_overs_are_found_unless_a_fault_explains_them() {
         let hold =
             |number: u64, gap: u64| section("p0.0.0", number * S..(number + 1) * S + gap, (number + 2) * S);

@@ -80,7 +80,7 @@ const OUTCOMES: [(Kind, [&str; 6]); 14] = [
             "no lock is lost if it continues before the deadline; otherwise the loss is reported at the deadline; requests that have arrived have no late effect",
             "=",
             "the same for a majority; a minority has no effect",
-            "=",
+            "the same; an election, of 2 s at most, belongs to the outage",
             "as on the databases",
         ],
     ),
