@@ -15,6 +15,9 @@ cd "$(dirname "$0")/.."
 export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-auto}
 export POLYLOCK_TEST_REQUIRE=${POLYLOCK_TEST_REQUIRE:-all}
 
+# The number of planted bugs of the fast run.
+readonly SOME=2
+
 say() { printf '\n== %s (after %d min %d s)\n' "$*" $((SECONDS / 60)) $((SECONDS % 60)); }
 
 # The programs that the tests run, and the Debian packages that bring them. A store's server is started by the tests
@@ -184,7 +187,7 @@ idle() {
 
 # Runs parts of this script beside the tests, which mostly wait. They build into a directory of their own, because cargo locks it.
 beside() {
-    CARGO_TARGET_DIR=$target/beside idle "$target/beside.log" bash -ec 'for part in "$@"; do "$0" "$part"; done' "$PWD/scripts/test.sh" "$@"
+    BUILT=$target CARGO_TARGET_DIR=$target/beside idle "$target/beside.log" bash -ec 'for part in "$@"; do "$0" "$part"; done' "$PWD/scripts/test.sh" "$@"
     beside=$idle
 }
 
@@ -268,6 +271,12 @@ mutants() {
     CARGO_INCREMENTAL=1 "$target/debug/mutants" "$@"
 }
 
+# Builds the tests of the planted bugs of the fast run, as far as they have no bug.
+prepare() {
+    say "build for planted bugs"
+    CARGO_INCREMENTAL=1 "${BUILT:-$target}/debug/mutants" --prepare --some "$SOME"
+}
+
 doc() {
     say "documentation"
     RUSTDOCFLAGS="-D warnings" cargo doc --workspace --all-features --no-deps --locked
@@ -315,7 +324,7 @@ at_exit=()
 trap 'for command in "${at_exit[@]}"; do eval "$command" || true; done' EXIT
 
 case "${1:-all}" in
-    format | lint | features | lanes | lane | doc | package | packages | deny | schemas) ;;
+    format | lint | features | lanes | lane | doc | prepare | package | packages | deny | schemas) ;;
     *) install_packages; put_servers ;;
 esac
 case "${1:-all}" in
@@ -324,15 +333,16 @@ case "${1:-all}" in
         export POLYLOCK_TEST_INCREMENTS=20 POLYLOCK_TEST_PAUSES=2
         format
         if use_memory; then
-            build; beside lint doc; tests "$DAILY"; mutants --some 2; join
+            build; beside lint doc prepare; tests "$DAILY"; join; mutants --some "$SOME"
         else
-            lint; build; tests "$DAILY"; mutants --some 2; doc
+            lint; build; tests "$DAILY"; mutants --some "$SOME"; doc
         fi
         say "all passed" ;;
     daily) format; lint; features; build; tests; mutants; doc; package; packages; deny; schemas; record; say "all passed" ;;
     format | lint | features | mutants | doc | package | packages | deny | schemas | record) "$1" ;;
     test) build; tests ;;
-    # Called by `tests` and by `lanes`.
+    # Called by this script itself.
+    prepare) prepare ;;
     lanes) lanes ;;
     lane) lane "$2" ;;
     *) echo "unknown part: $1 (daily, format, lint, features, test, mutants, doc, package, packages, deny, schemas, record)" >&2; exit 64 ;;
