@@ -218,13 +218,15 @@ impl Proxy {
         count
     }
 
-    /// Refuses new connections, or accepts them again. It has taken effect when this returns.
+    /// Refuses new connections, or accepts them again. It has taken effect when this returns, or a call of another thread has replaced it.
     ///
     /// # Panics
     /// If the proxy does not follow.
     pub fn refuse(&self, refuses: bool) {
         self.switches.send_modify(|switches| switches.refuses = refuses);
-        let done = clock::within(TIMEOUT, || self.shared.is_listening.load(SeqCst) != refuses);
+        let is_replaced = || self.switches.borrow().refuses != refuses;
+        let done =
+            clock::within(TIMEOUT, || self.shared.is_listening.load(SeqCst) != refuses || is_replaced());
         assert!(done, "the proxy has not followed a switch within {TIMEOUT:?}");
     }
 
