@@ -170,7 +170,7 @@ The checker verifies, by the clock that all processes share:
 | order | on a store that promises an order, no request overtakes one that was known to wait, unless a fault hit the queue |
 | idle | a free lock is granted to a waiting request within 3 s (Azure: 6 s) after the last fault |
 | orphan | the lock of a killed client is granted in that time after its lease; the store shows no hold that no client has, for more than a second, from 1.5 s after the last fault on; after a kill, once the lease has expired |
-| loss | no lock is lost while no fault concerns its process and the servers |
+| loss | no lock is lost while no fault concerns its process and the servers, from its claim on |
 | slow | four of five hand-overs to a waiting request take less than 100 ms while no fault happens; not on Azure, where clients poll |
 | stuck | each request without a time limit is granted in the end, and each process ends |
 | leak | no entry is left in the store, and no background work in a process |
