@@ -14,10 +14,7 @@ use polylock_core::{Election, Fencing, FencingToken, Operation, Term};
 
 use crate::{
     ManualClock,
-    trial::{
-        Outcome, Trial, chain, join, pass, released, scale, scaled, soon, timeout, until, while_running,
-        within,
-    },
+    trial::{Outcome, Trial, chain, join, pass, released, scale, soon, until, while_running},
 };
 
 const CANDIDATES: usize = 4;
@@ -110,9 +107,8 @@ pub(super) async fn a_resignation_gives_the_next_candidate_a_turn(trial: Trial) 
 pub(super) async fn a_lost_term_is_followed_by_another_one(trial: Trial) -> Outcome {
     let clock = ManualClock::new();
     let locks = trial.open_by(trial.store().await, &clock);
-    let mut tokens: Vec<FencingToken> = Vec::new();
-    let over = trial.long();
-    let election = locks.election("n").run(async |term: Term| {
+    let (mut tokens, pauser, over) = (Vec::new(), clock.clone(), trial.long());
+    let election = tokio::spawn(locks.election("n").run(async move |term: Term| {
         tokens.push(term.fencing_token());
         if tokens.len() == 3 {
             return tokens.clone();
@@ -121,13 +117,13 @@ pub(super) async fn a_lost_term_is_followed_by_another_one(trial: Trial) -> Outc
         poll_fn(|context| {
             polls += 1;
             assert_eq!(polls, 1, "polled after the deadline");
-            clock.advance(over);
+            pauser.advance(over);
             context.waker().wake_by_ref();
             Poll::<Vec<FencingToken>>::Pending
         })
         .await
-    });
-    let tokens = within(scaled(timeout()), "three terms", while_running(&clock, election)).await;
+    }));
+    let tokens = while_running(&clock, join(election)).await;
     let tokens = tokens.unwrap_or_else(|error| panic!("an election: {}", chain(&error)));
     if trial.capabilities().fencing != Fencing::Absent {
         assert!(tokens.is_sorted_by(|before, after| before < after), "{tokens:?}");
