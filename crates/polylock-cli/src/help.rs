@@ -143,7 +143,7 @@ fencing token than all terms before it on any machine.
 
 EXAMPLES
   polylock elect -S postgres://locks@db/app scheduler ./scheduler
-  polylock elect --ttl 10s --restart always mail-queue ./worker --queue mail";
+  polylock elect --ttl 10s --restart always mail-queue ./worker mail";
 
 pub(crate) const STATUS: &str = "\
 OUTPUT

@@ -8,6 +8,7 @@ use polylock::{Locks, Moment};
 use polylock_integration_tests::{
     clock::{TIMEOUT, now, pause},
     election::{Recorded, overlaps, terms},
+    load::turn,
     on_queues,
     process::Process,
     proxy::{End, Flow, Proxy},
@@ -96,6 +97,7 @@ async fn next_term(directory: &Path, before: u64, limit: Duration) -> Recorded {
 }
 
 async fn the_work_of_two_leaders_never_overlaps(store: &str) {
+    let _turn = turn().await;
     let (namespace, directory) = (namespace(store).await, TempDir::new().unwrap());
     let directory = directory.path();
     let (url, ttl) = with_short_lease(&namespace);
