@@ -5,8 +5,8 @@
 #   scripts/test.sh            everything that CI runs: all stores, and some of the planted bugs
 #   scripts/test.sh daily      the same with clusters and variants of the stores, each feature alone, all planted bugs, crates and
 #                              packages, licences, files for other tools, and a short safety record
-#   scripts/test.sh lint       one part of the daily run: format, lint, features, test, mutants, doc, package, packages, deny, schemas or
-#                              record
+#   scripts/test.sh lint       one part of the daily run: format, lint, features, test, elections, mutants, doc, package, packages, deny,
+#                              schemas or record
 #
 # A store's server that can't be started is a failure, not a skip.
 set -euo pipefail
@@ -313,6 +313,12 @@ schemas() {
     check dependabot .github/dependabot.yml
 }
 
+# The leaders of an election are killed, stopped or cut off two hundred times.
+elections() {
+    say "elections"
+    POLYLOCK_TEST_ELECTIONS=200 cargo test --workspace --all-features --locked --test processes election::queues::redis
+}
+
 # Real processes on real servers under faults, of all stores: see docs/safety.md. The results are not added to that page.
 record() {
     say "safety record"
@@ -330,7 +336,7 @@ esac
 case "${1:-all}" in
     all)
         # Shorter loads.
-        export POLYLOCK_TEST_INCREMENTS=20 POLYLOCK_TEST_PAUSES=2
+        export POLYLOCK_TEST_INCREMENTS=20 POLYLOCK_TEST_PAUSES=2 POLYLOCK_TEST_ELECTIONS=3
         format
         if use_memory; then
             build; beside lint doc prepare; tests "$DAILY"; join; mutants --some "$SOME"
@@ -338,12 +344,12 @@ case "${1:-all}" in
             lint; build; tests "$DAILY"; mutants --some "$SOME"; doc
         fi
         say "all passed" ;;
-    daily) format; lint; features; build; tests; mutants; doc; package; packages; deny; schemas; record; say "all passed" ;;
-    format | lint | features | mutants | doc | package | packages | deny | schemas | record) "$1" ;;
+    daily) format; lint; features; build; tests; elections; mutants; doc; package; packages; deny; schemas; record; say "all passed" ;;
+    format | lint | features | elections | mutants | doc | package | packages | deny | schemas | record) "$1" ;;
     test) build; tests ;;
     # Called by this script itself.
     prepare) prepare ;;
     lanes) lanes ;;
     lane) lane "$2" ;;
-    *) echo "unknown part: $1 (daily, format, lint, features, test, mutants, doc, package, packages, deny, schemas, record)" >&2; exit 64 ;;
+    *) echo "unknown part: $1 (daily, format, lint, features, test, elections, mutants, doc, package, packages, deny, schemas, record)" >&2; exit 64 ;;
 esac

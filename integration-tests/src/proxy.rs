@@ -84,6 +84,19 @@ impl Proxy {
         Self::start(([127, 0, 0, 1], port).into())
     }
 
+    /// Starts a proxy for the first server of this machine in `url`, and returns it with the URL through it; `None` if there is no server.
+    ///
+    /// # Panics
+    /// If there is no free port.
+    #[must_use]
+    pub fn in_front_of(url: &str) -> Option<(Self, String)> {
+        let server = &url[url.find("127.0.0.1:")?..];
+        let server = &server[..server.find(['/', '?', '&', ',']).unwrap_or(server.len())];
+        let proxy = Self::start(server.parse().ok()?);
+        let url = url.replacen(server, &proxy.address().to_string(), 1);
+        Some((proxy, url))
+    }
+
     /// Starts a proxy for a server that speaks HTTP/1.1 without TLS. A request passes when it is complete, so each has one [`RequestFault`] and
     /// is counted once. A body must have a `Content-Length`.
     ///

@@ -47,6 +47,10 @@ impl Guard {
         self.shared_hold.hold()
     }
 
+    pub(crate) fn shared_hold(&self) -> &SharedHold {
+        &self.shared_hold
+    }
+
     /// Returns the name of the lock.
     #[must_use]
     pub fn name(&self) -> &LockName {

@@ -65,11 +65,12 @@ pub use config::LocksConfig;
 pub use config_file::{ConfigFile, Settings};
 pub use connect::{Locks, LocksBuilder};
 pub use polylock_core::{
-    self as core, BreakLock, BreakNotice, Capabilities, Change, ChangeKind, Clock, ConfigError, Entry, Error,
-    Fault, Fencing, FencingToken, Guard, HoldLifetime, InvalidName, Label, Lock, LockName, LockStatus,
-    LostReason, Mode, Modes, Moment, Namespaces, NotAcquired, Notifications, Operation, Options, Order,
-    Outage, OwnerId, PastGrant, Progress, Renewals, Result, Scope, Store, StoreConfig, SystemClock,
-    Unavailable, UnknownMode, Watch, WatchEvent, WatchState, WatchedLock, duration, metrics,
+    self as core, BreakLock, BreakNotice, Capabilities, Change, ChangeKind, Clock, ConfigError, Election,
+    Entry, Error, Fault, Fencing, FencingToken, Guard, HoldLifetime, InvalidName, Label, Leader, LeaderWatch,
+    Leadership, Lock, LockName, LockStatus, LostReason, Mode, Modes, Moment, Namespaces, NotAcquired,
+    Notifications, Operation, Options, Order, Outage, OwnerId, PastGrant, Progress, Renewals, Result, Scope,
+    Store, StoreConfig, SystemClock, Term, Unavailable, UnknownMode, Watch, WatchEvent, WatchState,
+    WatchedLock, duration, metrics,
     url::{Keys, StoreUrl},
 };
 pub use schemes::{read_url, register, schemes};
@@ -95,6 +96,10 @@ struct Readme;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/quick-start.md")]
 struct QuickStart;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/recipes.md")]
+struct RecipesPage;
 
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/scaling.md")]
