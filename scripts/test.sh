@@ -332,6 +332,8 @@ case "${1:-all}" in
     daily) format; lint; features; build; tests; mutants; doc; package; packages; deny; schemas; record; say "all passed" ;;
     format | lint | features | mutants | doc | package | packages | deny | schemas | record) "$1" ;;
     test) build; tests ;;
+    # Called by `comparison.sh`: the servers are installed now.
+    servers) ;;
     # Called by `tests` and by `lanes`.
     lanes) lanes ;;
     lane) lane "$2" ;;
