@@ -115,10 +115,10 @@ impl Monitor {
         let commands = Arc::<AtomicU64>::default();
         let counted = commands.clone();
         thread::spawn(move || {
-            for line in lines.split(b'\n').map_while(Result::ok).filter(|line| is_from_client(line)) {
-                drop(line);
+            let all = lines.split(b'\n').map_while(Result::ok);
+            all.filter(|line| is_from_client(line)).for_each(|_| {
                 counted.fetch_add(1, Relaxed);
-            }
+            });
         });
         Ok(Self { commands, socket })
     }

@@ -143,11 +143,17 @@ const TABLES: [Table; 6] = [
             ("sections", |_, it| count(&it["faults"], "sections")),
             ("faults", |_, it| {
                 let of = &it["faults"];
-                cell_of(of, || Some(number(of["faults"].as_object()?.values().filter_map(Value::as_u64).sum())))
+                cell_of(of, || {
+                    Some(number(of["faults"].as_object()?.values().filter_map(Value::as_u64).sum()))
+                })
             }),
             ("overlaps", |_, it| violations(&it["faults"], "overlap")),
             ("regressed tokens", |subject, it| {
-                if subject.peer.is_some() { "not offered".to_owned() } else { violations(&it["faults"], "token") }
+                if subject.peer.is_some() {
+                    "not offered".to_owned()
+                } else {
+                    violations(&it["faults"], "token")
+                }
             }),
             ("other violations", |_, it| others(&it["faults"])),
         ],
@@ -192,8 +198,10 @@ scripts/comparison.sh --part hand-over                  # a part
 pub fn page(results: &Value) -> String {
     let mut page = BEGIN.to_owned();
     let text = |key: &str| results[key].as_str().unwrap_or("—").to_owned();
-    let parts = results["subjects"].as_object().into_iter().flat_map(|all| all.values().filter_map(Value::as_object));
-    let seconds: u64 = parts.flat_map(|parts| parts.values().filter_map(|part| part["seconds"].as_u64())).sum();
+    let parts =
+        results["subjects"].as_object().into_iter().flat_map(|all| all.values().filter_map(Value::as_object));
+    let seconds: u64 =
+        parts.flat_map(|parts| parts.values().filter_map(|part| part["seconds"].as_u64())).sum();
     writeln!(
         page,
         "\nMachine: {}. Commit: `{}`, {}. The parts took {} minutes.",
@@ -244,7 +252,11 @@ fn decimal(part: &Value, key: &str) -> String {
     cell_of(part, || Some(format!("{:.1}", part[key].as_f64()?)))
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count, which the file has as a float")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a count, which the file has as a float"
+)]
 fn whole(value: &Value) -> Option<u64> {
     value.as_u64().or_else(|| value.as_f64().map(|number| number.round() as u64))
 }
@@ -258,7 +270,9 @@ fn fairness(part: &Value) -> String {
 }
 
 fn range(part: &Value) -> String {
-    cell_of(part, || Some(format!("{} to {}", number(part["fewest"].as_u64()?), number(part["most"].as_u64()?))))
+    cell_of(part, || {
+        Some(format!("{} to {}", number(part["fewest"].as_u64()?), number(part["most"].as_u64()?)))
+    })
 }
 
 fn bytes(part: &Value) -> String {
@@ -299,7 +313,9 @@ fn survived(part: &Value) -> String {
 }
 
 fn violations(part: &Value, kind: &str) -> String {
-    cell_of(part, || Some(number(part["violations"].as_object()?.get(kind).and_then(Value::as_u64).unwrap_or(0))))
+    cell_of(part, || {
+        Some(number(part["violations"].as_object()?.get(kind).and_then(Value::as_u64).unwrap_or(0)))
+    })
 }
 
 fn others(part: &Value) -> String {
@@ -331,7 +347,8 @@ mod tests {
         assert!(shown.contains("Machine: 2 cores. Commit: `—`, —. The parts took 2 minutes."), "{shown}");
         assert!(shown.contains("| Redis | polylock | 81 µs | 1.2 ms | — | — | — |"), "{shown}");
         assert!(shown.contains("| Redis | polylock | failed | failed | failed | failed |"), "{shown}");
-        let failures = "| Redis | polylock | 2.00 s to 3.10 s | -200 µs to 1.5 ms; 1 of 3 not notified | — | — |";
+        let failures =
+            "| Redis | polylock | 2.00 s to 3.10 s | -200 µs to 1.5 ms; 1 of 3 not notified | — | — |";
         assert!(shown.contains(failures), "{shown}");
         assert!(shown.contains("| — | not offered: no notification | — | — |"), "{shown}");
         let rows = shown.lines().filter(|line| line.contains(" | kazoo `Lock` 2.11.0 | ")).count();

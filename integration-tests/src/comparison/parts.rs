@@ -197,7 +197,9 @@ impl Place<'_> {
             }
             is_first = false;
         }
-        Ok(json!({ "hand_overs": times.count(), "p50_us": micros(times.p50()), "p99_us": micros(times.p99()) }))
+        Ok(
+            json!({ "hand_overs": times.count(), "p50_us": micros(times.p50()), "p99_us": micros(times.p99()) }),
+        )
     }
 
     fn contended(&self) -> Outcome {
@@ -374,7 +376,9 @@ impl Place<'_> {
             rest(Duration::from_secs(1));
             later = left()?;
         }
-        Ok(json!({ "names": NAMES, "at_once": at_once, "later": later, "after_s": now().since(began).as_secs() }))
+        Ok(
+            json!({ "names": NAMES, "at_once": at_once, "later": later, "after_s": now().since(began).as_secs() }),
+        )
     }
 
     fn servers(&self) -> Value {

@@ -27,7 +27,9 @@ pub(super) fn shared_memory(process: u32) -> Option<u64> {
 fn children(process: u32) -> Vec<u32> {
     let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
-    lists.flat_map(|list| list.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<_>>()).collect()
+    lists
+        .flat_map(|list| list.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<_>>())
+        .collect()
 }
 
 /// Returns the bytes in the line `KEY N kB`.

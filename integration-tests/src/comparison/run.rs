@@ -8,7 +8,7 @@ use std::{
 
 use polylock_bench::Machine;
 use polylock_testkit::Missing;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{
     parts::{Part, Place},
@@ -78,7 +78,7 @@ fn measure(
     let place = Place { subject, own: &own, url: &url };
     for part in Part::ALL.into_iter().filter(|part| parts.contains(part)) {
         let began = now();
-        let failed = |why: String| Value::Object(Map::from_iter([("failed".to_owned(), json!(why))]));
+        let failed = |why: String| json!({ "failed": why });
         // A program or a server that fails ends only its part.
         let outcome = catch_unwind(AssertUnwindSafe(|| place.run(part)));
         let outcome = outcome.unwrap_or_else(|_| Err("a panic, which is on the standard error".to_owned()));

@@ -49,7 +49,8 @@ pub fn subjects() -> &'static [Subject] {
             let is_here = move |peer: &&Peer| peer.is_foreign() && peer.store.name == configuration.name;
             let configuration = own.configuration;
             let others = PEERS.iter().filter(is_here);
-            let others = others.map(move |peer| Subject { name: peer.name, store, configuration, peer: Some(peer) });
+            let others =
+                others.map(move |peer| Subject { name: peer.name, store, configuration, peer: Some(peer) });
             [own].into_iter().chain(others)
         };
         STORES.into_iter().flat_map(of_store).collect()

@@ -137,8 +137,10 @@ impl Namespace {
         let counted = match &self.entries {
             Entries::Uncounted | Entries::ClusterKeys(..) => return None,
             Entries::Rows(_) => {
-                let tables = self.delete_sql.as_deref()?.split(';').filter_map(|it| it.strip_prefix("DELETE FROM "));
-                let counts: Vec<String> = tables.map(|table| format!("(SELECT count(*) FROM {table})")).collect();
+                let tables =
+                    self.delete_sql.as_deref()?.split(';').filter_map(|it| it.strip_prefix("DELETE FROM "));
+                let counts: Vec<String> =
+                    tables.map(|table| format!("(SELECT count(*) FROM {table})")).collect();
                 self.rows(&format!("SELECT {}", counts.join(" + "))).await.map_err(|error| error.to_string())
             }
             Entries::Keys(_, server) => keys::all(server).await.map_err(|error| error.to_string()),

@@ -8,11 +8,7 @@ use polylock_integration_tests::{chaos, comparison};
 type Page = (fn() -> PathBuf, fn() -> io::Result<String>, &'static str);
 
 const PAGES: [Page; 2] = [
-    (
-        chaos::page::path,
-        chaos::page::current,
-        "cargo run -p polylock-integration-tests --bin chaos -- page",
-    ),
+    (chaos::page::path, chaos::page::current, "cargo run -p polylock-integration-tests --bin chaos -- page"),
     (
         comparison::page::path,
         comparison::page::current,
