@@ -5,7 +5,7 @@ use std::{fmt::Write as _, io, path::PathBuf};
 use serde_json::Value;
 
 use super::{
-    parts::{CONTENDERS, MANY, NAMES, SEED},
+    parts::{CONTENDERS, CONTENTION, MANY, NAMES, RECOVERY, SEED},
     run,
     subject::{Subject, subjects},
 };
@@ -81,7 +81,7 @@ const TABLES: [Table; 6] = [
         text: || {
             let (processes, clients) = CONTENDERS;
             format!(
-                "{} clients, in {processes} processes, use one lock again and again for 6 s, and do nothing while they hold it. A rate alone says \
+                "{} clients, in {processes} processes, use one lock again and again for {CONTENTION:?}, and do nothing while they hold it. A rate alone says \
                  nothing: a releaser that acquires its own lock again at once is fast, and the others starve. Fairness is the fewest grants of a \
                  client divided by the most: 1 is fair.",
                 processes * clients
@@ -110,11 +110,12 @@ const TABLES: [Table; 6] = [
     Table {
         title: "After a failure",
         text: || {
-            "The time to free is from `kill -9` of a holder to the grant of a client that waits: the shortest to the longest of three. The lead is from \
-             the notification of a holder, whose network delivers nothing more, to that grant, in the same way; it is negative if another client had \
-             the lock first. Failures survived is the number of servers that can be killed, one after the other, so that locks are still granted within \
-             20 s; the time is from the last such kill to the next grant."
-                .to_owned()
+            format!(
+                "The time to free is from `kill -9` of a holder to the grant of a client that waits: the shortest to the longest of three. The lead is \
+                 from the notification of a holder, whose network delivers nothing more, to that grant, in the same way; it is negative if another \
+                 client had the lock first. Failures survived is the number of servers that can be killed, one after the other, so that locks are \
+                 still granted within {RECOVERY:?}; the time is from the last such kill to the next grant."
+            )
         },
         columns: &[
             ("time to free", |_, it| {

@@ -78,7 +78,7 @@ const ALONE: Duration = Duration::from_secs(3);
 const WARM_UP: Duration = Duration::from_millis(500);
 
 /// The longest time of all hand-overs.
-const HAND_OVERS: Duration = Duration::from_secs(12);
+const HAND_OVERS: Duration = Duration::from_secs(9);
 
 /// The pause after which a waiter of a hand-over waits, in milliseconds. It is random, because some libraries poll.
 const WAITS: std::ops::Range<u64> = 5..205;
@@ -87,7 +87,7 @@ const WAITS: std::ops::Range<u64> = 5..205;
 pub(super) const CONTENDERS: (usize, usize) = (4, 16);
 
 /// The time of contention.
-const CONTENTION: Duration = Duration::from_secs(6);
+pub(super) const CONTENTION: Duration = Duration::from_secs(5);
 
 /// The times in which commands are counted, alone and contended.
 const COUNTED: Duration = Duration::from_secs(2);
@@ -114,7 +114,7 @@ pub(super) const NAMES: u32 = 500;
 const CONTAINERS: Duration = Duration::from_secs(75);
 
 /// The time in which a lock is granted after the failure of a server, if it is at all.
-const RECOVERY: Duration = Duration::from_secs(20);
+pub(super) const RECOVERY: Duration = Duration::from_secs(10);
 
 /// The seed of the faults; its schedule of this length has nine of the ten kinds of faults.
 pub(super) const SEED: u64 = 21;
