@@ -347,6 +347,8 @@ case "${1:-all}" in
     daily) format; lint; features; build; tests; elections; mutants; doc; package; packages; deny; schemas; record; say "all passed" ;;
     format | lint | features | elections | mutants | doc | package | packages | deny | schemas | record) "$1" ;;
     test) build; tests ;;
+    # Called by `comparison.sh`: the servers are installed now.
+    servers) ;;
     # Called by this script itself.
     prepare) prepare ;;
     lanes) lanes ;;

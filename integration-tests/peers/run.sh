@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs other lock libraries in target/peers, and runs those named, or all, under the faults of `chaos`: see README.md.
+# Installs other lock libraries in target/peers, and runs those named, or all, under the faults of `chaos`: see README.md. With --install, it
+# only installs them.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 peers=$PWD/integration-tests/peers
@@ -37,6 +38,8 @@ xargs dpkg -s < <(cut -d= -f1 "$peers/java/packages") > /dev/null 2>&1 \
 jars=$(printf '%s:' /usr/share/java/{curator-recipes,curator-framework,curator-client,zookeeper,zookeeper-jute,guava,slf4j-api,slf4j-nop}.jar)
 javac -cp "$jars" -d "$out/java" "$peers/java/Worker.java"
 program curator java -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xmx128m -cp "$jars$out/java" Worker
+
+[ "${1:-}" != --install ] || exit 0
 
 BOOTTIME_OFFSET=$(python3 -c 'from time import *; print(clock_gettime_ns(CLOCK_BOOTTIME) - clock_gettime_ns(CLOCK_MONOTONIC))')
 export BOOTTIME_OFFSET

@@ -15,6 +15,8 @@
 //! - [`history`]: waits, hand-overs and fairness in the recorded sections of workers;
 //! - [`simulation`](mod@simulation): the real core in virtual time, against models of stores;
 //! - [`chaos`](mod@chaos): real processes on real servers under faults that are drawn from a seed, and the record of such runs;
+//! - [`comparison`](mod@comparison), [`counter`](mod@counter): the stores and other lock libraries, measured side by side; the commands that
+//!   servers receive;
 //! - [`cargo`]: other packages' binaries, and dependency trees.
 //!
 //! The helper program is `worker`, the benchmark is `cargo bench -p polylock-integration-tests`, and
@@ -23,6 +25,8 @@
 pub mod cargo;
 pub mod chaos;
 pub mod clock;
+pub mod comparison;
+pub mod counter;
 pub mod election;
 pub mod history;
 pub mod load;

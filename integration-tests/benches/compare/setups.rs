@@ -5,13 +5,12 @@ use std::sync::OnceLock;
 use polylock::StoreUrl;
 use polylock_bench::{Floor, RawClient, raw};
 use polylock_integration_tests::{
+    counter::Counter,
     proxy::Proxy,
     servers::{self, PrivateServer, Server},
     targets::{self, Namespace},
 };
 use polylock_testkit::Missing;
-
-use crate::statements::Counter;
 
 /// A store with one setting of durability.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -102,18 +101,18 @@ impl Setup {
     }
 
     /// What counts the statements that its servers receive, and the URL to be used for that; `None` if there is no server.
-    pub(crate) fn counter(self, url: String) -> Option<(Counter, String)> {
+    pub(crate) fn counter(self, url: String) -> Option<(Counter<'static>, String)> {
         let counter = match self {
             // A frozen server does not answer.
             Memory | SqliteFull | SqliteNormal | RedlockOneFrozen => return None,
             PostgresFull | PostgresRelaxed => Counter::Postgres(servers::postgres().unwrap()),
             MariaDbFull => Counter::MariaDb(servers::mariadb().unwrap()),
             MariaDbRelaxed => Counter::MariaDb(relaxed_mariadb().unwrap()),
-            RedisDurable => Counter::Redis(vec![servers::redis().unwrap()]),
-            RedisForgetful => Counter::Redis(vec![forgetful_redis().unwrap()]),
-            Redlock => Counter::Redis(five_nodes().unwrap().iter().map(|node| &**node).collect()),
-            ZooKeeperDurable => Counter::ZooKeeper(durable_zookeeper().unwrap()),
-            ZooKeeperForgetful => Counter::ZooKeeper(forgetful_zookeeper().unwrap()),
+            RedisDurable => Counter::Scripts(vec![servers::redis().unwrap()]),
+            RedisForgetful => Counter::Scripts(vec![forgetful_redis().unwrap()]),
+            Redlock => Counter::Scripts(five_nodes().unwrap().iter().map(|node| &**node).collect()),
+            ZooKeeperDurable => Counter::ZooKeeper(vec![durable_zookeeper().unwrap()]),
+            ZooKeeperForgetful => Counter::ZooKeeper(vec![forgetful_zookeeper().unwrap()]),
             Azure => {
                 let port = port_of_emulator(&url)?;
                 let proxy = Proxy::to_http(port);

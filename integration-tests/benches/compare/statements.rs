@@ -4,13 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use polylock::{Locks, Order};
-use polylock_integration_tests::{
-    clock::{now, pause, until},
-    proxy::Proxy,
-    servers::{self, Server},
-};
-use redis::InfoDict;
-use sqlx::{ConnectOptions, Connection, Row, mysql::MySqlConnectOptions, postgres::PgConnectOptions};
+use polylock_integration_tests::clock::{now, pause, until};
 
 use crate::{
     Flavour,
@@ -21,67 +15,6 @@ use crate::{
 const PAIRS: u32 = 200;
 const TASKS: u32 = 64;
 const DURATION: Duration = Duration::from_secs(3);
-
-/// What the clients of a server have sent to it.
-pub(crate) enum Counter {
-    /// Transactions, each of which is a statement of ours. A session reports them when it has been idle for a while.
-    Postgres(&'static Server),
-    /// Statements.
-    MariaDb(&'static Server),
-    /// Scripts and pings, at each of the servers.
-    Redis(Vec<&'static Server>),
-    /// Packets, pings included.
-    ZooKeeper(&'static Server),
-    /// HTTP requests.
-    Azure(Proxy),
-}
-
-impl Counter {
-    /// How many each server has received, on average.
-    async fn sent(&self) -> u64 {
-        match self {
-            Self::Postgres(server) => {
-                // The longest that an idle session keeps its counts to itself.
-                pause(Duration::from_secs(11)).await;
-                let mut connection =
-                    server.url().parse::<PgConnectOptions>().unwrap().connect().await.unwrap();
-                let sql = "SELECT sum(xact_commit + xact_rollback)::bigint FROM pg_stat_database";
-                let sent: i64 = sqlx::query_scalar(sql).fetch_one(&mut connection).await.unwrap();
-                connection.close().await.unwrap();
-                sent.unsigned_abs()
-            }
-            Self::MariaDb(server) => {
-                let options = server.url().parse::<MySqlConnectOptions>().unwrap();
-                let mut connection = options.connect().await.unwrap();
-                let row =
-                    sqlx::raw_sql("SHOW GLOBAL STATUS LIKE 'Questions'").fetch_one(&mut connection).await;
-                let sent: String = row.unwrap().get(1);
-                connection.close().await.unwrap();
-                sent.parse().unwrap()
-            }
-            Self::Redis(nodes) => {
-                let mut sent = 0;
-                for node in nodes {
-                    let client = redis::Client::open(node.url()).unwrap();
-                    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
-                    let mut info = redis::cmd("INFO");
-                    let stats: InfoDict =
-                        info.arg("commandstats").query_async(&mut connection).await.unwrap();
-                    let calls = |name: &str| -> u64 {
-                        let stat: Option<String> = stats.get(&format!("cmdstat_{name}"));
-                        let calls = stat
-                            .and_then(|stat| stat.strip_prefix("calls=")?.split(',').next()?.parse().ok());
-                        calls.unwrap_or(0)
-                    };
-                    sent += ["evalsha", "eval", "fcall", "ping"].map(calls).iter().sum::<u64>();
-                }
-                sent / nodes.len() as u64
-            }
-            Self::ZooKeeper(server) => servers::zookeeper::packets(server).await,
-            Self::Azure(proxy) => proxy.counts().requests,
-        }
-    }
-}
 
 /// Prints the table.
 pub(crate) fn run(setups: &[Setup], report: &mut Report) {
@@ -114,13 +47,13 @@ async fn count(setup: Setup) -> Option<[f64; 4]> {
     let locks = Locks::connect(&url).await.unwrap();
     let pair = async |locks: &Locks| locks.lock("bench").acquire().await.unwrap().release().await.unwrap();
     pair(&locks).await;
-    let before = counter.sent().await;
+    let before = counter.sent().await.unwrap();
     for _ in 0..PAIRS {
         pair(&locks).await;
     }
-    let of_pairs = counter.sent().await - before;
+    let of_pairs = counter.sent().await.unwrap() - before;
 
-    let (before, began) = (counter.sent().await, now());
+    let (before, began) = (counter.sent().await.unwrap(), now());
     let end = began + DURATION;
     let tasks = (0..TASKS).map(|_| {
         let locks = locks.clone();
@@ -134,7 +67,7 @@ async fn count(setup: Setup) -> Option<[f64; 4]> {
         })
     });
     let acquired: u64 = join_all(tasks).await.into_iter().map(Result::unwrap).sum();
-    let contended = counter.sent().await - before;
+    let contended = counter.sent().await.unwrap() - before;
     let contended_for = now().since(began).as_secs_f64();
 
     let guard = locks.lock("bench").acquire().await.unwrap();
@@ -145,9 +78,9 @@ async fn count(setup: Setup) -> Option<[f64; 4]> {
             async || locks.inspect("bench").await.is_ok_and(|status| status.waiters.len() == TASKS as usize);
         until("they wait", queued).await;
     }
-    let (before, began) = (counter.sent().await, now());
+    let (before, began) = (counter.sent().await.unwrap(), now());
     pause(DURATION).await;
-    let waited = counter.sent().await - before;
+    let waited = counter.sent().await.unwrap() - before;
     let seconds = now().since(began).as_secs_f64();
     waiters.iter().for_each(tokio::task::JoinHandle::abort);
     guard.release().await.unwrap();

@@ -1,4 +1,4 @@
-// Clients of redlock on ioredis in a run of `chaos`: see ../README.md.
+// Clients of redlock on ioredis in a run of `chaos` or of `comparison`: see ../README.md.
 "use strict";
 
 const fs = require("node:fs");
@@ -13,7 +13,7 @@ const LONG = ["leader", "backup"];
 const CROWDED = "crowded";
 const OFFSET = BigInt(process.env.BOOTTIME_OFFSET);
 
-const [, , , , url, name, directory, seed, clients, short, long] = process.argv;
+const [, , , scenario, url, name, directory, seed, clients, short, long] = process.argv;
 const lease = Number(short);
 const now = () => process.hrtime.bigint() + OFFSET;
 const open = (kind) => fs.openSync(`${directory}/${name}.${kind}`, "wx");
@@ -33,12 +33,18 @@ function random(state) {
   };
 }
 
+/** Acquires the lock. An acquisition that gives up is started again. */
+async function acquire(lock) {
+  let held;
+  while (!held) held = await redlock.lock(lock, lease).catch(() => sleep(50));
+  return held;
+}
+
 async function hold(client, lock, lasts) {
   const invoked = now();
   const entry = `${lock} ${client} ${invoked}`;
   waiting.add(entry);
-  let held;
-  while (!held) held = await redlock.lock(lock, lease).catch(() => sleep(50));
+  const held = await acquire(lock);
   const acquired = now();
   waiting.delete(entry);
   // The library reports the time of day until which the lock is valid.
@@ -50,6 +56,58 @@ async function hold(client, lock, lasts) {
   section("over", now());
   await held.unlock().catch(() => {});
 }
+
+/** A process of `comparison`: it does what the lines of its input say. */
+const measured = {
+  taken: new Map(),
+
+  async take(lock) {
+    const dropped = new Promise((drop) => this.taken.set(lock, drop));
+    const invoked = now();
+    const held = await acquire(lock);
+    console.log(`held ${lock} ${invoked} ${now()}`);
+    await dropped;
+    const begin = now();
+    await held.unlock().catch(() => {});
+    console.log(`dropped ${lock} ${begin} ${now()}`);
+  },
+
+  drop(lock) {
+    this.taken.get(lock)();
+  },
+
+  async loop(lock, clients, ms) {
+    const until = now() + BigInt(ms) * 1_000_000n;
+    const pairs = async (_, client) => {
+      const found = [];
+      while (now() < until) {
+        const invoked = now();
+        const held = await acquire(lock);
+        const acquired = now();
+        await held.unlock().catch(() => {});
+        found.push(`pair ${client} ${invoked} ${acquired} ${now()}`);
+      }
+      return found;
+    };
+    const found = await Promise.all(Array.from({ length: Number(clients) }, pairs));
+    console.log(found.flat().join("\n"));
+  },
+
+  async sweep(count) {
+    for (let number = 0; number < Number(count); number++) await (await acquire(`sweep/${number}`)).unlock().catch(() => {});
+  },
+
+  async run() {
+    for await (const line of readline.createInterface({ input: process.stdin })) {
+      const [command, ...words] = line.split(" ");
+      const done = this[command](...words);
+      if (command !== "take" && command !== "drop") {
+        await done;
+        console.log("done");
+      }
+    }
+  },
+};
 
 async function use(client, draw) {
   const choose = (names) => names[Math.floor(draw() * names.length)];
@@ -84,6 +142,10 @@ async function main() {
   redlock = new Redlock(servers);
   redlock.on("clientError", () => {});
   console.log("ready");
+  if (scenario === "measure") {
+    await measured.run();
+    process.exit(0);
+  }
   for (let number = 0; number < Number(clients); number++) spawn(number, use);
   if (clients === "0") [...BUSY, ...RARE, ...LONG, CROWDED].forEach((lock, number) => spawn(number, once(lock)));
   let number = 1000;

@@ -1,4 +1,4 @@
-"""Clients of redis-py's Lock, or of kazoo's Lock, in a run of `chaos`: see ../README.md."""
+"""Clients of redis-py's Lock, or of kazoo's Lock, in a run of `chaos` or of `comparison`: see ../README.md."""
 
 import logging
 import os
@@ -64,6 +64,95 @@ class Kazoo:
         self.holds.discard(lost)
 
 
+def acquire(library, name):
+    """An acquisition that gives up is started again."""
+    while True:
+        try:
+            return library.acquire(name)
+        except Exception:
+            time.sleep(0.05)
+
+
+def release(library, lock, lost):
+    try:
+        lock.release()
+    except Exception:
+        pass
+    if hasattr(library, "released"):
+        library.released(lost)
+
+
+class Measured:
+    """A process of `comparison`: it does what the lines of its input say."""
+
+    def __init__(self, library):
+        self.library, self.taken, self.kept = library, {}, []
+
+    def say(self, *words):
+        os.write(1, (" ".join(map(str, words)) + "\n").encode())
+
+    def take(self, name):
+        taken = self.taken[name] = {"drops": False, "event": None, "guard": threading.Lock()}
+        threading.Thread(target=self.hold, args=(name, taken), daemon=True).start()
+
+    def hold(self, name, taken):
+        invoked = now()
+        lock, _, lost = acquire(self.library, name)
+        self.say("held", name, invoked, now())
+        with taken["guard"]:
+            taken["event"] = lost
+            if taken["drops"]:
+                lost.set()
+        lost.wait()
+        begin = now()
+        if not taken["drops"]:
+            self.say("lost", name, begin)
+        release(self.library, lock, lost)
+        if taken["drops"]:
+            self.say("dropped", name, begin, now())
+
+    def drop(self, name):
+        taken = self.taken.pop(name)
+        with taken["guard"]:
+            taken["drops"] = True
+            if taken["event"]:
+                taken["event"].set()
+
+    def loop(self, name, clients, ms):
+        until, found = now() + int(ms) * 1_000_000, [[] for _ in range(int(clients))]
+
+        def pairs(mine):
+            while now() < until:
+                invoked = now()
+                lock, _, lost = acquire(self.library, name)
+                acquired = now()
+                release(self.library, lock, lost)
+                mine.append((invoked, acquired, now()))
+
+        threads = [threading.Thread(target=pairs, args=(each,), daemon=True) for each in found]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.say("\n".join(f"pair {client} {a} {b} {c}" for client, each in enumerate(found) for a, b, c in each))
+
+    def sweep(self, count):
+        for number in range(int(count)):
+            lock, _, lost = acquire(self.library, f"sweep/{number}")
+            release(self.library, lock, lost)
+
+    def many(self, count):
+        self.kept = [acquire(self.library, f"many/{number}") for number in range(int(count))]
+
+    def run(self):
+        print("ready", flush=True)
+        for line in sys.stdin:
+            command, *arguments = line.split()
+            getattr(self, command)(*arguments)
+            if command not in ("take", "drop"):
+                self.say("done")
+
+
 class Process:
     def __init__(self, library, name, directory, seed, lease):
         self.library, self.name, self.seed, self.lease = library, name, seed, lease
@@ -114,12 +203,7 @@ class Process:
         invoked = now()
         entry = (name, client, invoked)
         self.waiting.add(entry)
-        while True:
-            try:
-                lock, deadline, lost = self.library.acquire(name)
-                break
-            except Exception:
-                time.sleep(0.05)
+        lock, deadline, lost = acquire(self.library, name)
         acquired = now()
         self.waiting.discard(entry)
 
@@ -132,16 +216,11 @@ class Process:
             section("over", "-", now())
         else:
             section("over", now(), "-")
-        try:
-            lock.release()
-        except Exception:
-            pass
-        if hasattr(self.library, "released"):
-            self.library.released(lost)
+        release(self.library, lock, lost)
 
 
 def main():
-    peer, _, url, name, directory, seed, clients, short, long = sys.argv[1:10]
+    peer, scenario, url, name, directory, seed, clients, short, long = sys.argv[1:10]
     servers = re.findall(r"[\d.]+:\d+", url)
     library = None
     while library is None:
@@ -149,6 +228,8 @@ def main():
             library = {"redis-py": RedisPy, "kazoo": Kazoo}[peer](servers, int(short) / 1000)
         except Exception:
             time.sleep(0.05)
+    if scenario == "measure":
+        return Measured(library).run()
     process = Process(library, name, directory, int(seed), int(short) / 1000)
     print("ready", flush=True)
     for number in range(int(clients)):

@@ -106,6 +106,16 @@ pub const ZOOKEEPER: Configuration = Configuration {
     ..PROMISED
 };
 
+/// A container in Azure's emulator.
+pub const AZURE: Configuration = Configuration {
+    name: "azure",
+    target: "azure",
+    settings: azurite::DURABLE,
+    keys: TIMEOUTS,
+    leases: (15_000, 15_000),
+    ..PROMISED
+};
+
 /// A database whose clock is stepped.
 const SQL_CLOCK: Configuration = Configuration {
     keys: TIMEOUTS,
@@ -115,8 +125,18 @@ const SQL_CLOCK: Configuration = Configuration {
     ..PROMISED
 };
 
+/// A SQLite file.
+pub const SQLITE: Configuration = Configuration {
+    name: "sqlite",
+    target: "sqlite_full",
+    keys: TIMEOUTS,
+    faults: Kind::RUSHED,
+    large: LARGER,
+    ..PROMISED
+};
+
 /// A PostgreSQL database that survives a kill.
-const POSTGRES: Configuration = Configuration {
+pub const POSTGRES: Configuration = Configuration {
     name: "postgres",
     target: "postgres",
     settings: &["wal_writer_delay=10s"],
@@ -128,7 +148,7 @@ const POSTGRES: Configuration = Configuration {
 };
 
 /// A MariaDB database.
-const MARIADB: Configuration = Configuration {
+pub const MARIADB: Configuration = Configuration {
     name: "mariadb",
     target: "mariadb",
     keys: TIMEOUTS,
@@ -139,14 +159,7 @@ const MARIADB: Configuration = Configuration {
 
 /// All configurations: first those with all promises.
 pub const CONFIGURATIONS: &[Configuration] = &[
-    Configuration {
-        name: "sqlite",
-        target: "sqlite_full",
-        keys: TIMEOUTS,
-        faults: Kind::RUSHED,
-        large: LARGER,
-        ..PROMISED
-    },
+    SQLITE,
     POSTGRES,
     MARIADB,
     Configuration {
@@ -175,14 +188,7 @@ pub const CONFIGURATIONS: &[Configuration] = &[
         ..PROMISED
     },
     ZOOKEEPER,
-    Configuration {
-        name: "azure",
-        target: "azure",
-        settings: azurite::DURABLE,
-        keys: TIMEOUTS,
-        leases: (15_000, 15_000),
-        ..PROMISED
-    },
+    AZURE,
     Configuration {
         name: "postgres_listen_off",
         keys: "polylock.listen=off&polylock.operation_timeout=1s&polylock.outage=2s",
@@ -366,6 +372,12 @@ impl Configuration {
     #[must_use]
     pub const fn with_lease(self, lease: u64) -> Self {
         Self { leases: (lease, lease), ..self }
+    }
+
+    /// Returns it with the faults and the crowds of every store.
+    #[must_use]
+    pub const fn with_common_faults(self) -> Self {
+        Self { faults: Kind::COMMON, large: PROMISED.large, ..self }
     }
 
     /// Returns the longest lease.

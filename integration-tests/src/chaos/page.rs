@@ -1,6 +1,6 @@
 //! `docs/safety.md`, generated from the records.
 
-mod cells;
+pub(crate) mod cells;
 mod simulation;
 
 use std::{

@@ -31,6 +31,8 @@ pub struct Peer {
     pub setup: &'static str,
     /// The way in which it notifies a holder of a loss, if it does.
     pub notifies: Option<&'static str>,
+    /// True if it keeps a hold beyond its lease without a call of the holder.
+    pub renews: bool,
 }
 
 const SELF: Peer = Peer {
@@ -42,6 +44,7 @@ const SELF: Peer = Peer {
     store: REDIS,
     setup: "",
     notifies: Some("`Guard::lost`"),
+    renews: true,
 };
 
 const REDIS_LEASE: Configuration = REDIS.with_lease(LEASE);
@@ -59,6 +62,7 @@ pub static PEERS: [Peer; 9] = [
         store: REDIS_LEASE,
         setup: "`RedisLockProvider` with `expiry` = lease, renewed at a third of it and with 90 % of it as the least validity, which are the proportions of its defaults; `acquire` on one server returns at once if the lock is held; its client for a URL has no reconnect policy",
         notifies: Some("`lost_token`"),
+        renews: true,
     },
     Peer {
         name: "redis-py",
@@ -69,6 +73,7 @@ pub static PEERS: [Peer; 9] = [
         store: REDIS_LEASE,
         setup: "`timeout` = lease (by default a lock has none); `Redis` with its defaults; no `extend`",
         notifies: None,
+        renews: false,
     },
     Peer { name: "polylock-redlock", store: REDLOCK_LEASE, ..SELF },
     Peer {
@@ -80,6 +85,7 @@ pub static PEERS: [Peer; 9] = [
         store: REDLOCK_LEASE,
         setup: "`LockManager::new`, `acquire` and `release` as in its README; no `extend`",
         notifies: None,
+        renews: false,
     },
     Peer {
         name: "node-redlock",
@@ -90,6 +96,7 @@ pub static PEERS: [Peer; 9] = [
         store: REDLOCK_LEASE,
         setup: "`lock` and `unlock` with its defaults, on ioredis 6.0.0 with its defaults; no `extend`",
         notifies: None,
+        renews: false,
     },
     Peer { name: "polylock-zookeeper", store: ZOOKEEPER, ..SELF },
     Peer {
@@ -101,6 +108,7 @@ pub static PEERS: [Peer; 9] = [
         store: ZOOKEEPER,
         setup: "`KazooClient` with `timeout` = lease; a listener ends all holds in the states `SUSPENDED` and `LOST`, as its documentation recommends",
         notifies: Some("connection state"),
+        renews: true,
     },
     Peer {
         name: "curator",
@@ -111,6 +119,7 @@ pub static PEERS: [Peer; 9] = [
         store: ZOOKEEPER,
         setup: "`sessionTimeoutMs` = lease, `ExponentialBackoffRetry(1000, 3)`; a listener ends all holds in the states `SUSPENDED` and `LOST`, as its documentation recommends",
         notifies: Some("connection state"),
+        renews: true,
     },
 ];
 

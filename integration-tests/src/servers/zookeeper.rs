@@ -214,10 +214,19 @@ fn encrypted(keeper: &mut Keeper, port: u16) -> Result<String, Missing> {
 /// # Panics
 /// If it does not reply.
 pub async fn packets(server: &Server) -> u64 {
-    let status = ask_within(clock::TIMEOUT, server.url(), None, "mntr").await;
+    status(server.url(), "zk_packets_received").await
+}
+
+/// Returns this number in the status of the server at `url`.
+///
+/// # Panics
+/// If it does not reply, or has no such number.
+pub async fn status(url: &str, key: &str) -> u64 {
+    let status = ask_within(clock::TIMEOUT, url, None, "mntr").await;
     let status = status.unwrap_or_else(|error| panic!("mntr: {error}"));
-    let count = status.lines().find_map(|line| line.strip_prefix("zk_packets_received\t")?.parse().ok());
-    count.unwrap_or_else(|| panic!("no count of packets in the reply: {status}"))
+    let pairs = status.lines().filter_map(|line| line.split_once('\t'));
+    let number = pairs.filter(|(name, _)| *name == key).find_map(|(_, value)| value.trim().parse().ok());
+    number.unwrap_or_else(|| panic!("no {key} in the reply: {status}"))
 }
 
 /// The timeout of a four-letter command to a server that may never reply.

@@ -41,6 +41,11 @@ pub(super) async fn in_nodes(nodes: &[String], prefix: &str) -> RedisResult<u64>
     Ok(most)
 }
 
+/// All keys of this server.
+pub(super) async fn all(url: &str) -> RedisResult<u64> {
+    redis::cmd("DBSIZE").query_async(&mut connect(url).await?).await
+}
+
 /// Deletes all keys below `prefix` on each of these servers.
 pub(super) async fn delete(servers: &[String], prefix: &str) -> RedisResult<()> {
     for server in servers {

@@ -128,6 +128,32 @@ impl Namespace {
         Some(counted.unwrap_or_else(|error| panic!("can't count the objects: {error}")))
     }
 
+    /// Counts everything that is in the store: the rows of the tables of this namespace, all keys or nodes of the server, or the blobs of this
+    /// namespace; `None` if the test can't read them.
+    ///
+    /// # Panics
+    /// If the server does not reply.
+    pub async fn entries(&self) -> Option<u64> {
+        let counted = match &self.entries {
+            Entries::Uncounted | Entries::ClusterKeys(..) => return None,
+            Entries::Rows(_) => {
+                let tables =
+                    self.delete_sql.as_deref()?.split(';').filter_map(|it| it.strip_prefix("DELETE FROM "));
+                let counts: Vec<String> =
+                    tables.map(|table| format!("(SELECT count(*) FROM {table})")).collect();
+                self.rows(&format!("SELECT {}", counts.join(" + "))).await.map_err(|error| error.to_string())
+            }
+            Entries::Keys(_, server) => keys::all(server).await.map_err(|error| error.to_string()),
+            Entries::RedlockKeys(_, nodes) => keys::all(&nodes[0]).await.map_err(|error| error.to_string()),
+            Entries::Znodes(_, servers) => Ok(znodes::all(servers).await),
+            Entries::Blobs(prefix, server) => {
+                let all = Objects { begin: prefix, except: "\0" };
+                blobs::count(server, all).await.map_err(|error| error.to_string())
+            }
+        };
+        Some(counted.unwrap_or_else(|error| panic!("can't count the entries: {error}")))
+    }
+
     /// Returns the number of rows that this query counts in its database.
     async fn rows(&self, sql: &str) -> sqlx::Result<u64> {
         let (server, _) = self.url.split_once('?').unwrap_or((&self.url, ""));

@@ -3,7 +3,7 @@
 use zookeeper_client::{Client, Error};
 
 use super::objects::Objects;
-use crate::clock;
+use crate::{clock, servers::zookeeper};
 
 /// The holds and waiters below `root`.
 pub(super) async fn below(url: &str, root: &str) -> Result<u64, Error> {
@@ -21,6 +21,11 @@ pub(super) async fn below(url: &str, root: &str) -> Result<u64, Error> {
         }
     }
     Ok(count)
+}
+
+/// All nodes of the first of these servers.
+pub(super) async fn all(url: &str) -> u64 {
+    zookeeper::status(url.split(',').next().unwrap_or(url), "zk_znode_count").await
 }
 
 /// Deletes `root` and everything below it in one transaction, so that nothing that is made in between is deleted.

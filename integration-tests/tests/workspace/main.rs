@@ -1,13 +1,12 @@
 //! The workspace itself: its structure, its packages and their dependencies, its prose, the template of a store, the examples and remedies
-//! that users run, the program that plants bugs, and the page of the safety
-//! record.
+//! that users run, the program that plants bugs, and the generated pages.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod fenced_update;
 mod imports;
 mod metrics;
 mod packages;
-mod safety;
+mod pages;
 mod schema;
 mod structure;
 mod supervisor;

@@ -1,5 +1,7 @@
-//! Clients of crate `rslock`, or of crate `distributed-lock`, in a run of `chaos`: see `../README.md`.
+//! Clients of crate `rslock`, or of crate `distributed-lock`, in a run of `chaos` or of `comparison`: see `../README.md`.
 #![forbid(unsafe_code)]
+
+mod measure;
 
 use std::{
     collections::BTreeSet,
@@ -20,7 +22,10 @@ use distributed_lock_redis::{RedisLockHandle, RedisLockProvider};
 use fastrand::Rng;
 use rslock::{LockGuard, LockManager};
 use rustix::time::{ClockId, clock_gettime};
-use tokio::time::{sleep, timeout};
+use tokio::{
+    sync::mpsc::{UnboundedReceiver, unbounded_channel},
+    time::{sleep, timeout},
+};
 
 const BUSY: [&str; 3] = ["orders", "jobs", "cron"];
 const RARE: [&str; 4] = ["rare/1", "rare/2", "rare/3", "rare/4"];
@@ -58,8 +63,17 @@ impl Library {
         }
     }
 
-    /// Returns the hold, and the validity that is reported.
-    async fn acquire(&self, name: &str, lease: Duration) -> Option<(Hold, Option<Duration>)> {
+    /// Returns the hold, and the validity that is reported. An acquisition that gives up is started again.
+    async fn acquire(&self, name: &str, lease: Duration) -> (Hold, Option<Duration>) {
+        loop {
+            if let Some(held) = self.try_acquire(name, lease).await {
+                return held;
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    async fn try_acquire(&self, name: &str, lease: Duration) -> Option<(Hold, Option<Duration>)> {
         match self {
             Self::Rslock(manager) => {
                 let guard = manager.acquire(name, lease).await.ok()?;
@@ -157,12 +171,7 @@ impl Process {
         let invoked = now();
         let entry = (lock.to_owned(), client.to_owned(), invoked);
         self.waiting.lock().unwrap().insert(entry.clone());
-        let (hold, validity) = loop {
-            if let Some(held) = self.library.acquire(lock, self.lease).await {
-                break held;
-            }
-            sleep(Duration::from_millis(50)).await;
-        };
+        let (hold, validity) = self.library.acquire(lock, self.lease).await;
         let acquired = now();
         self.waiting.lock().unwrap().remove(&entry);
         let deadline = validity.map_or(NO_DEADLINE, |validity| acquired + validity.as_nanos() as u64);
@@ -190,6 +199,13 @@ impl Process {
     }
 }
 
+/// Returns the lines of the standard input.
+fn input_lines() -> UnboundedReceiver<String> {
+    let (sender, lines) = unbounded_channel();
+    thread::spawn(move || io::stdin().lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+    lines
+}
+
 fn upto(draw: &mut Rng, longest: Duration) -> Duration {
     longest.mul_f64(draw.f64())
 }
@@ -197,7 +213,7 @@ fn upto(draw: &mut Rng, longest: Duration) -> Duration {
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() -> io::Result<()> {
     let arguments: Vec<String> = env::args().skip(1).collect();
-    let [peer, _, url, name, directory, seed, clients, short, long, ..] = &arguments[..] else {
+    let [peer, scenario, url, name, directory, seed, clients, short, long, ..] = &arguments[..] else {
         panic!("see ../README.md")
     };
     let number = |text: &str| text.parse::<u64>().expect("a number");
@@ -206,6 +222,9 @@ async fn main() -> io::Result<()> {
     let servers: Vec<String> = hosts.split(',').map(|server| format!("redis://{server}")).collect();
     let create = |kind| File::create_new(Path::new(directory).join(format!("{name}.{kind}")));
     let lease = Duration::from_millis(number(short));
+    if scenario == "measure" {
+        return measure::run(Library::open(peer, &servers, lease).await, lease).await;
+    }
     let process = Arc::new(Process {
         library: Library::open(peer, &servers, lease).await,
         name: name.clone(),
@@ -231,8 +250,7 @@ async fn main() -> io::Result<()> {
     if clients == "0" {
         BUSY.into_iter().chain(RARE).chain(LONG).chain([CROWDED]).for_each(&mut once);
     }
-    let (sender, mut lines) = tokio::sync::mpsc::unbounded_channel();
-    thread::spawn(move || io::stdin().lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+    let mut lines = input_lines();
     while let Some(count) = lines.recv().await.as_deref().and_then(|line| line.strip_prefix("crowd ")) {
         (0..number(count)).for_each(|_| once(CROWDED));
     }

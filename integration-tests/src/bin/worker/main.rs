@@ -12,6 +12,7 @@ mod chaos;
 mod exit;
 mod increment;
 mod lead;
+mod measure;
 mod stay;
 mod task;
 
@@ -28,6 +29,7 @@ fn main() {
         "contend" => multi_thread().block_on(increment::contend(&task)),
         "bench" => multi_thread().block_on(bench(&task)),
         "chaos" => multi_thread().block_on(chaos::run(&task)),
+        "measure" => multi_thread().block_on(measure::run(&task)),
         "open" => current_thread().block_on(stay::open(&task)),
         "queue" => current_thread().block_on(stay::queue(&task)),
         "hold" => current_thread().block_on(stay::hold(&task, stay::Guarded::Run)),

@@ -7,7 +7,7 @@ use std::{
 
 use crate::chaos::record::Record;
 
-pub(super) fn row(page: &mut String, cells: impl IntoIterator<Item: AsRef<str>>) {
+pub(crate) fn row(page: &mut String, cells: impl IntoIterator<Item: AsRef<str>>) {
     let cells = cells.into_iter().map(|cell| format!(" {} |", cell.as_ref()));
     writeln!(page, "|{}", cells.collect::<String>()).ok();
 }
@@ -54,7 +54,7 @@ pub(super) fn detection(runs: &[&Record]) -> [String; 3] {
 }
 
 /// Writes a number with separators.
-pub(super) fn number(number: u64) -> String {
+pub(crate) fn number(number: u64) -> String {
     let digits = number.to_string();
     let groups: Vec<&[u8]> = digits.as_bytes().rchunks(3).rev().collect();
     groups.iter().map(|group| String::from_utf8_lossy(group)).collect::<Vec<_>>().join(",")
