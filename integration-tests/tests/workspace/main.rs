@@ -3,7 +3,7 @@
 //! record.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod fenced_update;
+mod fenced_writes;
 mod imports;
 mod metrics;
 mod packages;
