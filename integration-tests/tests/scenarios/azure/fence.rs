@@ -1,6 +1,6 @@
 //! Fenced writes of blobs.
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use polylock::{
     FencingToken,
@@ -71,7 +71,8 @@ async fn a_write_that_arrives_after_one_with_a_greater_token_is_refused() {
     let namespace = Namespace::of(server());
     let name = name(&namespace).await;
     let proxy = Proxy::to_http(server().port());
-    let (here, there) = (blob(&namespace.url, &name), blob(&proxy.url(&namespace.url), &name));
+    let here = blob(&namespace.url, &name);
+    let there = Arc::new(blob(&proxy.url(&namespace.url), &name));
     let mut delay = Duration::from_secs(2);
     // Without a blob, and with one.
     for number in [10, 20] {

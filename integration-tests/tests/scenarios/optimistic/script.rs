@@ -1,9 +1,10 @@
 //! The fence that `polylock schema --fence` prints, for programs in any language: the function, and the trigger of a table.
 
 use polylock_sql::{
-    mysql,
+    mysql::Config as MySqlConfig,
     optimistic::{Error, FenceScript},
-    postgres, sqlite,
+    postgres::Config as PostgresConfig,
+    sqlite::Config as SqliteConfig,
 };
 use sqlx::{MySql, Postgres, Sqlite};
 
@@ -32,7 +33,7 @@ trait Scripted: Db {
     /// A quotation mark in a text, and a backslash.
     const ESCAPED: [&str; 2];
 
-    fn script(database: &TestDatabase<Self>) -> FenceScript<Self>;
+    fn fence_script(database: &TestDatabase<Self>) -> FenceScript<Self>;
 
     fn call(resource: &str, token: &str) -> String;
 }
@@ -41,8 +42,8 @@ impl Scripted for Sqlite {
     const STALE: &str = "1811";
     const ESCAPED: [&str; 2] = ["''", "\\"];
 
-    fn script(database: &TestDatabase<Self>) -> FenceScript<Self> {
-        sqlite::Config::new("app.db").namespace(database.name).fence_script().unwrap()
+    fn fence_script(database: &TestDatabase<Self>) -> FenceScript<Self> {
+        SqliteConfig::new("app.db").namespace(database.name).fence_script().unwrap()
     }
 
     fn call(resource: &str, token: &str) -> String {
@@ -54,8 +55,8 @@ impl Scripted for Postgres {
     const STALE: &str = "23PLF";
     const ESCAPED: [&str; 2] = ["''", "\\"];
 
-    fn script(database: &TestDatabase<Self>) -> FenceScript<Self> {
-        let config = postgres::Config::from_options(database.options.clone()).unwrap();
+    fn fence_script(database: &TestDatabase<Self>) -> FenceScript<Self> {
+        let config = PostgresConfig::from_options(database.options.clone()).unwrap();
         config.namespace(database.name).fence_script().unwrap()
     }
 
@@ -68,8 +69,8 @@ impl Scripted for MySql {
     const STALE: &str = "23PLF";
     const ESCAPED: [&str; 2] = ["''", "\\\\"];
 
-    fn script(database: &TestDatabase<Self>) -> FenceScript<Self> {
-        let config = mysql::Config::from_options(database.options.clone()).unwrap();
+    fn fence_script(database: &TestDatabase<Self>) -> FenceScript<Self> {
+        let config = MySqlConfig::from_options(database.options.clone()).unwrap();
         config.namespace(database.name).fence_script().unwrap()
     }
 
@@ -92,14 +93,14 @@ fn is_retryable(result: sqlx::Result<()>) -> bool {
 impl<D: Scripted> TestDatabase<D> {
     /// With the function, and a trigger on the table of orders.
     async fn with_scripts(self) -> Self {
-        for script in [D::script(&self), self.trigger()] {
+        for script in [D::fence_script(&self), self.trigger()] {
             self.run_all(&script.statements()).await;
         }
         self
     }
 
     fn trigger(&self) -> FenceScript<D> {
-        D::script(&self).for_table(&format!("{}_orders", self.name), Some("fence")).unwrap()
+        D::fence_script(&self).for_table(&format!("{}_orders", self.name), Some("fence")).unwrap()
     }
 
     /// In one session.
@@ -326,7 +327,7 @@ async fn the_scripts_may_be_run_again_and_removed<D: Scripted>(database: TestDat
     let database = database.with_scripts().await;
     database.accepts_call("'orders/1'", "7").await.unwrap();
     database.accepts_update("7").await.unwrap();
-    database.run_all(&D::script(&database).statements()).await;
+    database.run_all(&D::fence_script(&database).statements()).await;
     let mut connection = database.pool.acquire().await.unwrap();
     for statement in database.trigger().statements() {
         let result = D::run(&mut connection, &statement).await;
@@ -341,7 +342,7 @@ async fn the_scripts_may_be_run_again_and_removed<D: Scripted>(database: TestDat
     assert!(is_stale::<D>(&database.accepts_update("6").await));
     for _ in 0..2 {
         database.run_all(&database.trigger().drop_statements()).await;
-        database.run_all(&D::script(&database).drop_statements()).await;
+        database.run_all(&D::fence_script(&database).drop_statements()).await;
     }
     database.accepts_update("6").await.unwrap();
     let result = database.accepts_call("'orders/1'", "8").await;
