@@ -98,24 +98,13 @@ pub(crate) type Page = (Vec<BlobItem>, Option<OffsetDateTime>);
 
 impl Blobs {
     pub(crate) fn new(config: &Config) -> Result<Self, ConfigError> {
-        let problem = |error: &dyn std::fmt::Display| ConfigError::new("store", error.to_string());
-        let url = config.container_url()?;
-        let token = match &config.credential {
-            Some(Credential::Token(token)) => Some(token.clone()),
-            _ => None,
-        };
-        let client_options = ClientOptions {
-            // The callers retry, because they have the deadline of the lease.
-            retry: RetryOptions::none(),
-            transport: Some(Transport::with_policy(Arc::new(Wire::new(config)?))),
-            ..ClientOptions::default()
-        };
-        let options = BlobContainerClientOptions { client_options, version: VERSION.to_owned() };
-        let container =
-            BlobContainerClient::new(url, token, Some(options)).map_err(|error| problem(&error))?;
         let now = SystemClock.now();
         let throttle = Throttle { requested_at: now, until: now };
-        Ok(Self { container, prefix: config.prefix.clone(), throttle: Mutex::new(throttle) })
+        Ok(Self {
+            container: container(config)?,
+            prefix: config.prefix.clone(),
+            throttle: Mutex::new(throttle),
+        })
     }
 
     fn blob(&self, name: &LockName) -> BlobClient {
@@ -417,6 +406,28 @@ impl Blobs {
     }
 }
 
+/// Returns a client of the container of `config`, for blobs of your own: with the credentials and certificates of the store. It does not
+/// retry.
+///
+/// # Errors
+/// [`ConfigError`] if the URL of the container is not valid.
+pub fn container(config: &Config) -> Result<BlobContainerClient, ConfigError> {
+    let problem = |error: &dyn std::fmt::Display| ConfigError::new("store", error.to_string());
+    let url = config.container_url()?;
+    let token = match &config.credential {
+        Some(Credential::Token(token)) => Some(token.clone()),
+        _ => None,
+    };
+    let client_options = ClientOptions {
+        // The callers retry, because they have the deadline of the lease.
+        retry: RetryOptions::none(),
+        transport: Some(Transport::with_policy(Arc::new(Wire::new(config)?))),
+        ..ClientOptions::default()
+    };
+    let options = BlobContainerClientOptions { client_options, version: VERSION.to_owned() };
+    BlobContainerClient::new(url, token, Some(options)).map_err(|error| problem(&error))
+}
+
 /// Puts the lease id beside the request; see [`wire`](crate::wire).
 fn with_lease_id(lease: &LeaseId) -> ClientMethodOptions<'static> {
     ClientMethodOptions { context: Context::new().with_value(lease.clone()) }
@@ -427,11 +438,11 @@ fn server_timeout(timeout: Duration) -> Option<i32> {
     i32::try_from(timeout.as_secs() + 1).ok()
 }
 
-fn metadata<'a>(headers: &'a Headers, key: &str) -> Option<&'a str> {
+pub(crate) fn metadata<'a>(headers: &'a Headers, key: &str) -> Option<&'a str> {
     headers.get_optional_str(&HeaderName::from(format!("x-ms-meta-{key}")))
 }
 
-fn etag(headers: &Headers) -> Option<Etag> {
+pub(crate) fn etag(headers: &Headers) -> Option<Etag> {
     headers.get_optional_string(&HeaderName::from_static("etag")).map(Etag::from)
 }
 

@@ -62,7 +62,8 @@ impl ServiceError {
     }
 }
 
-fn code(error: &azure_core::Error) -> Option<&str> {
+/// Returns the service's code of the error.
+pub(crate) fn code(error: &azure_core::Error) -> Option<&str> {
     match error.kind() {
         ErrorKind::HttpResponse { error_code, .. } => error_code.as_deref(),
         _ => None,

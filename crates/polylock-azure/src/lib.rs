@@ -11,6 +11,7 @@ mod driver_keys;
 mod error;
 mod exchange;
 mod fairness;
+pub mod fence;
 #[cfg(test)]
 mod fuzz;
 mod grants;
@@ -29,8 +30,9 @@ mod wire;
 
 #[doc(hidden)]
 pub use self::plain::PlainClient;
-pub use self::{config::Config, connect::connect, wake_signal::WakeSignal};
+pub use self::{blobs::container, config::Config, connect::connect, wake_signal::WakeSignal};
 pub use azure_core;
+pub use azure_storage_blob;
 
 /// The name of the store in errors, metrics and logs.
 const NAME: &str = "az";

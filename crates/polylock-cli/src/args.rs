@@ -138,9 +138,9 @@ pub(crate) enum Command {
         #[arg(short, long)]
         yes: bool,
     },
-    /// Print the statements that create the store's tables, for an administrator to run
+    /// Print the statements that create the store's tables, or a fence for your own, for an administrator to run
     #[command(after_long_help = help::SCHEMA)]
-    Schema,
+    Schema(Schema),
     /// Print the script for shell completions, which complete the names of locks, too
     Completions {
         /// Shell to generate them for
@@ -210,6 +210,22 @@ pub(crate) struct Run {
 
     #[command(flatten)]
     pub(crate) common: Supervised,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Schema {
+    /// Print a fence for your own data instead: it refuses writes with a stale fencing token
+    #[arg(long)]
+    pub(crate) fence: bool,
+    /// Print the trigger that guards the rows of this table, by the token in a column of it, instead of the function
+    #[arg(long, value_name = "TABLE", requires = "fence")]
+    pub(crate) table: Option<String>,
+    /// The column of the table with the token [default: fencing_token]
+    #[arg(long, value_name = "COLUMN", requires = "table")]
+    pub(crate) column: Option<String>,
+    /// Print the statements that remove the fence
+    #[arg(long, requires = "fence")]
+    pub(crate) drop: bool,
 }
 
 #[derive(Debug, Args)]

@@ -230,6 +230,28 @@ polylock does not connect to the store. The output is empty for a store
 that needs no preparation, such as SQLite. The statements do not change
 existing objects and may be run again.
 
+FENCES
+  With --fence the output creates a fence for your own data, which refuses
+  a write with a smaller fencing token than it has seen. Only the kind of
+  the store's server matters: the locks may be in another store.
+
+    polylock schema --fence -S postgres://app@db/app | psql ...
+
+  Call the fence in the transaction of the write, and before it:
+    PostgreSQL      SELECT public.polylock_fence('orders/42', 7)
+    MySQL, MariaDB  CALL polylock_fence('orders/42', 7)
+    SQLite          INSERT INTO polylock_fence VALUES ('orders/42', 7)
+  An equal token is accepted. A smaller one fails with SQLSTATE 23PLF
+  (SQLite: SQLITE_CONSTRAINT_TRIGGER); roll the transaction back. The user
+  needs SELECT, INSERT and UPDATE on the table polylock_fences, and on
+  MySQL EXECUTE. For Redis the output is a Lua script.
+
+  With --table the output is a trigger: an UPDATE of a row that sets the
+  column fencing_token to a smaller value fails with the same error. It
+  does not see inserts, deletes, REPLACE, and updates that leave the
+  column unchanged: use the function for those. On MySQL, run the output
+  of --drop before you run it again.
+
 RIGHTS OF THE PROGRAM'S USER, IN ADDITION TO THE RIGHT TO CONNECT
   PostgreSQL (polylock.schema is public, polylock.namespace is polylock):
     GRANT USAGE ON SCHEMA public TO app;

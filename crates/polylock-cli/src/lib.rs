@@ -125,7 +125,7 @@ async fn dispatch(cli: Cli, output: &Output) -> Result<u8, Failure> {
         Command::Bench(args) => bench::bench(&cli.global, &args, output).await,
         Command::Check(args) => check::check(&cli.global, &args, output).await,
         Command::Admit { yes } => command::admit(&cli.global, yes, output).await,
-        Command::Schema => command::schema(&cli.global, output),
+        Command::Schema(args) => command::schema(&cli.global, &args, output),
         Command::Completions { shell } => command::completions(shell, output),
         Command::Man { command, dir } => command::man(command.as_deref(), dir.as_deref(), output),
     }

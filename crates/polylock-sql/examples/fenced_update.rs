@@ -6,22 +6,19 @@
 //! cargo run -p polylock-sql --example fenced_update --features sqlite,postgres postgres://postgres@127.0.0.1/postgres
 //! ```
 //!
-//! With `--unfenced` before the URL the late write carries no token, and destroys the other holder's write.
-//!
-//! The first holder is a separate process (this program again), and SIGSTOP really stops it just after it has checked that it holds the
-//! lock. No lock can help there: the process executes no instruction until it continues.
+//! With `--function` before the URL the writes are plain SQL, as programs in any language send it, after a call of the function that
+//! `polylock schema --fence` prints; with `--trigger` they set the column that the trigger of the table compares. With `--unfenced` the
+//! late write carries no token, and destroys the other holder's write.
 
-use std::{
-    error::Error,
-    io::{BufRead, BufReader},
-    process::{Child, Command, Stdio},
-    time::Duration,
-};
+#[path = "../../polylock/examples/shared/paused.rs"]
+mod paused;
 
-use polylock_core::{Guard, Locks, Store, url::StoreUrl};
-use polylock_sql::optimistic::{self, FencedUpdate};
+use std::time::Duration;
 
-type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
+use paused::{Arguments, Order, Result};
+use polylock_core::{FencingToken, Guard, Locks, Store, url::StoreUrl};
+use polylock_sql::optimistic::FencedUpdate;
+use sqlx::AssertSqlSafe;
 
 /// The TTL: the lock outlives a holder that is stopped by this time.
 const TTL: Duration = Duration::from_secs(1);
@@ -44,98 +41,177 @@ macro_rules! with_pool {
                 let $pool = sqlx::MySqlPool::connect($url).await?;
                 $work
             }
-            scheme => return Err(format!("this program has no feature for {scheme}: URLs").into()),
+            scheme => return Err(unknown(scheme).into()),
         }
     };
 }
 
-/// The first holder, which is stopped at the worst moment.
-async fn first(url: &str, unfenced: bool) -> Result<()> {
-    let guard = acquire(url).await?;
-    println!("A: I hold the lock with token {}; the order is {}", guard.fencing_token(), state(url).await?);
-    guard.ensure_held()?;
-    println!("A: I have checked that I hold it, and cancel the order now");
+/// Runs the same code with the store's module and its configuration for the database of the URL.
+macro_rules! with_config {
+    ($url:expr, $module:ident, $config:ident => $work:expr) => {{
+        let url = StoreUrl::parse($url)?;
+        let mut keys = url.keys();
+        match url.scheme() {
+            "sqlite" => {
+                use polylock_sql::sqlite as $module;
+                let $config = $module::Config::from_url(&url, &mut keys)?;
+                $work
+            }
+            #[cfg(feature = "postgres")]
+            "postgres" | "postgresql" => {
+                use polylock_sql::postgres as $module;
+                let $config = $module::Config::from_url(&url, &mut keys)?;
+                $work
+            }
+            #[cfg(feature = "mysql")]
+            "mysql" | "mariadb" => {
+                use polylock_sql::mysql as $module;
+                let $config = $module::Config::from_url(&url, &mut keys)?;
+                $work
+            }
+            scheme => return Err(unknown(scheme).into()),
+        }
+    }};
+}
 
-    stop_until_continued()?;
+fn unknown(scheme: &str) -> String {
+    format!("this program has no feature for {scheme}: URLs")
+}
 
-    match cancel(url, &guard, unfenced).await? {
-        Ok(()) => println!("A: done"),
-        Err(refused) => println!("A: refused: {refused}"),
+/// The way in which a write is fenced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fence {
+    /// By the library.
+    Update,
+    /// By the database, for plain SQL.
+    Function,
+    Trigger,
+}
+
+/// A row of a table.
+struct TableOrder<'u> {
+    url: &'u str,
+    fence: Fence,
+}
+
+impl Order for TableOrder<'_> {
+    async fn state(&self) -> Result<String> {
+        with_pool!(self.url, pool => {
+            Ok(sqlx::query_scalar("SELECT state FROM polylock_example WHERE id = 42").fetch_one(&pool).await?)
+        })
     }
-    Ok(())
+
+    async fn set_state(&self, state: &str, token: Option<FencingToken>) -> Result<Result<(), String>> {
+        let Some(token) = token else {
+            let sql = format!("UPDATE polylock_example SET state = '{state}' WHERE id = 42");
+            with_pool!(self.url, pool => sqlx::query(AssertSqlSafe(sql)).execute(&pool).await.map(drop)?);
+            return Ok(Ok(()));
+        };
+        if self.fence == Fence::Update {
+            return with_pool!(self.url, pool => {
+                let update = FencedUpdate::new("polylock_example", token).key("id", 42).set("state", state);
+                match update.execute(&pool).await {
+                    Err(error) if error.is_stale() => Ok(Err(error.to_string())),
+                    result => Ok(Ok(result?)),
+                }
+            });
+        }
+        let result: sqlx::Result<()> = with_pool!(self.url, pool => async {
+            let mut transaction = pool.begin().await?;
+            for sql in self.statements(state, token) {
+                sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *transaction).await?;
+            }
+            transaction.commit().await
+        }
+        .await);
+        match result {
+            // The codes of SQLite and of the others.
+            Err(sqlx::Error::Database(error))
+                if matches!(error.code().as_deref(), Some("1811" | "23PLF")) =>
+            {
+                Ok(Err(error.message().to_owned()))
+            }
+            result => Ok(Ok(result?)),
+        }
+    }
 }
 
-/// The write that the first holder does when it continues.
-async fn cancel(url: &str, guard: &Guard, unfenced: bool) -> Result<optimistic::Result<()>> {
-    with_pool!(url, pool => if unfenced {
-        sqlx::query("UPDATE polylock_example SET state = 'cancelled' WHERE id = 42").execute(&pool).await?;
-        Ok(Ok(()))
-    } else {
-        let update = FencedUpdate::new("polylock_example", guard.fencing_token());
-        Ok(update.key("id", 42).set("state", "cancelled").execute(&pool).await)
-    })
-}
+impl TableOrder<'_> {
+    /// The statements of a fenced write in plain SQL.
+    fn statements(&self, state: &str, token: FencingToken) -> Vec<String> {
+        if self.fence == Fence::Trigger {
+            return vec![format!(
+                "UPDATE polylock_example SET fence = {token}, state = '{state}' WHERE id = 42"
+            )];
+        }
+        let call = match self.url.split(':').next() {
+            Some("sqlite") => format!("INSERT INTO polylock_fence VALUES ('orders/42', {token})"),
+            Some("mysql" | "mariadb") => format!("CALL polylock_fence('orders/42', {token})"),
+            _ => format!("SELECT public.polylock_fence('orders/42', {token})"),
+        };
+        vec![call, format!("UPDATE polylock_example SET state = '{state}' WHERE id = 42")]
+    }
 
-/// The second holder, which does not know of the first.
-async fn second(url: &str) -> Result<()> {
-    let guard = acquire(url).await?;
-    println!("B: I hold the lock with token {}; the order is {}", guard.fencing_token(), state(url).await?);
-    with_pool!(url, pool => {
-        let update = FencedUpdate::new("polylock_example", guard.fencing_token());
-        update.key("id", 42).set("state", "paid").execute(&pool).await?;
-    });
-    println!("B: the order is paid");
-    guard.release().await?;
-    Ok(())
+    /// Creates a table with one order and a column for the token, and the function and the trigger of a fence.
+    async fn create(&self) -> Result<()> {
+        // Opening the store creates the file of SQLite, too.
+        store(self.url).await?;
+        let mut statements = vec![
+            "DROP TABLE IF EXISTS polylock_example".to_owned(),
+            "CREATE TABLE polylock_example (id INT PRIMARY KEY, state VARCHAR(20), fence BIGINT NOT NULL DEFAULT 0)".to_owned(),
+            "INSERT INTO polylock_example (id, state) VALUES (42, 'new')".to_owned(),
+        ];
+        with_config!(self.url, database, config => {
+            let script = config.fence_script()?;
+            statements.extend(script.statements());
+            if self.fence == Fence::Trigger {
+                statements.extend(script.for_table("polylock_example", Some("fence"))?.statements());
+            }
+        });
+        self.run(&statements).await
+    }
+
+    async fn drop(&self) -> Result<()> {
+        let mut statements = vec!["DROP TABLE polylock_example".to_owned()];
+        with_config!(self.url, database, config => {
+            statements.extend(config.fence_script()?.drop_statements());
+        });
+        self.run(&statements).await
+    }
+
+    /// Runs statements in one session.
+    async fn run(&self, statements: &[String]) -> Result<()> {
+        with_pool!(self.url, pool => {
+            let mut connection = pool.acquire().await?;
+            for statement in statements {
+                sqlx::raw_sql(AssertSqlSafe(statement.clone())).execute(&mut *connection).await?;
+            }
+        });
+        Ok(())
+    }
 }
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
-    let mut flag =
-        |name| arguments.iter().position(|argument| argument == name).map(|at| arguments.remove(at));
-    let (unfenced, is_first) = (flag("--unfenced").is_some(), flag("--first").is_some());
+    let arguments = Arguments::read();
     let directory = tempfile::TempDir::new()?;
-    let url =
-        arguments.pop().unwrap_or_else(|| format!("sqlite://{}/example.db", directory.path().display()));
-    if is_first {
-        return first(&url, unfenced).await;
+    let default = format!("sqlite://{}/example.db", directory.path().display());
+    let url = arguments.rest.iter().find(|argument| !argument.starts_with("--")).unwrap_or(&default);
+    let has = |flag: &str| arguments.rest.iter().any(|argument| argument == flag);
+    let (fence, flag) = match (has("--function"), has("--trigger")) {
+        (true, _) => (Fence::Function, Some("--function")),
+        (false, true) => (Fence::Trigger, Some("--trigger")),
+        (false, false) => (Fence::Update, None),
+    };
+    let order = TableOrder { url, fence };
+    if arguments.is_first {
+        return paused::first(acquire(url).await?, &order, &arguments).await;
     }
-
-    make_table(&url).await?;
-    let mut holder = start_first(&url, unfenced)?;
-    holder.print_lines(2)?;
-    second(&url).await?;
-    holder.continue_process()?;
-    holder.print_lines(1)?;
-
-    let state = state(&url).await?;
-    with_pool!(&url, pool => sqlx::query("DROP TABLE polylock_example").execute(&pool).await.map(drop)?);
-    if state != "paid" {
-        return Err(format!("the order is {state}, but the last holder of the lock has paid it").into());
-    }
-    println!("the order is {state}, as the last holder of the lock wrote it");
-    Ok(())
-}
-
-/// Creates a table with one order, and a column for the token.
-async fn make_table(url: &str) -> Result<()> {
-    // Opening the store creates the file of SQLite, too.
-    store(url).await?;
-    with_pool!(url, pool => for sql in [
-        "DROP TABLE IF EXISTS polylock_example",
-        "CREATE TABLE polylock_example (id INT PRIMARY KEY, state VARCHAR(20), fence BIGINT NOT NULL DEFAULT 0)",
-        "INSERT INTO polylock_example (id, state) VALUES (42, 'new')",
-    ] {
-        sqlx::query(sql).execute(&pool).await?;
-    });
-    Ok(())
-}
-
-async fn state(url: &str) -> Result<String> {
-    with_pool!(url, pool => {
-        Ok(sqlx::query_scalar("SELECT state FROM polylock_example WHERE id = 42").fetch_one(&pool).await?)
-    })
+    order.create().await?;
+    let more: Vec<&str> = flag.into_iter().chain([url.as_str()]).collect();
+    let result = paused::demonstrate(async || acquire(url).await, &order, &arguments, &more).await;
+    order.drop().await?;
+    result
 }
 
 async fn acquire(url: &str) -> Result<Guard> {
@@ -143,75 +219,7 @@ async fn acquire(url: &str) -> Result<Guard> {
     Ok(locks.lock("orders/42").ttl(TTL).wait(Duration::from_secs(30)).acquire().await?)
 }
 
-/// Opens the store in the same database as the table; it need not be the same.
 async fn store(url: &str) -> Result<Store> {
-    let url = StoreUrl::parse(url)?;
-    let mut keys = url.keys();
-    match url.scheme() {
-        "sqlite" => {
-            use polylock_sql::sqlite::{Config, connect};
-            Ok(connect(Config::from_url(&url, &mut keys)?).await?)
-        }
-        #[cfg(feature = "postgres")]
-        "postgres" | "postgresql" => {
-            use polylock_sql::postgres::{Config, connect};
-            Ok(connect(Config::from_url(&url, &mut keys)?).await?)
-        }
-        #[cfg(feature = "mysql")]
-        "mysql" | "mariadb" => {
-            use polylock_sql::mysql::{Config, connect};
-            Ok(connect(Config::from_url(&url, &mut keys)?).await?)
-        }
-        scheme => Err(format!("this program has no feature for {scheme}: URLs").into()),
-    }
-}
-
-/// The process of the first holder. It is killed at the end, so that it is not left stopped.
-struct First {
-    process: Child,
-    output: BufReader<std::process::ChildStdout>,
-}
-
-fn start_first(url: &str, unfenced: bool) -> Result<First> {
-    let mut command = Command::new(std::env::current_exe()?);
-    command.args(unfenced.then_some("--unfenced")).args(["--first", url]).stdout(Stdio::piped());
-    let mut process = command.spawn()?;
-    let output = process.stdout.take().ok_or("no output")?;
-    Ok(First { process, output: BufReader::new(output) })
-}
-
-impl First {
-    /// Prints this many lines of its output.
-    fn print_lines(&mut self, lines: usize) -> Result<()> {
-        for _ in 0..lines {
-            let mut line = String::new();
-            if self.output.read_line(&mut line)? == 0 {
-                return Err("the first holder has failed".into());
-            }
-            print!("{line}");
-        }
-        Ok(())
-    }
-
-    fn continue_process(&self) -> Result<()> {
-        println!("   (A continues)");
-        signal("-CONT", self.process.id())
-    }
-}
-
-impl Drop for First {
-    fn drop(&mut self) {
-        // It has ended, or is not needed any more.
-        self.process.kill().ok();
-        self.process.wait().ok();
-    }
-}
-
-fn stop_until_continued() -> Result<()> {
-    signal("-STOP", std::process::id())
-}
-
-fn signal(signal: &str, process: u32) -> Result<()> {
-    let sent = Command::new("kill").args([signal, &process.to_string()]).status()?;
-    if sent.success() { Ok(()) } else { Err(format!("kill {signal}: {sent}").into()) }
+    // In the same database as the table; it need not be the same.
+    with_config!(url, database, config => Ok(database::connect(config).await?))
 }

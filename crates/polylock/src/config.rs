@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt};
 
 use polylock_core::{ConfigError, url::StoreUrl};
 
-use crate::setup;
+use crate::{fence_schema::FenceSchema, schemes, setup};
 
 /// A store and its settings, as a table of a config file in any format that serde reads. For example,
 ///
@@ -57,6 +57,14 @@ impl LocksConfig {
     /// As [`Locks::from_config`](crate::Locks::from_config), for invalid settings.
     pub fn schema(self) -> Result<Option<String>, ConfigError> {
         setup::schema_at(&self.into_url()?)
+    }
+
+    /// Returns the text of a fence in this server: [`fence_schema`](crate::fence_schema) of the same URL.
+    ///
+    /// # Errors
+    /// As [`fence_schema`](crate::fence_schema).
+    pub fn fence_schema(self, fence: &FenceSchema) -> Result<String, ConfigError> {
+        schemes::fence(&self.into_url()?, fence)
     }
 
     /// Ends the start-up delay of the servers of this Redlock: [`admit`](crate::admit) of the same URL.

@@ -40,6 +40,7 @@
 //! | `sqlite`, `postgres`, `mysql`, `redis`, `zookeeper`, `azure` | the store of that name |
 //! | `tls` | encrypted connections to servers, with the system's root certificates or your own CA |
 //! | `sasl` | SASL (DIGEST-MD5) with ZooKeeper |
+//! | `tower` | `tower`: a layer that refuses HTTP requests with a stale fencing token |
 //! | `serde` | [`LocksConfig`] and `ConfigFile` can be deserialized |
 //! | `metrics` | measurements go to the `metrics` crate's global recorder: see [`metrics`] for their names |
 //!
@@ -56,6 +57,7 @@ mod config;
 #[cfg(feature = "serde")]
 mod config_file;
 mod connect;
+mod fence_schema;
 mod schemes;
 mod setup;
 mod transition;
@@ -64,6 +66,7 @@ pub use config::LocksConfig;
 #[cfg(feature = "serde")]
 pub use config_file::{ConfigFile, Settings};
 pub use connect::{Locks, LocksBuilder};
+pub use fence_schema::{FenceSchema, fence_schema};
 pub use polylock_core::{
     self as core, BreakLock, BreakNotice, Capabilities, Change, ChangeKind, Clock, ConfigError, Election,
     Entry, Error, Fault, Fencing, FencingToken, Guard, HoldLifetime, InvalidName, Label, Leader, LeaderWatch,
@@ -87,6 +90,10 @@ pub use polylock_zookeeper::{fence, zookeeper_client};
 /// Settings of Azure Blob Storage that a URL can't contain: a token credential, a wake signal. See [`polylock_azure`].
 #[cfg(feature = "azure")]
 pub use polylock_azure as azure;
+
+/// A tower layer that refuses HTTP requests with a stale fencing token: see [`polylock_tower`].
+#[cfg(feature = "tower")]
+pub use polylock_tower as tower;
 
 /// The examples of the project's README, compiled and run as tests.
 #[cfg(doctest)]

@@ -11,7 +11,10 @@ use polylock_core::{
     url::{Keys, StoreUrl, nearest},
 };
 
-use crate::transition::Transition;
+use crate::{
+    fence_schema::{self, FenceSchema},
+    transition::Transition,
+};
 
 /// Reads the configuration of a store from its URL.
 type Read = fn(&StoreUrl, &mut Keys) -> Result<Arc<dyn StoreConfig>, ConfigError>;
@@ -26,11 +29,13 @@ struct BuiltIn {
     feature: &'static str,
     /// `None` without the feature.
     read: Option<Read>,
+    /// The text of a fence for data in such a server; `None` if there is none, or without the feature.
+    fence: Option<fence_schema::Write>,
 }
 
-/// The entry of a store with the feature `$feature` and the configuration `$config`.
+/// The entry of a store with the feature `$feature` and the configuration `$config`, and perhaps the function that writes a fence.
 macro_rules! built_in {
-    ($feature:literal, [$($scheme:literal),*], $config:path) => {
+    ($feature:literal, [$($scheme:literal),*], $config:path $(, fence: $fence:expr)?) => {
         BuiltIn {
             schemes: &[$($scheme),*],
             feature: $feature,
@@ -38,8 +43,14 @@ macro_rules! built_in {
             read: Some(|url, keys| Ok(Arc::new(<$config>::from_url(url, keys)?))),
             #[cfg(not(feature = $feature))]
             read: None,
+            #[cfg(feature = $feature)]
+            fence: built_in!(@fence $($fence)?),
+            #[cfg(not(feature = $feature))]
+            fence: None,
         }
     };
+    (@fence $fence:expr) => { Some($fence) };
+    (@fence) => { None };
 }
 
 static BUILT_IN: [BuiltIn; 11] = [
@@ -47,19 +58,28 @@ static BUILT_IN: [BuiltIn; 11] = [
         schemes: &["memory"],
         feature: "",
         read: Some(|url, _| Ok(Arc::new(Memory { name: url.rest().to_owned() }))),
+        fence: None,
     },
-    built_in!("sqlite", ["sqlite"], polylock_sql::sqlite::Config),
-    built_in!("postgres", ["postgres", "postgresql"], polylock_sql::postgres::Config),
-    built_in!("mysql", ["mysql", "mariadb"], polylock_sql::mysql::Config),
+    built_in!("sqlite", ["sqlite"], polylock_sql::sqlite::Config, fence: |url, keys, fence| {
+        fence_schema::sql(polylock_sql::sqlite::Config::from_url(url, keys)?.fence_script()?, fence)
+    }),
+    built_in!("postgres", ["postgres", "postgresql"], polylock_sql::postgres::Config, fence: |url, keys, fence| {
+        fence_schema::sql(polylock_sql::postgres::Config::from_url(url, keys)?.fence_script()?, fence)
+    }),
+    built_in!("mysql", ["mysql", "mariadb"], polylock_sql::mysql::Config, fence: |url, keys, fence| {
+        fence_schema::sql(polylock_sql::mysql::Config::from_url(url, keys)?.fence_script()?, fence)
+    }),
     built_in!(
         "redis",
         ["redis", "rediss", "valkey", "valkeys", "unix", "redis+unix", "valkey+unix"],
-        polylock_redis::single::Config
+        polylock_redis::single::Config,
+        fence: |_, _, fence| fence_schema::redis(fence)
     ),
     built_in!(
         "redis",
         ["redis-cluster", "rediss-cluster", "valkey-cluster", "valkeys-cluster"],
-        polylock_redis::cluster::Config
+        polylock_redis::cluster::Config,
+        fence: |_, _, fence| fence_schema::redis(fence)
     ),
     built_in!(
         "redis",
@@ -71,7 +91,8 @@ static BUILT_IN: [BuiltIn; 11] = [
             "valkey+sentinel",
             "valkeys+sentinel"
         ],
-        polylock_redis::sentinel::Config
+        polylock_redis::sentinel::Config,
+        fence: |_, _, fence| fence_schema::redis(fence)
     ),
     built_in!("redis", ["redlock"], polylock_redis::redlock::Config),
     built_in!("zookeeper", ["zookeeper", "zk", "zookeeper+tls", "zk+tls"], polylock_zookeeper::Config),
@@ -80,6 +101,7 @@ static BUILT_IN: [BuiltIn; 11] = [
         schemes: &[transition::NAME],
         feature: "",
         read: Some(|url, _| Ok(Arc::new(Transition::from_url(url, |store| Ok(read_url(store)?.1))?))),
+        fence: None,
     },
 ];
 
@@ -188,6 +210,17 @@ pub fn read_url(url: &StoreUrl) -> Result<(Options, Arc<dyn StoreConfig>), Confi
     };
     keys.finish()?;
     Ok((options, config))
+}
+
+/// Returns the text of a fence in the server of a URL.
+///
+/// # Errors
+/// [`ConfigError`] if the URL or `fence` is not valid, or such a server has no fence.
+pub(crate) fn fence(url: &StoreUrl, fence: &FenceSchema) -> Result<String, ConfigError> {
+    // Also refuses unknown keys.
+    read_url(url)?;
+    let write = built_in(url.scheme()).and_then(|store| store.fence);
+    write.ok_or_else(|| fence_schema::unsupported(url.scheme()))?(url, &mut url.keys(), fence)
 }
 
 /// Returns the error for a scheme that can't be used: it is unknown, or its `known` store is not compiled in.

@@ -2,7 +2,7 @@
 //! that users run, the program that plants bugs, and the generated pages.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod fenced_update;
+mod fenced_writes;
 mod imports;
 mod metrics;
 mod packages;

@@ -16,7 +16,14 @@ use crate::imports::{Imports, cycles, imports};
 const LEVELS: [&[&str]; 7] = [
     &["polylock-fuzz"],
     &["polylock-core"],
-    &["polylock-sql", "polylock-redis", "polylock-zookeeper", "polylock-azure", "polylock-testkit"],
+    &[
+        "polylock-sql",
+        "polylock-redis",
+        "polylock-zookeeper",
+        "polylock-azure",
+        "polylock-testkit",
+        "polylock-tower",
+    ],
     &["polylock", "polylock-models"],
     &["polylock-bench"],
     &["polylock-cli"],

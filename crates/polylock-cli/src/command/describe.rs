@@ -4,23 +4,41 @@ use std::path::Path;
 
 use clap::CommandFactory;
 use clap_complete::Shell;
+use polylock::FenceSchema;
 
 use crate::{
-    args::{Cli, Global},
+    args::{Cli, Global, Schema},
     completion,
     exit::{CANT_CREATE, Failure, INTERNAL, USAGE},
     output::Output,
     store,
 };
 
-/// Prints the statements that create the store's tables, without connecting to the store.
-pub(crate) fn schema(global: &Global, output: &Output) -> Result<u8, Failure> {
-    match store::choose(global, output)?.config.schema()? {
+/// Prints the statements that create the store's tables, or a fence, without connecting to the store.
+pub(crate) fn schema(global: &Global, args: &Schema, output: &Output) -> Result<u8, Failure> {
+    let config = store::choose(global, output)?.config;
+    if args.fence {
+        output.data(&config.fence_schema(&fence(args))?)?;
+        return Ok(0);
+    }
+    match config.schema()? {
         Some(statements) => output.data(&statements)?,
         None => output
             .note("this store needs no preparation: a program that opens it creates everything it needs"),
     }
     Ok(0)
+}
+
+/// Returns the part of the fence that the flags select.
+fn fence(args: &Schema) -> FenceSchema {
+    let mut fence = FenceSchema::default();
+    if let Some(table) = &args.table {
+        fence = fence.table(table);
+    }
+    if let Some(column) = &args.column {
+        fence = fence.column(column);
+    }
+    if args.drop { fence.drop() } else { fence }
 }
 
 /// Prints the script for the completions of `shell`.

@@ -225,6 +225,56 @@ fn the_schema_is_printed_without_a_server() {
 }
 
 #[test]
+fn a_fence_is_printed_without_a_server() {
+    let workspace = Workspace::new();
+    let run = |url: &str, arguments: &str| {
+        let mut command = workspace.polylock_without_store();
+        command.args(["schema", "--fence", "-S", url]).args(arguments.split_whitespace());
+        command.output().unwrap()
+    };
+    for (url, fence, trigger) in [
+        ("sqlite:app.db?polylock.namespace=app", "INSTEAD OF INSERT ON `app_fence`", "UPDATE ON `orders`"),
+        (
+            "postgres://me:kanarienvogel@h/x",
+            "FUNCTION \"public\".\"polylock_fence\"",
+            "ON \"public\".\"orders\"",
+        ),
+        ("mysql://me:kanarienvogel@h/x", "PROCEDURE", "UPDATE ON `orders`"),
+    ] {
+        for (arguments, expected) in [
+            ("", fence),
+            ("--table orders", trigger),
+            ("--table orders --column token", "token"),
+            ("--drop", "DROP TABLE IF EXISTS"),
+            ("--table orders --drop", "DROP TRIGGER IF EXISTS"),
+        ] {
+            let output = run(url, arguments);
+            let text = stdout(&output);
+            assert!(output.status.success() && output.stderr.is_empty(), "{}", stderr(&output));
+            assert!(text.contains(expected) && !text.contains("kanarienvogel"), "{url} {arguments}: {text}");
+        }
+    }
+    assert!(stdout(&run("redis://h", "")).contains("POLYLOCKSTALE"));
+    for (url, arguments, expected) in [
+        ("sqlite:app.db", "--table a;b", "table: \"a;b\" is not a valid name"),
+        ("sqlite:app.db", "--table orders --column a.b", "table: \"a.b\" is not a valid name of a column"),
+        ("redis://h", "--table orders", "table: Redis has no tables"),
+        ("redis://h", "--drop", "delete the keys"),
+        ("memory:", "", "no statements for a fence in a memory store"),
+        ("redlock://a,b,c", "", "no statements for a fence in a redlock store"),
+        ("postgres://h/x?polylock.tabel=x", "", "polylock.tabel"),
+    ] {
+        let output = run(url, arguments);
+        assert_eq!(output.status.code(), Some(78), "{url} {arguments}: {output:?}");
+        assert!(stderr(&output).contains(expected), "{url} {arguments}: {}", stderr(&output));
+    }
+    for arguments in ["schema --table orders", "schema --drop", "schema --fence --column token"] {
+        assert_eq!(workspace.call(arguments).status.code(), Some(64), "{arguments}");
+    }
+    assert!(!workspace.path("app.db").exists());
+}
+
+#[test]
 fn colours_are_used_on_terminals_or_on_request() {
     let workspace = Workspace::new();
     let free = |flags: &[&str], variable: (&str, &str)| {

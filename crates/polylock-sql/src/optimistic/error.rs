@@ -140,6 +140,17 @@ pub enum InvalidIdentifier {
         /// The text.
         name: String,
     },
+    /// The name of the trigger of a table would be too long.
+    #[error(
+        "the trigger of {table} would have the name {trigger}, which is longer than 63 bytes: set a shorter \
+         polylock.namespace in the store's URL"
+    )]
+    LongTrigger {
+        /// The table.
+        table: String,
+        /// The name of its trigger.
+        trigger: String,
+    },
     /// The update has no key column.
     #[error("an update of {table} needs a key, or it would change every row")]
     NoKey {

@@ -4,7 +4,7 @@ use super::InvalidIdentifier;
 
 /// The longest name that every database keeps completely: PostgreSQL truncates longer names silently, so two of them could become
 /// equal.
-const MAX_BYTES: usize = 63;
+pub(super) const MAX_BYTES: usize = 63;
 
 /// Returns the column `name` in the database's quotation marks, so that `order` is a valid name, too.
 pub(super) fn column(name: &str, quote: char) -> Result<String, InvalidIdentifier> {

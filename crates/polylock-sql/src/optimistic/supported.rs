@@ -9,6 +9,17 @@ pub trait Supported: driver::SealedDriver {}
 pub(super) mod driver {
     use super::{Database, SqlStr};
 
+    /// A part of a fence for programs without this library.
+    #[derive(Debug, Clone, Copy)]
+    pub enum ScriptPart {
+        /// The table of fences, and the function.
+        Function,
+        DropFunction,
+        /// The trigger of a table.
+        Trigger,
+        DropTrigger,
+    }
+
     /// The database-specific part. It is public in name only: no path outside this crate leads to it.
     pub trait SealedDriver: Database {
         /// The name in metrics, as in [`Capabilities`](polylock_core::Capabilities).
@@ -23,6 +34,14 @@ pub(super) mod driver {
         const SCHEMA: &str;
         /// The statement that raises a fence.
         const RAISE: &str;
+
+        /// Returns the files of a part of a fence for programs without this library, a statement each.
+        fn script(part: ScriptPart) -> &'static [&'static str];
+
+        /// Returns these statements as a script for the database's own client.
+        fn client_script(statements: &[String]) -> String {
+            statements.iter().map(|statement| format!("{statement};\n")).collect()
+        }
 
         /// Adds a number to the arguments.
         fn add(arguments: &mut Self::Arguments, value: i64) -> sqlx::Result<()>;
@@ -59,8 +78,13 @@ pub(super) mod driver {
 
 /// Returns the statement of a file in `statements/`, without its comments, on `table`, which is quoted.
 pub(super) fn fill(file: &str, table: &str) -> String {
+    fill_names(file, &[("{table}", table.to_owned())])
+}
+
+/// Returns the statement of a file without its comments, with these names filled in.
+pub(super) fn fill_names(file: &str, names: &[(&str, String)]) -> String {
     let code: Vec<&str> = file.lines().filter(|line| !line.starts_with("--")).collect();
-    code.join("\n").replace("{table}", table)
+    names.iter().fold(code.join("\n"), |text, (key, name)| text.replace(key, name))
 }
 
 /// The methods with the same text for every database; with `returning`, also for those that return the values of the rows that they
@@ -106,7 +130,11 @@ macro_rules! with_driver {
 mod sqlite {
     use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr, Sqlite, error::DatabaseError};
 
-    use super::{Supported, driver::SealedDriver, fill};
+    use super::{
+        Supported,
+        driver::{ScriptPart, SealedDriver},
+        fill,
+    };
 
     impl Supported for Sqlite {}
 
@@ -120,6 +148,25 @@ mod sqlite {
         const RAISE: &str = include_str!("statements/raise.sqlite.sql");
 
         with_driver!(returning);
+
+        fn script(part: ScriptPart) -> &'static [&'static str] {
+            match part {
+                ScriptPart::Function => &[
+                    Self::SCHEMA,
+                    include_str!("statements/script/view.sqlite.sql"),
+                    include_str!("statements/script/fence.sqlite.sql"),
+                ],
+                ScriptPart::DropFunction => &["DROP VIEW IF EXISTS {fence}", "DROP TABLE IF EXISTS {fences}"],
+                // A savepoint works within a transaction of a migration, too.
+                ScriptPart::Trigger => &[
+                    "SAVEPOINT polylock",
+                    "DROP TRIGGER IF EXISTS {trigger}",
+                    include_str!("statements/script/trigger.sqlite.sql"),
+                    "RELEASE polylock",
+                ],
+                ScriptPart::DropTrigger => &["DROP TRIGGER IF EXISTS {trigger}"],
+            }
+        }
 
         fn is_missing_table(error: &dyn DatabaseError) -> bool {
             error.message().contains("no such table")
@@ -135,7 +182,11 @@ mod sqlite {
 mod postgres {
     use sqlx::{AssertSqlSafe, Postgres, SqlSafeStr, SqlStr, error::DatabaseError};
 
-    use super::{Supported, driver::SealedDriver, fill};
+    use super::{
+        Supported,
+        driver::{ScriptPart, SealedDriver},
+        fill,
+    };
 
     impl Supported for Postgres {}
 
@@ -148,6 +199,26 @@ mod postgres {
         const RAISE: &str = include_str!("statements/raise.postgres.sql");
 
         with_driver!(returning);
+
+        fn script(part: ScriptPart) -> &'static [&'static str] {
+            match part {
+                ScriptPart::Function => &[
+                    Self::SCHEMA,
+                    include_str!("statements/script/fence.postgres.sql"),
+                    include_str!("statements/script/refuse.postgres.sql"),
+                ],
+                ScriptPart::DropFunction => &[
+                    "DROP FUNCTION IF EXISTS {fence}(pg_catalog.text, bigint)",
+                    "DROP FUNCTION IF EXISTS {refuse}()",
+                    "DROP TABLE IF EXISTS {fences}",
+                ],
+                ScriptPart::Trigger => &[
+                    include_str!("statements/script/refuse.postgres.sql"),
+                    include_str!("statements/script/trigger.postgres.sql"),
+                ],
+                ScriptPart::DropTrigger => &["DROP TRIGGER IF EXISTS \"{plain_fence}\" ON {table}"],
+            }
+        }
 
         fn is_missing_table(error: &dyn DatabaseError) -> bool {
             error.code().as_deref() == Some("42P01")
@@ -165,7 +236,17 @@ mod postgres {
 mod mysql {
     use sqlx::{AssertSqlSafe, MySql, MySqlConnection, SqlSafeStr, SqlStr, error::DatabaseError};
 
-    use super::{Supported, driver::SealedDriver, fill};
+    use super::{
+        Supported,
+        driver::{ScriptPart, SealedDriver},
+        fill,
+    };
+
+    /// A routine keeps the `sql_mode` under which it was created: values that are too long, or not numbers, are errors. The session
+    /// keeps its own.
+    const SAVE_MODE: &str = "SET @polylock_sql_mode = @@SESSION.sql_mode";
+    const SET_MODE: &str = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'";
+    const RESTORE_MODE: &str = "SET SESSION sql_mode = @polylock_sql_mode";
 
     impl Supported for MySql {}
 
@@ -178,6 +259,31 @@ mod mysql {
         const RAISE: &str = include_str!("statements/raise.mysql.sql");
 
         with_driver!();
+
+        fn script(part: ScriptPart) -> &'static [&'static str] {
+            match part {
+                ScriptPart::Function => &[
+                    SAVE_MODE,
+                    SET_MODE,
+                    Self::SCHEMA,
+                    include_str!("statements/script/fence.mysql.sql"),
+                    RESTORE_MODE,
+                ],
+                ScriptPart::DropFunction => {
+                    &["DROP PROCEDURE IF EXISTS {fence}", "DROP TABLE IF EXISTS {fences}"]
+                }
+                ScriptPart::Trigger => {
+                    &[SAVE_MODE, SET_MODE, include_str!("statements/script/trigger.mysql.sql"), RESTORE_MODE]
+                }
+                ScriptPart::DropTrigger => &["DROP TRIGGER IF EXISTS {trigger}"],
+            }
+        }
+
+        /// The bodies of routines and triggers contain semicolons.
+        fn client_script(statements: &[String]) -> String {
+            let statements = statements.iter().map(|statement| format!("{statement}\n//\n"));
+            format!("DELIMITER //\n{}DELIMITER ;\n", statements.collect::<String>())
+        }
 
         async fn raise(
             connection: &mut MySqlConnection,

@@ -9,10 +9,13 @@ use polylock_core::{
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 
 use super::driver_keys::DRIVER_KEYS;
-use crate::engine::{
-    config::{self, CommonConfig, common_setters},
-    source::Source,
-    table,
+use crate::{
+    engine::{
+        config::{self, CommonConfig, common_setters},
+        source::Source,
+        table,
+    },
+    optimistic::FenceScript,
 };
 
 /// The keys of a URL that are passed to the driver.
@@ -221,6 +224,16 @@ impl Config {
     #[must_use]
     pub fn connect_options(&self) -> PgConnectOptions {
         self.source.options.clone()
+    }
+
+    /// Returns the statements of a fence in this database: `polylock_fence` and the table `polylock_fences` in [`schema`](Self::schema), with the prefix of
+    /// [`namespace`](Self::namespace) in place of `polylock`. The locks may be in another store.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if a name in the configuration is not valid.
+    pub fn fence_script(&self) -> Result<FenceScript<sqlx::Postgres>, ConfigError> {
+        self.check()?;
+        Ok(FenceScript::new(Some(&self.schema), &self.common.table))
     }
 
     /// Checks the values that the setters accept without a check.

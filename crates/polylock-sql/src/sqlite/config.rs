@@ -12,7 +12,10 @@ use polylock_core::{
     url::{Keys, StoreUrl},
 };
 
-use crate::engine::{table, version::NextVersion};
+use crate::{
+    engine::{table, version::NextVersion},
+    optimistic::FenceScript,
+};
 
 /// The range of `polylock.operation_timeout`.
 const TIMEOUTS: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(3600);
@@ -114,6 +117,16 @@ impl Config {
     pub fn next_version(mut self, next: NextVersion) -> Self {
         self.next = Some(Arc::new(next));
         self
+    }
+
+    /// Returns the statements of a fence in this database: `polylock_fence` and the table `polylock_fences`, with the prefix of
+    /// [`namespace`](Self::namespace) in place of `polylock`. The locks may be in another store.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if a name in the configuration is not valid.
+    pub fn fence_script(&self) -> Result<FenceScript<sqlx::Sqlite>, ConfigError> {
+        self.check()?;
+        Ok(FenceScript::new(None, &self.table))
     }
 
     /// Checks the values that the setters did not check.

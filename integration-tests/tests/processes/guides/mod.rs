@@ -40,6 +40,7 @@ guides! {
     choosing: "choosing.md"
     migrations: "migrations.md"
     cron: "cron.md"
+    fencing: "fencing.md"
     scripts: "scripts.md"
     recipes: "recipes.md"
     troubleshooting: "troubleshooting.md"
@@ -69,7 +70,7 @@ fn problems(page: &str) -> Vec<String> {
                 let unknown = commands.filter(|command| !PACKAGES.contains(command));
                 unknown.map(|command| format!("{command}: packaging/test.sh does not run it")).collect()
             }
-            Kind::File(_) | Kind::Rust => Vec::new(),
+            Kind::File(_) | Kind::Rust | Kind::Text => Vec::new(),
         };
         problems.extend(found.into_iter().map(|problem| format!("line {}: {problem}", block.line)));
     }

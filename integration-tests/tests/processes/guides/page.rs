@@ -6,7 +6,8 @@
 //! | `sh NAME`, `python NAME`, `sql NAME` | the contents of a file that the later sessions of the page find |
 //! | `cron` | lines of a crontab, whose commands are in a session of the page |
 //! | `sh` | commands that install polylock, which `packaging/test.sh` runs |
-//! | `rust` | an example that is compiled as a test of the documentation |
+//! | `rust`, `rust,no_run` | an example that is compiled as a test of the documentation |
+//! | `text` | a text that no test runs |
 
 /// A block of code.
 #[derive(Debug)]
@@ -24,6 +25,7 @@ pub(super) enum Kind {
     Crontab,
     Install,
     Rust,
+    Text,
 }
 
 /// The store of a session.
@@ -72,7 +74,8 @@ fn kind(fence: &str) -> Option<Kind> {
         ["sh" | "python" | "sql", name] => Kind::File(name.to_owned()),
         ["cron"] => Kind::Crontab,
         ["sh"] => Kind::Install,
-        ["rust"] => Kind::Rust,
+        ["rust" | "rust,no_run"] => Kind::Rust,
+        ["text"] => Kind::Text,
         _ => return None,
     })
 }

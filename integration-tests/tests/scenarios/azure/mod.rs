@@ -6,6 +6,7 @@
 mod breaking;
 mod errors;
 mod fairness;
+mod fence;
 mod last_grant;
 mod late;
 mod leases;

@@ -6,6 +6,7 @@ use polylock_integration_tests::{
     clock::{TIMEOUT, until},
     servers::{PrivateServer, postgres},
 };
+use polylock_sql::postgres::Config;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 
 /// Creates a function that records its caller and then calls the original.
@@ -26,6 +27,8 @@ const TRAPS: &[&str] = &[
     "public.pg_backend_pid() RETURNS integer => pg_catalog.pg_backend_pid()",
     "public.now() RETURNS timestamptz => pg_catalog.now()",
     "public.times(a numeric, b integer) RETURNS numeric => pg_catalog.numeric_mul(a, b::numeric)",
+    "public.less(a bigint, b bigint) RETURNS boolean => pg_catalog.int8lt(a, b)",
+    "public.at_least(a bigint, b integer) RETURNS boolean => pg_catalog.int84ge(a, b)",
     "public.more(a bigint, b bigint) RETURNS boolean => pg_catalog.int8gt(a, b)",
     "public.equal(a bytea, b bytea) RETURNS boolean => pg_catalog.byteaeq(a, b)",
     "public.equal(a bytea, b text) RETURNS boolean => pg_catalog.byteaeq(a, b::bytea)",
@@ -33,6 +36,8 @@ const TRAPS: &[&str] = &[
 
 const OPERATORS: &str = "
     CREATE OPERATOR public.* (LEFTARG = numeric, RIGHTARG = integer, FUNCTION = public.times);
+    CREATE OPERATOR public.< (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = public.less);
+    CREATE OPERATOR public.>= (LEFTARG = bigint, RIGHTARG = integer, FUNCTION = public.at_least);
     CREATE OPERATOR public.> (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = public.more);
     CREATE OPERATOR public.= (LEFTARG = bytea, RIGHTARG = bytea, FUNCTION = public.equal);
     CREATE OPERATOR public.= (LEFTARG = bytea, RIGHTARG = text, FUNCTION = public.equal);";
@@ -162,4 +167,37 @@ async fn objects_of_others_in_a_schema_of_the_search_path_are_never_run() {
 #[tokio::test(flavor = "multi_thread")]
 async fn objects_of_others_in_a_schema_before_the_system_schema_are_never_run() {
     no_foreign_object_is_run("public, pg_catalog").await;
+}
+
+/// The fence for tables of the program, created and used among the traps.
+async fn a_fence_runs_no_foreign_object(search_path: &str) {
+    let server = start_with_traps(search_path).await;
+    let url = server.url().replace("postgres@", "app@");
+    let mut app = PgConnection::connect(&url).await.unwrap();
+    run(&mut app, "CREATE TABLE public.orders (id bigint PRIMARY KEY, fencing_token bigint); INSERT INTO public.orders VALUES (42)").await;
+    let script = Config::new(&url).unwrap().fence_script().unwrap();
+    run(&mut app, &script.create()).await;
+    let table = script.for_table("orders", None).unwrap();
+    for _ in 0..2 {
+        run(&mut app, &table.create()).await;
+    }
+    for (token, passes) in [(7, true), (7, true), (6, false), (8, true)] {
+        for write in [
+            format!("SELECT public.polylock_fence('orders/42'::text, {token}::bigint)"),
+            format!("UPDATE public.orders SET fencing_token = {token}::bigint"),
+        ] {
+            let result = app.execute(sqlx::raw_sql(AssertSqlSafe(write.clone()))).await;
+            assert_eq!(result.is_ok(), passes, "{write}: {result:?}");
+        }
+    }
+    let mut admin = PgConnection::connect(server.url()).await.unwrap();
+    let loot = texts(&mut admin, "SELECT DISTINCT who || ' ran ' || what FROM public.loot").await;
+    assert_eq!(loot, [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fence_runs_no_object_of_others() {
+    for search_path in ["\"$user\", public", "public, pg_catalog"] {
+        a_fence_runs_no_foreign_object(search_path).await;
+    }
 }

@@ -122,7 +122,7 @@ impl<D: Db> TestDatabase<D> {
     }
 
     /// `sql` with the names that the tables have here.
-    fn fill_names(&self, sql: &str) -> String {
+    pub(crate) fn fill_names(&self, sql: &str) -> String {
         sql.replace("{p}", self.name)
     }
 

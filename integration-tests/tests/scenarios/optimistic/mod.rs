@@ -4,6 +4,7 @@ mod database;
 mod fences;
 mod found_rows;
 mod order;
+mod script;
 mod updates;
 
 use polylock_core::FencingToken;

@@ -6,6 +6,7 @@ mod clients;
 mod contention;
 mod crashes;
 mod dead;
+mod fence;
 mod keeping;
 mod late;
 mod list;

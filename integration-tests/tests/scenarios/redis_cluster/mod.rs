@@ -2,6 +2,7 @@
 
 mod encrypted;
 mod failover;
+mod fence;
 mod garbled;
 mod keeping;
 mod moving;

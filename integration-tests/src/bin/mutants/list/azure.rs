@@ -157,4 +157,25 @@ pub(super) const MUTANTS: &[Mutant] = &[
         to: "Some(name)",
         test: ("units of library polylock_azure", "fuzz::tests::blobs"),
     },
+    Mutant {
+        name: "Azure: a fenced write is not conditional",
+        file: "crates/polylock-azure/src/fence.rs",
+        from: "if_match: before,",
+        to: "if_match: before.filter(|_| false),",
+        test: ("scenarios", "azure::fence::a_write_that_arrives_after_one_with_a_greater_token_is_refused"),
+    },
+    Mutant {
+        name: "Azure: a fenced write does not create the blob conditionally",
+        file: "crates/polylock-azure/src/fence.rs",
+        from: "if_none_match: before.is_none().then(|| Etag::from(\"*\")),",
+        to: "if_none_match: None,",
+        test: ("scenarios", "azure::fence::a_write_that_arrives_after_one_with_a_greater_token_is_refused"),
+    },
+    Mutant {
+        name: "Azure: a fenced write accepts a stale token",
+        file: "crates/polylock-azure/src/fence.rs",
+        from: "token < *current",
+        to: "token > *current",
+        test: ("scenarios", "azure::fence::a_blob_accepts_no_smaller_token"),
+    },
 ];

@@ -12,6 +12,7 @@ mod redis;
 mod redlock;
 mod sql;
 mod sqlite;
+mod tower;
 mod transition;
 mod zookeeper;
 
@@ -31,6 +32,7 @@ pub(crate) fn mutants() -> impl Iterator<Item = &'static Mutant> {
         redlock::MUTANTS,
         zookeeper::MUTANTS,
         azure::MUTANTS,
+        tower::MUTANTS,
         cli::MUTANTS,
         bench::MUTANTS,
     ]

@@ -278,4 +278,25 @@ pub(super) const MUTANTS: &[Mutant] = &[
         to: "bucket.len().eq(&expected.len()).then_some(name)",
         test: ("units of library polylock_redis", "fuzz::tests::keys"),
     },
+    Mutant {
+        name: "Redis: a fence compares tokens as Lua numbers",
+        file: "crates/polylock-redis/src/fence.lua",
+        from: "return #one < #other or (#one == #other and one < other)",
+        to: "return tonumber(one) < tonumber(other)",
+        test: ("scenarios", "redis::fence::a_fence_accepts_no_smaller_token"),
+    },
+    Mutant {
+        name: "Redis: a fence compares tokens as texts",
+        file: "crates/polylock-redis/src/fence.lua",
+        from: "return #one < #other or (#one == #other and one < other)",
+        to: "return one < other",
+        test: ("scenarios", "redis::fence::a_fence_accepts_no_smaller_token"),
+    },
+    Mutant {
+        name: "Redis: a fence records no token",
+        file: "crates/polylock-redis/src/fence.lua",
+        from: "redis.call('SET', KEYS[1], token)",
+        to: "token = last",
+        test: ("scenarios", "redis::fence::a_fence_accepts_no_smaller_token"),
+    },
 ];
