@@ -96,6 +96,10 @@ async fn a_broken_leader_campaigns_behind_the_others() {
     soon("the loss", lost).await;
     let after = next(&mut terms_of_second).await;
     assert!(after.fencing_token() > term.fencing_token() && !term.is_leading());
+    // A candidate pauses before it campaigns again.
+    while locks.inspect("n").await.unwrap().waiters.is_empty() {
+        tokio::task::yield_now().await;
+    }
     after.resign();
     assert!(next(&mut terms_of_first).await.is_leading());
     first.abort();

@@ -27,7 +27,7 @@ on_every_database!(
 );
 
 /// The scripts of a database, and the call of the function in its SQL.
-trait Scripted: Db {
+pub(super) trait Scripted: Db {
     /// The code of the error for a stale token.
     const STALE: &str;
     /// A quotation mark in a text, and a backslash.
