@@ -73,9 +73,9 @@ impl Journal {
     /// If the file can't be written.
     pub fn polled(&mut self, now: Moment, is_leading: bool) -> io::Result<()> {
         if is_leading {
-            self.term.last = now
+            self.term.last = now;
         } else {
-            self.term.late += 1
+            self.term.late += 1;
         }
         self.write()
     }

@@ -116,7 +116,6 @@ impl Election {
     ///
     /// # Cancel safety
     /// Dropping the future drops `work`, and releases the lock or leaves the queue.
-    #[allow(clippy::future_not_send, reason = "it is as `Send` as the future of the work")]
     pub async fn run<F, T>(mut self, mut work: F) -> Result<T>
     where
         F: AsyncFnMut(Term) -> T,

@@ -29,7 +29,7 @@ async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     SystemClock.before(limit, future).await.unwrap_or_else(|| panic!("{what}: not within {LIMIT:?}"))
 }
 
-async fn until(what: &str, condition: impl Fn() -> bool) {
+async fn until(what: &str, condition: impl Fn() -> bool + Send + Sync) {
     let wait = async {
         while !condition() {
             SystemClock.sleep_until(SystemClock.now() + Duration::from_millis(1)).await;

@@ -81,7 +81,7 @@ impl Term {
         async move {
             if resignation.wait_for(|resigned| *resigned).await.is_err() {
                 // All clones of the term are gone, so no code can resign.
-                std::future::pending().await
+                std::future::pending::<()>().await;
             }
         }
     }
