@@ -97,6 +97,10 @@ const measured = {
     for (let number = 0; number < Number(count); number++) await (await acquire(`sweep/${number}`)).unlock().catch(() => {});
   },
 
+  async many(count) {
+    for (let number = 0; number < Number(count); number++) await acquire(`many/${number}`);
+  },
+
   async run() {
     for await (const line of readline.createInterface({ input: process.stdin })) {
       const [command, ...words] = line.split(" ");
