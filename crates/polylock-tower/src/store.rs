@@ -23,7 +23,7 @@ pub enum Raised<P> {
 ///    request was handled. A permit may be dropped at any point.
 ///
 /// In a database, `raise` commits the raised fence, then begins a transaction that locks its row, and compares again; the permit is that
-/// transaction, whose rollback changes nothing.
+/// transaction, and its rollback changes nothing.
 pub trait TokenStore: Clone + Send + Sync + 'static {
     /// Reserves a resource until it is dropped.
     type Permit: Send + 'static;

@@ -72,6 +72,9 @@ fn service(is_unfenced: bool) -> Router {
 
 #[tokio::main]
 async fn main() -> Result<()> {
+    // With TLS compiled in, the HTTP client needs a provider of cryptography, also without an encrypted connection.
+    #[cfg(feature = "tls")]
+    polylock::core::url::install_crypto_provider();
     let arguments = Arguments::read();
     let acquire = async |locks: &str| -> Result<Guard> {
         let lock = Locks::connect(locks).await?.lock(NAME).ttl(Duration::from_secs(1));

@@ -5,12 +5,10 @@ use polylock_core::{
     url::{Keys, StoreUrl},
 };
 
-use crate::schemes;
-
 /// Returns the text of a fence in the server of a URL.
 pub(crate) type Write = fn(&StoreUrl, &mut Keys, &FenceSchema) -> Result<String, ConfigError>;
 
-/// The part of a fence that [`fence_schema`] returns. The default is the function that records the token of a resource.
+/// The part of a fence that [`fence_schema`](crate::fence_schema) returns. The default is the function that records the token of a resource.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FenceSchema {
     table: Option<String>,
@@ -39,29 +37,6 @@ impl FenceSchema {
         self.drop = true;
         self
     }
-}
-
-/// Returns the statements that create a fence in the database at `url`, or the script of a fence for a Redis server, for programs that do
-/// not use this library. Only the kind of the server matters, `polylock.namespace`, and `polylock.schema` on PostgreSQL; it does not
-/// connect. The locks may be in another store.
-///
-/// # Errors
-/// [`ConfigError`]: on key `store` if the URL is not valid or such a server has no fence, on `table` or `column` if it is not a valid
-/// name or does not apply.
-///
-/// ```
-/// # #[cfg(feature = "sqlite")] {
-/// use polylock::{FenceSchema, fence_schema};
-///
-/// let statements = fence_schema("sqlite:app.db", &FenceSchema::default())?;
-/// assert!(statements.contains("polylock_fence"));
-/// let trigger = fence_schema("sqlite:app.db", &FenceSchema::default().table("orders"))?;
-/// assert!(trigger.contains("BEFORE UPDATE ON `orders`"));
-/// # }
-/// # Ok::<_, polylock::ConfigError>(())
-/// ```
-pub fn fence_schema(url: &str, fence: &FenceSchema) -> Result<String, ConfigError> {
-    schemes::fence(&StoreUrl::parse(url)?, fence)
 }
 
 /// Returns the statements of `script`.

@@ -66,7 +66,7 @@ pub use config::LocksConfig;
 #[cfg(feature = "serde")]
 pub use config_file::{ConfigFile, Settings};
 pub use connect::{Locks, LocksBuilder};
-pub use fence_schema::{FenceSchema, fence_schema};
+pub use fence_schema::FenceSchema;
 pub use polylock_core::{
     self as core, BreakLock, BreakNotice, Capabilities, Change, ChangeKind, Clock, ConfigError, Election,
     Entry, Error, Fault, Fencing, FencingToken, Guard, HoldLifetime, InvalidName, Label, Leader, LeaderWatch,
@@ -77,7 +77,7 @@ pub use polylock_core::{
     url::{Keys, StoreUrl},
 };
 pub use schemes::{read_url, register, schemes};
-pub use setup::{admit, schema};
+pub use setup::{admit, fence_schema, schema};
 
 /// Fenced writes to your own tables: see [`polylock_sql::optimistic`].
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]

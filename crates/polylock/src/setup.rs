@@ -2,7 +2,7 @@
 
 use polylock_core::{ConfigError, Result, url::StoreUrl};
 
-use crate::schemes;
+use crate::{fence_schema::FenceSchema, schemes};
 
 /// Returns the statements that create the tables of the store at `url`, for an administrator to run if the program's user may not; `None`
 /// for a store that needs none. It does not connect to the store.
@@ -26,6 +26,29 @@ pub fn schema(url: &str) -> Result<Option<String>, ConfigError> {
 
 pub(crate) fn schema_at(url: &StoreUrl) -> Result<Option<String>, ConfigError> {
     schemes::read_url(url)?.1.schema()
+}
+
+/// Returns the statements that create a fence in the database at `url`, or the script of a fence for a Redis server, for programs that do
+/// not use this library. Only the kind of the server matters, `polylock.namespace`, and `polylock.schema` on PostgreSQL; it does not
+/// connect. The locks may be in another store.
+///
+/// # Errors
+/// [`ConfigError`]: on key `store` if the URL is not valid or such a server has no fence, on `table` or `column` if it is not a valid
+/// name or does not apply.
+///
+/// ```
+/// # #[cfg(feature = "sqlite")] {
+/// use polylock::{FenceSchema, fence_schema};
+///
+/// let statements = fence_schema("sqlite:app.db", &FenceSchema::default())?;
+/// assert!(statements.contains("polylock_fence"));
+/// let trigger = fence_schema("sqlite:app.db", &FenceSchema::default().table("orders"))?;
+/// assert!(trigger.contains("BEFORE UPDATE ON `orders`"));
+/// # }
+/// # Ok::<_, polylock::ConfigError>(())
+/// ```
+pub fn fence_schema(url: &str, fence: &FenceSchema) -> Result<String, ConfigError> {
+    schemes::fence(&StoreUrl::parse(url)?, fence)
 }
 
 /// Ends the start-up delay of those servers of a Redlock that were never used for locks before, and returns the servers with an ended

@@ -233,7 +233,11 @@ fn a_fence_is_printed_without_a_server() {
         command.output().unwrap()
     };
     for (url, fence, trigger) in [
-        ("sqlite:///srv/app.db?polylock.namespace=app", "INSTEAD OF INSERT ON `app_fence`", "UPDATE ON `orders`"),
+        (
+            "sqlite:///srv/app.db?polylock.namespace=app",
+            "INSTEAD OF INSERT ON `app_fence`",
+            "UPDATE ON `orders`",
+        ),
         (
             "postgres://me:kanarienvogel@h/x",
             "FUNCTION \"public\".\"polylock_fence\"",
