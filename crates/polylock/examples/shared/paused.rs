@@ -3,6 +3,7 @@
 //! The first holder is a separate process (the same program again), and SIGSTOP really stops it just after it has checked that it holds
 //! the lock. No lock can help there: the process executes no instruction until it continues. Meanwhile its lease expires, and the second
 //! holder, which does not know of the first, gets the lock and writes.
+#![allow(clippy::future_not_send, reason = "each example runs these futures on its main thread")]
 
 use std::{
     error::Error,
