@@ -1,6 +1,6 @@
 //! Locks that one process holds.
 
-use std::{fs, time::Duration};
+use std::{fmt, fs, time::Duration};
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use polylock::{Guard, core::Locks};
@@ -58,12 +58,12 @@ impl Held {
     pub async fn acquire(locks: &Locks, count: usize, ttl: Duration) -> Result<Self> {
         // Opens the connections.
         pair(locks, "held-0").await?;
-        let (memory, began) = (resident_bytes(), now());
+        let (memory, began) = (resident_bytes("self"), now());
         let guards =
             stream::iter(0..count).map(|number| locks.lock(format!("held-{number}")).ttl(ttl).acquire());
         let guards: Vec<Guard> = guards.buffer_unordered(AT_ONCE).try_collect().await?;
         let acquired_in = now().since(began);
-        let bytes = memory.zip(resident_bytes()).map(|(before, after)| after.saturating_sub(before));
+        let bytes = memory.zip(resident_bytes("self")).map(|(before, after)| after.saturating_sub(before));
         // Without growth, the locks use memory that the process had freed before.
         let bytes_each = bytes.map(|bytes| bytes / (count.max(1) as u64)).filter(|bytes| *bytes > 0);
         Ok(Self { guards, ttl, acquired_in, bytes_each })
@@ -95,9 +95,9 @@ impl Held {
     }
 }
 
-/// Returns the memory that this process has.
-fn resident_bytes() -> Option<u64> {
-    let status = fs::read_to_string("/proc/self/status").ok()?;
+/// Returns the memory that a process has, by its number or `self`; `None` if the system does not show it (`/proc`).
+pub fn resident_bytes(process: impl fmt::Display) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     Some(1024 * line.trim().trim_end_matches(" kB").parse::<u64>().ok()?)
 }

@@ -10,7 +10,7 @@ pub use self::{
     term::Term,
 };
 use crate::{
-    Guard, Lock, LockName, Moment, Order, OwnerId, Progress, QueuePosition, Result, Watch,
+    Guard, Lock, Moment, Order, OwnerId, Progress, QueuePosition, Result, Watch,
     engine::{Backoff, StoreHandle},
     io,
     watch::Target,
@@ -52,7 +52,6 @@ const WITHOUT_QUEUE: Duration = QueuePosition::MAX_RECHECK.saturating_mul(2);
 #[must_use = "an election does nothing until it is run or observed"]
 pub struct Election {
     handle: Arc<StoreHandle>,
-    name: String,
     /// The lock of a term.
     lock: Lock,
     /// The grant of the last term.
@@ -65,7 +64,7 @@ impl Election {
         // A candidate waits for other leaders, and for the store, without a limit.
         let lock = Lock::new(handle.clone(), name).wait(Duration::MAX).outage(Duration::MAX);
         let pauses = Backoff::up_to(LONGEST_PAUSE);
-        Self { handle, name: name.to_owned(), lock, granted_at: None, pauses }
+        Self { handle, lock, granted_at: None, pauses }
     }
 
     /// Sets the TTL: the time after which another candidate takes over from a dead leader. A longer TTL tolerates longer outages of
@@ -174,7 +173,7 @@ impl Election {
     /// # Cancel safety
     /// The future may be dropped at any point.
     pub async fn observe(&self) -> Result<LeaderWatch> {
-        let target = Target::Lock(LockName::new(&self.name)?);
+        let target = Target::Lock(self.lock.name()?);
         Ok(LeaderWatch::new(Watch::open(self.handle.clone(), target).await?))
     }
 

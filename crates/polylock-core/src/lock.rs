@@ -49,6 +49,10 @@ impl Lock {
         }
     }
 
+    pub(crate) fn name(&self) -> Result<LockName, InvalidName> {
+        self.name.clone()
+    }
+
     /// Sets the TTL: the time after which the lock of a dead holder is free. A longer TTL tolerates longer outages of the store, a
     /// shorter TTL frees the lock sooner.
     pub const fn ttl(mut self, ttl: Duration) -> Self {

@@ -20,9 +20,9 @@ use crate::{fence_schema::FenceSchema, schemes, setup};
 #[derive(Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize))]
 pub struct LocksConfig {
-    store: String,
+    pub(crate) store: String,
     #[cfg_attr(feature = "serde", serde(flatten, deserialize_with = "values"))]
-    keys: BTreeMap<String, String>,
+    pub(crate) keys: BTreeMap<String, String>,
 }
 
 impl LocksConfig {

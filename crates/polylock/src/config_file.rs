@@ -39,7 +39,7 @@ pub struct ConfigFile {
 pub struct Settings {
     /// The URL of the store.
     pub store: Option<String>,
-    /// The other settings, whose keys are those of the URL without the prefix `polylock.`.
+    /// The other settings, by the keys of the URL without the prefix `polylock.`.
     #[serde(flatten, deserialize_with = "crate::config::values")]
     pub keys: BTreeMap<String, String>,
 }
@@ -81,7 +81,7 @@ impl ConfigFile {
         let Settings { store, keys } = self.settings(profile)?;
         let store =
             store.ok_or_else(|| ConfigError::new("store", "is missing: set it to the store's URL"))?;
-        Ok(keys.into_iter().fold(LocksConfig::new(store), |config, (key, value)| config.set(key, value)))
+        Ok(LocksConfig { store, keys })
     }
 }
 

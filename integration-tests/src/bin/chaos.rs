@@ -18,15 +18,12 @@ use polylock_integration_tests::{
         plan::Kind,
         planted::Bug,
         record,
-        run::{Outcome, Run},
+        run::{CLIENTS, Outcome, Run},
         window,
     },
     clock::now,
 };
 use polylock_testkit::Missing;
-
-/// The number of clients of a process.
-const CLIENTS: usize = 6;
 
 /// The length of a run with all promises in the short record.
 const SHORT: Duration = Duration::from_secs(20);
@@ -190,7 +187,7 @@ async fn rounds(
             Some(bug)
         }
     };
-    let first = options.seed.unwrap_or_else(|| fastrand::u64(..1 << 32));
+    let first = options.seed.unwrap_or_else(random_seed);
     let worker = match &options.worker {
         Some(worker) => worker.clone(),
         None => peer.and_then(Peer::program).map_or_else(worker, Ok)?,
@@ -221,10 +218,7 @@ async fn series(
 ) -> io::Result<ExitCode> {
     let mut all_succeed = true;
     for (configuration, planted, length) in runs {
-        let seed = fastrand::u64(..1 << 32);
-        let kinds = configuration.faults.to_vec();
-        let (clients, is_dense, peer, worker) = (CLIENTS, false, None, worker()?);
-        let run = Run { configuration, seed, length, kinds, clients, is_dense, peer, planted, worker };
+        let run = Run { planted, ..Run::new(configuration, random_seed(), length, worker()?) };
         all_succeed &= one(&run, record).await?;
     }
     Ok(if all_succeed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -240,9 +234,7 @@ async fn long(time: Duration, is_chosen: impl Fn(&Configuration) -> bool) -> io:
             return Ok(ExitCode::SUCCESS);
         };
         println!("{}: {:.0} % of its goal", configuration.name, 100.0 * share);
-        let (seed, kinds) = (fastrand::u64(..1 << 32), configuration.faults.to_vec());
-        let (length, clients, peer, planted, worker) = (LIMIT, CLIENTS, None, None, worker()?);
-        let run = Run { configuration, seed, length, kinds, clients, is_dense, peer, planted, worker };
+        let run = Run { is_dense, ..Run::new(configuration, random_seed(), LIMIT, worker()?) };
         let is_expected = one(&run, Some(&page::records().join("long.jsonl"))).await?;
         // A run without a promise may be lucky.
         if configuration.is_promised() && !is_expected {
@@ -250,6 +242,10 @@ async fn long(time: Duration, is_chosen: impl Fn(&Configuration) -> bool) -> io:
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn random_seed() -> u64 {
+    fastrand::u64(..1 << 32)
 }
 
 /// Returns the program beside this one.

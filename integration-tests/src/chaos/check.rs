@@ -126,7 +126,7 @@ fn idle(observed: &Observed, disturbances: &Disturbances, configuration: &Config
 }
 
 /// Returns the holds that were lost although no fault has concerned their process while they lasted, or while they were claimed: the lease
-/// counts from the claim, whose reply a fault may have delayed.
+/// counts from the claim, and a fault may have delayed its reply.
 fn losses<'o>(observed: &'o Observed, configuration: &'o Configuration) -> impl Iterator<Item = Found> + 'o {
     let mut by_process: HashMap<&str, Disturbances> = HashMap::new();
     let lease = nanos(Duration::from_millis(configuration.leases.0));

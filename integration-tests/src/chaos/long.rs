@@ -38,9 +38,7 @@ pub fn next(records: &[Record], is_chosen: impl Fn(&Configuration) -> bool) -> O
     let chosen = CONFIGURATIONS.iter().filter(|configuration| is_chosen(configuration));
     let next = chosen.map(|configuration| {
         let name = configuration.name;
-        let own = records.iter().filter(|record| {
-            record.configuration == name && record.planted.is_none() && record.peer.is_none()
-        });
+        let own = records.iter().filter(|record| record.is_run_of(name));
         let (runs, sections) =
             own.fold((0, 0), |(runs, sections), record| (runs + 1, sections + record.sections));
         let goal = SECTIONS.iter().find(|(store, _)| *store == name).map_or(0, |(_, sections)| *sections);

@@ -245,9 +245,7 @@ pub fn page(records: &[Record]) -> String {
     page += CHECKS;
     let of = |configuration: &Configuration| {
         let name = configuration.name;
-        records.iter().filter(move |record| {
-            record.configuration == name && record.planted.is_none() && record.peer.is_none()
-        })
+        records.iter().filter(move |record| record.is_run_of(name))
     };
     let promised = || CONFIGURATIONS.iter().filter(|configuration| configuration.is_promised());
     page += "\n## Results\n\n\

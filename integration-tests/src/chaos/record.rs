@@ -46,6 +46,14 @@ pub struct Record {
     pub detected: Option<f64>,
 }
 
+impl Record {
+    /// Returns true if it is a run of this library, without a planted bug, in the configuration with this name.
+    #[must_use]
+    pub fn is_run_of(&self, configuration: &str) -> bool {
+        self.configuration == configuration && self.planted.is_none() && self.peer.is_none()
+    }
+}
+
 impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { configuration, peer, planted, commit, date, seed, .. } = self;

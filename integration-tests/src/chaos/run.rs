@@ -32,6 +32,9 @@ use crate::{
     targets::Namespace,
 };
 
+/// The number of clients of a process, unless another one is set.
+pub const CLIENTS: usize = 6;
+
 /// The time without faults at the end of a run.
 const CALM: Duration = Duration::from_secs(3);
 
@@ -83,6 +86,22 @@ pub struct Outcome {
 }
 
 impl Run {
+    /// Creates a run of this library with sections of all kinds, under all faults of the configuration.
+    #[must_use]
+    pub fn new(configuration: &'static Configuration, seed: u64, length: Duration, worker: PathBuf) -> Self {
+        Self {
+            configuration,
+            seed,
+            length,
+            kinds: configuration.faults.to_vec(),
+            clients: CLIENTS,
+            is_dense: false,
+            peer: None,
+            planted: None,
+            worker,
+        }
+    }
+
     /// Runs it to its end. A run that is expected to fail ends with its first violation.
     ///
     /// # Errors

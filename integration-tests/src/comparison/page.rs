@@ -112,8 +112,8 @@ const TABLES: [Table; 6] = [
         text: || {
             format!(
                 "The time to free is from `kill -9` of a holder to the grant of a client that waits: the shortest to the longest of three. The lead is \
-                 from the notification of a holder, whose network delivers nothing more, to that grant, in the same way; it is negative if another \
-                 client had the lock first. Failures survived is the number of servers that can be killed, one after the other, so that locks are \
+                 from the notification of a holder that the network delivers nothing to any more to that grant, in the same way; it is negative if \
+                 another client had the lock first. Failures survived is the number of servers that can be killed, one after the other, so that locks are \
                  still granted within {RECOVERY:?}; the time is from the last such kill to the next grant."
             )
         },

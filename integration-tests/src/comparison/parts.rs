@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use clap::ValueEnum;
-use polylock_bench::{Summary, Times};
+use polylock_bench::{Summary, Times, held::resident_bytes};
 use polylock_testkit::history::{self, Rules, Section};
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 
 use super::{
-    processes::{memory, processor_time, shared_memory},
+    processes::{processor_time, shared_memory},
     program::{Pair, Program},
     subject::Subject,
 };
@@ -121,9 +121,6 @@ pub(super) const SEED: u64 = 21;
 
 /// The length of the schedule of faults.
 const FAULTS: Duration = Duration::from_secs(31);
-
-/// The clients of each process under faults.
-const CLIENTS: usize = 6;
 
 /// A subject with its servers.
 #[derive(Debug)]
@@ -346,9 +343,9 @@ impl Place<'_> {
         let mut program = Program::start(self.subject, &url, lease)?;
         warmed_up(&mut program, "held")?;
         let no_proc = || "the system does not show its processes".to_owned();
-        let before = memory(program.id()).ok_or_else(no_proc)?;
+        let before = resident_bytes(program.id()).ok_or_else(no_proc)?;
         program.many(MANY)?;
-        let after = memory(program.id()).ok_or_else(no_proc)?;
+        let after = resident_bytes(program.id()).ok_or_else(no_proc)?;
         let used = || processor_time(program.id()).ok_or_else(no_proc);
         let (began, cpu) = (now(), used()?);
         rest(WATCHED);
@@ -409,17 +406,8 @@ impl Place<'_> {
 
     fn faults(&self) -> Outcome {
         let configuration = &self.subject.configuration;
-        let run = Run {
-            configuration,
-            seed: SEED,
-            length: FAULTS,
-            kinds: configuration.faults.to_vec(),
-            clients: CLIENTS,
-            is_dense: false,
-            peer: self.subject.peer,
-            planted: None,
-            worker: self.subject.program(),
-        };
+        let run = Run::new(configuration, SEED, FAULTS, self.subject.program());
+        let run = Run { peer: self.subject.peer, ..run };
         let record = wait(run.run()).map_err(|missing| format!("{missing:?}"))?.record;
         Ok(json!({
             "seed": SEED,

@@ -13,14 +13,11 @@ pub(super) fn processor_time(process: u32) -> Option<Duration> {
     Some(Duration::from_nanos(nanos))
 }
 
-/// Returns the memory of a process in bytes.
-pub(super) fn memory(process: u32) -> Option<u64> {
-    kilobytes(&format!("/proc/{process}/status"), "VmRSS:")
-}
-
 /// Returns the memory of a process and its descendants in bytes; what they share counts once.
 pub(super) fn shared_memory(process: u32) -> Option<u64> {
-    let own = kilobytes(&format!("/proc/{process}/smaps_rollup"), "Pss:")?;
+    let shares = fs::read_to_string(format!("/proc/{process}/smaps_rollup")).ok()?;
+    let share = shares.lines().find_map(|line| line.strip_prefix("Pss:"))?;
+    let own = 1024 * share.trim().trim_end_matches(" kB").parse::<u64>().ok()?;
     children(process).into_iter().try_fold(own, |sum, child| Some(sum + shared_memory(child)?))
 }
 
@@ -32,13 +29,6 @@ fn children(process: u32) -> Vec<u32> {
         .collect()
 }
 
-/// Returns the bytes in the line `KEY N kB`.
-fn kilobytes(file: &str, key: &str) -> Option<u64> {
-    let text = fs::read_to_string(file).ok()?;
-    let value = text.lines().find_map(|line| line.strip_prefix(key))?;
-    value.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok().map(|kilobytes| 1024 * kilobytes)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -47,7 +37,6 @@ mod tests {
     fn this_process_has_used_a_processor_and_memory() {
         let this = std::process::id();
         assert!(processor_time(this).is_some_and(|time| time > Duration::ZERO));
-        assert!(memory(this).is_some_and(|bytes| bytes > 100_000));
         assert!(shared_memory(this).is_some_and(|bytes| bytes > 100_000));
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("it is installed");
         assert!(children(this).contains(&child.id()));

@@ -31,10 +31,17 @@ use list::{Mutant, mutants};
 use polylock_integration_tests::{cargo::workspace, clock::now};
 use supervisor::SUPERVISE;
 
+/// Builds or runs the tests of these bugs, and returns the number of failures.
+type Act = fn(&[&Mutant]) -> io::Result<usize>;
+
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let chosen = match words[..] {
+    let (act, words): (Act, &[&str]) = match &words[..] {
+        ["--prepare", rest @ ..] => (prepare, rest),
+        all => (run, all),
+    };
+    let chosen = match *words {
         ["--list"] => {
             for Mutant { name, file, test: (program, test), .. } in mutants() {
                 println!("{name}\n    {file}\n    {program} {test}");
@@ -53,25 +60,20 @@ fn main() -> ExitCode {
                 ExitCode::FAILURE
             });
         }
-        ["--some", count] | ["--prepare", "--some", count] => {
-            count.parse().map(select).map_err(|_| format!("{count} is not a number"))
-        }
+        ["--some", count] => count.parse().map(select).map_err(|_| format!("{count} is not a number")),
         [] => Ok(mutants().collect()),
         [wanted] if !wanted.starts_with('-') => {
             let is_wanted = |mutant: &&Mutant| mutant.name.contains(wanted) || mutant.test.1.contains(wanted);
             Ok(mutants().filter(is_wanted).collect())
         }
-        _ => Err("usage: mutants [PART OF A NAME OR TEST | [--prepare] --some COUNT | --chaos [--record FILE] | --list]"
+        _ => Err("usage: mutants [--prepare] [PART OF A NAME OR TEST | --some COUNT] | --chaos [--record FILE] | --list"
             .to_owned()),
     };
     let verdict = match chosen {
         Ok(mutants) if mutants.is_empty() => {
             Err("no mutant has this text in its name or that of its test: see --list".to_owned())
         }
-        Ok(mutants) => {
-            let faults = if words.first() == Some(&"--prepare") { prepare(&mutants) } else { run(&mutants) };
-            faults.map(|faults| (faults, mutants.len())).map_err(|error| error.to_string())
-        }
+        Ok(mutants) => act(&mutants).map(|faults| (faults, mutants.len())).map_err(|error| error.to_string()),
         Err(why) => Err(why),
     };
     match verdict {

@@ -1,4 +1,4 @@
--- The view whose trigger records fencing tokens. It shows the recorded ones.
+-- The trigger of this view records fencing tokens. The view shows the recorded ones.
 --
 -- Inputs:    none.
 -- Atomicity: one statement. It has no effect if the view exists.
