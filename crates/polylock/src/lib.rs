@@ -15,6 +15,8 @@
 //! [`polylock_core`] implements the API; its page documents the guarantees and limits of a lease, and the use of a fencing token. This
 //! crate selects a store.
 //!
+//! [`blocking`] is the same for programs without an async runtime.
+//!
 //! # Stores
 //!
 //! | URL | feature | scope |
@@ -52,6 +54,7 @@
 //! [`LocksConfig`] is the equivalent table of a config file, with the feature `serde`.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+pub mod blocking;
 mod config;
 mod connect;
 mod schemes;
@@ -62,10 +65,10 @@ pub use config::LocksConfig;
 pub use connect::{Locks, LocksBuilder};
 pub use polylock_core::{
     self as core, BreakLock, BreakNotice, Capabilities, Change, ChangeKind, Clock, ConfigError, Entry, Error,
-    Fault, Fencing, FencingToken, Guard, HoldLifetime, InvalidName, Label, Lock, LockName, LockStatus,
-    LostReason, Mode, Modes, Moment, Namespaces, NotAcquired, Notifications, Operation, Options, Order,
-    Outage, OwnerId, PastGrant, Progress, Renewals, Result, Scope, Store, StoreConfig, SystemClock,
-    Unavailable, UnknownMode, Watch, WatchEvent, WatchState, WatchedLock, duration, metrics,
+    FailedRelease, Fault, Fencing, FencingToken, Guard, HoldLifetime, InvalidName, Label, Lock, LockName,
+    LockStatus, LostReason, Mode, Modes, Moment, Namespaces, NotAcquired, Notifications, Operation, Options,
+    Order, Outage, OwnerId, PastGrant, Progress, Renewals, Result, Scope, ShutdownReport, Store, StoreConfig,
+    SystemClock, Unavailable, UnknownMode, Watch, WatchEvent, WatchState, WatchedLock, duration, metrics,
     url::{Keys, StoreUrl},
 };
 pub use schemes::{read_url, register, schemes};
