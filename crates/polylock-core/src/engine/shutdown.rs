@@ -42,12 +42,16 @@ async fn end_all(keeper: &Arc<Keeper>) -> ShutdownReport {
         report.add(name, release);
     }
     report.unconfirmed = context.lifecycle.acquisitions();
+    let done = async {
+        context.pending.drained().await;
+        // A recorder or a log writer that blocks does not keep the shutdown from its end.
+        observer::flushed().await;
+    };
     tokio::select! {
         biased;
-        () = context.pending.drained() => {}
+        () = done => {}
         () = context.until(by) => {}
     }
-    observer::flushed().await;
     report
 }
 
