@@ -8,8 +8,8 @@ use std::{
 use tokio::sync::Semaphore;
 
 use crate::{
-    BreakLock, Capabilities, Clock, Label, Lock, LockName, LockStatus, Operation, Options, OwnerId, Result,
-    ShutdownReport, Store, SystemClock, Watch,
+    BreakLock, Capabilities, Clock, Election, Label, Lock, LockName, LockStatus, Operation, Options, OwnerId,
+    Result, ShutdownReport, Store, SystemClock, Watch,
     engine::{self, Pending, StoreContext, StoreHandle},
     io,
     metrics::Metrics,
@@ -57,6 +57,12 @@ impl Locks {
     /// Returns the lock `name`, to be acquired. An invalid name is an error of the acquisition.
     pub fn lock(&self, name: impl AsRef<str>) -> Lock {
         Lock::new(self.handle.clone(), name.as_ref())
+    }
+
+    /// Returns the election `name`, in which one of all candidates leads at a time. See [`Election`]. An invalid name is an error of
+    /// the campaign.
+    pub fn election(&self, name: impl AsRef<str>) -> Election {
+        Election::new(self.handle.clone(), name.as_ref())
     }
 
     /// Returns the capabilities of the store.

@@ -65,6 +65,29 @@ async fn a_shutdown_that_is_dropped_continues() {
 }
 
 #[tokio::test]
+async fn a_leader_and_a_candidate_leave_their_election() {
+    let store = memory::connect();
+    let (locks, other) = (Locks::new(store.clone()), Locks::new(store));
+    let run = |locks: &Locks| {
+        let election = locks.election("a");
+        tokio::spawn(election.run(async move |_| std::future::pending::<()>().await))
+    };
+    let leader = run(&locks);
+    while other.inspect("a").await.unwrap().holders.is_empty() {
+        tokio::task::yield_now().await;
+    }
+    let candidate = run(&other);
+    while locks.inspect("a").await.unwrap().waiters.is_empty() {
+        tokio::task::yield_now().await;
+    }
+    for (locks, task) in [(&other, candidate), (&locks, leader)] {
+        assert!(locks.shutdown().await.unwrap().is_complete());
+        assert_shut_down(task.await.unwrap());
+    }
+    assert!(locks.inspect("a").await.unwrap().is_free());
+}
+
+#[tokio::test]
 async fn of_an_owner_that_has_reentered_is_one_release() {
     let (locks, owner) = (locks(), polylock_core::OwnerId::unique());
     let outer = locks.lock("a").reentrant(&owner).acquire().await.unwrap();

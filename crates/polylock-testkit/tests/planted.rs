@@ -125,7 +125,8 @@ planted! {
         "faults::flaky_exclusion" "faults::slow_exclusion" "renew::a_blocked_executor_does_not_starve_renewals"
         "lost::a_late_grant_is_discarded" "drop::after_its_runtime_was_dropped" "cancel::with_a_wait_in_flight"
         "cancel::at_every_poll_of_a_timed_acquire" "wait::a_timeout_is_precise"
-        "idempotence::a_renewal_never_grants_to_a_waiter" "reentrancy::guards_are_counted" "leaks::nothing_after_timeouts";
+        "idempotence::a_renewal_never_grants_to_a_waiter" "reentrancy::guards_are_counted" "leaks::nothing_after_timeouts"
+        "election::one_leader_at_a_time";
     folds_names: FoldsNames =>
         "names::similar_names_are_different_locks" "names::inspection_returns_names_byte_for_byte"
         "names::a_prefix_is_not_a_pattern";
@@ -169,7 +170,8 @@ planted! {
         "lost::a_failing_renewal_is_retried_until_the_deadline" "lost::a_transient_error_is_not_a_loss"
         "lost::run_polls_nothing_after_the_deadline" "ttl::the_longest_times_do_not_overflow"
         "wait::a_permanent_fault_ends_the_wait" "exclusion::tries_make_progress"
-        "leaks::nothing_after_a_thousand_locks";
+        "leaks::nothing_after_a_thousand_locks" "election::a_resignation_gives_the_next_candidate_a_turn"
+        "election::a_lost_term_is_followed_by_another_one";
     never_withdraws: NeverWithdraws =>
         "wait::a_grant_at_the_instant_of_the_timeout_is_not_lost"
         "wait::a_timed_out_request_has_left_the_queue"

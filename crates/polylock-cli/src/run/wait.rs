@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use polylock::{Clock, Guard, Lock, LockName, LockStatus, Locks, Moment, OwnerId, Progress, SystemClock};
+use polylock::{Clock, Guard, LockName, LockStatus, Locks, Moment, OwnerId, Progress, SystemClock};
 use rustix::process::Signal;
 
 use super::status_log::StatusLog;
@@ -57,14 +57,14 @@ pub(super) async fn connect(
 
 /// Waits for the lock.
 pub(super) async fn acquire(
-    lock: Lock,
+    acquisition: impl Future<Output = polylock::Result<Guard>>,
     locks: &Locks,
     context: &WaitContext<'_>,
     log: &mut StatusLog,
     signals: &mut Signals,
 ) -> Result<Guard, WaitError> {
     // Boxed, so that returning from this function drops it, which removes the request from the queue.
-    let mut acquisition = Box::pin(lock.acquire());
+    let mut acquisition = Box::pin(acquisition);
     tokio::select! {
         biased;
         signal = signals.next_termination() => Err(WaitError::Interrupted(signal)),

@@ -41,6 +41,7 @@ guides! {
     migrations: "migrations.md"
     cron: "cron.md"
     scripts: "scripts.md"
+    recipes: "recipes.md"
     troubleshooting: "troubleshooting.md"
     install: "install.md"
 }

@@ -5,6 +5,7 @@ mod azure;
 mod bench;
 mod cli;
 mod core;
+mod election;
 mod mutant;
 mod mysql;
 mod postgres;
@@ -22,6 +23,7 @@ pub(crate) fn mutants() -> impl Iterator<Item = &'static Mutant> {
     [
         core::MUTANTS,
         api::MUTANTS,
+        election::MUTANTS,
         transition::MUTANTS,
         sql::MUTANTS,
         sqlite::MUTANTS,
