@@ -73,6 +73,15 @@ pub enum Error {
         /// The longest TTL of the store.
         max: Duration,
     },
+    /// The locks were shut down with [`Locks::shutdown`](crate::Locks::shutdown).
+    #[error("the locks of this program were shut down: open the store again to acquire more")]
+    ShutDown,
+    /// A call of [`blocking`](crate::blocking) was made in an async task, which it would stop.
+    #[error(
+        "a blocking call in an async task would stop its runtime: await the async API of polylock instead, or make the \
+         call in tokio::task::spawn_blocking"
+    )]
+    AsyncContext,
     /// A setting is invalid; the message names its key.
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -169,13 +178,16 @@ pub enum LostReason {
     /// The task that renews the lock has failed, for example because its [`Clock`](crate::Clock) panicked.
     #[error("the task that renews the lock has failed")]
     WatchdogFailed,
+    /// This process has shut its locks down with [`Locks::shutdown`](crate::Locks::shutdown), which has released the lock.
+    #[error("the locks of this program were shut down")]
+    ShutDown,
 }
 
 impl LostReason {
-    /// Every value of [`kind`](Self::kind).
+    /// Every value of [`kind`](Self::kind) that metrics count as a loss. A shutdown counts as a release.
     pub const KINDS: [&'static str; 5] = ["deadline", "gone", "broken", "session", "watchdog"];
 
-    /// Returns the reason as one word, as in metrics: `deadline`, `gone`, `broken`, `session` or `watchdog`.
+    /// Returns the reason as one word: one of [`KINDS`](Self::KINDS), or `shutdown`.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {
@@ -184,6 +196,7 @@ impl LostReason {
             Self::Broken(_) => "broken",
             Self::SessionEnded => "session",
             Self::WatchdogFailed => "watchdog",
+            Self::ShutDown => "shutdown",
         }
     }
 }

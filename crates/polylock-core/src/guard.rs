@@ -10,7 +10,7 @@ use std::{
 };
 
 use pin_project_lite::pin_project;
-use tracing::Instrument;
+use tracing::{Instrument, Span};
 
 use crate::{
     Error, FencingToken, LockName, LostReason, Mode, Moment, OwnerId, Result,
@@ -45,6 +45,11 @@ impl Guard {
 
     fn hold(&self) -> &Hold {
         self.shared_hold.hold()
+    }
+
+    /// Returns the span of the hold, for the work under it.
+    pub(crate) fn span(&self) -> Span {
+        self.hold().span()
     }
 
     pub(crate) fn shared_hold(&self) -> &SharedHold {
@@ -149,9 +154,13 @@ impl Guard {
     /// ```
     pub async fn run<F: Future>(self, work: F) -> Result<F::Output> {
         let lost = Box::pin(self.lost());
-        let protected =
-            Protected { work: Some(work.instrument(self.hold().span())), hold: self.hold(), lost };
+        let protected = Protected { work: Some(work.instrument(self.span())), hold: self.hold(), lost };
         let output = protected.await.map_err(|ended| self.lost_by(ended))?;
+        self.complete_run(output).await
+    }
+
+    /// Releases the lock after work under it, and returns the output of the work unless the lock was lost.
+    pub(crate) async fn complete_run<T>(self, output: T) -> Result<T> {
         match self.release_within(Some(RUN_RELEASE)).await {
             Err(error @ Error::Lost { .. }) => Err(error),
             Ok(()) | Err(_) => Ok(output),

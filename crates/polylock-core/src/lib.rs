@@ -33,7 +33,7 @@
 //!
 //! [`Locks::lock`] returns a [`Lock`], and [`Lock::acquire`] returns a [`Guard`]. The acquisition, the renewals and the release run
 //! on a thread of the library ([`io`]). So they continue if the caller's future is dropped, its executor is blocked or its runtime
-//! ends.
+//! ends. [`blocking`] is the same for programs without a runtime.
 //!
 //! # Tests with a paused clock
 //!
@@ -49,6 +49,7 @@
 //! `polylock-testkit`. The interface for authors may change more often than the interface for users.
 
 pub mod backend;
+pub mod blocking;
 mod break_lock;
 mod break_notice;
 mod capabilities;
@@ -86,6 +87,7 @@ mod random;
 mod request;
 pub mod requests;
 pub mod server_clock;
+mod shutdown;
 #[cfg(feature = "simulation")]
 #[doc(hidden)]
 pub mod simulation;
@@ -123,6 +125,7 @@ pub use per_runtime::PerRuntime;
 pub use process::Executor;
 pub use progress::{Outage, Progress};
 pub use request::{ClaimOutcome, Grant, KeepAlive, QueuePosition, Release, Request, RequestId, Wake};
+pub use shutdown::{FailedRelease, ShutdownReport};
 pub use store_config::StoreConfig;
 pub use token::FencingToken;
 pub use watch::Watch;

@@ -9,8 +9,8 @@ use tokio::sync::Semaphore;
 
 use crate::{
     BreakLock, Capabilities, Clock, Election, Label, Lock, LockName, LockStatus, Operation, Options, OwnerId,
-    Result, Store, SystemClock, Watch,
-    engine::{Pending, StoreContext, StoreHandle},
+    Result, ShutdownReport, Store, SystemClock, Watch,
+    engine::{self, Pending, StoreContext, StoreHandle},
     io,
     metrics::Metrics,
     observer,
@@ -133,8 +133,8 @@ impl Locks {
     /// Waits until all background work, above all releases, is done, logged and measured. Returns `false` if `within` expired
     /// first.
     ///
-    /// It ends nothing: holds are renewed as long as their guards live, and acquisitions in other tasks continue to wait. To shut
-    /// down, first stop those tasks and drop their guards.
+    /// It ends nothing: holds are renewed as long as their guards live, and acquisitions in other tasks continue to wait.
+    /// [`shutdown`](Self::shutdown) ends them.
     ///
     /// # Cancel safety
     /// The future may be dropped at any point; the background work continues.
@@ -153,6 +153,38 @@ impl Locks {
             }
         });
         closing.await.unwrap_or(false)
+    }
+
+    /// Shuts these locks and all their clones down, for example at the end of a program: refuses new acquisitions, ends those that wait,
+    /// and releases all holds. Returns when the store has confirmed that, with the number of releases and the failed ones.
+    ///
+    /// A guard that exists is [lost](crate::Guard::lost) with [`LostReason::ShutDown`](crate::LostReason::ShutDown) before its release
+    /// is sent, so work under [`Guard::run`](crate::Guard::run) is dropped. Work that only checks its guard from time to time may
+    /// continue until the next check, while another process has the lock: end it before the shutdown if it must not.
+    ///
+    /// An acquisition that waits, and every later one, returns [`Error::ShutDown`](crate::Error::ShutDown). Inspection, watches and breaks
+    /// still work. A second call waits for the same shutdown, and returns the same report. If the store does not reply, this
+    /// returns when the leases have expired.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`](crate::Error::Unavailable) in a child process made by `fork`, which holds none of its parent's locks, or if the
+    /// shutdown itself has failed.
+    ///
+    /// # Cancel safety
+    /// Once polled, the shutdown continues in the background if the future is dropped.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// # let locks = polylock_core::Locks::new(polylock_core::memory::connect());
+    /// let guard = locks.lock("orders/42").acquire().await?;
+    /// let report = locks.shutdown().await?;
+    /// assert!(report.released == 1 && report.is_complete());
+    /// assert!(!guard.is_held());
+    /// assert!(matches!(locks.lock("orders/42").acquire().await, Err(polylock_core::Error::ShutDown)));
+    /// # Ok::<(), polylock_core::Error>(()) }).unwrap();
+    /// ```
+    pub async fn shutdown(&self) -> Result<ShutdownReport> {
+        engine::shut_down(&self.handle.keeper).await
     }
 }
 
@@ -215,6 +247,7 @@ impl LocksBuilder {
             pending: Pending::for_new_store(),
             io: Default::default(),
             local_queues: Default::default(),
+            lifecycle: Default::default(),
             claims: Arc::new(Semaphore::new(claims_at_once)),
             replies: AtomicU64::default(),
         };

@@ -15,7 +15,7 @@
 //! | `polylock_renewals_total` | counter | `outcome` = renewed, lost, error |
 //! | `polylock_renew_slack_seconds` | histogram: the time that was left when a renewal was acknowledged | |
 //! | `polylock_lost_total` | counter | `reason` |
-//! | `polylock_releases_total` | counter | `outcome` = released, lost, error, expired; `via` = explicit, drop, expiry |
+//! | `polylock_releases_total` | counter | `outcome` = released, lost, error, expired; `via` = explicit, drop, expiry, shutdown |
 //! | `polylock_fencing_rejected_total` | counter: the writes that a fence of this library has refused | |
 //! | `polylock_backend_op_duration_seconds` | histogram | `op` |
 //!
@@ -132,7 +132,7 @@ pub enum Measured {
     Release {
         /// The outcome: `released`, `lost` (the store had no entry any more), `error` or `expired`.
         outcome: &'static str,
-        /// The trigger: `explicit`, `drop` or `expiry`.
+        /// The trigger: `explicit`, `drop`, `expiry` or `shutdown`.
         via: &'static str,
     },
     /// The store has replied to an operation, or failed to reply.

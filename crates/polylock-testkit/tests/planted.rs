@@ -120,7 +120,7 @@ macro_rules! planted {
 
 planted! {
     grants_every_request: GrantsEveryRequest =>
-        "exclusion::one_holder_at_a_time" "exclusion::tasks_lose_no_update" "modes::every_pair"
+        "exclusion::one_holder_at_a_time" "exclusion::tasks_lose_no_update" "threads::exclude_each_other" "modes::every_pair"
         "modes::readers_share_the_lock" "reentrancy::other_owners_are_excluded" "faults::overtaking_exclusion"
         "faults::flaky_exclusion" "faults::slow_exclusion" "renew::a_blocked_executor_does_not_starve_renewals"
         "lost::a_late_grant_is_discarded" "drop::after_its_runtime_was_dropped" "cancel::with_a_wait_in_flight"
@@ -161,7 +161,8 @@ planted! {
         "cancel::with_a_claim_in_flight" "cancel::with_a_release_in_flight" "cancel::at_many_instants"
         "drop::inside_a_runtime" "drop::outside_any_runtime" "drop::in_a_panic"
         "drop::after_its_runtime_was_dropped" "drop::at_the_end_of_a_current_thread_runtime"
-        "drop::at_the_end_of_a_multi_thread_runtime" "idempotence::a_repeated_release_succeeds"
+        "drop::at_the_end_of_a_multi_thread_runtime" "threads::release_at_their_end" "threads::acquire_without_a_runtime"
+        "shutdown::releases_all_holds" "shutdown::is_completed_after_a_drop" "idempotence::a_repeated_release_succeeds"
         "lost::a_hung_renewal" "lost::a_frozen_store" "lost::run_drops_the_work" "lost::a_suspended_machine"
         "faults::overtaking_drops" "faults::slow_drops" "faults::overtaking_cancel" "faults::slow_cancel"
         "reentrancy::guards_are_counted" "reentrancy::a_weaker_mode_is_granted" "reentrancy::a_stronger_mode_is_refused"
@@ -175,7 +176,7 @@ planted! {
         "wait::a_grant_at_the_instant_of_the_timeout_is_not_lost"
         "wait::a_timed_out_request_has_left_the_queue"
         "wait::a_timed_out_waiter_leaves_no_entry" "wait::a_timed_out_waiter_wakes_the_waiters_behind_it"
-        "leaks::nothing_after_cancelled_waits" "leaks::nothing_after_timeouts"
+        "leaks::nothing_after_cancelled_waits" "leaks::nothing_after_timeouts" "shutdown::ends_the_waiters"
         "cancel::at_every_poll_of_a_waiting_acquire" "cancel::with_a_wait_in_flight"
         "idempotence::a_release_withdraws_a_waiter" "faults::overtaking_waits" "cancel::at_many_instants";
     releases_any_holder: ReleasesAnyHolder =>
@@ -237,6 +238,8 @@ const ENGINE_ONLY: &[&str] = &[
     "renew::nothing_is_renewed_after_a_release",
     "names::invalid_names_are_refused_before_any_io",
     "release::is_retried_after_a_lost_reply",
+    "shutdown::refuses_acquisitions_before_any_io",
+    "shutdown::reports_a_release_that_fails",
     "reentrancy::a_try_never_waits",
     "wait::an_acquire_that_is_not_polled_does_not_keep_the_lock",
     "lost::run_returns_when_the_work_is_done",

@@ -15,6 +15,8 @@
 //! [`polylock_core`] implements the API; its page documents the guarantees and limits of a lease, and the use of a fencing token. This
 //! crate selects a store.
 //!
+//! [`blocking`] is the same for programs without an async runtime.
+//!
 //! # Stores
 //!
 //! | URL | feature | scope |
@@ -53,6 +55,7 @@
 //! With the feature `serde`, [`LocksConfig`] is the equivalent table of a config file, and `ConfigFile` a file with profiles.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+pub mod blocking;
 mod config;
 #[cfg(feature = "serde")]
 mod config_file;
@@ -69,11 +72,11 @@ pub use connect::{Locks, LocksBuilder};
 pub use fence_schema::FenceSchema;
 pub use polylock_core::{
     self as core, BreakLock, BreakNotice, Capabilities, Change, ChangeKind, Clock, ConfigError, Election,
-    Entry, Error, Fault, Fencing, FencingToken, Guard, HoldLifetime, InvalidName, Label, Leader, LeaderWatch,
-    Leadership, Lock, LockName, LockStatus, LostReason, Mode, Modes, Moment, Namespaces, NotAcquired,
-    Notifications, Operation, Options, Order, Outage, OwnerId, PastGrant, Progress, Renewals, Result, Scope,
-    Store, StoreConfig, SystemClock, Term, Unavailable, UnknownMode, Watch, WatchEvent, WatchState,
-    WatchedLock, duration, metrics,
+    Entry, Error, FailedRelease, Fault, Fencing, FencingToken, Guard, HoldLifetime, InvalidName, Label,
+    Leader, LeaderWatch, Leadership, Lock, LockName, LockStatus, LostReason, Mode, Modes, Moment, Namespaces,
+    NotAcquired, Notifications, Operation, Options, Order, Outage, OwnerId, PastGrant, Progress, Renewals,
+    Result, Scope, ShutdownReport, Store, StoreConfig, SystemClock, Term, Unavailable, UnknownMode, Watch,
+    WatchEvent, WatchState, WatchedLock, duration, metrics,
     url::{Keys, StoreUrl},
 };
 pub use schemes::{read_url, register, schemes};

@@ -73,6 +73,20 @@ fn job_worker_does_each_job_once() {
 
 #[cfg(feature = "sqlite")]
 #[test]
+fn blocking_imports_each_file_and_its_last_act_releases_the_lock() {
+    let directory = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", directory.path().join("import.db").display());
+    for _ in 0..3 {
+        let printed = stdout(example("blocking").arg(&url).output().unwrap());
+        assert!(printed.contains("12 of 12 files imported"), "{printed}");
+        // The lease of the last guard, which the program has dropped, lasts 30 s.
+        let locks = polylock::blocking::Locks::connect(&url).unwrap();
+        assert!(locks.lock("import/summary").try_acquire().unwrap().is_some());
+    }
+}
+
+#[cfg(feature = "sqlite")]
+#[test]
 fn leader_is_followed_by_the_next_process() {
     let directory = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}", directory.path().join("leader.db").display());

@@ -18,7 +18,7 @@ use super::{
     first_claim::acquire_on_caller,
     shared_hold::{SharedHold, StoreHandle},
 };
-use crate::{Operation, Progress, Request, Result};
+use crate::{Error, Operation, Progress, Request, Result};
 
 /// Acquires the lock of `request`. If `reentrant`, enters the hold that its owner already has.
 pub(crate) async fn acquire(
@@ -43,7 +43,11 @@ pub(crate) async fn acquire(
     );
     request.wants_position = progress.is_some() || tracing::enabled!(tracing::Level::DEBUG);
     loop {
-        let outcome = once(&handle, request.clone(), reentrant, limits, progress.clone(), &span).await;
+        let outcome = match once(&handle, request.clone(), reentrant, limits, progress.clone(), &span).await {
+            // The lock was granted at the moment of the shutdown, which releases it, unless the drop does.
+            Ok(_) if handle.context.lifecycle.is_shut_down() => Err(Error::ShutDown),
+            outcome => outcome,
+        };
         if let Ok(shared_hold) = &outcome
             && !span.in_scope(|| shared_hold.hold().receive())
         {
@@ -71,11 +75,13 @@ async fn once(
     progress: Option<Progress>,
     span: &Span,
 ) -> Result<Arc<SharedHold>> {
+    let acquiring = handle.context.lifecycle.begin()?;
     let (reply_sender, reply) = oneshot::channel();
     let (given_up, position) = (Arc::new(OnceLock::new()), Arc::new(AtomicU32::new(0)));
     let caller = Caller::new(handle.clone(), given_up.clone());
     let mut parts = Parts {
         handle: handle.clone(),
+        acquiring,
         request: Arc::new(request),
         reentrant,
         limits,

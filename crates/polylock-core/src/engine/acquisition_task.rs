@@ -26,6 +26,7 @@ use tracing::span;
 use super::{
     acquisition::{Acquired, Acquisition, FirstClaim, Limits},
     context::{Running, StoreContext},
+    lifecycle::Acquiring,
     local_queue::LocalPosition,
     pending::WorkGuard,
     shared_hold::{SharedHold, StoreHandle},
@@ -78,6 +79,8 @@ impl Drop for Caller {
 /// The parts of an acquisition.
 pub(super) struct Parts {
     pub(super) handle: Arc<StoreHandle>,
+    /// Dropped when the acquisition has ended, and its hold is registered or its rollback is complete.
+    pub(super) acquiring: Acquiring,
     pub(super) request: Arc<Request>,
     pub(super) reentrant: bool,
     pub(super) limits: Limits,
@@ -99,6 +102,7 @@ pub(super) struct Parts {
 pub(super) async fn run(parts: Parts) {
     let Parts {
         handle,
+        acquiring: _acquiring,
         request,
         reentrant,
         limits,
@@ -134,6 +138,7 @@ pub(super) async fn run(parts: Parts) {
         biased;
         // Checked first, so that an abandoned acquisition does not claim again.
         () = reply.closed() => Ok(None),
+        () = context.lifecycle.shutdown_begun() => Err(Error::ShutDown),
         outcome = AssertUnwindSafe(acquisition.run(slot.as_ref(), &mut entered)).catch_unwind() => match outcome {
             Ok(outcome) => outcome.map(Some),
             Err(panic) => Err(io::failed(context.backend(), Operation::Wait, io::panicked(&*panic))),
@@ -196,7 +201,7 @@ pub(super) fn record_acquire(
 fn outcome_label(outcome: &Result<Option<Acquired>>) -> &'static str {
     match outcome {
         Ok(Some(_)) => "acquired",
-        Ok(None) => "cancelled",
+        Ok(None) | Err(Error::ShutDown) => "cancelled",
         Err(Error::NotAcquired { reason: NotAcquired::Busy, .. }) => "busy",
         Err(Error::NotAcquired { .. }) => "timeout",
         Err(_) => "error",

@@ -13,6 +13,7 @@ use tokio::sync::Semaphore;
 use super::{
     backoff::Backoff,
     gauges::{Gauge, Gauges},
+    lifecycle::Lifecycle,
     local_queue::LocalQueues,
     pending::Pending,
 };
@@ -40,6 +41,7 @@ pub(crate) struct StoreContext {
     pub(crate) gauges: Arc<Gauges>,
     pub(crate) pending: Arc<Pending>,
     pub(crate) local_queues: Arc<LocalQueues>,
+    pub(crate) lifecycle: Arc<Lifecycle>,
     /// One permit for each claim that may be in flight.
     pub(crate) claims: Arc<Semaphore>,
     /// The number of operations that have succeeded on the store: while it grows, the store is not unavailable.

@@ -147,9 +147,19 @@ impl Hold {
     pub(crate) fn leave(&self) -> Result<Moment, Ended> {
         let deadline = self.check()?;
         if self.change(Phase::Left) {
-            return Ok(deadline.max(self.context.now() + self.request.ttl / 3));
+            return Ok(self.release_by(deadline));
         }
         Err(self.check().err().unwrap_or(Ended::Left))
+    }
+
+    /// Ends the hold as lost because of the shutdown. Returns false if it has ended before.
+    pub(super) fn shut_down(&self) -> bool {
+        self.check().is_ok() && self.lose(LostReason::ShutDown)
+    }
+
+    /// Returns the time until which the release of a hold with this deadline is worth retrying.
+    pub(super) fn release_by(&self, deadline: Moment) -> Moment {
+        deadline.max(self.context.now() + self.request.ttl / 3)
     }
 
     /// Records that a hold which its holder has ended is not released: its lease expires.

@@ -121,6 +121,24 @@ impl Keeper {
         }
     }
 
+    /// Ends all holds because of the shutdown, and returns them with the times until which their releases are worth retrying.
+    pub(super) fn shut_down(&self) -> Vec<(Arc<Hold>, Moment)> {
+        let mut state = self.lock();
+        let State { holds, timers, .. } = &mut *state;
+        let ended: Vec<Kept> =
+            holds.extract_if(|_, kept| kept.hold.shut_down()).map(|(_, kept)| kept).collect();
+        for kept in &ended {
+            timers.remove(&(kept.timer, kept.hold.request.id));
+        }
+        drop(state);
+        let released = ended.into_iter().map(|kept| {
+            kept.record_end();
+            let until = kept.hold.release_by(kept.deadline());
+            (kept.hold, until)
+        });
+        released.collect()
+    }
+
     /// Removes `request`, which waits no more.
     pub(super) fn remove_waiter(&self, request: RequestId) {
         let mut state = self.lock();

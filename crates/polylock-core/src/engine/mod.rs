@@ -11,10 +11,12 @@ mod foreground;
 mod gauges;
 mod hold;
 mod keeper;
+mod lifecycle;
 mod local_queue;
 mod pending;
 mod phase;
 mod shared_hold;
+mod shutdown;
 
 pub(crate) use acquire::acquire;
 pub(crate) use acquisition::Limits;
@@ -25,3 +27,4 @@ pub(crate) use hold::{Ended, Hold};
 pub(crate) use pending::Pending;
 pub(crate) use phase::Phase;
 pub(crate) use shared_hold::{SharedHold, StoreHandle};
+pub(crate) use shutdown::shut_down;

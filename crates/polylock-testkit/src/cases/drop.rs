@@ -84,20 +84,30 @@ const AT_EXIT: Duration = Duration::from_millis(500);
 
 /// A thread ends with its runtime and drops the guard last: when it has ended, the release has arrived, unless it took too long.
 pub(super) async fn drop_at_the_end(trial: &Trial, runtime: fn() -> Runtime, rounds: usize) {
+    arrives_at_the_end(trial, rounds, move |locks, round| drop_with(&runtime(), &locks, round % 2 == 0))
+        .await;
+}
+
+/// A thread runs `work`, which acquires the lock and drops it last. `work` returns the time at which it had the guard.
+pub(super) async fn arrives_at_the_end(
+    trial: &Trial,
+    rounds: usize,
+    work: impl Fn(Locks, usize) -> Moment + Copy + Send + 'static,
+) {
     let raw = trial.bare();
     let (mut arrived, mut slow) = (0, 0);
     for round in 0..rounds {
         let locks = trial.locks().await;
         // Half of the time this is the last handle, and its drop waits; otherwise only the end of the thread does.
         let kept = (round / 2 % 2 == 0).then(|| locks.clone());
-        let held_at = outside(move || drop_with(&runtime(), &locks, round % 2 == 0)).await;
+        let held_at = outside(move || work(locks, round)).await;
         let took = SystemClock.now().since(held_at);
         if raw.try_once("n", polylock_core::Mode::Exclusive).await {
             arrived += 1;
         } else if took >= AT_EXIT {
             slow += 1;
         }
-        trial.assert_empty(&["n"], "dropped at the end of a runtime").await;
+        trial.assert_empty(&["n"], "dropped at the end of a thread").await;
         drop(kept);
     }
     assert_eq!(arrived + slow, rounds, "expected every release to arrive before the end of its thread");

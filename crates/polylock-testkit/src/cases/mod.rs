@@ -21,6 +21,8 @@ mod reentrancy;
 mod release;
 mod renew;
 mod secrets;
+mod shutdown;
+mod threads;
 mod ttl;
 mod wait;
 
@@ -154,6 +156,18 @@ macro_rules! __cases {
                 after_its_runtime_was_dropped []
                 at_the_end_of_a_current_thread_runtime []
                 at_the_end_of_a_multi_thread_runtime []
+            }
+            threads {
+                acquire_without_a_runtime []
+                exclude_each_other []
+                release_at_their_end []
+            }
+            shutdown {
+                releases_all_holds []
+                ends_the_waiters []
+                refuses_acquisitions_before_any_io []
+                is_completed_after_a_drop []
+                reports_a_release_that_fails []
             }
             leaks {
                 nothing_after_cycles_over_distinct_names [Count]

@@ -1,5 +1,6 @@
 //! The planted bugs, and the tests that detect them.
 
+mod api;
 mod azure;
 mod bench;
 mod cli;
@@ -22,6 +23,7 @@ pub(crate) use self::mutant::Mutant;
 pub(crate) fn mutants() -> impl Iterator<Item = &'static Mutant> {
     [
         core::MUTANTS,
+        api::MUTANTS,
         election::MUTANTS,
         transition::MUTANTS,
         sql::MUTANTS,
