@@ -193,6 +193,12 @@ pub(crate) struct Run {
     /// Stop the command after this time, and exit with 124
     #[arg(long, value_name = "DUR", value_parser = duration, help_heading = HOLDING)]
     pub(crate) max_hold: Option<Duration>,
+    /// Hold this lock, too; may be repeated
+    ///
+    /// The command runs while all of the locks are held: the loss of one stops it. They are acquired in the order of their names, not in
+    /// that of the command line, so runs with several locks do not deadlock.
+    #[arg(long, value_name = "NAME", action = ArgAction::Append, help_heading = HOLDING)]
+    pub(crate) also: Vec<String>,
     /// Purpose of the hold, shown by `polylock status` and to waiters [default: user and program name]
     #[arg(long, value_name = "TEXT", help_heading = HOLDING)]
     pub(crate) label: Option<String>,
@@ -407,6 +413,9 @@ mod tests {
         assert!(parsed.no_wait && parsed.wait.is_none());
         assert_eq!(run("orders -n ls").unwrap().command, ["ls"]);
         assert_eq!(run("orders -- -odd").unwrap().command, ["-odd"]);
+        let parsed = run("orders --also stock --also invoices ls --also x").unwrap();
+        assert_eq!(parsed.also, ["stock", "invoices"]);
+        assert_eq!(parsed.command, ["ls", "--also", "x"]);
     }
 
     #[test]

@@ -63,9 +63,10 @@ pub use connect::{Locks, LocksBuilder};
 pub use polylock_core::{
     self as core, BreakLock, BreakNotice, Capabilities, Change, ChangeKind, Clock, ConfigError, Entry, Error,
     Fault, Fencing, FencingToken, Guard, HoldLifetime, InvalidName, Label, Lock, LockName, LockStatus,
-    LostReason, Mode, Modes, Moment, Namespaces, NotAcquired, Notifications, Operation, Options, Order,
-    Outage, OwnerId, PastGrant, Progress, Renewals, Result, Scope, Store, StoreConfig, SystemClock,
-    Unavailable, UnknownMode, Watch, WatchEvent, WatchState, WatchedLock, duration, metrics,
+    LostReason, Mode, Modes, Moment, MultiGuard, MultiLock, Namespaces, NotAcquired, Notifications,
+    Operation, Options, Order, Outage, OwnerId, PastGrant, Progress, Renewals, Result, Scope, Store,
+    StoreConfig, SystemClock, Unavailable, UnknownMode, Watch, WatchEvent, WatchState, WatchedLock, duration,
+    metrics,
     url::{Keys, StoreUrl},
 };
 pub use schemes::{read_url, register, schemes};
@@ -95,6 +96,10 @@ struct QuickStart;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/scaling.md")]
 struct ScalingPage;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/recipes.md")]
+struct RecipesPage;
 
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/fencing.md")]

@@ -3,6 +3,7 @@
 mod command_line;
 mod environment;
 mod finish;
+mod lock_names;
 #[cfg(feature = "metrics")]
 mod metrics;
 #[cfg(not(feature = "metrics"))]
@@ -19,7 +20,7 @@ mod warden;
 
 use std::{io, time::Duration};
 
-use polylock::{Clock, Error, Guard, Label, LockName, Locks, Moment, OwnerId, Progress, Scope, SystemClock};
+use polylock::{Clock, Error, Label, Locks, Moment, MultiGuard, OwnerId, Progress, Scope, SystemClock};
 use rustix::process::Signal;
 
 pub(crate) use self::warden::main as helper;
@@ -28,6 +29,7 @@ pub(crate) use self::warden::this_program;
 use self::{
     command_line::CommandLine,
     finish::{RELEASE_TIMEOUT, Verdict},
+    lock_names::LockNames,
     orphans::OrphanReaper,
     status_log::StatusLog,
     supervise::{EndedCommand, Reported, Supervision},
@@ -46,13 +48,13 @@ use crate::{
 
 /// Runs a command under a lock. The exit code is the result.
 pub(crate) async fn run(global: &Global, args: &Run, output: &Output) -> Result<u8, Failure> {
-    let name = LockName::new(&args.name)?;
+    let names = LockNames::new(&args.name, &args.also)?;
     if let Some(label) = &args.label {
         Label::new(label)?;
     }
     let sink = Sink::open(args.status_fd, args.status_file.clone(), output)?;
     let label = args.label.clone().unwrap_or_else(|| default_label(args));
-    let mut log = StatusLog::new(sink, name, args.mode(), OwnerId::unique(), label);
+    let mut log = StatusLog::new(sink, names, args.mode(), OwnerId::unique(), label);
     let verdict = run_under_lock(global, args, output, &mut log).await;
     let code = match verdict {
         Ok(verdict) => {
@@ -184,11 +186,11 @@ impl Phases<'_> {
         Ok(locks)
     }
 
-    /// Replaces this process by the command if an outer run holds the lock: the outer run supervises all nested processes. Returns `Ok`
-    /// if no outer run holds it.
+    /// Replaces this process by the command if an outer run holds the locks: the outer run supervises all nested processes. Returns `Ok`
+    /// if no outer run holds any.
     async fn run_in_outer_hold(&mut self, locks: &Locks) -> Result<(), Failure> {
         let (log, reentrant) = (&mut *self.log, self.args.reentrant);
-        if !environment::is_held_by_outer_run(locks, &log.name, log.mode, reentrant).await? {
+        if !environment::is_held_by_outer_run(locks, &log.names, log.mode, reentrant).await? {
             return Ok(());
         }
         log.verdict("reentered", None, None);
@@ -197,11 +199,11 @@ impl Phases<'_> {
         Err(self.command.exec(&self.hidden_variables))
     }
 
-    /// Acquires the lock. The time until the store was reached counts as a part of the wait; the time of --jitter does not.
-    async fn acquire(&mut self, locks: &Locks, connect_time: Duration) -> Result<Guard, EarlyEnd> {
+    /// Acquires the locks. The time until the store was reached counts as a part of the wait; the time of --jitter does not.
+    async fn acquire(&mut self, locks: &Locks, connect_time: Duration) -> Result<MultiGuard, EarlyEnd> {
         let (args, log) = (self.args, &mut *self.log);
         let mut lock = locks
-            .lock(&log.name)
+            .lock_many(log.names.iter())
             .mode(log.mode)
             .owner(&log.owner)
             .label(&log.label)
@@ -225,16 +227,14 @@ impl Phases<'_> {
         }
     }
 
-    /// Runs the command under the lock, and releases the lock.
-    async fn hold(&mut self, guard: Guard, ttl: Duration, grace: Duration) -> Result<Verdict, Failure> {
+    /// Runs the command under the locks, and releases them.
+    async fn hold(&mut self, guard: MultiGuard, ttl: Duration, grace: Duration) -> Result<Verdict, Failure> {
         let (args, acquired_at) = (self.args, SystemClock.now());
         self.log.write_hold(EventKind::Acquired, &guard);
-        self.output.detail(format!(
-            "lock {} acquired, token {}, in {}",
-            guard.name(),
-            guard.fencing_token(),
-            self.store.display_name
-        ));
+        for (name, token) in guard.fencing_tokens() {
+            self.output
+                .detail(format!("lock {name} acquired, token {token}, in {}", self.store.display_name));
+        }
         let hold_until = args.max_hold.map_or(Moment::NEVER, |hold| acquired_at + hold);
         let timeline = Timeline::new(args.on_lost, ttl, grace, hold_until);
         let ended = match self.run_command(&guard, ttl, timeline).await {
@@ -253,7 +253,7 @@ impl Phases<'_> {
     /// Starts the command through a warden, and returns when all processes that must end with it have ended.
     async fn run_command(
         &mut self,
-        guard: &Guard,
+        guard: &MultiGuard,
         ttl: Duration,
         timeline: Timeline,
     ) -> Result<EndedCommand, Failure> {
@@ -282,15 +282,16 @@ impl Phases<'_> {
     /// Starts the warden, which starts the command.
     async fn start_warden(
         &self,
-        guard: &Guard,
+        guard: &MultiGuard,
         ttl: Duration,
         kill_at: Moment,
         foreground: bool,
     ) -> Result<Warden, Failure> {
         let backend = self.log.backend.unwrap_or_default();
         let environment = |process: &mut std::process::Command| {
-            let (hidden, outer_store) = (&self.hidden_variables, &self.store.reference);
-            environment::set_variables(process, guard, backend, ttl, hidden, outer_store);
+            environment::hide_variables(process, &self.hidden_variables);
+            environment::describe_hold(process, guard, &self.log.names);
+            environment::describe_store(process, backend, ttl, &self.store.reference);
         };
         let arguments = self.command.arguments();
         Warden::start(environment, arguments, foreground, kill_at, &self.orphans).await.map_err(|error| {
@@ -301,7 +302,7 @@ impl Phases<'_> {
                 _ if SystemClock.now() >= kill_at => {
                     let message = format!(
                         "the lease of lock {} ended before the command could start; use a longer --ttl",
-                        guard.name()
+                        self.log.names
                     );
                     Failure::new(lost_exit_code, message)
                 }

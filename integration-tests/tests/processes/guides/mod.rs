@@ -43,6 +43,7 @@ guides! {
     scripts: "scripts.md"
     troubleshooting: "troubleshooting.md"
     install: "install.md"
+    recipes: "recipes.md"
 }
 
 /// Returns the commands of a page that do not work as it says.

@@ -4,6 +4,7 @@ mod azure;
 mod bench;
 mod cli;
 mod core;
+mod many;
 mod mutant;
 mod mysql;
 mod postgres;
@@ -20,6 +21,7 @@ pub(crate) use self::mutant::Mutant;
 pub(crate) fn mutants() -> impl Iterator<Item = &'static Mutant> {
     [
         core::MUTANTS,
+        many::MUTANTS,
         transition::MUTANTS,
         sql::MUTANTS,
         sqlite::MUTANTS,
