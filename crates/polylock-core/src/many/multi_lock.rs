@@ -6,8 +6,8 @@ use futures_util::future::join_all;
 
 use super::{MultiGuard, partial::PartialSet};
 use crate::{
-    ConfigError, Error, Guard, InvalidName, Label, Lock, LockName, Mode, NotAcquired, OwnerId, Progress,
-    Request, Result, engine::StoreHandle, guard::RELEASE_LIMIT,
+    ConfigError, Error, Guard, InvalidName, Lock, LockName, Mode, NotAcquired, OwnerId, Progress, Request,
+    Result, engine::StoreHandle, guard::RELEASE_LIMIT,
 };
 
 /// The wait for a lock after the time for all locks has passed: enough for the reply of the store.

@@ -179,7 +179,8 @@ pub(super) async fn a_wait_is_for_all_locks_together(trial: Trial) -> Outcome {
     soon("the wait for the first lock", recording.queued(&lock_name("a"), 1)).await;
     clock.advance(wait * 2 / 3);
     released(a).await;
-    let queued = recording.queued(&lock_name("b"), 1);
+    let second = lock_name("b");
+    let queued = recording.queued(&second, 1);
     soon("the wait for the second lock", while_running(&clock, queued)).await;
     assert!(!waiting.is_finished());
     clock.advance(wait / 3);
@@ -205,7 +206,7 @@ async fn three(trial: &Trial, clock: &ManualClock) -> (MultiGuard, Store, Arc<Re
 
 /// Removes the entry of the last claim of `name` from the store, as its expiry or a manual deletion does.
 async fn remove_entry(store: &Store, recording: &Recording, name: &str) {
-    let claims = recording.of(Operation::Claim).into_iter();
+    let mut claims = recording.of(Operation::Claim).into_iter();
     let claim = claims.rfind(|claim| claim.request.name == lock_name(name)).expect("it was claimed");
     Raw(store.backend.clone()).release(&claim.request).await;
 }
@@ -302,7 +303,8 @@ pub(super) async fn a_lock_that_is_lost_while_waiting_is_acquired_again(trial: T
     soon("the wait for the second lock", recording.queued(&lock_name("b"), 1)).await;
     remove_entry(&store, &recording, "a").await;
     clock.advance(trial.long() / 3 + INSTANT);
-    let again = recording.queued(&lock_name("b"), 2);
+    let second = lock_name("b");
+    let again = recording.queued(&second, 2);
     soon("the loss of the first lock", while_running(&clock, again)).await;
     released(holder).await;
     let guard = while_running(&clock, join(waiting)).await.expect("both are free");
