@@ -8,8 +8,8 @@ use std::{
 use tokio::sync::Semaphore;
 
 use crate::{
-    BreakLock, Capabilities, Clock, Label, Lock, LockName, LockStatus, MultiLock, Operation, Options,
-    OwnerId, Result, Store, SystemClock, Watch,
+    BreakLock, Capabilities, Clock, Election, Label, Lock, LockName, LockStatus, MultiLock, Operation,
+    Options, OwnerId, Result, Store, SystemClock, Watch,
     engine::{Pending, StoreContext, StoreHandle},
     io,
     metrics::Metrics,
@@ -64,6 +64,12 @@ impl Locks {
     /// Their order does not matter, and a name that appears twice is acquired once. See [`MultiLock`].
     pub fn lock_many<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> MultiLock {
         MultiLock::new(self.handle.clone(), self.lock(""), names.into_iter())
+    }
+
+    /// Returns the election `name`, in which one of all candidates leads at a time. See [`Election`]. An invalid name is an error of
+    /// the campaign.
+    pub fn election(&self, name: impl AsRef<str>) -> Election {
+        Election::new(self.handle.clone(), name.as_ref())
     }
 
     /// Returns the capabilities of the store.

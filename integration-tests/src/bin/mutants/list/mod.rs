@@ -4,6 +4,7 @@ mod azure;
 mod bench;
 mod cli;
 mod core;
+mod election;
 mod many;
 mod mutant;
 mod mysql;
@@ -22,6 +23,7 @@ pub(crate) fn mutants() -> impl Iterator<Item = &'static Mutant> {
     [
         core::MUTANTS,
         many::MUTANTS,
+        election::MUTANTS,
         transition::MUTANTS,
         sql::MUTANTS,
         sqlite::MUTANTS,
