@@ -175,7 +175,7 @@ planted! {
         "many::a_lock_that_is_lost_while_waiting_is_acquired_again" "many::at_every_poll_of_a_free_acquire"
         "many::an_acquire_that_is_not_polled_keeps_no_lock" "many::a_wait_is_for_all_locks_together"
         "many::a_failure_is_returned_after_the_releases"
-        "election::a_lost_term_is_followed_by_another_one";
+        "election::a_resignation_gives_the_next_candidate_a_turn" "election::a_lost_term_is_followed_by_another_one";
     never_withdraws: NeverWithdraws =>
         "wait::a_grant_at_the_instant_of_the_timeout_is_not_lost"
         "wait::a_timed_out_request_has_left_the_queue"
