@@ -30,7 +30,6 @@ impl MultiGuard {
     }
 
     /// Returns the guards of the single locks, sorted by name.
-    #[must_use]
     pub fn guards(&self) -> &[Guard] {
         &self.guards
     }

@@ -233,7 +233,7 @@ pub(super) async fn losing_one_is_losing_all(trial: Trial) -> Outcome {
 fn assert_lost<T: std::fmt::Debug>(outcome: Result<T, Error>, expected: &str) {
     match outcome {
         Err(Error::Lost { name, .. }) => {
-            assert_eq!(name, lock_name(expected), "another lock is reported as lost")
+            assert_eq!(name, lock_name(expected), "another lock is reported as lost");
         }
         other => panic!("expected the loss of {expected}, got {other:?}"),
     }
