@@ -197,6 +197,12 @@ pub(crate) struct Run {
     /// Stop the command after this time, and exit with 124
     #[arg(long, value_name = "DUR", value_parser = duration, help_heading = HOLDING)]
     pub(crate) max_hold: Option<Duration>,
+    /// Hold this lock, too; may be repeated
+    ///
+    /// The command runs while all of the locks are held: the loss of one stops it. They are acquired in the order of their names, not in
+    /// that of the command line, so runs with several locks do not deadlock.
+    #[arg(long, value_name = "NAME", action = ArgAction::Append, help_heading = HOLDING)]
+    pub(crate) also: Vec<String>,
     /// Inside another `polylock run` of the same lock, run under its hold instead of failing
     #[arg(long, help_heading = HOLDING)]
     pub(crate) reentrant: bool,
@@ -366,6 +372,7 @@ impl Run {
             mode: None,
             min_hold: None,
             max_hold: None,
+            also: Vec::new(),
             reentrant: false,
             on_lost: OnLost::Term,
             lost_exit_code: exit::LOST,
@@ -413,6 +420,9 @@ mod tests {
         assert!(parsed.no_wait && parsed.wait.is_none());
         assert_eq!(run("orders -n ls").unwrap().common.command, ["ls"]);
         assert_eq!(run("orders -- -odd").unwrap().common.command, ["-odd"]);
+        let parsed = run("orders --also stock --also invoices ls --also x").unwrap();
+        assert_eq!(parsed.also, ["stock", "invoices"]);
+        assert_eq!(parsed.common.command, ["ls", "--also", "x"]);
     }
 
     #[test]

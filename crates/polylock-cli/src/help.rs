@@ -44,6 +44,14 @@ EXIT CODE
   A command may itself exit with 75, 79 or 124. The verdict in the status
   file distinguishes them.
 
+SEVERAL LOCKS
+  With --also NAME the command runs while this lock and the other ones
+  are held. They are acquired in the order of their names, so runs with
+  several locks do not deadlock. A run inside another run can deadlock
+  with others: give all locks to the outer run, or use --wait. --wait
+  limits the wait for all of them. All other options apply to each, and
+  the loss of one is the loss of all.
+
 WHEN THE LOCK IS LOST
   The lease is renewed at every third of the TTL. If no renewal is
   acknowledged, the command gets --signal one grace period before
@@ -75,7 +83,9 @@ SIGNALS
   the queue and end polylock. A second one ends it at once.
 
 ENVIRONMENT OF THE COMMAND
-  POLYLOCK_NAME, POLYLOCK_MODE, POLYLOCK_FENCING_TOKEN,
+  POLYLOCK_NAME, POLYLOCK_FENCING_TOKEN, and with --also
+  POLYLOCK_NAME_2, POLYLOCK_FENCING_TOKEN_2 for the first of these
+  locks, and so on with greater numbers; POLYLOCK_MODE,
   POLYLOCK_OWNER, POLYLOCK_BACKEND, POLYLOCK_TTL_MS,
   POLYLOCK_EXPIRES_AT_MS (of the first lease, milliseconds since
   1970), POLYLOCK_OUTER (owners of outer runs), POLYLOCK_OUTER_STORE
@@ -99,7 +109,9 @@ STATUS FILE, AND --output json
   number of events that are missing at this point, because the earlier
   ones had not been read. verdict is the last line and has \"verdict\"
   (command, busy, skipped, lost, max_hold, interrupted, reentered,
-  error), \"exit_code\" and \"reason\".";
+  error), \"exit_code\" and \"reason\". With --also, \"name\" is the lock
+  that is awaited or lost in queued and lost; the other events have
+  \"also\":[{\"name\",\"fencing_token\"}].";
 
 pub(crate) const ELECT: &str = "\
 Start the same command line on several machines. One of them runs CMD;

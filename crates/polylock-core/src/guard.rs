@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// The longest time that [`Guard::run`] waits for its release: enough for a reply, not for an outage.
-const RUN_RELEASE: Duration = Duration::from_millis(500);
+pub(crate) const RELEASE_LIMIT: Duration = Duration::from_millis(500);
 
 /// A lock that is held.
 ///
@@ -154,14 +154,14 @@ impl Guard {
     /// ```
     pub async fn run<F: Future>(self, work: F) -> Result<F::Output> {
         let lost = Box::pin(self.lost());
-        let protected = Protected { work: Some(work.instrument(self.span())), hold: self.hold(), lost };
-        let output = protected.await.map_err(|ended| self.lost_by(ended))?;
+        let protected = Protected::new(work.instrument(self.span()), || self.ensure_held(), lost);
+        let output = protected.await?;
         self.complete_run(output).await
     }
 
     /// Releases the lock after work under it, and returns the output of the work unless the lock was lost.
     pub(crate) async fn complete_run<T>(self, output: T) -> Result<T> {
-        match self.release_within(Some(RUN_RELEASE)).await {
+        match self.release_within(Some(RELEASE_LIMIT)).await {
             Err(error @ Error::Lost { .. }) => Err(error),
             Ok(()) | Err(_) => Ok(output),
         }
@@ -181,7 +181,8 @@ impl Guard {
         self.release_within(None).await
     }
 
-    async fn release_within(self, limit: Option<Duration>) -> Result<()> {
+    /// Releases the lock, and waits at most `limit`; the release continues in the background.
+    pub(crate) async fn release_within(self, limit: Option<Duration>) -> Result<()> {
         let hold = self.shared_hold.hold().clone();
         match Arc::into_inner(self.shared_hold) {
             Some(shared_hold) => shared_hold.release(limit).await,
@@ -256,29 +257,35 @@ impl fmt::Debug for Guard {
 }
 
 pin_project! {
-    /// Work that is polled only while the lock is held.
-    struct Protected<'a, F, L> {
+    /// Work that is polled only while `check` returns `Ok`, which reads the clock. `lost` wakes the task when it does not any more.
+    pub(crate) struct Protected<F, C, L> {
         #[pin]
         work: Option<F>,
-        hold: &'a Hold,
+        check: C,
         lost: L,
     }
 }
 
-impl<F: Future, L: Future + Unpin> Future for Protected<'_, F, L> {
-    type Output = Result<F::Output, Ended>;
+impl<F, C, L> Protected<F, C, L> {
+    pub(crate) const fn new(work: F, check: C, lost: L) -> Self {
+        Self { work: Some(work), check, lost }
+    }
+}
+
+impl<F: Future, C: Fn() -> Result<()>, L: Future + Unpin> Future for Protected<F, C, L> {
+    type Output = Result<F::Output>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         // The signal is polled first, so that it wakes this task. Then the clock is read: it may be ahead of the signal.
         let signalled = Pin::new(&mut *this.lost).poll(cx).is_ready();
-        if let Err(ended) = this.hold.check() {
+        if let Err(lost) = (this.check)() {
             this.work.set(None);
-            return Poll::Ready(Err(ended));
+            return Poll::Ready(Err(lost));
         }
         debug_assert!(!signalled, "the signal comes from the phase that was just checked");
         let Some(work) = this.work.as_mut().as_pin_mut() else { return Poll::Pending };
         let output = std::task::ready!(work.poll(cx));
-        Poll::Ready(this.hold.check().map(|_| output))
+        Poll::Ready((this.check)().map(|()| output))
     }
 }

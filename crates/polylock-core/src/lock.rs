@@ -53,6 +53,15 @@ impl Lock {
         self.name.clone()
     }
 
+    /// Returns the lock `name` with the same settings.
+    pub(crate) fn named(&self, name: LockName) -> Self {
+        Self { name: Ok(name), ..self.clone() }
+    }
+
+    pub(crate) const fn options(&self) -> &Options {
+        &self.options
+    }
+
     /// Sets the TTL: the time after which the lock of a dead holder is free. A longer TTL tolerates longer outages of the store, a
     /// shorter TTL frees the lock sooner.
     pub const fn ttl(mut self, ttl: Duration) -> Self {

@@ -8,8 +8,8 @@ use std::{
 use tokio::sync::Semaphore;
 
 use crate::{
-    BreakLock, Capabilities, Clock, Election, Label, Lock, LockName, LockStatus, Operation, Options, OwnerId,
-    Result, ShutdownReport, Store, SystemClock, Watch,
+    BreakLock, Capabilities, Clock, Election, Label, Lock, LockName, LockStatus, MultiLock, Operation,
+    Options, OwnerId, Result, ShutdownReport, Store, SystemClock, Watch,
     engine::{self, Pending, StoreContext, StoreHandle},
     io,
     metrics::Metrics,
@@ -57,6 +57,13 @@ impl Locks {
     /// Returns the lock `name`, to be acquired. An invalid name is an error of the acquisition.
     pub fn lock(&self, name: impl AsRef<str>) -> Lock {
         Lock::new(self.handle.clone(), name.as_ref())
+    }
+
+    /// Returns the locks `names`, to be acquired together: all of them or none. An invalid name is an error of the acquisition.
+    ///
+    /// Their order does not matter, and a name that appears twice is acquired once. See [`MultiLock`].
+    pub fn lock_many<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> MultiLock {
+        MultiLock::new(self.handle.clone(), self.lock(""), names.into_iter())
     }
 
     /// Returns the election `name`, in which one of all candidates leads at a time. See [`Election`]. An invalid name is an error of

@@ -125,6 +125,7 @@ planted! {
         "faults::flaky_exclusion" "faults::slow_exclusion" "renew::a_blocked_executor_does_not_starve_renewals"
         "lost::a_late_grant_is_discarded" "drop::after_its_runtime_was_dropped" "cancel::with_a_wait_in_flight"
         "cancel::at_every_poll_of_a_timed_acquire" "wait::a_timeout_is_precise"
+        "many::tasks_lose_no_update" "many::overlapping_sets_exclude_each_other" "many::a_busy_lock_leaves_no_entry"
         "idempotence::a_renewal_never_grants_to_a_waiter" "reentrancy::guards_are_counted" "leaks::nothing_after_timeouts"
         "election::one_leader_at_a_time";
     folds_names: FoldsNames =>
@@ -170,15 +171,20 @@ planted! {
         "lost::a_failing_renewal_is_retried_until_the_deadline" "lost::a_transient_error_is_not_a_loss"
         "lost::run_polls_nothing_after_the_deadline" "ttl::the_longest_times_do_not_overflow"
         "wait::a_permanent_fault_ends_the_wait" "exclusion::tries_make_progress"
-        "leaks::nothing_after_a_thousand_locks" "election::a_resignation_gives_the_next_candidate_a_turn"
-        "election::a_lost_term_is_followed_by_another_one";
+        "leaks::nothing_after_a_thousand_locks" "many::a_busy_lock_leaves_no_entry" "many::a_fault_leaves_no_entry"
+        "many::losing_one_is_losing_all" "many::the_earliest_deadline_is_that_of_all" "many::run_stops_at_the_loss_of_one"
+        "many::a_lock_that_is_lost_while_waiting_is_acquired_again" "many::at_every_poll_of_a_free_acquire"
+        "many::an_acquire_that_is_not_polled_keeps_no_lock" "many::a_wait_is_for_all_locks_together"
+        "many::a_failure_is_returned_after_the_releases"
+        "election::a_resignation_gives_the_next_candidate_a_turn" "election::a_lost_term_is_followed_by_another_one";
     never_withdraws: NeverWithdraws =>
         "wait::a_grant_at_the_instant_of_the_timeout_is_not_lost"
         "wait::a_timed_out_request_has_left_the_queue"
         "wait::a_timed_out_waiter_leaves_no_entry" "wait::a_timed_out_waiter_wakes_the_waiters_behind_it"
         "leaks::nothing_after_cancelled_waits" "leaks::nothing_after_timeouts" "shutdown::ends_the_waiters"
         "cancel::at_every_poll_of_a_waiting_acquire" "cancel::with_a_wait_in_flight"
-        "idempotence::a_release_withdraws_a_waiter" "faults::overtaking_waits" "cancel::at_many_instants";
+        "idempotence::a_release_withdraws_a_waiter" "faults::overtaking_waits" "cancel::at_many_instants"
+        "many::at_every_poll_of_a_waiting_acquire";
     releases_any_holder: ReleasesAnyHolder =>
         "idempotence::a_release_by_another_request_changes_nothing" "idempotence::a_repeated_release_succeeds"
         "lost::gone_from_the_store" "cancel::at_every_poll_of_a_timed_acquire";

@@ -73,10 +73,10 @@ pub use fence_schema::FenceSchema;
 pub use polylock_core::{
     self as core, BreakLock, BreakNotice, Capabilities, Change, ChangeKind, Clock, ConfigError, Election,
     Entry, Error, FailedRelease, Fault, Fencing, FencingToken, Guard, HoldLifetime, InvalidName, Label,
-    Leader, LeaderWatch, Leadership, Lock, LockName, LockStatus, LostReason, Mode, Modes, Moment, Namespaces,
-    NotAcquired, Notifications, Operation, Options, Order, Outage, OwnerId, PastGrant, Progress, Renewals,
-    Result, Scope, ShutdownReport, Store, StoreConfig, SystemClock, Term, Unavailable, UnknownMode, Watch,
-    WatchEvent, WatchState, WatchedLock, duration, metrics,
+    Leader, LeaderWatch, Leadership, Lock, LockName, LockStatus, LostReason, Mode, Modes, Moment, MultiGuard,
+    MultiLock, Namespaces, NotAcquired, Notifications, Operation, Options, Order, Outage, OwnerId, PastGrant,
+    Progress, Renewals, Result, Scope, ShutdownReport, Store, StoreConfig, SystemClock, Term, Unavailable,
+    UnknownMode, Watch, WatchEvent, WatchState, WatchedLock, duration, metrics,
     url::{Keys, StoreUrl},
 };
 pub use schemes::{read_url, register, schemes};
@@ -108,12 +108,12 @@ struct Readme;
 struct QuickStart;
 
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/recipes.md")]
-struct RecipesPage;
-
-#[cfg(doctest)]
 #[doc = include_str!("../../../docs/scaling.md")]
 struct ScalingPage;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/recipes.md")]
+struct RecipesPage;
 
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/fencing.md")]

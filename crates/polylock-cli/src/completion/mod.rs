@@ -72,7 +72,9 @@ pub(crate) fn script(shell: Shell) -> io::Result<String> {
 /// Returns the command line with the completers of names, and of the command that `run` or `elect` runs.
 fn cli() -> Command {
     let with_completer = |argument: Arg| match argument.get_id().as_str() {
-        "name" | "prefix" if argument.is_positional() => argument.add(ArgValueCandidates::new(lock_names)),
+        "name" | "prefix" | "also" if argument.is_positional() || argument.get_id() == "also" => {
+            argument.add(ArgValueCandidates::new(lock_names))
+        }
         "command" if argument.is_trailing_var_arg_set() => argument.add(ArgValueCompleter::new(command_word)),
         _ => argument,
     };

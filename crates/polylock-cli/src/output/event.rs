@@ -53,6 +53,9 @@ pub(crate) struct Event {
     pub(crate) exit_code: Option<u8>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
+    /// The locks of `--also`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) also: Vec<AlsoLock>,
     /// True if the lock was broken by force.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) forced: Option<bool>,
@@ -65,6 +68,13 @@ pub(crate) struct Event {
     /// The number of events that were dropped here because the earlier ones had not been read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) dropped: Option<u64>,
+}
+
+/// A lock of `--also`.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct AlsoLock {
+    pub(crate) name: String,
+    pub(crate) fencing_token: Option<u64>,
 }
 
 impl Event {
@@ -84,6 +94,7 @@ impl Event {
             verdict: None,
             exit_code: None,
             reason: None,
+            also: Vec::new(),
             forced: None,
             by: None,
             broken_reason: None,

@@ -19,7 +19,7 @@ use std::{
 
 use anstyle::{AnsiColor, Style};
 
-pub(crate) use event::{Event, EventKind};
+pub(crate) use event::{AlsoLock, Event, EventKind};
 #[cfg(feature = "check")]
 pub(crate) use screen::Bar;
 pub(crate) use sink::Sink;

@@ -1,9 +1,10 @@
 //! The environment of the command, which a nested run reads.
 
-use std::{process::Command, time::Duration};
+use std::{env, process::Command, time::Duration};
 
-use polylock::{Guard, LockName, Locks, Mode};
+use polylock::{Guard, LockName, Locks, Mode, MultiGuard};
 
+use super::lock_names::LockNames;
 use crate::{
     exit::{Failure, USAGE},
     outer_run::{self, OUTER, OWNER},
@@ -11,39 +12,62 @@ use crate::{
     wall_clock,
 };
 
+/// The locks of `--also` have the same two variables with a number, from 2: `POLYLOCK_NAME_2` and `POLYLOCK_FENCING_TOKEN_2`.
 const NAME: &str = "POLYLOCK_NAME";
+const TOKEN: &str = "POLYLOCK_FENCING_TOKEN";
 
-/// Describes the hold and the store in the environment of `command`, and removes the variables in `hidden`.
-pub(super) fn set_variables(
-    command: &mut Command,
-    guard: &Guard,
-    backend: &str,
-    ttl: Duration,
-    hidden: &[String],
-    outer_store: &str,
-) {
+/// Removes these variables.
+pub(super) fn hide_variables(command: &mut Command, hidden: &[String]) {
     for variable in hidden {
         command.env_remove(variable);
     }
-    command
-        .env(NAME, guard.name().as_str())
-        .env("POLYLOCK_MODE", guard.mode().code())
-        .env("POLYLOCK_FENCING_TOKEN", guard.fencing_token().to_string())
-        .env(OUTER, outer_run::owners().join("\n"))
-        .env(OWNER, guard.owner().as_str())
-        .env("POLYLOCK_BACKEND", backend)
-        .env(outer_run::STORE, outer_store)
-        .env("POLYLOCK_TTL_MS", milliseconds(ttl).to_string())
-        .env("POLYLOCK_EXPIRES_AT_MS", wall_clock::epoch_ms_in(guard.remaining()).to_string());
 }
 
-/// Returns true if an outer run already holds `name`: waiting for it would never end.
+/// Describes the locks and their hold.
+pub(super) fn describe_hold(command: &mut Command, guard: &MultiGuard, names: &LockNames) {
+    // An outer run may have more locks.
+    let of_outer_run = |variable: &str| {
+        let numbered = [NAME, TOKEN].iter().find_map(|of| variable.strip_prefix(*of)?.strip_prefix('_'));
+        numbered.is_some_and(|number| number.parse::<usize>().is_ok())
+    };
+    for (variable, _) in env::vars_os() {
+        if variable.to_str().is_some_and(of_outer_run) {
+            command.env_remove(variable);
+        }
+    }
+    for (index, name) in names.iter().enumerate() {
+        let suffix = if index == 0 { String::new() } else { format!("_{}", index + 1) };
+        let token = guard.fencing_token(name).map(|token| token.to_string()).unwrap_or_default();
+        command.env(format!("{NAME}{suffix}"), name.as_str()).env(format!("{TOKEN}{suffix}"), token);
+    }
+    if let Some(main) = guard.guard(names.main()) {
+        describe_owner(command, main);
+    }
+    command.env("POLYLOCK_EXPIRES_AT_MS", wall_clock::epoch_ms_in(guard.remaining()).to_string());
+}
+
+fn describe_owner(command: &mut Command, guard: &Guard) {
+    command
+        .env("POLYLOCK_MODE", guard.mode().code())
+        .env(OUTER, outer_run::owners().join("\n"))
+        .env(OWNER, guard.owner().as_str());
+}
+
+/// Describes the store and its leases.
+pub(super) fn describe_store(command: &mut Command, backend: &str, ttl: Duration, outer_store: &str) {
+    command
+        .env("POLYLOCK_BACKEND", backend)
+        .env(outer_run::STORE, outer_store)
+        .env("POLYLOCK_TTL_MS", milliseconds(ttl).to_string());
+}
+
+/// Returns true if outer runs already hold all of the locks: waiting for them would never end.
 ///
 /// # Errors
-/// If an outer run holds it, and `--reentrant` was not given, or the outer run holds it in a weaker mode.
+/// If outer runs hold any of them, and `--reentrant` was not given, or they do not hold all, or they hold one in a weaker mode.
 pub(super) async fn is_held_by_outer_run(
     locks: &Locks,
-    name: &LockName,
+    names: &LockNames,
     mode: Mode,
     reentrant: bool,
 ) -> Result<bool, Failure> {
@@ -51,6 +75,32 @@ pub(super) async fn is_held_by_outer_run(
     if owners.is_empty() {
         return Ok(false);
     }
+    let (mut held, mut missing) = (None, None);
+    for name in names.iter() {
+        if is_held(locks, name, mode, &owners, reentrant).await? {
+            held = Some(name);
+        } else {
+            missing = Some(name);
+        }
+    }
+    if let (Some(held), Some(missing)) = (held, missing) {
+        let problem = format!(
+            "the outer run holds lock {held}, but not lock {missing}; run the outer one with --also {missing}, or this one without lock \
+             {held}"
+        );
+        return Err(Failure::new(USAGE, problem));
+    }
+    Ok(held.is_some())
+}
+
+/// Returns true if one of the outer runs, with these `owners`, holds the lock `name`.
+async fn is_held(
+    locks: &Locks,
+    name: &LockName,
+    mode: Mode,
+    owners: &[String],
+    reentrant: bool,
+) -> Result<bool, Failure> {
     let status = locks.inspect(name).await?;
     let Some(held) =
         status.holders.iter().find(|holder| owners.iter().any(|owner| owner == holder.owner.as_str()))

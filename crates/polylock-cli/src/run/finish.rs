@@ -2,7 +2,7 @@
 
 use std::{os::unix::process::ExitStatusExt, time::Duration};
 
-use polylock::{Clock, Error, Guard, Locks, Moment, SystemClock};
+use polylock::{Clock, Error, Locks, Moment, MultiGuard, SystemClock};
 use rustix::process::Signal;
 
 use super::{status_log::StatusLog, supervise::EndedCommand, timeline::StopCause, wait::REPORT_DELAY};
@@ -44,12 +44,12 @@ impl Verdict {
     }
 }
 
-/// Releases the lock after the end of the command, or leaves it to expire, and returns the verdict.
+/// Releases the locks after the end of the command, or leaves them to expire, and returns the verdict.
 pub(super) async fn finish(
     run: &Run,
     output: &Output,
     log: &mut StatusLog,
-    guard: Guard,
+    guard: MultiGuard,
     ended: EndedCommand,
     min_left: Duration,
     signals: &mut Signals,
@@ -74,15 +74,14 @@ pub(super) async fn finish(
         tokio::time::timeout(RELEASE_TIMEOUT, guard.release()).await.ok();
         return verdict;
     }
-    let name = guard.name().clone();
     let released = if min_left.is_zero() {
         release(guard, output, log, signals).await
     } else {
         release_after(min_left, guard, output, log, signals).await
     };
-    if let Err(Error::Lost { reason, .. }) = released {
+    if let Err(Error::Lost { name, reason }) = released {
         // Another process may have held the lock while the command was still running.
-        log.lost(&reason);
+        log.lost(&name, &reason);
         output.alert(format!("lock {name} lost: {reason}; the command has ended"));
         return lost(reason.to_string());
     }
@@ -103,12 +102,12 @@ pub(super) async fn finish(
 
 /// Releases the lock, and waits for the confirmation until a signal comes.
 async fn release(
-    guard: Guard,
+    guard: MultiGuard,
     output: &Output,
     log: &mut StatusLog,
     signals: &mut Signals,
 ) -> Result<(), Error> {
-    let name = guard.name().clone();
+    let name = log.names.to_string();
     // The terminal sends Ctrl-C both to the command and to polylock.
     signals.take_received().await;
     let outcome = tokio::select! {
@@ -131,12 +130,12 @@ async fn release(
 /// Lets the lock expire at the end of `--min-hold`, and waits only if the store needs this process for that.
 async fn release_after(
     delay: Duration,
-    guard: Guard,
+    guard: MultiGuard,
     output: &Output,
     log: &mut StatusLog,
     signals: &mut Signals,
 ) -> Result<(), Error> {
-    let (name, end) = (guard.name().clone(), SystemClock.now() + delay);
+    let (name, end) = (log.names.to_string(), SystemClock.now() + delay);
     let left = || end.since(SystemClock.now());
     signals.take_received().await;
     let mut release = std::pin::pin!(guard.release_after(delay));
@@ -174,7 +173,8 @@ pub(super) async fn not_acquired(
     log: &StatusLog,
     error: &Error,
 ) -> Verdict {
-    let status = tokio::time::timeout(INSPECT_TIMEOUT, locks.inspect(&log.name)).await;
+    let name = if let Error::NotAcquired { name, .. } = error { name } else { log.names.main() };
+    let status = tokio::time::timeout(INSPECT_TIMEOUT, locks.inspect(name)).await;
     let status = status.ok().and_then(Result::ok);
     let holder =
         status.and_then(|status| status.holders.into_iter().next()).map_or_else(String::new, |holder| {

@@ -3,6 +3,7 @@
 mod command_line;
 mod environment;
 mod finish;
+mod lock_names;
 #[cfg(feature = "metrics")]
 mod metrics;
 #[cfg(not(feature = "metrics"))]
@@ -21,8 +22,8 @@ mod warden;
 use std::{io, time::Duration};
 
 use polylock::{
-    Clock, Election, Error, Guard, Label, LockName, Locks, Moment, OwnerId, Progress, Result as LockResult,
-    Scope, SystemClock,
+    Clock, Election, Error, Label, Locks, Moment, MultiGuard, OwnerId, Progress, Result as LockResult, Scope,
+    SystemClock,
 };
 use rustix::process::Signal;
 
@@ -32,6 +33,7 @@ pub(crate) use self::warden::this_program;
 use self::{
     command_line::CommandLine,
     finish::{RELEASE_TIMEOUT, Verdict},
+    lock_names::LockNames,
     orphans::OrphanReaper,
     restart::{Next, RestartRule},
     status_log::StatusLog,
@@ -67,13 +69,13 @@ async fn run_and_log(
     output: &Output,
 ) -> Result<u8, Failure> {
     let common = &args.common;
-    let name = LockName::new(&common.name)?;
+    let names = LockNames::new(&common.name, &args.also)?;
     if let Some(label) = &common.label {
         Label::new(label)?;
     }
     let sink = Sink::open(common.status_fd, common.status_file.clone(), output)?;
     let label = common.label.clone().unwrap_or_else(|| default_label(common));
-    let mut log = StatusLog::new(sink, name, args.mode(), OwnerId::unique(), label);
+    let mut log = StatusLog::new(sink, names, args.mode(), OwnerId::unique(), label);
     let verdict = run_under_lock(global, args, restarts, output, &mut log).await;
     let code = match verdict {
         Ok(verdict) => {
@@ -194,17 +196,18 @@ impl Phases<'_> {
         ttl: Duration,
         grace: Duration,
     ) -> Result<Verdict, EarlyEnd> {
-        let (name, owner, label) = (&self.log.name, &self.log.owner, &self.log.label);
+        let (name, owner, label) = (self.log.names.main(), &self.log.owner, &self.log.label);
         let mut election: Election =
             locks.election(name).owner(owner).label(label).progress(self.wait.progress);
         let mut elapsed = connect_time;
         loop {
-            let guard = self.wait_for(locks, elapsed, election.campaign()).await?;
+            let campaign = async { election.campaign().await.map(MultiGuard::from) };
+            let guard = self.wait_for(locks, elapsed, campaign).await?;
             elapsed = Duration::ZERO;
             match restarts.next(self.hold(guard, ttl, grace).await)? {
                 Next::End(verdict) => return Ok(verdict),
                 Next::Campaign { after, reason } => {
-                    self.output.note(format!("{reason}; waiting to lead {} again", self.log.name));
+                    self.output.note(format!("{reason}; waiting to lead {} again", self.log.names));
                     wait::pause(after, &mut self.signals).await?;
                 }
             }
@@ -238,11 +241,11 @@ impl Phases<'_> {
         Ok(locks)
     }
 
-    /// Replaces this process by the command if an outer run holds the lock: the outer run supervises all nested processes. Returns `Ok`
-    /// if no outer run holds it.
+    /// Replaces this process by the command if an outer run holds the locks: the outer run supervises all nested processes. Returns `Ok`
+    /// if no outer run holds any.
     async fn run_in_outer_hold(&mut self, locks: &Locks) -> Result<(), Failure> {
         let (log, reentrant) = (&mut *self.log, self.args.reentrant);
-        if !environment::is_held_by_outer_run(locks, &log.name, log.mode, reentrant).await? {
+        if !environment::is_held_by_outer_run(locks, &log.names, log.mode, reentrant).await? {
             return Ok(());
         }
         log.verdict("reentered", None, None);
@@ -251,11 +254,11 @@ impl Phases<'_> {
         Err(self.command.exec(&self.hidden_variables))
     }
 
-    /// Acquires the lock. The time until the store was reached counts as a part of the wait; the time of --jitter does not.
-    async fn acquire(&mut self, locks: &Locks, connect_time: Duration) -> Result<Guard, EarlyEnd> {
+    /// Acquires the locks. The time until the store was reached counts as a part of the wait; the time of --jitter does not.
+    async fn acquire(&mut self, locks: &Locks, connect_time: Duration) -> Result<MultiGuard, EarlyEnd> {
         let log = &*self.log;
         let mut lock = locks
-            .lock(&log.name)
+            .lock_many(log.names.iter())
             .mode(log.mode)
             .owner(&log.owner)
             .label(&log.label)
@@ -271,8 +274,8 @@ impl Phases<'_> {
         &mut self,
         locks: &Locks,
         elapsed: Duration,
-        acquisition: impl Future<Output = LockResult<Guard>>,
-    ) -> Result<Guard, EarlyEnd> {
+        acquisition: impl Future<Output = LockResult<MultiGuard>>,
+    ) -> Result<MultiGuard, EarlyEnd> {
         let (args, log) = (self.args, &mut *self.log);
         self.wait.started_at = SystemClock.now() - elapsed;
         match wait::acquire(acquisition, locks, &self.wait, log, &mut self.signals).await {
@@ -290,16 +293,14 @@ impl Phases<'_> {
         }
     }
 
-    /// Runs the command under the lock, and releases the lock.
-    async fn hold(&mut self, guard: Guard, ttl: Duration, grace: Duration) -> Result<Verdict, Failure> {
+    /// Runs the command under the locks, and releases them.
+    async fn hold(&mut self, guard: MultiGuard, ttl: Duration, grace: Duration) -> Result<Verdict, Failure> {
         let (args, acquired_at) = (self.args, SystemClock.now());
         self.log.write_hold(EventKind::Acquired, &guard);
-        self.output.detail(format!(
-            "lock {} acquired, token {}, in {}",
-            guard.name(),
-            guard.fencing_token(),
-            self.store.display_name
-        ));
+        for (name, token) in guard.fencing_tokens() {
+            self.output
+                .detail(format!("lock {name} acquired, token {token}, in {}", self.store.display_name));
+        }
         let hold_until = args.max_hold.map_or(Moment::NEVER, |hold| acquired_at + hold);
         let timeline = Timeline::new(args.on_lost, ttl, grace, hold_until);
         let mut ended = match self.run_command(&guard, ttl, timeline).await {
@@ -322,7 +323,7 @@ impl Phases<'_> {
     /// Starts the command through a warden, and returns when all processes that must end with it have ended.
     async fn run_command(
         &mut self,
-        guard: &Guard,
+        guard: &MultiGuard,
         ttl: Duration,
         timeline: Timeline,
     ) -> Result<EndedCommand, Failure> {
@@ -352,15 +353,16 @@ impl Phases<'_> {
     /// Starts the warden, which starts the command.
     async fn start_warden(
         &self,
-        guard: &Guard,
+        guard: &MultiGuard,
         ttl: Duration,
         kill_at: Moment,
         foreground: bool,
     ) -> Result<Warden, Failure> {
         let backend = self.log.backend.unwrap_or_default();
         let environment = |process: &mut std::process::Command| {
-            let (hidden, outer_store) = (&self.hidden_variables, &self.store.reference);
-            environment::set_variables(process, guard, backend, ttl, hidden, outer_store);
+            environment::hide_variables(process, &self.hidden_variables);
+            environment::describe_hold(process, guard, &self.log.names);
+            environment::describe_store(process, backend, ttl, &self.store.reference);
         };
         let arguments = self.command.arguments();
         Warden::start(environment, arguments, foreground, kill_at, &self.orphans).await.map_err(|error| {
@@ -371,7 +373,7 @@ impl Phases<'_> {
                 _ if SystemClock.now() >= kill_at => {
                     let message = format!(
                         "the lease of lock {} ended before the command could start; use a longer --ttl",
-                        guard.name()
+                        self.log.names
                     );
                     Failure::new(lost_exit_code, message)
                 }

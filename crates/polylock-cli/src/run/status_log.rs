@@ -2,25 +2,27 @@
 
 use std::time::Duration;
 
-use polylock::{FencingToken, Guard, LockName, LostReason, Mode, OwnerId};
+use polylock::{FencingToken, LockName, LostReason, Mode, MultiGuard, OwnerId};
 
-use crate::output::{Event, EventKind, Sink, milliseconds};
+use super::lock_names::LockNames;
+use crate::output::{AlsoLock, Event, EventKind, Sink, milliseconds};
 
 /// Writes the events of one run.
 #[derive(Debug)]
 pub(super) struct StatusLog {
     sink: Sink,
-    pub(super) name: LockName,
+    pub(super) names: LockNames,
     pub(super) mode: Mode,
     pub(super) owner: OwnerId,
     pub(super) label: String,
     pub(super) backend: Option<&'static str>,
-    token: Option<FencingToken>,
+    /// The tokens of the locks, in the order of their names here; empty before they are held.
+    tokens: Vec<FencingToken>,
 }
 
 impl StatusLog {
-    pub(super) fn new(sink: Sink, name: LockName, mode: Mode, owner: OwnerId, label: String) -> Self {
-        Self { sink, name, mode, owner, label, backend: None, token: None }
+    pub(super) fn new(sink: Sink, names: LockNames, mode: Mode, owner: OwnerId, label: String) -> Self {
+        Self { sink, names, mode, owner, label, backend: None, tokens: Vec::new() }
     }
 
     /// Returns true if the events are written to any destination.
@@ -34,9 +36,9 @@ impl StatusLog {
         self.sink.write(&event);
     }
 
-    /// Writes an event of the held lock.
-    pub(super) fn write_hold(&mut self, kind: EventKind, guard: &Guard) {
-        self.token = Some(guard.fencing_token());
+    /// Writes an event of the held locks.
+    pub(super) fn write_hold(&mut self, kind: EventKind, guard: &MultiGuard) {
+        self.tokens = self.names.iter().filter_map(|name| guard.fencing_token(name)).collect();
         let mut event = self.event(kind);
         event.expires_in_ms = Some(milliseconds(guard.remaining()));
         self.sink.write(&event);
@@ -49,16 +51,16 @@ impl StatusLog {
         self.sink.write(&event);
     }
 
-    /// Writes the position in the queue, counted from one.
-    pub(super) fn queued(&mut self, position: usize) {
-        let mut event = self.event(EventKind::Queued);
+    /// Writes the position in the queue of the lock `name`, counted from one.
+    pub(super) fn queued(&mut self, name: &LockName, position: usize) {
+        let mut event = self.event_of(EventKind::Queued, name);
         event.position = Some(position);
         self.sink.write(&event);
     }
 
-    /// Writes that the lock was lost; if it was broken, with the owner and the reason of the break.
-    pub(super) fn lost(&mut self, reason: &LostReason) {
-        let mut event = self.event(EventKind::Lost);
+    /// Writes that the lock `name` was lost; if it was broken, with the owner and the reason of the break.
+    pub(super) fn lost(&mut self, name: &LockName, reason: &LostReason) {
+        let mut event = self.event_of(EventKind::Lost, name);
         event.reason = Some(reason.to_string());
         if let LostReason::Broken(notice) = reason {
             event = event.broken(notice);
@@ -87,9 +89,22 @@ impl StatusLog {
         self.sink.finish();
     }
 
+    /// Returns an event of all locks of the run.
     fn event(&self, kind: EventKind) -> Event {
-        let mut event =
-            Event::new(kind, self.name.as_str(), self.mode, &self.owner, &self.label).token(self.token);
+        let mut event = self.event_of(kind, self.names.main());
+        let tokens = self.tokens.iter().skip(1).map(|token| Some(token.get())).chain(std::iter::repeat(None));
+        let also = self.names.also().iter().zip(tokens);
+        event.also = also
+            .map(|(name, fencing_token)| AlsoLock { name: name.as_str().to_owned(), fencing_token })
+            .collect();
+        event
+    }
+
+    /// Returns an event of the lock `name`.
+    fn event_of(&self, kind: EventKind, name: &LockName) -> Event {
+        let index = self.names.iter().position(|other| other == name);
+        let token = index.and_then(|index| self.tokens.get(index).copied());
+        let mut event = Event::new(kind, name.as_str(), self.mode, &self.owner, &self.label).token(token);
         event.backend = self.backend;
         event
     }

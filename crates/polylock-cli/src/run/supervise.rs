@@ -4,7 +4,7 @@ use std::{
     collections::HashSet, io, os::unix::process::ExitStatusExt, pin::Pin, process::ExitStatus, time::Duration,
 };
 
-use polylock::{Clock, Error, Guard, LostReason, Moment, SystemClock};
+use polylock::{Clock, Error, LockName, LostReason, Moment, MultiGuard, SystemClock};
 use rustix::process::{Pid, Signal};
 
 use super::{
@@ -29,9 +29,9 @@ const UNKILLABLE_INTERVAL: Duration = Duration::from_millis(500);
 /// The time for which a signal to polylock does not end the wait for killed processes.
 const MIN_KILL_WAIT: Duration = Duration::from_secs(1);
 
-/// A command under its lock.
+/// A command under its locks.
 pub(super) struct Supervision<'a> {
-    pub(super) guard: &'a Guard,
+    pub(super) guard: &'a MultiGuard,
     pub(super) warden: &'a mut Warden,
     pub(super) timeline: Timeline,
     /// The signal that requests the command to stop.
@@ -92,7 +92,7 @@ impl Supervision<'_> {
             tokio::select! {
                 biased;
                 // Polled first: after a pause of this process, the loss takes precedence.
-                reason = once(&mut lost) => {
+                (name, reason) = once(&mut lost) => {
                     lost = None;
                     if let Some(new) = self.timeline.stop_after_loss(clock.now(), reason.clone()) {
                         let kill_at = stop.as_ref().map_or(new.kill_at, |stop| stop.kill_at.min(new.kill_at));
@@ -101,7 +101,7 @@ impl Supervision<'_> {
                         }
                         stop = Some(Stop { kill_at, ..new });
                     }
-                    self.report_loss(&reason, true);
+                    self.report_loss(&name, &reason, true);
                     loss = Some(StopCause::Lost(reason));
                 }
                 report = self.warden.next() => if let Some(status) = self.handle(report?) {
@@ -175,7 +175,7 @@ impl Supervision<'_> {
                          holder of lock {} may start before the command has stopped; use a longer --ttl",
                         rounded(needed),
                         rounded(self.timeline.max_kill_time()),
-                        self.guard.name()
+                        self.log.names
                     ));
                 }
             }
@@ -190,9 +190,9 @@ impl Supervision<'_> {
 
     fn begin_stop(&self, stop: &Stop) {
         let what = match stop.cause {
-            StopCause::MaxHold => format!("lock {} was held for the time of --max-hold", self.guard.name()),
+            StopCause::MaxHold => format!("lock {} was held for the time of --max-hold", self.log.names),
             StopCause::NotRenewed | StopCause::Lost(_) => {
-                format!("lock {} can't be renewed and may be lost", self.guard.name())
+                format!("lock {} can't be renewed and may be lost", self.log.names)
             }
         };
         if stop.cause.is_loss() && self.timeline.on_lost == OnLost::Kill {
@@ -205,15 +205,15 @@ impl Supervision<'_> {
             .alert(format!("{what}; sending {signal} to the command, and SIGKILL in {}", rounded(remaining)));
     }
 
-    fn report_loss(&mut self, reason: &LostReason, runs: bool) {
-        self.log.lost(reason);
+    fn report_loss(&mut self, name: &LockName, reason: &LostReason, runs: bool) {
+        self.log.lost(name, reason);
         let then = match self.timeline.on_lost {
             _ if !runs => "the command has ended",
             OnLost::Term => "stopping the command",
             OnLost::Kill => "killing the command",
             OnLost::Continue => "the command continues without it",
         };
-        self.output.alert(format!("lock {} lost: {reason}; {then}", self.guard.name()));
+        self.output.alert(format!("lock {name} lost: {reason}; {then}"));
     }
 
     /// Reports that a terminal has stopped a background command that tried to use it.
@@ -223,7 +223,7 @@ impl Supervision<'_> {
             self.output.alert(format!(
                 "the terminal stopped the command because it tried to use the terminal in the background; lock {} is still \
                  held; use --foreground",
-                self.guard.name()
+                self.log.names
             ));
         }
     }
@@ -233,7 +233,7 @@ impl Supervision<'_> {
             let problem = unkillable(process, user);
             self.output.alert(format!(
                 "{problem}: if lock {} is lost, it continues beside the next holder; run polylock as that user",
-                self.guard.name()
+                self.log.names
             ));
             self.log.write_with_reason(EventKind::Unkillable, problem);
         }
@@ -319,8 +319,8 @@ impl Supervision<'_> {
     /// the stop of the processes that the command has left.
     fn missed_loss(&mut self, status: ExitStatus) -> (Option<StopCause>, Option<Stop>) {
         let now = SystemClock.now();
-        if let Err(Error::Lost { reason, .. }) = self.guard.ensure_held() {
-            self.report_loss(&reason, false);
+        if let Err(Error::Lost { name, reason }) = self.guard.ensure_held() {
+            self.report_loss(&name, &reason, false);
             let stop = (self.timeline.on_lost != OnLost::Continue)
                 .then(|| Stop { cause: StopCause::Lost(reason.clone()), kill_at: now });
             return (Some(StopCause::Lost(reason)), stop);

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use polylock::{Clock, Guard, LockName, LockStatus, Locks, Moment, OwnerId, Progress, SystemClock};
+use polylock::{Clock, LockName, LockStatus, Locks, Moment, MultiGuard, OwnerId, Progress, SystemClock};
 use rustix::process::Signal;
 
 use super::status_log::StatusLog;
@@ -51,18 +51,18 @@ pub(super) async fn connect(
         biased;
         signal = signals.next_termination() => Err(WaitError::Interrupted(signal)),
         result = connection => result.map_err(WaitError::Failed),
-        never = context.display(log.name.clone()) => match never {},
+        never = context.display(log.names.main().clone()) => match never {},
     }
 }
 
-/// Waits for the lock.
+/// Waits for the locks.
 pub(super) async fn acquire(
-    acquisition: impl Future<Output = polylock::Result<Guard>>,
+    acquisition: impl Future<Output = polylock::Result<MultiGuard>>,
     locks: &Locks,
     context: &WaitContext<'_>,
     log: &mut StatusLog,
     signals: &mut Signals,
-) -> Result<Guard, WaitError> {
+) -> Result<MultiGuard, WaitError> {
     // Boxed, so that returning from this function drops it, which removes the request from the queue.
     let mut acquisition = Box::pin(acquisition);
     tokio::select! {
@@ -100,7 +100,7 @@ impl WaitContext<'_> {
     /// Displays and logs the queue, until it is dropped.
     async fn display_queue(&self, locks: &Locks, log: &mut StatusLog) -> Infallible {
         let clock = SystemClock;
-        let (name, owner) = (log.name.clone(), log.owner.clone());
+        let (main, owner) = (log.names.main().clone(), log.owner.clone());
         clock.sleep_until(clock.now() + REPORT_DELAY).await;
 
         let mut waiting = WaitDisplay::begin(*self.output, self.store);
@@ -109,7 +109,9 @@ impl WaitContext<'_> {
             // The queries would load the store without being displayed.
             return std::future::pending().await;
         }
-        let poller = StatusPoller::start(locks.clone(), name.clone(), is_repeated);
+        let mut names: Vec<LockName> = log.names.iter().cloned().collect();
+        names.sort();
+        let poller = StatusPoller::start(locks.clone(), names, owner.clone(), is_repeated);
         // The first line should show the holder of the lock.
         poller.first(clock.now() + REPORT_DELAY).await;
         let mut logged_position = None;
@@ -117,7 +119,8 @@ impl WaitContext<'_> {
             let status = poller.latest();
             log_position(log, status.as_ref(), &owner, &mut logged_position);
             let outage = self.progress.outage();
-            let state = self.state(&name, status.as_ref().map(|status| (status, &owner)));
+            let name = status.as_ref().map_or(&main, |status| &status.name);
+            let state = self.state(name, status.as_ref().map(|status| (status, &owner)));
             waiting.show(&outage.iter().fold(state, |state, outage| state.during(outage)));
             clock.sleep_until(clock.now() + FRAME_INTERVAL).await;
         }
@@ -132,30 +135,30 @@ fn log_position(
     log: &mut StatusLog,
     status: Option<&LockStatus>,
     owner: &OwnerId,
-    logged: &mut Option<usize>,
+    logged: &mut Option<(LockName, usize)>,
 ) {
-    let now = status.and_then(|status| position(status, owner));
-    if let Some(position) = now.filter(|_| now != *logged) {
-        log.queued(position);
+    let now = status.and_then(|status| Some((status.name.clone(), position(status, owner)?)));
+    if let Some((name, position)) = now.as_ref().filter(|_| now != *logged) {
+        log.queued(name, *position);
         *logged = now;
     }
 }
 
-/// Queries the lock in a task of its own, so that a slow store does not stop the spinner.
+/// Queries the lock that is awaited in a task of its own, so that a slow store does not stop the spinner.
 struct StatusPoller {
     latest: Arc<Mutex<Option<(LockStatus, Moment)>>>,
     task: tokio::task::JoinHandle<()>,
 }
 
 impl StatusPoller {
-    /// Starts one query, or periodic queries.
-    fn start(locks: Locks, name: LockName, is_repeated: bool) -> Self {
+    /// Starts one query, or periodic queries. The locks are acquired in the order of `names`.
+    fn start(locks: Locks, names: Vec<LockName>, owner: OwnerId, is_repeated: bool) -> Self {
         let latest = Arc::new(Mutex::new(None));
         let shared = latest.clone();
         let task = tokio::spawn(async move {
             loop {
                 // If the store can't be inspected, the display shows less.
-                let status = locks.inspect(&name).await.ok().map(|status| (status, SystemClock.now()));
+                let status = awaited(&locks, &names, &owner).await.map(|status| (status, SystemClock.now()));
                 *shared.lock().unwrap_or_else(PoisonError::into_inner) = status;
                 if !is_repeated {
                     return;
@@ -182,6 +185,17 @@ impl StatusPoller {
             SystemClock.sleep_until(SystemClock.now() + FRAME_INTERVAL / 4).await;
         }
     }
+}
+
+/// Returns the status of the first lock that `owner` does not hold.
+async fn awaited(locks: &Locks, names: &[LockName], owner: &OwnerId) -> Option<LockStatus> {
+    for name in names {
+        let status = locks.inspect(name).await.ok()?;
+        if !status.holders.iter().any(|holder| holder.owner == *owner) {
+            return Some(status);
+        }
+    }
+    None
 }
 
 impl Drop for StatusPoller {

@@ -10,6 +10,7 @@ mod environment;
 mod exit_codes;
 mod loss;
 mod output;
+mod several_locks;
 mod signals;
 mod support;
 mod terminal;

@@ -17,7 +17,7 @@ const MAX_POLLS: usize = 1_000;
 
 /// Cancels an operation at every point until it completes. It does so twice, because a store that is used often may give the caller's
 /// runtime a connection of its own, and then takes another code path.
-async fn at_every_poll<F: Future<Output = bool>>(round: impl Fn(CancelAt) -> F) {
+pub(super) async fn at_every_poll<F: Future<Output = bool>>(round: impl Fn(CancelAt) -> F) {
     for _ in 0..2 {
         let mut ended = false;
         for polls in 0..MAX_POLLS {
@@ -31,7 +31,7 @@ async fn at_every_poll<F: Future<Output = bool>>(round: impl Fn(CancelAt) -> F) 
     }
 }
 
-fn no_fault<T>(outcome: Option<Result<T, Error>>) -> Option<T> {
+pub(super) fn no_fault<T>(outcome: Option<Result<T, Error>>) -> Option<T> {
     outcome.map(|outcome| outcome.unwrap_or_else(|error| panic!("{}", chain(&error))))
 }
 

@@ -45,28 +45,19 @@ pub(super) async fn tasks_lose_no_update(trial: Trial) -> Outcome {
     Ok(())
 }
 
-/// The data that the lock protects: a number that is read, and written a moment later.
-struct Protected {
-    name: &'static str,
-    value: AtomicU64,
-    inside: AtomicU64,
-}
-
 /// `tasks` tasks on two connections increment numbers, each `rounds` times per number; then the history is checked.
 pub(super) async fn contend(trial: &Trial, tasks: usize, rounds: usize) {
     let connections = [trial.locks().await, trial.locks().await];
-    let numbers = ["one", "two", "three"]
-        .map(|name| Arc::new(Protected { name, value: AtomicU64::new(0), inside: AtomicU64::new(0) }));
-    let recorder = Recorder::new();
+    let contention = Arc::new(Contention::default());
     let workers: Vec<_> = (0..tasks)
         .map(|task| {
-            let locks = connections[task % 2].clone();
-            let (numbers, recorder) = (numbers.clone(), recorder.clone());
+            let (locks, contention) = (connections[task % 2].clone(), contention.clone());
             tokio::spawn(async move {
                 for round in 0..rounds {
-                    for step in 0..numbers.len() {
-                        let number = &numbers[(task + round + step) % numbers.len()];
-                        let attempt = recorder.invoke(number.name, task.to_string(), Mode::Exclusive);
+                    for step in 0..NAMES.len() {
+                        let number = contention.number(task + round + step);
+                        let attempt =
+                            contention.recorder.invoke(number.name, task.to_string(), Mode::Exclusive);
                         let guard = acquired(locks.lock(number.name)).await;
                         let hold = attempt.acquired(&guard);
                         increment(number).await;
@@ -81,20 +72,55 @@ pub(super) async fn contend(trial: &Trial, tasks: usize, rounds: usize) {
     for worker in workers {
         join(worker).await;
     }
-    let sum: u64 = numbers.iter().map(|number| number.value.load(Ordering::SeqCst)).sum();
-    assert_eq!(sum, (tasks * rounds * numbers.len()) as u64, "concurrent increments were lost");
-
-    let mut sections = recorder.sections();
-    assert_eq!(sections.len(), tasks * rounds * numbers.len());
-    if trial.capabilities().fencing == Fencing::Absent {
-        sections.iter_mut().for_each(|section| section.token = None);
-    }
-    let found = history::check(&sections, Rules::default());
-    assert!(found.is_empty(), "{} violations; the first: {}", found.len(), found[0]);
-    trial.assert_empty(&["one", "two", "three"], "after the contention").await;
+    contention.check(trial, tasks * rounds * NAMES.len()).await;
 }
 
-async fn increment(number: &Protected) {
+/// The names of the locks that tasks contend for.
+pub(super) const NAMES: [&str; 3] = ["one", "two", "three"];
+
+/// Numbers that tasks increment, each under its lock, and the history of the locks.
+pub(super) struct Contention {
+    numbers: [Protected; 3],
+    pub(super) recorder: Recorder,
+}
+
+/// The data that a lock protects: a number that is read, and written a moment later.
+pub(super) struct Protected {
+    pub(super) name: &'static str,
+    value: AtomicU64,
+    inside: AtomicU64,
+}
+
+impl Default for Contention {
+    fn default() -> Self {
+        let numbers =
+            NAMES.map(|name| Protected { name, value: AtomicU64::new(0), inside: AtomicU64::new(0) });
+        Self { numbers, recorder: Recorder::new() }
+    }
+}
+
+impl Contention {
+    /// Returns a number; `index` may exceed their count.
+    pub(super) fn number(&self, index: usize) -> &Protected {
+        &self.numbers[index % NAMES.len()]
+    }
+
+    /// Checks that no increment was lost, and the history of `expected` holds.
+    pub(super) async fn check(&self, trial: &Trial, expected: usize) {
+        let sum: u64 = self.numbers.iter().map(|number| number.value.load(Ordering::SeqCst)).sum();
+        assert_eq!(sum, expected as u64, "concurrent increments were lost");
+        let mut sections = self.recorder.sections();
+        assert_eq!(sections.len(), expected);
+        if trial.capabilities().fencing == Fencing::Absent {
+            sections.iter_mut().for_each(|section| section.token = None);
+        }
+        let found = history::check(&sections, Rules::default());
+        assert!(found.is_empty(), "{} violations; the first: {}", found.len(), found[0]);
+        trial.assert_empty(&NAMES, "after the contention").await;
+    }
+}
+
+pub(super) async fn increment(number: &Protected) {
     assert_eq!(
         number.inside.fetch_add(1, Ordering::SeqCst),
         0,

@@ -13,6 +13,7 @@ mod inspect;
 mod keep_alive;
 mod leaks;
 mod lost;
+mod many;
 mod modes;
 mod names;
 mod order;
@@ -124,6 +125,21 @@ macro_rules! __cases {
                 a_try_never_waits []
                 a_weaker_mode_is_granted [Shared]
                 a_stronger_mode_is_refused [Shared]
+            }
+            many {
+                tasks_lose_no_update []
+                overlapping_sets_exclude_each_other []
+                a_busy_lock_leaves_no_entry []
+                a_fault_leaves_no_entry []
+                a_failure_is_returned_after_the_releases []
+                a_wait_is_for_all_locks_together []
+                losing_one_is_losing_all []
+                the_earliest_deadline_is_that_of_all []
+                run_stops_at_the_loss_of_one []
+                a_lock_that_is_lost_while_waiting_is_acquired_again []
+                an_acquire_that_is_not_polled_keeps_no_lock []
+                at_every_poll_of_a_free_acquire []
+                at_every_poll_of_a_waiting_acquire []
             }
             names {
                 invalid_names_are_refused_before_any_io []

@@ -8,6 +8,7 @@ mod increments;
 mod lost_release;
 mod outage;
 mod pid_reuse;
+mod several_locks;
 mod takeover;
 mod unkillable;
 mod warnings;

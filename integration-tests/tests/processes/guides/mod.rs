@@ -42,9 +42,9 @@ guides! {
     cron: "cron.md"
     fencing: "fencing.md"
     scripts: "scripts.md"
-    recipes: "recipes.md"
     troubleshooting: "troubleshooting.md"
     install: "install.md"
+    recipes: "recipes.md"
 }
 
 /// Returns the commands of a page that do not work as it says.

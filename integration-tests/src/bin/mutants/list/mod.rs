@@ -6,6 +6,7 @@ mod bench;
 mod cli;
 mod core;
 mod election;
+mod many;
 mod mutant;
 mod mysql;
 mod postgres;
@@ -24,6 +25,7 @@ pub(crate) fn mutants() -> impl Iterator<Item = &'static Mutant> {
     [
         core::MUTANTS,
         api::MUTANTS,
+        many::MUTANTS,
         election::MUTANTS,
         transition::MUTANTS,
         sql::MUTANTS,
